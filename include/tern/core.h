@@ -182,7 +182,7 @@ TN_API void tn_set_threads(int n);
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);
-TN_API void tn_log(tn_log_level level, const char *format, ...) TN_PRINTF(2, 3);
+TN_API void tn_log_write(tn_log_level level, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Library version, compiler, kernels chosen, BLAS and threads, as one line of text. */
 TN_API const char *tn_build_info(void);
