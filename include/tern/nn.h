@@ -1,0 +1,281 @@
+/* Modules: a model is a struct whose first member is a tn_module.
+ *
+ *     typedef struct { tn_module base; tn_linear fc1, fc2; } mlp;
+ *
+ *     static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
+ *         mlp *net = (mlp *)self;
+ *         return tn_call(&net->fc2, tn_relu(tn_call(&net->fc1, x)));
+ *     }
+ *
+ * Parameters, buffers and children are registered by name, with the address of the field that holds them. Every tensor a
+ * forward reads is an input, a parameter or a registered buffer. A module is called with tn_call (one tensor in, one out) or
+ * tn_call_values (several, with a context); both are one bracket around its forward: hooks before, recompute, a scope, hooks after.
+ *
+ * Read next: nn/module.c (the registry), nn/call.c (the bracket), nn/linear.c (the smallest module).
+ */
+#ifndef TERN_NN_H
+#define TERN_NN_H
+
+#include "ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_module tn_module;
+
+typedef tn_tensor *(*tn_module_forward)(tn_module *self, tn_tensor *x);
+typedef tn_values (*tn_module_forward_values)(tn_module *self, tn_values in, void *context);
+
+typedef struct tn_module_lists tn_module_lists; /* nn/module.c: parameters, buffers, children, hooks */
+
+struct tn_module {
+    const char *kind; /* "linear", "mlp": static text */
+    tn_module_forward forward;
+    tn_module_forward_values forward_values; /* one of the two */
+    void (*finish)(tn_module *self);         /* releases what only this kind owns; may be NULL */
+    tn_module *parent;
+    char name[64]; /* within the parent */
+    bool training;
+    bool recompute;  /* forward keeps only its inputs and runs again in backward */
+    uint32_t state;  /* alive, or finished */
+    tn_module_lists *lists;
+};
+
+/* ---- Building ---------------------------------------------------------------------------------------------------------- */
+
+TN_API void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward);
+TN_API void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward);
+
+/* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the struct's). NULL is fine. */
+TN_API void tn_module_finish(void *m);
+
+/* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice is TN_EVALUE. A parameter or buffer is
+ * the tensor in *field, set here: the module keeps it. `field` must stay where it is, since sharding and precision exchange the
+ * tensor in it. Modules hence do not move after registration. A NULL tensor registers nothing and sets *field NULL (no bias). */
+TN_API tn_status tn_module_add(tn_module *m, const char *name, void *child);
+TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
+TN_API tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
+
+/* Makes parameter `name` of m (already registered, a path like "head.weight") the same tensor as parameter `with` ("wte.weight"). It is counted,
+ * stepped and saved once, under `with`. */
+TN_API tn_status tn_module_tie(tn_module *m, const char *name, const char *with);
+
+/* Exchanges the tensor of a buffer (a cache, a running mean, recurrent state): the old one is released, the new one kept. */
+TN_API tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor);
+
+/* ---- Calling ----------------------------------------------------------------------------------------------------------- */
+
+/* m: a pointer to a struct that begins with tn_module. */
+TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
+TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
+
+/* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged otherwise). In backward: `backward_before` when the
+ * gradient of the first output arrives, `backward_after` when the gradients of the inputs are done (inputs without gradients are
+ * NULL). tn_in_recompute tells whether a forward hook runs for the second time. Hooks run in the order of registration, each in a scope. */
+typedef struct tn_module_hooks {
+    tn_values (*before)(tn_module *m, tn_values in, void *user);
+    tn_values (*after)(tn_module *m, tn_values in, tn_values out, void *user);
+    void (*backward_before)(tn_module *m, void *user);
+    void (*backward_after)(tn_module *m, tn_values in_grads, void *user);
+    void *user;
+    void (*free_user)(void *user); /* when the hooks go; may be NULL */
+} tn_module_hooks;
+TN_API tn_hook tn_module_hook(void *m, tn_module_hooks hooks);
+TN_API void tn_module_unhook(void *m, tn_hook hook);
+
+/* ---- Walking ----------------------------------------------------------------------------------------------------------- */
+
+/* One registered tensor. Sharding fills shape, start and length; whoever saves, clips or scales reads them. */
+typedef struct tn_entry {
+    const char *path;    /* "h.0.attn.c_attn.weight" */
+    tn_module *owner;
+    tn_tensor **field;
+    bool buffer;
+    bool shared;         /* a second name of a tied parameter */
+    tn_dims global_dims; /* of the whole parameter */
+    int64_t start, length; /* the owned elements of the flattened whole; 0 and its count unless sharded */
+} tn_entry;
+
+/* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first; the entry lives during the call. f returns false to
+ * stop. Tied names are visited once unless with_shared. */
+typedef struct tn_walk {
+    bool buffers, no_parameters, with_shared;
+} tn_walk;
+typedef bool (*tn_entry_visitor)(const tn_entry *entry, void *user);
+TN_API void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user);
+
+/* Modules, m itself first (path ""). */
+typedef bool (*tn_module_visitor)(tn_module *m, const char *path, void *user);
+TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
+
+TN_API int64_t tn_module_count(void *m); /* elements of all parameters; tied ones once */
+TN_API tn_tensor *tn_module_get(void *m, const char *path); /* a parameter or buffer; inert and TN_EVALUE when there is none */
+TN_API tn_module *tn_module_child(void *m, const char *path); /* NULL and TN_EVALUE when there is none */
+TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
+
+TN_API void tn_module_train(void *m, bool training); /* m and below */
+TN_API void tn_module_requires_grad(void *m, bool requires_grad);
+TN_API void tn_module_zero_grad(void *m);
+TN_API void tn_module_set_recompute(void *m, bool on); /* m alone */
+
+/* ---- Initialisation: in place, from the thread's default generator, not recorded ------------------------------------------------ */
+
+TN_API void tn_init_uniform(tn_tensor *t, double low, double high);
+TN_API void tn_init_normal(tn_tensor *t, double mean, double std);
+TN_API void tn_init_constant(tn_tensor *t, double value);
+TN_API void tn_init_xavier_uniform(tn_tensor *t, double gain); /* Glorot, Bengio 2010 */
+TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
+TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope); /* He et al. 2015, fan in: U(-b, b), b = sqrt(6 / ((1 + a a) fan)) */
+TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
+
+/* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------------------------------------------- */
+
+typedef struct tn_linear_options {
+    bool bias; /* true */
+    tn_dtype dtype;
+} tn_linear_options;
+typedef struct tn_linear {
+    tn_module base;
+    tn_tensor *weight; /* (out, in): U(-1/sqrt(in), 1/sqrt(in)) */
+    tn_tensor *bias;   /* (out): likewise; or NULL */
+} tn_linear;
+TN_API tn_linear_options tn_linear_defaults(void);
+TN_API void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options);
+
+typedef struct tn_embedding {
+    tn_module base;
+    tn_tensor *weight; /* (count, width): normal(0, 1) */
+} tn_embedding;
+TN_API void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype);
+
+typedef struct tn_norm_options {
+    double eps;  /* 1e-5 */
+    bool weight; /* true: starts at 1 */
+    bool bias;   /* true: starts at 0; RMS norm has none */
+    tn_dtype dtype;
+} tn_norm_options;
+TN_API tn_norm_options tn_norm_defaults(void);
+typedef struct tn_layer_norm {
+    tn_module base;
+    tn_tensor *weight, *bias; /* (width) or NULL */
+    double eps;
+} tn_layer_norm;
+TN_API void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options);
+typedef struct tn_rms_norm {
+    tn_module base;
+    tn_tensor *weight;
+    double eps;
+} tn_rms_norm;
+TN_API void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options);
+
+typedef struct tn_dropout {
+    tn_module base;
+    double p; /* active while training */
+} tn_dropout;
+TN_API void tn_dropout_init(tn_dropout *m, double p);
+
+/* Keys and values of earlier positions, so that text can be generated one position at a time. Buffers of an attention module. */
+typedef struct tn_attention_cache_options {
+    int64_t batch, length; /* most sequences and positions */
+} tn_attention_cache_options;
+
+/* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are GPT-2's: c_attn, c_proj. */
+typedef struct tn_self_attention_options {
+    int heads;
+    bool causal;    /* true */
+    bool bias;      /* true */
+    double dropout; /* 0: on the result */
+    tn_dtype dtype;
+} tn_self_attention_options;
+typedef struct tn_self_attention {
+    tn_module base;
+    tn_linear c_attn, c_proj;
+    tn_dropout drop;
+    int heads;
+    bool causal;
+    tn_tensor *cache_k, *cache_v; /* (B, H, length, D) buffers, NULL without a cache */
+    int64_t cached;               /* positions in the cache */
+} tn_self_attention;
+TN_API tn_self_attention_options tn_self_attention_defaults(void);
+TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attention_options options);
+
+/* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded, a call takes the next positions and attends to all before. */
+TN_API tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options);
+
+typedef enum tn_activation { TN_ACT_GELU, TN_ACT_GELU_TANH, TN_ACT_RELU, TN_ACT_SILU } tn_activation;
+
+/* x + attn(ln_1(x)), then x + mlp(ln_2(x)): GPT-2's block and its names (ln_1, attn, ln_2, mlp.c_fc, mlp.c_proj). */
+typedef struct tn_block_options {
+    int heads;
+    int64_t hidden; /* 0: 4 width */
+    bool causal;    /* true */
+    bool bias;      /* true: of the linears and norms */
+    double dropout; /* 0 */
+    tn_activation activation; /* TN_ACT_GELU_TANH */
+    tn_dtype dtype;
+} tn_block_options;
+typedef struct tn_mlp {
+    tn_module base;
+    tn_linear c_fc, c_proj;
+    tn_dropout drop;
+    tn_activation activation;
+} tn_mlp;
+typedef struct tn_block {
+    tn_module base;
+    tn_layer_norm ln_1, ln_2;
+    tn_self_attention attn;
+    tn_mlp mlp;
+} tn_block;
+TN_API tn_block_options tn_block_defaults(void);
+TN_API void tn_block_init(tn_block *m, int64_t width, tn_block_options options);
+
+/* Modules one after the other, each one tensor in and out. Names "0", "1", …. Registers, does not own their memory. */
+typedef struct tn_sequential {
+    tn_module base;
+} tn_sequential;
+TN_API void tn_sequential_init(tn_sequential *m);
+TN_API tn_status tn_sequential_add(tn_sequential *m, void *child);
+
+/* A function as a module (an activation in a sequential). */
+typedef struct tn_function {
+    tn_module base;
+    tn_tensor *(*f)(tn_tensor *x);
+} tn_function;
+TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x));
+
+/* ---- A whole model: GPT (Radford et al. 2019), with Hugging Face's parameter names ------------------------------------------------- */
+
+typedef struct tn_gpt_options {
+    int64_t vocab, context;
+    int layers, heads;
+    int64_t width;
+    bool bias;      /* true: GPT-2's; the character recipe has none */
+    double dropout; /* 0 */
+    tn_activation activation; /* TN_ACT_GELU_TANH */
+    tn_dtype dtype;
+} tn_gpt_options;
+typedef struct tn_gpt {
+    tn_module base;
+    tn_gpt_options options;
+    tn_embedding wte, wpe;
+    tn_dropout drop;
+    tn_block *h; /* [layers], owned */
+    tn_layer_norm ln_f;
+} tn_gpt;
+TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
+
+/* Weights normal(0, 0.02), the projections back into the residual stream by 0.02 / sqrt(2 layers), biases 0; the classifier is wte, tied. */
+TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
+
+/* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). The mean loss of predicting `targets` (B, T; -100 is ignored): */
+TN_API tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets);
+
+/* Continues `tokens` (T, i64) by `count`, drawn at `temperature` (0: the most likely) from the `top_k` most likely (0: all) into out[count]. */
+TN_API tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, double temperature, int top_k, tn_generator *g,
+                                 int64_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,103 @@
+/* Optimisers, clipping, schedules.
+ *
+ *     tn_adamw_options o = tn_adamw_defaults();
+ *     o.lr = 3e-4;
+ *     tn_optim *opt = tn_adamw(&net, o);
+ *     ... tn_backward(loss); tn_optim_step(opt); tn_optim_zero_grad(opt); ...
+ *     tn_optim_free(opt);
+ *
+ * State is made at construction, so that a checkpoint loads at once. A step is one pass over parameter, gradient and state.
+ * A step while an error is pending does nothing: a bad gradient never reaches a weight.
+ */
+#ifndef TERN_OPTIM_H
+#define TERN_OPTIM_H
+
+#include "nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_optim tn_optim;
+
+typedef struct tn_sgd_options {
+    double lr; /* 1e-3 */
+    double momentum, dampening, weight_decay;
+    bool nesterov;
+} tn_sgd_options;
+typedef struct tn_adam_options {
+    double lr;    /* 1e-3 */
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 for Adam, 1e-2 for AdamW */
+} tn_adam_options;
+typedef tn_adam_options tn_adamw_options;
+
+TN_API tn_sgd_options tn_sgd_defaults(void);
+TN_API tn_adam_options tn_adam_defaults(void);   /* Kingma, Ba 2014, arXiv:1412.6980 */
+TN_API tn_adamw_options tn_adamw_defaults(void); /* Loshchilov, Hutter 2017, arXiv:1711.05101 */
+
+/* Over every parameter of m that requires a gradient. NULL after an error. Keeps the parameters, not m. */
+TN_API tn_optim *tn_sgd(void *m, tn_sgd_options options);
+TN_API tn_optim *tn_adam(void *m, tn_adam_options options);
+TN_API tn_optim *tn_adamw(void *m, tn_adamw_options options);
+TN_API void tn_optim_free(tn_optim *opt); /* every function here takes NULL */
+
+/* ---- Parameter groups -------------------------------------------------------------------------------------------------------- */
+
+/* Moves the parameters for which `match` is true into a new group with the same hyperparameters; returns its index (the first
+ * group is 0), or -1. tn_match_vectors: fewer than 2 dimensions (biases, norms), which are not decayed as a rule. */
+typedef bool (*tn_match)(const tn_entry *entry, void *user);
+TN_API int tn_optim_split(tn_optim *opt, tn_match match, void *user);
+TN_API bool tn_match_vectors(const tn_entry *entry, void *user);
+
+/* A group's hyperparameters, to read and write. lr is the group's own: set it, or scale it. */
+typedef struct tn_group_options {
+    double lr_scale; /* 1: multiplies the optimiser's learning rate */
+    double weight_decay;
+} tn_group_options;
+TN_API tn_group_options *tn_optim_group(tn_optim *opt, int index); /* NULL outside */
+TN_API int tn_optim_groups(const tn_optim *opt);
+
+TN_API void tn_optim_set_lr(tn_optim *opt, double lr);
+TN_API double tn_optim_lr(const tn_optim *opt);
+
+/* ---- The loop ---------------------------------------------------------------------------------------------------------------- */
+
+/* Parameters without a gradient are left alone. */
+TN_API tn_status tn_optim_step(tn_optim *opt);
+TN_API void tn_optim_zero_grad(tn_optim *opt);
+
+/* The norm of all gradients together; when it is above max_norm the gradients are scaled down to it: at once (tn_clip_grad_norm), or for
+ * free as the next step reads them (tn_optim_clip). Returns the norm before. A NaN or infinite norm is returned and nothing is scaled. */
+TN_API double tn_clip_grad_norm(void *m, double max_norm);
+TN_API double tn_optim_clip(tn_optim *opt, double max_norm);
+
+TN_API int64_t tn_optim_steps(const tn_optim *opt);
+
+/* State by name, for checkpoints: "h.0.ln_1.weight.exp_avg". f returns false to stop. */
+typedef bool (*tn_optim_visitor)(const char *name, tn_tensor *state, void *user);
+TN_API void tn_optim_each(tn_optim *opt, tn_optim_visitor f, void *user);
+TN_API void tn_optim_set_steps(tn_optim *opt, int64_t steps);
+TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
+
+/* ---- Schedules: a learning rate as a function of the step, without state --------------------------------------------------------- */
+
+typedef enum tn_schedule_kind { TN_CONSTANT, TN_LINEAR, TN_COSINE } tn_schedule_kind;
+typedef struct tn_schedule {
+    tn_schedule_kind kind;
+    double peak;     /* after warm-up */
+    double end;      /* at `steps` and after; unused when constant */
+    int64_t warmup;  /* steps 0 … warmup-1 rise linearly: peak (step + 1) / (warmup + 1) */
+    int64_t steps;   /* the whole length, warm-up included */
+} tn_schedule;
+TN_API tn_schedule tn_constant(double lr, int64_t warmup);
+TN_API tn_schedule tn_linear_decay(double peak, double end, int64_t warmup, int64_t steps);
+TN_API tn_schedule tn_cosine_decay(double peak, double end, int64_t warmup, int64_t steps); /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
+TN_API double tn_schedule_at(tn_schedule s, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

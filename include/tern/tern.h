@@ -1,0 +1,15 @@
+/* Tern: deep learning in C. This header is all of it; each part also stands alone. */
+#ifndef TERN_H
+#define TERN_H
+
+#include "core.h"
+#include "tensor.h"
+#include "autograd.h"
+#include "ops.h"
+#include "nn.h"
+#include "optim.h"
+#include "data.h"
+#include "io.h"
+#include "train.h"
+
+#endif
