@@ -1,0 +1,120 @@
+/* What every file of this folder includes: names, thread teams, scratch memory, the element loop.
+ *
+ * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4); every symbol that crosses
+ * files goes through TN_CPU, which appends the level. The code is plain C that gcc and clang vectorise; where a vector must
+ * stay in registers (the matrix product) it is written with vector types, which are plain C to both.
+ *
+ * Work is cut in chunks whose size depends on the shape alone, and partial sums are combined in the order of the chunks:
+ * the bits do not depend on the number of threads.
+ */
+#ifndef TERN_BACKENDS_CPU_H
+#define TERN_BACKENDS_CPU_H
+
+#include "tern/sys/backend.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#ifndef TN_CPU_LEVEL
+#error "compile backends/cpu with -DTN_CPU_LEVEL=2, 3 or 4"
+#endif
+
+#define TN_CPU_GLUE2(name, level) tn__cpu_##name##_v##level
+#define TN_CPU_GLUE(name, level) TN_CPU_GLUE2(name, level)
+#define TN_CPU(name) TN_CPU_GLUE(name, TN_CPU_LEVEL)
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* Elements per task of a loop that is bound by memory, and the least work (elements, each about a nanosecond) worth waking
+ * a second thread for: a parallel region costs 2-5 microseconds. */
+enum { CHUNK = 16384, GRAIN = 16384 };
+
+/* Elements converted at a time between bf16 or f16 (or a strided row) and the f32 that kernels compute in. */
+enum { TILE = 1024 };
+
+/* The specification's table, for whatever a fast path does not take. */
+extern const tn_backend *TN_CPU(ref);
+
+/* How many threads `tasks` tasks of together `work` should use: 1 inside a parallel region and for little work. */
+static inline int team(int64_t tasks, int64_t work) {
+    if (tasks < 2 || work < GRAIN || omp_in_parallel()) {
+        return 1;
+    }
+    int threads = tn_threads();
+    return threads < tasks ? threads : (int)tasks;
+}
+
+static inline int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static inline int64_t min64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Scratch memory of a call: NULL when there is none. Rounded up so that the pieces of several threads keep their distance. */
+static inline void *scratch(tn_context *ctx, size_t bytes) {
+    return ctx->workspace(bytes ? bytes : 1);
+}
+static inline void scratch_free(tn_context *ctx, void *memory, size_t bytes) {
+    if (memory) {
+        ctx->workspace_free(memory, bytes ? bytes : 1);
+    }
+}
+
+static inline size_t size_of(tn_dtype dtype) {
+    switch (dtype) {
+    case TN_F64:
+    case TN_I64:
+        return 8;
+    case TN_F32:
+    case TN_I32:
+        return 4;
+    case TN_BF16:
+    case TN_F16:
+        return 2;
+    default:
+        return 1;
+    }
+}
+static inline bool is_float(tn_dtype dtype) {
+    return dtype <= TN_F16;
+}
+/* f32, bf16 and f16: what is computed in f32. */
+static inline bool is_f32_like(tn_dtype dtype) {
+    return dtype == TN_F32 || dtype == TN_BF16 || dtype == TN_F16;
+}
+static inline char *at(const tn_desc *d, int64_t offset) {
+    return (char *)d->data + offset * (int64_t)size_of(d->dtype);
+}
+static inline int64_t count_of(const tn_desc *d) {
+    int64_t n = 1;
+    for (int i = 0; i < d->ndim; i++) {
+        n *= d->size[i];
+    }
+    return n;
+}
+/* Whether the last dimension's elements lie side by side. */
+static inline bool unit_rows(const tn_desc *d) {
+    return d->ndim > 0 && (d->stride[d->ndim - 1] == 1 || d->size[d->ndim - 1] <= 1);
+}
+static inline bool contiguous(const tn_desc *d) {
+    int64_t expected = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        if (d->size[i] != 1 && d->stride[i] != expected) {
+            return false;
+        }
+        expected *= d->size[i];
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,139 @@
+/* Single-precision exp, log, tanh and erf as straight-line polynomials that compilers vectorise under strict flags.
+ *
+ * Why: a call into libm keeps a loop scalar, and exp alone decides whether softmax and gelu run at memory speed. None of
+ * these branches, reads a table or sets errno; selects replace conditions. Each states its largest error against the exact
+ * value (tests/backends/test_ref_polynomials.c sweeps all of it). Coefficients are our own weighted minimax fits.
+ *
+ * Special values are libm's: NaN stays NaN, exp(-inf) = 0, exp above 88.72 is inf, results down to the smallest denormal,
+ * tanh and erf of ±inf are ±1, the sign of zero stays, log(0) = -inf, log of a negative number is NaN.
+ *
+ * Plain C on purpose: other compilers read it too. Functions without a polynomial fall through to libm, so that
+ * TN_FAST_F(name) works for every function that backends/formulas.h names.
+ */
+#ifndef TERN_BACKENDS_POLYNOMIALS_H
+#define TERN_BACKENDS_POLYNOMIALS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define TN__ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+#define TN__LOG2E 1.44269504f
+#define TN__LN2_HIGH 0.693359375f /* 9 bits: its product with an exponent is exact */
+#define TN__LN2_LOW -2.12194440e-4f
+
+static inline uint32_t tn__bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float tn__of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* x = n ln 2 + r with |r| <= ln(2) / 2; `shifted` is n + TN__ROUND_MAGIC. */
+static inline float tn__exp_remainder(float x, float shifted) {
+    float n = shifted - TN__ROUND_MAGIC;
+    float r = x - n * TN__LN2_HIGH;
+    return r - n * TN__LN2_LOW;
+}
+
+/* exp(r) - 1 for |r| <= ln(2) / 2. */
+static inline float tn__expm1_small(float r) {
+    float p = 1.381432055e-3f;
+    p = p * r + 8.368850686e-3f;
+    p = p * r + 4.166840017e-2f;
+    p = p * r + 1.666651964e-1f;
+    p = p * r + 4.999999404e-1f;
+    return r + r * r * p;
+}
+
+/* 2^n, -126 <= n <= 127. */
+static inline float tn__power_of_two(int32_t n) {
+    return tn__of_bits((uint32_t)(n + 127) << 23);
+}
+
+/* e^x. Error <= 1.1 ulp, denormal results included. 2^n is applied in two halves, as n itself can leave a float's range. */
+static inline float tn__expf(float x) {
+    x = x > 89.0f ? 89.0f : x; /* written so that NaN stays */
+    x = x < -104.0f ? -104.0f : x;
+    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
+    int32_t n = (int32_t)(tn__bits_of(shifted) - 0x4B400000u);
+    float p = 1.0f + tn__expm1_small(tn__exp_remainder(x, shifted));
+    int32_t half = n >> 1;
+    return p * tn__power_of_two(half) * tn__power_of_two(n - half);
+}
+
+/* e^x - 1 for -60 <= x <= 0, with a small relative error near 0 too: what tanh and erf are made of. */
+static inline float tn__expm1_negative(float x) {
+    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
+    float scale = tn__of_bits((tn__bits_of(shifted) << 23) + 0x3F800000u);
+    return scale * tn__expm1_small(tn__exp_remainder(x, shifted)) + (scale - 1.0f);
+}
+
+/* With e = exp(-2|x|) - 1: tanh|x| = -e / (2 + e). Error <= 2.3 ulp. */
+static inline float tn__tanhf(float x) {
+    float a = fabsf(x);
+    a = a > 9.02f ? 9.02f : a; /* tanh is 1 in single precision from here on */
+    float e = tn__expm1_negative(-2.0f * a);
+    return copysignf(-e / (2.0f + e), x);
+}
+
+/* erf|x| = 1 - exp(-|x| Q(|x|)), where Q(a) = -log(erfc a) / a is smooth. Error <= 2.5 ulp. */
+static inline float tn__erff(float x) {
+    float a = fabsf(x);
+    a = a > 3.93f ? 3.93f : a; /* erf is 1 in single precision from here on */
+    float q = -9.256296835e-6f;
+    q = q * a + 1.176415608e-4f;
+    q = q * a - 6.328379386e-4f;
+    q = q * a + 1.667029574e-3f;
+    q = q * a - 1.603982819e-4f;
+    q = q * a - 1.915306225e-2f;
+    q = q * a + 1.027778313e-1f;
+    q = q * a + 6.366193891e-1f;
+    q = q * a + 1.128379226f;
+    return copysignf(-tn__expm1_negative(-a * q), x);
+}
+
+/* ln x. Error <= 1.5 ulp. x = 2^e m with sqrt(1/2) <= m < sqrt(2); denormals are scaled up first. */
+static inline float tn__logf(float x) {
+    int tiny = x < 1.17549435e-38f;
+    float scaled = tiny ? x * 8388608.0f : x;
+    uint32_t shifted = tn__bits_of(scaled) - 0x3F3504F3u; /* sqrt(1/2) */
+    float e = (float)((int32_t)shifted >> 23) - (tiny ? 23.0f : 0.0f);
+    float f = tn__of_bits((shifted & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;
+    float p = -7.634496689e-2f;
+    p = p * f + 1.276157647e-1f;
+    p = p * f - 1.316018254e-1f;
+    p = p * f + 1.420175731e-1f;
+    p = p * f - 1.662335694e-1f;
+    p = p * f + 2.000122666e-1f;
+    p = p * f - 2.500081956e-1f;
+    p = p * f + 3.333333135e-1f;
+    float tail = f * f * (f * p - 0.5f) + e * TN__LN2_LOW;
+    float y = e * TN__LN2_HIGH + (f + tail);
+    y = x > 3.402823466e38f ? x : y;
+    y = x == 0.0f ? -INFINITY : y;
+    return x >= 0.0f ? y : NAN;
+}
+
+static inline float tn__sqrtf(float x) {
+    return sqrtf(x);
+}
+static inline float tn__fabsf(float x) {
+    return fabsf(x);
+}
+static inline float tn__sinf(float x) {
+    return sinf(x);
+}
+static inline float tn__cosf(float x) {
+    return cosf(x);
+}
+static inline float tn__powf(float x, float y) {
+    return powf(x, y);
+}
+
+#endif

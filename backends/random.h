@@ -1,0 +1,59 @@
+/* How the generator's words become numbers: the specification that every backend shares.
+ *
+ * tn_philox(seed, stream, call, index) gives four 32-bit words. Element i of a draw, i in row-major order, uses
+ *
+ *     f32 bf16 f16, dropout   word i % 4 of index i / 4                             uniform24: (word >> 8) 2^-24
+ *     f64, integers           words 2 (i % 2) and 2 (i % 2) + 1 of index i / 2      uniform53: first word high, top 53 bits, 2^-53
+ *     normals                 elements 2p and 2p + 1 share a pair (Box and Muller 1958): u from the even element's word or
+ *                             words, v from the odd one's; r = sqrt(-2 ln(1 - u)): r cos(2 pi v) and r sin(2 pi v)
+ *     integers in [a, b)      a + the high 64 bits of (64-bit word) (b - a): biased by less than (b - a) 2^-64
+ *     Bernoulli, dropout      u < p: drawn as an integer, word >> 8 below ceil(p 2^24), which is the same
+ *
+ * An element is a function of its index only, so any thread may compute any of them. Uniforms, integers, Bernoulli draws and
+ * dropout masks are the same bits on every backend; normals agree to rounding. A dropout mask is the same for every dtype.
+ */
+#ifndef TERN_BACKENDS_RANDOM_H
+#define TERN_BACKENDS_RANDOM_H
+
+#include <tern/core.h>
+
+#include <math.h>
+
+__extension__ typedef unsigned __int128 tn__uint128;
+
+static inline float tn__uniform24(uint32_t word) {
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+static inline uint64_t tn__word64(uint32_t high, uint32_t low) {
+    return (uint64_t)high << 32 | low;
+}
+
+static inline double tn__uniform53(uint32_t high, uint32_t low) {
+    return (double)(tn__word64(high, low) >> 11) * 0x1p-53;
+}
+
+/* In [0, range) from a 64-bit word; a range of 0 stands for 2^64 and gives the word. */
+static inline uint64_t tn__below(uint64_t word, uint64_t range) {
+    return range ? (uint64_t)(((tn__uint128)word * range) >> 64) : word;
+}
+
+/* `word >> 8` below this happens with probability p. */
+static inline uint32_t tn__threshold24(double p) {
+    return p >= 1.0 ? 1u << 24 : p > 0.0 ? (uint32_t)ceil(p * 0x1p24) : 0;
+}
+
+/* Two independent standard normals from two uniforms in [0, 1). */
+static inline void tn__box_muller_f(float u, float v, float *even, float *odd) {
+    float r = sqrtf(-2.0f * logf(1.0f - u)), angle = 6.28318530717958648f * v;
+    *even = r * cosf(angle);
+    *odd = r * sinf(angle);
+}
+
+static inline void tn__box_muller_d(double u, double v, double *even, double *odd) {
+    double r = sqrt(-2.0 * log(1.0 - u)), angle = 6.28318530717958648 * v;
+    *even = r * cos(angle);
+    *odd = r * sin(angle);
+}
+
+#endif
