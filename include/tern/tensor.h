@@ -47,7 +47,7 @@ typedef struct tn_dims {
 } tn_dims;
 
 TN_API tn_dims tn_dims_from(int ndim, const int64_t *sizes); /* more than 8 dimensions, or a negative size: ndim is -1 */
-TN_API int64_t tn_dims_count(tn_dims dims);                  /* the product; 1 for 0 dimensions */
+TN_API int64_t tn_dims_count(tn_dims dims);                  /* the product; 1 for 0 dimensions; -1: invalid; stops at 2^63 - 1 */
 TN_API bool tn_dims_equal(tn_dims a, tn_dims b);
 
 /* NumPy's broadcasting of two shapes; false when they do not broadcast. */
@@ -84,8 +84,11 @@ TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype d
 
 /* A copy of `data`, row-major elements of `dtype`. TN_FROM(array, dims, dtype) also checks the array's size. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype);
+#define TN_FROM(array, dims, dtype) tn__from_array(array, sizeof(array), dims, dtype)
+TN_API tn_tensor *tn__from_array(const void *array, size_t bytes, tn_dims dims, tn_dtype dtype);
 
-/* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last reference is gone. */
+/* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last reference is gone. When the
+ * call fails the memory stays the caller's and release is not called. */
 TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype, void (*release)(void *data, void *user), void *user);
 
 /* ---- Looking --------------------------------------------------------------------------------------------------------- */
@@ -102,7 +105,8 @@ TN_API bool tn_is_contiguous(const tn_tensor *t);
 TN_API bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b);
 
 /* The address of the first element (element (i, j) is at data + (i*stride0 + j*stride1) elements). Do not keep it: a
- * storage can move. Writing through it is not seen by the version check. For an inert tensor: a page of zeros. */
+ * storage can move. Writing through it is not seen by the version check. For an inert tensor: a read-only page of zeros,
+ * and from tn_data_mut 64 KiB that nobody reads. */
 TN_API const void *tn_data(const tn_tensor *t);
 TN_API void *tn_data_mut(tn_tensor *t);
 

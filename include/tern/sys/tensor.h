@@ -6,6 +6,7 @@
 #define TERN_SYS_TENSOR_H
 
 #include "../tensor.h"
+#include "object.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,16 +14,6 @@ extern "C" {
 
 typedef struct tn_node tn_node; /* autograd/node.h */
 typedef struct tn_leaf tn_leaf; /* autograd/leaf.h */
-
-/* The head of everything that scopes own. core/ counts references and calls destroy at 0, knowing nothing else. */
-typedef struct tn_object {
-    int32_t refs;   /* atomic; TN__IMMORTAL: static, never counted */
-    uint32_t state; /* TN__ALIVE, or TN__DEAD in a debug build's quarantine */
-    void (*destroy)(struct tn_object *self);
-} tn_object;
-#define TN__IMMORTAL INT32_MIN
-#define TN__ALIVE 0x54524e41u
-#define TN__DEAD 0x64656164u
 
 /* A counter that grows whenever elements change; a saved tensor remembers the value it was saved at. */
 typedef struct tn_version {

@@ -1,0 +1,37 @@
+/* Raising errors, for every folder of the library. The public side is tern/core.h; docs/errors.md tells the whole story. */
+#ifndef TERN_CORE_ERROR_H
+#define TERN_CORE_ERROR_H
+
+#include "core/thread.h"
+
+/* Raises: records `place (in module.path): operation: text` as this thread's error, calls the handler, and returns
+ * `status`. Does nothing while an error is pending. Every error of the library begins here: a breakpoint on this function
+ * stops at the failing call. `operation` may be NULL. Allocates nothing for itself. */
+tn_status tn__raise(tn_status status, const char *operation, const char *format, ...) TN_PRINTF(3, 4);
+
+/* Whether an error is pending in this thread. */
+static inline bool tn__pending(void) {
+    return tn__self.error != TN_OK;
+}
+
+/* The modules whose forward is running, innermost first. The caller's memory, pushed and popped like a stack; an error's
+ * text joins the names: `(in mlp.fc1)`. A frame whose name is NULL or "" adds nothing. */
+typedef struct tn__frame {
+    struct tn__frame *up;
+    const char *name;
+} tn__frame;
+
+static inline void tn__frame_push(tn__frame *frame) {
+    frame->up = tn__self.frames;
+    tn__self.frames = frame;
+}
+
+static inline void tn__frame_pop(tn__frame *frame) {
+    tn__self.frames = frame->up;
+}
+
+/* Writes "train.c:17", "function+0x12" or "program+0x1234" of the first stack frame outside the library, or "" when there
+ * is none. Never fails. */
+void tn__place(char *text, size_t room);
+
+#endif

@@ -1,0 +1,26 @@
+/* malloc and its relatives for the library's metadata: as the C library's, but tests can make the n-th one fail
+ * (core/allocator.h). Freed with free(). They raise nothing: the caller knows what it was doing. */
+#ifndef TERN_CORE_MEMORY_H
+#define TERN_CORE_MEMORY_H
+
+#include "core/allocator.h"
+
+#include <stdlib.h>
+
+static inline void *tn__malloc(size_t bytes) {
+    return tn__alloc_fails() ? NULL : malloc(bytes ? bytes : 1);
+}
+
+static inline void *tn__calloc(size_t count, size_t bytes) {
+    return tn__alloc_fails() ? NULL : calloc(count ? count : 1, bytes ? bytes : 1);
+}
+
+/* On failure `old` stays as it is. */
+static inline void *tn__realloc(void *old, size_t bytes) {
+    return tn__alloc_fails() ? NULL : realloc(old, bytes ? bytes : 1);
+}
+
+/* A copy of a string. */
+char *tn__strdup(const char *text);
+
+#endif

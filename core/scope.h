@@ -1,0 +1,29 @@
+/* Scopes and reference counts, for makers of tensors. The public side is tern/core.h. */
+#ifndef TERN_CORE_SCOPE_H
+#define TERN_CORE_SCOPE_H
+
+#include "core/thread.h"
+
+/* Gives the caller's reference to the current scope. False when the scope cannot grow: TN_ENOMEM is raised and the
+ * reference is dropped. */
+bool tn__scope_own(tn_object *object);
+
+static inline void tn__object_keep(tn_object *object) {
+    if (object->refs != TN__IMMORTAL) {
+        __atomic_fetch_add(&object->refs, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static inline void tn__object_release(tn_object *object) {
+    if (object->refs != TN__IMMORTAL && __atomic_fetch_sub(&object->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        object->destroy(object);
+    }
+}
+
+/* What tn_live_tensors reads; whoever makes or destroys a tensor counts here. */
+extern int64_t tn__live_count;
+
+/* The inert tensor, which lives in tensor/: what a failed tn_adopt returns. */
+extern tn_object *const tn__inert_object;
+
+#endif

@@ -1,0 +1,26 @@
+/* The head of everything that scopes own and reference counts keep alive.
+ *
+ * core/ counts references and calls destroy at 0, knowing nothing else; a tensor begins with one (sys/tensor.h).
+ */
+#ifndef TERN_SYS_OBJECT_H
+#define TERN_SYS_OBJECT_H
+
+#include "../core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_object {
+    int32_t refs;   /* atomic; TN__IMMORTAL: static, never counted */
+    uint32_t state; /* TN__ALIVE, or TN__DEAD in a debug build's quarantine */
+    void (*destroy)(struct tn_object *self);
+} tn_object;
+#define TN__IMMORTAL INT32_MIN
+#define TN__ALIVE 0x54524e41u
+#define TN__DEAD 0x64656164u
+
+#ifdef __cplusplus
+}
+#endif
+#endif
