@@ -46,7 +46,9 @@ typedef struct tn_dims {
     int64_t size[TN_MAX_DIMS];
 } tn_dims;
 
-TN_API tn_dims tn_dims_from(int ndim, const int64_t *sizes); /* more than 8 dimensions, or a negative size: ndim is -1 */
+/* More than 8 dimensions: ndim is -1. Negative numbers are kept: reshape's -1 and lists of dimensions need them; making a tensor with
+ * one is TN_ESHAPE. */
+TN_API tn_dims tn_dims_from(int ndim, const int64_t *sizes);
 TN_API int64_t tn_dims_count(tn_dims dims);                  /* the product; 1 for 0 dimensions; -1: invalid; stops at 2^63 - 1 */
 TN_API bool tn_dims_equal(tn_dims a, tn_dims b);
 
