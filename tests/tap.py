@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Between cmocka, Meson and the reader.
+
+tap.py run PROGRAM...       runs a cmocka program and repairs its TAP: cmocka reports a skipped test as "not ok ... # SKIP",
+                            which Meson would count as a failure.
+tap.py count LOG.json...    counts the single tests in Meson's testlog.json files, names what failed, and ends with
+                            "N passed, N failed[, N skipped]". Exit status 1 when something failed or nothing ran.
+"""
+import json
+import re
+import subprocess
+import sys
+
+RESULT = re.compile(r"^\s*(not )?ok\b\s*(\d*)\s*-?\s*(.*)$")
+PLAN = re.compile(r"^\s*1\.\.(\d+)")
+SKIP = re.compile(r"#\s*SKIP", re.IGNORECASE)
+
+
+def run(command):
+    program = subprocess.Popen(command, stdout=subprocess.PIPE)
+    for raw in program.stdout:
+        line = raw.decode("utf-8", "replace")
+        match = RESULT.match(line)
+        if match and match.group(1) and SKIP.search(line):
+            line = line.replace("not ok", "ok", 1)
+        sys.stdout.write(line.lstrip("\t "))
+        sys.stdout.flush()
+    status = program.wait()
+    if status < 0:
+        print(f"Bail out! killed by signal {-status}", flush=True)
+        return 128 - status
+    return status
+
+
+def count_tap(text):
+    """(passed, names of failed, skipped) of one program's output. Planned tests that never ran have failed."""
+    passed, skipped, failed, planned, bailed = 0, 0, [], None, ""
+    for line in text.splitlines():
+        plan, match = PLAN.match(line), RESULT.match(line)
+        if plan:
+            planned = int(plan.group(1))
+        elif line.startswith("Bail out!"):
+            bailed = line[len("Bail out!"):].strip()
+        elif match and SKIP.search(line):
+            skipped += 1
+        elif match and match.group(1):
+            failed.append(match.group(3))
+        elif match:
+            passed += 1
+    seen = passed + skipped + len(failed)
+    if planned is not None and seen < planned:
+        failed += [f"planned test {i + 1} did not run {bailed}".rstrip() for i in range(seen, planned)]
+    return passed, failed, skipped
+
+
+def count(logs):
+    passed, skipped, failures = 0, 0, []
+    for log in logs:
+        for test in (json.loads(line) for line in open(log, encoding="utf-8")):
+            name = test["name"]
+            text = test.get("stdout") or ""
+            ok, skip = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
+            if PLAN.search(text) or any(PLAN.match(line) for line in text.splitlines()):
+                good, bad, idle = count_tap(text)
+                if not bad and not ok and not skip:  # every line said ok, the program did not: a leak, an exit status
+                    bad = [f"{test['result'].lower()} after its last test (exit status {test.get('returncode')})"]
+                passed, skipped = passed + good, skipped + idle
+                failures += [(log, name, what) for what in bad]
+            elif ok:
+                passed += 1
+            elif skip:
+                skipped += 1
+            else:
+                failures.append((log, name, test["result"].lower()))
+    for log, name, what in failures:
+        print(f"failed: {name}: {what}" + (f"   [{log}]" if len(logs) > 1 else ""))
+    print(f"{passed} passed, {len(failures)} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failures or passed == 0 else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] not in ("run", "count"):
+        sys.exit(__doc__)
+    sys.exit(run(sys.argv[2:]) if sys.argv[1] == "run" else count(sys.argv[2:]))
