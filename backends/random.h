@@ -2,15 +2,16 @@
  *
  * tn_philox(seed, stream, call, index) gives four 32-bit words. Element i of a draw, i in row-major order, uses
  *
- *     f32 bf16 f16, dropout   word i % 4 of index i / 4                             uniform24: (word >> 8) 2^-24
- *     f64, integers           words 2 (i % 2) and 2 (i % 2) + 1 of index i / 2      uniform53: first word high, top 53 bits, 2^-53
+ *     f32 bf16 f16, dropout   word i % 4 of index i / 4                       uniform24: (word >> 8) 2^-24
+ *     f64, integers           words 2 (i % 2) and 2 (i % 2) + 1 of index i / 2  uniform53: 64 bits (first word high) >> 11, 2^-53
  *     normals                 elements 2p and 2p + 1 share a pair (Box and Muller 1958): u from the even element's word or
  *                             words, v from the odd one's; r = sqrt(-2 ln(1 - u)): r cos(2 pi v) and r sin(2 pi v)
  *     integers in [a, b)      a + the high 64 bits of (64-bit word) (b - a): biased by less than (b - a) 2^-64
  *     Bernoulli, dropout      u < p: drawn as an integer, word >> 8 below ceil(p 2^24), which is the same
  *
- * An element is a function of its index only, so any thread may compute any of them. Uniforms, integers, Bernoulli draws and
- * dropout masks are the same bits on every backend; normals agree to rounding. A dropout mask is the same for every dtype.
+ * An element is a function of its index only, so any thread may compute any of them. Uniforms in [0, 1), integers, Bernoulli
+ * draws and dropout masks are the same bits on every backend; normals, and uniforms that were scaled, agree to rounding
+ * (which can reach the upper end). A dropout mask is the same for every dtype.
  */
 #ifndef TERN_BACKENDS_RANDOM_H
 #define TERN_BACKENDS_RANDOM_H
@@ -29,13 +30,13 @@ static inline uint64_t tn__word64(uint32_t high, uint32_t low) {
     return (uint64_t)high << 32 | low;
 }
 
-static inline double tn__uniform53(uint32_t high, uint32_t low) {
-    return (double)(tn__word64(high, low) >> 11) * 0x1p-53;
+static inline double tn__uniform53(uint64_t word) {
+    return (double)(word >> 11) * 0x1p-53;
 }
 
-/* In [0, range) from a 64-bit word; a range of 0 stands for 2^64 and gives the word. */
+/* In [0, range) from a 64-bit word. */
 static inline uint64_t tn__below(uint64_t word, uint64_t range) {
-    return range ? (uint64_t)(((tn__uint128)word * range) >> 64) : word;
+    return (uint64_t)(((tn__uint128)word * range) >> 64);
 }
 
 /* `word >> 8` below this happens with probability p. */

@@ -1,0 +1,132 @@
+/* Layer norm (Ba et al. 2016, arXiv:1607.06450) and RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467), with gradients.
+ *
+ * x is (n, c). With h = (x - mean) rstd for layer norm and h = x rstd for RMS norm, and g = dy w:
+ *
+ *     y  = h w + b
+ *     dw = sum over rows of dy h          db = sum over rows of dy
+ *     dx = rstd (g - mean(g) - h mean(g h))        RMS norm has no mean(g)
+ */
+#include "backends/ref/ref.h"
+
+static double at1(const tn_desc *d, int64_t i) {
+    return load(d, i * d->stride[0]);
+}
+
+static double at2(const tn_desc *d, int64_t i, int64_t j) {
+    return load(d, i * d->stride[0] + j * d->stride[1]);
+}
+
+/* All operands given are floats. */
+static bool floats(int count, const tn_desc *const *d) {
+    for (int i = 0; i < count; i++) {
+        if (d[i] && !is_float(d[i]->dtype)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+tn_status tn__ref_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
+                             const tn_desc *w, const tn_desc *b, double eps) {
+    (void)ctx;
+    if (!floats(6, (const tn_desc *[]){y, mean, rstd, x, w, b})) {
+        return TN_EUNSUPPORTED;
+    }
+    int64_t rows = x->size[0], c = x->size[1];
+    for (int64_t i = 0; i < rows; i++) {
+        double sum = 0, squares = 0;
+        for (int64_t j = 0; j < c; j++) {
+            sum += at2(x, i, j);
+        }
+        double m = sum / (double)c;
+        for (int64_t j = 0; j < c; j++) {
+            squares += (at2(x, i, j) - m) * (at2(x, i, j) - m);
+        }
+        double r = 1 / sqrt(squares / (double)c + eps);
+        for (int64_t j = 0; j < c; j++) {
+            double h = (at2(x, i, j) - m) * r;
+            store(y, i * y->stride[0] + j * y->stride[1], h * (w ? at1(w, j) : 1) + (b ? at1(b, j) : 0));
+        }
+        if (mean) {
+            store(mean, i * mean->stride[0], m);
+        }
+        if (rstd) {
+            store(rstd, i * rstd->stride[0], r);
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn__ref_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x, const tn_desc *w, double eps) {
+    (void)ctx;
+    if (!floats(4, (const tn_desc *[]){y, rstd, x, w})) {
+        return TN_EUNSUPPORTED;
+    }
+    int64_t rows = x->size[0], c = x->size[1];
+    for (int64_t i = 0; i < rows; i++) {
+        double squares = 0;
+        for (int64_t j = 0; j < c; j++) {
+            squares += at2(x, i, j) * at2(x, i, j);
+        }
+        double r = 1 / sqrt(squares / (double)c + eps);
+        for (int64_t j = 0; j < c; j++) {
+            store(y, i * y->stride[0] + j * y->stride[1], at2(x, i, j) * r * (w ? at1(w, j) : 1));
+        }
+        if (rstd) {
+            store(rstd, i * rstd->stride[0], r);
+        }
+    }
+    return TN_OK;
+}
+
+/* Both backwards: `mean` NULL is RMS norm. */
+static void norm_backward(const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy, const tn_desc *x,
+                          const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
+    int64_t rows = x->size[0], c = x->size[1];
+    for (int64_t i = 0; i < rows && dx; i++) {
+        double r = at1(rstd, i), m = mean ? at1(mean, i) : 0, sum_g = 0, sum_gh = 0;
+        for (int64_t j = 0; j < c; j++) {
+            double g = at2(dy, i, j) * (w ? at1(w, j) : 1);
+            sum_g += g;
+            sum_gh += g * (at2(x, i, j) - m) * r;
+        }
+        double mean_g = mean ? sum_g / (double)c : 0, mean_gh = sum_gh / (double)c;
+        for (int64_t j = 0; j < c; j++) {
+            double g = at2(dy, i, j) * (w ? at1(w, j) : 1), h = (at2(x, i, j) - m) * r;
+            store(dx, i * dx->stride[0] + j * dx->stride[1], r * (g - mean_g - h * mean_gh));
+        }
+    }
+    for (int64_t j = 0; j < c && (dw || db); j++) {
+        double sum_dw = 0, sum_db = 0;
+        for (int64_t i = 0; i < rows; i++) {
+            sum_dw += at2(dy, i, j) * (at2(x, i, j) - (mean ? at1(mean, i) : 0)) * at1(rstd, i);
+            sum_db += at2(dy, i, j);
+        }
+        if (dw) {
+            store(dw, j * dw->stride[0], sum_dw);
+        }
+        if (db) {
+            store(db, j * db->stride[0], sum_db);
+        }
+    }
+}
+
+tn_status tn__ref_layer_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy,
+                                      const tn_desc *x, const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
+    (void)ctx;
+    if (!floats(8, (const tn_desc *[]){dx, dw, db, dy, x, mean, rstd, w})) {
+        return TN_EUNSUPPORTED;
+    }
+    norm_backward(dx, dw, db, dy, x, mean, rstd, w);
+    return TN_OK;
+}
+
+tn_status tn__ref_rms_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *dy, const tn_desc *x,
+                                    const tn_desc *rstd, const tn_desc *w) {
+    (void)ctx;
+    if (!floats(6, (const tn_desc *[]){dx, dw, dy, x, rstd, w})) {
+        return TN_EUNSUPPORTED;
+    }
+    norm_backward(dx, dw, NULL, dy, x, NULL, rstd, w);
+    return TN_OK;
+}

@@ -1,0 +1,83 @@
+/* Optimiser steps: Adam (Kingma and Ba 2014, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), SGD with
+ * momentum. Element by element; the arithmetic is PyTorch's.
+ *
+ * A span's state is f32, for f64 parameters f64. With a master copy the step is made on it, and the parameter is its rounding.
+ */
+#include "backends/ref/ref.h"
+
+static bool spans_ok(const tn_optim_span *spans, int count) {
+    for (int i = 0; i < count; i++) {
+        if (!is_float(spans[i].param_dtype) || !is_float(spans[i].grad_dtype)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static tn_dtype state_dtype(const tn_optim_span *span) {
+    return span->param_dtype == TN_F64 ? TN_F64 : TN_F32;
+}
+
+static double load_param(const tn_optim_span *span, int64_t i) {
+    return span->master ? span->master[i] : load_from(span->param, span->param_dtype, i);
+}
+
+static void store_param(const tn_optim_span *span, int64_t i, double value) {
+    if (span->master) {
+        span->master[i] = (float)value;
+        value = span->master[i];
+    }
+    store_to(span->param, span->param_dtype, i, value);
+}
+
+/* m = b1 m + (1 - b1) g          v = b2 v + (1 - b2) g g
+ * p = p - lr m^ / (sqrt(v^) + eps), with m^ = m / (1 - b1^step) and v^ = v / (1 - b2^step) */
+tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count, const tn_adam_step *step) {
+    (void)ctx;
+    if (!spans_ok(spans, count)) {
+        return TN_EUNSUPPORTED;
+    }
+    double correct1 = 1 - pow(step->beta1, (double)step->step), correct2 = 1 - pow(step->beta2, (double)step->step);
+    for (const tn_optim_span *span = spans; span < spans + count; span++) {
+        tn_dtype dtype = state_dtype(span);
+        for (int64_t i = 0; i < span->count; i++) {
+            double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
+            if (step->decoupled) {
+                p -= step->lr * step->weight_decay * p;
+            } else {
+                g += step->weight_decay * p;
+            }
+            double m = step->beta1 * load_from(span->state[0], dtype, i) + (1 - step->beta1) * g;
+            double v = step->beta2 * load_from(span->state[1], dtype, i) + (1 - step->beta2) * g * g;
+            store_to(span->state[0], dtype, i, m);
+            store_to(span->state[1], dtype, i, v);
+            store_param(span, i, p - step->lr * (m / correct1) / (sqrt(v / correct2) + step->eps));
+        }
+    }
+    return TN_OK;
+}
+
+/* g = g + wd p;  buffer = momentum buffer + (1 - dampening) g, at first g;  p = p - lr (nesterov: g + momentum buffer) */
+tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count, const tn_sgd_step *step) {
+    (void)ctx;
+    if (!spans_ok(spans, count)) {
+        return TN_EUNSUPPORTED;
+    }
+    for (const tn_optim_span *span = spans; span < spans + count; span++) {
+        tn_dtype dtype = state_dtype(span);
+        for (int64_t i = 0; i < span->count; i++) {
+            double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
+            g += step->weight_decay * p;
+            if (span->state[0]) {
+                double m = g;
+                if (!step->first) {
+                    m = step->momentum * load_from(span->state[0], dtype, i) + (1 - step->dampening) * g;
+                }
+                store_to(span->state[0], dtype, i, m);
+                g = step->nesterov ? g + step->momentum * m : m;
+            }
+            store_param(span, i, p - step->lr * g);
+        }
+    }
+    return TN_OK;
+}

@@ -1,0 +1,111 @@
+/* Reductions: sum, mean, max, min, sum of squares, any, all; argmax. */
+#include "backends/ref/ref.h"
+
+/* What one element of y is made of: x with only the reduced dimensions left (size 1 elsewhere). */
+static tn_desc reduced_part(const tn_desc *y, const tn_desc *x) {
+    tn_desc part = *x;
+    for (int i = 0; i < x->ndim; i++) {
+        part.size[i] = y->size[i] == 1 ? x->size[i] : 1;
+    }
+    return part;
+}
+
+/* Whether a takes the place of the largest (with `smallest`, the smallest) so far. NaN beats all and is never beaten. */
+static bool wins(double a, double best, bool smallest) {
+    if (isnan(best)) {
+        return false;
+    }
+    return isnan(a) || (smallest ? a < best : a > best);
+}
+
+static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *part, int64_t first) {
+    double sum = 0, best = f == TN_RED_MIN ? INFINITY : -INFINITY;
+    int64_t count = 0;
+    for (walk w = walk_over(1, part); w.left > 0; walk_next(&w), count++) {
+        double v = load(x, first + w.at[0]);
+        sum += f == TN_RED_SUM_SQUARES ? v * v : v;
+        if (wins(v, best, f == TN_RED_MIN)) {
+            best = v;
+        }
+    }
+    if (f == TN_RED_MAX || f == TN_RED_MIN) {
+        return best;
+    }
+    return f == TN_RED_MEAN ? sum / (double)count : sum; /* no elements: 0 / 0 is NaN */
+}
+
+static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *part, int64_t first) {
+    uint64_t sum = 0; /* unsigned, so that overflow wraps */
+    int64_t most = INT64_MIN, least = INT64_MAX;
+    bool any = false, all = true;
+    for (walk w = walk_over(1, part); w.left > 0; walk_next(&w)) {
+        int64_t v = load_integer(x, first + w.at[0]);
+        sum += (uint64_t)v;
+        most = v > most ? v : most;
+        least = v < least ? v : least;
+        any |= v != 0;
+        all &= v != 0;
+    }
+    switch (f) {
+    case TN_RED_MAX:
+        return most;
+    case TN_RED_MIN:
+        return least;
+    case TN_RED_ANY:
+        return any;
+    case TN_RED_ALL:
+        return all;
+    default:
+        return (int64_t)sum;
+    }
+}
+
+static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
+    switch (f) {
+    case TN_RED_SUM:
+        return (is_float(x) && is_float(y)) || (is_integer(x) && y == TN_I64);
+    case TN_RED_MEAN:
+    case TN_RED_SUM_SQUARES:
+        return is_float(x) && is_float(y);
+    case TN_RED_MAX:
+    case TN_RED_MIN:
+        return (is_float(x) || is_integer(x)) && y == x;
+    default:
+        return x == TN_BOOL && y == TN_BOOL;
+    }
+}
+
+tn_status tn__ref_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
+    (void)ctx;
+    if (!reduces(f, y->dtype, x->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    tn_desc part = reduced_part(y, x);
+    for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
+        if (is_float(x->dtype)) {
+            store(y, w.at[0], reduce_floats(f, x, &part, w.at[1]));
+        } else {
+            store_integer(y, w.at[0], reduce_integers(f, x, &part, w.at[1]));
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn__ref_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim) {
+    (void)ctx;
+    if (y->dtype != TN_I64 || x->dtype == TN_BOOL) {
+        return TN_EUNSUPPORTED;
+    }
+    for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
+        int64_t best = 0;
+        for (int64_t j = 1; j < x->size[dim]; j++) {
+            int64_t here = w.at[1] + j * x->stride[dim], there = w.at[1] + best * x->stride[dim];
+            if (is_float(x->dtype) ? wins(load(x, here), load(x, there), false)
+                                   : load_integer(x, here) > load_integer(x, there)) {
+                best = j;
+            }
+        }
+        store_integer(y, w.at[0], best);
+    }
+    return TN_OK;
+}
