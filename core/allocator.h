@@ -19,7 +19,7 @@ void tn__free(void *data, size_t bytes);
 /* For tests: after `n` more allocations (tn__alloc and core/memory.h, all threads) one fails; 0: the next. -1: none. */
 TN_API void tn__alloc_fail_at(int64_t n);
 TN_API bool tn__alloc_fail_armed(void); /* still to come: false once it has failed, or when off */
-TN_API int64_t tn__alloc_count(void);   /* allocations so far, of both kinds */
+TN_API int64_t tn__alloc_count(void);   /* of both kinds, by this thread, so far */
 
 /* Counts one allocation; true: it has to fail. */
 bool tn__alloc_fails(void);

@@ -20,6 +20,7 @@ typedef struct tn__thread {
     size_t base;                  /* of the innermost scope */
     const tn_scope *ending;       /* the scope that is releasing what it owns */
     struct tn__cache *cache;      /* small free blocks (allocator.c) */
+    int64_t allocations;          /* tries to allocate, for tests (allocator.h) */
     int threads;                  /* what OpenMP was last told in this thread (threads.c) */
 } tn__thread;
 

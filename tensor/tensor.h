@@ -26,6 +26,9 @@ tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);
 /* Whether t's metadata can be read: not NULL, not inert, not dead. Raises as tn__usable does; an emptied storage is fine. */
 bool tn__readable(const tn_tensor *t, const char *operation);
 
+/* Raises TN_ESTATE for a tensor that was released; debug builds say where. */
+void tn__raise_dead(const tn_tensor *t, const char *operation);
+
 /* Element at `position` elements from the beginning of the storage, as a double. The storage is filled. */
 double tn__element(const tn_tensor *t, int64_t position);
 

@@ -1,0 +1,38 @@
+/* One line that says what this library is: for bug reports and the head of a log. */
+#include "core/build_info.h"
+
+#include "core/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+const char *tn__build_info_backend;
+
+const char *tn_build_info(void) {
+    static _Thread_local char text[320];
+#ifdef TN_DEBUG_TENSORS
+    const char *debug = ", tensors checked";
+#else
+    const char *debug = "";
+#endif
+    const char *backend = tn__build_info_backend;
+    int threads = tn_threads();
+    snprintf(text, sizeof(text), "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH,
+             COMPILER, debug, backend ? backend : "no kernels", threads, threads == 1 ? "" : "s");
+    return text;
+}
+
+char *tn__strdup(const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = tn__malloc(bytes);
+    if (copy) {
+        memcpy(copy, text, bytes);
+    }
+    return copy;
+}

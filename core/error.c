@@ -1,0 +1,162 @@
+/* Errors: the first one sticks.
+ *
+ * tn__raise puts status and text into this thread's record; later raises are ignored until tn_error_clear. The text is
+ * `place (in module.path): operation: what`; place.c finds the place. Fixed buffers: an error needs no memory.
+ */
+#include "core/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char message[sizeof(((tn_error_record *)0)->message)];
+static _Thread_local tn_error_handler thread_handler;
+static tn_error_handler process_handler; /* atomic */
+
+/* Appends at `used`, which stops at the end of the buffer; returns the new end. */
+static size_t append(char *text, size_t room, size_t used, const char *format, ...) TN_PRINTF(4, 5);
+
+static size_t append_v(char *text, size_t room, size_t used, const char *format, va_list arguments) {
+    int n = vsnprintf(text + used, room - used, format, arguments);
+    if (n < 0) {
+        text[used] = 0;
+        return used;
+    }
+    return (size_t)n < room - used ? used + (size_t)n : room - 1;
+}
+
+static size_t append(char *text, size_t room, size_t used, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    used = append_v(text, room, used, format, arguments);
+    va_end(arguments);
+    return used;
+}
+
+/* " (in mlp.fc1)", or nothing outside modules. Of very deep paths the innermost names are kept. */
+static size_t append_modules(char *text, size_t room, size_t used) {
+    enum { MOST = 24 };
+    const char *names[MOST];
+    int count = 0;
+    bool more = false;
+    for (const tn__frame *f = tn__self.frames; f; f = f->up) {
+        if (!f->name || !f->name[0]) {
+            continue;
+        }
+        if (count == MOST) {
+            more = true;
+            break;
+        }
+        names[count++] = f->name;
+    }
+    if (count == 0) {
+        return used;
+    }
+    used = append(text, room, used, "%s(in %s", used ? " " : "", more ? "..." : "");
+    for (int i = count - 1; i >= 0; i--) {
+        used = append(text, room, used, "%.64s%s", names[i], i ? "." : ")");
+    }
+    return used;
+}
+
+static void call_handler(void) {
+    tn_error_handler handler = thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
+    if (handler) {
+        handler(tn__self.error, message);
+    }
+}
+
+static tn_status raise_v(tn_status status, const char *operation, const char *format, va_list arguments) {
+    if (tn__self.error != TN_OK || status == TN_OK) {
+        return status;
+    }
+    tn__self.error = status;
+    char place[160];
+    tn__place(place, sizeof(place));
+    size_t room = sizeof(message), used = append(message, room, 0, "%s", place);
+    used = append_modules(message, room, used);
+    used = append(message, room, used, "%s", used ? ": " : "");
+    if (operation) {
+        used = append(message, room, used, "%s: ", operation);
+    }
+    append_v(message, room, used, format, arguments);
+    call_handler();
+    return status;
+}
+
+__attribute__((noinline)) tn_status tn__raise(tn_status status, const char *operation, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    raise_v(status, operation, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+tn_status tn_raise(tn_status status, const char *format, ...) {
+    if (tn__self.error != TN_OK) {
+        return status;
+    }
+    char text[sizeof(message)];
+    va_list arguments;
+    va_start(arguments, format);
+    text[0] = 0;
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return tn__raise(status, NULL, "%s", text);
+}
+
+tn_status tn_error(void) {
+    return tn__self.error;
+}
+
+const char *tn_error_message(void) {
+    return tn__self.error == TN_OK ? "" : message;
+}
+
+void tn_error_clear(void) {
+    tn__self.error = TN_OK;
+}
+
+bool tn_error_take(tn_error_record *record) {
+    if (tn__self.error == TN_OK) {
+        return false;
+    }
+    if (record) {
+        record->status = tn__self.error;
+        memcpy(record->message, message, sizeof(message));
+    }
+    tn__self.error = TN_OK;
+    return true;
+}
+
+void tn_error_give(const tn_error_record *record) {
+    if (!record || record->status == TN_OK || tn__self.error != TN_OK) {
+        return;
+    }
+    tn__self.error = record->status;
+    snprintf(message, sizeof(message), "%.*s", (int)sizeof(record->message) - 1, record->message);
+    call_handler();
+}
+
+void tn_on_error(tn_error_handler handler) {
+    __atomic_store_n(&process_handler, handler, __ATOMIC_RELEASE);
+}
+
+void tn_on_error_thread(tn_error_handler handler) {
+    thread_handler = handler;
+}
+
+void tn_error_exit(tn_status status, const char *text) {
+    fprintf(stderr, "%s [%s]\n", text ? text : "", tn_status_name(status));
+    exit(1);
+}
+
+const char *tn_status_name(tn_status status) {
+    static const char *const names[] = {
+        "TN_OK",     "TN_ESHAPE", "TN_EDTYPE", "TN_EDEVICE", "TN_EINDEX",       "TN_EVALUE", "TN_ESTATE",
+        "TN_ENOMEM", "TN_EIO",    "TN_EFORMAT", "TN_EUNSUPPORTED", "TN_EPEER", "TN_EMISMATCH",
+    };
+    _Static_assert(sizeof(names) / sizeof(names[0]) == TN_EMISMATCH + 1, "a name for every status");
+    return (unsigned)status <= TN_EMISMATCH ? names[status] : "TN_UNKNOWN";
+}

@@ -1,0 +1,60 @@
+/* The log: nowhere, unless a sink is set or TERN_LOG names a level (then stderr). */
+#include "core/error.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static tn_log_sink sink;
+static void *sink_user;
+static int most = -1; /* atomic: the highest level that goes anywhere; -1: none */
+
+static void to_stderr(tn_log_level level, const char *text, void *user) {
+    (void)user;
+    fprintf(stderr, "tern %s: %s\n", level_names[level], text);
+}
+
+static void read_environment(void) {
+    const char *name = getenv("TERN_LOG");
+    for (int i = 0; name && i <= TN_LOG_DEBUG; i++) {
+        if (strcmp(name, level_names[i]) == 0) {
+            sink = to_stderr;
+            __atomic_store_n(&most, i, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+void tn_log_to(tn_log_sink new_sink, tn_log_level new_most, void *user) {
+    pthread_once(&once, read_environment);
+    pthread_mutex_lock(&lock);
+    sink = new_sink;
+    sink_user = user;
+    __atomic_store_n(&most, new_sink ? (int)new_most : -1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&lock);
+}
+
+void tn_log_write(tn_log_level level, const char *format, ...) {
+    pthread_once(&once, read_environment);
+    if ((unsigned)level > TN_LOG_DEBUG || !format || (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
+        return;
+    }
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+
+    pthread_mutex_lock(&lock);
+    tn_log_sink current = sink;
+    void *user = sink_user;
+    pthread_mutex_unlock(&lock);
+    if (current) {
+        current(level, text, user);
+    }
+}

@@ -1,0 +1,54 @@
+/* Random numbers on the host: the public face of core/philox.h, and single draws. */
+#include "core/philox.h"
+
+#include "core/error.h"
+
+#include <math.h>
+
+static _Thread_local tn_generator default_generator;
+
+tn_generator *tn_default_generator(void) {
+    return &default_generator;
+}
+
+void tn_seed(uint64_t seed) {
+    default_generator = (tn_generator){.seed = seed};
+}
+
+tn_random4 tn_philox(uint64_t seed, uint64_t stream, uint64_t call, uint64_t index) {
+    return tn__philox(tn__philox_key(seed, stream), call, index);
+}
+
+static uint64_t word64(const tn_generator *g, uint64_t index) {
+    tn_random4 r = tn_philox(g->seed, g->stream, g->call, index);
+    return (uint64_t)r.word[1] << 32 | r.word[0];
+}
+
+double tn_random_uniform(tn_generator *g) {
+    if (!g) {
+        tn__raise(TN_EVALUE, "random_uniform", "the generator is NULL");
+        return NAN;
+    }
+    uint64_t bits = word64(g, 0);
+    g->call++;
+    return (double)(bits >> 11) * 0x1p-53;
+}
+
+/* Values below 2^64 mod n are drawn again, so that what is left is a whole number of ranges. One draw in the average; each
+ * retry takes the next index of the same call, so a draw is always one call. */
+int64_t tn_random_below(tn_generator *g, int64_t n) {
+    if (!g) {
+        tn__raise(TN_EVALUE, "random_below", "the generator is NULL");
+        return 0;
+    }
+    if (n < 1) {
+        tn__raise(TN_EVALUE, "random_below", "n is %lld (at least 1)", (long long)n);
+        return 0;
+    }
+    uint64_t range = (uint64_t)n, least = (0 - range) % range, bits, index = 0;
+    do {
+        bits = word64(g, index++);
+    } while (bits < least);
+    g->call++;
+    return (int64_t)(bits % range);
+}

@@ -1,0 +1,158 @@
+/* Scopes: who owns the tensors that an expression makes.
+ *
+ * Each thread has one stack of owned objects. A scope is a mark in it (tn_scope.base): what lies above belongs to the scope
+ * and is released at its end. tn_return sets bit 0 of an entry; the end of the scope leaves such entries, in their order,
+ * to the scope outside. The bottom of the stack is the thread's root scope, released when the thread ends (the main
+ * thread's goes with the process).
+ *
+ * Releasing can run anything: a graph is freed, a callback opens scopes. So the stack is in order before each release.
+ */
+#include "core/scope.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <string.h>
+
+#define MOVES ((uintptr_t)1) /* the entry moves to the scope outside */
+
+int64_t tn__live_count;
+
+static tn_object *object_of(uintptr_t entry) {
+    return (tn_object *)(entry & ~MOVES);
+}
+
+/* Makes room for one more entry. */
+static bool grow(tn__thread *self) {
+    size_t room = self->owned_room ? self->owned_room * 2 : 64;
+    uintptr_t *owned = tn__realloc(self->owned, room * sizeof(*owned));
+    if (!owned) {
+        return false;
+    }
+    self->owned = owned;
+    self->owned_room = room;
+    tn__thread_watch();
+    return true;
+}
+
+bool tn__scope_own(tn_object *object) {
+    tn__thread *self = &tn__self;
+    if (self->owned_count == self->owned_room && !grow(self)) {
+        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors", self->owned_count + 1);
+        tn__object_release(object);
+        return false;
+    }
+    self->owned[self->owned_count++] = (uintptr_t)object;
+    return true;
+}
+
+tn_scope tn_scope_begin(const char *file, int line) {
+    tn__thread *self = &tn__self;
+    tn_scope scope = {.base = self->owned_count, .outer = self->base, .file = file, .line = line};
+    self->base = self->owned_count;
+    return scope;
+}
+
+/* Puts the entries that move outward first, in their order, and returns how high they reach. */
+static size_t separate(uintptr_t *owned, size_t base, size_t count) {
+    size_t kept = base;
+    for (size_t i = base; i < count; i++) {
+        uintptr_t entry = owned[i];
+        if (entry & MOVES) {
+            owned[i] = owned[kept];
+            owned[kept++] = entry & ~MOVES;
+        }
+    }
+    return kept;
+}
+
+void tn_scope_end(tn_scope *scope) {
+    tn__thread *self = &tn__self;
+    if (!scope || scope->base > self->owned_count) {
+        return;
+    }
+    const tn_scope *outer_ending = self->ending;
+    size_t kept = separate(self->owned, scope->base, self->owned_count);
+    self->base = scope->outer;
+    self->ending = scope;
+    while (self->owned_count > kept) {
+        tn__object_release(object_of(self->owned[--self->owned_count]));
+    }
+    self->ending = outer_ending;
+}
+
+void tn__scope_thread_end(void) {
+    tn_scope root = {.file = "thread", .line = 0};
+    tn_scope_end(&root);
+    free(tn__self.owned);
+    tn__self.owned = NULL;
+    tn__self.owned_room = 0;
+}
+
+/* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already move are passed over. */
+static int64_t find(const tn_object *object, bool staying) {
+    const tn__thread *self = &tn__self;
+    for (size_t i = self->owned_count; i > self->base; i--) {
+        uintptr_t entry = self->owned[i - 1];
+        if (object_of(entry) == object && !(staying && (entry & MOVES))) {
+            return (int64_t)i - 1;
+        }
+    }
+    return -1;
+}
+
+tn_tensor *tn_return(tn_tensor *t) {
+    tn_object *object = (tn_object *)t;
+    if (!object) {
+        tn__raise(TN_EVALUE, "return", "the tensor is NULL");
+        return (tn_tensor *)tn__inert_object;
+    }
+    if (object->refs != TN__IMMORTAL) {
+        int64_t at = find(object, true);
+        if (at >= 0) {
+            tn__self.owned[at] |= MOVES;
+        }
+    }
+    return t;
+}
+
+tn_tensor *tn_keep(tn_tensor *t) {
+    if (t) {
+        tn__object_keep((tn_object *)t);
+    }
+    return t;
+}
+
+void tn_release(tn_tensor *t) {
+    if (t) {
+        tn__object_release((tn_object *)t);
+    }
+}
+
+tn_tensor *tn_adopt(tn_tensor *t) {
+    tn_object *object = (tn_object *)t;
+    if (!object) {
+        tn__raise(TN_EVALUE, "adopt", "the tensor is NULL");
+        return (tn_tensor *)tn__inert_object;
+    }
+    if (object->refs == TN__IMMORTAL) {
+        return t;
+    }
+    return tn__scope_own(object) ? t : (tn_tensor *)tn__inert_object;
+}
+
+void tn_drop(tn_tensor *t) {
+    tn__thread *self = &tn__self;
+    tn_object *object = (tn_object *)t;
+    int64_t at = object && object->refs != TN__IMMORTAL ? find(object, false) : -1;
+    if (at < 0) {
+        return;
+    }
+    size_t after = --self->owned_count - (size_t)at;
+    memmove(self->owned + at, self->owned + at + 1, after * sizeof(*self->owned));
+    tn__object_release(object);
+}
+
+int64_t tn_live_tensors(void) {
+    return __atomic_load_n(&tn__live_count, __ATOMIC_RELAXED);
+}

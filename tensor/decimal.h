@@ -1,0 +1,21 @@
+/* Floating-point numbers as decimal digits, for printing. */
+#ifndef TERN_TENSOR_DECIMAL_H
+#define TERN_TENSOR_DECIMAL_H
+
+#include "tern/tensor.h"
+
+enum { TN__MOST_DIGITS = 18 };
+
+/* ±d.ddd × 10^exponent, without trailing zeros; zero is the digit 0 with exponent 0. */
+typedef struct tn__decimal {
+    bool negative;
+    int digits;
+    int exponent;
+    char digit[TN__MOST_DIGITS + 1];
+} tn__decimal;
+
+/* The fewest digits that give x back when read as `dtype`, but none beyond `fraction` places after the point (of d.ddd with
+ * `scientific`, of the number itself otherwise): there it is rounded. x is finite. */
+tn__decimal tn__decimal_of(double x, tn_dtype dtype, int fraction, bool scientific);
+
+#endif

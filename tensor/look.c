@@ -1,0 +1,199 @@
+/* Looking at tensors: metadata, single elements, copying out. Nothing here changes a tensor. */
+#include "tensor/half.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+
+bool tn__readable(const tn_tensor *t, const char *operation) {
+    if (!t) {
+        tn__raise(TN_EVALUE, operation, "the tensor is NULL");
+        return false;
+    }
+    if (t->object.state != TN__ALIVE) {
+        tn__raise_dead(t, operation);
+        return false;
+    }
+    return !t->inert;
+}
+
+bool tn__usable(const tn_tensor *t, const char *operation) {
+    if (!tn__readable(t, operation)) {
+        return false;
+    }
+    if (t->storage->emptied) {
+        tn__raise(TN_ESTATE, operation, "the storage of %s is empty (tn_storage_refill fills it)", tn_shape_text(t));
+        return false;
+    }
+    return true;
+}
+
+int tn__dim(const tn_tensor *t, int dim, const char *operation) {
+    int ndim = t->dims.ndim;
+    if (dim < -ndim || dim >= ndim) {
+        tn__raise(TN_EINDEX, operation, "dimension %d of a tensor with %d dimension%s (%s)", dim, ndim, ndim == 1 ? "" : "s",
+                  tn_shape_text(t));
+        return -1;
+    }
+    return dim < 0 ? dim + ndim : dim;
+}
+
+bool tn_is_inert(const tn_tensor *t) {
+    return !tn__readable(t, "is_inert");
+}
+
+int tn_ndim(const tn_tensor *t) {
+    return tn__readable(t, "ndim") ? t->dims.ndim : 0;
+}
+
+tn_dims tn_shape(const tn_tensor *t) {
+    return tn__readable(t, "shape") ? t->dims : (tn_dims){.ndim = 0};
+}
+
+int64_t tn_size(const tn_tensor *t, int dim) {
+    int i = tn__readable(t, "size") ? tn__dim(t, dim, "size") : -1;
+    return i < 0 ? 0 : t->dims.size[i];
+}
+
+int64_t tn_stride(const tn_tensor *t, int dim) {
+    int i = tn__readable(t, "stride") ? tn__dim(t, dim, "stride") : -1;
+    return i < 0 ? 0 : t->stride[i];
+}
+
+int64_t tn_count(const tn_tensor *t) {
+    return tn__readable(t, "count") ? tn_dims_count(t->dims) : t ? 1 : 0;
+}
+
+tn_dtype tn_dtype_of(const tn_tensor *t) {
+    return tn__readable(t, "dtype_of") ? t->dtype : TN_F32;
+}
+
+tn_device tn_device_of(const tn_tensor *t) {
+    return tn__readable(t, "device_of") ? t->storage->device : (tn_device){TN_CPU, 0};
+}
+
+bool tn_is_contiguous(const tn_tensor *t) {
+    int64_t expected = 1;
+    if (!tn__readable(t, "is_contiguous") || tn_dims_count(t->dims) == 0) {
+        return true;
+    }
+    for (int i = t->dims.ndim - 1; i >= 0; i--) {
+        if (t->dims.size[i] != 1 && t->stride[i] != expected) {
+            return false;
+        }
+        expected *= t->dims.size[i];
+    }
+    return true;
+}
+
+bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b) {
+    return tn__readable(a, "shares_storage") && tn__readable(b, "shares_storage") && a->storage == b->storage;
+}
+
+const void *tn_data(const tn_tensor *t) {
+    if (!tn__usable(t, "data")) {
+        return tn_inert()->storage->data;
+    }
+    return t->storage->data ? tn__address(t) : tn_inert()->storage->data;
+}
+
+void *tn_data_mut(tn_tensor *t) {
+    static char nobody_reads[64 << 10] __attribute__((aligned(64)));
+    if (!tn__usable(t, "data_mut")) {
+        return nobody_reads;
+    }
+    return t->storage->data ? tn__address(t) : nobody_reads;
+}
+
+double tn__element(const tn_tensor *t, int64_t position) {
+    const void *data = t->storage->data;
+    switch (t->dtype) {
+    case TN_F32: return ((const float *)data)[position];
+    case TN_F64: return ((const double *)data)[position];
+    case TN_BF16: return tn__bf16_to_float(((const tn_bf16 *)data)[position]);
+    case TN_F16: return tn__f16_to_float(((const tn_f16 *)data)[position]);
+    case TN_I64: return (double)((const int64_t *)data)[position];
+    case TN_I32: return ((const int32_t *)data)[position];
+    case TN_U8: return ((const uint8_t *)data)[position];
+    case TN_BOOL: return ((const uint8_t *)data)[position] != 0;
+    }
+    return NAN;
+}
+
+double tn_item(const tn_tensor *t) {
+    if (!tn__usable(t, "item")) {
+        return NAN;
+    }
+    if (tn_dims_count(t->dims) != 1) {
+        tn__raise(TN_ESHAPE, "item", "the tensor is %s, which is %lld elements and not one", tn_shape_text(t),
+                  (long long)tn_dims_count(t->dims));
+        return NAN;
+    }
+    return tn__element(t, t->offset);
+}
+
+double tn_at(const tn_tensor *t, const int64_t *index) {
+    if (!tn__usable(t, "at")) {
+        return NAN;
+    }
+    if (!index && t->dims.ndim > 0) {
+        tn__raise(TN_EVALUE, "at", "the index is NULL but the tensor is %s", tn_shape_text(t));
+        return NAN;
+    }
+    int64_t position = t->offset;
+    for (int i = 0; i < t->dims.ndim; i++) {
+        if (index[i] < 0 || index[i] >= t->dims.size[i]) {
+            tn__raise(TN_EINDEX, "at", "index %lld at dimension %d of %s", (long long)index[i], i, tn_shape_text(t));
+            return NAN;
+        }
+        position += index[i] * t->stride[i];
+    }
+    return tn__element(t, position);
+}
+
+/* Copies `count` elements that lie `stride` elements apart. */
+static void copy_row(char *to, const char *from, int64_t count, int64_t stride, size_t size) {
+    if (stride == 1) {
+        memcpy(to, from, (size_t)count * size);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(to + (size_t)i * size, from + (size_t)(i * stride) * size, size);
+    }
+}
+
+tn_status tn_copy_out(const tn_tensor *t, void *out) {
+    if (!tn__usable(t, "copy_out")) {
+        return tn__pending() ? tn_error() : TN_ESTATE;
+    }
+    int64_t count = tn_dims_count(t->dims);
+    if (count == 0) {
+        return TN_OK;
+    }
+    if (!out) {
+        return tn__raise(TN_EVALUE, "copy_out", "the destination is NULL but the tensor is %s", tn_shape_text(t));
+    }
+    size_t size = tn_dtype_size(t->dtype);
+    int last = t->dims.ndim - 1;
+    if (tn_is_contiguous(t)) {
+        memcpy(out, tn__address(t), (size_t)count * size);
+        return TN_OK;
+    }
+    int64_t index[TN_MAX_DIMS] = {0}, row = t->dims.size[last];
+    const char *from = tn__address(t);
+    for (char *to = out, *end = to + (size_t)count * size; to < end; to += (size_t)row * size) {
+        copy_row(to, from, row, t->stride[last], size);
+        for (int i = last - 1; i >= 0; i--) {
+            from += t->stride[i] * (int64_t)size;
+            if (++index[i] < t->dims.size[i]) {
+                break;
+            }
+            from -= index[i] * t->stride[i] * (int64_t)size;
+            index[i] = 0;
+        }
+    }
+    return TN_OK;
+}
+
+const char *tn_shape_text(const tn_tensor *t) {
+    return tn__readable(t, "shape_text") ? tn__dims_text(t->dims) : "[]";
+}

@@ -1,0 +1,79 @@
+/* Storages: counted bytes under tensors, which can be emptied and filled again while tensors hold them. */
+#include "core/allocator.h"
+#include "core/memory.h"
+#include "tensor/tensor.h"
+
+tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operation) {
+    tn_storage *storage = tn__malloc(sizeof(*storage));
+    void *data = storage ? tn__alloc(bytes) : NULL;
+    if (!storage || (bytes > 0 && !data)) {
+        free(storage);
+        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes (%lld are in tensors)", bytes, (long long)tn_memory().allocated);
+        return NULL;
+    }
+    *storage = (tn_storage){.refs = 1, .device = device, .data = data, .bytes = bytes};
+    return storage;
+}
+
+void tn__storage_keep(tn_storage *storage) {
+    if (storage->refs != TN__IMMORTAL) {
+        __atomic_fetch_add(&storage->refs, 1, __ATOMIC_RELAXED);
+    }
+}
+
+/* Gives the bytes back to where they came from. */
+static void free_bytes(tn_storage *storage) {
+    void (*release)(void *, void *) = storage->release;
+    void *data = storage->data;
+    storage->data = NULL;
+    storage->release = NULL;
+    if (release) {
+        release(data, storage->user);
+    } else {
+        tn__free(data, storage->bytes);
+    }
+}
+
+void tn__storage_release(tn_storage *storage) {
+    if (storage && storage->refs != TN__IMMORTAL && __atomic_fetch_sub(&storage->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        free_bytes(storage);
+        free(storage);
+    }
+}
+
+/* Whether t's storage may be changed now: an effect, so not while an error is pending. */
+static tn_status changeable(const tn_tensor *t, const char *operation) {
+    if (!tn__readable(t, operation) || tn__pending()) {
+        return tn__pending() ? tn_error() : TN_ESTATE;
+    }
+    return TN_OK;
+}
+
+tn_status tn_storage_empty(tn_tensor *t) {
+    tn_status status = changeable(t, "storage_empty");
+    if (status == TN_OK && !t->storage->emptied) {
+        t->storage->emptied = true;
+        free_bytes(t->storage);
+    }
+    return status;
+}
+
+tn_status tn_storage_refill(tn_tensor *t) {
+    tn_status status = changeable(t, "storage_refill");
+    if (status != TN_OK || !t->storage->emptied) {
+        return status;
+    }
+    tn_storage *storage = t->storage;
+    void *data = tn__alloc(storage->bytes);
+    if (!data && storage->bytes > 0) {
+        return tn__raise(TN_ENOMEM, "storage_refill", "no memory for %zu bytes (%lld are in tensors)", storage->bytes,
+                         (long long)tn_memory().allocated);
+    }
+    storage->data = data;
+    storage->emptied = false;
+    return TN_OK;
+}
+
+bool tn_storage_is_empty(const tn_tensor *t) {
+    return tn__readable(t, "storage_is_empty") && t->storage->emptied;
+}

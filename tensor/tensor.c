@@ -1,0 +1,297 @@
+/* Tensor objects: making, views, the inert tensor, dying.
+ *
+ * A tensor has one reference from whoever made it, which goes to the current scope at once. When the last one is dropped,
+ * its node, leaf, version and storage each lose one. In debug builds (TN_DEBUG_TENSORS) the struct of a dead tensor stays in
+ * a quarantine for a while, so that using it is an error that says where it died.
+ */
+#include "tensor/tensor.h"
+
+#include "core/memory.h"
+
+#include <string.h>
+
+struct tn__autograd_links tn__autograd;
+
+/* ---- The inert tensor ---- */
+
+#define PAGE_OF_ZEROS (64 << 10)
+static const char zeros[PAGE_OF_ZEROS] __attribute__((aligned(64)));
+
+static tn_storage inert_storage = {.refs = TN__IMMORTAL, .data = (void *)zeros, .bytes = PAGE_OF_ZEROS};
+static tn_tensor inert = {
+    .object = {.refs = TN__IMMORTAL, .state = TN__ALIVE},
+    .inert = true,
+    .storage = &inert_storage,
+    .version = &inert_storage.version,
+};
+tn_object *const tn__inert_object = &inert.object;
+
+tn_tensor *tn_inert(void) {
+    return &inert;
+}
+
+/* ---- Dying ---- */
+
+#ifdef TN_DEBUG_TENSORS
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum { QUARANTINE = 4096 };
+static struct {
+    tn_tensor *tensor;
+    char place[64]; /* of the scope that was ending; "" when tn_release or tn_drop did it */
+} quarantine[QUARANTINE];
+static unsigned next_grave;
+static pthread_mutex_t quarantine_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void bury(tn_tensor *t) {
+    const tn_scope *scope = tn__self.ending;
+    const char *slash = scope && scope->file ? strrchr(scope->file, '/') : NULL;
+    t->object.state = TN__DEAD;
+    pthread_mutex_lock(&quarantine_lock);
+    unsigned at = next_grave++ % QUARANTINE;
+    tn_tensor *oldest = quarantine[at].tensor;
+    quarantine[at].tensor = t;
+    quarantine[at].place[0] = 0;
+    if (scope && scope->file) {
+        snprintf(quarantine[at].place, sizeof(quarantine[at].place), "%s:%d", slash ? slash + 1 : scope->file, scope->line);
+    }
+    pthread_mutex_unlock(&quarantine_lock);
+    free(oldest);
+}
+
+void tn__raise_dead(const tn_tensor *t, const char *operation) {
+    char place[64] = "";
+    pthread_mutex_lock(&quarantine_lock);
+    for (int i = 0; i < QUARANTINE; i++) {
+        if (quarantine[i].tensor == t) {
+            memcpy(place, quarantine[i].place, sizeof(place));
+        }
+    }
+    pthread_mutex_unlock(&quarantine_lock);
+    if (place[0]) {
+        tn__raise(TN_ESTATE, operation, "the tensor was released at the end of the scope opened at %s", place);
+    } else {
+        tn__raise(TN_ESTATE, operation, "the tensor was released before (by its last tn_release or tn_drop)");
+    }
+}
+
+#else
+
+static void bury(tn_tensor *t) {
+    t->object.state = TN__DEAD;
+    free(t);
+}
+
+void tn__raise_dead(const tn_tensor *t, const char *operation) {
+    (void)t;
+    tn__raise(TN_ESTATE, operation, "the tensor was released before (a build with TN_DEBUG_TENSORS says where)");
+}
+
+#endif
+
+static void version_release(tn_version *version) {
+    if (version && __atomic_fetch_sub(&version->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        free(version);
+    }
+}
+
+static void destroy(tn_object *self) {
+    tn_tensor *t = (tn_tensor *)self;
+    tn_node *node = t->node;
+    if (t->leaf) {
+        tn__autograd.leaf_free(t->leaf);
+    }
+    version_release(t->own_version);
+    tn__storage_release(t->storage);
+    __atomic_fetch_sub(&tn__live_count, 1, __ATOMIC_RELAXED);
+    bury(t);
+    if (node) {
+        tn__autograd.node_release(node);
+    }
+}
+
+/* ---- Making ---- */
+
+/* A tensor with the caller's reference to `storage`, owned by the scope. On failure the reference is dropped. */
+static tn_tensor *wrap(tn_storage *storage, tn_dims dims, tn_dtype dtype, const char *operation) {
+    tn_tensor *t = tn__malloc(sizeof(*t));
+    if (!t) {
+        tn__storage_release(storage);
+        tn__raise(TN_ENOMEM, operation, "no memory for a tensor");
+        return &inert;
+    }
+    t->object = (tn_object){.refs = 1, .state = TN__ALIVE, .destroy = destroy};
+    t->dtype = dtype;
+    t->inert = false;
+    t->dims = dims;
+    t->offset = 0;
+    t->storage = storage;
+    t->version = &storage->version;
+    t->own_version = NULL;
+    t->node = NULL;
+    t->output = 0;
+    t->leaf = NULL;
+    __atomic_fetch_add(&tn__live_count, 1, __ATOMIC_RELAXED);
+    return t;
+}
+
+static tn_tensor *own(tn_tensor *t) {
+    return t->inert || tn__scope_own(&t->object) ? t : &inert;
+}
+
+tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype) {
+    tn_tensor *t = wrap(storage, dims, dtype, "tensor");
+    if (!t->inert) {
+        tn__contiguous_strides(dims, t->stride);
+    }
+    return own(t);
+}
+
+tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
+    size_t bytes;
+    if (device.kind != TN_CPU || device.index != 0) {
+        tn__raise(TN_EDEVICE, "empty", "there is no device %d:%d", (int)device.kind, device.index);
+        return &inert;
+    }
+    if (!tn__bytes_of(dims, dtype, &bytes, "empty")) {
+        return &inert;
+    }
+    tn_storage *storage = tn__storage_new(bytes, device, "empty");
+    return storage ? tn__tensor_over(storage, dims, dtype) : &inert;
+}
+
+/* A view's elements must lie inside the storage. */
+static bool fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
+    int64_t last = offset, room = (int64_t)(t->storage->bytes / tn_dtype_size(t->dtype));
+    if (tn_dims_count(dims) < 0 || offset < 0) {
+        return false;
+    }
+    for (int i = 0; i < dims.ndim; i++) {
+        int64_t step;
+        if (dims.size[i] == 0) {
+            return true;
+        }
+        if (stride[i] < 0 || __builtin_mul_overflow(dims.size[i] - 1, stride[i], &step) ||
+            __builtin_add_overflow(last, step, &last)) {
+            return false;
+        }
+    }
+    return last < room;
+}
+
+static tn_tensor *view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset, const char *operation) {
+    if (!tn__readable(t, operation)) {
+        return &inert;
+    }
+    if (!fits(t, dims, stride, offset)) {
+        tn__raise(TN_EINDEX, operation, "%s at offset %lld does not fit into a storage of %zu elements", tn__dims_text(dims),
+                  (long long)offset, t->storage->bytes / tn_dtype_size(t->dtype));
+        return &inert;
+    }
+    tn__storage_keep(t->storage);
+    tn_tensor *v = wrap(t->storage, dims, t->dtype, operation);
+    if (!v->inert) {
+        memcpy(v->stride, stride, (size_t)dims.ndim * sizeof(*stride));
+        v->offset = offset;
+    }
+    return v;
+}
+
+tn_tensor *tn__view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
+    tn_tensor *v = view(t, dims, stride, offset, "view");
+    if (!v->inert && t->own_version) {
+        __atomic_fetch_add(&t->own_version->refs, 1, __ATOMIC_RELAXED);
+        v->version = v->own_version = t->own_version;
+    }
+    return own(v);
+}
+
+tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
+    int64_t stride[TN_MAX_DIMS];
+    size_t bytes;
+    if (!tn__readable(t, "alias") || !tn__bytes_of(dims, t->dtype, &bytes, "alias")) {
+        return &inert;
+    }
+    tn__contiguous_strides(dims, stride);
+    tn_tensor *v = view(t, dims, stride, offset, "alias");
+    if (v->inert) {
+        return v;
+    }
+    v->own_version = tn__calloc(1, sizeof(tn_version));
+    if (!v->own_version) {
+        tn__object_release(&v->object);
+        tn__raise(TN_ENOMEM, "alias", "no memory for a version counter");
+        return &inert;
+    }
+    v->own_version->refs = 1;
+    v->version = v->own_version;
+    return own(v);
+}
+
+tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype) {
+    return tn__new(dims, dtype, (tn_device){TN_CPU, 0});
+}
+
+tn_tensor *tn_empty_like(const tn_tensor *t) {
+    return tn__readable(t, "empty_like") ? tn__new(t->dims, t->dtype, t->storage->device) : &inert;
+}
+
+tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype) {
+    size_t bytes;
+    if (!tn__bytes_of(dims, dtype, &bytes, "from_data")) {
+        return &inert;
+    }
+    if (!data && bytes > 0) {
+        tn__raise(TN_EVALUE, "from_data", "data is NULL but the shape is %s", tn__dims_text(dims));
+        return &inert;
+    }
+    tn_tensor *t = tn_empty(dims, dtype);
+    if (!t->inert && bytes > 0) {
+        memcpy(t->storage->data, data, bytes);
+    }
+    return t;
+}
+
+tn_tensor *tn__from_array(const void *array, size_t array_bytes, tn_dims dims, tn_dtype dtype) {
+    size_t bytes;
+    if (!tn__bytes_of(dims, dtype, &bytes, "from")) {
+        return &inert;
+    }
+    if (bytes != array_bytes) {
+        tn__raise(TN_ESHAPE, "from", "the array has %zu bytes but %s of %s has %zu", array_bytes, tn__dims_text(dims),
+                  tn_dtype_name(dtype), bytes);
+        return &inert;
+    }
+    return tn_from_data(array, dims, dtype);
+}
+
+static void leave_alone(void *data, void *user) {
+    (void)data;
+    (void)user;
+}
+
+tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype, void (*release)(void *data, void *user), void *user) {
+    size_t bytes;
+    if (!tn__bytes_of(dims, dtype, &bytes, "from_memory")) {
+        return &inert;
+    }
+    if (!data && bytes > 0) {
+        tn__raise(TN_EVALUE, "from_memory", "data is NULL but the shape is %s", tn__dims_text(dims));
+        return &inert;
+    }
+    tn_storage *storage = tn__malloc(sizeof(*storage));
+    if (!storage) {
+        tn__raise(TN_ENOMEM, "from_memory", "no memory for a storage");
+        return &inert;
+    }
+    /* Until the tensor is there a failure must not release what is still the caller's. */
+    *storage = (tn_storage){.refs = 1, .data = data, .bytes = bytes, .release = leave_alone};
+    tn_tensor *t = tn__tensor_over(storage, dims, dtype);
+    if (!t->inert) {
+        storage->release = release ? release : leave_alone;
+        storage->user = user;
+    }
+    return t;
+}
