@@ -1,0 +1,150 @@
+/* The two datasets that live in memory: rows of tensors, and windows of a token sequence. */
+#include "core/error.h"
+#include "core/memory.h"
+#include "tern/data.h"
+#include "tern/sys/tensor.h"
+
+#include <string.h>
+
+void tn_dataset_free(tn_dataset *d) {
+    if (d && d->free) {
+        d->free(d);
+    }
+}
+
+/* ---- Rows of tensors ------------------------------------------------------------------------------------------------- */
+
+typedef struct rows {
+    tn_dataset base;
+    tn_tensor *x, *y;        /* contiguous, one reference each; y may be NULL */
+    size_t x_bytes, y_bytes; /* of one row */
+} rows;
+
+static tn_status rows_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    rows *d = (rows *)self;
+    if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
+        return tn_error();
+    }
+    memcpy(x, (const char *)tn_data(d->x) + (size_t)i * d->x_bytes, d->x_bytes);
+    if (d->y) {
+        memcpy(y, (const char *)tn_data(d->y) + (size_t)i * d->y_bytes, d->y_bytes);
+    }
+    return TN_OK;
+}
+
+static void rows_free(tn_dataset *self) {
+    rows *d = (rows *)self;
+    tn_release(d->x);
+    tn_release(d->y);
+    free(d);
+}
+
+static tn_dims row_dims(const tn_tensor *t) {
+    tn_dims dims = tn_shape(t);
+    return tn_dims_from(dims.ndim - 1, dims.size + 1);
+}
+
+static bool has_rows(const tn_tensor *t, const char *name) {
+    if (!tn__usable(t, "tensor_dataset")) {
+        return false;
+    }
+    if (tn_ndim(t) < 1) {
+        tn__raise(TN_ESHAPE, "tensor_dataset",
+                  "%s is %s: its first dimension should count the examples", name,
+                  tn_shape_text(t));
+        return false;
+    }
+    return true;
+}
+
+tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if (!has_rows(x, "x") || (y && !has_rows(y, "y"))) {
+        return NULL;
+    }
+    if (y && tn_size(y, 0) != tn_size(x, 0)) {
+        tn__raise(TN_ESHAPE, "tensor_dataset",
+                  "x is %s but y is %s (the first dimensions must be equal)", tn_shape_text(x),
+                  tn_shape_text(y));
+        return NULL;
+    }
+    x = tn_contiguous(x);
+    y = y ? tn_contiguous(y) : NULL;
+    if (tn_is_inert(x) || (y && tn_is_inert(y))) {
+        return NULL;
+    }
+    rows *d = tn__calloc(1, sizeof(*d));
+    if (!d) {
+        tn__raise(TN_ENOMEM, "tensor_dataset", "no memory");
+        return NULL;
+    }
+    d->base = (tn_dataset){.kind = "tensors",
+                           .size = tn_size(x, 0),
+                           .x_dims = row_dims(x),
+                           .x_dtype = tn_dtype_of(x),
+                           .y_dims = {.ndim = -1},
+                           .get = rows_get,
+                           .free = rows_free};
+    d->x = tn_keep(x);
+    d->x_bytes = (size_t)tn_dims_count(d->base.x_dims) * tn_dtype_size(d->base.x_dtype);
+    if (y) {
+        d->base.y_dims = row_dims(y);
+        d->base.y_dtype = tn_dtype_of(y);
+        d->y = tn_keep(y);
+        d->y_bytes = (size_t)tn_dims_count(d->base.y_dims) * tn_dtype_size(d->base.y_dtype);
+    }
+    return &d->base;
+}
+
+/* ---- Windows of tokens ----------------------------------------------------------------------------------------------- */
+
+typedef struct windows {
+    tn_dataset base;
+    int64_t length;
+    int32_t tokens[]; /* size + length */
+} windows;
+
+static tn_status windows_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    const windows *d = (const windows *)self;
+    const int32_t *from = d->tokens + i;
+    int64_t *input = x, *target = y;
+    for (int64_t t = 0; t < d->length; t++) {
+        input[t] = from[t];
+        target[t] = from[t + 1];
+    }
+    return TN_OK;
+}
+
+static void windows_free(tn_dataset *self) {
+    free(self);
+}
+
+tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
+    if (length < 1 || n <= length) {
+        tn__raise(TN_EVALUE, "token_dataset",
+                  "%lld tokens, but a window of length %lld takes %lld at least", (long long)n,
+                  (long long)length, (long long)length + 1);
+        return NULL;
+    }
+    windows *d = NULL;
+    if (tokens && (uint64_t)n <= (SIZE_MAX - sizeof(*d)) / sizeof(int32_t)) {
+        d = tn__malloc(sizeof(*d) + (size_t)n * sizeof(int32_t));
+    }
+    if (!d) {
+        tn__raise(tokens ? TN_ENOMEM : TN_EVALUE, "token_dataset", "%s %lld tokens",
+                  tokens ? "no memory for" : "NULL instead of", (long long)n);
+        return NULL;
+    }
+    d->base = (tn_dataset){.kind = "tokens",
+                           .size = n - length,
+                           .x_dims = TN_DIMS(length),
+                           .y_dims = TN_DIMS(length),
+                           .x_dtype = TN_I64,
+                           .y_dtype = TN_I64,
+                           .get = windows_get,
+                           .free = windows_free};
+    d->length = length;
+    memcpy(d->tokens, tokens, (size_t)n * sizeof(int32_t));
+    return &d->base;
+}

@@ -1,0 +1,365 @@
+/* The loader: examples of a dataset, in a sampling's order, as batches.
+ *
+ * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a number holds depends on
+ * nothing else, so it does not matter who makes it. Without threads tn_loader_next makes the batch itself. With threads,
+ * workers claim the numbers in order and fill the slot `number % prefetch`; a number is claimed only when it is less than
+ * `prefetch` ahead of the next to be given, so its slot is free. One mutex guards all of it; reading examples happens
+ * outside the mutex. A worker that fails leaves the error in the slot, to be raised when that number is due.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "tern/data.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+typedef struct slot {
+    bool ready, failed;
+    tn_tensor *x, *y;      /* one reference each */
+    tn_error_record error; /* of a failed one */
+} slot;
+
+struct tn_loader {
+    tn_dataset *dataset;
+    tn_sampling sampling;
+    tn_loader_options options;
+    int64_t examples; /* of one epoch of this part */
+    int64_t batches;  /* of one epoch */
+    int64_t next;     /* number of the next batch to give */
+    int64_t end;      /* one after the last number; INT64_MAX: without end */
+    tn_tensor *x, *y; /* lent to the caller; one reference each */
+
+    /* With threads only. */
+    pthread_mutex_t lock;
+    pthread_cond_t claimable,
+        ready; /* for workers: something to claim, or stop; for the caller: a slot, or idleness */
+    pthread_t *workers;
+    int started;
+    int busy;        /* workers that are making a batch */
+    int64_t claimed; /* the next number a worker takes */
+    bool stop;
+    slot *slots; /* [prefetch] */
+};
+
+tn_loader_options tn_loader_defaults(void) {
+    return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2};
+}
+
+/* ---- Making a batch -------------------------------------------------------------------------------------------------- */
+
+/* A tensor for `count` examples, kept for the caller; NULL after raising. */
+static tn_tensor *batch_tensor(tn_dims one, tn_dtype dtype, int64_t count) {
+    tn_dims dims = {.ndim = one.ndim + 1, .size = {count}};
+    memcpy(dims.size + 1, one.size, (size_t)one.ndim * sizeof(int64_t));
+    tn_tensor *t = tn_empty(dims, dtype);
+    return tn_is_inert(t) ? NULL : tn_keep(t);
+}
+
+static tn_status read_examples(const tn_loader *l, int64_t epoch, int64_t first, int64_t count,
+                               slot *into) {
+    tn_dataset *d = l->dataset;
+    char *x = tn_data_mut(into->x), *y = into->y ? tn_data_mut(into->y) : NULL;
+    size_t x_bytes = (size_t)tn_dims_count(d->x_dims) * tn_dtype_size(d->x_dtype);
+    size_t y_bytes = y ? (size_t)tn_dims_count(d->y_dims) * tn_dtype_size(d->y_dtype) : 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t example = tn_sampling_at(&l->sampling, d->size, epoch, first + i);
+        tn_status status = example < 0 ? tn_error() : d->get(d, example, x, y);
+        if (status != TN_OK || tn_error() != TN_OK) {
+            return tn__raise(status, "loader",
+                             "example %lld of the dataset \"%s\" failed without saying why",
+                             (long long)example, d->kind);
+        }
+        x += x_bytes;
+        y = y ? y + y_bytes : NULL;
+    }
+    return TN_OK;
+}
+
+/* Fills into->x and y, or raises and leaves them NULL. */
+static void make_batch(const tn_loader *l, int64_t number, slot *into) {
+    TN_SCOPE;
+    const tn_dataset *d = l->dataset;
+    int64_t epoch = number / l->batches, first = number % l->batches * l->options.batch;
+    int64_t left = l->examples - first, count = left < l->options.batch ? left : l->options.batch;
+    bool has_y = d->y_dims.ndim >= 0;
+    into->x = batch_tensor(d->x_dims, d->x_dtype, count);
+    into->y = has_y ? batch_tensor(d->y_dims, d->y_dtype, count) : NULL;
+    if (!into->x || (has_y && !into->y) || read_examples(l, epoch, first, count, into) != TN_OK) {
+        tn_release(into->x);
+        tn_release(into->y);
+        into->x = into->y = NULL;
+    }
+}
+
+/* ---- Workers --------------------------------------------------------------------------------------------------------- */
+
+static void say_nothing(tn_status status, const char *message) {
+    (void)status;
+    (void)message;
+}
+
+static bool may_claim(const tn_loader *l) {
+    return l->claimed < l->end && l->claimed - l->next < l->options.prefetch;
+}
+
+static void *work(void *user) {
+    tn_loader *l = user;
+    tn_on_error_thread(say_nothing); /* an error is raised, and handled, where the batch is due */
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        if (!may_claim(l)) {
+            pthread_cond_wait(&l->claimable, &l->lock);
+            continue;
+        }
+        int64_t number = l->claimed++;
+        slot *into = &l->slots[number % l->options.prefetch];
+        l->busy++;
+        pthread_mutex_unlock(&l->lock);
+
+        make_batch(l, number, into);
+        bool failed = tn_error_take(&into->error);
+
+        pthread_mutex_lock(&l->lock);
+        into->failed = failed;
+        into->ready = true;
+        l->busy--;
+        pthread_cond_broadcast(&l->ready);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Signals stay with the threads that the program made. */
+static bool start_workers(tn_loader *l) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = 0;
+    while (l->started < l->options.threads && !failed) {
+        failed = pthread_create(&l->workers[l->started], NULL, work, l);
+        l->started += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        tn__raise(TN_ENOMEM, "loader", "thread %d of %d could not be started: %s", l->started + 1,
+                  l->options.threads, strerror(failed));
+    }
+    return !failed;
+}
+
+static void stop_workers(tn_loader *l) {
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->claimable);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->started; i++) {
+        pthread_join(l->workers[i], NULL);
+    }
+}
+
+static void empty_slot(slot *s) {
+    tn_release(s->x);
+    tn_release(s->y);
+    s->x = s->y = NULL;
+    s->ready = s->failed = false;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------------------ */
+
+static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
+    if (!d) {
+        tn__raise(TN_EVALUE, "loader", "the dataset is NULL");
+        return false;
+    }
+    if (d->size < 0 || !d->get || d->x_dims.ndim >= TN_MAX_DIMS || d->y_dims.ndim >= TN_MAX_DIMS ||
+        tn_dims_count(d->x_dims) < 0 || (d->y_dims.ndim >= 0 && tn_dims_count(d->y_dims) < 0)) {
+        tn__raise(TN_EVALUE, "loader",
+                  "the dataset \"%s\" has no get, a negative size or invalid dimensions", d->kind);
+        return false;
+    }
+    if (o->batch < 1 || o->epochs < 0 || o->threads < 0 || o->threads > 1024 ||
+        (o->threads && o->prefetch < 1)) {
+        tn__raise(TN_EVALUE, "loader",
+                  "batch %lld (1 at least), epochs %lld (0 at least), threads %d (0 to 1024), "
+                  "prefetch %d (1 at least)",
+                  (long long)o->batch, (long long)o->epochs, o->threads, o->prefetch);
+        return false;
+    }
+    return true;
+}
+
+/* Sizes of the epoch and of the whole. */
+static bool measure(tn_loader *l) {
+    const tn_loader_options *o = &l->options;
+    l->examples = tn_sampling_count(&l->sampling, l->dataset->size);
+    l->batches = l->examples / o->batch + (!o->drop_last && l->examples % o->batch ? 1 : 0);
+    if (l->batches == 0) {
+        tn__raise(TN_EVALUE, "loader", "no batch of %lld in an epoch of %lld examples",
+                  (long long)o->batch, (long long)l->examples);
+        return false;
+    }
+    bool endless = o->epochs == 0 || o->epochs > INT64_MAX / l->batches;
+    l->end = endless ? INT64_MAX : o->epochs * l->batches;
+    return true;
+}
+
+static bool prepare_threads(tn_loader *l) {
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->claimable, NULL);
+    pthread_cond_init(&l->ready, NULL);
+    if (l->options.threads == 0) {
+        return true;
+    }
+    l->slots = tn__calloc((size_t)l->options.prefetch, sizeof(slot));
+    l->workers = tn__calloc((size_t)l->options.threads, sizeof(pthread_t));
+    if (!l->slots || !l->workers) {
+        tn__raise(TN_ENOMEM, "loader", "no memory for %d batches", l->options.prefetch);
+        return false;
+    }
+    return start_workers(l);
+}
+
+tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_options options) {
+    tn_loader *l = NULL;
+    if (check_arguments(dataset, &options)) {
+        l = tn__calloc(1, sizeof(*l));
+        if (!l) {
+            tn__raise(TN_ENOMEM, "loader", "no memory");
+        }
+    }
+    if (!l) {
+        tn_dataset_free(dataset);
+        return NULL;
+    }
+    l->dataset = dataset;
+    l->sampling = sampling;
+    l->options = options;
+    if (tn_error() != TN_OK || !measure(l)) {
+        tn_dataset_free(dataset);
+        free(l);
+        return NULL;
+    }
+    if (!prepare_threads(l)) {
+        tn_loader_free(l);
+        return NULL;
+    }
+    return l;
+}
+
+void tn_loader_free(tn_loader *l) {
+    if (!l) {
+        return;
+    }
+    stop_workers(l);
+    for (int i = 0; l->slots && i < l->options.prefetch; i++) {
+        empty_slot(&l->slots[i]);
+    }
+    tn_release(l->x);
+    tn_release(l->y);
+    pthread_cond_destroy(&l->ready);
+    pthread_cond_destroy(&l->claimable);
+    pthread_mutex_destroy(&l->lock);
+    free(l->slots);
+    free(l->workers);
+    tn_dataset_free(l->dataset);
+    free(l);
+}
+
+/* ---- Use ------------------------------------------------------------------------------------------------------------- */
+
+/* Waits for the next number's slot, takes what is in it, and lets the workers go on. */
+static void take_slot(tn_loader *l, slot *taken) {
+    pthread_mutex_lock(&l->lock);
+    slot *s = &l->slots[l->next % l->options.prefetch];
+    while (!s->ready) {
+        pthread_cond_wait(&l->ready, &l->lock);
+    }
+    taken->x = s->x;
+    taken->y = s->y;
+    if (s->failed) {
+        tn_error_give(&s->error);
+    }
+    s->x = s->y = NULL;
+    s->ready = s->failed = false;
+    l->next++;
+    pthread_cond_broadcast(&l->claimable);
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool tn_loader_next(tn_loader *l, tn_batch *batch) {
+    *batch = (tn_batch){0};
+    if (!l || tn_error() != TN_OK) {
+        return false;
+    }
+    tn_release(l->x);
+    tn_release(l->y);
+    l->x = l->y = NULL;
+    if (l->next == l->end) {
+        return false;
+    }
+    int64_t number = l->next;
+    slot taken = {0};
+    if (l->options.threads) {
+        take_slot(l, &taken);
+    } else {
+        make_batch(l, number, &taken);
+        l->next++;
+    }
+    l->x = taken.x;
+    l->y = taken.y;
+    if (!l->x) {
+        return false;
+    }
+    *batch = (tn_batch){
+        .x = l->x, .y = l->y, .epoch = number / l->batches, .index = number % l->batches};
+    return true;
+}
+
+tn_loader_place tn_loader_where(const tn_loader *l) {
+    return l ? (tn_loader_place){.epoch = l->next / l->batches, .index = l->next % l->batches}
+             : (tn_loader_place){0};
+}
+
+bool tn_loader_has(const tn_loader *l, tn_loader_place place) {
+    return l && place.epoch >= 0 && place.index >= 0 && place.index < l->batches &&
+           place.epoch <= l->end / l->batches && place.index <= l->end - place.epoch * l->batches;
+}
+
+tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
+    if (!tn_loader_has(l, place)) {
+        return tn__raise(TN_EINDEX, "loader_seek",
+                         "batch %lld of epoch %lld, but there are %lld batches in %lld epochs",
+                         (long long)place.index, (long long)place.epoch,
+                         (long long)tn_loader_batches(l), (long long)(l ? l->end / l->batches : 0));
+    }
+    int64_t number = place.epoch * l->batches + place.index;
+    pthread_mutex_lock(&l->lock);
+    l->claimed = l->end; /* nothing more to claim, until those at work are done */
+    while (l->busy) {
+        pthread_cond_wait(&l->ready, &l->lock);
+    }
+    for (int i = 0; l->slots && i < l->options.prefetch; i++) {
+        empty_slot(&l->slots[i]);
+    }
+    l->next = l->claimed = number;
+    pthread_cond_broadcast(&l->claimable);
+    pthread_mutex_unlock(&l->lock);
+    return TN_OK;
+}
+
+int64_t tn_loader_batches(const tn_loader *l) {
+    return l ? l->batches : 0;
+}
+
+tn_loader_options tn_loader_options_of(const tn_loader *l) {
+    return l ? l->options : tn_loader_defaults();
+}
+
+tn_sampling tn_loader_sampling(const tn_loader *l) {
+    return l ? l->sampling : tn_sequential_sampler();
+}
+
+const tn_dataset *tn_loader_dataset(const tn_loader *l) {
+    return l ? l->dataset : NULL;
+}
