@@ -12,6 +12,7 @@ extern struct tn__op_links {
     tn_tensor *(*copy)(tn_tensor *x);
     tn_tensor *(*copy_)(tn_tensor *x, tn_tensor *from);
     tn_tensor *(*ones_like)(const tn_tensor *t);
+    tn_tensor *(*identity)(tn_tensor *x); /* a view with a node of its own */
     bool (*has_nan)(tn_tensor *x);
 } tn__ops;
 

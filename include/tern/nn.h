@@ -29,16 +29,18 @@ typedef tn_values (*tn_module_forward_values)(tn_module *self, tn_values in, voi
 
 typedef struct tn_module_lists tn_module_lists; /* nn/module.c: parameters, buffers, children, hooks */
 
+#define TN_MODULE_NAME 64 /* bytes of a name, with its 0 */
+
 struct tn_module {
+    uint32_t state;   /* alive, broken (building it failed) or finished; first, so that a wrong pointer is noticed */
+    bool training;
+    bool recompute;   /* forward keeps only its inputs and runs again in backward */
     const char *kind; /* "linear", "mlp": static text */
     tn_module_forward forward;
     tn_module_forward_values forward_values; /* one of the two */
     void (*finish)(tn_module *self);         /* releases what only this kind owns; may be NULL */
     tn_module *parent;
-    char name[64]; /* within the parent */
-    bool training;
-    bool recompute;  /* forward keeps only its inputs and runs again in backward */
-    uint32_t state;  /* alive, or finished */
+    char name[TN_MODULE_NAME]; /* within the parent; "" for a root */
     tn_module_lists *lists;
 };
 
@@ -47,32 +49,50 @@ struct tn_module {
 TN_API void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward);
 TN_API void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward);
 
-/* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the struct's). NULL is fine. */
+/* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the struct's); fields become NULL. A graph
+ * that still wants to recompute m is then an error. NULL and a module that is finished already are fine. */
 TN_API void tn_module_finish(void *m);
 
-/* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice is TN_EVALUE. A parameter or buffer is
- * the tensor in *field, set here: the module keeps it. `field` must stay where it is, since sharding and precision exchange the
- * tensor in it. Modules hence do not move after registration. A NULL tensor registers nothing and sets *field NULL (no bias). */
+/* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m is TN_EVALUE, a child that has a parent
+ * already TN_ESTATE. A parameter or buffer is the tensor in *field, set here: the module keeps it, and a parameter requires a gradient from
+ * now on. `field` must stay where it is, since sharding and precision exchange the tensor in it: modules do not move after registration.
+ *
+ * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered and empty until tn_module_set_buffer.
+ * After a failure, and while an error is pending, *field is inert and m broken: calling it is TN_ESTATE. */
 TN_API tn_status tn_module_add(tn_module *m, const char *name, void *child);
 TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 TN_API tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 
-/* Makes parameter `name` of m (already registered, a path like "head.weight") the same tensor as parameter `with` ("wte.weight"). It is counted,
- * stepped and saved once, under `with`. */
+/* A buffer that is not part of what is saved (a cache): walks pass over it unless they ask for scratch. */
+TN_API tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
+
+/* Makes parameter `name` of m (registered already, a path like "head.weight") the same tensor as parameter `with` ("wte.weight"). It is
+ * counted, stepped and saved once, under `with`. Shapes and dtypes must be the same. */
 TN_API tn_status tn_module_tie(tn_module *m, const char *name, const char *with);
 
-/* Exchanges the tensor of a buffer (a cache, a running mean, recurrent state): the old one is released, the new one kept. */
+/* Exchanges the tensor of a buffer of m (a cache, a running mean, recurrent state; NULL: none): the old one is released, the new one kept. */
 TN_API tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor);
+
+/* For sharding, which has put a part of parameter `path` into its field: what the whole is, and which elements of the flattened whole
+ * are here. */
+TN_API tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims, int64_t start, int64_t length);
 
 /* ---- Calling ----------------------------------------------------------------------------------------------------------- */
 
-/* m: a pointer to a struct that begins with tn_module. */
+/* m: a pointer to a struct that begins with tn_module; anything else (NULL, a finished module) is an error that names it.
+ *
+ * tn_call: one tensor in, one out; a module of values gets one input and no context, and must give one output. tn_call_values: the context
+ * reaches the forward as it is; with recompute it must live until backward. Absent inputs are NULL. After an error n is 0 and
+ * every v inert. Around the forward, in this order: `before` hooks, recompute, a scope that lets only the results out, `after` hooks. */
 TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
 TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
+TN_API tn_values tn_values_of(tn_tensor *a, tn_tensor *b); /* two of them, or one when b is NULL */
 
-/* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged otherwise). In backward: `backward_before` when the
- * gradient of the first output arrives, `backward_after` when the gradients of the inputs are done (inputs without gradients are
- * NULL). tn_in_recompute tells whether a forward hook runs for the second time. Hooks run in the order of registration, each in a scope. */
+/* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged otherwise). In backward: `backward_before`
+ * when the gradient of the first output arrives; `backward_after` when the gradients of all inputs that want one are done (those
+ * without are NULL), at the latest when the outermost backward ends, also when it fails. So each `backward_before` has its
+ * `backward_after`. tn_in_recompute tells whether a forward hook runs for the second time. Hooks run in the order of registration, each in
+ * a scope, and see the error when one is pending. */
 typedef struct tn_module_hooks {
     tn_values (*before)(tn_module *m, tn_values in, void *user);
     tn_values (*after)(tn_module *m, tn_values in, tn_values out, void *user);
@@ -92,15 +112,18 @@ typedef struct tn_entry {
     tn_module *owner;
     tn_tensor **field;
     bool buffer;
+    bool scratch;        /* a buffer that is not saved */
     bool shared;         /* a second name of a tied parameter */
     tn_dims global_dims; /* of the whole parameter */
     int64_t start, length; /* the owned elements of the flattened whole; 0 and its count unless sharded */
 } tn_entry;
 
-/* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first; the entry lives during the call. f returns false to
- * stop. Tied names are visited once unless with_shared. */
+/* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first; the entry lives during the call. f
+ * returns false to stop. f may exchange the tensor in the field (it then releases the old one and keeps the new one), but not
+ * register anything. Tied names are visited once unless with_shared. Empty buffers are passed over. */
 typedef struct tn_walk {
     bool buffers, no_parameters, with_shared;
+    bool scratch; /* also the buffers that are not saved; with `buffers` */
 } tn_walk;
 typedef bool (*tn_entry_visitor)(const tn_entry *entry, void *user);
 TN_API void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user);
@@ -121,6 +144,7 @@ TN_API void tn_module_set_recompute(void *m, bool on); /* m alone */
 
 /* ---- Initialisation: in place, from the thread's default generator, not recorded ------------------------------------------------ */
 
+/* Shapes: Xavier and Kaiming need two dimensions or more (TN_ESHAPE): (out, in, …). */
 TN_API void tn_init_uniform(tn_tensor *t, double low, double high);
 TN_API void tn_init_normal(tn_tensor *t, double mean, double std);
 TN_API void tn_init_constant(tn_tensor *t, double value);

@@ -19,7 +19,7 @@ typedef struct tn_op tn_op;
 typedef struct tn_sampler tn_sampler;
 
 #define TN_OP_INPUTS 8  /* inputs that get a descriptor; a variadic operation may have more */
-#define TN_OP_OUTPUTS 4 /* results and extra outputs together */
+#define TN_OP_OUTPUTS 8 /* results and extra outputs together */
 
 /* One call on its way through shape rule and forward. */
 typedef struct tn_op_call {
@@ -56,6 +56,7 @@ struct tn_op {
     const char *name;
     size_t args_size;
     int results;        /* outputs that the caller gets: 1 unless set */
+    uint32_t optional;  /* bit i: input i may be absent (NULL) */
     uint32_t saves;     /* what backward reads, always … */
     uint32_t saves_for[TN_OP_INPUTS]; /* … and what it reads for the gradient of input i */
 
@@ -74,7 +75,7 @@ struct tn_op {
     tn_tensor *(*compose)(const tn_op_call *c);
     size_t kernel; /* TN_KERNEL(softmax): the fused entry that forward needs; 0: none */
 
-    /* Releases what args own (when a node dies). */
+    /* Releases what args own: when the node dies, or at once when nothing was recorded. */
     void (*args_finish)(void *args);
 
     void (*samples)(tn_sampler *s);

@@ -1,0 +1,314 @@
+/* Calling an operation: checks, shape rule, forward, recording. Every operation of the library goes through tn_apply. */
+#include "autograd/leaf.h"
+#include "autograd/links.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Shape rules --------------------------------------------------------------------------------------------------------- */
+
+bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...) {
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    tn__raise(status, c->op->name, "%s", text);
+    return false;
+}
+
+static bool add_output(tn_op_call *c, tn_tensor *t) {
+    if (t->inert) {
+        return false;
+    }
+    c->out[c->outputs++] = t;
+    return true;
+}
+
+bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype) {
+    tn_device device = {TN_CPU, 0};
+    for (int i = 0; i < c->inputs; i++) {
+        if (c->in[i]) {
+            device = c->in[i]->storage->device;
+            break;
+        }
+    }
+    return add_output(c, tn__new(dims, dtype, device));
+}
+
+bool tn_op_out_like(tn_op_call *c, int i) {
+    return tn_op_out(c, c->in[i]->dims, c->in[i]->dtype);
+}
+
+/* Which dimension keeps a and b from broadcasting, counted in the longer shape. */
+static int clash(tn_dims a, tn_dims b, int64_t *left, int64_t *right) {
+    int n = a.ndim > b.ndim ? a.ndim : b.ndim;
+    for (int i = 1; i <= n; i++) {
+        *left = i <= a.ndim ? a.size[a.ndim - i] : 1;
+        *right = i <= b.ndim ? b.size[b.ndim - i] : 1;
+        if (*left != *right && *left != 1 && *right != 1) {
+            return n - i;
+        }
+    }
+    return -1;
+}
+
+bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype) {
+    const tn_tensor *a = c->in[i], *b = c->in[j];
+    if (tn_dims_equal(a->dims, b->dims)) {
+        return tn_op_out(c, a->dims, dtype);
+    }
+    tn_dims dims;
+    if (!tn_dims_broadcast(a->dims, b->dims, &dims)) {
+        int64_t left = 1, right = 1;
+        int dim = clash(a->dims, b->dims, &left, &right);
+        return tn_op_fail(
+            c, TN_ESHAPE,
+            "one side is %s but the other is %s (dimension %d: %lld and %lld do not broadcast)",
+            tn_shape_text(a), tn_shape_text(b), dim, (long long)left, (long long)right);
+    }
+    return tn_op_out(c, dims, dtype);
+}
+
+bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64_t offset) {
+    return add_output(c, tn__view(c->in[0], dims, stride, offset));
+}
+
+bool tn_op_same_dtype(const tn_op_call *c) {
+    const tn_tensor *first = NULL;
+    for (int i = 0; i < c->inputs; i++) {
+        const tn_tensor *t = c->in[i];
+        if (t && first && t->dtype != first->dtype) {
+            return tn_op_fail(
+                c, TN_EDTYPE,
+                "input %d is %s but the first is %s (nothing is promoted: tn_cast one of them)", i,
+                tn_dtype_name(t->dtype), tn_dtype_name(first->dtype));
+        }
+        first = first ? first : t;
+    }
+    return true;
+}
+
+bool tn_op_float(const tn_op_call *c, int i) {
+    if (!tn_dtype_is_float(c->in[i]->dtype)) {
+        return tn_op_fail(c, TN_EDTYPE, "input %d is %s but must be f32, f64, bf16 or f16", i,
+                          tn_dtype_name(c->in[i]->dtype));
+    }
+    return true;
+}
+
+bool tn_op_index(const tn_op_call *c, int i) {
+    tn_dtype dtype = c->in[i]->dtype;
+    if (dtype != TN_I64 && dtype != TN_I32) {
+        return tn_op_fail(c, TN_EDTYPE, "input %d is %s but indices must be i64 or i32", i,
+                          tn_dtype_name(dtype));
+    }
+    return true;
+}
+
+/* ---- Descriptors --------------------------------------------------------------------------------------------------------- */
+
+static void describe(tn_desc *d, const tn_tensor *t) {
+    d->data = tn__address(t);
+    d->dtype = t->dtype;
+    d->ndim = t->dims.ndim;
+    for (int i = 0; i < t->dims.ndim; i++) {
+        d->size[i] = t->dims.size[i];
+        d->stride[i] = t->stride[i];
+    }
+}
+
+tn_desc tn_desc_of(const tn_tensor *t) {
+    tn_desc d;
+    describe(&d, t);
+    return d;
+}
+
+tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
+    tn_desc d;
+    d.data = x->data;
+    d.dtype = x->dtype;
+    d.ndim = y->ndim;
+    int missing = y->ndim - x->ndim;
+    for (int i = 0; i < y->ndim; i++) {
+        bool repeated = i < missing || (x->size[i - missing] == 1 && y->size[i] != 1);
+        d.size[i] = y->size[i];
+        d.stride[i] = repeated ? 0 : x->stride[i - missing];
+    }
+    return d;
+}
+
+tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
+    tn_desc d = *x;
+    d.size[a] = x->size[b];
+    d.size[b] = x->size[a];
+    d.stride[a] = x->stride[b];
+    d.stride[b] = x->stride[a];
+    return d;
+}
+
+/* ---- The call ------------------------------------------------------------------------------------------------------------- */
+
+static bool check_inputs(const tn_op_call *c) {
+    const tn_tensor *first = NULL;
+    for (int i = 0; i < c->inputs; i++) {
+        const tn_tensor *t = c->in[i];
+        if (!t) {
+            if (!(i < 32 && (c->op->optional >> i & 1))) {
+                return tn_op_fail(c, TN_EVALUE, "input %d is NULL", i);
+            }
+            continue;
+        }
+        if (!tn__usable(t, c->op->name)) {
+            return false;
+        }
+        if (first && (t->storage->device.kind != first->storage->device.kind ||
+                      t->storage->device.index != first->storage->device.index)) {
+            return tn_op_fail(c, TN_EDEVICE, "input %d is on another device than the first", i);
+        }
+        first = first ? first : t;
+    }
+    return true;
+}
+
+static bool wants_grad(const tn_op_call *c) {
+    if (tn__grad_self.off || !c->op->backward) {
+        return false;
+    }
+    for (int i = 0; i < c->inputs; i++) {
+        if (tn_requires_grad(c->in[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool raise_status(const tn_op_call *c, tn_status status) {
+    switch (status) {
+    case TN_OK:
+        return true;
+    case TN_EINDEX:
+        return tn_op_fail(c, status, "index %lld at position %lld is out of range",
+                          (long long)c->ctx->bad_value, (long long)c->ctx->bad_position);
+    case TN_EUNSUPPORTED:
+        return tn_op_fail(c, status, "the %s kernels do not handle %s", c->kernels->name,
+                          c->inputs > 0 && c->in[0] ? tn_dtype_name(c->in[0]->dtype)
+                                                    : "these dtypes");
+    case TN_ENOMEM:
+        return tn_op_fail(c, status, "out of memory for scratch space");
+    default:
+        return tn_op_fail(c, status, "the %s kernels failed with %s", c->kernels->name,
+                          tn_status_name(status));
+    }
+}
+
+static bool lacks_kernel(const tn_op_call *c) {
+    if (!c->op->kernel) {
+        return false;
+    }
+    void (*entry)(void);
+    memcpy(&entry, (const char *)c->kernels + c->op->kernel, sizeof entry);
+    return !entry;
+}
+
+static bool run_forward(tn_op_call *c) {
+    if (!c->op->forward) {
+        return true;
+    }
+    for (int i = 0; i < c->inputs && i < TN_OP_INPUTS; i++) {
+        if (c->in[i]) {
+            describe(&c->x[i], c->in[i]);
+        }
+    }
+    for (int i = 0; i < c->outputs; i++) {
+        describe(&c->y[i], c->out[i]);
+    }
+    return raise_status(
+        c, c->op->forward(c)); /* the operation may have raised a better text: that one stays */
+}
+
+static bool run_composition(tn_op_call *c) {
+    TN_SCOPE;
+    c->out[0] = c->op->compose(c);
+    c->outputs = 1;
+    if (!c->out[0] || c->out[0]->inert) {
+        return false;
+    }
+    tn_return(c->out[0]);
+    return true;
+}
+
+static void note_where(tn_op_call *c) {
+    if (c->out[0]->node && !c->out[0]->node->where) {
+        char place[256];
+        tn__place(place, sizeof place);
+        c->out[0]->node->where = tn__strdup(place);
+    }
+}
+
+/* *taken: what args own belongs to a node now. */
+static bool run(tn_op_call *c, bool *taken) {
+    if (!check_inputs(c)) {
+        return false;
+    }
+    tn_device device = {TN_CPU, 0};
+    if (c->inputs > 0 && c->in[0]) {
+        device = c->in[0]->storage->device;
+    }
+    c->kernels = tn_backend_of(device);
+    c->ctx = tn_context_of(device);
+    c->record = wants_grad(c);
+    if (lacks_kernel(c) && c->op->compose) {
+        return run_composition(c);
+    }
+    if (!c->op->shape(c) || !run_forward(c)) {
+        return false;
+    }
+    *taken = c->record;
+    if (c->record && !tn__record(c, c->op->saves)) {
+        return false;
+    }
+    int results = c->op->results ? c->op->results : 1;
+    for (int i = results; i < c->outputs; i++) {
+        tn_drop(c->out[i]);
+    }
+    if (tn__anomaly) {
+        note_where(c);
+        for (int i = 0; i < results; i++) {
+            if (!tn__anomaly_check(c->out[i], c->op->name, "the result", NULL)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
+                   tn_tensor **results) {
+    tn_op_call c;
+    c.op = op;
+    c.args = args;
+    c.inputs = n;
+    c.in = in;
+    c.outputs = 0;
+    c.record = false;
+    bool taken = false;
+    bool ok = run(&c, &taken);
+    if (!taken && op->args_finish) {
+        op->args_finish((void *)args);
+    }
+    int count = op->results ? op->results : 1;
+    for (int i = 0; i < count; i++) {
+        results[i] = ok ? c.out[i] : tn_inert();
+    }
+}
+
+tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *in, int n) {
+    tn_tensor *results[TN_OP_OUTPUTS];
+    tn_apply_many(op, args, in, n, results);
+    return results[0];
+}

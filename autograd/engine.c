@@ -1,0 +1,562 @@
+/* The engine: backward through a graph.
+ *
+ * A run has three parts. Discovery walks from the roots along the edges and counts, for every node and leaf, how many
+ * gradients will arrive. Then nodes whose gradients are complete run, the youngest first (the same order on every rank): hooks,
+ * the rule, and each input's gradient goes along its edge. A leaf is finished the moment its last contribution is in: they
+ * have been summed, and are added to its gradient once.
+ *
+ * tn_grad is the same run with two differences: only nodes that lead to a chosen input run, and gradients are captured there
+ * instead of accumulated.
+ */
+#include "autograd/links.h"
+#include "autograd/mode.h"
+#include "autograd/run.h"
+#include "core/memory.h"
+
+#include <string.h>
+
+/* What an edge points at, as the run's table knows it; NULL: nobody wants this gradient. */
+static const void *far_end(const tn__edge *edge) {
+    return edge->node ? (const void *)edge->node : (const void *)edge->leaf;
+}
+
+static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
+    const void *key = far_end(edge);
+    int index = key ? tn__run_find(run, key) : -1;
+    return index < 0 ? NULL : &run->slots[index];
+}
+
+/* ---- One node ------------------------------------------------------------------------------------------------------------- */
+
+void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
+    const tn__edge *edge = &g->node->edges[i];
+    if (!gradient || !g->wants[i] || !tn__usable(gradient, g->op->name)) {
+        return;
+    }
+    if (!tn_dims_equal(gradient->dims, edge->dims)) {
+        gradient = tn__ops.sum_to(gradient, edge->dims);
+    }
+    if (gradient->dtype != edge->dtype && !gradient->inert) {
+        tn__raise(TN_EDTYPE, g->op->name,
+                  "backward gives a gradient in %s for input %d, which is %s",
+                  tn_dtype_name(gradient->dtype), i, tn_dtype_name(edge->dtype));
+        return;
+    }
+    if (gradient->inert) {
+        return;
+    }
+    tn_tensor *before = g->din[i];
+    g->din[i] = tn_keep(before ? tn__ops.add(before, gradient) : gradient);
+    tn_release(before);
+}
+
+/* While a rule runs, this thread's innermost run: what tn_op_pending looks into. */
+static _Thread_local tn__run *current_run;
+
+tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
+    const tn__edge *edge = &g->node->edges[i];
+    if (!g->wants[i] || g->create_graph || g->din[i] || !current_run) {
+        return NULL;
+    }
+    tn__slot *slot = far_slot(current_run, edge);
+    tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;
+    return sum && tn__exclusive(sum) && sum->dtype == edge->dtype &&
+                   tn_dims_equal(sum->dims, edge->dims)
+               ? sum
+               : NULL;
+}
+
+/* Gradients through the operation's composition: recorded, so that they can be differentiated again. Each input gets a node of
+ * its own, since one tensor may be several inputs. */
+static bool compose_backward(tn_op_grad *g) {
+    int n = g->inputs;
+    if (n > TN_OP_INPUTS) {
+        tn__raise(TN_EUNSUPPORTED, g->op->name, "a composition takes at most %d inputs",
+                  TN_OP_INPUTS);
+        return false;
+    }
+    tn_tensor *in[TN_OP_INPUTS], *chosen[TN_OP_INPUTS], *results[TN_OP_INPUTS];
+    int chosen_index[TN_OP_INPUTS], count = 0;
+    for (int i = 0; i < n; i++) {
+        in[i] = tn_op_saved_input(g, i);
+        if (in[i] && in[i]->inert) {
+            return false;
+        }
+        if (in[i] && g->wants[i]) {
+            in[i] = tn__ops.identity(in[i]);
+            chosen_index[count] = i;
+            chosen[count++] = in[i];
+        }
+    }
+    tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in, .record = true};
+    tn_device device = g->dout[0]->storage->device;
+    c.kernels = tn_backend_of(device);
+    c.ctx = tn_context_of(device);
+    tn_tensor *y = g->op->compose(&c);
+    tn_grad_options options = {.create_graph = true, .allow_unused = true};
+    if (tn_grad(&y, &g->dout[0], 1, chosen, count, results, options) != TN_OK) {
+        return false;
+    }
+    for (int k = 0; k < count; k++) {
+        tn_op_give(g, chosen_index[k], results[k]);
+    }
+    return true;
+}
+
+static bool run_hooks(tn_node *node, tn__slot *slot) {
+    for (tn__node_hook *h = node->hooks, *next; h; h = next) {
+        next = h->next;
+        tn_tensor *grad = slot->grad[h->output];
+        if (!grad) {
+            continue;
+        }
+        tn_tensor *other = h->hook(grad, h->user);
+        if (!other || other == grad) {
+            continue;
+        }
+        if (!tn__usable(other, "gradient hook")) {
+            return false;
+        }
+        if (!tn_dims_equal(other->dims, grad->dims) || other->dtype != grad->dtype) {
+            tn__raise(TN_ESHAPE, "gradient hook",
+                      "the gradient is %s %s but the hook returned %s %s",
+                      tn_dtype_name(grad->dtype), tn_shape_text(grad), tn_dtype_name(other->dtype),
+                      tn_shape_text(other));
+            return false;
+        }
+        slot->grad[h->output] = tn_keep(other);
+        tn_release(grad);
+    }
+    return !tn__pending();
+}
+
+static bool check_anomaly(const tn_op_grad *g) {
+    for (int i = 0; tn__anomaly && i < g->inputs; i++) {
+        if (g->din[i] && !tn__anomaly_check(g->din[i], g->op->name, "the gradient of an input",
+                                            g->node->where)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Inputs up to this many keep their flags on the stack. */
+enum { FEW = 16 };
+
+bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
+    TN_SCOPE;
+    tn_node *node = slot->node;
+    bool few[FEW];
+    bool *wants = node->inputs <= FEW ? few : tn__malloc((size_t)node->inputs);
+    if (!wants) {
+        tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
+        return false;
+    }
+    bool any = false;
+    for (int i = 0; i < node->inputs; i++) {
+        const tn__slot *far = far_slot(run, &node->edges[i]);
+        wants[i] = far && far->wanted;
+        any |= wants[i];
+    }
+    tn_op_grad g = {.op = node->op,
+                    .args = node->args,
+                    .inputs = node->inputs,
+                    .outputs = node->outputs,
+                    .wants = wants,
+                    .create_graph = run->create_graph,
+                    .node = node,
+                    .din = din};
+    bool reached = false;
+    for (int k = 0; k < node->outputs; k++) {
+        g.dout[k] = slot->grad[k];
+        reached |= g.dout[k] != NULL;
+    }
+    bool ok = true;
+    if (any && reached) {
+        tn__run *outer = current_run;
+        current_run = run;
+        bool before = tn_grad_mode_begin(run->create_graph);
+        if (run->create_graph && node->op->compose) {
+            ok = compose_backward(&g);
+        } else {
+            node->op->backward(&g);
+        }
+        tn_grad_mode_end(&before);
+        current_run = outer;
+        if (!run->retain_graph) {
+            tn__node_free_saved(node);
+        }
+    }
+    ok = ok && !tn__pending() && check_anomaly(&g);
+    if (wants != few) {
+        free(wants);
+    }
+    return ok;
+}
+
+/* ---- Discovery ---------------------------------------------------------------------------------------------------------------- */
+
+static bool must_not_be_spent(const tn_node *node) {
+    if (tn__node_spent(node)) {
+        tn__raise(TN_ESTATE, node->op->name,
+                  "backward a second time through a graph that was freed (retain_graph keeps it)");
+        return false;
+    }
+    return true;
+}
+
+static int root_slot(tn__run *run, tn_tensor *root) {
+    bool fresh;
+    return root->node ? tn__run_slot(run, root->node, NULL, &fresh)
+                      : tn__run_slot(run, NULL, root, &fresh);
+}
+
+/* Slots are appended as they are discovered, so the slots themselves are the list of what is still to be walked. */
+static bool discover(tn__run *run, tn_tensor *const *roots, int n) {
+    for (int i = 0; i < n; i++) {
+        if (root_slot(run, roots[i]) < 0) {
+            return false;
+        }
+    }
+    for (int at = 0; at < run->count; at++) {
+        tn_node *node = run->slots[at].node;
+        if (!node) {
+            continue;
+        }
+        if (!must_not_be_spent(node)) {
+            return false;
+        }
+        for (int i = 0; i < node->inputs; i++) {
+            const tn__edge *edge = &node->edges[i];
+            if (far_end(edge)) {
+                bool fresh;
+                int target = tn__run_slot(run, edge->node, edge->node ? NULL : edge->leaf, &fresh);
+                if (target < 0) {
+                    return false;
+                }
+                run->slots[target].waiting++;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- The run ------------------------------------------------------------------------------------------------------------------- */
+
+static bool finish_leaf(tn__run *run, tn__slot *slot) {
+    tn_tensor *leaf = slot->leaf, *grad = slot->grad[0];
+    if (!run->accumulate || !grad || !tn__wants_grad(leaf)) {
+        return true;
+    }
+    TN_SCOPE;
+    tn_status status = tn__leaf_accumulate(leaf, grad);
+    tn_release(slot->grad[0]);
+    slot->grad[0] = NULL;
+    if (status != TN_OK) {
+        return false;
+    }
+    for (tn__leaf_hook *h = leaf->leaf->hooks, *next; h; h = next) {
+        next = h->next;
+        if (h->after) {
+            h->after(leaf, h->user);
+        }
+    }
+    return !tn__pending();
+}
+
+/* One gradient fewer to wait for at the far end of an edge. */
+static bool arrive(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
+    tn__slot *slot = far_slot(run, edge);
+    if (!slot || !slot->wanted) {
+        return true;
+    }
+    if (grad) {
+        tn__run_add(run, slot, edge->output, grad);
+    }
+    if (--slot->waiting > 0) {
+        return !tn__pending();
+    }
+    if (slot->node) {
+        tn__run_push(run, (int)(slot - run->slots));
+        return !tn__pending();
+    }
+    return !tn__pending() && finish_leaf(run, slot);
+}
+
+static bool run_node(tn__run *run, int index) {
+    tn__slot *slot = &run->slots[index];
+    tn_node *node = slot->node;
+    tn_tensor *few[FEW] = {NULL};
+    tn_tensor **din = node->inputs <= FEW ? few : tn__calloc((size_t)node->inputs, sizeof *din);
+    if (!din) {
+        tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
+        return false;
+    }
+    bool ok;
+    {
+        TN_SCOPE;
+        ok = run_hooks(node, slot);
+    }
+    ok = ok && tn__node_backward(run, slot, din);
+    if (!slot->captured) {
+        for (int k = 0; k < node->outputs; k++) {
+            tn_release(slot->grad[k]);
+            slot->grad[k] = NULL;
+        }
+    }
+    for (int i = 0; i < node->inputs; i++) {
+        const tn__edge *edge = &node->edges[i];
+        if (ok && far_end(edge)) {
+            tn_tensor *grad = din[i];
+            din[i] = NULL;
+            if (grad) { /* the slot's must be the only reference, so that later sums can be made in place */
+                tn__slot *far = far_slot(run, edge);
+                if (!far->grad[edge->output]) {
+                    far->grad[edge->output] = grad;
+                    grad = NULL;
+                }
+            }
+            ok = arrive(run, edge, grad);
+            tn_release(grad);
+        }
+        tn_release(din[i]);
+    }
+    if (din != few) {
+        free(din);
+    }
+    return ok;
+}
+
+static bool start(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n) {
+    for (int i = 0; i < n; i++) {
+        tn_tensor *grad = grads ? grads[i] : NULL;
+        tn__run_add(run, &run->slots[root_slot(run, roots[i])],
+                    roots[i]->node ? roots[i]->output : 0,
+                    grad ? grad : tn__ops.ones_like(roots[i]));
+    }
+    return !tn__pending() && tn__run_reserve_heap(run);
+}
+
+static bool go(tn__run *run) {
+    for (int i = 0; i < run->count; i++) {
+        tn__slot *slot = &run->slots[i];
+        if (slot->waiting == 0 && slot->wanted) {
+            if (slot->node) {
+                tn__run_push(run, i);
+            } else if (!finish_leaf(run, slot)) {
+                return false;
+            }
+        }
+    }
+    for (int i = tn__run_pop(run); i >= 0; i = tn__run_pop(run)) {
+        if (!run_node(run, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void end_outermost(void) {
+    while (tn__grad_self.after) {
+        tn__after *next = tn__grad_self.after;
+        tn__grad_self.after = next->next;
+        next->f(next->user);
+        free(next);
+    }
+}
+
+tn_status tn_after_backward(void (*f)(void *user), void *user) {
+    if (tn__grad_self.backward_depth == 0) {
+        return tn__raise(TN_ESTATE, "after_backward", "no backward is running on this thread");
+    }
+    tn__after *after = tn__malloc(sizeof *after);
+    if (!after) {
+        return tn__raise(TN_ENOMEM, "after_backward", "out of memory");
+    }
+    *after = (tn__after){NULL, f, user};
+    tn__after **end = &tn__grad_self.after;
+    while (*end) {
+        end = &(*end)->next;
+    }
+    *end = after;
+    return TN_OK;
+}
+
+/* ---- Checks and public calls ----------------------------------------------------------------------------------------------------- */
+
+static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) {
+    if (!tn__usable(root, operation) || (grad && !tn__usable(grad, operation))) {
+        return false;
+    }
+    if (!tn_requires_grad(root)) {
+        tn__raise(TN_ESTATE, operation,
+                  "the root %s does not depend on anything that requires a gradient",
+                  tn_shape_text(root));
+        return false;
+    }
+    if (!grad && tn_dims_count(root->dims) != 1) {
+        tn__raise(TN_ESHAPE, operation,
+                  "the root is %s; without a given gradient it must have one element",
+                  tn_shape_text(root));
+        return false;
+    }
+    if (grad && (!tn_dims_equal(grad->dims, root->dims) || grad->dtype != root->dtype)) {
+        tn__raise(TN_ESHAPE, operation, "the root is %s %s but its gradient is %s %s",
+                  tn_dtype_name(root->dtype), tn_shape_text(root), tn_dtype_name(grad->dtype),
+                  tn_shape_text(grad));
+        return false;
+    }
+    return true;
+}
+
+static bool check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                        const char *operation) {
+    if (tn__pending()) {
+        return false;
+    }
+    if (!roots || n < 1) {
+        tn__raise(TN_EVALUE, operation, "no roots are given");
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!check_root(roots[i], grads ? grads[i] : NULL, operation)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                           bool retain_graph) {
+    if (!check_roots(roots, grads, n, "backward")) {
+        return tn_error();
+    }
+    tn__run run = {.accumulate = true, .retain_graph = retain_graph};
+    tn__grad_self.backward_depth++;
+    {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        if (discover(&run, roots, n) && start(&run, roots, grads, n)) {
+            go(&run);
+        }
+        tn__run_finish(&run);
+    }
+    if (--tn__grad_self.backward_depth == 0) {
+        end_outermost();
+    }
+    return tn_error();
+}
+
+tn_status tn_backward(tn_tensor *loss) {
+    return tn_backward_from(&loss, NULL, 1, false);
+}
+
+/* Marks what leads to a captured slot. Every edge points from a younger slot to an older one, so one pass from the oldest node on is
+ * enough; leaves come first of all. */
+static int by_age(const void *a, const void *b) {
+    const tn__slot *x = *(tn__slot *const *)a, *y = *(tn__slot *const *)b;
+    uint64_t left = x->node ? x->node->age : 0, right = y->node ? y->node->age : 0;
+    return (left > right) - (left < right);
+}
+
+static bool mark_wanted(tn__run *run) {
+    tn__slot **order = tn__malloc((size_t)(run->count + 1) * sizeof(tn__slot *));
+    if (!order) {
+        tn__raise(TN_ENOMEM, "grad", "out of memory");
+        return false;
+    }
+    for (int i = 0; i < run->count; i++) {
+        order[i] = &run->slots[i];
+    }
+    qsort(order, (size_t)run->count, sizeof *order, by_age);
+    for (int i = 0; i < run->count; i++) {
+        tn__slot *slot = order[i];
+        slot->wanted = slot->captured;
+        for (int k = 0; slot->node && k < slot->node->inputs; k++) {
+            const tn__slot *far = far_slot(run, &slot->node->edges[k]);
+            slot->wanted |= far && far->wanted;
+        }
+    }
+    /* Edges that start at an unwanted slot will never bring anything. */
+    for (int i = 0; i < run->count; i++) {
+        const tn__slot *slot = &run->slots[i];
+        for (int k = 0; slot->node && !slot->wanted && k < slot->node->inputs; k++) {
+            tn__slot *far = far_slot(run, &slot->node->edges[k]);
+            if (far) {
+                far->waiting--;
+            }
+        }
+    }
+    free(order);
+    return true;
+}
+
+static int input_slot(const tn__run *run, const tn_tensor *input) {
+    return tn__run_find(run, input->node ? (const void *)input->node : (const void *)input);
+}
+
+static bool choose(tn__run *run, tn_tensor *const *inputs, int n) {
+    for (int i = 0; i < n; i++) {
+        if (!tn__readable(inputs[i], "grad")) {
+            return false;
+        }
+        int slot = input_slot(run, inputs[i]);
+        if (slot >= 0) {
+            run->slots[slot].captured = true;
+        }
+    }
+    return mark_wanted(run);
+}
+
+static bool collect(tn__run *run, tn_tensor *const *inputs, int n, tn_tensor **results,
+                    bool allow_unused) {
+    for (int i = 0; i < n; i++) {
+        int slot = input_slot(run, inputs[i]);
+        tn_tensor *grad =
+            slot < 0 ? NULL : run->slots[slot].grad[inputs[i]->node ? inputs[i]->output : 0];
+        if (!grad && !allow_unused) {
+            tn__raise(TN_EVALUE, "grad",
+                      "the roots do not depend on input %d, %s (allow_unused gives NULL)", i,
+                      tn_shape_text(inputs[i]));
+            return false;
+        }
+        results[i] = grad ? tn_return(tn_adopt(tn_keep(grad))) : NULL;
+    }
+    return true;
+}
+
+tn_grad_options tn_grad_defaults(void) {
+    return (tn_grad_options){false, false, false};
+}
+
+tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_tensor *const *inputs,
+                  int inputs_n, tn_tensor **results, tn_grad_options options) {
+    for (int i = 0; results && i < inputs_n; i++) {
+        results[i] = tn_inert();
+    }
+    if (!check_roots(roots, grads, n, "grad")) {
+        return tn_error();
+    }
+    if (!inputs || !results || inputs_n < 1) {
+        return tn__raise(TN_EVALUE, "grad", "no inputs are given");
+    }
+    tn__run run = {.create_graph = options.create_graph,
+                   .retain_graph = options.retain_graph || options.create_graph};
+    tn__grad_self.backward_depth++;
+    {
+        TN_SCOPE;
+        bool before = tn_grad_mode_begin(options.create_graph);
+        bool ok = discover(&run, roots, n) && choose(&run, inputs, inputs_n) &&
+                  start(&run, roots, grads, n) && go(&run) &&
+                  collect(&run, inputs, inputs_n, results, options.allow_unused);
+        tn_grad_mode_end(&before);
+        tn__run_finish(&run);
+        for (int i = 0; i < inputs_n && !ok; i++) {
+            results[i] = tn_inert();
+        }
+    }
+    if (--tn__grad_self.backward_depth == 0) {
+        end_outermost();
+    }
+    return tn_error();
+}

@@ -1,0 +1,204 @@
+/* Gradcheck: gradients against central differences.
+ *
+ * Every output is weighted with fixed pseudo-random numbers and summed, L = sum of w . f(x): one backward then gives dL/dx, and two
+ * evaluations of f give each element of it by differences. A wrong entry of the Jacobian shows with any weights but a set of
+ * measure zero. The second derivative is the same check on the function x, v -> gradient of (v . f)(x).
+ */
+#include "autograd/links.h"
+#include "core/error.h"
+#include "tensor/tensor.h"
+#include "tern/autograd.h"
+
+#include <math.h>
+
+tn_gradcheck_options tn_gradcheck_defaults(void) {
+    return (tn_gradcheck_options){.eps = 1e-6, .atol = 1e-5, .rtol = 1e-3};
+}
+
+/* Weight of element i of output k: in [-1, 1], away from 0. */
+static double weight(int k, int64_t i) {
+    double u = tn_philox(20, 0, (uint64_t)k, (uint64_t)i).word[0] * 0x1p-32;
+    return u < 0.5 ? -0.25 - 1.5 * u : 1.0 - 1.5 * (u - 0.5);
+}
+
+static tn_tensor *weights_like(const tn_tensor *t, int k) {
+    tn_tensor *w = tn_empty(t->dims, t->dtype);
+    double *data = tn_data_mut(w);
+    for (int64_t i = 0; !w->inert && i < tn_count(w); i++) {
+        data[i] = weight(k, i);
+    }
+    return w;
+}
+
+/* Walks all elements of t in row-major order: address of element number `i`. */
+static double *element(const tn_tensor *t, int64_t i) {
+    int64_t offset = 0;
+    for (int d = t->dims.ndim - 1; d >= 0; d--) {
+        offset += i % t->dims.size[d] * t->stride[d];
+        i /= t->dims.size[d];
+    }
+    return (double *)tn__address(t) + offset;
+}
+
+/* L at the inputs as they are now. */
+static double evaluate(tn_forward f, void *user, tn_values inputs) {
+    TN_SCOPE;
+    tn_values out = f(user, inputs);
+    double sum = 0.0;
+    for (int k = 0; k < out.n; k++) {
+        const tn_tensor *t = out.v[k];
+        if (t && !t->inert && t->dtype == TN_F64) {
+            for (int64_t i = 0; i < tn_count(t); i++) {
+                sum += weight(k, i) * *element(t, i);
+            }
+        }
+    }
+    return sum;
+}
+
+static bool compare(tn_forward f, void *user, tn_values inputs, int which, const tn_tensor *grad,
+                    tn_gradcheck_options o) {
+    const tn_tensor *x = inputs.v[which];
+    for (int64_t i = 0; i < tn_count(x) && !tn__pending(); i++) {
+        double *at = element(x, i), before = *at;
+        *at = before + o.eps;
+        double up = evaluate(f, user, inputs);
+        *at = before - o.eps;
+        double down = evaluate(f, user, inputs);
+        *at = before;
+        double expected = (up - down) / (2.0 * o.eps);
+        double got = grad ? *element(grad, i) : 0.0;
+        if (!(fabs(got - expected) <= o.atol + o.rtol * fabs(expected))) {
+            tn__raise(TN_EVALUE, "gradcheck",
+                      "input %d, element %lld: backward gives %.9g but differences give %.9g",
+                      which, (long long)i, got, expected);
+            return false;
+        }
+    }
+    return !tn__pending();
+}
+
+static bool check_input(const tn_tensor *t, int i) {
+    if (!tn__usable(t, "gradcheck")) {
+        return false;
+    }
+    if (!tn_requires_grad(t)) {
+        return true;
+    }
+    if (t->dtype != TN_F64 || t->node) {
+        tn__raise(TN_EDTYPE, "gradcheck",
+                  "input %d must be a leaf in f64, where differences are exact enough", i);
+        return false;
+    }
+    for (int d = 0; d < t->dims.ndim; d++) {
+        if (t->stride[d] == 0 && t->dims.size[d] > 1) {
+            tn__raise(TN_EVALUE, "gradcheck",
+                      "input %d repeats elements (stride 0): expand inside the function instead",
+                      i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck_options o) {
+    TN_SCOPE;
+    tn_tensor *chosen[TN_MAX_VALUES], *grads[TN_MAX_VALUES], *roots[TN_MAX_VALUES],
+        *weights[TN_MAX_VALUES];
+    int index[TN_MAX_VALUES], count = 0, n = 0;
+    for (int i = 0; i < inputs.n; i++) {
+        if (inputs.v[i] && !check_input(inputs.v[i], i)) {
+            return false;
+        }
+        if (tn_requires_grad(inputs.v[i])) {
+            index[count] = i;
+            chosen[count++] = inputs.v[i];
+        }
+    }
+    bool before = tn_grad_mode_begin(true);
+    tn_values out = f(user, inputs);
+    for (int k = 0; k < out.n; k++) {
+        if (out.v[k] && tn_requires_grad(out.v[k]) && out.v[k]->dtype == TN_F64) {
+            weights[n] = weights_like(out.v[k], k);
+            roots[n++] = out.v[k];
+        }
+    }
+    tn_grad_options options = {.allow_unused = true};
+    bool ok = !tn__pending();
+    if (ok && (n == 0 || count == 0)) {
+        tn__raise(TN_EVALUE, "gradcheck", "no output depends on an input that requires a gradient");
+        ok = false;
+    }
+    ok = ok && tn_grad(roots, weights, n, chosen, count, grads, options) == TN_OK;
+    tn_grad_mode_end(&before);
+    TN_NO_GRAD;
+    for (int k = 0; k < count && ok; k++) {
+        ok = compare(f, user, inputs, index[k], grads[k], o);
+    }
+    return ok;
+}
+
+/* The gradient of f's weighted sum as a function of f's inputs: what the second derivative is the gradient of. */
+typedef struct gradient_of {
+    tn_forward f;
+    void *user;
+} gradient_of;
+
+static tn_values gradient_forward(void *user, tn_values in) {
+    const gradient_of *of = user;
+    tn_values result = {0};
+    tn_tensor *chosen[TN_MAX_VALUES], *roots[TN_MAX_VALUES], *weights[TN_MAX_VALUES],
+        *grads[TN_MAX_VALUES];
+    int count = 0, n = 0;
+    bool before = tn_grad_mode_begin(true);
+    tn_values out = of->f(of->user, in);
+    for (int i = 0; i < in.n; i++) {
+        if (tn_requires_grad(in.v[i])) {
+            chosen[count++] = in.v[i];
+        }
+    }
+    for (int k = 0; k < out.n; k++) {
+        if (tn_requires_grad(out.v[k])) {
+            weights[n] = weights_like(out.v[k], k);
+            roots[n++] = out.v[k];
+        }
+    }
+    tn_grad_options options = {.create_graph = true, .allow_unused = true};
+    if (tn_grad(roots, weights, n, chosen, count, grads, options) == TN_OK) {
+        for (int i = 0; i < count; i++) {
+            if (grads[i]) {
+                result.v[result.n++] = grads[i];
+            }
+        }
+    }
+    tn_grad_mode_end(&before);
+    return result;
+}
+
+/* Whether the gradient itself depends on the inputs; a linear function has no second derivative to check. */
+static bool gradient_depends(gradient_of *of, tn_values inputs) {
+    TN_SCOPE;
+    tn_values grads = gradient_forward(of, inputs);
+    bool depends = false;
+    for (int i = 0; i < grads.n; i++) {
+        depends |= tn_requires_grad(grads.v[i]);
+    }
+    return depends;
+}
+
+tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs, tn_gradcheck_options options) {
+    if (tn__pending()) {
+        return tn_error();
+    }
+    if (!f || inputs.n < 1 || inputs.n > TN_MAX_VALUES) {
+        return tn__raise(TN_EVALUE, "gradcheck", "a function and 1 to %d inputs are needed",
+                         TN_MAX_VALUES);
+    }
+    if (first_order(f, user, inputs, options) && options.second) {
+        gradient_of of = {f, user};
+        if (gradient_depends(&of, inputs) && !tn__pending()) {
+            first_order(gradient_forward, &of, inputs, options);
+        }
+    }
+    return tn_error();
+}

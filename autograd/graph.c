@@ -1,0 +1,88 @@
+/* A picture of the graph behind a tensor, for Graphviz: `dot -Tsvg graph.dot > graph.svg`. */
+#include "autograd/leaf.h"
+#include "autograd/run.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *dims_text(tn_dims dims, char *text, size_t room) {
+    size_t at = (size_t)snprintf(text, room, "[");
+    for (int i = 0; i < dims.ndim && at < room; i++) {
+        at += (size_t)snprintf(text + at, room - at, "%s%lld", i ? ", " : "",
+                               (long long)dims.size[i]);
+    }
+    if (at < room) {
+        snprintf(text + at, room - at, "]");
+    }
+    return text;
+}
+
+static void draw_slot(FILE *file, const tn__run *run, int index) {
+    const tn__slot *slot = &run->slots[index];
+    char text[256];
+    if (!slot->node) {
+        fprintf(file,
+                "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"leaf\\n%s %s\"];\n",
+                index, tn_dtype_name(slot->leaf->dtype),
+                dims_text(slot->leaf->dims, text, sizeof text));
+        return;
+    }
+    fprintf(file, "  n%d [label=\"%s\"];\n", index, slot->node->op->name);
+    for (int i = 0; i < slot->node->inputs; i++) {
+        const tn__edge *edge = &slot->node->edges[i];
+        if (edge->node || edge->leaf) {
+            int far =
+                tn__run_find(run, edge->node ? (const void *)edge->node : (const void *)edge->leaf);
+            fprintf(file, "  n%d -> n%d [label=\"%s\"];\n", far, index,
+                    dims_text(edge->dims, text, sizeof text));
+        }
+    }
+}
+
+static bool walk(tn__run *run, const tn_tensor *t) {
+    bool fresh;
+    if (tn__run_slot(run, t->node, t->node ? NULL : (tn_tensor *)t, &fresh) < 0) {
+        return false;
+    }
+    for (int at = 0; at < run->count; at++) {
+        tn_node *node = run->slots[at].node;
+        for (int i = 0; node && i < node->inputs; i++) {
+            const tn__edge *edge = &node->edges[i];
+            if ((edge->node || edge->leaf) &&
+                tn__run_slot(run, edge->node, edge->node ? NULL : edge->leaf, &fresh) < 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+tn_status tn_graph_dot(const tn_tensor *t, const char *path) {
+    if (!tn__readable(t, "graph_dot")) {
+        return tn_error();
+    }
+    tn__run run = {0};
+    if (!walk(&run, t)) {
+        tn__run_finish(&run);
+        return tn_error();
+    }
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!file) {
+        tn__run_finish(&run);
+        return tn__raise(TN_EIO, "graph_dot", "%s cannot be written: %s", path ? path : "(NULL)",
+                         strerror(errno));
+    }
+    fprintf(file, "digraph tern {\n  rankdir=TB;\n  node [fontname=\"sans-serif\"];\n");
+    for (int i = 0; i < run.count; i++) {
+        draw_slot(file, &run, i);
+    }
+    fprintf(file, "}\n");
+    bool failed = ferror(file) != 0;
+    failed |= fclose(file) != 0;
+    tn__run_finish(&run);
+    return failed ? tn__raise(TN_EIO, "graph_dot", "%s could not be written: %s", path,
+                              strerror(errno))
+                  : TN_OK;
+}

@@ -1,0 +1,324 @@
+/* Leaves: tensors that the program made and that collect gradients. */
+#include "autograd/leaf.h"
+
+#include "autograd/links.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+
+struct tn__op_links tn__ops;
+
+static tn_leaf *leaf_of(tn_tensor *t) {
+    if (!t->leaf) {
+        tn_leaf *leaf = tn__calloc(1, sizeof *leaf);
+        if (!leaf) {
+            tn__raise(TN_ENOMEM, "requires_grad", "out of memory for a leaf");
+            return NULL;
+        }
+        leaf->grad_dtype = t->dtype;
+        t->leaf = leaf;
+    }
+    return t->leaf;
+}
+
+void tn__leaf_free(tn_leaf *leaf) {
+    tn_release(leaf->grad);
+    for (tn__leaf_hook *h = leaf->hooks, *next; h; h = next) {
+        next = h->next;
+        free(h);
+    }
+    free(leaf);
+}
+
+/* ---- What is recorded -------------------------------------------------------------------------------------------------- */
+
+tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad) {
+    if (!tn__readable(t, "set_requires_grad")) {
+        return tn_inert();
+    }
+    if (requires_grad && !tn_dtype_is_float(t->dtype)) {
+        tn__raise(TN_EDTYPE, "set_requires_grad",
+                  "%s has no gradient (only f32, f64, bf16 and f16 have)", tn_dtype_name(t->dtype));
+        return tn_inert();
+    }
+    if (t->node) {
+        tn__raise(TN_ESTATE, "set_requires_grad",
+                  "the tensor %s is the result of %s, not a leaf (tn_detach makes one)",
+                  tn_shape_text(t), t->node->op->name);
+        return tn_inert();
+    }
+    if (!requires_grad && !t->leaf) {
+        return t;
+    }
+    tn_leaf *leaf = leaf_of(t);
+    if (!leaf) {
+        return tn_inert();
+    }
+    leaf->requires_grad = requires_grad;
+    return t;
+}
+
+bool tn_requires_grad(const tn_tensor *t) {
+    return t && (t->node || tn__wants_grad(t));
+}
+
+bool tn_is_leaf(const tn_tensor *t) {
+    return t && !t->node;
+}
+
+tn_tensor *tn_detach(const tn_tensor *t) {
+    return tn__readable(t, "detach") ? tn__view(t, t->dims, t->stride, t->offset) : tn_inert();
+}
+
+/* ---- The gradient ------------------------------------------------------------------------------------------------------ */
+
+tn_tensor *tn_grad_of(const tn_tensor *leaf) {
+    return leaf && leaf->leaf && !leaf->leaf->stale ? leaf->leaf->grad : NULL;
+}
+
+void tn_zero_grad(tn_tensor *t) {
+    if (!t || !t->leaf) {
+        return;
+    }
+    t->leaf->stale = true;
+    if (!t->leaf->preset) {
+        tn_release(t->leaf->grad);
+        t->leaf->grad = NULL;
+    }
+}
+
+static tn_leaf *usable_leaf(tn_tensor *t, const char *operation) {
+    if (!tn__readable(t, operation)) {
+        return NULL;
+    }
+    if (t->node || !tn__wants_grad(t)) {
+        tn__raise(TN_ESTATE, operation, "the tensor %s is not a leaf that requires a gradient",
+                  tn_shape_text(t));
+        return NULL;
+    }
+    return t->leaf;
+}
+
+static tn_status must_match(const tn_tensor *t, const tn_tensor *grad, const char *operation) {
+    if (!tn_dims_equal(t->dims, grad->dims)) {
+        return tn__raise(TN_ESHAPE, operation, "the leaf is %s but the gradient is %s",
+                         tn_shape_text(t), tn_shape_text(grad));
+    }
+    if (grad->dtype != t->leaf->grad_dtype) {
+        return tn__raise(TN_EDTYPE, operation,
+                         "gradients of this leaf are %s but the gradient given is %s",
+                         tn_dtype_name(t->leaf->grad_dtype), tn_dtype_name(grad->dtype));
+    }
+    return TN_OK;
+}
+
+static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {
+    tn_tensor *old = leaf->grad;
+    leaf->grad = tn_keep(grad);
+    leaf->preset = preset;
+    leaf->stale = stale;
+    tn_release(old);
+}
+
+tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
+    tn_leaf *leaf = usable_leaf(t, "set_grad_dtype");
+    if (!leaf) {
+        return tn_error();
+    }
+    if (!tn_dtype_is_float(dtype)) {
+        return tn__raise(TN_EDTYPE, "set_grad_dtype", "%s cannot hold a gradient",
+                         tn_dtype_name(dtype));
+    }
+    if (leaf->grad && leaf->grad->dtype != dtype) {
+        return tn__raise(TN_ESTATE, "set_grad_dtype", "the leaf already has a gradient in %s",
+                         tn_dtype_name(leaf->grad->dtype));
+    }
+    leaf->grad_dtype = dtype;
+    return TN_OK;
+}
+
+tn_status tn_set_grad_buffer(tn_tensor *t, tn_tensor *buffer) {
+    tn_leaf *leaf = usable_leaf(t, "set_grad_buffer");
+    if (!leaf) {
+        return tn_error();
+    }
+    if (!buffer) {
+        replace_grad(leaf, NULL, false, true);
+        return TN_OK;
+    }
+    if (!tn__readable(buffer, "set_grad_buffer")) {
+        return tn_error();
+    }
+    tn_status status = must_match(t, buffer, "set_grad_buffer");
+    if (status == TN_OK) {
+        replace_grad(leaf, buffer, true, true);
+    }
+    return status;
+}
+
+tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad) {
+    tn_leaf *leaf = usable_leaf(t, "set_grad");
+    if (!leaf) {
+        return tn_error();
+    }
+    if (!grad) {
+        tn_zero_grad(t);
+        return TN_OK;
+    }
+    if (!tn__readable(grad, "set_grad")) {
+        return tn_error();
+    }
+    tn_status status = must_match(t, grad, "set_grad");
+    if (status == TN_OK && leaf->preset) {
+        TN_NO_GRAD;
+        tn__ops.copy_(leaf->grad, grad);
+        leaf->stale = false;
+        status = tn_error();
+    } else if (status == TN_OK) {
+        replace_grad(leaf, grad->node ? tn_detach(grad) : grad, false, false);
+        status = tn_error();
+    }
+    return status;
+}
+
+/* ---- Accumulation ------------------------------------------------------------------------------------------------------ */
+
+bool tn__exclusive(const tn_tensor *t) {
+    return __atomic_load_n(&t->object.refs, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&t->storage->refs, __ATOMIC_ACQUIRE) == 1 && !t->node &&
+           tn_is_contiguous(t);
+}
+
+/* The gradient as the leaf may keep it: its dtype, row-major, seen by nobody else. */
+static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
+    if (grad->dtype != dtype) {
+        return tn__ops.cast(grad, dtype);
+    }
+    return tn__exclusive(grad) ? grad : tn__ops.copy(grad);
+}
+
+static tn_status write_grad(tn_tensor *t, tn_tensor *grad) {
+    tn_leaf *leaf = t->leaf;
+    if (leaf->preset) {
+        if (leaf->stale) {
+            tn__ops.copy_(leaf->grad, grad);
+        } else {
+            tn__ops.add_(leaf->grad, grad->dtype == leaf->grad_dtype
+                                         ? grad
+                                         : tn__ops.cast(grad, leaf->grad_dtype));
+        }
+        leaf->stale = leaf->stale && tn__pending();
+        return tn_error();
+    }
+    if (leaf->grad && !leaf->stale) {
+        tn__ops.add_(leaf->grad,
+                     grad->dtype == leaf->grad_dtype ? grad : tn__ops.cast(grad, leaf->grad_dtype));
+        return tn_error();
+    }
+    tn_tensor *mine = own_copy(grad, leaf->grad_dtype);
+    if (!mine->inert) {
+        replace_grad(leaf, mine, false, false);
+    }
+    return tn_error();
+}
+
+tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor *grad) {
+    for (tn__leaf_hook *h = t->leaf->hooks, *next; h; h = next) {
+        next = h->next;
+        if (h->before) {
+            tn_tensor *other = h->before(grad, h->user);
+            if (other && other != grad) {
+                if (!tn__readable(other, "gradient hook")) {
+                    return tn_error();
+                }
+                if (!tn_dims_equal(other->dims, t->dims)) {
+                    return tn__raise(TN_ESHAPE, "gradient hook",
+                                     "the gradient is %s but the hook returned %s",
+                                     tn_shape_text(t), tn_shape_text(other));
+                }
+                grad = other;
+            }
+        }
+    }
+    if (tn__pending()) {
+        return tn_error();
+    }
+    return write_grad(t, grad);
+}
+
+/* ---- Hooks ------------------------------------------------------------------------------------------------------------- */
+
+tn_hook tn__next_hook(void) {
+    static int64_t last;
+    return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
+static tn_hook add_leaf_hook(tn_tensor *t, tn_grad_hook before, tn_accumulated_hook after,
+                             void *user, const char *operation) {
+    tn_leaf *leaf = usable_leaf(t, operation);
+    tn__leaf_hook *hook = leaf ? tn__malloc(sizeof *hook) : NULL;
+    if (!hook) {
+        if (leaf) {
+            tn__raise(TN_ENOMEM, operation, "out of memory for a hook");
+        }
+        return 0;
+    }
+    *hook = (tn__leaf_hook){NULL, tn__next_hook(), before, after, user};
+    tn__leaf_hook **end = &leaf->hooks;
+    while (*end) {
+        end = &(*end)->next;
+    }
+    *end = hook;
+    return hook->id;
+}
+
+tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user) {
+    if (!tn__readable(t, "on_grad")) {
+        return 0;
+    }
+    if (!t->node) {
+        return add_leaf_hook(t, hook, NULL, user, "on_grad");
+    }
+    tn__node_hook *made = tn__malloc(sizeof *made);
+    if (!made) {
+        tn__raise(TN_ENOMEM, "on_grad", "out of memory for a hook");
+        return 0;
+    }
+    *made = (tn__node_hook){NULL, tn__next_hook(), t->output, hook, user};
+    tn__node_hook **end = &t->node->hooks;
+    while (*end) {
+        end = &(*end)->next;
+    }
+    *end = made;
+    return made->id;
+}
+
+tn_hook tn_on_accumulated(tn_tensor *t, tn_accumulated_hook hook, void *user) {
+    return add_leaf_hook(t, NULL, hook, user, "on_accumulated");
+}
+
+void tn_remove_hook(tn_tensor *t, tn_hook id) {
+    if (!t || t->inert) {
+        return;
+    }
+    if (t->node) {
+        for (tn__node_hook **at = &t->node->hooks; *at; at = &(*at)->next) {
+            if ((*at)->id == id) {
+                tn__node_hook *gone = *at;
+                *at = gone->next;
+                free(gone);
+                return;
+            }
+        }
+    }
+    if (t->leaf) {
+        for (tn__leaf_hook **at = &t->leaf->hooks; *at; at = &(*at)->next) {
+            if ((*at)->id == id) {
+                tn__leaf_hook *gone = *at;
+                *at = gone->next;
+                free(gone);
+                return;
+            }
+        }
+    }
+}

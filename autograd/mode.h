@@ -1,0 +1,26 @@
+/* What autograd keeps per thread, and the process's anomaly switch. */
+#ifndef TERN_AUTOGRAD_MODE_H
+#define TERN_AUTOGRAD_MODE_H
+
+#include "tern/autograd.h"
+
+typedef struct tn__after {
+    struct tn__after *next;
+    void (*f)(void *user);
+    void *user;
+} tn__after;
+
+typedef struct tn__grad_thread {
+    bool off;           /* nothing is recorded */
+    int backward_depth; /* runs inside runs */
+    int recompute_depth;
+    tn__after *after; /* for the end of the outermost run, in order */
+} tn__grad_thread;
+
+extern _Thread_local tn__grad_thread tn__grad_self __attribute__((tls_model("initial-exec")));
+extern bool tn__anomaly;
+
+/* Raises when t has a NaN. `what` and `where` complete the message; where may be NULL. */
+bool tn__anomaly_check(tn_tensor *t, const char *operation, const char *what, const char *where);
+
+#endif

@@ -1,0 +1,188 @@
+/* Recompute: a piece of the network that keeps only its inputs and runs again in backward.
+ *
+ * To the outer graph it is one node with edges to its inputs and to every parameter that it reads. Backward runs the forward
+ * again, recorded, with the random numbers of the first time, and differentiates it with tn_grad: so the gradients of the
+ * parameters return through the node and are summed with whatever else the outer run brings them.
+ */
+#include "autograd/leaf.h"
+#include "autograd/links.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+
+typedef struct recompute_args {
+    tn_forward f;
+    void *user;
+    void (*free_user)(void *user);
+    tn_generator generator; /* as it was before the first forward */
+    int inputs;             /* of the node: inputs first, then parameters */
+} recompute_args;
+
+static void finish(void *memory) {
+    recompute_args *args = memory;
+    if (args->free_user) {
+        args->free_user(args->user);
+    }
+}
+
+static tn_values run_again(const recompute_args *args, tn_values in) {
+    tn_generator *generator = tn_default_generator(), after = *generator;
+    *generator = args->generator;
+    tn__grad_self.recompute_depth++;
+    bool before = tn_grad_mode_begin(true);
+    tn_values out = args->f(args->user, in);
+    tn_grad_mode_end(&before);
+    tn__grad_self.recompute_depth--;
+    *generator = after;
+    return out;
+}
+
+/* An input for the second forward: cut off from its history, unless that is to be differentiated as well. */
+static tn_tensor *fresh_input(tn_op_grad *g, int i) {
+    tn_tensor *t = tn_op_saved_input(g, i);
+    if (!t || t->inert || !g->wants[i]) {
+        return t;
+    }
+    return g->create_graph ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
+}
+
+static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
+    const recompute_args *args = g->args;
+    tn_tensor *roots[TN_MAX_VALUES], *grads[TN_MAX_VALUES];
+    int n = 0, count = 0;
+    for (int i = 0; i < out.n && i < g->outputs; i++) {
+        if (g->dout[i] && tn_requires_grad(out.v[i])) {
+            roots[n] = out.v[i];
+            grads[n++] = g->dout[i];
+        }
+    }
+    tn_tensor **chosen = tn__malloc((size_t)g->inputs * 2 * sizeof(tn_tensor *));
+    int *index = tn__malloc((size_t)g->inputs * sizeof *index);
+    if (!chosen || !index) {
+        tn__raise(TN_ENOMEM, "recompute", "out of memory");
+    }
+    for (int i = 0; chosen && index && i < g->inputs; i++) {
+        tn_tensor *t = i < args->inputs ? in.v[i] : g->node->edges[i].leaf;
+        if (g->wants[i] && t) {
+            index[count] = i;
+            chosen[count++] = t;
+        }
+    }
+    tn_grad_options options = {.create_graph = g->create_graph, .allow_unused = true};
+    if (n > 0 && count > 0 &&
+        tn_grad(roots, grads, n, chosen, count, chosen + g->inputs, options) == TN_OK) {
+        for (int k = 0; k < count; k++) {
+            tn_op_give(g, index[k], chosen[g->inputs + k]);
+        }
+    }
+    free(chosen);
+    free(index);
+}
+
+static void backward(tn_op_grad *g) {
+    const recompute_args *args = g->args;
+    tn_values in = {.n = args->inputs};
+    for (int i = 0; i < in.n; i++) {
+        in.v[i] = fresh_input(g, i);
+        if (in.v[i] && in.v[i]->inert) {
+            return;
+        }
+    }
+    tn_values out = run_again(args, in);
+    if (!tn__pending()) {
+        give_gradients(g, in, out);
+    }
+}
+
+static const tn_op recompute_op = {
+    .name = "recompute",
+    .args_size = sizeof(recompute_args),
+    .backward = backward,
+    .args_finish = finish,
+};
+
+/* The outputs of the first forward as outputs of the node. */
+static tn_values attach(tn_node *node, tn_values out) {
+    for (int i = 0; i < out.n; i++) {
+        tn_tensor *t = out.v[i];
+        if (tn_dtype_is_float(t->dtype)) {
+            out.v[i] = tn__view(t, t->dims, t->stride, t->offset);
+            if (!out.v[i]->inert) {
+                tn__node_attach(node, out.v[i], i);
+            }
+        }
+    }
+    return out;
+}
+
+static bool anything_wanted(tn_values in, tn_tensor *const *params, int n) {
+    bool any = false;
+    for (int i = 0; i < in.n; i++) {
+        any |= tn_requires_grad(in.v[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        any |= tn_requires_grad(params[i]);
+    }
+    return any && tn_grad_mode();
+}
+
+static tn_values inert_values(void) {
+    return (tn_values){1, {tn_inert()}};
+}
+
+static tn_values record(recompute_args args, tn_values in, tn_tensor *const *params, int params_n,
+                        tn_values out) {
+    int n = in.n + params_n;
+    tn_tensor **all = tn__malloc((size_t)n * sizeof(tn_tensor *));
+    if (!all) {
+        finish(&args);
+        tn__raise(TN_ENOMEM, "recompute", "out of memory for recording");
+        return inert_values();
+    }
+    int saved = 0;
+    for (int i = 0; i < n; i++) {
+        all[i] = i < in.n ? in.v[i] : params[i - in.n];
+        saved += i < in.n && all[i];
+    }
+    tn_node *node = tn__node_new(&recompute_op, &args, all, n, out.n, saved);
+    free(all);
+    if (!node) {
+        return inert_values();
+    }
+    for (int i = 0, place = 0; i < in.n; i++) {
+        if (in.v[i]) {
+            tn__node_save(node, place++, in.v[i], TN_SAVES_INPUT(i));
+        }
+    }
+    out = attach(node, out);
+    tn__node_release(node);
+    return out;
+}
+
+tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
+                       tn_tensor *const *params, int params_n) {
+    recompute_args args = {f, user, free_user, *tn_default_generator(), in.n};
+    bool bad = in.n < 0 || in.n > TN_MAX_VALUES;
+    if (bad) {
+        tn__raise(TN_EVALUE, "recompute", "%d inputs are given but at most %d fit", in.n,
+                  TN_MAX_VALUES);
+    }
+    for (int i = 0; !bad && i < in.n; i++) {
+        bad = in.v[i] && !tn__usable(in.v[i], "recompute");
+    }
+    if (bad || !anything_wanted(in, params, params_n)) {
+        tn_values out = bad ? inert_values() : f(user, in);
+        finish(&args);
+        return out;
+    }
+    bool before = tn_grad_mode_begin(false);
+    tn_values out = f(user, in);
+    tn_grad_mode_end(&before);
+    for (int i = 0; i < out.n; i++) {
+        if (!out.v[i] || out.v[i]->inert) {
+            finish(&args);
+            return out;
+        }
+    }
+    return record(args, in, params, params_n, out);
+}

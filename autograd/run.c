@@ -1,0 +1,157 @@
+/* A run's table of slots, its queue of ready nodes, and the sums in between. */
+#include "autograd/run.h"
+
+#include "autograd/links.h"
+#include "core/memory.h"
+
+#include <string.h>
+
+/* ---- Table ------------------------------------------------------------------------------------------------------------- */
+
+static size_t hash(const void *key) {
+    uint64_t x = (uint64_t)(uintptr_t)key;
+    return (size_t)((x >> 4) * 0x9e3779b97f4a7c15u >> 20);
+}
+
+int tn__run_find(const tn__run *run, const void *key) {
+    if (run->table_size == 0) {
+        return -1;
+    }
+    for (size_t at = hash(key) & (run->table_size - 1);; at = (at + 1) & (run->table_size - 1)) {
+        int index = run->table[at];
+        if (index == 0) {
+            return -1;
+        }
+        if (run->slots[index - 1].key == key) {
+            return index - 1;
+        }
+    }
+}
+
+static void insert(int *table, size_t size, const tn__slot *slots, int index) {
+    size_t at = hash(slots[index].key) & (size - 1);
+    while (table[at]) {
+        at = (at + 1) & (size - 1);
+    }
+    table[at] = index + 1;
+}
+
+static bool grow(tn__run *run) {
+    int room = run->room ? run->room * 2 : 64;
+    tn__slot *slots = tn__realloc(run->slots, (size_t)room * sizeof *slots);
+    if (slots) {
+        run->slots = slots;
+    }
+    size_t size = (size_t)room * 2;
+    int *table = slots ? tn__calloc(size, sizeof *table) : NULL;
+    if (!table) {
+        tn__raise(TN_ENOMEM, "backward", "out of memory for the run's table");
+        return false;
+    }
+    for (int i = 0; i < run->count; i++) {
+        insert(table, size, slots, i);
+    }
+    free(run->table);
+    run->table = table;
+    run->table_size = size;
+    run->room = room;
+    return true;
+}
+
+int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
+    const void *key = node ? (const void *)node : (const void *)leaf;
+    int found = tn__run_find(run, key);
+    *fresh = found < 0;
+    if (found >= 0) {
+        return found;
+    }
+    if (run->count == run->room && !grow(run)) {
+        return -1;
+    }
+    tn__slot *slot = &run->slots[run->count];
+    *slot = (tn__slot){.key = key, .node = node, .leaf = leaf, .wanted = run->accumulate};
+    insert(run->table, run->table_size, run->slots, run->count);
+    return run->count++;
+}
+
+/* ---- Queue: a binary heap, the youngest node on top --------------------------------------------------------------------------- */
+
+bool tn__run_reserve_heap(tn__run *run) {
+    run->heap = tn__malloc((size_t)(run->count + 1) * sizeof *run->heap);
+    if (!run->heap) {
+        tn__raise(TN_ENOMEM, "backward", "out of memory for the run's queue");
+    }
+    return run->heap != NULL;
+}
+
+static uint64_t age(const tn__run *run, int place) {
+    return run->slots[run->heap[place]].node->age;
+}
+
+static void swap(tn__run *run, int a, int b) {
+    int slot = run->heap[a];
+    run->heap[a] = run->heap[b];
+    run->heap[b] = slot;
+}
+
+void tn__run_push(tn__run *run, int slot) {
+    int at = run->heap_count++;
+    run->heap[at] = slot;
+    while (at > 0 && age(run, at) > age(run, (at - 1) / 2)) {
+        swap(run, at, (at - 1) / 2);
+        at = (at - 1) / 2;
+    }
+}
+
+int tn__run_pop(tn__run *run) {
+    if (run->heap_count == 0) {
+        return -1;
+    }
+    int top = run->heap[0];
+    run->heap[0] = run->heap[--run->heap_count];
+    for (int at = 0;;) {
+        int child = 2 * at + 1;
+        if (child >= run->heap_count) {
+            return top;
+        }
+        if (child + 1 < run->heap_count && age(run, child + 1) > age(run, child)) {
+            child++;
+        }
+        if (age(run, at) >= age(run, child)) {
+            return top;
+        }
+        swap(run, at, child);
+        at = child;
+    }
+}
+
+/* ---- Sums -------------------------------------------------------------------------------------------------------------------- */
+
+void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad) {
+    tn_tensor *sum = slot->grad[output];
+    if (!sum) {
+        slot->grad[output] = tn_keep(grad);
+        return;
+    }
+    TN_SCOPE;
+    if (!run->create_graph && tn__exclusive(sum)) {
+        tn__ops.add_(sum, grad);
+        return;
+    }
+    tn_tensor *both = tn__ops.add(sum, grad);
+    if (!both->inert) {
+        slot->grad[output] = tn_keep(both);
+        tn_release(sum);
+    }
+}
+
+void tn__run_finish(tn__run *run) {
+    for (int i = 0; i < run->count; i++) {
+        for (int k = 0; k < TN_OP_OUTPUTS; k++) {
+            tn_release(run->slots[i].grad[k]);
+        }
+    }
+    free(run->slots);
+    free(run->table);
+    free(run->heap);
+}

@@ -1,0 +1,49 @@
+/* The state of one backward run: what waits, how much of it has arrived.
+ *
+ * A run keeps its counters to itself, keyed by node and leaf, so that runs nest and graphs are shared.
+ */
+#ifndef TERN_AUTOGRAD_RUN_H
+#define TERN_AUTOGRAD_RUN_H
+
+#include "autograd/leaf.h"
+#include "autograd/node.h"
+
+/* A node or a leaf that the roots reach. */
+typedef struct tn__slot {
+    const void *key; /* tn_node or tn_tensor */
+    tn_node *node;   /* or NULL: a leaf */
+    tn_tensor *leaf;
+    int waiting;                    /* edges whose gradient has not arrived */
+    bool wanted;                    /* tn_grad: leads to a chosen input (always true in backward) */
+    bool captured;                  /* tn_grad: is a chosen input, or made one */
+    tn_tensor *grad[TN_OP_OUTPUTS]; /* sums so far; one reference each */
+} tn__slot;
+
+typedef struct tn__run {
+    tn__slot *slots; /* in order of discovery */
+    int count, room;
+    int *table; /* open addressing: index + 1 into slots, 0 empty */
+    size_t table_size;
+    int *heap; /* slots of ready nodes, the youngest on top */
+    int heap_count;
+    bool create_graph, retain_graph;
+    bool accumulate; /* backward: leaves accumulate; otherwise chosen inputs are captured */
+} tn__run;
+
+/* The slot of a node or leaf, made when new (then *fresh). -1 after TN_ENOMEM. */
+int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh);
+int tn__run_find(const tn__run *run, const void *key); /* -1: none */
+
+/* Adds a gradient to output `output` of a slot. Takes no reference away from the caller. */
+void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad);
+
+bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: room for all slots */
+void tn__run_push(tn__run *run, int slot);
+int tn__run_pop(tn__run *run); /* -1: empty */
+
+void tn__run_finish(tn__run *run);
+
+/* Runs a node's rule on the gradients in its slot. Inside a scope of its own; din[i] are references that the caller owns. */
+bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din);
+
+#endif
