@@ -1,0 +1,64 @@
+/* dropout(x, p) = keep x / (1 - p), keep(i) = 1 with probability 1 - p, else 0                         Srivastava et al. 2014
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = keep dy / (1 - p)               the same operation with the same key
+ *
+ * keep is a function of the key and the element's position: it is computed again in backward, not stored. The key names
+ * one call of the thread's generator and is drawn before the operation runs, so a recompute that puts the generator
+ * back draws the same one.
+ */
+#include "ops/op.h"
+
+typedef struct dropout_args {
+    double p;
+    tn_random_key key;
+} dropout_args;
+
+static bool dropout_shape(tn_op_call *c) {
+    const dropout_args *args = c->args;
+    if (!(args->p >= 0.0 && args->p <= 1.0)) {
+        return tn_op_fail(c, TN_EVALUE, "p is %g (a probability is in [0, 1])", args->p);
+    }
+    return tn__shape_float(c);
+}
+
+static tn_status dropout_forward(tn_op_call *c) {
+    const dropout_args *args = c->args;
+    if (args->p == 1.0) { /* 1 / (1 - p) is infinite, and nothing is kept */
+        return c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    }
+    return c->kernels->dropout(c->ctx, &c->y[0], &c->x[0], args->p, args->key);
+}
+
+static void dropout_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_apply1(g->op, g->args, g->dout[0]));
+}
+
+static void dropout_samples(tn_sampler *s) {
+    static const dropout_args half = {0.5, {7, 0, 3}}, tenth = {0.1, {7, 1, 4}}, all = {1.0, {7, 0, 5}}, none = {0.0, {7, 0, 6}};
+    tn__sample_unary_with(s, -2.0, 2.0, "p=0.5", &half);
+    tn__sample_unary_with(s, -2.0, 2.0, "p=0.1", &tenth);
+    tn__sample_unary_with(s, -2.0, 2.0, "p=1.0", &all);
+    tn__sample_unary_with(s, -2.0, 2.0, "p=0.0", &none);
+}
+
+const tn_op tn__op_dropout = {
+    .name = "dropout",
+    .args_size = sizeof(dropout_args),
+    .shape = dropout_shape,
+    .forward = dropout_forward,
+    .backward = dropout_backward,
+    .samples = dropout_samples,
+};
+
+tn_tensor *tn_dropout_op(tn_tensor *x, double p) {
+    if (p == 0.0 && tn__usable(x, "dropout")) {
+        return x;
+    }
+    dropout_args args = {.p = p};
+    if (p > 0.0 && p <= 1.0) {
+        tn_generator *generator = tn_default_generator();
+        args.key = (tn_random_key){generator->seed, generator->stream, generator->call++};
+    }
+    return tn_apply1(&tn__op_dropout, &args, x);
+}

@@ -1,0 +1,100 @@
+/* softmax(x) = exp(x - max x) / sum exp(x - max x), over one dimension
+ *
+ *     x: any shape but 0-dimensional, f32 f64 bf16 f16       y: as x
+ *     dx = y (dy - sum(y dy))
+ *
+ * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no copy. Backward reads y
+ * alone, x may die. A row of -inf gives NaN.
+ */
+#include "ops/rows.h"
+
+typedef struct softmax_args {
+    int dim;
+} softmax_args;
+
+static bool softmax_shape(tn_op_call *c) {
+    const softmax_args *args = c->args;
+    return tn_op_float(c, 0) && tn__op_dim(c, args->dim) >= 0 && tn_op_out_like(c, 0);
+}
+
+/* The largest element only keeps exp from overflowing; the result does not depend on it, so no gradient flows there. */
+static tn_tensor *softmax_compose(const tn_op_call *c) {
+    const softmax_args *args = c->args;
+    if (tn_count(c->in[0]) == 0) {
+        return tn_exp(c->in[0]);
+    }
+    tn_tensor *x = tn__widen(c->in[0]);
+    tn_dims dim = TN_DIMS(args->dim);
+    tn_tensor *e = tn_exp(tn_sub(x, tn_max(tn_detach(x), dim, true)));
+    return tn_cast(tn_div(e, tn_sum(e, dim, true)), tn_dtype_of(c->in[0]));
+}
+
+static tn_status softmax_forward(tn_op_call *c) {
+    if (!c->kernels->softmax) {
+        return tn__forward_composed(c, softmax_compose);
+    }
+    const softmax_args *args = c->args;
+    int last = c->x[0].ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
+    tn_desc x = tn_desc_swap(&c->x[0], dim, last), y = tn_desc_swap(&c->y[0], dim, last);
+    return c->kernels->softmax(c->ctx, &y, &x, false);
+}
+
+static void softmax_backward(tn_op_grad *g) {
+    const softmax_args *args = g->args;
+    tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
+    tn__kernels k;
+    if (!tn__grad_kernels(g, (tn_tensor *[]){y, dy}, 2, &k)) {
+        return;
+    }
+    if (g->create_graph || !k.table->softmax_backward) {
+        tn_tensor *inner = tn_sum(tn_mul(y, dy), TN_DIMS(args->dim), true);
+        tn_op_give(g, 0, tn_mul(y, tn_sub(dy, inner)));
+        return;
+    }
+    tn_tensor *dx = tn__grad_new(g, true, tn_shape(y), tn_dtype_of(y));
+    if (tn_is_inert(dx)) {
+        return;
+    }
+    int last = tn_ndim(y) - 1, dim = tn__dim_from_start(args->dim, last + 1);
+    tn_desc from[3] = {tn_desc_of(dx), tn_desc_of(y), tn_desc_of(dy)}, to[3];
+    for (int i = 0; i < 3; i++) {
+        to[i] = tn_desc_swap(&from[i], dim, last);
+    }
+    if (tn__kernel_ok(k.table->softmax_backward(k.ctx, &to[0], &to[1], &to[2], false), g->op->name)) {
+        tn_op_give(g, 0, dx);
+    }
+}
+
+/* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and values whose exponentials overflow. */
+static void softmax_samples(tn_sampler *s) {
+    static const softmax_args first = {0}, second = {1}, last = {-1};
+    static const double large[] = {1000.0, 999.0, -1000.0, 88.0, 89.0, 90.0};
+    const tn_sample samples[] = {
+        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
+        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
+        {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
+        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(7), -2.0, 2.0)}},
+        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(4, 1), -2.0, 2.0)}},
+        {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 0), -2.0, 2.0)}},
+        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(0, 3), -2.0, 2.0)}},
+        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
+        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), large)}},
+    };
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        tn_sample_add(s, &samples[i]);
+    }
+}
+
+const tn_op tn__op_softmax = {
+    .name = "softmax",
+    .args_size = sizeof(softmax_args),
+    .saves = TN_SAVES_OUTPUT(0),
+    .shape = softmax_shape,
+    .forward = softmax_forward,
+    .backward = softmax_backward,
+    .samples = softmax_samples,
+};
+
+tn_tensor *tn_softmax(tn_tensor *x, int dim) {
+    return tn_apply1(&tn__op_softmax, &(softmax_args){dim}, x);
+}
