@@ -3,10 +3,12 @@
 
 tap.py run PROGRAM...       runs a cmocka program and repairs its TAP: cmocka reports a skipped test as "not ok ... # SKIP",
                             which Meson would count as a failure.
-tap.py count LOG.json...    counts the single tests in Meson's testlog.json files, names what failed, and ends with
-                            "N passed, N failed[, N skipped]". Exit status 1 when something failed or nothing ran.
+tap.py count WHAT...        counts the single tests in Meson's testlog.json files, names what failed, and ends with
+                            "N passed, N failed[, N skipped]". stage:NAME is something else that failed. Exit status 1
+                            when something failed or nothing ran.
 """
 import json
+import os
 import re
 import subprocess
 import sys
@@ -56,11 +58,14 @@ def count_tap(text):
 def count(logs):
     passed, skipped, failures = 0, 0, []
     for log in logs:
+        if log.startswith("stage:") or not os.path.exists(log):
+            failures.append((log, log, "failed" if log.startswith("stage:") else "no tests ran"))
+            continue
         for test in (json.loads(line) for line in open(log, encoding="utf-8")):
             name = test["name"]
             text = test.get("stdout") or ""
             ok, skip = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
-            if PLAN.search(text) or any(PLAN.match(line) for line in text.splitlines()):
+            if any(PLAN.match(line) for line in text.splitlines()):
                 good, bad, idle = count_tap(text)
                 if not bad and not ok and not skip:  # every line said ok, the program did not: a leak, an exit status
                     bad = [f"{test['result'].lower()} after its last test (exit status {test.get('returncode')})"]
@@ -73,7 +78,7 @@ def count(logs):
             else:
                 failures.append((log, name, test["result"].lower()))
     for log, name, what in failures:
-        print(f"failed: {name}: {what}" + (f"   [{log}]" if len(logs) > 1 else ""))
+        print(f"failed: {name}: {what}" + (f"   [{log}]" if len(logs) > 1 and log != name else ""))
     print(f"{passed} passed, {len(failures)} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failures or passed == 0 else 0
 

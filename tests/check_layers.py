@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""The layers: each folder may include only itself and what stands to its left.
+
+    core -> tensor -> backends -> autograd -> ops -> nn -> optim -> data, io -> distributed -> train -> tools ...
+
+check_layers.py [ROOT]        prints each include that breaks a rule; exit status 1 when there is one
+check_layers.py --self-test   plants one fault of each kind in a small tree and sees each one found
+
+Rules
+  - a source of a layer includes no header, private or public, of a layer to its right
+  - a public header (include/tern/) includes public headers only, of its own layer or to its left; tern.h is all of them
+  - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only where its name has custom_op in it
+  - every .c file is listed in its folder's meson.build, so that none is forgotten
+"""
+import os
+import re
+import sys
+import tempfile
+
+ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
+OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
+# The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
+SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "group": "distributed",
+       "store": "distributed"}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def rank(layer):
+    """Its place in the order; data and io come in this order too: a checkpoint stores a loader's position."""
+    return ORDER.index(layer) if layer in ORDER else len(ORDER)
+
+
+def public_layer(path):
+    """The layer of include/tern/`path`; None for tern.h and names that belong to no layer."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    if path.startswith("sys/"):
+        name = SYS.get(name, name)
+    return name if name in ORDER else None
+
+
+def resolve(root, source, name):
+    """An include as (kind, layer): kind is public, sys, private or system."""
+    here = os.path.normpath(os.path.join(os.path.dirname(source), name))
+    if here.startswith("include/tern/") and os.path.exists(os.path.join(root, here)):
+        name = here[len("include/"):]
+    if name.startswith("tern/"):
+        inner = name[len("tern/"):]
+        return ("sys" if inner.startswith("sys/") else "public"), public_layer(inner)
+    for path in (name, here):
+        folder = path.split("/")[0]
+        if (folder in ORDER or folder in OUTSIDE) and ("/" in path) and os.path.exists(os.path.join(root, path)):
+            return "private", folder
+    return "system", None
+
+
+def broken_rule(source, kind, layer, name):
+    """Why `source` may not include `name`; None when it may."""
+    folder = source.split("/")[0]
+    if folder == "include":
+        own = public_layer(source[len("include/tern/"):])
+        if kind == "private":
+            return "a public header includes a private one"
+        if kind in ("public", "sys") and own and layer is None:
+            return "a public header includes one that belongs to no layer"
+        if kind == "sys" and not source.startswith("include/tern/sys/"):
+            return "a header for users includes one for implementers"
+        if own and layer and rank(layer) > rank(own):
+            return f"{own} is to the left of {layer}"
+    elif folder == "examples":
+        if kind == "private":
+            return "an example sees only the public headers"
+        if kind == "sys" and "custom_op" not in source:
+            return "only the custom operation's example needs a header for implementers"
+    elif folder in ORDER and kind != "system":
+        if layer is None:
+            return "a layer includes the header of everything" if name.endswith("tern.h") else None
+        if layer in OUTSIDE or rank(layer) > rank(folder):
+            return f"{folder} is to the left of {layer}"
+    return None
+
+
+def sources(root):
+    for top in ["include"] + ORDER + OUTSIDE:
+        for folder, folders, files in os.walk(os.path.join(root, top)):
+            folders.sort()
+            for name in sorted(files):
+                if name.endswith((".c", ".h", ".cu", ".cuh", ".cc")):
+                    yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def listed(root, source):
+    """Whether a meson.build in its folder or above it names the file."""
+    folder = os.path.dirname(source)
+    while folder:
+        build = os.path.join(root, folder, "meson.build")
+        if os.path.exists(build):
+            with open(build, encoding="utf-8") as f:
+                if f"'{os.path.relpath(source, folder)}'" in f.read():
+                    return True
+        folder = os.path.dirname(folder)
+    return False
+
+
+def faults(root):
+    for source in sources(root):
+        with open(os.path.join(root, source), encoding="utf-8") as f:
+            text = f.read()
+        for match in INCLUDE.finditer(text):
+            kind, layer = resolve(root, source, match.group(2))
+            why = broken_rule(source, kind, layer, match.group(2))
+            if why:
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{source}:{line}: includes {match.group(2)}: {why}"
+        if source.endswith(".c") and not listed(root, source):
+            yield f"{source}: in no meson.build"
+
+
+def self_test():
+    clean = {
+        "include/tern/tern.h": '#include "core.h"\n#include "ops.h"\n',
+        "include/tern/core.h": "#include <stddef.h>\n",
+        "include/tern/ops.h": '#include "core.h"\n',
+        "include/tern/sys/op.h": '#include "../core.h"\n',
+        "core/error.h": "#include <tern/core.h>\n",
+        "core/error.c": '#include "core/error.h"\n',
+        "core/meson.build": "files('error.c')\n",
+        "ops/op.h": '#include "core/error.h"\n#include "tern/sys/op.h"\n',
+        "examples/01_first.c": "#include <tern/tern.h>\n",
+        "examples/meson.build": "files('01_first.c')\n",
+        "tests/ops/test_op.c": '#include "ops/op.h"\n',
+        "tests/ops/meson.build": "files('test_op.c')\n",
+    }
+    planted = {
+        "core includes ops": ("core/error.c", '#include "ops/op.h"\n'),
+        "core includes a header of its own folder's parent": ("core/error.c", '#include "../ops/op.h"\n'),
+        "core includes ops' public header": ("core/error.h", "#include <tern/ops.h>\n"),
+        "core includes everything": ("core/error.h", "#include <tern/tern.h>\n"),
+        "core includes a test's header": ("core/error.h", '#include "tests/ops/test_op.c"\n'),
+        "public upward": ("include/tern/core.h", '#include "ops.h"\n'),
+        "public to private": ("include/tern/ops.h", '#include "core/error.h"\n'),
+        "user to implementer": ("include/tern/ops.h", '#include "sys/op.h"\n'),
+        "example to private": ("examples/01_first.c", '#include "core/error.h"\n'),
+        "example to implementer": ("examples/01_first.c", "#  include <tern/sys/op.h>\n"),
+        "forgotten source": ("core/scope.c", "\n"),
+    }
+    wrong = 0
+    for what, fault in [("nothing", None)] + list(planted.items()):
+        with tempfile.TemporaryDirectory() as root:
+            tree = dict(clean)
+            if fault:
+                tree[fault[0]] = tree.get(fault[0], "") + fault[1]
+            for path, text in tree.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            found = list(faults(root))
+            if len(found) != (1 if fault else 0):
+                print(f"planted: {what}; found: {found}")
+                wrong += 1
+    print(f"{len(planted)} planted faults, {wrong} wrong answers")
+    return wrong
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return 1 if self_test() else 0
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    found = list(faults(root))
+    print("\n".join(found + [f"layers: {len(found)} faults in {len(list(sources(root)))} files"]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs a build into an empty folder and uses it from outside the tree, as a user would: pkg-config, a C example, a C++
+# program.
+# usage: tests/test_install.sh BUILD_FOLDER
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$(cd "${1:?which build folder}" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+DESTDIR="$work/install" meson install -C "$build" --no-rebuild >"$work/log" || { cat "$work/log"; exit 1; }
+pc=$(find "$work/install" -name tern.pc)
+export PKG_CONFIG_PATH="${pc%/*}"
+cd "$work"
+
+version=$(pkg-config --modversion tern)
+lib=$(pkg-config --variable=libdir tern)
+flags=$(pkg-config --cflags --libs tern)
+header=$(sed -n 's/^#define TN_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$(pkg-config --variable=includedir tern)/tern/core.h" | paste -sd.)
+[ "$version" = "$header" ] || { echo "tern.pc says $version, tern/core.h says $header"; exit 1; }
+[ -e "$lib/libtern.so.${version%.*}" ] || { echo "no libtern.so.${version%.*} in $lib"; exit 1; }
+
+printf '#include <tern/tern.h>\n#include <cstdio>\nint main() { std::puts(tn_build_info()); }\n' >cxx.cc
+# shellcheck disable=SC2086  # words are wanted
+g++ -std=c++17 -Wall -Wextra cxx.cc $flags "-Wl,-rpath,$lib" -o cxx
+./cxx
+
+example=$(find "$root/examples" -name '01*.c' | head -n 1)
+if [ -n "$example" ]; then
+    # shellcheck disable=SC2086
+    gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -g "$example" $flags -lm "-Wl,-rpath,$lib" -o example
+    ./example >example.out || { cat example.out; exit 1; }
+    echo "$(basename "$example") runs outside the tree, $(wc -l <example.out) lines"
+fi
+
+# What the library brings: only tn_ names, and none of its own is missing.
+others=$(nm -D --defined-only "$lib/libtern.so" | awk '$3 !~ /^tn_/ && $2 != "A" {print $3}')
+[ -z "$others" ] || { echo "exported without the prefix tn_: $others"; exit 1; }
+echo "installed tern $version"
