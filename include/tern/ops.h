@@ -148,6 +148,10 @@ typedef struct tn_attention_options {
 TN_API tn_attention_options tn_attention_defaults(void); /* not causal, scale 0 */
 TN_API tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, tn_attention_options options);
 
+/* Self-attention over one projection's rows: qkv (B, T, 3 C) holds q, k and v side by side, each C = heads D wide -> (B, T, C).
+ * mask broadcasts to (B, heads, T, T). The same numbers as tn_attention_op on the three parts, without their copies in backward. */
+TN_API tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask, tn_attention_options options);
+
 /* ---- Losses: 0-dimensional, or one value a row with TN_NONE -------------------------------------------------------------------- */
 
 typedef enum tn_loss_reduction { TN_MEAN, TN_SUM, TN_NONE } tn_loss_reduction;

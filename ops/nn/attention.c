@@ -1,0 +1,262 @@
+/* attention(q, k, v, mask) = softmax(q k^T scale) v                              Vaswani et al. 2017, arXiv:1706.03762
+ *
+ *     q: (B, H, T, D), k and v: (B, G, S, D), H a multiple of G: head h reads group h / (H / G); f32 f64 bf16 f16
+ *     mask: absent, or bool, broadcasts to (B, H, T, S), true where a key may be seen       y: (B, H, T, D)
+ *     causal: query i sees the keys up to i + S - T
+ *     P = softmax(…), dP = dy v^T, dS = P (dP - sum(dy y)):      dq = dS k scale      dk = dS^T q scale      dv = P^T dy
+ *
+ * The kernels go over blocks of keys and keep one number a query, lse = log sum exp of its row, from which backward makes P
+ * again block by block: memory is linear in T and S (Dao et al. 2022, arXiv:2205.14135). A query that sees nothing gives 0,
+ * and takes and gives no gradient.
+ *
+ * Memory order. q, k and v usually are views (B, T, H, D) -> (B, H, T, D) of a projection's rows. y is laid out as (B, T, H, D)
+ * too, so that the transpose and reshape to (B, T, H D) that follow are views; dq, dk and dv have the order of their inputs,
+ * so that the way back is free as well. The kernels take any strides.
+ */
+#include "ops/nn/attention.h"
+#include "ops/rows.h"
+
+#include <math.h>
+
+/* ---- Shared with attention_qkv ------------------------------------------------------------------------------------------ */
+
+tn_attention_args tn__attention_args(tn_attention_options options, int64_t width, const tn_desc *mask, const int64_t *scores,
+                                     tn_desc *seen) {
+    tn_attention_args args = {.scale = options.scale, .causal = options.causal};
+    if (args.scale == 0.0) {
+        args.scale = width > 0 ? 1.0 / sqrt((double)width) : 1.0;
+    }
+    if (mask) {
+        tn_desc target = {.ndim = 4, .size = {scores[0], scores[1], scores[2], scores[3]}};
+        *seen = tn_desc_expand(mask, &target);
+        args.mask = seen;
+    }
+    return args;
+}
+
+bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores) {
+    tn_dims want = tn_dims_from(4, scores), got;
+    if (tn_dtype_of(mask) != TN_BOOL) {
+        return tn_op_fail(c, TN_EDTYPE, "mask is %s but must be bool", tn_dtype_name(tn_dtype_of(mask)));
+    }
+    if (!tn_dims_broadcast(tn_shape(mask), want, &got) || !tn_dims_equal(got, want)) {
+        return tn_op_fail(c, TN_ESHAPE, "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, %lld, %lld, %lld]",
+                          tn_shape_text(mask), (long long)scores[0], (long long)scores[1], (long long)scores[2],
+                          (long long)scores[3]);
+    }
+    return true;
+}
+
+/* (B, G, S, D) with each group repeated for the heads that read it: (B, H, S, D). */
+static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
+    tn_dims d = tn_shape(x);
+    if (d.size[1] == heads) {
+        return x;
+    }
+    tn_tensor *each = tn_expand(tn_unsqueeze(x, 2), TN_DIMS(d.size[0], d.size[1], heads / d.size[1], d.size[2], d.size[3]));
+    return tn_reshape(each, TN_DIMS(d.size[0], heads, d.size[2], d.size[3]));
+}
+
+/* Which keys are seen, broadcastable to (B, H, T, S); NULL: all. */
+static tn_tensor *seen_keys(tn_tensor *mask, bool causal, int64_t queries, int64_t keys) {
+    if (!causal) {
+        return mask;
+    }
+    int64_t ahead = keys - queries;
+    tn_tensor *last = tn_arange((double)ahead, (double)(queries + ahead), 1.0, TN_I64); /* that query i sees */
+    tn_tensor *past = tn_le(tn_arange(0.0, (double)keys, 1.0, TN_I64), tn_unsqueeze(last, 1));
+    return mask ? tn_where(mask, past, tn_zeros(TN_DIMS(), TN_BOOL)) : past;
+}
+
+tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, tn_attention_options options) {
+    tn_dtype dtype = tn_dtype_of(q);
+    int64_t heads = tn_size(q, 1), queries = tn_size(q, 2), width = tn_size(q, 3), keys = tn_size(k, 2);
+    double scale = tn__attention_args(options, width, NULL, NULL, NULL).scale;
+    q = tn_mul_scalar(tn__widen(q), scale);
+    k = repeat_groups(tn__widen(k), heads);
+    v = repeat_groups(tn__widen(v), heads);
+    tn_tensor *scores = tn_matmul(q, tn_transpose(k, 2, 3)); /* (B, H, T, S) */
+    tn_tensor *seen = seen_keys(mask, options.causal, queries, keys);
+    if (!seen) {
+        return tn_cast(tn_matmul(tn_softmax(scores, 3), v), dtype);
+    }
+    /* Low and not -inf: a row without keys is then uniform instead of NaN, and the second where makes it 0. */
+    tn_tensor *p = tn_softmax(tn_where(seen, scores, tn__constant(scores, -1e30)), 3);
+    return tn_cast(tn_matmul(tn_where(seen, p, tn__constant(scores, 0.0)), v), dtype);
+}
+
+/* ---- The operation ------------------------------------------------------------------------------------------------------ */
+
+/* A (B, H, T, D) output whose memory is (B, T, H, D). */
+static bool out_by_time(tn_op_call *c, tn_dims d, tn_dtype dtype) {
+    if (!tn_op_out(c, d, dtype)) {
+        return false;
+    }
+    tn_tensor *y = c->out[c->outputs - 1];
+    y->stride[2] = d.size[1] * d.size[3];
+    y->stride[1] = d.size[3];
+    return true;
+}
+
+static void score_sizes(int64_t *scores, tn_dims q, tn_dims k) {
+    scores[0] = q.size[0];
+    scores[1] = q.size[1];
+    scores[2] = q.size[2];
+    scores[3] = k.size[2];
+}
+
+static bool attention_shape(tn_op_call *c) {
+    tn_dims q = tn_shape(c->in[0]), k = tn_shape(c->in[1]), v = tn_shape(c->in[2]);
+    const char *q_text = tn_shape_text(c->in[0]), *k_text = tn_shape_text(c->in[1]);
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"q", "k", "v"};
+        if (!tn_op_float(c, i)) {
+            return false;
+        }
+        if (tn_dtype_of(c->in[i]) != tn_dtype_of(c->in[0])) {
+            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s", tn_dtype_name(tn_dtype_of(c->in[0])), names[i],
+                              tn_dtype_name(tn_dtype_of(c->in[i])));
+        }
+        if (tn_ndim(c->in[i]) != 4) {
+            return tn_op_fail(c, TN_ESHAPE, "%s is %s but needs 4 dimensions: batch, heads, positions, width", names[i],
+                              tn_shape_text(c->in[i]));
+        }
+    }
+    if (!tn_dims_equal(k, v)) {
+        return tn_op_fail(c, TN_ESHAPE, "k is %s but v is %s (they must be equal)", k_text, tn_shape_text(c->in[2]));
+    }
+    if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {
+        return tn_op_fail(c, TN_ESHAPE, "q is %s but k is %s (batch and width, the first and last dimensions, must be equal)",
+                          q_text, k_text);
+    }
+    if (k.size[1] != q.size[1] && (k.size[1] == 0 || q.size[1] % k.size[1] != 0)) {
+        return tn_op_fail(c, TN_ESHAPE, "q is %s but k is %s (q's heads, dimension 1, must be a multiple of k's)", q_text, k_text);
+    }
+    int64_t scores[4];
+    score_sizes(scores, q, k);
+    tn_tensor *mask = tn__optional(c, 3);
+    if (mask && !tn__attention_mask_fits(c, mask, scores)) {
+        return false;
+    }
+    tn_dtype dtype = tn_dtype_of(c->in[0]);
+    return out_by_time(c, q, dtype) && tn_op_out(c, tn_dims_from(3, q.size), tn__wide_dtype(dtype));
+}
+
+static tn_status attention_forward(tn_op_call *c) {
+    const tn_attention_options *options = c->args;
+    const tn_desc *q = &c->x[0], *k = &c->x[1];
+    int64_t scores[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
+    tn_desc seen;
+    tn_attention_args args = tn__attention_args(*options, q->size[3], tn__optional_desc(c, 3), scores, &seen);
+    return c->kernels->attention(c->ctx, &c->y[0], &c->y[1], q, k, &c->x[2], &args);
+}
+
+/* A gradient for x with x's order of heads and positions in memory. */
+static tn_tensor *gradient_like(const tn_op_grad *g, tn_tensor *x) {
+    tn_tensor *d = tn__grad_new(g, true, tn_shape(x), tn_dtype_of(x));
+    if (!tn_is_inert(d) && tn_stride(x, 1) < tn_stride(x, 2)) {
+        d->stride[2] = d->dims.size[1] * d->dims.size[3];
+        d->stride[1] = d->dims.size[3];
+    }
+    return d;
+}
+
+static void attention_backward(tn_op_grad *g) {
+    tn_tensor *in[3], *d[3], *mask = tn_op_saved_input(g, 3), *dy = g->dout[0];
+    for (int i = 0; i < 3; i++) {
+        in[i] = tn_op_saved_input(g, i);
+    }
+    tn_tensor *y = tn_op_saved_output(g, 0), *lse = tn_op_saved_output(g, 1);
+    tn__kernels k;
+    if ((mask && tn_is_inert(mask)) || !tn__grad_kernels(g, (tn_tensor *[]){in[0], in[1], in[2], y, lse, dy}, 6, &k)) {
+        return;
+    }
+    tn_desc x[3], dx[3], dyd = tn_desc_of(dy), yd = tn_desc_of(y), lsed = tn_desc_of(lse), maskd, seen;
+    for (int i = 0; i < 3; i++) {
+        d[i] = gradient_like(g, in[i]);
+        if (tn_is_inert(d[i])) {
+            return;
+        }
+        x[i] = tn_desc_of(in[i]);
+        dx[i] = tn_desc_of(d[i]);
+    }
+    if (mask) {
+        maskd = tn_desc_of(mask);
+    }
+    int64_t scores[4];
+    score_sizes(scores, tn_shape(in[0]), tn_shape(in[1]));
+    const tn_attention_options *options = g->args;
+    tn_attention_args args = tn__attention_args(*options, x[0].size[3], mask ? &maskd : NULL, scores, &seen);
+    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed, &x[0], &x[1], &x[2], &args),
+                      g->op->name)) {
+        for (int i = 0; i < 3; i++) {
+            tn_op_give(g, i, d[i]);
+        }
+    }
+}
+
+static tn_tensor *attention_compose(const tn_op_call *c) {
+    const tn_attention_options *options = c->args;
+    return tn__attention_explicit(c->in[0], c->in[1], c->in[2], tn__optional(c, 3), *options);
+}
+
+/* One sample: q, k (and v), and a mask when its dims have dimensions. */
+static void add(tn_sampler *s, const char *text, const tn_attention_options *args, tn_dims q, tn_dims k, tn_dims mask) {
+    tn_sample sample = {.text = text, .args = args, .inputs = 4};
+    sample.in[0] = tn_spec_real(q, -1.5, 1.5);
+    sample.in[1] = tn_spec_real(k, -1.5, 1.5);
+    sample.in[2] = tn_spec_real(k, -1.5, 1.5);
+    sample.in[3] = mask.ndim > 0 ? tn_spec_bool(mask) : (tn_spec){.kind = TN_SPEC_ABSENT};
+    tn_sample_add(s, &sample);
+}
+
+/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast in each dimension, with a single
+ * key so that about half of the rows are empty; a mask of nothing but false; no queries, no keys; more than a block. */
+static void attention_samples(tn_sampler *s) {
+    static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25}, causal = {true, 0.0}, both = {true, 0.5};
+    tn_dims none = TN_DIMS();
+    add(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
+    add(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
+    add(s, "causal=True", &causal, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 4, 3), none);
+    add(s, "causal=True", &causal, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 5, 3), none);
+    add(s, "causal=True, scale=0.5", &both, TN_DIMS(1, 2, 5, 3), TN_DIMS(1, 2, 2, 3), none);
+    add(s, "", &plain, TN_DIMS(1, 4, 3, 2), TN_DIMS(1, 2, 3, 2), none);
+    add(s, "causal=True", &causal, TN_DIMS(2, 3, 3, 2), TN_DIMS(2, 1, 4, 2), none);
+    add(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 2, 3, 4));
+    add(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 1, 1, 4));
+    add(s, "causal=True", &causal, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 1, 3, 2), TN_DIMS(3, 3));
+    add(s, "", &plain, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 1, 3), TN_DIMS(2, 1, 4, 1));
+    add(s, "", &plain, TN_DIMS(1, 1, 1, 1), TN_DIMS(1, 1, 1, 1), none);
+    add(s, "", &plain, TN_DIMS(1, 2, 0, 3), TN_DIMS(1, 2, 2, 3), none);
+    add(s, "", &plain, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 0, 3), none);
+    add(s, "", &plain, TN_DIMS(0, 2, 2, 3), TN_DIMS(0, 2, 2, 3), none);
+    add(s, "causal=True", &causal, TN_DIMS(1, 1, 70, 2), TN_DIMS(1, 1, 70, 2), none);
+    add(s, "", &plain, TN_DIMS(1, 1, 2, 9), TN_DIMS(1, 1, 67, 9), TN_DIMS(2, 67));
+    tn_sample blind = {.text = "", .args = &plain, .inputs = 4};
+    for (int i = 0; i < 3; i++) {
+        blind.in[i] = tn_spec_real(TN_DIMS(1, 1, 2, 3), -1.0, 1.0);
+    }
+    blind.in[3] = (tn_spec){.kind = TN_SPEC_BOOL, .dims = TN_DIMS(2, 2), .low = 0.0, .high = 1.0};
+    tn_sample_add(s, &blind);
+}
+
+const tn_op tn__op_attention = {
+    .name = "attention",
+    .args_size = sizeof(tn_attention_options),
+    .optional = 1u << 3,
+    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
+    .shape = attention_shape,
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .compose = attention_compose,
+    .kernel = TN_KERNEL(attention),
+    .samples = attention_samples,
+};
+
+tn_attention_options tn_attention_defaults(void) {
+    return (tn_attention_options){.causal = false, .scale = 0.0};
+}
+
+tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, tn_attention_options options) {
+    return tn_apply(&tn__op_attention, &options, (tn_tensor *[]){q, k, v, mask}, 4);
+}
