@@ -9,23 +9,13 @@
  */
 #include "core/allocator.h"
 
+#include "core/sanitize.h"
 #include "core/segments.h"
 #include "core/thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__SANITIZE_ADDRESS__)
-#define BYPASS 1 /* every free is a free, so that use after it is found */
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BYPASS 1
-#endif
-#endif
-#ifndef BYPASS
-#define BYPASS 0
-#endif
 
 #ifdef TN_DEBUG_TENSORS
 enum { POISON = 1 };
@@ -269,7 +259,7 @@ void *tn__alloc(size_t bytes) {
     }
     bool cached = false;
     void *data;
-    if (BYPASS) {
+    if (TN__ASAN) {
         data = from_system(ALIGN, bytes);
     } else {
         data = bytes <= SMALL ? small_alloc(bytes, &cached) : large_alloc(bytes, &cached);
@@ -293,7 +283,7 @@ void tn__free(void *data, size_t bytes) {
         memset(data, 0xa5, bytes);
     }
     __atomic_fetch_sub(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
-    if (BYPASS) {
+    if (TN__ASAN) {
         to_system(data, bytes);
     } else if (bytes <= SMALL) {
         small_free(data, bytes);

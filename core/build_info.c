@@ -1,10 +1,9 @@
 /* One line that says what this library is: for bug reports and the head of a log. */
 #include "core/build_info.h"
 
-#include "core/memory.h"
+#include "tern/core.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -26,13 +25,4 @@ const char *tn_build_info(void) {
     snprintf(text, sizeof(text), "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH,
              COMPILER, debug, backend ? backend : "no kernels", threads, threads == 1 ? "" : "s");
     return text;
-}
-
-char *tn__strdup(const char *text) {
-    size_t bytes = strlen(text) + 1;
-    char *copy = tn__malloc(bytes);
-    if (copy) {
-        memcpy(copy, text, bytes);
-    }
-    return copy;
 }

@@ -20,6 +20,11 @@ static inline void *tn__realloc(void *old, size_t bytes) {
     return tn__alloc_fails() ? NULL : realloc(old, bytes ? bytes : 1);
 }
 
+/* Small structs that come and go with every operation (tensors, storages, nodes): as tn__malloc and free, but free ones are
+ * kept in lists of this thread. `bytes` is the same in both calls; a block may be freed in another thread. */
+void *tn__struct_alloc(size_t bytes);
+void tn__struct_free(void *block, size_t bytes);
+
 /* A copy of a string. */
 char *tn__strdup(const char *text);
 

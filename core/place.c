@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 enum { MOST_FRAMES = 64 };
@@ -177,15 +178,11 @@ static void describe(uintptr_t address, const Dl_info *object, char *text, size_
     }
 }
 
-/* Whether this code is in a shared object: its load address is not the main program's. */
-static bool in_shared_object(const Dl_info *own) {
+/* Whether this code was linked into the program itself and is no shared object. */
+static bool in_program(const Dl_info *own) {
     Dl_info program;
-    void *entry = dlsym(RTLD_DEFAULT, "main");
-    const char *name = last_part(own->dli_fname);
-    if (entry && dladdr(entry, &program)) {
-        return program.dli_fbase != own->dli_fbase;
-    }
-    return strstr(name, ".so") != NULL;
+    void *entry = (void *)getauxval(AT_ENTRY);
+    return entry && dladdr(entry, &program) && program.dli_fbase == own->dli_fbase;
 }
 
 void tn__place(char *text, size_t room) {
@@ -196,7 +193,7 @@ void tn__place(char *text, size_t room) {
     if (count <= 0 || !dladdr((void *)(uintptr_t)&tn__place, &own)) {
         return;
     }
-    bool linked_statically = !in_shared_object(&own);
+    bool linked_statically = in_program(&own);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
         /* The instruction before the return address belongs to the call, also when the call is a function's last. */

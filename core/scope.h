@@ -9,13 +9,19 @@
 bool tn__scope_own(tn_object *object);
 
 static inline void tn__object_keep(tn_object *object) {
-    if (object->refs != TN__IMMORTAL) {
+    if (__atomic_load_n(&object->refs, __ATOMIC_RELAXED) != TN__IMMORTAL) {
         __atomic_fetch_add(&object->refs, 1, __ATOMIC_RELAXED);
     }
 }
 
+/* Drops one reference; true when it was the last. The only owner needs no atomic subtraction: nobody else can add one. */
+static inline bool tn__last_reference(int32_t *refs) {
+    int32_t now = __atomic_load_n(refs, __ATOMIC_ACQUIRE);
+    return now == 1 || (now != TN__IMMORTAL && __atomic_fetch_sub(refs, 1, __ATOMIC_ACQ_REL) == 1);
+}
+
 static inline void tn__object_release(tn_object *object) {
-    if (object->refs != TN__IMMORTAL && __atomic_fetch_sub(&object->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+    if (tn__last_reference(&object->refs)) {
         object->destroy(object);
     }
 }

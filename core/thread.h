@@ -10,6 +10,8 @@
 struct tn__frame;
 struct tn__cache;
 
+enum { TN__SPARE_LISTS = 8 };
+
 typedef struct tn__thread {
     tn_status error;              /* the pending error (error.c) */
     bool watched;                 /* tn__thread_watch has been called */
@@ -20,6 +22,10 @@ typedef struct tn__thread {
     size_t base;                  /* of the innermost scope */
     const tn_scope *ending;       /* the scope that is releasing what it owns */
     struct tn__cache *cache;      /* small free blocks (allocator.c) */
+    struct tn__spare {
+        void *first;              /* each links to the next by its first word */
+        int count;
+    } spare[TN__SPARE_LISTS];     /* free structs of up to 64, 128, … bytes (memory.c) */
     int64_t allocations;          /* tries to allocate, for tests (allocator.h) */
     int threads;                  /* what OpenMP was last told in this thread (threads.c) */
 } tn__thread;
@@ -33,5 +39,6 @@ void tn__thread_watch(void);
 /* Called at a thread's end, in this order (threads.c). */
 void tn__scope_thread_end(void);
 void tn__allocator_thread_end(void);
+void tn__memory_thread_end(void);
 
 #endif

@@ -34,12 +34,13 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t at_end;
 static bool have_key;
 
-/* The root scope goes first: what it releases goes into the allocator's cache. */
+/* The root scope goes first: what it releases goes into the caches. */
 static void thread_end(void *unused) {
     (void)unused;
     tn__self.watched = false;
     tn__scope_thread_end();
     tn__allocator_thread_end();
+    tn__memory_thread_end();
 }
 
 static void make_key(void) {

@@ -11,9 +11,6 @@ tn_dims tn_dims_from(int ndim, const int64_t *sizes) {
     }
     for (int i = 0; i < ndim; i++) {
         dims.size[i] = sizes[i];
-        if (sizes[i] < 0) {
-            dims.ndim = -1;
-        }
     }
     return dims;
 }

@@ -4,10 +4,10 @@
 #include "tensor/tensor.h"
 
 tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operation) {
-    tn_storage *storage = tn__malloc(sizeof(*storage));
+    tn_storage *storage = tn__struct_alloc(sizeof(*storage));
     void *data = storage ? tn__alloc(bytes) : NULL;
     if (!storage || (bytes > 0 && !data)) {
-        free(storage);
+        tn__struct_free(storage, sizeof(*storage));
         tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes (%lld are in tensors)", bytes, (long long)tn_memory().allocated);
         return NULL;
     }
@@ -16,7 +16,7 @@ tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operatio
 }
 
 void tn__storage_keep(tn_storage *storage) {
-    if (storage->refs != TN__IMMORTAL) {
+    if (__atomic_load_n(&storage->refs, __ATOMIC_RELAXED) != TN__IMMORTAL) {
         __atomic_fetch_add(&storage->refs, 1, __ATOMIC_RELAXED);
     }
 }
@@ -35,9 +35,9 @@ static void free_bytes(tn_storage *storage) {
 }
 
 void tn__storage_release(tn_storage *storage) {
-    if (storage && storage->refs != TN__IMMORTAL && __atomic_fetch_sub(&storage->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+    if (storage && tn__last_reference(&storage->refs)) {
         free_bytes(storage);
-        free(storage);
+        tn__struct_free(storage, sizeof(*storage));
     }
 }
 

@@ -58,7 +58,7 @@ static void bury(tn_tensor *t) {
         snprintf(quarantine[at].place, sizeof(quarantine[at].place), "%s:%d", slash ? slash + 1 : scope->file, scope->line);
     }
     pthread_mutex_unlock(&quarantine_lock);
-    free(oldest);
+    tn__struct_free(oldest, sizeof(*oldest));
 }
 
 void tn__raise_dead(const tn_tensor *t, const char *operation) {
@@ -81,7 +81,7 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
 
 static void bury(tn_tensor *t) {
     t->object.state = TN__DEAD;
-    free(t);
+    tn__struct_free(t, sizeof(*t));
 }
 
 void tn__raise_dead(const tn_tensor *t, const char *operation) {
@@ -92,7 +92,7 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
 #endif
 
 static void version_release(tn_version *version) {
-    if (version && __atomic_fetch_sub(&version->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+    if (version && tn__last_reference(&version->refs)) {
         free(version);
     }
 }
@@ -116,7 +116,7 @@ static void destroy(tn_object *self) {
 
 /* A tensor with the caller's reference to `storage`, owned by the scope. On failure the reference is dropped. */
 static tn_tensor *wrap(tn_storage *storage, tn_dims dims, tn_dtype dtype, const char *operation) {
-    tn_tensor *t = tn__malloc(sizeof(*t));
+    tn_tensor *t = tn__struct_alloc(sizeof(*t));
     if (!t) {
         tn__storage_release(storage);
         tn__raise(TN_ENOMEM, operation, "no memory for a tensor");
@@ -281,7 +281,7 @@ tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype, void (*relea
         tn__raise(TN_EVALUE, "from_memory", "data is NULL but the shape is %s", tn__dims_text(dims));
         return &inert;
     }
-    tn_storage *storage = tn__malloc(sizeof(*storage));
+    tn_storage *storage = tn__struct_alloc(sizeof(*storage));
     if (!storage) {
         tn__raise(TN_ENOMEM, "from_memory", "no memory for a storage");
         return &inert;
