@@ -1,0 +1,377 @@
+/* The engine: sums, order, retained and freed graphs, chosen inputs, second derivatives, long graphs, in-place changes. */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static tn_tensor *leaf(double value) {
+    return tn_set_requires_grad(tn_scalar(value, TN_F64), true);
+}
+
+static double grad(const tn_tensor *t) {
+    return tn_grad_of(t) ? tn_item(tn_grad_of(t)) : NAN;
+}
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+/* x reaches the loss along three paths; its gradient is their sum, added once. */
+static void sums_paths(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(3.0);
+    tn_tensor *square = tn_mul(x, x);                              /* 2 x */
+    tn_backward(tn_add(tn_mul(square, x), tn_mul_scalar(x, 5.0))); /* 3 x x + 5 */
+    assert_int_equal(tn_error(), TN_OK);
+    assert_float_equal(grad(x), 32.0, 1e-12);
+}
+
+static void accumulates(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0);
+    tn_backward(tn_mul(x, x));
+    tn_backward(tn_mul(x, x));
+    assert_float_equal(grad(x), 8.0, 1e-12);
+    tn_zero_grad(x);
+    assert_null(tn_grad_of(x));
+    tn_backward(tn_mul(x, x));
+    assert_float_equal(grad(x), 4.0, 1e-12);
+}
+
+static void broadcast_is_summed(void **state) {
+    TN_SCOPE;
+    tn_tensor *row = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F64), true);
+    tn_tensor *column = tn_set_requires_grad(tn_full(TN_DIMS(2, 1), 4.0, TN_F64), true);
+    tn_backward(tn_sum_all(tn_mul(row, column)));
+    tn_dims three = TN_DIMS(3), two_one = TN_DIMS(2, 1);
+    assert_true(tn_dims_equal(tn_shape(tn_grad_of(row)), three));
+    assert_true(tn_dims_equal(tn_shape(tn_grad_of(column)), two_one));
+    assert_float_equal(tn_at(tn_grad_of(row), (int64_t[]){1}), 8.0, 1e-12);
+    assert_float_equal(tn_at(tn_grad_of(column), (int64_t[]){1, 0}), 3.0, 1e-12);
+}
+
+static void second_backward_is_an_error(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0), *y = tn_mul(x, x);
+    assert_int_equal(tn_backward_from(&y, NULL, 1, true), TN_OK);
+    assert_int_equal(tn_backward(y), TN_OK); /* retained once */
+    assert_float_equal(grad(x), 8.0, 1e-12);
+    assert_int_equal(tn_backward(y), TN_ESTATE);
+    assert_non_null(strstr(tn_error_message(), "second time"));
+    assert_float_equal(grad(x), 8.0, 1e-12); /* found out before anything was added */
+    tn_error_clear();
+}
+
+static void roots_and_given_gradients(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    tn_tensor *a = tn_mul_scalar(x, 3.0), *b = tn_mul(x, x);
+    tn_tensor *roots[2] = {a, b},
+              *grads[2] = {tn_full(TN_DIMS(2), 10.0, TN_F64), tn_ones(TN_DIMS(2), TN_F64)};
+    assert_int_equal(tn_backward_from(roots, grads, 2, false), TN_OK);
+    assert_float_equal(tn_at(tn_grad_of(x), (int64_t[]){0}), 32.0, 1e-12);
+    tn_tensor *leaf_root = leaf(1.0);
+    assert_int_equal(tn_backward(leaf_root), TN_OK);
+    assert_float_equal(grad(leaf_root), 1.0, 0.0);
+}
+
+static void bad_roots(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    assert_int_equal(tn_backward(tn_mul(x, x)), TN_ESHAPE);
+    tn_error_clear();
+    assert_int_equal(tn_backward(tn_scalar(1.0, TN_F32)), TN_ESTATE);
+    tn_error_clear();
+    assert_int_equal(tn_backward(NULL), TN_EVALUE);
+    assert_int_equal(tn_backward(tn_sum_all(x)), TN_EVALUE); /* refuses: an error is pending */
+    tn_error_clear();
+    assert_null(tn_grad_of(x));
+    tn_tensor *root = tn_mul(x, x), *wrong = tn_ones(TN_DIMS(3), TN_F64);
+    assert_int_equal(tn_backward_from(&root, &wrong, 1, false), TN_ESHAPE);
+    tn_error_clear();
+}
+
+/* tn_grad of a result in the middle, of a leaf, and of something unused; leaves get nothing. */
+static void chosen_inputs(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0), *other = leaf(7.0);
+    tn_tensor *middle = tn_mul(x, x), *y = tn_mul(middle, middle);
+    tn_tensor *inputs[3] = {middle, x, other}, *results[3];
+    tn_grad_options o = tn_grad_defaults();
+    o.retain_graph = true;
+    assert_int_equal(tn_grad(&y, NULL, 1, inputs, 2, results, o), TN_OK);
+    assert_float_equal(tn_item(results[0]), 8.0, 1e-12);
+    assert_float_equal(tn_item(results[1]), 32.0, 1e-12);
+    assert_null(tn_grad_of(x));
+    assert_int_equal(tn_grad(&y, NULL, 1, inputs, 3, results, o), TN_EVALUE);
+    assert_true(tn_is_inert(results[0]));
+    tn_error_clear();
+    o.allow_unused = true;
+    assert_int_equal(tn_grad(&y, NULL, 1, inputs, 3, results, o), TN_OK);
+    assert_null(results[2]);
+}
+
+/* d3/dx3 of x^4 = 24 x. */
+static void third_derivative(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(1.5), *y = tn_pow_scalar(x, 4.0);
+    tn_grad_options o = tn_grad_defaults();
+    o.create_graph = true;
+    double expected[3] = {4 * 1.5 * 1.5 * 1.5, 12 * 1.5 * 1.5, 24 * 1.5};
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *next;
+        assert_int_equal(tn_grad(&y, NULL, 1, &x, 1, &next, o), TN_OK);
+        assert_float_equal(tn_item(next), expected[i], 1e-9);
+        y = next;
+    }
+}
+
+static void changed_saved_tensor(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0), *factor = tn_scalar(3.0, TN_F64), *y = tn_mul(x, factor);
+    tn_fill_(factor, 4.0);
+    assert_int_equal(tn_backward(y), TN_ESTATE);
+    assert_non_null(strstr(tn_error_message(), "mul"));
+    assert_non_null(strstr(tn_error_message(), "changed in place"));
+    assert_null(tn_grad_of(x));
+    tn_error_clear();
+    /* What is not saved may change: add's rule reads nothing. */
+    tn_tensor *z = tn_add(x, factor);
+    tn_fill_(factor, 5.0);
+    assert_int_equal(tn_backward(z), TN_OK);
+}
+
+static void modes(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0);
+    {
+        TN_NO_GRAD;
+        assert_false(tn_requires_grad(tn_mul(x, x)));
+        bool before = tn_grad_mode_begin(true);
+        assert_true(tn_requires_grad(tn_mul(x, x)));
+        tn_grad_mode_end(&before);
+        assert_false(tn_grad_mode());
+    }
+    assert_true(tn_grad_mode());
+    tn_tensor *y = tn_mul(x, x);
+    assert_false(tn_is_leaf(y));
+    assert_true(tn_is_leaf(tn_detach(y)));
+    assert_true(tn_shares_storage(y, tn_detach(y)));
+    assert_false(tn_requires_grad(tn_detach(y)));
+    tn_set_requires_grad(y, true);
+    assert_int_equal(tn_error(), TN_ESTATE);
+    tn_error_clear();
+    tn_set_requires_grad(tn_zeros(TN_DIMS(2), TN_I64), true);
+    assert_int_equal(tn_error(), TN_EDTYPE);
+    tn_error_clear();
+}
+
+/* ---- Gradient buffers and dtypes ------------------------------------------------------------------------------------------ */
+
+static void preset_buffer(void **state) {
+    TN_SCOPE;
+    tn_tensor *bucket = tn_full(TN_DIMS(5), 100.0, TN_F64);
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    tn_tensor *view = tn_alias(bucket, 1, TN_DIMS(2));
+    assert_int_equal(tn_set_grad_buffer(x, view), TN_OK);
+    assert_null(tn_grad_of(x)); /* nothing has been written yet */
+    for (int i = 1; i <= 2; i++) {
+        tn_backward(tn_sum_all(tn_mul_scalar(x, 3.0)));
+        assert_ptr_equal(tn_grad_of(x), view);
+        assert_float_equal(tn_at(bucket, (int64_t[]){1}), 3.0 * i, 0.0);
+        assert_float_equal(tn_at(bucket, (int64_t[]){0}), 100.0, 0.0);
+        assert_float_equal(tn_at(bucket, (int64_t[]){3}), 100.0, 0.0);
+    }
+    tn_zero_grad(x);
+    tn_backward(tn_sum_all(tn_mul_scalar(x, 7.0)));
+    assert_float_equal(tn_at(bucket, (int64_t[]){2}), 7.0, 0.0);
+    tn_tensor *wrong = tn_zeros(TN_DIMS(3), TN_F64);
+    assert_int_equal(tn_set_grad_buffer(x, wrong), TN_ESHAPE);
+    tn_error_clear();
+}
+
+/* 1 + 2^-9 is no bf16 number, so a bf16 gradient would lose the second contribution. */
+static void grad_dtype(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_BF16), true);
+    assert_int_equal(tn_set_grad_dtype(x, TN_F32), TN_OK);
+    tn_backward(tn_sum_all(x));
+    tn_backward(tn_sum_all(tn_mul_scalar(x, 1.0 / 512)));
+    assert_int_equal(tn_dtype_of(tn_grad_of(x)), TN_F32);
+    assert_float_equal(tn_at(tn_grad_of(x), (int64_t[]){0}), 1.0 + 1.0 / 512, 0.0);
+}
+
+static void gradient_belongs_to_the_leaf(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(1.0), *y = leaf(1.0);
+    tn_backward(tn_add(x, y)); /* add hands one tensor to both */
+    tn_mul_scalar_(tn_grad_of(x), 5.0);
+    assert_float_equal(grad(y), 1.0, 0.0);
+    tn_tensor *one = tn_scalar(1.0, TN_F64);
+    tn_tensor *root = tn_mul_scalar(x, 1.0);
+    tn_zero_grad(x);
+    tn_backward_from(&root, &one, 1, false);
+    tn_mul_scalar_(tn_grad_of(x), 5.0);
+    assert_float_equal(tn_item(one), 1.0, 0.0); /* the caller's gradient is not stolen */
+}
+
+/* ---- Long graphs ------------------------------------------------------------------------------------------------------------- */
+
+enum { LONG = 1000000 };
+
+static void *long_graph(void *result) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *x = leaf(1.0);
+        tn_tensor *y = tn_keep(tn_add_scalar(x, 0.0));
+        for (int i = 0; i < LONG; i++) {
+            TN_SCOPE;
+            tn_tensor *next = tn_keep(tn_add(y, x));
+            tn_release(y);
+            y = next;
+        }
+        tn_backward(y);
+        ((double *)result)[0] = grad(x);
+        tn_release(y);
+        /* And one that is dropped without backward. */
+        y = tn_keep(tn_mul(x, x));
+        for (int i = 0; i < LONG / 4; i++) {
+            TN_SCOPE;
+            tn_tensor *next = tn_keep(tn_mul(y, x));
+            tn_release(y);
+            y = next;
+        }
+        tn_release(y);
+    }
+    ((double *)result)[1] = (double)(tn_live_tensors() - before);
+    return NULL;
+}
+
+static void million_nodes_on_a_small_stack(void **state) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, 256 * 1024), 0);
+    pthread_t thread;
+    double result[2] = {0.0, -1.0};
+    assert_int_equal(pthread_create(&thread, &attributes, long_graph, result), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+    assert_float_equal(result[0], LONG + 1.0, 0.0);
+    assert_float_equal(result[1], 0.0, 0.0);
+}
+
+/* Many nodes that are ready at once: the queue and the table grow. */
+static void wide_graph(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0);
+    tn_tensor *parts[3000];
+    for (int i = 0; i < 3000; i++) {
+        parts[i] = tn_mul_scalar(x, i);
+    }
+    tn_backward(tn_sum_all(tn_stack(parts, 3000, 0)));
+    assert_int_equal(tn_error(), TN_OK);
+    assert_float_equal(grad(x), 3000.0 * 2999.0 / 2.0, 0.0);
+}
+
+/* ---- Looking closer ------------------------------------------------------------------------------------------------------------ */
+
+static void anomaly_names_the_operation(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(0.0);
+    tn_set_anomaly(true);
+    tn_log(tn_neg(tn_add_scalar(x, 1.0)));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    assert_non_null(strstr(tn_error_message(), "log: the result"));
+    tn_error_clear();
+    tn_tensor *y = tn_mul(tn_sqrt(x), tn_sqrt(x)); /* forward is fine; backward is 0 * inf */
+    assert_int_equal(tn_backward(y), TN_EVALUE);
+    assert_non_null(strstr(tn_error_message(), "sqrt: the gradient"));
+    assert_non_null(strstr(tn_error_message(), "test_engine.c"));
+    tn_set_anomaly(false);
+    tn_error_clear();
+}
+
+static void picture(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
+    tn_tensor *y = tn_sum_all(tn_exp(x));
+    char path[] = "/tmp/tern-graph-XXXXXX", text[2048] = "";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(tn_graph_dot(y, path), TN_OK);
+    FILE *file = fdopen(fd, "r");
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    remove(path);
+    assert_non_null(strstr(text, "digraph"));
+    assert_non_null(strstr(text, "exp"));
+    assert_non_null(strstr(text, "leaf\\nf32 [2, 3]"));
+    assert_int_equal(tn_graph_dot(y, "/nonexistent/graph.dot"), TN_EIO);
+    tn_error_clear();
+}
+
+static void takes_inert_and_null(void **state) {
+    TN_SCOPE;
+    tn_tensor *bad = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
+    assert_true(tn_is_inert(bad));
+    tn_tensor *null = NULL, *results[1];
+    tn_backward(bad);
+    tn_backward_from(&null, NULL, 1, false);
+    tn_backward_from(NULL, NULL, 0, false);
+    tn_grad(&bad, NULL, 1, &bad, 1, results, tn_grad_defaults());
+    tn_grad(NULL, NULL, 0, NULL, 0, NULL, tn_grad_defaults());
+    tn_set_requires_grad(bad, true);
+    tn_set_requires_grad(NULL, true);
+    assert_false(tn_requires_grad(bad) || tn_requires_grad(NULL));
+    tn_detach(bad);
+    tn_detach(NULL);
+    assert_null(tn_grad_of(bad));
+    assert_null(tn_grad_of(NULL));
+    tn_zero_grad(bad);
+    tn_zero_grad(NULL);
+    tn_set_grad_dtype(bad, TN_F32);
+    tn_set_grad_buffer(NULL, bad);
+    tn_set_grad(bad, bad);
+    tn_set_grad(NULL, NULL);
+    tn_on_grad(bad, NULL, NULL);
+    tn_on_accumulated(NULL, NULL, NULL);
+    tn_remove_hook(bad, 1);
+    tn_remove_hook(NULL, 1);
+    assert_int_not_equal(tn_graph_dot(bad, "/tmp/never"), TN_OK);
+    assert_int_equal(tn_error(), TN_ESHAPE); /* still the first one */
+    tn_error_clear();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(sums_paths, no_error),
+        cmocka_unit_test_teardown(accumulates, no_error),
+        cmocka_unit_test_teardown(broadcast_is_summed, no_error),
+        cmocka_unit_test_teardown(second_backward_is_an_error, no_error),
+        cmocka_unit_test_teardown(roots_and_given_gradients, no_error),
+        cmocka_unit_test_teardown(bad_roots, no_error),
+        cmocka_unit_test_teardown(chosen_inputs, no_error),
+        cmocka_unit_test_teardown(third_derivative, no_error),
+        cmocka_unit_test_teardown(changed_saved_tensor, no_error),
+        cmocka_unit_test_teardown(modes, no_error),
+        cmocka_unit_test_teardown(preset_buffer, no_error),
+        cmocka_unit_test_teardown(grad_dtype, no_error),
+        cmocka_unit_test_teardown(gradient_belongs_to_the_leaf, no_error),
+        cmocka_unit_test_teardown(million_nodes_on_a_small_stack, no_error),
+        cmocka_unit_test_teardown(wide_graph, no_error),
+        cmocka_unit_test_teardown(anomaly_names_the_operation, no_error),
+        cmocka_unit_test_teardown(picture, no_error),
+        cmocka_unit_test_teardown(takes_inert_and_null, no_error),
+    };
+    return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
+}

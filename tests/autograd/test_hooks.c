@@ -1,0 +1,182 @@
+/* Hooks: on gradients, after accumulation, at the end of a backward; runs inside runs. Data parallelism stands on these. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static tn_tensor *leaf(double value) {
+    return tn_set_requires_grad(tn_scalar(value, TN_F64), true);
+}
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+static char order[256];
+
+static void note(const char *text) {
+    strncat(order, text, sizeof order - strlen(order) - 1);
+}
+
+static tn_tensor *doubles(tn_tensor *grad, void *user) {
+    note(user);
+    return tn_mul_scalar(grad, 2.0);
+}
+
+static tn_tensor *looks(tn_tensor *grad, void *user) {
+    (void)grad;
+    note(user);
+    return NULL;
+}
+
+static void accumulated(tn_tensor *t, void *user) {
+    assert_non_null(tn_grad_of(t));
+    note(user);
+}
+
+static void at_end(void *user) {
+    note(user);
+}
+
+static void replace_gradients(void **state) {
+    TN_SCOPE;
+    order[0] = 0;
+    tn_tensor *x = leaf(3.0), *y = tn_mul_scalar(x, 5.0);
+    tn_on_grad(y, doubles, "y");
+    tn_hook gone = tn_on_grad(y, doubles, "!");
+    tn_on_grad(x, doubles, "x");
+    tn_on_grad(x, looks, "l");
+    tn_remove_hook(y, gone);
+    tn_backward(tn_mul_scalar(y, 1.0));
+    assert_float_equal(tn_item(tn_grad_of(x)), 20.0, 0.0);
+    assert_string_equal(order, "yxl");
+}
+
+/* A leaf used often is finished once, as soon as its last contribution is in: the later layer's weight before the earlier's. */
+static void after_accumulation(void **state) {
+    TN_SCOPE;
+    order[0] = 0;
+    tn_tensor *w1 = leaf(2.0), *w2 = leaf(3.0), *x = tn_scalar(1.0, TN_F64);
+    tn_on_accumulated(w1, accumulated, "1");
+    tn_hook second = tn_on_accumulated(w2, accumulated, "2");
+    tn_tensor *h = tn_mul(x, w1);
+    tn_tensor *y = tn_mul(tn_mul(tn_mul(h, w2), w2), w2);
+    tn_backward(y);
+    assert_string_equal(order, "21");
+    assert_float_equal(tn_item(tn_grad_of(w2)), 2.0 * 3.0 * 9.0, 1e-12);
+    tn_remove_hook(w2, second);
+    order[0] = 0;
+    tn_backward(tn_mul(w1, w2));
+    assert_string_equal(order, "1");
+}
+
+static tn_tensor *queues(tn_tensor *grad, void *user) {
+    (void)grad;
+    assert_int_equal(tn_after_backward(at_end, user), TN_OK);
+    return NULL;
+}
+
+/* A hook runs a backward of its own, over the same leaf, inside the outer run. */
+static tn_tensor *nested(tn_tensor *grad, void *user) {
+    (void)grad;
+    assert_true(tn_in_backward());
+    tn_tensor *x = user;
+    bool before = tn_grad_mode_begin(true);
+    tn_tensor *y = tn_mul(x, x), *result;
+    tn_on_grad(y, queues, "i");
+    tn_grad_options o = tn_grad_defaults();
+    assert_int_equal(tn_grad(&y, NULL, 1, &x, 1, &result, o), TN_OK);
+    tn_grad_mode_end(&before);
+    assert_float_equal(tn_item(result), 2.0 * tn_item(x), 1e-12);
+    note("n");
+    return NULL;
+}
+
+static void runs_nest(void **state) {
+    TN_SCOPE;
+    order[0] = 0;
+    tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
+    tn_on_accumulated(x, accumulated, "a");
+    tn_on_grad(y, nested, x);
+    tn_on_grad(y, queues, "e");
+    tn_backward(y);
+    assert_float_equal(tn_item(tn_grad_of(x)), 6.0, 1e-12);
+    assert_string_equal(order, "naie"); /* queued calls wait for the end of the outermost run */
+    assert_false(tn_in_backward());
+    assert_int_equal(tn_after_backward(at_end, "x"), TN_ESTATE);
+    tn_error_clear();
+}
+
+static tn_tensor *fails(tn_tensor *grad, void *user) {
+    (void)user;
+    tn_raise(TN_EVALUE, "this hook fails");
+    return grad;
+}
+
+static tn_tensor *wrong_shape(tn_tensor *grad, void *user) {
+    (void)grad;
+    (void)user;
+    return tn_zeros(TN_DIMS(7), TN_F64);
+}
+
+static void errors_in_hooks(void **state) {
+    TN_SCOPE;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        order[0] = 0;
+        tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
+        tn_on_grad(y, queues, "e");
+        tn_on_grad(y, fails, NULL);
+        assert_int_equal(tn_backward(tn_mul_scalar(y, 1.0)), TN_EVALUE);
+        assert_null(tn_grad_of(x));
+        assert_string_equal(order, "e"); /* what was queued still runs */
+        tn_error_clear();
+        tn_tensor *z = tn_mul(x, x);
+        tn_on_grad(z, wrong_shape, NULL);
+        assert_int_equal(tn_backward(tn_mul_scalar(z, 1.0)), TN_ESHAPE);
+        tn_error_clear();
+        tn_on_grad(x, wrong_shape, NULL);
+        assert_int_equal(tn_backward(tn_mul(x, x)), TN_ESHAPE);
+        assert_null(tn_grad_of(x));
+        tn_error_clear();
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static tn_hook self;
+
+static void removes_itself(tn_tensor *t, void *user) {
+    (void)user;
+    tn_remove_hook(t, self);
+    note("r");
+}
+
+static void hook_removes_itself(void **state) {
+    TN_SCOPE;
+    order[0] = 0;
+    tn_tensor *x = leaf(3.0);
+    self = tn_on_accumulated(x, removes_itself, NULL);
+    tn_on_accumulated(x, accumulated, "a");
+    tn_backward(tn_mul(x, x));
+    tn_backward(tn_mul(x, x));
+    assert_string_equal(order, "raa");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(replace_gradients, no_error),
+        cmocka_unit_test_teardown(after_accumulation, no_error),
+        cmocka_unit_test_teardown(runs_nest, no_error),
+        cmocka_unit_test_teardown(errors_in_hooks, no_error),
+        cmocka_unit_test_teardown(hook_removes_itself, no_error),
+    };
+    return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);
+}

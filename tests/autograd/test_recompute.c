@@ -1,0 +1,199 @@
+/* Recompute: the same gradients to the bit, the same random numbers, less memory; nested, and differentiated twice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+#include <tern/sys/tensor.h>
+
+enum { N = 33 };
+
+typedef struct net {
+    tn_tensor *w1, *w2;
+    int forwards, again;
+    bool inner; /* w2's half is a recompute of its own */
+} net;
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+static tn_values second_half(void *user, tn_values in) {
+    net *n = user;
+    return (tn_values){1, {tn_gelu(tn_dropout_op(tn_matmul(in.v[0], n->w2), 0.3))}};
+}
+
+static tn_values forward(void *user, tn_values in) {
+    net *n = user;
+    n->forwards++;
+    n->again += tn_in_recompute();
+    tn_tensor *h = tn_tanh(tn_dropout_op(tn_matmul(in.v[0], n->w1), 0.3));
+    tn_values middle = {1, {h}};
+    middle =
+        n->inner ? tn_recompute(second_half, n, NULL, middle, &n->w2, 1) : second_half(n, middle);
+    return (tn_values){2, {tn_add(middle.v[0], in.v[0]), h}};
+}
+
+static void run(net *n, tn_tensor *x, bool recompute, tn_tensor **grads) {
+    tn_seed(5);
+    tn_zero_grad(n->w1);
+    tn_zero_grad(n->w2);
+    tn_zero_grad(x);
+    tn_values in = {1, {x}};
+    tn_tensor *params[2] = {n->w1, n->w2};
+    tn_values out = recompute ? tn_recompute(forward, n, NULL, in, params, 2) : forward(n, in);
+    tn_tensor *after = tn_dropout_op(
+        out.v[1], 0.5); /* draws after the block: the generator must stand where it would */
+    tn_backward(tn_add(tn_sum_all(tn_mul(out.v[0], out.v[0])), tn_sum_all(after)));
+    assert_int_equal(tn_error(), TN_OK);
+    tn_tensor *from[3] = {n->w1, n->w2, x};
+    for (int i = 0; i < 3; i++) {
+        grads[i] = tn_copy(tn_grad_of(from[i]));
+    }
+}
+
+static net make(tn_tensor **x) {
+    tn_seed(1);
+    net n = {.w1 = tn_set_requires_grad(tn_randn(TN_DIMS(N, N), TN_F32), true),
+             .w2 = tn_set_requires_grad(tn_randn(TN_DIMS(N, N), TN_F32), true)};
+    *x = tn_set_requires_grad(tn_randn(TN_DIMS(4, N), TN_F32), true);
+    return n;
+}
+
+static void bit_equal(void **state) {
+    TN_SCOPE;
+    tn_tensor *x, *plain[3], *again[3], *nested[3];
+    net n = make(&x);
+    run(&n, x, false, plain);
+    assert_int_equal(n.forwards, 1);
+    run(&n, x, true, again);
+    assert_int_equal(n.forwards, 3);
+    assert_int_equal(n.again, 1);
+    n.inner = true;
+    run(&n, x, true, nested);
+    for (int i = 0; i < 3; i++) {
+        assert_true(tn_equal(plain[i], again[i]));
+        assert_true(tn_equal(plain[i], nested[i]));
+    }
+}
+
+static void count(tn_tensor *t, void *user) {
+    (void)t;
+    ++*(int *)user;
+}
+
+/* Hooks on parameters fire once, in the outer run; the block called twice, and a tied weight outside of it, are summed first. */
+static void leaf_hooks_fire_once(void **state) {
+    TN_SCOPE;
+    tn_tensor *x;
+    net n = make(&x);
+    int fired = 0;
+    tn_on_accumulated(n.w1, count, &fired);
+    tn_tensor *params[2] = {n.w1, n.w2};
+    tn_values in = {1, {x}};
+    in.v[0] = tn_recompute(forward, &n, NULL, in, params, 2).v[0];
+    in.v[0] = tn_recompute(forward, &n, NULL, in, params, 2).v[0];
+    tn_backward(tn_sum_all(tn_matmul(in.v[0], n.w1)));
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(fired, 1);
+}
+
+/* Between forward and backward only the inputs and outputs live. */
+static void keeps_only_inputs(void **state) {
+    TN_SCOPE;
+    tn_tensor *x;
+    net n = make(&x);
+    tn_tensor *params[2] = {n.w1, n.w2};
+    int64_t before = tn_live_tensors(), plain, again;
+    {
+        TN_SCOPE;
+        tn_scope inner = tn_scope_begin(__FILE__, __LINE__);
+        tn_tensor *y = tn_return(forward(&n, (tn_values){1, {x}}).v[0]);
+        tn_scope_end(&inner);
+        (void)y;
+        plain = tn_live_tensors() - before;
+    }
+    {
+        TN_SCOPE;
+        tn_scope inner = tn_scope_begin(__FILE__, __LINE__);
+        tn_tensor *y =
+            tn_return(tn_recompute(forward, &n, NULL, (tn_values){1, {x}}, params, 2).v[0]);
+        tn_scope_end(&inner);
+        (void)y;
+        again = tn_live_tensors() - before;
+    }
+    assert_int_equal(again, 1);
+    assert_true(plain > 4);
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static tn_values cube(void *user, tn_values in) {
+    (void)user;
+    return (tn_values){1, {tn_mul(in.v[0], tn_mul(in.v[0], in.v[0]))}};
+}
+
+static tn_values recomputed_cube(void *user, tn_values in) {
+    return tn_recompute(cube, user, NULL, in, NULL, 0);
+}
+
+static void second_derivative(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(5), TN_F64), true);
+    tn_gradcheck_options o = tn_gradcheck_defaults();
+    o.second = true;
+    assert_int_equal(tn_gradcheck(recomputed_cube, NULL, (tn_values){1, {x}}, o), TN_OK);
+}
+
+static void freed(void *user) {
+    ++*(int *)user;
+}
+
+static tn_values fails_again(void *user, tn_values in) {
+    (void)user;
+    return (tn_values){1,
+                       {tn_in_recompute() ? tn_add(in.v[0], tn_ones(TN_DIMS(3), TN_F64))
+                                          : tn_mul(in.v[0], in.v[0])}};
+}
+
+static void owns_its_context(void **state) {
+    TN_SCOPE;
+    int count_freed = 0;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    tn_values in = {1, {x}};
+    {
+        TN_SCOPE;
+        tn_recompute(cube, &count_freed, freed, in, NULL, 0); /* dropped without backward */
+    }
+    assert_int_equal(count_freed, 1);
+    tn_tensor *y = tn_sum_all(tn_recompute(cube, &count_freed, freed, in, NULL, 0).v[0]);
+    tn_backward(y);
+    assert_int_equal(count_freed, 2);
+    {
+        TN_NO_GRAD;
+        tn_recompute(cube, &count_freed, freed, in, NULL, 0);
+    }
+    assert_int_equal(count_freed, 3);
+    tn_recompute(cube, &count_freed, freed, (tn_values){1, {tn_inert()}}, NULL, 0);
+    assert_int_equal(count_freed, 4);
+    tn_zero_grad(x);
+    assert_int_equal(
+        tn_backward(tn_sum_all(tn_recompute(fails_again, NULL, NULL, in, NULL, 0).v[0])), TN_ESHAPE);
+    assert_null(tn_grad_of(x));
+    tn_error_clear();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(bit_equal, no_error),
+        cmocka_unit_test_teardown(leaf_hooks_fire_once, no_error),
+        cmocka_unit_test_teardown(keeps_only_inputs, no_error),
+        cmocka_unit_test_teardown(second_derivative, no_error),
+        cmocka_unit_test_teardown(owns_its_context, no_error),
+    };
+    return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
+}
