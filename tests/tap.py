@@ -3,7 +3,7 @@
 
 tap.py run PROGRAM...       runs a cmocka program and repairs its TAP: cmocka reports a skipped test as "not ok ... # SKIP",
                             which Meson would count as a failure.
-tap.py count WHAT...        counts the single tests in Meson's testlog.json files, names what failed, and ends with
+tap.py count WHAT...        counts the single tests in Meson's testlog.json files, shows what failed, and ends with
                             "N passed, N failed[, N skipped]". stage:NAME is something else that failed. Exit status 1
                             when something failed or nothing ran.
 """
@@ -62,7 +62,7 @@ def count(logs):
             failures.append((log, log, "failed" if log.startswith("stage:") else "no tests ran"))
             continue
         for test in (json.loads(line) for line in open(log, encoding="utf-8")):
-            name = test["name"]
+            name, before = test["name"].split(" / ")[-1], len(failures)
             text = test.get("stdout") or ""
             ok, skip = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
             if any(PLAN.match(line) for line in text.splitlines()):
@@ -77,6 +77,9 @@ def count(logs):
                 skipped += 1
             else:
                 failures.append((log, name, test["result"].lower()))
+            if len(failures) > before:
+                print(f"---- {name}")
+                print("\n".join((text + (test.get("stderr") or "")).splitlines()[-60:]))
     for log, name, what in failures:
         print(f"failed: {name}: {what}" + (f"   [{log}]" if len(logs) > 1 and log != name else ""))
     print(f"{passed} passed, {len(failures)} failed" + (f", {skipped} skipped" if skipped else ""))
