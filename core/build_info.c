@@ -1,7 +1,7 @@
 /* One line that says what this library is: for bug reports and the head of a log. */
 #include "core/build_info.h"
 
-#include "tern/core.h"
+#include "core/thread.h"
 
 #include <stdio.h>
 
@@ -14,7 +14,8 @@
 const char *tn__build_info_backend;
 
 const char *tn_build_info(void) {
-    static _Thread_local char text[320];
+    char *text = tn__thread_texts()->build_info;
+    size_t room = sizeof(tn__thread_texts()->build_info);
 #ifdef TN_DEBUG_TENSORS
     const char *debug = ", tensors checked";
 #else
@@ -22,7 +23,7 @@ const char *tn_build_info(void) {
 #endif
     const char *backend = tn__build_info_backend;
     int threads = tn_threads();
-    snprintf(text, sizeof(text), "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH,
+    snprintf(text, room, "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH,
              COMPILER, debug, backend ? backend : "no kernels", threads, threads == 1 ? "" : "s");
     return text;
 }

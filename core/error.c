@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char message[sizeof(((tn_error_record *)0)->message)];
+enum { ROOM = sizeof(((tn_error_record *)0)->message) };
+
 static _Thread_local tn_error_handler thread_handler;
 static tn_error_handler process_handler; /* atomic */
 
@@ -60,7 +61,7 @@ static size_t append_modules(char *text, size_t room, size_t used) {
     return used;
 }
 
-static void call_handler(void) {
+static void call_handler(const char *message) {
     tn_error_handler handler = thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {
         handler(tn__self.error, message);
@@ -74,14 +75,15 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
     tn__self.error = status;
     char place[160];
     tn__place(place, sizeof(place));
-    size_t room = sizeof(message), used = append(message, room, 0, "%s", place);
-    used = append_modules(message, room, used);
-    used = append(message, room, used, "%s", used ? ": " : "");
+    char *message = tn__thread_texts()->message;
+    size_t used = append(message, ROOM, 0, "%s", place);
+    used = append_modules(message, ROOM, used);
+    used = append(message, ROOM, used, "%s", used ? ": " : "");
     if (operation) {
-        used = append(message, room, used, "%s: ", operation);
+        used = append(message, ROOM, used, "%s: ", operation);
     }
-    append_v(message, room, used, format, arguments);
-    call_handler();
+    append_v(message, ROOM, used, format, arguments);
+    call_handler(message);
     return status;
 }
 
@@ -97,7 +99,7 @@ tn_status tn_raise(tn_status status, const char *format, ...) {
     if (tn__self.error != TN_OK) {
         return status;
     }
-    char text[sizeof(message)];
+    char text[ROOM];
     va_list arguments;
     va_start(arguments, format);
     text[0] = 0;
@@ -111,7 +113,7 @@ tn_status tn_error(void) {
 }
 
 const char *tn_error_message(void) {
-    return tn__self.error == TN_OK ? "" : message;
+    return tn__self.error == TN_OK ? "" : tn__thread_texts()->message;
 }
 
 void tn_error_clear(void) {
@@ -124,7 +126,7 @@ bool tn_error_take(tn_error_record *record) {
     }
     if (record) {
         record->status = tn__self.error;
-        memcpy(record->message, message, sizeof(message));
+        memcpy(record->message, tn__thread_texts()->message, ROOM);
     }
     tn__self.error = TN_OK;
     return true;
@@ -135,8 +137,9 @@ void tn_error_give(const tn_error_record *record) {
         return;
     }
     tn__self.error = record->status;
-    snprintf(message, sizeof(message), "%.*s", (int)sizeof(record->message) - 1, record->message);
-    call_handler();
+    char *message = tn__thread_texts()->message;
+    snprintf(message, ROOM, "%.*s", ROOM - 1, record->message);
+    call_handler(message);
 }
 
 void tn_on_error(tn_error_handler handler) {

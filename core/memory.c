@@ -6,16 +6,31 @@
 
 #include <string.h>
 
-enum { STEP = 64, MOST = 1024 };
+enum { STEP = 64, LISTS = 8, MOST = 1024 };
 
-/* The list for `bytes`; NULL when structs of this size are not kept. */
-static struct tn__spare *list_for(size_t bytes) {
-    size_t list = (bytes + STEP - 1) / STEP - 1;
-    return bytes > 0 && list < TN__SPARE_LISTS && !TN__ASAN ? &tn__self.spare[list] : NULL;
+/* Free structs of up to 64, 128, … 512 bytes. A free struct's first word links to the next. */
+typedef struct tn__spares {
+    struct list {
+        void *first;
+        int count;
+    } list[LISTS];
+} tn__spares;
+
+/* The list for `bytes`; NULL when structs of this size are not kept, or there is no memory for lists. */
+static struct list *list_for(size_t bytes) {
+    size_t i = (bytes + STEP - 1) / STEP - 1;
+    if (bytes == 0 || i >= LISTS || TN__ASAN) {
+        return NULL;
+    }
+    if (!tn__self.spares) {
+        tn__self.spares = calloc(1, sizeof(tn__spares));
+        tn__thread_watch();
+    }
+    return tn__self.spares ? &tn__self.spares->list[i] : NULL;
 }
 
 void *tn__struct_alloc(size_t bytes) {
-    struct tn__spare *list = list_for(bytes);
+    struct list *list = list_for(bytes);
     if (!list) {
         return tn__malloc(bytes);
     }
@@ -32,13 +47,10 @@ void *tn__struct_alloc(size_t bytes) {
 }
 
 void tn__struct_free(void *block, size_t bytes) {
-    struct tn__spare *list = list_for(bytes);
+    struct list *list = list_for(bytes);
     if (!block || !list || list->count >= MOST) {
         free(block);
         return;
-    }
-    if (list->count == 0) {
-        tn__thread_watch();
     }
     memcpy(block, &list->first, sizeof(list->first));
     list->first = block;
@@ -46,15 +58,17 @@ void tn__struct_free(void *block, size_t bytes) {
 }
 
 void tn__memory_thread_end(void) {
-    for (int i = 0; i < TN__SPARE_LISTS; i++) {
-        struct tn__spare *list = &tn__self.spare[i];
+    tn__spares *spares = tn__self.spares;
+    for (int i = 0; spares && i < LISTS; i++) {
+        struct list *list = &spares->list[i];
         while (list->first) {
             void *block = list->first;
             memcpy(&list->first, block, sizeof(list->first));
             free(block);
         }
-        list->count = 0;
     }
+    tn__self.spares = NULL;
+    free(spares);
 }
 
 char *tn__strdup(const char *text) {

@@ -1,6 +1,6 @@
 /* What core keeps per thread, in one small block that is reached without a function call.
  *
- * Everything here starts as zeros. The error's text, which is large, stays in error.c.
+ * Everything here starts as zeros. Texts, which are large, lie elsewhere (tn__thread_texts).
  */
 #ifndef TERN_CORE_THREAD_H
 #define TERN_CORE_THREAD_H
@@ -9,8 +9,6 @@
 
 struct tn__frame;
 struct tn__cache;
-
-enum { TN__SPARE_LISTS = 8 };
 
 typedef struct tn__thread {
     tn_status error;              /* the pending error (error.c) */
@@ -22,16 +20,27 @@ typedef struct tn__thread {
     size_t base;                  /* of the innermost scope */
     const tn_scope *ending;       /* the scope that is releasing what it owns */
     struct tn__cache *cache;      /* small free blocks (allocator.c) */
-    struct tn__spare {
-        void *first;              /* each links to the next by its first word */
-        int count;
-    } spare[TN__SPARE_LISTS];     /* free structs of up to 64, 128, … bytes (memory.c) */
+    struct tn__spares *spares;    /* free structs (memory.c) */
     int64_t allocations;          /* tries to allocate, for tests (allocator.h) */
+    struct tn__texts *texts;
     int threads;                  /* what OpenMP was last told in this thread (threads.c) */
 } tn__thread;
 
-/* initial-exec: an access is one instruction, also inside a shared library. Keep this block small. */
+/* initial-exec: an access is one instruction, also inside a shared library. Programs that load the library late (dlopen)
+ * have only a few hundred bytes for all its thread-local variables together: keep this block small, and put nothing large
+ * beside it. */
 extern _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec")));
+
+/* Buffers for texts that a caller reads and does not free. */
+typedef struct tn__texts {
+    char message[sizeof(((tn_error_record *)0)->message)]; /* of the pending error */
+    char build_info[320];
+    char shape[8][192]; /* taken in turn */
+    unsigned next_shape;
+} tn__texts;
+
+/* This thread's; when there is no memory for them, one that threads share, so this never fails. */
+tn__texts *tn__thread_texts(void);
 
 /* From now on this thread's root scope and caches are released when it ends. */
 void tn__thread_watch(void);

@@ -3,6 +3,7 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <stdlib.h>
 
 _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec")));
 
@@ -30,6 +31,19 @@ void tn_set_threads(int n) {
     tn_threads();
 }
 
+static tn__texts shared_texts;
+
+tn__texts *tn__thread_texts(void) {
+    if (!tn__self.texts) {
+        tn__self.texts = calloc(1, sizeof(tn__texts));
+        if (!tn__self.texts) {
+            return &shared_texts;
+        }
+        tn__thread_watch();
+    }
+    return tn__self.texts;
+}
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t at_end;
 static bool have_key;
@@ -41,6 +55,9 @@ static void thread_end(void *unused) {
     tn__scope_thread_end();
     tn__allocator_thread_end();
     tn__memory_thread_end();
+    free(tn__self.texts);
+    tn__self.texts = NULL;
+    tn__self.error = TN_OK;
 }
 
 static void make_key(void) {

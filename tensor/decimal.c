@@ -44,11 +44,17 @@ tn__decimal tn__decimal_of(double x, tn_dtype dtype, int fraction, bool scientif
     int exponent = rounded(x, TN__MOST_DIGITS - 1, text, sizeof(text)).exponent;
     int most = fraction + 1 + (scientific ? 0 : exponent);
     most = most < 1 ? 1 : most > TN__MOST_DIGITS - 1 ? TN__MOST_DIGITS - 1 : most;
-    for (int digits = 1; digits < most; digits++) {
+    int least = scientific || exponent < 0 ? 1 : exponent + 1;
+    for (int digits = least; digits < most; digits++) {
         tn__decimal d = rounded(x, digits, text, sizeof(text));
         if (reads_back(text, x, dtype)) {
             return d;
         }
     }
     return rounded(x, most, text, sizeof(text));
+}
+
+tn__decimal tn__decimal_rounded(double x, int digits) {
+    char text[TN__MOST_DIGITS + 16];
+    return rounded(x, digits, text, sizeof(text));
 }

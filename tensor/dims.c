@@ -71,10 +71,9 @@ void tn__contiguous_strides(tn_dims dims, int64_t *stride) {
 }
 
 const char *tn__dims_text(tn_dims dims) {
-    enum { BUFFERS = 8, ROOM = TN_MAX_DIMS * 22 + 4 };
-    static _Thread_local char buffers[BUFFERS][ROOM];
-    static _Thread_local unsigned next;
-    char *text = buffers[next++ % BUFFERS];
+    tn__texts *texts = tn__thread_texts();
+    enum { BUFFERS = sizeof(texts->shape) / sizeof(texts->shape[0]), ROOM = sizeof(texts->shape[0]) };
+    char *text = texts->shape[texts->next_shape++ % BUFFERS];
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
         snprintf(text, ROOM, "[invalid]");
         return text;

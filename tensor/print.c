@@ -33,8 +33,8 @@ typedef struct printer {
     const tn_tensor *t;
     style style;
     bool summary;
-    int column;   /* characters on the line, with the blank that is not written yet */
-    bool blank;   /* a separator waits: a line that ends here drops it */
+    int column;   /* characters on the line, with the blanks that are not written yet */
+    int blanks;   /* the end of a word, and the separator: a line that ends here drops them */
 } printer;
 
 static void put(sink *out, const char *text, size_t length) {
@@ -120,9 +120,10 @@ static int float_word(char *word, double x, const printer *p) {
     if (s->scalar) {
         return scalar_float(word, x, p->t->dtype);
     }
-    tn__decimal d = tn__decimal_of(x, p->t->dtype, s->scientific ? s->right : PLACES, s->scientific);
-    return s->scientific ? scientific(word, d, s->left, s->right, s->exponent_digits)
-                         : positional(word, d, s->left, s->right);
+    if (s->scientific) { /* all have as many places as the longest needs, filled with digits and not with zeros */
+        return scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right, s->exponent_digits);
+    }
+    return positional(word, tn__decimal_of(x, p->t->dtype, PLACES, false), s->left, s->right);
 }
 
 /* Integers as they are: a double does not hold every i64. */
@@ -236,25 +237,27 @@ static void find_style(printer *p) {
 
 /* ---- The layout ---- */
 
-/* Puts a word on the line, or on a new one where it does not fit; `last` columns stay free for brackets. */
+/* Puts a word and a separator on the line, or on a new one where it does not fit; `last` columns stay free for brackets. */
 static void put_word(printer *p, const char *word, int length, int indent, int last) {
     if (p->column + length > WIDTH - last && p->column > indent) {
         put(p->out, "\n", 1);
-        put_spaces(p->out, indent);
-        p->column = indent;
-    } else if (p->blank) {
-        put(p->out, " ", 1);
+        p->blanks = p->column = indent;
     }
-    put(p->out, word, (size_t)length);
+    put_spaces(p->out, p->blanks);
+    int visible = length;
+    while (visible > 0 && word[visible - 1] == ' ') {
+        visible--;
+    }
+    put(p->out, word, (size_t)visible);
+    p->blanks = length - visible + 1;
     p->column += length + 1;
-    p->blank = true;
 }
 
 static void put_row(printer *p, int dim, int64_t position) {
     int64_t size = p->t->dims.size[dim];
     char word[WORD];
     p->column = dim + 1;
-    p->blank = false;
+    p->blanks = 0;
     for (int64_t i = 0; i < size; i++) {
         if (p->summary && size > 2 * EDGE && i == EDGE) {
             put_word(p, "...", 3, dim + 1, dim + 1);
@@ -263,6 +266,7 @@ static void put_row(printer *p, int dim, int64_t position) {
         int length = element_word(word, p, position + i * p->t->stride[dim]);
         put_word(p, word, length, dim + 1, dim + 1);
     }
+    put_spaces(p->out, p->blanks - 1);
 }
 
 static void put_level(printer *p, int dim, int64_t position) {
