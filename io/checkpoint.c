@@ -1,0 +1,312 @@
+/* Checkpoints: one safetensors file with everything that a run needs to go on.
+ *
+ * Tensors are model.NAME and optim.NAME. The rest is metadata, each one text:
+ *
+ *     format          tern-checkpoint-1
+ *     step, note      as given
+ *     optim           kind, steps, learning rate, number of groups; optim.group.I: lr scale and weight decay
+ *     schedule        kind, peak, end, warm-up, steps
+ *     loader          what it loads and how: load compares it; loader.place: epoch and index of the next batch
+ *     generator       seed, stream, call
+ *
+ * Real numbers are written as %a, which is exact. Loading reads and checks everything into a `plan`, then applies it.
+ */
+#include "core/error.h"
+#include "io/safetensors.h"
+#include "io/state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT "tern-checkpoint-1"
+
+/* ---- Texts that both directions make --------------------------------------------------------------------------------- */
+
+typedef struct text {
+    char at[320];
+} text;
+
+static text text_of(const char *format, ...) TN_PRINTF(1, 2);
+static text text_of(const char *format, ...) {
+    text t;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(t.at, sizeof(t.at), format, arguments);
+    va_end(arguments);
+    return t;
+}
+
+static text describe_schedule(const tn_schedule *s) {
+    return text_of("kind %d, peak %a, end %a, warm-up %" PRId64 ", steps %" PRId64, (int)s->kind,
+                   s->peak, s->end, s->warmup, s->steps);
+}
+
+static text describe_loader(const tn_loader *l) {
+    tn_sampling s = tn_loader_sampling(l);
+    tn_loader_options o = tn_loader_options_of(l);
+    const tn_dataset *d = tn_loader_dataset(l);
+    return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", part %" PRId64 " of %" PRId64
+                   ", batch %" PRId64 ", %s",
+                   d->kind, d->size, (int)s.kind, s.seed, s.part, s.parts, o.batch,
+                   o.drop_last ? "short ones dropped" : "short ones kept");
+}
+
+static text group_key(int index) {
+    return text_of("optim.group.%d", index);
+}
+
+/* ---- Saving ---------------------------------------------------------------------------------------------------------- */
+
+static bool put(tn_safetensors_writer *w, const char *key, text value) {
+    return tn_safetensors_add_metadata(w, key, value.at) == TN_OK;
+}
+
+static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
+    int groups = tn_optim_groups(opt);
+    bool done = put(w, "optim",
+                    text_of("%s %" PRId64 " %a %d", tn_optim_kind(opt), tn_optim_steps(opt),
+                            tn_optim_lr(opt), groups));
+    for (int i = 0; done && i < groups; i++) {
+        const tn_group_options *g = tn_optim_group(opt, i);
+        done = put(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay));
+    }
+    return done;
+}
+
+static bool put_metadata(tn_safetensors_writer *w, const tn_checkpoint *c) {
+    tn_loader_place place = tn_loader_where(c->loader);
+    return put(w, "format", text_of(FORMAT)) && put(w, "step", text_of("%" PRId64, c->step)) &&
+           put(w, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
+           (!c->optim || put_optim(w, c->optim)) &&
+           (!c->schedule || put(w, "schedule", describe_schedule(c->schedule))) &&
+           (!c->loader ||
+            (put(w, "loader", describe_loader(c->loader)) &&
+             put(w, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)))) &&
+           (!c->generator || put(w, "generator",
+                                 text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
+                                         c->generator->stream, c->generator->call)));
+}
+
+static bool collect(tn__state *s, const tn_checkpoint *c) {
+    return (!c->model || tn__state_add_module(s, c->model, "model.")) &&
+           (!c->optim || tn__state_add_optim(s, c->optim, "optim."));
+}
+
+tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
+    tn__state s = {.operation = "checkpoint_save"};
+    tn_safetensors_writer *w = tn_safetensors_new();
+    tn_status status;
+    if (w && collect(&s, c) && tn__state_write(&s, w) && put_metadata(w, c)) {
+        status = tn__safetensors_write_digest(w, path, s.operation);
+    } else {
+        tn_safetensors_discard(w);
+        status = tn_error();
+    }
+    tn__state_free(&s);
+    return status;
+}
+
+/* ---- Loading --------------------------------------------------------------------------------------------------------- */
+
+/* What was read and found right, before anything changes. */
+typedef struct plan {
+    tn__state state;
+    int64_t step, optim_steps;
+    double lr;
+    tn_loader_place place;
+    tn_generator generator;
+} plan;
+
+/* Metadata as words in sequence. */
+typedef struct words {
+    const char *path, *key, *all, *at;
+} words;
+
+static bool malformed(const words *w) {
+    tn__raise(TN_EFORMAT, "checkpoint_load", "%s: %s is \"%.80s\"", w->path, w->key,
+              w->all ? w->all : "missing");
+    return false;
+}
+
+static words words_of(const tn_safetensors *f, const char *key) {
+    const char *all = tn_safetensors_metadata(f, key);
+    return (words){.path = tn__safetensors_path(f), .key = key, .all = all, .at = all ? all : ""};
+}
+
+/* A number ends at a space, which is stepped over, or at the end. strtoX would also take spaces and signs in front. */
+static bool word_ends(words *w, char *end, bool sound) {
+    sound = sound && end != w->at && (*end == ' ' || *end == 0);
+    w->at = *end == ' ' ? end + 1 : end;
+    return sound || malformed(w);
+}
+
+static bool next_u64(words *w, uint64_t *value) {
+    char *end;
+    errno = 0;
+    *value = strtoull(w->at, &end, 10);
+    return word_ends(w, end, errno == 0 && *w->at >= '0' && *w->at <= '9');
+}
+
+static bool next_i64(words *w, int64_t *value) {
+    uint64_t magnitude;
+    if (!next_u64(w, &magnitude)) {
+        return false;
+    }
+    *value = (int64_t)magnitude;
+    return magnitude <= INT64_MAX || malformed(w);
+}
+
+static bool next_double(words *w, double *value) {
+    char *end;
+    *value = strtod(w->at, &end);
+    return word_ends(w, end, *w->at != ' ' && isfinite(*value));
+}
+
+static bool at_end(const words *w) {
+    return *w->at == 0 || malformed(w);
+}
+
+/* A member of the program and its key in the file are both there, or neither is. *wanted: there is something to load. */
+static bool agree(const tn_checkpoint *c, const tn_safetensors *f, const void *member,
+                  const char *key, bool *wanted) {
+    bool in_file = tn_safetensors_metadata(f, key) != NULL;
+    *wanted = member != NULL;
+    if ((member && !in_file) || (!member && in_file && !c->partial)) {
+        tn__raise(TN_EMISMATCH, "checkpoint_load", "%s has %s %s, but the program %s",
+                  tn__safetensors_path(f), in_file ? "state of the" : "no state of a", key,
+                  in_file ? "gives none to load it into" : "asks for one");
+        return false;
+    }
+    return true;
+}
+
+/* The description in the file is the program's own. */
+static bool same(const tn_safetensors *f, const char *key, text mine) {
+    const char *theirs = tn_safetensors_metadata(f, key);
+    if (strcmp(theirs, mine.at) != 0) {
+        tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the %s was (%.200s) but is (%s)",
+                  tn__safetensors_path(f), key, theirs, mine.at);
+        return false;
+    }
+    return true;
+}
+
+static bool read_group(const tn_safetensors *f, int index, tn_group_options *g) {
+    text key = group_key(index);
+    words w = words_of(f, key.at);
+    return next_double(&w, &g->lr_scale) && next_double(&w, &g->weight_decay) && at_end(&w);
+}
+
+static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    bool wanted;
+    if (!agree(c, f, c->optim, "optim", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    const char *kind = tn_optim_kind(c->optim);
+    size_t length = strlen(kind);
+    words w = words_of(f, "optim");
+    if (strncmp(w.at, kind, length) != 0 || w.at[length] != ' ') {
+        tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the optimiser was (%.80s) but is %s",
+                  w.path, w.all, kind);
+        return false;
+    }
+    w.at += length + 1;
+    int64_t groups;
+    tn_group_options unused;
+    if (!next_i64(&w, &p->optim_steps) || !next_double(&w, &p->lr) || !next_i64(&w, &groups) ||
+        !at_end(&w)) {
+        return false;
+    }
+    if (groups != tn_optim_groups(c->optim)) {
+        tn__raise(TN_EMISMATCH, "checkpoint_load",
+                  "%s: the optimiser had %" PRId64 " parameter groups but has %d", w.path, groups,
+                  tn_optim_groups(c->optim));
+        return false;
+    }
+    for (int i = 0; i < (int)groups; i++) {
+        if (!read_group(f, i, &unused)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f) {
+    bool wanted;
+    return agree(c, f, c->schedule, "schedule", &wanted) &&
+           (!wanted || same(f, "schedule", describe_schedule(c->schedule)));
+}
+
+static bool read_loader(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    bool wanted;
+    if (!agree(c, f, c->loader, "loader", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    words w = words_of(f, "loader.place");
+    return same(f, "loader", describe_loader(c->loader)) && next_i64(&w, &p->place.epoch) &&
+           next_i64(&w, &p->place.index) && at_end(&w) &&
+           (tn_loader_has(c->loader, p->place) || malformed(&w));
+}
+
+static bool read_generator(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    bool wanted;
+    if (!agree(c, f, c->generator, "generator", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    words w = words_of(f, "generator");
+    return next_u64(&w, &p->generator.seed) && next_u64(&w, &p->generator.stream) &&
+           next_u64(&w, &p->generator.call) && at_end(&w);
+}
+
+static bool read_head(const tn_safetensors *f, plan *p) {
+    words format = words_of(f, "format"), step = words_of(f, "step"), note = words_of(f, "note");
+    if (strcmp(format.at, FORMAT) != 0) {
+        return malformed(&format);
+    }
+    bool note_fits = note.all && strlen(note.all) < sizeof(((tn_checkpoint *)0)->note);
+    return next_i64(&step, &p->step) && at_end(&step) && (note_fits || malformed(&note));
+}
+
+/* Changes nothing but *p. */
+static bool make_plan(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    return tn__safetensors_check_digest(f, "checkpoint_load") == TN_OK && read_head(f, p) &&
+           read_optim(c, f, p) && read_schedule(c, f) && read_loader(c, f, p) &&
+           read_generator(c, f, p) && collect(&p->state, c) &&
+           tn__state_match(&p->state, f, false, c->partial);
+}
+
+/* Cannot fail: everything was read and checked. */
+static void apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    tn__state_apply(&p->state);
+    if (c->optim) {
+        tn_optim_set_steps(c->optim, p->optim_steps);
+        tn_optim_set_lr(c->optim, p->lr);
+        for (int i = 0; i < tn_optim_groups(c->optim); i++) {
+            read_group(f, i, tn_optim_group(c->optim, i));
+        }
+    }
+    if (c->loader) {
+        tn_loader_seek(c->loader, p->place);
+    }
+    if (c->generator) {
+        *c->generator = p->generator;
+    }
+    c->step = p->step;
+    snprintf(c->note, sizeof(c->note), "%s", tn_safetensors_metadata(f, "note"));
+}
+
+tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
+    plan p = {.state = {.operation = "checkpoint_load"}};
+    tn_safetensors *f = tn_safetensors_open(path);
+    if (f && make_plan(c, f, &p)) {
+        apply(c, f, &p);
+    }
+    tn__state_free(&p.state);
+    tn_safetensors_close(f);
+    return tn_error();
+}

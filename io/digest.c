@@ -1,0 +1,27 @@
+/* The digest of a file: XXH3, 128 bits. It finds damage; it is no signature. */
+#include "io/safetensors.h"
+
+#include <stdio.h>
+#include <xxhash.h>
+
+tn__digest *tn__digest_new(void) {
+    XXH3_state_t *state = XXH3_createState();
+    if (state) {
+        XXH3_128bits_reset(state);
+    }
+    return (tn__digest *)state;
+}
+
+void tn__digest_add(tn__digest *d, const void *data, size_t bytes) {
+    XXH3_128bits_update((XXH3_state_t *)d, data, bytes);
+}
+
+void tn__digest_text(const tn__digest *d, char *digits) {
+    XXH128_hash_t hash = XXH3_128bits_digest((const XXH3_state_t *)d);
+    snprintf(digits, TN__DIGEST_DIGITS + 1, "%016llx%016llx", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+}
+
+void tn__digest_free(tn__digest *d) {
+    XXH3_freeState((XXH3_state_t *)d);
+}

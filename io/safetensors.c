@@ -1,0 +1,457 @@
+/* Reading safetensors: a file is mapped, its header is checked completely, and tensors are views of the map.
+ *
+ * Checked: the header's length against the file and the cap; strict JSON without duplicate names; known dtypes; shapes whose
+ * bytes are what data_offsets hold; data without holes, overlaps or bytes that belong to nobody. The map is counted: every
+ * tensor over it holds one reference, the open file another.
+ */
+#include "io/safetensors.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "tern/sys/tensor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct map {
+    int32_t refs; /* atomic */
+    char *address;
+    size_t bytes;
+} map;
+
+typedef struct entry {
+    const char *name; /* the JSON's */
+    tn_dtype dtype;
+    tn_dims dims;
+    size_t begin, end; /* in the data */
+} entry;
+
+struct tn_safetensors {
+    map *map;
+    char *path;
+    json_t *header;
+    json_t *metadata; /* in header; NULL when there is none */
+    size_t data;      /* where the data begin in the map */
+    int count;
+    entry *entries;  /* [count], in the order of the data */
+    entry **by_name; /* [count] */
+};
+
+static const char *const dtype_names[TN_DTYPES] = {
+    [TN_F32] = "F32", [TN_F64] = "F64", [TN_BF16] = "BF16", [TN_F16] = "F16",
+    [TN_I64] = "I64", [TN_I32] = "I32", [TN_U8] = "U8",     [TN_BOOL] = "BOOL",
+};
+
+const char *tn__safetensors_dtype_name(tn_dtype dtype) {
+    return dtype_names[dtype];
+}
+
+int tn__safetensors_dtype(const char *name) {
+    for (int i = 0; i < TN_DTYPES; i++) {
+        if (strcmp(name, dtype_names[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* ---- The map --------------------------------------------------------------------------------------------------------- */
+
+static void map_release(map *m) {
+    if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        munmap(m->address, m->bytes);
+        free(m);
+    }
+}
+
+static void map_release_tensor(void *data, void *user) {
+    (void)data;
+    map_release(user);
+}
+
+static map *map_fd(int fd, size_t bytes) {
+    map *m = tn__malloc(sizeof(*m));
+    if (!m) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED) {
+        int why = errno;
+        free(m);
+        errno = why;
+        return NULL;
+    }
+    *m = (map){.refs = 1, .address = at, .bytes = bytes};
+    return m;
+}
+
+static map *map_file(const char *path) {
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    struct stat about;
+    map *m = NULL;
+    if (!path) {
+        tn__raise(TN_EVALUE, "safetensors", "the path is NULL");
+    } else if (fd < 0 || fstat(fd, &about) != 0) {
+        tn__raise(TN_EIO, "safetensors", "%s: %s", path, strerror(errno));
+    } else if (!S_ISREG(about.st_mode)) {
+        tn__raise(TN_EIO, "safetensors", "%s is not a regular file", path);
+    } else if (about.st_size < 8) {
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s has %lld bytes; the length of the header alone takes 8", path,
+                  (long long)about.st_size);
+    } else if (!(m = map_fd(fd, (size_t)about.st_size))) {
+        tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, "safetensors", "%s: %s", path,
+                  strerror(errno));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return m;
+}
+
+/* ---- The header ------------------------------------------------------------------------------------------------------ */
+
+/* A name from the file as it may stand in a message: short, and nothing that a terminal obeys. */
+typedef struct shown {
+    char text[64];
+} shown;
+
+static shown show(const char *name) {
+    shown s;
+    snprintf(s.text, sizeof(s.text), "%s", name);
+    for (char *c = s.text; *c; c++) {
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    }
+    return s;
+}
+
+/* Raises what is wrong with one tensor. */
+static bool bad(const tn_safetensors *f, const char *name, const char *format, ...) TN_PRINTF(3, 4);
+static bool bad(const tn_safetensors *f, const char *name, const char *format, ...) {
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, show(name).text, text);
+    return false;
+}
+
+static bool read_dtype(const tn_safetensors *f, entry *e, const json_t *value) {
+    const char *name = json_string_value(value);
+    int dtype = name ? tn__safetensors_dtype(name) : -1;
+    if (dtype < 0) {
+        return bad(f, e->name, "dtype %s is not one of F32 F64 BF16 F16 I64 I32 U8 BOOL",
+                   name ? show(name).text : "(not a text)");
+    }
+    e->dtype = (tn_dtype)dtype;
+    return true;
+}
+
+/* The product of the sizes that are not 0 has to fit too: strides are made of it. */
+static bool read_shape(const tn_safetensors *f, entry *e, const json_t *value) {
+    size_t ndim = json_array_size(value);
+    if (!json_is_array(value) || ndim > TN_MAX_DIMS) {
+        return bad(f, e->name, "shape is not a list of at most %d sizes", TN_MAX_DIMS);
+    }
+    e->dims.ndim = (int)ndim;
+    int64_t product = (int64_t)tn_dtype_size(e->dtype);
+    for (size_t i = 0; i < ndim; i++) {
+        const json_t *size = json_array_get(value, i);
+        e->dims.size[i] = json_integer_value(size);
+        if (!json_is_integer(size) || e->dims.size[i] < 0) {
+            return bad(f, e->name, "size %zu of its shape is not a number from 0 on", i);
+        }
+        if (e->dims.size[i] && __builtin_mul_overflow(product, e->dims.size[i], &product)) {
+            return bad(f, e->name, "its shape has more bytes than 2^63");
+        }
+    }
+    return true;
+}
+
+static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value) {
+    const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
+    json_int_t from = json_integer_value(begin), to = json_integer_value(end);
+    if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
+        return bad(f, e->name, "data_offsets are not two numbers");
+    }
+    size_t bytes = f->map->bytes - f->data;
+    if (from < 0 || to < from || (uint64_t)to > bytes) {
+        return bad(f, e->name, "data_offsets %lld to %lld, but the file has %zu bytes of data",
+                   (long long)from, (long long)to, bytes);
+    }
+    e->begin = (size_t)from;
+    e->end = (size_t)to;
+    size_t wanted = (size_t)tn_dims_count(e->dims) * tn_dtype_size(e->dtype);
+    if (e->end - e->begin != wanted) {
+        return bad(f, e->name, "data_offsets hold %zu bytes but the shape takes %zu",
+                   e->end - e->begin, wanted);
+    }
+    return true;
+}
+
+static bool read_entry(const tn_safetensors *f, entry *e, const json_t *value) {
+    const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape");
+    const json_t *offsets = json_object_get(value, "data_offsets");
+    if (!dtype || !shape || !offsets || json_object_size(value) != 3) {
+        return bad(f, e->name, "has not just dtype, shape and data_offsets");
+    }
+    return read_dtype(f, e, dtype) && read_shape(f, e, shape) && read_offsets(f, e, offsets);
+}
+
+static bool read_metadata(tn_safetensors *f, json_t *value) {
+    const char *key;
+    json_t *text;
+    if (!json_is_object(value)) {
+        return bad(f, "__metadata__", "is not an object");
+    }
+    json_object_foreach(value, key, text) {
+        if (!json_is_string(text)) {
+            return bad(f, "__metadata__", "\"%s\" is not a text", show(key).text);
+        }
+    }
+    f->metadata = value;
+    return true;
+}
+
+static int compare_data(const void *a, const void *b) {
+    const entry *x = a, *y = b;
+    if (x->begin != y->begin) {
+        return x->begin < y->begin ? -1 : 1;
+    }
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp((*(entry *const *)a)->name, (*(entry *const *)b)->name);
+}
+
+/* Every byte of the data belongs to exactly one tensor. */
+static bool check_layout(const tn_safetensors *f) {
+    size_t at = 0, bytes = f->map->bytes - f->data;
+    for (int i = 0; i < f->count; i++) {
+        const entry *e = &f->entries[i];
+        if (e->begin != at) {
+            return bad(f, e->name, "begins at byte %zu of the data, but %s at %zu", e->begin,
+                       i ? "the tensor before it ends" : "the data begin", at);
+        }
+        at = e->end;
+    }
+    if (at != bytes) {
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s: the tensors have %zu bytes, but the file has %zu bytes of data", f->path, at,
+                  bytes);
+        return false;
+    }
+    return true;
+}
+
+static bool read_entries(tn_safetensors *f) {
+    const char *name;
+    json_t *value;
+    size_t most = json_object_size(f->header);
+    f->entries = tn__calloc(most, sizeof(entry));
+    f->by_name = tn__calloc(most, sizeof(entry *));
+    if (!f->entries || !f->by_name) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for %zu tensors", f->path, most);
+        return false;
+    }
+    json_object_foreach(f->header, name, value) {
+        if (strcmp(name, "__metadata__") == 0) {
+            if (!read_metadata(f, value)) {
+                return false;
+            }
+            continue;
+        }
+        entry *e = &f->entries[f->count];
+        e->name = name;
+        if (!read_entry(f, e, value)) {
+            return false;
+        }
+        f->count++;
+    }
+    qsort(f->entries, (size_t)f->count, sizeof(entry), compare_data);
+    for (int i = 0; i < f->count; i++) {
+        f->by_name[i] = &f->entries[i];
+    }
+    qsort(f->by_name, (size_t)f->count, sizeof(entry *), compare_names);
+    return check_layout(f);
+}
+
+static bool read_header(tn_safetensors *f) {
+    const unsigned char *head = (const unsigned char *)f->map->address;
+    uint64_t length = 0;
+    for (int i = 7; i >= 0; i--) {
+        length = length << 8 | head[i];
+    }
+    size_t rest = f->map->bytes - 8;
+    if (length > rest || length > TN__HEADER_MOST || length < 2 || head[8] != '{') {
+        tn__raise(
+            TN_EFORMAT,
+            "safetensors", "%s: its header should begin with '{' and have %llu bytes (%zu bytes follow; %zu are read at most)",
+            f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
+        return false;
+    }
+    f->data = 8 + (size_t)length;
+    json_error_t error;
+    f->header = json_loadb(f->map->address + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
+    if (!f->header) {
+        bool memory = json_error_code(&error) == json_error_out_of_memory;
+        tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, "safetensors", "%s: header, byte %d: %s",
+                  f->path, error.position, show(error.text).text);
+        return false;
+    }
+    return read_entries(f);
+}
+
+/* ---- The public side ------------------------------------------------------------------------------------------------- */
+
+tn_safetensors *tn_safetensors_open(const char *path) {
+    if (tn__pending()) {
+        return NULL;
+    }
+    map *m = map_file(path);
+    if (!m) {
+        return NULL;
+    }
+    tn_safetensors *f = tn__calloc(1, sizeof(*f));
+    if (!f || !(f->path = tn__strdup(path))) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", path);
+        free(f);
+        map_release(m);
+        return NULL;
+    }
+    f->map = m;
+    if (!read_header(f)) {
+        tn_safetensors_close(f);
+        return NULL;
+    }
+    return f;
+}
+
+void tn_safetensors_close(tn_safetensors *f) {
+    if (f) {
+        map_release(f->map);
+        json_decref(f->header);
+        free(f->entries);
+        free(f->by_name);
+        free(f->path);
+        free(f);
+    }
+}
+
+int tn_safetensors_count(const tn_safetensors *f) {
+    return f ? f->count : 0;
+}
+
+const char *tn_safetensors_name(const tn_safetensors *f, int i) {
+    return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
+}
+
+static const entry *find(const tn_safetensors *f, const char *name) {
+    if (!f || !name) {
+        return NULL;
+    }
+    entry key = {.name = name}, *wanted = &key;
+    entry **found = bsearch(&wanted, f->by_name, (size_t)f->count, sizeof(entry *), compare_names);
+    return found ? *found : NULL;
+}
+
+bool tn_safetensors_has(const tn_safetensors *f, const char *name) {
+    return find(f, name) != NULL;
+}
+
+const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
+    return f && key ? json_string_value(json_object_get(f->metadata, key)) : NULL;
+}
+
+bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims, tn_dtype *dtype) {
+    const entry *e = find(f, name);
+    if (e) {
+        *dims = e->dims;
+        *dtype = e->dtype;
+    }
+    return e != NULL;
+}
+
+const char *tn__safetensors_path(const tn_safetensors *f) {
+    return f->path;
+}
+
+/* A byte other than 0 and 1 is not a bool, and reading it as one has no meaning in C. */
+static bool check_bools(const tn_safetensors *f, const entry *e, const char *data) {
+    for (size_t i = 0; i < e->end - e->begin; i++) {
+        if (data[i] != 0 && data[i] != 1) {
+            return bad(f, e->name, "element %zu is %d, but a BOOL is 0 or 1", i, data[i]);
+        }
+    }
+    return true;
+}
+
+tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
+    const entry *e = find(f, name);
+    if (!e) {
+        tn__raise(TN_EVALUE, "safetensors_get", "%s has no tensor \"%s\"",
+                  f ? f->path : "a file that is not open", name ? name : "NULL");
+        return tn_inert();
+    }
+    char *data = f->map->address + f->data + e->begin;
+    size_t bytes = e->end - e->begin;
+    if (e->dtype == TN_BOOL && !check_bools(f, e, data)) {
+        return tn_inert();
+    }
+    if (bytes == 0 || (uintptr_t)data % tn_dtype_size(e->dtype) != 0) {
+        tn_tensor *copy = tn_empty(e->dims, e->dtype);
+        if (bytes && !tn_is_inert(copy)) {
+            memcpy(tn_data_mut(copy), data, bytes);
+        }
+        return copy;
+    }
+    __atomic_fetch_add(&f->map->refs, 1, __ATOMIC_RELAXED);
+    tn_tensor *t = tn_from_memory(data, e->dims, e->dtype, map_release_tensor, f->map);
+    if (tn_is_inert(t)) {
+        map_release(f->map);
+    }
+    return t;
+}
+
+/* ---- The digest ------------------------------------------------------------------------------------------------------ */
+
+static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const char *operation) {
+    static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
+    const char *file = f->map->address;
+    char digits[TN__DIGEST_DIGITS + 1];
+    size_t after = TN__DIGEST_AT + TN__DIGEST_DIGITS;
+    tn__digest_add(d, file, TN__DIGEST_AT);
+    tn__digest_add(d, zeros, TN__DIGEST_DIGITS);
+    tn__digest_add(d, file + after, f->map->bytes - after);
+    tn__digest_text(d, digits);
+    if (memcmp(digits, file + TN__DIGEST_AT, TN__DIGEST_DIGITS) != 0) {
+        return tn__raise(TN_EFORMAT, operation, "%s is damaged: its digest is %.32s but should be %s",
+                         f->path, file + TN__DIGEST_AT, digits);
+    }
+    return TN_OK;
+}
+
+tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation) {
+    const char *digest = tn_safetensors_metadata(f, "digest");
+    if (!digest || strlen(digest) != TN__DIGEST_DIGITS ||
+        memcmp(f->map->address + 8, TN__DIGEST_BEFORE, sizeof(TN__DIGEST_BEFORE) - 1) != 0) {
+        return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint", f->path);
+    }
+    tn__digest *d = tn__digest_new();
+    if (!d) {
+        return tn__raise(TN_ENOMEM, operation, "%s: no memory", f->path);
+    }
+    tn_status status = compare_digest(f, d, operation);
+    tn__digest_free(d);
+    return status;
+}

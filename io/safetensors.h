@@ -1,0 +1,40 @@
+/* What the reader and the writer of safetensors share: the format's dtype names, and our digest.
+ *
+ * A file: 8 bytes, the length of the header as a little-endian number; the header, JSON; the data. The header maps each name to
+ * dtype, shape and data_offsets (from, to; counted from the end of the header), and `__metadata__` to texts.
+ *
+ * A file with a digest has it as the first piece of metadata, so it stands at a fixed place: the header begins with
+ * TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the whole file with '0' in their place.
+ */
+#ifndef TERN_IO_SAFETENSORS_H
+#define TERN_IO_SAFETENSORS_H
+
+#include "tern/io.h"
+
+#define TN__HEADER_MOST ((size_t)16 << 20) /* a JSON parser takes up to 80 times that */
+#define TN__DIGEST_BEFORE "{\"__metadata__\":{\"digest\":\""
+enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1, TN__DIGEST_DIGITS = 32 };
+
+/* "F32"; and back, where -1 means that there is no such dtype. */
+const char *tn__safetensors_dtype_name(tn_dtype dtype);
+int tn__safetensors_dtype(const char *name);
+
+/* A file's digest over `bytes` of it as text: digits[33]. */
+typedef struct tn__digest tn__digest; /* XXH3_state_t */
+tn__digest *tn__digest_new(void);     /* NULL: no memory */
+void tn__digest_add(tn__digest *d, const void *data, size_t bytes);
+void tn__digest_text(const tn__digest *d, char *digits);
+void tn__digest_free(tn__digest *d);
+
+/* As tn_safetensors_write, with a digest. */
+tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
+                                       const char *operation);
+
+/* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. */
+tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
+
+/* A tensor's shape and dtype without reading it. False when there is no such name. */
+bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims, tn_dtype *dtype);
+const char *tn__safetensors_path(const tn_safetensors *f);
+
+#endif

@@ -1,0 +1,175 @@
+/* Named tensors, saved and loaded together (state.h). */
+#include "io/state.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "io/safetensors.h"
+#include "tern/sys/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Collecting ------------------------------------------------------------------------------------------------------ */
+
+static bool add(tn__state *s, const char *prefix, const char *name, tn_tensor *t) {
+    if (!tn__usable(t, s->operation)) {
+        return false;
+    }
+    if (s->count == s->room) {
+        int room = s->room ? s->room * 2 : 64;
+        tn__state_item *larger = tn__realloc(s->items, (size_t)room * sizeof(*larger));
+        if (!larger) {
+            tn__raise(TN_ENOMEM, s->operation, "no memory for %d names", room);
+            return false;
+        }
+        s->items = larger;
+        s->room = room;
+    }
+    size_t room = strlen(prefix) + strlen(name) + 1;
+    char *full = tn__malloc(room);
+    if (!full) {
+        tn__raise(TN_ENOMEM, s->operation, "no memory for the name \"%s\"", name);
+        return false;
+    }
+    snprintf(full, room, "%s%s", prefix, name);
+    s->items[s->count++] = (tn__state_item){.name = full, .tensor = tn_keep(t)};
+    return true;
+}
+
+/* One walk over a module or an optimiser. */
+typedef struct collector {
+    tn__state *state;
+    const char *prefix;
+    bool failed;
+} collector;
+
+static bool add_entry(const tn_entry *entry, void *user) {
+    collector *c = user;
+    if (entry->length != tn_dims_count(entry->global_dims)) {
+        tn__raise(TN_EUNSUPPORTED, c->state->operation,
+                  "\"%s\" is sharded: this rank has %lld of its elements", entry->path,
+                  (long long)entry->length);
+        c->failed = true;
+    } else if (!add(c->state, c->prefix, entry->path, *entry->field)) {
+        c->failed = true;
+    }
+    return !c->failed;
+}
+
+static bool add_optim_state(const char *name, tn_tensor *t, void *user) {
+    collector *c = user;
+    c->failed = !add(c->state, c->prefix, name, t);
+    return !c->failed;
+}
+
+bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
+    collector c = {.state = s, .prefix = prefix};
+    tn_module_each(module, (tn_walk){.buffers = true}, add_entry, &c);
+    return !c.failed && !tn__pending();
+}
+
+bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix) {
+    collector c = {.state = s, .prefix = prefix};
+    tn_optim_each(optim, add_optim_state, &c);
+    return !c.failed && !tn__pending();
+}
+
+void tn__state_free(tn__state *s) {
+    for (int i = 0; i < s->count; i++) {
+        free(s->items[i].name);
+        tn_release(s->items[i].tensor);
+        tn_release(s->items[i].source);
+    }
+    free(s->items);
+    s->items = NULL;
+    s->count = s->room = 0;
+}
+
+bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
+    bool done = w != NULL;
+    for (int i = 0; done && i < s->count; i++) {
+        done = tn_safetensors_add(w, s->items[i].name, s->items[i].tensor) == TN_OK;
+    }
+    return done;
+}
+
+/* ---- Loading --------------------------------------------------------------------------------------------------------- */
+
+static bool match_one(tn__state *s, tn__state_item *item, const tn_safetensors *f, bool convert) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_dims dims;
+    tn_dtype dtype, wanted = tn_dtype_of(item->tensor);
+    const char *path = tn__safetensors_path(f);
+    if (!tn__safetensors_about(f, item->name, &dims, &dtype)) {
+        tn__raise(TN_EMISMATCH, s->operation, "%s has no \"%s\"", path, item->name);
+        return false;
+    }
+    tn_tensor *source = tn_safetensors_get(f, item->name);
+    if (tn_is_inert(source)) {
+        return false;
+    }
+    if (!tn_dims_equal(dims, tn_shape(item->tensor))) {
+        tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
+                  item->name, tn_shape_text(source), tn_shape_text(item->tensor));
+        return false;
+    }
+    if (dtype != wanted && !convert) {
+        tn__raise(TN_EDTYPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
+                  item->name, tn_dtype_name(dtype), tn_dtype_name(wanted));
+        return false;
+    }
+    source = tn_cast(source, wanted);
+    if (tn_is_inert(source)) {
+        return false;
+    }
+    item->source = tn_keep(source);
+    return true;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(((const tn__state_item *)a)->name, ((const tn__state_item *)b)->name);
+}
+
+/* The first name of the file that is not one of the state's, which are sorted here; NULL: there is none. */
+static const char *surplus_name(tn__state *s, const tn_safetensors *f) {
+    if (s->count) {
+        qsort(s->items, (size_t)s->count, sizeof(*s->items), compare_names);
+    }
+    for (int i = 0; i < tn_safetensors_count(f); i++) {
+        tn__state_item key = {.name = (char *)tn_safetensors_name(f, i)};
+        if (!s->count || !bsearch(&key, s->items, (size_t)s->count, sizeof(key), compare_names)) {
+            return key.name;
+        }
+    }
+    return NULL;
+}
+
+bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool partial) {
+    for (int i = 0; i < s->count; i++) {
+        if (!match_one(s, &s->items[i], f, convert)) {
+            return false;
+        }
+    }
+    const char *surplus = partial ? NULL : surplus_name(s, f);
+    if (surplus) {
+        tn__raise(TN_EMISMATCH, s->operation, "%s has \"%.200s\", which the program has not",
+                  tn__safetensors_path(f), surplus);
+    }
+    return !surplus;
+}
+
+/* Both sides have the same shape and dtype. A plain copy cannot fail; the general one, for strides, has nothing to fail on. */
+void tn__state_apply(tn__state *s) {
+    TN_NO_GRAD;
+    for (int i = 0; i < s->count; i++) {
+        tn_tensor *to = s->items[i].tensor, *from = s->items[i].source;
+        size_t bytes = (size_t)tn_count(to) * tn_dtype_size(tn_dtype_of(to));
+        if (!tn_is_contiguous(to) || !tn_is_contiguous(from)) {
+            tn_copy_(to, from);
+        } else if (bytes) {
+            memcpy(tn_data_mut(to), tn_data(from), bytes);
+            tn__touch(to);
+        }
+    }
+}
