@@ -1,0 +1,75 @@
+/* index_select(x, index): y[.., i, ..] = x[.., index[i], ..] at one dimension
+ *
+ *     x: any shape but 0-dimensional, any dtype; index: (n), i64 or i32       y: x's shape with n at dim
+ *     dx = zeros with dy's slices added where they came from
+ *
+ * The kernel picks rows; a descriptor with dim moved to the front makes rows of any slices.
+ */
+#include "ops/index/index.h"
+#include "ops/rows.h"
+
+typedef struct index_select_args {
+    int dim;
+} index_select_args;
+
+static bool index_select_shape(tn_op_call *c) {
+    const index_select_args *args = c->args;
+    int dim = tn__op_dim(c, args->dim);
+    if (dim < 0 || !tn_op_index(c, 1)) {
+        return false;
+    }
+    if (tn_ndim(c->in[1]) != 1) {
+        return tn_op_fail(c, TN_ESHAPE, "index is %s but must have 1 dimension", tn_shape_text(c->in[1]));
+    }
+    tn_dims y = tn_shape(c->in[0]);
+    y.size[dim] = tn_size(c->in[1], 0);
+    return tn_op_out(c, y, tn_dtype_of(c->in[0]));
+}
+
+static tn_status index_select_forward(tn_op_call *c) {
+    const index_select_args *args = c->args;
+    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
+    tn_desc x = tn__desc_front(&c->x[0], dim), y = tn__desc_front(&c->y[0], dim);
+    return tn__index_status(c, c->kernels->gather_rows(c->ctx, &y, &x, &c->x[1]), "index", x.size[0]);
+}
+
+static void index_select_backward(tn_op_grad *g) {
+    const index_select_args *args = g->args;
+    tn_dims x = tn_op_input_dims(g, 0);
+    int dim = tn__dim_from_start(args->dim, x.ndim);
+    tn_op_give(g, 0, tn__scatter_rows(g->dout[0], dim, tn_op_saved_input(g, 1), x.size[dim]));
+}
+
+/* Each dimension; the same index often (the gradient adds up), none, and rows beyond a vector register. */
+static void index_select_samples(tn_sampler *s) {
+    static const index_select_args first = {0}, second = {1}, last = {-1};
+    const tn_sample samples[] = {
+        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4)}},
+        {.text = "dim=1", .args = &second, .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
+        {.text = "dim=-1", .args = &last, .in = {tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 3)}},
+        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
+        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 1)}},
+        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 3)}},
+        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(2), 3)}},
+        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(9, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 9)}},
+    };
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        tn_sample sample = samples[i];
+        sample.inputs = 2;
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_index_select = {
+    .name = "index_select",
+    .args_size = sizeof(index_select_args),
+    .saves = TN_SAVES_INPUT(1),
+    .shape = index_select_shape,
+    .forward = index_select_forward,
+    .backward = index_select_backward,
+    .samples = index_select_samples,
+};
+
+tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index) {
+    return tn_apply2(&tn__op_index_select, &(index_select_args){dim}, x, index);
+}

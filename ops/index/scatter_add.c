@@ -1,0 +1,86 @@
+/* scatter_add(src, index): zeros, then y[.., index[.., j, ..], ..] += src[.., j, ..] at one dimension
+ *
+ *     src: any shape but 0-dimensional, f32 f64 bf16 f16; index: i64 or i32, src's shape
+ *     y: given, at least src's sizes but at dim
+ *     dsrc = gather(dy, index)
+ *
+ * The gradient of gather. Elements are added in row-major order, so equal indices sum reproducibly.
+ */
+#include "ops/index/index.h"
+#include "ops/rows.h"
+
+typedef struct scatter_add_args {
+    int dim;
+    tn_dims dims;
+} scatter_add_args;
+
+static bool scatter_add_shape(tn_op_call *c) {
+    const scatter_add_args *args = c->args;
+    int dim = tn__op_dim(c, args->dim);
+    if (dim < 0 || !tn_op_float(c, 0) || !tn_op_index(c, 1)) {
+        return false;
+    }
+    tn_dims src = tn_shape(c->in[0]);
+    bool fits = src.ndim == args->dims.ndim && tn_dims_equal(src, tn_shape(c->in[1]));
+    for (int i = 0; i < src.ndim && fits; i++) {
+        fits = i == dim || src.size[i] <= args->dims.size[i];
+    }
+    if (!fits) {
+        return tn_op_fail(c, TN_ESHAPE, "src is %s but index is %s (they must be equal, and not larger than the result)",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
+    }
+    return tn_op_out(c, args->dims, tn_dtype_of(c->in[0]));
+}
+
+static tn_status scatter_add_forward(tn_op_call *c) {
+    const scatter_add_args *args = c->args;
+    tn_desc y = c->y[0];
+    int dim = tn__dim_from_start(args->dim, y.ndim);
+    for (int i = 0; i < y.ndim; i++) {
+        y.size[i] = i == dim ? y.size[i] : c->x[0].size[i];
+    }
+    tn_status status = c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    if (status == TN_OK) {
+        status = c->kernels->scatter_add(c->ctx, &y, &c->x[1], &c->x[0], dim);
+    }
+    return tn__index_status(c, status, "index", y.size[dim]);
+}
+
+static void scatter_add_backward(tn_op_grad *g) {
+    const scatter_add_args *args = g->args;
+    tn_op_give(g, 0, tn_gather(g->dout[0], args->dim, tn_op_saved_input(g, 1)));
+}
+
+static void scatter_add_samples(tn_sampler *s) {
+    static const scatter_add_args rows = {0, {2, {4, 3}}}, columns = {1, {3, {2, 4, 3}}}, last = {-1, {2, {3, 5}}}, one = {0, {1, {1}}},
+                                  none = {1, {2, {3, 2}}}, wide = {1, {2, {3, 67}}};
+    const tn_sample samples[] = {
+        {.text = "dim=0, shape=(4, 3)", .args = &rows, .in = {tn_spec_real(TN_DIMS(5, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
+        {.text = "dim=1, shape=(2, 4, 3)",
+         .args = &columns,
+         .in = {tn_spec_real(TN_DIMS(2, 2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 2, 3), 4)}},
+        {.text = "dim=-1, shape=(3, 5)", .args = &last, .in = {tn_spec_real(TN_DIMS(2, 7), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
+        {.text = "dim=0, shape=(1,)", .args = &one, .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
+        {.text = "dim=1, shape=(3, 2)", .args = &none, .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
+        {.text = "dim=1, shape=(3, 67)", .args = &wide, .in = {tn_spec_real(TN_DIMS(3, 70), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
+    };
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        tn_sample sample = samples[i];
+        sample.inputs = 2;
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_scatter_add = {
+    .name = "scatter_add",
+    .args_size = sizeof(scatter_add_args),
+    .saves = TN_SAVES_INPUT(1),
+    .shape = scatter_add_shape,
+    .forward = scatter_add_forward,
+    .backward = scatter_add_backward,
+    .samples = scatter_add_samples,
+};
+
+tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims) {
+    return tn_apply2(&tn__op_scatter_add, &(scatter_add_args){dim, dims}, src, index);
+}

@@ -1,0 +1,98 @@
+/* mse(x, t) = (x - t)^2, its mean or its sum
+ *
+ *     x and t: any shape, the same; f32 f64 bf16 f16       y: 0-dimensional, or x's shape with TN_NONE
+ *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, else 1)
+ */
+#include "ops/rows.h"
+
+typedef struct mse_args {
+    tn_loss_reduction how;
+} mse_args;
+
+static bool mse_shape(tn_op_call *c) {
+    const mse_args *args = c->args;
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
+        return false;
+    }
+    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but target is %s (they must be equal)", tn_shape_text(c->in[0]),
+                          tn_shape_text(c->in[1]));
+    }
+    if (args->how != TN_MEAN && args->how != TN_SUM && args->how != TN_NONE) {
+        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)", (int)args->how);
+    }
+    tn_dims dims = args->how == TN_NONE ? tn_shape(c->in[0]) : TN_DIMS();
+    return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
+}
+
+static tn_status squares(tn_op_call *c, const tn_desc *y) {
+    tn_status status = c->kernels->binary(c->ctx, TN_SUB, y, &c->x[0], &c->x[1]);
+    return status == TN_OK ? c->kernels->unary(c->ctx, TN_SQUARE, y, y, 0.0, 0.0) : status;
+}
+
+static tn_status mse_forward(tn_op_call *c) {
+    const mse_args *args = c->args;
+    if (args->how == TN_NONE) {
+        return squares(c, &c->y[0]);
+    }
+    tn_desc all = c->x[0]; /* x's shape, contiguous, in scratch memory */
+    int64_t n = 1;
+    for (int i = all.ndim - 1; i >= 0; i--) {
+        all.stride[i] = n;
+        n *= all.size[i];
+    }
+    size_t bytes = (size_t)(n ? n : 1) * tn_dtype_size(all.dtype);
+    all.data = c->ctx->workspace(bytes);
+    if (!all.data) {
+        return TN_ENOMEM;
+    }
+    tn_desc row = tn__desc_vector(all.data, all.dtype, n), y = tn__desc_vector(c->y[0].data, all.dtype, 1);
+    tn_status status = squares(c, &all);
+    if (status == TN_OK) {
+        status = c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_RED_MEAN : TN_RED_SUM, &y, &row);
+    }
+    c->ctx->workspace_free(all.data, bytes);
+    return status;
+}
+
+static void mse_backward(tn_op_grad *g) {
+    const mse_args *args = g->args;
+    int64_t n = args->how == TN_MEAN ? tn_dims_count(tn_op_input_dims(g, 0)) : 1;
+    tn_tensor *difference = tn_sub(tn_op_saved_input(g, 0), tn_op_saved_input(g, 1));
+    tn_tensor *dx = tn_mul(difference, tn_mul_scalar(g->dout[0], 2.0 / (double)n));
+    tn_op_give(g, 0, dx);
+    if (g->wants[1]) {
+        tn_op_give(g, 1, tn_neg(dx));
+    }
+}
+
+static void mse_samples(tn_sampler *s) {
+    static const mse_args how[] = {{TN_MEAN}, {TN_SUM}, {TN_NONE}};
+    static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
+    static const tn_dims shapes[] = {{1, {7}}, {2, {3, 4}}, {0, {0}}, {2, {2, 0}}, {1, {1}}, {2, {3, 67}}};
+    for (int k = 0; k < 3; k++) {
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            tn_sample sample = {
+                .text = text[k],
+                .args = &how[k],
+                .inputs = 2,
+                .in = {tn_spec_real(shapes[i], -1.0, 1.0), tn_spec_real(shapes[i], -1.0, 1.0)},
+            };
+            tn_sample_add(s, &sample);
+        }
+    }
+}
+
+const tn_op tn__op_mse = {
+    .name = "mse",
+    .args_size = sizeof(mse_args),
+    .saves = TN_SAVES_INPUTS,
+    .shape = mse_shape,
+    .forward = mse_forward,
+    .backward = mse_backward,
+    .samples = mse_samples,
+};
+
+tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_loss_reduction how) {
+    return tn_apply2(&tn__op_mse, &(mse_args){how}, x, target);
+}
