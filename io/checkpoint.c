@@ -12,6 +12,7 @@
  * Real numbers are written as %a, which is exact. Loading reads and checks everything into a `plan`, then applies it.
  */
 #include "core/error.h"
+#include "io/numbers.h"
 #include "io/safetensors.h"
 #include "io/state.h"
 
@@ -101,7 +102,10 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     tn__state s = {.operation = "checkpoint_save"};
     tn_safetensors_writer *w = tn_safetensors_new();
     tn_status status;
-    if (w && collect(&s, c) && tn__state_write(&s, w) && put_metadata(w, c)) {
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    bool done = w && collect(&s, c) && tn__state_write(&s, w) && put_metadata(w, c);
+    tn__plain_numbers_end(numbers);
+    if (done) {
         status = tn__safetensors_write_digest(w, path, s.operation);
     } else {
         tn_safetensors_discard(w);
@@ -303,9 +307,11 @@ static void apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     plan p = {.state = {.operation = "checkpoint_load"}};
     tn_safetensors *f = tn_safetensors_open(path);
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
     if (f && make_plan(c, f, &p)) {
         apply(c, f, &p);
     }
+    tn__plain_numbers_end(numbers);
     tn__state_free(&p.state);
     tn_safetensors_close(f);
     return tn_error();
