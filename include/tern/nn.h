@@ -50,7 +50,7 @@ TN_API void tn_module_init(tn_module *m, const char *kind, tn_module_forward for
 TN_API void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward);
 
 /* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the struct's); fields become NULL. A graph
- * that still wants to recompute m is then an error. NULL and a module that is finished already are fine. */
+ * that still wants to recompute m is then an error. NULL, a struct of zeros and a module that is finished already are fine. */
 TN_API void tn_module_finish(void *m);
 
 /* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m is TN_EVALUE, a child that has a parent
@@ -199,12 +199,14 @@ typedef struct tn_dropout {
 } tn_dropout;
 TN_API void tn_dropout_init(tn_dropout *m, double p);
 
-/* Keys and values of earlier positions, so that text can be generated one position at a time. Buffers of an attention module. */
+/* Keys and values of earlier positions, so that text can be generated one position at a time. Scratch buffers of an attention module. */
 typedef struct tn_attention_cache_options {
-    int64_t batch, length; /* most sequences and positions */
+    int64_t batch;  /* sequences in every call */
+    int64_t length; /* most positions */
 } tn_attention_cache_options;
 
-/* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are GPT-2's: c_attn, c_proj. */
+/* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are GPT-2's: c_attn, c_proj. With
+ * tn_call_values a second input is a mask: bool, broadcasts to (B, H, T, S), true where a position may be seen. */
 typedef struct tn_self_attention_options {
     int heads;
     bool causal;    /* true */
@@ -224,12 +226,31 @@ typedef struct tn_self_attention {
 TN_API tn_self_attention_options tn_self_attention_defaults(void);
 TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attention_options options);
 
-/* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded, a call takes the next positions and attends to all before. */
+/* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded (TN_NO_GRAD), x holds the next positions,
+ * which attend to all before; beyond `length` is TN_EVALUE. */
 TN_API tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options);
 
 typedef enum tn_activation { TN_ACT_GELU, TN_ACT_GELU_TANH, TN_ACT_RELU, TN_ACT_SILU } tn_activation;
 
-/* x + attn(ln_1(x)), then x + mlp(ln_2(x)): GPT-2's block and its names (ln_1, attn, ln_2, mlp.c_fc, mlp.c_proj). */
+/* c_proj(activation(c_fc(x))): (…, C) -> (…, C). */
+typedef struct tn_mlp_options {
+    int64_t hidden; /* 0: 4 width */
+    bool bias;      /* true */
+    double dropout; /* 0: on the result */
+    tn_activation activation; /* TN_ACT_GELU_TANH */
+    tn_dtype dtype;
+} tn_mlp_options;
+typedef struct tn_mlp {
+    tn_module base;
+    tn_linear c_fc, c_proj;
+    tn_dropout drop;
+    tn_activation activation;
+} tn_mlp;
+TN_API tn_mlp_options tn_mlp_defaults(void);
+TN_API void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options);
+
+/* x + attn(ln_1(x)), then x + mlp(ln_2(x)): GPT-2's block and its names (ln_1, attn, ln_2, mlp.c_fc, mlp.c_proj). A
+ * second input is the mask of attn. */
 typedef struct tn_block_options {
     int heads;
     int64_t hidden; /* 0: 4 width */
@@ -239,12 +260,6 @@ typedef struct tn_block_options {
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
 } tn_block_options;
-typedef struct tn_mlp {
-    tn_module base;
-    tn_linear c_fc, c_proj;
-    tn_dropout drop;
-    tn_activation activation;
-} tn_mlp;
 typedef struct tn_block {
     tn_module base;
     tn_layer_norm ln_1, ln_2;
@@ -289,13 +304,17 @@ typedef struct tn_gpt {
 } tn_gpt;
 TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
-/* Weights normal(0, 0.02), the projections back into the residual stream by 0.02 / sqrt(2 layers), biases 0; the classifier is wte, tied. */
+/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by 0.02 / sqrt(2 layers), biases 0; the classifier is
+ * wte.weight. Hugging Face's GPT-2 files hold the weights of c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
 
-/* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). The mean loss of predicting `targets` (B, T; -100 is ignored): */
+/* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). T is at most context. The mean loss of predicting `targets`
+ * (B, T; -100 is ignored): */
 TN_API tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets);
 
-/* Continues `tokens` (T, i64) by `count`, drawn at `temperature` (0: the most likely) from the `top_k` most likely (0: all) into out[count]. */
+/* Continues tokens[n] by `count`, drawn from g (NULL: the thread's default) at `temperature` (0: the most likely) among the `top_k` most
+ * likely (0: all), into out[count]. Dropout stays as the modules have it: tn_module_train(m, false) first. Uses the attention caches and
+ * leaves none. When the context is full, it goes on from the last context / 2 tokens, which are read again. */
 TN_API tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, double temperature, int top_k, tn_generator *g,
                                  int64_t *out);
 

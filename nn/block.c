@@ -1,0 +1,56 @@
+/* block: one layer of a transformer, normalised before each half (Radford et al. 2019)
+ *
+ *     x = x + attn(ln_1(x))
+ *     x = x + mlp(ln_2(x))                     x (B, T, C)
+ */
+#include "nn/module.h"
+
+/* x + branch; the branch has no other use and goes at once. */
+static tn_tensor *add_branch(tn_tensor *x, tn_tensor *branch) {
+    tn_tensor *y = tn_add(x, branch);
+    tn_drop(branch);
+    return y;
+}
+
+static tn_values block_forward(tn_module *self, tn_values in, void *context) {
+    tn_block *m = (tn_block *)self;
+    if (in.n < 1 || in.n > 2 || !in.v[0]) {
+        tn__raise(TN_EVALUE, "block", "the inputs are x and, if there is one, a mask (%d are given)", in.n);
+        return tn__no_values();
+    }
+    tn_values normed = in; /* the mask, if any, goes on to attention */
+    normed.v[0] = tn_call(&m->ln_1, in.v[0]);
+    tn_tensor *x = add_branch(in.v[0], tn_call_values(&m->attn, normed, context).v[0]);
+    return tn_values_of(add_branch(x, tn_call(&m->mlp, tn_call(&m->ln_2, x))), NULL);
+}
+
+tn_block_options tn_block_defaults(void) {
+    return (tn_block_options){.heads = 1, .causal = true, .bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32};
+}
+
+void tn_block_init(tn_block *m, int64_t width, tn_block_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "block", NULL, block_forward)) {
+        return;
+    }
+    tn_norm_options norm = tn_norm_defaults();
+    norm.bias = options.bias;
+    norm.dtype = options.dtype;
+    tn_self_attention_options attention = {.heads = options.heads,
+                                           .causal = options.causal,
+                                           .bias = options.bias,
+                                           .dropout = options.dropout,
+                                           .dtype = options.dtype};
+    tn_mlp_options mlp = {.hidden = options.hidden,
+                          .bias = options.bias,
+                          .dropout = options.dropout,
+                          .activation = options.activation,
+                          .dtype = options.dtype};
+    tn_layer_norm_init(&m->ln_1, width, norm);
+    tn_self_attention_init(&m->attn, width, attention);
+    tn_layer_norm_init(&m->ln_2, width, norm);
+    tn_mlp_init(&m->mlp, width, mlp);
+    tn_module_add(&m->base, "ln_1", &m->ln_1);
+    tn_module_add(&m->base, "attn", &m->attn);
+    tn_module_add(&m->base, "ln_2", &m->ln_2);
+    tn_module_add(&m->base, "mlp", &m->mlp);
+}

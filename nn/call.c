@@ -1,0 +1,227 @@
+/* The bracket: everything that happens around a module's forward, in one place and one order.
+ *
+ *     before hooks  ->  recompute  ->  scope { forward }  ->  after hooks
+ *
+ * The scope lets only the results out, so what backward does not need is gone when a call returns. A module without hooks
+ * and recompute pays for the scope and for its name in error messages, nothing else.
+ */
+#include "core/memory.h"
+#include "nn/module.h"
+
+#include <stdlib.h>
+
+/* ---- Values ---------------------------------------------------------------------------------------------------------------- */
+
+tn_values tn__no_values(void) {
+    tn_values none = {0};
+    for (int i = 0; i < TN_MAX_VALUES; i++) {
+        none.v[i] = tn_inert();
+    }
+    return none;
+}
+
+void tn__return_values(const tn_values *values) {
+    for (int i = 0; i < values->n; i++) {
+        if (values->v[i]) {
+            tn_return(values->v[i]);
+        }
+    }
+}
+
+tn_values tn_values_of(tn_tensor *a, tn_tensor *b) {
+    return b ? (tn_values){2, {a, b}} : (tn_values){1, {a}};
+}
+
+/* What a forward gave, if it is whole; otherwise an error and nothing. */
+static tn_values checked_results(const tn_module *m, tn_values out) {
+    if (out.n < 0 || out.n > TN_MAX_VALUES) {
+        tn__raise(TN_EVALUE, m->kind, "the forward gave %d values; at most %d fit", out.n, TN_MAX_VALUES);
+        return tn__no_values();
+    }
+    for (int i = 0; i < out.n; i++) {
+        if (!out.v[i]) {
+            tn__raise(TN_EVALUE, m->kind, "result %d of the forward is NULL", i);
+            return tn__no_values();
+        }
+        if (tn_is_inert(out.v[i])) {
+            return tn__no_values();
+        }
+    }
+    return out;
+}
+
+/* ---- The forward, in its scope ----------------------------------------------------------------------------------------------- */
+
+static tn_values forward(tn_module *m, tn_values in, void *context) {
+    tn_scope scope = tn_scope_begin(m->kind, 0);
+    tn_values out = m->forward ? (tn_values){1, {m->forward(m, in.v[0])}} : m->forward_values(m, in, context);
+    out = checked_results(m, out);
+    tn__return_values(&out);
+    tn_scope_end(&scope);
+    return out;
+}
+
+/* ---- Recompute --------------------------------------------------------------------------------------------------------------- */
+
+/* What a graph keeps in order to call the forward again. */
+typedef struct again {
+    tn_module_lists *lists; /* one reference */
+    void *context;
+    bool second; /* the first time is over */
+} again;
+
+static void free_again(void *user) {
+    again *a = user;
+    tn__module_lists_release(a->lists);
+    free(a);
+}
+
+/* The second time the modules around m are not running: their names still belong to an error's text. */
+enum { DEEPEST = 16 };
+static void push_ancestors(const tn_module *m, tn__frame *frames, int *count) {
+    if (m->parent && *count < DEEPEST - 1) {
+        push_ancestors(m->parent, frames, count);
+    }
+    tn__frame *frame = &frames[(*count)++];
+    frame->name = m->parent ? m->name : m->kind;
+    tn__frame_push(frame);
+}
+
+static tn_values forward_again(void *user, tn_values in) {
+    again *a = user;
+    tn_module *m = a->lists->module;
+    if (!m) {
+        tn__raise(TN_ESTATE, "recompute", "the module was finished before backward wanted to call it again");
+        return tn__no_values();
+    }
+    if (!a->second) {
+        a->second = true;
+        return forward(m, in, a->context);
+    }
+    tn__frame frames[DEEPEST];
+    int count = 0;
+    push_ancestors(m, frames, &count);
+    tn_values out = forward(m, in, a->context);
+    while (count > 0) {
+        tn__frame_pop(&frames[--count]);
+    }
+    return out;
+}
+
+/* The parameters of a module and those below it that want a gradient. */
+typedef struct collection {
+    tn_tensor **tensors;
+    int count, room;
+    bool failed;
+} collection;
+
+static bool collect(const tn_entry *entry, void *user) {
+    collection *c = user;
+    if (!tn_requires_grad(*entry->field)) {
+        return true;
+    }
+    c->failed = !tn__module_grow((void ***)&c->tensors, c->count, &c->room, "recompute");
+    if (!c->failed) {
+        c->tensors[c->count++] = *entry->field;
+    }
+    return !c->failed;
+}
+
+static tn_values recompute(tn_module *m, tn_values in, void *context) {
+    tn_module_lists *lists = tn__module_lists(m, "recompute");
+    again *a = lists ? tn__malloc(sizeof(*a)) : NULL;
+    if (!a) {
+        tn__raise(TN_ENOMEM, "recompute", "no memory to call the module again");
+        return tn__no_values();
+    }
+    __atomic_fetch_add(&lists->refs, 1, __ATOMIC_RELAXED);
+    *a = (again){.lists = lists, .context = context};
+    collection params = {0};
+    tn_module_each(m, (tn_walk){0}, collect, &params);
+    tn_values out;
+    if (params.failed) {
+        free_again(a);
+        out = tn__no_values();
+    } else {
+        out = tn_recompute(forward_again, a, free_again, in, params.tensors, params.count);
+    }
+    free(params.tensors);
+    return checked_results(m, out);
+}
+
+/* ---- The bracket ---------------------------------------------------------------------------------------------------------------- */
+
+/* False after raising, and for an inert input. */
+static bool may_call(tn_module *m, const tn_values *in) {
+    if (m->state == TN__MODULE_BROKEN) {
+        tn__raise(TN_ESTATE, m->kind, "the module is not complete: an error was raised while it was built");
+        return false;
+    }
+    if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
+        tn__raise(TN_EVALUE, m->kind, "%d inputs are given but the module takes %s", in->n, m->forward ? "1" : "0 to 8");
+        return false;
+    }
+    for (int i = 0; i < in->n; i++) {
+        bool optional = !m->forward; /* a forward of values knows which of its inputs may be absent */
+        if (!(optional && !in->v[i]) && !tn__usable(in->v[i], m->kind)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_hooks(const tn_module *m) {
+    return m->lists && m->lists->hook_count > 0;
+}
+
+/* The bracket of a module with hooks or recompute: what they make besides the results dies with a scope of its own. */
+static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
+    tn_scope scope = tn_scope_begin(m->kind, 0);
+    in = tn__hooks_before(m, in);
+    tn__watch *watch = tn__watch_inputs(m, &in);
+    tn_values out;
+    if (!may_call(m, &in)) { /* a hook may have changed the inputs */
+        out = tn__no_values();
+    } else if (m->recompute && tn_grad_mode()) {
+        out = recompute(m, in, context);
+    } else {
+        out = forward(m, in, context);
+    }
+    out = checked_results(m, tn__hooks_after(m, in, out));
+    tn__watch_outputs(watch, &out);
+    tn__return_values(&out);
+    tn_scope_end(&scope);
+    return out;
+}
+
+tn_values tn_call_values(void *module, tn_values in, void *context) {
+    tn_module *m = tn__module_of(module, "call");
+    if (!m) {
+        return tn__no_values();
+    }
+    tn__frame frame = {.name = m->parent ? m->name : m->kind};
+    tn__frame_push(&frame);
+    tn_values out;
+    if (!may_call(m, &in)) {
+        out = tn__no_values();
+    } else if (m->recompute || has_hooks(m)) {
+        out = full_bracket(m, in, context);
+    } else {
+        out = forward(m, in, context);
+    }
+    tn__frame_pop(&frame);
+    return out;
+}
+
+tn_tensor *tn_call(void *module, tn_tensor *x) {
+    tn_values out = tn_call_values(module, (tn_values){1, {x}}, NULL);
+    if (out.n > 1) {
+        tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values", ((tn_module *)module)->kind, out.n);
+        return tn_inert();
+    }
+    if (!out.v[0]) {
+        tn__raise(TN_EVALUE, "call", "%s gives no value: call it with tn_call_values", ((tn_module *)module)->kind);
+        return tn_inert();
+    }
+    return out.v[0]; /* after an error: inert */
+}

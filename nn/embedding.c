@@ -1,0 +1,21 @@
+/* embedding: y = weight[index]                  index (…) i64 or i32 -> (…, width), weight (count, width) */
+#include "nn/module.h"
+
+static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index) {
+    return tn_embedding_op(((tn_embedding *)self)->weight, index);
+}
+
+void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype) {
+    if (!tn__layer_begin(m, sizeof(*m), "embedding", embedding_forward, NULL)) {
+        return;
+    }
+    if (count < 1 || width < 1) {
+        tn__layer_refuse(m, TN_EVALUE, "count is %lld and width is %lld (both must be at least 1)", (long long)count,
+                         (long long)width);
+        return;
+    }
+    TN_SCOPE;
+    tn_tensor *weight = tn_empty(TN_DIMS(count, width), dtype);
+    tn_init_normal(weight, 0.0, 1.0);
+    tn_module_param(&m->base, "weight", &m->weight, weight);
+}

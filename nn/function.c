@@ -1,0 +1,16 @@
+/* function: y = f(x), for what has no parameters. */
+#include "nn/module.h"
+
+static tn_tensor *function_forward(tn_module *self, tn_tensor *x) {
+    return ((tn_function *)self)->f(x);
+}
+
+void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x)) {
+    if (!tn__layer_begin(m, sizeof(*m), kind ? kind : "function", function_forward, NULL)) {
+        return;
+    }
+    m->f = f;
+    if (!f) {
+        tn__layer_refuse(m, TN_EVALUE, "the function is NULL");
+    }
+}

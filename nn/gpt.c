@@ -1,0 +1,162 @@
+/* gpt: a decoder-only transformer                     Radford et al. 2019, "Language models are unsupervised multitask learners"
+ *
+ *     x = wte[tokens] + wpe[positions]                (B, T, C)
+ *     x = h.0(x), h.1(x), …
+ *     logits = ln_f(x) wte^T                          (B, T, vocab)
+ *
+ * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and c_proj as (in, out), the
+ * transpose of what is here. The classifier is wte.weight, so no name of its own exists for it.
+ *
+ * Read next: nn/block.c, nn/generate.c.
+ */
+#include "nn/gpt.h"
+
+#include "core/memory.h"
+#include "nn/module.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Forward ------------------------------------------------------------------------------------------------------------- */
+
+/* Where the tokens of this call begin: 0, or behind what the caches hold. */
+static int64_t first_position(const tn_gpt *m) {
+    const tn_self_attention *first = &m->h[0].attn;
+    return first->cache_k && !tn_grad_mode() ? first->cached : 0;
+}
+
+/* tokens (B, T) at positions start, start + 1, … -> (B, T, C) */
+static tn_tensor *embed(tn_gpt *m, tn_tensor *tokens, int64_t start) {
+    tn_tensor *positions = tn_arange((double)start, (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
+    tn_tensor *token = tn_call(&m->wte, tokens), *position = tn_call(&m->wpe, positions);
+    tn_tensor *x = tn_add(token, position);
+    tn_drop(token);
+    tn_drop(position);
+    return tn_call(&m->drop, x);
+}
+
+static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
+    tn_gpt *m = (tn_gpt *)self;
+    const tn__gpt_context *call = context;
+    if (in.n != 1 || !in.v[0] || tn_ndim(in.v[0]) != 2) {
+        tn__raise(TN_ESHAPE, "gpt", "the input is %s but must be one tensor of tokens (batch, positions)",
+                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
+        return tn__no_values();
+    }
+    int64_t T = tn_size(in.v[0], 1), start = first_position(m);
+    if (T < 1 || start + T > m->options.context) {
+        tn__raise(TN_EVALUE, "gpt", "tokens are %s at position %lld but the context is %lld", tn_shape_text(in.v[0]),
+                  (long long)start, (long long)m->options.context);
+        return tn__no_values();
+    }
+    tn_tensor *x = embed(m, in.v[0], start);
+    for (int i = 0; i < m->options.layers; i++) {
+        tn_tensor *y = tn_call(&m->h[i], x);
+        if (y != x) { /* a hook may hand the input on */
+            tn_drop(x);
+        }
+        x = y;
+    }
+    x = tn_call(&m->ln_f, x);
+    if (call && call->last_only) {
+        x = tn_narrow(x, 1, T - 1, 1);
+    }
+    return tn_values_of(tn_linear_op(x, m->wte.weight, NULL), NULL);
+}
+
+tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets) {
+    TN_SCOPE; /* the logits, which are large, live no longer than their gradient */
+    tn_cross_entropy_options options = tn_cross_entropy_defaults();
+    options.consume_logits = true;
+    return tn_return(tn_cross_entropy_with(tn_call(m, tokens), targets, options));
+}
+
+/* ---- Building -------------------------------------------------------------------------------------------------------------- */
+
+tn_gpt_options tn_gpt_defaults(void) {
+    return (tn_gpt_options){.vocab = 50257,
+                            .context = 1024,
+                            .layers = 12,
+                            .heads = 12,
+                            .width = 768,
+                            .bias = true,
+                            .activation = TN_ACT_GELU_TANH,
+                            .dtype = TN_F32};
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), e = strlen(end);
+    return n >= e && strcmp(text + n - e, end) == 0;
+}
+
+/* Matrices: normal; biases: 0; the weights of norms stay 1. */
+static bool init_entry(const tn_entry *entry, void *user) {
+    const tn_gpt *m = user;
+    if (entry->global_dims.ndim >= 2) {
+        bool residual = ends_with(entry->path, "c_proj.weight");
+        tn_init_normal(*entry->field, 0.0, residual ? 0.02 / sqrt(2.0 * m->options.layers) : 0.02);
+    } else if (ends_with(entry->path, "bias")) {
+        tn_init_constant(*entry->field, 0.0);
+    }
+    return true;
+}
+
+static void gpt_finish(tn_module *self) {
+    tn_gpt *m = (tn_gpt *)self;
+    free(m->h);
+    m->h = NULL;
+}
+
+/* False after raising. */
+static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
+    if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->heads < 1 || o->width < 1 || o->width % o->heads != 0) {
+        tn__layer_refuse(m, TN_EVALUE,
+                         "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 each; width a multiple of heads)",
+                         (long long)o->vocab, (long long)o->context, o->layers, o->heads, (long long)o->width);
+        return false;
+    }
+    return true;
+}
+
+static void init_blocks(tn_gpt *m) {
+    tn_block_options block = tn_block_defaults();
+    block.heads = m->options.heads;
+    block.bias = m->options.bias;
+    block.dropout = m->options.dropout;
+    block.activation = m->options.activation;
+    block.dtype = m->options.dtype;
+    for (int i = 0; i < m->options.layers; i++) {
+        char name[24];
+        snprintf(name, sizeof(name), "h.%d", i);
+        tn_block_init(&m->h[i], m->options.width, block);
+        tn_module_add(&m->base, name, &m->h[i]);
+    }
+}
+
+void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "gpt", NULL, gpt_forward) || !options_fit(m, &options)) {
+        return;
+    }
+    m->options = options;
+    m->base.finish = gpt_finish;
+    m->h = tn__calloc((size_t)options.layers, sizeof(*m->h));
+    if (!m->h) {
+        tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", options.layers);
+        return;
+    }
+    tn_embedding_init(&m->wte, options.vocab, options.width, options.dtype);
+    tn_embedding_init(&m->wpe, options.context, options.width, options.dtype);
+    tn_dropout_init(&m->drop, options.dropout);
+    tn_norm_options norm = tn_norm_defaults();
+    norm.bias = options.bias;
+    norm.dtype = options.dtype;
+    tn_module_add(&m->base, "wte", &m->wte);
+    tn_module_add(&m->base, "wpe", &m->wpe);
+    tn_module_add(&m->base, "drop", &m->drop);
+    init_blocks(m);
+    tn_layer_norm_init(&m->ln_f, options.width, norm);
+    tn_module_add(&m->base, "ln_f", &m->ln_f);
+    tn_module_each(m, (tn_walk){0}, init_entry, m);
+}

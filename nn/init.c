@@ -1,0 +1,68 @@
+/* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every weight of a model. */
+#include "core/error.h"
+#include "tern/nn.h"
+
+#include <math.h>
+
+void tn_init_uniform(tn_tensor *t, double low, double high) {
+    TN_NO_GRAD;
+    tn_uniform_(t, low, high, NULL);
+}
+
+void tn_init_normal(tn_tensor *t, double mean, double std) {
+    TN_NO_GRAD;
+    tn_normal_(t, mean, std, NULL);
+}
+
+void tn_init_constant(tn_tensor *t, double value) {
+    TN_NO_GRAD;
+    tn_fill_(t, value);
+}
+
+/* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after raising. */
+static bool fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
+    if (tn_is_inert(t)) {
+        return false;
+    }
+    if (tn_ndim(t) < 2) {
+        tn__raise(TN_ESHAPE, operation, "the weight is %s but needs 2 dimensions or more: (out, in, ...)", tn_shape_text(t));
+        return false;
+    }
+    double field = 1.0;
+    for (int i = 2; i < tn_ndim(t); i++) {
+        field *= (double)tn_size(t, i);
+    }
+    *fan_in = (double)tn_size(t, 1) * field;
+    *fan_out = (double)tn_size(t, 0) * field;
+    return true;
+}
+
+void tn_init_xavier_uniform(tn_tensor *t, double gain) {
+    double in, out;
+    if (fans(t, &in, &out, "init_xavier_uniform")) {
+        double bound = gain * sqrt(6.0 / (in + out));
+        tn_init_uniform(t, -bound, bound);
+    }
+}
+
+void tn_init_xavier_normal(tn_tensor *t, double gain) {
+    double in, out;
+    if (fans(t, &in, &out, "init_xavier_normal")) {
+        tn_init_normal(t, 0.0, gain * sqrt(2.0 / (in + out)));
+    }
+}
+
+void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope) {
+    double in, out;
+    if (fans(t, &in, &out, "init_kaiming_uniform")) {
+        double bound = sqrt(6.0 / ((1.0 + negative_slope * negative_slope) * in));
+        tn_init_uniform(t, -bound, bound);
+    }
+}
+
+void tn_init_kaiming_normal(tn_tensor *t, double negative_slope) {
+    double in, out;
+    if (fans(t, &in, &out, "init_kaiming_normal")) {
+        tn_init_normal(t, 0.0, sqrt(2.0 / ((1.0 + negative_slope * negative_slope) * in)));
+    }
+}

@@ -1,0 +1,36 @@
+/* linear: y = x weight^T + bias                 x (…, in) -> (…, out), weight (out, in), bias (out)
+ *
+ * The smallest module: a struct, a forward, and an init that makes and registers the parameters.
+ */
+#include "nn/module.h"
+
+#include <math.h>
+
+static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
+    tn_linear *m = (tn_linear *)self;
+    return tn_linear_op(x, m->weight, m->bias);
+}
+
+tn_linear_options tn_linear_defaults(void) {
+    return (tn_linear_options){.bias = true, .dtype = TN_F32};
+}
+
+void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL)) {
+        return;
+    }
+    if (in < 1 || out < 1) {
+        tn__layer_refuse(m, TN_EVALUE, "in is %lld and out is %lld (both must be at least 1)", (long long)in, (long long)out);
+        return;
+    }
+    TN_SCOPE;
+    double bound = 1.0 / sqrt((double)in);
+    tn_tensor *weight = tn_empty(TN_DIMS(out, in), options.dtype);
+    tn_init_uniform(weight, -bound, bound);
+    tn_module_param(&m->base, "weight", &m->weight, weight);
+    tn_tensor *bias = options.bias ? tn_empty(TN_DIMS(out), options.dtype) : NULL;
+    if (bias) {
+        tn_init_uniform(bias, -bound, bound);
+    }
+    tn_module_param(&m->base, "bias", &m->bias, bias);
+}

@@ -1,0 +1,45 @@
+/* mlp: c_proj(activation(c_fc(x)))              x (…, width) -> (…, hidden) -> (…, width) */
+#include "nn/module.h"
+
+static tn_tensor *activate(tn_activation activation, tn_tensor *x) {
+    switch (activation) {
+    case TN_ACT_GELU:
+        return tn_gelu(x);
+    case TN_ACT_GELU_TANH:
+        return tn_gelu_tanh(x);
+    case TN_ACT_RELU:
+        return tn_relu(x);
+    case TN_ACT_SILU:
+        return tn_silu(x);
+    }
+    return tn_inert(); /* init refuses all others */
+}
+
+static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
+    tn_mlp *m = (tn_mlp *)self;
+    return tn_call(&m->drop, tn_call(&m->c_proj, activate(m->activation, tn_call(&m->c_fc, x))));
+}
+
+tn_mlp_options tn_mlp_defaults(void) {
+    return (tn_mlp_options){.bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32};
+}
+
+void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "mlp", mlp_forward, NULL)) {
+        return;
+    }
+    int64_t hidden = options.hidden == 0 ? 4 * width : options.hidden;
+    if (width < 1 || hidden < 1 || (unsigned)options.activation > TN_ACT_SILU) {
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld, hidden %lld and activation %d", (long long)width, (long long)hidden,
+                         (int)options.activation);
+        return;
+    }
+    m->activation = options.activation;
+    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_init(&m->c_fc, width, hidden, linear);
+    tn_linear_init(&m->c_proj, hidden, width, linear);
+    tn_dropout_init(&m->drop, options.dropout);
+    tn_module_add(&m->base, "c_fc", &m->c_fc);
+    tn_module_add(&m->base, "c_proj", &m->c_proj);
+    tn_module_add(&m->base, "drop", &m->drop);
+}

@@ -1,0 +1,403 @@
+/* Modules: building them and taking them apart. What is registered lies in three growable lists (nn/module.h).
+ *
+ * Registration keeps the address of a field, not the tensor: whoever exchanges the tensor in the field (sharding, precision)
+ * is seen by everybody who walks the module. The module owns one reference to whatever is in the field.
+ *
+ * Read next: nn/walk.c (visiting), nn/call.c (calling).
+ */
+#include "nn/module.h"
+
+#include "core/memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What a module is ---------------------------------------------------------------------------------------------------- */
+
+tn_module *tn__module_of(void *m, const char *operation) {
+    if (!m) {
+        tn__raise(TN_EVALUE, operation, "the module is NULL");
+        return NULL;
+    }
+    if ((uintptr_t)m % _Alignof(tn_module) != 0) {
+        tn__raise(TN_EVALUE, operation, "%p is not a module (pass a struct that begins with tn_module)", m);
+        return NULL;
+    }
+    tn_module *module = m;
+    if (module->state == TN__MODULE_FINISHED) {
+        tn__raise(TN_ESTATE, operation, "the module (%s) is finished", module->kind);
+        return NULL;
+    }
+    if (module->state != TN__MODULE_ALIVE && module->state != TN__MODULE_BROKEN) {
+        tn__raise(TN_EVALUE, operation, "%p is not a module (pass a struct that begins with tn_module, after its init)", m);
+        return NULL;
+    }
+    return module;
+}
+
+void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward) {
+    if (!m) {
+        tn__raise(TN_EVALUE, "module_init", "the module is NULL");
+        return;
+    }
+    *m = (tn_module){.state = TN__MODULE_ALIVE, .training = true, .kind = kind ? kind : "module", .forward = forward};
+    if (!forward) {
+        m->state = TN__MODULE_BROKEN;
+        tn__raise(TN_EVALUE, "module_init", "%s: the forward is NULL", m->kind);
+    }
+}
+
+void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward) {
+    if (!m) {
+        tn__raise(TN_EVALUE, "module_init_values", "the module is NULL");
+        return;
+    }
+    *m = (tn_module){.state = TN__MODULE_ALIVE, .training = true, .kind = kind ? kind : "module", .forward_values = forward};
+    if (!forward) {
+        m->state = TN__MODULE_BROKEN;
+        tn__raise(TN_EVALUE, "module_init_values", "%s: the forward is NULL", m->kind);
+    }
+}
+
+bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward, tn_module_forward_values forward_values) {
+    if (!m) {
+        tn__raise(TN_EVALUE, kind, "the module is NULL");
+        return false;
+    }
+    memset(m, 0, bytes);
+    if (forward) {
+        tn_module_init(m, kind, forward);
+    } else {
+        tn_module_init_values(m, kind, forward_values);
+    }
+    return true;
+}
+
+void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
+    tn_module *m = layer;
+    char text[256];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    m->state = TN__MODULE_BROKEN;
+    tn__raise(status, m->kind, "%s", text);
+}
+
+/* ---- Lists ---------------------------------------------------------------------------------------------------------------- */
+
+bool tn__module_grow(void ***array, int count, int *room, const char *operation) {
+    if (count < *room) {
+        return true;
+    }
+    int more = *room ? *room * 2 : 4;
+    void **grown = tn__realloc(*array, (size_t)more * sizeof(*grown));
+    if (!grown) {
+        tn__raise(TN_ENOMEM, operation, "no memory for the module's lists");
+        return false;
+    }
+    *array = grown;
+    *room = more;
+    return true;
+}
+
+tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {
+    if (!m->lists) {
+        m->lists = tn__calloc(1, sizeof(*m->lists));
+        if (!m->lists) {
+            tn__raise(TN_ENOMEM, operation, "no memory for the module's lists");
+            return NULL;
+        }
+        m->lists->refs = 1;
+        m->lists->module = m;
+    }
+    return m->lists;
+}
+
+void tn__module_lists_release(tn_module_lists *lists) {
+    if (lists && __atomic_fetch_sub(&lists->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        free(lists->records);
+        free(lists->children);
+        free(lists->hooks);
+        free(lists);
+    }
+}
+
+/* ---- Registering ---------------------------------------------------------------------------------------------------------- */
+
+static bool name_taken(const tn_module_lists *lists, const char *name) {
+    for (int i = 0; i < lists->record_count; i++) {
+        if (strcmp(lists->records[i]->name, name) == 0) {
+            return true;
+        }
+    }
+    for (int i = 0; i < lists->child_count; i++) {
+        if (strcmp(lists->children[i]->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* False after raising. */
+static bool name_fits(const tn_module *m, const tn_module_lists *lists, const char *name, const char *operation) {
+    size_t length = name ? strlen(name) : 0;
+    if (length == 0 || length >= TN_MODULE_NAME || name[0] == '.' || name[length - 1] == '.') {
+        tn__raise(TN_EVALUE, operation, "%s: the name \"%.80s\" must have 1 to %d characters and no dot at its ends", m->kind,
+                  name ? name : "(NULL)", TN_MODULE_NAME - 1);
+        return false;
+    }
+    if (name_taken(lists, name)) {
+        tn__raise(TN_EVALUE, operation, "%s has something named \"%s\" already", m->kind, name);
+        return false;
+    }
+    return true;
+}
+
+static bool field_taken(const tn_module *m, tn_tensor **field) {
+    for (int i = 0; m->lists && i < m->lists->record_count; i++) {
+        if (m->lists->records[i]->field == field) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Adds a record without a tensor; NULL after raising. */
+static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field, const char *operation) {
+    tn_module_lists *lists = tn__module_lists(m, operation);
+    if (!lists || !name_fits(m, lists, name, operation)) {
+        return NULL;
+    }
+    if (field_taken(m, field)) {
+        tn__raise(TN_EVALUE, operation, "%s: the field of \"%s\" is registered already", m->kind, name);
+        return NULL;
+    }
+    if (!tn__module_grow((void ***)&lists->records, lists->record_count, &lists->record_room, operation)) {
+        return NULL;
+    }
+    tn__record *record = tn__calloc(1, sizeof(*record));
+    if (!record) {
+        tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
+        return NULL;
+    }
+    record->field = field;
+    memcpy(record->name, name, strlen(name) + 1);
+    lists->records[lists->record_count++] = record;
+    return record;
+}
+
+/* What both kinds of registration check first. False after raising, with *field inert and m broken. */
+static bool may_register(tn_module *m, const char *name, tn_tensor **field, const char *operation) {
+    if (!field) {
+        tn__raise(TN_EVALUE, operation, "the field of \"%s\" is NULL", name ? name : "(NULL)");
+        return false;
+    }
+    return tn__module_of(m, operation) && !tn__pending();
+}
+
+static tn_status failed(tn_module *m, tn_tensor **field) {
+    if (m && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN)) {
+        m->state = TN__MODULE_BROKEN;
+        if (field && !field_taken(m, field)) {
+            *field = tn_inert();
+        }
+    } else if (field) {
+        *field = tn_inert();
+    }
+    return tn_error();
+}
+
+tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
+    if (!may_register(m, name, field, "module_param")) {
+        return failed(m, field);
+    }
+    if (!tensor) {
+        *field = NULL;
+        return TN_OK;
+    }
+    if (!tn__usable(tensor, "module_param") || tn_is_inert(tn_set_requires_grad(tensor, true)) || tn__pending() ||
+        !add_record(m, name, field, "module_param")) {
+        return failed(m, field);
+    }
+    *field = tn_keep(tensor);
+    return TN_OK;
+}
+
+static tn_status register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor, bool scratch,
+                                 const char *operation) {
+    if (!may_register(m, name, field, operation) || (tensor && !tn__usable(tensor, operation))) {
+        return failed(m, field);
+    }
+    tn__record *record = add_record(m, name, field, operation);
+    if (!record) {
+        return failed(m, field);
+    }
+    record->buffer = true;
+    record->scratch = scratch;
+    *field = tn_keep(tensor);
+    return TN_OK;
+}
+
+tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
+    return register_buffer(m, name, field, tensor, false, "module_buffer");
+}
+
+tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
+    return register_buffer(m, name, field, tensor, true, "module_scratch");
+}
+
+tn_status tn_module_add(tn_module *m, const char *name, void *child) {
+    tn_module *c = tn__module_of(m, "module_add") ? tn__module_of(child, "module_add") : NULL;
+    if (!c || tn__pending()) {
+        return failed(m, NULL);
+    }
+    if (c->parent) {
+        tn__raise(TN_ESTATE, "module_add", "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
+                  c->kind, c->name, c->parent->kind);
+        return failed(m, NULL);
+    }
+    for (const tn_module *up = m; up; up = up->parent) {
+        if (up == c) {
+            tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
+            return failed(m, NULL);
+        }
+    }
+    tn_module_lists *lists = tn__module_lists(m, "module_add");
+    if (!lists || !name_fits(m, lists, name, "module_add") ||
+        !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room, "module_add")) {
+        return failed(m, NULL);
+    }
+    memcpy(c->name, name, strlen(name) + 1);
+    c->parent = m;
+    lists->children[lists->child_count++] = c;
+    return TN_OK;
+}
+
+/* ---- Changing what is registered --------------------------------------------------------------------------------------------- */
+
+static tn__record *find_parameter(tn_module *m, const char *path) {
+    tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
+    if (!record || record->buffer) {
+        tn__raise(TN_EVALUE, "module_tie", "%s has no parameter \"%s\"", m->kind, path ? path : "(NULL)");
+        return NULL;
+    }
+    return tn__usable(*record->field, "module_tie") ? record : NULL;
+}
+
+tn_status tn_module_tie(tn_module *m, const char *name, const char *with) {
+    if (!tn__module_of(m, "module_tie") || tn__pending()) {
+        return tn_error();
+    }
+    tn__record *second = find_parameter(m, name), *first = second ? find_parameter(m, with) : NULL;
+    if (!first) {
+        return tn_error();
+    }
+    const tn_tensor *a = *second->field, *b = *first->field;
+    if (first == second) {
+        return tn__raise(TN_EVALUE, "module_tie", "\"%s\" cannot be tied to itself", name);
+    }
+    if (a->dtype != b->dtype) {
+        return tn__raise(TN_EDTYPE, "module_tie", "%s is %s but %s is %s", name, tn_dtype_name(a->dtype), with,
+                         tn_dtype_name(b->dtype));
+    }
+    if (!tn_dims_equal(a->dims, b->dims)) {
+        return tn__raise(TN_ESHAPE, "module_tie", "%s is %s but %s is %s", name, tn_shape_text(a), with, tn_shape_text(b));
+    }
+    tn_tensor *old = *second->field;
+    *second->field = tn_keep(*first->field);
+    tn_release(old);
+    second->tied = true;
+    second->sliced = first->sliced;
+    second->whole = first->whole;
+    second->start = first->start;
+    second->length = first->length;
+    return TN_OK;
+}
+
+tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor) {
+    if (!tn__module_of(m, "module_set_buffer") || tn__pending() || (tensor && !tn__usable(tensor, "module_set_buffer"))) {
+        return tn_error();
+    }
+    for (int i = 0; name && m->lists && i < m->lists->record_count; i++) {
+        tn__record *record = m->lists->records[i];
+        if (record->buffer && strcmp(record->name, name) == 0) {
+            tn_tensor *old = *record->field;
+            *record->field = tn_keep(tensor);
+            tn_release(old);
+            return TN_OK;
+        }
+    }
+    return tn__raise(TN_EVALUE, "module_set_buffer", "%s has no buffer \"%s\"", m->kind, name ? name : "(NULL)");
+}
+
+tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims, int64_t start, int64_t length) {
+    if (!tn__module_of(m, "module_set_slice") || tn__pending()) {
+        return tn_error();
+    }
+    tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
+    if (!record) {
+        return tn__raise(TN_EVALUE, "module_set_slice", "%s has nothing named \"%s\"", m->kind, path ? path : "(NULL)");
+    }
+    int64_t count = tn_dims_count(global_dims);
+    if (count < 0 || start < 0 || length < 0 || start > count || length > count - start) {
+        return tn__raise(TN_EVALUE, "module_set_slice", "%s: elements %lld to %lld are not in a whole of %lld", path,
+                         (long long)start, (long long)(start + length), (long long)count);
+    }
+    record->sliced = true;
+    record->whole = global_dims;
+    record->start = start;
+    record->length = length;
+    return TN_OK;
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------------------------------ */
+
+static void leave_parent(tn_module *m) {
+    tn_module_lists *lists = m->parent ? m->parent->lists : NULL;
+    for (int i = 0; lists && i < lists->child_count; i++) {
+        if (lists->children[i] == m) {
+            lists->child_count--;
+            memmove(lists->children + i, lists->children + i + 1, (size_t)(lists->child_count - i) * sizeof(*lists->children));
+            break;
+        }
+    }
+    m->parent = NULL;
+}
+
+static void release_all(tn_module_lists *lists) {
+    while (lists->child_count > 0) {
+        tn_module *child = lists->children[--lists->child_count];
+        child->parent = NULL;
+        tn_module_finish(child);
+    }
+    tn__module_drop_hooks(lists);
+    while (lists->record_count > 0) {
+        tn__record *record = lists->records[--lists->record_count];
+        tn_tensor *tensor = *record->field;
+        *record->field = NULL;
+        tn_release(tensor);
+        free(record);
+    }
+    lists->module = NULL;
+    tn__module_lists_release(lists);
+}
+
+void tn_module_finish(void *module) {
+    tn_module *m = module;
+    bool aligned = (uintptr_t)m % _Alignof(tn_module) == 0;
+    if (!m || (aligned && (m->state == 0 || m->state == TN__MODULE_FINISHED)) || !tn__module_of(m, "module_finish")) {
+        return;
+    }
+    m->state = TN__MODULE_FINISHED;
+    leave_parent(m);
+    if (m->lists) {
+        release_all(m->lists);
+        m->lists = NULL;
+    }
+    if (m->finish) {
+        m->finish(m);
+    }
+}

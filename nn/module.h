@@ -1,0 +1,86 @@
+/* The inside of a module: what it registered, and its hooks. The public side is tern/nn.h.
+ *
+ * The lists live on the heap and are counted: graphs that will call the module again in backward hold them, and see by
+ * `module` whether it is still there.
+ */
+#ifndef TERN_NN_MODULE_H
+#define TERN_NN_MODULE_H
+
+#include "core/error.h"
+#include "tern/nn.h"
+#include "tern/sys/tensor.h"
+
+#define TN__MODULE_ALIVE 0x6d6f6475u
+#define TN__MODULE_BROKEN 0x6d6f6462u   /* building it failed */
+#define TN__MODULE_FINISHED 0x6d6f6466u
+
+/* A parameter or buffer as it was registered. */
+typedef struct tn__record {
+    tn_tensor **field; /* holds one reference of the module; NULL in it: an empty buffer */
+    bool buffer, scratch;
+    bool tied;   /* shares the tensor of another record */
+    bool sliced; /* whole, start and length were set */
+    tn_dims whole;
+    int64_t start, length;
+    char name[TN_MODULE_NAME];
+} tn__record;
+
+typedef struct tn__module_hook {
+    tn_hook id;
+    bool removed; /* goes when no hook of the module is running */
+    tn_module_hooks hooks;
+} tn__module_hook;
+
+struct tn_module_lists {
+    int32_t refs;      /* atomic */
+    tn_module *module; /* NULL once it is finished */
+    tn__record **records;
+    tn_module **children;
+    tn__module_hook **hooks;
+    int record_count, record_room, child_count, child_room, hook_count, hook_room;
+    int hooks_running;
+    tn_hook last_hook;
+};
+
+/* m as a module, or NULL after raising what is wrong with it. */
+tn_module *tn__module_of(void *m, const char *operation);
+
+/* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False after raising (m is NULL). */
+bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward, tn_module_forward_values forward_values);
+
+/* Raises "kind: text" about a layer's options and marks it broken: calling it is an error. */
+void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+
+/* The lists of m, made on first use; NULL after TN_ENOMEM. */
+tn_module_lists *tn__module_lists(tn_module *m, const char *operation);
+void tn__module_lists_release(tn_module_lists *lists);
+
+/* Makes room for one more pointer in *array; false after TN_ENOMEM. */
+bool tn__module_grow(void ***array, int count, int *room, const char *operation);
+
+/* The record at a path below m; NULL when there is none (nothing is raised). *owner may be NULL. */
+tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
+
+/* Removes every hook (the module is finished). */
+void tn__module_drop_hooks(tn_module_lists *lists);
+
+/* ---- Hooks around a call: nn/hooks.c ------------------------------------------------------------------------------------- */
+
+tn_values tn__hooks_before(tn_module *m, tn_values in);
+tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out);
+
+/* One recorded call whose module wants to know of its backward. */
+typedef struct tn__watch tn__watch;
+
+/* NULL when no hook asks for backward or nothing is recorded (or after TN_ENOMEM). Puts identity nodes on *in. */
+tn__watch *tn__watch_inputs(tn_module *m, tn_values *in);
+/* Puts identity nodes on *out and lets go of watch, which the nodes hold from now on. NULL is fine. */
+void tn__watch_outputs(tn__watch *watch, tn_values *out);
+
+/* Nothing but inert tensors: what a failed call returns. */
+tn_values tn__no_values(void);
+
+/* Moves results out of the current scope. */
+void tn__return_values(const tn_values *values);
+
+#endif

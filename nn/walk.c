@@ -1,0 +1,319 @@
+/* Visiting what a module and the modules below it have registered.
+ *
+ * Paths are built on the way down: the names from the root to the module, then the name of the tensor. Names may contain
+ * dots, so finding a path tries every child whose name begins it.
+ *
+ * A tied parameter is visited once in any walk: under the name it was tied to when that name is below the walk's root, else
+ * under the first of its names.
+ */
+#include "nn/module.h"
+
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Paths ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct path {
+    char *text;
+    size_t length, room;
+} path;
+
+/* Appends a name, after a dot unless it is the first. False after TN_ENOMEM. */
+static bool path_push(path *p, const char *name) {
+    size_t n = strlen(name), dot = p->length > 0 && n > 0;
+    if (p->length + dot + n + 1 > p->room) {
+        size_t room = (p->room + dot + n + 1) * 2;
+        char *text = tn__realloc(p->text, room);
+        if (!text) {
+            tn__raise(TN_ENOMEM, "module_each", "no memory for a path");
+            return false;
+        }
+        p->text = text;
+        p->room = room;
+    }
+    if (dot) {
+        p->text[p->length++] = '.';
+    }
+    memcpy(p->text + p->length, name, n + 1);
+    p->length += n;
+    return true;
+}
+
+static void path_cut(path *p, size_t length) {
+    p->length = length;
+    p->text[length] = 0;
+}
+
+/* The rest of `text` after `name` and a dot, or NULL. */
+static const char *below(const char *text, const char *name) {
+    size_t n = strlen(name);
+    return strncmp(text, name, n) == 0 && text[n] == '.' ? text + n + 1 : NULL;
+}
+
+tn__record *tn__module_find(tn_module *m, const char *text, tn_module **owner) {
+    const tn_module_lists *lists = m->lists;
+    for (int i = 0; lists && i < lists->record_count; i++) {
+        if (strcmp(lists->records[i]->name, text) == 0) {
+            if (owner) {
+                *owner = m;
+            }
+            return lists->records[i];
+        }
+    }
+    for (int i = 0; lists && i < lists->child_count; i++) {
+        const char *rest = below(text, lists->children[i]->name);
+        tn__record *found = rest ? tn__module_find(lists->children[i], rest, owner) : NULL;
+        if (found) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+static tn_module *find_child(tn_module *m, const char *text) {
+    if (!text[0]) {
+        return m;
+    }
+    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
+        tn_module *child = m->lists->children[i];
+        const char *rest = strcmp(text, child->name) == 0 ? "" : below(text, child->name);
+        tn_module *found = rest ? find_child(child, rest) : NULL;
+        if (found) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct walker {
+    tn_walk walk;
+    tn_module *root;
+    tn_entry_visitor f;
+    void *user;
+    path path;
+} walker;
+
+/* The first record below m that holds `tensor` as a parameter; with `untied`, the first that is not tied. */
+static const tn__record *first_holder(const tn_module *m, const tn_tensor *tensor, bool untied) {
+    const tn_module_lists *lists = m->lists;
+    for (int i = 0; lists && i < lists->record_count; i++) {
+        const tn__record *record = lists->records[i];
+        if (!record->buffer && *record->field == tensor && !(untied && record->tied)) {
+            return record;
+        }
+    }
+    for (int i = 0; lists && i < lists->child_count; i++) {
+        const tn__record *found = first_holder(lists->children[i], tensor, untied);
+        if (found) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the record is not the name under which the walk visits its tensor. */
+static bool second_name(const walker *w, const tn__record *record) {
+    if (!record->tied) {
+        return false;
+    }
+    const tn__record *first = first_holder(w->root, *record->field, true);
+    return (first ? first : first_holder(w->root, *record->field, false)) != record;
+}
+
+static bool wanted(const walker *w, const tn__record *record, bool shared) {
+    if (!*record->field || (shared && !w->walk.with_shared)) {
+        return false;
+    }
+    return record->buffer ? w->walk.buffers && (!record->scratch || w->walk.scratch) : !w->walk.no_parameters;
+}
+
+/* False when the visitor stops. */
+static bool visit(walker *w, tn_module *m, tn__record *record) {
+    bool shared = second_name(w, record);
+    if (!wanted(w, record, shared)) {
+        return true;
+    }
+    size_t length = w->path.length;
+    if (!path_push(&w->path, record->name)) {
+        return false;
+    }
+    tn_entry entry = {
+        .path = w->path.text,
+        .owner = m,
+        .field = record->field,
+        .buffer = record->buffer,
+        .scratch = record->scratch,
+        .shared = shared,
+        .global_dims = record->sliced ? record->whole : tn_shape(*record->field),
+        .start = record->start,
+        .length = record->sliced ? record->length : tn_count(*record->field),
+    };
+    bool more = w->f(&entry, w->user);
+    path_cut(&w->path, length);
+    return more;
+}
+
+static bool walk_tensors(walker *w, tn_module *m) {
+    for (int i = 0; m->lists && i < m->lists->record_count; i++) {
+        if (!visit(w, m, m->lists->records[i])) {
+            return false;
+        }
+    }
+    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
+        tn_module *child = m->lists->children[i];
+        size_t length = w->path.length;
+        if (!path_push(&w->path, child->name) || !walk_tensors(w, child)) {
+            return false;
+        }
+        path_cut(&w->path, length);
+    }
+    return true;
+}
+
+void tn_module_each(void *module, tn_walk walk, tn_entry_visitor f, void *user) {
+    tn_module *m = tn__module_of(module, "module_each");
+    if (!m) {
+        return;
+    }
+    if (!f) {
+        tn__raise(TN_EVALUE, "module_each", "the visitor is NULL");
+        return;
+    }
+    walker w = {.walk = walk, .root = m, .f = f, .user = user};
+    if (path_push(&w.path, "")) {
+        walk_tensors(&w, m);
+    }
+    free(w.path.text);
+}
+
+/* ---- Modules --------------------------------------------------------------------------------------------------------------- */
+
+static bool walk_modules(tn_module *m, path *p, tn_module_visitor f, void *user) {
+    if (!f(m, p->text, user)) {
+        return false;
+    }
+    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
+        tn_module *child = m->lists->children[i];
+        size_t length = p->length;
+        if (!path_push(p, child->name) || !walk_modules(child, p, f, user)) {
+            return false;
+        }
+        path_cut(p, length);
+    }
+    return true;
+}
+
+void tn_module_each_module(void *module, tn_module_visitor f, void *user) {
+    tn_module *m = tn__module_of(module, "module_each_module");
+    if (!m) {
+        return;
+    }
+    if (!f) {
+        tn__raise(TN_EVALUE, "module_each_module", "the visitor is NULL");
+        return;
+    }
+    path p = {0};
+    if (path_push(&p, "")) {
+        walk_modules(m, &p, f, user);
+    }
+    free(p.text);
+}
+
+tn_tensor *tn_module_get(void *module, const char *name) {
+    tn_module *m = tn__module_of(module, "module_get");
+    if (!m) {
+        return tn_inert();
+    }
+    const tn__record *record = name ? tn__module_find(m, name, NULL) : NULL;
+    if (!record || !*record->field) {
+        tn__raise(TN_EVALUE, "module_get", "%s has no %s \"%s\"", m->kind, record ? "tensor in" : "parameter or buffer",
+                  name ? name : "(NULL)");
+        return tn_inert();
+    }
+    return *record->field;
+}
+
+tn_module *tn_module_child(void *module, const char *name) {
+    tn_module *m = tn__module_of(module, "module_child");
+    tn_module *child = m && name ? find_child(m, name) : NULL;
+    if (m && !child) {
+        tn__raise(TN_EVALUE, "module_child", "%s has no child \"%s\"", m->kind, name ? name : "(NULL)");
+    }
+    return child;
+}
+
+/* ---- What is done to all of them ---------------------------------------------------------------------------------------------- */
+
+static bool count_entry(const tn_entry *entry, void *user) {
+    *(int64_t *)user += tn_dims_count(entry->global_dims);
+    return true;
+}
+
+int64_t tn_module_count(void *m) {
+    int64_t count = 0;
+    tn_module_each(m, (tn_walk){0}, count_entry, &count);
+    return count;
+}
+
+static bool train_module(tn_module *m, const char *name, void *user) {
+    (void)name;
+    m->training = *(const bool *)user;
+    return true;
+}
+
+void tn_module_train(void *m, bool training) {
+    tn_module_each_module(m, train_module, &training);
+}
+
+static bool require_entry(const tn_entry *entry, void *user) {
+    return !tn_is_inert(tn_set_requires_grad(*entry->field, *(const bool *)user));
+}
+
+void tn_module_requires_grad(void *m, bool requires_grad) {
+    tn_module_each(m, (tn_walk){0}, require_entry, &requires_grad);
+}
+
+static bool zero_entry(const tn_entry *entry, void *user) {
+    (void)user;
+    tn_zero_grad(*entry->field);
+    return true;
+}
+
+void tn_module_zero_grad(void *m) {
+    tn_module_each(m, (tn_walk){0}, zero_entry, NULL);
+}
+
+void tn_module_set_recompute(void *module, bool on) {
+    tn_module *m = tn__module_of(module, "module_set_recompute");
+    if (m) {
+        m->recompute = on;
+    }
+}
+
+/* ---- Printing ------------------------------------------------------------------------------------------------------------------ */
+
+static void print_module(tn_module *m, FILE *file, int depth) {
+    fprintf(file, "%*s%s%s%s: %lld parameters%s\n", 2 * depth, "", m->name, m->name[0] ? " " : "", m->kind,
+            (long long)tn_module_count(m), m->recompute ? ", recomputed" : "");
+    for (int i = 0; m->lists && i < m->lists->record_count; i++) {
+        const tn__record *record = m->lists->records[i];
+        if (*record->field) {
+            fprintf(file, "%*s%s %s %s%s%s\n", 2 * depth + 2, "", record->name, tn_shape_text(*record->field),
+                    tn_dtype_name(tn_dtype_of(*record->field)), record->buffer ? ", buffer" : "", record->tied ? ", tied" : "");
+        }
+    }
+    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
+        print_module(m->lists->children[i], file, depth + 1);
+    }
+}
+
+void tn_module_print(void *module, FILE *file) {
+    tn_module *m = tn__module_of(module, "module_print");
+    if (m && file) {
+        print_module(m, file, 0);
+    }
+}
