@@ -1,6 +1,7 @@
 /* gather(x, index): y[.., j, ..] = x[.., index[.., j, ..], ..] at one dimension
  *
- *     x: any shape but 0-dimensional, any dtype; index: i64 or i32, x's number of dimensions, sizes up to x's (any size at dim)
+ *     x: any shape but 0-dimensional, any dtype
+ *     index: i64 or i32, as many dimensions as x, sizes up to x's (any size at dim)
  *     y: index's shape
  *     dx = zeros with dy's elements added where they came from
  */
@@ -19,12 +20,14 @@ static bool gather_shape(tn_op_call *c) {
     }
     tn_dims x = tn_shape(c->in[0]), index = tn_shape(c->in[1]);
     if (x.ndim != index.ndim) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but index is %s (they need the same number of dimensions)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but index is %s (they need the same number of dimensions)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     for (int i = 0; i < x.ndim; i++) {
         if (i != dim && index.size[i] > x.size[i]) {
-            return tn_op_fail(c, TN_ESHAPE, "x is %s but index is %s (index is larger in dimension %d)",
+            return tn_op_fail(c, TN_ESHAPE,
+                              "x is %s but index is %s (index is larger in dimension %d)",
                               tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), i);
         }
     }
@@ -38,24 +41,41 @@ static tn_status gather_forward(tn_op_call *c) {
     for (int i = 0; i < x.ndim; i++) {
         x.size[i] = i == dim ? x.size[i] : c->x[1].size[i];
     }
-    return tn__index_status(c, c->kernels->gather(c->ctx, &c->y[0], &x, &c->x[1], dim), "index", x.size[dim]);
+    return tn__index_status(c, c->kernels->gather(c->ctx, &c->y[0], &x, &c->x[1], dim), "index",
+                            x.size[dim]);
 }
 
 static void gather_backward(tn_op_grad *g) {
     const gather_args *args = g->args;
-    tn_op_give(g, 0, tn__scatter_add(g->dout[0], args->dim, tn_op_saved_input(g, 1), tn_op_input_dims(g, 0)));
+    tn_op_give(
+        g, 0,
+        tn__scatter_add(g->dout[0], args->dim, tn_op_saved_input(g, 1), tn_op_input_dims(g, 0)));
 }
 
 static void gather_samples(tn_sampler *s) {
     static const gather_args first = {0}, second = {1}, last = {-1};
     const tn_sample samples[] = {
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
-        {.text = "dim=1", .args = &second, .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 2, 3), 4)}},
-        {.text = "dim=-1", .args = &last, .in = {tn_spec_real(TN_DIMS(3, 5), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(1), 1)}},
-        {.text = "dim=1", .args = &second, .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
-        {.text = "dim=1", .args = &second, .in = {tn_spec_real(TN_DIMS(3, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
+        {.text = "dim=1",
+         .args = &second,
+         .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 2, 3), 4)}},
+        {.text = "dim=-1",
+         .args = &last,
+         .in = {tn_spec_real(TN_DIMS(3, 5), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(1), 1)}},
+        {.text = "dim=1",
+         .args = &second,
+         .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
+        {.text = "dim=1",
+         .args = &second,
+         .in = {tn_spec_real(TN_DIMS(3, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         tn_sample sample = samples[i];

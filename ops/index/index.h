@@ -1,21 +1,26 @@
-/* The operations that put rows and elements back where index_select, embedding and gather took them: their gradients, and so operations
- * themselves, differentiable in turn. Private: ops.h has no use for them yet. */
+/* The operations that put rows and elements back where index_select, embedding and gather took
+ * them: their gradients, and so operations themselves, differentiable in turn. Private: ops.h
+ * has no use for them yet. */
 #ifndef TERN_OPS_INDEX_INDEX_H
 #define TERN_OPS_INDEX_INDEX_H
 
 #include "ops/op.h"
 
-/* Zeros with `size` at dim, plus src's slices: y[.., index[i], ..] += src[.., i, ..]. index 1-dimensional. */
+/* Zeros with `size` at dim, plus src's slices: y[.., index[i], ..] += src[.., i, ..]. index
+ * 1-dimensional. */
 tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t size);
 
-/* Zeros of shape dims, plus src's elements: y[.., index[.., j, ..], ..] += src[.., j, ..] at dim. */
+/* Zeros of shape dims, plus src's elements: y[.., index[.., j, ..], ..] += src[.., j, ..] at
+ * dim. */
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims);
 
-/* Turns TN_EINDEX of a kernel into "name: what V at position P is outside [0, size)"; returns any other status as it is. */
-static inline tn_status tn__index_status(const tn_op_call *c, tn_status status, const char *what, int64_t size) {
+/* Turns TN_EINDEX of a kernel into "name: what V at position P is outside [0, size)"; returns
+ * any other status as it is. */
+static inline tn_status tn__index_status(const tn_op_call *c, tn_status status, const char *what,
+                                         int64_t size) {
     if (status == TN_EINDEX) {
-        tn_op_fail(c, status, "%s %lld at position %lld is outside [0, %lld)", what, (long long)c->ctx->bad_value,
-                   (long long)c->ctx->bad_position, (long long)size);
+        tn_op_fail(c, status, "%s %lld at position %lld is outside [0, %lld)", what,
+                   (long long)c->ctx->bad_value, (long long)c->ctx->bad_position, (long long)size);
     }
     return status;
 }

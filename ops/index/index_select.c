@@ -1,6 +1,7 @@
 /* index_select(x, index): y[.., i, ..] = x[.., index[i], ..] at one dimension
  *
- *     x: any shape but 0-dimensional, any dtype; index: (n), i64 or i32       y: x's shape with n at dim
+ *     x: any shape but 0-dimensional, any dtype; index: (n), i64 or i32
+ *     y: x's shape with n at dim
  *     dx = zeros with dy's slices added where they came from
  *
  * The kernel picks rows; a descriptor with dim moved to the front makes rows of any slices.
@@ -19,7 +20,8 @@ static bool index_select_shape(tn_op_call *c) {
         return false;
     }
     if (tn_ndim(c->in[1]) != 1) {
-        return tn_op_fail(c, TN_ESHAPE, "index is %s but must have 1 dimension", tn_shape_text(c->in[1]));
+        return tn_op_fail(c, TN_ESHAPE, "index is %s but must have 1 dimension",
+                          tn_shape_text(c->in[1]));
     }
     tn_dims y = tn_shape(c->in[0]);
     y.size[dim] = tn_size(c->in[1], 0);
@@ -40,18 +42,35 @@ static void index_select_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__scatter_rows(g->dout[0], dim, tn_op_saved_input(g, 1), x.size[dim]));
 }
 
-/* Each dimension; the same index often (the gradient adds up), none, and rows beyond a vector register. */
+/* Each dimension; the same index often (the gradient adds up), none, and rows beyond a vector
+ * register. */
 static void index_select_samples(tn_sampler *s) {
     static const index_select_args first = {0}, second = {1}, last = {-1};
     const tn_sample samples[] = {
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4)}},
-        {.text = "dim=1", .args = &second, .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
-        {.text = "dim=-1", .args = &last, .in = {tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 3)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 1)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 3)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(2), 3)}},
-        {.text = "dim=0", .args = &first, .in = {tn_spec_real(TN_DIMS(9, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 9)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4)}},
+        {.text = "dim=1",
+         .args = &second,
+         .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
+        {.text = "dim=-1",
+         .args = &last,
+         .in = {tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 3)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 1)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 3)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(2), 3)}},
+        {.text = "dim=0",
+         .args = &first,
+         .in = {tn_spec_real(TN_DIMS(9, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 9)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         tn_sample sample = samples[i];

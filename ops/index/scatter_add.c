@@ -1,4 +1,4 @@
-/* scatter_add(src, index): zeros, then y[.., index[.., j, ..], ..] += src[.., j, ..] at one dimension
+/* scatter_add(src, index): zeros, then y[.., index[.., j, ..], ..] += src[.., j, ..] at one dim
  *
  *     src: any shape but 0-dimensional, f32 f64 bf16 f16; index: i64 or i32, src's shape
  *     y: given, at least src's sizes but at dim
@@ -26,8 +26,10 @@ static bool scatter_add_shape(tn_op_call *c) {
         fits = i == dim || src.size[i] <= args->dims.size[i];
     }
     if (!fits) {
-        return tn_op_fail(c, TN_ESHAPE, "src is %s but index is %s (they must be equal, and not larger than the result)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
+        return tn_op_fail(
+            c, TN_ESHAPE,
+            "src is %s but index is %s (they must be equal, and not larger than the result)",
+            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     return tn_op_out(c, args->dims, tn_dtype_of(c->in[0]));
 }
@@ -52,17 +54,28 @@ static void scatter_add_backward(tn_op_grad *g) {
 }
 
 static void scatter_add_samples(tn_sampler *s) {
-    static const scatter_add_args rows = {0, {2, {4, 3}}}, columns = {1, {3, {2, 4, 3}}}, last = {-1, {2, {3, 5}}}, one = {0, {1, {1}}},
+    static const scatter_add_args rows = {0, {2, {4, 3}}}, columns = {1, {3, {2, 4, 3}}},
+                                  last = {-1, {2, {3, 5}}}, one = {0, {1, {1}}},
                                   none = {1, {2, {3, 2}}}, wide = {1, {2, {3, 67}}};
     const tn_sample samples[] = {
-        {.text = "dim=0, shape=(4, 3)", .args = &rows, .in = {tn_spec_real(TN_DIMS(5, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
+        {.text = "dim=0, shape=(4, 3)",
+         .args = &rows,
+         .in = {tn_spec_real(TN_DIMS(5, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
         {.text = "dim=1, shape=(2, 4, 3)",
          .args = &columns,
          .in = {tn_spec_real(TN_DIMS(2, 2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 2, 3), 4)}},
-        {.text = "dim=-1, shape=(3, 5)", .args = &last, .in = {tn_spec_real(TN_DIMS(2, 7), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
-        {.text = "dim=0, shape=(1,)", .args = &one, .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
-        {.text = "dim=1, shape=(3, 2)", .args = &none, .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
-        {.text = "dim=1, shape=(3, 67)", .args = &wide, .in = {tn_spec_real(TN_DIMS(3, 70), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
+        {.text = "dim=-1, shape=(3, 5)",
+         .args = &last,
+         .in = {tn_spec_real(TN_DIMS(2, 7), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
+        {.text = "dim=0, shape=(1,)",
+         .args = &one,
+         .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
+        {.text = "dim=1, shape=(3, 2)",
+         .args = &none,
+         .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
+        {.text = "dim=1, shape=(3, 67)",
+         .args = &wide,
+         .in = {tn_spec_real(TN_DIMS(3, 70), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         tn_sample sample = samples[i];

@@ -1,10 +1,12 @@
 /* scatter_rows(src, index): zeros, then y[.., index[i], ..] += src[.., i, ..] at one dimension
  *
- *     src: any shape but 0-dimensional, f32 f64 bf16 f16; index: (n), i64 or i32, n = src's size at dim
+ *     src: any shape but 0-dimensional, f32 f64 bf16 f16
+ *     index: (n), i64 or i32, n = src's size at dim
  *     y: src's shape with `size` at dim
  *     dsrc = index_select(dy, index)
  *
- * The gradient of index_select and embedding. Slices are added in the order of i, so equal indices sum reproducibly.
+ * The gradient of index_select and embedding. Slices are added in the order of i, so equal indices
+ * sum reproducibly.
  */
 #include "ops/index/index.h"
 #include "ops/rows.h"
@@ -22,8 +24,9 @@ static bool scatter_rows_shape(tn_op_call *c) {
     }
     tn_dims y = tn_shape(c->in[0]);
     if (tn_ndim(c->in[1]) != 1 || tn_size(c->in[1], 0) != y.size[dim]) {
-        return tn_op_fail(c, TN_ESHAPE, "src is %s but index is %s (it needs one element a slice of dimension %d)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), dim);
+        return tn_op_fail(
+            c, TN_ESHAPE, "src is %s but index is %s (it needs one element a slice of dimension %d)",
+            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), dim);
     }
     y.size[dim] = args->size;
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
@@ -46,14 +49,27 @@ static void scatter_rows_backward(tn_op_grad *g) {
 }
 
 static void scatter_rows_samples(tn_sampler *s) {
-    static const scatter_rows_args rows = {0, 5}, columns = {1, 4}, last = {-1, 3}, one = {0, 1}, long_rows = {0, 9};
+    static const scatter_rows_args rows = {0, 5}, columns = {1, 4}, last = {-1, 3}, one = {0, 1},
+                                   long_rows = {0, 9};
     const tn_sample samples[] = {
-        {.text = "dim=0, size=5", .args = &rows, .in = {tn_spec_real(TN_DIMS(7, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(7), 5)}},
-        {.text = "dim=1, size=4", .args = &columns, .in = {tn_spec_real(TN_DIMS(2, 3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
-        {.text = "dim=-1, size=3", .args = &last, .in = {tn_spec_real(TN_DIMS(2, 6), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 3)}},
-        {.text = "dim=0, size=1", .args = &one, .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
-        {.text = "dim=0, size=5", .args = &rows, .in = {tn_spec_real(TN_DIMS(0, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 5)}},
-        {.text = "dim=0, size=9", .args = &long_rows, .in = {tn_spec_real(TN_DIMS(6, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 9)}},
+        {.text = "dim=0, size=5",
+         .args = &rows,
+         .in = {tn_spec_real(TN_DIMS(7, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(7), 5)}},
+        {.text = "dim=1, size=4",
+         .args = &columns,
+         .in = {tn_spec_real(TN_DIMS(2, 3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
+        {.text = "dim=-1, size=3",
+         .args = &last,
+         .in = {tn_spec_real(TN_DIMS(2, 6), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 3)}},
+        {.text = "dim=0, size=1",
+         .args = &one,
+         .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
+        {.text = "dim=0, size=5",
+         .args = &rows,
+         .in = {tn_spec_real(TN_DIMS(0, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 5)}},
+        {.text = "dim=0, size=9",
+         .args = &long_rows,
+         .in = {tn_spec_real(TN_DIMS(6, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 9)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         tn_sample sample = samples[i];

@@ -3,8 +3,8 @@
  *     x: (…, in), w: (out, in), b: (out) or absent; f32 f64 bf16 f16       y: (…, out)
  *     dx = dy w        dw = dy^T x        db = column sums of dy        (x and dy as rows)
  *
- * One operation and not two because the kernel adds b while the product is still in cache. Each gradient keeps only
- * what it reads: with frozen weights x is not held.
+ * One operation and not two because the kernel adds b while the product is still in cache. Each
+ * gradient keeps only what it reads: with frozen weights x is not held.
  */
 #include "ops/rows.h"
 
@@ -14,15 +14,18 @@ static bool linear_shape(tn_op_call *c) {
     }
     tn_dims x = tn_shape(c->in[0]), w = tn_shape(c->in[1]);
     if (w.ndim != 2) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: out, in)", tn_shape_text(c->in[1]));
+        return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: out, in)",
+                          tn_shape_text(c->in[1]));
     }
     if (x.ndim == 0 || x.size[x.ndim - 1] != w.size[1]) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but weight is %s (the last dimensions must be equal)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but weight is %s (the last dimensions must be equal)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     tn_tensor *b = tn__optional(c, 2);
     if (b && (tn_ndim(b) != 1 || tn_size(b, 0) != w.size[0])) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s but bias is %s (bias needs one element a row of weight)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "weight is %s but bias is %s (bias needs one element a row of weight)",
                           tn_shape_text(c->in[1]), tn_shape_text(b));
     }
     return tn_op_out(c, tn__dims_with_last(x, w.size[0]), c->in[0]->dtype);
@@ -54,7 +57,8 @@ static tn_tensor *as_rows(tn_tensor *x, tn_dims d) {
 
 static void linear_backward(tn_op_grad *g) {
     tn_dims dx = tn_op_input_dims(g, 0), dw = tn_op_input_dims(g, 1);
-    tn_tensor *dy = g->dout[0], *rows = as_rows(dy, tn__dims_with_last(dx, dw.size[0])); /* (…, out), (n, out) */
+    tn_tensor *dy = g->dout[0],
+              *rows = as_rows(dy, tn__dims_with_last(dx, dw.size[0])); /* (…, out), (n, out) */
     if (g->wants[0]) {
         tn_op_give(g, 0, tn_matmul(dy, tn_op_saved_input(g, 1)));
     }
@@ -68,9 +72,9 @@ static void linear_backward(tn_op_grad *g) {
 
 static void linear_samples(tn_sampler *s) {
     static const tn_dims shapes[][2] = {
-        {{2, {3, 4}}, {2, {5, 4}}},       {{1, {4}}, {2, {3, 4}}}, {{3, {2, 3, 4}}, {2, {2, 4}}}, {{2, {0, 4}}, {2, {3, 4}}},
-        {{2, {2, 0}}, {2, {3, 0}}},       {{2, {3, 2}}, {2, {0, 2}}}, {{2, {1, 1}}, {2, {1, 1}}},
-        {{4, {2, 1, 2, 3}}, {2, {4, 3}}}, {{2, {7, 70}}, {2, {19, 70}}},
+        {{2, {3, 4}}, {2, {5, 4}}}, {{1, {4}}, {2, {3, 4}}},          {{3, {2, 3, 4}}, {2, {2, 4}}},
+        {{2, {0, 4}}, {2, {3, 4}}}, {{2, {2, 0}}, {2, {3, 0}}},       {{2, {3, 2}}, {2, {0, 2}}},
+        {{2, {1, 1}}, {2, {1, 1}}}, {{4, {2, 1, 2, 3}}, {2, {4, 3}}}, {{2, {7, 70}}, {2, {19, 70}}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_sample sample = {

@@ -1,18 +1,21 @@
 /* matmul(a, b) = a b over the last two dimensions
  *
- *     a: (…, m, k), b: (…, k, n), f32 f64 bf16 f16, leading (batch) dimensions broadcast       y: (…, m, n)
- *     A 1-dimensional a is one row (1, k), a 1-dimensional b one column (k, 1); the size 1 is dropped from y.
+ *     a: (…, m, k), b: (…, k, n), f32 f64 bf16 f16       y: (…, m, n)
+ *     Leading (batch) dimensions broadcast. A 1-dimensional a is one row (1, k), a 1-dimensional b one
+ *     column (k, 1); the size 1 is dropped from y.
  *     da = dy b^T        db = a^T dy        (summed over broadcast batch dimensions by the engine)
  *
- * The kernel multiplies stacks of matrices with any strides, so transposed and sliced inputs are never copied. What is
- * left here is to bring the batch dimensions to the one that it takes: see struct stack.
+ * The kernel multiplies stacks of matrices with any strides, so transposed and sliced inputs are
+ * never copied. What is left here is to bring the batch dimensions to the one that it takes: see
+ * struct stack.
  */
 #include "ops/rows.h"
 
-/* The product as the kernel will see it: matrices a (m, k), b (k, n), y (m, n), and the dimensions they are stacked in. */
+/* The product as the kernel will see it: matrices a (m, k), b (k, n), y (m, n), and the
+ * dimensions they are stacked in. */
 typedef struct stack {
-    tn_desc a, b, y;  /* 3 dimensions: [0] is the stack's innermost dimension, set for each call */
-    int ndim;         /* batch dimensions left */
+    tn_desc a, b, y; /* 3 dimensions: [0] is the stack's innermost dimension, set for each call */
+    int ndim;        /* batch dimensions left */
     int64_t size[TN_MAX_DIMS];
     int64_t step[3][TN_MAX_DIMS]; /* strides of a, b and y in them */
 } stack;
@@ -23,17 +26,19 @@ static bool matmul_shape(tn_op_call *c) {
     }
     tn_dims a = tn_shape(c->in[0]), b = tn_shape(c->in[1]), y, batch_a, batch_b;
     if (a.ndim == 0 || b.ndim == 0) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (both need a dimension)", tn_shape_text(c->in[0]),
-                          tn_shape_text(c->in[1]));
+        return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (both need a dimension)",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (a.size[a.ndim - 1] != b.size[b.ndim > 1 ? b.ndim - 2 : 0]) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s but b is %s (a's last dimension must equal b's %s)", tn_shape_text(c->in[0]),
-                          tn_shape_text(c->in[1]), b.ndim > 1 ? "last but one" : "only one");
+        return tn_op_fail(c, TN_ESHAPE, "a is %s but b is %s (a's last dimension must equal b's %s)",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]),
+                          b.ndim > 1 ? "last but one" : "only one");
     }
     batch_a = tn_dims_from(a.ndim > 2 ? a.ndim - 2 : 0, a.size);
     batch_b = tn_dims_from(b.ndim > 2 ? b.ndim - 2 : 0, b.size);
     if (!tn_dims_broadcast(batch_a, batch_b, &y)) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s but b is %s (the dimensions before the last two must broadcast)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "a is %s but b is %s (the dimensions before the last two must broadcast)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (a.ndim > 1) {
@@ -45,9 +50,11 @@ static bool matmul_shape(tn_op_call *c) {
     return tn_op_out(c, y, c->in[0]->dtype);
 }
 
-/* Dimensions `row` and `column` of x as a matrix in [1] and [2]; -1: that dimension is not there and has size 1. */
+/* Dimensions `row` and `column` of x as a matrix in [1] and [2]; -1: that dimension is not there
+ * and has size 1. */
 static tn_desc matrix_of(const tn_desc *x, int row, int column) {
-    tn_desc y = {.data = x->data, .dtype = x->dtype, .ndim = 3, .size = {1, 1, 1}, .stride = {1, 1, 1}};
+    tn_desc y = {
+        .data = x->data, .dtype = x->dtype, .ndim = 3, .size = {1, 1, 1}, .stride = {1, 1, 1}};
     if (row >= 0) {
         y.size[1] = x->size[row];
         y.stride[1] = x->stride[row];
@@ -59,18 +66,20 @@ static tn_desc matrix_of(const tn_desc *x, int row, int column) {
     return y;
 }
 
-/* Stride of x in batch dimension i of `of`: 0 where x repeats. x has `batch` such dimensions, aligned at the end. */
+/* Stride of x in batch dimension i of `of`: 0 where x repeats. x has `batch` such dimensions,
+ * aligned at the end. */
 static int64_t batch_stride(const tn_desc *x, int batch, int i, int of) {
     int at = i - (of - batch);
     return at < 0 || x->size[at] == 1 ? 0 : x->stride[at];
 }
 
-/* Batch dimensions of size 1 vanish, and neighbours become one where all three operands allow it. */
+/* Batch dimensions of size 1 vanish, and neighbours become one where all three operands allow
+ * it. */
 static void stack_collapse(stack *s, const tn_op_call *c, int batch, int batch_a, int batch_b) {
     for (int i = 0; i < batch; i++) {
         int64_t size = c->y[0].size[i];
-        int64_t step[3] = {batch_stride(&c->x[0], batch_a, i, batch), batch_stride(&c->x[1], batch_b, i, batch),
-                           c->y[0].stride[i]};
+        int64_t step[3] = {batch_stride(&c->x[0], batch_a, i, batch),
+                           batch_stride(&c->x[1], batch_b, i, batch), c->y[0].stride[i]};
         if (size == 1) {
             continue;
         }
@@ -127,7 +136,8 @@ static tn_status stack_run(stack *s, const tn_op_call *c) {
             if (i != largest) {
                 for (int t = 0; t < 3; t++) {
                     int64_t elements = rest % s->size[i] * s->step[t][i];
-                    now[t].data = (char *)now[t].data + elements * (int64_t)tn_dtype_size(now[t].dtype);
+                    now[t].data =
+                        (char *)now[t].data + elements * (int64_t)tn_dtype_size(now[t].dtype);
                 }
                 rest /= s->size[i];
             }
@@ -183,15 +193,16 @@ static void matmul_backward(tn_op_grad *g) {
     if (g->wants[1]) {
         tn_tensor *a = tn_op_saved_input(g, 0);
         a = row ? tn_unsqueeze(a, 0) : a;
-        /* One b for a stack of a: the sum over the stack is part of one product, no (…, k, n) is made. */
+        /* One b for a stack of a: the sum over the stack is part of one product, no (…, k, n) is
+         * made. */
         bool shared = db.ndim <= 2;
         tn_tensor *d = shared ? tn_matmul(tn_t(as_rows(a)), as_rows(dy)) : tn_matmul(tn_t(a), dy);
         tn_op_give(g, 1, column ? tn_squeeze(d, tn_ndim(d) - 1) : d);
     }
 }
 
-/* Plain, 1-dimensional on either side, stacks that broadcast in each way, empty in each place, size 1, and beyond a
- * kernel's block. */
+/* Plain, 1-dimensional on either side, stacks that broadcast in each way, empty in each place,
+ * size 1, and beyond a kernel's block. */
 static void matmul_samples(tn_sampler *s) {
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {4, 5}}},

@@ -1,16 +1,18 @@
-/* cross_entropy(x, label) = (1 - s) (lse - x[label]) + s (lse - mean x) for each row, then the mean or the sum
+/* cross_entropy(x, label) = (1 - s) (lse - x[label]) + s (lse - mean x) a row, then mean or sum
  *
  *     x: (…, C) logits, f32 f64 bf16 f16; label: (…), i64 or i32       lse = log sum exp x
  *     y: 0-dimensional, or (…) with TN_NONE; f64 for f64, else f32
- *     dx = (softmax(x) - (1 - s) onehot(label) - s / C) dloss        dloss: dy, over the rows that count for the mean
+ *     dx = (softmax(x) - (1 - s) onehot(label) - s / C) dloss
+ *     dloss = dy, for the mean divided by the number of rows that count
  *
- * s is label_smoothing (Szegedy et al. 2016, arXiv:1512.00567). Rows labelled ignore_index have loss 0 and gradient 0, and do not count in
- * the mean; when all are ignored it is 0 / 0 = NaN, as in PyTorch. Kept for backward: x, and lse and the count, which are small.
- * softmax(x) is made again from them, so no second (…, C) is kept.
+ * s is label_smoothing (Szegedy et al. 2016, arXiv:1512.00567). Rows labelled ignore_index have
+ * loss 0 and gradient 0, and do not count in the mean; when all are ignored it is 0 / 0 = NaN, as
+ * in PyTorch. Kept for backward: x, and lse and the count, which are small. softmax(x) is made
+ * again from them, so no second (…, C) is kept.
  */
 #include "ops/rows.h"
 
-/* ---- Shape rule --------------------------------------------------------------------------------------------------------- */
+/* ---- Shape rule ------------------------------------------------------------------------------ */
 
 static bool cross_entropy_shape(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
@@ -19,14 +21,18 @@ static bool cross_entropy_shape(tn_op_call *c) {
         return false;
     }
     if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
-        return tn_op_fail(c, TN_ESHAPE, "logits are %s but labels are %s (labels need the logits' dimensions but the last)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
+        return tn_op_fail(
+            c, TN_ESHAPE,
+            "logits are %s but labels are %s (labels need the logits' dimensions but the last)",
+            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (!(o->label_smoothing >= 0.0 && o->label_smoothing <= 1.0)) {
-        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it is in [0, 1])", o->label_smoothing);
+        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it is in [0, 1])",
+                          o->label_smoothing);
     }
     if (o->reduction != TN_MEAN && o->reduction != TN_SUM && o->reduction != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)", (int)o->reduction);
+        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
+                          (int)o->reduction);
     }
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
     return tn_op_out(c, o->reduction == TN_NONE ? label : TN_DIMS(), wide) && /* loss */
@@ -34,14 +40,18 @@ static bool cross_entropy_shape(tn_op_call *c) {
            (o->reduction != TN_MEAN || tn_op_out(c, TN_DIMS(), wide));        /* rows that count */
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
-/* count = how many labels are not ignore_index. same: n bytes, ones: n elements of count's dtype, key: one label; all scratch. */
-static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *ones, void *same, void *key) {
+/* count = how many labels are not ignore_index. same: n bytes, ones: n elements of count's
+ * dtype, key: one label; all scratch. */
+static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *ones, void *same,
+                            void *key) {
     const tn_cross_entropy_options *o = c->args;
     int64_t n = label->size[0];
-    tn_desc ignored = tn__desc_vector(key, label->dtype, 1), counts = tn__desc_vector(same, TN_BOOL, n);
-    tn_desc all = tn__desc_repeat(&ignored, n), count = tn__desc_vector(c->y[2].data, c->y[2].dtype, 1);
+    tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
+            counts = tn__desc_vector(same, TN_BOOL, n);
+    tn_desc all = tn__desc_repeat(&ignored, n),
+            count = tn__desc_vector(c->y[2].data, c->y[2].dtype, 1);
     tn_status status = c->kernels->fill(c->ctx, &ignored, (double)o->ignore_index);
     if (status == TN_OK) {
         status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all);
@@ -53,15 +63,19 @@ static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *
 }
 
 /* The rows' losses, in output 0 (TN_NONE) or in `rows`. */
-static tn_status row_losses(tn_op_call *c, const tn_desc *rows, const tn_desc *x, const tn_desc *label) {
+static tn_status row_losses(tn_op_call *c, const tn_desc *rows, const tn_desc *x,
+                            const tn_desc *label) {
     const tn_cross_entropy_options *o = c->args;
     tn_desc lse = tn__rows_of(&c->y[1], 0);
-    tn_cross_entropy_args args = {.ignore_index = o->ignore_index, .label_smoothing = o->label_smoothing};
+    tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
+                                  .label_smoothing = o->label_smoothing};
     tn_status status = c->kernels->cross_entropy(c->ctx, rows, &lse, x, label, &args);
     if (status == TN_EINDEX) {
-        tn_op_fail(c, status, "label %lld at position %lld is outside [0, %lld) and is not ignore_index (%lld)",
-                   (long long)c->ctx->bad_value, (long long)c->ctx->bad_position, (long long)x->size[1],
-                   (long long)o->ignore_index);
+        tn_op_fail(
+            c, status,
+            "label %lld at position %lld is outside [0, %lld) and is not ignore_index (%lld)",
+            (long long)c->ctx->bad_value, (long long)c->ctx->bad_position, (long long)x->size[1],
+            (long long)o->ignore_index);
     }
     return status;
 }
@@ -75,7 +89,8 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
     if (!scratch) {
         return TN_ENOMEM;
     }
-    tn_desc rows = tn__desc_vector(scratch + sizeof(int64_t), wide, n), loss = tn__desc_vector(c->y[0].data, wide, 1);
+    tn_desc rows = tn__desc_vector(scratch + sizeof(int64_t), wide, n),
+            loss = tn__desc_vector(c->y[0].data, wide, 1);
     tn_status status = row_losses(c, &rows, x, label);
     if (status == TN_OK) {
         status = c->kernels->reduce(c->ctx, TN_RED_SUM, &loss, &rows);
@@ -109,9 +124,10 @@ static tn_status cross_entropy_forward(tn_op_call *c) {
     return status;
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------------------------ */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Where dx goes: new memory, or with consume_logits the logits' own. A leaf's elements are the program's: never those. */
+/* Where dx goes: new memory, or with consume_logits the logits' own. A leaf's elements are the
+ * program's: never those. */
 static tn_tensor *room_for(tn_op_grad *g, tn_tensor *x, const tn__rows *rows) {
     const tn_cross_entropy_options *o = g->args;
     if (o->consume_logits && !tn_is_leaf(x) && !rows->scratch) {
@@ -122,7 +138,8 @@ static tn_tensor *room_for(tn_op_grad *g, tn_tensor *x, const tn__rows *rows) {
 
 static void cross_entropy_backward(tn_op_grad *g) {
     const tn_cross_entropy_options *o = g->args;
-    tn_tensor *x = tn_op_saved_input(g, 0), *label = tn_op_saved_input(g, 1), *lse = tn_op_saved_output(g, 1), *dy = g->dout[0];
+    tn_tensor *x = tn_op_saved_input(g, 0), *label = tn_op_saved_input(g, 1),
+              *lse = tn_op_saved_output(g, 1), *dy = g->dout[0];
     if (o->reduction == TN_MEAN) {
         dy = tn_div(dy, tn_op_saved_output(g, 2));
     }
@@ -130,7 +147,8 @@ static void cross_entropy_backward(tn_op_grad *g) {
     if (!tn__grad_kernels(g, (tn_tensor *[]){x, label, lse, dy}, 4, &k)) {
         return;
     }
-    tn_desc xd = tn_desc_of(x), labeld = tn_desc_of(label), lsed = tn_desc_of(lse), dyd = tn_desc_of(dy);
+    tn_desc xd = tn_desc_of(x), labeld = tn_desc_of(label), lsed = tn_desc_of(lse),
+            dyd = tn_desc_of(dy);
     tn__rows x_rows, label_rows = {.scratch = NULL}, dy_rows = {.scratch = NULL};
     tn_tensor *dx = NULL;
     tn_status status = tn__rows_open(k, &xd, 1, &x_rows);
@@ -148,8 +166,10 @@ static void cross_entropy_backward(tn_op_grad *g) {
         bool one = o->reduction != TN_NONE;
         tn_desc dxd = tn_desc_of(dx), to = tn__rows_of(&dxd, 1), lse_rows = tn__rows_of(&lsed, 0);
         tn_desc dloss = one ? tn__desc_repeat(&dyd, to.size[0]) : dy_rows.d;
-        tn_cross_entropy_args args = {.ignore_index = o->ignore_index, .label_smoothing = o->label_smoothing};
-        status = k.table->cross_entropy_backward(k.ctx, &to, &dloss, &lse_rows, &x_rows.d, &label_rows.d, &args);
+        tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
+                                      .label_smoothing = o->label_smoothing};
+        status = k.table->cross_entropy_backward(k.ctx, &to, &dloss, &lse_rows, &x_rows.d,
+                                                 &label_rows.d, &args);
         tn__touch(dx);
     }
     tn__rows_close(k, &dy_rows);
@@ -166,11 +186,13 @@ static tn_tensor *cross_entropy_compose(const tn_op_call *c) {
     int last = tn_ndim(x) - 1;
     tn_tensor *logp = tn_log_softmax(x, last);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
-    tn_tensor *safe = tn_where(counts, label, tn__constant(label, 0.0)); /* any class will do where none is read */
+    tn_tensor *safe =
+        tn_where(counts, label, tn__constant(label, 0.0)); /* any class will do where none is read */
     tn_tensor *loss = tn_neg(tn_squeeze(tn_gather(logp, last, tn_unsqueeze(safe, last)), last));
     if (o->label_smoothing > 0.0) {
         tn_tensor *even = tn_neg(tn_mean(logp, TN_DIMS(last), false));
-        loss = tn_add(tn_mul_scalar(loss, 1.0 - o->label_smoothing), tn_mul_scalar(even, o->label_smoothing));
+        loss = tn_add(tn_mul_scalar(loss, 1.0 - o->label_smoothing),
+                      tn_mul_scalar(even, o->label_smoothing));
     }
     loss = tn_where(counts, loss, tn__constant(loss, 0.0));
     if (o->reduction == TN_NONE) {
@@ -180,7 +202,7 @@ static tn_tensor *cross_entropy_compose(const tn_op_call *c) {
     return o->reduction == TN_SUM ? sum : tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(x))));
 }
 
-/* ---- Samples ------------------------------------------------------------------------------------------------------------- */
+/* ---- Samples --------------------------------------------------------------------------------- */
 
 static void add(tn_sampler *s, const char *text, const tn_cross_entropy_options *o, tn_dims logits) {
     int64_t classes = logits.size[logits.ndim - 1];
@@ -190,13 +212,17 @@ static void add(tn_sampler *s, const char *text, const tn_cross_entropy_options 
     tn_sample_add(s, &sample);
 }
 
-/* Each reduction, labels that are ignored by their value, smoothing from none to all, rows in several dimensions or none, one
- * class, no rows, more classes than a vector register holds. */
+/* Each reduction, labels that are ignored by their value, smoothing from none to all, rows in
+ * several dimensions or none, one class, no rows, more classes than a vector register holds. */
 static void cross_entropy_samples(tn_sampler *s) {
-    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false}, sum = {TN_SUM, -100, 0.0, false},
-                                          none = {TN_NONE, -100, 0.0, false}, skip = {TN_MEAN, 2, 0.0, false},
-                                          skip_sum = {TN_SUM, 0, 0.1, false}, skip_none = {TN_NONE, 1, 0.25, false},
-                                          smooth = {TN_MEAN, -100, 0.1, false}, even = {TN_SUM, -100, 1.0, false};
+    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false},
+                                          sum = {TN_SUM, -100, 0.0, false},
+                                          none = {TN_NONE, -100, 0.0, false},
+                                          skip = {TN_MEAN, 2, 0.0, false},
+                                          skip_sum = {TN_SUM, 0, 0.1, false},
+                                          skip_none = {TN_NONE, 1, 0.25, false},
+                                          smooth = {TN_MEAN, -100, 0.1, false},
+                                          even = {TN_SUM, -100, 1.0, false};
     add(s, "", &mean, TN_DIMS(5, 4));
     add(s, "reduction='sum'", &sum, TN_DIMS(5, 4));
     add(s, "reduction='none'", &none, TN_DIMS(2, 3, 4));
@@ -233,6 +259,7 @@ tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_loss_reduct
     return tn_cross_entropy_with(logits, labels, options);
 }
 
-tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels, tn_cross_entropy_options options) {
+tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
+                                 tn_cross_entropy_options options) {
     return tn_apply2(&tn__op_cross_entropy, &options, logits, labels);
 }

@@ -1,6 +1,7 @@
 /* mse(x, t) = (x - t)^2, its mean or its sum
  *
- *     x and t: any shape, the same; f32 f64 bf16 f16       y: 0-dimensional, or x's shape with TN_NONE
+ *     x and t: any shape, the same; f32 f64 bf16 f16
+ *     y: 0-dimensional, or x's shape with TN_NONE
  *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, else 1)
  */
 #include "ops/rows.h"
@@ -15,11 +16,12 @@ static bool mse_shape(tn_op_call *c) {
         return false;
     }
     if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but target is %s (they must be equal)", tn_shape_text(c->in[0]),
-                          tn_shape_text(c->in[1]));
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but target is %s (they must be equal)",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (args->how != TN_MEAN && args->how != TN_SUM && args->how != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)", (int)args->how);
+        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
+                          (int)args->how);
     }
     tn_dims dims = args->how == TN_NONE ? tn_shape(c->in[0]) : TN_DIMS();
     return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
@@ -46,10 +48,12 @@ static tn_status mse_forward(tn_op_call *c) {
     if (!all.data) {
         return TN_ENOMEM;
     }
-    tn_desc row = tn__desc_vector(all.data, all.dtype, n), y = tn__desc_vector(c->y[0].data, all.dtype, 1);
+    tn_desc row = tn__desc_vector(all.data, all.dtype, n),
+            y = tn__desc_vector(c->y[0].data, all.dtype, 1);
     tn_status status = squares(c, &all);
     if (status == TN_OK) {
-        status = c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_RED_MEAN : TN_RED_SUM, &y, &row);
+        status =
+            c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_RED_MEAN : TN_RED_SUM, &y, &row);
     }
     c->ctx->workspace_free(all.data, bytes);
     return status;
@@ -69,7 +73,8 @@ static void mse_backward(tn_op_grad *g) {
 static void mse_samples(tn_sampler *s) {
     static const mse_args how[] = {{TN_MEAN}, {TN_SUM}, {TN_NONE}};
     static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
-    static const tn_dims shapes[] = {{1, {7}}, {2, {3, 4}}, {0, {0}}, {2, {2, 0}}, {1, {1}}, {2, {3, 67}}};
+    static const tn_dims shapes[] = {{1, {7}},    {2, {3, 4}}, {0, {0}},
+                                     {2, {2, 0}}, {1, {1}},    {2, {3, 67}}};
     for (int k = 0; k < 3; k++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             tn_sample sample = {

@@ -1,27 +1,30 @@
-/* attention(q, k, v, mask) = softmax(q k^T scale) v                              Vaswani et al. 2017, arXiv:1706.03762
+/* attention(q, k, v, mask) = softmax(q k^T scale) v                    Vaswani et al. 2017, arXiv:1706.03762
  *
- *     q: (B, H, T, D), k and v: (B, G, S, D), H a multiple of G: head h reads group h / (H / G); f32 f64 bf16 f16
- *     mask: absent, or bool, broadcasts to (B, H, T, S), true where a key may be seen       y: (B, H, T, D)
+ *     q: (B, H, T, D), k and v: (B, G, S, D), f32 f64 bf16 f16       y: (B, H, T, D)
+ *     H a multiple of G: head h reads group h / (H / G)
+ *     mask: absent, or bool, broadcasts to (B, H, T, S), true where a key may be seen
  *     causal: query i sees the keys up to i + S - T
- *     P = softmax(…), dP = dy v^T, dS = P (dP - sum(dy y)):      dq = dS k scale      dk = dS^T q scale      dv = P^T dy
+ *     P = softmax(…), dP = dy v^T, dS = P (dP - sum(dy y)):
+ *     dq = dS k scale        dk = dS^T q scale        dv = P^T dy
  *
- * The kernels go over blocks of keys and keep one number a query, lse = log sum exp of its row, from which backward makes P
- * again block by block: memory is linear in T and S (Dao et al. 2022, arXiv:2205.14135). A query that sees nothing gives 0,
- * and takes and gives no gradient.
+ * The kernels go over blocks of keys and keep one number a query, lse = log sum exp of its row,
+ * from which backward makes P again block by block: memory is linear in T and S (Dao et al. 2022,
+ * arXiv:2205.14135). A query that sees nothing gives 0, and takes and gives no gradient.
  *
- * Memory order. q, k and v usually are views (B, T, H, D) -> (B, H, T, D) of a projection's rows. y is laid out as (B, T, H, D)
- * too, so that the transpose and reshape to (B, T, H D) that follow are views; dq, dk and dv have the order of their inputs,
- * so that the way back is free as well. The kernels take any strides.
+ * Memory order. q, k and v usually are views (B, T, H, D) -> (B, H, T, D) of a projection's rows. y
+ * is laid out as (B, T, H, D) too, so that the transpose and reshape to (B, T, H D) that follow are
+ * views; dq, dk and dv have the order of their inputs, so that the way back is free as well. The
+ * kernels take any strides.
  */
 #include "ops/nn/attention.h"
 #include "ops/rows.h"
 
 #include <math.h>
 
-/* ---- Shared with attention_qkv ------------------------------------------------------------------------------------------ */
+/* ---- Shared with attention_qkv --------------------------------------------------------------- */
 
-tn_attention_args tn__attention_args(tn_attention_options options, int64_t width, const tn_desc *mask, const int64_t *scores,
-                                     tn_desc *seen) {
+tn_attention_args tn__attention_args(tn_attention_options options, int64_t width,
+                                     const tn_desc *mask, const int64_t *scores, tn_desc *seen) {
     tn_attention_args args = {.scale = options.scale, .causal = options.causal};
     if (args.scale == 0.0) {
         args.scale = width > 0 ? 1.0 / sqrt((double)width) : 1.0;
@@ -37,12 +40,15 @@ tn_attention_args tn__attention_args(tn_attention_options options, int64_t width
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores) {
     tn_dims want = tn_dims_from(4, scores), got;
     if (tn_dtype_of(mask) != TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "mask is %s but must be bool", tn_dtype_name(tn_dtype_of(mask)));
+        return tn_op_fail(c, TN_EDTYPE, "mask is %s but must be bool",
+                          tn_dtype_name(tn_dtype_of(mask)));
     }
     if (!tn_dims_broadcast(tn_shape(mask), want, &got) || !tn_dims_equal(got, want)) {
-        return tn_op_fail(c, TN_ESHAPE, "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, %lld, %lld, %lld]",
-                          tn_shape_text(mask), (long long)scores[0], (long long)scores[1], (long long)scores[2],
-                          (long long)scores[3]);
+        return tn_op_fail(
+            c,
+            TN_ESHAPE, "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, %lld, %lld, %lld]",
+            tn_shape_text(mask), (long long)scores[0], (long long)scores[1], (long long)scores[2],
+            (long long)scores[3]);
     }
     return true;
 }
@@ -53,7 +59,8 @@ static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
     if (d.size[1] == heads) {
         return x;
     }
-    tn_tensor *each = tn_expand(tn_unsqueeze(x, 2), TN_DIMS(d.size[0], d.size[1], heads / d.size[1], d.size[2], d.size[3]));
+    tn_tensor *each = tn_expand(
+        tn_unsqueeze(x, 2), TN_DIMS(d.size[0], d.size[1], heads / d.size[1], d.size[2], d.size[3]));
     return tn_reshape(each, TN_DIMS(d.size[0], heads, d.size[2], d.size[3]));
 }
 
@@ -63,14 +70,17 @@ static tn_tensor *seen_keys(tn_tensor *mask, bool causal, int64_t queries, int64
         return mask;
     }
     int64_t ahead = keys - queries;
-    tn_tensor *last = tn_arange((double)ahead, (double)(queries + ahead), 1.0, TN_I64); /* that query i sees */
+    tn_tensor *last =
+        tn_arange((double)ahead, (double)(queries + ahead), 1.0, TN_I64); /* that query i sees */
     tn_tensor *past = tn_le(tn_arange(0.0, (double)keys, 1.0, TN_I64), tn_unsqueeze(last, 1));
     return mask ? tn_where(mask, past, tn_zeros(TN_DIMS(), TN_BOOL)) : past;
 }
 
-tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, tn_attention_options options) {
+tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                                  tn_attention_options options) {
     tn_dtype dtype = tn_dtype_of(q);
-    int64_t heads = tn_size(q, 1), queries = tn_size(q, 2), width = tn_size(q, 3), keys = tn_size(k, 2);
+    int64_t heads = tn_size(q, 1), queries = tn_size(q, 2), width = tn_size(q, 3),
+            keys = tn_size(k, 2);
     double scale = tn__attention_args(options, width, NULL, NULL, NULL).scale;
     q = tn_mul_scalar(tn__widen(q), scale);
     k = repeat_groups(tn__widen(k), heads);
@@ -80,12 +90,13 @@ tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_t
     if (!seen) {
         return tn_cast(tn_matmul(tn_softmax(scores, 3), v), dtype);
     }
-    /* Low and not -inf: a row without keys is then uniform instead of NaN, and the second where makes it 0. */
+    /* Low and not -inf: a row without keys is then uniform instead of NaN, and the second where
+     * makes it 0. */
     tn_tensor *p = tn_softmax(tn_where(seen, scores, tn__constant(scores, -1e30)), 3);
     return tn_cast(tn_matmul(tn_where(seen, p, tn__constant(scores, 0.0)), v), dtype);
 }
 
-/* ---- The operation ------------------------------------------------------------------------------------------------------ */
+/* ---- The operation --------------------------------------------------------------------------- */
 
 /* A (B, H, T, D) output whose memory is (B, T, H, D). */
 static bool out_by_time(tn_op_call *c, tn_dims d, tn_dtype dtype) {
@@ -114,23 +125,30 @@ static bool attention_shape(tn_op_call *c) {
             return false;
         }
         if (tn_dtype_of(c->in[i]) != tn_dtype_of(c->in[0])) {
-            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s", tn_dtype_name(tn_dtype_of(c->in[0])), names[i],
+            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s",
+                              tn_dtype_name(tn_dtype_of(c->in[0])), names[i],
                               tn_dtype_name(tn_dtype_of(c->in[i])));
         }
         if (tn_ndim(c->in[i]) != 4) {
-            return tn_op_fail(c, TN_ESHAPE, "%s is %s but needs 4 dimensions: batch, heads, positions, width", names[i],
-                              tn_shape_text(c->in[i]));
+            return tn_op_fail(c, TN_ESHAPE,
+                              "%s is %s but needs 4 dimensions: batch, heads, positions, width",
+                              names[i], tn_shape_text(c->in[i]));
         }
     }
     if (!tn_dims_equal(k, v)) {
-        return tn_op_fail(c, TN_ESHAPE, "k is %s but v is %s (they must be equal)", k_text, tn_shape_text(c->in[2]));
+        return tn_op_fail(c, TN_ESHAPE, "k is %s but v is %s (they must be equal)", k_text,
+                          tn_shape_text(c->in[2]));
     }
     if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {
-        return tn_op_fail(c, TN_ESHAPE, "q is %s but k is %s (batch and width, the first and last dimensions, must be equal)",
-                          q_text, k_text);
+        return tn_op_fail(
+            c, TN_ESHAPE,
+            "q is %s but k is %s (batch and width, the first and last dimensions, must be equal)",
+            q_text, k_text);
     }
     if (k.size[1] != q.size[1] && (k.size[1] == 0 || q.size[1] % k.size[1] != 0)) {
-        return tn_op_fail(c, TN_ESHAPE, "q is %s but k is %s (q's heads, dimension 1, must be a multiple of k's)", q_text, k_text);
+        return tn_op_fail(c, TN_ESHAPE,
+                          "q is %s but k is %s (q's heads, dimension 1, must be a multiple of k's)",
+                          q_text, k_text);
     }
     int64_t scores[4];
     score_sizes(scores, q, k);
@@ -147,7 +165,8 @@ static tn_status attention_forward(tn_op_call *c) {
     const tn_desc *q = &c->x[0], *k = &c->x[1];
     int64_t scores[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
     tn_desc seen;
-    tn_attention_args args = tn__attention_args(*options, q->size[3], tn__optional_desc(c, 3), scores, &seen);
+    tn_attention_args args =
+        tn__attention_args(*options, q->size[3], tn__optional_desc(c, 3), scores, &seen);
     return c->kernels->attention(c->ctx, &c->y[0], &c->y[1], q, k, &c->x[2], &args);
 }
 
@@ -168,10 +187,12 @@ static void attention_backward(tn_op_grad *g) {
     }
     tn_tensor *y = tn_op_saved_output(g, 0), *lse = tn_op_saved_output(g, 1);
     tn__kernels k;
-    if ((mask && tn_is_inert(mask)) || !tn__grad_kernels(g, (tn_tensor *[]){in[0], in[1], in[2], y, lse, dy}, 6, &k)) {
+    if ((mask && tn_is_inert(mask)) ||
+        !tn__grad_kernels(g, (tn_tensor *[]){in[0], in[1], in[2], y, lse, dy}, 6, &k)) {
         return;
     }
-    tn_desc x[3], dx[3], dyd = tn_desc_of(dy), yd = tn_desc_of(y), lsed = tn_desc_of(lse), maskd, seen;
+    tn_desc x[3], dx[3], dyd = tn_desc_of(dy), yd = tn_desc_of(y), lsed = tn_desc_of(lse), maskd,
+                         seen;
     for (int i = 0; i < 3; i++) {
         d[i] = gradient_like(g, in[i]);
         if (tn_is_inert(d[i])) {
@@ -186,8 +207,10 @@ static void attention_backward(tn_op_grad *g) {
     int64_t scores[4];
     score_sizes(scores, tn_shape(in[0]), tn_shape(in[1]));
     const tn_attention_options *options = g->args;
-    tn_attention_args args = tn__attention_args(*options, x[0].size[3], mask ? &maskd : NULL, scores, &seen);
-    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed, &x[0], &x[1], &x[2], &args),
+    tn_attention_args args =
+        tn__attention_args(*options, x[0].size[3], mask ? &maskd : NULL, scores, &seen);
+    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed,
+                                                  &x[0], &x[1], &x[2], &args),
                       g->op->name)) {
         for (int i = 0; i < 3; i++) {
             tn_op_give(g, i, d[i]);
@@ -201,7 +224,8 @@ static tn_tensor *attention_compose(const tn_op_call *c) {
 }
 
 /* One sample: q, k (and v), and a mask when its dims have dimensions. */
-static void add(tn_sampler *s, const char *text, const tn_attention_options *args, tn_dims q, tn_dims k, tn_dims mask) {
+static void add(tn_sampler *s, const char *text, const tn_attention_options *args, tn_dims q,
+                tn_dims k, tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 4};
     sample.in[0] = tn_spec_real(q, -1.5, 1.5);
     sample.in[1] = tn_spec_real(k, -1.5, 1.5);
@@ -210,10 +234,12 @@ static void add(tn_sampler *s, const char *text, const tn_attention_options *arg
     tn_sample_add(s, &sample);
 }
 
-/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast in each dimension, with a single
- * key so that about half of the rows are empty; a mask of nothing but false; no queries, no keys; more than a block. */
+/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that
+ * broadcast in each dimension, with a single key so that about half of the rows are empty; a
+ * mask of nothing but false; no queries, no keys; more than a block. */
 static void attention_samples(tn_sampler *s) {
-    static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25}, causal = {true, 0.0}, both = {true, 0.5};
+    static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25},
+                                      causal = {true, 0.0}, both = {true, 0.5};
     tn_dims none = TN_DIMS();
     add(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
     add(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
@@ -257,6 +283,7 @@ tn_attention_options tn_attention_defaults(void) {
     return (tn_attention_options){.causal = false, .scale = 0.0};
 }
 
-tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, tn_attention_options options) {
+tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                           tn_attention_options options) {
     return tn_apply(&tn__op_attention, &options, (tn_tensor *[]){q, k, v, mask}, 4);
 }

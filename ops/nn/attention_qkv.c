@@ -4,9 +4,10 @@
  *     mask: absent, or bool, broadcasts to (B, heads, T, T)
  *     y = attention(q, k, v, mask) with q, k, v: (B, T, C) as (B, T, heads, D) as (B, heads, T, D)
  *
- * The mathematics is attention's, see attention.c, and so are the kernels: they read q, k and v as strided views of qkv and write the
- * three gradients into the three thirds of one dqkv. Made of narrow, reshape and transpose the same step would fill three
- * (B, T, 3 C) tensors with zeros and add them.
+ * The mathematics is attention's, see attention.c, and so are the kernels: they read q, k and v as
+ * strided views of qkv and write the three gradients into the three thirds of one dqkv. Made of
+ * narrow, reshape and transpose the same step would fill three (B, T, 3 C) tensors with zeros and
+ * add them.
  */
 #include "ops/nn/attention.h"
 #include "ops/rows.h"
@@ -23,12 +24,15 @@ static bool attention_qkv_shape(tn_op_call *c) {
         return false;
     }
     if (d.ndim != 3) {
-        return tn_op_fail(c, TN_ESHAPE, "qkv is %s but needs 3 dimensions: batch, positions, 3 x width",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "qkv is %s but needs 3 dimensions: batch, positions, 3 x width",
                           tn_shape_text(c->in[0]));
     }
     if (args->heads < 1 || d.size[2] % (3 * (int64_t)args->heads) != 0) {
-        return tn_op_fail(c, TN_ESHAPE, "qkv is %s but heads is %d (the last dimension must be a multiple of 3 x heads)",
-                          tn_shape_text(c->in[0]), args->heads);
+        return tn_op_fail(
+            c, TN_ESHAPE,
+            "qkv is %s but heads is %d (the last dimension must be a multiple of 3 x heads)",
+            tn_shape_text(c->in[0]), args->heads);
     }
     int64_t scores[4] = {d.size[0], args->heads, d.size[1], d.size[1]};
     tn_tensor *mask = tn__optional(c, 1);
@@ -36,7 +40,8 @@ static bool attention_qkv_shape(tn_op_call *c) {
         return false;
     }
     tn_dtype dtype = tn_dtype_of(c->in[0]);
-    return tn_op_out(c, tn__dims_with_last(d, d.size[2] / 3), dtype) && tn_op_out(c, tn_dims_from(3, scores), tn__wide_dtype(dtype));
+    return tn_op_out(c, tn__dims_with_last(d, d.size[2] / 3), dtype) &&
+           tn_op_out(c, tn_dims_from(3, scores), tn__wide_dtype(dtype));
 }
 
 /* Part `part` of x (B, T, parts * heads * D) as (B, heads, T, D). */
@@ -59,7 +64,8 @@ static tn_status attention_qkv_forward(tn_op_call *c) {
         x[i] = heads_of(&c->x[0], i, 3, args->heads);
     }
     int64_t scores[4] = {y.size[0], y.size[1], y.size[2], y.size[2]};
-    tn_attention_args kernel_args = tn__attention_args(args->options, y.size[3], tn__optional_desc(c, 1), scores, &seen);
+    tn_attention_args kernel_args =
+        tn__attention_args(args->options, y.size[3], tn__optional_desc(c, 1), scores, &seen);
     return c->kernels->attention(c->ctx, &y, &c->y[1], &x[0], &x[1], &x[2], &kernel_args);
 }
 
@@ -75,8 +81,10 @@ static void attention_qkv_backward(tn_op_grad *g) {
     if (tn_is_inert(dqkv)) {
         return;
     }
-    tn_desc all[4] = {tn_desc_of(qkv), tn_desc_of(dqkv), tn_desc_of(y), tn_desc_of(dy)}, x[3], dx[3], maskd, seen;
-    tn_desc yd = heads_of(&all[2], 0, 1, args->heads), dyd = heads_of(&all[3], 0, 1, args->heads), lsed = tn_desc_of(lse);
+    tn_desc all[4] = {tn_desc_of(qkv), tn_desc_of(dqkv), tn_desc_of(y), tn_desc_of(dy)}, x[3],
+            dx[3], maskd, seen;
+    tn_desc yd = heads_of(&all[2], 0, 1, args->heads), dyd = heads_of(&all[3], 0, 1, args->heads),
+            lsed = tn_desc_of(lse);
     for (int i = 0; i < 3; i++) {
         x[i] = heads_of(&all[0], i, 3, args->heads);
         dx[i] = heads_of(&all[1], i, 3, args->heads);
@@ -85,9 +93,10 @@ static void attention_qkv_backward(tn_op_grad *g) {
         maskd = tn_desc_of(mask);
     }
     int64_t scores[4] = {yd.size[0], yd.size[1], yd.size[2], yd.size[2]};
-    tn_attention_args kernel_args = tn__attention_args(args->options, yd.size[3], mask ? &maskd : NULL, scores, &seen);
-    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed, &x[0], &x[1], &x[2],
-                                                  &kernel_args),
+    tn_attention_args kernel_args =
+        tn__attention_args(args->options, yd.size[3], mask ? &maskd : NULL, scores, &seen);
+    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed,
+                                                  &x[0], &x[1], &x[2], &kernel_args),
                       g->op->name)) {
         tn_op_give(g, 0, dqkv);
     }
@@ -100,13 +109,15 @@ static tn_tensor *attention_qkv_compose(const tn_op_call *c) {
     tn_tensor *x[3];
     for (int i = 0; i < 3; i++) {
         tn_tensor *third = tn_narrow(c->in[0], 2, i * width, width);
-        x[i] = tn_transpose(tn_reshape(third, TN_DIMS(d.size[0], d.size[1], args->heads, width / args->heads)), 1, 2);
+        x[i] = tn_transpose(
+            tn_reshape(third, TN_DIMS(d.size[0], d.size[1], args->heads, width / args->heads)), 1, 2);
     }
     tn_tensor *y = tn__attention_explicit(x[0], x[1], x[2], tn__optional(c, 1), args->options);
     return tn_reshape(tn_transpose(y, 1, 2), tn__dims_with_last(d, width));
 }
 
-static void add(tn_sampler *s, const char *text, const attention_qkv_args *args, tn_dims qkv, tn_dims mask) {
+static void add(tn_sampler *s, const char *text, const attention_qkv_args *args, tn_dims qkv,
+                tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 2};
     sample.in[0] = tn_spec_real(qkv, -1.5, 1.5);
     sample.in[1] = mask.ndim > 0 ? tn_spec_bool(mask) : (tn_spec){.kind = TN_SPEC_ABSENT};
@@ -114,8 +125,9 @@ static void add(tn_sampler *s, const char *text, const attention_qkv_args *args,
 }
 
 static void attention_qkv_samples(tn_sampler *s) {
-    static const attention_qkv_args one = {1, {false, 0.0}}, two = {2, {false, 0.0}}, causal = {2, {true, 0.0}},
-                                    scaled = {3, {true, 0.25}}, one_causal = {1, {true, 0.0}};
+    static const attention_qkv_args one = {1, {false, 0.0}}, two = {2, {false, 0.0}},
+                                    causal = {2, {true, 0.0}}, scaled = {3, {true, 0.25}},
+                                    one_causal = {1, {true, 0.0}};
     tn_dims none = TN_DIMS();
     add(s, "heads=1", &one, TN_DIMS(2, 3, 6), none);
     add(s, "heads=2", &two, TN_DIMS(2, 3, 12), none);
@@ -142,6 +154,7 @@ const tn_op tn__op_attention_qkv = {
     .samples = attention_qkv_samples,
 };
 
-tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask, tn_attention_options options) {
+tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask,
+                               tn_attention_options options) {
     return tn_apply2(&tn__op_attention_qkv, &(attention_qkv_args){heads, options}, qkv, mask);
 }

@@ -1,11 +1,12 @@
-/* dropout(x, p) = keep x / (1 - p), keep(i) = 1 with probability 1 - p, else 0                         Srivastava et al. 2014
+/* dropout(x, p) = keep x / (1 - p), keep(i) = 1 with probability 1 - p, else 0
+ * (Srivastava et al. 2014, Journal of Machine Learning Research 15)
  *
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = keep dy / (1 - p)               the same operation with the same key
  *
- * keep is a function of the key and the element's position: it is computed again in backward, not stored. The key names
- * one call of the thread's generator and is drawn before the operation runs, so a recompute that puts the generator
- * back draws the same one.
+ * keep is a function of the key and the element's position: it is computed again in backward, not
+ * stored. The key names one call of the thread's generator and is drawn before the operation runs,
+ * so a recompute that puts the generator back draws the same one.
  */
 #include "ops/op.h"
 
@@ -35,7 +36,8 @@ static void dropout_backward(tn_op_grad *g) {
 }
 
 static void dropout_samples(tn_sampler *s) {
-    static const dropout_args half = {0.5, {7, 0, 3}}, tenth = {0.1, {7, 1, 4}}, all = {1.0, {7, 0, 5}}, none = {0.0, {7, 0, 6}};
+    static const dropout_args half = {0.5, {7, 0, 3}}, tenth = {0.1, {7, 1, 4}},
+                              all = {1.0, {7, 0, 5}}, none = {0.0, {7, 0, 6}};
     tn__sample_unary_with(s, -2.0, 2.0, "p=0.5", &half);
     tn__sample_unary_with(s, -2.0, 2.0, "p=0.1", &tenth);
     tn__sample_unary_with(s, -2.0, 2.0, "p=1.0", &all);

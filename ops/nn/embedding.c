@@ -3,8 +3,8 @@
  *     weight: (V, C), any dtype; index: (…), i64 or i32       y: (…, C)
  *     dweight = zeros (V, C) with dy's rows added where they came from
  *
- * A weight that is tied to the classifier has the classifier's gradient already when backward comes here: the rows are then
- * added into that one, and no second (V, C) is filled and summed.
+ * A weight that is tied to the classifier has the classifier's gradient already when backward comes
+ * here: the rows are then added into that one, and no second (V, C) is filled and summed.
  */
 #include "ops/index/index.h"
 #include "ops/rows.h"
@@ -15,11 +15,12 @@ static bool embedding_shape(tn_op_call *c) {
         return false;
     }
     if (w.ndim != 2) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: entries, width)", tn_shape_text(c->in[0]));
+        return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: entries, width)",
+                          tn_shape_text(c->in[0]));
     }
     if (y.ndim == TN_MAX_DIMS) {
-        return tn_op_fail(c, TN_ESHAPE, "index is %s (the result would have more than %d dimensions)", tn_shape_text(c->in[1]),
-                          TN_MAX_DIMS);
+        return tn_op_fail(c, TN_ESHAPE, "index is %s (the result would have more than %d dimensions)",
+                          tn_shape_text(c->in[1]), TN_MAX_DIMS);
     }
     y.size[y.ndim++] = w.size[1];
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
@@ -71,17 +72,20 @@ static void embedding_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__scatter_rows(rows, 0, tn_reshape(index, TN_DIMS(n)), w.size[0]));
 }
 
-/* Index of each number of dimensions, repeated entries, none, a width of 0 and one beyond a vector register. */
+/* Index of each number of dimensions, repeated entries, none, a width of 0 and one beyond a
+ * vector register. */
 static void embedding_samples(tn_sampler *s) {
     static const tn_dims shapes[][2] = {
-        {{2, {5, 3}}, {1, {8}}}, {{2, {5, 3}}, {2, {2, 3}}}, {{2, {4, 2}}, {0, {0}}},   {{2, {4, 2}}, {3, {2, 1, 2}}},
-        {{2, {3, 2}}, {1, {0}}}, {{2, {3, 0}}, {1, {2}}},    {{2, {1, 1}}, {2, {2, 1}}}, {{2, {9, 67}}, {2, {3, 4}}},
+        {{2, {5, 3}}, {1, {8}}},       {{2, {5, 3}}, {2, {2, 3}}},  {{2, {4, 2}}, {0, {0}}},
+        {{2, {4, 2}}, {3, {2, 1, 2}}}, {{2, {3, 2}}, {1, {0}}},     {{2, {3, 0}}, {1, {2}}},
+        {{2, {1, 1}}, {2, {2, 1}}},    {{2, {9, 67}}, {2, {3, 4}}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_sample sample = {
             .text = "",
             .inputs = 2,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0), tn_spec_index(shapes[i][1], shapes[i][0].size[0])},
+            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0),
+                   tn_spec_index(shapes[i][1], shapes[i][0].size[0])},
         };
         tn_sample_add(s, &sample);
     }

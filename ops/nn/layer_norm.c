@@ -1,10 +1,13 @@
-/* layer_norm(x, w, b) = (x - mean) rstd w + b over the last dimension             Ba, Kiros, Hinton 2016, arXiv:1607.06450
+/* layer_norm(x, w, b) = (x - mean) rstd w + b over the last dimension
+ * (Ba, Kiros, Hinton 2016, arXiv:1607.06450)
  *
  *     x: (…, C), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
  *     rstd = 1 / sqrt(var + eps), var = mean((x - mean)^2)
- *     h = (x - mean) rstd, e = dy w:      dx = rstd (e - mean(e) - h mean(e h))      dw = sum dy h      db = sum dy
+ *     h = (x - mean) rstd, e = dy w:
+ *     dx = rstd (e - mean(e) - h mean(e h))        dw = sum dy h        db = sum dy
  *
- * mean and rstd, one of each a row, are kept for backward, which reads x once more and writes dx, dw and db in one pass.
+ * mean and rstd, one of each a row, are kept for backward, which reads x once more and writes dx,
+ * dw and db in one pass.
  */
 #include "ops/rows.h"
 
@@ -23,7 +26,8 @@ static bool layer_norm_shape(tn_op_call *c) {
     for (int i = 1; i <= 2; i++) {
         tn_tensor *t = tn__optional(c, i);
         if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[x.ndim - 1])) {
-            return tn_op_fail(c, TN_ESHAPE, "x is %s but %s is %s (it needs x's last dimension and no other)",
+            return tn_op_fail(c, TN_ESHAPE,
+                              "x is %s but %s is %s (it needs x's last dimension and no other)",
                               tn_shape_text(c->in[0]), i == 1 ? "weight" : "bias", tn_shape_text(t));
         }
     }
@@ -46,16 +50,17 @@ static tn_status layer_norm_forward(tn_op_call *c) {
     tn__rows x;
     tn_status status = tn__rows_open(k, &c->x[0], 1, &x);
     if (status == TN_OK) {
-        status = c->kernels->layer_norm(c->ctx, &y, c->record ? &mean : NULL, c->record ? &rstd : NULL, &x.d,
-                                        tn__optional_desc(c, 1), tn__optional_desc(c, 2), args->eps);
+        status = c->kernels->layer_norm(c->ctx, &y, c->record ? &mean : NULL,
+                                        c->record ? &rstd : NULL, &x.d, tn__optional_desc(c, 1),
+                                        tn__optional_desc(c, 2), args->eps);
     }
     tn__rows_close(k, &x);
     return status;
 }
 
 /* The kernel's gradients from rows of dy and x. Unwanted ones are NULL. */
-static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy, tn_tensor *x, tn_tensor *w, tn_tensor *mean,
-                              tn_tensor *rstd) {
+static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy, tn_tensor *x,
+                              tn_tensor *w, tn_tensor *mean, tn_tensor *rstd) {
     tn_desc out[3], full[5] = {tn_desc_of(dy), tn_desc_of(x), tn_desc_of(mean), tn_desc_of(rstd)};
     for (int i = 0; i < 3; i++) {
         if (d[i]) {
@@ -75,8 +80,9 @@ static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy,
         status = tn__rows_open(k, &full[1], 1, &x_rows);
     }
     if (status == TN_OK) {
-        status = k.table->layer_norm_backward(k.ctx, d[0] ? &out[0] : NULL, d[1] ? &out[1] : NULL, d[2] ? &out[2] : NULL,
-                                              &dy_rows.d, &x_rows.d, &means, &rstds, w ? &full[4] : NULL);
+        status = k.table->layer_norm_backward(k.ctx, d[0] ? &out[0] : NULL, d[1] ? &out[1] : NULL,
+                                              d[2] ? &out[2] : NULL, &dy_rows.d, &x_rows.d, &means,
+                                              &rstds, w ? &full[4] : NULL);
     }
     tn__rows_close(k, &x_rows);
     tn__rows_close(k, &dy_rows);
@@ -117,17 +123,20 @@ static tn_tensor *layer_norm_compose(const tn_op_call *c) {
     return tn_cast(y, tn_dtype_of(c->in[0]));
 }
 
-/* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows beyond a vector register. */
+/* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows beyond
+ * a vector register. */
 static void layer_norm_samples(tn_sampler *s) {
     static const layer_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}}, {2, {0, 4}}, {2, {3, 1}}, {2, {4, 67}}, {2, {70, 3}}};
+    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
+                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
         tn_sample sample = {
             .text = "eps=1e-05",
             .args = &usual,
             .inputs = 3,
-            .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(width, 0.5, 1.5), tn_spec_real(width, -1.0, 1.0)},
+            .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(width, 0.5, 1.5),
+                   tn_spec_real(width, -1.0, 1.0)},
         };
         tn_sample_add(s, &sample);
         if (i < 2) {

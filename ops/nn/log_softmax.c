@@ -3,7 +3,8 @@
  *     x: any shape but 0-dimensional, f32 f64 bf16 f16       y: as x
  *     dx = dy - exp(y) sum(dy)
  *
- * The logarithm of softmax without its underflow. See softmax.c: the same kernels, told to take the logarithm.
+ * The logarithm of softmax without its underflow. See softmax.c: the same kernels, told to take the
+ * logarithm.
  */
 #include "ops/rows.h"
 
@@ -64,14 +65,18 @@ static void log_softmax_backward(tn_op_grad *g) {
     }
 }
 
-/* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and values whose exponentials overflow. */
+/* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
+ * values whose exponentials overflow. */
 static void log_softmax_samples(tn_sampler *s) {
     static const log_softmax_args first = {0}, second = {1}, last = {-1};
     static const double large[] = {1000.0, 999.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
-        {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
+        {.text = "dim=1",
+         .args = &second,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(7), -2.0, 2.0)}},
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(4, 1), -2.0, 2.0)}},
         {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 0), -2.0, 2.0)}},

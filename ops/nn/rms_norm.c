@@ -1,4 +1,4 @@
-/* rms_norm(x, w) = x rstd w over the last dimension                               Zhang, Sennrich 2019, arXiv:1910.07467
+/* rms_norm(x, w) = x rstd w over the last dimension            Zhang, Sennrich 2019, arXiv:1910.07467
  *
  *     x: (…, C), w: (C) or absent; f32 f64 bf16 f16       y: as x
  *     rstd = 1 / sqrt(mean(x x) + eps)
@@ -22,7 +22,8 @@ static bool rms_norm_shape(tn_op_call *c) {
     }
     tn_tensor *w = tn__optional(c, 1);
     if (w && (tn_ndim(w) != 1 || tn_size(w, 0) != x.size[x.ndim - 1])) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but weight is %s (it needs x's last dimension and no other)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but weight is %s (it needs x's last dimension and no other)",
                           tn_shape_text(c->in[0]), tn_shape_text(w));
     }
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
@@ -39,13 +40,15 @@ static tn_status rms_norm_forward(tn_op_call *c) {
     tn__rows x;
     tn_status status = tn__rows_open(k, &c->x[0], 1, &x);
     if (status == TN_OK) {
-        status = c->kernels->rms_norm(c->ctx, &y, c->record ? &rstd : NULL, &x.d, tn__optional_desc(c, 1), args->eps);
+        status = c->kernels->rms_norm(c->ctx, &y, c->record ? &rstd : NULL, &x.d,
+                                      tn__optional_desc(c, 1), args->eps);
     }
     tn__rows_close(k, &x);
     return status;
 }
 
-static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy, tn_tensor *x, tn_tensor *w, tn_tensor *rstd) {
+static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy, tn_tensor *x,
+                              tn_tensor *w, tn_tensor *rstd) {
     tn_desc dx, dw, wd, full[3] = {tn_desc_of(dy), tn_desc_of(x), tn_desc_of(rstd)};
     if (d[0]) {
         tn_desc all = tn_desc_of(d[0]);
@@ -64,8 +67,8 @@ static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy,
         status = tn__rows_open(k, &full[1], 1, &x_rows);
     }
     if (status == TN_OK) {
-        status = k.table->rms_norm_backward(k.ctx, d[0] ? &dx : NULL, d[1] ? &dw : NULL, &dy_rows.d, &x_rows.d, &rstds,
-                                            w ? &wd : NULL);
+        status = k.table->rms_norm_backward(k.ctx, d[0] ? &dx : NULL, d[1] ? &dw : NULL, &dy_rows.d,
+                                            &x_rows.d, &rstds, w ? &wd : NULL);
     }
     tn__rows_close(k, &x_rows);
     tn__rows_close(k, &dy_rows);
@@ -105,7 +108,8 @@ static tn_tensor *rms_norm_compose(const tn_op_call *c) {
 
 static void rms_norm_samples(tn_sampler *s) {
     static const rms_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}}, {2, {0, 4}}, {2, {3, 1}}, {2, {4, 67}}, {2, {70, 3}}};
+    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
+                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
         tn_sample sample = {

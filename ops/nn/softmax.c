@@ -3,8 +3,8 @@
  *     x: any shape but 0-dimensional, f32 f64 bf16 f16       y: as x
  *     dx = y (dy - sum(y dy))
  *
- * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no copy. Backward reads y
- * alone, x may die. A row of -inf gives NaN.
+ * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no
+ * copy. Backward reads y alone, x may die. A row of -inf gives NaN.
  */
 #include "ops/rows.h"
 
@@ -17,7 +17,8 @@ static bool softmax_shape(tn_op_call *c) {
     return tn_op_float(c, 0) && tn__op_dim(c, args->dim) >= 0 && tn_op_out_like(c, 0);
 }
 
-/* The largest element only keeps exp from overflowing; the result does not depend on it, so no gradient flows there. */
+/* The largest element only keeps exp from overflowing; the result does not depend on it, so no
+ * gradient flows there. */
 static tn_tensor *softmax_compose(const tn_op_call *c) {
     const softmax_args *args = c->args;
     if (tn_count(c->in[0]) == 0) {
@@ -65,14 +66,18 @@ static void softmax_backward(tn_op_grad *g) {
     }
 }
 
-/* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and values whose exponentials overflow. */
+/* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
+ * values whose exponentials overflow. */
 static void softmax_samples(tn_sampler *s) {
     static const softmax_args first = {0}, second = {1}, last = {-1};
     static const double large[] = {1000.0, 999.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
-        {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
+        {.text = "dim=1",
+         .args = &second,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(7), -2.0, 2.0)}},
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(4, 1), -2.0, 2.0)}},
         {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 0), -2.0, 2.0)}},
