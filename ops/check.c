@@ -1,0 +1,390 @@
+/* tn_op_check: what must hold for every operation, on each of its samples.
+ *
+ *   gradients   in f64, against central differences, in every layout; the gradient's own gradient too where it exists
+ *   dtypes      f32, bf16 and f16 give what f64 gives on the same numbers, forward and backward
+ *   ownership   recorded and dropped without backward, nothing stays alive
+ *
+ * Small samples are checked element by element; large ones along one random direction, which costs two evaluations.
+ */
+#include "ops/check.h"
+
+#include "core/memory.h"
+#include "ops/op.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Inputs from specs ------------------------------------------------------------------------------------------------------- */
+
+const char *tn__layout_name(tn__layout layout) {
+    static const char *const names[] = {"contiguous", "transposed", "sliced", "repeated"};
+    return names[layout];
+}
+
+static double uniform(uint64_t seed, int64_t i) {
+    tn_random4 r = tn_philox(seed, 77, 0, (uint64_t)i);
+    return ((double)r.word[0] + (double)r.word[1] * 0x1p-32) * 0x1p-32;
+}
+
+/* Element i of the spec. DISTINCT: evenly spaced values in an order given by a step that shares no factor with their number. */
+static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int64_t i) {
+    double u = uniform(seed, i);
+    switch (spec->kind) {
+    case TN_SPEC_VALUES:
+        return spec->values[i];
+    case TN_SPEC_INDEX:
+    case TN_SPEC_BOOL:
+        return floor(spec->low + (spec->high - spec->low) * u);
+    case TN_SPEC_DISTINCT: {
+        int64_t step = count / 3 * 2 + 1;
+        for (int64_t a = step, b = count; b > 0 && a > 1;) { /* until gcd(step, count) is 1 */
+            int64_t rest = a % b;
+            a = b;
+            b = rest;
+            if (b == 0 && a > 1) {
+                a = ++step;
+                b = count;
+            }
+        }
+        int64_t place = (int64_t)((uint64_t)i * (uint64_t)step % (uint64_t)count);
+        return spec->low +
+               (spec->high - spec->low) * ((double)place + 0.25 + 0.25 * u) / (double)count;
+    }
+    default:
+        return spec->low + (spec->high - spec->low) * u;
+    }
+}
+
+/* An unset tensor of these dims that lies in memory as `layout` says. */
+static tn_tensor *laid_out(tn_dims dims, tn_dtype dtype, tn__layout layout) {
+    if (layout == TN__TRANSPOSED && dims.ndim >= 2) {
+        tn_dims reversed = {.ndim = dims.ndim}, order = {.ndim = dims.ndim};
+        for (int i = 0; i < dims.ndim; i++) {
+            reversed.size[i] = dims.size[dims.ndim - 1 - i];
+            order.size[i] = dims.ndim - 1 - i;
+        }
+        return tn_permute(tn_empty(reversed, dtype), order);
+    }
+    if (layout == TN__SLICED && dims.ndim >= 1) {
+        tn_dims larger = dims;
+        int last = dims.ndim - 1;
+        larger.size[last] = 2 * dims.size[last] + 1;
+        return tn_slice(tn_zeros(larger, dtype), last, 1, larger.size[last], 2);
+    }
+    return tn_empty(dims, dtype);
+}
+
+static tn_dims kept_dims(const tn_spec *spec, tn__layout layout) {
+    tn_dims dims = spec->dims;
+    if (layout == TN__REPEATED && spec->kind == TN_SPEC_REAL && dims.ndim > 0 && dims.size[0] > 1) {
+        dims.size[0] = 1;
+    }
+    return dims;
+}
+
+tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layout, bool narrow,
+                           uint64_t seed) {
+    if (spec->kind == TN_SPEC_ABSENT) {
+        return NULL;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if (spec->kind == TN_SPEC_INDEX) {
+        dtype = narrow ? TN_I32 : TN_I64;
+    } else if (spec->kind == TN_SPEC_BOOL) {
+        dtype = TN_BOOL;
+    }
+    tn_dims dims = kept_dims(spec, layout);
+    int64_t count = tn_dims_count(dims);
+    double *values = tn__malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
+    if (!values) {
+        tn__raise(TN_ENOMEM, "op_check", "out of memory for a sample");
+        return tn_inert();
+    }
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = spec_value(spec, count, seed, i);
+    }
+    tn_tensor *from = tn_from_data(values, dims, TN_F64);
+    free(values);
+    tn_tensor *t = laid_out(dims, dtype, layout);
+    tn_copy_(t, from);
+    return tn_return(tn_detach(t));
+}
+
+/* ---- The checked function ------------------------------------------------------------------------------------------------------ */
+
+/* One sample as a function of its inputs. */
+typedef struct function {
+    const tn_op *op;
+    const tn_sample *sample;
+} function;
+
+static tn_values apply(void *user, tn_values in) {
+    const function *f = user;
+    tn_values out = {.n = f->op->results ? f->op->results : 1};
+    for (int i = 0; i < in.n; i++) {
+        if (in.v[i] && !tn_dims_equal(tn_shape(in.v[i]), f->sample->in[i].dims)) {
+            in.v[i] = tn_expand(in.v[i], f->sample->in[i].dims);
+        }
+    }
+    tn_apply_many(f->op, f->sample->args, in.v, in.n, out.v);
+    return out;
+}
+
+static tn_values make_inputs(const tn_op *op, const tn_sample *sample, tn_dtype dtype,
+                             tn__layout layout, bool narrow) {
+    tn_values in = {.n = sample->inputs};
+    for (int i = 0; i < in.n; i++) {
+        in.v[i] = tn__spec_tensor(&sample->in[i], dtype, layout, narrow, (uint64_t)i + 1);
+        if (in.v[i] && op->backward && tn__spec_real(&sample->in[i])) {
+            tn_set_requires_grad(in.v[i], true);
+        }
+    }
+    return in;
+}
+
+static int64_t elements(const tn_values *in) {
+    int64_t sum = 0;
+    for (int i = 0; i < in->n; i++) {
+        sum += tn_requires_grad(in->v[i]) ? tn_count(in->v[i]) : 0;
+    }
+    return sum;
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------------------------------------------ */
+
+enum {
+    ALL_ELEMENTS = 400,
+    ALL_SECOND = 150
+}; /* larger samples: one direction, no second derivative */
+
+/* The weighted sum of all float results: one number whose gradient involves every output. */
+static tn_tensor *weighted_sum(tn_values out, uint64_t seed) {
+    tn_tensor *sum = NULL;
+    for (int i = 0; i < out.n; i++) {
+        if (!tn_dtype_is_float(tn_dtype_of(out.v[i]))) {
+            continue;
+        }
+        tn_spec spec = tn_spec_real(tn_shape(out.v[i]), -1.0, 1.0);
+        tn_tensor *w =
+            tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, seed + (uint64_t)i);
+        tn_tensor *part = tn_sum_all(tn_mul(out.v[i], w));
+        sum = sum ? tn_add(sum, part) : part;
+    }
+    return sum;
+}
+
+static double value_at(function *f, tn_values in, const tn_values *step, double scale) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_values moved = in;
+    for (int i = 0; i < in.n; i++) {
+        if (step->v[i]) {
+            moved.v[i] = tn_add(in.v[i], tn_mul_scalar(step->v[i], scale));
+        }
+    }
+    return tn_item(weighted_sum(apply(f, moved), 900));
+}
+
+static tn_status check_direction(function *f, tn_values in) {
+    TN_SCOPE;
+    tn_values step = {.n = in.n};
+    tn_backward(weighted_sum(apply(f, in), 900));
+    double got = 0.0, size = 0.0;
+    for (int i = 0; i < in.n; i++) {
+        if (!in.v[i] || !tn_requires_grad(in.v[i])) {
+            continue;
+        }
+        tn_spec spec = tn_spec_real(tn_shape(in.v[i]), -1.0, 1.0);
+        step.v[i] = tn__spec_tensor(&spec, TN_F64, TN__PLAIN, false, 500 + (uint64_t)i);
+        tn_tensor *product =
+            tn_mul(tn_grad_of(in.v[i]) ? tn_grad_of(in.v[i]) : tn_zeros_like(in.v[i]), step.v[i]);
+        got += tn_item(tn_sum_all(product));
+        size += tn_item(tn_sum_all(tn_abs(product)));
+    }
+    double eps = 1e-6,
+           expected = (value_at(f, in, &step, eps) - value_at(f, in, &step, -eps)) / (2.0 * eps);
+    if (tn_error() == TN_OK && !(fabs(got - expected) <= 1e-6 * size + 1e-5)) {
+        tn__raise(TN_EVALUE, "op_check",
+                  "along a direction backward gives %.9g but differences give %.9g", got, expected);
+    }
+    return tn_error();
+}
+
+static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__layout layout) {
+    TN_SCOPE;
+    function f = {op, sample};
+    tn_values in = make_inputs(op, sample, TN_F64, layout, false);
+    int64_t count = elements(&in);
+    if (count == 0 || tn_error() != TN_OK) {
+        tn_values out = apply(&f, in); /* empty: it must work all the same */
+        if (tn_error() == TN_OK && tn_requires_grad(out.v[0])) {
+            tn_backward(weighted_sum(out, 900));
+        }
+        return tn_error();
+    }
+    if (count > ALL_ELEMENTS) {
+        return check_direction(&f, in);
+    }
+    tn_gradcheck_options o = tn_gradcheck_defaults();
+    o.second = !sample->no_second && count <= ALL_SECOND;
+    return tn_gradcheck(apply, &f, in, o);
+}
+
+/* ---- Dtypes ---------------------------------------------------------------------------------------------------------------------- */
+
+/* What a dtype can be off by, relative to a result, and the largest number that it holds. */
+typedef struct precision {
+    tn_dtype dtype;
+    double forward, backward, largest;
+} precision;
+
+static const precision precisions[] = {
+    {TN_F32, 1e-5, 1e-4, 3.4e38},
+    {TN_BF16, 1.0 / 128, 1.0 / 24, 3.3e38},
+    {TN_F16, 1.0 / 1024, 1.0 / 256, 65000.0},
+};
+
+/* |x - y| <= tolerance of (|y| + a tenth of the largest |y|), where y fits the dtype at all. */
+static tn_status compare(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
+                         const char *what, int i) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *a = tn_contiguous(tn_cast(x, TN_F64)), *b = tn_contiguous(tn_cast(y, TN_F64));
+    const double *got = tn_data(a), *want = tn_data(b);
+    double top = 0.0;
+    for (int64_t k = 0; k < tn_count(b); k++) {
+        if (isfinite(want[k]) && fabs(want[k]) <= largest) {
+            top = fmax(top, fabs(want[k]));
+        }
+    }
+    for (int64_t k = 0; k < tn_count(b) && tn_error() == TN_OK; k++) {
+        bool same = (isnan(want[k]) && isnan(got[k])) || want[k] == got[k] || fabs(want[k]) > largest;
+        if (!same && !(fabs(got[k] - want[k]) <= tolerance * (fabs(want[k]) + 0.1 * top) + 1e-7)) {
+            tn__raise(TN_EVALUE, "op_check", "%s %d, element %lld: %s gives %.9g but f64 gives %.9g",
+                      what, i, (long long)k, tn_dtype_name(tn_dtype_of(x)), got[k], want[k]);
+        }
+    }
+    return tn_error();
+}
+
+static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const precision *p,
+                             bool narrow) {
+    TN_SCOPE;
+    function f = {op, sample};
+    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, narrow), wide = in;
+    for (int i = 0; i < in.n; i++) {
+        if (in.v[i] && tn__spec_real(&sample->in[i])) {
+            wide.v[i] = tn_set_requires_grad(tn_detach(tn_cast(tn_detach(in.v[i]), TN_F64)),
+                                             op->backward != NULL);
+        }
+    }
+    tn_values out = apply(&f, in), expected = apply(&f, wide);
+    for (int i = 0; i < out.n && tn_error() == TN_OK; i++) {
+        compare(out.v[i], expected.v[i], p->forward, p->largest, "result", i);
+    }
+    if (tn_error() != TN_OK || !tn_requires_grad(out.v[0]) || tn_count(out.v[0]) == 0) {
+        return tn_error();
+    }
+    tn_tensor *weights[TN_MAX_VALUES], *wide_weights[TN_MAX_VALUES];
+    for (int i = 0; i < out.n; i++) {
+        tn_spec spec = tn_spec_real(tn_shape(out.v[i]), -1.0, 1.0);
+        weights[i] =
+            tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, 900 + (uint64_t)i);
+        wide_weights[i] = tn_cast(weights[i], tn_dtype_of(expected.v[i]));
+    }
+    tn_backward_from(out.v, weights, out.n, false);
+    tn_backward_from(expected.v, wide_weights, out.n, false);
+    for (int i = 0; i < in.n && tn_error() == TN_OK; i++) {
+        if (in.v[i] && tn_grad_of(in.v[i]) && tn_grad_of(wide.v[i])) {
+            compare(tn_grad_of(in.v[i]), tn_grad_of(wide.v[i]), p->backward, p->largest,
+                    "gradient of input", i);
+        }
+    }
+    return tn_error();
+}
+
+/* ---- Ownership ----------------------------------------------------------------------------------------------------------------------- */
+
+static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        function f = {op, sample};
+        apply(&f, make_inputs(op, sample, TN_F32, TN__PLAIN, false));
+    }
+    int64_t left = tn_live_tensors() - before;
+    if (left != 0) {
+        tn__raise(TN_ESTATE, "op_check",
+                  "recorded and dropped without backward, %lld tensors stay alive", (long long)left);
+    }
+    return tn_error();
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct checker {
+    tn_sampler sampler;
+    const tn_op *op;
+    int samples;
+} checker;
+
+/* Raises again what went wrong, with the sample before it. */
+static void name_sample(const checker *c, const tn_sample *sample, const char *where) {
+    tn_error_record record;
+    if (!tn_error_take(&record)) {
+        return;
+    }
+    char shapes[256] = "";
+    for (int i = 0; i < sample->inputs; i++) {
+        size_t at = strlen(shapes);
+        snprintf(shapes + at, sizeof shapes - at, "%s%s", i ? " " : "",
+                 sample->in[i].kind == TN_SPEC_ABSENT ? "absent" : "[");
+        for (int d = 0; sample->in[i].kind != TN_SPEC_ABSENT && d < sample->in[i].dims.ndim; d++) {
+            at = strlen(shapes);
+            snprintf(shapes + at, sizeof shapes - at, "%s%lld", d ? ", " : "",
+                     (long long)sample->in[i].dims.size[d]);
+        }
+        at = strlen(shapes);
+        snprintf(shapes + at, sizeof shapes - at, "%s",
+                 sample->in[i].kind == TN_SPEC_ABSENT ? "" : "]");
+    }
+    tn__raise(record.status, c->op->name, "sample %d (%s; %s), %s: %s", c->samples, shapes,
+              sample->text ? sample->text : "", where, record.message);
+}
+
+static void check_sample(tn_sampler *s, const tn_sample *sample) {
+    checker *c = (checker *)s;
+    for (int layout = 0; layout < TN__LAYOUTS && tn_error() == TN_OK; layout++) {
+        if (check_gradients(c->op, sample, layout) != TN_OK) {
+            name_sample(c, sample, tn__layout_name(layout));
+        }
+    }
+    for (size_t i = 0; i < sizeof precisions / sizeof *precisions && tn_error() == TN_OK; i++) {
+        if (check_dtype(c->op, sample, &precisions[i], i == 0) != TN_OK) {
+            name_sample(c, sample, tn_dtype_name(precisions[i].dtype));
+        }
+    }
+    if (tn_error() == TN_OK && check_dropped(c->op, sample) != TN_OK) {
+        name_sample(c, sample, "dropped");
+    }
+    c->samples++;
+}
+
+tn_status tn_op_check(const tn_op *op) {
+    if (tn_error() != TN_OK) {
+        return tn_error();
+    }
+    if (!op || !op->name || !op->shape) {
+        return tn__raise(TN_EVALUE, "op_check", "an operation needs a name and a shape rule");
+    }
+    checker c = {.sampler = {.add = check_sample}, .op = op};
+    if (op->samples) {
+        op->samples(&c.sampler);
+    }
+    if (c.samples == 0 && tn_error() == TN_OK) {
+        tn__raise(TN_EVALUE, op->name, "the operation has no samples, so nothing is known about it");
+    }
+    return tn_error();
+}

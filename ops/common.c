@@ -1,0 +1,168 @@
+/* The shorthand of ops/op.h: shape rules, forwards and small tensors that many operations have in common. */
+#include "ops/op.h"
+
+#include <math.h>
+
+/* ---- Shape rules ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_number(const tn_op_call *c) {
+    if (c->in[0]->dtype == TN_BOOL) {
+        return tn_op_fail(c, TN_EDTYPE, "%s is bool (a number is needed; cast it)",
+                          c->inputs == 1 ? "x" : "a");
+    }
+    return true;
+}
+
+bool tn__needs_float(const tn_op_call *c) {
+    tn_dtype dtype = c->in[0]->dtype;
+    if (!tn_dtype_is_float(dtype)) {
+        return tn_op_fail(c, TN_EDTYPE, "%s is %s (floating point is needed; cast it)",
+                          c->inputs == 1 ? "x" : "a", tn_dtype_name(dtype));
+    }
+    return true;
+}
+
+static bool same_dtype(const tn_op_call *c) {
+    tn_dtype a = c->in[0]->dtype, b = c->in[1]->dtype;
+    if (a != b) {
+        return tn_op_fail(c, TN_EDTYPE, "a is %s but b is %s (cast one of them)", tn_dtype_name(a),
+                          tn_dtype_name(b));
+    }
+    return true;
+}
+
+static bool broadcast_out(tn_op_call *c, tn_dtype dtype) {
+    const tn_tensor *a = c->in[0], *b = c->in[1];
+    tn_dims dims = a->dims;
+    if (tn_dims_equal(a->dims, b->dims) || tn_dims_broadcast(a->dims, b->dims, &dims)) {
+        return tn_op_out(c, dims, dtype);
+    }
+    int longer = a->dims.ndim > b->dims.ndim ? a->dims.ndim : b->dims.ndim, i = 1;
+    int64_t left = 1, right = 1;
+    for (; i <= a->dims.ndim && i <= b->dims.ndim; i++) {
+        left = a->dims.size[a->dims.ndim - i];
+        right = b->dims.size[b->dims.ndim - i];
+        if (left != right && left != 1 && right != 1) {
+            break;
+        }
+    }
+    return tn_op_fail(
+        c, TN_ESHAPE, "a is %s but b is %s (dimension %d: %lld and %lld do not broadcast)",
+        tn_shape_text(a), tn_shape_text(b), longer - i, (long long)left, (long long)right);
+}
+
+bool tn__shape_float(tn_op_call *c) {
+    return tn__needs_float(c) && tn_op_out_like(c, 0);
+}
+
+bool tn__shape_number(tn_op_call *c) {
+    return is_number(c) && tn_op_out_like(c, 0);
+}
+
+bool tn__shape_scalar(tn_op_call *c) {
+    double k = ((const tn__scalar_args *)c->args)->k;
+    tn_dtype dtype = c->in[0]->dtype;
+    if (!tn_dtype_is_float(dtype) && dtype != TN_BOOL && (k != trunc(k) || !tn__fits(k, TN_I64))) {
+        return tn_op_fail(c, TN_EVALUE, "x is %s but k is %g (a whole number is needed)",
+                          tn_dtype_name(dtype), k);
+    }
+    return tn__shape_number(c);
+}
+
+bool tn__shape_float2(tn_op_call *c) {
+    return same_dtype(c) && tn__needs_float(c) && broadcast_out(c, c->in[0]->dtype);
+}
+
+bool tn__shape_number2(tn_op_call *c) {
+    return same_dtype(c) && is_number(c) && broadcast_out(c, c->in[0]->dtype);
+}
+
+bool tn__shape_compare(tn_op_call *c) {
+    return same_dtype(c) && broadcast_out(c, TN_BOOL);
+}
+
+/* ---- Forwards --------------------------------------------------------------------------------------------------------------- */
+
+tn_status tn__unary(tn_op_call *c, tn_unary f) {
+    return c->kernels->unary(c->ctx, f, &c->y[0], &c->x[0], 0.0, 0.0);
+}
+
+tn_status tn__unary_k(tn_op_call *c, tn_unary f) {
+    const tn__scalar_args *args = c->args;
+    return c->kernels->unary(c->ctx, f, &c->y[0], &c->x[0], args->k, 0.0);
+}
+
+tn_status tn__binary(tn_op_call *c, tn_binary f) {
+    tn_desc a = tn_desc_expand(&c->x[0], &c->y[0]), b = tn_desc_expand(&c->x[1], &c->y[0]);
+    return c->kernels->binary(c->ctx, f, &c->y[0], &a, &b);
+}
+
+tn_status tn__compare(tn_op_call *c, tn_compare f) {
+    tn_desc a = tn_desc_expand(&c->x[0], &c->y[0]), b = tn_desc_expand(&c->x[1], &c->y[0]);
+    return c->kernels->compare(c->ctx, f, &c->y[0], &a, &b);
+}
+
+/* ---- Outside of tn_apply ------------------------------------------------------------------------------------------------------ */
+
+bool tn__kernel_ok(tn_status status, const char *operation) {
+    if (status == TN_OK) {
+        return true;
+    }
+    if (status == TN_ENOMEM) {
+        tn__raise(status, operation, "no memory for a kernel's scratch space");
+    } else if (status == TN_EUNSUPPORTED) {
+        tn__raise(status, operation, "the device's kernels do not handle this dtype");
+    } else {
+        tn__raise(status, operation, "a kernel failed (%s)", tn_status_name(status));
+    }
+    return false;
+}
+
+tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value) {
+    if (!tn__usable(t, "fill")) {
+        return tn_inert();
+    }
+    tn_device device = tn_device_of(t);
+    tn_tensor *y = tn__new(dims, t->dtype, device);
+    if (tn_is_inert(y)) {
+        return y;
+    }
+    tn_desc desc = tn_desc_of(y);
+    return tn__kernel_ok(tn_backend_of(device)->fill(tn_context_of(device), &desc, value), "fill")
+               ? y
+               : tn_inert();
+}
+
+tn_tensor *tn__constant(const tn_tensor *t, double value) {
+    return tn__filled(t, TN_DIMS(), value);
+}
+
+tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b) {
+    if (!tn__usable(a, g->op->name) || !tn__usable(b, g->op->name)) {
+        return tn_inert();
+    }
+    tn_device device = tn_device_of(a);
+    tn_tensor *y = tn__new(b->dims, b->dtype, device);
+    if (tn_is_inert(y)) {
+        return y;
+    }
+    tn_desc out = tn_desc_of(y), x = tn_desc_of(a), dy = tn_desc_of(b);
+    return tn__kernel_ok(tn_backend_of(device)->binary(tn_context_of(device), f, &out, &x, &dy),
+                         g->op->name)
+               ? y
+               : tn_inert();
+}
+
+bool tn__fits(double value, tn_dtype dtype) {
+    double whole = trunc(value);
+    switch (dtype) {
+    case TN_I64:
+        return whole >= -0x1p63 && whole < 0x1p63;
+    case TN_I32:
+        return whole >= -0x1p31 && whole < 0x1p31;
+    case TN_U8:
+        return whole >= 0.0 && whole < 256.0;
+    default:
+        return true;
+    }
+}

@@ -1,0 +1,41 @@
+/* New tensors of one value. */
+#include "ops/op.h"
+
+static tn_tensor *fill(tn_tensor *y, double value, const char *operation) {
+    if (tn_is_inert(y)) {
+        return y;
+    }
+    if (!tn__fits(value, y->dtype)) {
+        tn__raise(TN_EVALUE, operation, "%g is not a value of %s", value, tn_dtype_name(y->dtype));
+        return tn_inert();
+    }
+    tn_device device = tn_device_of(y);
+    tn_desc desc = tn_desc_of(y);
+    return tn__kernel_ok(tn_backend_of(device)->fill(tn_context_of(device), &desc, value), operation)
+               ? y
+               : tn_inert();
+}
+
+tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype) {
+    return fill(tn_empty(dims, dtype), 0.0, "zeros");
+}
+
+tn_tensor *tn_ones(tn_dims dims, tn_dtype dtype) {
+    return fill(tn_empty(dims, dtype), 1.0, "ones");
+}
+
+tn_tensor *tn_full(tn_dims dims, double value, tn_dtype dtype) {
+    return fill(tn_empty(dims, dtype), value, "full");
+}
+
+tn_tensor *tn_zeros_like(const tn_tensor *t) {
+    return fill(tn_empty_like(t), 0.0, "zeros_like");
+}
+
+tn_tensor *tn_ones_like(const tn_tensor *t) {
+    return fill(tn_empty_like(t), 1.0, "ones_like");
+}
+
+tn_tensor *tn_scalar(double value, tn_dtype dtype) {
+    return fill(tn_empty(TN_DIMS(), dtype), value, "scalar");
+}

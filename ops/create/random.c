@@ -1,0 +1,50 @@
+/* New tensors of random numbers: one draw of this thread's default generator a call. */
+#include "ops/op.h"
+
+static tn_tensor *draw(tn_tensor *y, tn_random_kind kind, double a, double b, const char *operation) {
+    if (tn_is_inert(y)) {
+        return y;
+    }
+    tn_generator *g = tn_default_generator();
+    tn_device device = tn_device_of(y);
+    tn_desc desc = tn_desc_of(y);
+    tn_random_key key = {g->seed, g->stream, g->call++};
+    tn_status status = tn_backend_of(device)->random(tn_context_of(device), &desc, kind, key, a, b);
+    return tn__kernel_ok(status, operation) ? y : tn_inert();
+}
+
+static tn_tensor *draw_floats(tn_dims dims, tn_dtype dtype, tn_random_kind kind,
+                              const char *operation) {
+    if (!tn_dtype_is_float(dtype)) {
+        tn__raise(TN_EDTYPE, operation, "the dtype is %s (floating point is needed)",
+                  tn_dtype_name(dtype));
+        return tn_inert();
+    }
+    return draw(tn_empty(dims, dtype), kind, 0.0, 1.0, operation);
+}
+
+tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype) {
+    return draw_floats(dims, dtype, TN_UNIFORM, "rand");
+}
+
+tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype) {
+    return draw_floats(dims, dtype, TN_NORMAL, "randn");
+}
+
+/* The bounds reach the kernel as doubles, which hold whole numbers up to 2^53. */
+tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype) {
+    const int64_t most = INT64_C(1) << 53;
+    if (tn_dtype_is_float(dtype) || dtype == TN_BOOL) {
+        tn__raise(TN_EDTYPE, "randint", "the dtype is %s (an integer is needed)",
+                  tn_dtype_name(dtype));
+        return tn_inert();
+    }
+    if (low >= high || low < -most || high > most || !tn__fits((double)low, dtype) ||
+        !tn__fits((double)(high - 1), dtype)) {
+        tn__raise(TN_EVALUE, "randint",
+                  "low is %lld and high is %lld (low must be below, both within 2^53 and %s)",
+                  (long long)low, (long long)high, tn_dtype_name(dtype));
+        return tn_inert();
+    }
+    return draw(tn_empty(dims, dtype), TN_INTEGER, (double)low, (double)high, "randint");
+}

@@ -1,0 +1,67 @@
+/* y = min(max(x, low), high): low where x < low, high where x > high; NaN stays
+ *
+ *     x: any shape, all but bool       y: as x       low or high may be infinite; low > high gives high everywhere
+ *     dx = dy where low <= x <= high, else 0
+ */
+#include "ops/op.h"
+
+#include <math.h>
+
+typedef struct clamp_args {
+    double low, high;
+} clamp_args;
+
+/* The largest double below 2^63 stands for i64's largest. */
+void tn__clamp_bounds(tn_dtype dtype, double *low, double *high) {
+    double least = dtype == TN_U8 ? 0.0 : dtype == TN_I32 ? -0x1p31 : -0x1p63;
+    double most = dtype == TN_U8 ? 255.0 : dtype == TN_I32 ? 0x1p31 - 1.0 : 0x1.fffffffffffffp62;
+    if (!tn_dtype_is_float(dtype)) {
+        *low = fmin(fmax(ceil(*low), least), most);
+        *high = fmin(fmax(floor(*high), least), most);
+    }
+}
+
+static bool clamp_shape(tn_op_call *c) {
+    const clamp_args *args = c->args;
+    if (isnan(args->low) || isnan(args->high)) {
+        return tn_op_fail(c, TN_EVALUE, "low is %g and high is %g (numbers are needed)", args->low,
+                          args->high);
+    }
+    return tn__shape_number(c);
+}
+
+static tn_status clamp_forward(tn_op_call *c) {
+    clamp_args k = *(const clamp_args *)c->args;
+    tn__clamp_bounds(c->x[0].dtype, &k.low, &k.high);
+    return c->kernels->unary(c->ctx, TN_CLAMP_K, &c->y[0], &c->x[0], k.low, k.high);
+}
+
+/* x lies between the bounds where clamping does not change it. */
+static void clamp_backward(tn_op_grad *g) {
+    const clamp_args *args = g->args;
+    tn_tensor *dy = g->dout[0], *x = tn_op_saved_input(g, 0);
+    tn_op_give(g, 0,
+               tn_where(tn_eq(x, tn_clamp(x, args->low, args->high)), dy, tn__constant(dy, 0.0)));
+}
+
+static void clamp_samples(tn_sampler *s) {
+    static const clamp_args both = {-0.75, 1.25}, lower = {0.5, INFINITY}, upper = {-INFINITY, -0.5};
+    tn__sample_unary_with(s, -3.0, 3.0, "min=-0.75, max=1.25", &both);
+    tn__sample_unary_with(s, -3.0, 3.0, "min=0.5", &lower);
+    tn__sample_unary_with(s, -3.0, 3.0, "max=-0.5", &upper);
+}
+
+const tn_op tn__op_clamp = {
+    .name = "clamp",
+    .args_size = sizeof(clamp_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = clamp_shape,
+    .forward = clamp_forward,
+    .backward = clamp_backward,
+    .samples = clamp_samples,
+};
+
+tn_tensor *tn_clamp(tn_tensor *x, double low, double high) {
+    clamp_args args = {low, high};
+    return tn_apply1(&tn__op_clamp, &args, x);
+}

@@ -1,0 +1,35 @@
+/* Whole tensors compared, the answer a bool: made of operations, nothing recorded. */
+#include "ops/op.h"
+
+#include <math.h>
+
+static bool comparable(const tn_tensor *a, const tn_tensor *b, const char *name) {
+    return tn__usable(a, name) && tn__usable(b, name) && tn_dims_equal(a->dims, b->dims);
+}
+
+bool tn_equal(tn_tensor *a, tn_tensor *b) {
+    if (!comparable(a, b, "equal") || a->dtype != b->dtype) {
+        return false;
+    }
+    TN_NO_GRAD;
+    TN_SCOPE;
+    tn_tensor *all = tn_all(tn_eq(a, b));
+    return !tn_is_inert(all) && tn_item(all) != 0.0;
+}
+
+/* In f64, so that any two dtypes can be compared. Infinities are close to their equals only: their difference is NaN and
+ * any difference from them is within rtol times infinity, so both cases stand apart. */
+bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
+    if (!comparable(a, b, "all_close")) {
+        return false;
+    }
+    TN_NO_GRAD;
+    TN_SCOPE;
+    tn_tensor *p = tn_cast(a, TN_F64), *q = tn_cast(b, TN_F64);
+    tn_tensor *same = tn_eq(p, q);
+    tn_tensor *bound = tn_add_scalar(tn_mul_scalar(tn_abs(q), rtol), atol);
+    tn_tensor *apart = tn_abs(tn_sub(p, q)), *finite = tn_lt(apart, tn_scalar(INFINITY, TN_F64));
+    tn_tensor *near = tn_where(finite, tn_le(apart, bound), finite);
+    tn_tensor *all = tn_all(tn_where(same, same, near));
+    return !tn_is_inert(all) && tn_item(all) != 0.0;
+}

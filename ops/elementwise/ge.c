@@ -1,0 +1,27 @@
+/* y = a >= b; false beside a NaN
+ *
+ *     a, b: shapes that broadcast, one dtype, any       y: the common shape, bool; no gradient
+ */
+#include "ops/op.h"
+
+static tn_status ge_forward(tn_op_call *c) {
+    return tn__compare(c, TN_GE);
+}
+
+/* Random pairs, and each of smaller, equal, larger, and the two zeros. */
+static void ge_samples(tn_sampler *s) {
+    static const double a[] = {1.0, 2.0, -3.0, 0.0}, b[] = {1.0, 3.0, -4.0, -0.0};
+    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
+    tn__sample_values2(s, a, b, 4, true);
+}
+
+const tn_op tn__op_ge = {
+    .name = "ge",
+    .shape = tn__shape_compare,
+    .forward = ge_forward,
+    .samples = ge_samples,
+};
+
+tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b) {
+    return tn_apply2(&tn__op_ge, NULL, a, b);
+}

@@ -1,0 +1,42 @@
+/* y = x · P(x),  P(x) = (1 + erf(x / sqrt 2)) / 2                       Hendrycks, Gimpel 2016, arXiv:1606.08415
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy · (P(x) + x p(x)),  p(x) = exp(-x² / 2) / sqrt(2 pi)
+ */
+#include "ops/op.h"
+
+static tn_status gelu_forward(tn_op_call *c) {
+    return tn__unary(c, TN_GELU_ERF);
+}
+
+static void gelu_backward(tn_op_grad *g) {
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
+    if (!g->create_graph) {
+        tn_op_give(g, 0, tn__grad_kernel(g, TN_GELU_ERF_GRAD, x, dy));
+        return;
+    }
+    tn_tensor *P =
+        tn_mul_scalar(tn_add_scalar(tn_erf(tn_mul_scalar(x, 0.70710678118654752)), 1.0), 0.5);
+    tn_tensor *p = tn_mul_scalar(tn_exp(tn_mul_scalar(tn_square(x), -0.5)), 0.39894228040143268);
+    tn_op_give(g, 0, tn_mul(dy, tn_add(P, tn_mul(x, p))));
+}
+
+/* The minimum at x = -0.752, both tails, and zero. */
+static void gelu_samples(tn_sampler *s) {
+    static const double places[] = {-0.752, 0.0, -0.0, -30.0, 30.0};
+    tn_sample_unary(s, -3.0, 3.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_gelu = {
+    .name = "gelu",
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = gelu_forward,
+    .backward = gelu_backward,
+    .samples = gelu_samples,
+};
+
+tn_tensor *tn_gelu(tn_tensor *x) {
+    return tn_apply1(&tn__op_gelu, NULL, x);
+}

@@ -1,0 +1,47 @@
+/* y = x (1 + t) / 2,  t = tanh(u),  u = c (x + 0.044715 x³),  c = sqrt(2 / pi)
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy · ((1 + t) / 2 + x (1 - t²) u' / 2),  u' = c (1 + 0.134145 x²)
+ *
+ * The tanh form of gelu, as GPT-2 has it: Hendrycks, Gimpel 2016, arXiv:1606.08415.
+ */
+#include "ops/op.h"
+
+static tn_status gelu_tanh_forward(tn_op_call *c) {
+    return tn__unary(c, TN_GELU_TANH);
+}
+
+static void gelu_tanh_backward(tn_op_grad *g) {
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
+    if (!g->create_graph) {
+        tn_op_give(g, 0, tn__grad_kernel(g, TN_GELU_TANH_GRAD, x, dy));
+        return;
+    }
+    const double c = 0.79788456080286536;
+    tn_tensor *xx = tn_square(x);
+    tn_tensor *t =
+        tn_tanh(tn_mul_scalar(tn_mul(x, tn_add_scalar(tn_mul_scalar(xx, 0.044715), 1.0)), c));
+    tn_tensor *du = tn_mul_scalar(tn_add_scalar(tn_mul_scalar(xx, 0.134145), 1.0), c);
+    tn_tensor *bend = tn_mul(tn_mul(x, tn_rsub_scalar(tn_square(t), 1.0)), du);
+    tn_op_give(g, 0, tn_mul(dy, tn_mul_scalar(tn_add(tn_add_scalar(t, 1.0), bend), 0.5)));
+}
+
+/* The minimum at x = -0.753, both tails, and zero. */
+static void gelu_tanh_samples(tn_sampler *s) {
+    static const double places[] = {-0.753, 0.0, -0.0, -30.0, 30.0};
+    tn_sample_unary(s, -3.0, 3.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_gelu_tanh = {
+    .name = "gelu_tanh",
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = gelu_tanh_forward,
+    .backward = gelu_tanh_backward,
+    .samples = gelu_tanh_samples,
+};
+
+tn_tensor *tn_gelu_tanh(tn_tensor *x) {
+    return tn_apply1(&tn__op_gelu_tanh, NULL, x);
+}

@@ -1,0 +1,27 @@
+/* y = a < b; false beside a NaN
+ *
+ *     a, b: shapes that broadcast, one dtype, any       y: the common shape, bool; no gradient
+ */
+#include "ops/op.h"
+
+static tn_status lt_forward(tn_op_call *c) {
+    return tn__compare(c, TN_LT);
+}
+
+/* Random pairs, and each of smaller, equal, larger, and the two zeros. */
+static void lt_samples(tn_sampler *s) {
+    static const double a[] = {1.0, 2.0, -3.0, 0.0}, b[] = {1.0, 3.0, -4.0, -0.0};
+    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
+    tn__sample_values2(s, a, b, 4, true);
+}
+
+const tn_op tn__op_lt = {
+    .name = "lt",
+    .shape = tn__shape_compare,
+    .forward = lt_forward,
+    .samples = lt_samples,
+};
+
+tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b) {
+    return tn_apply2(&tn__op_lt, NULL, a, b);
+}

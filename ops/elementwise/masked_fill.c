@@ -1,0 +1,78 @@
+/* y = mask ? value : x
+ *
+ *     x: any shape and dtype; mask: bool, broadcasts to x       y: as x
+ *     dx = 0 where mask, else dy
+ */
+#include "ops/op.h"
+
+static bool masked_fill_shape(tn_op_call *c) {
+    const tn_tensor *x = c->in[0], *mask = c->in[1];
+    double value = ((const tn__scalar_args *)c->args)->k;
+    tn_dims dims;
+    if (mask->dtype != TN_BOOL) {
+        return tn_op_fail(c, TN_EDTYPE, "mask is %s (bool is needed)", tn_dtype_name(mask->dtype));
+    }
+    if (!tn_dims_broadcast(x->dims, mask->dims, &dims) || !tn_dims_equal(dims, x->dims)) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but mask is %s (it must broadcast to x)",
+                          tn_shape_text(x), tn_shape_text(mask));
+    }
+    if (!tn__fits(value, x->dtype)) {
+        return tn_op_fail(c, TN_EVALUE, "%g is not a value of x's dtype %s", value,
+                          tn_dtype_name(x->dtype));
+    }
+    return tn_op_out_like(c, 0);
+}
+
+/* The value goes into scratch memory, from where `where` reads it with stride 0. */
+static tn_status masked_fill_forward(tn_op_call *c) {
+    size_t bytes = tn_dtype_size(c->x[0].dtype);
+    void *memory = c->ctx->workspace(bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+    tn_desc value = {.data = memory, .dtype = c->x[0].dtype};
+    tn_status status = c->kernels->fill(c->ctx, &value, ((const tn__scalar_args *)c->args)->k);
+    if (status == TN_OK) {
+        tn_desc a = tn_desc_expand(&value, &c->y[0]), mask = tn_desc_expand(&c->x[1], &c->y[0]);
+        status = c->kernels->where(c->ctx, &c->y[0], &mask, &a, &c->x[0]);
+    }
+    c->ctx->workspace_free(memory, bytes);
+    return status;
+}
+
+static void masked_fill_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_masked_fill(g->dout[0], tn_op_saved_input(g, 1), 0.0));
+}
+
+static void masked_fill_samples(tn_sampler *s) {
+    static const tn__scalar_args args = {-1.5};
+    static const tn_dims shapes[][2] = {
+        {{2, {3, 4}}, {2, {3, 4}}}, {{2, {3, 4}}, {1, {4}}},   {{2, {3, 4}}, {2, {3, 1}}},
+        {{1, {5}}, {0, {0}}},       {{0, {0}}, {0, {0}}},      {{2, {2, 0}}, {2, {2, 1}}},
+        {{1, {1}}, {1, {1}}},       {{2, {5, 67}}, {1, {67}}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        tn_sample sample = {
+            .text = "value=-1.5",
+            .args = &args,
+            .inputs = 2,
+            .in = {tn_spec_real(shapes[i][0], -3.0, 3.0), tn_spec_bool(shapes[i][1])},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_masked_fill = {
+    .name = "masked_fill",
+    .args_size = sizeof(tn__scalar_args),
+    .saves = TN_SAVES_INPUT(1),
+    .shape = masked_fill_shape,
+    .forward = masked_fill_forward,
+    .backward = masked_fill_backward,
+    .samples = masked_fill_samples,
+};
+
+tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value) {
+    tn__scalar_args args = {value};
+    return tn_apply2(&tn__op_masked_fill, &args, x, mask);
+}

@@ -1,0 +1,43 @@
+/* y = the smaller of a and b; NaN when either is NaN
+ *
+ *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
+ *     da = dy where a is y, dy / 2 where a = b, 0 where a > b;  db likewise
+ *
+ * Beside a NaN both get dy, as in PyTorch.
+ */
+#include "ops/op.h"
+
+static tn_status minimum_forward(tn_op_call *c) {
+    return tn__binary(c, TN_MINIMUM);
+}
+
+static void minimum_backward(tn_op_grad *g) {
+    tn_tensor *dy = g->dout[0], *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
+    tn_tensor *shared = tn_where(tn_eq(a, b), tn_mul_scalar(dy, 0.5), dy),
+              *zero = tn__constant(dy, 0.0);
+    if (g->wants[0]) {
+        tn_op_give(g, 0, tn_where(tn_gt(a, b), zero, shared));
+    }
+    if (g->wants[1]) {
+        tn_op_give(g, 1, tn_where(tn_lt(a, b), zero, shared));
+    }
+}
+
+static void minimum_samples(tn_sampler *s) {
+    static const double a[] = {1.0, -2.0, 0.0, 5.0}, b[] = {1.0, -2.0, 3.0, -5.0};
+    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
+    tn__sample_values2(s, a, b, 4, false); /* two ties */
+}
+
+const tn_op tn__op_minimum = {
+    .name = "minimum",
+    .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
+    .shape = tn__shape_number2,
+    .forward = minimum_forward,
+    .backward = minimum_backward,
+    .samples = minimum_samples,
+};
+
+tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b) {
+    return tn_apply2(&tn__op_minimum, NULL, a, b);
+}

@@ -1,0 +1,27 @@
+/* y = a != b; true beside a NaN
+ *
+ *     a, b: shapes that broadcast, one dtype, any       y: the common shape, bool; no gradient
+ */
+#include "ops/op.h"
+
+static tn_status ne_forward(tn_op_call *c) {
+    return tn__compare(c, TN_NE);
+}
+
+/* Random pairs, and each of smaller, equal, larger, and the two zeros. */
+static void ne_samples(tn_sampler *s) {
+    static const double a[] = {1.0, 2.0, -3.0, 0.0}, b[] = {1.0, 3.0, -4.0, -0.0};
+    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
+    tn__sample_values2(s, a, b, 4, true);
+}
+
+const tn_op tn__op_ne = {
+    .name = "ne",
+    .shape = tn__shape_compare,
+    .forward = ne_forward,
+    .samples = ne_samples,
+};
+
+tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b) {
+    return tn_apply2(&tn__op_ne, NULL, a, b);
+}

@@ -1,0 +1,49 @@
+/* y = a ^ b; NaN for a < 0 and a b that is not whole
+ *
+ *     a, b: shapes that broadcast, one dtype of f32 f64 bf16 f16       y: the common shape
+ *     da = dy · b · a ^ (b - 1)
+ *     db = dy · y · log(a)
+ *
+ * The corners are PyTorch's: da is 0 where a and b are 0 (the rule would say 0 · inf), db is 0 where a is 0 and b is not
+ * negative (0 · -inf), and NaN where a < 0. There a is replaced by 1 beforehand: a product that is masked afterwards would
+ * still bring NaN into a second derivative.
+ */
+#include "ops/op.h"
+
+static tn_status pow_forward(tn_op_call *c) {
+    return tn__binary(c, TN_POW);
+}
+
+static void pow_backward(tn_op_grad *g) {
+    tn_tensor *dy = g->dout[0], *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
+    tn_tensor *zero = tn__constant(a, 0.0), *one = tn__constant(a, 1.0);
+    tn_tensor *a_is_0 = tn_eq(a, zero);
+    if (g->wants[0]) {
+        tn_tensor *both_0 = tn_where(a_is_0, tn_eq(b, zero), a_is_0);
+        tn_op_give(g, 0,
+                   tn_mul(dy, tn_mul(b, tn_pow(tn_where(both_0, one, a), tn_add_scalar(b, -1.0)))));
+    }
+    if (g->wants[1]) {
+        tn_tensor *flat = tn_where(a_is_0, tn_ge(b, zero), a_is_0);
+        tn_op_give(g, 1,
+                   tn_mul(dy, tn_mul(tn_op_saved_output(g, 0), tn_log(tn_where(flat, one, a)))));
+    }
+}
+
+static void pow_samples(tn_sampler *s) {
+    tn_sample_binary(s, 0.3, 3.0, -2.0, 2.0);
+}
+
+const tn_op tn__op_pow = {
+    .name = "pow",
+    .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
+    .saves_for = {0, TN_SAVES_OUTPUT(0)},
+    .shape = tn__shape_float2,
+    .forward = pow_forward,
+    .backward = pow_backward,
+    .samples = pow_samples,
+};
+
+tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b) {
+    return tn_apply2(&tn__op_pow, NULL, a, b);
+}

@@ -1,0 +1,42 @@
+/* y = max(x, 0); NaN stays
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy where x > 0, else 0
+ *
+ * y says as well as x where x > 0, and the next operation mostly keeps y anyway.
+ */
+#include "ops/op.h"
+
+static tn_status relu_forward(tn_op_call *c) {
+    return tn__unary(c, TN_RELU);
+}
+
+static void relu_backward(tn_op_grad *g) {
+    tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
+    if (!g->create_graph) {
+        tn_op_give(g, 0, tn__grad_kernel(g, TN_RELU_GRAD, y, dy));
+        return;
+    }
+    tn_op_give(g, 0, tn_where(tn_gt(y, tn__constant(y, 0.0)), dy, tn__constant(dy, 0.0)));
+}
+
+/* Both sides of the kink at 0, close to it too. */
+static void relu_samples(tn_sampler *s) {
+    static const double places[] = {-1e-2, 1e-2, -100.0, 100.0};
+    tn_sample_unary(s, 0.1, 3.0);
+    tn_sample_unary(s, -3.0, 3.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_relu = {
+    .name = "relu",
+    .saves = TN_SAVES_OUTPUT(0),
+    .shape = tn__shape_float,
+    .forward = relu_forward,
+    .backward = relu_backward,
+    .samples = relu_samples,
+};
+
+tn_tensor *tn_relu(tn_tensor *x) {
+    return tn_apply1(&tn__op_relu, NULL, x);
+}

@@ -1,0 +1,39 @@
+/* y = 1 / (1 + exp(-x))
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy · y (1 - y)
+ */
+#include "ops/op.h"
+
+static tn_status sigmoid_forward(tn_op_call *c) {
+    return tn__unary(c, TN_SIGMOID);
+}
+
+static void sigmoid_backward(tn_op_grad *g) {
+    tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
+    if (!g->create_graph) {
+        tn_op_give(g, 0, tn__grad_kernel(g, TN_SIGMOID_GRAD, y, dy));
+        return;
+    }
+    tn_op_give(g, 0, tn_mul(dy, tn_mul(y, tn_rsub_scalar(y, 1.0))));
+}
+
+/* In the tails exp must not overflow into NaN. */
+static void sigmoid_samples(tn_sampler *s) {
+    static const double places[] = {0.0, -0.0, 90.0, -90.0};
+    tn_sample_unary(s, -4.0, 4.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_sigmoid = {
+    .name = "sigmoid",
+    .saves = TN_SAVES_OUTPUT(0),
+    .shape = tn__shape_float,
+    .forward = sigmoid_forward,
+    .backward = sigmoid_backward,
+    .samples = sigmoid_samples,
+};
+
+tn_tensor *tn_sigmoid(tn_tensor *x) {
+    return tn_apply1(&tn__op_sigmoid, NULL, x);
+}

@@ -1,0 +1,41 @@
+/* y = x · s(x),  s(x) = 1 / (1 + exp(-x))                               Elfwing et al. 2017, arXiv:1702.03118
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy · s (1 + x (1 - s))
+ */
+#include "ops/op.h"
+
+static tn_status silu_forward(tn_op_call *c) {
+    return tn__unary(c, TN_SILU);
+}
+
+static void silu_backward(tn_op_grad *g) {
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
+    if (!g->create_graph) {
+        tn_op_give(g, 0, tn__grad_kernel(g, TN_SILU_GRAD, x, dy));
+        return;
+    }
+    tn_tensor *s = tn_sigmoid(x);
+    tn_tensor *slope = tn_mul(s, tn_add_scalar(tn_mul(x, tn_rsub_scalar(s, 1.0)), 1.0));
+    tn_op_give(g, 0, tn_mul(dy, slope));
+}
+
+/* The minimum at x = -1.278, both tails (exp must not overflow), and zero. */
+static void silu_samples(tn_sampler *s) {
+    static const double places[] = {-1.278, 0.0, -0.0, -90.0, 90.0};
+    tn_sample_unary(s, -3.0, 3.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_silu = {
+    .name = "silu",
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = silu_forward,
+    .backward = silu_backward,
+    .samples = silu_samples,
+};
+
+tn_tensor *tn_silu(tn_tensor *x) {
+    return tn_apply1(&tn__op_silu, NULL, x);
+}

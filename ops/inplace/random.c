@@ -1,0 +1,36 @@
+/* Random numbers into a tensor that is there: one draw of the generator a call. */
+#include "ops/inplace/inplace.h"
+
+static tn_tensor *draw(tn_tensor *x, tn_random_kind kind, double a, double b, tn_generator *g,
+                       const char *operation) {
+    if (!tn__writable(x, operation)) {
+        return tn_inert();
+    }
+    if (!tn_dtype_is_float(x->dtype)) {
+        tn__raise(TN_EDTYPE, operation, "x is %s (floating point is needed)",
+                  tn_dtype_name(x->dtype));
+        return tn_inert();
+    }
+    g = g ? g : tn_default_generator();
+    tn_desc y = tn_desc_of(x);
+    tn_random_key key = {g->seed, g->stream, g->call++};
+    return tn__changed(x, tn__kernels_of(x)->random(tn__context_of(x), &y, kind, key, a, b),
+                       operation);
+}
+
+tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
+    if (!(low <= high)) {
+        tn__raise(TN_EVALUE, "uniform_", "low is %g but high is %g (low must not be above high)",
+                  low, high);
+        return tn_inert();
+    }
+    return draw(x, TN_UNIFORM, low, high, g, "uniform_");
+}
+
+tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator *g) {
+    if (!(std >= 0.0)) {
+        tn__raise(TN_EVALUE, "normal_", "std is %g (it must not be negative)", std);
+        return tn_inert();
+    }
+    return draw(x, TN_NORMAL, mean, std, g, "normal_");
+}

@@ -1,0 +1,86 @@
+/* y = position along dim of the first largest element; a NaN counts as largest
+ *
+ *     x: any shape with a size at dim that is not 0, all but bool       y: x's shape without dim (or 1 there), i64; no gradient
+ */
+#include "ops/reduce/reduce.h"
+
+typedef struct argmax_args {
+    int dim;
+    bool keepdim;
+} argmax_args;
+
+static bool argmax_shape(tn_op_call *c) {
+    const argmax_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    if (x->dtype == TN_BOOL) {
+        return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
+    }
+    int dim = tn__dim(x, args->dim, c->op->name);
+    if (dim < 0) {
+        return false;
+    }
+    if (x->dims.size[dim] == 0) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s (there is nothing to choose from in dimension %d)",
+                          tn_shape_text(x), dim);
+    }
+    tn_dims dims = tn__reduce_kept(x->dims, 1u << dim);
+    if (!args->keepdim) {
+        dims.ndim--;
+        for (int i = dim; i < dims.ndim; i++) {
+            dims.size[i] = dims.size[i + 1];
+        }
+    }
+    return tn_op_out(c, dims, TN_I64);
+}
+
+static tn_status argmax_forward(tn_op_call *c) {
+    int dim = ((const argmax_args *)c->args)->dim;
+    tn_dims x = c->in[0]->dims;
+    dim = dim < 0 ? dim + x.ndim : dim;
+    tn_desc y = tn__reduce_desc(c, tn__reduce_kept(x, 1u << dim));
+    return c->kernels->argmax(c->ctx, &y, &c->x[0], dim);
+}
+
+static void argmax_samples(tn_sampler *s) {
+    static const double ties[] = {1.0, 3.0, 3.0, 2.0, 2.0, 2.0};
+    static const struct {
+        tn_dims shape;
+        argmax_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {7}}, {0, false}, "dim=0, keepdim=False"},
+        {{2, {3, 4}}, {1, false}, "dim=1, keepdim=False"},
+        {{2, {3, 4}}, {0, true}, "dim=0, keepdim=True"},
+        {{3, {2, 3, 4}}, {-2, false}, "dim=-2, keepdim=False"},
+        {{2, {0, 3}}, {1, false}, "dim=1, keepdim=False"},
+        {{1, {1}}, {0, false}, "dim=0, keepdim=False"},
+        {{2, {3, 1030}}, {1, false}, "dim=1, keepdim=False"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_distinct(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+    tn_sample sample = {.text = cases[1].text,
+                        .args = &cases[1].args,
+                        .inputs = 1,
+                        .in = {tn_spec_values(TN_DIMS(2, 3), ties)}};
+    tn_sample_add(s, &sample);
+}
+
+const tn_op tn__op_argmax = {
+    .name = "argmax",
+    .args_size = sizeof(argmax_args),
+    .shape = argmax_shape,
+    .forward = argmax_forward,
+    .samples = argmax_samples,
+};
+
+tn_tensor *tn_argmax(tn_tensor *x, int dim, bool keepdim) {
+    argmax_args args = {dim, keepdim};
+    return tn_apply1(&tn__op_argmax, &args, x);
+}

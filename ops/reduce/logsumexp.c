@@ -1,0 +1,95 @@
+/* y = log(sum over dims of exp(x)), computed as m + log(sum exp(x - m)) with m the largest x
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there); -inf over nothing, or over -inf only
+ *     dx = dy · exp(x - y)
+ */
+#include "ops/reduce/reduce.h"
+
+#include <float.h>
+#include <math.h>
+
+static bool logsumexp_shape(tn_op_call *c) {
+    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
+}
+
+/* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. An infinite m is replaced by the largest finite number
+ * (inf - inf would be NaN); exp and log then give the infinity back. */
+static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *m,
+                                 const tn_desc *sum, const tn_desc *y) {
+    const tn_backend *kernels = c->kernels;
+    double most = wide->dtype == TN_F64 ? DBL_MAX : FLT_MAX;
+    tn_desc spread = tn_desc_expand(m, wide);
+    tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
+    if (status == TN_OK) {
+        status = kernels->reduce(c->ctx, TN_RED_MAX, m, wide);
+    }
+    if (status == TN_OK) {
+        status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -most, most);
+    }
+    if (status == TN_OK) {
+        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
+    }
+    if (status == TN_OK) {
+        status = kernels->unary(c->ctx, TN_EXP, wide, wide, 0.0, 0.0);
+    }
+    if (status == TN_OK) {
+        status = kernels->reduce(c->ctx, TN_RED_SUM, sum, wide);
+    }
+    if (status == TN_OK) {
+        status = kernels->unary(c->ctx, TN_LOG, sum, sum, 0.0, 0.0);
+    }
+    if (status == TN_OK) {
+        status = kernels->binary(c->ctx, TN_ADD, sum, sum, m);
+    }
+    return status == TN_OK ? kernels->copy(c->ctx, y, sum) : status;
+}
+
+static tn_status logsumexp_forward(tn_op_call *c) {
+    const tn__reduce_args *args = c->args;
+    tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim));
+    if (tn_count(c->in[0]) == 0) {
+        return c->kernels->fill(c->ctx, &c->y[0], -INFINITY);
+    }
+    tn_dtype dtype = c->x[0].dtype == TN_F64 ? TN_F64 : TN_F32;
+    tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype);
+    tn_desc m = tn__scratch(c->ctx, kept, dtype), sum = tn__scratch(c->ctx, kept, dtype);
+    tn_status status =
+        wide.data && m.data && sum.data ? logsumexp_steps(c, &wide, &m, &sum, &y) : TN_ENOMEM;
+    tn__scratch_free(c->ctx, &sum);
+    tn__scratch_free(c->ctx, &m);
+    tn__scratch_free(c->ctx, &wide);
+    return status;
+}
+
+static void logsumexp_backward(tn_op_grad *g) {
+    tn_tensor *x = tn_op_saved_input(g, 0), *y = tn_op_saved_output(g, 0);
+    tn_op_give(g, 0, tn_mul(tn__spread(g, g->dout[0]), tn_exp(tn_sub(x, tn__spread(g, y)))));
+}
+
+/* Rows that would overflow, vanish, or are dominated by one element. */
+static void logsumexp_samples(tn_sampler *s) {
+    static const double rows[] = {1000.0, 999.0, 998.5, -1000.0, -1001.0, -999.5,
+                                  0.0,    60.0,  -60.0, 2.0,     2.0,     2.0};
+    static const tn__reduce_args args = {{1, {-1}}, true};
+    tn_sample sample = {.text = "dim=[-1], keepdim=True",
+                        .args = &args,
+                        .inputs = 1,
+                        .in = {tn_spec_values(TN_DIMS(4, 3), rows)}};
+    tn__sample_reduce(s, -3.0, 3.0, true);
+    tn_sample_add(s, &sample);
+}
+
+const tn_op tn__op_logsumexp = {
+    .name = "logsumexp",
+    .args_size = sizeof(tn__reduce_args),
+    .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
+    .shape = logsumexp_shape,
+    .forward = logsumexp_forward,
+    .backward = logsumexp_backward,
+    .samples = logsumexp_samples,
+};
+
+tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim) {
+    tn__reduce_args args = {dims, keepdim};
+    return tn_apply1(&tn__op_logsumexp, &args, x);
+}

@@ -1,0 +1,162 @@
+/* Dimensions, scratch memory and samples of reductions: reduce.h says what each is for. */
+#include "ops/reduce/reduce.h"
+
+/* ---- Shapes ------------------------------------------------------------------------------------------------------------------ */
+
+static bool check_dims(const tn_op_call *c, tn_dims dims) {
+    const tn_tensor *x = c->in[0];
+    unsigned seen = 0;
+    if (dims.ndim < 0) {
+        return tn_op_fail(c, TN_ESHAPE, "more than %d dimensions are named (x is %s)", TN_MAX_DIMS,
+                          tn_shape_text(x));
+    }
+    for (int i = 0; i < dims.ndim; i++) {
+        int64_t dim = dims.size[i] < 0 ? dims.size[i] + x->dims.ndim : dims.size[i];
+        if (dim < 0 || dim >= x->dims.ndim) {
+            return tn_op_fail(c, TN_EINDEX, "x is %s but dimension %lld is named (it has %d)",
+                              tn_shape_text(x), (long long)dims.size[i], x->dims.ndim);
+        }
+        if (seen & 1u << dim) {
+            return tn_op_fail(c, TN_EVALUE, "dimension %lld of x %s is named twice", (long long)dim,
+                              tn_shape_text(x));
+        }
+        seen |= 1u << dim;
+    }
+    return true;
+}
+
+unsigned tn__reduce_mask(tn_dims dims, int ndim) {
+    unsigned mask = 0;
+    for (int i = 0; i < dims.ndim; i++) {
+        mask |= 1u << (dims.size[i] < 0 ? dims.size[i] + ndim : dims.size[i]);
+    }
+    return dims.ndim ? mask : (1u << ndim) - 1;
+}
+
+tn_dims tn__reduce_kept(tn_dims x, unsigned mask) {
+    for (int i = 0; i < x.ndim; i++) {
+        x.size[i] = mask >> i & 1 ? 1 : x.size[i];
+    }
+    return x;
+}
+
+int64_t tn__reduce_count(tn_dims x, unsigned mask) {
+    int64_t count = 1;
+    for (int i = 0; i < x.ndim; i++) {
+        count *= mask >> i & 1 ? x.size[i] : 1;
+    }
+    return count;
+}
+
+bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
+    const tn__reduce_args *args = c->args;
+    if (!check_dims(c, args->dims)) {
+        return false;
+    }
+    tn_dims x = c->in[0]->dims;
+    unsigned mask = tn__reduce_mask(args->dims, x.ndim);
+    if (args->keepdim) {
+        return tn_op_out(c, tn__reduce_kept(x, mask), dtype);
+    }
+    tn_dims left = {0, {0}};
+    for (int i = 0; i < x.ndim; i++) {
+        if (!(mask >> i & 1)) {
+            left.size[left.ndim++] = x.size[i];
+        }
+    }
+    return tn_op_out(c, left, dtype);
+}
+
+bool tn__reduce_nonempty(const tn_op_call *c) {
+    const tn__reduce_args *args = c->args;
+    tn_dims x = c->in[0]->dims;
+    if (check_dims(c, args->dims) && tn__reduce_count(x, tn__reduce_mask(args->dims, x.ndim)) > 0) {
+        return true;
+    }
+    return tn_op_fail(c, TN_ESHAPE, "x is %s (there is nothing to choose from)",
+                      tn_shape_text(c->in[0]));
+}
+
+/* ---- Forwards ----------------------------------------------------------------------------------------------------------------- */
+
+tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims) {
+    tn_desc y = c->y[0];
+    y.ndim = dims.ndim;
+    for (int i = 0; i < dims.ndim; i++) {
+        y.size[i] = dims.size[i];
+    }
+    tn__contiguous_strides(dims, y.stride);
+    return y;
+}
+
+tn_status tn__reduce(tn_op_call *c, tn_reduction f) {
+    const tn__reduce_args *args = c->args;
+    tn_dims x = c->in[0]->dims;
+    tn_desc y = tn__reduce_desc(c, tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim)));
+    return c->kernels->reduce(c->ctx, f, &y, &c->x[0]);
+}
+
+tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype) {
+    tn_desc desc = {.dtype = dtype, .ndim = dims.ndim};
+    for (int i = 0; i < dims.ndim; i++) {
+        desc.size[i] = dims.size[i];
+    }
+    tn__contiguous_strides(dims, desc.stride);
+    desc.data = ctx->workspace((size_t)tn_dims_count(dims) * tn_dtype_size(dtype));
+    return desc;
+}
+
+void tn__scratch_free(tn_context *ctx, const tn_desc *scratch) {
+    if (scratch->data) {
+        tn_dims dims = tn_dims_from(scratch->ndim, scratch->size);
+        ctx->workspace_free(scratch->data,
+                            (size_t)tn_dims_count(dims) * tn_dtype_size(scratch->dtype));
+    }
+}
+
+/* ---- Backwards ---------------------------------------------------------------------------------------------------------------- */
+
+tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {
+    const tn__reduce_args *args = g->args;
+    tn_dims x = tn_op_input_dims(g, 0);
+    return tn_expand(tn_reshape(t, tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim))), x);
+}
+
+/* ---- Samples ------------------------------------------------------------------------------------------------------------------ */
+
+void tn__sample_reduce(tn_sampler *s, double low, double high, bool empty) {
+    static const struct {
+        tn_dims shape;
+        tn__reduce_args args;
+        const char *text;
+        bool empty;
+    } cases[] = {
+        {{1, {7}}, {{0, {0}}, false}, "dim=[0], keepdim=False", false},
+        {{2, {3, 4}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
+        {{2, {3, 4}}, {{1, {0}}, true}, "dim=[0], keepdim=True", false},
+        {{2, {3, 4}}, {{0, {0}}, true}, "dim=[0, 1], keepdim=True", false},
+        {{3, {2, 3, 4}}, {{2, {0, 2}}, false}, "dim=[0, 2], keepdim=False", false},
+        {{3, {2, 3, 4}}, {{2, {-1, 0}}, true}, "dim=[-1, 0], keepdim=True", false},
+        {{3, {2, 3, 4}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
+        {{4, {2, 2, 3, 2}}, {{2, {1, 2}}, false}, "dim=[1, 2], keepdim=False", false},
+        {{0, {0}}, {{0, {0}}, false}, "dim=[0], keepdim=False", false},
+        {{2, {1, 3}}, {{1, {0}}, false}, "dim=[0], keepdim=False", false},
+        {{2, {0, 3}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
+        {{3, {2, 0, 3}}, {{1, {1}}, false}, "dim=[1], keepdim=False", true},
+        {{1, {0}}, {{0, {0}}, true}, "dim=[0], keepdim=True", true},
+        {{2, {2, 300}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
+        {{2, {300, 2}}, {{1, {0}}, false}, "dim=[0], keepdim=False", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].empty && !empty) {
+            continue;
+        }
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_distinct(cases[i].shape, low, high)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}

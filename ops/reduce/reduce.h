@@ -1,0 +1,43 @@
+/* What reductions share: which dimensions go, the shape that is left, and the way back to x's shape in backwards.
+ *
+ * A mask has bit i set when dimension i of x is reduced. "Kept" dims are x's with 1 where it is reduced: what kernels want,
+ * and what keepdim gives.
+ */
+#ifndef TERN_OPS_REDUCE_H
+#define TERN_OPS_REDUCE_H
+
+#include "ops/op.h"
+
+typedef struct tn__reduce_args {
+    tn_dims dims; /* as the caller gave them: negative counts from the end, none at all is all of them */
+    bool keepdim;
+} tn__reduce_args;
+
+/* Checks the dimensions and makes the output. args begin with tn__reduce_args. */
+bool tn__reduce_out(tn_op_call *c, tn_dtype dtype);
+
+/* False after raising TN_ESHAPE when elements of the output would come from no element: there is no largest of nothing. */
+bool tn__reduce_nonempty(const tn_op_call *c);
+
+/* For dimensions that tn__reduce_out has checked. */
+unsigned tn__reduce_mask(tn_dims dims, int ndim);
+tn_dims tn__reduce_kept(tn_dims x, unsigned mask);
+int64_t tn__reduce_count(tn_dims x, unsigned mask); /* elements of x behind one of y */
+
+/* Output 0, which is contiguous, with other sizes of the same count. */
+tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims);
+
+/* y = f of x over the dimensions of args. */
+tn_status tn__reduce(tn_op_call *c, tn_reduction f);
+
+/* Something of the output's shape, repeated to the shape of input 0. */
+tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t);
+
+/* Scratch memory for a contiguous operand; data is NULL when there is none left. */
+tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
+void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
+
+/* One input over many choices of dims; `empty`: also with nothing to reduce. Values are distinct, so that no two compete. */
+void tn__sample_reduce(tn_sampler *s, double low, double high, bool empty);
+
+#endif

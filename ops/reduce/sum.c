@@ -1,0 +1,44 @@
+/* y = sum of x over dims; 0 over nothing
+ *
+ *     x: any shape, all but bool       y: x's shape without dims (or 1 there); integers sum to i64
+ *     dx = dy, repeated over dims
+ */
+#include "ops/reduce/reduce.h"
+
+static bool sum_shape(tn_op_call *c) {
+    tn_dtype dtype = c->in[0]->dtype;
+    if (dtype == TN_BOOL) {
+        return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
+    }
+    return tn__reduce_out(c, tn_dtype_is_float(dtype) ? dtype : TN_I64);
+}
+
+static tn_status sum_forward(tn_op_call *c) {
+    return tn__reduce(c, TN_RED_SUM);
+}
+
+static void sum_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn__spread(g, g->dout[0]));
+}
+
+static void sum_samples(tn_sampler *s) {
+    tn__sample_reduce(s, -3.0, 3.0, true);
+}
+
+const tn_op tn__op_sum = {
+    .name = "sum",
+    .args_size = sizeof(tn__reduce_args),
+    .shape = sum_shape,
+    .forward = sum_forward,
+    .backward = sum_backward,
+    .samples = sum_samples,
+};
+
+tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim) {
+    tn__reduce_args args = {dims, keepdim};
+    return tn_apply1(&tn__op_sum, &args, x);
+}
+
+tn_tensor *tn_sum_all(tn_tensor *x) {
+    return tn_sum(x, TN_DIMS(), false);
+}

@@ -1,0 +1,114 @@
+/* y = sum over dims of (x - m)² / (n - correction),  m the mean of the n elements
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there); 0 / 0 = NaN for n = correction
+ *     dx = dy · 2 (x - m) / (n - correction)
+ *
+ * In two passes, as the difference of two large sums would lose the digits of a small variance.
+ */
+#include "ops/reduce/reduce.h"
+
+#include <math.h>
+
+typedef struct var_args {
+    tn__reduce_args over;
+    int correction;
+} var_args;
+
+/* 1 / (n - correction); never negative, as in PyTorch. */
+static double var_scale(const var_args *args, tn_dims x) {
+    int64_t n = tn__reduce_count(x, tn__reduce_mask(args->over.dims, x.ndim));
+    return 1.0 / (double)(n > args->correction ? n - args->correction : 0);
+}
+
+static bool var_shape(tn_op_call *c) {
+    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
+}
+
+/* wide: x in f32 or f64, then x - m; small: m, then the result before it is rounded to y's dtype. */
+static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *small,
+                           const tn_desc *y) {
+    const tn_backend *kernels = c->kernels;
+    tn_desc m = tn_desc_expand(small, wide);
+    tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
+    if (status == TN_OK) {
+        status = kernels->reduce(c->ctx, TN_RED_MEAN, small, wide);
+    }
+    if (status == TN_OK) {
+        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &m);
+    }
+    if (status == TN_OK) {
+        status = kernels->reduce(c->ctx, TN_RED_SUM_SQUARES, small, wide);
+    }
+    if (status == TN_OK) {
+        status =
+            kernels->unary(c->ctx, TN_MUL_K, small, small, var_scale(c->args, c->in[0]->dims), 0.0);
+    }
+    return status == TN_OK ? kernels->copy(c->ctx, y, small) : status;
+}
+
+static tn_status var_forward(tn_op_call *c) {
+    const var_args *args = c->args;
+    tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->over.dims, x.ndim));
+    if (tn_count(c->in[0]) == 0) {
+        return c->kernels->fill(c->ctx, &c->y[0], NAN);
+    }
+    tn_dtype dtype = c->x[0].dtype == TN_F64 ? TN_F64 : TN_F32;
+    tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype),
+            small = tn__scratch(c->ctx, kept, dtype);
+    tn_status status = wide.data && small.data ? var_steps(c, &wide, &small, &y) : TN_ENOMEM;
+    tn__scratch_free(c->ctx, &small);
+    tn__scratch_free(c->ctx, &wide);
+    return status;
+}
+
+static void var_backward(tn_op_grad *g) {
+    const var_args *args = g->args;
+    tn_tensor *x = tn_op_saved_input(g, 0);
+    tn_tensor *from_mean = tn_sub(x, tn_mean(x, args->over.dims, true));
+    tn_tensor *dy = tn_mul_scalar(g->dout[0], 2.0 * var_scale(args, tn_op_input_dims(g, 0)));
+    tn_op_give(g, 0, tn_mul(tn__spread(g, dy), from_mean));
+}
+
+/* The last one lies far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
+static void var_samples(tn_sampler *s) {
+    static const struct {
+        tn_dims shape;
+        var_args args;
+        const char *text;
+        double low;
+    } cases[] = {
+        {{1, {7}}, {{{0, {0}}, false}, 1}, "dim=[0], correction=1, keepdim=False", -3.0},
+        {{2, {3, 4}}, {{{1, {1}}, false}, 0}, "dim=[1], correction=0, keepdim=False", -3.0},
+        {{2, {3, 4}}, {{{1, {-2}}, true}, 1}, "dim=[-2], correction=1, keepdim=True", -3.0},
+        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 1}, "dim=[0, 2], correction=1, keepdim=False", -3.0},
+        {{0, {0}}, {{{0, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3.0},
+        {{2, {0, 3}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3.0},
+        {{2, {2, 300}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3.0},
+        {{2, {300, 2}}, {{{1, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3.0},
+        {{2, {2, 20}}, {{{1, {1}}, true}, 1}, "dim=[1], correction=1, keepdim=True", 100.0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, cases[i].low, cases[i].low + 6.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_var = {
+    .name = "var",
+    .args_size = sizeof(var_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = var_shape,
+    .forward = var_forward,
+    .backward = var_backward,
+    .samples = var_samples,
+};
+
+tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {
+    var_args args = {{dims, keepdim}, correction};
+    return tn_apply1(&tn__op_var, &args, x);
+}

@@ -1,0 +1,45 @@
+/* y = x converted to another dtype: floats round to nearest even, float to integer truncates, to bool is x != 0
+ *
+ *     x: any shape and dtype       y: x's shape, args.dtype
+ *     dx = dy, converted back; only between float dtypes
+ */
+#include "ops/op.h"
+
+typedef struct cast_args {
+    tn_dtype dtype;
+} cast_args;
+
+static bool cast_shape(tn_op_call *c) {
+    return tn_op_out(c, c->in[0]->dims, ((const cast_args *)c->args)->dtype);
+}
+
+static tn_status cast_forward(tn_op_call *c) {
+    return c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
+}
+
+static void cast_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_cast(g->dout[0], tn_op_input_dtype(g, 0)));
+}
+
+/* To f64 only: the suite's differences need all its digits. */
+static void cast_samples(tn_sampler *s) {
+    static const cast_args args = {TN_F64};
+    tn__sample_unary_with(s, -3.0, 3.0, "dtype='f64'", &args);
+}
+
+const tn_op tn__op_cast = {
+    .name = "cast",
+    .args_size = sizeof(cast_args),
+    .shape = cast_shape,
+    .forward = cast_forward,
+    .backward = cast_backward,
+    .samples = cast_samples,
+};
+
+tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype) {
+    if (tn__usable(x, "cast") && x->dtype == dtype) {
+        return x;
+    }
+    cast_args args = {dtype};
+    return tn_apply1(&tn__op_cast, &args, x);
+}

@@ -1,0 +1,99 @@
+/* y = the inputs one after the other along one dimension
+ *
+ *     inputs: any dtype, one for all; shapes equal but at dim       y: the sum of their sizes at dim
+ *     dx_i = its part of dy
+ */
+#include "ops/shape/shape.h"
+
+typedef struct cat_args {
+    int dim;
+} cat_args;
+
+static bool cat_shape(tn_op_call *c) {
+    int dim = c->inputs > 0 ? tn__dim(c->in[0], ((const cat_args *)c->args)->dim, c->op->name) : -1;
+    if (dim < 0) {
+        return c->inputs > 0 ? false : tn_op_fail(c, TN_ESHAPE, "no tensors are given");
+    }
+    const tn_tensor *first = c->in[0];
+    tn_dims dims = first->dims;
+    for (int i = 1; i < c->inputs; i++) {
+        const tn_tensor *t = c->in[i];
+        tn_dims same = t->dims;
+        if (t->dtype != first->dtype) {
+            return tn_op_fail(c, TN_EDTYPE, "tensor %d is %s but tensor 0 is %s (cast one of them)",
+                              i, tn_dtype_name(t->dtype), tn_dtype_name(first->dtype));
+        }
+        same.size[dim] = same.ndim == dims.ndim ? first->dims.size[dim] : 0;
+        if (!tn_dims_equal(same, first->dims)) {
+            return tn_op_fail(c, TN_ESHAPE,
+                              "tensor %d is %s but tensor 0 is %s (only dimension %d may differ)",
+                              i, tn_shape_text(t), tn_shape_text(first), dim);
+        }
+        dims.size[dim] += t->dims.size[dim];
+    }
+    return tn_op_out(c, dims, first->dtype);
+}
+
+static tn_status cat_forward(tn_op_call *c) {
+    int dim = tn__known_dim(((const cat_args *)c->args)->dim, c->in[0]->dims);
+    int64_t start = 0;
+    for (int i = 0; i < c->inputs; i++) {
+        tn_desc x = tn_desc_of(c->in[i]), part = tn__desc_slice(&c->y[0], dim, start, x.size[dim], 1);
+        tn_status status = c->kernels->copy(c->ctx, &part, &x);
+        if (status != TN_OK) {
+            return status;
+        }
+        start += x.size[dim];
+    }
+    return TN_OK;
+}
+
+static void cat_backward(tn_op_grad *g) {
+    int dim = tn__known_dim(((const cat_args *)g->args)->dim, tn_op_input_dims(g, 0));
+    int64_t start = 0;
+    for (int i = 0; i < g->inputs; i++) {
+        int64_t length = tn_op_input_dims(g, i).size[dim];
+        if (g->wants[i]) {
+            tn_op_give(g, i, tn_narrow(g->dout[0], dim, start, length));
+        }
+        start += length;
+    }
+}
+
+static void cat_samples(tn_sampler *s) {
+    static const struct {
+        int n;
+        tn_dims shape[3];
+        cat_args args;
+        const char *text;
+    } cases[] = {
+        {2, {{1, {3}}, {1, {4}}}, {0}, "dim=0"},
+        {3, {{2, {3, 2}}, {2, {3, 1}}, {2, {3, 4}}}, {1}, "dim=1"},
+        {2, {{3, {2, 3, 2}}, {3, {2, 1, 2}}}, {-2}, "dim=-2"},
+        {2, {{2, {0, 3}}, {2, {2, 3}}}, {0}, "dim=0"},
+        {1, {{2, {2, 3}}}, {0}, "dim=0"},
+        {2, {{2, {2, 0}}, {2, {1, 0}}}, {0}, "dim=0"},
+        {2, {{2, {5, 67}}, {2, {5, 34}}}, {1}, "dim=1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {.text = cases[i].text, .args = &cases[i].args, .inputs = cases[i].n};
+        for (int j = 0; j < cases[i].n; j++) {
+            sample.in[j] = tn_spec_real(cases[i].shape[j], -3.0, 3.0);
+        }
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_cat = {
+    .name = "cat",
+    .args_size = sizeof(cat_args),
+    .shape = cat_shape,
+    .forward = cat_forward,
+    .backward = cat_backward,
+    .samples = cat_samples,
+};
+
+tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim) {
+    cat_args args = {dim};
+    return tn_apply(&tn__op_cat, &args, t, n);
+}

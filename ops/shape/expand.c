@@ -1,0 +1,68 @@
+/* y = x repeated to larger sizes: a view with stride 0
+ *
+ *     x: any dtype, a shape that broadcasts to args.dims       y: args.dims
+ *     dx = dy, summed over what was repeated (by the engine, as for every broadcast)
+ */
+#include "ops/shape/shape.h"
+
+typedef struct expand_args {
+    tn_dims dims;
+} expand_args;
+
+static bool expand_shape(tn_op_call *c) {
+    const tn_tensor *x = c->in[0];
+    tn_dims dims = ((const expand_args *)c->args)->dims, all;
+    if (dims.ndim < 0 || !tn_dims_broadcast(x->dims, dims, &all) || !tn_dims_equal(all, dims)) {
+        return tn_op_fail(
+            c, TN_ESHAPE, "x is %s but %s is wanted (only new dimensions and those of size 1 repeat)",
+            tn_shape_text(x), tn__dims_text(dims));
+    }
+    int64_t stride[TN_MAX_DIMS] = {0};
+    for (int i = 0, new = dims.ndim - x->dims.ndim; i < x->dims.ndim; i++) {
+        stride[new + i] = x->dims.size[i] == dims.size[new + i] ? x->stride[i] : 0;
+    }
+    return tn_op_view(c, dims, stride, x->offset);
+}
+
+static void expand_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, g->dout[0]);
+}
+
+static void expand_samples(tn_sampler *s) {
+    static const struct {
+        tn_dims shape;
+        expand_args args;
+        const char *text;
+    } cases[] = {
+        {{2, {3, 1}}, {{2, {3, 4}}}, "size=[3, 4]"},
+        {{1, {4}}, {{2, {3, 4}}}, "size=[3, 4]"},
+        {{0, {0}}, {{2, {2, 3}}}, "size=[2, 3]"},
+        {{3, {1, 3, 1}}, {{4, {2, 2, 3, 2}}}, "size=[2, 2, 3, 2]"},
+        {{2, {3, 4}}, {{2, {3, 4}}}, "size=[3, 4]"},
+        {{2, {1, 3}}, {{2, {0, 3}}}, "size=[0, 3]"},
+        {{0, {0}}, {{0, {0}}}, "size=[]"},
+        {{1, {67}}, {{2, {35, 67}}}, "size=[35, 67]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_expand = {
+    .name = "expand",
+    .args_size = sizeof(expand_args),
+    .shape = expand_shape,
+    .backward = expand_backward,
+    .samples = expand_samples,
+};
+
+tn_tensor *tn_expand(tn_tensor *t, tn_dims dims) {
+    expand_args args = {dims};
+    return tn_apply1(&tn__op_expand, &args, t);
+}

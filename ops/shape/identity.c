@@ -1,0 +1,29 @@
+/* y = x: a view with a node of its own, as a place for hooks
+ *
+ *     x: any shape and dtype       y: as x, the same memory
+ *     dx = dy
+ */
+#include "ops/op.h"
+
+static bool identity_shape(tn_op_call *c) {
+    return tn_op_view(c, c->in[0]->dims, c->in[0]->stride, c->in[0]->offset);
+}
+
+static void identity_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, g->dout[0]);
+}
+
+static void identity_samples(tn_sampler *s) {
+    tn_sample_unary(s, -3.0, 3.0);
+}
+
+const tn_op tn__op_identity = {
+    .name = "identity",
+    .shape = identity_shape,
+    .backward = identity_backward,
+    .samples = identity_samples,
+};
+
+tn_tensor *tn_identity(tn_tensor *x) {
+    return tn_apply1(&tn__op_identity, NULL, x);
+}

@@ -1,0 +1,86 @@
+/* y = zeros with x in every step-th place of one dimension: the gradient of a slice
+ *
+ *     x: any shape, all but bool       y: x's shape with `size` at dim
+ *     dx = dy, sliced
+ */
+#include "ops/shape/shape.h"
+
+typedef struct place_args {
+    int dim;
+    int64_t start, step, size;
+} place_args;
+
+static bool place_shape(tn_op_call *c) {
+    const place_args *args = c->args;
+    tn_dims dims = c->in[0]->dims;
+    int dim = tn__dim(c->in[0], args->dim, c->op->name);
+    if (dim < 0) {
+        return false;
+    }
+    int64_t length = dims.size[dim];
+    if (args->start < 0 || args->step < 1 ||
+        (length > 0 && args->start + (length - 1) * args->step >= args->size)) {
+        return tn_op_fail(c, TN_EINDEX, "x is %s but dimension %d has room for %lld",
+                          tn_shape_text(c->in[0]), dim, (long long)args->size);
+    }
+    dims.size[dim] = args->size;
+    return tn_op_out(c, dims, c->in[0]->dtype);
+}
+
+static tn_status place_forward(tn_op_call *c) {
+    const place_args *args = c->args;
+    tn_dims x = c->in[0]->dims;
+    int dim = tn__known_dim(args->dim, x);
+    tn_status status = c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    if (status != TN_OK) {
+        return status;
+    }
+    tn_desc part = tn__desc_slice(&c->y[0], dim, args->start, x.size[dim], args->step);
+    return c->kernels->copy(c->ctx, &part, &c->x[0]);
+}
+
+static void place_backward(tn_op_grad *g) {
+    const place_args *args = g->args;
+    tn_dims x = tn_op_input_dims(g, 0);
+    int dim = tn__known_dim(args->dim, x);
+    tn__slice_args slice = {dim, args->start, x.size[dim], args->step};
+    tn_op_give(g, 0, tn_apply1(&tn__op_slice, &slice, g->dout[0]));
+}
+
+static void place_samples(tn_sampler *s) {
+    static const struct {
+        tn_dims shape;
+        place_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {3}}, {0, 2, 1, 7}, "dim=0, start=2, step=1, size=7"},
+        {{2, {3, 2}}, {-1, 1, 2, 5}, "dim=-1, start=1, step=2, size=5"},
+        {{3, {2, 3, 4}}, {0, 1, 3, 5}, "dim=0, start=1, step=3, size=5"},
+        {{2, {0, 3}}, {0, 1, 1, 2}, "dim=0, start=1, step=1, size=2"},
+        {{1, {1}}, {0, 0, 1, 1}, "dim=0, start=0, step=1, size=1"},
+        {{2, {5, 67}}, {1, 3, 2, 140}, "dim=1, start=3, step=2, size=140"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_place = {
+    .name = "place",
+    .args_size = sizeof(place_args),
+    .shape = place_shape,
+    .forward = place_forward,
+    .backward = place_backward,
+    .samples = place_samples,
+};
+
+tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
+    place_args args = {dim, start, step, size};
+    return tn_apply1(&tn__op_place, &args, x);
+}

@@ -1,0 +1,82 @@
+/* y = position `index` of one dimension of x, which is removed: a view
+ *
+ *     x: any shape and dtype       y: x's shape without dim
+ *     dx = zeros with dy at that position
+ */
+#include "ops/shape/shape.h"
+
+typedef struct select_args {
+    int dim;
+    int64_t index; /* negative counts from the end */
+} select_args;
+
+static bool select_shape(tn_op_call *c) {
+    const select_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    int dim = tn__dim(x, args->dim, c->op->name);
+    if (dim < 0) {
+        return false;
+    }
+    int64_t size = x->dims.size[dim], index = args->index < 0 ? args->index + size : args->index;
+    if (index < 0 || index >= size) {
+        return tn_op_fail(c, TN_EINDEX,
+                          "x is %s but position %lld of dimension %d is wanted (size %lld)",
+                          tn_shape_text(x), (long long)args->index, dim, (long long)size);
+    }
+    tn_dims dims = {.ndim = x->dims.ndim - 1};
+    int64_t stride[TN_MAX_DIMS];
+    for (int i = 0; i < dims.ndim; i++) {
+        dims.size[i] = x->dims.size[i < dim ? i : i + 1];
+        stride[i] = x->stride[i < dim ? i : i + 1];
+    }
+    return tn_op_view(c, dims, stride, x->offset + index * x->stride[dim]);
+}
+
+/* As slice: a buffer that is there already takes the part in place. */
+static void select_backward(tn_op_grad *g) {
+    const select_args *args = g->args;
+    tn_dims x = tn_op_input_dims(g, 0);
+    int dim = tn__known_dim(args->dim, x);
+    int64_t index = args->index < 0 ? args->index + x.size[dim] : args->index;
+    tn_tensor *dy = g->dout[0], *sum = tn_op_pending(g, 0);
+    if (sum) {
+        tn_add_(tn_select(sum, dim, index), dy);
+        return;
+    }
+    tn_op_give(g, 0, tn__place_in(tn_unsqueeze(dy, dim), dim, index, 1, x.size[dim]));
+}
+
+static void select_samples(tn_sampler *s) {
+    static const struct {
+        tn_dims shape;
+        select_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {7}}, {0, 2}, "dim=0, index=2"},           {{2, {3, 4}}, {1, 3}, "dim=1, index=3"},
+        {{3, {2, 3, 4}}, {-2, -1}, "dim=-2, index=-1"}, {{3, {2, 3, 4}}, {0, 0}, "dim=0, index=0"},
+        {{2, {3, 0}}, {0, 1}, "dim=0, index=1"},        {{1, {1}}, {0, 0}, "dim=0, index=0"},
+        {{2, {5, 67}}, {0, 4}, "dim=0, index=4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_select = {
+    .name = "select",
+    .args_size = sizeof(select_args),
+    .shape = select_shape,
+    .backward = select_backward,
+    .samples = select_samples,
+};
+
+tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index) {
+    select_args args = {dim, index};
+    return tn_apply1(&tn__op_select, &args, t);
+}

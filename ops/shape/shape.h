@@ -1,0 +1,39 @@
+/* What views and the copies that undo them share. */
+#ifndef TERN_OPS_SHAPE_H
+#define TERN_OPS_SHAPE_H
+
+#include "ops/op.h"
+
+/* Every step-th element of one dimension: what slice takes and what place fills. */
+typedef struct tn__slice_args {
+    int dim;
+    int64_t start, length, step;
+} tn__slice_args;
+
+/* dims with one -1 replaced by what gives `count` elements. False when they cannot have that many. */
+bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved);
+
+/* The strides with which dims see the elements of t in order; false when no strides do. */
+bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride);
+
+/* dim of an operation's input, for rules that run after the shape rule has checked it. */
+static inline int tn__known_dim(int dim, tn_dims dims) {
+    return dim < 0 ? dim + dims.ndim : dim;
+}
+
+/* The part of a descriptor that a slice sees; dim is not negative. */
+static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, int64_t length,
+                                     int64_t step) {
+    tn_desc part = *x;
+    if (x->data && length > 0) {
+        part.data = (char *)x->data + start * x->stride[dim] * (int64_t)tn_dtype_size(x->dtype);
+    }
+    part.size[dim] = length;
+    part.stride[dim] = x->stride[dim] * step;
+    return part;
+}
+
+/* Zeros with x's elements at start, start + step, … of dim, which has `size` there: the gradient of a slice. */
+tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
+
+#endif

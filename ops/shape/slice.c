@@ -1,0 +1,140 @@
+/* y = elements start, start + step, … of one dimension of x, `length` of them: a view
+ *
+ *     x: any shape and dtype       y: x's shape with `length` at dim
+ *     dx = zeros with dy in the places it came from
+ *
+ * narrow, slice and split are this operation.
+ */
+#include "ops/shape/shape.h"
+
+static bool slice_shape(tn_op_call *c) {
+    const tn__slice_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    int dim = tn__dim(x, args->dim, c->op->name);
+    if (dim < 0) {
+        return false;
+    }
+    int64_t size = x->dims.size[dim], start = args->start, length = args->length, step = args->step;
+    if (step < 1 || start < 0 || length < 0 || start > size ||
+        (length > 0 && (length - 1) > (size - 1 - start) / step) || (length > 0 && start == size)) {
+        return tn_op_fail(
+            c, TN_EINDEX,
+            "x is %s but start %lld, length %lld, step %lld are wanted of dimension %d (size %lld)",
+            tn_shape_text(x), (long long)start, (long long)length, (long long)step, dim,
+            (long long)size);
+    }
+    tn_dims dims = x->dims;
+    int64_t stride[TN_MAX_DIMS];
+    for (int i = 0; i < dims.ndim; i++) {
+        stride[i] = x->stride[i];
+    }
+    dims.size[dim] = length;
+    stride[dim] = length > 1 ? x->stride[dim] * step : x->stride[dim];
+    return tn_op_view(c, dims, stride, length > 0 ? x->offset + start * x->stride[dim] : x->offset);
+}
+
+/* Several slices of one tensor (q, k and v of one product) fill one buffer: each after the first adds its part to it. */
+static void slice_backward(tn_op_grad *g) {
+    const tn__slice_args *args = g->args;
+    tn_dims x = tn_op_input_dims(g, 0);
+    int dim = tn__known_dim(args->dim, x);
+    tn_tensor *dy = g->dout[0], *sum = tn_op_pending(g, 0);
+    if (sum) {
+        tn__slice_args part = *args;
+        tn_add_(tn_apply1(&tn__op_slice, &part, sum), dy);
+        return;
+    }
+    tn_op_give(g, 0, tn__place_in(dy, dim, args->start, args->step, x.size[dim]));
+}
+
+static void slice_samples(tn_sampler *s) {
+    static const struct {
+        tn_dims shape;
+        tn__slice_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {7}}, {0, 2, 3, 1}, "dim=0, start=2, length=3, step=1"},
+        {{2, {3, 4}}, {1, 1, 2, 1}, "dim=1, start=1, length=2, step=1"},
+        {{2, {3, 4}}, {-2, 0, 2, 2}, "dim=-2, start=0, length=2, step=2"},
+        {{3, {2, 3, 8}}, {-1, 1, 3, 3}, "dim=-1, start=1, length=3, step=3"},
+        {{3, {2, 3, 4}}, {1, 0, 3, 1}, "dim=1, start=0, length=3, step=1"},
+        {{2, {3, 4}}, {0, 1, 0, 1}, "dim=0, start=1, length=0, step=1"},
+        {{2, {3, 0}}, {0, 1, 2, 1}, "dim=0, start=1, length=2, step=1"},
+        {{1, {1}}, {0, 0, 1, 1}, "dim=0, start=0, length=1, step=1"},
+        {{2, {35, 67}}, {1, 3, 30, 2}, "dim=1, start=3, length=30, step=2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_slice = {
+    .name = "slice",
+    .args_size = sizeof(tn__slice_args),
+    .shape = slice_shape,
+    .backward = slice_backward,
+    .samples = slice_samples,
+};
+
+tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {
+    tn__slice_args args = {dim, start, length, 1};
+    return tn_apply1(&tn__op_slice, &args, t);
+}
+
+/* As Python's x[start:end:step]: negative positions count from the end, and both are clamped to the dimension. */
+tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step) {
+    if (!tn__usable(t, "slice")) {
+        return tn_inert();
+    }
+    int at = tn__dim(t, dim, "slice");
+    if (at < 0) {
+        return tn_inert();
+    }
+    if (step < 1) {
+        tn__raise(TN_EVALUE, "slice", "step is %lld (it must be positive)", (long long)step);
+        return tn_inert();
+    }
+    int64_t size = t->dims.size[at];
+    start = start < 0 ? start + size : start;
+    end = end < 0 ? end + size : end;
+    start = start < 0 ? 0 : start > size ? size : start;
+    end = end < start ? start : end > size ? size : end;
+    tn__slice_args args = {at, start, end > start ? (end - start - 1) / step + 1 : 0, step};
+    return tn_apply1(&tn__op_slice, &args, t);
+}
+
+int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
+    for (int i = 0; i < most; i++) {
+        out[i] = tn_inert();
+    }
+    if (!tn__usable(t, "split")) {
+        return 0;
+    }
+    int at = tn__dim(t, dim, "split");
+    if (at < 0) {
+        return 0;
+    }
+    int64_t whole = t->dims.size[at];
+    if (size < 1) {
+        tn__raise(TN_EVALUE, "split", "size is %lld (it must be positive)", (long long)size);
+        return 0;
+    }
+    int64_t pieces = whole > 0 ? (whole - 1) / size + 1 : 1;
+    if (pieces > INT32_MAX) {
+        tn__raise(TN_EVALUE, "split", "x is %s: %lld pieces are too many", tn_shape_text(t),
+                  (long long)pieces);
+        return 0;
+    }
+    for (int i = 0; i < most; i++) {
+        int64_t start = i * size;
+        out[i] = i < pieces ? tn_narrow(t, at, start, whole - start < size ? whole - start : size)
+                            : NULL;
+    }
+    return (int)pieces;
+}
