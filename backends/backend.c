@@ -62,11 +62,10 @@ const tn_backend *tn_backend_named(const char *name) {
     if (strcmp(name, "ref") == 0) {
         return tn__ref_table();
     }
+    static const char *const names[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
     bool best = strcmp(name, "cpu") == 0;
     for (int level = 4; level >= 2; level--) {
-        char full[8];
-        snprintf(full, sizeof(full), "cpu-v%d", level);
-        const tn_backend *table = best || strcmp(name, full) == 0 ? cpu_table(level) : NULL;
+        const tn_backend *table = best || strcmp(name, names[level - 2]) == 0 ? cpu_table(level) : NULL;
         if (table) {
             return table;
         }

@@ -1,0 +1,168 @@
+/* ref's random numbers and dropout: element by element from tn_philox as backends/random.h says, and their statistics. */
+#include "arrays.h"
+
+static const tn_backend *ref;
+static tn_context *ctx;
+static const tn_random_key key = {.seed = 0x123456789abcdef0, .stream = 3, .call = 17};
+
+static int begin(void **state) {
+    (void)state;
+    ref = tn_backend_named("ref");
+    ctx = tn_context_of((tn_device){TN_CPU, 0});
+    return ref && ctx ? 0 : -1;
+}
+
+/* Uniforms as the header documents them, from the words. */
+static double u24(int64_t i) {
+    return (tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 4).word[i % 4] >> 8) / 16777216.0;
+}
+
+static uint64_t word64(int64_t i) {
+    tn_random4 r = tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 2);
+    return (uint64_t)r.word[i % 2 * 2 + 1] << 32 | r.word[i % 2 * 2];
+}
+
+static double u53(int64_t i) {
+    return (double)(word64(i) >> 11) / 9007199254740992.0;
+}
+
+static void test_uniform(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        for (int layout = 0; layout < 2; layout++) { /* the element's number counts, not its place in memory */
+            array y = array_new(array_floats[k], layout ? SPREAD : DENSE, 2, (int64_t[]){9, 11});
+            assert_int_equal(ref->random(ctx, &y.d, TN_UNIFORM, key, 0, 1), TN_OK);
+            for (int64_t i = 0; i < y.count; i++) {
+                double u = k == 1 ? u53(i) : u24(i);
+                if (k < 2) {
+                    assert_true(array_get(&y, i) == u);
+                } else {
+                    array_expect(&y, i, u, 1);
+                }
+            }
+            array_check_gaps(&y);
+            ref->random(ctx, &y.d, TN_UNIFORM, key, -3, 5);
+            for (int64_t i = 0; i < y.count; i++) {
+                array_expect_within(&y, i, -3 + 8 * (k == 1 ? u53(i) : u24(i)), k < 2 ? 1e-6 : 2e-2);
+            }
+        }
+    }
+}
+
+static void test_normal(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        array y = array_new(array_floats[k], SPREAD, 2, (int64_t[]){7, 9}); /* an odd count: half a pair at the end */
+        assert_int_equal(ref->random(ctx, &y.d, TN_NORMAL, key, 1, 2), TN_OK);
+        for (int64_t i = 0; i < y.count; i++) {
+            int64_t even = i & ~INT64_C(1);
+            double u = k == 1 ? u53(even) : u24(even), v = k == 1 ? u53(even + 1) : u24(even + 1);
+            double r = sqrt(-2 * log1p(-u)), z = i == even ? r * cos(2 * M_PI * v) : r * sin(2 * M_PI * v);
+            array_expect_within(&y, i, 1 + 2 * z, k == 1 ? 1e-12 : k == 0 ? 1e-6 : 3e-2);
+        }
+        array_check_gaps(&y);
+    }
+    array y = array_new(TN_F32, DENSE, 1, (int64_t[]){100000});
+    ref->random(ctx, &y.d, TN_NORMAL, key, 0, 1);
+    double sum = 0, squares = 0, fourth = 0;
+    for (int64_t i = 0; i < y.count; i++) {
+        double z = array_get(&y, i);
+        sum += z, squares += z * z, fourth += z * z * z * z;
+    }
+    assert_true(fabs(sum / 1e5) < 0.015 && fabs(squares / 1e5 - 1) < 0.02 && fabs(fourth / 1e5 - 3) < 0.15);
+}
+
+static void test_integer(void **state) {
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        array y = array_new(array_integers[k], SPREAD, 1, (int64_t[]){3000});
+        double low = k == 2 ? 3 : -3;
+        int seen[7] = {0};
+        assert_int_equal(ref->random(ctx, &y.d, TN_INTEGER, key, low, low + 7), TN_OK);
+        for (int64_t i = 0; i < y.count; i++) {
+            double v = array_get(&y, i);
+            assert_true(v >= low && v < low + 7);
+            assert_true(v == low + floor(7 * ((double)(word64(i) >> 11) / 9007199254740992.0)));
+            seen[(int)(v - low)]++;
+        }
+        for (int v = 0; v < 7; v++) {
+            assert_true(seen[v] > 300);
+        }
+        array_check_gaps(&y);
+        assert_int_equal(ref->random(ctx, &y.d, TN_NORMAL, key, 0, 1), TN_EUNSUPPORTED);
+    }
+    array f = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
+    assert_int_equal(ref->random(ctx, &f.d, TN_INTEGER, key, 0, 5), TN_EUNSUPPORTED);
+}
+
+static void test_bernoulli(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        array y = array_new(array_floats[k], SPREAD, 1, (int64_t[]){1001});
+        assert_int_equal(ref->random(ctx, &y.d, TN_BERNOULLI, key, 0.3, 0), TN_OK);
+        for (int64_t i = 0; i < y.count; i++) {
+            assert_true(array_get(&y, i) == ((k == 1 ? u53(i) : u24(i)) < 0.3));
+        }
+        array_check_gaps(&y);
+        ref->random(ctx, &y.d, TN_BERNOULLI, key, 1, 0);
+        assert_true(array_get(&y, 0) == 1 && array_get(&y, 1000) == 1);
+        ref->random(ctx, &y.d, TN_BERNOULLI, key, 0, 0);
+        assert_true(array_get(&y, 0) == 0 && array_get(&y, 1000) == 0);
+    }
+}
+
+static void test_dropout(void **state) {
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        tn_dtype dtype = array_floats[k / 2];
+        array x = array_new(dtype, k % 2 ? SPREAD : DENSE, 2, (int64_t[]){13, 17}), y = x;
+        y = array_new(dtype, k % 2 ? DENSE : SPREAD, 2, (int64_t[]){13, 17});
+        array_vary(&x, 1);
+        assert_int_equal(ref->dropout(ctx, &y.d, &x.d, 0.25, key), TN_OK);
+        int kept = 0;
+        for (int64_t i = 0; i < y.count; i++) {
+            bool keep = u24(i) >= 0.25; /* one mask for every dtype */
+            kept += keep;
+            array_expect(&y, i, keep ? array_get(&x, i) / 0.75 : 0, 3);
+        }
+        assert_true(kept > 221 * 0.65 && kept < 221 * 0.85);
+        array_check_gaps(&y);
+        assert_int_equal(ref->dropout(ctx, &x.d, &x.d, 0.25, key), TN_OK); /* in place */
+        for (int64_t i = 0; i < y.count; i++) {
+            assert_true(array_get(&x, i) == array_get(&y, i));
+        }
+    }
+}
+
+static void test_dropout_ends(void **state) {
+    (void)state;
+    array x = array_of(TN_F32, 3, (double[]){1, NAN, INFINITY}), y = array_new(TN_F32, DENSE, 1, (int64_t[]){3});
+    ref->dropout(ctx, &y.d, &x.d, 1, key); /* nothing is kept, NaN is not either */
+    assert_true(array_get(&y, 0) == 0 && array_get(&y, 1) == 0 && array_get(&y, 2) == 0);
+    ref->dropout(ctx, &y.d, &x.d, 0, key);
+    assert_true(array_get(&y, 0) == 1 && isnan(array_get(&y, 1)) && array_get(&y, 2) == INFINITY);
+    array n = array_of(TN_I32, 1, (double[]){1});
+    assert_int_equal(ref->dropout(ctx, &n.d, &n.d, 0.5, key), TN_EUNSUPPORTED);
+}
+
+static void test_keys_differ(void **state) {
+    (void)state;
+    tn_random_key keys[4] = {key, key, key, key};
+    keys[1].seed++, keys[2].stream++, keys[3].call++;
+    array y[4];
+    for (int k = 0; k < 4; k++) {
+        y[k] = array_new(TN_F32, DENSE, 1, (int64_t[]){64});
+        ref->random(ctx, &y[k].d, TN_UNIFORM, keys[k], 0, 1);
+        for (int j = 0; j < k; j++) {
+            assert_memory_not_equal(y[j].d.data, y[k].d.data, 256);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_uniform), ARRAY_TEST(test_normal),       ARRAY_TEST(test_integer),    ARRAY_TEST(test_bernoulli),
+        ARRAY_TEST(test_dropout), ARRAY_TEST(test_dropout_ends), ARRAY_TEST(test_keys_differ),
+    };
+    return cmocka_run_group_tests(tests, begin, NULL);
+}
