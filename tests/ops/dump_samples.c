@@ -1,0 +1,119 @@
+/* Writes what every operation makes of its samples, so that test_torch.py can compare it with PyTorch.
+ *
+ *   dump_samples FOLDER
+ *
+ * FOLDER/index.jsonl has one line a sample and dtype: operation, keywords, and the arrays: inputs, results, the weights of the results in
+ * the scalar that was differentiated, gradients. An array is {dtype, dims, offset} into FOLDER/data.bin, or null.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tern/tern.h>
+
+#include "ops/check.h"
+
+typedef struct dump {
+    tn_sampler sampler;
+    const tn_op *op;
+    int sample;
+    FILE *index, *data;
+    long offset;
+} dump;
+
+static void write_array(dump *d, tn_tensor *t, const char *before) {
+    fputs(before, d->index);
+    if (!t) {
+        fputs("null", d->index);
+        return;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    size_t bytes = (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
+    tn_tensor *c = tn_contiguous(tn_detach(t));
+    fprintf(d->index, "{\"dtype\": \"%s\", \"dims\": [", tn_dtype_name(tn_dtype_of(t)));
+    for (int i = 0; i < tn_ndim(t); i++) {
+        fprintf(d->index, "%s%lld", i ? ", " : "", (long long)tn_size(t, i));
+    }
+    fprintf(d->index, "], \"offset\": %ld}", d->offset);
+    fwrite(tn_data(c), 1, bytes, d->data);
+    d->offset += (long)bytes;
+}
+
+static void write_arrays(dump *d, const char *name, tn_tensor **t, int n) {
+    fprintf(d->index, ", \"%s\": [", name);
+    for (int i = 0; i < n; i++) {
+        write_array(d, t[i], i ? ", " : "");
+    }
+    fputs("]", d->index);
+}
+
+static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
+    TN_SCOPE;
+    tn_values in = {.n = sample->inputs}, out = {.n = d->op->results ? d->op->results : 1};
+    for (int i = 0; i < in.n; i++) {
+        in.v[i] = tn__spec_tensor(&sample->in[i], dtype, i % 2 ? TN__TRANSPOSED : TN__PLAIN, false, (uint64_t)(20 * d->sample + i));
+        if (in.v[i] && d->op->backward && tn__spec_real(&sample->in[i])) {
+            tn_set_requires_grad(in.v[i], true);
+        }
+    }
+    tn_apply_many(d->op, sample->args, in.v, in.n, out.v);
+    tn_tensor *weights[TN_MAX_VALUES] = {NULL}, *grads[TN_MAX_VALUES] = {NULL};
+    bool differentiable = tn_error() == TN_OK && tn_requires_grad(out.v[0]);
+    for (int i = 0; i < out.n && differentiable; i++) {
+        tn_spec spec = tn_spec_real(tn_shape(out.v[i]), -1.0, 1.0);
+        weights[i] = tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, 7);
+    }
+    if (differentiable) {
+        tn_backward_from(out.v, weights, out.n, false);
+    }
+    for (int i = 0; i < in.n; i++) {
+        grads[i] = tn_grad_of(in.v[i]);
+    }
+    if (tn_error() != TN_OK) {
+        fprintf(stderr, "%s, sample %d: %s\n", d->op->name, d->sample, tn_error_message());
+        exit(1);
+    }
+    fprintf(d->index, "{\"op\": \"%s\", \"sample\": %d, \"keywords\": \"%s\"", d->op->name, d->sample, sample->text ? sample->text : "");
+    write_arrays(d, "inputs", in.v, in.n);
+    write_arrays(d, "results", out.v, out.n);
+    write_arrays(d, "weights", weights, out.n);
+    write_arrays(d, "grads", grads, in.n);
+    fputs("}\n", d->index);
+}
+
+static void add(tn_sampler *s, const tn_sample *sample) {
+    dump *d = (dump *)s;
+    write_sample(d, sample, TN_F32);
+    write_sample(d, sample, TN_F64);
+    d->sample++;
+}
+
+static FILE *open_in(const char *folder, const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    if (!file) {
+        perror(path);
+        exit(1);
+    }
+    return file;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        fprintf(stderr, "usage: dump_samples FOLDER\n");
+        return 2;
+    }
+    dump d = {.sampler = {.add = add}, .index = open_in(argv[1], "index.jsonl"), .data = open_in(argv[1], "data.bin")};
+    for (int i = 0; i < tn_op_count(); i++) {
+        d.op = tn_op_at(i);
+        d.sample = 0;
+        if (d.op->samples) {
+            d.op->samples(&d.sampler);
+        }
+    }
+    bool failed = ferror(d.index) || ferror(d.data);
+    failed |= fclose(d.index) != 0;
+    failed |= fclose(d.data) != 0;
+    return failed;
+}

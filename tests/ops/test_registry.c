@@ -1,0 +1,55 @@
+/* Every operation of the registry, on every sample that it declares: gradients, layouts, dtypes, ownership (ops/check.c), with the fast
+ * kernels and with the reference. One test an operation, so a new one is covered when it is listed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+static void check(void **state) {
+    const tn_op *op = *state;
+    assert_ptr_equal(tn_op_named(op->name), op);
+    const char *tables[] = {"cpu", "ref"};
+    for (int i = 0; i < 2; i++) {
+        const tn_backend *table = tn_backend_named(tables[i]);
+        assert_non_null(table);
+        tn_backend_use(table);
+        if (tn_op_check(op) != TN_OK) {
+            print_error("%s kernels: %s\n", tables[i], tn_error_message());
+            tn_error_clear();
+            tn_backend_use(NULL);
+            fail();
+        }
+    }
+    tn_backend_use(NULL);
+}
+
+static void without_samples_fails(void **state) {
+    tn_op bare = *tn_op_named("exp");
+    bare.samples = NULL;
+    assert_int_equal(tn_op_check(&bare), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_op_check(NULL), TN_EVALUE);
+    tn_error_clear();
+}
+
+int main(void) {
+    int n = tn_op_count();
+    struct CMUnitTest *tests = calloc((size_t)n + 1, sizeof *tests);
+    if (!tests) {
+        return 1;
+    }
+    for (int i = 0; i < n; i++) {
+        tests[i] = (struct CMUnitTest){tn_op_at(i)->name, check, NULL, NULL, (void *)tn_op_at(i)};
+    }
+    tests[n] = (struct CMUnitTest){"without_samples_fails", without_samples_fails, NULL, NULL, NULL};
+    int failed = _cmocka_run_group_tests("registry", tests, (size_t)n + 1, NULL, NULL);
+    free(tests);
+    return failed;
+}
