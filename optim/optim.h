@@ -1,0 +1,56 @@
+/* The inside of an optimiser: what it steps, with which numbers. The public side is tern/optim.h.
+ *
+ * One tn__item a parameter. Its field is read at every step, since sharding and precision exchange the tensor in it.
+ */
+#ifndef TERN_OPTIM_OPTIM_H
+#define TERN_OPTIM_OPTIM_H
+
+#include "core/error.h"
+#include "tern/optim.h"
+#include "tern/sys/backend.h"
+#include "tern/sys/tensor.h"
+
+typedef enum tn__optim_method { TN__SGD, TN__ADAM } tn__optim_method;
+
+/* A parameter, its state and its group. Tensors are references that the optimiser owns. */
+typedef struct tn__item {
+    tn_entry entry;   /* path is the optimiser's own copy */
+    tn_tensor *param; /* what was in the field at the last step */
+    int group;
+    tn_tensor *steps; /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
+    tn_tensor *state[2]; /* Adam: exp_avg, exp_avg_sq; SGD: momentum_buffer or NULL */
+    tn_tensor *master;   /* f32 copy of a bf16 or f16 parameter, or NULL */
+    uint32_t param_seen,
+        master_seen; /* their versions after the last step: whether somebody else has changed them */
+
+    /* While a step runs. */
+    tn_tensor *grad; /* NULL: this parameter is left alone. Owned by the step's scope or the leaf. */
+    int64_t count;   /* which step of this parameter it is: 1 for the first */
+    bool done;
+} tn__item;
+
+struct tn_optim {
+    const char *kind; /* "adamw" */
+    tn__optim_method method;
+    tn_sgd_step sgd; /* the numbers that all groups share */
+    tn_adam_step adam;
+    double lr;
+    tn_group_options **groups; /* each of its own, so that a pointer to one stays */
+    int group_count;
+    tn__item *items;
+    int item_count, item_room;
+    tn_optim_span *spans; /* [item_count] */
+    int64_t steps;
+    double grad_scale; /* from tn_optim_clip, for the next step */
+};
+
+/* "h.0.ln_1.weight.exp_avg" */
+extern const char *const tn__adam_states[2], *const tn__sgd_states[2];
+
+/* The square root of the sum of squares of n gradients (NULL: passed over), in double and in order. NaN after raising. */
+double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation);
+
+/* What gradients are multiplied with so that their norm is at most max_norm: as PyTorch, 1 at most. */
+double tn__clip_scale(double norm, double max_norm);
+
+#endif

@@ -1,0 +1,198 @@
+/* The step: one pass of the backend's kernel over all parameters, gradients and state.
+ *
+ * First everything is looked at (fields, gradients, what other hands have changed); only when all of it is right does the
+ * first weight change. Parameters of one group that are at the same step make one kernel call; as a rule that is all of a group.
+ */
+#include "optim/optim.h"
+
+#include <math.h>
+
+/* ---- Looking ----------------------------------------------------------------------------------------------------------------- */
+
+/* The tensor in the field now: a shard may have taken the place of what was there. NULL after raising. */
+static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
+    tn_tensor *p = *item->entry.field, *old = item->param;
+    if (p == old) {
+        return tn__usable(p, "optim_step") ? p : NULL;
+    }
+    if (!p) {
+        tn__raise(TN_ESTATE, "optim_step", "%s is gone: its module was finished", item->entry.path);
+        return NULL;
+    }
+    if (!tn__usable(p, "optim_step")) {
+        return NULL;
+    }
+    if (p->dtype != old->dtype || tn_count(p) != tn_count(old) || !tn_is_contiguous(p)) {
+        tn__raise(
+            TN_ESTATE,
+            "optim_step", "%s is now %s %s but the optimiser was made for %s %s (shard and cast first, then make the optimiser)",
+            item->entry.path, tn_dtype_name(p->dtype), tn_shape_text(p), tn_dtype_name(old->dtype),
+            tn_shape_text(old));
+        return NULL;
+    }
+    for (int i = 0; i < opt->item_count; i++) {
+        if (opt->items[i].param == p) {
+            tn__raise(TN_ESTATE, "optim_step",
+                      "%s has become the same tensor as %s (tie first, then make the optimiser)",
+                      item->entry.path, opt->items[i].entry.path);
+            return NULL;
+        }
+    }
+    item->param = tn_keep(p);
+    item->param_seen = p->version->value - 1; /* as if it had changed: the master copy must follow */
+    tn_release(old);
+    return p;
+}
+
+/* Finds the gradient; false after raising. item->grad is NULL when there is none. */
+static bool look(tn_optim *opt, tn__item *item) {
+    item->done = true;
+    item->grad = NULL;
+    tn_tensor *p = current_param(opt, item), *g = p ? tn_grad_of(p) : NULL;
+    if (!p || !g) {
+        return p != NULL;
+    }
+    if (!tn__usable(g, "optim_step")) {
+        return false;
+    }
+    if (tn_count(g) != tn_count(p)) {
+        tn__raise(TN_ESHAPE, "optim_step", "%s is %s but its gradient is %s", item->entry.path,
+                  tn_shape_text(p), tn_shape_text(g));
+        return false;
+    }
+    item->grad = tn_contiguous(g);
+    item->count = item->steps ? (int64_t)tn_item(item->steps) + 1 : 1;
+    item->done = false;
+    return !tn_is_inert(item->grad);
+}
+
+/* Weights that were loaded or set since the last step count, not the master copy; unless that was loaded as well. */
+static bool follow_param(const tn__item *item) {
+    bool param_changed = item->param->version->value != item->param_seen;
+    bool master_changed = item->master && item->master->version->value != item->master_seen;
+    if (item->master && param_changed && !master_changed) {
+        return !tn_is_inert(tn_copy_(item->master, item->param));
+    }
+    return true;
+}
+
+/* ---- Stepping ----------------------------------------------------------------------------------------------------------------- */
+
+static tn_optim_span span_of(const tn__item *item) {
+    tn_tensor *const *state = item->state;
+    return (tn_optim_span){
+        .param = tn__address(item->param),
+        .param_dtype = item->param->dtype,
+        .grad = tn__address(item->grad),
+        .grad_dtype = item->grad->dtype,
+        .state = {state[0] ? (float *)tn__address(state[0]) : NULL,
+                  state[1] ? (float *)tn__address(state[1]) : NULL},
+        .master = item->master ? (float *)tn__address(item->master) : NULL,
+        .count = tn_count(item->param),
+    };
+}
+
+static tn_status run_kernel(const tn_optim *opt, const tn__item *like, int spans) {
+    const tn_group_options *group = opt->groups[like->group];
+    tn_device device = like->param->storage->device;
+    const tn_backend *kernels = tn_backend_of(device);
+    tn_context *ctx = tn_context_of(device);
+    tn_status status;
+    if (opt->method == TN__ADAM) {
+        tn_adam_step step = opt->adam;
+        step.lr = opt->lr * group->lr_scale;
+        step.weight_decay = group->weight_decay;
+        step.step = like->count;
+        step.grad_scale = opt->grad_scale;
+        status = kernels->adam(ctx, opt->spans, spans, &step);
+    } else {
+        tn_sgd_step step = opt->sgd;
+        step.lr = opt->lr * group->lr_scale;
+        step.weight_decay = group->weight_decay;
+        step.first = like->count == 1;
+        step.grad_scale = opt->grad_scale;
+        status = kernels->sgd(ctx, opt->spans, spans, &step);
+    }
+    if (status != TN_OK) {
+        tn__raise(status, "optim_step",
+                  "the %s kernel for %s failed with %s (first parameter: %s, %s)", kernels->name,
+                  opt->kind, tn_status_name(status), like->entry.path,
+                  tn_dtype_name(like->param->dtype));
+    }
+    return status;
+}
+
+/* Whether two parameters can be stepped by one kernel call. */
+static bool alike(const tn__item *a, const tn__item *b) {
+    tn_device x = a->param->storage->device, y = b->param->storage->device;
+    return a->group == b->group && a->count == b->count && x.kind == y.kind && x.index == y.index;
+}
+
+static void note_step(tn__item *item) {
+    tn__touch(item->param);
+    item->param_seen = item->param->version->value;
+    if (item->master) {
+        tn__touch(item->master);
+        item->master_seen = item->master->version->value;
+    }
+    if (item->steps) {
+        *(int64_t *)tn_data_mut(item->steps) = item->count;
+    }
+    item->done = true;
+}
+
+/* Steps `first` and everything like it that is still to do. */
+static tn_status step_alike(tn_optim *opt, tn__item *first) {
+    int spans = 0;
+    for (tn__item *item = first; item < opt->items + opt->item_count; item++) {
+        if (!item->done && alike(first, item)) {
+            opt->spans[spans++] = span_of(item);
+        }
+    }
+    tn_status status = run_kernel(opt, first, spans);
+    for (tn__item *item = opt->items + opt->item_count - 1; status == TN_OK && item >= first; item--) {
+        if (!item->done && alike(first, item)) {
+            note_step(item);
+        }
+    }
+    return status;
+}
+
+tn_status tn_optim_step(tn_optim *opt) {
+    if (!opt || tn__pending()) {
+        return tn__raise(tn__pending() ? tn_error() : TN_EVALUE, "optim_step",
+                         "the optimiser is NULL");
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    for (int i = 0; i < opt->item_count; i++) {
+        if (!look(opt, &opt->items[i])) {
+            return tn_error();
+        }
+    }
+    for (int i = 0; i < opt->item_count; i++) {
+        if (!opt->items[i].done && !follow_param(&opt->items[i])) {
+            return tn_error();
+        }
+    }
+    for (int i = 0; i < opt->item_count; i++) {
+        if (!opt->items[i].done && step_alike(opt, &opt->items[i]) != TN_OK) {
+            return tn_error();
+        }
+    }
+    opt->grad_scale = 1.0;
+    opt->steps++;
+    return TN_OK;
+}
+
+void tn_optim_zero_grad(tn_optim *opt) {
+    for (int i = 0; opt && i < opt->item_count; i++) {
+        tn_tensor *p = *opt->items[i].entry.field;
+        if (p) {
+            tn_zero_grad(p);
+        }
+    }
+    if (opt) {
+        opt->grad_scale = 1.0;
+    }
+}
