@@ -15,7 +15,8 @@ static tn_tensor *add_branch(tn_tensor *x, tn_tensor *branch) {
 static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     tn_block *m = (tn_block *)self;
     if (in.n < 1 || in.n > 2 || !in.v[0]) {
-        tn__raise(TN_EVALUE, "block", "the inputs are x and, if there is one, a mask (%d are given)", in.n);
+        tn__raise(TN_EVALUE, "block",
+                  "the inputs are x and, if there is one, a mask (%d are given)", in.n);
         return tn__no_values();
     }
     tn_values normed = in; /* the mask, if any, goes on to attention */
@@ -25,7 +26,8 @@ static tn_values block_forward(tn_module *self, tn_values in, void *context) {
 }
 
 tn_block_options tn_block_defaults(void) {
-    return (tn_block_options){.heads = 1, .causal = true, .bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32};
+    return (tn_block_options){
+        .heads = 1, .causal = true, .bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32};
 }
 
 void tn_block_init(tn_block *m, int64_t width, tn_block_options options) {

@@ -35,7 +35,8 @@ tn_values tn_values_of(tn_tensor *a, tn_tensor *b) {
 /* What a forward gave, if it is whole; otherwise an error and nothing. */
 static tn_values checked_results(const tn_module *m, tn_values out) {
     if (out.n < 0 || out.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, m->kind, "the forward gave %d values; at most %d fit", out.n, TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, m->kind, "the forward gave %d values; at most %d fit", out.n,
+                  TN_MAX_VALUES);
         return tn__no_values();
     }
     for (int i = 0; i < out.n; i++) {
@@ -54,7 +55,8 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
 
 static tn_values forward(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
-    tn_values out = m->forward ? (tn_values){1, {m->forward(m, in.v[0])}} : m->forward_values(m, in, context);
+    tn_values out =
+        m->forward ? (tn_values){1, {m->forward(m, in.v[0])}} : m->forward_values(m, in, context);
     out = checked_results(m, out);
     tn__return_values(&out);
     tn_scope_end(&scope);
@@ -91,7 +93,8 @@ static tn_values forward_again(void *user, tn_values in) {
     again *a = user;
     tn_module *m = a->lists->module;
     if (!m) {
-        tn__raise(TN_ESTATE, "recompute", "the module was finished before backward wanted to call it again");
+        tn__raise(TN_ESTATE, "recompute",
+                  "the module was finished before backward wanted to call it again");
         return tn__no_values();
     }
     if (!a->second) {
@@ -154,11 +157,13 @@ static tn_values recompute(tn_module *m, tn_values in, void *context) {
 /* False after raising, and for an inert input. */
 static bool may_call(tn_module *m, const tn_values *in) {
     if (m->state == TN__MODULE_BROKEN) {
-        tn__raise(TN_ESTATE, m->kind, "the module is not complete: an error was raised while it was built");
+        tn__raise(TN_ESTATE, m->kind,
+                  "the module is not complete: an error was raised while it was built");
         return false;
     }
     if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
-        tn__raise(TN_EVALUE, m->kind, "%d inputs are given but the module takes %s", in->n, m->forward ? "1" : "0 to 8");
+        tn__raise(TN_EVALUE, m->kind, "%d inputs are given but the module takes %s", in->n,
+                  m->forward ? "1" : "0 to 8");
         return false;
     }
     for (int i = 0; i < in->n; i++) {
@@ -216,11 +221,13 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
 tn_tensor *tn_call(void *module, tn_tensor *x) {
     tn_values out = tn_call_values(module, (tn_values){1, {x}}, NULL);
     if (out.n > 1) {
-        tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values", ((tn_module *)module)->kind, out.n);
+        tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values",
+                  ((tn_module *)module)->kind, out.n);
         return tn_inert();
     }
     if (!out.v[0]) {
-        tn__raise(TN_EVALUE, "call", "%s gives no value: call it with tn_call_values", ((tn_module *)module)->kind);
+        tn__raise(TN_EVALUE, "call", "%s gives no value: call it with tn_call_values",
+                  ((tn_module *)module)->kind);
         return tn_inert();
     }
     return out.v[0]; /* after an error: inert */

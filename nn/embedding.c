@@ -10,8 +10,8 @@ void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype d
         return;
     }
     if (count < 1 || width < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "count is %lld and width is %lld (both must be at least 1)", (long long)count,
-                         (long long)width);
+        tn__layer_refuse(m, TN_EVALUE, "count is %lld and width is %lld (both must be at least 1)",
+                         (long long)count, (long long)width);
         return;
     }
     TN_SCOPE;

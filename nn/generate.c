@@ -84,8 +84,10 @@ static int64_t largest(const double *x, int64_t n) {
 }
 
 /* Draws from softmax(logits / temperature) among the top_k. Overwrites logits. */
-static int64_t draw(double *logits, int64_t n, double temperature, int top_k, double *scratch, tn_generator *g) {
-    double most = logits[largest(logits, n)], least = top_k > 0 ? kth_largest(logits, n, top_k, scratch) : -INFINITY, sum = 0.0;
+static int64_t draw(double *logits, int64_t n, double temperature, int top_k, double *scratch,
+                    tn_generator *g) {
+    double most = logits[largest(logits, n)],
+           least = top_k > 0 ? kth_largest(logits, n, top_k, scratch) : -INFINITY, sum = 0.0;
     for (int64_t i = 0; i < n; i++) {
         logits[i] = logits[i] >= least ? exp((logits[i] - most) / temperature) : 0.0;
         sum += logits[i];
@@ -107,20 +109,22 @@ static int64_t draw(double *logits, int64_t n, double temperature, int top_k, do
 static tn_status check_logits(const double *logits, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (isnan(logits[i]) || logits[i] == INFINITY) {
-            return tn__raise(TN_EVALUE, "gpt_generate", "the logit of token %lld is %g", (long long)i, logits[i]);
+            return tn__raise(TN_EVALUE, "gpt_generate", "the logit of token %lld is %g",
+                             (long long)i, logits[i]);
         }
     }
     return TN_OK;
 }
 
-static tn_status generate(tn_gpt *m, window *w, int64_t count, double temperature, int top_k, tn_generator *g, double *logits,
-                          int64_t *out) {
+static tn_status generate(tn_gpt *m, window *w, int64_t count, double temperature, int top_k,
+                          tn_generator *g, double *logits, int64_t *out) {
     int64_t vocab = m->options.vocab;
     for (int64_t i = 0; i < count; i++) {
         if (next_logits(m, w, logits) != TN_OK || check_logits(logits, vocab) != TN_OK) {
             return tn_error();
         }
-        out[i] = temperature == 0.0 ? largest(logits, vocab) : draw(logits, vocab, temperature, top_k, logits + vocab, g);
+        out[i] = temperature == 0.0 ? largest(logits, vocab)
+                                    : draw(logits, vocab, temperature, top_k, logits + vocab, g);
         if (i + 1 < count && push(m, w, out[i]) != TN_OK) {
             return tn_error();
         }
@@ -128,8 +132,8 @@ static tn_status generate(tn_gpt *m, window *w, int64_t count, double temperatur
     return TN_OK;
 }
 
-static bool arguments_fit(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, double temperature, int top_k,
-                          const int64_t *out) {
+static bool arguments_fit(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
+                          double temperature, int top_k, const int64_t *out) {
     if (!tn__module_of(m, "gpt_generate") || tn__pending()) {
         return false;
     }
@@ -138,19 +142,22 @@ static bool arguments_fit(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t c
         return false;
     }
     if (!tokens || n < 1 || count < 0 || (count > 0 && !out)) {
-        tn__raise(TN_EVALUE, "gpt_generate", "%lld tokens to begin with and %lld to come (at least 1; not negative, with room)",
-                  tokens ? (long long)n : 0, (long long)count);
+        tn__raise(
+            TN_EVALUE, "gpt_generate",
+            "%lld tokens to begin with and %lld to come (at least 1; not negative, with room)",
+            tokens ? (long long)n : 0, (long long)count);
         return false;
     }
     if (!(temperature >= 0.0 && temperature < INFINITY) || top_k < 0) {
-        tn__raise(TN_EVALUE, "gpt_generate", "temperature is %g and top_k %d (neither may be negative)", temperature, top_k);
+        tn__raise(TN_EVALUE, "gpt_generate",
+                  "temperature is %g and top_k %d (neither may be negative)", temperature, top_k);
         return false;
     }
     return true;
 }
 
-tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, double temperature, int top_k, tn_generator *g,
-                          int64_t *out) {
+tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
+                          double temperature, int top_k, tn_generator *g, int64_t *out) {
     if (!arguments_fit(m, tokens, n, count, temperature, top_k, out)) {
         return tn_error();
     }
@@ -167,7 +174,8 @@ tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t c
         memcpy(w.tokens, tokens + n - w.count, (size_t)w.count * sizeof(*w.tokens));
         status = set_caches(m, context);
         if (status == TN_OK) {
-            status = generate(m, &w, count, temperature, k, g ? g : tn_default_generator(), logits, out);
+            status =
+                generate(m, &w, count, temperature, k, g ? g : tn_default_generator(), logits, out);
         }
         drop_caches(m);
     }

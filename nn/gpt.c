@@ -29,7 +29,8 @@ static int64_t first_position(const tn_gpt *m) {
 
 /* tokens (B, T) at positions start, start + 1, … -> (B, T, C) */
 static tn_tensor *embed(tn_gpt *m, tn_tensor *tokens, int64_t start) {
-    tn_tensor *positions = tn_arange((double)start, (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
+    tn_tensor *positions =
+        tn_arange((double)start, (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
     tn_tensor *token = tn_call(&m->wte, tokens), *position = tn_call(&m->wpe, positions);
     tn_tensor *x = tn_add(token, position);
     tn_drop(token);
@@ -41,14 +42,15 @@ static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
     tn_gpt *m = (tn_gpt *)self;
     const tn__gpt_context *call = context;
     if (in.n != 1 || !in.v[0] || tn_ndim(in.v[0]) != 2) {
-        tn__raise(TN_ESHAPE, "gpt", "the input is %s but must be one tensor of tokens (batch, positions)",
+        tn__raise(TN_ESHAPE, "gpt",
+                  "the input is %s but must be one tensor of tokens (batch, positions)",
                   in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
         return tn__no_values();
     }
     int64_t T = tn_size(in.v[0], 1), start = first_position(m);
     if (T < 1 || start + T > m->options.context) {
-        tn__raise(TN_EVALUE, "gpt", "tokens are %s at position %lld but the context is %lld", tn_shape_text(in.v[0]),
-                  (long long)start, (long long)m->options.context);
+        tn__raise(TN_EVALUE, "gpt", "tokens are %s at position %lld but the context is %lld",
+                  tn_shape_text(in.v[0]), (long long)start, (long long)m->options.context);
         return tn__no_values();
     }
     tn_tensor *x = embed(m, in.v[0], start);
@@ -111,10 +113,12 @@ static void gpt_finish(tn_module *self) {
 
 /* False after raising. */
 static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
-    if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->heads < 1 || o->width < 1 || o->width % o->heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 each; width a multiple of heads)",
-                         (long long)o->vocab, (long long)o->context, o->layers, o->heads, (long long)o->width);
+    if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->heads < 1 || o->width < 1 ||
+        o->width % o->heads != 0) {
+        tn__layer_refuse(
+            m,
+            TN_EVALUE, "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 each; width a multiple of heads)",
+            (long long)o->vocab, (long long)o->context, o->layers, o->heads, (long long)o->width);
         return false;
     }
     return true;

@@ -30,7 +30,8 @@ static void sweep(tn_module_lists *lists) {
             continue;
         }
         lists->hook_count--;
-        memmove(lists->hooks + i, lists->hooks + i + 1, (size_t)(lists->hook_count - i) * sizeof(*lists->hooks));
+        memmove(lists->hooks + i, lists->hooks + i + 1,
+                (size_t)(lists->hook_count - i) * sizeof(*lists->hooks));
         free_hook(hook);
     }
 }
@@ -52,7 +53,8 @@ tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
         return 0;
     }
     tn_module_lists *lists = tn__module_lists(m, "module_hook");
-    if (!lists || !tn__module_grow((void ***)&lists->hooks, lists->hook_count, &lists->hook_room, "module_hook")) {
+    if (!lists || !tn__module_grow((void ***)&lists->hooks, lists->hook_count, &lists->hook_room,
+                                   "module_hook")) {
         return 0;
     }
     tn__module_hook *hook = tn__malloc(sizeof(*hook));
@@ -92,11 +94,14 @@ static void running_end(tn_module_lists *lists) {
 }
 
 /* Calls one hook of the forward in a scope that lets its values out. */
-static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn_values in, const tn_values *out) {
+static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn_values in,
+                                   const tn_values *out) {
     TN_SCOPE;
-    tn_values values = out ? hook->hooks.after(m, in, *out, hook->hooks.user) : hook->hooks.before(m, in, hook->hooks.user);
+    tn_values values = out ? hook->hooks.after(m, in, *out, hook->hooks.user)
+                           : hook->hooks.before(m, in, hook->hooks.user);
     if (values.n < 0 || values.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, m->kind, "a hook gave %d values; at most %d fit", values.n, TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, m->kind, "a hook gave %d values; at most %d fit", values.n,
+                  TN_MAX_VALUES);
         return tn__no_values();
     }
     tn__return_values(&values);

@@ -25,7 +25,9 @@ static bool fans(const tn_tensor *t, double *fan_in, double *fan_out, const char
         return false;
     }
     if (tn_ndim(t) < 2) {
-        tn__raise(TN_ESHAPE, operation, "the weight is %s but needs 2 dimensions or more: (out, in, ...)", tn_shape_text(t));
+        tn__raise(TN_ESHAPE, operation,
+                  "the weight is %s but needs 2 dimensions or more: (out, in, ...)",
+                  tn_shape_text(t));
         return false;
     }
     double field = 1.0;

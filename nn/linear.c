@@ -20,7 +20,8 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
         return;
     }
     if (in < 1 || out < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "in is %lld and out is %lld (both must be at least 1)", (long long)in, (long long)out);
+        tn__layer_refuse(m, TN_EVALUE, "in is %lld and out is %lld (both must be at least 1)",
+                         (long long)in, (long long)out);
         return;
     }
     TN_SCOPE;

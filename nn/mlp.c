@@ -30,8 +30,8 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
     }
     int64_t hidden = options.hidden == 0 ? 4 * width : options.hidden;
     if (width < 1 || hidden < 1 || (unsigned)options.activation > TN_ACT_SILU) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld, hidden %lld and activation %d", (long long)width, (long long)hidden,
-                         (int)options.activation);
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld, hidden %lld and activation %d",
+                         (long long)width, (long long)hidden, (int)options.activation);
         return;
     }
     m->activation = options.activation;

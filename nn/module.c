@@ -22,7 +22,8 @@ tn_module *tn__module_of(void *m, const char *operation) {
         return NULL;
     }
     if ((uintptr_t)m % _Alignof(tn_module) != 0) {
-        tn__raise(TN_EVALUE, operation, "%p is not a module (pass a struct that begins with tn_module)", m);
+        tn__raise(TN_EVALUE, operation,
+                  "%p is not a module (pass a struct that begins with tn_module)", m);
         return NULL;
     }
     tn_module *module = m;
@@ -31,7 +32,8 @@ tn_module *tn__module_of(void *m, const char *operation) {
         return NULL;
     }
     if (module->state != TN__MODULE_ALIVE && module->state != TN__MODULE_BROKEN) {
-        tn__raise(TN_EVALUE, operation, "%p is not a module (pass a struct that begins with tn_module, after its init)", m);
+        tn__raise(TN_EVALUE, operation,
+                  "%p is not a module (pass a struct that begins with tn_module, after its init)", m);
         return NULL;
     }
     return module;
@@ -42,7 +44,10 @@ void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward) {
         tn__raise(TN_EVALUE, "module_init", "the module is NULL");
         return;
     }
-    *m = (tn_module){.state = TN__MODULE_ALIVE, .training = true, .kind = kind ? kind : "module", .forward = forward};
+    *m = (tn_module){.state = TN__MODULE_ALIVE,
+                     .training = true,
+                     .kind = kind ? kind : "module",
+                     .forward = forward};
     if (!forward) {
         m->state = TN__MODULE_BROKEN;
         tn__raise(TN_EVALUE, "module_init", "%s: the forward is NULL", m->kind);
@@ -54,14 +59,18 @@ void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_val
         tn__raise(TN_EVALUE, "module_init_values", "the module is NULL");
         return;
     }
-    *m = (tn_module){.state = TN__MODULE_ALIVE, .training = true, .kind = kind ? kind : "module", .forward_values = forward};
+    *m = (tn_module){.state = TN__MODULE_ALIVE,
+                     .training = true,
+                     .kind = kind ? kind : "module",
+                     .forward_values = forward};
     if (!forward) {
         m->state = TN__MODULE_BROKEN;
         tn__raise(TN_EVALUE, "module_init_values", "%s: the forward is NULL", m->kind);
     }
 }
 
-bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward, tn_module_forward_values forward_values) {
+bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
+                     tn_module_forward_values forward_values) {
     if (!m) {
         tn__raise(TN_EVALUE, kind, "the module is NULL");
         return false;
@@ -142,11 +151,13 @@ static bool name_taken(const tn_module_lists *lists, const char *name) {
 }
 
 /* False after raising. */
-static bool name_fits(const tn_module *m, const tn_module_lists *lists, const char *name, const char *operation) {
+static bool name_fits(const tn_module *m, const tn_module_lists *lists, const char *name,
+                      const char *operation) {
     size_t length = name ? strlen(name) : 0;
     if (length == 0 || length >= TN_MODULE_NAME || name[0] == '.' || name[length - 1] == '.') {
-        tn__raise(TN_EVALUE, operation, "%s: the name \"%.80s\" must have 1 to %d characters and no dot at its ends", m->kind,
-                  name ? name : "(NULL)", TN_MODULE_NAME - 1);
+        tn__raise(TN_EVALUE, operation,
+                  "%s: the name \"%.80s\" must have 1 to %d characters and no dot at its ends",
+                  m->kind, name ? name : "(NULL)", TN_MODULE_NAME - 1);
         return false;
     }
     if (name_taken(lists, name)) {
@@ -166,16 +177,19 @@ static bool field_taken(const tn_module *m, tn_tensor **field) {
 }
 
 /* Adds a record without a tensor; NULL after raising. */
-static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field, const char *operation) {
+static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
+                              const char *operation) {
     tn_module_lists *lists = tn__module_lists(m, operation);
     if (!lists || !name_fits(m, lists, name, operation)) {
         return NULL;
     }
     if (field_taken(m, field)) {
-        tn__raise(TN_EVALUE, operation, "%s: the field of \"%s\" is registered already", m->kind, name);
+        tn__raise(TN_EVALUE, operation, "%s: the field of \"%s\" is registered already", m->kind,
+                  name);
         return NULL;
     }
-    if (!tn__module_grow((void ***)&lists->records, lists->record_count, &lists->record_room, operation)) {
+    if (!tn__module_grow((void ***)&lists->records, lists->record_count, &lists->record_room,
+                         operation)) {
         return NULL;
     }
     tn__record *record = tn__calloc(1, sizeof(*record));
@@ -218,16 +232,16 @@ tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field, tn_
         *field = NULL;
         return TN_OK;
     }
-    if (!tn__usable(tensor, "module_param") || tn_is_inert(tn_set_requires_grad(tensor, true)) || tn__pending() ||
-        !add_record(m, name, field, "module_param")) {
+    if (!tn__usable(tensor, "module_param") || tn_is_inert(tn_set_requires_grad(tensor, true)) ||
+        tn__pending() || !add_record(m, name, field, "module_param")) {
         return failed(m, field);
     }
     *field = tn_keep(tensor);
     return TN_OK;
 }
 
-static tn_status register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor, bool scratch,
-                                 const char *operation) {
+static tn_status register_buffer(tn_module *m, const char *name, tn_tensor **field,
+                                 tn_tensor *tensor, bool scratch, const char *operation) {
     if (!may_register(m, name, field, operation) || (tensor && !tn__usable(tensor, operation))) {
         return failed(m, field);
     }
@@ -255,7 +269,8 @@ tn_status tn_module_add(tn_module *m, const char *name, void *child) {
         return failed(m, NULL);
     }
     if (c->parent) {
-        tn__raise(TN_ESTATE, "module_add", "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
+        tn__raise(TN_ESTATE, "module_add",
+                  "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
                   c->kind, c->name, c->parent->kind);
         return failed(m, NULL);
     }
@@ -267,7 +282,8 @@ tn_status tn_module_add(tn_module *m, const char *name, void *child) {
     }
     tn_module_lists *lists = tn__module_lists(m, "module_add");
     if (!lists || !name_fits(m, lists, name, "module_add") ||
-        !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room, "module_add")) {
+        !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
+                         "module_add")) {
         return failed(m, NULL);
     }
     memcpy(c->name, name, strlen(name) + 1);
@@ -281,7 +297,8 @@ tn_status tn_module_add(tn_module *m, const char *name, void *child) {
 static tn__record *find_parameter(tn_module *m, const char *path) {
     tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
     if (!record || record->buffer) {
-        tn__raise(TN_EVALUE, "module_tie", "%s has no parameter \"%s\"", m->kind, path ? path : "(NULL)");
+        tn__raise(TN_EVALUE, "module_tie", "%s has no parameter \"%s\"", m->kind,
+                  path ? path : "(NULL)");
         return NULL;
     }
     return tn__usable(*record->field, "module_tie") ? record : NULL;
@@ -300,11 +317,12 @@ tn_status tn_module_tie(tn_module *m, const char *name, const char *with) {
         return tn__raise(TN_EVALUE, "module_tie", "\"%s\" cannot be tied to itself", name);
     }
     if (a->dtype != b->dtype) {
-        return tn__raise(TN_EDTYPE, "module_tie", "%s is %s but %s is %s", name, tn_dtype_name(a->dtype), with,
-                         tn_dtype_name(b->dtype));
+        return tn__raise(TN_EDTYPE, "module_tie", "%s is %s but %s is %s", name,
+                         tn_dtype_name(a->dtype), with, tn_dtype_name(b->dtype));
     }
     if (!tn_dims_equal(a->dims, b->dims)) {
-        return tn__raise(TN_ESHAPE, "module_tie", "%s is %s but %s is %s", name, tn_shape_text(a), with, tn_shape_text(b));
+        return tn__raise(TN_ESHAPE, "module_tie", "%s is %s but %s is %s", name, tn_shape_text(a),
+                         with, tn_shape_text(b));
     }
     tn_tensor *old = *second->field;
     *second->field = tn_keep(*first->field);
@@ -318,7 +336,8 @@ tn_status tn_module_tie(tn_module *m, const char *name, const char *with) {
 }
 
 tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor) {
-    if (!tn__module_of(m, "module_set_buffer") || tn__pending() || (tensor && !tn__usable(tensor, "module_set_buffer"))) {
+    if (!tn__module_of(m, "module_set_buffer") || tn__pending() ||
+        (tensor && !tn__usable(tensor, "module_set_buffer"))) {
         return tn_error();
     }
     for (int i = 0; name && m->lists && i < m->lists->record_count; i++) {
@@ -330,20 +349,24 @@ tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor
             return TN_OK;
         }
     }
-    return tn__raise(TN_EVALUE, "module_set_buffer", "%s has no buffer \"%s\"", m->kind, name ? name : "(NULL)");
+    return tn__raise(TN_EVALUE, "module_set_buffer", "%s has no buffer \"%s\"", m->kind,
+                     name ? name : "(NULL)");
 }
 
-tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims, int64_t start, int64_t length) {
+tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims, int64_t start,
+                              int64_t length) {
     if (!tn__module_of(m, "module_set_slice") || tn__pending()) {
         return tn_error();
     }
     tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
     if (!record) {
-        return tn__raise(TN_EVALUE, "module_set_slice", "%s has nothing named \"%s\"", m->kind, path ? path : "(NULL)");
+        return tn__raise(TN_EVALUE, "module_set_slice", "%s has nothing named \"%s\"", m->kind,
+                         path ? path : "(NULL)");
     }
     int64_t count = tn_dims_count(global_dims);
     if (count < 0 || start < 0 || length < 0 || start > count || length > count - start) {
-        return tn__raise(TN_EVALUE, "module_set_slice", "%s: elements %lld to %lld are not in a whole of %lld", path,
+        return tn__raise(TN_EVALUE, "module_set_slice",
+                         "%s: elements %lld to %lld are not in a whole of %lld", path,
                          (long long)start, (long long)(start + length), (long long)count);
     }
     record->sliced = true;
@@ -360,7 +383,8 @@ static void leave_parent(tn_module *m) {
     for (int i = 0; lists && i < lists->child_count; i++) {
         if (lists->children[i] == m) {
             lists->child_count--;
-            memmove(lists->children + i, lists->children + i + 1, (size_t)(lists->child_count - i) * sizeof(*lists->children));
+            memmove(lists->children + i, lists->children + i + 1,
+                    (size_t)(lists->child_count - i) * sizeof(*lists->children));
             break;
         }
     }
@@ -388,7 +412,8 @@ static void release_all(tn_module_lists *lists) {
 void tn_module_finish(void *module) {
     tn_module *m = module;
     bool aligned = (uintptr_t)m % _Alignof(tn_module) == 0;
-    if (!m || (aligned && (m->state == 0 || m->state == TN__MODULE_FINISHED)) || !tn__module_of(m, "module_finish")) {
+    if (!m || (aligned && (m->state == 0 || m->state == TN__MODULE_FINISHED)) ||
+        !tn__module_of(m, "module_finish")) {
         return;
     }
     m->state = TN__MODULE_FINISHED;

@@ -11,7 +11,7 @@
 #include "tern/sys/tensor.h"
 
 #define TN__MODULE_ALIVE 0x6d6f6475u
-#define TN__MODULE_BROKEN 0x6d6f6462u   /* building it failed */
+#define TN__MODULE_BROKEN 0x6d6f6462u /* building it failed */
 #define TN__MODULE_FINISHED 0x6d6f6466u
 
 /* A parameter or buffer as it was registered. */
@@ -46,7 +46,8 @@ struct tn_module_lists {
 tn_module *tn__module_of(void *m, const char *operation);
 
 /* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False after raising (m is NULL). */
-bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward, tn_module_forward_values forward_values);
+bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
+                     tn_module_forward_values forward_values);
 
 /* Raises "kind: text" about a layer's options and marks it broken: calling it is an error. */
 void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRINTF(3, 4);

@@ -8,7 +8,8 @@ tn_norm_options tn_norm_defaults(void) {
 /* False after raising. */
 static bool width_fits(void *m, int64_t width, double eps) {
     if (width < 1 || !(eps >= 0.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld and eps is %g (at least 1; not negative)", (long long)width, eps);
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld and eps is %g (at least 1; not negative)",
+                         (long long)width, eps);
         return false;
     }
     return true;
@@ -20,13 +21,16 @@ static tn_tensor *layer_norm_forward(tn_module *self, tn_tensor *x) {
 }
 
 void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "layer_norm", layer_norm_forward, NULL) || !width_fits(m, width, options.eps)) {
+    if (!tn__layer_begin(m, sizeof(*m), "layer_norm", layer_norm_forward, NULL) ||
+        !width_fits(m, width, options.eps)) {
         return;
     }
     TN_SCOPE;
     m->eps = options.eps;
-    tn_module_param(&m->base, "weight", &m->weight, options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
-    tn_module_param(&m->base, "bias", &m->bias, options.bias ? tn_zeros(TN_DIMS(width), options.dtype) : NULL);
+    tn_module_param(&m->base, "weight", &m->weight,
+                    options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
+    tn_module_param(&m->base, "bias", &m->bias,
+                    options.bias ? tn_zeros(TN_DIMS(width), options.dtype) : NULL);
 }
 
 static tn_tensor *rms_norm_forward(tn_module *self, tn_tensor *x) {
@@ -35,10 +39,12 @@ static tn_tensor *rms_norm_forward(tn_module *self, tn_tensor *x) {
 }
 
 void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "rms_norm", rms_norm_forward, NULL) || !width_fits(m, width, options.eps)) {
+    if (!tn__layer_begin(m, sizeof(*m), "rms_norm", rms_norm_forward, NULL) ||
+        !width_fits(m, width, options.eps)) {
         return;
     }
     TN_SCOPE;
     m->eps = options.eps;
-    tn_module_param(&m->base, "weight", &m->weight, options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
+    tn_module_param(&m->base, "weight", &m->weight,
+                    options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
 }

@@ -14,19 +14,24 @@ static tn_tensor *next_positions(const tn_self_attention *m, tn_tensor *cache, i
 }
 
 /* qkv (B, T, 3 C) -> (B, T, C) */
-static tn_tensor *attend_cached(tn_self_attention *m, tn_tensor *qkv, tn_tensor *mask, tn_attention_options options) {
+static tn_tensor *attend_cached(tn_self_attention *m, tn_tensor *qkv, tn_tensor *mask,
+                                tn_attention_options options) {
     int64_t B = tn_size(qkv, 0), T = tn_size(qkv, 1), C = tn_size(qkv, 2) / 3, H = m->heads;
     int64_t batch = tn_size(m->cache_k, 0), length = tn_size(m->cache_k, 2);
     if (B != batch || T > length - m->cached) {
-        tn__raise(TN_EVALUE, "self_attention",
-                  "x has %lld sequences of %lld positions but the cache is for %lld, and has room for %lld of %lld positions",
-                  (long long)B, (long long)T, (long long)batch, (long long)(length - m->cached), (long long)length);
+        tn__raise(
+            TN_EVALUE,
+            "self_attention", "x has %lld sequences of %lld positions but the cache is for %lld, and has room for %lld of %lld positions",
+            (long long)B, (long long)T, (long long)batch, (long long)(length - m->cached),
+            (long long)length);
         return tn_inert();
     }
-    tn_tensor *parts = tn_permute(tn_reshape(qkv, TN_DIMS(B, T, 3, H, C / H)), TN_DIMS(2, 0, 3, 1, 4)); /* (3, B, H, T, D) */
+    tn_tensor *parts = tn_permute(tn_reshape(qkv, TN_DIMS(B, T, 3, H, C / H)),
+                                  TN_DIMS(2, 0, 3, 1, 4)); /* (3, B, H, T, D) */
     tn_copy_(next_positions(m, m->cache_k, T), tn_select(parts, 0, 1));
     tn_copy_(next_positions(m, m->cache_v, T), tn_select(parts, 0, 2));
-    tn_tensor *k = tn_narrow(m->cache_k, 2, 0, m->cached + T), *v = tn_narrow(m->cache_v, 2, 0, m->cached + T);
+    tn_tensor *k = tn_narrow(m->cache_k, 2, 0, m->cached + T),
+              *v = tn_narrow(m->cache_v, 2, 0, m->cached + T);
     tn_tensor *y = tn_attention_op(tn_select(parts, 0, 0), k, v, mask, options); /* (B, H, T, D) */
     if (!tn__pending()) {
         m->cached += T;
@@ -38,12 +43,14 @@ static tn_values self_attention_forward(tn_module *self, tn_values in, void *con
     (void)context;
     tn_self_attention *m = (tn_self_attention *)self;
     if (in.n < 1 || in.n > 2 || !in.v[0]) {
-        tn__raise(TN_EVALUE, "self_attention", "the inputs are x and, if there is one, a mask (%d are given)", in.n);
+        tn__raise(TN_EVALUE, "self_attention",
+                  "the inputs are x and, if there is one, a mask (%d are given)", in.n);
         return tn__no_values();
     }
     tn_tensor *x = in.v[0], *mask = in.n > 1 ? in.v[1] : NULL;
     if (tn_ndim(x) != 3) {
-        tn__raise(TN_ESHAPE, "self_attention", "x is %s but must be (batch, positions, width)", tn_shape_text(x));
+        tn__raise(TN_ESHAPE, "self_attention", "x is %s but must be (batch, positions, width)",
+                  tn_shape_text(x));
         return tn__no_values();
     }
     tn_attention_options options = tn_attention_defaults();
@@ -66,8 +73,9 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attenti
         return;
     }
     if (width < 1 || options.heads < 1 || width % options.heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld and heads %d (width must be a multiple of heads)", (long long)width,
-                         options.heads);
+        tn__layer_refuse(m, TN_EVALUE,
+                         "width is %lld and heads %d (width must be a multiple of heads)",
+                         (long long)width, options.heads);
         return;
     }
     m->heads = options.heads;
@@ -88,14 +96,15 @@ tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_optio
         return tn_error();
     }
     if (options.length < 0 || (options.length > 0 && options.batch < 1)) {
-        return tn__raise(TN_EVALUE, "self_attention_cache", "batch is %lld and length %lld", (long long)options.batch,
-                         (long long)options.length);
+        return tn__raise(TN_EVALUE, "self_attention_cache", "batch is %lld and length %lld",
+                         (long long)options.batch, (long long)options.length);
     }
     TN_SCOPE;
     tn_tensor *k = NULL, *v = NULL;
     if (options.length > 0) {
         tn_tensor *weight = m->c_attn.weight;
-        tn_dims dims = TN_DIMS(options.batch, m->heads, options.length, tn_size(weight, 1) / m->heads);
+        tn_dims dims =
+            TN_DIMS(options.batch, m->heads, options.length, tn_size(weight, 1) / m->heads);
         k = tn_empty(dims, tn_dtype_of(weight));
         v = tn_empty(dims, tn_dtype_of(weight));
         if (tn_is_inert(k) || tn_is_inert(v)) {

@@ -128,7 +128,8 @@ static bool wanted(const walker *w, const tn__record *record, bool shared) {
     if (!*record->field || (shared && !w->walk.with_shared)) {
         return false;
     }
-    return record->buffer ? w->walk.buffers && (!record->scratch || w->walk.scratch) : !w->walk.no_parameters;
+    return record->buffer ? w->walk.buffers && (!record->scratch || w->walk.scratch)
+                          : !w->walk.no_parameters;
 }
 
 /* False when the visitor stops. */
@@ -230,8 +231,8 @@ tn_tensor *tn_module_get(void *module, const char *name) {
     }
     const tn__record *record = name ? tn__module_find(m, name, NULL) : NULL;
     if (!record || !*record->field) {
-        tn__raise(TN_EVALUE, "module_get", "%s has no %s \"%s\"", m->kind, record ? "tensor in" : "parameter or buffer",
-                  name ? name : "(NULL)");
+        tn__raise(TN_EVALUE, "module_get", "%s has no %s \"%s\"", m->kind,
+                  record ? "tensor in" : "parameter or buffer", name ? name : "(NULL)");
         return tn_inert();
     }
     return *record->field;
@@ -241,7 +242,8 @@ tn_module *tn_module_child(void *module, const char *name) {
     tn_module *m = tn__module_of(module, "module_child");
     tn_module *child = m && name ? find_child(m, name) : NULL;
     if (m && !child) {
-        tn__raise(TN_EVALUE, "module_child", "%s has no child \"%s\"", m->kind, name ? name : "(NULL)");
+        tn__raise(TN_EVALUE, "module_child", "%s has no child \"%s\"", m->kind,
+                  name ? name : "(NULL)");
     }
     return child;
 }
@@ -297,13 +299,14 @@ void tn_module_set_recompute(void *module, bool on) {
 /* ---- Printing ------------------------------------------------------------------------------------------------------------------ */
 
 static void print_module(tn_module *m, FILE *file, int depth) {
-    fprintf(file, "%*s%s%s%s: %lld parameters%s\n", 2 * depth, "", m->name, m->name[0] ? " " : "", m->kind,
-            (long long)tn_module_count(m), m->recompute ? ", recomputed" : "");
+    fprintf(file, "%*s%s%s%s: %lld parameters%s\n", 2 * depth, "", m->name, m->name[0] ? " " : "",
+            m->kind, (long long)tn_module_count(m), m->recompute ? ", recomputed" : "");
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
         const tn__record *record = m->lists->records[i];
         if (*record->field) {
-            fprintf(file, "%*s%s %s %s%s%s\n", 2 * depth + 2, "", record->name, tn_shape_text(*record->field),
-                    tn_dtype_name(tn_dtype_of(*record->field)), record->buffer ? ", buffer" : "", record->tied ? ", tied" : "");
+            fprintf(file, "%*s%s %s %s%s%s\n", 2 * depth + 2, "", record->name,
+                    tn_shape_text(*record->field), tn_dtype_name(tn_dtype_of(*record->field)),
+                    record->buffer ? ", buffer" : "", record->tied ? ", tied" : "");
         }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
