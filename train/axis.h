@@ -1,0 +1,18 @@
+/* The axes of a plot: the range of the numbers, and round ticks inside it. */
+#ifndef TERN_TRAIN_AXIS_H
+#define TERN_TRAIN_AXIS_H
+
+#include "tern/train.h"
+
+typedef struct tn__axis {
+    double low, high;   /* low < high */
+    double first, step; /* ticks: first, first + step, … up to high */
+    int decimals;       /* of a tick's label; negative: write it as %g */
+} tn__axis;
+
+/* The axes of all finite points, each with about `ticks` ticks. False when there is no finite point. */
+bool tn__axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y);
+
+void tn__axis_label(const tn__axis *a, double value, char *text, size_t room);
+
+#endif

@@ -1,0 +1,201 @@
+/* The loss of every step as a CSV file: `step,loss` and a row a step. A row is written at once, so that a killed process loses
+ * none; what a checkpoint does not have is cut off when the run goes on. */
+#include "core/error.h"
+#include "core/memory.h"
+#include "io/numbers.h"
+#include "tern/train.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char head[] = "step,loss\n";
+
+struct tn_history {
+    int fd;
+    char *path;
+    bool failed;            /* half a row may have been written: nothing more is */
+    double *x, *y, *smooth; /* [room]; smooth is filled when it is asked for */
+    int64_t count, room;
+};
+
+static tn_status fail(tn_history *h, const char *doing) {
+    h->failed = true;
+    return tn__raise(TN_EIO, "history", "%s: %s: %s", h->path, doing, strerror(errno));
+}
+
+static bool write_all(tn_history *h, const char *text, size_t bytes) {
+    while (bytes) {
+        ssize_t put = write(h->fd, text, bytes);
+        if (put < 0 && errno != EINTR) {
+            fail(h, "writing");
+            return false;
+        }
+        text += put > 0 ? put : 0;
+        bytes -= put > 0 ? (size_t)put : 0;
+    }
+    return true;
+}
+
+static bool grow(tn_history *h) {
+    if (h->count < h->room) {
+        return true;
+    }
+    int64_t room = h->room ? h->room * 2 : 4096;
+    double **all[] = {&h->x, &h->y, &h->smooth};
+    for (int i = 0; i < 3; i++) {
+        double *larger = tn__realloc(*all[i], (size_t)room * sizeof(double));
+        if (!larger) {
+            tn__raise(TN_ENOMEM, "history", "no memory for %lld steps", (long long)room);
+            return false;
+        }
+        *all[i] = larger;
+    }
+    h->room = room;
+    return true;
+}
+
+static bool remember(tn_history *h, double loss) {
+    if (!grow(h)) {
+        return false;
+    }
+    h->x[h->count] = (double)h->count;
+    h->y[h->count++] = loss;
+    return true;
+}
+
+/* ---- Opening --------------------------------------------------------------------------------------------------------- */
+
+/* Reads the row of the next step at *at, and steps over it. */
+static bool read_row(tn_history *h, const char **at) {
+    char *end;
+    errno = 0;
+    long long step = strtoll(*at, &end, 10);
+    bool sound = end != *at && *end == ',' && errno == 0 && step == h->count;
+    const char *number = sound ? end + 1 : end;
+    double loss = sound ? strtod(number, &end) : 0;
+    if (!sound || end == number || *end != '\n') {
+        return false;
+    }
+    *at = end + 1;
+    return remember(h, loss);
+}
+
+/* Keeps the rows of the first `start` steps. */
+static bool keep_rows(tn_history *h, int64_t start) {
+    size_t bytes;
+    char *text = tn_text_read(h->path, &bytes);
+    if (!text) {
+        return false;
+    }
+    const char *at = text;
+    bool sound = strncmp(at, head, sizeof(head) - 1) == 0;
+    at += sound ? sizeof(head) - 1 : 0;
+    while (sound && h->count < start) {
+        sound = read_row(h, &at);
+    }
+    if (!sound) {
+        tn__raise(TN_EFORMAT, "history",
+                  "%s: the row of step %lld is missing, and the run goes on at step %lld", h->path,
+                  (long long)h->count, (long long)start);
+    }
+    off_t keep = (off_t)(at - text);
+    tn_text_free(text);
+    if (sound && (ftruncate(h->fd, keep) != 0 || lseek(h->fd, keep, SEEK_SET) < 0)) {
+        fail(h, "cutting off");
+        return false;
+    }
+    return sound;
+}
+
+tn_history *tn_history_open(const char *path, int64_t start) {
+    if (!path || start < 0 || tn__pending()) {
+        tn__raise(TN_EVALUE, "history", "path %s, start %lld", path ? path : "NULL",
+                  (long long)start);
+        return NULL;
+    }
+    tn_history *h = tn__calloc(1, sizeof(*h));
+    if (!h || !(h->path = tn__strdup(path))) {
+        tn__raise(TN_ENOMEM, "history", "%s: no memory", path);
+        free(h);
+        return NULL;
+    }
+    h->fd = open(path, O_RDWR | O_CLOEXEC | (start ? 0 : O_CREAT | O_TRUNC), 0666);
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    bool open_now =
+        h->fd >= 0 && (start ? keep_rows(h, start) : write_all(h, head, sizeof(head) - 1));
+    tn__plain_numbers_end(numbers);
+    if (!open_now) {
+        if (h->fd < 0) {
+            fail(h, "opening");
+        }
+        tn_history_free(h);
+        return NULL;
+    }
+    return h;
+}
+
+void tn_history_free(tn_history *h) {
+    if (h) {
+        if (h->fd >= 0) {
+            close(h->fd);
+        }
+        free(h->path);
+        free(h->x);
+        free(h->y);
+        free(h->smooth);
+        free(h);
+    }
+}
+
+/* ---- Use ------------------------------------------------------------------------------------------------------------- */
+
+tn_status tn_history_add(tn_history *h, double loss) {
+    if (!h || h->failed || tn__pending()) {
+        return tn__raise(TN_ESTATE, "history", "%s",
+                         h ? "a write has failed before" : "the history is NULL");
+    }
+    char row[64];
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    int bytes = snprintf(row, sizeof(row), "%lld,%.9g\n", (long long)h->count, loss);
+    tn__plain_numbers_end(numbers);
+    if (!remember(h, loss) || !write_all(h, row, (size_t)bytes)) {
+        return tn_error();
+    }
+    return TN_OK;
+}
+
+tn_status tn_history_sync(tn_history *h) {
+    if (!h || h->failed || tn__pending()) {
+        return tn__raise(TN_ESTATE, "history", "%s",
+                         h ? "a write has failed before" : "the history is NULL");
+    }
+    return fsync(h->fd) == 0 || errno == EINVAL || errno == EROFS ? TN_OK : fail(h, "syncing");
+}
+
+int64_t tn_history_count(const tn_history *h) {
+    return h ? h->count : 0;
+}
+
+tn_curve tn_history_curve(const tn_history *h, const char *name) {
+    return h ? (tn_curve){.name = name, .x = h->x, .y = h->y, .count = h->count}
+             : (tn_curve){.name = name};
+}
+
+tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
+    if (!h || window < 1) {
+        return (tn_curve){.name = name};
+    }
+    for (int64_t i = 0; i < h->count; i++) {
+        int64_t first = i - window + 1 > 0 ? i - window + 1 : 0;
+        double sum = 0;
+        for (int64_t k = first; k <= i; k++) {
+            sum += h->y[k];
+        }
+        h->smooth[i] = sum / (double)(i - first + 1);
+    }
+    return (tn_curve){.name = name, .x = h->x, .y = h->smooth, .count = h->count};
+}

@@ -1,0 +1,171 @@
+/* A plot made of characters. A braille character is 2 by 4 dots; without UTF-8 one character is one dot. */
+#include "core/error.h"
+#include "core/memory.h"
+#include "io/numbers.h"
+#include "train/axis.h"
+#include "train/terminal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LABEL = 9, LEAST_COLUMNS = 24, LEAST_ROWS = 6, MOST = 1000 };
+
+static const char *const colours[] = {"\033[36m", "\033[33m", "\033[35m",
+                                      "\033[32m", "\033[31m", "\033[34m"};
+enum { COLOURS = 6 };
+
+/* The area inside the axes. */
+typedef struct canvas {
+    int columns, rows; /* characters */
+    int across, down;  /* dots in one character */
+    uint8_t *dots;     /* [rows * columns]: a bit for each dot, in braille's order */
+    uint8_t *curve;    /* [rows * columns]: which curve drew there last */
+} canvas;
+
+static void set_dot(canvas *c, int x, int y, int curve) {
+    static const uint8_t bits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    int at = y / c->down * c->columns + x / c->across;
+    c->dots[at] |= bits[y % c->down][x % c->across];
+    c->curve[at] = (uint8_t)curve;
+}
+
+static void draw_line(canvas *c, int x0, int y0, int x1, int y1, int curve) {
+    int steps = abs(x1 - x0) > abs(y1 - y0) ? abs(x1 - x0) : abs(y1 - y0);
+    for (int i = 0; i <= steps; i++) {
+        double part = steps ? (double)i / steps : 0;
+        set_dot(c, (int)lround(x0 + part * (x1 - x0)), (int)lround(y0 + part * (y1 - y0)), curve);
+    }
+}
+
+static int place(double value, double low, double high, int dots) {
+    return (int)lround((value - low) / (high - low) * (dots - 1));
+}
+
+static void draw_curve(canvas *c, const tn_curve *curve, int number, const tn__axis *x,
+                       const tn__axis *y) {
+    int wide = c->columns * c->across, high = c->rows * c->down, before_x = -1, before_y = -1;
+    for (int64_t i = 0; i < curve->count; i++) {
+        if (!isfinite(curve->x[i]) || !isfinite(curve->y[i])) {
+            before_x = -1;
+            continue;
+        }
+        int at_x = place(curve->x[i], x->low, x->high, wide);
+        int at_y = high - 1 - place(curve->y[i], y->low, y->high, high);
+        draw_line(c, before_x < 0 ? at_x : before_x, before_x < 0 ? at_y : before_y, at_x, at_y,
+                  number);
+        before_x = at_x;
+        before_y = at_y;
+    }
+}
+
+static void print_cell(const canvas *c, int at, FILE *file) {
+    if (c->dots[at] == 0) {
+        fputc(' ', file);
+    } else if (c->down == 1) {
+        fputc("*+xo#@"[c->curve[at] % COLOURS], file);
+    } else { /* U+2800 and eight bits */
+        unsigned code = 0x2800u + c->dots[at];
+        fputc((int)(0xe0 | code >> 12), file);
+        fputc((int)(0x80 | (code >> 6 & 0x3f)), file);
+        fputc((int)(0x80 | (code & 0x3f)), file);
+    }
+}
+
+static void print_rows(const canvas *c, const tn__axis *y, bool colour, FILE *file) {
+    bool utf8 = c->down > 1;
+    for (int row = 0; row < c->rows; row++) {
+        /* A row is labelled when a tick lies in it. */
+        char label[32] = "";
+        for (double tick = y->first; tick <= y->high + y->step * 1e-6; tick += y->step) {
+            if (c->rows - 1 - place(tick, y->low, y->high, c->rows) == row) {
+                tn__axis_label(y, tick, label, sizeof(label));
+            }
+        }
+        fprintf(file, "%*s %s", LABEL - 2, label, utf8 ? (*label ? "┤" : "│") : "|");
+        int shown = -1;
+        for (int column = 0; column < c->columns; column++) {
+            int at = row * c->columns + column;
+            if (colour && c->dots[at] && c->curve[at] != shown) {
+                shown = c->curve[at];
+                fputs(colours[shown % COLOURS], file);
+            }
+            print_cell(c, at, file);
+        }
+        fputs(shown >= 0 ? "\033[0m\n" : "\n", file);
+    }
+}
+
+static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, FILE *file) {
+    bool utf8 = c->down > 1;
+    char marks[MOST + 1], labels[MOST + LABEL + 40];
+    memset(marks, '-', sizeof(marks));
+    memset(labels, ' ', sizeof(labels));
+    int free_from = 0;
+    for (double tick = x->first; tick <= x->high + x->step * 1e-6; tick += x->step) {
+        char text[32];
+        tn__axis_label(x, tick, text, sizeof(text));
+        int at = place(tick, x->low, x->high, c->columns), length = (int)strlen(text);
+        int from = LABEL + at - length / 2;
+        marks[at] = '+';
+        if (from >= free_from && from + length <= LABEL + c->columns + 4) {
+            memcpy(labels + from, text, (size_t)length);
+            free_from = from + length + 1;
+        }
+    }
+    fprintf(file, "%*s%s", LABEL - 1, "", utf8 ? "└" : "+");
+    for (int i = 0; i < c->columns; i++) {
+        fputs(!utf8 ? (marks[i] == '+' ? "+" : "-") : marks[i] == '+' ? "┬" : "─", file);
+    }
+    fprintf(file, "\n%.*s  %s\n", free_from > 0 ? free_from - 1 : 0, labels, name ? name : "");
+}
+
+static void print_head(const tn_plot *plot, bool colour, FILE *file) {
+    fprintf(file, "%*s%s%s%s", LABEL, "", plot->title ? plot->title : "",
+            plot->y_label ? "   " : "", plot->y_label ? plot->y_label : "");
+    for (int i = 0; plot->count > 1 && i < plot->count; i++) {
+        fprintf(file, "   %s%c %s%s", colour ? colours[i % COLOURS] : "", "*+xo#@"[i % COLOURS],
+                plot -> curves[i].name ? plot->curves[i].name : "", colour ? "\033[0m" : "");
+    }
+    fputc('\n', file);
+}
+
+static int between(int value, int low, int high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+static void print_plot(const tn_plot *plot, canvas *c, FILE *file) {
+    tn__axis x, y;
+    bool colour = tn__is_terminal(file);
+    if (!tn__axes(plot, c->columns / 12, c->rows / 3, &x, &y)) {
+        fprintf(file, "%s: no points\n", plot->title ? plot->title : "plot");
+        return;
+    }
+    for (int i = 0; i < plot->count; i++) {
+        draw_curve(c, &plot->curves[i], i, &x, &y);
+    }
+    print_head(plot, colour, file);
+    print_rows(c, &y, colour, file);
+    print_x_axis(c, &x, plot->x_label, file);
+}
+
+void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
+    if (!plot || !file) {
+        return;
+    }
+    bool utf8 = tn__shows_utf8();
+    canvas c = {.columns = between(columns, LEAST_COLUMNS, MOST) - LABEL - 5,
+                .rows = between(rows, LEAST_ROWS, MOST) - 3,
+                .across = utf8 ? 2 : 1,
+                .down = utf8 ? 4 : 1};
+    size_t cells = (size_t)c.columns * (size_t)c.rows;
+    c.dots = tn__calloc(cells, 2);
+    if (!c.dots) {
+        tn__raise(TN_ENOMEM, "plot_text", "no memory for %zu characters", cells);
+        return;
+    }
+    c.curve = c.dots + cells;
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    print_plot(plot, &c, file);
+    tn__plain_numbers_end(numbers);
+    free(c.dots);
+}

@@ -1,0 +1,197 @@
+/* The progress line:
+ *
+ *     [███████████▌            ]  1150/2000   loss 1.6721   61.2k tok/s   0:11 left
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "io/numbers.h"
+#include "tern/train.h"
+#include "train/terminal.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+static const double redraw_seconds = 0.1, line_seconds = 5.0;
+
+struct tn_progress {
+    FILE *file;
+    bool terminal, utf8;
+    int64_t start, total, done; /* done: steps that are finished, `start` of them before */
+    char unit[16];
+    double loss;
+    double begun, last, drawn; /* seconds: of tn_progress_new, the last step, the last drawing */
+    double busy;               /* seconds in steps */
+    int64_t units;
+    float *times; /* [count], ms; float is enough for a median */
+    int64_t count, room;
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit) {
+    tn_progress *p = file ? tn__calloc(1, sizeof(*p)) : NULL;
+    if (!p) {
+        tn__raise(file ? TN_ENOMEM : TN_EVALUE, "progress", "%s",
+                  file ? "no memory" : "the file is NULL");
+        return NULL;
+    }
+    p->file = file;
+    p->terminal = tn__is_terminal(file);
+    p->utf8 = tn__shows_utf8();
+    p->start = p->done = start;
+    p->total = total;
+    p->loss = NAN;
+    p->begun = p->last = p->drawn = now();
+    snprintf(p->unit, sizeof(p->unit), "%s", unit ? unit : "step");
+    return p;
+}
+
+/* ---- Drawing --------------------------------------------------------------------------------------------------------- */
+
+/* "950", "61.2k", "1.25M" */
+static void format_rate(char *text, size_t room, double rate) {
+    const char *suffix = rate >= 1e9 ? "G" : rate >= 1e6 ? "M" : rate >= 1e3 ? "k" : "";
+    double scaled = rate >= 1e9   ? rate / 1e9
+                    : rate >= 1e6 ? rate / 1e6
+                    : rate >= 1e3 ? rate / 1e3
+                                  : rate;
+    snprintf(text, room, "%.*f%s", scaled < 10 ? 2 : scaled < 100 ? 1 : 0, scaled, suffix);
+}
+
+/* "0:11", "1:02:33" */
+static void format_duration(char *text, size_t room, double seconds) {
+    long s = lround(fmin(fmax(seconds, 0), 1e8));
+    if (s >= 3600) {
+        snprintf(text, room, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        snprintf(text, room, "%ld:%02ld", s / 60, s % 60);
+    }
+}
+
+static void format_facts(const tn_progress *p, char *text, size_t room) {
+    char rate[32] = "?", left[32] = "?";
+    if (p->busy > 0) {
+        format_rate(rate, sizeof(rate), (double)p->units / p->busy);
+        double passed = p->last - p->begun;
+        format_duration(left, sizeof(left),
+                        passed / (double)(p->done - p->start) * (double)(p->total - p->done));
+    }
+    int width = snprintf(NULL, 0, "%lld", (long long)p->total);
+    snprintf(text, room, "%*lld/%lld   loss %.4f   %s %s/s   %s left", width, (long long)p->done,
+             (long long)p->total, p->loss, rate, p->unit, left);
+}
+
+/* `columns` characters; the last one in eighths where there are glyphs for that. */
+static void draw_bar(const tn_progress *p, int columns) {
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    double part = p->total > 0 ? fmin(1.0, fmax(0.0, (double)p->done / (double)p->total)) : 1.0;
+    int filled = (int)(part * columns * 8), whole = filled / 8, rest = p->utf8 ? filled % 8 : 0;
+    fputc('[', p->file);
+    for (int i = 0; i < whole; i++) {
+        fputs(p->utf8 ? "█" : "#", p->file);
+    }
+    fputs(eighths[rest], p->file);
+    for (int i = whole + (rest > 0); i < columns; i++) {
+        fputc(p->utf8 ? ' ' : '.', p->file);
+    }
+    fputs("]  ", p->file);
+}
+
+static void draw(tn_progress *p) {
+    char facts[256];
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    format_facts(p, facts, sizeof(facts));
+    tn__plain_numbers_end(numbers);
+    if (p->terminal) {
+        int room = tn__terminal_columns(p->file) - (int)strlen(facts) - 5;
+        fputs("\r", p->file);
+        if (room >= 8) {
+            draw_bar(p, room < 40 ? room : 40);
+        }
+        fprintf(p->file, "%s\033[K", facts);
+    } else {
+        fprintf(p->file, "%s\n", facts);
+    }
+    fflush(p->file);
+    p->drawn = p->last;
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------------------------------- */
+
+static void remember_time(tn_progress *p, double seconds) {
+    if (p->count == p->room) {
+        int64_t room = p->room ? p->room * 2 : 1024;
+        float *larger = tn__realloc(p->times, (size_t)room * sizeof(float));
+        if (!larger) {
+            return; /* the median goes without this one */
+        }
+        p->times = larger;
+        p->room = room;
+    }
+    p->times[p->count++] = (float)(seconds * 1e3);
+}
+
+void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) {
+    if (!p) {
+        return;
+    }
+    double time = now();
+    remember_time(p, time - p->last);
+    p->busy += time - p->last;
+    p->last = time;
+    p->done = step + 1;
+    p->loss = loss;
+    p->units += units;
+    if (time - p->drawn >= (p->terminal ? redraw_seconds : line_seconds)) {
+        draw(p);
+    }
+}
+
+void tn_progress_resume(tn_progress *p) {
+    if (p) {
+        p->last = now();
+    }
+}
+
+static int compare_floats(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+double tn_progress_median_ms(const tn_progress *p) {
+    if (!p || p->count == 0) {
+        return 0;
+    }
+    float *sorted = tn__malloc((size_t)p->count * sizeof(float));
+    if (!sorted) {
+        tn__raise(TN_ENOMEM, "progress", "no memory for %lld times", (long long)p->count);
+        return 0;
+    }
+    memcpy(sorted, p->times, (size_t)p->count * sizeof(float));
+    qsort(sorted, (size_t)p->count, sizeof(float), compare_floats);
+    int64_t middle = p->count / 2;
+    double median =
+        p->count % 2 ? sorted[middle] : 0.5 * ((double)sorted[middle - 1] + (double)sorted[middle]);
+    free(sorted);
+    return median;
+}
+
+void tn_progress_free(tn_progress *p) {
+    if (!p) {
+        return;
+    }
+    if (p->done > p->start && (p->terminal || p->drawn < p->last)) {
+        draw(p);
+    }
+    if (p->terminal && p->done > p->start) {
+        fputc('\n', p->file);
+        fflush(p->file);
+    }
+    free(p->times);
+    free(p);
+}

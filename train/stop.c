@@ -1,0 +1,28 @@
+/* Ending a loop after a whole step when somebody presses Ctrl-C. */
+#include "tern/train.h"
+
+#include <signal.h>
+#include <string.h>
+
+static volatile sig_atomic_t asked;
+
+static void ask(int signal_number) {
+    (void)signal_number;
+    asked = 1;
+}
+
+/* SA_RESETHAND: the second signal does what it would have done without us. */
+void tn_stop_on_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = ask;
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    asked = 0;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool tn_stop_asked(void) {
+    return asked != 0;
+}
