@@ -32,7 +32,7 @@ typedef struct tn_module_lists tn_module_lists; /* nn/module.c: parameters, buff
 #define TN_MODULE_NAME 64 /* bytes of a name, with its 0 */
 
 struct tn_module {
-    uint32_t state;   /* alive, broken (building it failed) or finished; first, so that a wrong pointer is noticed */
+    uint32_t state; /* alive, broken (building it failed) or finished; first, so that a wrong pointer is noticed */
     bool training;
     bool recompute;   /* forward keeps only its inputs and runs again in backward */
     const char *kind; /* "linear", "mlp": static text */
@@ -60,11 +60,14 @@ TN_API void tn_module_finish(void *m);
  * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered and empty until tn_module_set_buffer.
  * After a failure, and while an error is pending, *field is inert and m broken: calling it is TN_ESTATE. */
 TN_API tn_status tn_module_add(tn_module *m, const char *name, void *child);
-TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
-TN_API tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
+TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field,
+                                 tn_tensor *tensor);
+TN_API tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field,
+                                  tn_tensor *tensor);
 
 /* A buffer that is not part of what is saved (a cache): walks pass over it unless they ask for scratch. */
-TN_API tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor);
+TN_API tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field,
+                                   tn_tensor *tensor);
 
 /* Makes parameter `name` of m (registered already, a path like "head.weight") the same tensor as parameter `with` ("wte.weight"). It is
  * counted, stepped and saved once, under `with`. Shapes and dtypes must be the same. */
@@ -75,7 +78,8 @@ TN_API tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor 
 
 /* For sharding, which has put a part of parameter `path` into its field: what the whole is, and which elements of the flattened whole
  * are here. */
-TN_API tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims, int64_t start, int64_t length);
+TN_API tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims,
+                                     int64_t start, int64_t length);
 
 /* ---- Calling ----------------------------------------------------------------------------------------------------------- */
 
@@ -108,14 +112,15 @@ TN_API void tn_module_unhook(void *m, tn_hook hook);
 
 /* One registered tensor. Sharding fills shape, start and length; whoever saves, clips or scales reads them. */
 typedef struct tn_entry {
-    const char *path;    /* "h.0.attn.c_attn.weight" */
+    const char *path; /* "h.0.attn.c_attn.weight" */
     tn_module *owner;
     tn_tensor **field;
     bool buffer;
     bool scratch;        /* a buffer that is not saved */
     bool shared;         /* a second name of a tied parameter */
     tn_dims global_dims; /* of the whole parameter */
-    int64_t start, length; /* the owned elements of the flattened whole; 0 and its count unless sharded */
+    int64_t start,
+        length; /* the owned elements of the flattened whole; 0 and its count unless sharded */
 } tn_entry;
 
 /* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first; the entry lives during the call. f
@@ -133,9 +138,10 @@ typedef bool (*tn_module_visitor)(tn_module *m, const char *path, void *user);
 TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
 
 TN_API int64_t tn_module_count(void *m); /* elements of all parameters; tied ones once */
-TN_API tn_tensor *tn_module_get(void *m, const char *path); /* a parameter or buffer; inert and TN_EVALUE when there is none */
+TN_API tn_tensor *tn_module_get(
+    void *m, const char *path); /* a parameter or buffer; inert and TN_EVALUE when there is none */
 TN_API tn_module *tn_module_child(void *m, const char *path); /* NULL and TN_EVALUE when there is none */
-TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
+TN_API void tn_module_print(void *m, FILE *file);             /* a tree with shapes and counts */
 
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 TN_API void tn_module_requires_grad(void *m, bool requires_grad);
@@ -150,7 +156,9 @@ TN_API void tn_init_normal(tn_tensor *t, double mean, double std);
 TN_API void tn_init_constant(tn_tensor *t, double value);
 TN_API void tn_init_xavier_uniform(tn_tensor *t, double gain); /* Glorot, Bengio 2010 */
 TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
-TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope); /* He et al. 2015, fan in: U(-b, b), b = sqrt(6 / ((1 + a a) fan)) */
+TN_API void tn_init_kaiming_uniform(
+    tn_tensor *t,
+    double negative_slope); /* He et al. 2015, fan in: U(-b, b), b = sqrt(6 / ((1 + a a) fan)) */
 TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
 
 /* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------------------------------------------- */
@@ -224,19 +232,25 @@ typedef struct tn_self_attention {
     int64_t cached;               /* positions in the cache */
 } tn_self_attention;
 TN_API tn_self_attention_options tn_self_attention_defaults(void);
-TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attention_options options);
+TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width,
+                                   tn_self_attention_options options);
 
 /* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded (TN_NO_GRAD), x holds the next positions,
  * which attend to all before; beyond `length` is TN_EVALUE. */
 TN_API tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options);
 
-typedef enum tn_activation { TN_ACT_GELU, TN_ACT_GELU_TANH, TN_ACT_RELU, TN_ACT_SILU } tn_activation;
+typedef enum tn_activation {
+    TN_ACT_GELU,
+    TN_ACT_GELU_TANH,
+    TN_ACT_RELU,
+    TN_ACT_SILU
+} tn_activation;
 
 /* c_proj(activation(c_fc(x))): (…, C) -> (…, C). */
 typedef struct tn_mlp_options {
-    int64_t hidden; /* 0: 4 width */
-    bool bias;      /* true */
-    double dropout; /* 0: on the result */
+    int64_t hidden;           /* 0: 4 width */
+    bool bias;                /* true */
+    double dropout;           /* 0: on the result */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
 } tn_mlp_options;
@@ -253,10 +267,10 @@ TN_API void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options);
  * second input is the mask of attn. */
 typedef struct tn_block_options {
     int heads;
-    int64_t hidden; /* 0: 4 width */
-    bool causal;    /* true */
-    bool bias;      /* true: of the linears and norms */
-    double dropout; /* 0 */
+    int64_t hidden;           /* 0: 4 width */
+    bool causal;              /* true */
+    bool bias;                /* true: of the linears and norms */
+    double dropout;           /* 0 */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
 } tn_block_options;
@@ -289,8 +303,8 @@ typedef struct tn_gpt_options {
     int64_t vocab, context;
     int layers, heads;
     int64_t width;
-    bool bias;      /* true: GPT-2's; the character recipe has none */
-    double dropout; /* 0 */
+    bool bias;                /* true: GPT-2's; the character recipe has none */
+    double dropout;           /* 0 */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
 } tn_gpt_options;
@@ -315,8 +329,8 @@ TN_API tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets);
 /* Continues tokens[n] by `count`, drawn from g (NULL: the thread's default) at `temperature` (0: the most likely) among the `top_k` most
  * likely (0: all), into out[count]. Dropout stays as the modules have it: tn_module_train(m, false) first. Uses the attention caches and
  * leaves none. When the context is full, it goes on from the last context / 2 tokens, which are read again. */
-TN_API tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, double temperature, int top_k, tn_generator *g,
-                                 int64_t *out);
+TN_API tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
+                                 double temperature, int top_k, tn_generator *g, int64_t *out);
 
 #ifdef __cplusplus
 }

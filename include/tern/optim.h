@@ -26,10 +26,10 @@ typedef struct tn_sgd_options {
     bool nesterov;
 } tn_sgd_options;
 typedef struct tn_adam_options {
-    double lr;    /* 1e-3 */
-    double beta1; /* 0.9 */
-    double beta2; /* 0.999 */
-    double eps;   /* 1e-8 */
+    double lr;           /* 1e-3 */
+    double beta1;        /* 0.9 */
+    double beta2;        /* 0.999 */
+    double eps;          /* 1e-8 */
     double weight_decay; /* 0 for Adam, 1e-2 for AdamW */
 } tn_adam_options;
 typedef tn_adam_options tn_adamw_options;
@@ -87,14 +87,15 @@ TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
 typedef enum tn_schedule_kind { TN_CONSTANT, TN_LINEAR, TN_COSINE } tn_schedule_kind;
 typedef struct tn_schedule {
     tn_schedule_kind kind;
-    double peak;     /* after warm-up */
-    double end;      /* at `steps` and after; unused when constant */
-    int64_t warmup;  /* steps 0 … warmup-1 rise linearly: peak (step + 1) / (warmup + 1) */
-    int64_t steps;   /* the whole length, warm-up included */
+    double peak;    /* after warm-up */
+    double end;     /* at `steps` and after; unused when constant */
+    int64_t warmup; /* steps 0 … warmup-1 rise linearly: peak (step + 1) / (warmup + 1) */
+    int64_t steps;  /* the whole length, warm-up included */
 } tn_schedule;
 TN_API tn_schedule tn_constant(double lr, int64_t warmup);
 TN_API tn_schedule tn_linear_decay(double peak, double end, int64_t warmup, int64_t steps);
-TN_API tn_schedule tn_cosine_decay(double peak, double end, int64_t warmup, int64_t steps); /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
+TN_API tn_schedule tn_cosine_decay(double peak, double end, int64_t warmup,
+                                   int64_t steps); /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
 TN_API double tn_schedule_at(tn_schedule s, int64_t step);
 
 #ifdef __cplusplus

@@ -1,0 +1,115 @@
+/* A classifier of two spirals: a model of one's own, with a hidden layer.
+ *
+ * No straight line separates two spirals that wind around each other; a small network with one bend after another does.
+ * Shows how a model is written: a struct that begins with a tn_module, a forward, and an init that registers the parts.
+ * At the end the plane is drawn as the model sees it.
+ */
+#include <tern/tern.h>
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- The model ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    tn_module base; /* comes first */
+    tn_linear in, hidden, out;
+} mlp;
+
+/* x (B, 2) -> (B, 2): one score for each class */
+static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
+    mlp *net = (mlp *)self;
+    tn_tensor *h = tn_relu(tn_call(&net->in, x));
+    h = tn_relu(tn_call(&net->hidden, h));
+    return tn_call(&net->out, h);
+}
+
+static void mlp_init(mlp *net, int64_t width) {
+    tn_module_init(&net->base, "mlp", mlp_forward);
+    tn_linear_init(&net->in, 2, width, tn_linear_defaults());
+    tn_linear_init(&net->hidden, width, width, tn_linear_defaults());
+    tn_linear_init(&net->out, width, 2, tn_linear_defaults());
+    tn_module_add(&net->base, "in", &net->in);
+    tn_module_add(&net->base, "hidden", &net->hidden);
+    tn_module_add(&net->base, "out", &net->out);
+}
+
+/* ---- The data ----------------------------------------------------------------------------------- */
+
+enum { POINTS = 400 };
+
+/* Point i lies on spiral i % 2: (x, y) in [-1, 1], label 0 or 1. */
+static void make_spirals(float (*points)[2], int64_t *labels) {
+    for (int i = 0; i < POINTS; i++) {
+        double t = (double)(i / 2) / (POINTS / 2), turn = 3.5 * t * 3.14159 + (i % 2) * 3.14159;
+        double blur = 0.02 * (tn_random_uniform(tn_default_generator()) - 0.5);
+        points[i][0] = (float)(t * cos(turn) + blur);
+        points[i][1] = (float)(t * sin(turn) + blur);
+        labels[i] = i % 2;
+    }
+}
+
+/* The share of points whose larger score is at their label. */
+static double accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
+    TN_SCOPE;
+    TN_NO_GRAD; /* nothing here will be differentiated */
+    tn_tensor *right = tn_eq(tn_argmax(tn_call(net, x), 1, false), labels);
+    return tn_item(tn_mean_all(tn_cast(right, TN_F32)));
+}
+
+/* Each character is a place in the plane, each letter the class that the model gives it. */
+static void draw(mlp *net) {
+    enum { ROWS = 21, COLUMNS = 51 };
+    float points[ROWS * COLUMNS][2];
+    int64_t classes[ROWS * COLUMNS];
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        points[i][0] = (float)(i % COLUMNS) / (COLUMNS - 1) * 2 - 1;
+        points[i][1] = 1 - (float)(i / COLUMNS) / (ROWS - 1) * 2;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *x = TN_FROM(points, TN_DIMS(ROWS * COLUMNS, 2), TN_F32);
+    tn_copy_out(tn_argmax(tn_call(net, x), 1, false), classes);
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        putchar(classes[i] ? '#' : '.');
+        if (i % COLUMNS == COLUMNS - 1) {
+            putchar('\n');
+        }
+    }
+}
+
+/* ---- Training ----------------------------------------------------------------------------------- */
+
+int main(void) {
+    tn_on_error(tn_error_exit);
+    tn_seed(7);
+    float points[POINTS][2];
+    int64_t labels[POINTS];
+    make_spirals(points, labels);
+    tn_tensor *x = TN_FROM(points, TN_DIMS(POINTS, 2), TN_F32);
+    tn_tensor *y = TN_FROM(labels, TN_DIMS(POINTS), TN_I64);
+
+    mlp net;
+    mlp_init(&net, 64);
+    tn_module_print(&net, stdout);
+
+    tn_adamw_options options = tn_adamw_defaults();
+    options.lr = 1e-2;
+    tn_optim *opt = tn_adamw(&net, options);
+    for (int step = 0; step <= 400; step++) {
+        TN_SCOPE;
+        tn_tensor *loss = tn_cross_entropy(tn_call(&net, x), y, TN_MEAN);
+        tn_backward(loss);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        if (step % 50 == 0) {
+            printf("step %3d  loss %.4f  accuracy %5.1f %%\n", step, tn_item(loss),
+                   100 * accuracy(&net, x, y));
+        }
+    }
+    draw(&net);
+
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+    return 0;
+}
