@@ -1,0 +1,215 @@
+/* Errors: the first sticks, handlers, other threads, the text. Places with lines are tests/core/test_place.sh. */
+#include "tern/tensor.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int start(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_on_error(NULL);
+    tn_on_error_thread(NULL);
+    return 0;
+}
+
+static void assert_ends(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    if (n < m || strcmp(text + n - m, end) != 0) {
+        fail_msg("\"%s\" does not end with \"%s\"", text, end);
+    }
+}
+
+static void test_first_sticks(void **state) {
+    (void)state;
+    assert_int_equal(tn_error(), TN_OK);
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(tn_raise(TN_EINDEX, "row %d of %d", 7, 5), TN_EINDEX);
+    assert_int_equal(tn_raise(TN_EVALUE, "later"), TN_EVALUE);
+    assert_int_equal(tn_error(), TN_EINDEX);
+    assert_ends(tn_error_message(), ": row 7 of 5");
+    assert_null(strstr(tn_error_message(), "(in"));
+    tn_error_clear();
+    assert_int_equal(tn_error(), TN_OK);
+    assert_string_equal(tn_error_message(), "");
+    tn_raise(TN_EVALUE, "again");
+    assert_int_equal(tn_error(), TN_EVALUE);
+}
+
+static void test_ok_is_no_error(void **state) {
+    (void)state;
+    assert_int_equal(tn_raise(TN_OK, "nothing"), TN_OK);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void test_operation_is_named(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = tn_empty(TN_DIMS(2, 3), TN_F32);
+    assert_int_equal(tn_size(t, 2), 0);
+    assert_int_equal(tn_error(), TN_EINDEX);
+    assert_ends(tn_error_message(), ": size: dimension 2 of a tensor with 2 dimensions ([2, 3])");
+}
+
+/* The caller is in the text also without debug information: here as the name of a function or a file. */
+static void test_place_names_the_caller(void **state) {
+    (void)state;
+    tn_ndim(NULL);
+    bool by_file = strncmp(tn_error_message(), "test_error.c:", 13) == 0;
+    bool by_function = strncmp(tn_error_message(), "test_place_names_the_caller+0x", 30) == 0;
+    if (!by_file && !by_function) {
+        fail_msg("%s", tn_error_message());
+    }
+}
+
+static void test_long_text_is_cut(void **state) {
+    (void)state;
+    char text[4000];
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = 0;
+    tn_raise(TN_EVALUE, "%s", text);
+    tn_error_record record;
+    assert_true(tn_error_take(&record));
+    assert_int_equal(strlen(record.message), sizeof(record.message) - 1);
+    assert_ends(record.message, "xxxxxxxx");
+}
+
+static int calls, thread_calls;
+static tn_status seen;
+static char seen_text[1024];
+
+static void handler(tn_status status, const char *message) {
+    calls++;
+    seen = status;
+    strcpy(seen_text, message);
+    tn_raise(TN_EIO, "from the handler"); /* one is pending: ignored */
+}
+
+static void thread_handler(tn_status status, const char *message) {
+    (void)status;
+    (void)message;
+    thread_calls++;
+}
+
+static void test_handlers(void **state) {
+    (void)state;
+    calls = thread_calls = 0;
+    tn_on_error(handler);
+    tn_raise(TN_ESHAPE, "one");
+    tn_raise(TN_ESHAPE, "two");
+    assert_int_equal(calls, 1);
+    assert_int_equal(seen, TN_ESHAPE);
+    assert_string_equal(seen_text, tn_error_message());
+    assert_ends(seen_text, ": one");
+
+    tn_error_clear();
+    tn_on_error_thread(thread_handler);
+    tn_raise(TN_ESHAPE, "three");
+    assert_int_equal(calls, 1);
+    assert_int_equal(thread_calls, 1);
+
+    tn_error_clear();
+    tn_on_error_thread(NULL);
+    tn_raise(TN_ESHAPE, "four");
+    assert_int_equal(calls, 2);
+    tn_on_error(NULL);
+}
+
+static void *worker(void *to) {
+    if (tn_error() != TN_OK) {
+        return "an error of another thread";
+    }
+    tn_raise(TN_EFORMAT, "line %d", 3);
+    return tn_error_take(to) && tn_error() == TN_OK ? NULL : "not taken";
+}
+
+static void test_errors_travel(void **state) {
+    (void)state;
+    pthread_t thread;
+    tn_error_record record;
+    void *problem;
+    tn_raise(TN_EINDEX, "here");
+    assert_int_equal(pthread_create(&thread, NULL, worker, &record), 0);
+    pthread_join(thread, &problem);
+    assert_null(problem);
+    assert_int_equal(tn_error(), TN_EINDEX);
+    tn_error_give(&record); /* one is pending: ignored */
+    assert_int_equal(tn_error(), TN_EINDEX);
+
+    tn_error_clear();
+    calls = 0;
+    tn_on_error(handler);
+    tn_error_give(&record);
+    tn_on_error(NULL);
+    assert_int_equal(calls, 1);
+    assert_int_equal(tn_error(), TN_EFORMAT);
+    assert_string_equal(tn_error_message(), record.message);
+    assert_ends(record.message, "line 3");
+    if (strncmp(record.message, "test_error.c:", 13) != 0 && strncmp(record.message, "worker+0x", 9) != 0) {
+        fail_msg("%s", record.message);
+    }
+}
+
+static void test_take_and_give_nothing(void **state) {
+    (void)state;
+    tn_error_record record = {.status = TN_OK};
+    assert_false(tn_error_take(&record));
+    assert_false(tn_error_take(NULL));
+    tn_error_give(NULL);
+    tn_error_give(&record);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void test_status_names(void **state) {
+    (void)state;
+    assert_string_equal(tn_status_name(TN_OK), "TN_OK");
+    assert_string_equal(tn_status_name(TN_EUNSUPPORTED), "TN_EUNSUPPORTED");
+    assert_string_equal(tn_status_name(TN_EMISMATCH), "TN_EMISMATCH");
+    assert_string_equal(tn_status_name((tn_status)99), "TN_UNKNOWN");
+    assert_string_equal(tn_status_name((tn_status)-1), "TN_UNKNOWN");
+}
+
+/* Many threads raise their first error at once: the lookup of places is shared. */
+static void *raise_many(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 50; i++) {
+        tn_ndim(NULL);
+        if (tn_error() != TN_EVALUE || !strstr(tn_error_message(), "ndim: the tensor is NULL")) {
+            return "wrong error";
+        }
+        tn_error_clear();
+    }
+    return NULL;
+}
+
+static void test_threads_raise_at_once(void **state) {
+    (void)state;
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, raise_many, NULL), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *problem;
+        pthread_join(threads[i], &problem);
+        assert_null(problem);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_first_sticks, start),
+        cmocka_unit_test_setup(test_ok_is_no_error, start),
+        cmocka_unit_test_setup(test_operation_is_named, start),
+        cmocka_unit_test_setup(test_place_names_the_caller, start),
+        cmocka_unit_test_setup(test_long_text_is_cut, start),
+        cmocka_unit_test_setup(test_handlers, start),
+        cmocka_unit_test_setup(test_errors_travel, start),
+        cmocka_unit_test_setup(test_take_and_give_nothing, start),
+        cmocka_unit_test_setup(test_status_names, start),
+        cmocka_unit_test_setup(test_threads_raise_at_once, start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

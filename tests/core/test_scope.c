@@ -1,0 +1,392 @@
+/* Scopes: who owns what, and until when. */
+#include "core/allocator.h"
+#include "tern/sys/tensor.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static tn_tensor *one(double value) {
+    float x = (float)value;
+    return tn_from_data(&x, TN_DIMS(), TN_F32);
+}
+
+static int start(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+static void test_scope_releases(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        one(1);
+        one(2);
+        assert_int_equal(tn_live_tensors(), before + 2);
+        {
+            TN_SCOPE;
+            one(3);
+            assert_int_equal(tn_live_tensors(), before + 3);
+        }
+        assert_int_equal(tn_live_tensors(), before + 2);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static int leave(int how) {
+    for (int i = 0; i < 3; i++) {
+        TN_SCOPE;
+        one(i);
+        if (how == 0) {
+            continue;
+        }
+        TN_SCOPE;
+        one(i);
+        if (how == 1) {
+            break;
+        }
+        if (how == 2) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void test_every_way_out(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    for (int how = 0; how < 4; how++) {
+        leave(how);
+        assert_int_equal(tn_live_tensors(), before);
+    }
+}
+
+static tn_tensor *inner(void) {
+    TN_SCOPE;
+    one(1);
+    tn_tensor *result = one(2);
+    one(3);
+    return tn_return(result);
+}
+
+static tn_tensor *middle(void) {
+    TN_SCOPE;
+    tn_tensor *result = inner();
+    one(4);
+    return tn_return(result);
+}
+
+static void test_return_through_scopes(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t = middle();
+        assert_int_equal(tn_live_tensors(), before + 1);
+        assert_true(tn_item(t) == 2);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+/* Several results keep their order: a later drop of one leaves the others. */
+static void make_three(tn_tensor **out) {
+    TN_SCOPE;
+    for (int i = 0; i < 3; i++) {
+        one(-1);
+        out[i] = tn_return(one(i));
+        one(-2);
+    }
+    tn_return(out[1]); /* twice is once */
+}
+
+static void test_return_several(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t[3];
+        make_three(t);
+        assert_int_equal(tn_live_tensors(), before + 3);
+        tn_drop(t[1]);
+        assert_int_equal(tn_live_tensors(), before + 2);
+        assert_true(tn_item(t[0]) == 0);
+        assert_true(tn_item(t[2]) == 2);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static tn_tensor *pass_through(tn_tensor *t) {
+    TN_SCOPE;
+    return tn_return(t);
+}
+
+static void test_return_of_somebody_elses(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t = one(5);
+        assert_ptr_equal(pass_through(t), t);
+        assert_true(tn_item(t) == 5);
+        tn_tensor *kept = tn_keep(one(6));
+        tn_drop(kept);
+        assert_ptr_equal(pass_through(kept), kept); /* owned by no scope at all */
+        assert_true(tn_item(kept) == 6);
+        tn_release(kept);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void test_drop(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *a = one(1), *b = one(2);
+        tn_drop(a);
+        assert_int_equal(tn_live_tensors(), before + 1);
+        {
+            TN_SCOPE;
+            tn_drop(b); /* not this scope's */
+            assert_true(tn_item(b) == 2);
+        }
+        assert_int_equal(tn_live_tensors(), before + 1);
+        tn_drop(NULL);
+        tn_drop(tn_inert());
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void test_keep_and_adopt(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    tn_tensor *kept;
+    {
+        TN_SCOPE;
+        kept = tn_keep(one(7));
+    }
+    assert_int_equal(tn_live_tensors(), before + 1);
+    {
+        TN_SCOPE;
+        assert_ptr_equal(tn_adopt(kept), kept);
+        assert_true(tn_item(kept) == 7);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void *make_in_thread(void *unused) {
+    (void)unused;
+    one(1); /* its root scope's: gone with the thread */
+    return tn_keep(one(8));
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    pthread_t thread;
+    void *made;
+    assert_int_equal(pthread_create(&thread, NULL, make_in_thread, NULL), 0);
+    pthread_join(thread, &made);
+    assert_int_equal(tn_live_tensors(), before + 1);
+    {
+        TN_SCOPE;
+        tn_adopt(made);
+        assert_true(tn_item(made) == 8);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void *use_shared(void *t) {
+    for (int i = 0; i < 20000; i++) {
+        TN_SCOPE;
+        tn_adopt(tn_keep(t));
+    }
+    return NULL;
+}
+
+static void test_counting_from_threads(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t = one(9);
+        pthread_t threads[4];
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(pthread_create(&threads[i], NULL, use_shared, t), 0);
+        }
+        for (int i = 0; i < 4; i++) {
+            pthread_join(threads[i], NULL);
+        }
+        assert_int_equal(tn_live_tensors(), before + 1);
+        assert_true(tn_item(t) == 9);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+/* A release may do anything: here it makes tensors, in a scope and outside of one. */
+static int64_t released;
+static void busy_release(void *data, void *user) {
+    (void)data;
+    (void)user;
+    released++;
+    one(1);
+    TN_SCOPE;
+    for (int i = 0; i < 100; i++) {
+        one(i);
+    }
+}
+
+static void test_release_makes_tensors(void **state) {
+    (void)state;
+    static float memory[4];
+    int64_t before = tn_live_tensors();
+    released = 0;
+    tn_tensor *result;
+    {
+        TN_SCOPE;
+        {
+            TN_SCOPE;
+            for (int i = 0; i < 50; i++) {
+                tn_from_memory(memory, TN_DIMS(4), TN_F32, busy_release, NULL);
+            }
+            result = tn_return(one(3));
+        }
+        assert_int_equal(released, 50);
+        assert_true(tn_item(result) == 3);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void test_null_and_inert(void **state) {
+    (void)state;
+    assert_null(tn_keep(NULL));
+    tn_release(NULL);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_ptr_equal(tn_keep(tn_inert()), tn_inert());
+    tn_release(tn_inert());
+    tn_release(tn_inert());
+    assert_ptr_equal(tn_adopt(tn_inert()), tn_inert());
+    assert_ptr_equal(tn_return(tn_inert()), tn_inert());
+    assert_int_equal(tn_error(), TN_OK);
+    assert_ptr_equal(tn_return(NULL), tn_inert());
+    assert_int_equal(tn_error(), TN_EVALUE);
+    assert_non_null(strstr(tn_error_message(), "return: the tensor is NULL"));
+    tn_error_clear();
+    assert_ptr_equal(tn_adopt(NULL), tn_inert());
+    assert_int_equal(tn_error(), TN_EVALUE);
+}
+
+/* 100 000 tensors in one scope, and each allocation on the way may fail. */
+static void test_large_scope(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        for (int i = 0; i < 100000; i++) {
+            one(i);
+        }
+        assert_int_equal(tn_live_tensors(), before + 100000);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void *fail_to_grow(void *unused) {
+    (void)unused;
+    const char *problem = NULL;
+    for (int n = 0; n < 1000 && !problem; n++) {
+        TN_SCOPE;
+        tn__alloc_fail_at(n);
+        for (int i = 0; i < 300; i++) {
+            tn_tensor *t = one(i);
+            if (tn_error() == TN_OK ? tn_is_inert(t) : tn_error() != TN_ENOMEM) {
+                problem = "an inert tensor without an error, or the wrong one";
+            }
+        }
+        if (tn__alloc_fail_armed() ? tn_error() != TN_OK : tn_error() != TN_ENOMEM) {
+            problem = "a failed allocation went unnoticed";
+        }
+        tn__alloc_fail_at(-1);
+        tn_error_clear();
+    }
+    return (void *)problem;
+}
+
+/* In a thread of its own, so that its stack of owned tensors has to grow from nothing. */
+static void test_no_memory_to_grow(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    pthread_t thread;
+    void *problem;
+    assert_int_equal(pthread_create(&thread, NULL, fail_to_grow, NULL), 0);
+    pthread_join(thread, &problem);
+    if (problem) {
+        fail_msg("%s", (const char *)problem);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+#ifdef TN_DEBUG_TENSORS
+static void test_dead_tensor_names_its_scope(void **state) {
+    (void)state;
+    tn_tensor *t;
+    char expected[100];
+    {
+        snprintf(expected, sizeof(expected), "item: the tensor was released at the end of the scope opened at test_scope.c:%d",
+                 __LINE__ + 1);
+        TN_SCOPE;
+        t = one(1);
+    }
+    tn_item(t);
+    assert_int_equal(tn_error(), TN_ESTATE);
+    if (!strstr(tn_error_message(), expected)) {
+        fail_msg("%s", tn_error_message());
+    }
+    tn_error_clear();
+    TN_SCOPE;
+    t = one(2);
+    tn_drop(t);
+    assert_int_equal(tn_ndim(t), 0);
+    assert_int_equal(tn_error(), TN_ESTATE);
+    assert_non_null(strstr(tn_error_message(), "ndim: the tensor was released before (by its last tn_release or tn_drop)"));
+}
+
+static void test_quarantine_ends(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *first = one(0);
+    tn_drop(first);
+    for (int i = 0; i < 4095; i++) {
+        tn_drop(one(i));
+    }
+    assert_int_equal(tn_ndim(first), 0); /* still there */
+    assert_int_equal(tn_error(), TN_ESTATE);
+}
+#endif
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_scope_releases, start),
+        cmocka_unit_test_setup(test_every_way_out, start),
+        cmocka_unit_test_setup(test_return_through_scopes, start),
+        cmocka_unit_test_setup(test_return_several, start),
+        cmocka_unit_test_setup(test_return_of_somebody_elses, start),
+        cmocka_unit_test_setup(test_drop, start),
+        cmocka_unit_test_setup(test_keep_and_adopt, start),
+        cmocka_unit_test_setup(test_threads, start),
+        cmocka_unit_test_setup(test_counting_from_threads, start),
+        cmocka_unit_test_setup(test_release_makes_tensors, start),
+        cmocka_unit_test_setup(test_null_and_inert, start),
+        cmocka_unit_test_setup(test_large_scope, start),
+        cmocka_unit_test_setup(test_no_memory_to_grow, start),
+#ifdef TN_DEBUG_TENSORS
+        cmocka_unit_test_setup(test_dead_tensor_names_its_scope, start),
+        cmocka_unit_test_setup(test_quarantine_ends, start),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
