@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Writes print_expected.h: arrays and the text that NumPy prints for them. Run it again when a case is added:
+
+    python3 tests/tensor/make_print_expected.py > tests/tensor/print_expected.h
+"""
+import textwrap
+
+import numpy as np
+
+nan, inf = float("nan"), float("inf")
+f4, f8, f2, i8, i4, u1 = np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8
+r = np.random.RandomState(1)
+
+CASES = [
+    ("integers_as_floats", np.array([1, 2, 3], f4)),
+    ("halves", np.array([[0.5, 1.25], [-2, 100.125]], f4)),
+    ("shortest_digits", np.array([0.1, 0.2, 0.3], f4)),
+    ("shortest_digits_f64", np.array([0.1, 1 / 3, 2 / 3], f8)),
+    ("negative_zero", np.array([0.0, -0.0, 1.5], f4)),
+    ("zeros", np.zeros((2, 3), f4)),
+    ("small", np.array([1e-5, 2e-5], f4)),
+    ("large", np.array([1e8, 123456789], f8)),
+    ("wide_range", np.array([0.001, 1, 10000], f4)),
+    ("range_of_1000", np.array([0.001, 0.5, 1], f8)),
+    ("three_digit_exponents", np.array([1e-300, 1, -2.5e100], f8)),
+    ("nan_and_inf", np.array([1, nan, inf, -inf], f4)),
+    ("only_nan", np.array([nan, nan], f4)),
+    ("nan_and_fractions", np.array([0.12345, nan, -7], f8)),
+    ("nan_scientific", np.array([1e-10, nan, -inf], f8)),
+    ("f16_exact_integers", np.array([17360, 5472, 0.25], f2)),
+    ("f16", np.array([0.1, 65504, 1], f2)),
+    ("i64_limits", np.array([-2**63, 0, 2**63 - 1], i8)),
+    ("i32", np.array([[1, -20], [300, 4]], i4)),
+    ("u8", np.arange(6).reshape(2, 3).astype(u1)),
+    ("booleans", np.array([[True, False], [False, True]])),
+    ("scalar", np.array(2.5, f4)),
+    ("scalar_whole", np.array(3, f4)),
+    ("scalar_small", np.array(1.5e-5, f4)),
+    ("scalar_large", np.array(1e16, f8)),
+    ("scalar_nan", np.array(nan, f4)),
+    ("scalar_integer", np.array(-7, i8)),
+    ("scalar_bool", np.array(True)),
+    ("empty", np.zeros((0,), f4)),
+    ("empty_2d", np.zeros((3, 0, 2), f4)),
+    ("wraps", np.arange(40).astype(i8)),
+    ("wraps_with_fractions", np.round(r.randn(2, 25), 3).astype(f4)),
+    ("three_dimensions", np.arange(12).reshape(2, 3, 2).astype(f4)),
+    ("four_dimensions", np.arange(16).reshape(2, 2, 2, 2).astype(i4)),
+    ("not_summarised", np.arange(1000).astype(i4)),
+    ("summarised", np.arange(1001).astype(f4)),
+    ("summarised_2d", np.arange(2000).reshape(20, 100).astype(i8)),
+    ("summarised_short_side", np.arange(3000).reshape(3, 1000).astype(f8)),
+    ("summarised_3d", (np.arange(8000).reshape(20, 20, 20) / 8).astype(f4)),
+    ("summary_ignores_the_middle", np.where(np.arange(1200) == 600, 1e30, 1).astype(f8)),
+]
+DTYPE = {"float32": "TN_F32", "float64": "TN_F64", "float16": "TN_F16", "int64": "TN_I64", "int32": "TN_I32",
+         "uint8": "TN_U8", "bool": "TN_BOOL"}
+
+
+def main():
+    print("/* Written by make_print_expected.py with NumPy %s: the bytes of arrays and NumPy's text for them. */" % np.__version__)
+    print("/* clang-format off */")
+    tables = {}
+    for name, array in CASES:
+        data = np.ascontiguousarray(array).tobytes()
+        steps = np.ascontiguousarray(array).reshape(-1)
+        if len(data) > 400:  # a long one is known by its rule: an arange, or made in the test
+            continue
+        words = ", ".join("0x%02x" % b for b in data) or "0"
+        print(textwrap.fill("static const unsigned char %s[] = {%s};" % (name, words), 100, subsequent_indent="    "))
+        tables[name] = steps
+    print("\nstatic const struct {\n    const char *name;\n    const unsigned char *data; /* NULL: 0, 1, 2, ... times step */")
+    print("    double step;\n    tn_dtype dtype;\n    tn_dims dims;\n    const char *text;\n} cases[] = {")
+    for name, array in CASES:
+        text = str(array).replace("\\", "\\\\").replace('"', '\\"').split("\n")
+        text = "\n     ".join('"%s%s"' % (line, "\\n" if i + 1 < len(text) else "") for i, line in enumerate(text))
+        step = 0.0
+        if name not in tables:
+            flat = array.reshape(-1)
+            step = float(flat[1] - flat[0])
+            if not np.array_equal(flat, (np.arange(flat.size) * step).astype(flat.dtype)):
+                step = -1.0  # ones with 1e30 in the middle
+        print('    {"%s", %s, %g, %s,\n     {%d, {%s}},\n     %s},' % (
+            name, name if name in tables else "NULL", step, DTYPE[array.dtype.name], array.ndim,
+            ", ".join(map(str, array.shape)) or "0", text))
+    print("};")
+
+
+main()
