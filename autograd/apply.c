@@ -276,7 +276,7 @@ static bool run(tn_op_call *c, bool *taken) {
     for (int i = results; i < c->outputs; i++) {
         tn_drop(c->out[i]);
     }
-    if (tn__anomaly) {
+    if (tn__anomaly && !tn__grad_self.in_rule) {
         note_where(c);
         for (int i = 0; i < results; i++) {
             if (!tn__anomaly_check(c->out[i], c->op->name, "the result", NULL)) {

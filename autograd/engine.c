@@ -175,12 +175,14 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
     if (any && reached) {
         tn__run *outer = current_run;
         current_run = run;
-        bool before = tn_grad_mode_begin(run->create_graph);
+        bool before = tn_grad_mode_begin(run->create_graph), outer_rule = tn__grad_self.in_rule;
+        tn__grad_self.in_rule = true;
         if (run->create_graph && node->op->compose) {
             ok = compose_backward(&g);
         } else {
             node->op->backward(&g);
         }
+        tn__grad_self.in_rule = outer_rule;
         tn_grad_mode_end(&before);
         current_run = outer;
         if (!run->retain_graph) {

@@ -14,6 +14,7 @@ typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* runs inside runs */
     int recompute_depth;
+    bool in_rule;          /* a backward rule is running: its NaNs are named after it, not after what it calls */
     tn__after *after; /* for the end of the outermost run, in order */
 } tn__grad_thread;
 

@@ -128,7 +128,7 @@ static void keeps_only_inputs(void **state) {
         again = tn_live_tensors() - before;
     }
     assert_int_equal(again, 1);
-    assert_true(plain > 4);
+    assert_true(plain >= 4); /* what tanh, gelu and the second product save, and y */
     assert_int_equal(tn_live_tensors(), before);
 }
 

@@ -1,0 +1,220 @@
+/* Attention: against its definition written as loops, empty rows, masks, groups, the fused projection, memory. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_seed(11);
+    return 0;
+}
+
+static tn_tensor *leaf(tn_dims dims) {
+    return tn_set_requires_grad(tn_randn(dims, TN_F64), true);
+}
+
+static double at4(const tn_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
+    return tn_at(t, (int64_t[]){a, b, c, d});
+}
+
+/* One element of softmax(q k^T scale) v over the keys that are seen; 0 when there are none. mask: NULL or (T, S). */
+static double expected(tn_tensor *const *t, const tn_tensor *mask, bool causal, double scale, const int64_t *at) {
+    int64_t b = at[0], h = at[1], i = at[2], d = at[3];
+    int64_t queries = tn_size(t[0], 2), keys = tn_size(t[1], 2), width = tn_size(t[0], 3);
+    int64_t group = h / (tn_size(t[0], 1) / tn_size(t[1], 1));
+    double sum = 0.0, weighted = 0.0;
+    for (int64_t j = 0; j < keys; j++) {
+        if ((causal && j > i + keys - queries) || (mask && tn_at(mask, (int64_t[]){i, j}) == 0.0)) {
+            continue;
+        }
+        double score = 0.0;
+        for (int64_t c = 0; c < width; c++) {
+            score += at4(t[0], b, h, i, c) * at4(t[1], b, group, j, c);
+        }
+        double p = exp(score * scale);
+        sum += p;
+        weighted += p * at4(t[2], b, group, j, d);
+    }
+    return sum > 0.0 ? weighted / sum : 0.0;
+}
+
+static void compare(tn_dims q, tn_dims k, bool masked, bool causal) {
+    TN_SCOPE;
+    tn_tensor *t[3] = {tn_randn(q, TN_F64), tn_randn(k, TN_F64), tn_randn(k, TN_F64)};
+    tn_tensor *mask = masked ? tn_gt(tn_rand(TN_DIMS(q.size[2], k.size[2]), TN_F32), tn_scalar(0.5, TN_F32)) : NULL;
+    tn_attention_options o = tn_attention_defaults();
+    o.causal = causal;
+    tn_tensor *y = tn_attention_op(t[0], t[1], t[2], mask, o);
+    assert_string_equal(tn_error_message(), "");
+    assert_true(tn_dims_equal(tn_shape(y), q));
+    for (int64_t i = 0; i < tn_count(y); i++) {
+        int64_t at[4], rest = i;
+        for (int dim = 3; dim >= 0; dim--) {
+            at[dim] = rest % q.size[dim];
+            rest /= q.size[dim];
+        }
+        double want = expected(t, mask, causal, 1.0 / sqrt((double)q.size[3]), at);
+        assert_float_equal(tn_at(y, at), want, 1e-10);
+    }
+}
+
+static void is_its_definition(void **state) {
+    (void)state;
+    compare(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, false);
+    compare(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, true);
+    compare(TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 7, 4), false, true);
+    compare(TN_DIMS(1, 2, 7, 4), TN_DIMS(1, 2, 3, 4), false, true);
+    compare(TN_DIMS(2, 6, 4, 3), TN_DIMS(2, 2, 5, 3), true, false);
+    compare(TN_DIMS(1, 4, 6, 3), TN_DIMS(1, 1, 6, 3), true, true);
+    compare(TN_DIMS(1, 1, 70, 5), TN_DIMS(1, 1, 131, 5), true, true);
+}
+
+/* Queries 0 and 1 of 4 see none of 2 keys: zeros, and no gradient into or out of them. */
+static void a_blind_row_is_zero(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *q = leaf(TN_DIMS(1, 1, 4, 3)), *k = leaf(TN_DIMS(1, 1, 2, 3)), *v = leaf(TN_DIMS(1, 1, 2, 3));
+    tn_attention_options o = tn_attention_defaults();
+    o.causal = true;
+    tn_tensor *y = tn_attention_op(q, k, v, NULL, o);
+    tn_backward(tn_sum_all(tn_square(y)));
+    assert_int_equal(tn_error(), TN_OK);
+    for (int64_t i = 0; i < 2; i++) {
+        for (int64_t d = 0; d < 3; d++) {
+            assert_float_equal(at4(y, 0, 0, i, d), 0.0, 0.0);
+            assert_float_equal(at4(tn_grad_of(q), 0, 0, i, d), 0.0, 0.0);
+        }
+    }
+    assert_true(fabs(at4(tn_grad_of(q), 0, 0, 3, 0)) > 0.0);
+    for (int64_t i = 0; i < 6; i++) {
+        assert_true(isfinite(at4(tn_grad_of(k), 0, 0, i / 3, i % 3)));
+    }
+}
+
+static tn_values grouped(void *user, tn_values in) {
+    tn_attention_options o = tn_attention_defaults();
+    o.causal = true;
+    return (tn_values){1, {tn_attention_op(in.v[0], in.v[1], in.v[2], user, o)}};
+}
+
+/* The kernel's gradients, and through the composition their gradients. */
+static void gradients_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 4, 5), TN_F32), tn_scalar(0.3, TN_F32));
+    tn_values in = {3, {leaf(TN_DIMS(2, 4, 4, 3)), leaf(TN_DIMS(2, 2, 5, 3)), leaf(TN_DIMS(2, 2, 5, 3))}};
+    tn_gradcheck_options o = tn_gradcheck_defaults();
+    o.second = true;
+    tn_gradcheck(grouped, mask, in, o);
+    assert_string_equal(tn_error_message(), "");
+}
+
+static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_attention_options o) {
+    tn_dims d = tn_shape(qkv);
+    int64_t width = d.size[2] / 3;
+    tn_tensor *part[3];
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *third = tn_narrow(qkv, 2, i * width, width);
+        part[i] = tn_transpose(tn_reshape(third, TN_DIMS(d.size[0], d.size[1], heads, width / heads)), 1, 2);
+    }
+    tn_tensor *y = tn_attention_op(part[0], part[1], part[2], mask, o);
+    tn_tensor *rows = tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(d.size[0], d.size[1], width));
+    assert_true(tn_shares_storage(rows, y)); /* y's memory is (B, T, H, D): the way back is a view */
+    return rows;
+}
+
+static void qkv_is_attention_on_its_parts(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_attention_options o = {.causal = true, .scale = 0.3};
+    tn_tensor *data = tn_randn(TN_DIMS(2, 5, 24), TN_F64), *weight = tn_randn(TN_DIMS(2, 5, 8), TN_F64);
+    tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 5, 5), TN_F32), tn_scalar(0.2, TN_F32));
+    tn_tensor *a = tn_set_requires_grad(tn_copy(data), true), *b = tn_set_requires_grad(tn_copy(data), true);
+    tn_tensor *fused = tn_attention_qkv_op(a, 2, mask, o), *parts = by_parts(b, 2, mask, o);
+    assert_true(tn_all_close(fused, parts, 1e-12, 1e-12));
+    tn_backward(tn_sum_all(tn_mul(fused, weight)));
+    tn_backward(tn_sum_all(tn_mul(parts, weight)));
+    assert_string_equal(tn_error_message(), "");
+    assert_true(tn_all_close(tn_grad_of(a), tn_grad_of(b), 1e-12, 1e-12));
+}
+
+static tn_values fused(void *user, tn_values in) {
+    tn_attention_options o = tn_attention_defaults();
+    return (tn_values){1, {tn_attention_qkv_op(in.v[0], 2, user, o)}};
+}
+
+static void qkv_gradients_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_values in = {1, {leaf(TN_DIMS(2, 3, 12))}};
+    tn_gradcheck_options o = tn_gradcheck_defaults();
+    o.second = true;
+    tn_gradcheck(fused, NULL, in, o);
+    assert_string_equal(tn_error_message(), "");
+}
+
+/* T x S floats would be 4 MB; forward and backward stay below 1. */
+static void memory_is_linear(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *qkv = tn_set_requires_grad(tn_randn(TN_DIMS(1, 1024, 24), TN_F32), true);
+    tn_attention_options o = tn_attention_defaults();
+    o.causal = true;
+    tn_memory_reset_peak();
+    int64_t before = tn_memory().allocated;
+    tn_backward(tn_sum_all(tn_attention_qkv_op(qkv, 1, NULL, o)));
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_memory().peak - before < 1 << 20);
+}
+
+static void refuses(tn_status status, const char *text, tn_tensor *y) {
+    assert_true(tn_is_inert(y));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), text)) {
+        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+static void errors_name_both_sides(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_attention_options o = tn_attention_defaults();
+    tn_tensor *q = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F32), *k = tn_zeros(TN_DIMS(1, 3, 3, 2), TN_F32);
+    tn_tensor *wide = tn_zeros(TN_DIMS(1, 4, 3, 5), TN_F32), *flat = tn_zeros(TN_DIMS(3, 2), TN_F32);
+    tn_tensor *f64 = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F64), *mask = tn_zeros(TN_DIMS(2, 3, 3), TN_BOOL);
+    refuses(TN_ESHAPE, "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]", tn_attention_op(q, k, k, NULL, o));
+    refuses(TN_ESHAPE, "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]", tn_attention_op(q, wide, wide, NULL, o));
+    refuses(TN_ESHAPE, "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]", tn_attention_op(q, q, k, NULL, o));
+    refuses(TN_ESHAPE, "v is [3, 2]", tn_attention_op(q, q, flat, NULL, o));
+    refuses(TN_EDTYPE, "q is f32 but k is f64", tn_attention_op(q, f64, f64, NULL, o));
+    refuses(TN_ESHAPE, "mask is [2, 3, 3] but", tn_attention_op(q, q, q, mask, o));
+    refuses(TN_EDTYPE, "mask is f32", tn_attention_op(q, q, q, q, o));
+    refuses(TN_EVALUE, "NULL", tn_attention_op(q, NULL, q, NULL, o));
+    tn_tensor *qkv = tn_zeros(TN_DIMS(2, 3, 12), TN_F32);
+    refuses(TN_ESHAPE, "qkv is [2, 3, 12] but heads is 3", tn_attention_qkv_op(qkv, 3, NULL, o));
+    refuses(TN_ESHAPE, "heads is 0", tn_attention_qkv_op(qkv, 0, NULL, o));
+    refuses(TN_ESHAPE, "qkv is [3, 2]", tn_attention_qkv_op(flat, 1, NULL, o));
+    refuses(TN_ESHAPE, "mask is [2, 3, 3] but", tn_attention_qkv_op(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(is_its_definition, no_error),
+        cmocka_unit_test_setup(a_blind_row_is_zero, no_error),
+        cmocka_unit_test_setup(gradients_twice, no_error),
+        cmocka_unit_test_setup(qkv_is_attention_on_its_parts, no_error),
+        cmocka_unit_test_setup(qkv_gradients_twice, no_error),
+        cmocka_unit_test_setup(memory_is_linear, no_error),
+        cmocka_unit_test_setup(errors_name_both_sides, no_error),
+    };
+    return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+}

@@ -1,0 +1,175 @@
+/* New tensors: values, counts, dtypes, draws, and what is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+static double at(const tn_tensor *t, int64_t i) {
+    return tn_at(t, &i);
+}
+
+static void refused(tn_tensor *t, tn_status status, const char *part) {
+    assert_true(tn_is_inert(t));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("no \"%s\" in: %s", part, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+static void one_value_in_every_dtype(void **state) {
+    (void)state;
+    TN_SCOPE;
+    for (int d = 0; d < TN_DTYPES; d++) {
+        tn_tensor *y = tn_full(TN_DIMS(3, 2), 1.0, (tn_dtype)d);
+        assert_int_equal(tn_dtype_of(y), d);
+        assert_true(tn_equal(y, tn_ones(TN_DIMS(3, 2), (tn_dtype)d)));
+        assert_true(tn_equal(tn_zeros_like(y), tn_zeros(TN_DIMS(3, 2), (tn_dtype)d)));
+        assert_true(tn_equal(tn_ones_like(y), y));
+        assert_false(tn_equal(tn_zeros_like(y), y));
+    }
+    assert_int_equal(tn_ndim(tn_scalar(2.5, TN_F32)), 0);
+    assert_float_equal(tn_item(tn_scalar(2.5, TN_F32)), 2.5, 0.0);
+    assert_int_equal(tn_count(tn_zeros(TN_DIMS(2, 0), TN_F32)), 0);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* A like of a view is contiguous and owns its memory. */
+static void like_a_view(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_arange(0, 6, 1, TN_I64), *v = tn_t(tn_reshape(x, TN_DIMS(2, 3)));
+    tn_tensor *y = tn_zeros_like(v);
+    assert_int_equal(tn_size(y, 0), 3);
+    assert_true(tn_is_contiguous(y));
+    assert_false(tn_shares_storage(x, y));
+    assert_float_equal(at(x, 5), 5.0, 0.0);
+}
+
+static void values_that_do_not_fit(void **state) {
+    (void)state;
+    TN_SCOPE;
+    refused(tn_full(TN_DIMS(2), 256.0, TN_U8), TN_EVALUE, "256 is not a value of u8");
+    refused(tn_full(TN_DIMS(2), -1.0, TN_U8), TN_EVALUE, "u8");
+    refused(tn_full(TN_DIMS(2), NAN, TN_I64), TN_EVALUE, "i64");
+    refused(tn_full(TN_DIMS(2), 0x1p63, TN_I64), TN_EVALUE, "i64");
+    refused(tn_full(TN_DIMS(2), 0x1p31, TN_I32), TN_EVALUE, "i32");
+    refused(tn_zeros(TN_DIMS(2, -1), TN_F32), TN_ESHAPE, "");
+}
+
+static void arange_counts(void **state) {
+    (void)state;
+    TN_SCOPE;
+    const struct {
+        double start, end, step;
+        int64_t count;
+        double last;
+    } cases[] = {
+        {0, 5, 1, 5, 4},   {0, 5, 2, 3, 4},       {5, 0, -2, 3, 1}, {-1, 2, 1, 3, 1},
+        {0, 0, 1, 0, NAN}, {5, 0, 1, 0, NAN},     {0, 1, 0.25, 4, 0.75}, {0, 1, 0.3, 4, 0.9},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_tensor *y = tn_arange(cases[i].start, cases[i].end, cases[i].step, TN_F64);
+        assert_int_equal(tn_count(y), cases[i].count);
+        if (cases[i].count) {
+            assert_float_equal(at(y, 0), cases[i].start, 0.0);
+            assert_float_equal(at(y, cases[i].count - 1), cases[i].last, 1e-12);
+        }
+    }
+    assert_float_equal(at(tn_arange(250, 256, 1, TN_U8), 5), 255.0, 0.0);
+    assert_int_equal(tn_error(), TN_OK);
+    refused(tn_arange(0, 1, 0, TN_F32), TN_EVALUE, "step must not be 0");
+    refused(tn_arange(0, NAN, 1, TN_F32), TN_EVALUE, "finite");
+    refused(tn_arange(0, INFINITY, 1, TN_F32), TN_EVALUE, "finite");
+    refused(tn_arange(0, 1e300, 1, TN_F32), TN_EVALUE, "counted");
+    refused(tn_arange(0, 2, 0.5, TN_I64), TN_EVALUE, "whole");
+    refused(tn_arange(0, 257, 1, TN_U8), TN_EVALUE, "cannot hold");
+    refused(tn_arange(0, 2, 1, TN_BOOL), TN_EDTYPE, "bool");
+}
+
+/* The same seed gives the same numbers, each draw uses one call, and none of them repeats another. */
+static void draws(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_seed(7);
+    tn_tensor *a = tn_rand(TN_DIMS(100), TN_F32), *b = tn_rand(TN_DIMS(100), TN_F32);
+    assert_int_equal(tn_default_generator()->call, 2);
+    tn_seed(7);
+    assert_true(tn_equal(a, tn_rand(TN_DIMS(100), TN_F32)));
+    assert_true(tn_equal(b, tn_rand(TN_DIMS(10, 10), TN_F32)) == false);
+    tn_default_generator()->call = 1;
+    assert_true(tn_equal(b, tn_reshape(tn_rand(TN_DIMS(10, 10), TN_F32), TN_DIMS(100))));
+    assert_false(tn_equal(a, b));
+    tn_default_generator()->stream = 1;
+    tn_default_generator()->call = 0;
+    assert_false(tn_equal(a, tn_rand(TN_DIMS(100), TN_F32)));
+    tn_seed(8);
+    assert_false(tn_equal(a, tn_rand(TN_DIMS(100), TN_F32)));
+}
+
+static void distributions(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_seed(1);
+    const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *u = tn_cast(tn_rand(TN_DIMS(20000), floats[i]), TN_F64);
+        assert_true(tn_item(tn_min(u, TN_DIMS(), false)) >= 0.0);
+        assert_true(tn_item(tn_max(u, TN_DIMS(), false)) <= 1.0); /* bf16 rounds up to 1 */
+        assert_float_equal(tn_item(tn_mean_all(u)), 0.5, 0.02);
+        assert_float_equal(tn_item(tn_var(u, TN_DIMS(), 1, false)), 1.0 / 12.0, 0.005);
+        tn_tensor *z = tn_cast(tn_randn(TN_DIMS(20000), floats[i]), TN_F64);
+        assert_float_equal(tn_item(tn_mean_all(z)), 0.0, 0.04);
+        assert_float_equal(tn_item(tn_var(z, TN_DIMS(), 1, false)), 1.0, 0.05);
+    }
+    const tn_dtype integers[] = {TN_I64, TN_I32, TN_U8};
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *k = tn_randint(3, 10, TN_DIMS(7000), integers[i]);
+        assert_int_equal(tn_dtype_of(k), integers[i]);
+        for (int v = 3; v < 10; v++) {
+            tn_tensor *hits = tn_eq(k, tn_scalar(v, integers[i]));
+            assert_float_equal(tn_item(tn_sum_all(tn_cast(hits, TN_I64))), 1000.0, 150.0);
+        }
+        assert_true(tn_item(tn_min(k, TN_DIMS(), false)) == 3.0);
+        assert_true(tn_item(tn_max(k, TN_DIMS(), false)) == 9.0);
+    }
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void draws_refused(void **state) {
+    (void)state;
+    TN_SCOPE;
+    uint64_t call = tn_default_generator()->call;
+    refused(tn_rand(TN_DIMS(2), TN_I64), TN_EDTYPE, "i64");
+    refused(tn_randn(TN_DIMS(2), TN_BOOL), TN_EDTYPE, "bool");
+    refused(tn_randint(0, 5, TN_DIMS(2), TN_F32), TN_EDTYPE, "f32");
+    refused(tn_randint(5, 5, TN_DIMS(2), TN_I64), TN_EVALUE, "low is 5 and high is 5");
+    refused(tn_randint(0, 257, TN_DIMS(2), TN_U8), TN_EVALUE, "u8");
+    refused(tn_randint(0, INT64_MAX, TN_DIMS(2), TN_I64), TN_EVALUE, "2^53");
+    refused(tn_rand(TN_DIMS(-2), TN_F32), TN_ESHAPE, "");
+    assert_true(call == tn_default_generator()->call);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(one_value_in_every_dtype, no_error),
+        cmocka_unit_test_setup(like_a_view, no_error),
+        cmocka_unit_test_setup(values_that_do_not_fit, no_error),
+        cmocka_unit_test_setup(arange_counts, no_error),
+        cmocka_unit_test_setup(draws, no_error),
+        cmocka_unit_test_setup(distributions, no_error),
+        cmocka_unit_test_setup(draws_refused, no_error),
+    };
+    return cmocka_run_group_tests_name("create", tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* Dropout: how much is kept, the same mask in backward and for the same key, its edges. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_seed(1);
+    return 0;
+}
+
+static void keeps_its_share(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { N = 40000 };
+    static float y[N];
+    assert_int_equal(tn_copy_out(tn_dropout_op(tn_ones(TN_DIMS(N), TN_F32), 0.25), y), TN_OK);
+    int kept = 0;
+    for (int i = 0; i < N; i++) {
+        assert_true(y[i] == 0.0f || fabsf(y[i] - 4.0f / 3.0f) < 1e-6f);
+        kept += y[i] != 0.0f;
+    }
+    assert_true(abs(kept - 3 * N / 4) < 5 * 87); /* 5 standard deviations */
+}
+
+static void backward_has_the_same_mask(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(9, 31), TN_F64), true);
+    tn_tensor *y = tn_dropout_op(x, 0.5);
+    tn_backward(tn_sum_all(y));
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), tn_detach(y)));
+}
+
+static void each_call_draws_anew_and_a_seed_repeats(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(100), TN_F32);
+    tn_tensor *a = tn_dropout_op(x, 0.5);
+    assert_true(tn_default_generator()->call == 1);
+    tn_tensor *b = tn_dropout_op(x, 0.5);
+    assert_false(tn_equal(a, b));
+    tn_seed(1);
+    assert_true(tn_equal(a, tn_dropout_op(x, 0.5)));
+    tn_seed(1);
+    tn_default_generator()->stream = 9;
+    assert_false(tn_equal(a, tn_dropout_op(x, 0.5)));
+    tn_default_generator()->stream = 0;
+}
+
+/* Position is counted in the shape, not in memory. */
+static void strides_do_not_matter(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_randn(TN_DIMS(8, 6), TN_F32);
+    tn_seed(2);
+    tn_tensor *turned = tn_dropout_op(tn_t(x), 0.3);
+    tn_seed(2);
+    assert_true(tn_equal(turned, tn_dropout_op(tn_copy(tn_t(x)), 0.3)));
+}
+
+static void ends_of_the_range(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(50), TN_F32), true);
+    assert_ptr_equal(tn_dropout_op(x, 0.0), x);
+    assert_true(tn_default_generator()->call == 0);
+    tn_tensor *none = tn_dropout_op(x, 1.0);
+    assert_true(tn_equal(tn_detach(none), tn_zeros(TN_DIMS(50), TN_F32)));
+    tn_backward(tn_sum_all(none));
+    assert_true(tn_equal(tn_grad_of(x), tn_zeros(TN_DIMS(50), TN_F32)));
+    const double outside[] = {-0.1, 1.1, NAN};
+    for (int i = 0; i < 3; i++) {
+        assert_true(tn_is_inert(tn_dropout_op(x, outside[i])));
+        assert_int_equal(tn_error(), TN_EVALUE);
+        assert_non_null(strstr(tn_error_message(), "dropout: p is"));
+        tn_error_clear();
+    }
+    assert_true(tn_is_inert(tn_dropout_op(tn_ones(TN_DIMS(3), TN_I64), 0.5)));
+    assert_int_equal(tn_error(), TN_EDTYPE);
+    assert_true(tn_is_inert(tn_dropout_op(tn_add(x, NULL), 0.0)));
+    assert_int_equal(tn_error(), TN_EDTYPE);
+    tn_error_clear();
+    assert_true(tn_is_inert(tn_dropout_op(NULL, 0.0)));
+    assert_int_equal(tn_error(), TN_EVALUE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(keeps_its_share, no_error),
+        cmocka_unit_test_setup(backward_has_the_same_mask, no_error),
+        cmocka_unit_test_setup(each_call_draws_anew_and_a_seed_repeats, no_error),
+        cmocka_unit_test_setup(strides_do_not_matter, no_error),
+        cmocka_unit_test_setup(ends_of_the_range, no_error),
+    };
+    return cmocka_run_group_tests_name("dropout", tests, NULL, NULL);
+}

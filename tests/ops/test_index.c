@@ -1,0 +1,143 @@
+/* Picking rows and elements: values, gradients that meet, indices outside, and a weight tied to a classifier. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_seed(3);
+    return 0;
+}
+
+static void refuses(tn_status status, const char *text, tn_tensor *y) {
+    assert_true(tn_is_inert(y));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), text)) {
+        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+static tn_tensor *counting(tn_dims dims) {
+    return tn_reshape(tn_arange(0.0, (double)tn_dims_count(dims), 1.0, TN_F64), dims);
+}
+
+static tn_tensor *index_of(const int64_t *values, tn_dims dims) {
+    return tn_from_data(values, dims, TN_I64);
+}
+
+static void holds(tn_tensor *t, const double *values, tn_dims dims) {
+    assert_string_equal(tn_error_message(), "");
+    assert_true(tn_equal(tn_detach(t), tn_from_data(values, dims, TN_F64)));
+}
+
+static void selects_along_any_dimension(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_copy(counting(TN_DIMS(2, 3))), true);
+    tn_tensor *index = index_of((int64_t[]){2, 0, 2, 2}, TN_DIMS(4));
+    tn_tensor *y = tn_index_select(x, -1, index);
+    holds(y, (double[]){2, 0, 2, 2, 5, 3, 5, 5}, TN_DIMS(2, 4));
+    tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 4)))));
+    holds(tn_grad_of(x), (double[]){1, 0, 5, 5, 0, 17}, TN_DIMS(2, 3)); /* equal indices add up */
+    holds(tn_index_select(tn_t(tn_detach(x)), 0, index), (double[]){2, 5, 0, 3, 2, 5, 2, 5}, TN_DIMS(4, 2));
+}
+
+static void gathers_elements(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_copy(counting(TN_DIMS(3, 3))), true);
+    tn_tensor *index = index_of((int64_t[]){2, 2, 0, 1}, TN_DIMS(2, 2)); /* fewer rows than x */
+    tn_tensor *y = tn_gather(x, 1, index);
+    holds(y, (double[]){2, 2, 3, 4}, TN_DIMS(2, 2));
+    tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 2)))));
+    holds(tn_grad_of(x), (double[]){0, 0, 1, 2, 3, 0, 0, 0, 0}, TN_DIMS(3, 3));
+    holds(tn_gather(tn_detach(x), 0, index), (double[]){6, 7, 0, 4}, TN_DIMS(2, 2));
+}
+
+static void embeds_any_shape(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *w = tn_set_requires_grad(tn_copy(counting(TN_DIMS(3, 2))), true);
+    tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(2, 2));
+    tn_tensor *y = tn_embedding_op(w, tn_t(index)); /* [[2, 2], [0, 1]] */
+    holds(y, (double[]){4, 5, 4, 5, 0, 1, 2, 3}, TN_DIMS(2, 2, 2));
+    tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 2, 2)))));
+    holds(tn_grad_of(w), (double[]){4, 5, 6, 7, 2, 4}, TN_DIMS(3, 2));
+    holds(tn_embedding_op(tn_detach(w), tn_scalar(1.0, TN_I32)), (double[]){2, 3}, TN_DIMS(2));
+}
+
+static tn_values all_three(void *user, tn_values in) {
+    tn_tensor *index = user, *x = tn_mul(in.v[0], in.v[0]);
+    tn_tensor *select = tn_index_select(x, 1, index), *embed = tn_embedding_op(x, index);
+    tn_tensor *grid = tn_expand(tn_unsqueeze(index, 1), TN_DIMS(tn_count(index), 3));
+    return (tn_values){3, {tn_square(select), tn_square(embed), tn_square(tn_gather(x, 0, grid))}};
+}
+
+static void gradients_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(4));
+    tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(3, 3), TN_F64), true)}};
+    tn_gradcheck_options o = tn_gradcheck_defaults();
+    o.second = true;
+    tn_gradcheck(all_three, index, in, o);
+    assert_string_equal(tn_error_message(), "");
+}
+
+static void indices_outside_are_named(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32), *index = tn_zeros(TN_DIMS(4, 5), TN_I64);
+    ((int64_t *)tn_data_mut(index))[12] = 70;
+    refuses(TN_EINDEX, "embedding: index 70 at position 12 is outside [0, 65)", tn_embedding_op(w, index));
+    tn_tensor *negative = index_of((int64_t[]){0, -1}, TN_DIMS(2));
+    refuses(TN_EINDEX, "index_select: index -1 at position 1 is outside [0, 4)", tn_index_select(w, 1, negative));
+    refuses(TN_EINDEX, "gather: index -1 at position 1 is outside [0, 4)", tn_gather(w, 1, tn_unsqueeze(negative, 0)));
+    refuses(TN_ESHAPE, "x is [65, 4] but index is [2]", tn_gather(w, 1, negative));
+    refuses(TN_ESHAPE, "index is larger in dimension 1", tn_gather(w, 0, tn_zeros(TN_DIMS(1, 5), TN_I64)));
+    refuses(TN_ESHAPE, "index is [4, 5]", tn_index_select(w, 0, index));
+    refuses(TN_ESHAPE, "weight is [2]", tn_embedding_op(tn_zeros(TN_DIMS(2), TN_F32), negative));
+    refuses(TN_EDTYPE, "f32", tn_embedding_op(w, w));
+    refuses(TN_EINDEX, "", tn_index_select(w, 2, negative));
+    refuses(TN_EVALUE, "NULL", tn_embedding_op(NULL, negative));
+}
+
+/* logits = embedding(w)[rows] w^T: both uses meet in one gradient, and the embedding's part needs no (V, C) of its own. */
+static void tied_weight(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { ENTRIES = 4000, WIDTH = 64 };
+    const int64_t bytes = (int64_t)ENTRIES * WIDTH * 4;
+    tn_tensor *w = tn_set_requires_grad(tn_randn(TN_DIMS(ENTRIES, WIDTH), TN_F32), true);
+    tn_tensor *index = index_of((int64_t[]){7, 3999, 7}, TN_DIMS(3)), *weight = tn_randn(TN_DIMS(3, ENTRIES), TN_F32);
+    tn_tensor *loss = tn_sum_all(tn_mul(tn_linear_op(tn_embedding_op(w, index), w, NULL), weight));
+    tn_memory_reset_peak();
+    int64_t before = tn_memory().allocated;
+    assert_int_equal(tn_backward(loss), TN_OK);
+    assert_true(tn_memory().peak - before < bytes * 3 / 2);
+    tn_tensor *a = tn_set_requires_grad(tn_copy(tn_detach(w)), true), *b = tn_set_requires_grad(tn_copy(tn_detach(w)), true);
+    tn_backward(tn_sum_all(tn_mul(tn_linear_op(tn_embedding_op(a, index), b, NULL), weight)));
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_all_close(tn_grad_of(w), tn_add(tn_grad_of(a), tn_grad_of(b)), 1e-5, 1e-5));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(selects_along_any_dimension, no_error),
+        cmocka_unit_test_setup(gathers_elements, no_error),
+        cmocka_unit_test_setup(embeds_any_shape, no_error),
+        cmocka_unit_test_setup(gradients_twice, no_error),
+        cmocka_unit_test_setup(indices_outside_are_named, no_error),
+        cmocka_unit_test_setup(tied_weight, no_error),
+    };
+    return cmocka_run_group_tests_name("index", tests, NULL, NULL);
+}

@@ -1,0 +1,224 @@
+/* Losses: against loops, what is ignored, smoothing, labels that are wrong, logits that are consumed. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_seed(5);
+    return 0;
+}
+
+static void refuses(tn_status status, const char *text, tn_tensor *y) {
+    assert_true(tn_is_inert(y));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), text)) {
+        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+static double at2(const tn_tensor *t, int64_t i, int64_t j) {
+    return tn_at(t, (int64_t[]){i, j});
+}
+
+enum { ROWS = 5, CLASSES = 4 };
+static const int64_t labels[ROWS] = {2, 0, 3, 1, 3};
+
+/* The loss of row i and, in slope, its gradient by the row's logits. */
+static double expected(const tn_tensor *x, int64_t i, int64_t label, double smooth, double *slope) {
+    double sum = 0.0, mean = 0.0;
+    for (int64_t j = 0; j < CLASSES; j++) {
+        sum += exp(at2(x, i, j));
+        mean += at2(x, i, j) / CLASSES;
+    }
+    for (int64_t j = 0; j < CLASSES; j++) {
+        slope[j] = exp(at2(x, i, j)) / sum - smooth / CLASSES - (j == label ? 1.0 - smooth : 0.0);
+    }
+    return (1.0 - smooth) * (log(sum) - at2(x, i, label)) + smooth * (log(sum) - mean);
+}
+
+static void compare(tn_loss_reduction how, int64_t ignore, double smooth) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true);
+    tn_cross_entropy_options o = tn_cross_entropy_defaults();
+    o.reduction = how;
+    o.ignore_index = ignore;
+    o.label_smoothing = smooth;
+    tn_tensor *loss = tn_cross_entropy_with(x, tn_from_data(labels, TN_DIMS(ROWS), TN_I64), o);
+    tn_backward(how == TN_NONE ? tn_sum_all(loss) : loss);
+    assert_string_equal(tn_error_message(), "");
+    double total = 0.0, counted = 0.0, slope[ROWS][CLASSES] = {{0.0}};
+    for (int64_t i = 0; i < ROWS; i++) {
+        double row = 0.0;
+        if (labels[i] != ignore) {
+            row = expected(x, i, labels[i], smooth, slope[i]);
+            counted += 1.0;
+        }
+        total += row;
+        if (how == TN_NONE) {
+            assert_float_equal(tn_at(loss, (int64_t[]){i}), row, 1e-12);
+        }
+    }
+    double share = how == TN_MEAN ? 1.0 / counted : 1.0;
+    if (how != TN_NONE) {
+        assert_float_equal(tn_item(loss), total * share, 1e-12);
+    }
+    for (int64_t i = 0; i < ROWS * CLASSES; i++) {
+        assert_float_equal(at2(tn_grad_of(x), i / CLASSES, i % CLASSES), slope[i / CLASSES][i % CLASSES] * share, 1e-12);
+    }
+}
+
+static void is_its_definition(void **state) {
+    (void)state;
+    const tn_loss_reduction how[] = {TN_MEAN, TN_SUM, TN_NONE};
+    for (int i = 0; i < 3; i++) {
+        compare(how[i], -100, 0.0);
+        compare(how[i], 3, 0.0);
+        compare(how[i], -100, 0.2);
+        compare(how[i], 3, 0.2);
+        compare(how[i], -100, 1.0);
+    }
+}
+
+static void nothing_counted_is_nan_without_gradient(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_F32), true);
+    tn_tensor *label = tn_full(TN_DIMS(2), -100.0, TN_I32);
+    tn_tensor *loss = tn_cross_entropy(x, label, TN_MEAN);
+    assert_true(isnan(tn_item(loss)));
+    tn_backward(loss);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), tn_zeros(TN_DIMS(2, 3), TN_F32)));
+}
+
+/* Rows in several dimensions, logits whose rows do not merge, labels that are strided, i32 labels. */
+static void any_layout(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64), *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
+    tn_tensor *a = tn_set_requires_grad(tn_transpose(data, 0, 1), true); /* (2, 3, 4), strides 4, 8, 1 */
+    tn_tensor *b = tn_set_requires_grad(tn_copy(tn_detach(a)), true);
+    tn_tensor *turned = tn_transpose(tn_copy(tn_transpose(label, 0, 1)), 0, 1);
+    tn_tensor *left = tn_cross_entropy(a, tn_cast(turned, TN_I32), TN_NONE), *right = tn_cross_entropy(b, label, TN_NONE);
+    assert_true(tn_all_close(left, right, 1e-13, 1e-13));
+    tn_tensor *weight = tn_randn(TN_DIMS(2, 3), TN_F64);
+    tn_backward(tn_sum_all(tn_mul(left, weight)));
+    tn_backward(tn_sum_all(tn_mul(right, weight)));
+    assert_string_equal(tn_error_message(), "");
+    assert_true(tn_all_close(tn_grad_of(a), tn_grad_of(b), 1e-13, 1e-13));
+}
+
+static void small_floats_give_f32(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_cast(tn_randn(TN_DIMS(4, 7), TN_F32), TN_BF16), true);
+    tn_tensor *label = tn_randint(0, 7, TN_DIMS(4), TN_I64);
+    tn_tensor *loss = tn_cross_entropy(x, label, TN_MEAN);
+    assert_int_equal(tn_dtype_of(loss), TN_F32);
+    assert_float_equal(tn_item(loss), tn_item(tn_cross_entropy(tn_cast(tn_detach(x), TN_F32), label, TN_MEAN)), 1e-6);
+    tn_backward(loss);
+    assert_int_equal(tn_dtype_of(tn_grad_of(x)), TN_BF16);
+}
+
+static tn_values smoothed(void *user, tn_values in) {
+    tn_cross_entropy_options o = tn_cross_entropy_defaults();
+    o.ignore_index = 1;
+    o.label_smoothing = 0.1;
+    return (tn_values){1, {tn_cross_entropy_with(in.v[0], user, o)}};
+}
+
+static void gradients_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true)}};
+    tn_gradcheck_options o = tn_gradcheck_defaults();
+    o.second = true;
+    tn_gradcheck(smoothed, tn_from_data(labels, TN_DIMS(ROWS), TN_I64), in, o);
+    assert_string_equal(tn_error_message(), "");
+}
+
+static void bad_labels_are_named(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(3, 5), TN_F32);
+    int64_t high[] = {0, 1, 5}, low[] = {0, -1, 2};
+    refuses(TN_EINDEX, "cross_entropy: label 5 at position 2 is outside [0, 5) and is not ignore_index (-100)",
+            tn_cross_entropy(x, tn_from_data(high, TN_DIMS(3), TN_I64), TN_MEAN));
+    refuses(TN_EINDEX, "label -1 at position 1 is outside [0, 5)",
+            tn_cross_entropy(x, tn_from_data(low, TN_DIMS(3), TN_I64), TN_NONE));
+    refuses(TN_ESHAPE, "logits are [3, 5] but labels are [2]", tn_cross_entropy(x, tn_zeros(TN_DIMS(2), TN_I64), TN_MEAN));
+    refuses(TN_EDTYPE, "f32", tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_F32), TN_MEAN));
+    tn_cross_entropy_options o = tn_cross_entropy_defaults();
+    o.label_smoothing = 1.5;
+    refuses(TN_EVALUE, "label_smoothing is 1.5", tn_cross_entropy_with(x, tn_zeros(TN_DIMS(3), TN_I64), o));
+    refuses(TN_EVALUE, "reduction is 7", tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_I64), (tn_loss_reduction)7));
+    refuses(TN_EVALUE, "NULL", tn_cross_entropy(x, NULL, TN_MEAN));
+}
+
+/* The same gradient in the logits' own memory; a second backward finds them changed; a leaf is left alone. */
+static void logits_can_be_consumed(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(64, 512), TN_F32), true), *label = tn_randint(0, 512, TN_DIMS(64), TN_I64);
+    tn_cross_entropy_options o = tn_cross_entropy_defaults();
+    tn_backward(tn_cross_entropy_with(tn_mul_scalar(x, 2.0), label, o));
+    tn_tensor *want = tn_copy(tn_grad_of(x)), *before = tn_copy(tn_detach(x));
+    tn_zero_grad(x);
+    o.consume_logits = true;
+    tn_tensor *logits = tn_mul_scalar(x, 2.0), *loss = tn_cross_entropy_with(logits, label, o);
+    tn_tensor *saved = tn_copy(tn_detach(logits));
+    assert_int_equal(tn_backward_from(&loss, NULL, 1, true), TN_OK);
+    assert_true(tn_all_close(tn_grad_of(x), want, 1e-6, 1e-9));
+    assert_false(tn_equal(tn_detach(logits), saved));
+    assert_int_equal(tn_backward(loss), TN_ESTATE);
+    assert_non_null(strstr(tn_error_message(), "changed"));
+    tn_error_clear();
+    tn_zero_grad(x);
+    assert_int_equal(tn_backward(tn_cross_entropy_with(x, label, o)), TN_OK);
+    assert_true(tn_equal(tn_detach(x), before));
+}
+
+static void mse_is_its_definition(void **state) {
+    (void)state;
+    TN_SCOPE;
+    double a[] = {1.0, -2.0, 0.5, 3.0}, b[] = {0.0, 1.0, 0.5, 5.0};
+    tn_tensor *x = tn_set_requires_grad(tn_from_data(a, TN_DIMS(2, 2), TN_F64), true);
+    tn_tensor *t = tn_set_requires_grad(tn_from_data(b, TN_DIMS(2, 2), TN_F64), true);
+    assert_float_equal(tn_item(tn_mse(x, t, TN_SUM)), 14.0, 1e-12);
+    assert_float_equal(at2(tn_mse(x, t, TN_NONE), 0, 1), 9.0, 1e-12);
+    tn_tensor *mean = tn_mse(x, t, TN_MEAN);
+    assert_float_equal(tn_item(mean), 3.5, 1e-12);
+    tn_backward(mean);
+    assert_float_equal(at2(tn_grad_of(x), 0, 1), -1.5, 1e-12);
+    assert_float_equal(at2(tn_grad_of(t), 0, 1), 1.5, 1e-12);
+    assert_float_equal(tn_item(tn_mse(tn_t(x), tn_t(t), TN_SUM)), 14.0, 1e-12);
+    tn_tensor *none = tn_zeros(TN_DIMS(0), TN_F32);
+    assert_true(isnan(tn_item(tn_mse(none, none, TN_MEAN))));
+    assert_float_equal(tn_item(tn_mse(none, none, TN_SUM)), 0.0, 0.0);
+    refuses(TN_ESHAPE, "mse: x is [2, 2] but target is [4]", tn_mse(x, tn_reshape(t, TN_DIMS(4)), TN_MEAN));
+    refuses(TN_EDTYPE, "f32", tn_mse(x, tn_zeros(TN_DIMS(2, 2), TN_F32), TN_MEAN));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(is_its_definition, no_error),
+        cmocka_unit_test_setup(nothing_counted_is_nan_without_gradient, no_error),
+        cmocka_unit_test_setup(any_layout, no_error),
+        cmocka_unit_test_setup(small_floats_give_f32, no_error),
+        cmocka_unit_test_setup(gradients_twice, no_error),
+        cmocka_unit_test_setup(bad_labels_are_named, no_error),
+        cmocka_unit_test_setup(logits_can_be_consumed, no_error),
+        cmocka_unit_test_setup(mse_is_its_definition, no_error),
+    };
+    return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
+}
