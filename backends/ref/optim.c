@@ -25,7 +25,6 @@ static double load_param(const tn_optim_span *span, int64_t i) {
 static void store_param(const tn_optim_span *span, int64_t i, double value) {
     if (span->master) {
         span->master[i] = (float)value;
-        value = span->master[i];
     }
     store_to(span->param, span->param_dtype, i, value);
 }

@@ -293,12 +293,13 @@ static void test_integers(void **state) {
 /* Signed: towards zero, and what overflows wraps instead of trapping. */
 static void test_signed_integers(void **state) {
     (void)state;
-    array a = array_new(TN_I64, DENSE, 1, (int64_t[]){4}), b = array_of(TN_I64, 4, (double[]){-1, 2, -2, 0});
-    array y = array_new(TN_I64, DENSE, 1, (int64_t[]){4});
-    int64_t values[] = {INT64_MIN, -7, -7, -7};
+    array a = array_new(TN_I64, DENSE, 1, (int64_t[]){5}), b = array_of(TN_I64, 5, (double[]){-1, 2, -2, 0, -1});
+    array y = array_new(TN_I64, DENSE, 1, (int64_t[]){5});
+    int64_t values[] = {INT64_MIN, -7, -7, -7, -7};
     memcpy(a.d.data, values, sizeof values);
     ref->binary(ctx, TN_DIV, &y.d, &a.d, &b.d);
     assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == -3 && get_i64(&y, 2) == 3 && get_i64(&y, 3) == 0);
+    assert_true(get_i64(&y, 4) == 7);
     ref->unary(ctx, TN_NEG, &y.d, &a.d, 0, 0);
     assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == 7);
     ref->unary(ctx, TN_ABS, &y.d, &a.d, 0, 0);

@@ -400,6 +400,17 @@ static void test_attention_edges(void **state) {
     assert_int_equal(ref->attention_backward(ctx, &y.d, &y.d, &y.d, &y.d, &y.d, &lse.d, &q.d, &k.d, &v.d, &args), TN_EUNSUPPORTED);
 }
 
+static void test_dtypes_that_are_refused(void **state) {
+    (void)state;
+    array i = array_new(TN_I32, DENSE, 2, (int64_t[]){2, 2}), f = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 2});
+    assert_int_equal(ref->softmax(ctx, &f.d, &i.d, false), TN_EUNSUPPORTED);
+    assert_int_equal(ref->softmax_backward(ctx, &f.d, &f.d, &i.d, false), TN_EUNSUPPORTED);
+    assert_int_equal(ref->linear(ctx, &f.d, &i.d, &f.d, NULL), TN_EUNSUPPORTED);
+    assert_int_equal(ref->rms_norm_backward(ctx, &f.d, NULL, &i.d, &f.d, &f.d, NULL), TN_EUNSUPPORTED);
+    assert_int_equal(ref->layer_norm_backward(ctx, &f.d, NULL, NULL, &i.d, &f.d, &f.d, &f.d, NULL), TN_EUNSUPPORTED);
+    assert_true(isnan(array_get(&f, 0)) && isnan(array_get(&f, 3))); /* nothing was written */
+}
+
 /* ---- Cross-entropy ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct cross_entropy_case {
@@ -481,7 +492,7 @@ int main(void) {
         ARRAY_TEST(test_softmax),         ARRAY_TEST(test_softmax_special_rows),
         ARRAY_TEST(test_norms),           ARRAY_TEST(test_attention),
         ARRAY_TEST(test_attention_edges), ARRAY_TEST(test_cross_entropy),
-        ARRAY_TEST(test_bad_labels),
+        ARRAY_TEST(test_bad_labels),      ARRAY_TEST(test_dtypes_that_are_refused),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -145,6 +145,23 @@ static void test_dropout_ends(void **state) {
     assert_int_equal(ref->dropout(ctx, &n.d, &n.d, 0.5, key), TN_EUNSUPPORTED);
 }
 
+/* A number equal to p is kept (and is no success of Bernoulli's); one a little below p is dropped. */
+static void test_thresholds(void **state) {
+    (void)state;
+    for (int64_t i = 0; i < 40; i++) {
+        array x = array_new(TN_F32, DENSE, 1, (int64_t[]){40}), y = array_new(TN_F32, DENSE, 1, (int64_t[]){40});
+        ref->fill(ctx, &x.d, 1);
+        ref->dropout(ctx, &y.d, &x.d, u24(i), key);
+        assert_true(array_get(&y, i) > 0);
+        ref->dropout(ctx, &y.d, &x.d, u24(i) + 0x1p-30, key);
+        assert_true(array_get(&y, i) == 0);
+        ref->random(ctx, &y.d, TN_BERNOULLI, key, u24(i), 0);
+        assert_true(array_get(&y, i) == 0);
+        ref->random(ctx, &y.d, TN_BERNOULLI, key, u24(i) + 0x1p-30, 0);
+        assert_true(array_get(&y, i) == 1);
+    }
+}
+
 static void test_keys_differ(void **state) {
     (void)state;
     tn_random_key keys[4] = {key, key, key, key};
@@ -163,6 +180,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_uniform), ARRAY_TEST(test_normal),       ARRAY_TEST(test_integer),    ARRAY_TEST(test_bernoulli),
         ARRAY_TEST(test_dropout), ARRAY_TEST(test_dropout_ends), ARRAY_TEST(test_keys_differ),
+        ARRAY_TEST(test_thresholds),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -117,6 +117,13 @@ static void test_nan_wins(void **state) {
     }
 }
 
+static void test_first_nan(void **state) {
+    (void)state;
+    array x = array_of(TN_F64, 4, (double[]){1, NAN, 7, NAN}), place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
+    assert_int_equal(ref->argmax(ctx, &place.d, &x.d, 0), TN_OK);
+    assert_true(array_get(&place, 0) == 1);
+}
+
 /* A million floats of 0.1: a running float sum is off in the third digit. */
 static void test_sum_is_accurate(void **state) {
     (void)state;
@@ -304,6 +311,7 @@ int main(void) {
         ARRAY_TEST(test_any_and_all),
         ARRAY_TEST(test_reduce_nothing),
         ARRAY_TEST(test_nan_wins),
+        ARRAY_TEST(test_first_nan),
         ARRAY_TEST(test_sum_is_accurate),
         ARRAY_TEST(test_argmax),
         ARRAY_TEST(test_gather_rows),
