@@ -1,0 +1,189 @@
+/* The seam that sharding will stand on: a toy of it gives the same bits as the plain model, and gathers as often as it should. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "toy_sharding.h"
+
+enum { VOCAB = 17, WIDTH = 24 };
+
+typedef struct half {
+    tn_module base;
+    tn_linear fc1, fc2;
+} half;
+
+/* A unit whose second half is a recompute of its own. */
+typedef struct unit {
+    tn_module base;
+    tn_layer_norm ln;
+    half inner;
+} unit;
+
+/* wte is read by the root, as embedding and as classifier. `a` is called twice; `wrapper` is recomputed and holds unit `b`. */
+typedef struct net {
+    tn_module base;
+    tn_embedding wte;
+    tn_linear head;
+    unit a, b, c;
+    tn_sequential wrapper;
+} net;
+
+static tn_tensor *half_forward(tn_module *self, tn_tensor *x) {
+    half *m = (half *)self;
+    return tn_call(&m->fc2, tn_gelu(tn_call(&m->fc1, x)));
+}
+
+static tn_tensor *unit_forward(tn_module *self, tn_tensor *x) {
+    unit *m = (unit *)self;
+    return tn_add(x, tn_dropout_op(tn_call(&m->inner, tn_call(&m->ln, x)), 0.1));
+}
+
+static void unit_init(unit *m, bool recompute_inside) {
+    tn_module_init(&m->base, "unit", unit_forward);
+    tn_module_init(&m->inner.base, "half", half_forward);
+    tn_layer_norm_init(&m->ln, WIDTH, tn_norm_defaults());
+    tn_linear_init(&m->inner.fc1, WIDTH, 2 * WIDTH, tn_linear_defaults());
+    tn_linear_init(&m->inner.fc2, 2 * WIDTH, WIDTH, tn_linear_defaults());
+    tn_module_add(&m->inner.base, "fc1", &m->inner.fc1);
+    tn_module_add(&m->inner.base, "fc2", &m->inner.fc2);
+    tn_module_add(&m->base, "ln", &m->ln);
+    tn_module_add(&m->base, "inner", &m->inner);
+    tn_module_set_recompute(&m->inner, recompute_inside);
+}
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *tokens) {
+    net *m = (net *)self;
+    tn_tensor *x = tn_call(&m->wte, tokens);
+    x = tn_call(&m->a, x);
+    x = tn_call(&m->wrapper, x);
+    x = tn_call(&m->a, x);
+    return tn_call(&m->head, tn_call(&m->c, x));
+}
+
+static void net_init(net *m) {
+    tn_module_init(&m->base, "net", net_forward);
+    tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
+    tn_linear_options o = tn_linear_defaults();
+    o.bias = false;
+    tn_linear_init(&m->head, WIDTH, VOCAB, o);
+    unit_init(&m->a, false);
+    unit_init(&m->b, false);
+    unit_init(&m->c, true);
+    tn_sequential_init(&m->wrapper);
+    tn_module_add(&m->base, "wte", &m->wte);
+    tn_module_add(&m->base, "a", &m->a);
+    tn_sequential_add(&m->wrapper, &m->b);
+    tn_module_add(&m->base, "wrapper", &m->wrapper);
+    tn_module_add(&m->base, "c", &m->c);
+    tn_module_add(&m->base, "head", &m->head);
+    tn_module_tie(&m->base, "head.weight", "wte.weight");
+    tn_module_set_recompute(&m->wrapper, true);
+}
+
+static void train_step(net *m, tn_optim *opt, toy_shard *toy, int step) {
+    TN_SCOPE;
+    tn_default_generator()->stream = (uint64_t)step;
+    tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(3, 5), TN_I64);
+    tn_tensor *labels = tn_randint(0, VOCAB, TN_DIMS(3, 5), TN_I64);
+    tn_backward(tn_cross_entropy(tn_call(m, tokens), labels, TN_MEAN));
+    if (toy) {
+        for (int i = 0; i < toy->count; i++) {
+            assert_false(toy_gathered(&toy->unit[i])); /* between the steps nothing is whole */
+        }
+        toy_gather_all(toy);
+    }
+    tn_optim_step(opt);
+    if (toy) {
+        toy_store_all(toy);
+    }
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* Everything a run leaves: parameters and gradients by name, each kept. */
+typedef struct result {
+    tn_tensor *tensor[64];
+    int count;
+} result;
+
+static bool take(const tn_entry *entry, void *user) {
+    result *r = user;
+    r->tensor[r->count++] = tn_keep(tn_copy(tn_detach(*entry->field)));
+    r->tensor[r->count++] = tn_keep(tn_copy(tn_grad_of(*entry->field)));
+    return true;
+}
+
+static void run(bool sharded, result *r, int *gathers) {
+    TN_SCOPE;
+    tn_seed(3);
+    net m;
+    net_init(&m);
+    tn_sgd_options o = tn_sgd_defaults();
+    o.lr = 0.1;
+    tn_optim *opt = tn_sgd(&m, o);
+    toy_shard toy = {0};
+    if (sharded) {
+        toy_unit_add(&toy, &m.a.base);
+        toy_unit_add(&toy, &m.b.base);
+        toy_unit_add(&toy, &m.c.base);
+        toy_unit_add(&toy, &m.base);
+    }
+    for (int step = 0; step < 3; step++) {
+        tn_optim_zero_grad(opt);
+        train_step(&m, opt, sharded ? &toy : NULL, step);
+    }
+    for (int i = 0; i < toy.count; i++) {
+        gathers[i] = toy.unit[i].gathers;
+    }
+    toy_gather_all(&toy);
+    tn_module_each(&m, (tn_walk){0}, take, r);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    toy_free(&toy);
+}
+
+static void same_bits_and_few_gathers(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    int gathers[TOY_UNITS] = {0};
+    result plain = {0}, sharded = {0};
+    run(false, &plain, NULL);
+    run(true, &sharded, gathers);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(plain.count, 2 * (1 + 3 * 6)); /* the tied weight once, six parameters a unit */
+    assert_int_equal(sharded.count, plain.count);
+    for (int i = 0; i < plain.count; i++) {
+        assert_true(tn_equal(plain.tensor[i], sharded.tensor[i]));
+        tn_release(plain.tensor[i]);
+        tn_release(sharded.tensor[i]);
+    }
+    /* A step: forward and backward of each call, b's recompute serving its backward as well; and the optimiser's. */
+    assert_int_equal(gathers[0], 3 * (2 + 2 + 1)); /* a */
+    assert_int_equal(gathers[1], 3 * (1 + 1 + 1)); /* b */
+    assert_int_equal(gathers[2], 3 * (1 + 1 + 1)); /* c */
+    assert_int_equal(gathers[3], 3 * (1 + 1 + 1)); /* root */
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+/* A unit that forgets to gather is an error, not a wrong number. */
+static void empty_storage_is_an_error(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(4), TN_F32);
+    assert_int_equal(tn_storage_empty(x), TN_OK);
+    assert_true(tn_is_inert(tn_exp(x)));
+    assert_int_equal(tn_error(), TN_ESTATE);
+    tn_error_clear();
+    assert_int_equal(tn_storage_refill(x), TN_OK);
+    tn_fill_(x, 2.0);
+    assert_float_equal(tn_item(tn_sum_all(x)), 8.0, 0.0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_and_few_gathers),
+        cmocka_unit_test(empty_storage_is_an_error),
+    };
+    return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
+}
