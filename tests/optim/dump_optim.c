@@ -1,0 +1,181 @@
+/* Writes what optimisers and schedules do in 100 steps, so that test_torch.py can do the same:  dump_optim FILE
+ *
+ * grads/NAME            (100, …) the gradient of each step; all 0 in a step: the parameter has none then
+ * CASE/start.NAME       the parameters before
+ * CASE/end.NAME         and after 100 steps
+ * CASE/NAME.exp_avg …   the state then
+ * CASE/norms            (100) with clipping: the norms before it
+ * schedule/NAME         (120) learning rates
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tern/tern.h>
+
+enum { STEPS = 100, PARAMS = 3 };
+
+typedef struct model {
+    tn_module base;
+    tn_tensor *p[PARAMS];
+} model;
+
+static const char *names[PARAMS] = {"weight", "bias", "scale"};
+static tn_tensor *grads[PARAMS]; /* (STEPS, …) */
+static tn_safetensors_writer *writer;
+
+static tn_dims dims_of(int i) {
+    return i == 0 ? TN_DIMS(7, 5) : i == 1 ? TN_DIMS(5) : TN_DIMS();
+}
+
+static bool absent(int step, int i) {
+    return (i == 1 && step < 3) || (i == 2 && step % 4 == 1);
+}
+
+static void add(const char *group, const char *what, const char *name, tn_tensor *t) {
+    char text[256];
+    snprintf(text, sizeof(text), "%s/%s%s", group, what, name);
+    tn_safetensors_add(writer, text, tn_copy(tn_detach(t)));
+}
+
+static tn_tensor *no_forward(tn_module *self, tn_tensor *x) {
+    (void)self;
+    return x;
+}
+
+static void make_grads(void) {
+    for (int i = 0; i < PARAMS; i++) {
+        tn_dims dims = dims_of(i);
+        tn_dims all = {.ndim = dims.ndim + 1, .size = {STEPS}};
+        for (int k = 0; k < dims.ndim; k++) {
+            all.size[k + 1] = dims.size[k];
+        }
+        grads[i] = tn_randn(all, TN_F64);
+        for (int step = 0; step < STEPS; step++) {
+            if (absent(step, i)) {
+                tn_zero_(tn_select(grads[i], 0, step));
+            }
+        }
+        add("grads", "", names[i], grads[i]);
+    }
+}
+
+static void model_init(model *m, tn_dtype dtype, const char *name) {
+    tn_seed(11);
+    tn_module_init(&m->base, "model", no_forward);
+    for (int i = 0; i < PARAMS; i++) {
+        tn_tensor *p = tn_randn(dims_of(i), TN_F64);
+        tn_module_param(&m->base, names[i], &m->p[i], tn_copy(tn_cast(p, dtype)));
+        tn_set_grad_dtype(m->p[i], dtype == TN_F64 ? TN_F64 : TN_F32);
+        add(name, "start.", names[i], m->p[i]);
+    }
+}
+
+static bool add_state(const char *name, tn_tensor *state, void *user) {
+    add(user, "", name, state);
+    return true;
+}
+
+typedef enum how { NOTHING, CLIP_BEFORE_STEP, CLIP_AT_ONCE, SCHEDULE } how;
+
+static void train(const char *name, model *m, tn_optim *opt, how also) {
+    double norms[STEPS] = {0};
+    tn_dtype dtype = tn_dtype_of(m->p[0]) == TN_F64 ? TN_F64 : TN_F32;
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        for (int i = 0; i < PARAMS; i++) {
+            tn_tensor *g = tn_copy(tn_cast(tn_select(grads[i], 0, step), dtype));
+            tn_set_grad(m->p[i], absent(step, i) ? NULL : g);
+        }
+        if (also == CLIP_BEFORE_STEP) {
+            norms[step] = tn_optim_clip(opt, 5.0);
+        } else if (also == CLIP_AT_ONCE) {
+            norms[step] = tn_clip_grad_norm(m, 5.0);
+        } else if (also == SCHEDULE) {
+            tn_optim_set_lr(opt, tn_schedule_at(tn_cosine_decay(0.1, 0.01, 10, 80), step));
+        }
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    for (int i = 0; i < PARAMS; i++) {
+        add(name, "end.", names[i], m->p[i]);
+    }
+    tn_optim_each(opt, add_state, (void *)name);
+    add(name, "norms", "", TN_FROM(norms, TN_DIMS(STEPS), TN_F64));
+    tn_optim_free(opt);
+    tn_module_finish(m);
+}
+
+static void dump_sgd(const char *name, tn_sgd_options options, tn_dtype dtype, how also) {
+    model m;
+    model_init(&m, dtype, name);
+    options.lr = 0.05;
+    train(name, &m, tn_sgd(&m, options), also);
+}
+
+static void dump_adam(const char *name, bool decoupled, double weight_decay, tn_dtype dtype,
+                      how also) {
+    model m;
+    model_init(&m, dtype, name);
+    tn_adam_options options = decoupled ? tn_adamw_defaults() : tn_adam_defaults();
+    options.lr = 0.02;
+    options.beta2 = 0.98;
+    options.weight_decay = weight_decay;
+    train(name, &m, decoupled ? tn_adamw(&m, options) : tn_adam(&m, options), also);
+}
+
+static void dump_groups(void) {
+    model m;
+    model_init(&m, TN_F64, "groups");
+    tn_adamw_options options = tn_adamw_defaults();
+    options.lr = 0.02;
+    options.weight_decay = 0.1;
+    tn_optim *opt = tn_adamw(&m, options);
+    tn_group_options *vectors = tn_optim_group(opt, tn_optim_split(opt, tn_match_vectors, NULL));
+    vectors->weight_decay = 0.0;
+    vectors->lr_scale = 0.5;
+    train("groups", &m, opt, NOTHING);
+}
+
+static void dump_schedule(const char *name, tn_schedule s) {
+    double lr[120];
+    for (int step = 0; step < 120; step++) {
+        lr[step] = tn_schedule_at(s, step);
+    }
+    add("schedule", name, "", TN_FROM(lr, TN_DIMS(120), TN_F64));
+}
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    if (argc != 2) {
+        fprintf(stderr, "dump_optim FILE\n");
+        return 1;
+    }
+    tn_seed(5);
+    writer = tn_safetensors_new();
+    make_grads();
+    dump_sgd("sgd", (tn_sgd_options){0}, TN_F64, NOTHING);
+    dump_sgd("sgd_decay", (tn_sgd_options){.weight_decay = 0.1}, TN_F64, NOTHING);
+    dump_sgd("momentum", (tn_sgd_options){.momentum = 0.9, .weight_decay = 0.01}, TN_F64, NOTHING);
+    dump_sgd("dampening", (tn_sgd_options){.momentum = 0.8, .dampening = 0.3}, TN_F64, NOTHING);
+    dump_sgd("nesterov", (tn_sgd_options){.momentum = 0.9, .nesterov = true}, TN_F64, NOTHING);
+    dump_sgd("momentum_f32", (tn_sgd_options){.momentum = 0.9, .weight_decay = 0.01}, TN_F32,
+             NOTHING);
+    dump_sgd("momentum_bf16", (tn_sgd_options){.momentum = 0.9}, TN_BF16, NOTHING);
+    dump_adam("adam", false, 0.0, TN_F64, NOTHING);
+    dump_adam("adam_decay", false, 0.1, TN_F64, NOTHING);
+    dump_adam("adamw", true, 0.1, TN_F64, NOTHING);
+    dump_adam("adamw_f32", true, 0.1, TN_F32, NOTHING);
+    dump_adam("adamw_bf16", true, 0.1, TN_BF16, NOTHING);
+    dump_adam("adamw_f16", true, 0.1, TN_F16, NOTHING);
+    dump_adam("clip", true, 0.1, TN_F64, CLIP_BEFORE_STEP);
+    dump_adam("clip_at_once", true, 0.1, TN_F64, CLIP_AT_ONCE);
+    dump_adam("clip_f32", true, 0.1, TN_F32, CLIP_BEFORE_STEP);
+    dump_sgd("clip_sgd", (tn_sgd_options){.momentum = 0.9}, TN_F64, CLIP_BEFORE_STEP);
+    dump_adam("scheduled", true, 0.1, TN_F64, SCHEDULE);
+    dump_groups();
+    dump_schedule("constant", tn_constant(0.3, 10));
+    dump_schedule("linear", tn_linear_decay(0.3, 0.03, 10, 100));
+    dump_schedule("cosine", tn_cosine_decay(0.3, 0.03, 10, 100));
+    dump_schedule("cosine_without_warmup", tn_cosine_decay(0.3, 0.0, 0, 100));
+    return tn_safetensors_write(writer, argv[1]) == TN_OK ? 0 : 1;
+}

@@ -1,0 +1,124 @@
+"""Optimisers, clipping and schedules against PyTorch's over 100 steps with the same gradients."""
+import os
+import sys
+import warnings
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from twin import below, close, dump, run, torch
+
+warnings.simplefilter("ignore")  # SequentialLR calls its parts in a deprecated way
+DATA = dump("dump_optim")
+GRADS = below(DATA, "grads/")
+STEPS = 100
+
+
+def sgd(**options):
+    return lambda params: torch.optim.SGD(params, lr=0.05, **options)
+
+
+def adam(kind, weight_decay):
+    return lambda params: kind(params, lr=0.02, betas=(0.9, 0.98), eps=1e-8, weight_decay=weight_decay)
+
+
+def groups(params):
+    matrices, vectors = [p for p in params if p.dim() > 1], [p for p in params if p.dim() < 2]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0, "lr": 0.01}], lr=0.02)
+
+
+ADAM, ADAMW = torch.optim.Adam, torch.optim.AdamW
+OPTIMISERS = {
+    "sgd": sgd(), "sgd_decay": sgd(weight_decay=0.1), "momentum": sgd(momentum=0.9, weight_decay=0.01),
+    "dampening": sgd(momentum=0.8, dampening=0.3), "nesterov": sgd(momentum=0.9, nesterov=True),
+    "momentum_f32": sgd(momentum=0.9, weight_decay=0.01), "momentum_bf16": sgd(momentum=0.9),
+    "adam": adam(ADAM, 0.0), "adam_decay": adam(ADAM, 0.1), "adamw": adam(ADAMW, 0.1), "adamw_f32": adam(ADAMW, 0.1),
+    "adamw_bf16": adam(ADAMW, 0.1), "adamw_f16": adam(ADAMW, 0.1), "clip": adam(ADAMW, 0.1), "clip_at_once": adam(ADAMW, 0.1),
+    "clip_f32": adam(ADAMW, 0.1), "clip_sgd": sgd(momentum=0.9), "scheduled": adam(ADAMW, 0.1), "groups": groups,
+}
+
+
+def cosine(optimiser, warmup, steps, end):
+    """PyTorch's warm-up and cosine, one after the other."""
+    rise = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / (warmup + 1), 1.0, warmup) if warmup else None
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps - warmup, end)
+    return torch.optim.lr_scheduler.SequentialLR(optimiser, [rise, fall], [warmup]) if rise else fall
+
+
+def linear(optimiser, warmup, steps, factor):
+    rise = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / (warmup + 1), 1.0, warmup)
+    fall = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, factor, steps - warmup)
+    return torch.optim.lr_scheduler.SequentialLR(optimiser, [rise, fall], [warmup])
+
+
+def train(name, start):
+    """The parameters, the state and the norms after 100 steps of PyTorch. Half precision: of the f32 master copy."""
+    params = {n: t.double() if t.dtype == torch.float64 else t.float() for n, t in start.items()}
+    params = {n: torch.nn.Parameter(t) for n, t in params.items()}
+    optimiser = OPTIMISERS[name](list(params.values()))
+    norms = torch.zeros(STEPS, dtype=torch.float64)
+    for step in range(STEPS):
+        for n, p in params.items():
+            g = GRADS[n][step]
+            p.grad = g.to(p.dtype).clone() if g.abs().max() > 0 else None
+        if "clip" in name:
+            norms[step] = torch.nn.utils.clip_grad_norm_(list(params.values()), 5.0)
+        if name == "scheduled":
+            for group in optimiser.param_groups:
+                group["lr"] = SCHEDULED[min(step, 80)]
+        optimiser.step()
+    return params, {n: optimiser.state[p] for n, p in params.items()}, norms
+
+
+def rates(make, peak, steps):
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    schedule, seen = make(optimiser), []
+    for _ in range(steps):
+        seen.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    return torch.tensor(seen, dtype=torch.float64)
+
+
+SCHEDULED = rates(lambda o: cosine(o, 10, 80, 0.01), 0.1, 81).tolist()
+
+
+def check_optimiser(name):
+    case = below(DATA, name + "/")
+    params, state, norms = train(name, below(case, "start."))
+    f64 = next(iter(params.values())).dtype == torch.float64
+    tolerance = 1e-11 if f64 else 2e-5
+    for n, p in params.items():
+        end = case["end." + n]
+        if end.dtype in (torch.bfloat16, torch.float16):
+            close(case[n + ".master"], p.detach(), "master copy of " + n, tolerance)
+            if not torch.equal(end, case[n + ".master"].to(end.dtype)):
+                raise AssertionError("%s is not its rounded master copy" % n)
+        else:
+            close(end, p.detach(), n, tolerance)
+        for key, value in state[n].items():
+            if key == "momentum_buffer" and value is None:
+                continue
+            if key == "step":
+                if case[n + ".step"].item() != int(value):
+                    raise AssertionError("%s made %d steps, PyTorch %d" % (n, case[n + ".step"].item(), int(value)))
+            else:
+                close(case[n + "." + key], value, "%s.%s" % (n, key), tolerance)
+    close(case["norms"], norms, "norms", 1e-12 if f64 else 1e-6)
+
+
+def check_schedule(name, want):
+    close(DATA["schedule/" + name][:len(want)], want, "rates", 1e-12)
+    end = DATA["schedule/" + name][100:]
+    if not torch.equal(end, end[:1].expand(20)):
+        raise AssertionError("after its end the rate changes")
+
+
+def constant(optimiser):
+    return torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 11, 1.0, 10)
+
+
+run([(name, lambda name=name: check_optimiser(name)) for name in OPTIMISERS] + [
+    ("schedule constant", lambda: check_schedule("constant", rates(constant, 0.3, 120))),
+    ("schedule linear", lambda: check_schedule("linear", rates(lambda o: linear(o, 10, 100, 0.1), 0.3, 120))),
+    ("schedule cosine", lambda: check_schedule("cosine", rates(lambda o: cosine(o, 10, 100, 0.03), 0.3, 101))),
+    ("schedule cosine without warm-up", lambda: check_schedule("cosine_without_warmup", rates(lambda o: cosine(o, 0, 100, 0.0), 0.3, 101))),
+])
