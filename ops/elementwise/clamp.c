@@ -47,8 +47,8 @@ static void clamp_backward(tn_op_grad *g) {
 static void clamp_samples(tn_sampler *s) {
     static const clamp_args both = {-0.75, 1.25}, lower = {0.5, INFINITY}, upper = {-INFINITY, -0.5};
     tn__sample_unary_with(s, -3.0, 3.0, "min=-0.75, max=1.25", &both);
-    tn__sample_unary_with(s, -3.0, 3.0, "min=0.5", &lower);
-    tn__sample_unary_with(s, -3.0, 3.0, "max=-0.5", &upper);
+    tn__sample_unary_with(s, -3.0, 3.0, "min=0.5, max=float('inf')", &lower);
+    tn__sample_unary_with(s, -3.0, 3.0, "min=float('-inf'), max=-0.5", &upper);
 }
 
 const tn_op tn__op_clamp = {

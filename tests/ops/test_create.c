@@ -76,8 +76,8 @@ static void arange_counts(void **state) {
         int64_t count;
         double last;
     } cases[] = {
-        {0, 5, 1, 5, 4},   {0, 5, 2, 3, 4},       {5, 0, -2, 3, 1}, {-1, 2, 1, 3, 1},
-        {0, 0, 1, 0, NAN}, {5, 0, 1, 0, NAN},     {0, 1, 0.25, 4, 0.75}, {0, 1, 0.3, 4, 0.9},
+        {0, 5, 1, 5, 4},   {0, 5, 2, 3, 4},   {5, 0, -2, 3, 1},      {-1, 2, 1, 3, 1},
+        {0, 0, 1, 0, NAN}, {5, 0, 1, 0, NAN}, {0, 1, 0.25, 4, 0.75}, {0, 1, 0.3, 4, 0.9},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tn_tensor *y = tn_arange(cases[i].start, cases[i].end, cases[i].step, TN_F64);

@@ -74,7 +74,8 @@ static void reshape_views_where_it_can(void **state) {
         if (tn_shares_storage(x, y) != cases[i].shares) {
             fail_msg("case %zu: %s as %s", i, tn_shape_text(cases[i].of), tn_shape_text(y));
         }
-        tn_tensor *flat = tn_reshape(tn_copy(cases[i].of), TN_DIMS(-1)); /* of a contiguous copy: trivial */
+        tn_tensor *flat =
+            tn_reshape(tn_copy(cases[i].of), TN_DIMS(-1)); /* of a contiguous copy: trivial */
         assert_true(tn_equal(tn_reshape(tn_copy(y), TN_DIMS(-1)), flat));
     }
 }
@@ -203,13 +204,16 @@ static void joined(void **state) {
     tn_tensor *row = tn_cat(many, 40, 0), *rows = tn_stack(many, 40, 0);
     assert_float_equal(tn_at(row, (int64_t[]){79}), 39.0, 0.0);
     assert_float_equal(tn_at(rows, (int64_t[]){38, 1}), 38.0, 0.0);
-    tn_backward(tn_add(tn_sum_all(tn_mul(row, tn_arange(0, 80, 1, TN_F64))), tn_sum_all(tn_square(rows))));
+    tn_backward(
+        tn_add(tn_sum_all(tn_mul(row, tn_arange(0, 80, 1, TN_F64))), tn_sum_all(tn_square(rows))));
     HOLDS(tn_grad_of(many[20]), TN_DIMS(2), 40 + 40, 41 + 40);
     refused(tn_cat(NULL, 0, 0), TN_ESHAPE, "cat: no tensors");
     refused(tn_stack(NULL, 0, 0), TN_ESHAPE, "stack: no tensors");
-    refused(tn_cat((tn_tensor *[]){a, grid(3, 3)}, 2, 0), TN_ESHAPE, "tensor 1 is [3, 3] but tensor 0 is [2, 2]");
+    refused(tn_cat((tn_tensor *[]){a, grid(3, 3)}, 2, 0), TN_ESHAPE,
+            "tensor 1 is [3, 3] but tensor 0 is [2, 2]");
     refused(tn_cat((tn_tensor *[]){a, tn_arange(0, 2, 1, TN_F32)}, 2, 0), TN_ESHAPE, "[2]");
-    refused(tn_cat((tn_tensor *[]){a, tn_cast(a, TN_F64)}, 2, 0), TN_EDTYPE, "tensor 1 is f64 but tensor 0 is f32");
+    refused(tn_cat((tn_tensor *[]){a, tn_cast(a, TN_F64)}, 2, 0), TN_EDTYPE,
+            "tensor 1 is f64 but tensor 0 is f32");
     refused(tn_cat((tn_tensor *[]){a, NULL}, 2, 0), TN_EVALUE, "");
     refused(tn_cat((tn_tensor *[]){a}, 1, 2), TN_EINDEX, "");
     refused(tn_stack((tn_tensor *[]){a, grid(2, 3)}, 2, 0), TN_ESHAPE, "tensor 1 is [2, 3]");
@@ -228,7 +232,8 @@ static void copies(void **state) {
     assert_ptr_equal(tn_cast(x, TN_F32), x);
     assert_true(tn_shares_storage(tn_identity(x), x));
     HOLDS(tn_cast(tn_full(TN_DIMS(2), -1.9, TN_F64), TN_I32), TN_DIMS(2), -1, -1);
-    HOLDS(tn_cast(tn_from_data((double[]){0.0, 0.5, NAN}, TN_DIMS(3), TN_F64), TN_BOOL), TN_DIMS(3), 0, 1, 1);
+    HOLDS(tn_cast(tn_from_data((double[]){0.0, 0.5, NAN}, TN_DIMS(3), TN_F64), TN_BOOL), TN_DIMS(3),
+          0, 1, 1);
     /* To an integer there is no gradient, and nothing is recorded. */
     tn_tensor *leaf = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
     assert_false(tn_requires_grad(tn_cast(leaf, TN_I64)));
@@ -243,7 +248,8 @@ static void slices_add_into_one_gradient(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(grid(2, 6), true), *h = tn_mul_scalar(x, 1.0), *piece[3];
     assert_int_equal(tn_split(h, 2, 1, piece, 3), 3);
-    tn_tensor *loss = tn_add(tn_sum_all(tn_mul_scalar(piece[0], 2.0)), tn_sum_all(tn_mul_scalar(piece[2], 3.0)));
+    tn_tensor *loss =
+        tn_add(tn_sum_all(tn_mul_scalar(piece[0], 2.0)), tn_sum_all(tn_mul_scalar(piece[2], 3.0)));
     loss = tn_add(loss, tn_sum_all(tn_mul_scalar(tn_slice(h, 1, 1, 6, 2), 10.0)));
     loss = tn_add(loss, tn_sum_all(tn_mul_scalar(tn_select(h, 0, 1), 100.0)));
     tn_backward(loss);
@@ -257,10 +263,25 @@ static void inert_views(void **state) {
     tn_tensor *x = tn_zeros(TN_DIMS(-1), TN_F32);
     tn_error_clear();
     tn_tensor *all[] = {
-        tn_reshape(x, TN_DIMS(2)), tn_flatten(x, 0, 1), tn_permute(x, TN_DIMS(1, 0)), tn_transpose(x, 0, 1),
-        tn_t(x), tn_narrow(x, 0, 0, 1), tn_select(x, 0, 0), tn_slice(x, 0, 0, 1, 1), tn_expand(x, TN_DIMS(2)),
-        tn_squeeze(x, 0), tn_unsqueeze(x, 0), tn_identity(x), tn_copy(x), tn_contiguous(x), tn_cast(x, TN_I64),
-        tn_cat(&x, 1, 0), tn_stack(&x, 1, 0), tn_sum_to(x, TN_DIMS(1)), tn_zeros_like(x),
+        tn_reshape(x, TN_DIMS(2)),
+        tn_flatten(x, 0, 1),
+        tn_permute(x, TN_DIMS(1, 0)),
+        tn_transpose(x, 0, 1),
+        tn_t(x),
+        tn_narrow(x, 0, 0, 1),
+        tn_select(x, 0, 0),
+        tn_slice(x, 0, 0, 1, 1),
+        tn_expand(x, TN_DIMS(2)),
+        tn_squeeze(x, 0),
+        tn_unsqueeze(x, 0),
+        tn_identity(x),
+        tn_copy(x),
+        tn_contiguous(x),
+        tn_cast(x, TN_I64),
+        tn_cat(&x, 1, 0),
+        tn_stack(&x, 1, 0),
+        tn_sum_to(x, TN_DIMS(1)),
+        tn_zeros_like(x),
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         assert_true(tn_is_inert(all[i]));

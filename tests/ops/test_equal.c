@@ -1,0 +1,293 @@
+/* Comparing whole tensors, and values and gradients at places that differences cannot check: kinks, infinities, NaN, nothing. */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+static void refused(tn_tensor *t, tn_status status, const char *part) {
+    assert_true(tn_is_inert(t));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("no \"%s\" in: %s", part, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+static tn_tensor *list(int n, const double *values) {
+    return tn_from_data(values, TN_DIMS(n), TN_F64);
+}
+#define LIST(...) \
+    list((int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
+
+/* Equal, where NaN is NaN. */
+static void is(tn_tensor *t, tn_tensor *expected) {
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_dims_equal(tn_shape(t), tn_shape(expected)));
+    TN_SCOPE;
+    tn_tensor *both_nan = tn_where(tn_ne(t, t), tn_ne(expected, expected), tn_eq(t, expected));
+    if (tn_item(tn_all(both_nan)) == 0.0) {
+        tn_fprint(stderr, t);
+        tn_fprint(stderr, expected);
+        fail_msg("the first is not the second");
+    }
+}
+
+static tn_tensor *leaf(tn_tensor *t) {
+    return tn_set_requires_grad(t, true);
+}
+
+static tn_tensor *gradient(tn_tensor *y, tn_tensor *x, bool create_graph) {
+    tn_grad_options options = tn_grad_defaults();
+    options.create_graph = create_graph;
+    options.retain_graph = true;
+    tn_tensor *dy = tn_ones_like(y), *dx = NULL;
+    tn_grad(&y, &dy, 1, &x, 1, &dx, options);
+    assert_int_equal(tn_error(), TN_OK);
+    return dx;
+}
+
+static void equal(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_reshape(LIST(1, 2, 3, 4, 5, 6), TN_DIMS(2, 3));
+    assert_true(tn_equal(x, x));
+    assert_true(tn_equal(x, tn_t(tn_contiguous(tn_t(x)))));
+    assert_false(tn_equal(x, tn_reshape(x, TN_DIMS(3, 2))));
+    assert_false(tn_equal(x, tn_cast(x, TN_F32)));
+    assert_false(tn_equal(x, tn_add(x, tn_reshape(LIST(0, 0, 0, 0, 0, 1e-15), TN_DIMS(2, 3)))));
+    assert_true(tn_equal(LIST(0.0), LIST(-0.0)));
+    assert_false(tn_equal(LIST(NAN), LIST(NAN)));
+    assert_true(tn_equal(tn_zeros(TN_DIMS(0, 2), TN_F32), tn_zeros(TN_DIMS(0, 2), TN_F32)));
+    assert_true(tn_equal(tn_ones(TN_DIMS(), TN_BOOL), tn_ones(TN_DIMS(), TN_BOOL)));
+    assert_true(tn_grad_mode());
+}
+
+static void all_close(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = LIST(1.0, 100.0, -100.0), *b = LIST(1.005, 100.5, -100.5);
+    assert_true(tn_all_close(a, b, 0.01, 0.0));
+    assert_false(tn_all_close(a, b, 0.001, 0.0));
+    assert_false(tn_all_close(a, b, 0.0, 0.1));
+    assert_true(tn_all_close(a, b, 0.0, 0.6));
+    assert_true(tn_all_close(LIST(INFINITY, -INFINITY), LIST(INFINITY, -INFINITY), 0.0, 0.0));
+    assert_false(tn_all_close(LIST(INFINITY), LIST(-INFINITY), 1.0, 1.0));
+    assert_false(tn_all_close(LIST(1.0), LIST(INFINITY), 1.0, 1.0));
+    assert_false(tn_all_close(LIST(INFINITY), LIST(1.0), 1.0, 1.0));
+    assert_false(tn_all_close(LIST(NAN), LIST(NAN), 1.0, 1.0));
+    assert_true(tn_all_close(tn_cast(a, TN_BF16), a, 0.01, 0.0));
+    assert_true(tn_all_close(tn_cast(a, TN_I64), a, 0.0, 0.0));
+    assert_false(tn_all_close(a, LIST(1.0), 1.0, 1e9));
+    int64_t live = tn_live_tensors();
+    tn_all_close(a, b, 0.0, 0.0);
+    tn_equal(a, b);
+    assert_int_equal(tn_live_tensors(), live);
+    tn_tensor *inert = tn_reshape(a, TN_DIMS(2));
+    tn_error_clear();
+    assert_false(tn_equal(inert, inert));
+    assert_false(tn_all_close(a, inert, 1.0, 1.0));
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* Both forms of each gradient: the kernel, and the operations that stand in for it when it is differentiated again. */
+static void kinks(void **state) {
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        TN_SCOPE;
+        tn_tensor *x = leaf(LIST(-1.0, -0.0, 0.0, 2.0, NAN));
+        is(gradient(tn_relu(x), x, again), LIST(0, 0, 0, 1, 0));
+        is(tn_relu(x), LIST(0, 0, 0, 2, NAN));
+        is(gradient(tn_abs(x), x, again), LIST(-1, 0, 0, 1, 0));
+        is(gradient(tn_sign(x), x, again), LIST(0, 0, 0, 0, 0));
+        tn_tensor *c = leaf(LIST(-2.0, -1.0, 0.0, 1.0, 2.0, NAN));
+        is(gradient(tn_clamp(c, -1.0, 1.0), c, again), LIST(0, 1, 1, 1, 0, 0));
+        is(tn_clamp(c, -1.0, 1.0), LIST(-1, -1, 0, 1, 1, NAN));
+        tn_tensor *a = leaf(LIST(1.0, 2.0, 3.0, NAN)), *b = leaf(LIST(1.0, 3.0, 2.0, 0.0));
+        is(gradient(tn_maximum(a, b), a, again), LIST(0.5, 0, 1, 1));
+        is(gradient(tn_maximum(a, b), b, again), LIST(0.5, 1, 0, 1));
+        is(gradient(tn_minimum(a, b), a, again), LIST(0.5, 1, 0, 1));
+        is(gradient(tn_minimum(a, b), b, again), LIST(0.5, 0, 1, 1));
+        is(tn_minimum(a, b), LIST(1, 2, 2, NAN));
+        tn_tensor *m = leaf(LIST(3.0, 1.0, 3.0, 3.0));
+        is(gradient(tn_max(m, TN_DIMS(), false), m, again), LIST(1.0 / 3, 0, 1.0 / 3, 1.0 / 3));
+        is(gradient(tn_min(m, TN_DIMS(0), true), m, again), LIST(0, 1, 0, 0));
+    }
+}
+
+/* Each of these formulas has a fast gradient and one made of operations: they agree to rounding over the whole range. */
+static void gradient_kernels(void **state) {
+    (void)state;
+    tn_tensor *(*const f[])(tn_tensor *) = {tn_tanh, tn_sigmoid, tn_relu,
+                                            tn_silu, tn_gelu,    tn_gelu_tanh};
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
+        TN_SCOPE;
+        tn_tensor *x = leaf(tn_arange(-12.0, 12.0, 0.01, TN_F64)), *y = f[i](x);
+        assert_true(tn_all_close(gradient(y, x, false), gradient(y, x, true), 1e-9, 1e-13));
+    }
+}
+
+static void powers(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = leaf(LIST(0, 0, 0, 0, 0, -2, -2, 2, 3)),
+              *b = leaf(LIST(0, 1, 2, -1, 0.5, 2, 0, 0, 1));
+    tn_tensor *y = tn_pow(a, b);
+    is(y, LIST(1, 0, 0, INFINITY, 0, 4, 1, 1, 3));
+    is(gradient(y, a, false), LIST(0, 1, 0, -INFINITY, INFINITY, -4, 0, 0, 1));
+    is(gradient(y, b, false), LIST(0, 0, 0, -INFINITY, 0, NAN, NAN, log(2.0), 3 * log(3.0)));
+    tn_tensor *x = leaf(LIST(0, -2, 3));
+    is(tn_pow_scalar(x, 0.0), LIST(1, 1, 1));
+    is(gradient(tn_pow_scalar(x, 0.0), x, false), LIST(0, 0, 0));
+    is(gradient(tn_pow_scalar(x, 1.0), x, false), LIST(1, 1, 1));
+    is(gradient(tn_pow_scalar(x, 2.0), x, false), LIST(0, -4, 6));
+    tn_tensor *slope = gradient(tn_pow_scalar(x, 2.0), x, true);
+    is(gradient(slope, x, false), LIST(2, 2, 2));
+    is(tn_div(LIST(1, -1, 0), LIST(0, 0, 0)), LIST(INFINITY, -INFINITY, NAN));
+}
+
+/* What infinities do in logsumexp: alone, among others, and none but -inf. */
+static void logsumexp_infinities(void **state) {
+    (void)state;
+    const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
+    for (int i = 0; i < 4; i++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_reshape(LIST(-INFINITY, -INFINITY, INFINITY, 1.0, -INFINITY, 2.0, NAN,
+                                       1.0, INFINITY, -INFINITY),
+                                  TN_DIMS(5, 2));
+        tn_tensor *y = tn_logsumexp(tn_cast(x, dtypes[i]), TN_DIMS(1), false);
+        is(tn_cast(y, TN_F64), LIST(-INFINITY, INFINITY, 2.0, NAN, INFINITY));
+    }
+    TN_SCOPE;
+    tn_tensor *x = leaf(LIST(-INFINITY, 2.0, 2.0));
+    is(gradient(tn_logsumexp(x, TN_DIMS(), false), x, false),
+       LIST(0, exp(2.0 - (2.0 + log(2.0))), exp(2.0 - (2.0 + log(2.0)))));
+    is(tn_logsumexp(LIST(DBL_MAX, DBL_MAX), TN_DIMS(), true), LIST(DBL_MAX));
+    is(tn_logsumexp(tn_zeros(TN_DIMS(2, 0), TN_F64), TN_DIMS(1), false), LIST(-INFINITY, -INFINITY));
+}
+
+static void reductions_of_nothing(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 0), TN_F64);
+    is(tn_sum(x, TN_DIMS(1), false), LIST(0, 0));
+    is(tn_mean(x, TN_DIMS(-1), false), LIST(NAN, NAN));
+    is(tn_var(x, TN_DIMS(-1), 1, false), LIST(NAN, NAN));
+    is(tn_var(LIST(3.0), TN_DIMS(), 1, true), LIST(NAN));
+    assert_float_equal(tn_item(tn_sum_all(x)), 0.0, 0.0);
+    assert_float_equal(tn_item(tn_any(tn_zeros(TN_DIMS(0), TN_BOOL))), 0.0, 0.0);
+    assert_float_equal(tn_item(tn_all(tn_zeros(TN_DIMS(0), TN_BOOL))), 1.0, 0.0);
+    assert_int_equal(tn_count(tn_max(x, TN_DIMS(0), false)), 0);
+    assert_int_equal(tn_count(tn_argmax(x, 0, true)), 0);
+    refused(tn_max(x, TN_DIMS(1), false), TN_ESHAPE, "max: x is [2, 0]");
+    refused(tn_min(x, TN_DIMS(), false), TN_ESHAPE, "min: x is [2, 0]");
+    refused(tn_argmax(x, 1, false), TN_ESHAPE, "argmax: x is [2, 0]");
+}
+
+static void reductions_refuse(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
+    refused(tn_sum(x, TN_DIMS(2), false), TN_EINDEX, "sum: x is [2, 3] but dimension 2");
+    refused(tn_mean(x, TN_DIMS(-3), false), TN_EINDEX, "-3");
+    refused(tn_sum(x, TN_DIMS(0, 1, -2), false), TN_EVALUE, "dimension 0 of x [2, 3] is named twice");
+    refused(tn_sum(x, TN_DIMS(0, 1, 2, 3, 4, 5, 6, 7, 8), false), TN_ESHAPE, "more than 8");
+    refused(tn_max(x, TN_DIMS(5), false), TN_EINDEX, "5");
+    refused(tn_argmax(x, -3, false), TN_EINDEX, "");
+    refused(tn_mean(tn_cast(x, TN_I64), TN_DIMS(), false), TN_EDTYPE, "mean: x is i64");
+    refused(tn_sum_all(tn_cast(x, TN_BOOL)), TN_EDTYPE, "bool");
+    refused(tn_max(tn_cast(x, TN_BOOL), TN_DIMS(), false), TN_EDTYPE, "bool");
+    refused(tn_min(tn_cast(x, TN_BOOL), TN_DIMS(), false), TN_EDTYPE, "bool");
+    refused(tn_argmax(tn_cast(x, TN_BOOL), 0, false), TN_EDTYPE, "bool");
+    refused(tn_any(x), TN_EDTYPE, "any: x is f32");
+    refused(tn_all(x), TN_EDTYPE, "all: x is f32");
+    refused(tn_sum_to(x, TN_DIMS(2)), TN_ESHAPE, "sum_to: x is [2, 3] but the sum shall be [2]");
+    refused(tn_sum_to(x, TN_DIMS(1, 2, 3)), TN_ESHAPE, "[1, 2, 3]");
+    refused(tn_sum_to(tn_cast(x, TN_I32), TN_DIMS()), TN_EDTYPE, "i32");
+    assert_ptr_equal(tn_sum_to(x, TN_DIMS(2, 3)), x);
+}
+
+static void integers(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_from_data((int32_t[]){2000000000, 2000000000, -5}, TN_DIMS(3), TN_I32),
+              *sum = tn_sum_all(x);
+    assert_int_equal(tn_dtype_of(sum), TN_I64);
+    assert_true(tn_item(sum) == 3999999995.0);
+    assert_int_equal(tn_dtype_of(tn_max(x, TN_DIMS(), false)), TN_I32);
+    is(tn_cast(tn_abs(x), TN_F64), LIST(2e9, 2e9, 5));
+    is(tn_cast(tn_clamp(x, -2.5, INFINITY), TN_F64), LIST(2e9, 2e9, -2));
+    is(tn_cast(tn_clamp(x, -INFINITY, 7.9), TN_F64), LIST(7, 7, -5));
+    is(tn_cast(tn_rsub_scalar(tn_cast(x, TN_I64), 1.0), TN_F64),
+       LIST(-1999999999.0, -1999999999.0, 6));
+    is(tn_cast(tn_masked_fill(x, tn_lt(x, tn_scalar(0, TN_I32)), 9), TN_F64), LIST(2e9, 2e9, 9));
+    is(tn_cast(tn_argmax(x, 0, true), TN_F64), LIST(0));
+    refused(tn_add_scalar(x, 0.5), TN_EVALUE, "add_scalar: x is i32 but k is 0.5");
+    refused(tn_masked_fill(x, tn_ones(TN_DIMS(3), TN_BOOL), 1e12), TN_EVALUE, "i32");
+    refused(tn_exp(x), TN_EDTYPE, "exp: x is i32");
+    refused(tn_div(x, x), TN_EDTYPE, "div: a is i32");
+    refused(tn_add(tn_cast(x, TN_BOOL), tn_cast(x, TN_BOOL)), TN_EDTYPE, "a is bool");
+    refused(tn_neg(tn_cast(x, TN_BOOL)), TN_EDTYPE, "x is bool");
+}
+
+static void two_sides(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = tn_zeros(TN_DIMS(2, 3), TN_F32), *b = tn_zeros(TN_DIMS(2, 4), TN_F32),
+              *m = tn_ones(TN_DIMS(3), TN_BOOL);
+    refused(tn_add(a, b), TN_ESHAPE,
+            "add: a is [2, 3] but b is [2, 4] (dimension 1: 3 and 4 do not broadcast)");
+    refused(tn_lt(a, tn_zeros(TN_DIMS(5, 1, 4), TN_F32)), TN_ESHAPE,
+            "(dimension 2: 3 and 4 do not broadcast)");
+    refused(tn_mul(a, tn_cast(a, TN_F64)), TN_EDTYPE,
+            "mul: a is f32 but b is f64 (cast one of them)");
+    refused(tn_eq(a, tn_cast(a, TN_F64)), TN_EDTYPE, "eq: a is f32 but b is f64");
+    refused(tn_where(a, a, a), TN_EDTYPE, "where: condition is f32");
+    refused(tn_where(m, a, tn_cast(a, TN_F64)), TN_EDTYPE, "where: a is f32 but b is f64");
+    refused(tn_where(m, a, b), TN_ESHAPE, "condition is [3], a is [2, 3] and b is [2, 4]");
+    refused(tn_masked_fill(a, tn_ones(TN_DIMS(2), TN_BOOL), 0), TN_ESHAPE,
+            "x is [2, 3] but mask is [2]");
+    refused(tn_masked_fill(a, tn_ones(TN_DIMS(1, 2, 3), TN_BOOL), 0), TN_ESHAPE, "mask is [1, 2, 3]");
+    refused(tn_masked_fill(a, a, 0), TN_EDTYPE, "mask is f32");
+    refused(tn_clamp(a, NAN, 1.0), TN_EVALUE, "clamp: low is");
+    refused(tn_add(a, NULL), TN_EVALUE, "add");
+}
+
+static void registry(void **state) {
+    (void)state;
+    for (int i = 0; i < tn_op_count(); i++) {
+        assert_ptr_equal(tn_op_named(tn_op_at(i)->name), tn_op_at(i));
+    }
+    assert_null(tn_op_at(-1));
+    assert_null(tn_op_at(tn_op_count()));
+    assert_null(tn_op_named("none"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(equal, no_error),
+        cmocka_unit_test_setup(all_close, no_error),
+        cmocka_unit_test_setup(kinks, no_error),
+        cmocka_unit_test_setup(gradient_kernels, no_error),
+        cmocka_unit_test_setup(powers, no_error),
+        cmocka_unit_test_setup(logsumexp_infinities, no_error),
+        cmocka_unit_test_setup(reductions_of_nothing, no_error),
+        cmocka_unit_test_setup(reductions_refuse, no_error),
+        cmocka_unit_test_setup(integers, no_error),
+        cmocka_unit_test_setup(two_sides, no_error),
+        cmocka_unit_test_setup(registry, no_error),
+    };
+    return cmocka_run_group_tests_name("equal", tests, NULL, NULL);
+}

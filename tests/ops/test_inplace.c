@@ -1,0 +1,319 @@
+/* Changes in place: results, permission, overlapping operands, and the version that backward checks. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return 0;
+}
+
+static void refused(tn_tensor *t, tn_status status, const char *part) {
+    assert_true(tn_is_inert(t));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("no \"%s\" in: %s", part, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+/* x's elements, in row-major order. */
+static void holds(tn_tensor *x, int n, const double *values) {
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(tn_count(x), n);
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *flat = tn_reshape(tn_cast(x, TN_F64), TN_DIMS(-1));
+    for (int64_t i = 0; i < n; i++) {
+        double value = tn_at(flat, &i);
+        if (!(value == values[i] || (isnan(value) && isnan(values[i])))) {
+            fail_msg("element %d is %g, not %g", (int)i, value, values[i]);
+        }
+    }
+}
+#define HOLDS(x, ...) \
+    holds(x, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
+
+static tn_tensor *count_to(int64_t n, tn_dtype dtype) {
+    return tn_arange(0, (double)n, 1, dtype);
+}
+
+static void results(void **state) {
+    (void)state;
+    const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
+    for (int i = 0; i < 7; i++) {
+        TN_SCOPE;
+        tn_dtype d = dtypes[i];
+        tn_tensor *x = count_to(4, d), *y = tn_add_scalar(count_to(4, d), 1.0);
+        assert_ptr_equal(tn_add_(x, y), x);
+        HOLDS(x, 1, 3, 5, 7);
+        HOLDS(tn_sub_(x, tn_ones(TN_DIMS(1), d)), 0, 2, 4, 6);
+        HOLDS(tn_mul_(x, y), 0, 4, 12, 24);
+        HOLDS(tn_add_scaled_(x, y, 2.0), 2, 8, 18, 32);
+        HOLDS(tn_add_scaled_(x, y, 1.0), 3, 10, 21, 36);
+        HOLDS(tn_add_scalar_(x, 4.0), 7, 14, 25, 40);
+        HOLDS(tn_mul_scalar_(x, 2.0), 14, 28, 50, 80);
+        HOLDS(tn_clamp_(x, 20.0, 60.0), 20, 28, 50, 60);
+        HOLDS(tn_clamp_(x, -INFINITY, 50.0), 20, 28, 50, 50);
+        HOLDS(tn_fill_(x, 3.0), 3, 3, 3, 3);
+        HOLDS(tn_zero_(x), 0, 0, 0, 0);
+        HOLDS(tn_copy_(x, y), 1, 2, 3, 4);
+        if (tn_dtype_is_float(d)) {
+            HOLDS(tn_div_(x, tn_full(TN_DIMS(), 2.0, d)), 0.5, 1, 1.5, 2);
+        } else {
+            refused(tn_div_(x, y), TN_EDTYPE, "floating point is needed");
+        }
+    }
+}
+
+/* copy_ converts; the other operands must have x's dtype. */
+static void dtypes(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 2), TN_F32);
+    HOLDS(tn_copy_(x, count_to(2, TN_I64)), 0, 1, 0, 1);
+    HOLDS(tn_copy_(tn_zeros(TN_DIMS(3), TN_BOOL), count_to(3, TN_F64)), 0, 1, 1);
+    refused(tn_add_(x, count_to(2, TN_F64)), TN_EDTYPE, "add_: x is f32 but y is f64");
+    refused(tn_mul_scalar_(tn_ones(TN_DIMS(2), TN_BOOL), 2.0), TN_EDTYPE, "bool");
+    refused(tn_add_(tn_ones(TN_DIMS(2), TN_BOOL), tn_ones(TN_DIMS(2), TN_BOOL)), TN_EDTYPE, "bool");
+    refused(tn_add_scalar_(count_to(2, TN_I64), 0.5), TN_EVALUE, "k is 0.5");
+    refused(tn_fill_(count_to(2, TN_U8), 300.0), TN_EVALUE, "300");
+    refused(tn_clamp_(x, NAN, 1.0), TN_EVALUE, "low is");
+    HOLDS(x, 0, 1, 0, 1);
+}
+
+static void shapes(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
+    HOLDS(tn_add_(x, count_to(3, TN_F32)), 0, 1, 2, 0, 1, 2);
+    HOLDS(tn_add_(tn_t(x), tn_reshape(count_to(3, TN_F32), TN_DIMS(3, 1))), 0, 0, 2, 2, 4, 4);
+    HOLDS(x, 0, 2, 4, 0, 2, 4);
+    tn_fill_(tn_narrow(x, 1, 1, 2), 7.0);
+    tn_zero_(tn_select(x, 0, 1));
+    HOLDS(x, 0, 7, 7, 0, 0, 0);
+    refused(tn_add_(x, tn_zeros(TN_DIMS(2), TN_F32)), TN_ESHAPE, "add_: x is [2, 3] but y is [2]");
+    refused(tn_add_(count_to(3, TN_F32), x), TN_ESHAPE, "x is [3] but y is [2, 3]");
+    refused(tn_copy_(x, tn_zeros(TN_DIMS(1, 2, 3), TN_F32)), TN_ESHAPE, "copy_");
+    refused(tn_zero_(tn_expand(tn_scalar(1, TN_F32), TN_DIMS(2))), TN_ESHAPE, "repeats");
+    tn_zero_(tn_zeros(TN_DIMS(0, 3), TN_F32));
+    tn_add_(tn_zeros(TN_DIMS(0, 3), TN_F32), tn_zeros(TN_DIMS(3), TN_F32));
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* Operands that lie in the memory being written are read as they were before. */
+static void overlaps(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = count_to(6, TN_F32);
+    tn_copy_(tn_narrow(x, 0, 1, 5), tn_narrow(x, 0, 0, 5));
+    HOLDS(x, 0, 0, 1, 2, 3, 4);
+    tn_copy_(tn_narrow(x, 0, 0, 5), tn_narrow(x, 0, 1, 5));
+    HOLDS(x, 0, 1, 2, 3, 4, 4);
+    tn_add_(tn_narrow(x, 0, 1, 5), tn_narrow(x, 0, 0, 5));
+    HOLDS(x, 0, 1, 3, 5, 7, 8);
+    tn_sub_(x, tn_select(x, 0, 1)); /* one of its own elements, repeated */
+    HOLDS(x, -1, 0, 2, 4, 6, 7);
+    tn_tensor *m = tn_reshape(count_to(9, TN_F64), TN_DIMS(3, 3));
+    tn_copy_(m, tn_t(m));
+    HOLDS(m, 0, 3, 6, 1, 4, 7, 2, 5, 8);
+    tn_add_(m, tn_t(m));
+    HOLDS(m, 0, 4, 8, 4, 8, 12, 8, 12, 16);
+    tn_add_scaled_(m, tn_t(m), -1.0);
+    HOLDS(m, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    tn_tensor *y = count_to(3, TN_F32);
+    tn_mul_(y, y);
+    tn_copy_(y, y);
+    HOLDS(y, 0, 1, 4);
+    /* Two storages over the same memory. */
+    float memory[4] = {1, 2, 3, 4};
+    tn_tensor *a = tn_from_memory(memory, TN_DIMS(3), TN_F32, NULL, NULL);
+    tn_tensor *b = tn_from_memory(memory + 1, TN_DIMS(3), TN_F32, NULL, NULL);
+    tn_copy_(b, a);
+    assert_float_equal(memory[3], 3.0f, 0.0f);
+    assert_float_equal(memory[2], 2.0f, 0.0f);
+}
+
+/* Large enough for several threads and vectors: a shift by one must not smear. */
+static void overlap_large(void **state) {
+    (void)state;
+    TN_SCOPE;
+    int64_t n = 100000;
+    tn_tensor *x = count_to(n, TN_F64), *expected = count_to(n - 1, TN_F64);
+    tn_copy_(tn_narrow(x, 0, 1, n - 1), tn_narrow(x, 0, 0, n - 1));
+    assert_true(tn_equal(tn_narrow(x, 0, 1, n - 1), expected));
+}
+
+static void permission(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true), *y = tn_mul(w, w);
+    refused(tn_add_(w, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "add_: x [2] is a leaf");
+    refused(tn_zero_(y), TN_ESTATE, "recorded mul");
+    refused(tn_uniform_(w, 0, 1, NULL), TN_ESTATE, "uniform_");
+    HOLDS(w, 1, 1);
+    {
+        TN_NO_GRAD;
+        HOLDS(tn_add_scalar_(w, 1.0), 2, 2);
+        HOLDS(tn_mul_scalar_(tn_narrow(w, 0, 0, 1), 2.0), 4);
+        refused(tn_zero_(y), TN_ESTATE, "");
+        tn_zero_(tn_detach(y));
+    }
+    HOLDS(w, 4, 2);
+    HOLDS(y, 0, 0);
+}
+
+/* Every change is seen by a backward that needs the elements as they were; what it does not need may change. */
+static void versions(void **state) {
+    (void)state;
+    for (int i = 0; i < 14; i++) {
+        TN_SCOPE;
+        tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true),
+                  *x = tn_ones(TN_DIMS(2), TN_F32);
+        tn_tensor *one = tn_ones(TN_DIMS(2), TN_F32), *loss = tn_sum_all(tn_mul(w, x));
+        switch (i) {
+        case 0:
+            tn_copy_(x, one);
+            break;
+        case 1:
+            tn_fill_(x, 1.0);
+            break;
+        case 2:
+            tn_zero_(x);
+            break;
+        case 3:
+            tn_add_(x, one);
+            break;
+        case 4:
+            tn_sub_(x, one);
+            break;
+        case 5:
+            tn_mul_(x, one);
+            break;
+        case 6:
+            tn_div_(x, one);
+            break;
+        case 7:
+            tn_add_scaled_(x, one, 3.0);
+            break;
+        case 8:
+            tn_add_scalar_(x, 1.0);
+            break;
+        case 9:
+            tn_mul_scalar_(x, 1.0);
+            break;
+        case 10:
+            tn_clamp_(x, 0.0, 1.0);
+            break;
+        case 11:
+            tn_uniform_(x, 0.0, 1.0, NULL);
+            break;
+        case 12:
+            tn_normal_(x, 0.0, 1.0, NULL);
+            break;
+        default:
+            tn_zero_(tn_narrow(x, 0, 1, 1));
+            break; /* through a view */
+        }
+        assert_int_equal(tn_error(), TN_OK);
+        assert_int_equal(tn_backward(loss), TN_ESTATE);
+        tn_error_clear();
+    }
+    TN_SCOPE;
+    tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true),
+              *x = tn_ones(TN_DIMS(2), TN_F32);
+    tn_tensor *loss = tn_sum_all(tn_add(w, x));
+    tn_zero_(x);
+    assert_int_equal(tn_backward(loss), TN_OK);
+}
+
+static void nothing_while_an_error_is_pending(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = count_to(2, TN_F32), *y = tn_ones(TN_DIMS(2), TN_F32);
+    tn_generator g = {1, 0, 0};
+    tn_raise(TN_EVALUE, "earlier");
+    tn_tensor *all[] = {
+        tn_copy_(x, y),          tn_fill_(x, 9),       tn_zero_(x),        tn_add_(x, y),
+        tn_sub_(x, y),           tn_mul_(x, y),        tn_div_(x, y),      tn_add_scaled_(x, y, 2),
+        tn_add_scalar_(x, 9),    tn_mul_scalar_(x, 9), tn_clamp_(x, 9, 9), tn_uniform_(x, 0, 1, &g),
+        tn_normal_(x, 0, 1, &g),
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_true(tn_is_inert(all[i]));
+    }
+    assert_non_null(strstr(tn_error_message(), "earlier"));
+    tn_error_clear();
+    HOLDS(x, 0, 1);
+    assert_int_equal(g.call, 0);
+    /* An inert operand changes nothing either, even when its error has been cleared. */
+    tn_tensor *inert = tn_zeros(TN_DIMS(-1), TN_F32);
+    tn_error_clear();
+    assert_true(tn_is_inert(tn_add_(x, inert)));
+    assert_true(tn_is_inert(tn_copy_(x, inert)));
+    assert_true(tn_is_inert(tn_zero_(inert)));
+    assert_true(tn_is_inert(tn_clamp_(inert, 0, 1)));
+    assert_true(tn_is_inert(tn_add_scaled_(x, inert, 2)));
+    HOLDS(x, 0, 1);
+}
+
+static void draws(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_generator g = {5, 2, 0}, same = {5, 2, 0};
+    tn_tensor *x = tn_zeros(TN_DIMS(50, 40), TN_F64), *y = tn_zeros(TN_DIMS(40, 50), TN_F64);
+    uint64_t call = tn_default_generator()->call;
+    tn_uniform_(x, -2.0, 6.0, &g);
+    assert_int_equal(g.call, 1);
+    assert_int_equal(tn_default_generator()->call, call);
+    assert_true(tn_item(tn_min(x, TN_DIMS(), false)) >= -2.0 &&
+                tn_item(tn_max(x, TN_DIMS(), false)) < 6.0);
+    assert_float_equal(tn_item(tn_mean_all(x)), 2.0, 0.2);
+    tn_uniform_(tn_t(y), -2.0, 6.0, &same); /* an element depends on its position, not on its address */
+    assert_true(tn_equal(x, tn_t(y)));
+    tn_normal_(x, 3.0, 0.5, &g);
+    assert_float_equal(tn_item(tn_mean_all(x)), 3.0, 0.05);
+    assert_float_equal(tn_item(tn_var(x, TN_DIMS(), 1, false)), 0.25, 0.03);
+    tn_normal_(x, 1.0, 0.0, NULL);
+    assert_true(tn_equal(x, tn_ones_like(x)));
+    assert_int_equal(tn_default_generator()->call, call + 1);
+    refused(tn_uniform_(x, 1.0, 0.0, NULL), TN_EVALUE, "low is 1 but high is 0");
+    refused(tn_normal_(x, 0.0, -1.0, NULL), TN_EVALUE, "std is -1");
+    refused(tn_normal_(x, 0.0, NAN, NULL), TN_EVALUE, "std");
+    refused(tn_uniform_(count_to(2, TN_I64), 0, 1, NULL), TN_EDTYPE, "i64");
+}
+
+/* Temporaries of overlapping operands are gone when the call returns. */
+static void leaks_nothing(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *m = tn_zeros(TN_DIMS(3, 3), TN_F64), *t = tn_t(m);
+    int64_t live = tn_live_tensors();
+    tn_add_(m, t);
+    tn_copy_(m, t);
+    tn_add_scaled_(m, t, 2.0);
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(results, no_error),
+        cmocka_unit_test_setup(dtypes, no_error),
+        cmocka_unit_test_setup(shapes, no_error),
+        cmocka_unit_test_setup(overlaps, no_error),
+        cmocka_unit_test_setup(overlap_large, no_error),
+        cmocka_unit_test_setup(permission, no_error),
+        cmocka_unit_test_setup(versions, no_error),
+        cmocka_unit_test_setup(nothing_while_an_error_is_pending, no_error),
+        cmocka_unit_test_setup(draws, no_error),
+        cmocka_unit_test_setup(leaks_nothing, no_error),
+    };
+    return cmocka_run_group_tests_name("inplace", tests, NULL, NULL);
+}
