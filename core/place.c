@@ -3,7 +3,8 @@
  * backtrace() gives return addresses. Frames of libtern are skipped: those in its shared object, or, when it is linked
  * statically, functions named tn_… and functions of the library's own source files. Frames of the C library, the OpenMP
  * runtime and the like are skipped as well. libdw turns the address into a line when the program has debug information;
- * otherwise the symbol and an offset are named. Nothing is looked up before the first error, and nothing here can fail:
+ * otherwise the symbol and an offset are named. (A tail call leaves no frame: in optimised programs `return tn_call(m, x);`
+ * is reported where its function was called.) Nothing is looked up before the first error, and nothing here can fail:
  * what cannot be found is left out.
  */
 #define _GNU_SOURCE 1 /* dladdr */

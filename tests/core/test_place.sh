@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Where an error happened, as programs see it that are built in different ways: with and without optimisation, PIE or not,
+# gcc and clang, C++, the library linked statically, without debug information, without symbols, loaded late. Prints TAP.
+set -u
+root=${TERN_ROOT:-$(cd "$(dirname "$0")/../.." && pwd)}
+build=$(cd "${TERN_TEST_BIN:?the build folder of the tests}/.." && pwd)
+source=$root/tests/core/place_program.c
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+count=0
+
+result() { # STATUS NAME
+    count=$((count + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; fi
+}
+
+# A sanitizer in the library must be in the program too, and comes in with its own flags.
+flags=()
+if nm "$build/libtern.so" | grep -q ' U __asan_init'; then
+    flags+=(-fsanitize=address,undefined)
+    export ASAN_OPTIONS=detect_leaks=0
+fi
+link=("$source" -I"$root/include" -L"$build" -ltern -Wl,-rpath,"$build" -lpthread -DWITH_MODULES)
+
+all_lines() { # NAME COMPILER FLAGS...
+    local name=$1
+    shift
+    if ! command -v "$1" >/dev/null; then
+        count=$((count + 1))
+        echo "ok $count - $name # SKIP no $1"
+        return
+    fi
+    "$@" "${flags[@]}" "${link[@]}" -o "$work/program" && "$work/program"
+    result $? "$name"
+}
+
+one_text() { # NAME PATTERN COMPILER FLAGS...
+    local name=$1 pattern=$2 text
+    shift 2
+    "$@" "${flags[@]}" "${link[@]}" -o "$work/program" && text=$("$work/program" one) && [[ $text == $pattern ]]
+    local status=$?
+    [ $status -eq 0 ] || echo "  $text"
+    result $status "$name"
+}
+
+all_lines "gcc -O0" gcc -g -O0
+all_lines "gcc -O2" gcc -g -O2
+all_lines "gcc, not PIE" gcc -g -O1 -no-pie
+all_lines "C++" g++ -g -O1 -x c++ -std=c++17
+one_text "no debug information" "raise_one+0x*: item: the tensor is NULL" gcc -O1
+one_text "no symbols" "program+0x*: item: the tensor is NULL" gcc -O1 -s
+if [ ${#flags[@]} -eq 0 ]; then
+    all_lines "clang -O2" clang -g -O2
+    all_lines "clang -O0" clang -g -O0
+
+    # The library's sources in the program itself: their own frames must not be taken for the user's.
+    mkdir "$work/objects"
+    (cd "$root" && for file in core/*.c tensor/*.c; do
+        gcc -std=gnu11 -g -O1 -fopenmp -I. -Iinclude -c "$file" -o "$work/objects/$(basename "$file" .c).o" || exit 1
+    done)
+    link=("$source" -I"$root/include" "$work"/objects/*.o -fopenmp -ldw -lm)
+    all_lines "linked statically" gcc -g -O0
+
+    # Loaded with dlopen by a program that has thread-local variables of its own.
+    cat >"$work/late.c" <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+static _Thread_local char mine[200];
+int main(int argc, char **argv) {
+    (void)argc;
+    mine[0] = 1;
+    void *library = dlopen(argv[1], RTLD_NOW);
+    double (*item)(void *) = library ? (double (*)(void *))dlsym(library, "tn_item") : 0;
+    const char *(*message)(void) = library ? (const char *(*)(void))dlsym(library, "tn_error_message") : 0;
+    if (!item || !message) {
+        printf("  %s\n", dlerror());
+        return 1;
+    }
+    item(0);
+    puts(message());
+    return 0;
+}
+END
+    gcc -g "$work/late.c" -o "$work/late" && text=$("$work/late" "$build/libtern.so") && [[ $text == "late.c:14: item: "* ]]
+    status=$?
+    [ $status -eq 0 ] || echo "  $text"
+    result $status "loaded late"
+fi
+echo "1..$count"
