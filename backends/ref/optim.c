@@ -37,7 +37,8 @@ tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count, c
         return TN_EUNSUPPORTED;
     }
     double correct1 = 1 - pow(step->beta1, (double)step->step), correct2 = 1 - pow(step->beta2, (double)step->step);
-    for (const tn_optim_span *span = spans; span < spans + count; span++) {
+    for (int n = 0; n < count; n++) {
+        const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
         for (int64_t i = 0; i < span->count; i++) {
             double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
@@ -62,7 +63,8 @@ tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count, co
     if (!spans_ok(spans, count)) {
         return TN_EUNSUPPORTED;
     }
-    for (const tn_optim_span *span = spans; span < spans + count; span++) {
+    for (int n = 0; n < count; n++) {
+        const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
         for (int64_t i = 0; i < span->count; i++) {
             double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
