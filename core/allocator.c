@@ -58,7 +58,8 @@ bool tn__alloc_fails(void) {
         return false;
     }
     int64_t left = __atomic_load_n(&fail_in, __ATOMIC_RELAXED);
-    while (left >= 0 && !__atomic_compare_exchange_n(&fail_in, &left, left - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    while (left >= 0 && !__atomic_compare_exchange_n(&fail_in, &left, left - 1, false,
+                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
     return left == 0;
 }
@@ -220,7 +221,8 @@ static bool count_in(size_t bytes) {
         return false;
     }
     int64_t before = __atomic_load_n(&peak, __ATOMIC_RELAXED);
-    while (now > before && !__atomic_compare_exchange_n(&peak, &before, now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    while (now > before && !__atomic_compare_exchange_n(&peak, &before, now, true, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED)) {
     }
     return true;
 }

@@ -23,7 +23,8 @@ const char *tn_build_info(void) {
 #endif
     const char *backend = tn__build_info_backend;
     int threads = tn_threads();
-    snprintf(text, room, "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH,
-             COMPILER, debug, backend ? backend : "no kernels", threads, threads == 1 ? "" : "s");
+    snprintf(text, room, "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR,
+             TN_VERSION_PATCH, COMPILER, debug, backend ? backend : "no kernels", threads,
+             threads == 1 ? "" : "s");
     return text;
 }

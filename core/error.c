@@ -62,13 +62,15 @@ static size_t append_modules(char *text, size_t room, size_t used) {
 }
 
 static void call_handler(const char *message) {
-    tn_error_handler handler = thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
+    tn_error_handler handler =
+        thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {
         handler(tn__self.error, message);
     }
 }
 
-static tn_status raise_v(tn_status status, const char *operation, const char *format, va_list arguments) {
+static tn_status raise_v(tn_status status, const char *operation, const char *format,
+                         va_list arguments) {
     if (tn__self.error != TN_OK || status == TN_OK) {
         return status;
     }
@@ -87,7 +89,8 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
     return status;
 }
 
-__attribute__((noinline)) tn_status tn__raise(tn_status status, const char *operation, const char *format, ...) {
+__attribute__((noinline)) tn_status tn__raise(tn_status status, const char *operation,
+                                              const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     raise_v(status, operation, format, arguments);
@@ -157,8 +160,9 @@ void tn_error_exit(tn_status status, const char *text) {
 
 const char *tn_status_name(tn_status status) {
     static const char *const names[] = {
-        "TN_OK",     "TN_ESHAPE", "TN_EDTYPE", "TN_EDEVICE", "TN_EINDEX",       "TN_EVALUE", "TN_ESTATE",
-        "TN_ENOMEM", "TN_EIO",    "TN_EFORMAT", "TN_EUNSUPPORTED", "TN_EPEER", "TN_EMISMATCH",
+        "TN_OK",           "TN_ESHAPE", "TN_EDTYPE",    "TN_EDEVICE", "TN_EINDEX",
+        "TN_EVALUE",       "TN_ESTATE", "TN_ENOMEM",    "TN_EIO",     "TN_EFORMAT",
+        "TN_EUNSUPPORTED", "TN_EPEER",  "TN_EMISMATCH",
     };
     _Static_assert(sizeof(names) / sizeof(names[0]) == TN_EMISMATCH + 1, "a name for every status");
     return (unsigned)status <= TN_EMISMATCH ? names[status] : "TN_UNKNOWN";

@@ -41,7 +41,8 @@ void tn_log_to(tn_log_sink new_sink, tn_log_level new_most, void *user) {
 
 void tn_log_write(tn_log_level level, const char *format, ...) {
     pthread_once(&once, read_environment);
-    if ((unsigned)level > TN_LOG_DEBUG || !format || (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
+    if ((unsigned)level > TN_LOG_DEBUG || !format ||
+        (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
         return;
     }
     char text[1024];

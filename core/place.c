@@ -89,7 +89,8 @@ static bool line_of(Dwfl_Module *module, uintptr_t address, const char **file, i
 }
 
 /* A unit's source file as compiled, and the directory it was compiled in. */
-static bool unit_names(Dwfl_Module *module, uintptr_t address, const char **name, const char **directory) {
+static bool unit_names(Dwfl_Module *module, uintptr_t address, const char **name,
+                       const char **directory) {
     Dwarf_Addr bias = 0;
     Dwarf_Attribute attribute;
     Dwarf_Die *unit = unit_of(module, address, &bias);
@@ -104,8 +105,8 @@ static bool unit_names(Dwfl_Module *module, uintptr_t address, const char **name
 /* For a statically linked library: whether `address` is in one of its source files, which lie in the folders beside the one
  * of this file. Called with the lock held. */
 static bool own_source(uintptr_t address) {
-    static const char *const folders[] = {"core/", "tensor/", "backends/", "autograd/", "ops/", "nn/",
-                                          "optim/", "data/",  "io/",       "train/"};
+    static const char *const folders[] = {"core/", "tensor/", "backends/", "autograd/", "ops/",
+                                          "nn/",   "optim/",  "data/",     "io/",       "train/"};
     const char *name, *directory, *own_name, *own_directory;
     uintptr_t own = (uintptr_t)&tn__place;
     Dwfl_Module *module = modules_with(address) ? dwfl_addrmodule(modules, address) : NULL;
@@ -127,8 +128,9 @@ static bool own_source(uintptr_t address) {
 
 /* Shared objects whose frames say nothing to a user. */
 static bool runtime_object(const char *path) {
-    static const char *const names[] = {"libc.",    "libc-",     "libpthread", "ld-linux", "libgomp",      "libomp",
-                                        "libasan.", "libubsan.", "libtsan.",   "libclang_rt", "libstdc++.", "libgcc_s"};
+    static const char *const names[] = {"libc.",    "libc-",       "libpthread", "ld-linux",
+                                        "libgomp",  "libomp",      "libasan.",   "libubsan.",
+                                        "libtsan.", "libclang_rt", "libstdc++.", "libgcc_s"};
     const char *name = last_part(path);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (starts_with(name, names[i])) {
@@ -143,13 +145,15 @@ static const char *symbol_of(uintptr_t address, const Dl_info *object, uintptr_t
     GElf_Off offset = 0;
     GElf_Sym symbol;
     Dwfl_Module *module = modules_with(address) ? dwfl_addrmodule(modules, address) : NULL;
-    const char *name = module ? dwfl_module_addrinfo(module, address, &offset, &symbol, NULL, NULL, NULL) : NULL;
+    const char *name =
+        module ? dwfl_module_addrinfo(module, address, &offset, &symbol, NULL, NULL, NULL) : NULL;
     *start = name ? address - offset : (uintptr_t)object->dli_saddr;
     return name ? name : object->dli_sname;
 }
 
 /* Whether the frame at `address` belongs to the library or to a runtime. `own` describes the object with the library in it. */
-static bool skipped(uintptr_t address, const Dl_info *object, const Dl_info *own, bool linked_statically) {
+static bool skipped(uintptr_t address, const Dl_info *object, const Dl_info *own,
+                    bool linked_statically) {
     if (object->dli_fbase != own->dli_fbase) {
         return runtime_object(object->dli_fname);
     }
@@ -175,7 +179,8 @@ static void describe(uintptr_t address, const Dl_info *object, char *text, size_
     if (name) {
         snprintf(text, room, "%s+0x%zx", name, (size_t)(back - start));
     } else {
-        snprintf(text, room, "%s+0x%zx", last_part(object->dli_fname), (size_t)(back - (uintptr_t)object->dli_fbase));
+        snprintf(text, room, "%s+0x%zx", last_part(object->dli_fname),
+                 (size_t)(back - (uintptr_t)object->dli_fbase));
     }
 }
 

@@ -33,7 +33,13 @@ typedef struct segment {
 } segment;
 _Static_assert(sizeof(segment) == 64, "the first block begins at a multiple of 64");
 
-enum { PAGE = 4096, HUGE = 2 << 20, SMALLEST = 12, LISTS = (47 - SMALLEST) * 8, WORDS = (LISTS + 63) / 64 };
+enum {
+    PAGE = 4096,
+    HUGE = 2 << 20,
+    SMALLEST = 12,
+    LISTS = (47 - SMALLEST) * 8,
+    WORDS = (LISTS + 63) / 64
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *lists[LISTS];
@@ -156,7 +162,8 @@ static size_t unmap_unused(size_t enough) {
 
 /* `bytes` (a multiple of HUGE) at a multiple of HUGE, so that huge pages can lie under all of it. */
 static void *map_aligned(size_t bytes) {
-    char *start = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *start =
+        mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) {
         return NULL;
     }

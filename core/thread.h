@@ -11,19 +11,19 @@ struct tn__frame;
 struct tn__cache;
 
 typedef struct tn__thread {
-    tn_status error;              /* the pending error (error.c) */
-    bool watched;                 /* tn__thread_watch has been called */
-    struct tn__frame *frames;     /* the modules whose forward is running (error.h) */
-    uintptr_t *owned;             /* what scopes own: tn_object addresses; bit 0: moves outward (scope.c) */
+    tn_status error;          /* the pending error (error.c) */
+    bool watched;             /* tn__thread_watch has been called */
+    struct tn__frame *frames; /* the modules whose forward is running (error.h) */
+    uintptr_t *owned; /* what scopes own: tn_object addresses; bit 0: moves outward (scope.c) */
     size_t owned_count;
     size_t owned_room;
-    size_t base;                  /* of the innermost scope */
-    const tn_scope *ending;       /* the scope that is releasing what it owns */
-    struct tn__cache *cache;      /* small free blocks (allocator.c) */
-    struct tn__spares *spares;    /* free structs (memory.c) */
-    int64_t allocations;          /* tries to allocate, for tests (allocator.h) */
+    size_t base;               /* of the innermost scope */
+    const tn_scope *ending;    /* the scope that is releasing what it owns */
+    struct tn__cache *cache;   /* small free blocks (allocator.c) */
+    struct tn__spares *spares; /* free structs (memory.c) */
+    int64_t allocations;       /* tries to allocate, for tests (allocator.h) */
     struct tn__texts *texts;
-    int threads;                  /* what OpenMP was last told in this thread (threads.c) */
+    int threads; /* what OpenMP was last told in this thread (threads.c) */
 } tn__thread;
 
 /* initial-exec: an access is one instruction, also inside a shared library. Programs that load the library late (dlopen)

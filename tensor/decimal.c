@@ -29,10 +29,14 @@ static tn__decimal rounded(double x, int digits, char *text, size_t room) {
 /* Whether `text`, read as `dtype`, is |x|. */
 static bool reads_back(const char *text, double x, tn_dtype dtype) {
     switch (dtype) {
-    case TN_F32: return strtof(text, NULL) == (float)fabs(x);
-    case TN_BF16: return tn__bf16_to_float(tn__bf16_from_float(strtof(text, NULL))) == (float)fabs(x);
-    case TN_F16: return tn__f16_to_float(tn__f16_from_float(strtof(text, NULL))) == (float)fabs(x);
-    default: return strtod(text, NULL) == fabs(x);
+    case TN_F32:
+        return strtof(text, NULL) == (float)fabs(x);
+    case TN_BF16:
+        return tn__bf16_to_float(tn__bf16_from_float(strtof(text, NULL))) == (float)fabs(x);
+    case TN_F16:
+        return tn__f16_to_float(tn__f16_from_float(strtof(text, NULL))) == (float)fabs(x);
+    default:
+        return strtod(text, NULL) == fabs(x);
     }
 }
 

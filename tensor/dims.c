@@ -72,7 +72,10 @@ void tn__contiguous_strides(tn_dims dims, int64_t *stride) {
 
 const char *tn__dims_text(tn_dims dims) {
     tn__texts *texts = tn__thread_texts();
-    enum { BUFFERS = sizeof(texts->shape) / sizeof(texts->shape[0]), ROOM = sizeof(texts->shape[0]) };
+    enum {
+        BUFFERS = sizeof(texts->shape) / sizeof(texts->shape[0]),
+        ROOM = sizeof(texts->shape[0])
+    };
     char *text = texts->shape[texts->next_shape++ % BUFFERS];
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
         snprintf(text, ROOM, "[invalid]");
@@ -80,7 +83,8 @@ const char *tn__dims_text(tn_dims dims) {
     }
     size_t used = (size_t)snprintf(text, ROOM, "[");
     for (int i = 0; i < dims.ndim; i++) {
-        used += (size_t)snprintf(text + used, ROOM - used, "%s%lld", i ? ", " : "", (long long)dims.size[i]);
+        used += (size_t)snprintf(text + used, ROOM - used, "%s%lld", i ? ", " : "",
+                                 (long long)dims.size[i]);
     }
     snprintf(text + used, ROOM - used, "]");
     return text;
@@ -89,7 +93,8 @@ const char *tn__dims_text(tn_dims dims) {
 bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *operation) {
     int64_t count = tn_dims_count(dims), size = (int64_t)tn_dtype_size(dtype);
     if (count < 0) {
-        tn__raise(TN_ESHAPE, operation, "invalid shape: more than %d dimensions, or a negative size", TN_MAX_DIMS);
+        tn__raise(TN_ESHAPE, operation,
+                  "invalid shape: more than %d dimensions, or a negative size", TN_MAX_DIMS);
         return false;
     }
     if (size == 0) {
@@ -100,8 +105,8 @@ bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *opera
     int64_t extent = size;
     for (int i = 0; i < dims.ndim; i++) {
         if (__builtin_mul_overflow(extent, dims.size[i] > 1 ? dims.size[i] : 1, &extent)) {
-            tn__raise(TN_ENOMEM, operation, "%s elements of %s are more than an address can reach", tn__dims_text(dims),
-                      tn_dtype_name(dtype));
+            tn__raise(TN_ENOMEM, operation, "%s elements of %s are more than an address can reach",
+                      tn__dims_text(dims), tn_dtype_name(dtype));
             return false;
         }
     }

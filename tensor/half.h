@@ -35,7 +35,8 @@ static inline float tn__f16_to_float(tn_f16 x) {
         return tn__bits_float(tn__float_bits((float)rest * 0x1p-24f) | sign);
     }
     if (rest >= 0x7c00u) {
-        return tn__bits_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13 | (rest > 0x7c00u ? 0x400000u : 0u));
+        return tn__bits_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13 |
+                              (rest > 0x7c00u ? 0x400000u : 0u));
     }
     return tn__bits_float(sign | ((rest << 13) + 0x38000000u));
 }
@@ -48,7 +49,8 @@ static inline tn_f16 tn__f16_from_float(float x) {
     if (rest >= 0x477ff000u) { /* 65520 and more round to infinity */
         return (tn_f16){(uint16_t)(sign | 0x7c00u)};
     }
-    if (rest < 0x38800000u) { /* below 2^-14: 0.5 has an ulp of 2^-24, so the addition rounds to a subnormal */
+    if (rest <
+        0x38800000u) { /* below 2^-14: 0.5 has an ulp of 2^-24, so the addition rounds to a subnormal */
         uint32_t sum = tn__float_bits(tn__bits_float(rest) + 0.5f);
         return (tn_f16){(uint16_t)(sign | (sum - 0x3f000000u))};
     }

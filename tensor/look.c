@@ -21,7 +21,8 @@ bool tn__usable(const tn_tensor *t, const char *operation) {
         return false;
     }
     if (t->storage->emptied) {
-        tn__raise(TN_ESTATE, operation, "the storage of %s is empty (tn_storage_refill fills it)", tn_shape_text(t));
+        tn__raise(TN_ESTATE, operation, "the storage of %s is empty (tn_storage_refill fills it)",
+                  tn_shape_text(t));
         return false;
     }
     return true;
@@ -30,8 +31,8 @@ bool tn__usable(const tn_tensor *t, const char *operation) {
 int tn__dim(const tn_tensor *t, int dim, const char *operation) {
     int ndim = t->dims.ndim;
     if (dim < -ndim || dim >= ndim) {
-        tn__raise(TN_EINDEX, operation, "dimension %d of a tensor with %d dimension%s (%s)", dim, ndim, ndim == 1 ? "" : "s",
-                  tn_shape_text(t));
+        tn__raise(TN_EINDEX, operation, "dimension %d of a tensor with %d dimension%s (%s)", dim,
+                  ndim, ndim == 1 ? "" : "s", tn_shape_text(t));
         return -1;
     }
     return dim < 0 ? dim + ndim : dim;
@@ -86,7 +87,8 @@ bool tn_is_contiguous(const tn_tensor *t) {
 }
 
 bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b) {
-    return tn__readable(a, "shares_storage") && tn__readable(b, "shares_storage") && a->storage == b->storage;
+    return tn__readable(a, "shares_storage") && tn__readable(b, "shares_storage") &&
+           a->storage == b->storage;
 }
 
 const void *tn_data(const tn_tensor *t) {
@@ -107,14 +109,22 @@ void *tn_data_mut(tn_tensor *t) {
 double tn__element(const tn_tensor *t, int64_t position) {
     const void *data = t->storage->data;
     switch (t->dtype) {
-    case TN_F32: return ((const float *)data)[position];
-    case TN_F64: return ((const double *)data)[position];
-    case TN_BF16: return tn__bf16_to_float(((const tn_bf16 *)data)[position]);
-    case TN_F16: return tn__f16_to_float(((const tn_f16 *)data)[position]);
-    case TN_I64: return (double)((const int64_t *)data)[position];
-    case TN_I32: return ((const int32_t *)data)[position];
-    case TN_U8: return ((const uint8_t *)data)[position];
-    case TN_BOOL: return ((const uint8_t *)data)[position] != 0;
+    case TN_F32:
+        return ((const float *)data)[position];
+    case TN_F64:
+        return ((const double *)data)[position];
+    case TN_BF16:
+        return tn__bf16_to_float(((const tn_bf16 *)data)[position]);
+    case TN_F16:
+        return tn__f16_to_float(((const tn_f16 *)data)[position]);
+    case TN_I64:
+        return (double)((const int64_t *)data)[position];
+    case TN_I32:
+        return ((const int32_t *)data)[position];
+    case TN_U8:
+        return ((const uint8_t *)data)[position];
+    case TN_BOOL:
+        return ((const uint8_t *)data)[position] != 0;
     }
     return NAN;
 }
@@ -124,8 +134,8 @@ double tn_item(const tn_tensor *t) {
         return NAN;
     }
     if (tn_dims_count(t->dims) != 1) {
-        tn__raise(TN_ESHAPE, "item", "the tensor is %s, which is %lld elements and not one", tn_shape_text(t),
-                  (long long)tn_dims_count(t->dims));
+        tn__raise(TN_ESHAPE, "item", "the tensor is %s, which is %lld elements and not one",
+                  tn_shape_text(t), (long long)tn_dims_count(t->dims));
         return NAN;
     }
     return tn__element(t, t->offset);
@@ -142,7 +152,8 @@ double tn_at(const tn_tensor *t, const int64_t *index) {
     int64_t position = t->offset;
     for (int i = 0; i < t->dims.ndim; i++) {
         if (index[i] < 0 || index[i] >= t->dims.size[i]) {
-            tn__raise(TN_EINDEX, "at", "index %lld at dimension %d of %s", (long long)index[i], i, tn_shape_text(t));
+            tn__raise(TN_EINDEX, "at", "index %lld at dimension %d of %s", (long long)index[i], i,
+                      tn_shape_text(t));
             return NAN;
         }
         position += index[i] * t->stride[i];
@@ -170,7 +181,8 @@ tn_status tn_copy_out(const tn_tensor *t, void *out) {
         return TN_OK;
     }
     if (!out) {
-        return tn__raise(TN_EVALUE, "copy_out", "the destination is NULL but the tensor is %s", tn_shape_text(t));
+        return tn__raise(TN_EVALUE, "copy_out", "the destination is NULL but the tensor is %s",
+                         tn_shape_text(t));
     }
     size_t size = tn_dtype_size(t->dtype);
     int last = t->dims.ndim - 1;

@@ -33,8 +33,8 @@ typedef struct printer {
     const tn_tensor *t;
     style style;
     bool summary;
-    int column;   /* characters on the line, with the blanks that are not written yet */
-    int blanks;   /* the end of a word, and the separator: a line that ends here drops them */
+    int column; /* characters on the line, with the blanks that are not written yet */
+    int blanks; /* the end of a word, and the separator: a line that ends here drops them */
 } printer;
 
 static void put(sink *out, const char *text, size_t length) {
@@ -100,7 +100,8 @@ static int scalar_float(char *word, double x, tn_dtype dtype) {
     tn__decimal d = tn__decimal_of(x, dtype, TN__MOST_DIGITS, true);
     if (x != 0 && (fabs(x) < 1e-4 || fabs(x) >= 1e16)) {
         int n = snprintf(word, WORD, "%s%c", d.negative ? "-" : "", d.digit[0]);
-        n += snprintf(word + n, (size_t)(WORD - n), "%s%se%c%02d", d.digits > 1 ? "." : "", d.digit + 1, d.exponent < 0 ? '-' : '+',
+        n += snprintf(word + n, (size_t)(WORD - n), "%s%se%c%02d", d.digits > 1 ? "." : "",
+                      d.digit + 1, d.exponent < 0 ? '-' : '+',
                       d.exponent < 0 ? -d.exponent : d.exponent);
         return n;
     }
@@ -121,14 +122,16 @@ static int float_word(char *word, double x, const printer *p) {
         return scalar_float(word, x, p->t->dtype);
     }
     if (s->scientific) { /* all have as many places as the longest needs, filled with digits and not with zeros */
-        return scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right, s->exponent_digits);
+        return scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
+                          s->exponent_digits);
     }
     return positional(word, tn__decimal_of(x, p->t->dtype, PLACES, false), s->left, s->right);
 }
 
 /* Integers as they are: a double does not hold every i64. */
 static long long integer_at(const tn_tensor *t, int64_t position) {
-    return t->dtype == TN_I64 ? ((const int64_t *)t->storage->data)[position] : (long long)tn__element(t, position);
+    return t->dtype == TN_I64 ? ((const int64_t *)t->storage->data)[position]
+                              : (long long)tn__element(t, position);
 }
 
 static int element_word(char *word, const printer *p, int64_t position) {
@@ -136,7 +139,8 @@ static int element_word(char *word, const printer *p, int64_t position) {
         return float_word(word, tn__element(p->t, position), p);
     }
     if (p->t->dtype == TN_BOOL) {
-        return snprintf(word, WORD, "%*s", p->style.width, tn__element(p->t, position) != 0 ? "True" : "False");
+        return snprintf(word, WORD, "%*s", p->style.width,
+                        tn__element(p->t, position) != 0 ? "True" : "False");
     }
     return snprintf(word, WORD, "%*lld", p->style.width, integer_at(p->t, position));
 }
@@ -144,7 +148,8 @@ static int element_word(char *word, const printer *p, int64_t position) {
 /* ---- The style ---- */
 
 /* Calls `see` for each element that will be printed. */
-static void each(const printer *p, int dim, int64_t position, void (*see)(const printer *p, int64_t position, void *to), void *to) {
+static void each(const printer *p, int dim, int64_t position,
+                 void (*see)(const printer *p, int64_t position, void *to), void *to) {
     if (dim == p->t->dims.ndim) {
         see(p, position, to);
         return;
@@ -196,7 +201,8 @@ static void see_extent(const printer *p, int64_t position, void *to) {
     if (is_scientific) {
         e->left = larger(e->left, 1 + d.negative);
         e->right = larger(e->right, d.digits - 1);
-        e->exponent_digits = larger(e->exponent_digits, d.exponent >= 100 || d.exponent <= -100 ? 3 : 2);
+        e->exponent_digits =
+            larger(e->exponent_digits, d.exponent >= 100 || d.exponent <= -100 ? 3 : 2);
     } else {
         e->left = larger(e->left, d.negative + (d.exponent > 0 ? d.exponent + 1 : 1));
         e->right = larger(e->right, places_of(d));

@@ -8,7 +8,8 @@ tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operatio
     void *data = storage ? tn__alloc(bytes) : NULL;
     if (!storage || (bytes > 0 && !data)) {
         tn__struct_free(storage, sizeof(*storage));
-        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes (%lld are in tensors)", bytes, (long long)tn_memory().allocated);
+        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes (%lld are in tensors)", bytes,
+                  (long long)tn_memory().allocated);
         return NULL;
     }
     *storage = (tn_storage){.refs = 1, .device = device, .data = data, .bytes = bytes};
@@ -66,8 +67,8 @@ tn_status tn_storage_refill(tn_tensor *t) {
     tn_storage *storage = t->storage;
     void *data = tn__alloc(storage->bytes);
     if (!data && storage->bytes > 0) {
-        return tn__raise(TN_ENOMEM, "storage_refill", "no memory for %zu bytes (%lld are in tensors)", storage->bytes,
-                         (long long)tn_memory().allocated);
+        return tn__raise(TN_ENOMEM, "storage_refill", "no memory for %zu bytes (%lld are in tensors)",
+                         storage->bytes, (long long)tn_memory().allocated);
     }
     storage->data = data;
     storage->emptied = false;

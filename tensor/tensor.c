@@ -17,7 +17,8 @@ struct tn__autograd_links tn__autograd;
 #define PAGE_OF_ZEROS (64 << 10)
 static const char zeros[PAGE_OF_ZEROS] __attribute__((aligned(64)));
 
-static tn_storage inert_storage = {.refs = TN__IMMORTAL, .data = (void *)zeros, .bytes = PAGE_OF_ZEROS};
+static tn_storage inert_storage = {
+    .refs = TN__IMMORTAL, .data = (void *)zeros, .bytes = PAGE_OF_ZEROS};
 static tn_tensor inert = {
     .object = {.refs = TN__IMMORTAL, .state = TN__ALIVE},
     .inert = true,
@@ -55,7 +56,8 @@ static void bury(tn_tensor *t) {
     quarantine[at].tensor = t;
     quarantine[at].place[0] = 0;
     if (scope && scope->file) {
-        snprintf(quarantine[at].place, sizeof(quarantine[at].place), "%s:%d", slash ? slash + 1 : scope->file, scope->line);
+        snprintf(quarantine[at].place, sizeof(quarantine[at].place), "%s:%d",
+                 slash ? slash + 1 : scope->file, scope->line);
     }
     pthread_mutex_unlock(&quarantine_lock);
     tn__struct_free(oldest, sizeof(*oldest));
@@ -71,9 +73,11 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
     }
     pthread_mutex_unlock(&quarantine_lock);
     if (place[0]) {
-        tn__raise(TN_ESTATE, operation, "the tensor was released at the end of the scope opened at %s", place);
+        tn__raise(TN_ESTATE, operation,
+                  "the tensor was released at the end of the scope opened at %s", place);
     } else {
-        tn__raise(TN_ESTATE, operation, "the tensor was released before (by its last tn_release or tn_drop)");
+        tn__raise(TN_ESTATE, operation,
+                  "the tensor was released before (by its last tn_release or tn_drop)");
     }
 }
 
@@ -86,7 +90,8 @@ static void bury(tn_tensor *t) {
 
 void tn__raise_dead(const tn_tensor *t, const char *operation) {
     (void)t;
-    tn__raise(TN_ESTATE, operation, "the tensor was released before (a build with TN_DEBUG_TENSORS says where)");
+    tn__raise(TN_ESTATE, operation,
+              "the tensor was released before (a build with TN_DEBUG_TENSORS says where)");
 }
 
 #endif
@@ -181,13 +186,15 @@ static bool fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_
     return last < room;
 }
 
-static tn_tensor *view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset, const char *operation) {
+static tn_tensor *view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset,
+                       const char *operation) {
     if (!tn__readable(t, operation)) {
         return &inert;
     }
     if (!fits(t, dims, stride, offset)) {
-        tn__raise(TN_EINDEX, operation, "%s at offset %lld does not fit into a storage of %zu elements", tn__dims_text(dims),
-                  (long long)offset, t->storage->bytes / tn_dtype_size(t->dtype));
+        tn__raise(
+            TN_EINDEX, operation, "%s at offset %lld does not fit into a storage of %zu elements",
+            tn__dims_text(dims), (long long)offset, t->storage->bytes / tn_dtype_size(t->dtype));
         return &inert;
     }
     tn__storage_keep(t->storage);
@@ -260,8 +267,8 @@ tn_tensor *tn__from_array(const void *array, size_t array_bytes, tn_dims dims, t
         return &inert;
     }
     if (bytes != array_bytes) {
-        tn__raise(TN_ESHAPE, "from", "the array has %zu bytes but %s of %s has %zu", array_bytes, tn__dims_text(dims),
-                  tn_dtype_name(dtype), bytes);
+        tn__raise(TN_ESHAPE, "from", "the array has %zu bytes but %s of %s has %zu", array_bytes,
+                  tn__dims_text(dims), tn_dtype_name(dtype), bytes);
         return &inert;
     }
     return tn_from_data(array, dims, dtype);
@@ -272,7 +279,8 @@ static void leave_alone(void *data, void *user) {
     (void)user;
 }
 
-tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype, void (*release)(void *data, void *user), void *user) {
+tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
+                          void (*release)(void *data, void *user), void *user) {
     size_t bytes;
     if (!tn__bytes_of(dims, dtype, &bytes, "from_memory")) {
         return &inert;

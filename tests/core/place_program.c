@@ -27,7 +27,7 @@ static void check(const char *name, int first, int last, const char *text) {
         right = line >= first && line <= last && strncmp(rest, text, strlen(text)) == 0;
     }
     if (!right) {
-        printf("  %s: lines %d to %d, but: %s\n", name, first, last, message);
+        printf("# %s: lines %d to %d, but: %s\n", name, first, last, message);
         failures++;
     }
     tn_error_clear();
@@ -43,7 +43,7 @@ static inline int inlined(const tn_tensor *t) {
 static void callback(void *data, void *user) {
     (void)data;
     tn_item(NULL);
-    *(int *)user = __LINE__ - 1; /* last, so that the call above is no tail call, which leaves no frame */
+    *(int *)user = __LINE__ - 1; /* last: a tail call would leave no frame */
 }
 
 static int compare(const void *a, const void *b) {
@@ -64,13 +64,15 @@ static void simple_calls(void) {
     check("direct", __LINE__ - 1, __LINE__ - 1, ": item: the tensor is NULL");
 
     int line = __LINE__;
+    /* clang-format off */
     tn_shape_text(
         tn_alias(
             NULL,
             0,
             TN_DIMS(1,
                     2)));
-    check("nested over several lines", line + 1, line + 6, ": alias: the tensor is NULL");
+    /* clang-format on */
+    check("nested over several lines", line + 2, line + 7, ": alias: the tensor is NULL");
 
     LOOK(NULL);
     check("macro", __LINE__ - 1, __LINE__ - 1, ": item");
@@ -139,9 +141,7 @@ static void calls_in_modules(void) {
 #include <functional>
 
 struct thing {
-    int size(const tn_tensor *t) {
-        return tn_ndim(t);
-    }
+    int size(const tn_tensor *t) { return tn_ndim(t); }
 };
 
 template <typename T> static double item_of(T t) {
@@ -151,16 +151,19 @@ template <typename T> static double item_of(T t) {
 
 static void cxx_calls(void) {
     int line = __LINE__ + 1;
-    std::function<int()> lambda = [] { int n = tn_ndim(nullptr); return n + 1; };
+    std::function<int()> lambda = [] {
+        int n = tn_ndim(nullptr);
+        return n + 1;
+    };
     lambda();
-    check("a lambda", line, line, ": ndim");
+    check("a lambda", line, line + 3, ": ndim");
     thing x;
     if (x.size(nullptr) != 0) {
         failures++;
     }
-    check("a method", line - 14, line + 5, ": ndim");
+    check("a method", line - 14, line + 10, ": ndim");
     item_of((const tn_tensor *)nullptr);
-    check("a template", line - 9, line + 9, ": item");
+    check("a template", line - 9, line + 14, ": item");
 }
 #endif
 

@@ -148,7 +148,8 @@ static void test_errors_travel(void **state) {
     assert_int_equal(tn_error(), TN_EFORMAT);
     assert_string_equal(tn_error_message(), record.message);
     assert_ends(record.message, "line 3");
-    if (strncmp(record.message, "test_error.c:", 13) != 0 && strncmp(record.message, "worker+0x", 9) != 0) {
+    if (strncmp(record.message, "test_error.c:", 13) != 0 &&
+        strncmp(record.message, "worker+0x", 9) != 0) {
         fail_msg("%s", record.message);
     }
 }

@@ -39,7 +39,7 @@ one_text() { # NAME PATTERN COMPILER FLAGS...
     shift 2
     "$@" "${flags[@]}" "${link[@]}" -o "$work/program" && text=$("$work/program" one) && [[ $text == $pattern ]]
     local status=$?
-    [ $status -eq 0 ] || echo "  $text"
+    [ $status -eq 0 ] || echo "# $text"
     result $status "$name"
 }
 
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     double (*item)(void *) = library ? (double (*)(void *))dlsym(library, "tn_item") : 0;
     const char *(*message)(void) = library ? (const char *(*)(void))dlsym(library, "tn_error_message") : 0;
     if (!item || !message) {
-        printf("  %s\n", dlerror());
+        printf("# %s\n", dlerror());
         return 1;
     }
     item(0);
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
 END
     gcc -g "$work/late.c" -o "$work/late" && text=$("$work/late" "$build/libtern.so") && [[ $text == "late.c:14: item: "* ]]
     status=$?
-    [ $status -eq 0 ] || echo "  $text"
+    [ $status -eq 0 ] || echo "# $text"
     result $status "loaded late"
 fi
 echo "1..$count"

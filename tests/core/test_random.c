@@ -25,14 +25,16 @@ static void test_known_answers(void **state) {
     (void)state;
     assert_words(tn__philox_raw(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
     assert_words(tn__philox_raw(~0ull, ~0ull, ~0ull), 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd);
-    assert_words(tn__philox_raw(join(0xa4093822, 0x299f31d0), join(0x243f6a88, 0x85a308d3), join(0x13198a2e, 0x03707344)),
+    assert_words(tn__philox_raw(join(0xa4093822, 0x299f31d0), join(0x243f6a88, 0x85a308d3),
+                                join(0x13198a2e, 0x03707344)),
                  0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
 }
 
 /* The layout that core/philox.h promises: stream 0 is the plain generator. */
 static void test_layout(void **state) {
     (void)state;
-    tn_random4 r = tn_philox(join(0xa4093822, 0x299f31d0), 0, join(0x13198a2e, 0x03707344), join(0x243f6a88, 0x85a308d3));
+    tn_random4 r = tn_philox(join(0xa4093822, 0x299f31d0), 0, join(0x13198a2e, 0x03707344),
+                             join(0x243f6a88, 0x85a308d3));
     assert_words(r, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
     assert_int_equal(tn__philox_key(5, 0), 5);
     for (uint64_t s = 1; s < 1000; s++) {
@@ -61,7 +63,7 @@ static void test_generator(void **state) {
         sum += u;
         squares += u * u;
     }
-    assert_true(fabs(sum / 100000 - 0.5) < 0.005);          /* 5 standard errors */
+    assert_true(fabs(sum / 100000 - 0.5) < 0.005); /* 5 standard errors */
     assert_true(fabs(squares / 100000 - 1.0 / 3) < 0.005);
 }
 
@@ -123,8 +125,9 @@ static void test_threads_have_their_own(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers), cmocka_unit_test(test_layout),        cmocka_unit_test(test_generator),
-        cmocka_unit_test(test_below),         cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_threads_have_their_own),
+        cmocka_unit_test(test_known_answers), cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_generator),     cmocka_unit_test(test_below),
+        cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_threads_have_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

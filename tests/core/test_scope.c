@@ -336,7 +336,8 @@ static void test_dead_tensor_names_its_scope(void **state) {
     tn_tensor *t;
     char expected[100];
     {
-        snprintf(expected, sizeof(expected), "item: the tensor was released at the end of the scope opened at test_scope.c:%d",
+        snprintf(expected, sizeof(expected),
+                 "item: the tensor was released at the end of the scope opened at test_scope.c:%d",
                  __LINE__ + 1);
         TN_SCOPE;
         t = one(1);
@@ -352,7 +353,9 @@ static void test_dead_tensor_names_its_scope(void **state) {
     tn_drop(t);
     assert_int_equal(tn_ndim(t), 0);
     assert_int_equal(tn_error(), TN_ESTATE);
-    assert_non_null(strstr(tn_error_message(), "ndim: the tensor was released before (by its last tn_release or tn_drop)"));
+    assert_non_null(
+        strstr(tn_error_message(),
+               "ndim: the tensor was released before (by its last tn_release or tn_drop)"));
 }
 
 static void test_quarantine_ends(void **state) {

@@ -16,7 +16,8 @@ static double meaning(uint16_t bits, int places, int bias) {
     if (exponent == (1 << exponents) - 1) {
         return fraction ? NAN : sign * INFINITY;
     }
-    return sign * ldexp(fraction + (exponent ? 1 << places : 0), (exponent ? exponent : 1) - bias - places);
+    return sign * ldexp(fraction + (exponent ? 1 << places : 0),
+                        (exponent ? exponent : 1) - bias - places);
 }
 
 static uint16_t f16_bits(float x) {
@@ -26,7 +27,8 @@ static uint16_t bf16_bits(float x) {
     return tn_bf16_from_float(x).bits;
 }
 
-static void check_all(int places, int bias, float (*to_float)(uint16_t), uint16_t (*from_float)(float)) {
+static void check_all(int places, int bias, float (*to_float)(uint16_t),
+                      uint16_t (*from_float)(float)) {
     for (uint32_t bits = 0; bits < 65536; bits++) {
         double exact = meaning((uint16_t)bits, places, bias);
         float x = to_float((uint16_t)bits);

@@ -13,11 +13,20 @@
 
 static void store(void *data, int64_t i, double value, tn_dtype dtype) {
     switch (dtype) {
-    case TN_F32: ((float *)data)[i] = (float)value; break;
-    case TN_F64: ((double *)data)[i] = value; break;
-    case TN_I64: ((int64_t *)data)[i] = (int64_t)value; break;
-    case TN_I32: ((int32_t *)data)[i] = (int32_t)value; break;
-    default: fail_msg("no rule for %s", tn_dtype_name(dtype));
+    case TN_F32:
+        ((float *)data)[i] = (float)value;
+        break;
+    case TN_F64:
+        ((double *)data)[i] = value;
+        break;
+    case TN_I64:
+        ((int64_t *)data)[i] = (int64_t)value;
+        break;
+    case TN_I32:
+        ((int32_t *)data)[i] = (int32_t)value;
+        break;
+    default:
+        fail_msg("no rule for %s", tn_dtype_name(dtype));
     }
 }
 
@@ -31,11 +40,16 @@ static tn_tensor *case_tensor(size_t k, bool odd) {
         if (cases[k].data) {
             memcpy(data + (size_t)i * size, cases[k].data + (size_t)i * size, size);
         } else {
-            store(data, i, cases[k].step > 0 ? (double)i * cases[k].step : i == 600 ? 1e30 : 1, cases[k].dtype);
+            store(data, i,
+                  cases[k].step > 0 ? (double)i * cases[k].step
+                  : i == 600        ? 1e30
+                                    : 1,
+                  cases[k].dtype);
         }
     }
     tn_tensor *t = tn_from_data(data, dims, cases[k].dtype);
-    if (odd && dims.ndim > 0 && count > 0) { /* every second element of twice the memory, first dimension innermost */
+    if (odd && dims.ndim > 0 &&
+        count > 0) { /* every second element of twice the memory, first dimension innermost */
         tn_tensor *wide = tn_empty(TN_DIMS(2 * count + 1), cases[k].dtype);
         int64_t stride[TN_MAX_DIMS], next = 2;
         for (int i = 0; i < dims.ndim; i++) {
@@ -49,7 +63,8 @@ static tn_tensor *case_tensor(size_t k, bool odd) {
                 position += rest % dims.size[d] * stride[d];
                 rest /= dims.size[d];
             }
-            memcpy((char *)wide->storage->data + (size_t)position * size, data + (size_t)i * size, size);
+            memcpy((char *)wide->storage->data + (size_t)position * size, data + (size_t)i * size,
+                   size);
         }
         t = view;
     }
@@ -133,8 +148,9 @@ static void test_cannot_print(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_numpy), cmocka_unit_test(test_short_buffer), cmocka_unit_test(test_to_a_file),
-        cmocka_unit_test(test_bf16),     cmocka_unit_test(test_cannot_print),
+        cmocka_unit_test(test_as_numpy),     cmocka_unit_test(test_short_buffer),
+        cmocka_unit_test(test_to_a_file),    cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_cannot_print),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,17 +65,18 @@ static void test_broadcast(void **state) {
     static const struct {
         tn_dims a, b, out; /* out.ndim -1: they do not broadcast */
     } rows[] = {
-        {{2, {2, 3}}, {2, {2, 3}}, {2, {2, 3}}},  {{2, {2, 3}}, {1, {3}}, {2, {2, 3}}},
-        {{2, {2, 1}}, {2, {1, 3}}, {2, {2, 3}}},  {{0, {0}}, {3, {4, 5, 6}}, {3, {4, 5, 6}}},
-        {{0, {0}}, {0, {0}}, {0, {0}}},           {{2, {0, 3}}, {2, {1, 1}}, {2, {0, 3}}},
-        {{1, {1}}, {1, {0}}, {1, {0}}},           {{1, {2}}, {1, {0}}, {-1, {0}}},
-        {{2, {2, 3}}, {2, {3, 2}}, {-1, {0}}},    {{3, {5, 1, 4}}, {2, {3, 1}}, {3, {5, 3, 4}}},
+        {{2, {2, 3}}, {2, {2, 3}}, {2, {2, 3}}}, {{2, {2, 3}}, {1, {3}}, {2, {2, 3}}},
+        {{2, {2, 1}}, {2, {1, 3}}, {2, {2, 3}}}, {{0, {0}}, {3, {4, 5, 6}}, {3, {4, 5, 6}}},
+        {{0, {0}}, {0, {0}}, {0, {0}}},          {{2, {0, 3}}, {2, {1, 1}}, {2, {0, 3}}},
+        {{1, {1}}, {1, {0}}, {1, {0}}},          {{1, {2}}, {1, {0}}, {-1, {0}}},
+        {{2, {2, 3}}, {2, {3, 2}}, {-1, {0}}},   {{3, {5, 1, 4}}, {2, {3, 1}}, {3, {5, 3, 4}}},
         {{2, {2, 3}}, {1, {2}}, {-1, {0}}},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         for (int swap = 0; swap < 2; swap++) {
             tn_dims out = TN_DIMS(77);
-            bool fits = tn_dims_broadcast(swap ? rows[i].b : rows[i].a, swap ? rows[i].a : rows[i].b, &out);
+            bool fits =
+                tn_dims_broadcast(swap ? rows[i].b : rows[i].a, swap ? rows[i].a : rows[i].b, &out);
             assert_int_equal(fits, rows[i].out.ndim >= 0);
             assert_true(tn_dims_equal(out, fits ? rows[i].out : TN_DIMS(77)));
         }
@@ -91,7 +92,8 @@ static void test_shape_text(void **state) {
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(), TN_F32)), "[]");
     tn_tensor *wide = tn_empty(TN_DIMS(0, INT64_MAX / 8, 1, 1, 1, 1, 1, 1), TN_U8);
     assert_string_equal(tn_shape_text(wide), "[0, 1152921504606846975, 1, 1, 1, 1, 1, 1]");
-    const char *first = tn_shape_text(tn_empty(TN_DIMS(1), TN_F32)), *second = tn_shape_text(tn_empty(TN_DIMS(2), TN_F32));
+    const char *first = tn_shape_text(tn_empty(TN_DIMS(1), TN_F32)),
+               *second = tn_shape_text(tn_empty(TN_DIMS(2), TN_F32));
     assert_string_equal(first, "[1]"); /* buffers are taken in turn */
     assert_string_equal(second, "[2]");
 }
@@ -226,7 +228,8 @@ static void test_views(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *t = counted(TN_DIMS(2, 3, 4));
-    tn_tensor *v = tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0); /* axes turned, every second row */
+    tn_tensor *v =
+        tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0); /* axes turned, every second row */
     float out[16];
     assert_false(tn_is_contiguous(v));
     assert_int_equal(tn_copy_out(v, out), TN_OK);
@@ -243,7 +246,8 @@ static void test_views(void **state) {
     for (int i = 0; i < 6; i++) {
         assert_true(out[i] == (float)(5 + i % 2));
     }
-    assert_true(tn_is_contiguous(tn__view(t, TN_DIMS(1, 4), (int64_t[]){99, 1}, 20))); /* a size of 1 has any stride */
+    assert_true(tn_is_contiguous(
+        tn__view(t, TN_DIMS(1, 4), (int64_t[]){99, 1}, 20))); /* a size of 1 has any stride */
     assert_true(tn_is_contiguous(tn__view(t, TN_DIMS(0, 4), (int64_t[]){7, 7}, 0)));
 
     assert_true(tn_is_inert(tn__view(t, TN_DIMS(2, 3), (int64_t[]){12, 6}, 0)));
@@ -261,8 +265,10 @@ static void test_versions(void **state) {
     TN_SCOPE;
     tn_tensor *flat = counted(TN_DIMS(10));
     tn_tensor *a = tn_alias(flat, 0, TN_DIMS(2, 2)), *b = tn_alias(flat, 4, TN_DIMS(6));
-    tn_tensor *half_of_b = tn__view(b, TN_DIMS(3), (int64_t[]){1}, 4), *of_flat = tn__view(flat, TN_DIMS(3), (int64_t[]){1}, 0);
-    uint32_t before_flat = flat->version->value, before_a = a->version->value, before_b = b->version->value;
+    tn_tensor *half_of_b = tn__view(b, TN_DIMS(3), (int64_t[]){1}, 4),
+              *of_flat = tn__view(flat, TN_DIMS(3), (int64_t[]){1}, 0);
+    uint32_t before_flat = flat->version->value, before_a = a->version->value,
+             before_b = b->version->value;
     tn__touch(a);
     assert_int_equal(a->version->value, before_a + 1);
     assert_int_equal(b->version->value, before_b);
@@ -346,10 +352,10 @@ static void test_foreign_memory_is_released_when_emptied(void **state) {
 static void test_null(void **state) {
     (void)state;
     char text[4];
-#define RAISES(call, name)                                                                                                     \
-    do {                                                                                                                       \
-        (void)(call);                                                                                                          \
-        assert_error(TN_EVALUE, name ": the tensor is NULL");                                                                  \
+#define RAISES(call, name)                                    \
+    do {                                                      \
+        (void)(call);                                         \
+        assert_error(TN_EVALUE, name ": the tensor is NULL"); \
     } while (0)
     RAISES(tn_is_inert(NULL), "is_inert");
     RAISES(tn_ndim(NULL), "ndim");
