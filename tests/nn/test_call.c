@@ -1,0 +1,561 @@
+/* The bracket around a forward: what it lets out, hooks and their order, backward hooks, recompute, module paths in errors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+/* ---- Helpers ------------------------------------------------------------------------------------ */
+
+static int64_t live;
+static char trace[2048]; /* what happened, in order */
+
+static int begin(void **state) {
+    (void)state;
+    live = tn_live_tensors();
+    trace[0] = 0;
+    tn_seed(1);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(tn_live_tensors(), live);
+    return 0;
+}
+
+static void note(const char *text) {
+    size_t used = strlen(trace);
+    snprintf(trace + used, sizeof(trace) - used, "%s%s ", text, tn_in_recompute() ? "'" : "");
+}
+
+static void expect_trace(const char *want) {
+    assert_string_equal(trace, want);
+    trace[0] = 0;
+}
+
+static void expect_error(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* ---- A small model: two layers with dropout between ------------------------------------------------ */
+
+typedef struct net {
+    tn_module base;
+    tn_linear fc1, fc2;
+    tn_dropout drop;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *n = (net *)self;
+    note("forward");
+    return tn_call(&n->fc2, tn_call(&n->drop, tn_tanh(tn_call(&n->fc1, x))));
+}
+
+static void net_init(net *n) {
+    tn_module_init(&n->base, "net", net_forward);
+    tn_linear_init(&n->fc1, 5, 8, tn_linear_defaults());
+    tn_linear_init(&n->fc2, 8, 5, tn_linear_defaults());
+    tn_dropout_init(&n->drop, 0.5);
+    tn_module_add(&n->base, "fc1", &n->fc1);
+    tn_module_add(&n->base, "fc2", &n->fc2);
+    tn_module_add(&n->base, "drop", &n->drop);
+}
+
+/* Several inputs and outputs: (a, b or none) -> (a, 2 a + b), with a context that counts calls. */
+static tn_values pair_forward(tn_module *self, tn_values in, void *context) {
+    (void)self;
+    if (context) {
+        ++*(int *)context;
+    }
+    tn_tensor *twice = tn_mul_scalar(in.v[0], 2.0);
+    return tn_values_of(in.v[0], in.n > 1 && in.v[1] ? tn_add(twice, in.v[1]) : twice);
+}
+
+static tn_tensor *leaf(tn_dims dims) {
+    return tn_set_requires_grad(tn_randn(dims, TN_F32), true);
+}
+
+/* ---- What comes out --------------------------------------------------------------------------------- */
+
+static tn_tensor *wasteful_forward(tn_module *self, tn_tensor *x) {
+    (void)self;
+    for (int i = 0; i < 10; i++) {
+        tn_mul_scalar(x, i);
+    }
+    return tn_add_scalar(x, 1.0);
+}
+
+static void only_results_come_out(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module m;
+    tn_module_init(&m, "wasteful", wasteful_forward);
+    tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
+    int64_t before = tn_live_tensors();
+    tn_tensor *y = tn_call(&m, x);
+    assert_int_equal(tn_live_tensors(), before + 1);
+    assert_true(tn_item(tn_sum_all(y)) == 6.0);
+    tn_module_finish(&m);
+}
+
+static void values_and_context(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module m;
+    tn_module_init_values(&m, "pair", pair_forward);
+    tn_tensor *a = tn_ones(TN_DIMS(3), TN_F32);
+    int calls = 0;
+    tn_values out = tn_call_values(&m, tn_values_of(a, a), &calls);
+    assert_int_equal(out.n, 2);
+    assert_ptr_equal(out.v[0], a); /* an input that is handed on stays what it is */
+    assert_true(tn_item(tn_sum_all(out.v[1])) == 9.0);
+    out = tn_call_values(&m, (tn_values){2, {a, NULL}}, &calls); /* an absent one */
+    assert_true(tn_item(tn_sum_all(out.v[1])) == 6.0);
+    assert_int_equal(calls, 2);
+
+    assert_true(tn_is_inert(tn_call(&m, a)));
+    expect_error(TN_EVALUE, "pair gives 2 values");
+    out = tn_call_values(&m, (tn_values){9, {a}}, &calls);
+    expect_error(TN_EVALUE, "9 inputs");
+    assert_int_equal(out.n, 0);
+    for (int i = 0; i < TN_MAX_VALUES; i++) {
+        assert_true(tn_is_inert(out.v[i]));
+    }
+    assert_int_equal(calls, 2);
+    tn_module_finish(&m);
+}
+
+static tn_tensor *null_forward(tn_module *self, tn_tensor *x) {
+    (void)self, (void)x;
+    return NULL;
+}
+
+static tn_values silent_forward(tn_module *self, tn_values in, void *context) {
+    (void)self, (void)in, (void)context;
+    return (tn_values){0};
+}
+
+static void wrong_values(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(2), TN_F32);
+    tn_module m;
+    tn_module_init(&m, "null", null_forward);
+    assert_true(tn_is_inert(tn_call(&m, x)));
+    expect_error(TN_EVALUE, "(in null): null: result 0 of the forward is NULL");
+    assert_true(tn_is_inert(tn_call(&m, NULL)));
+    expect_error(TN_EVALUE, "NULL");
+    tn_call_values(&m, tn_values_of(x, x), NULL);
+    expect_error(TN_EVALUE, "2 inputs");
+    tn_module_finish(&m);
+    tn_module_init_values(&m, "silent", silent_forward);
+    assert_int_equal(tn_call_values(&m, tn_values_of(x, NULL), NULL).n, 0);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_is_inert(tn_call(&m, x)));
+    expect_error(TN_EVALUE, "gives no value");
+    tn_module_finish(&m);
+}
+
+static void paths_in_errors(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_sequential all;
+    tn_sequential_init(&all);
+    tn_sequential_add(&all, &n);
+    tn_tensor *y = tn_call(&all, tn_ones(TN_DIMS(2, 6), TN_F32));
+    assert_true(tn_is_inert(y));
+    assert_true(tn_is_inert(tn_call(&all, y))); /* inert in, inert out */
+    expect_error(TN_ESHAPE, "(in sequential.0.fc1): linear: ");
+    tn_module_set_recompute(&n, true);
+    tn_call(&all, tn_ones(TN_DIMS(2, 6), TN_F32));
+    expect_error(TN_ESHAPE, "(in sequential.0.fc1): linear: ");
+    tn_module_finish(&all);
+}
+
+/* ---- Forward hooks ------------------------------------------------------------------------------------ */
+
+typedef struct tag {
+    const char *name;
+    tn_hook remove; /* this hook, while it runs */
+    int freed;
+} tag;
+
+static void note_tag(const tag *t, const char *what) {
+    char text[64];
+    snprintf(text, sizeof(text), "%s.%s", t->name, what);
+    note(text);
+}
+
+static tn_values before(tn_module *m, tn_values in, void *user) {
+    tag *t = user;
+    note_tag(t, "before");
+    if (t->remove) {
+        tn_module_unhook(m, t->remove);
+        t->remove = 0;
+    }
+    return in;
+}
+
+static tn_values after(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m, (void)in;
+    note_tag(user, "after");
+    return out;
+}
+
+static void backward_before(tn_module *m, void *user) {
+    (void)m;
+    assert_true(tn_in_backward());
+    note_tag(user, "backward");
+}
+
+static void backward_after(tn_module *m, tn_values in_grads, void *user) {
+    (void)m;
+    char text[64];
+    snprintf(text, sizeof(text), "done%d%s", in_grads.n, in_grads.n > 0 && in_grads.v[0] ? "+" : "-");
+    note_tag(user, text);
+}
+
+static void free_tag(void *user) {
+    ((tag *)user)->freed++;
+}
+
+static tn_hook hook_all(void *m, tag *t) {
+    return tn_module_hook(
+        m, (tn_module_hooks){before, after, backward_before, backward_after, t, free_tag});
+}
+
+static void order_and_removal(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tag a = {.name = "a"}, b = {.name = "b"}, inner = {.name = "fc1"};
+    tn_hook ha = hook_all(&n, &a), hb = hook_all(&n, &b);
+    hook_all(&n.fc1, &inner);
+    assert_true(ha != 0 && hb != 0 && ha != hb);
+    tn_tensor *x = tn_ones(TN_DIMS(2, 5), TN_F32);
+    {
+        TN_NO_GRAD;
+        tn_call(&n, x);
+    }
+    expect_trace("a.before b.before forward fc1.before fc1.after a.after b.after ");
+    a.remove = ha; /* a hook removes itself */
+    {
+        TN_NO_GRAD;
+        tn_call(&n, x);
+        expect_trace("a.before b.before forward fc1.before fc1.after b.after ");
+        assert_int_equal(a.freed, 1);
+        tn_module_unhook(&n, hb);
+        assert_int_equal(b.freed, 1);
+        tn_module_unhook(&n, hb); /* twice: nothing */
+        tn_call(&n, x);
+        expect_trace("forward fc1.before fc1.after ");
+    }
+    tn_module_finish(&n);
+    assert_int_equal(inner.freed, 1);
+}
+
+static tn_values double_input(tn_module *m, tn_values in, void *user) {
+    (void)m, (void)user;
+    in.v[0] = tn_mul_scalar(in.v[0], 2.0);
+    return in;
+}
+
+static tn_values add_one(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m, (void)in, (void)user;
+    out.v[0] = tn_add_scalar(out.v[0], 1.0);
+    return out;
+}
+
+static tn_values no_input(tn_module *m, tn_values in, void *user) {
+    (void)m, (void)in, (void)user;
+    return (tn_values){0};
+}
+
+static tn_tensor *identity(tn_tensor *x) {
+    return x;
+}
+
+static void hooks_replace_values(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_function f;
+    tn_function_init(&f, "f", identity);
+    tn_module_hook(&f, (tn_module_hooks){.before = double_input});
+    tn_module_hook(&f, (tn_module_hooks){.after = add_one});
+    tn_tensor *x = leaf(TN_DIMS(3));
+    int64_t had = tn_live_tensors();
+    tn_tensor *y = tn_call(&f, x);
+    {
+        TN_NO_GRAD;
+        assert_true(tn_equal(y, tn_add_scalar(tn_mul_scalar(x, 2.0), 1.0)));
+    }
+    tn_backward(tn_sum_all(y));
+    assert_true(tn_item(tn_sum_all(tn_grad_of(x))) == 6.0);
+    assert_true(tn_live_tensors() - had < 10);
+    tn_module_hook(&f, (tn_module_hooks){.before = no_input});
+    assert_true(tn_is_inert(tn_call(&f, x)));
+    expect_error(TN_EVALUE, "0 inputs");
+    assert_int_equal(tn_module_hook(&f, (tn_module_hooks){0}), 0);
+    expect_error(TN_EVALUE, "no hook");
+    tn_module_finish(&f);
+}
+
+/* ---- Backward hooks ------------------------------------------------------------------------------------ */
+
+static void backward_order(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tag outer = {.name = "n"}, first = {.name = "1"}, second = {.name = "2"};
+    hook_all(&n, &outer);
+    hook_all(&n.fc1, &first);
+    hook_all(&n.fc2, &second);
+    tn_tensor *x = leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
+    expect_trace("n.before forward 1.before 1.after 2.before 2.after n.after ");
+    tn_backward_from(&loss, NULL, 1, true);
+    expect_trace("n.backward 2.backward 2.done1+ 1.backward 1.done1+ n.done1+ ");
+    tn_backward(loss); /* a second time through the same graph */
+    expect_trace("n.backward 2.backward 2.done1+ 1.backward 1.done1+ n.done1+ ");
+    tn_module_finish(&n);
+}
+
+/* Without an input that wants a gradient, the end of the backward is the end of the module's. */
+static void inputs_without_gradient(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tag outer = {.name = "n"}, first = {.name = "1"};
+    hook_all(&n, &outer);
+    hook_all(&n.fc1, &first);
+    tn_tensor *x = tn_ones(TN_DIMS(2, 5), TN_F32);
+    tn_backward(tn_sum_all(tn_call(&n, x)));
+    expect_trace(
+        "n.before forward 1.before 1.after n.after n.backward 1.backward n.done1- 1.done1- ");
+    tn_call(&n, x); /* recorded and dropped */
+    expect_trace("n.before forward 1.before 1.after n.after ");
+    tn_module_finish(&n);
+}
+
+static tn_tensor *seen_grads[2];
+
+static void keep_grads(tn_module *m, tn_values in_grads, void *user) {
+    (void)m, (void)user;
+    assert_int_equal(in_grads.n, 2);
+    for (int i = 0; i < 2; i++) {
+        seen_grads[i] = tn_keep(in_grads.v[i]);
+    }
+    note("done");
+}
+
+static void several_inputs_and_outputs(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module m;
+    tn_module_init_values(&m, "pair", pair_forward);
+    tag t = {.name = "m"};
+    tn_module_hook(&m, (tn_module_hooks){.backward_after = keep_grads});
+    tn_module_hook(&m, (tn_module_hooks){.backward_before = backward_before, .user = &t});
+    tn_tensor *a = leaf(TN_DIMS(3)), *b = leaf(TN_DIMS(3));
+    tn_values out = tn_call_values(&m, tn_values_of(a, b), NULL);
+    tn_backward(tn_add(tn_sum_all(out.v[0]), tn_sum_all(tn_mul_scalar(out.v[1], 10.0))));
+    expect_trace("m.backward done ");
+    assert_true(tn_item(tn_sum_all(seen_grads[0])) == 3 * 21.0);
+    assert_true(tn_item(tn_sum_all(seen_grads[1])) == 3 * 10.0);
+    assert_true(tn_equal(tn_grad_of(a), seen_grads[0]));
+    for (int i = 0; i < 2; i++) {
+        tn_release(seen_grads[i]);
+    }
+    out = tn_call_values(&m, tn_values_of(a, b),
+                         NULL); /* only the first output is used: b gets nothing */
+    tn_backward(tn_sum_all(out.v[0]));
+    expect_trace("m.backward done ");
+    assert_non_null(seen_grads[0]);
+    assert_null(seen_grads[1]);
+    tn_release(seen_grads[0]);
+    tn_module_finish(&m);
+}
+
+static tn_tensor *fail_backward(tn_tensor *grad, void *user) {
+    (void)grad, (void)user;
+    tn_raise(TN_EVALUE, "a failing hook");
+    return NULL;
+}
+
+static tn_tensor *trap_forward(tn_module *self, tn_tensor *x) {
+    (void)self;
+    tn_tensor *h = tn_tanh(x);
+    tn_on_grad(h, fail_backward, NULL);
+    return tn_mul_scalar(h, 2.0);
+}
+
+/* Each backward_before has its backward_after, also when the run fails in between. */
+static void failing_backward(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module m;
+    tn_module_init(&m, "trap", trap_forward);
+    tag t = {.name = "m"};
+    hook_all(&m, &t);
+    tn_backward(tn_sum_all(tn_call(&m, leaf(TN_DIMS(2, 5)))));
+    expect_error(TN_EVALUE, "a failing hook");
+    expect_trace("m.before m.after m.backward m.done1- ");
+    tn_module_finish(&m);
+}
+
+static void finished_before_backward(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tag t = {.name = "n"};
+    hook_all(&n, &t);
+    tn_tensor *x = leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
+    tn_module_finish(&n);
+    trace[0] = 0;
+    tn_backward(loss); /* the graph holds what it needs; the hooks are gone */
+    expect_trace("");
+    assert_non_null(tn_grad_of(x));
+    net_init(&n);
+    tn_module_set_recompute(&n, true);
+    loss = tn_sum_all(tn_call(&n, x));
+    tn_module_finish(&n);
+    tn_backward(loss);
+    expect_error(TN_ESTATE, "finished before backward");
+}
+
+/* ---- Recompute -------------------------------------------------------------------------------------------- */
+
+static bool copy_grad(const tn_entry *entry, void *user) {
+    tn_tensor ***next = user;
+    *(*next)++ = tn_copy(tn_grad_of(*entry->field));
+    return true;
+}
+
+/* The gradients of all parameters and of x; returns how many. */
+static int gradients(void *m, tn_tensor *x, tn_tensor **grads) {
+    tn_seed(9);
+    tn_module_zero_grad(m);
+    tn_zero_grad(x);
+    tn_backward(tn_sum_all(tn_square(tn_call(m, x))));
+    tn_tensor **next = grads;
+    tn_module_each(m, (tn_walk){0}, copy_grad, &next);
+    *next++ = tn_copy(tn_grad_of(x));
+    return (int)(next - grads);
+}
+
+static void expect_equal_gradients(void *m, tn_tensor *x, tn_module *const *recomputed, int n) {
+    TN_SCOPE;
+    tn_tensor *plain[64], *again[64];
+    int count = gradients(m, x, plain);
+    for (int i = 0; i < n; i++) {
+        tn_module_set_recompute(recomputed[i], true);
+    }
+    assert_int_equal(gradients(m, x, again), count);
+    for (int i = 0; i < count; i++) {
+        assert_true(tn_equal(plain[i], again[i]));
+    }
+    for (int i = 0; i < n; i++) {
+        tn_module_set_recompute(recomputed[i], false);
+    }
+}
+
+static void recompute_is_bit_equal(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_tensor *x = leaf(TN_DIMS(4, 5));
+    expect_equal_gradients(&n, x, (tn_module *[]){&n.base}, 1);
+    expect_trace("forward forward forward' ");
+    expect_equal_gradients(&n, x, (tn_module *[]){&n.base, &n.fc1.base, &n.drop.base},
+                           3); /* one inside the other */
+    tn_sequential twice;
+    tn_sequential_init(&twice);
+    tn_function again;
+    tn_function_init(&again, "again", tn_relu);
+    tn_sequential_add(&twice, &n);
+    tn_sequential_add(&twice, &again);
+    expect_equal_gradients(&twice, x, (tn_module *[]){&twice.base}, 1);
+    tn_module_finish(&twice);
+
+    tn_block block;
+    tn_block_options options = tn_block_defaults();
+    options.heads = 2;
+    options.dropout = 0.3;
+    tn_block_init(&block, 8, options);
+    x = leaf(TN_DIMS(2, 6, 8));
+    expect_equal_gradients(&block, x, (tn_module *[]){&block.base}, 1);
+    expect_equal_gradients(&block, x, (tn_module *[]){&block.attn.base, &block.mlp.base}, 2);
+    tn_module_finish(&block);
+}
+
+/* Hooks of the module itself run once; those of modules inside it run again, and can tell. */
+static void hooks_in_recompute(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_module_set_recompute(&n, true);
+    tag outer = {.name = "n"}, first = {.name = "1"};
+    hook_all(&n, &outer);
+    hook_all(&n.fc1, &first);
+    tn_tensor *x = leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
+    expect_trace("n.before forward 1.before 1.after n.after ");
+    tn_backward(loss);
+    expect_trace("n.backward forward' 1.before' 1.after' 1.backward 1.done1+ n.done1+ ");
+    tn_module_finish(&n);
+}
+
+/* The memory of what lies between: gone until backward. */
+static void recompute_keeps_only_inputs(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_tensor *x = leaf(TN_DIMS(2, 5));
+    int64_t had = tn_live_tensors();
+    tn_tensor *plain = tn_call(&n, x);
+    int64_t kept = tn_live_tensors() - had;
+    tn_drop(plain);
+    assert_int_equal(tn_live_tensors(), had);
+    tn_module_set_recompute(&n, true);
+    tn_call(&n, x);
+    assert_int_equal(tn_live_tensors() - had, 1); /* the result */
+    assert_true(kept > 1);
+    tn_module_finish(&n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(only_results_come_out, begin, end),
+        cmocka_unit_test_setup_teardown(values_and_context, begin, end),
+        cmocka_unit_test_setup_teardown(wrong_values, begin, end),
+        cmocka_unit_test_setup_teardown(paths_in_errors, begin, end),
+        cmocka_unit_test_setup_teardown(order_and_removal, begin, end),
+        cmocka_unit_test_setup_teardown(hooks_replace_values, begin, end),
+        cmocka_unit_test_setup_teardown(backward_order, begin, end),
+        cmocka_unit_test_setup_teardown(inputs_without_gradient, begin, end),
+        cmocka_unit_test_setup_teardown(several_inputs_and_outputs, begin, end),
+        cmocka_unit_test_setup_teardown(failing_backward, begin, end),
+        cmocka_unit_test_setup_teardown(finished_before_backward, begin, end),
+        cmocka_unit_test_setup_teardown(recompute_is_bit_equal, begin, end),
+        cmocka_unit_test_setup_teardown(hooks_in_recompute, begin, end),
+        cmocka_unit_test_setup_teardown(recompute_keeps_only_inputs, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,438 @@
+/* Modules: registering, names, ties, walking, flags, the end of a module, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+typedef struct net {
+    tn_module base;
+    tn_linear fc1, fc2;
+    tn_tensor *scale, *mean, *cache;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *n = (net *)self;
+    return tn_mul(tn_call(&n->fc2, tn_relu(tn_call(&n->fc1, x))), n->scale);
+}
+
+static void net_init(net *n) {
+    TN_SCOPE;
+    tn_module_init(&n->base, "net", net_forward);
+    tn_linear_init(&n->fc1, 3, 4, tn_linear_defaults());
+    tn_linear_options no_bias = {.bias = false};
+    tn_linear_init(&n->fc2, 4, 3, no_bias);
+    tn_module_add(&n->base, "fc1", &n->fc1);
+    tn_module_add(&n->base, "layers.2", &n->fc2);
+    tn_module_param(&n->base, "scale", &n->scale, tn_ones(TN_DIMS(), TN_F32));
+    tn_module_buffer(&n->base, "mean", &n->mean, tn_zeros(TN_DIMS(3), TN_F32));
+    tn_module_scratch(&n->base, "cache", &n->cache, NULL);
+}
+
+/* ---- Helpers ------------------------------------------------------------------------------------ */
+
+static int64_t live;
+
+static int begin(void **state) {
+    (void)state;
+    live = tn_live_tensors();
+    return 0;
+}
+
+/* Every test releases what it made, and leaves no error that it has not looked at. */
+static int end(void **state) {
+    (void)state;
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(tn_live_tensors(), live);
+    return 0;
+}
+
+static void expect_error(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+typedef struct paths {
+    char text[1024];
+    int stop_after;
+} paths;
+
+static bool list_entry(const tn_entry *entry, void *user) {
+    paths *p = user;
+    size_t used = strlen(p->text);
+    snprintf(p->text + used, sizeof(p->text) - used, "%s%s%s ", entry->path,
+             entry->buffer ? "!" : "", entry->shared ? "+" : "");
+    return --p->stop_after != 0;
+}
+
+static bool list_module(tn_module *m, const char *path, void *user) {
+    paths *p = user;
+    size_t used = strlen(p->text);
+    snprintf(p->text + used, sizeof(p->text) - used, "%s:%s ", path, m->kind);
+    return --p->stop_after != 0;
+}
+
+static void expect_paths(void *m, tn_walk walk, const char *want) {
+    paths p = {0};
+    tn_module_each(m, walk, list_entry, &p);
+    assert_string_equal(p.text, want);
+}
+
+/* ---- Registering -------------------------------------------------------------------------------- */
+
+static void names(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    expect_paths(&n, (tn_walk){0}, "scale fc1.weight fc1.bias layers.2.weight ");
+    expect_paths(&n, (tn_walk){.buffers = true}, "scale mean! fc1.weight fc1.bias layers.2.weight ");
+    expect_paths(&n, (tn_walk){.buffers = true, .no_parameters = true, .scratch = true}, "mean! ");
+    assert_int_equal(tn_module_count(&n), 1 + 12 + 4 + 12);
+    assert_ptr_equal(tn_module_get(&n, "layers.2.weight"), n.fc2.weight);
+    assert_ptr_equal(tn_module_get(&n, "mean"), n.mean);
+    assert_ptr_equal(tn_module_child(&n, "layers.2"), &n.fc2.base);
+    assert_ptr_equal(tn_module_child(&n, ""), &n.base);
+    assert_null(n.fc2.bias);
+    assert_true(tn_requires_grad(n.scale));
+    assert_false(tn_requires_grad(n.mean));
+
+    paths p = {.stop_after = 2};
+    tn_module_each(&n, (tn_walk){0}, list_entry, &p);
+    assert_string_equal(p.text, "scale fc1.weight ");
+    p = (paths){0};
+    tn_module_each_module(&n, list_module, &p);
+    assert_string_equal(p.text, ":net fc1:linear layers.2:linear ");
+    p = (paths){.stop_after = 1};
+    tn_module_each_module(&n, list_module, &p);
+    assert_string_equal(p.text, ":net ");
+
+    assert_true(tn_is_inert(tn_module_get(&n, "layers.3.weight")));
+    expect_error(TN_EVALUE, "layers.3.weight");
+    assert_true(tn_is_inert(tn_module_get(&n, "cache")));
+    expect_error(TN_EVALUE, "cache");
+    assert_null(tn_module_child(&n, "fc"));
+    expect_error(TN_EVALUE, "\"fc\"");
+    tn_module_finish(&n);
+}
+
+static void refused_names(void **state) {
+    (void)state;
+    const char *bad[] = {"", ".x", "x.", NULL,
+                         "0123456789012345678901234567890123456789012345678901234567890123"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        net n;
+        net_init(&n);
+        TN_SCOPE;
+        tn_tensor *field;
+        assert_int_equal(tn_module_param(&n.base, bad[i], &field, tn_ones(TN_DIMS(2), TN_F32)),
+                         TN_EVALUE);
+        expect_error(TN_EVALUE, "name");
+        assert_true(tn_is_inert(field));
+        tn_module_finish(&n);
+    }
+}
+
+static void used_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32), *field = NULL;
+    tn_linear other;
+    tn_linear_init(&other, 1, 1, tn_linear_defaults());
+    tn_module_param(&n.base, "fc1", &field, t);
+    expect_error(TN_EVALUE, "\"fc1\" already");
+    tn_module_buffer(&n.base, "scale", &field, t);
+    expect_error(TN_EVALUE, "\"scale\" already");
+    tn_module_add(&n.base, "mean", &other);
+    expect_error(TN_EVALUE, "\"mean\" already");
+    tn_module_param(&n.base, "again", &n.scale, t); /* a field that is registered: it keeps its tensor */
+    expect_error(TN_EVALUE, "field of \"again\"");
+    assert_false(tn_is_inert(n.scale));
+    tn_module_add(&n.base, "again", &n.fc1);
+    expect_error(TN_ESTATE, "has one parent");
+    tn_module_add(&n.fc1.base, "outer", &n);
+    expect_error(TN_EVALUE, "contain itself");
+    tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)); /* building it failed */
+    expect_error(TN_ESTATE, "not complete");
+    tn_module_finish(&other);
+    tn_module_finish(&n);
+}
+
+static void refused_tensors(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module m;
+    tn_module_init(&m, "m", net_forward);
+    tn_tensor *field;
+    tn_module_param(&m, "a", &field, tn_ones(TN_DIMS(2), TN_I64));
+    expect_error(TN_EDTYPE, "i64");
+    tn_tensor *leaf = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
+    tn_module_param(&m, "b", &field, tn_mul(leaf, leaf));
+    expect_error(TN_ESTATE, "");
+    tn_module_param(&m, "c", NULL, leaf);
+    expect_error(TN_EVALUE, "field of \"c\" is NULL");
+    tn_raise(TN_EVALUE, "an earlier error");
+    assert_int_equal(tn_module_param(&m, "d", &field, leaf), TN_EVALUE);
+    assert_true(tn_is_inert(field));
+    expect_error(TN_EVALUE, "earlier");
+    tn_module_finish(&m);
+}
+
+static void buffers(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    {
+        TN_SCOPE;
+        tn_tensor *first = n.mean;
+        assert_int_equal(tn_module_set_buffer(&n.base, "mean", tn_ones(TN_DIMS(7), TN_F64)), TN_OK);
+        assert_ptr_not_equal(n.mean, first);
+        tn_module_set_buffer(&n.base, "cache", tn_ones(TN_DIMS(2), TN_F32));
+    }
+    assert_int_equal(tn_count(n.mean), 7);
+    expect_paths(&n, (tn_walk){.buffers = true, .no_parameters = true}, "mean! ");
+    expect_paths(&n, (tn_walk){.buffers = true, .no_parameters = true, .scratch = true},
+                 "mean! cache! ");
+    tn_module_set_buffer(&n.base, "mean", n.mean); /* itself */
+    assert_int_equal(tn_count(n.mean), 7);
+    tn_module_set_buffer(&n.base, "mean", NULL);
+    assert_null(n.mean);
+    tn_module_set_buffer(&n.base, "scale", NULL);
+    expect_error(TN_EVALUE, "no buffer \"scale\"");
+    tn_module_finish(&n);
+    assert_null(n.cache);
+}
+
+/* ---- Ties --------------------------------------------------------------------------------------- */
+
+typedef struct tied {
+    tn_module base;
+    tn_embedding wte;
+    tn_linear head;
+} tied;
+
+static tn_tensor *tied_forward(tn_module *self, tn_tensor *x) {
+    tied *t = (tied *)self;
+    return tn_call(&t->head, tn_call(&t->wte, x));
+}
+
+static void tied_init(tied *t) {
+    tn_module_init(&t->base, "tied", tied_forward);
+    tn_linear_options no_bias = {.bias = false};
+    tn_linear_init(&t->head, 4, 6, no_bias);
+    tn_embedding_init(&t->wte, 6, 4, TN_F32);
+    tn_module_add(&t->base, "head", &t->head); /* the second name comes first */
+    tn_module_add(&t->base, "wte", &t->wte);
+}
+
+static void ties(void **state) {
+    (void)state;
+    tied t;
+    tied_init(&t);
+    assert_int_equal(tn_module_tie(&t.base, "head.weight", "wte.weight"), TN_OK);
+    assert_ptr_equal(t.head.weight, t.wte.weight);
+    assert_int_equal(tn_module_count(&t), 24);
+    expect_paths(&t, (tn_walk){0}, "wte.weight ");
+    expect_paths(&t, (tn_walk){.with_shared = true}, "head.weight+ wte.weight ");
+    expect_paths(&t.head, (tn_walk){0}, "weight "); /* alone, it has no other name */
+    assert_int_equal(tn_module_count(&t.head), 24);
+    {
+        TN_SCOPE; /* both uses reach one gradient */
+        int64_t data[] = {1, 2};
+        tn_backward(tn_sum_all(tn_call(&t, TN_FROM(data, TN_DIMS(1, 2), TN_I64))));
+        assert_int_equal(tn_count(tn_grad_of(t.wte.weight)), 24);
+        assert_true(tn_at(tn_grad_of(t.wte.weight), (int64_t[]){5, 0}) != 0.0);
+    }
+    tn_module_tie(&t.base, "wte.weight", "wte.weight");
+    expect_error(TN_EVALUE, "itself");
+    tn_module_tie(&t.base, "wte.weight", "nothing");
+    expect_error(TN_EVALUE, "\"nothing\"");
+    tn_module_finish(&t);
+}
+
+static void ties_that_do_not_fit(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    tn_module_tie(&n.base, "fc1.weight", "layers.2.weight");
+    expect_error(TN_ESHAPE, "fc1.weight is [4, 3] but layers.2.weight is [3, 4]");
+    tn_module_finish(&n);
+    tied t;
+    tied_init(&t);
+    tn_module_finish(&t.wte);
+    tn_embedding_init(&t.wte, 6, 4, TN_F64);
+    tn_module_add(&t.base, "wte", &t.wte);
+    tn_module_tie(&t.base, "head.weight", "wte.weight");
+    expect_error(TN_EDTYPE, "head.weight is f32 but wte.weight is f64");
+    tn_module_finish(&t);
+}
+
+/* ---- Flags -------------------------------------------------------------------------------------- */
+
+static void flags(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    tn_module_train(&n, false);
+    assert_false(n.base.training || n.fc1.base.training || n.fc2.base.training);
+    tn_module_train(&n.fc1, true);
+    assert_true(n.fc1.base.training);
+    assert_false(n.base.training);
+
+    tn_module_requires_grad(&n.fc1, false);
+    assert_false(tn_requires_grad(n.fc1.weight) || tn_requires_grad(n.fc1.bias));
+    assert_true(tn_requires_grad(n.fc2.weight));
+    {
+        TN_SCOPE;
+        tn_backward(tn_sum_all(tn_call(&n, tn_ones(TN_DIMS(2, 3), TN_F32))));
+        assert_null(tn_grad_of(n.fc1.weight));
+        assert_non_null(tn_grad_of(n.fc2.weight));
+    }
+    tn_module_zero_grad(&n);
+    assert_null(tn_grad_of(n.fc2.weight));
+    tn_module_set_recompute(&n, true);
+    assert_true(n.base.recompute);
+    assert_false(n.fc1.base.recompute);
+    tn_module_finish(&n);
+}
+
+static void printing(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    tn_module_print(&n, file);
+    fclose(file);
+    assert_string_equal(text, "net: 29 parameters\n"
+                              "  scale [] f32\n"
+                              "  mean [3] f32, buffer\n"
+                              "  fc1 linear: 16 parameters\n"
+                              "    weight [4, 3] f32\n"
+                              "    bias [4] f32\n"
+                              "  layers.2 linear: 12 parameters\n"
+                              "    weight [3, 4] f32\n");
+    free(text);
+    tn_module_finish(&n);
+}
+
+/* ---- Sharding's view ---------------------------------------------------------------------------- */
+
+static bool exchange(const tn_entry *entry, void *user) {
+    (void)user;
+    TN_SCOPE;
+    tn_tensor *old = *entry->field;
+    *entry->field = tn_keep(tn_set_requires_grad(tn_zeros(tn_shape(old), TN_F32), true));
+    tn_release(old);
+    return true;
+}
+
+static bool check_slice(const tn_entry *entry, void *user) {
+    (void)user;
+    if (strcmp(entry->path, "fc1.weight") == 0) {
+        assert_true(tn_dims_equal(entry->global_dims, TN_DIMS(8, 3)));
+        assert_int_equal(entry->start, 12);
+        assert_int_equal(entry->length, 12);
+    } else {
+        assert_int_equal(entry->start, 0);
+        assert_int_equal(entry->length, tn_count(*entry->field));
+    }
+    return true;
+}
+
+static void exchanged_fields(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    tn_module_each(&n, (tn_walk){.with_shared = true}, exchange, NULL);
+    {
+        TN_SCOPE;
+        assert_true(tn_item(tn_sum_all(tn_call(&n, tn_ones(TN_DIMS(2, 3), TN_F32)))) == 0.0);
+    }
+    assert_int_equal(tn_module_set_slice(&n.base, "fc1.weight", TN_DIMS(8, 3), 12, 12), TN_OK);
+    tn_module_each(&n, (tn_walk){0}, check_slice, NULL);
+    assert_int_equal(tn_module_count(&n), 29 + 12); /* of the whole */
+    tn_module_set_slice(&n.base, "fc1.weight", TN_DIMS(8, 3), 13, 12);
+    expect_error(TN_EVALUE, "fc1.weight");
+    tn_module_set_slice(&n.base, "fc9.weight", TN_DIMS(8, 3), 0, 12);
+    expect_error(TN_EVALUE, "fc9.weight");
+    tn_module_finish(&n);
+}
+
+/* ---- The end ------------------------------------------------------------------------------------ */
+
+static void finished(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
+    tn_module_finish(&n.fc1); /* a child alone leaves its parent */
+    expect_paths(&n, (tn_walk){0}, "scale layers.2.weight ");
+    tn_call(&n, x);
+    expect_error(TN_ESTATE, "(linear) is finished");
+    tn_module_finish(&n);
+    assert_null(n.scale);
+    assert_null(n.fc2.weight);
+    tn_call(&n, x);
+    expect_error(TN_ESTATE, "(net) is finished");
+    tn_module_finish(&n); /* twice */
+    tn_module_finish(NULL);
+    memset(&n, 0, sizeof(n));
+    tn_module_finish(&n);
+}
+
+static void not_modules(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
+    _Alignas(16) char junk[512];
+    memset(junk, 0x5a, sizeof(junk));
+    assert_true(tn_is_inert(tn_call(NULL, x)));
+    expect_error(TN_EVALUE, "module is NULL");
+    char want[64];
+    snprintf(want, sizeof(want), "%p is not a module", (void *)junk);
+    tn_call(junk, x);
+    expect_error(TN_EVALUE, want);
+    tn_call(junk + 1, x);
+    expect_error(TN_EVALUE, "is not a module");
+    tn_module_finish(junk);
+    expect_error(TN_EVALUE, "is not a module");
+    assert_int_equal(tn_module_count(junk), 0);
+    expect_error(TN_EVALUE, "is not a module");
+    tn_module_init(NULL, "m", net_forward);
+    expect_error(TN_EVALUE, "NULL");
+    tn_module m;
+    tn_module_init(&m, "m", NULL);
+    expect_error(TN_EVALUE, "forward is NULL");
+    tn_call(&m, x);
+    expect_error(TN_ESTATE, "not complete");
+    tn_module_finish(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(names, begin, end),
+        cmocka_unit_test_setup_teardown(refused_names, begin, end),
+        cmocka_unit_test_setup_teardown(used_twice, begin, end),
+        cmocka_unit_test_setup_teardown(refused_tensors, begin, end),
+        cmocka_unit_test_setup_teardown(buffers, begin, end),
+        cmocka_unit_test_setup_teardown(ties, begin, end),
+        cmocka_unit_test_setup_teardown(ties_that_do_not_fit, begin, end),
+        cmocka_unit_test_setup_teardown(flags, begin, end),
+        cmocka_unit_test_setup_teardown(printing, begin, end),
+        cmocka_unit_test_setup_teardown(exchanged_fields, begin, end),
+        cmocka_unit_test_setup_teardown(finished, begin, end),
+        cmocka_unit_test_setup_teardown(not_modules, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
