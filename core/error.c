@@ -61,7 +61,16 @@ static size_t append_modules(char *text, size_t room, size_t used) {
     return used;
 }
 
+static _Thread_local int quiet;
+
+void tn__quiet(int step) {
+    quiet += step;
+}
+
 static void call_handler(const char *message) {
+    if (quiet > 0) {
+        return;
+    }
     tn_error_handler handler =
         thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {

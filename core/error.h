@@ -9,6 +9,10 @@
  * stops at the failing call. `operation` may be NULL. Allocates nothing for itself. */
 tn_status tn__raise(tn_status status, const char *operation, const char *format, ...) TN_PRINTF(3, 4);
 
+/* Between tn__quiet(1) and tn__quiet(-1) errors of this thread are recorded but no handler is called: for code that tries
+ * something and clears the error, or hands it on with tn_error_give. */
+void tn__quiet(int step);
+
 /* Whether an error is pending in this thread. */
 static inline bool tn__pending(void) {
     return tn__self.error != TN_OK;

@@ -107,7 +107,7 @@ tn_tensor *tn_return(tn_tensor *t) {
         tn__raise(TN_EVALUE, "return", "the tensor is NULL");
         return (tn_tensor *)tn__inert_object;
     }
-    if (object->refs != TN__IMMORTAL) {
+    if (!tn__object_immortal(object)) {
         int64_t at = find(object, true);
         if (at >= 0) {
             tn__self.owned[at] |= MOVES;
@@ -135,7 +135,7 @@ tn_tensor *tn_adopt(tn_tensor *t) {
         tn__raise(TN_EVALUE, "adopt", "the tensor is NULL");
         return (tn_tensor *)tn__inert_object;
     }
-    if (object->refs == TN__IMMORTAL) {
+    if (tn__object_immortal(object)) {
         return t;
     }
     return tn__scope_own(object) ? t : (tn_tensor *)tn__inert_object;
@@ -144,7 +144,7 @@ tn_tensor *tn_adopt(tn_tensor *t) {
 void tn_drop(tn_tensor *t) {
     tn__thread *self = &tn__self;
     tn_object *object = (tn_object *)t;
-    int64_t at = object && object->refs != TN__IMMORTAL ? find(object, false) : -1;
+    int64_t at = object && !tn__object_immortal(object) ? find(object, false) : -1;
     if (at < 0) {
         return;
     }

@@ -8,8 +8,13 @@
  * reference is dropped. */
 bool tn__scope_own(tn_object *object);
 
+/* Whether nobody counts it: it is static. */
+static inline bool tn__object_immortal(const tn_object *object) {
+    return __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == TN__IMMORTAL;
+}
+
 static inline void tn__object_keep(tn_object *object) {
-    if (__atomic_load_n(&object->refs, __ATOMIC_RELAXED) != TN__IMMORTAL) {
+    if (!tn__object_immortal(object)) {
         __atomic_fetch_add(&object->refs, 1, __ATOMIC_RELAXED);
     }
 }
