@@ -281,7 +281,13 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
                                              op->backward != NULL);
         }
     }
-    tn_values out = apply(&f, in), expected = apply(&f, wide);
+    tn_values out = apply(&f, in);
+    bool ours = tn_op_named(op->name) == op;
+    if (tn_error() == TN_EUNSUPPORTED && !ours && p->dtype != TN_F32) {
+        tn_error_clear(); /* a program's own operation may leave the small dtypes out */
+        return TN_OK;
+    }
+    tn_values expected = apply(&f, wide);
     for (int i = 0; i < out.n && tn_error() == TN_OK; i++) {
         compare(out.v[i], expected.v[i], p->forward, p->largest, "result", i);
     }
@@ -381,8 +387,15 @@ tn_status tn_op_check(const tn_op *op) {
         return tn__raise(TN_EVALUE, "op_check", "an operation needs a name and a shape rule");
     }
     checker c = {.sampler = {.add = check_sample}, .op = op};
+    tn_error_record record;
+    tn__quiet(1);
     if (op->samples) {
         op->samples(&c.sampler);
+    }
+    bool failed = tn_error_take(&record);
+    tn__quiet(-1);
+    if (failed) {
+        tn_error_give(&record);
     }
     if (c.samples == 0 && tn_error() == TN_OK) {
         tn__raise(TN_EVALUE, op->name, "the operation has no samples, so nothing is known about it");
