@@ -137,6 +137,11 @@ tn_tensor *tn__constant(const tn_tensor *t, double value) {
     return tn__filled(t, TN_DIMS(), value);
 }
 
+tn_tensor *tn__wide(tn_tensor *t) {
+    tn_dtype dtype = tn_dtype_of(t);
+    return dtype == TN_BF16 || dtype == TN_F16 ? tn_cast(t, TN_F32) : t;
+}
+
 tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b) {
     if (!tn__usable(a, g->op->name) || !tn__usable(b, g->op->name)) {
         return tn_inert();

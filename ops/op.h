@@ -56,6 +56,9 @@ tn_tensor *tn__constant(const tn_tensor *t, double value);
 /* Zeros (or any value) of these dims, of t's dtype and device. */
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
 
+/* t in the dtype in which sums over it keep their digits: bf16 and f16 as f32, anything else as it is. */
+tn_tensor *tn__wide(tn_tensor *t);
+
 /* f(a, b) by its kernel, not recorded; a and b have one shape. For backwards while !g->create_graph. */
 tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b);
 

@@ -61,9 +61,13 @@ static tn_status logsumexp_forward(tn_op_call *c) {
     return status;
 }
 
+/* A y that was rounded to bf16 or f16 is too far from the true one for exp: then it is made again in f32. */
 static void logsumexp_backward(tn_op_grad *g) {
-    tn_tensor *x = tn_op_saved_input(g, 0), *y = tn_op_saved_output(g, 0);
-    tn_op_give(g, 0, tn_mul(tn__spread(g, g->dout[0]), tn_exp(tn_sub(x, tn__spread(g, y)))));
+    const tn__reduce_args *args = g->args;
+    tn_tensor *saved = tn_op_saved_input(g, 0), *x = tn__wide(saved);
+    tn_tensor *y = x == saved ? tn_op_saved_output(g, 0) : tn_logsumexp(x, args->dims, args->keepdim);
+    tn_tensor *dx = tn_mul(tn__spread(g, tn__wide(g->dout[0])), tn_exp(tn_sub(x, tn__spread(g, y))));
+    tn_op_give(g, 0, tn_cast(dx, tn_op_input_dtype(g, 0)));
 }
 
 /* Rows that would overflow, vanish, or are dominated by one element. */

@@ -61,12 +61,14 @@ static tn_status var_forward(tn_op_call *c) {
     return status;
 }
 
+/* In f32 for bf16 and f16: a rounded mean would be as far off as x - m is large. */
 static void var_backward(tn_op_grad *g) {
     const var_args *args = g->args;
-    tn_tensor *x = tn_op_saved_input(g, 0);
+    tn_tensor *x = tn__wide(tn_op_saved_input(g, 0));
     tn_tensor *from_mean = tn_sub(x, tn_mean(x, args->over.dims, true));
-    tn_tensor *dy = tn_mul_scalar(g->dout[0], 2.0 * var_scale(args, tn_op_input_dims(g, 0)));
-    tn_op_give(g, 0, tn_mul(tn__spread(g, dy), from_mean));
+    double k = 2.0 * var_scale(args, tn_op_input_dims(g, 0));
+    tn_tensor *dx = tn_mul(tn__spread(g, tn_mul_scalar(tn__wide(g->dout[0]), k)), from_mean);
+    tn_op_give(g, 0, tn_cast(dx, tn_op_input_dtype(g, 0)));
 }
 
 /* The last one lies far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
