@@ -151,18 +151,15 @@ static const char *symbol_of(uintptr_t address, const Dl_info *object, uintptr_t
     return name ? name : object->dli_sname;
 }
 
-/* Whether the frame at `address` belongs to the library or to a runtime. `own` describes the object with the library in it. */
-static bool skipped(uintptr_t address, const Dl_info *object, const Dl_info *own,
-                    bool linked_statically) {
-    if (object->dli_fbase != own->dli_fbase) {
-        return runtime_object(object->dli_fname);
-    }
-    if (!linked_statically) {
-        return true;
+/* Whether the frame at `address` is the library's. `own` describes the object with the library in it. */
+static bool own_frame(uintptr_t address, const Dl_info *object, const Dl_info *own,
+                      bool linked_statically) {
+    if (object->dli_fbase != own->dli_fbase || !linked_statically) {
+        return object->dli_fbase == own->dli_fbase;
     }
     uintptr_t start;
     const char *name = symbol_of(address, object, &start);
-    return (name && (starts_with(name, "tn_") || strcmp(name, "_start") == 0)) || own_source(address);
+    return (name && starts_with(name, "tn_")) || own_source(address);
 }
 
 static void describe(uintptr_t address, const Dl_info *object, char *text, size_t room) {
@@ -200,12 +197,19 @@ void tn__place(char *text, size_t room) {
         return;
     }
     bool linked_statically = in_program(&own);
+    bool inside = false; /* a sanitizer's backtrace() comes first */
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
         /* The instruction before the return address belongs to the call, also when the call is a function's last. */
         uintptr_t address = (uintptr_t)frames[i] - 1;
-        if (!dladdr((void *)address, &object) || !object.dli_fname ||
-            skipped(address, &object, &own, linked_statically)) {
+        if (!dladdr((void *)address, &object) || !object.dli_fname) {
+            continue;
+        }
+        if (own_frame(address, &object, &own, linked_statically)) {
+            inside = true;
+            continue;
+        }
+        if (!inside || runtime_object(object.dli_fname)) {
             continue;
         }
         describe(address, &object, text, room);
