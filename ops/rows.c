@@ -99,7 +99,9 @@ tn_dims tn__dims_leading(tn_dims dims) {
 }
 
 tn_dims tn__dims_with_last(tn_dims dims, int64_t size) {
-    dims.size[dims.ndim - 1] = size;
+    if (dims.ndim > 0) { /* an inert tensor has none */
+        dims.size[dims.ndim - 1] = size;
+    }
     return dims;
 }
 

@@ -172,7 +172,9 @@ static tn_status matmul_forward(tn_op_call *c) {
 /* (…, m, k) as (rows, k). */
 static tn_tensor *as_rows(tn_tensor *x) {
     tn_dims d = tn_shape(x);
-    return d.ndim == 2 ? x : tn_reshape(x, TN_DIMS(tn__row_count(d), d.size[d.ndim - 1]));
+    return d.ndim == 2 || tn_is_inert(x)
+               ? x
+               : tn_reshape(x, TN_DIMS(tn__row_count(d), d.size[d.ndim - 1]));
 }
 
 static void matmul_backward(tn_op_grad *g) {

@@ -56,7 +56,7 @@ bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const i
 /* (B, G, S, D) with each group repeated for the heads that read it: (B, H, S, D). */
 static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
     tn_dims d = tn_shape(x);
-    if (d.size[1] == heads) {
+    if (tn_is_inert(x) || d.size[1] == heads) {
         return x;
     }
     tn_tensor *each = tn_expand(

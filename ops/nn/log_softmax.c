@@ -69,7 +69,7 @@ static void log_softmax_backward(tn_op_grad *g) {
  * values whose exponentials overflow. */
 static void log_softmax_samples(tn_sampler *s) {
     static const log_softmax_args first = {0}, second = {1}, last = {-1};
-    static const double large[] = {1000.0, 999.0, -1000.0, 88.0, 89.0, 90.0};
+    static const double large[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},

@@ -1,4 +1,5 @@
-/* Attention: against its definition written as loops, empty rows, masks, groups, the fused projection, memory. */
+/* Attention: against its definition written as loops, empty rows, masks, groups, the fused
+ * projection, memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,8 +26,10 @@ static double at4(const tn_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d
     return tn_at(t, (int64_t[]){a, b, c, d});
 }
 
-/* One element of softmax(q k^T scale) v over the keys that are seen; 0 when there are none. mask: NULL or (T, S). */
-static double expected(tn_tensor *const *t, const tn_tensor *mask, bool causal, double scale, const int64_t *at) {
+/* One element of softmax(q k^T scale) v over the keys that are seen; 0 when there are none.
+ * mask: NULL or (T, S). */
+static double expected(tn_tensor *const *t, const tn_tensor *mask, bool causal, double scale,
+                       const int64_t *at) {
     int64_t b = at[0], h = at[1], i = at[2], d = at[3];
     int64_t queries = tn_size(t[0], 2), keys = tn_size(t[1], 2), width = tn_size(t[0], 3);
     int64_t group = h / (tn_size(t[0], 1) / tn_size(t[1], 1));
@@ -49,7 +52,8 @@ static double expected(tn_tensor *const *t, const tn_tensor *mask, bool causal, 
 static void compare(tn_dims q, tn_dims k, bool masked, bool causal) {
     TN_SCOPE;
     tn_tensor *t[3] = {tn_randn(q, TN_F64), tn_randn(k, TN_F64), tn_randn(k, TN_F64)};
-    tn_tensor *mask = masked ? tn_gt(tn_rand(TN_DIMS(q.size[2], k.size[2]), TN_F32), tn_scalar(0.5, TN_F32)) : NULL;
+    tn_tensor *mask =
+        masked ? tn_gt(tn_rand(TN_DIMS(q.size[2], k.size[2]), TN_F32), tn_scalar(0.5, TN_F32)) : NULL;
     tn_attention_options o = tn_attention_defaults();
     o.causal = causal;
     tn_tensor *y = tn_attention_op(t[0], t[1], t[2], mask, o);
@@ -81,7 +85,8 @@ static void is_its_definition(void **state) {
 static void a_blind_row_is_zero(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *q = leaf(TN_DIMS(1, 1, 4, 3)), *k = leaf(TN_DIMS(1, 1, 2, 3)), *v = leaf(TN_DIMS(1, 1, 2, 3));
+    tn_tensor *q = leaf(TN_DIMS(1, 1, 4, 3)), *k = leaf(TN_DIMS(1, 1, 2, 3)),
+              *v = leaf(TN_DIMS(1, 1, 2, 3));
     tn_attention_options o = tn_attention_defaults();
     o.causal = true;
     tn_tensor *y = tn_attention_op(q, k, v, NULL, o);
@@ -110,7 +115,8 @@ static void gradients_twice(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 4, 5), TN_F32), tn_scalar(0.3, TN_F32));
-    tn_values in = {3, {leaf(TN_DIMS(2, 4, 4, 3)), leaf(TN_DIMS(2, 2, 5, 3)), leaf(TN_DIMS(2, 2, 5, 3))}};
+    tn_values in = {
+        3, {leaf(TN_DIMS(2, 4, 4, 3)), leaf(TN_DIMS(2, 2, 5, 3)), leaf(TN_DIMS(2, 2, 5, 3))}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = true;
     tn_gradcheck(grouped, mask, in, o);
@@ -123,7 +129,8 @@ static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_at
     tn_tensor *part[3];
     for (int i = 0; i < 3; i++) {
         tn_tensor *third = tn_narrow(qkv, 2, i * width, width);
-        part[i] = tn_transpose(tn_reshape(third, TN_DIMS(d.size[0], d.size[1], heads, width / heads)), 1, 2);
+        part[i] = tn_transpose(
+            tn_reshape(third, TN_DIMS(d.size[0], d.size[1], heads, width / heads)), 1, 2);
     }
     tn_tensor *y = tn_attention_op(part[0], part[1], part[2], mask, o);
     tn_tensor *rows = tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(d.size[0], d.size[1], width));
@@ -135,9 +142,11 @@ static void qkv_is_attention_on_its_parts(void **state) {
     (void)state;
     TN_SCOPE;
     tn_attention_options o = {.causal = true, .scale = 0.3};
-    tn_tensor *data = tn_randn(TN_DIMS(2, 5, 24), TN_F64), *weight = tn_randn(TN_DIMS(2, 5, 8), TN_F64);
+    tn_tensor *data = tn_randn(TN_DIMS(2, 5, 24), TN_F64),
+              *weight = tn_randn(TN_DIMS(2, 5, 8), TN_F64);
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 5, 5), TN_F32), tn_scalar(0.2, TN_F32));
-    tn_tensor *a = tn_set_requires_grad(tn_copy(data), true), *b = tn_set_requires_grad(tn_copy(data), true);
+    tn_tensor *a = tn_set_requires_grad(tn_copy(data), true),
+              *b = tn_set_requires_grad(tn_copy(data), true);
     tn_tensor *fused = tn_attention_qkv_op(a, 2, mask, o), *parts = by_parts(b, 2, mask, o);
     assert_true(tn_all_close(fused, parts, 1e-12, 1e-12));
     tn_backward(tn_sum_all(tn_mul(fused, weight)));
@@ -190,9 +199,12 @@ static void errors_name_both_sides(void **state) {
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F32), *k = tn_zeros(TN_DIMS(1, 3, 3, 2), TN_F32);
     tn_tensor *wide = tn_zeros(TN_DIMS(1, 4, 3, 5), TN_F32), *flat = tn_zeros(TN_DIMS(3, 2), TN_F32);
-    tn_tensor *f64 = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F64), *mask = tn_zeros(TN_DIMS(2, 3, 3), TN_BOOL);
-    refuses(TN_ESHAPE, "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]", tn_attention_op(q, k, k, NULL, o));
-    refuses(TN_ESHAPE, "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]", tn_attention_op(q, wide, wide, NULL, o));
+    tn_tensor *f64 = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F64),
+              *mask = tn_zeros(TN_DIMS(2, 3, 3), TN_BOOL);
+    refuses(TN_ESHAPE, "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]",
+            tn_attention_op(q, k, k, NULL, o));
+    refuses(TN_ESHAPE, "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]",
+            tn_attention_op(q, wide, wide, NULL, o));
     refuses(TN_ESHAPE, "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]", tn_attention_op(q, q, k, NULL, o));
     refuses(TN_ESHAPE, "v is [3, 2]", tn_attention_op(q, q, flat, NULL, o));
     refuses(TN_EDTYPE, "q is f32 but k is f64", tn_attention_op(q, f64, f64, NULL, o));
@@ -203,7 +215,8 @@ static void errors_name_both_sides(void **state) {
     refuses(TN_ESHAPE, "qkv is [2, 3, 12] but heads is 3", tn_attention_qkv_op(qkv, 3, NULL, o));
     refuses(TN_ESHAPE, "heads is 0", tn_attention_qkv_op(qkv, 0, NULL, o));
     refuses(TN_ESHAPE, "qkv is [3, 2]", tn_attention_qkv_op(flat, 1, NULL, o));
-    refuses(TN_ESHAPE, "mask is [2, 3, 3] but", tn_attention_qkv_op(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o));
+    refuses(TN_ESHAPE, "mask is [2, 3, 3] but",
+            tn_attention_qkv_op(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o));
 }
 
 int main(void) {

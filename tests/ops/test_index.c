@@ -1,4 +1,5 @@
-/* Picking rows and elements: values, gradients that meet, indices outside, and a weight tied to a classifier. */
+/* Picking rows and elements: values, gradients that meet, indices outside, and a weight tied to
+ * a classifier. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +49,8 @@ static void selects_along_any_dimension(void **state) {
     holds(y, (double[]){2, 0, 2, 2, 5, 3, 5, 5}, TN_DIMS(2, 4));
     tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 4)))));
     holds(tn_grad_of(x), (double[]){1, 0, 5, 5, 0, 17}, TN_DIMS(2, 3)); /* equal indices add up */
-    holds(tn_index_select(tn_t(tn_detach(x)), 0, index), (double[]){2, 5, 0, 3, 2, 5, 2, 5}, TN_DIMS(4, 2));
+    holds(tn_index_select(tn_t(tn_detach(x)), 0, index), (double[]){2, 5, 0, 3, 2, 5, 2, 5},
+          TN_DIMS(4, 2));
 }
 
 static void gathers_elements(void **state) {
@@ -98,12 +100,16 @@ static void indices_outside_are_named(void **state) {
     TN_SCOPE;
     tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32), *index = tn_zeros(TN_DIMS(4, 5), TN_I64);
     ((int64_t *)tn_data_mut(index))[12] = 70;
-    refuses(TN_EINDEX, "embedding: index 70 at position 12 is outside [0, 65)", tn_embedding_op(w, index));
+    refuses(TN_EINDEX, "embedding: index 70 at position 12 is outside [0, 65)",
+            tn_embedding_op(w, index));
     tn_tensor *negative = index_of((int64_t[]){0, -1}, TN_DIMS(2));
-    refuses(TN_EINDEX, "index_select: index -1 at position 1 is outside [0, 4)", tn_index_select(w, 1, negative));
-    refuses(TN_EINDEX, "gather: index -1 at position 1 is outside [0, 4)", tn_gather(w, 1, tn_unsqueeze(negative, 0)));
+    refuses(TN_EINDEX, "index_select: index -1 at position 1 is outside [0, 4)",
+            tn_index_select(w, 1, negative));
+    refuses(TN_EINDEX, "gather: index -1 at position 1 is outside [0, 4)",
+            tn_gather(w, 1, tn_unsqueeze(negative, 0)));
     refuses(TN_ESHAPE, "x is [65, 4] but index is [2]", tn_gather(w, 1, negative));
-    refuses(TN_ESHAPE, "index is larger in dimension 1", tn_gather(w, 0, tn_zeros(TN_DIMS(1, 5), TN_I64)));
+    refuses(TN_ESHAPE, "index is larger in dimension 1",
+            tn_gather(w, 0, tn_zeros(TN_DIMS(1, 5), TN_I64)));
     refuses(TN_ESHAPE, "index is [4, 5]", tn_index_select(w, 0, index));
     refuses(TN_ESHAPE, "weight is [2]", tn_embedding_op(tn_zeros(TN_DIMS(2), TN_F32), negative));
     refuses(TN_EDTYPE, "f32", tn_embedding_op(w, w));
@@ -111,20 +117,23 @@ static void indices_outside_are_named(void **state) {
     refuses(TN_EVALUE, "NULL", tn_embedding_op(NULL, negative));
 }
 
-/* logits = embedding(w)[rows] w^T: both uses meet in one gradient, and the embedding's part needs no (V, C) of its own. */
+/* logits = embedding(w)[rows] w^T: both uses meet in one gradient, and the embedding's part
+ * needs no (V, C) of its own. */
 static void tied_weight(void **state) {
     (void)state;
     TN_SCOPE;
     enum { ENTRIES = 4000, WIDTH = 64 };
     const int64_t bytes = (int64_t)ENTRIES * WIDTH * 4;
     tn_tensor *w = tn_set_requires_grad(tn_randn(TN_DIMS(ENTRIES, WIDTH), TN_F32), true);
-    tn_tensor *index = index_of((int64_t[]){7, 3999, 7}, TN_DIMS(3)), *weight = tn_randn(TN_DIMS(3, ENTRIES), TN_F32);
+    tn_tensor *index = index_of((int64_t[]){7, 3999, 7}, TN_DIMS(3)),
+              *weight = tn_randn(TN_DIMS(3, ENTRIES), TN_F32);
     tn_tensor *loss = tn_sum_all(tn_mul(tn_linear_op(tn_embedding_op(w, index), w, NULL), weight));
     tn_memory_reset_peak();
     int64_t before = tn_memory().allocated;
     assert_int_equal(tn_backward(loss), TN_OK);
     assert_true(tn_memory().peak - before < bytes * 3 / 2);
-    tn_tensor *a = tn_set_requires_grad(tn_copy(tn_detach(w)), true), *b = tn_set_requires_grad(tn_copy(tn_detach(w)), true);
+    tn_tensor *a = tn_set_requires_grad(tn_copy(tn_detach(w)), true),
+              *b = tn_set_requires_grad(tn_copy(tn_detach(w)), true);
     tn_backward(tn_sum_all(tn_mul(tn_linear_op(tn_embedding_op(a, index), b, NULL), weight)));
     assert_int_equal(tn_error(), TN_OK);
     assert_true(tn_all_close(tn_grad_of(w), tn_add(tn_grad_of(a), tn_grad_of(b)), 1e-5, 1e-5));

@@ -1,4 +1,5 @@
-/* Losses: against loops, what is ignored, smoothing, labels that are wrong, logits that are consumed. */
+/* Losses: against loops, what is ignored, smoothing, labels that are wrong, logits that are
+ * consumed. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +74,8 @@ static void compare(tn_loss_reduction how, int64_t ignore, double smooth) {
         assert_float_equal(tn_item(loss), total * share, 1e-12);
     }
     for (int64_t i = 0; i < ROWS * CLASSES; i++) {
-        assert_float_equal(at2(tn_grad_of(x), i / CLASSES, i % CLASSES), slope[i / CLASSES][i % CLASSES] * share, 1e-12);
+        assert_float_equal(at2(tn_grad_of(x), i / CLASSES, i % CLASSES),
+                           slope[i / CLASSES][i % CLASSES] * share, 1e-12);
     }
 }
 
@@ -101,15 +103,19 @@ static void nothing_counted_is_nan_without_gradient(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_zeros(TN_DIMS(2, 3), TN_F32)));
 }
 
-/* Rows in several dimensions, logits whose rows do not merge, labels that are strided, i32 labels. */
+/* Rows in several dimensions, logits whose rows do not merge, labels that are strided, i32
+ * labels. */
 static void any_layout(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64), *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
-    tn_tensor *a = tn_set_requires_grad(tn_transpose(data, 0, 1), true); /* (2, 3, 4), strides 4, 8, 1 */
+    tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64),
+              *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
+    tn_tensor *a =
+        tn_set_requires_grad(tn_transpose(data, 0, 1), true); /* (2, 3, 4), strides 4, 8, 1 */
     tn_tensor *b = tn_set_requires_grad(tn_copy(tn_detach(a)), true);
     tn_tensor *turned = tn_transpose(tn_copy(tn_transpose(label, 0, 1)), 0, 1);
-    tn_tensor *left = tn_cross_entropy(a, tn_cast(turned, TN_I32), TN_NONE), *right = tn_cross_entropy(b, label, TN_NONE);
+    tn_tensor *left = tn_cross_entropy(a, tn_cast(turned, TN_I32), TN_NONE),
+              *right = tn_cross_entropy(b, label, TN_NONE);
     assert_true(tn_all_close(left, right, 1e-13, 1e-13));
     tn_tensor *weight = tn_randn(TN_DIMS(2, 3), TN_F64);
     tn_backward(tn_sum_all(tn_mul(left, weight)));
@@ -125,7 +131,9 @@ static void small_floats_give_f32(void **state) {
     tn_tensor *label = tn_randint(0, 7, TN_DIMS(4), TN_I64);
     tn_tensor *loss = tn_cross_entropy(x, label, TN_MEAN);
     assert_int_equal(tn_dtype_of(loss), TN_F32);
-    assert_float_equal(tn_item(loss), tn_item(tn_cross_entropy(tn_cast(tn_detach(x), TN_F32), label, TN_MEAN)), 1e-6);
+    assert_float_equal(tn_item(loss),
+                       tn_item(tn_cross_entropy(tn_cast(tn_detach(x), TN_F32), label, TN_MEAN)),
+                       1e-6);
     tn_backward(loss);
     assert_int_equal(tn_dtype_of(tn_grad_of(x)), TN_BF16);
 }
@@ -152,24 +160,30 @@ static void bad_labels_are_named(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(3, 5), TN_F32);
     int64_t high[] = {0, 1, 5}, low[] = {0, -1, 2};
-    refuses(TN_EINDEX, "cross_entropy: label 5 at position 2 is outside [0, 5) and is not ignore_index (-100)",
+    refuses(TN_EINDEX,
+            "cross_entropy: label 5 at position 2 is outside [0, 5) and is not ignore_index (-100)",
             tn_cross_entropy(x, tn_from_data(high, TN_DIMS(3), TN_I64), TN_MEAN));
     refuses(TN_EINDEX, "label -1 at position 1 is outside [0, 5)",
             tn_cross_entropy(x, tn_from_data(low, TN_DIMS(3), TN_I64), TN_NONE));
-    refuses(TN_ESHAPE, "logits are [3, 5] but labels are [2]", tn_cross_entropy(x, tn_zeros(TN_DIMS(2), TN_I64), TN_MEAN));
+    refuses(TN_ESHAPE, "logits are [3, 5] but labels are [2]",
+            tn_cross_entropy(x, tn_zeros(TN_DIMS(2), TN_I64), TN_MEAN));
     refuses(TN_EDTYPE, "f32", tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_F32), TN_MEAN));
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.label_smoothing = 1.5;
-    refuses(TN_EVALUE, "label_smoothing is 1.5", tn_cross_entropy_with(x, tn_zeros(TN_DIMS(3), TN_I64), o));
-    refuses(TN_EVALUE, "reduction is 7", tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_I64), (tn_loss_reduction)7));
+    refuses(TN_EVALUE, "label_smoothing is 1.5",
+            tn_cross_entropy_with(x, tn_zeros(TN_DIMS(3), TN_I64), o));
+    refuses(TN_EVALUE, "reduction is 7",
+            tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_I64), (tn_loss_reduction)7));
     refuses(TN_EVALUE, "NULL", tn_cross_entropy(x, NULL, TN_MEAN));
 }
 
-/* The same gradient in the logits' own memory; a second backward finds them changed; a leaf is left alone. */
+/* The same gradient in the logits' own memory; a second backward finds them changed; a leaf is
+ * left alone. */
 static void logits_can_be_consumed(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(64, 512), TN_F32), true), *label = tn_randint(0, 512, TN_DIMS(64), TN_I64);
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(64, 512), TN_F32), true),
+              *label = tn_randint(0, 512, TN_DIMS(64), TN_I64);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     tn_backward(tn_cross_entropy_with(tn_mul_scalar(x, 2.0), label, o));
     tn_tensor *want = tn_copy(tn_grad_of(x)), *before = tn_copy(tn_detach(x));
@@ -205,7 +219,8 @@ static void mse_is_its_definition(void **state) {
     tn_tensor *none = tn_zeros(TN_DIMS(0), TN_F32);
     assert_true(isnan(tn_item(tn_mse(none, none, TN_MEAN))));
     assert_float_equal(tn_item(tn_mse(none, none, TN_SUM)), 0.0, 0.0);
-    refuses(TN_ESHAPE, "mse: x is [2, 2] but target is [4]", tn_mse(x, tn_reshape(t, TN_DIMS(4)), TN_MEAN));
+    refuses(TN_ESHAPE, "mse: x is [2, 2] but target is [4]",
+            tn_mse(x, tn_reshape(t, TN_DIMS(4)), TN_MEAN));
     refuses(TN_EDTYPE, "f32", tn_mse(x, tn_zeros(TN_DIMS(2, 2), TN_F32), TN_MEAN));
 }
 

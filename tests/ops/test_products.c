@@ -1,0 +1,140 @@
+/* Products: layouts that are not copied, what they keep and what they do not make, errors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_seed(4);
+    return 0;
+}
+
+static void refuses(tn_status status, const char *text, tn_tensor *y) {
+    assert_true(tn_is_inert(y));
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), text)) {
+        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+/* The same by multiplying out: a (…, m, k, 1) times b (…, 1, k, n), summed over k. */
+static tn_tensor *multiplied_out(tn_tensor *a, tn_tensor *b) {
+    int na = tn_ndim(a), nb = tn_ndim(b);
+    tn_tensor *all = tn_mul(tn_unsqueeze(a, na), tn_unsqueeze(b, nb - 2));
+    return tn_sum(all, TN_DIMS(-2), false);
+}
+
+static void same(tn_tensor *a, tn_tensor *b) {
+    tn_tensor *y = tn_matmul(a, b);
+    assert_string_equal(tn_error_message(), "");
+    assert_true(tn_all_close(y, multiplied_out(a, b), 1e-12, 1e-12));
+}
+
+/* Stacks that merge into rows, that stay stacks, and that have to be walked. */
+static void stacks_of_every_kind(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64), *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
+    tn_tensor *w = tn_randn(TN_DIMS(6, 2), TN_F64);
+    same(a, b);
+    same(a, w);
+    same(tn_transpose(a, 0, 1), w);
+    same(tn_transpose(a, 1, 2), w);
+    same(tn_transpose(a, 0, 1), tn_transpose(b, 0, 1));
+    same(a, tn_narrow(b, 0, 1, 1));
+    same(tn_narrow(a, 1, 2, 1), b);
+    same(tn_narrow(a, 0, 1, 1), tn_narrow(b, 1, 1, 1));
+    same(tn_narrow(a, 2, 3, 1), w);
+    same(tn_transpose(tn_narrow(a, 2, 3, 1), 0, 1), w);
+    same(tn_slice(a, 2, 0, 5, 2), tn_slice(b, 3, 1, 2, 1));
+    same(tn_t(b), tn_t(a));
+    same(tn_expand(w, TN_DIMS(4, 6, 2)), tn_t(tn_expand(w, TN_DIMS(3, 1, 6, 2))));
+}
+
+/* db of a stack against one matrix: the (batch, k, n) products are never made. Here they would
+ * be 4 MB each way. */
+static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = tn_randn(TN_DIMS(64, 2, 128), TN_F32);
+    tn_tensor *b = tn_set_requires_grad(tn_randn(TN_DIMS(128, 128), TN_F32), true);
+    tn_tensor *loss = tn_sum_all(tn_matmul(a, b));
+    tn_memory_reset_peak();
+    int64_t before = tn_memory().allocated;
+    assert_int_equal(tn_backward(loss), TN_OK);
+    assert_true(tn_memory().peak - before < 1 << 20);
+    tn_tensor *column = tn_sum(tn_reshape(a, TN_DIMS(128, 128)), TN_DIMS(0), false);
+    assert_true(tn_all_close(tn_select(tn_grad_of(b), 1, 5), column, 1e-4, 1e-4));
+}
+
+/* x is kept for the weight's gradient and for nothing else. */
+static void frozen_weights_keep_no_input(void **state) {
+    (void)state;
+    TN_SCOPE;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        tn_tensor *weight = tn_set_requires_grad(tn_randn(TN_DIMS(8, 4096), TN_F32), !frozen);
+        tn_tensor *bias = tn_set_requires_grad(tn_zeros(TN_DIMS(8), TN_F32), true);
+        int64_t before = tn_memory().allocated;
+        tn_tensor *x = tn_randn(TN_DIMS(64, 4096), TN_F32), *y = tn_linear_op(x, weight, bias);
+        tn_drop(x);
+        int64_t held = tn_memory().allocated - before;
+        assert_true(frozen ? held < 64 * 4096 : held >= 64 * 4096 * 4);
+        assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
+        assert_float_equal(tn_at(tn_grad_of(bias), (int64_t[]){3}), 64.0, 0.0);
+    }
+}
+
+static void linear_is_its_definition(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_randn(TN_DIMS(2, 3, 5), TN_F64), *w = tn_randn(TN_DIMS(4, 5), TN_F64),
+              *b = tn_randn(TN_DIMS(4), TN_F64);
+    tn_tensor *want = tn_add(multiplied_out(x, tn_t(w)), b);
+    assert_true(tn_all_close(tn_linear_op(x, w, b), want, 1e-12, 1e-12));
+    tn_tensor *turned =
+        tn_transpose(tn_copy(tn_transpose(x, 0, 1)), 0, 1); /* rows that do not merge */
+    assert_true(tn_all_close(tn_linear_op(turned, w, b), want, 1e-12, 1e-12));
+    assert_true(tn_all_close(tn_linear_op(tn_select(tn_select(x, 0, 1), 0, 2), w, b),
+                             tn_select(tn_select(want, 0, 1), 0, 2), 1e-12, 1e-12));
+    assert_string_equal(tn_error_message(), "");
+}
+
+static void errors_name_both_sides(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(64, 19), TN_F32), *w = tn_zeros(TN_DIMS(64, 20), TN_F32);
+    tn_tensor *f64 = tn_zeros(TN_DIMS(3, 19), TN_F64), *whole = tn_zeros(TN_DIMS(2, 2), TN_I64);
+    refuses(TN_ESHAPE,
+            "linear: x is [64, 19] but weight is [64, 20] (the last dimensions must be equal)",
+            tn_linear_op(x, w, NULL));
+    refuses(TN_ESHAPE, "weight is [64, 19] but bias is [3]",
+            tn_linear_op(x, x, tn_zeros(TN_DIMS(3), TN_F32)));
+    refuses(TN_ESHAPE, "weight is [3]", tn_linear_op(x, tn_zeros(TN_DIMS(3), TN_F32), NULL));
+    refuses(TN_EDTYPE, "f64", tn_linear_op(x, f64, NULL));
+    refuses(TN_EVALUE, "NULL", tn_linear_op(x, NULL, NULL));
+    refuses(TN_ESHAPE, "matmul: a is [64, 19] but b is [64, 20]", tn_matmul(x, w));
+    refuses(TN_ESHAPE, "must broadcast",
+            tn_matmul(tn_zeros(TN_DIMS(2, 3, 4), TN_F32), tn_zeros(TN_DIMS(3, 4, 5), TN_F32)));
+    refuses(TN_ESHAPE, "a is [] and b is [64, 19]", tn_matmul(tn_scalar(1.0, TN_F32), x));
+    refuses(TN_EDTYPE, "f64", tn_matmul(x, tn_t(f64)));
+    refuses(TN_EDTYPE, "i64", tn_matmul(whole, whole));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(stacks_of_every_kind, no_error),
+        cmocka_unit_test_setup(a_shared_matrix_needs_no_stack_of_gradients, no_error),
+        cmocka_unit_test_setup(frozen_weights_keep_no_input, no_error),
+        cmocka_unit_test_setup(linear_is_its_definition, no_error),
+        cmocka_unit_test_setup(errors_name_both_sides, no_error),
+    };
+    return cmocka_run_group_tests_name("products", tests, NULL, NULL);
+}
