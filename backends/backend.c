@@ -21,11 +21,13 @@ static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 static bool machine_runs(int level) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("popcnt");
-    bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-              __builtin_cpu_supports("bmi2");
+    bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") &&
+              __builtin_cpu_supports("popcnt");
+    bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
     return level == 2 ? v2 : level == 3 ? v3 : v4;
 #else
     return level == 2; /* elsewhere the lowest level is compiled for what the compiler targets */
@@ -65,7 +67,8 @@ const tn_backend *tn_backend_named(const char *name) {
     static const char *const names[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
     bool best = strcmp(name, "cpu") == 0;
     for (int level = 4; level >= 2; level--) {
-        const tn_backend *table = best || strcmp(name, names[level - 2]) == 0 ? cpu_table(level) : NULL;
+        const tn_backend *table =
+            best || strcmp(name, names[level - 2]) == 0 ? cpu_table(level) : NULL;
         if (table) {
             return table;
         }
@@ -81,7 +84,10 @@ static const tn_backend *choose(void) {
         if (table) {
             return table;
         }
-        tn_log_write(TN_LOG_WARN, "TERN_BACKEND=%s: this build or machine has no such kernels; using the best it has", wish);
+        tn_log_write(
+            TN_LOG_WARN,
+            "TERN_BACKEND=%s: this build or machine has no such kernels; using the best it has",
+            wish);
     }
     const tn_backend *table = tn_backend_named("cpu");
     return table ? table : tn__ref_table();
@@ -95,7 +101,8 @@ static void describe(const tn_backend *table) {
         char version[24] = "";
         sscanf(openblas_get_config(), "OpenBLAS %23s", version);
         bool openmp = openblas_get_parallel && openblas_get_parallel() == 2;
-        snprintf(blas, sizeof(blas), "OpenBLAS %s (%.16s%s)", version, openblas_get_corename(), openmp ? "" : ", not OpenMP");
+        snprintf(blas, sizeof(blas), "OpenBLAS %s (%.16s%s)", version, openblas_get_corename(),
+                 openmp ? "" : ", not OpenMP");
     }
     snprintf(text, sizeof(text), "%s, %s", table->name, table == tn__ref_table() ? "no BLAS" : blas);
     tn__build_info_backend = text;

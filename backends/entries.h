@@ -3,12 +3,15 @@
 #ifndef TERN_BACKENDS_ENTRIES_H
 #define TERN_BACKENDS_ENTRIES_H
 
-#define TN_PRIMITIVE_ENTRIES(X)                                                                                               \
-    X(fill) X(arange) X(copy) X(unary) X(binary) X(compare) X(where) X(reduce) X(argmax) X(matmul) X(gather_rows)              \
-    X(scatter_add_rows) X(gather) X(scatter_add) X(random) X(dropout) X(adam) X(sgd)
+/* clang-format off */
+#define TN_PRIMITIVE_ENTRIES(X)                                                                    \
+    X(fill) X(arange) X(copy) X(unary) X(binary) X(compare) X(where) X(reduce) X(argmax) X(matmul) \
+    X(gather_rows) X(scatter_add_rows) X(gather) X(scatter_add) X(random) X(dropout) X(adam) X(sgd)
 
-#define TN_FUSED_ENTRIES(X)                                                                                                    \
-    X(linear) X(softmax) X(softmax_backward) X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward)             \
-    X(attention) X(attention_backward) X(cross_entropy) X(cross_entropy_backward)
+#define TN_FUSED_ENTRIES(X)                                                                        \
+    X(linear) X(softmax) X(softmax_backward) X(layer_norm) X(layer_norm_backward) X(rms_norm)      \
+    X(rms_norm_backward) X(attention) X(attention_backward) X(cross_entropy)                       \
+    X(cross_entropy_backward)
+/* clang-format on */
 
 #endif

@@ -28,78 +28,83 @@
 #define TN_LIBM_D(name) name
 #define TN_FAST_F(name) tn__##name##f
 
-/* Helpers that a formula applies to a value which it uses more than once. */
-#define TN__FORMULA_HELPERS(T)                                                                                                 \
-    static inline T tn__clamp_##T(T x, T low, T high) {                                                                        \
-        x = x < low ? low : x;                                                                                                 \
-        return x > high ? high : x;                                                                                            \
-    }                                                                                                                          \
-    /* gelu (tanh form) is x / (1 + exp(-u)) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3); slope takes s = 1 / (1 + exp(-u)),    \
-     * s + x s (1 - s) u'(x). In u', x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier. */                       \
-    static inline T tn__gelu_u_##T(T x) {                                                                                      \
-        return (T)1.5957691216057308 * x * (1 + (T)0.044715 * x * x);                                                          \
-    }                                                                                                                          \
-    static inline T tn__gelu_tanh_slope_##T(T x, T s) {                                                                        \
-        T z = tn__clamp_##T(x, -30, 30);                                                                                       \
-        return s + z * s * (1 - s) * ((T)1.5957691216057308 * (1 + (T)0.134145 * z * z));                                      \
-    }                                                                                                                          \
-    static inline T tn__silu_slope_##T(T x, T s) {                                                                             \
-        return s * (1 + x * (1 - s));                                                                                          \
+/* Helpers that a formula applies to a value which it uses more than once.
+ *
+ * gelu (tanh form) is x / (1 + exp(-u)) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3). The slopes take s = 1 / (1 + exp(-u)), or
+ * s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There x is kept where x^2 cannot overflow: s (1 - s) is 0
+ * far earlier. */
+/* clang-format off */
+#define TN__FORMULA_HELPERS(T)                                                                     \
+    static inline T tn__clamp_##T(T x, T low, T high) {                                            \
+        x = x < low ? low : x;                                                                     \
+        return x > high ? high : x;                                                                \
+    }                                                                                              \
+    static inline T tn__gelu_u_##T(T x) {                                                          \
+        return (T)1.5957691216057308 * x * (1 + (T)0.044715 * x * x);                              \
+    }                                                                                              \
+    static inline T tn__gelu_tanh_slope_##T(T x, T s) {                                            \
+        T z = tn__clamp_##T(x, -30, 30);                                                           \
+        return s + z * s * (1 - s) * ((T)1.5957691216057308 * (1 + (T)0.134145 * z * z));          \
+    }                                                                                              \
+    static inline T tn__silu_slope_##T(T x, T s) {                                                 \
+        return s * (1 + x * (1 - s));                                                              \
     }
 TN__FORMULA_HELPERS(float)
 TN__FORMULA_HELPERS(double)
 
 /* Of x, k0, k1. sign(NaN) is 0, as in PyTorch. */
-#define TN_UNARY_FORMULAS(X, T, M)                                                                                             \
-    X(TN_NEG, neg, -x)                                                                                                         \
-    X(TN_ABS, abs, M(fabs)(x))                                                                                                 \
-    X(TN_SIGN, sign, (T)((x > 0) - (x < 0)))                                                                                   \
-    X(TN_EXP, exp, M(exp)(x))                                                                                                  \
-    X(TN_LOG, log, M(log)(x))                                                                                                  \
-    X(TN_SQRT, sqrt, M(sqrt)(x))                                                                                               \
-    X(TN_RSQRT, rsqrt, 1 / M(sqrt)(x))                                                                                         \
-    X(TN_SQUARE, square, x * x)                                                                                                \
-    X(TN_RECIPROCAL, reciprocal, 1 / x)                                                                                        \
-    X(TN_SIN, sin, M(sin)(x))                                                                                                  \
-    X(TN_COS, cos, M(cos)(x))                                                                                                  \
-    X(TN_TANH, tanh, M(tanh)(x))                                                                                               \
-    X(TN_SIGMOID, sigmoid, 1 / (1 + M(exp)(-x)))                                                                               \
-    X(TN_RELU, relu, x <= 0 ? 0 : x)                                                                                           \
-    X(TN_GELU_TANH, gelu_tanh, x / (1 + M(exp)(-tn__gelu_u_##T(x))))                                                           \
-    X(TN_GELU_ERF, gelu_erf, (T)0.5 * x * (1 + M(erf)(x * (T)0.70710678118654752)))                                            \
-    X(TN_ERF, erf, M(erf)(x))                                                                                                  \
-    X(TN_SILU, silu, x / (1 + M(exp)(-x)))                                                                                     \
-    X(TN_ADD_K, add_k, x + k0)                                                                                                 \
-    X(TN_MUL_K, mul_k, x * k0)                                                                                                 \
-    X(TN_RSUB_K, rsub_k, k0 - x)                                                                                               \
-    X(TN_RDIV_K, rdiv_k, k0 / x)                                                                                               \
-    X(TN_POW_K, pow_k, M(pow)(x, k0))                                                                                          \
+#define TN_UNARY_FORMULAS(X, T, M)                                                                 \
+    X(TN_NEG, neg, -x)                                                                             \
+    X(TN_ABS, abs, M(fabs)(x))                                                                     \
+    X(TN_SIGN, sign, (T)((x > 0) - (x < 0)))                                                       \
+    X(TN_EXP, exp, M(exp)(x))                                                                      \
+    X(TN_LOG, log, M(log)(x))                                                                      \
+    X(TN_SQRT, sqrt, M(sqrt)(x))                                                                   \
+    X(TN_RSQRT, rsqrt, 1 / M(sqrt)(x))                                                             \
+    X(TN_SQUARE, square, x * x)                                                                    \
+    X(TN_RECIPROCAL, reciprocal, 1 / x)                                                            \
+    X(TN_SIN, sin, M(sin)(x))                                                                      \
+    X(TN_COS, cos, M(cos)(x))                                                                      \
+    X(TN_TANH, tanh, M(tanh)(x))                                                                   \
+    X(TN_SIGMOID, sigmoid, 1 / (1 + M(exp)(-x)))                                                   \
+    X(TN_RELU, relu, x <= 0 ? 0 : x)                                                               \
+    X(TN_GELU_TANH, gelu_tanh, x / (1 + M(exp)(-tn__gelu_u_##T(x))))                               \
+    X(TN_GELU_ERF, gelu_erf, (T)0.5 * x * (1 + M(erf)(x * (T)0.70710678118654752)))                \
+    X(TN_ERF, erf, M(erf)(x))                                                                      \
+    X(TN_SILU, silu, x / (1 + M(exp)(-x)))                                                         \
+    X(TN_ADD_K, add_k, x + k0)                                                                     \
+    X(TN_MUL_K, mul_k, x * k0)                                                                     \
+    X(TN_RSUB_K, rsub_k, k0 - x)                                                                   \
+    X(TN_RDIV_K, rdiv_k, k0 / x)                                                                   \
+    X(TN_POW_K, pow_k, M(pow)(x, k0))                                                              \
     X(TN_CLAMP_K, clamp_k, tn__clamp_##T(x, k0, k1))
 
 /* Of a and b; in the gradients a is x or y (sys/backend.h says which) and b is dy. */
-#define TN_BINARY_FORMULAS(X, T, M)                                                                                            \
-    X(TN_ADD, add, a + b)                                                                                                      \
-    X(TN_SUB, sub, a - b)                                                                                                      \
-    X(TN_MUL, mul, a * b)                                                                                                      \
-    X(TN_DIV, div, a / b)                                                                                                      \
-    X(TN_POW, pow, M(pow)(a, b))                                                                                               \
-    X(TN_MAXIMUM, maximum, ((a > b) | (a != a)) ? a : b)                                                                       \
-    X(TN_MINIMUM, minimum, ((a < b) | (a != a)) ? a : b)                                                                       \
-    X(TN_TANH_GRAD, tanh_grad, b * (1 - a * a))                                                                                \
-    X(TN_SIGMOID_GRAD, sigmoid_grad, b * (a * (1 - a)))                                                                        \
-    X(TN_RELU_GRAD, relu_grad, a > 0 ? b : 0)                                                                                  \
-    X(TN_GELU_TANH_GRAD, gelu_tanh_grad, b * tn__gelu_tanh_slope_##T(a, 1 / (1 + M(exp)(-tn__gelu_u_##T(a)))))                 \
-    X(TN_GELU_ERF_GRAD, gelu_erf_grad,                                                                                         \
-      b * ((T)0.5 * (1 + M(erf)(a * (T)0.70710678118654752)) + a * (T)0.39894228040143268 * M(exp)((T)-0.5 * a * a)))          \
+#define TN_BINARY_FORMULAS(X, T, M)                                                                \
+    X(TN_ADD, add, a + b)                                                                          \
+    X(TN_SUB, sub, a - b)                                                                          \
+    X(TN_MUL, mul, a * b)                                                                          \
+    X(TN_DIV, div, a / b)                                                                          \
+    X(TN_POW, pow, M(pow)(a, b))                                                                   \
+    X(TN_MAXIMUM, maximum, ((a > b) | (a != a)) ? a : b)                                           \
+    X(TN_MINIMUM, minimum, ((a < b) | (a != a)) ? a : b)                                           \
+    X(TN_TANH_GRAD, tanh_grad, b * (1 - a * a))                                                    \
+    X(TN_SIGMOID_GRAD, sigmoid_grad, b * (a * (1 - a)))                                            \
+    X(TN_RELU_GRAD, relu_grad, a > 0 ? b : 0)                                                      \
+    X(TN_GELU_TANH_GRAD, gelu_tanh_grad,                                                           \
+      b * tn__gelu_tanh_slope_##T(a, 1 / (1 + M(exp)(-tn__gelu_u_##T(a)))))                        \
+    X(TN_GELU_ERF_GRAD, gelu_erf_grad,                                                             \
+      b * ((T)0.5 * (1 + M(erf)(a * (T)0.70710678118654752)) +                                     \
+           a * (T)0.39894228040143268 * M(exp)((T)-0.5 * a * a)))                                  \
     X(TN_SILU_GRAD, silu_grad, b * tn__silu_slope_##T(a, 1 / (1 + M(exp)(-a))))
 
 /* Works on any type; the operands are a and b. */
-#define TN_COMPARE_FORMULAS(X)                                                                                                 \
-    X(TN_EQ, eq, a == b)                                                                                                       \
-    X(TN_NE, ne, a != b)                                                                                                       \
-    X(TN_LT, lt, a < b)                                                                                                        \
-    X(TN_LE, le, a <= b)                                                                                                       \
-    X(TN_GT, gt, a > b)                                                                                                        \
+#define TN_COMPARE_FORMULAS(X)                                                                     \
+    X(TN_EQ, eq, a == b)                                                                           \
+    X(TN_NE, ne, a != b)                                                                           \
+    X(TN_LT, lt, a < b)                                                                            \
+    X(TN_LE, le, a <= b)                                                                           \
+    X(TN_GT, gt, a > b)                                                                            \
     X(TN_GE, ge, a >= b)
 
 /* ---- Integers: int64_t throughout, k0 and k1 too ------------------------------------------------------------------------- */
@@ -115,23 +120,24 @@ static inline int64_t tn__integer_div(int64_t a, int64_t b) {
     return b == -1 ? TN__WRAP(0, -, a) : a / b;
 }
 
-#define TN_UNARY_INTEGER_FORMULAS(X)                                                                                           \
-    X(TN_NEG, neg, TN__WRAP(0, -, x))                                                                                          \
-    X(TN_ABS, abs, x < 0 ? TN__WRAP(0, -, x) : x)                                                                              \
-    X(TN_SIGN, sign, (x > 0) - (x < 0))                                                                                        \
-    X(TN_SQUARE, square, TN__WRAP(x, *, x))                                                                                    \
-    X(TN_RELU, relu, x < 0 ? 0 : x)                                                                                            \
-    X(TN_ADD_K, add_k, TN__WRAP(x, +, k0))                                                                                     \
-    X(TN_MUL_K, mul_k, TN__WRAP(x, *, k0))                                                                                     \
-    X(TN_RSUB_K, rsub_k, TN__WRAP(k0, -, x))                                                                                   \
+#define TN_UNARY_INTEGER_FORMULAS(X)                                                               \
+    X(TN_NEG, neg, TN__WRAP(0, -, x))                                                              \
+    X(TN_ABS, abs, x < 0 ? TN__WRAP(0, -, x) : x)                                                  \
+    X(TN_SIGN, sign, (x > 0) - (x < 0))                                                            \
+    X(TN_SQUARE, square, TN__WRAP(x, *, x))                                                        \
+    X(TN_RELU, relu, x < 0 ? 0 : x)                                                                \
+    X(TN_ADD_K, add_k, TN__WRAP(x, +, k0))                                                         \
+    X(TN_MUL_K, mul_k, TN__WRAP(x, *, k0))                                                         \
+    X(TN_RSUB_K, rsub_k, TN__WRAP(k0, -, x))                                                       \
     X(TN_CLAMP_K, clamp_k, (x < k0 ? k0 : x) > k1 ? k1 : (x < k0 ? k0 : x))
 
-#define TN_BINARY_INTEGER_FORMULAS(X)                                                                                          \
-    X(TN_ADD, add, TN__WRAP(a, +, b))                                                                                          \
-    X(TN_SUB, sub, TN__WRAP(a, -, b))                                                                                          \
-    X(TN_MUL, mul, TN__WRAP(a, *, b))                                                                                          \
-    X(TN_DIV, div, tn__integer_div(a, b))                                                                                      \
-    X(TN_MAXIMUM, maximum, a > b ? a : b)                                                                                      \
+#define TN_BINARY_INTEGER_FORMULAS(X)                                                              \
+    X(TN_ADD, add, TN__WRAP(a, +, b))                                                              \
+    X(TN_SUB, sub, TN__WRAP(a, -, b))                                                              \
+    X(TN_MUL, mul, TN__WRAP(a, *, b))                                                              \
+    X(TN_DIV, div, tn__integer_div(a, b))                                                          \
+    X(TN_MAXIMUM, maximum, a > b ? a : b)                                                          \
     X(TN_MINIMUM, minimum, a < b ? a : b)
+/* clang-format on */
 
 #endif

@@ -17,7 +17,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define TN__ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+#define TN__ROUND_MAGIC \
+    12582912.0f /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
 #define TN__LOG2E 1.44269504f
 #define TN__LN2_HIGH 0.693359375f /* 9 bits: its product with an exponent is exact */
 #define TN__LN2_LOW -2.12194440e-4f

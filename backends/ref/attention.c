@@ -46,7 +46,8 @@ static int64_t group_of(const problem *p, int64_t h) {
 }
 
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
-    return p->args->scale * dot_rows(p->q, row_at(p->q, b, h, i), p->k, row_at(p->k, b, group_of(p, h), j));
+    return p->args->scale *
+           dot_rows(p->q, row_at(p->q, b, h, i), p->k, row_at(p->k, b, group_of(p, h), j));
 }
 
 static bool floats(int count, const tn_desc *const *d) {
@@ -77,7 +78,8 @@ static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *sc
         double value = 0;
         for (int64_t j = 0; j < keys; j++) {
             if (visible(p, b, h, i, j)) { /* what is masked may be NaN */
-                value += scores[j] * load(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
+                value +=
+                    scores[j] * load(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
             }
         }
         store(p->y, row_at(p->y, b, h, i) + d * p->y->stride[3], seen ? value / sum : 0);
@@ -85,8 +87,8 @@ static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *sc
     store(p->lse, row_at(p->lse, b, h, i), seen ? most + log(sum) : -INFINITY);
 }
 
-tn_status tn__ref_attention(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                            const tn_attention_args *args) {
+tn_status tn__ref_attention(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
+                            const tn_desc *k, const tn_desc *v, const tn_attention_args *args) {
     if (!floats(5, (const tn_desc *[]){y, lse, q, k, v})) {
         return TN_EUNSUPPORTED;
     }
@@ -128,7 +130,8 @@ static void store_row(const tn_desc *d, int64_t at, double factor, const double 
 }
 
 /* Row i of dq. */
-static void query_gradient(const problem *p, const tn_desc *dq, int64_t b, int64_t h, int64_t i, double *sum) {
+static void query_gradient(const problem *p, const tn_desc *dq, int64_t b, int64_t h, int64_t i,
+                           double *sum) {
     memset(sum, 0, (size_t)dq->size[3] * sizeof *sum);
     for (int64_t j = 0; j < p->k->size[2]; j++) {
         if (visible(p, b, h, i, j)) {
@@ -140,8 +143,8 @@ static void query_gradient(const problem *p, const tn_desc *dq, int64_t b, int64
 }
 
 /* Row j of dk and dv of group g. */
-static void key_gradient(const problem *p, const tn_desc *dk, const tn_desc *dv, int64_t b, int64_t g, int64_t j, double *sum_k,
-                         double *sum_v) {
+static void key_gradient(const problem *p, const tn_desc *dk, const tn_desc *dv, int64_t b,
+                         int64_t g, int64_t j, double *sum_k, double *sum_v) {
     int64_t heads = p->q->size[1] / p->k->size[1];
     memset(sum_k, 0, (size_t)dk->size[3] * sizeof *sum_k);
     memset(sum_v, 0, (size_t)dv->size[3] * sizeof *sum_v);
@@ -158,9 +161,10 @@ static void key_gradient(const problem *p, const tn_desc *dk, const tn_desc *dv,
     store_row(dv, row_at(dv, b, g, j), 1, sum_v);
 }
 
-tn_status tn__ref_attention_backward(tn_context *ctx, const tn_desc *dq, const tn_desc *dk, const tn_desc *dv, const tn_desc *dy,
-                                     const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                                     const tn_attention_args *args) {
+tn_status tn__ref_attention_backward(tn_context *ctx, const tn_desc *dq, const tn_desc *dk,
+                                     const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
+                                     const tn_desc *lse, const tn_desc *q, const tn_desc *k,
+                                     const tn_desc *v, const tn_attention_args *args) {
     if (!floats(9, (const tn_desc *[]){dq, dk, dv, dy, y, lse, q, k, v})) {
         return TN_EUNSUPPORTED;
     }

@@ -24,7 +24,8 @@ static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t c, 
     return TN_OK;
 }
 
-tn_status tn__ref_cross_entropy(tn_context *ctx, const tn_desc *loss, const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+tn_status tn__ref_cross_entropy(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
+                                const tn_desc *x, const tn_desc *label,
                                 const tn_cross_entropy_args *args) {
     if (!handles(loss, lse, x, label)) {
         return TN_EUNSUPPORTED;
@@ -44,7 +45,8 @@ tn_status tn__ref_cross_entropy(tn_context *ctx, const tn_desc *loss, const tn_d
         double log_sum = most + log(sum), value = 0;
         if (target != args->ignore_index) {
             value = (1 - s) * (log_sum - load(x, row + target * x->stride[1]));
-            value += s > 0 ? s * (log_sum - total / (double)c) : 0; /* a logit of -inf must not make 0 * inf */
+            value += s > 0 ? s * (log_sum - total / (double)c)
+                           : 0; /* a logit of -inf must not make 0 * inf */
         }
         store(loss, i * loss->stride[0], value);
         store(lse, i * lse->stride[0], log_sum);
@@ -52,8 +54,9 @@ tn_status tn__ref_cross_entropy(tn_context *ctx, const tn_desc *loss, const tn_d
     return status;
 }
 
-tn_status tn__ref_cross_entropy_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss, const tn_desc *lse, const tn_desc *x,
-                                         const tn_desc *label, const tn_cross_entropy_args *args) {
+tn_status tn__ref_cross_entropy_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
+                                         const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+                                         const tn_cross_entropy_args *args) {
     if (!is_float(dx->dtype) || !handles(dloss, lse, x, label)) {
         return TN_EUNSUPPORTED;
     }
@@ -61,11 +64,13 @@ tn_status tn__ref_cross_entropy_backward(tn_context *ctx, const tn_desc *dx, con
     tn_status status = check_labels(ctx, label, c, args->ignore_index);
     for (int64_t i = 0; i < rows && status == TN_OK; i++) {
         int64_t target = load_integer(label, i * label->stride[0]);
-        double g = load(dloss, i * dloss->stride[0]), log_sum = load(lse, i * lse->stride[0]), s = args->label_smoothing;
+        double g = load(dloss, i * dloss->stride[0]), log_sum = load(lse, i * lse->stride[0]),
+               s = args->label_smoothing;
         for (int64_t j = 0; j < c; j++) {
             double wanted = (j == target ? 1 - s : 0) + s / (double)c;
             double p = exp(load(x, i * x->stride[0] + j * x->stride[1]) - log_sum);
-            store(dx, i * dx->stride[0] + j * dx->stride[1], target == args->ignore_index ? 0 : g * (p - wanted));
+            store(dx, i * dx->stride[0] + j * dx->stride[1],
+                  target == args->ignore_index ? 0 : g * (p - wanted));
         }
     }
     return status;

@@ -40,7 +40,8 @@ tn_status tn__ref_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
         } else if (y->dtype == TN_F64) {
             store(y, w.at[0], (double)load_integer(x, w.at[1]));
         } else if (is_float(y->dtype)) {
-            store(y, w.at[0], (float)load_integer(x, w.at[1])); /* not by double, which would round twice */
+            store(y, w.at[0],
+                  (float)load_integer(x, w.at[1])); /* not by double, which would round twice */
         } else {
             store_integer(y, w.at[0], load_integer(x, w.at[1]));
         }
@@ -50,12 +51,12 @@ tn_status tn__ref_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
 
 /* ---- Formulas ------------------------------------------------------------------------------------------------------------- */
 
-#define RETURN(code, name, formula)                                                                                            \
-    case code:                                                                                                                 \
+#define RETURN(code, name, formula) \
+    case code:                      \
         return formula;
-#define ASSIGN(code, name, formula)                                                                                            \
-    case code:                                                                                                                 \
-        *y = formula;                                                                                                          \
+#define ASSIGN(code, name, formula) \
+    case code:                      \
+        *y = formula;               \
         return true;
 
 static float unary_float(tn_unary f, float x, float k0, float k1) {
@@ -123,10 +124,12 @@ static bool compare_integer(tn_compare f, int64_t a, int64_t b) {
     }
 }
 
-tn_status tn__ref_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0, double k1) {
+tn_status tn__ref_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,
+                        double k1) {
     (void)ctx;
     int64_t i = 0, i0 = to_integer(k0), i1 = to_integer(k1);
-    if (y->dtype != x->dtype || x->dtype == TN_BOOL || (is_integer(x->dtype) && !unary_integer(f, &i, 0, i0, i1))) {
+    if (y->dtype != x->dtype || x->dtype == TN_BOOL ||
+        (is_integer(x->dtype) && !unary_integer(f, &i, 0, i0, i1))) {
         return TN_EUNSUPPORTED;
     }
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
@@ -142,7 +145,8 @@ tn_status tn__ref_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_
     return TN_OK;
 }
 
-tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a, const tn_desc *b) {
+tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
+                         const tn_desc *b) {
     (void)ctx;
     int64_t i = 0;
     if (y->dtype != a->dtype || y->dtype != b->dtype || y->dtype == TN_BOOL ||
@@ -162,20 +166,23 @@ tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const t
     return TN_OK;
 }
 
-tn_status tn__ref_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a, const tn_desc *b) {
+tn_status tn__ref_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
+                          const tn_desc *b) {
     (void)ctx;
     if (y->dtype != TN_BOOL || a->dtype != b->dtype) {
         return TN_EUNSUPPORTED;
     }
     for (walk w = walk_over(3, y, a, b); w.left > 0; walk_next(&w)) {
-        bool result = is_float(a->dtype) ? compare_double(f, load(a, w.at[1]), load(b, w.at[2]))
-                                         : compare_integer(f, load_integer(a, w.at[1]), load_integer(b, w.at[2]));
+        bool result = is_float(a->dtype)
+                          ? compare_double(f, load(a, w.at[1]), load(b, w.at[2]))
+                          : compare_integer(f, load_integer(a, w.at[1]), load_integer(b, w.at[2]));
         store_integer(y, w.at[0], result);
     }
     return TN_OK;
 }
 
-tn_status tn__ref_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a, const tn_desc *b) {
+tn_status tn__ref_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
+                        const tn_desc *b) {
     (void)ctx;
     if (c->dtype != TN_BOOL || y->dtype != a->dtype || y->dtype != b->dtype) {
         return TN_EUNSUPPORTED;

@@ -39,12 +39,15 @@ static void gather_along(const tn_desc *y, const tn_desc *x, const tn_desc *inde
 static void scatter_along(const tn_desc *y, const tn_desc *index, const tn_desc *src, int dim) {
     for (walk w = walk_over(3, src, y, index); w.left > 0; walk_next(&w)) {
         int64_t to = moved(y, &w, 1, dim, load_integer(index, w.at[2]));
-        store(y, to, load(y, to) + load(src, w.at[0])); /* the double sum of two floats, rounded, is their float sum */
+        store(y, to,
+              load(y, to) +
+                  load(src, w.at[0])); /* the double sum of two floats, rounded, is their float sum */
     }
 }
 
 /* bf16 and f16 are added up in an f32 copy of y, so that each element is rounded once. */
-static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src, int dim) {
+static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                         const tn_desc *src, int dim) {
     if (y->dtype == TN_F32 || y->dtype == TN_F64) {
         scatter_along(y, index, src, dim);
         return TN_OK;
@@ -75,7 +78,8 @@ static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index
     return TN_OK;
 }
 
-tn_status tn__ref_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index) {
+tn_status tn__ref_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                              const tn_desc *index) {
     if (y->dtype != x->dtype || !is_index(index->dtype)) {
         return TN_EUNSUPPORTED;
     }
@@ -87,7 +91,8 @@ tn_status tn__ref_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc *
     return status;
 }
 
-tn_status tn__ref_scatter_add_rows(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src) {
+tn_status tn__ref_scatter_add_rows(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                                   const tn_desc *src) {
     if (!is_float(y->dtype) || src->dtype != y->dtype || !is_index(index->dtype)) {
         return TN_EUNSUPPORTED;
     }
@@ -99,7 +104,8 @@ tn_status tn__ref_scatter_add_rows(tn_context *ctx, const tn_desc *y, const tn_d
     return status;
 }
 
-tn_status tn__ref_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index, int dim) {
+tn_status tn__ref_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index,
+                         int dim) {
     if (y->dtype != x->dtype || !is_index(index->dtype)) {
         return TN_EUNSUPPORTED;
     }
@@ -110,7 +116,8 @@ tn_status tn__ref_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     return status;
 }
 
-tn_status tn__ref_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src, int dim) {
+tn_status tn__ref_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                              const tn_desc *src, int dim) {
     if (!is_float(y->dtype) || src->dtype != y->dtype || !is_index(index->dtype)) {
         return TN_EUNSUPPORTED;
     }

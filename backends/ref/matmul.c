@@ -2,7 +2,8 @@
 #include "backends/ref/ref.h"
 
 /* sum over t of a[at_a + t step_a] b[at_b + t step_b] */
-static double dot(const tn_desc *a, int64_t at_a, int64_t step_a, const tn_desc *b, int64_t at_b, int64_t step_b, int64_t n) {
+static double dot(const tn_desc *a, int64_t at_a, int64_t step_a, const tn_desc *b, int64_t at_b,
+                  int64_t step_b, int64_t n) {
     double sum = 0;
     for (int64_t t = 0; t < n; t++) {
         sum += load(a, at_a + t * step_a) * load(b, at_b + t * step_b);
@@ -10,14 +11,16 @@ static double dot(const tn_desc *a, int64_t at_a, int64_t step_a, const tn_desc 
     return sum;
 }
 
-tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b, double alpha, double beta) {
+tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                         double alpha, double beta) {
     (void)ctx;
     if (!is_float(y->dtype) || a->dtype != y->dtype || b->dtype != y->dtype) {
         return TN_EUNSUPPORTED;
     }
     for (walk w = walk_over(1, y); w.left > 0; walk_next(&w)) {
         int64_t n = w.index[0], i = w.index[1], j = w.index[2];
-        int64_t row = n * a->stride[0] + i * a->stride[1], column = n * b->stride[0] + j * b->stride[2];
+        int64_t row = n * a->stride[0] + i * a->stride[1],
+                column = n * b->stride[0] + j * b->stride[2];
         double value = alpha * dot(a, row, a->stride[2], b, column, b->stride[1], a->size[2]);
         if (beta != 0) {
             value += beta * load(y, w.at[0]);
@@ -27,14 +30,17 @@ tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
     return TN_OK;
 }
 
-tn_status tn__ref_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w, const tn_desc *b) {
+tn_status tn__ref_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                         const tn_desc *b) {
     (void)ctx;
-    if (!is_float(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype || (b && b->dtype != y->dtype)) {
+    if (!is_float(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
+        (b && b->dtype != y->dtype)) {
         return TN_EUNSUPPORTED;
     }
     for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {
         int64_t i = at.index[0], j = at.index[1];
-        double value = dot(x, i * x->stride[0], x->stride[1], w, j * w->stride[0], w->stride[1], x->size[1]);
+        double value =
+            dot(x, i * x->stride[0], x->stride[1], w, j * w->stride[0], w->stride[1], x->size[1]);
         store(y, at.at[0], value + (b ? load(b, j * b->stride[0]) : 0));
     }
     return TN_OK;

@@ -26,8 +26,9 @@ static bool floats(int count, const tn_desc *const *d) {
     return true;
 }
 
-tn_status tn__ref_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
-                             const tn_desc *w, const tn_desc *b, double eps) {
+tn_status tn__ref_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
+                             const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
+                             const tn_desc *b, double eps) {
     (void)ctx;
     if (!floats(6, (const tn_desc *[]){y, mean, rstd, x, w, b})) {
         return TN_EUNSUPPORTED;
@@ -45,7 +46,8 @@ tn_status tn__ref_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *m
         double r = 1 / sqrt(squares / (double)c + eps);
         for (int64_t j = 0; j < c; j++) {
             double h = (at2(x, i, j) - m) * r;
-            store(y, i * y->stride[0] + j * y->stride[1], h * (w ? at1(w, j) : 1) + (b ? at1(b, j) : 0));
+            store(y, i * y->stride[0] + j * y->stride[1],
+                  h * (w ? at1(w, j) : 1) + (b ? at1(b, j) : 0));
         }
         if (mean) {
             store(mean, i * mean->stride[0], m);
@@ -57,7 +59,8 @@ tn_status tn__ref_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *m
     return TN_OK;
 }
 
-tn_status tn__ref_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x, const tn_desc *w, double eps) {
+tn_status tn__ref_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x,
+                           const tn_desc *w, double eps) {
     (void)ctx;
     if (!floats(4, (const tn_desc *[]){y, rstd, x, w})) {
         return TN_EUNSUPPORTED;
@@ -80,8 +83,9 @@ tn_status tn__ref_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rst
 }
 
 /* Both backwards: `mean` NULL is RMS norm. */
-static void norm_backward(const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy, const tn_desc *x,
-                          const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
+static void norm_backward(const tn_desc *dx, const tn_desc *dw, const tn_desc *db,
+                          const tn_desc *dy, const tn_desc *x, const tn_desc *mean,
+                          const tn_desc *rstd, const tn_desc *w) {
     int64_t rows = x->size[0], c = x->size[1];
     for (int64_t i = 0; i < rows && dx; i++) {
         double r = at1(rstd, i), m = mean ? at1(mean, i) : 0, sum_g = 0, sum_gh = 0;
@@ -111,8 +115,9 @@ static void norm_backward(const tn_desc *dx, const tn_desc *dw, const tn_desc *d
     }
 }
 
-tn_status tn__ref_layer_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy,
-                                      const tn_desc *x, const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
+tn_status tn__ref_layer_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                      const tn_desc *db, const tn_desc *dy, const tn_desc *x,
+                                      const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
     (void)ctx;
     if (!floats(8, (const tn_desc *[]){dx, dw, db, dy, x, mean, rstd, w})) {
         return TN_EUNSUPPORTED;
@@ -121,8 +126,9 @@ tn_status tn__ref_layer_norm_backward(tn_context *ctx, const tn_desc *dx, const 
     return TN_OK;
 }
 
-tn_status tn__ref_rms_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *dy, const tn_desc *x,
-                                    const tn_desc *rstd, const tn_desc *w) {
+tn_status tn__ref_rms_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                    const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
+                                    const tn_desc *w) {
     (void)ctx;
     if (!floats(6, (const tn_desc *[]){dx, dw, dy, x, rstd, w})) {
         return TN_EUNSUPPORTED;

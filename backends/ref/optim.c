@@ -31,17 +31,20 @@ static void store_param(const tn_optim_span *span, int64_t i, double value) {
 
 /* m = b1 m + (1 - b1) g          v = b2 v + (1 - b2) g g
  * p = p - lr m^ / (sqrt(v^) + eps), with m^ = m / (1 - b1^step) and v^ = v / (1 - b2^step) */
-tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count, const tn_adam_step *step) {
+tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count,
+                       const tn_adam_step *step) {
     (void)ctx;
     if (!spans_ok(spans, count)) {
         return TN_EUNSUPPORTED;
     }
-    double correct1 = 1 - pow(step->beta1, (double)step->step), correct2 = 1 - pow(step->beta2, (double)step->step);
+    double correct1 = 1 - pow(step->beta1, (double)step->step),
+           correct2 = 1 - pow(step->beta2, (double)step->step);
     for (int n = 0; n < count; n++) {
         const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
         for (int64_t i = 0; i < span->count; i++) {
-            double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
+            double p = load_param(span, i),
+                   g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
             if (step->decoupled) {
                 p -= step->lr * step->weight_decay * p;
             } else {
@@ -58,7 +61,8 @@ tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count, c
 }
 
 /* g = g + wd p;  buffer = momentum buffer + (1 - dampening) g, at first g;  p = p - lr (nesterov: g + momentum buffer) */
-tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count, const tn_sgd_step *step) {
+tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
+                      const tn_sgd_step *step) {
     (void)ctx;
     if (!spans_ok(spans, count)) {
         return TN_EUNSUPPORTED;
@@ -67,12 +71,14 @@ tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count, co
         const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
         for (int64_t i = 0; i < span->count; i++) {
-            double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
+            double p = load_param(span, i),
+                   g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
             g += step->weight_decay * p;
             if (span->state[0]) {
                 double m = g;
                 if (!step->first) {
-                    m = step->momentum * load_from(span->state[0], dtype, i) + (1 - step->dampening) * g;
+                    m = step->momentum * load_from(span->state[0], dtype, i) +
+                        (1 - step->dampening) * g;
                 }
                 store_to(span->state[0], dtype, i, m);
                 g = step->nesterov ? g + step->momentum * m : m;

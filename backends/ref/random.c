@@ -24,7 +24,8 @@ static double normal(tn_dtype dtype, tn_random_key key, int64_t i) {
     return pair[i % 2];
 }
 
-tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key, double a, double b) {
+tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
+                         double a, double b) {
     (void)ctx;
     if (kind == TN_INTEGER ? !is_integer(y->dtype) : !is_float(y->dtype)) {
         return TN_EUNSUPPORTED;
@@ -50,7 +51,8 @@ tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
     return TN_OK;
 }
 
-tn_status tn__ref_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p, tn_random_key key) {
+tn_status tn__ref_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
+                          tn_random_key key) {
     (void)ctx;
     if (!is_float(y->dtype) || x->dtype != y->dtype) {
         return TN_EUNSUPPORTED;

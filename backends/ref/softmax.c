@@ -25,7 +25,8 @@ tn_status tn__ref_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
 }
 
 /* softmax: y (dy - sum(dy y)); log-softmax: dy - exp(y) sum(dy). */
-tn_status tn__ref_softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y, const tn_desc *dy, bool log_form) {
+tn_status tn__ref_softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
+                                   const tn_desc *dy, bool log_form) {
     (void)ctx;
     if (!is_float(dx->dtype) || y->dtype != dx->dtype || dy->dtype != dx->dtype) {
         return TN_EUNSUPPORTED;
@@ -39,8 +40,10 @@ tn_status tn__ref_softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_
             sum += log_form ? g : g * load(y, w.at[1] + j * row_stride(y));
         }
         for (int64_t j = 0; j < n; j++) {
-            double g = load(dy, w.at[2] + j * row_stride(dy)), value = load(y, w.at[1] + j * row_stride(y));
-            store(dx, w.at[0] + j * row_stride(dx), log_form ? g - exp(value) * sum : value * (g - sum));
+            double g = load(dy, w.at[2] + j * row_stride(dy)),
+                   value = load(y, w.at[1] + j * row_stride(y));
+            store(dx, w.at[0] + j * row_stride(dx),
+                  log_form ? g - exp(value) * sum : value * (g - sum));
         }
     }
     return TN_OK;

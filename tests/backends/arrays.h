@@ -77,7 +77,8 @@ static inline array array_new(tn_dtype dtype, array_layout layout, int ndim, con
         step *= size[dim] + (layout == SPREAD);
         a.count *= size[dim];
     }
-    a.bytes = ((size_t)step + 8) * tn_dtype_size(dtype); /* four elements of gap before, at least four behind */
+    a.bytes = ((size_t)step + 8) *
+              tn_dtype_size(dtype); /* four elements of gap before, at least four behind */
     a.memory = malloc(a.bytes);
     assert_non_null(a.memory);
     assert_true(arrays_count < ARRAY_MOST);
@@ -155,14 +156,19 @@ static inline bool array_near(tn_dtype dtype, double value, double expected, dou
     if (isnan(expected) || isinf(expected) || isnan(value) || isinf(value)) {
         return isnan(expected) ? isnan(value) : value == expected;
     }
-    double step = dtype == TN_F64 ? 0x1p-53 : dtype == TN_BF16 ? 0x1p-8 : dtype == TN_F16 ? 0x1p-11 : 0x1p-24;
-    return fabs(value - expected) <= roundings * step * fmax(fabs(expected), dtype == TN_F16 ? 0x1p-14 : 0x1p-60);
+    double step = dtype == TN_F64    ? 0x1p-53
+                  : dtype == TN_BF16 ? 0x1p-8
+                  : dtype == TN_F16  ? 0x1p-11
+                                     : 0x1p-24;
+    return fabs(value - expected) <=
+           roundings * step * fmax(fabs(expected), dtype == TN_F16 ? 0x1p-14 : 0x1p-60);
 }
 
 static inline void array_expect(const array *a, int64_t i, double expected, double roundings) {
     double value = array_get(a, i);
     if (!array_near(a->d.dtype, value, expected, roundings)) {
-        fail_msg("%s element %ld is %.17g, expected %.17g", tn_dtype_name(a->d.dtype), (long)i, value, expected);
+        fail_msg("%s element %ld is %.17g, expected %.17g", tn_dtype_name(a->d.dtype), (long)i,
+                 value, expected);
     }
 }
 
@@ -170,7 +176,8 @@ static inline void array_expect(const array *a, int64_t i, double expected, doub
 static inline void array_expect_within(const array *a, int64_t i, double expected, double most) {
     double value = array_get(a, i);
     if (!(fabs(value - expected) <= most)) {
-        fail_msg("%s element %ld is %.17g, expected %.17g", tn_dtype_name(a->d.dtype), (long)i, value, expected);
+        fail_msg("%s element %ld is %.17g, expected %.17g", tn_dtype_name(a->d.dtype), (long)i,
+                 value, expected);
     }
 }
 

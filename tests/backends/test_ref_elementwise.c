@@ -69,14 +69,30 @@ static const struct {
     double (*exact)(double);
     bool positive; /* only defined there */
 } unaries[] = {
-    {TN_NEG, d_neg, false},           {TN_ABS, fabs, false},         {TN_SIGN, d_sign, false},
-    {TN_EXP, exp, false},             {TN_LOG, log, true},           {TN_SQRT, sqrt, true},
-    {TN_RSQRT, d_rsqrt, true},        {TN_SQUARE, d_square, false},  {TN_RECIPROCAL, d_reciprocal, true},
-    {TN_SIN, sin, false},             {TN_COS, cos, false},          {TN_TANH, tanh, false},
-    {TN_SIGMOID, d_sigmoid, false},   {TN_RELU, d_relu, false},      {TN_GELU_TANH, d_gelu_tanh, false},
-    {TN_GELU_ERF, d_gelu_erf, false}, {TN_ERF, erf, false},          {TN_SILU, d_silu, false},
-    {TN_ADD_K, d_add_k, false},       {TN_MUL_K, d_mul_k, false},    {TN_RSUB_K, d_rsub_k, false},
-    {TN_RDIV_K, d_rdiv_k, true},      {TN_POW_K, d_pow_k, true},     {TN_CLAMP_K, d_clamp_k, false},
+    {TN_NEG, d_neg, false},
+    {TN_ABS, fabs, false},
+    {TN_SIGN, d_sign, false},
+    {TN_EXP, exp, false},
+    {TN_LOG, log, true},
+    {TN_SQRT, sqrt, true},
+    {TN_RSQRT, d_rsqrt, true},
+    {TN_SQUARE, d_square, false},
+    {TN_RECIPROCAL, d_reciprocal, true},
+    {TN_SIN, sin, false},
+    {TN_COS, cos, false},
+    {TN_TANH, tanh, false},
+    {TN_SIGMOID, d_sigmoid, false},
+    {TN_RELU, d_relu, false},
+    {TN_GELU_TANH, d_gelu_tanh, false},
+    {TN_GELU_ERF, d_gelu_erf, false},
+    {TN_ERF, erf, false},
+    {TN_SILU, d_silu, false},
+    {TN_ADD_K, d_add_k, false},
+    {TN_MUL_K, d_mul_k, false},
+    {TN_RSUB_K, d_rsub_k, false},
+    {TN_RDIV_K, d_rdiv_k, true},
+    {TN_POW_K, d_pow_k, true},
+    {TN_CLAMP_K, d_clamp_k, false},
 };
 
 static void test_unary(void **state) {
@@ -94,7 +110,10 @@ static void test_unary(void **state) {
             assert_int_equal(ref->unary(ctx, unaries[t].f, &y.d, &x.d, 0.5, 1.25), TN_OK);
             for (int64_t i = 0; i < y.count; i++) {
                 array_expect_within(&y, i, unaries[t].exact(array_get(&x, i)),
-                                    (dtype == TN_F64 ? 1e-14 : dtype == TN_F32 ? 6e-7 : dtype == TN_F16 ? 1e-3 : 8e-3) *
+                                    (dtype == TN_F64   ? 1e-14
+                                     : dtype == TN_F32 ? 6e-7
+                                     : dtype == TN_F16 ? 1e-3
+                                                       : 8e-3) *
                                         (1 + fabs(unaries[t].exact(array_get(&x, i)))));
             }
             array_check_gaps(&y);
@@ -132,7 +151,8 @@ static void test_special_values(void **state) {
         ref->unary(ctx, TN_TANH, &y.d, &x.d, 0, 0);
         assert_true(array_get(&y, 1) == 1 && array_get(&y, 2) == -1 && signbit(array_get(&y, 3)));
         ref->unary(ctx, TN_LOG, &y.d, &x.d, 0, 0);
-        assert_true(array_get(&y, 1) == INFINITY && isnan(array_get(&y, 2)) && array_get(&y, 3) == -INFINITY);
+        assert_true(array_get(&y, 1) == INFINITY && isnan(array_get(&y, 2)) &&
+                    array_get(&y, 3) == -INFINITY);
         ref->unary(ctx, TN_CLAMP_K, &y.d, &x.d, -1, 2);
         assert_true(array_get(&y, 1) == 2 && array_get(&y, 2) == -1);
         ref->unary(ctx, TN_CLAMP_K, &y.d, &x.d, 3, 2); /* min(max(x, 3), 2) */
@@ -184,12 +204,13 @@ static void test_gradient_formulas(void **state) {
         tn_unary f;
         bool of_output;
     } pairs[] = {
-        {TN_TANH_GRAD, TN_TANH, true},           {TN_SIGMOID_GRAD, TN_SIGMOID, true},
-        {TN_RELU_GRAD, TN_RELU, false},          {TN_GELU_TANH_GRAD, TN_GELU_TANH, false},
-        {TN_GELU_ERF_GRAD, TN_GELU_ERF, false},  {TN_SILU_GRAD, TN_SILU, false},
+        {TN_TANH_GRAD, TN_TANH, true},          {TN_SIGMOID_GRAD, TN_SIGMOID, true},
+        {TN_RELU_GRAD, TN_RELU, false},         {TN_GELU_TANH_GRAD, TN_GELU_TANH, false},
+        {TN_GELU_ERF_GRAD, TN_GELU_ERF, false}, {TN_SILU_GRAD, TN_SILU, false},
     };
     for (int t = 0; t < 6; t++) {
-        array x = array_new(TN_F64, DENSE, 1, (int64_t[]){100}), y[3], dy = array_new(TN_F64, DENSE, 1, (int64_t[]){100});
+        array x = array_new(TN_F64, DENSE, 1, (int64_t[]){100}), y[3],
+              dy = array_new(TN_F64, DENSE, 1, (int64_t[]){100});
         array dx = array_new(TN_F64, DENSE, 1, (int64_t[]){100});
         array_vary(&dy, 3);
         for (int s = 0; s < 3; s++) { /* at x - h, x + h, x */
@@ -199,7 +220,9 @@ static void test_gradient_formulas(void **state) {
             y[s] = array_new(TN_F64, DENSE, 1, (int64_t[]){100});
             ref->unary(ctx, pairs[t].f, &y[s].d, &x.d, 0, 0);
         }
-        assert_int_equal(ref->binary(ctx, pairs[t].gradient, &dx.d, pairs[t].of_output ? &y[2].d : &x.d, &dy.d), TN_OK);
+        assert_int_equal(
+            ref->binary(ctx, pairs[t].gradient, &dx.d, pairs[t].of_output ? &y[2].d : &x.d, &dy.d),
+            TN_OK);
         for (int64_t i = 0; i < 100; i++) {
             double slope = (array_get(&y[1], i) - array_get(&y[0], i)) / 2e-5;
             array_expect_within(&dx, i, slope * array_get(&dy, i), 1e-9);
@@ -221,10 +244,12 @@ static void test_gradient_formulas(void **state) {
 /* relu's gradient at and around 0, and at NaN: dy only where x > 0. */
 static void test_relu_gradient_at_zero(void **state) {
     (void)state;
-    array x = array_of(TN_F32, 4, (double[]){0, -0.0, NAN, 1e-40}), dy = array_of(TN_F32, 4, (double[]){NAN, NAN, 5, 5});
+    array x = array_of(TN_F32, 4, (double[]){0, -0.0, NAN, 1e-40}),
+          dy = array_of(TN_F32, 4, (double[]){NAN, NAN, 5, 5});
     array dx = array_new(TN_F32, DENSE, 1, (int64_t[]){4});
     ref->binary(ctx, TN_RELU_GRAD, &dx.d, &x.d, &dy.d);
-    assert_true(array_get(&dx, 0) == 0 && array_get(&dx, 1) == 0 && array_get(&dx, 2) == 0 && array_get(&dx, 3) == 5);
+    assert_true(array_get(&dx, 0) == 0 && array_get(&dx, 1) == 0 && array_get(&dx, 2) == 0 &&
+                array_get(&dx, 3) == 5);
 }
 
 /* bf16 and f16 results are the f32 result rounded once. */
@@ -262,7 +287,8 @@ static void test_integers(void **state) {
         array y = array_new(dtype, SPREAD, 1, (int64_t[]){6});
         for (int f = 0; f < TN_BINARY_COUNT; f++) {
             bool has = f != TN_POW && f <= TN_MINIMUM;
-            assert_int_equal(ref->binary(ctx, (tn_binary)f, &y.d, &a.d, &b.d), has ? TN_OK : TN_EUNSUPPORTED);
+            assert_int_equal(ref->binary(ctx, (tn_binary)f, &y.d, &a.d, &b.d),
+                             has ? TN_OK : TN_EUNSUPPORTED);
         }
         ref->binary(ctx, TN_DIV, &y.d, &a.d, &b.d);
         const double quotient[] = {3, 0, 33, 0, 1, 200 - 100 * (k < 2)};
@@ -277,9 +303,10 @@ static void test_integers(void **state) {
         assert_true(array_get(&y, 0) == (k == 2 ? 251 : -5)); /* u8 wraps */
         array_check_gaps(&y);
         for (int f = 0; f < TN_UNARY_COUNT; f++) {
-            bool has = f == TN_NEG || f == TN_ABS || f == TN_SIGN || f == TN_SQUARE || f == TN_RELU || f == TN_ADD_K ||
-                       f == TN_MUL_K || f == TN_RSUB_K || f == TN_CLAMP_K;
-            assert_int_equal(ref->unary(ctx, (tn_unary)f, &y.d, &a.d, 3, 5), has ? TN_OK : TN_EUNSUPPORTED);
+            bool has = f == TN_NEG || f == TN_ABS || f == TN_SIGN || f == TN_SQUARE || f == TN_RELU ||
+                       f == TN_ADD_K || f == TN_MUL_K || f == TN_RSUB_K || f == TN_CLAMP_K;
+            assert_int_equal(ref->unary(ctx, (tn_unary)f, &y.d, &a.d, 3, 5),
+                             has ? TN_OK : TN_EUNSUPPORTED);
         }
         ref->unary(ctx, TN_CLAMP_K, &y.d, &a.d, 3, 50);
         assert_true(array_get(&y, 2) == 50 && array_get(&y, 3) == 3 && array_get(&y, 0) == 7);
@@ -293,12 +320,14 @@ static void test_integers(void **state) {
 /* Signed: towards zero, and what overflows wraps instead of trapping. */
 static void test_signed_integers(void **state) {
     (void)state;
-    array a = array_new(TN_I64, DENSE, 1, (int64_t[]){5}), b = array_of(TN_I64, 5, (double[]){-1, 2, -2, 0, -1});
+    array a = array_new(TN_I64, DENSE, 1, (int64_t[]){5}),
+          b = array_of(TN_I64, 5, (double[]){-1, 2, -2, 0, -1});
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){5});
     int64_t values[] = {INT64_MIN, -7, -7, -7, -7};
     memcpy(a.d.data, values, sizeof values);
     ref->binary(ctx, TN_DIV, &y.d, &a.d, &b.d);
-    assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == -3 && get_i64(&y, 2) == 3 && get_i64(&y, 3) == 0);
+    assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == -3 && get_i64(&y, 2) == 3 &&
+                get_i64(&y, 3) == 0);
     assert_true(get_i64(&y, 4) == 7);
     ref->unary(ctx, TN_NEG, &y.d, &a.d, 0, 0);
     assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == 7);
@@ -368,7 +397,8 @@ static void test_copy_rounds(void **state) {
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){8});
     ref->copy(ctx, &y.d, &x.d);
     assert_true(get_i64(&y, 0) == -2 && get_i64(&y, 1) == 2 && get_i64(&y, 2) == 0);
-    assert_true(get_i64(&y, 3) == INT64_MAX && get_i64(&y, 4) == INT64_MIN && get_i64(&y, 5) == INT64_MAX);
+    assert_true(get_i64(&y, 3) == INT64_MAX && get_i64(&y, 4) == INT64_MIN &&
+                get_i64(&y, 5) == INT64_MAX);
     array flags = array_new(TN_BOOL, DENSE, 1, (int64_t[]){8});
     ref->copy(ctx, &flags.d, &x.d);
     for (int i = 0; i < 8; i++) {
@@ -378,7 +408,8 @@ static void test_copy_rounds(void **state) {
     ref->copy(ctx, &bytes.d, &x.d);
     assert_true(array_get(&bytes, 6) == 255 && array_get(&bytes, 7) == 0);
     /* 2^54 + 2^30 + 1 lies just above the middle of two floats; by way of double it would round down to even. */
-    array big = array_new(TN_I64, DENSE, 1, (int64_t[]){1}), f = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
+    array big = array_new(TN_I64, DENSE, 1, (int64_t[]){1}),
+          f = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     *(int64_t *)big.d.data = (INT64_C(1) << 54) + (INT64_C(1) << 30) + 1;
     ref->copy(ctx, &f.d, &big.d);
     assert_true(array_get(&f, 0) == 0x1p54 + 0x1p31);
@@ -389,8 +420,10 @@ static void test_compare_and_where(void **state) {
     for (int t = 0; t < TN_DTYPES; t++) {
         tn_dtype dtype = (tn_dtype)t;
         const double left[] = {0, 1, 1, 0}, right[] = {0, 1, 0, 1};
-        array a = array_new(dtype, SPREAD, 2, (int64_t[]){2, 2}), b = array_new(dtype, DENSE, 2, (int64_t[]){2, 2});
-        array c = array_new(TN_BOOL, SPREAD, 2, (int64_t[]){2, 2}), y = array_new(dtype, SPREAD, 2, (int64_t[]){2, 2});
+        array a = array_new(dtype, SPREAD, 2, (int64_t[]){2, 2}),
+              b = array_new(dtype, DENSE, 2, (int64_t[]){2, 2});
+        array c = array_new(TN_BOOL, SPREAD, 2, (int64_t[]){2, 2}),
+              y = array_new(dtype, SPREAD, 2, (int64_t[]){2, 2});
         for (int i = 0; i < 4; i++) {
             array_set(&a, i, left[i]);
             array_set(&b, i, right[i]);
@@ -400,7 +433,7 @@ static void test_compare_and_where(void **state) {
             assert_int_equal(ref->compare(ctx, (tn_compare)f, &c.d, &a.d, &b.d), TN_OK);
             for (int i = 0; i < 4; i++) {
                 double u = left[i], v = right[i];
-                bool expected[] = {u == v, u != v, u < v, u <= v, u > v, u >= v};
+                bool expected[] = {u == v, u != v, u<v, u <= v, u> v, u >= v};
                 assert_true(array_get(&c, i) == expected[f]);
             }
             array_check_gaps(&c);
@@ -414,7 +447,8 @@ static void test_compare_and_where(void **state) {
         }
         array_check_gaps(&y);
     }
-    array nan = array_of(TN_F32, 1, (double[]){NAN}), c = array_new(TN_BOOL, DENSE, 1, (int64_t[]){1});
+    array nan = array_of(TN_F32, 1, (double[]){NAN}),
+          c = array_new(TN_BOOL, DENSE, 1, (int64_t[]){1});
     for (int f = 0; f < TN_COMPARE_COUNT; f++) {
         ref->compare(ctx, (tn_compare)f, &c.d, &nan.d, &nan.d);
         assert_true(array_get(&c, 0) == (f == TN_NE));

@@ -44,7 +44,8 @@ static array converted(const array *x, tn_dtype dtype, array_layout layout) {
 
 static void expect_same(const array *y, const array *exact, tn_dtype precision) {
     for (int64_t i = 0; i < y->count; i++) {
-        array_expect_within(y, i, array_get(exact, i), tolerance(precision) * (1 + fabs(array_get(exact, i))));
+        array_expect_within(y, i, array_get(exact, i),
+                            tolerance(precision) * (1 + fabs(array_get(exact, i))));
     }
     array_check_gaps(y);
 }
@@ -54,8 +55,9 @@ static array varied(tn_dtype dtype, array_layout layout, int ndim, const int64_t
     array_vary(&a, salt);
     return a;
 }
-#define VARIED(salt, ...)                                                                                                      \
-    varied(TN_F64, SPREAD, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}, salt)
+#define VARIED(salt, ...)                                                             \
+    varied(TN_F64, SPREAD, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
+           (int64_t[]){__VA_ARGS__}, salt)
 #define LIKE(a) array_new((a).d.dtype, SPREAD, (a).d.ndim, (a).d.size)
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
@@ -80,7 +82,8 @@ static void test_matmul(void **state) {
                 int64_t n = i / 12, row = i / 4 % 3, column = i % 4;
                 double sum = 0;
                 for (int64_t t = 0; t < 5; t++) {
-                    sum += array_get(&a, (n * 3 + row) * 5 + t) * array_get(&b, (n * 5 + t) * 4 + column);
+                    sum += array_get(&a, (n * 3 + row) * 5 + t) *
+                           array_get(&b, (n * 5 + t) * 4 + column);
                 }
                 sum = 0.5 * sum + (beta ? 2 * array_get(&old, i) : 0);
                 array_expect_within(&y, i, sum, tolerance(dtype) * (1 + fabs(sum)));
@@ -88,7 +91,8 @@ static void test_matmul(void **state) {
             array_check_gaps(&y);
         }
     }
-    array none = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 2, 0}), right = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 0, 2});
+    array none = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 2, 0}),
+          right = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 0, 2});
     array y = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 2, 2});
     assert_int_equal(ref->matmul(ctx, &y.d, &none.d, &right.d, 1, 0), TN_OK); /* an empty sum is 0 */
     assert_true(array_get(&y, 0) == 0 && array_get(&y, 3) == 0);
@@ -100,8 +104,10 @@ static void test_linear(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
-        array x = varied(dtype, SPREAD, 2, (int64_t[]){3, 5}, 1), w = varied(dtype, DENSE, 2, (int64_t[]){4, 5}, 2);
-        array b = varied(dtype, SPREAD, 1, (int64_t[]){4}, 3), y = array_new(dtype, SPREAD, 2, (int64_t[]){3, 4});
+        array x = varied(dtype, SPREAD, 2, (int64_t[]){3, 5}, 1),
+              w = varied(dtype, DENSE, 2, (int64_t[]){4, 5}, 2);
+        array b = varied(dtype, SPREAD, 1, (int64_t[]){4}, 3),
+              y = array_new(dtype, SPREAD, 2, (int64_t[]){3, 4});
         assert_int_equal(ref->linear(ctx, &y.d, &x.d, &w.d, k % 2 ? &b.d : NULL), TN_OK);
         for (int64_t i = 0; i < 12; i++) {
             double sum = k % 2 ? array_get(&b, i % 4) : 0;
@@ -158,8 +164,11 @@ static void test_softmax(void **state) {
 
 static void test_softmax_special_rows(void **state) {
     (void)state;
-    array x = array_new(TN_F32, DENSE, 2, (int64_t[]){5, 3}), y = array_new(TN_F32, SPREAD, 2, (int64_t[]){5, 3});
-    const double rows[15] = {1000, 1000, 1000, -INFINITY, 0, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 0, NAN, 0, INFINITY, 0, 0};
+    array x = array_new(TN_F32, DENSE, 2, (int64_t[]){5, 3}),
+          y = array_new(TN_F32, SPREAD, 2, (int64_t[]){5, 3});
+    const double rows[15] = {1000,      1000,      1000,      -INFINITY, 0,
+                             -INFINITY, -INFINITY, -INFINITY, -INFINITY, 0,
+                             NAN,       0,         INFINITY,  0,         0};
     for (int i = 0; i < 15; i++) {
         array_set(&x, i, rows[i]);
     }
@@ -210,7 +219,8 @@ static void check_norm_forward(norm_case *c) {
         for (int64_t j = 0; j < 6; j++) {
             double h = (array_get(&c->x, i * 6 + j) - mean) / sqrt(variance + 1e-5);
             double bias = c->affine && !c->rms ? array_get(&c->b, j) : 0;
-            array_expect_within(&c->y, i * 6 + j, h * (c->affine ? array_get(&c->w, j) : 1) + bias, 1e-12);
+            array_expect_within(&c->y, i * 6 + j, h * (c->affine ? array_get(&c->w, j) : 1) + bias,
+                                1e-12);
         }
     }
     array_check_gaps(&c->y);
@@ -219,10 +229,12 @@ static void check_norm_forward(norm_case *c) {
 static void check_norm_backward(norm_case *c, array *dx, array *dw, array *db) {
     const tn_desc *w = c->affine ? &c->w.d : NULL;
     if (c->rms) {
-        assert_int_equal(ref->rms_norm_backward(ctx, &dx->d, &dw->d, &c->dy.d, &c->x.d, &c->rstd.d, w), TN_OK);
-    } else {
         assert_int_equal(
-            ref->layer_norm_backward(ctx, &dx->d, &dw->d, &db->d, &c->dy.d, &c->x.d, &c->mean.d, &c->rstd.d, w), TN_OK);
+            ref->rms_norm_backward(ctx, &dx->d, &dw->d, &c->dy.d, &c->x.d, &c->rstd.d, w), TN_OK);
+    } else {
+        assert_int_equal(ref->layer_norm_backward(ctx, &dx->d, &dw->d, &db->d, &c->dy.d, &c->x.d,
+                                                  &c->mean.d, &c->rstd.d, w),
+                         TN_OK);
     }
     array rstd = converted(&c->rstd, TN_F64, DENSE), mean = converted(&c->mean, TN_F64, DENSE);
     expect_gradient(dx, &c->x, norm_loss, c);
@@ -240,28 +252,39 @@ static void check_norm_backward(norm_case *c, array *dx, array *dw, array *db) {
 static void check_norm_precisions(const norm_case *c, const array *dx, const array *dw) {
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
-        array x = converted(&c->x, dtype, DENSE), w = converted(&c->w, dtype, DENSE), b = converted(&c->b, dtype, DENSE);
+        array x = converted(&c->x, dtype, DENSE), w = converted(&c->w, dtype, DENSE),
+              b = converted(&c->b, dtype, DENSE);
         array dy = converted(&c->dy, dtype, DENSE), y = array_new(dtype, SPREAD, 2, x.d.size);
         array mean = converted(&c->mean, wide, DENSE), rstd = converted(&c->rstd, wide, DENSE);
-        array dx2 = array_new(dtype, SPREAD, 2, x.d.size), dw2 = array_new(dtype, SPREAD, 1, w.d.size);
+        array dx2 = array_new(dtype, SPREAD, 2, x.d.size),
+              dw2 = array_new(dtype, SPREAD, 1, w.d.size);
         const tn_desc *weight = c->affine ? &w.d : NULL;
         if (c->rms) {
             assert_int_equal(ref->rms_norm(ctx, &y.d, NULL, &x.d, weight, 1e-5), TN_OK);
-            assert_int_equal(ref->rms_norm_backward(ctx, &dx2.d, NULL, &dy.d, &x.d, &rstd.d, weight), TN_OK);
-            assert_int_equal(ref->rms_norm_backward(ctx, NULL, &dw2.d, &dy.d, &x.d, &rstd.d, weight), TN_OK);
+            assert_int_equal(ref->rms_norm_backward(ctx, &dx2.d, NULL, &dy.d, &x.d, &rstd.d, weight),
+                             TN_OK);
+            assert_int_equal(ref->rms_norm_backward(ctx, NULL, &dw2.d, &dy.d, &x.d, &rstd.d, weight),
+                             TN_OK);
         } else {
-            assert_int_equal(ref->layer_norm(ctx, &y.d, NULL, NULL, &x.d, weight, c->affine ? &b.d : NULL, 1e-5), TN_OK);
             assert_int_equal(
-                ref->layer_norm_backward(ctx, &dx2.d, NULL, NULL, &dy.d, &x.d, &mean.d, &rstd.d, weight), TN_OK);
-            assert_int_equal(
-                ref->layer_norm_backward(ctx, NULL, &dw2.d, NULL, &dy.d, &x.d, &mean.d, &rstd.d, weight), TN_OK);
+                ref->layer_norm(ctx, &y.d, NULL, NULL, &x.d, weight, c->affine ? &b.d : NULL, 1e-5),
+                TN_OK);
+            assert_int_equal(ref->layer_norm_backward(ctx, &dx2.d, NULL, NULL, &dy.d, &x.d, &mean.d,
+                                                      &rstd.d, weight),
+                             TN_OK);
+            assert_int_equal(ref->layer_norm_backward(ctx, NULL, &dw2.d, NULL, &dy.d, &x.d, &mean.d,
+                                                      &rstd.d, weight),
+                             TN_OK);
         }
         for (int64_t i = 0; i < x.count; i++) { /* rounded operands: looser than tolerance() */
-            array_expect_within(&y, i, array_get(&c->y, i), 4 * tolerance(dtype) * (1 + fabs(array_get(&c->y, i))));
-            array_expect_within(&dx2, i, array_get(dx, i), 4 * tolerance(dtype) * (1 + fabs(array_get(dx, i))));
+            array_expect_within(&y, i, array_get(&c->y, i),
+                                4 * tolerance(dtype) * (1 + fabs(array_get(&c->y, i))));
+            array_expect_within(&dx2, i, array_get(dx, i),
+                                4 * tolerance(dtype) * (1 + fabs(array_get(dx, i))));
         }
         for (int64_t j = 0; j < w.count; j++) {
-            array_expect_within(&dw2, j, array_get(dw, j), 8 * tolerance(dtype) * (1 + fabs(array_get(dw, j))));
+            array_expect_within(&dw2, j, array_get(dw, j),
+                                8 * tolerance(dtype) * (1 + fabs(array_get(dw, j))));
         }
     }
 }
@@ -269,8 +292,9 @@ static void check_norm_precisions(const norm_case *c, const array *dx, const arr
 static void test_norms(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        norm_case c = {VARIED(1, 4, 6), VARIED(2, 6), VARIED(3, 6), VARIED(1, 4, 6), VARIED(1, 4), VARIED(1, 4), VARIED(5, 4, 6),
-                       k & 1, k >> 1};
+        norm_case c = {VARIED(1, 4, 6), VARIED(2, 6), VARIED(3, 6),
+                       VARIED(1, 4, 6), VARIED(1, 4), VARIED(1, 4),
+                       VARIED(5, 4, 6), k & 1,        k >> 1};
         check_norm_forward(&c);
         array dx = LIKE(c.x), dw = LIKE(c.w), db = LIKE(c.b);
         check_norm_backward(&c, &dx, &dw, &db);
@@ -293,7 +317,8 @@ typedef struct attention_case {
 
 static double attention_loss(void *user) {
     attention_case *c = user;
-    assert_int_equal(ref->attention(ctx, &c->y.d, &c->lse.d, &c->q.d, &c->k.d, &c->v.d, &c->args), TN_OK);
+    assert_int_equal(ref->attention(ctx, &c->y.d, &c->lse.d, &c->q.d, &c->k.d, &c->v.d, &c->args),
+                     TN_OK);
     return weighted(&c->y, &c->dy);
 }
 
@@ -315,7 +340,8 @@ static void check_attention_forward(const attention_case *c) {
             p[j] = seen(c, b, h, i, j) ? exp(0.7 * dot) : 0;
             sum += p[j];
         }
-        assert_true(sum > 0 ? fabs(array_get(&c->lse, n) - log(sum)) < 1e-12 : array_get(&c->lse, n) == -INFINITY);
+        assert_true(sum > 0 ? fabs(array_get(&c->lse, n) - log(sum)) < 1e-12
+                            : array_get(&c->lse, n) == -INFINITY);
         for (int64_t d = 0; d < D; d++) {
             double value = 0;
             for (int64_t j = 0; j < TK; j++) {
@@ -331,13 +357,15 @@ static void check_attention_forward(const attention_case *c) {
 static void check_attention_precisions(const attention_case *c, const array *const *gradient) {
     for (int t = 0; t < 4; t++) {
         tn_dtype dtype = array_floats[t];
-        array q = converted(&c->q, dtype, DENSE), k = converted(&c->k, dtype, DENSE), v = converted(&c->v, dtype, DENSE);
+        array q = converted(&c->q, dtype, DENSE), k = converted(&c->k, dtype, DENSE),
+              v = converted(&c->v, dtype, DENSE);
         array dy = converted(&c->dy, dtype, DENSE), y = array_new(dtype, DENSE, 4, q.d.size);
         array lse = array_new(dtype == TN_F64 ? TN_F64 : TN_F32, DENSE, 3, q.d.size);
         array d[3] = {array_new(dtype, DENSE, 4, q.d.size), array_new(dtype, DENSE, 4, k.d.size),
                       array_new(dtype, DENSE, 4, k.d.size)};
         assert_int_equal(ref->attention(ctx, &y.d, &lse.d, &q.d, &k.d, &v.d, &c->args), TN_OK);
-        assert_int_equal(ref->attention_backward(ctx, &d[0].d, &d[1].d, &d[2].d, &dy.d, &y.d, &lse.d, &q.d, &k.d, &v.d, &c->args),
+        assert_int_equal(ref->attention_backward(ctx, &d[0].d, &d[1].d, &d[2].d, &dy.d, &y.d,
+                                                 &lse.d, &q.d, &k.d, &v.d, &c->args),
                          TN_OK);
         for (int64_t i = 0; i < y.count; i++) {
             array_expect_within(&y, i, array_get(&c->y, i), 4 * tolerance(dtype));
@@ -354,8 +382,13 @@ static void check_attention_precisions(const attention_case *c, const array *con
 static void test_attention(void **state) {
     (void)state;
     for (int kind = 0; kind < 4; kind++) { /* bit 0: causal, bit 1: masked */
-        attention_case c = {VARIED(1, B, H, TQ, D), VARIED(2, B, G, TK, D), VARIED(3, B, G, TK, D), VARIED(1, B, H, TQ, D),
-                            VARIED(1, B, H, TQ),    VARIED(4, B, H, TQ, D), array_new(TN_BOOL, SPREAD, 4, (int64_t[]){B, H, TQ, TK}),
+        attention_case c = {VARIED(1, B, H, TQ, D),
+                            VARIED(2, B, G, TK, D),
+                            VARIED(3, B, G, TK, D),
+                            VARIED(1, B, H, TQ, D),
+                            VARIED(1, B, H, TQ),
+                            VARIED(4, B, H, TQ, D),
+                            array_new(TN_BOOL, SPREAD, 4, (int64_t[]){B, H, TQ, TK}),
                             {.scale = 0.7, .causal = kind & 1}};
         for (int64_t i = 0; i < c.mask.count; i++) {
             array_set(&c.mask, i, i / TK % 7 != 3 && i * 11 % 5 > 1); /* some rows see nothing */
@@ -367,8 +400,9 @@ static void test_attention(void **state) {
         check_attention_forward(&c);
         array dq = LIKE(c.q), dk = LIKE(c.k), dv = LIKE(c.v);
         array y = converted(&c.y, TN_F64, DENSE), lse = converted(&c.lse, TN_F64, DENSE);
-        assert_int_equal(
-            ref->attention_backward(ctx, &dq.d, &dk.d, &dv.d, &c.dy.d, &y.d, &lse.d, &c.q.d, &c.k.d, &c.v.d, &c.args), TN_OK);
+        assert_int_equal(ref->attention_backward(ctx, &dq.d, &dk.d, &dv.d, &c.dy.d, &y.d, &lse.d,
+                                                 &c.q.d, &c.k.d, &c.v.d, &c.args),
+                         TN_OK);
         expect_gradient(&dq, &c.q, attention_loss, &c);
         expect_gradient(&dk, &c.k, attention_loss, &c);
         expect_gradient(&dv, &c.v, attention_loss, &c);
@@ -381,8 +415,10 @@ static void test_attention(void **state) {
 static void test_attention_edges(void **state) {
     (void)state;
     array q = array_of(TN_F32, 1, (double[]){1000}), k = array_of(TN_F32, 2, (double[]){1, NAN});
-    array v = array_of(TN_F32, 2, (double[]){3, NAN}), y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
-    array lse = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 1, 1}), mask = array_of(TN_BOOL, 2, (double[]){1, 0});
+    array v = array_of(TN_F32, 2, (double[]){3, NAN}),
+          y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
+    array lse = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 1, 1}),
+          mask = array_of(TN_BOOL, 2, (double[]){1, 0});
     tn_desc *four[] = {&q.d, &k.d, &v.d, &y.d};
     for (int i = 0; i < 4; i++) {
         int64_t rows = four[i]->size[0];
@@ -397,17 +433,22 @@ static void test_attention_edges(void **state) {
     assert_true(*(float *)y.d.data == 0 && array_get(&lse, 0) == -INFINITY);
     q.d.dtype = TN_I32;
     assert_int_equal(ref->attention(ctx, &y.d, &lse.d, &q.d, &k.d, &v.d, &args), TN_EUNSUPPORTED);
-    assert_int_equal(ref->attention_backward(ctx, &y.d, &y.d, &y.d, &y.d, &y.d, &lse.d, &q.d, &k.d, &v.d, &args), TN_EUNSUPPORTED);
+    assert_int_equal(
+        ref->attention_backward(ctx, &y.d, &y.d, &y.d, &y.d, &y.d, &lse.d, &q.d, &k.d, &v.d, &args),
+        TN_EUNSUPPORTED);
 }
 
 static void test_dtypes_that_are_refused(void **state) {
     (void)state;
-    array i = array_new(TN_I32, DENSE, 2, (int64_t[]){2, 2}), f = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 2});
+    array i = array_new(TN_I32, DENSE, 2, (int64_t[]){2, 2}),
+          f = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 2});
     assert_int_equal(ref->softmax(ctx, &f.d, &i.d, false), TN_EUNSUPPORTED);
     assert_int_equal(ref->softmax_backward(ctx, &f.d, &f.d, &i.d, false), TN_EUNSUPPORTED);
     assert_int_equal(ref->linear(ctx, &f.d, &i.d, &f.d, NULL), TN_EUNSUPPORTED);
-    assert_int_equal(ref->rms_norm_backward(ctx, &f.d, NULL, &i.d, &f.d, &f.d, NULL), TN_EUNSUPPORTED);
-    assert_int_equal(ref->layer_norm_backward(ctx, &f.d, NULL, NULL, &i.d, &f.d, &f.d, &f.d, NULL), TN_EUNSUPPORTED);
+    assert_int_equal(ref->rms_norm_backward(ctx, &f.d, NULL, &i.d, &f.d, &f.d, NULL),
+                     TN_EUNSUPPORTED);
+    assert_int_equal(ref->layer_norm_backward(ctx, &f.d, NULL, NULL, &i.d, &f.d, &f.d, &f.d, NULL),
+                     TN_EUNSUPPORTED);
     assert_true(isnan(array_get(&f, 0)) && isnan(array_get(&f, 3))); /* nothing was written */
 }
 
@@ -420,7 +461,8 @@ typedef struct cross_entropy_case {
 
 static double cross_entropy_loss(void *user) {
     cross_entropy_case *c = user;
-    assert_int_equal(ref->cross_entropy(ctx, &c->loss.d, &c->lse.d, &c->x.d, &c->label.d, &c->args), TN_OK);
+    assert_int_equal(ref->cross_entropy(ctx, &c->loss.d, &c->lse.d, &c->x.d, &c->label.d, &c->args),
+                     TN_OK);
     return weighted(&c->loss, &c->dloss);
 }
 
@@ -428,8 +470,10 @@ static void test_cross_entropy(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
         double s = k & 1 ? 0.2 : 0;
-        cross_entropy_case c = {VARIED(1, 5, 4), array_of(k & 2 ? TN_I32 : TN_I64, 5, (double[]){3, 0, -100, 1, 1}), VARIED(1, 5),
-                                VARIED(1, 5), VARIED(2, 5), {.ignore_index = -100, .label_smoothing = s}};
+        cross_entropy_case c = {
+            VARIED(1, 5, 4), array_of(k & 2 ? TN_I32 : TN_I64, 5, (double[]){3, 0, -100, 1, 1}),
+            VARIED(1, 5),    VARIED(1, 5),
+            VARIED(2, 5),    {.ignore_index = -100, .label_smoothing = s}};
         array_poison(&c.loss);
         array_poison(&c.lse);
         cross_entropy_loss(&c);
@@ -447,16 +491,22 @@ static void test_cross_entropy(void **state) {
             array_expect_within(&c.loss, i, label == -100 ? 0 : value, 1e-13);
         }
         array dx = LIKE(c.x), lse = converted(&c.lse, TN_F64, DENSE);
-        assert_int_equal(ref->cross_entropy_backward(ctx, &dx.d, &c.dloss.d, &lse.d, &c.x.d, &c.label.d, &c.args), TN_OK);
+        assert_int_equal(ref->cross_entropy_backward(ctx, &dx.d, &c.dloss.d, &lse.d, &c.x.d,
+                                                     &c.label.d, &c.args),
+                         TN_OK);
         expect_gradient(&dx, &c.x, cross_entropy_loss, &c);
         cross_entropy_loss(&c);
         for (int t = 0; t < 4; t++) {
             tn_dtype dtype = array_floats[t], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
-            array x = converted(&c.x, dtype, DENSE), loss = array_new(wide, SPREAD, 1, (int64_t[]){5}), lse2 = LIKE(loss);
+            array x = converted(&c.x, dtype, DENSE),
+                  loss = array_new(wide, SPREAD, 1, (int64_t[]){5}), lse2 = LIKE(loss);
             array dloss = converted(&c.dloss, wide, SPREAD);
-            assert_int_equal(ref->cross_entropy(ctx, &loss.d, &lse2.d, &x.d, &c.label.d, &c.args), TN_OK);
+            assert_int_equal(ref->cross_entropy(ctx, &loss.d, &lse2.d, &x.d, &c.label.d, &c.args),
+                             TN_OK);
             expect_same(&loss, &c.loss, dtype);
-            assert_int_equal(ref->cross_entropy_backward(ctx, &x.d, &dloss.d, &lse2.d, &x.d, &c.label.d, &c.args), TN_OK);
+            assert_int_equal(ref->cross_entropy_backward(ctx, &x.d, &dloss.d, &lse2.d, &x.d,
+                                                         &c.label.d, &c.args),
+                             TN_OK);
             expect_same(&x, &dx, dtype); /* dx is x's memory */
         }
     }
@@ -472,13 +522,18 @@ static void test_bad_labels(void **state) {
         assert_int_equal(ref->cross_entropy(ctx, &loss.d, &loss.d, &x.d, &label.d, &args), TN_EINDEX);
         assert_true(ctx->bad_position == 1 && ctx->bad_value == bad);
         ctx->bad_position = -9;
-        assert_int_equal(ref->cross_entropy_backward(ctx, &dx.d, &loss.d, &loss.d, &x.d, &label.d, &args), TN_EINDEX);
+        assert_int_equal(
+            ref->cross_entropy_backward(ctx, &dx.d, &loss.d, &loss.d, &x.d, &label.d, &args),
+            TN_EINDEX);
         assert_true(ctx->bad_position == 1);
     }
-    assert_int_equal(ref->cross_entropy(ctx, &loss.d, &loss.d, &x.d, &loss.d, &args), TN_EUNSUPPORTED);
-    assert_int_equal(ref->cross_entropy_backward(ctx, &dx.d, &loss.d, &loss.d, &x.d, &loss.d, &args), TN_EUNSUPPORTED);
+    assert_int_equal(ref->cross_entropy(ctx, &loss.d, &loss.d, &x.d, &loss.d, &args),
+                     TN_EUNSUPPORTED);
+    assert_int_equal(ref->cross_entropy_backward(ctx, &dx.d, &loss.d, &loss.d, &x.d, &loss.d, &args),
+                     TN_EUNSUPPORTED);
     x = array_new(TN_F32, DENSE, 2, (int64_t[]){1, 2});
-    array label = array_of(TN_I64, 1, (double[]){1}), lse = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
+    array label = array_of(TN_I64, 1, (double[]){1}),
+          lse = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     loss = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     array_set(&x, 0, -INFINITY); /* a class that is ruled out costs nothing without smoothing */
     array_set(&x, 1, 3);

@@ -22,7 +22,8 @@ typedef struct problem {
 
 static problem problem_new(tn_dtype param, tn_dtype grad, bool with_master) {
     tn_dtype state = param == TN_F64 ? TN_F64 : TN_F32;
-    problem p = {.param = array_new(param, DENSE, 1, (int64_t[]){N}), .grad = array_new(grad, DENSE, 1, (int64_t[]){N})};
+    problem p = {.param = array_new(param, DENSE, 1, (int64_t[]){N}),
+                 .grad = array_new(grad, DENSE, 1, (int64_t[]){N})};
     array_vary(&p.param, 1);
     for (int s = 0; s < 2; s++) {
         p.m[s] = array_new(state, DENSE, 1, (int64_t[]){N});
@@ -32,8 +33,12 @@ static problem problem_new(tn_dtype param, tn_dtype grad, bool with_master) {
     for (int i = 0; i < N; i++) {
         array_set(&p.master, i, array_get(&p.param, i));
     }
-    p.span = (tn_optim_span){.param = p.param.d.data, .param_dtype = param, .grad = p.grad.d.data, .grad_dtype = grad,
-                             .state = {p.m[0].d.data, p.m[1].d.data}, .master = with_master ? p.master.d.data : NULL,
+    p.span = (tn_optim_span){.param = p.param.d.data,
+                             .param_dtype = param,
+                             .grad = p.grad.d.data,
+                             .grad_dtype = grad,
+                             .state = {p.m[0].d.data, p.m[1].d.data},
+                             .master = with_master ? p.master.d.data : NULL,
                              .count = N};
     return p;
 }
@@ -41,7 +46,10 @@ static problem problem_new(tn_dtype param, tn_dtype grad, bool with_master) {
 static void check(const problem *p, const double *expected) {
     tn_dtype dtype = p->param.d.dtype;
     for (int i = 0; i < N; i++) {
-        double most = dtype == TN_F64 ? 1e-13 : dtype == TN_F32 ? 2e-6 : dtype == TN_F16 ? 1e-2 : 8e-2;
+        double most = dtype == TN_F64   ? 1e-13
+                      : dtype == TN_F32 ? 2e-6
+                      : dtype == TN_F16 ? 1e-2
+                                        : 8e-2;
         if (p->span.master) { /* the copy stays exact, the parameter is its rounding */
             array_expect_within(&p->master, i, expected[i], 2e-6);
             array_expect(&p->param, i, array_get(&p->master, i), 1);
@@ -68,8 +76,14 @@ static void test_adam(void **state) {
         }
         for (int t = 1; t <= 4; t++) {
             array_vary(&p.grad, t);
-            tn_adam_step step = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1,
-                                 .decoupled = decoupled, .step = t, .grad_scale = 0.5};
+            tn_adam_step step = {.lr = 0.01,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.99,
+                                 .eps = 1e-8,
+                                 .weight_decay = 0.1,
+                                 .decoupled = decoupled,
+                                 .step = t,
+                                 .grad_scale = 0.5};
             assert_int_equal(ref->adam(ctx, &p.span, 1, &step), TN_OK);
             for (int i = 0; i < N; i++) {
                 double g = 0.5 * array_get(&p.grad, i) + (decoupled ? 0 : 0.1 * w[i]);
@@ -87,7 +101,8 @@ static void test_sgd(void **state) {
     (void)state;
     for (int k = 0; k < 64; k++) {
         tn_dtype dtype = array_floats[k % 4];
-        bool with_master = (k & 4) && dtype != TN_F64 && dtype != TN_F32, nesterov = k & 8, has_buffer = k & 16;
+        bool with_master = (k & 4) && dtype != TN_F64 && dtype != TN_F32, nesterov = k & 8,
+             has_buffer = k & 16;
         double dampening = k & 32 && !nesterov ? 0.25 : 0;
         problem p = problem_new(dtype, dtype, with_master);
         if (!has_buffer) {
@@ -99,8 +114,13 @@ static void test_sgd(void **state) {
         }
         for (int t = 0; t < 4; t++) {
             array_vary(&p.grad, t);
-            tn_sgd_step step = {.lr = 0.1, .momentum = 0.9, .dampening = dampening, .weight_decay = 0.01, .nesterov = nesterov,
-                                .first = t == 0, .grad_scale = 0.25};
+            tn_sgd_step step = {.lr = 0.1,
+                                .momentum = 0.9,
+                                .dampening = dampening,
+                                .weight_decay = 0.01,
+                                .nesterov = nesterov,
+                                .first = t == 0,
+                                .grad_scale = 0.25};
             assert_int_equal(ref->sgd(ctx, &p.span, 1, &step), TN_OK);
             for (int i = 0; i < N; i++) {
                 double g = array_get(&p.grad, i) / 4 + 0.01 * w[i];
@@ -136,6 +156,7 @@ static void test_spans(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {ARRAY_TEST(test_adam), ARRAY_TEST(test_sgd), ARRAY_TEST(test_spans)};
+    const struct CMUnitTest tests[] = {ARRAY_TEST(test_adam), ARRAY_TEST(test_sgd),
+                                       ARRAY_TEST(test_spans)};
     return cmocka_run_group_tests(tests, begin, NULL);
 }

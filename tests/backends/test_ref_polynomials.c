@@ -82,8 +82,8 @@ static void test_sigmoid(void **state) {
 }
 
 /* Both instantiations of each float formula agree; where they cancel, to the size of what cancels. */
-#define EVALUATE(code, name, formula)                                                                                          \
-    case code:                                                                                                                 \
+#define EVALUATE(code, name, formula) \
+    case code:                        \
         return formula;
 static float fast_unary(tn_unary f, float x, float k0, float k1) {
     switch (f) {
@@ -115,7 +115,8 @@ static double exact_binary(tn_binary f, double a, double b) {
 }
 
 static void expect_close(const char *kind, int f, float x, float value, double exact) {
-    if (isnan(exact) ? !isnan(value) : !(fabs(value - exact) <= 1e-6 * (fabs(exact) + 0.5 * fabs(x) + 1e-3))) {
+    if (isnan(exact) ? !isnan(value)
+                     : !(fabs(value - exact) <= 1e-6 * (fabs(exact) + 0.5 * fabs(x) + 1e-3))) {
         fail_msg("%s formula %d at %.9g is %.9g, expected %.9g", kind, f, x, value, exact);
     }
 }
@@ -152,9 +153,10 @@ static void test_far_away(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),          cmocka_unit_test(test_tanh), cmocka_unit_test(test_erf),
-        cmocka_unit_test(test_log),          cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_all_formulas), cmocka_unit_test(test_far_away),
+        cmocka_unit_test(test_exp),      cmocka_unit_test(test_tanh),
+        cmocka_unit_test(test_erf),      cmocka_unit_test(test_log),
+        cmocka_unit_test(test_sigmoid),  cmocka_unit_test(test_all_formulas),
+        cmocka_unit_test(test_far_away),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,8 @@ static double u53(int64_t i) {
 static void test_uniform(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        for (int layout = 0; layout < 2; layout++) { /* the element's number counts, not its place in memory */
+        for (int layout = 0; layout < 2;
+             layout++) { /* the element's number counts, not its place in memory */
             array y = array_new(array_floats[k], layout ? SPREAD : DENSE, 2, (int64_t[]){9, 11});
             assert_int_equal(ref->random(ctx, &y.d, TN_UNIFORM, key, 0, 1), TN_OK);
             for (int64_t i = 0; i < y.count; i++) {
@@ -52,12 +53,14 @@ static void test_uniform(void **state) {
 static void test_normal(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        array y = array_new(array_floats[k], SPREAD, 2, (int64_t[]){7, 9}); /* an odd count: half a pair at the end */
+        array y = array_new(array_floats[k], SPREAD, 2,
+                            (int64_t[]){7, 9}); /* an odd count: half a pair at the end */
         assert_int_equal(ref->random(ctx, &y.d, TN_NORMAL, key, 1, 2), TN_OK);
         for (int64_t i = 0; i < y.count; i++) {
             int64_t even = i & ~INT64_C(1);
             double u = k == 1 ? u53(even) : u24(even), v = k == 1 ? u53(even + 1) : u24(even + 1);
-            double r = sqrt(-2 * log1p(-u)), z = i == even ? r * cos(2 * M_PI * v) : r * sin(2 * M_PI * v);
+            double r = sqrt(-2 * log1p(-u)),
+                   z = i == even ? r * cos(2 * M_PI * v) : r * sin(2 * M_PI * v);
             array_expect_within(&y, i, 1 + 2 * z, k == 1 ? 1e-12 : k == 0 ? 1e-6 : 3e-2);
         }
         array_check_gaps(&y);
@@ -69,7 +72,8 @@ static void test_normal(void **state) {
         double z = array_get(&y, i);
         sum += z, squares += z * z, fourth += z * z * z * z;
     }
-    assert_true(fabs(sum / 1e5) < 0.015 && fabs(squares / 1e5 - 1) < 0.02 && fabs(fourth / 1e5 - 3) < 0.15);
+    assert_true(fabs(sum / 1e5) < 0.015 && fabs(squares / 1e5 - 1) < 0.02 &&
+                fabs(fourth / 1e5 - 3) < 0.15);
 }
 
 static void test_integer(void **state) {
@@ -136,7 +140,8 @@ static void test_dropout(void **state) {
 
 static void test_dropout_ends(void **state) {
     (void)state;
-    array x = array_of(TN_F32, 3, (double[]){1, NAN, INFINITY}), y = array_new(TN_F32, DENSE, 1, (int64_t[]){3});
+    array x = array_of(TN_F32, 3, (double[]){1, NAN, INFINITY}),
+          y = array_new(TN_F32, DENSE, 1, (int64_t[]){3});
     ref->dropout(ctx, &y.d, &x.d, 1, key); /* nothing is kept, NaN is not either */
     assert_true(array_get(&y, 0) == 0 && array_get(&y, 1) == 0 && array_get(&y, 2) == 0);
     ref->dropout(ctx, &y.d, &x.d, 0, key);
@@ -149,7 +154,8 @@ static void test_dropout_ends(void **state) {
 static void test_thresholds(void **state) {
     (void)state;
     for (int64_t i = 0; i < 40; i++) {
-        array x = array_new(TN_F32, DENSE, 1, (int64_t[]){40}), y = array_new(TN_F32, DENSE, 1, (int64_t[]){40});
+        array x = array_new(TN_F32, DENSE, 1, (int64_t[]){40}),
+              y = array_new(TN_F32, DENSE, 1, (int64_t[]){40});
         ref->fill(ctx, &x.d, 1);
         ref->dropout(ctx, &y.d, &x.d, u24(i), key);
         assert_true(array_get(&y, i) > 0);
@@ -178,9 +184,9 @@ static void test_keys_differ(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_uniform), ARRAY_TEST(test_normal),       ARRAY_TEST(test_integer),    ARRAY_TEST(test_bernoulli),
-        ARRAY_TEST(test_dropout), ARRAY_TEST(test_dropout_ends), ARRAY_TEST(test_keys_differ),
-        ARRAY_TEST(test_thresholds),
+        ARRAY_TEST(test_uniform),     ARRAY_TEST(test_normal),     ARRAY_TEST(test_integer),
+        ARRAY_TEST(test_bernoulli),   ARRAY_TEST(test_dropout),    ARRAY_TEST(test_dropout_ends),
+        ARRAY_TEST(test_keys_differ), ARRAY_TEST(test_thresholds),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -61,7 +61,8 @@ static void test_reduce_integers(void **state) {
     (void)state;
     for (int k = 0; k < 3; k++) {
         array x = array_of(array_integers[k], 4, (double[]){200 - 100 * (k == 2), 3, 150, 90});
-        array wide = array_new(TN_I64, SPREAD, 1, (int64_t[]){1}), y = array_new(array_integers[k], SPREAD, 1, (int64_t[]){1});
+        array wide = array_new(TN_I64, SPREAD, 1, (int64_t[]){1}),
+              y = array_new(array_integers[k], SPREAD, 1, (int64_t[]){1});
         assert_int_equal(ref->reduce(ctx, TN_RED_SUM, &wide.d, &x.d), TN_OK);
         assert_true(array_get(&wide, 0) == 443 - 100 * (k == 2)); /* more than a u8 holds */
         assert_int_equal(ref->reduce(ctx, TN_RED_MAX, &y.d, &x.d), TN_OK);
@@ -92,7 +93,8 @@ static void test_any_and_all(void **state) {
 
 static void test_reduce_nothing(void **state) {
     (void)state;
-    array x = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 0}), y = array_new(TN_F32, SPREAD, 2, (int64_t[]){2, 1});
+    array x = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 0}),
+          y = array_new(TN_F32, SPREAD, 2, (int64_t[]){2, 1});
     assert_int_equal(ref->reduce(ctx, TN_RED_SUM, &y.d, &x.d), TN_OK);
     assert_true(array_get(&y, 0) == 0 && array_get(&y, 1) == 0);
     assert_int_equal(ref->reduce(ctx, TN_RED_MEAN, &y.d, &x.d), TN_OK);
@@ -106,7 +108,8 @@ static void test_nan_wins(void **state) {
     (void)state;
     for (int at = 0; at < 3; at++) {
         array x = array_of(TN_F32, 3, (double[]){1, INFINITY, -INFINITY});
-        array y = array_new(TN_F32, DENSE, 1, (int64_t[]){1}), place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
+        array y = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
+              place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
         array_set(&x, at, NAN);
         for (int f = TN_RED_SUM; f <= TN_RED_SUM_SQUARES; f++) {
             assert_int_equal(ref->reduce(ctx, (tn_reduction)f, &y.d, &x.d), TN_OK);
@@ -119,7 +122,8 @@ static void test_nan_wins(void **state) {
 
 static void test_first_nan(void **state) {
     (void)state;
-    array x = array_of(TN_F64, 4, (double[]){1, NAN, 7, NAN}), place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
+    array x = array_of(TN_F64, 4, (double[]){1, NAN, 7, NAN}),
+          place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
     assert_int_equal(ref->argmax(ctx, &place.d, &x.d, 0), TN_OK);
     assert_true(array_get(&place, 0) == 1);
 }
@@ -127,7 +131,8 @@ static void test_first_nan(void **state) {
 /* A million floats of 0.1: a running float sum is off in the third digit. */
 static void test_sum_is_accurate(void **state) {
     (void)state;
-    array x = array_new(TN_F32, DENSE, 1, (int64_t[]){1}), y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
+    array x = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
+          y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     array_set(&x, 0, 0.1);
     x.d.size[0] = 1000000;
     x.d.stride[0] = 0;
@@ -290,15 +295,19 @@ static void test_out_of_memory(void **state) {
     poor.workspace = no_memory;
     array y = array_of(TN_F16, 1, (double[]){2}), index = array_of(TN_I64, 1, (double[]){0});
     assert_int_equal(ref->scatter_add_rows(&poor, &y.d, &index.d, &y.d), TN_ENOMEM);
-    array x = array_new(TN_F32, DENSE, 4, (int64_t[]){1, 1, 1, 1}), lse = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 1, 1});
+    array x = array_new(TN_F32, DENSE, 4, (int64_t[]){1, 1, 1, 1}),
+          lse = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 1, 1});
     tn_attention_args args = {.scale = 1};
     assert_int_equal(ref->attention(&poor, &x.d, &lse.d, &x.d, &x.d, &x.d, &args), TN_ENOMEM);
-    assert_int_equal(ref->attention_backward(&poor, &x.d, &x.d, &x.d, &x.d, &x.d, &lse.d, &x.d, &x.d, &x.d, &args), TN_ENOMEM);
+    assert_int_equal(ref->attention_backward(&poor, &x.d, &x.d, &x.d, &x.d, &x.d, &lse.d, &x.d,
+                                             &x.d, &x.d, &args),
+                     TN_ENOMEM);
 }
 
 static void test_index_nothing(void **state) {
     (void)state;
-    array x = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3}), index = array_new(TN_I64, DENSE, 1, (int64_t[]){0});
+    array x = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3}),
+          index = array_new(TN_I64, DENSE, 1, (int64_t[]){0});
     array src = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3});
     assert_int_equal(ref->gather_rows(ctx, &src.d, &x.d, &index.d), TN_OK);
     assert_int_equal(ref->scatter_add_rows(ctx, &x.d, &index.d, &src.d), TN_OK);

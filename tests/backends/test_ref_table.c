@@ -22,7 +22,8 @@ static void test_ref_fills_every_entry(void **state) {
     TN_FUSED_ENTRIES(COUNT)
 #undef COUNT
     /* backends/entries.h knows all of the struct */
-    assert_int_equal(offsetof(tn_backend, fill) + (size_t)entries * sizeof(void (*)(void)), sizeof(tn_backend));
+    assert_int_equal(offsetof(tn_backend, fill) + (size_t)entries * sizeof(void (*)(void)),
+                     sizeof(tn_backend));
 }
 
 static void test_every_cpu_table_has_the_primitives(void **state) {
@@ -97,9 +98,12 @@ static void test_context(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref_fills_every_entry), cmocka_unit_test(test_every_cpu_table_has_the_primitives),
-        cmocka_unit_test(test_names),                 cmocka_unit_test(test_use),
-        cmocka_unit_test(test_environment),           cmocka_unit_test(test_context),
+        cmocka_unit_test(test_ref_fills_every_entry),
+        cmocka_unit_test(test_every_cpu_table_has_the_primitives),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_use),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_context),
     };
     return cmocka_run_group_tests(tests, NULL, arrays_free);
 }
