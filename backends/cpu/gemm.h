@@ -1,51 +1,30 @@
-/* The blocked matrix product in plain C, instantiated by gemm_f32.c and gemm_f64.c for one element type.
- *
- *     C (m, n) = alpha A (m, k) B (k, n) + beta D
- *
- * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are packed to panels that the
- * micro kernel reads in order: A to MR rows, B to NR columns (two vectors). An element of C is one chain of
- * multiply-adds over k in order, cut every KC; neither KC nor the chain depends on where the element lies or which thread
- * computes it, so any division of the work gives the same bits.
- *
- * D is what is added: C itself (ldd = ldc) or one row for all (a bias: ldd = 0).
- *
- * Before inclusion: T, GEMM(name), NEED_CONVERT (0 for f64).
- */
+/* The matrix product inside a backend: what matmul.c, linear and the benchmarks call. */
+#ifndef TERN_BACKENDS_CPU_GEMM_H
+#define TERN_BACKENDS_CPU_GEMM_H
+
 #include "backends/cpu/cpu.h"
 
-#if TN_CPU_LEVEL >= 4
-#define VBYTES 64
-#define MR 12
-#elif TN_CPU_LEVEL == 3
-#define VBYTES 32
-#define MR 6
-#else
-#define VBYTES 16
-#define MR 6
+/* One operand: element (i, j) at data + i row + j col, in elements of dtype. */
+typedef struct gemm_side {
+    const void *data;
+    tn_dtype dtype;
+    int64_t row, col;
+} gemm_side;
+
+/* C (m, n) = alpha A (m, k) B (k, n) + beta D; C has unit columns, D is C or a row for all (ldd 0), not read when beta is 0.
+ * The operands are of C's type; for f32 also bf16 and f16. `threads` is the most to use. TN_ENOMEM or TN_OK. */
+typedef struct gemm_job {
+    int64_t m, n, k;
+    double alpha, beta;
+    gemm_side a, b;
+    void *c;
+    int64_t ldc;
+    const void *d;
+    int64_t ldd;
+    int threads;
+} gemm_job;
+
+tn_status TN_CPU(gemm_f32)(tn_context *ctx, const gemm_job *job);
+tn_status TN_CPU(gemm_f64)(tn_context *ctx, const gemm_job *job);
+
 #endif
-#define VL ((int)(VBYTES / sizeof(T)))
-#define NR (2 * VL)
-#define KC_MOST 384
-
-typedef T vec __attribute__((vector_size(VBYTES)));
-typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
-
-/* acc (MR, NR) over k: a[i rsa + p csa] b[p ldb + j]. */
-static inline __attribute__((always_inline)) void micro(int64_t k, const T *restrict a, int64_t rsa, int64_t csa,
-                                                        const T *restrict b, int64_t ldb, vec acc[MR][2]) {
-    UNROLL
-    for (int i = 0; i < MR; i++) {
-        acc[i][0] = (vec){0};
-        acc[i][1] = (vec){0};
-    }
-    for (int64_t p = 0; p < k; p++) {
-        vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
-        UNROLL
-        for (int i = 0; i < MR; i++) {
-            acc[i][0] += a[i * rsa] * b0;
-            acc[i][1] += a[i * rsa] * b1;
-        }
-        a += csa;
-        b += ldb;
-    }
-}

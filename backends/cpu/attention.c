@@ -1,0 +1,172 @@
+/* Attention, forward: one pass over tiles of keys for each block of queries with a running maximum and sum (Milakov and
+ * Gimelshein 2018, arXiv:1805.02867; Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135).
+ *
+ * A task is one head of one sequence, with all its queries or, where there are few heads, every n-th block of them. It packs
+ * the head's keys and values once. A block's result does not depend on the task that computes it. f64 is ref's.
+ */
+#include "backends/cpu/attention.h"
+
+typedef struct forward {
+    const tn_desc *y, *lse, *q, *k, *v;
+    const tn_attention_args *args;
+    int64_t width, keys; /* the head's size rounded up to NR, keys up to SIDE */
+    int64_t parts;       /* tasks per head */
+} forward;
+
+/* A thread's buffers, one after the other. */
+typedef struct buffers {
+    float *q, *rows, *k, *v, *y, *scores;
+    bool *finite; /* of each tile of values */
+} buffers;
+
+static size_t buffer_floats(const forward *f) {
+    int64_t tiles = f->keys / SIDE;
+    return (size_t)(3 * PAD * f->width + 2 * f->keys * f->width + PAD * TILE_LD + (tiles + 15) / 16 * 16);
+}
+
+static buffers lay_out(const forward *f, float *memory) {
+    buffers b;
+    b.q = memory;
+    b.rows = b.q + PAD * f->width;
+    b.y = b.rows + PAD * f->width;
+    b.k = b.y + PAD * f->width;
+    b.v = b.k + f->keys * f->width;
+    b.scores = b.v + f->keys * f->width;
+    b.finite = (bool *)(b.scores + PAD * TILE_LD);
+    return b;
+}
+
+/* Keys [0, keys) of a group: each tile of keys transposed, each of values as it is. */
+static void pack_head(const forward *f, const buffers *w, int64_t b, int64_t g, int64_t keys) {
+    for (int64_t j = 0; j < keys; j += SIDE) {
+        int64_t n = min64(SIDE, f->k->size[2] - j);
+        read_rows(w->rows, f->width, f->k, b, g, j, n, 1);
+        pack_turned(w->k + j * f->width, w->rows, f->width, n, f->width);
+        w->finite[j / SIDE] = read_rows(w->rows, f->width, f->v, b, g, j, n, 1);
+        pack_rows(w->v + j * f->width, SIDE, w->rows, f->width, n, f->width);
+    }
+}
+
+/* Scores of hidden places become -inf. */
+static void hide(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j0, int64_t n) {
+    for (int64_t i = 0; i < m; i++) {
+        float *row = scores + i * TILE_LD;
+        if (!s->mask) {
+            for (int64_t j = max64(0, i0 + i + s->shift - j0 + 1); j < n; j++) {
+                row[j] = -INFINITY;
+            }
+            continue;
+        }
+        for (int64_t j = 0; j < n; j++) {
+            row[j] = visible(s, i0 + i, j0 + j) ? row[j] : -INFINITY;
+        }
+    }
+}
+
+/* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a new maximum. */
+static void soften(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
+    float top = row_max(row, n);
+    top = top > *most ? top : *most; /* a NaN spreads by the sum */
+    /* Nothing seen yet: every score is -inf (or NaN, which stays), and shifting by 0 keeps it so. */
+    float shift = top == -INFINITY ? 0 : top, total = 0, keep = *most == top ? 1 : tn__expf(*most - shift);
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < n; j++) {
+        float e = tn__expf(row[j] - shift);
+        row[j] = e;
+        total += e;
+    }
+    if (keep != 1) {
+#pragma omp simd
+        for (int64_t d = 0; d < width; d++) {
+            y[d] *= keep;
+        }
+    }
+    *sum = *sum * keep + total;
+    *most = top;
+}
+
+/* Queries [i0, i0 + m) against all keys that they see. */
+static void attend(const forward *f, const buffers *w, const sight *s, int64_t g, int64_t i0, int64_t m) {
+    float most[SIDE], sum[SIDE];
+    int64_t seen = keys_for(s, i0, m, f->k->size[2]), width = f->width;
+    for (int64_t i = 0; i < m; i++) {
+        most[i] = -INFINITY;
+        sum[i] = 0;
+    }
+    memset(w->y, 0, (size_t)(PAD * width) * sizeof(float));
+    read_rows(w->q, width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
+    for (int64_t j0 = 0; j0 < seen; j0 += SIDE) {
+        int64_t n = min64(SIDE, seen - j0), all = min64(SIDE, f->k->size[2] - j0), padded = round_up(n, NR);
+        tile_product(m, n, width, w->q, width, w->k + j0 * width, width, w->scores, TILE_LD, false);
+        bool whole = all_visible(s, i0, j0, n);
+        if (!whole) {
+            hide(s, w->scores, i0, m, j0, n);
+        }
+        for (int64_t i = 0; i < m; i++) {
+            float *row = w->scores + i * TILE_LD;
+            for (int64_t j = n; j < padded; j++) {
+                row[j] = -INFINITY;
+            }
+            soften(row, padded, w->y + i * width, width, &most[i], &sum[i]);
+        }
+        if (whole || w->finite[j0 / SIDE]) {
+            tile_product(m, width, n, w->scores, TILE_LD, w->v + j0 * width, SIDE, w->y, width, true);
+        } else {
+            read_rows(w->rows, width, f->v, s->b, g, j0, all, 1);
+            visible_product(s, i0, m, j0, n, w->scores, w->rows, width, w->y, false);
+        }
+    }
+    for (int64_t i = 0; i < m; i++) {
+        bool none = most[i] == -INFINITY && sum[i] == 0;
+        float *row = w->y + i * width, factor = none ? 0 : 1 / sum[i];
+        for (int64_t d = 0; d < width; d++) {
+            row[d] = none ? 0 : row[d] * factor;
+        }
+        const tn_desc *y = f->y, *lse = f->lse;
+        store_f32(at(y, s->b * y->stride[0] + s->h * y->stride[1] + (i0 + i) * y->stride[2]), y->dtype, y->stride[3], row, y->size[3]);
+        float value = none ? -INFINITY : most[i] + logf(sum[i]);
+        *(float *)at(lse, s->b * lse->stride[0] + s->h * lse->stride[1] + (i0 + i) * lse->stride[2]) = value;
+    }
+}
+
+static void run_head(const forward *f, const buffers *w, int64_t b, int64_t h, int64_t part) {
+    int64_t queries = f->q->size[2], keys = f->k->size[2], g = h / (f->q->size[1] / f->k->size[1]);
+    sight s = {f->args->causal, keys - queries, f->args->mask, b, h};
+    pack_head(f, w, b, g, keys);
+    for (int64_t i = part * SIDE; i < queries; i += f->parts * SIDE) {
+        attend(f, w, &s, g, i, min64(SIDE, queries - i));
+    }
+}
+
+static bool handles(const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v) {
+    return is_f32_like(y->dtype) && is_f32_like(q->dtype) && is_f32_like(k->dtype) && is_f32_like(v->dtype) && lse->dtype == TN_F32 &&
+           k->size[1] > 0 && q->size[3] > 0;
+}
+
+tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
+                            const tn_attention_args *args) {
+    if (!handles(y, lse, q, k, v)) {
+        return TN_CPU(ref)->attention(ctx, y, lse, q, k, v, args);
+    }
+    int64_t heads = q->size[0] * q->size[1], blocks = div_up(q->size[2], SIDE);
+    if (heads * blocks == 0) {
+        return TN_OK;
+    }
+    forward f = {y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max64(1, k->size[2]), SIDE), 1};
+    f.parts = min64(blocks, div_up(16, heads));
+    int64_t tasks = heads * f.parts;
+    int threads = team(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64, bytes = (size_t)threads * each * sizeof(float);
+    float *memory = scratch(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+    for (int64_t task = 0; task < tasks; task++) {
+        buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);
+        int64_t head = task / f.parts;
+        run_head(&f, &w, head / q->size[1], head % q->size[1], task % f.parts);
+    }
+    scratch_free(ctx, memory, bytes);
+    return TN_OK;
+}

@@ -1,0 +1,190 @@
+/* What attention's forward and backward share: tiles of SIDE queries by SIDE keys, their products, what is visible.
+ *
+ * Rows of q, k, v and dy are first copied to f32 buffers (whatever their dtype and strides). As right operand of a product
+ * they are packed in panels of NR columns; as left operand they are read in place.
+ */
+#ifndef TERN_BACKENDS_CPU_ATTENTION_H
+#define TERN_BACKENDS_CPU_ATTENTION_H
+
+#include "backends/cpu/registers.h"
+#include "backends/cpu/rows.h"
+#include "backends/cpu/table.h"
+
+enum {
+    SIDE = 64,
+    VL = VBYTES / 4,
+    NR = 2 * VL,
+    PAD = (SIDE + MR - 1) / MR * MR, /* SIDE in whole panels of MR rows: what a product may read */
+    TILE_LD = (PAD + 15) / 16 * 16   /* between rows of a tile of scores */
+};
+
+typedef float vec __attribute__((vector_size(VBYTES)));
+typedef float vec_any __attribute__((vector_size(VBYTES), aligned(4), may_alias));
+
+static inline int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* c (MR, NR), rows ldc apart, = or += over k of a[i rsa + p csa] b[p NR + j]. */
+INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t csa, const float *restrict b, float *restrict c,
+                       int64_t ldc, bool add) {
+    vec acc[MR][2];
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        acc[i][0] = (vec){0};
+        acc[i][1] = (vec){0};
+        if (add) {
+            acc[i][0] = *(const vec_any *)(c + i * ldc);
+            acc[i][1] = *(const vec_any *)(c + i * ldc + VL);
+        }
+    }
+    for (int64_t p = 0; p < k; p++) {
+        vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
+        UNROLL
+        for (int i = 0; i < MR; i++) {
+            acc[i][0] += a[i * rsa] * b0;
+            acc[i][1] += a[i * rsa] * b1;
+        }
+        a += csa;
+        b += NR;
+    }
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        *(vec_any *)(c + i * ldc) = acc[i][0];
+        *(vec_any *)(c + i * ldc + VL) = acc[i][1];
+    }
+}
+
+/* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to NR in C, and A can be read up
+ * to the next MR rows; only m rows of C are written. B is packed with `depth` rows a panel, of which k are used. */
+INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa, const float *b, int64_t depth,
+                          float *c, int64_t ldc, bool add) {
+    for (int64_t j = 0; j < n; j += NR) {
+        int64_t i = 0;
+        for (; i + MR <= m; i += MR) {
+            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, c + i * ldc + j, ldc, add);
+        }
+        if (i < m) {
+            float edge[MR * NR];
+            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, edge, NR, false);
+            for (int64_t r = i; r < m; r++) {
+                float *to = c + r * ldc + j, *from = edge + (r - i) * NR;
+                for (int l = 0; l < NR; l++) {
+                    to[l] = add ? to[l] + from[l] : from[l];
+                }
+            }
+        }
+    }
+}
+
+/* A's rows are lda apart. */
+static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t depth, float *c,
+                                int64_t ldc, bool add) {
+    tile_multiply(m, n, k, a, lda, 1, b, depth, c, ldc, add);
+}
+
+/* The same with A given transposed: (k, m), rows lda apart. */
+static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t depth,
+                                       float *c, int64_t ldc, bool add) {
+    tile_multiply(m, n, k, a, 1, lda, b, depth, c, ldc, add);
+}
+
+/* x (rows, n), rows ld apart, to panels: element (p, j) at dst[j / NR depth NR + p NR + j % NR]. Columns up to a multiple of
+ * NR are zeros. */
+static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x, int64_t ld, int64_t rows, int64_t n) {
+    for (int64_t j0 = 0; j0 < n; j0 += NR) {
+        int64_t width = min64(NR, n - j0);
+        float *panel = dst + j0 * depth;
+        for (int64_t p = 0; p < rows; p++) {
+            if (width == NR) {
+                memcpy(panel + p * NR, x + p * ld + j0, NR * sizeof(float));
+            } else {
+                for (int64_t j = 0; j < NR; j++) {
+                    panel[p * NR + j] = j < width ? x[p * ld + j0 + j] : 0;
+                }
+            }
+        }
+    }
+}
+
+/* The transpose of x (columns, k), rows ld apart, as right operand (k, columns). */
+static inline void pack_turned(float *restrict dst, const float *restrict x, int64_t ld, int64_t columns, int64_t k) {
+    for (int64_t j0 = 0; j0 < columns; j0 += NR) {
+        int64_t width = min64(NR, columns - j0);
+        float *panel = dst + j0 * k;
+        for (int64_t p = 0; p < k; p++) {
+            if (width == NR) {
+                UNROLL
+                for (int j = 0; j < NR; j++) {
+                    panel[p * NR + j] = x[(j0 + j) * ld + p];
+                }
+            } else {
+                for (int64_t j = 0; j < NR; j++) {
+                    panel[p * NR + j] = j < width ? x[(j0 + j) * ld + p] : 0;
+                }
+            }
+        }
+    }
+}
+
+/* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false when something is not finite. */
+static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b, int64_t h, int64_t first, int64_t n,
+                             float scale) {
+    int64_t depth = x->size[3];
+    float odd = 0; /* 0 times a finite number is 0 */
+    for (int64_t i = 0; i < n; i++) {
+        float *to = dst + i * width;
+        load_f32(to, at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]), x->dtype, x->stride[3], depth);
+#pragma omp simd reduction(+ : odd)
+        for (int64_t d = 0; d < depth; d++) {
+            to[d] *= scale;
+            odd += to[d] * 0.0f;
+        }
+        for (int64_t d = depth; d < width; d++) {
+            to[d] = 0;
+        }
+    }
+    return odd == 0;
+}
+
+/* Which keys a query sees. */
+typedef struct sight {
+    bool causal;
+    int64_t shift; /* query i sees keys up to i + shift */
+    const tn_desc *mask;
+    int64_t b, h;
+} sight;
+
+static inline bool visible(const sight *s, int64_t i, int64_t j) {
+    if (s->causal && j > i + s->shift) {
+        return false;
+    }
+    const tn_desc *m = s->mask;
+    return !m || ((const uint8_t *)m->data)[s->b * m->stride[0] + s->h * m->stride[1] + i * m->stride[2] + j * m->stride[3]];
+}
+/* Whether all of the tile is seen; and how many of the keys from j0 on the last of the queries [i0, i0 + m) may see. */
+static inline bool all_visible(const sight *s, int64_t i0, int64_t j0, int64_t n) {
+    return !s->mask && (!s->causal || j0 + n - 1 <= i0 + s->shift);
+}
+static inline int64_t keys_for(const sight *s, int64_t i0, int64_t m, int64_t keys) {
+    return s->causal ? max64(0, min64(keys, i0 + m + s->shift)) : keys;
+}
+
+/* c[i] += p[i][j] x[j] over the visible only: for tiles with hidden places where x holds NaN or infinity, which a product
+ * with 0 would spread. turned: c[j] += p[i][j] x[i]. */
+static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n, const float *p, const float *x,
+                                   int64_t width, float *c, bool turned) {
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            if (visible(s, i0 + i, j0 + j)) {
+                float *to = c + (turned ? j : i) * width;
+                const float *from = x + (turned ? i : j) * width;
+                for (int64_t d = 0; d < width; d++) {
+                    to[d] += p[i * TILE_LD + j] * from[d];
+                }
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* Attention, backward (ref/attention.c has the formulas): tiles of probabilities are made again from lse.
+ *
+ * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of keys and tiles of
+ * queries in a fixed order and adds to dq, dk and dv in its own buffers, so the sums have one order. For each pair of tiles:
+ *
+ *     p = exp(scale q k^T - lse)      dv += p^T dy
+ *     ds = p (dy v^T - delta)         dq += ds k          dk += ds^T (scale q)
+ *
+ * f64 is ref's.
+ */
+#include "backends/cpu/attention.h"
+
+typedef struct backward {
+    const tn_desc *dq, *dk, *dv, *dy, *y, *lse, *q, *k, *v;
+    const tn_attention_args *args;
+    int64_t width, queries, keys; /* the head's size rounded up to NR; Tq and Tk up to SIDE */
+} backward;
+
+/* A thread's buffers. `_rows`: row after row, a left operand; `_panels`: a right operand. */
+typedef struct buffers {
+    float *q_rows, *q_panels, *dy_rows, *dy_panels, *dq, *lse, *delta; /* of the head, queries long */
+    float *k_rows, *k_panels, *k_turned, *v_turned, *dk, *dv;          /* of the group, keys long */
+    float *p, *ds;                                                     /* one tile */
+    bool *odd_q, *odd_dy, *odd_k;                                      /* tiles that hold NaN or infinity */
+} buffers;
+
+static int64_t slack(const backward *f) { /* a product reads whole panels of MR rows */
+    return (PAD - SIDE) * f->width;
+}
+static size_t buffer_floats(const backward *f) {
+    int64_t q = f->queries * f->width + slack(f), k = f->keys * f->width + slack(f);
+    return (size_t)(5 * q + 6 * k + 2 * f->queries + 2 * PAD * TILE_LD + (2 * f->queries + f->keys) / SIDE + 16);
+}
+static buffers lay_out(const backward *f, float *memory) {
+    int64_t q = f->queries * f->width + slack(f), k = f->keys * f->width + slack(f);
+    buffers w;
+    float **of_q[] = {&w.q_rows, &w.q_panels, &w.dy_rows, &w.dy_panels, &w.dq}, **of_k[] = {&w.k_rows, &w.k_panels, &w.k_turned, &w.v_turned, &w.dk, &w.dv};
+    for (int i = 0; i < 5; i++, memory += q) {
+        *of_q[i] = memory;
+    }
+    for (int i = 0; i < 6; i++, memory += k) {
+        *of_k[i] = memory;
+    }
+    w.p = memory;
+    w.ds = w.p + PAD * TILE_LD;
+    w.lse = w.ds + PAD * TILE_LD;
+    w.delta = w.lse + f->queries;
+    w.odd_q = (bool *)(w.delta + f->queries);
+    w.odd_dy = w.odd_q + f->queries / SIDE;
+    w.odd_k = w.odd_dy + f->queries / SIDE;
+    return w;
+}
+
+static void load_group(const backward *f, const buffers *w, int64_t b, int64_t g) {
+    int64_t width = f->width, keys = f->k->size[2];
+    for (int64_t j = 0; j < keys; j += SIDE) {
+        int64_t n = min64(SIDE, keys - j), here = j * width;
+        read_rows(w->k_rows + here, width, f->v, b, g, j, n, 1);
+        pack_turned(w->v_turned + here, w->k_rows + here, width, n, width);
+        w->odd_k[j / SIDE] = !read_rows(w->k_rows + here, width, f->k, b, g, j, n, 1);
+        pack_turned(w->k_turned + here, w->k_rows + here, width, n, width);
+        pack_rows(w->k_panels + here, SIDE, w->k_rows + here, width, n, width);
+    }
+    memset(w->dk, 0, (size_t)(f->keys * width) * sizeof(float));
+    memset(w->dv, 0, (size_t)(f->keys * width) * sizeof(float));
+}
+
+static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h) {
+    int64_t width = f->width, queries = f->q->size[2];
+    const tn_desc *lse = f->lse;
+    for (int64_t i = 0; i < queries; i += SIDE) {
+        int64_t m = min64(SIDE, queries - i), here = i * width;
+        w->odd_dy[i / SIDE] = !read_rows(w->dy_rows + here, width, f->dy, b, h, i, m, 1);
+        pack_rows(w->dy_panels + here, SIDE, w->dy_rows + here, width, m, width);
+        read_rows(w->q_rows + here, width, f->y, b, h, i, m, 1); /* y is only needed for delta */
+        for (int64_t r = 0; r < m; r++) {
+            w->delta[i + r] = (float)row_dot(w->dy_rows + here + r * width, w->q_rows + here + r * width, width);
+            w->lse[i + r] = *(const float *)at(lse, b * lse->stride[0] + h * lse->stride[1] + (i + r) * lse->stride[2]);
+        }
+        w->odd_q[i / SIDE] = !read_rows(w->q_rows + here, width, f->q, b, h, i, m, (float)f->args->scale);
+        pack_rows(w->q_panels + here, SIDE, w->q_rows + here, width, m, width);
+    }
+    memset(w->dq, 0, (size_t)(f->queries * width) * sizeof(float));
+}
+
+/* Scores and dy v^T of a tile become p and ds. */
+static void soften(const buffers *w, const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n, bool whole) {
+    for (int64_t i = 0; i < m; i++) {
+        float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD, lse = w->lse[i0 + i], delta = w->delta[i0 + i];
+        int64_t seen = n;
+        if (!whole && !s->mask) {
+            seen = max64(0, min64(n, i0 + i + s->shift - j0 + 1));
+        }
+#pragma omp simd
+        for (int64_t j = 0; j < seen; j++) {
+            float e = tn__expf(p[j] - lse);
+            p[j] = e;
+            ds[j] = e * (ds[j] - delta);
+        }
+        for (int64_t j = seen; j < n; j++) {
+            p[j] = 0;
+            ds[j] = 0;
+        }
+        for (int64_t j = 0; j < n && s->mask; j++) {
+            if (!visible(s, i0 + i, j0 + j)) {
+                p[j] = 0;
+                ds[j] = 0;
+            }
+        }
+    }
+}
+
+static void run_tile(const backward *f, const buffers *w, const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n) {
+    int64_t width = f->width;
+    float *q = w->q_rows + i0 * width, *dy = w->dy_rows + i0 * width, *dq = w->dq + i0 * width;
+    float *k = w->k_rows + j0 * width, *dk = w->dk + j0 * width, *dv = w->dv + j0 * width;
+    tile_product(m, n, width, q, width, w->k_turned + j0 * width, width, w->p, TILE_LD, false);
+    tile_product(m, n, width, dy, width, w->v_turned + j0 * width, width, w->ds, TILE_LD, false);
+    bool whole = all_visible(s, i0, j0, n);
+    soften(w, s, i0, m, j0, n, whole);
+    if (whole || !w->odd_dy[i0 / SIDE]) {
+        tile_product_turned(n, width, m, w->p, TILE_LD, w->dy_panels + i0 * width, SIDE, dv, width, true);
+    } else {
+        visible_product(s, i0, m, j0, n, w->p, dy, width, dv, true);
+    }
+    if (whole || !w->odd_q[i0 / SIDE]) {
+        tile_product_turned(n, width, m, w->ds, TILE_LD, w->q_panels + i0 * width, SIDE, dk, width, true);
+    } else {
+        visible_product(s, i0, m, j0, n, w->ds, q, width, dk, true);
+    }
+    if (whole || !w->odd_k[j0 / SIDE]) {
+        tile_product(m, width, n, w->ds, TILE_LD, w->k_panels + j0 * width, SIDE, dq, width, true);
+    } else {
+        visible_product(s, i0, m, j0, n, w->ds, k, width, dq, false);
+    }
+}
+
+/* `n` rows of a gradient, times `scale`. */
+static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int64_t width, float scale) {
+    for (int64_t i = 0; i < d->size[2]; i++) {
+        float *row = rows + i * width;
+        for (int64_t j = 0; j < d->size[3]; j++) {
+            row[j] *= scale;
+        }
+        store_f32(at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype, d->stride[3], row, d->size[3]);
+    }
+}
+
+static void run_group(const backward *f, const buffers *w, int64_t b, int64_t g) {
+    int64_t queries = f->q->size[2], keys = f->k->size[2], heads = f->q->size[1] / f->k->size[1];
+    load_group(f, w, b, g);
+    for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
+        sight s = {f->args->causal, keys - queries, f->args->mask, b, h};
+        load_head(f, w, b, h);
+        for (int64_t j = 0; j < keys; j += SIDE) {
+            for (int64_t i = 0; i < queries; i += SIDE) {
+                int64_t m = min64(SIDE, queries - i);
+                if (keys_for(&s, i, m, keys) > j) {
+                    run_tile(f, w, &s, i, m, j, min64(SIDE, keys - j));
+                }
+            }
+        }
+        store_head(f->dq, b, h, w->dq, f->width, (float)f->args->scale);
+    }
+    store_head(f->dk, b, g, w->dk, f->width, 1);
+    store_head(f->dv, b, g, w->dv, f->width, 1);
+}
+
+static bool handles(const backward *f) {
+    const tn_desc *all[] = {f->dq, f->dk, f->dv, f->dy, f->y, f->q, f->k, f->v};
+    for (int i = 0; i < 8; i++) {
+        if (!is_f32_like(all[i]->dtype)) {
+            return false;
+        }
+    }
+    return f->lse->dtype == TN_F32 && f->k->size[1] > 0 && f->q->size[3] > 0;
+}
+
+tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk, const tn_desc *dv, const tn_desc *dy,
+                                     const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
+                                     const tn_attention_args *args) {
+    backward f = {dq, dk, dv, dy, y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max64(1, q->size[2]), SIDE), round_up(max64(1, k->size[2]), SIDE)};
+    if (!handles(&f)) {
+        return TN_CPU(ref)->attention_backward(ctx, dq, dk, dv, dy, y, lse, q, k, v, args);
+    }
+    int64_t tasks = k->size[0] * k->size[1];
+    if (tasks == 0) {
+        return TN_OK;
+    }
+    int threads = team(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) * (q->size[3] / 4 + 1));
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64, bytes = (size_t)threads * each * sizeof(float);
+    float *memory = scratch(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+    for (int64_t task = 0; task < tasks; task++) {
+        buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);
+        run_group(&f, &w, task / k->size[1], task % k->size[1]);
+    }
+    scratch_free(ctx, memory, bytes);
+    return TN_OK;
+}

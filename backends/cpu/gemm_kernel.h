@@ -1,0 +1,260 @@
+/* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T set to their type.
+ *
+ * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are packed to panels that the
+ * micro kernel reads in order: A to MR rows, B to NR columns (two vectors). An element of C is one chain of
+ * multiply-adds over k in order, cut every `depth`; neither the cut nor the chain depends on where the element lies or which
+ * thread computes it. So threads may share the work in any way, and take tiles as they come: the bits are the same.
+ *
+ *     for each block of columns, for each cut of k:   pack B, then
+ *         for each block of rows:                     pack A; barrier; tiles of C; barrier
+ */
+#include "backends/cpu/convert.h"
+#include "backends/cpu/gemm.h"
+#include "backends/cpu/registers.h"
+
+enum {
+    VL = VBYTES / sizeof(T),
+    NR = 2 * VL,
+    DEPTH = 1536 / sizeof(T), /* a B panel of DEPTH x NR fills half of the first-level cache */
+    ROWS = MR * 176,          /* the most of A and B that is packed at a time */
+    COLS = NR * 192,
+    TILE_ROWS = MR * 12, /* a task: an A block that stays in the second-level cache */
+    TILE_COLS = NR * 16
+};
+
+typedef T vec __attribute__((vector_size(VBYTES)));
+typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
+
+typedef struct work {
+    const gemm_job *job;
+    T *pack_a, *pack_b;
+    int64_t depth, tile_rows, tile_cols;
+    int threads;
+    int64_t next[2]; /* the next tile to take, of even and odd passes */
+} work;
+
+/* One operand seen by the packer: element (i, p) at data + i across + p along. */
+static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, const int width, const gemm_side *s, int64_t across,
+                                                             int64_t along, int64_t i0, int64_t n, int64_t p0, int64_t k) {
+    int64_t start = i0 * across + p0 * along;
+    if (s->dtype != PLAIN) {
+        CONVERT_PANEL
+        return;
+    }
+    const T *restrict src = (const T *)s->data + start;
+    if (n < width) {
+        for (int64_t p = 0; p < k; p++) {
+            for (int64_t i = 0; i < width; i++) {
+                dst[p * width + i] = i < n ? src[i * across + p * along] : 0;
+            }
+        }
+    } else if (across == 1) {
+        for (int64_t p = 0; p < k; p++) {
+            memcpy(dst + p * width, src + p * along, (size_t)width * sizeof(T));
+        }
+    } else if (along == 1) {
+        for (int64_t p = 0; p < k; p++) {
+            UNROLL
+            for (int i = 0; i < width; i++) {
+                dst[p * width + i] = src[i * across + p];
+            }
+        }
+    } else {
+        for (int64_t p = 0; p < k; p++) {
+            for (int i = 0; i < width; i++) {
+                dst[p * width + i] = src[i * across + p * along];
+            }
+        }
+    }
+}
+
+static void pack_a(T *dst, const gemm_side *s, int64_t i0, int64_t n, int64_t p0, int64_t k) {
+    pack_panel(dst, MR, s, s->row, s->col, i0, n, p0, k);
+}
+static void pack_b(T *dst, const gemm_side *s, int64_t j0, int64_t n, int64_t p0, int64_t k) {
+    pack_panel(dst, NR, s, s->col, s->row, j0, n, p0, k);
+}
+
+/* acc (MR, NR) = A panel x B panel. */
+static inline __attribute__((always_inline)) void micro(int64_t k, const T *restrict a, const T *restrict b, vec acc[MR][2]) {
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        acc[i][0] = (vec){0};
+        acc[i][1] = (vec){0};
+    }
+    for (int64_t p = 0; p < k; p++) {
+        vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
+        UNROLL
+        for (int i = 0; i < MR; i++) {
+            acc[i][0] += a[i] * b0;
+            acc[i][1] += a[i] * b1;
+        }
+        a += MR;
+        b += NR;
+    }
+}
+
+/* One full tile of C. */
+static void tile_full(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta, const T *d, int64_t ldd) {
+    vec acc[MR][2];
+    micro(k, a, b, acc);
+    if (beta == 0) {
+        UNROLL
+        for (int i = 0; i < MR; i++) {
+            *(vec_any *)(c + i * ldc) = alpha * acc[i][0];
+            *(vec_any *)(c + i * ldc + VL) = alpha * acc[i][1];
+        }
+    } else {
+        UNROLL
+        for (int i = 0; i < MR; i++) {
+            *(vec_any *)(c + i * ldc) = alpha * acc[i][0] + beta * *(const vec_any *)(d + i * ldd);
+            *(vec_any *)(c + i * ldc + VL) = alpha * acc[i][1] + beta * *(const vec_any *)(d + i * ldd + VL);
+        }
+    }
+}
+
+/* A tile at the edge: rows and cols of it are stored. */
+static void tile_edge(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta, const T *d, int64_t ldd,
+                      int64_t rows, int64_t cols) {
+    T out[MR * NR];
+    tile_full(k, a, b, out, NR, alpha, 0, NULL, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) {
+            T sum = out[i * NR + j];
+            c[i * ldc + j] = beta == 0 ? sum : sum + beta * d[i * ldd + j];
+        }
+    }
+}
+
+typedef struct block {
+    int64_t i0, m, j0, n, p0, k;
+} block;
+
+/* Rows [r0, r1) and columns [c0, c1) of the packed block. */
+static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+    const gemm_job *job = w->job;
+    bool first = at->p0 == 0;
+    T alpha = (T)job->alpha, beta = first ? (T)job->beta : 1;
+    int64_t ldc = job->ldc, ldd = first ? job->ldd : ldc;
+    T *c = (T *)job->c + at->i0 * ldc + at->j0;
+    const T *d = first ? job->d : NULL;
+    d = first ? (d ? d + at->i0 * ldd + at->j0 : NULL) : c;
+    for (int64_t j = c0; j < c1; j += NR) {
+        const T *b = w->pack_b + j * at->k;
+        for (int64_t i = r0; i < r1; i += MR) {
+            const T *a = w->pack_a + i * at->k, *add = beta != 0 ? d + i * ldd + j : NULL;
+            if (i + MR <= at->m && j + NR <= at->n) {
+                tile_full(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd);
+            } else {
+                tile_edge(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd, min64(MR, at->m - i), min64(NR, at->n - j));
+            }
+        }
+    }
+}
+
+static inline void meet(const work *w) {
+    if (w->threads > 1) {
+#pragma omp barrier
+    }
+}
+
+/* One block of rows against one packed block of B; `pass` counts these. */
+static void run_block(work *w, const block *at, int64_t pass, int me) {
+    const gemm_job *job = w->job;
+    int64_t panels_a = div_up(at->m, MR), panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads;
+    if (me == 0) {
+        w->next[(pass + 1) & 1] = 0;
+    }
+    for (int64_t p = panels_a * me / threads; p < panels_a * (me + 1) / threads; p++) {
+        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + p * MR, min64(MR, at->m - p * MR), at->p0, at->k);
+    }
+    for (int64_t p = panels_b * me / threads; p < panels_b * (me + 1) / threads; p++) {
+        pack_b(w->pack_b + p * NR * at->k, &job->b, at->j0 + p * NR, min64(NR, at->n - p * NR), at->p0, at->k);
+    }
+    meet(w);
+    int64_t down = div_up(at->m, w->tile_rows), right = div_up(at->n, w->tile_cols), tile;
+    while ((tile = __atomic_fetch_add(&w->next[pass & 1], 1, __ATOMIC_RELAXED)) < down * right) {
+        int64_t r = tile % down * w->tile_rows, c = tile / down * w->tile_cols;
+        tile_block(w, at, r, min64(r + w->tile_rows, at->m), c, min64(c + w->tile_cols, at->n));
+    }
+    meet(w);
+}
+
+static void run_all(work *w, int me) {
+    const gemm_job *job = w->job;
+    int64_t pass = 0;
+    for (int64_t j0 = 0; j0 < job->n; j0 += COLS) {
+        for (int64_t p0 = 0; p0 < job->k; p0 += w->depth) {
+            for (int64_t i0 = 0; i0 < job->m; i0 += ROWS) {
+                block at = {i0, min64(ROWS, job->m - i0), j0, min64(COLS, job->n - j0), p0, min64(w->depth, job->k - p0)};
+                run_block(w, &at, pass++, me);
+            }
+        }
+    }
+}
+
+/* k is 0: C = beta D. */
+static void only_add(const gemm_job *job) {
+    const T *d = job->d;
+    for (int64_t i = 0; i < job->m; i++) {
+        T *c = (T *)job->c + i * job->ldc;
+        for (int64_t j = 0; j < job->n; j++) {
+            c[j] = job->beta == 0 ? 0 : (T)job->beta * d[i * job->ldd + j];
+        }
+    }
+}
+
+/* Tiles small enough that every thread gets several; the bits do not depend on it. */
+static void cut_tiles(work *w) {
+    const gemm_job *job = w->job;
+    int64_t m = min64(job->m, ROWS), n = min64(job->n, COLS);
+    w->tile_rows = min64(TILE_ROWS, div_up(m, MR) * MR);
+    w->tile_cols = min64(TILE_COLS, div_up(n, NR) * NR);
+    while (w->threads > 1 && div_up(m, w->tile_rows) * div_up(n, w->tile_cols) < 6 * w->threads) {
+        if (w->tile_cols > 2 * NR) {
+            w->tile_cols = div_up(w->tile_cols / 2, NR) * NR;
+        } else if (w->tile_rows > MR) {
+            w->tile_rows = div_up(w->tile_rows / 2, MR) * MR;
+        } else {
+            break;
+        }
+    }
+}
+
+tn_status GEMM(tn_context *ctx, const gemm_job *job) {
+    if (job->m == 0 || job->n == 0) {
+        return TN_OK;
+    }
+    if (job->k == 0) {
+        only_add(job);
+        return TN_OK;
+    }
+    work w = {.job = job, .threads = job->threads};
+    int64_t cuts = div_up(job->k, DEPTH);
+    w.depth = div_up(job->k, cuts);
+    size_t a = (size_t)(div_up(min64(job->m, ROWS), MR) * MR * w.depth), b = (size_t)(div_up(min64(job->n, COLS), NR) * NR * w.depth);
+    T near[4096] __attribute__((aligned(64)));
+    size_t bytes = (a + b) * sizeof(T) + 128;
+    T *memory = bytes <= sizeof near ? near : scratch(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+    w.pack_b = (T *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
+    w.pack_a = w.pack_b + (b + 15) / 16 * 16;
+    cut_tiles(&w);
+    if (w.threads > 1) {
+#pragma omp parallel num_threads(w.threads)
+        {
+            /* The team may be smaller than asked for. */
+#pragma omp single
+            w.threads = omp_get_num_threads();
+            run_all(&w, omp_get_thread_num());
+        }
+    } else {
+        run_all(&w, 0);
+    }
+    if (memory != near) {
+        scratch_free(ctx, memory, bytes);
+    }
+    return TN_OK;
+}

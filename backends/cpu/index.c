@@ -1,0 +1,89 @@
+/* gather_rows and scatter_add_rows (an embedding and its gradient). Indices are checked before anything is written.
+ *
+ * The scatter is parallel over columns: each thread walks all indices in order for its own slice of y, so a sum has the
+ * order of the indices however many threads there are.
+ */
+#include "backends/cpu/convert.h"
+#include "backends/cpu/table.h"
+
+static inline int64_t index_at(const tn_desc *index, int64_t i) {
+    const void *p = at(index, i * index->stride[0]);
+    return index->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
+}
+
+static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t limit) {
+    for (int64_t i = 0; i < index->size[0]; i++) {
+        int64_t value = index_at(index, i);
+        if (value < 0 || value >= limit) {
+            ctx->bad_position = i;
+            ctx->bad_value = value;
+            return TN_EINDEX;
+        }
+    }
+    return TN_OK;
+}
+
+/* Whether a row (everything behind the first dimension) is one contiguous run; *length is its elements. */
+static bool row_is_run(const tn_desc *d, int64_t *length) {
+    tn_desc row = *d;
+    row.ndim--;
+    for (int k = 0; k < row.ndim; k++) {
+        row.size[k] = d->size[k + 1];
+        row.stride[k] = d->stride[k + 1];
+    }
+    *length = count_of(&row);
+    return contiguous(&row);
+}
+
+static bool is_index(const tn_desc *d) {
+    return d->dtype == TN_I64 || d->dtype == TN_I32;
+}
+
+tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index) {
+    int64_t length, unused;
+    if (y->dtype != x->dtype || !is_index(index) || y->ndim < 1 || !row_is_run(y, &length) || !row_is_run(x, &unused)) {
+        return TN_CPU(ref)->gather_rows(ctx, y, x, index);
+    }
+    tn_status status = check_indices(ctx, index, x->size[0]);
+    if (status != TN_OK) {
+        return status;
+    }
+    int64_t rows = y->size[0], height = max64(1, CHUNK / max64(1, length)), tasks = div_up(rows, height);
+    size_t bytes = (size_t)length * size_of(y->dtype);
+    int threads = team(tasks, rows * length);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t task = 0; task < tasks; task++) {
+        for (int64_t i = task * height; i < min64((task + 1) * height, rows); i++) {
+            memcpy(at(y, i * y->stride[0]), at(x, index_at(index, i) * x->stride[0]), bytes);
+        }
+    }
+    return TN_OK;
+}
+
+tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src) {
+    enum { SLICE = 64 };
+    int64_t length, unused;
+    if (y->dtype != TN_F32 || src->dtype != TN_F32 || !is_index(index) || y->ndim < 1 || !row_is_run(y, &length) ||
+        !row_is_run(src, &unused)) {
+        return TN_CPU(ref)->scatter_add_rows(ctx, y, index, src);
+    }
+    tn_status status = check_indices(ctx, index, y->size[0]);
+    if (status != TN_OK) {
+        return status;
+    }
+    int64_t rows = src->size[0], slices = div_up(length, SLICE);
+    int threads = team(slices, rows * length);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t part = 0; part < threads; part++) {
+        int64_t from = slices * part / threads * SLICE, to = min64(slices * (part + 1) / threads * SLICE, length);
+        for (int64_t i = 0; i < rows; i++) {
+            float *sum = (float *)at(y, index_at(index, i) * y->stride[0]);
+            const float *add = (const float *)at(src, i * src->stride[0]);
+#pragma omp simd
+            for (int64_t j = from; j < to; j++) {
+                sum[j] += add[j];
+            }
+        }
+    }
+    return TN_OK;
+}

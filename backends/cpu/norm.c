@@ -1,0 +1,239 @@
+/* Layer norm and RMS norm, forward and backward (ref/norm.c has the formulas). The passes over a row find it in the cache.
+ *
+ * dw and db are column sums over all rows: each band of rows (its height depends on the shape alone) adds up its own, and
+ * the bands are then added in order. Rows that are not contiguous f32 pass through buffers; f64 is ref's.
+ */
+#include "backends/cpu/rows.h"
+#include "backends/cpu/table.h"
+
+static bool f32_vector(const tn_desc *d) { /* NULL, or n f32 */
+    return !d || d->dtype == TN_F32;
+}
+static float value_at(const tn_desc *d, int64_t i) {
+    return *(const float *)at(d, i * d->stride[0]);
+}
+static void set_at(const tn_desc *d, int64_t i, float value) {
+    if (d) {
+        *(float *)at(d, i * d->stride[0]) = value;
+    }
+}
+
+/* y = (x - mean) rstd w + b; y may be x. Without `centred`, RMS norm. */
+static void norm_row(float *y, const float *x, const float *w, const float *b, int64_t c, bool centred, double eps, float *mean,
+                     float *rstd) {
+    double squares = 0;
+    float m = centred ? (float)(row_sum(x, c) / (double)c) : 0;
+    ROW_SUM(squares, c, (x[i] - m) * (x[i] - m));
+    float r = (float)(1 / sqrt(squares / (double)c + eps));
+    if (w && b) {
+#pragma omp simd
+        for (int64_t i = 0; i < c; i++) {
+            y[i] = (x[i] - m) * r * w[i] + b[i];
+        }
+    } else {
+        for (int64_t i = 0; i < c; i++) {
+            y[i] = (x[i] - m) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
+        }
+    }
+    *mean = m;
+    *rstd = r;
+}
+
+static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
+                              const tn_desc *w, const tn_desc *b, double eps, bool centred) {
+    int64_t rows = x->size[0], c = x->size[1], height = rows_per_task(c), tasks = div_up(rows, height);
+    bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 && (c == 1 || (x->stride[1] == 1 && y->stride[1] == 1));
+    int threads = team(tasks, rows * c);
+    size_t bytes = (size_t)((2 + threads) * c) * sizeof(float);
+    float *memory = scratch(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+    const float *wv = w ? row_f32(memory, w->data, w->dtype, w->stride[0], c) : NULL;
+    const float *bv = b ? row_f32(memory + c, b->data, b->dtype, b->stride[0], c) : NULL;
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t task = 0; task < tasks; task++) {
+        float *buffer = memory + (2 + (threads > 1 ? omp_get_thread_num() : 0)) * c, m, s;
+        for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
+            char *to = at(y, r * y->stride[0]), *from = at(x, r * x->stride[0]);
+            if (plain) {
+                norm_row((float *)to, (const float *)from, wv, bv, c, centred, eps, &m, &s);
+            } else {
+                load_f32(buffer, from, x->dtype, x->stride[1], c);
+                norm_row(buffer, buffer, wv, bv, c, centred, eps, &m, &s);
+                store_f32(to, y->dtype, y->stride[1], buffer, c);
+            }
+            set_at(mean, r, m);
+            set_at(rstd, r, s);
+        }
+    }
+    scratch_free(ctx, memory, bytes);
+    return TN_OK;
+}
+
+static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
+                            const tn_desc *b) {
+    return is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(mean) && f32_vector(rstd) && (!w || is_f32_like(w->dtype)) &&
+           (!b || is_f32_like(b->dtype)) && x->size[0] > 0 && x->size[1] > 0;
+}
+
+tn_status TN_CPU(layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
+                             const tn_desc *w, const tn_desc *b, double eps) {
+    if (!handles_forward(y, mean, rstd, x, w, b)) {
+        return TN_CPU(ref)->layer_norm(ctx, y, mean, rstd, x, w, b, eps);
+    }
+    return norm_forward(ctx, y, mean, rstd, x, w, b, eps, true);
+}
+
+tn_status TN_CPU(rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x, const tn_desc *w, double eps) {
+    if (!handles_forward(y, NULL, rstd, x, w, NULL)) {
+        return TN_CPU(ref)->rms_norm(ctx, y, rstd, x, w, eps);
+    }
+    return norm_forward(ctx, y, NULL, rstd, x, w, NULL, eps, false);
+}
+
+/* ---- Backward --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct backward {
+    const tn_desc *dx, *dw, *db, *dy, *x, *mean, *rstd;
+    const float *w; /* ones when there is none */
+} backward;
+
+/* dx = r (g - mean(g) - h mean(g h)) with g = dy w, h = (x - m) r. dx may be dy's or x's memory. */
+static void norm_backward_row(float *dx, const float *dy, const float *x, const float *w, int64_t c, float m, float r, bool centred) {
+    double sum_g = 0, sum_gh = 0;
+    if (centred) {
+        ROW_SUM(sum_g, c, dy[i] * w[i]);
+    }
+    ROW_SUM(sum_gh, c, dy[i] * w[i] * ((x[i] - m) * r));
+    float mean_g = (float)(sum_g / (double)c), mean_gh = (float)(sum_gh / (double)c);
+#pragma omp simd
+    for (int64_t i = 0; i < c; i++) {
+        dx[i] = r * (dy[i] * w[i] - mean_g - (x[i] - m) * r * mean_gh);
+    }
+}
+
+/* The band's column sums. */
+static void add_columns(float *restrict dw, float *restrict db, const float *restrict dy, const float *restrict x, int64_t c, float m,
+                        float r) {
+    if (dw && db) {
+#pragma omp simd
+        for (int64_t i = 0; i < c; i++) {
+            dw[i] += dy[i] * ((x[i] - m) * r);
+            db[i] += dy[i];
+        }
+    } else if (dw) {
+#pragma omp simd
+        for (int64_t i = 0; i < c; i++) {
+            dw[i] += dy[i] * ((x[i] - m) * r);
+        }
+    } else if (db) {
+#pragma omp simd
+        for (int64_t i = 0; i < c; i++) {
+            db[i] += dy[i];
+        }
+    }
+}
+
+/* Rows [first, last). `buffer` has room for 2 c. */
+static void backward_band(const backward *b, int64_t first, int64_t last, float *dw, float *db, float *buffer) {
+    int64_t c = b->x->size[1];
+    if (dw) {
+        memset(dw, 0, (size_t)c * sizeof *dw);
+    }
+    if (db) {
+        memset(db, 0, (size_t)c * sizeof *db);
+    }
+    for (int64_t r = first; r < last; r++) {
+        const float *dy = row_f32(buffer, at(b->dy, r * b->dy->stride[0]), b->dy->dtype, b->dy->stride[1], c);
+        const float *x = row_f32(buffer + c, at(b->x, r * b->x->stride[0]), b->x->dtype, b->x->stride[1], c);
+        float m = b->mean ? value_at(b->mean, r) : 0, s = value_at(b->rstd, r);
+        add_columns(dw, db, dy, x, c, m, s);
+        if (b->dx) {
+            char *to = at(b->dx, r * b->dx->stride[0]);
+            if (b->dx->dtype == TN_F32 && (b->dx->stride[1] == 1 || c == 1)) {
+                norm_backward_row((float *)to, dy, x, b->w, c, m, s, b->mean != NULL);
+            } else {
+                norm_backward_row(buffer, dy, x, b->w, c, m, s, b->mean != NULL);
+                store_f32(to, b->dx->dtype, b->dx->stride[1], buffer, c);
+            }
+        }
+    }
+}
+
+/* One vector from the bands' partial sums, added in order in double. */
+static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int64_t step, int64_t c) {
+    if (!y) {
+        return;
+    }
+    for (int64_t from = 0; from < c; from += 256) {
+        int64_t n = min64(256, c - from);
+        double sum[256] = {0};
+        float rounded[256];
+        for (int64_t k = 0; k < bands; k++) {
+            for (int64_t i = 0; i < n; i++) {
+                sum[i] += (double)partial[k * step + from + i];
+            }
+        }
+        for (int64_t i = 0; i < n; i++) {
+            rounded[i] = (float)sum[i];
+        }
+        store_f32(at(y, from * y->stride[0]), y->dtype, y->stride[0], rounded, n);
+    }
+}
+
+static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
+    enum { MOST_BANDS = 64 };
+    int64_t rows = b->x->size[0], c = b->x->size[1];
+    int64_t height = max64(rows_per_task(c), div_up(rows, MOST_BANDS)), bands = div_up(rows, height);
+    int threads = team(bands, rows * c);
+    int64_t step = (2 * c + 15) / 16 * 16; /* dw and db of one band */
+    size_t floats = (size_t)(c + bands * step + threads * step), bytes = floats * sizeof(float);
+    float *memory = scratch(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+    float *partial = memory + c, *buffers = partial + bands * step;
+    b->w = w ? row_f32(memory, w->data, w->dtype, w->stride[0], c) : memory;
+    for (int64_t i = 0; i < c && !w; i++) {
+        memory[i] = 1;
+    }
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t band = 0; band < bands; band++) {
+        float *mine = partial + band * step, *buffer = buffers + (threads > 1 ? omp_get_thread_num() : 0) * step;
+        backward_band(b, band * height, min64((band + 1) * height, rows), b->dw ? mine : NULL, b->db ? mine + c : NULL, buffer);
+    }
+    add_bands(b->dw, partial, bands, step, c);
+    add_bands(b->db, partial + c, bands, step, c);
+    scratch_free(ctx, memory, bytes);
+    return TN_OK;
+}
+
+static bool handles_backward(const backward *b, const tn_desc *w) {
+    const tn_desc *floats[] = {b->dx, b->dw, b->db, w};
+    for (int i = 0; i < 4; i++) {
+        if (floats[i] && !is_f32_like(floats[i]->dtype)) {
+            return false;
+        }
+    }
+    return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) && f32_vector(b->rstd) && b->x->size[0] > 0 &&
+           b->x->size[1] > 0;
+}
+
+tn_status TN_CPU(layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy,
+                                      const tn_desc *x, const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
+    backward b = {.dx = dx, .dw = dw, .db = db, .dy = dy, .x = x, .mean = mean, .rstd = rstd};
+    if (!handles_backward(&b, w)) {
+        return TN_CPU(ref)->layer_norm_backward(ctx, dx, dw, db, dy, x, mean, rstd, w);
+    }
+    return norm_backward(ctx, &b, w);
+}
+
+tn_status TN_CPU(rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *dy, const tn_desc *x,
+                                    const tn_desc *rstd, const tn_desc *w) {
+    backward b = {.dx = dx, .dw = dw, .dy = dy, .x = x, .rstd = rstd};
+    if (!handles_backward(&b, w)) {
+        return TN_CPU(ref)->rms_norm_backward(ctx, dx, dw, dy, x, rstd, w);
+    }
+    return norm_backward(ctx, &b, w);
+}

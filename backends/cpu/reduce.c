@@ -1,0 +1,283 @@
+/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64, integers and bool are ref's.
+ *
+ * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows are folded (the sum of a row
+ * is rows.h's); if it stays, columns are added up: STEP rows in f32, then to a double. Where there are fewer results than
+ * threads could use, the reduced range is cut in bands whose partial results are combined in order.
+ */
+#include "backends/cpu/rows.h"
+#include "backends/cpu/table.h"
+
+enum { COLUMNS = 256, STEP = 16, MOST_BANDS = 64, FEW = 32 };
+
+typedef struct axes {
+    int count;
+    int64_t total;
+    int64_t size[TN_MAX_DIMS], x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides; y's only where it stays */
+} axes;
+
+typedef struct reduction {
+    tn_reduction f;
+    const tn_desc *y, *x;
+    axes stays, goes; /* without the inner dimension */
+    int64_t inner, inner_x, inner_y;
+    bool inner_goes;
+    bool split; /* the inner dimension is long: goes' only axis cuts it in pieces of CHUNK */
+    int64_t bands, height; /* of goes.total */
+    double *partial;       /* (stays, bands, inner or 1); NULL for one band */
+} reduction;
+
+static void push_axis(axes *a, int64_t size, int64_t x, int64_t y) {
+    int k = a->count;
+    if (k > 0 && a->x[k - 1] == x * size && a->y[k - 1] == y * size) {
+        a->size[k - 1] *= size;
+        a->x[k - 1] = x;
+        a->y[k - 1] = y;
+    } else {
+        a->size[k] = size;
+        a->x[k] = x;
+        a->y[k] = y;
+        a->count++;
+    }
+    a->total *= size;
+}
+
+/* Offsets of position i in the axes. */
+static void axes_at(const axes *a, int64_t i, int64_t *x, int64_t *y) {
+    for (int k = a->count - 1; k >= 0; k--) {
+        int64_t index = i % a->size[k];
+        i /= a->size[k];
+        *x += index * a->x[k];
+        *y += index * a->y[k];
+    }
+}
+
+/* The innermost dimension of `a` becomes r's inner one. */
+static void take_inner(reduction *r, axes *a, bool goes) {
+    int k = --a->count;
+    r->inner = a->size[k];
+    r->inner_x = a->x[k];
+    r->inner_y = a->y[k];
+    r->inner_goes = goes;
+    a->total /= a->size[k];
+}
+
+static void plan(reduction *r) {
+    const tn_desc *x = r->x, *y = r->y;
+    int order[TN_MAX_DIMS], n = 0;
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->size[d] == 1) {
+            continue;
+        }
+        int k = n++;
+        for (; k > 0 && x->stride[order[k - 1]] < x->stride[d]; k--) {
+            order[k] = order[k - 1];
+        }
+        order[k] = d;
+    }
+    r->stays.total = r->goes.total = 1;
+    for (int k = 0; k < n; k++) {
+        int d = order[k];
+        bool goes = y->size[d] == 1;
+        push_axis(goes ? &r->goes : &r->stays, x->size[d], x->stride[d], goes ? 0 : y->stride[d]);
+    }
+    axes *stays = &r->stays, *goes = &r->goes;
+    if (stays->count == 0 && goes->count == 0) {
+        r->inner = 1;
+        r->inner_goes = true;
+    } else if (stays->count == 0 || (goes->count > 0 && goes->x[goes->count - 1] < stays->x[stays->count - 1])) {
+        take_inner(r, goes, true);
+        if (goes->total == 1 && r->inner > CHUNK) {
+            r->split = true;
+            push_axis(goes, div_up(r->inner, CHUNK), CHUNK * r->inner_x, 0);
+        }
+    } else {
+        take_inner(r, stays, false);
+    }
+}
+
+static inline double neutral(tn_reduction f) {
+    return f == TN_RED_MAX ? -INFINITY : f == TN_RED_MIN ? INFINITY : 0;
+}
+static inline double combine(tn_reduction f, double a, double b) {
+    if (f == TN_RED_MAX || f == TN_RED_MIN) {
+        bool better = f == TN_RED_MAX ? b > a : b < a;
+        return (better || b != b) ? b : a;
+    }
+    return a + b;
+}
+
+static double fold_row(tn_reduction f, const float *x, int64_t n) {
+    switch (f) {
+    case TN_RED_MAX:
+        return row_max(x, n);
+    case TN_RED_MIN:
+        return row_min(x, n);
+    case TN_RED_SUM_SQUARES:
+        return row_dot(x, x, n);
+    default:
+        return row_sum(x, n);
+    }
+}
+
+/* Rows [first, last) of what goes, for the output at x offset `base`, to one number. */
+static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t last) {
+    double total = neutral(r->f);
+    float buffer[BLOCK];
+    bool plain = r->x->dtype == TN_F32 && (r->inner_x == 1 || r->inner == 1);
+    int64_t length = r->inner;
+    for (int64_t i = first; i < last; i++) {
+        int64_t offset = base, unused = 0;
+        axes_at(&r->goes, i, &offset, &unused);
+        if (r->split) {
+            length = min64(CHUNK, r->inner - i * CHUNK);
+        }
+        if (plain) {
+            total = combine(r->f, total, fold_row(r->f, (const float *)at(r->x, offset), length));
+            continue;
+        }
+        for (int64_t j = 0; j < length; j += BLOCK) {
+            int64_t n = min64(BLOCK, length - j);
+            load_f32(buffer, at(r->x, offset + j * r->inner_x), r->x->dtype, r->inner_x, n);
+            total = combine(r->f, total, fold_row(r->f, buffer, n));
+        }
+    }
+    return total;
+}
+
+/* sum[j] takes in x[j]. */
+static void take_row(tn_reduction f, float *restrict sum, const float *restrict x, int64_t n) {
+    switch (f) {
+    case TN_RED_MAX:
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            float v = x[j], best = sum[j];
+            sum[j] = ((v > best) | (v != v)) ? v : best;
+        }
+        break;
+    case TN_RED_MIN:
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            float v = x[j], best = sum[j];
+            sum[j] = ((v < best) | (v != v)) ? v : best;
+        }
+        break;
+    case TN_RED_SUM_SQUARES:
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            sum[j] += x[j] * x[j];
+        }
+        break;
+    default:
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            sum[j] += x[j];
+        }
+        break;
+    }
+}
+
+/* Rows [first, last) of what goes, columns [from, from + n), to total[n]. */
+static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_t last, int64_t from, int64_t n, double *total) {
+    float sum[COLUMNS], buffer[COLUMNS];
+    for (int64_t j = 0; j < n; j++) {
+        total[j] = neutral(r->f);
+    }
+    for (int64_t i0 = first; i0 < last; i0 += STEP) {
+        for (int64_t j = 0; j < n; j++) {
+            sum[j] = (float)neutral(r->f);
+        }
+        for (int64_t i = i0; i < min64(i0 + STEP, last); i++) {
+            int64_t offset = base + from * r->inner_x, unused = 0;
+            axes_at(&r->goes, i, &offset, &unused);
+            take_row(r->f, sum, row_f32(buffer, at(r->x, offset), r->x->dtype, r->inner_x, n), n);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            total[j] = combine(r->f, total[j], (double)sum[j]);
+        }
+    }
+}
+
+/* n finished results to y. */
+static void store_results(const reduction *r, int64_t y_offset, int64_t stride, const double *total, int64_t n) {
+    double count = (double)(r->inner_goes ? count_of(r->x) / max64(1, count_of(r->y)) : r->goes.total);
+    float rounded[COLUMNS];
+    for (int64_t j = 0; j < n; j++) {
+        double value = r->f == TN_RED_MEAN ? total[j] / count : total[j];
+        rounded[j] = (float)value;
+    }
+    store_f32(at(r->y, y_offset), r->y->dtype, stride, rounded, n);
+}
+
+/* One output row or number (position `o` of what stays), columns from `from`, band `band`. */
+static void run_task(const reduction *r, int64_t o, int64_t from, int64_t band) {
+    int64_t x = 0, y = 0, first = band * r->height, last = min64(first + r->height, r->goes.total);
+    axes_at(&r->stays, o, &x, &y);
+    double total[COLUMNS];
+    int64_t n = r->inner_goes ? 1 : min64(COLUMNS, r->inner - from), width = r->inner_goes ? 1 : r->inner;
+    if (r->inner_goes) {
+        total[0] = fold_rows(r, x, first, last);
+    } else {
+        fold_columns(r, x, first, last, from, n, total);
+    }
+    if (r->partial) {
+        memcpy(r->partial + (o * r->bands + band) * width + from, total, (size_t)n * sizeof *total);
+    } else {
+        store_results(r, y + from * r->inner_y, r->inner_goes ? 1 : r->inner_y, total, n);
+    }
+}
+
+static void combine_bands(const reduction *r) {
+    int64_t width = r->inner_goes ? 1 : r->inner;
+    for (int64_t o = 0; o < r->stays.total; o++) {
+        int64_t x = 0, y = 0;
+        axes_at(&r->stays, o, &x, &y);
+        for (int64_t from = 0; from < width; from += COLUMNS) {
+            int64_t n = min64(COLUMNS, width - from);
+            double total[COLUMNS];
+            for (int64_t j = 0; j < n; j++) {
+                total[j] = neutral(r->f);
+                for (int64_t band = 0; band < r->bands; band++) {
+                    total[j] = combine(r->f, total[j], r->partial[(o * r->bands + band) * width + from + j]);
+                }
+            }
+            store_results(r, y + from * r->inner_y, r->inner_goes ? 1 : r->inner_y, total, n);
+        }
+    }
+}
+
+tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
+    bool known = f == TN_RED_SUM || f == TN_RED_MEAN || f == TN_RED_MAX || f == TN_RED_MIN || f == TN_RED_SUM_SQUARES;
+    int64_t count = count_of(x);
+    if (!known || !is_f32_like(x->dtype) || y->dtype != x->dtype || count == 0) {
+        return TN_CPU(ref)->reduce(ctx, f, y, x);
+    }
+    reduction r = {.f = f, .y = y, .x = x};
+    plan(&r);
+    int64_t pieces = r.inner_goes ? 1 : div_up(r.inner, COLUMNS), results = r.stays.total * pieces;
+    int64_t row = r.inner_goes ? min64(r.inner, CHUNK) : min64(r.inner, COLUMNS);
+    r.height = r.goes.total;
+    if (results < FEW) {
+        r.height = max64(div_up(r.goes.total, MOST_BANDS), max64(1, CHUNK / row));
+        r.height = div_up(r.height, STEP) * STEP <= r.goes.total && !r.inner_goes ? div_up(r.height, STEP) * STEP : r.height;
+    }
+    r.bands = div_up(r.goes.total, r.height);
+    size_t bytes = (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);
+    if (r.bands > 1) {
+        r.partial = scratch(ctx, bytes);
+        if (!r.partial) {
+            return TN_ENOMEM;
+        }
+    }
+    int64_t tasks = results * r.bands, group = max64(1, CHUNK / (4 * row * r.height));
+    int threads = team(div_up(tasks, group), count);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, group)
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t band = task / pieces % r.bands;
+        run_task(&r, task / pieces / r.bands, task % pieces * COLUMNS, band);
+    }
+    if (r.partial) {
+        combine_bands(&r);
+        scratch_free(ctx, r.partial, bytes);
+    }
+    return TN_OK;
+}

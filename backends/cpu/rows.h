@@ -1,0 +1,136 @@
+/* Sums, maxima and exponentials over one contiguous f32 row: what softmax, norms, losses and reductions are made of.
+ *
+ * A sum runs in LANES independent lanes (so it vectorises without reordering anything behind the program's back), which
+ * are folded and added to a double every BLOCK elements: an element passes through at most BLOCK / LANES + 5 f32 additions.
+ */
+#ifndef TERN_BACKENDS_CPU_ROWS_H
+#define TERN_BACKENDS_CPU_ROWS_H
+
+#include "backends/cpu/convert.h"
+#include "backends/polynomials.h"
+
+enum { LANES = 32, BLOCK = 1024 };
+
+/* a[i] += b[i] for `w` lanes from the upper half until one is left. */
+INLINE float fold_sum(float *lane) {
+    for (int w = LANES / 2; w > 0; w /= 2) {
+        for (int i = 0; i < w; i++) {
+            lane[i] += lane[i + w];
+        }
+    }
+    return lane[0];
+}
+
+/* The sum over i < n of `term`, an expression in i. */
+#define ROW_SUM(total, n, term)                                                                                                \
+    do {                                                                                                                       \
+        for (int64_t from_ = 0; from_ < (n); from_ += BLOCK) {                                                                 \
+            int64_t to_ = min64(from_ + BLOCK, (n)), whole_ = from_ + (to_ - from_) / LANES * LANES;                           \
+            float lane_[LANES] = {0};                                                                                          \
+            for (int64_t block_ = from_; block_ < whole_; block_ += LANES) {                                                   \
+                _Pragma("omp simd") for (int l_ = 0; l_ < LANES; l_++) {                                                       \
+                    int64_t i = block_ + l_;                                                                                   \
+                    lane_[l_] += (term);                                                                                       \
+                }                                                                                                              \
+            }                                                                                                                  \
+            for (int64_t i = whole_; i < to_; i++) {                                                                           \
+                lane_[i - whole_] += (term);                                                                                   \
+            }                                                                                                                  \
+            (total) += (double)fold_sum(lane_);                                                                                \
+        }                                                                                                                      \
+    } while (0)
+
+static inline double row_sum(const float *x, int64_t n) {
+    double total = 0;
+    ROW_SUM(total, n, x[i]);
+    return total;
+}
+static inline double row_dot(const float *x, const float *y, int64_t n) {
+    double total = 0;
+    ROW_SUM(total, n, x[i] * y[i]);
+    return total;
+}
+
+/* The largest (smallest) element, NaN when there is one; -inf (inf) for no elements. */
+#define ROW_BEST(name, better, worst)                                                                                          \
+    static inline float name(const float *x, int64_t n) {                                                                      \
+        float lane[LANES];                                                                                                     \
+        for (int l = 0; l < LANES; l++) {                                                                                      \
+            lane[l] = worst;                                                                                                   \
+        }                                                                                                                      \
+        int64_t whole = n / LANES * LANES;                                                                                     \
+        for (int64_t i = 0; i < whole; i += LANES) {                                                                           \
+            _Pragma("omp simd") for (int l = 0; l < LANES; l++) {                                                              \
+                float v = x[i + l], best = lane[l];                                                                            \
+                lane[l] = ((v better best) | (v != v)) ? v : best;                                                             \
+            }                                                                                                                  \
+        }                                                                                                                      \
+        for (int64_t i = whole; i < n; i++) {                                                                                  \
+            float v = x[i], best = lane[i - whole];                                                                            \
+            lane[i - whole] = ((v better best) | (v != v)) ? v : best;                                                         \
+        }                                                                                                                      \
+        for (int w = LANES / 2; w > 0; w /= 2) {                                                                               \
+            for (int l = 0; l < w; l++) {                                                                                      \
+                float v = lane[l + w], best = lane[l];                                                                         \
+                lane[l] = ((v better best) | (v != v)) ? v : best;                                                             \
+            }                                                                                                                  \
+        }                                                                                                                      \
+        return lane[0];                                                                                                        \
+    }
+ROW_BEST(row_max, >, -INFINITY)
+ROW_BEST(row_min, <, INFINITY)
+
+/* y[i] = exp(x[i] - shift), and their sum. y may be x. */
+static inline double row_exp_sum(float *y, const float *x, float shift, int64_t n) {
+    double total = 0;
+    for (int64_t from = 0; from < n; from += BLOCK) {
+        int64_t to = min64(from + BLOCK, n);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < to; i++) {
+            float e = tn__expf(x[i] - shift);
+            y[i] = e;
+            sum += e;
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+/* The sum alone. */
+static inline double row_exp_total(const float *x, float shift, int64_t n) {
+    double total = 0;
+    for (int64_t from = 0; from < n; from += BLOCK) {
+        int64_t to = min64(from + BLOCK, n);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < to; i++) {
+            sum += tn__expf(x[i] - shift);
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+
+/* ---- Rows of an operand of any ndim: the last dimension is the row ---------------------------------------------------------- */
+
+static inline int64_t row_length(const tn_desc *d) {
+    return d->ndim > 0 ? d->size[d->ndim - 1] : 1;
+}
+static inline int64_t row_stride(const tn_desc *d) {
+    return d->ndim > 0 ? d->stride[d->ndim - 1] : 1;
+}
+/* The element offset of row r, rows counted in row-major order. */
+static inline int64_t row_offset(const tn_desc *d, int64_t r) {
+    int64_t offset = 0;
+    for (int k = d->ndim - 2; k >= 0; k--) {
+        offset += r % d->size[k] * d->stride[k];
+        r /= d->size[k];
+    }
+    return offset;
+}
+/* Rows per task, so that a task is about CHUNK elements. */
+static inline int64_t rows_per_task(int64_t row) {
+    return max64(1, CHUNK / max64(1, row));
+}
+
+#endif
