@@ -1,0 +1,375 @@
+/* 4. A GPT that learns to write, one character at a time.
+ *
+ *     04_char_gpt --data shakespeare.txt                   trains, draws the loss, writes a sample
+ *     04_char_gpt --data shakespeare.txt --resume          goes on after Ctrl-C or a crash, as if nothing had happened
+ *     04_char_gpt --help
+ *
+ * Shows: a text as tokens, a loader, a model with an optimiser and a schedule, checkpoints that continue bit for bit, the
+ * progress line, curves, and generating. The parts, in the order of the file: options, the run's objects, saving and going on,
+ * the training loop, validation, the results.
+ *
+ * The recipe is nanoGPT's for a laptop: 4 layers, 4 heads, 128 channels, context 64, batch 12, AdamW at 1e-3 falling to 1e-4,
+ * 2000 steps. Needs to be linked with libtern; the only headers are the public ones.
+ */
+#include <tern/tern.h>
+
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+typedef struct options {
+    const char *data, *out;
+    int64_t steps, save_every, sample;
+    int64_t layers, heads, width, context, batch;
+    int64_t seed, threads;
+    double lr;
+    bool resume;
+} options;
+
+static const options defaults = {
+    .out = "char_gpt",
+    .steps = 2000,
+    .save_every = 250,
+    .sample = 500,
+    .layers = 4,
+    .heads = 4,
+    .width = 128,
+    .context = 64,
+    .batch = 12,
+    .seed = 1337,
+    .lr = 1e-3,
+};
+
+enum { SAVE_EVERY = 256, SAMPLE, LAYERS, HEADS, WIDTH, CONTEXT, BATCH, LR, SEED, THREADS };
+
+static const struct argp_option option_list[] = {
+    {"data", 'd', "FILE", 0, "the text to learn, UTF-8; its last tenth is for validation", 0},
+    {"out", 'o', "DIR", 0, "folder of checkpoint, losses and picture (char_gpt)", 0},
+    {"steps", 's', "N", 0, "steps of training (2000)", 0},
+    {"resume", 'r', NULL, 0,
+     "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
+    {"save-every", SAVE_EVERY, "N", 0, "steps between checkpoints (250)", 0},
+    {"sample", SAMPLE, "N", 0, "characters to write at the end (500)", 0},
+    {"layers", LAYERS, "N", 0, "transformer blocks (4)", 1},
+    {"heads", HEADS, "N", 0, "attention heads (4)", 1},
+    {"width", WIDTH, "N", 0, "channels (128)", 1},
+    {"context", CONTEXT, "N", 0, "characters that a prediction sees (64)", 1},
+    {"batch", BATCH, "N", 0, "sequences in a step (12)", 1},
+    {"lr", LR, "X", 0, "highest learning rate (1e-3)", 1},
+    {"seed", SEED, "N", 0, "of weights and batches (1337)", 1},
+    {"threads", THREADS, "N", 0, "threads (as many as there are cores)", 1},
+    {0},
+};
+
+static int64_t integer(const char *text, int64_t least, struct argp_state *state) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < least) {
+        argp_error(state, "\"%s\" should be a number from %lld on", text, (long long)least);
+    }
+    return value;
+}
+
+static double positive(const char *text, struct argp_state *state) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0)) {
+        argp_error(state, "\"%s\" should be a number above 0", text);
+    }
+    return value;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    options *o = state->input;
+    switch (key) {
+    case 'd':
+        o->data = text;
+        return 0;
+    case 'o':
+        o->out = text;
+        return 0;
+    case 's':
+        o->steps = integer(text, 1, state);
+        return 0;
+    case 'r':
+        o->resume = true;
+        return 0;
+    case SAVE_EVERY:
+        o->save_every = integer(text, 1, state);
+        return 0;
+    case SAMPLE:
+        o->sample = integer(text, 0, state);
+        return 0;
+    case LAYERS:
+        o->layers = integer(text, 1, state);
+        return 0;
+    case HEADS:
+        o->heads = integer(text, 1, state);
+        return 0;
+    case WIDTH:
+        o->width = integer(text, 1, state);
+        return 0;
+    case CONTEXT:
+        o->context = integer(text, 1, state);
+        return 0;
+    case BATCH:
+        o->batch = integer(text, 1, state);
+        return 0;
+    case LR:
+        o->lr = positive(text, state);
+        return 0;
+    case SEED:
+        o->seed = integer(text, 0, state);
+        return 0;
+    case THREADS:
+        o->threads = integer(text, 1, state);
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->data) {
+            argp_error(state, "--data FILE is missing");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- The objects of a run -------------------------------------------------------------------- */
+
+typedef struct run {
+    options o;
+    tn_charset *charset;
+    int32_t first; /* the validation text's first token: where writing begins */
+    tn_loader *training, *validation;
+    tn_gpt gpt;
+    tn_optim *optim;
+    tn_schedule schedule;
+    int64_t step; /* steps done */
+    tn_history *history;
+    char checkpoint[4096], losses[4096], picture[4096];
+} run;
+
+/* Windows of tokens, drawn independently, without end. */
+static tn_loader *open_loader(const options *o, const int32_t *tokens, int64_t count, uint64_t seed) {
+    tn_loader_options l = tn_loader_defaults();
+    l.batch = o->batch;
+    l.epochs = 0;
+    return tn_loader_new(tn_token_dataset(tokens, count, o->context), tn_replacement_sampler(seed),
+                         l);
+}
+
+static void open_data(run *r) {
+    size_t bytes;
+    char *text = tn_text_read(r->o.data, &bytes);
+    r->charset = tn_charset_from_text(text, bytes);
+    int32_t *tokens = malloc(bytes * sizeof(*tokens));
+    if (!tokens) {
+        tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes);
+    }
+    int64_t count = tn_charset_encode(r->charset, text, bytes, tokens), split = count / 10 * 9;
+    r->training = open_loader(&r->o, tokens, split, (uint64_t)r->o.seed);
+    r->validation = open_loader(&r->o, tokens + split, count - split, (uint64_t)r->o.seed + 1);
+    r->first = tokens[split];
+    printf("%s: %lld characters, %d different ones\n", r->o.data, (long long)count,
+           tn_charset_size(r->charset));
+    free(tokens);
+    tn_text_free(text);
+}
+
+static void make_model(run *r) {
+    tn_gpt_options g = tn_gpt_defaults();
+    g.vocab = tn_charset_size(r->charset);
+    g.context = r->o.context;
+    g.layers = (int)r->o.layers;
+    g.heads = (int)r->o.heads;
+    g.width = r->o.width;
+    g.bias = false;
+    g.activation = TN_ACT_GELU;
+    tn_seed((uint64_t)r->o.seed);
+    tn_gpt_init(&r->gpt, g);
+
+    tn_adamw_options a = tn_adamw_defaults();
+    a.lr = r->o.lr;
+    a.beta2 = 0.99;
+    a.weight_decay = 0.1;
+    r->optim = tn_adamw(&r->gpt, a);
+    tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
+    r->schedule = tn_cosine_decay(r->o.lr, r->o.lr / 10, r->o.steps < 1000 ? r->o.steps / 10 : 100,
+                                  r->o.steps);
+    printf("%lld parameters, %d threads\n", (long long)tn_module_count(&r->gpt), tn_threads());
+}
+
+/* ---- Saving, and going on -------------------------------------------------------------------- */
+
+static void make_folder(run *r) {
+    if (mkdir(r->o.out, 0777) != 0 && errno != EEXIST) {
+        tn_raise(TN_EIO, "%s: %s", r->o.out, strerror(errno));
+    }
+    snprintf(r->checkpoint, sizeof(r->checkpoint), "%s/checkpoint.safetensors", r->o.out);
+    snprintf(r->losses, sizeof(r->losses), "%s/loss.csv", r->o.out);
+    snprintf(r->picture, sizeof(r->picture), "%s/loss.svg", r->o.out);
+}
+
+static tn_checkpoint checkpoint_of(run *r) {
+    return (tn_checkpoint){.model = &r->gpt,
+                           .optim = r->optim,
+                           .schedule = &r->schedule,
+                           .loader = r->training,
+                           .generator = tn_default_generator(),
+                           .step = r->step};
+}
+
+/* The losses first: a checkpoint never has steps that they lack. */
+static void save(run *r) {
+    tn_checkpoint c = checkpoint_of(r);
+    if ((r->history && tn_history_sync(r->history) != TN_OK) ||
+        tn_checkpoint_save(&c, r->checkpoint) != TN_OK) {
+        exit(1);
+    }
+}
+
+/* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any time. */
+static void begin(run *r) {
+    struct stat about;
+    if (r->o.resume && stat(r->checkpoint, &about) == 0) {
+        tn_checkpoint c = checkpoint_of(r);
+        if (tn_checkpoint_load(&c, r->checkpoint) != TN_OK) {
+            exit(1);
+        }
+        r->step = c.step;
+        printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
+    } else {
+        save(r);
+    }
+    r->history = tn_history_open(r->losses, r->step);
+}
+
+/* ---- Training -------------------------------------------------------------------------------- */
+
+static double train_step(run *r, const tn_batch *b) {
+    TN_SCOPE; /* what the step makes ends with it */
+    tn_tensor *loss = tn_gpt_loss(&r->gpt, b->x, b->y);
+    tn_backward(loss);
+    tn_optim_set_lr(r->optim, tn_schedule_at(r->schedule, r->step));
+    tn_optim_clip(r->optim, 1.0);
+    tn_optim_step(r->optim);
+    tn_optim_zero_grad(r->optim);
+    return tn_item(loss);
+}
+
+/* Returns the median time of a step in milliseconds. */
+static double train(run *r) {
+    tn_progress *progress = tn_progress_new(stderr, r->step, r->o.steps, "tok");
+    tn_batch b;
+    while (r->step < r->o.steps && !tn_stop_asked() && tn_loader_next(r->training, &b)) {
+        double loss = train_step(r, &b);
+        tn_history_add(r->history, loss);
+        tn_progress_step(progress, r->step++, loss, tn_count(b.x));
+        if (r->step % r->o.save_every == 0 || r->step == r->o.steps || tn_stop_asked()) {
+            save(r);
+            tn_progress_resume(progress);
+        }
+    }
+    double median = tn_progress_median_ms(progress);
+    tn_progress_free(progress);
+    return median;
+}
+
+/* The mean loss of 200 batches. */
+static double validate(run *r) {
+    enum { BATCHES = 200 };
+    TN_NO_GRAD;
+    tn_module_train(&r->gpt, false);
+    double sum = 0;
+    tn_batch b;
+    for (int i = 0; i < BATCHES && tn_loader_next(r->validation, &b); i++) {
+        TN_SCOPE;
+        sum += tn_item(tn_gpt_loss(&r->gpt, b.x, b.y));
+    }
+    return sum / BATCHES;
+}
+
+/* ---- Results --------------------------------------------------------------------------------- */
+
+static void draw_losses(run *r) {
+    tn_curve curves[] = {
+        tn_history_curve(r->history, "each step"),
+        tn_history_smooth(r->history, "mean of 50 steps", 50),
+    };
+    curves[0].faint = true;
+    tn_plot plot = {.title = "Training loss",
+                    .x_label = "step",
+                    .y_label = "nats per character",
+                    .curves = curves,
+                    .count = 2};
+    tn_plot_text(&plot, stdout, 80, 18);
+    if (tn_plot_svg(&plot, r->picture) != TN_OK) {
+        exit(1);
+    }
+    printf("\npicture: %s\nlosses: %s\ncheckpoint: %s\n", r->picture, r->losses, r->checkpoint);
+}
+
+static void write_sample(run *r) {
+    int64_t begin_with = r->first, *tokens = malloc((size_t)r->o.sample * sizeof(*tokens) + 1);
+    tn_generator g = {.seed = (uint64_t)r->o.seed};
+    if (tokens && tn_gpt_generate(&r->gpt, &begin_with, 1, r->o.sample, 0.8, 0, &g, tokens) == TN_OK) {
+        printf("\n---- a sample ----\n");
+        for (int64_t i = 0; i < r->o.sample; i++) {
+            fputs(tn_charset_text(r->charset, tokens[i]), stdout);
+        }
+        printf("\n------------------\n");
+    }
+    free(tokens);
+}
+
+static void say_how_to_go_on(const run *r, int argc, char **argv) {
+    printf("stopped after step %lld of %lld. To go on:\n   ", (long long)r->step,
+           (long long)r->o.steps);
+    for (int i = 0; i < argc; i++) {
+        printf(" %s", argv[i]);
+    }
+    printf("%s\n", r->o.resume ? "" : " --resume");
+}
+
+static void finish(run *r) {
+    tn_history_free(r->history);
+    tn_optim_free(r->optim);
+    tn_module_finish(&r->gpt);
+    tn_loader_free(r->training);
+    tn_loader_free(r->validation);
+    tn_charset_free(r->charset);
+}
+
+int main(int argc, char **argv) {
+    static run r;
+    r.o = defaults;
+    const struct argp parser = {.options = option_list,
+                                .parser = parse,
+                                .doc = "Trains a small GPT on the characters of a text."};
+    argp_parse(&parser, argc, argv, 0, NULL, &r.o);
+    tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends the program */
+    if (r.o.threads) {
+        tn_set_threads((int)r.o.threads);
+    }
+    open_data(&r);
+    make_model(&r);
+    make_folder(&r);
+    begin(&r);
+    tn_stop_on_signals();
+    double median = train(&r);
+    if (r.step < r.o.steps) {
+        say_how_to_go_on(&r, argc, argv);
+    } else {
+        draw_losses(&r);
+        double loss = validate(&r);
+        write_sample(&r);
+        printf("median ms/iter: %.2f\nvalidation loss: %.4f\n", median, loss);
+    }
+    finish(&r);
+    return 0;
+}
