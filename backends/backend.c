@@ -5,14 +5,8 @@
 #include "core/build_info.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* OpenBLAS, where the library is linked with it; NULL otherwise. */
-extern char *openblas_get_config(void) __attribute__((weak));
-extern char *openblas_get_corename(void) __attribute__((weak));
-extern int openblas_get_parallel(void) __attribute__((weak));
 
 static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 
@@ -93,21 +87,6 @@ static const tn_backend *choose(void) {
     return table ? table : tn__ref_table();
 }
 
-/* "cpu-v3, OpenBLAS 0.3.21 (Zen)" for tn_build_info. */
-static void describe(const tn_backend *table) {
-    static char text[96];
-    char blas[64] = "own matrix product";
-    if (openblas_get_config && openblas_get_corename) {
-        char version[24] = "";
-        sscanf(openblas_get_config(), "OpenBLAS %23s", version);
-        bool openmp = openblas_get_parallel && openblas_get_parallel() == 2;
-        snprintf(blas, sizeof(blas), "OpenBLAS %s (%.16s%s)", version, openblas_get_corename(),
-                 openmp ? "" : ", not OpenMP");
-    }
-    snprintf(text, sizeof(text), "%s, %s", table->name, table == tn__ref_table() ? "no BLAS" : blas);
-    tn__build_info_backend = text;
-}
-
 static const tn_backend *first_use(void) {
     tn_backend_use(NULL);
     return atomic_load_explicit(&chosen, memory_order_acquire);
@@ -125,7 +104,7 @@ void tn_backend_use(const tn_backend *table) {
     if (!table) {
         table = choose();
     }
-    describe(table);
+    tn__build_info_backend = table->name;
     atomic_store_explicit(&chosen, table, memory_order_release);
 }
 
