@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""The documents: what they name must exist, what they quote must stand there, what they show must compile.
+
+check_docs.py [ROOT]        prints each fault; exit status 1 when there is one
+check_docs.py --self-test   plants one fault of each kind in a small tree and sees each one found
+
+Rules, for every .md file of the project
+  - a link or picture leads to a file that exists
+  - `path/file.c`, `folder/`, `test_*.c` in backticks exist: from the root, from the document's folder, or below include/; a
+    bare `file.c` anywhere below the document's folder. A file named in a heading is one that the page makes.
+  - `autograd/engine.c`: `go`, `run_node`      after a file and a colon: names that this file defines
+  - `tn_name`, `some_name` in backticks occur in a source; so does every tn_ name in a block of C
+  - ```c path/file.c                           a quotation: each line stands in that file (a line with only … stands for more)
+  - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone
+  - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
+  - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200
+And in comments of sources: folder/file.c exists.
+"""
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+LAYERS = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "train"]
+FOLDERS = LAYERS + ["tools", "include", "examples", "bench", "tests", "docs"]
+ENDINGS = r"(?:c|h|md|py|sh|svg|build|txt|yml)"
+PATH = re.compile(rf"^[\w.*/-]+\.{ENDINGS}$|^[\w.*-]+(?:/[\w.*-]+)*/$")
+NAME = re.compile(r"^[A-Za-z_]\w*(?:\(\))?$")
+BEYOND = ("build/", "train.c", "/")  # made by a build, a program of the reader's own, the root of a disk
+LONGEST = {"docs/tour.md": 200, "CONTRIBUTING.md": 120}
+
+
+class Tree:
+    """The files below a root, read once."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = []
+        for folder, folders, files in os.walk(root):
+            folders[:] = sorted(f for f in folders if not f.startswith((".", "build", "__pycache__")))
+            self.files += [os.path.relpath(os.path.join(folder, f), root) for f in sorted(files)]
+        self.texts = {}
+        code = [f for f in self.files if f.endswith((".c", ".h", ".py", ".sh", ".build")) or f in ("run", "meson_options.txt")]
+        self.words = set(re.findall(r"\w+", "\n".join(self.read(f) for f in code)))
+        self.public = set()
+        for f in self.files:
+            if f.startswith("include/"):
+                self.public |= set(re.findall(r"\w+", self.read(f)))
+
+    def read(self, path):
+        if path not in self.texts:
+            with open(os.path.join(self.root, path), encoding="utf-8") as f:
+                self.texts[path] = f.read()
+        return self.texts[path]
+
+    def find(self, name, document):
+        """The path from the root of a file or folder that `document` calls `name`; None when there is none."""
+        for base in (os.path.dirname(document), "", "include"):
+            path = os.path.normpath(os.path.join(base, name))
+            if glob.glob(os.path.join(self.root, path)):
+                return path
+        folder = os.path.dirname(document) + "/"
+        below = [f for f in self.files if "/" not in name and f.startswith(folder) and f.endswith("/" + name)]
+        return below[0] if below and folder != "/" else None
+
+
+def without_comments(text):
+    return re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m.group().count("\n"), text, flags=re.DOTALL)
+
+
+def defines(tree, path, name):
+    """Whether a file defines a function, type, macro or variable of this name (a header: declares one)."""
+    text = without_comments(tree.read(path))
+    n = re.escape(name)
+    if not path.endswith((".c", ".h")):
+        return re.search(rf"\b{n}\b", text) is not None
+    if path.endswith(".h"):
+        return re.search(rf"\b{n}\b", text) is not None
+    return any(re.search(pattern, text, re.MULTILINE) for pattern in (
+        rf"^\w[^;=#\n]*\b{n}\([^;]*?\)\s*{{",            # a function with its body
+        rf"^[ \t]*#[ \t]*define[ \t]+{n}\b",
+        rf"^(?:typedef[ \t]+)?(?:struct|enum|union)[ \t]+{n}\b[^;]*{{",
+        rf"^}}[ \t]*{n};",
+        rf"^\w[^(){{}}\n]*\b{n}\b(?:\[[^\]]*\])*[ \t]*(?:=|;)"))  # a variable
+
+
+def blocks_and_prose(text):
+    """The fenced blocks as (line, info, body), and the text with blocks blanked, line for line."""
+    blocks, prose, inside = [], [], None
+    for number, line in enumerate(text.split("\n"), 1):
+        fence = re.match(r"^ {0,3}```(.*)$", line)
+        if fence and inside is None:
+            inside = (number, fence.group(1).strip(), [])
+        elif fence:
+            blocks.append((inside[0], inside[1], "\n".join(inside[2])))
+            inside = None
+        elif inside is not None:
+            inside[2].append(line)
+        prose.append("" if fence or inside is not None or line.startswith("    ") else line)
+    if inside is not None:
+        blocks.append((inside[0], inside[1], "\n".join(inside[2])))
+    return blocks, "\n".join(prose)
+
+
+# ---- One document ---------------------------------------------------------------------------------------------------
+
+
+def links(tree, document, prose):
+    for match in re.finditer(r"\]\(([^)\s]+)\)", prose):
+        target = match.group(1)
+        if "://" in target or target.startswith("#"):
+            continue
+        path = os.path.normpath(os.path.join(os.path.dirname(document), target.split("#")[0]))
+        if not os.path.exists(os.path.join(tree.root, path)):
+            yield match.start(), f"the link leads to {target}, which does not exist"
+
+
+def run_verbs(tree):
+    return set(re.findall(r"^\./run (\w+)", tree.read("run"), re.MULTILINE)) if "run" in tree.files else set()
+
+
+def command(tree, text):
+    """What is wrong with a command or an option in backticks; None when nothing is."""
+    verb = re.match(r"^(?:\./)run (\w+)", text)
+    if verb and verb.group(1) not in run_verbs(tree):
+        return f"./run has no verb {verb.group(1)}"
+    for option in re.findall(r"(?<!\S)--([a-z][\w-]*)", text):
+        if option != "help" and not any(re.search(rf'["\-]{re.escape(option)}["\s|)=\'\]]', tree.read(f)) for f in tree.files
+                                        if f.endswith((".c", ".py")) or f == "run"):
+            return f"no program knows the option --{option}"
+    for option in re.findall(r"(?<!\S)-D([a-z]\w*)=", text):
+        known = tree.read("meson_options.txt") if "meson_options.txt" in tree.files else ""
+        if f"'{option}'" not in known and option not in ("buildtype", "prefix", "werror") and not option.startswith("b_"):
+            return f"meson_options.txt has no {option}"
+    for variable in re.findall(r"\bTERN_[A-Z]+\b", text):
+        if variable not in tree.words:
+            return f"nothing reads {variable}"
+    return None
+
+
+def in_backticks(tree, document, prose):
+    for match in re.finditer(r"`([^`\n]+)`", prose):
+        text, at = match.group(1), match.start()
+        if PATH.match(text):
+            made = re.search(rf"^#.*`{re.escape(text)}`", prose, re.MULTILINE)
+            if not made and not text.startswith(BEYOND) and not tree.find(text, document):
+                yield at, f"`{text}` does not exist"
+        elif NAME.match(text):
+            name = text.rstrip("()")
+            if ("_" in name or text.endswith("()")) and name not in tree.words:
+                yield at, f"`{text}` is in no source"
+        else:
+            for name in re.findall(r"\b(?:tn_|TN_)\w+", text):
+                if name not in tree.words and not re.search(rf"\b{name}\*", text):
+                    yield at, f"{name} in `{text}` is in no source"
+        fault = command(tree, text)
+        if fault:
+            yield at, fault
+
+
+def stops(tree, document, prose):
+    """`file.c`: `name`, `name` and `name`"""
+    for match in re.finditer(r"`([\w./-]+\.[ch])`:((?:(?:,| and|, then)?\s+`\w+(?:\(\))?`)+)", prose):
+        path = tree.find(match.group(1), document)
+        for name in re.findall(r"`(\w+)", match.group(2)):
+            if path and not defines(tree, path, name):
+                yield match.start(), f"`{match.group(1)}` does not define `{name}`"
+
+
+def squeezed(line):
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def quotation(tree, document, source, body):
+    path = tree.find(source, document)
+    if not path or not os.path.isfile(os.path.join(tree.root, path)):
+        return f"quotes {source}, which does not exist"
+    there = {squeezed(line) for line in tree.read(path).split("\n")}
+    for line in body.split("\n"):
+        if squeezed(line) not in there and squeezed(line) not in ("", "…", "/* … */"):
+            return f"quotes {source}, where this line is not: {squeezed(line)}"
+    return None
+
+
+def compiles(tree, body):
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c", "-Iinclude"]
+    command += [] if re.search(r"\bmain\(", body) else ["-I."]
+    done = subprocess.run(command + ["-"], input=body, cwd=tree.root, text=True, capture_output=True, check=False)
+    return None if done.returncode == 0 else "does not compile: " + done.stderr.strip().split("\n")[0]
+
+
+def code_blocks(tree, document, blocks):
+    for line, info, body in blocks:
+        language, _, source = info.partition(" ")
+        if language != "c":
+            for text in re.findall(r"^(?:\$ )?(\./run .*|meson .*)$", body, re.MULTILINE):
+                fault = command(tree, text.split("#")[0])
+                if fault:
+                    yield line, fault
+            continue
+        unknown = set(re.findall(r"\b(?:tn_|TN_)\w+", without_comments(body))) - tree.words
+        for name in sorted(unknown if "#include" not in body else ()): # what a whole file names, the compiler checks
+            yield line, f"the block names {name}, which is in no source"
+        if source:
+            fault = quotation(tree, document, source, body)
+        else:
+            fault = compiles(tree, body) if "#include" in body else None
+        if fault:
+            yield line, "the block " + fault
+
+
+def document_faults(tree, document):
+    text = tree.read(document)
+    blocks, prose = blocks_and_prose(text)
+    for rule in (links, in_backticks, stops):
+        for at, fault in rule(tree, document, prose):
+            yield prose.count("\n", 0, at) + 1, fault
+    yield from code_blocks(tree, document, blocks)
+    folder = os.path.dirname(document)
+    most = LONGEST.get(document, 30 if os.path.basename(document) == "README.md" and folder else None)
+    if most and text.count("\n") > most:
+        yield most, f"{text.count(chr(10))} lines; at most {most}"
+
+
+# ---- All of it --------------------------------------------------------------------------------------------------------
+
+
+def comment_faults(tree, source):
+    text = tree.read(source)
+    for comment in re.finditer(r"/\*.*?\*/", text, re.DOTALL):
+        for match in re.finditer(rf"(?<![\w/<.])(?:{'|'.join(FOLDERS)})/[\w./-]*\w\.(?:c|h|md|py|sh)\b", comment.group()):
+            if not tree.find(match.group(), source):
+                line = text.count("\n", 0, comment.start() + match.start()) + 1
+                yield line, f"the comment names {match.group()}, which does not exist"
+
+
+def faults(root):
+    tree = Tree(root)
+    for path in tree.files:
+        found = ()
+        if path.endswith(".md"):
+            found = document_faults(tree, path)
+        elif path.endswith((".c", ".h")):
+            found = comment_faults(tree, path)
+        for line, fault in found:
+            yield f"{path}:{line}: {fault}"
+    for folder in LAYERS + ["examples", "tests", "bench"]:
+        if any(f.startswith(folder + "/") for f in tree.files) and folder + "/README.md" not in tree.files:
+            yield f"{folder}/: no README.md"
+
+
+# ---- Self-test --------------------------------------------------------------------------------------------------------
+
+CLEAN = {
+    "README.md": "`./run test` and `core/error.c`; [the tour](docs/tour.md), `core/`, `tn_raise`, `docs/*.md`, `--steps`, "
+                 "`-Dblas=none`, `TERN_LOG`\n"
+                 "```c\n#include <tern/core.h>\nint main(void) {\n    return tn_raise(0);\n}\n```\n",
+    "docs/tour.md": "`core/error.c`: `raise_v`, `tn_raise` and `limit`.\n"
+                    "```c core/error.c\n    return raise_v(status);\n…\n}\n```\n",
+    "core/README.md": "`error.c`: `raise_v()`\n",
+    "core/error.c": "/* See docs/tour.md. */\n#include <tern/core.h>\nstatic int limit = 3;\n"
+                    "static int raise_v(int status) {\n    return status + limit;\n}\n"
+                    "int tn_raise(int status) {\n    return raise_v(status);\n}\n"
+                    'const char *const names[] = {"steps", "TERN_LOG"};\n',
+    "include/tern/core.h": "int tn_raise(int status);\n",
+    "run": "./run test\n",
+    "meson_options.txt": "option('blas')\n",
+}
+PLANTED = {  # what, where, and what is replaced by what
+    "a file that is not there": ("README.md", "core/error.c", "core/errors.c"),
+    "a folder that is not there": ("README.md", "`core/`", "`cores/`"),
+    "a pattern without files": ("README.md", "docs/*.md", "docs/*.txt"),
+    "a link to nothing": ("README.md", "](docs/tour.md)", "](docs/walk.md)"),
+    "a function that is not there": ("README.md", "`tn_raise`", "`tn_rise`"),
+    "a verb that is not there": ("README.md", "./run test", "./run tests"),
+    "an option that is not there": ("README.md", "--steps", "--stops"),
+    "a build option that is not there": ("README.md", "-Dblas", "-Dblast"),
+    "a variable that nobody reads": ("README.md", "TERN_LOG", "TERN_LOGS"),
+    "a program that does not compile": ("README.md", "tn_raise(0)", "tn_raise(0, 1)"),
+    "a program with a name of nobody's": ("README.md", "return tn_raise(0);", "return TN_NONE;"),
+    "a name that another file defines": ("docs/tour.md", "and `limit`", "and `main`"),
+    "a name in a comment only": ("core/error.c", "static int limit = 3;\n", "int lim; /* limit */\n"),
+    "a name that is called, not defined": ("docs/tour.md", "`raise_v`, `tn_raise`", "`tn_raise`, `status`"),
+    "a stop in a folder's README": ("core/README.md", "raise_v()", "raise_w()"),
+    "a line that is not there": ("docs/tour.md", "return raise_v(status);", "return raise_v(0);"),
+    "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),
+    "a comment that points at nothing": ("core/error.c", "docs/tour.md", "docs/walk.md"),
+    "a long README": ("core/README.md", "\n", "\n" * 31),
+    "a long tour": ("docs/tour.md", "`limit`.\n", "`limit`.\n" + "\n" * 200),
+}
+
+
+def self_test():
+    wrong = 0
+    for what, fault in [("nothing", None)] + list(PLANTED.items()) + [("no README", "core/README.md")]:
+        with tempfile.TemporaryDirectory() as root:
+            tree = dict(CLEAN)
+            if isinstance(fault, str):
+                del tree[fault]
+            elif fault:
+                path, old, new = fault
+                assert old in tree[path], what
+                tree[path] = tree[path].replace(old, new, 1)
+            for path, text in tree.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            found = list(faults(root))
+            if bool(found) != bool(fault):
+                print(f"planted: {what}; found: {found}")
+                wrong += 1
+    print(f"{len(PLANTED) + 1} planted faults, {wrong} wrong answers")
+    return wrong
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return 1 if self_test() else 0
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    found = list(faults(root))
+    print("\n".join(found + [f"documents: {len(found)} faults"]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
