@@ -234,9 +234,9 @@ static void add(tn_sampler *s, const char *text, const tn_attention_options *arg
     tn_sample_add(s, &sample);
 }
 
-/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that
- * broadcast in each dimension, with a single key so that about half of the rows are empty; a
- * mask of nothing but false; no queries, no keys; more than a block. */
+/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast in
+ * each dimension, with two keys so that some rows are empty; a mask of nothing but false; no queries,
+ * no keys; more than a block. */
 static void attention_samples(tn_sampler *s) {
     static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25},
                                       causal = {true, 0.0}, both = {true, 0.5};
@@ -251,7 +251,7 @@ static void attention_samples(tn_sampler *s) {
     add(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 2, 3, 4));
     add(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 1, 1, 4));
     add(s, "causal=True", &causal, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 1, 3, 2), TN_DIMS(3, 3));
-    add(s, "", &plain, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 1, 3), TN_DIMS(2, 1, 4, 1));
+    add(s, "", &plain, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 2, 3), TN_DIMS(2, 1, 4, 2));
     add(s, "", &plain, TN_DIMS(1, 1, 1, 1), TN_DIMS(1, 1, 1, 1), none);
     add(s, "", &plain, TN_DIMS(1, 2, 0, 3), TN_DIMS(1, 2, 2, 3), none);
     add(s, "", &plain, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 0, 3), none);
