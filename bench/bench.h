@@ -1,0 +1,70 @@
+/* What the benchmarks share: a clock, medians, the peak of this process's memory, and the loop of a program that a
+ * comparison drives (peers/duel.py): it reads how many steps to run and answers with their times.
+ */
+#ifndef TERN_BENCH_H
+#define TERN_BENCH_H
+
+#include <tern/tern.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+/* Seconds of the clock that Python's time.monotonic reads. */
+static inline double bench_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static inline int bench_compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts x. */
+static inline double bench_median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof(*x), bench_compare);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+/* The most memory that this process has had in use, in MiB. */
+static inline double bench_peak_rss(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)usage.ru_maxrss / 1024.0;
+}
+
+/* Answers "run N" with the loss of the last step and N times in ms, "memory" with the peaks of the process and of tensors in
+ * MiB; ends with the input. `step` gives the loss. */
+static inline int bench_serve(double (*step)(void *user), void *user) {
+    char line[64];
+    while (fgets(line, sizeof(line), stdin)) {
+        int n = 0;
+        if (strncmp(line, "memory", 6) == 0) {
+            printf("%.1f %.1f\n", bench_peak_rss(), (double)tn_memory().peak / 1048576.0);
+        } else if (sscanf(line, "run %d", &n) == 1 && n > 0) {
+            double loss = 0.0, *ms = malloc((size_t)n * sizeof(*ms));
+            if (!ms) {
+                return 1;
+            }
+            for (int i = 0; i < n; i++) {
+                double start = bench_now();
+                loss = step(user);
+                ms[i] = (bench_now() - start) * 1e3;
+            }
+            printf("%.6f", loss);
+            for (int i = 0; i < n; i++) {
+                printf(" %.4f", ms[i]);
+            }
+            printf("\n");
+            free(ms);
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
+
+#endif

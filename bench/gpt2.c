@@ -1,0 +1,42 @@
+/* GPT-2 124M in f32, one training step after the other: gpt2 T, driven through bench_serve.
+ *
+ * 4 sequences of T random tokens, AdamW. peers/torch_gpt2.py is the same in PyTorch.
+ */
+#include "bench/bench.h"
+
+typedef struct trainer {
+    tn_gpt gpt;
+    tn_optim *opt;
+    tn_tensor *x, *y;
+} trainer;
+
+static double train_step(void *user) {
+    trainer *t = user;
+    TN_SCOPE;
+    tn_tensor *loss = tn_gpt_loss(&t->gpt, t->x, t->y);
+    tn_backward(loss);
+    tn_optim_step(t->opt);
+    tn_optim_zero_grad(t->opt);
+    return tn_item(loss);
+}
+
+int main(int argc, char **argv) {
+    int64_t T = argc == 2 ? atoi(argv[1]) : 0;
+    if (T < 1) {
+        fprintf(stderr, "usage: gpt2 T   (run bench/gpt2.py)\n");
+        return 2;
+    }
+    tn_on_error(tn_error_exit);
+    tn_seed(1337);
+    static trainer t;
+    tn_gpt_init(&t.gpt, tn_gpt_defaults());
+    tn_adamw_options a = tn_adamw_defaults();
+    a.lr = 1e-4;
+    t.opt = tn_adamw(&t.gpt, a);
+    t.x = tn_randint(0, 50257, TN_DIMS(4, T), TN_I64);
+    t.y = tn_randint(0, 50257, TN_DIMS(4, T), TN_I64);
+    int status = bench_serve(train_step, &t);
+    tn_optim_free(t.opt);
+    tn_module_finish(&t.gpt);
+    return status;
+}

@@ -1,0 +1,19 @@
+"""The Python end of duel.py's protocol: see bench.h."""
+import resource
+import sys
+import time
+
+
+def serve(step, prepare=lambda: ()):
+    """step(*prepare()) gives the loss; the time of `prepare` does not count."""
+    for line in sys.stdin:
+        if line.startswith("memory"):
+            print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.1f}", flush=True)
+            continue
+        ms = []
+        for _ in range(int(line.split()[1])):
+            given = prepare()
+            start = time.monotonic()
+            loss = step(*given)
+            ms.append((time.monotonic() - start) * 1e3)
+        print(loss, *(f"{x:.4f}" for x in ms), flush=True)
