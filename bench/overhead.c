@@ -108,8 +108,12 @@ int main(void) {
         const char *name;
         void (*f)(int n);
     } list[] = {
-        {"scope", scope},           {"empty", empty}, {"view", view},
-        {"module", module_call},    {"add", add},     {"recorded_add", recorded_add},
+        {"scope", scope},
+        {"empty", empty},
+        {"view", view},
+        {"module", module_call},
+        {"add", add},
+        {"recorded_add", recorded_add},
         {"recorded_mul", recorded_mul},
     };
     for (size_t i = 0; i < sizeof(list) / sizeof(*list); i++) {
