@@ -21,7 +21,8 @@ typedef struct buffers {
 
 static size_t buffer_floats(const forward *f) {
     int64_t tiles = f->keys / SIDE;
-    return (size_t)(3 * PAD * f->width + 2 * f->keys * f->width + PAD * TILE_LD + (tiles + 15) / 16 * 16);
+    return (size_t)(3 * PAD * f->width + 2 * f->keys * f->width + PAD * TILE_LD +
+                    (tiles + 15) / 16 * 16);
 }
 
 static buffers lay_out(const forward *f, float *memory) {
@@ -68,7 +69,8 @@ static void soften(float *row, int64_t n, float *y, int64_t width, float *most, 
     float top = row_max(row, n);
     top = top > *most ? top : *most; /* a NaN spreads by the sum */
     /* Nothing seen yet: every score is -inf (or NaN, which stays), and shifting by 0 keeps it so. */
-    float shift = top == -INFINITY ? 0 : top, total = 0, keep = *most == top ? 1 : tn__expf(*most - shift);
+    float shift = top == -INFINITY ? 0 : top, total = 0,
+          keep = *most == top ? 1 : tn__expf(*most - shift);
 #pragma omp simd reduction(+ : total)
     for (int64_t j = 0; j < n; j++) {
         float e = tn__expf(row[j] - shift);
@@ -86,7 +88,8 @@ static void soften(float *row, int64_t n, float *y, int64_t width, float *most, 
 }
 
 /* Queries [i0, i0 + m) against all keys that they see. */
-static void attend(const forward *f, const buffers *w, const sight *s, int64_t g, int64_t i0, int64_t m) {
+static void attend(const forward *f, const buffers *w, const sight *s, int64_t g, int64_t i0,
+                   int64_t m) {
     float most[SIDE], sum[SIDE];
     int64_t seen = keys_for(s, i0, m, f->k->size[2]), width = f->width;
     for (int64_t i = 0; i < m; i++) {
@@ -96,7 +99,8 @@ static void attend(const forward *f, const buffers *w, const sight *s, int64_t g
     memset(w->y, 0, (size_t)(PAD * width) * sizeof(float));
     read_rows(w->q, width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
     for (int64_t j0 = 0; j0 < seen; j0 += SIDE) {
-        int64_t n = min64(SIDE, seen - j0), all = min64(SIDE, f->k->size[2] - j0), padded = round_up(n, NR);
+        int64_t n = min64(SIDE, seen - j0), all = min64(SIDE, f->k->size[2] - j0),
+                padded = round_up(n, NR);
         tile_product(m, n, width, w->q, width, w->k + j0 * width, width, w->scores, TILE_LD, false);
         bool whole = all_visible(s, i0, j0, n);
         if (!whole) {
@@ -123,9 +127,11 @@ static void attend(const forward *f, const buffers *w, const sight *s, int64_t g
             row[d] = none ? 0 : row[d] * factor;
         }
         const tn_desc *y = f->y, *lse = f->lse;
-        store_f32(at(y, s->b * y->stride[0] + s->h * y->stride[1] + (i0 + i) * y->stride[2]), y->dtype, y->stride[3], row, y->size[3]);
+        store_f32(at(y, s->b * y->stride[0] + s->h * y->stride[1] + (i0 + i) * y->stride[2]),
+                  y->dtype, y->stride[3], row, y->size[3]);
         float value = none ? -INFINITY : most[i] + logf(sum[i]);
-        *(float *)at(lse, s->b * lse->stride[0] + s->h * lse->stride[1] + (i0 + i) * lse->stride[2]) = value;
+        *(float *)at(lse, s->b * lse->stride[0] + s->h * lse->stride[1] + (i0 + i) * lse->stride[2]) =
+            value;
     }
 }
 
@@ -138,13 +144,14 @@ static void run_head(const forward *f, const buffers *w, int64_t b, int64_t h, i
     }
 }
 
-static bool handles(const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v) {
-    return is_f32_like(y->dtype) && is_f32_like(q->dtype) && is_f32_like(k->dtype) && is_f32_like(v->dtype) && lse->dtype == TN_F32 &&
-           k->size[1] > 0 && q->size[3] > 0;
+static bool handles(const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k,
+                    const tn_desc *v) {
+    return is_f32_like(y->dtype) && is_f32_like(q->dtype) && is_f32_like(k->dtype) &&
+           is_f32_like(v->dtype) && lse->dtype == TN_F32 && k->size[1] > 0 && q->size[3] > 0;
 }
 
-tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                            const tn_attention_args *args) {
+tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
+                            const tn_desc *k, const tn_desc *v, const tn_attention_args *args) {
     if (!handles(y, lse, q, k, v)) {
         return TN_CPU(ref)->attention(ctx, y, lse, q, k, v, args);
     }
@@ -152,7 +159,8 @@ tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *ls
     if (heads * blocks == 0) {
         return TN_OK;
     }
-    forward f = {y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max64(1, k->size[2]), SIDE), 1};
+    forward f = {
+        y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max64(1, k->size[2]), SIDE), 1};
     f.parts = min64(blocks, div_up(16, heads));
     int64_t tasks = heads * f.parts;
     int threads = team(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));

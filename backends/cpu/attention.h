@@ -26,8 +26,8 @@ static inline int64_t round_up(int64_t n, int64_t unit) {
 }
 
 /* c (MR, NR), rows ldc apart, = or += over k of a[i rsa + p csa] b[p NR + j]. */
-INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t csa, const float *restrict b, float *restrict c,
-                       int64_t ldc, bool add) {
+INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t csa,
+                       const float *restrict b, float *restrict c, int64_t ldc, bool add) {
     vec acc[MR][2];
     UNROLL
     for (int i = 0; i < MR; i++) {
@@ -57,8 +57,8 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
 
 /* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to NR in C, and A can be read up
  * to the next MR rows; only m rows of C are written. B is packed with `depth` rows a panel, of which k are used. */
-INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa, const float *b, int64_t depth,
-                          float *c, int64_t ldc, bool add) {
+INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa,
+                          const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
     for (int64_t j = 0; j < n; j += NR) {
         int64_t i = 0;
         for (; i + MR <= m; i += MR) {
@@ -78,20 +78,22 @@ INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64
 }
 
 /* A's rows are lda apart. */
-static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t depth, float *c,
-                                int64_t ldc, bool add) {
+static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
+                                const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
     tile_multiply(m, n, k, a, lda, 1, b, depth, c, ldc, add);
 }
 
 /* The same with A given transposed: (k, m), rows lda apart. */
-static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t depth,
-                                       float *c, int64_t ldc, bool add) {
+static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
+                                       const float *b, int64_t depth, float *c, int64_t ldc,
+                                       bool add) {
     tile_multiply(m, n, k, a, 1, lda, b, depth, c, ldc, add);
 }
 
 /* x (rows, n), rows ld apart, to panels: element (p, j) at dst[j / NR depth NR + p NR + j % NR]. Columns up to a multiple of
  * NR are zeros. */
-static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x, int64_t ld, int64_t rows, int64_t n) {
+static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x,
+                             int64_t ld, int64_t rows, int64_t n) {
     for (int64_t j0 = 0; j0 < n; j0 += NR) {
         int64_t width = min64(NR, n - j0);
         float *panel = dst + j0 * depth;
@@ -108,7 +110,8 @@ static inline void pack_rows(float *restrict dst, int64_t depth, const float *re
 }
 
 /* The transpose of x (columns, k), rows ld apart, as right operand (k, columns). */
-static inline void pack_turned(float *restrict dst, const float *restrict x, int64_t ld, int64_t columns, int64_t k) {
+static inline void pack_turned(float *restrict dst, const float *restrict x, int64_t ld,
+                               int64_t columns, int64_t k) {
     for (int64_t j0 = 0; j0 < columns; j0 += NR) {
         int64_t width = min64(NR, columns - j0);
         float *panel = dst + j0 * k;
@@ -128,13 +131,14 @@ static inline void pack_turned(float *restrict dst, const float *restrict x, int
 }
 
 /* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false when something is not finite. */
-static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b, int64_t h, int64_t first, int64_t n,
-                             float scale) {
+static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b,
+                             int64_t h, int64_t first, int64_t n, float scale) {
     int64_t depth = x->size[3];
     float odd = 0; /* 0 times a finite number is 0 */
     for (int64_t i = 0; i < n; i++) {
         float *to = dst + i * width;
-        load_f32(to, at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]), x->dtype, x->stride[3], depth);
+        load_f32(to, at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]),
+                 x->dtype, x->stride[3], depth);
 #pragma omp simd reduction(+ : odd)
         for (int64_t d = 0; d < depth; d++) {
             to[d] *= scale;
@@ -160,7 +164,8 @@ static inline bool visible(const sight *s, int64_t i, int64_t j) {
         return false;
     }
     const tn_desc *m = s->mask;
-    return !m || ((const uint8_t *)m->data)[s->b * m->stride[0] + s->h * m->stride[1] + i * m->stride[2] + j * m->stride[3]];
+    return !m || ((const uint8_t *)m->data)[s->b * m->stride[0] + s->h * m->stride[1] +
+                                            i * m->stride[2] + j * m->stride[3]];
 }
 /* Whether all of the tile is seen; and how many of the keys from j0 on the last of the queries [i0, i0 + m) may see. */
 static inline bool all_visible(const sight *s, int64_t i0, int64_t j0, int64_t n) {
@@ -172,8 +177,9 @@ static inline int64_t keys_for(const sight *s, int64_t i0, int64_t m, int64_t ke
 
 /* c[i] += p[i][j] x[j] over the visible only: for tiles with hidden places where x holds NaN or infinity, which a product
  * with 0 would spread. turned: c[j] += p[i][j] x[i]. */
-static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n, const float *p, const float *x,
-                                   int64_t width, float *c, bool turned) {
+static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n,
+                                   const float *p, const float *x, int64_t width, float *c,
+                                   bool turned) {
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
             if (visible(s, i0 + i, j0 + j)) {

@@ -21,7 +21,7 @@ typedef struct buffers {
     float *q_rows, *q_panels, *dy_rows, *dy_panels, *dq, *lse, *delta; /* of the head, queries long */
     float *k_rows, *k_panels, *k_turned, *v_turned, *dk, *dv;          /* of the group, keys long */
     float *p, *ds;                                                     /* one tile */
-    bool *odd_q, *odd_dy, *odd_k;                                      /* tiles that hold NaN or infinity */
+    bool *odd_q, *odd_dy, *odd_k; /* tiles that hold NaN or infinity */
 } buffers;
 
 static int64_t slack(const backward *f) { /* a product reads whole panels of MR rows */
@@ -29,12 +29,14 @@ static int64_t slack(const backward *f) { /* a product reads whole panels of MR 
 }
 static size_t buffer_floats(const backward *f) {
     int64_t q = f->queries * f->width + slack(f), k = f->keys * f->width + slack(f);
-    return (size_t)(5 * q + 6 * k + 2 * f->queries + 2 * PAD * TILE_LD + (2 * f->queries + f->keys) / SIDE + 16);
+    return (size_t)(5 * q + 6 * k + 2 * f->queries + 2 * PAD * TILE_LD +
+                    (2 * f->queries + f->keys) / SIDE + 16);
 }
 static buffers lay_out(const backward *f, float *memory) {
     int64_t q = f->queries * f->width + slack(f), k = f->keys * f->width + slack(f);
     buffers w;
-    float **of_q[] = {&w.q_rows, &w.q_panels, &w.dy_rows, &w.dy_panels, &w.dq}, **of_k[] = {&w.k_rows, &w.k_panels, &w.k_turned, &w.v_turned, &w.dk, &w.dv};
+    float **of_q[] = {&w.q_rows, &w.q_panels, &w.dy_rows, &w.dy_panels, &w.dq},
+          **of_k[] = {&w.k_rows, &w.k_panels, &w.k_turned, &w.v_turned, &w.dk, &w.dv};
     for (int i = 0; i < 5; i++, memory += q) {
         *of_q[i] = memory;
     }
@@ -74,19 +76,24 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
         pack_rows(w->dy_panels + here, SIDE, w->dy_rows + here, width, m, width);
         read_rows(w->q_rows + here, width, f->y, b, h, i, m, 1); /* y is only needed for delta */
         for (int64_t r = 0; r < m; r++) {
-            w->delta[i + r] = (float)row_dot(w->dy_rows + here + r * width, w->q_rows + here + r * width, width);
-            w->lse[i + r] = *(const float *)at(lse, b * lse->stride[0] + h * lse->stride[1] + (i + r) * lse->stride[2]);
+            w->delta[i + r] =
+                (float)row_dot(w->dy_rows + here + r * width, w->q_rows + here + r * width, width);
+            w->lse[i + r] = *(const float *)at(lse, b * lse->stride[0] + h * lse->stride[1] +
+                                                        (i + r) * lse->stride[2]);
         }
-        w->odd_q[i / SIDE] = !read_rows(w->q_rows + here, width, f->q, b, h, i, m, (float)f->args->scale);
+        w->odd_q[i / SIDE] =
+            !read_rows(w->q_rows + here, width, f->q, b, h, i, m, (float)f->args->scale);
         pack_rows(w->q_panels + here, SIDE, w->q_rows + here, width, m, width);
     }
     memset(w->dq, 0, (size_t)(f->queries * width) * sizeof(float));
 }
 
 /* Scores and dy v^T of a tile become p and ds. */
-static void soften(const buffers *w, const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n, bool whole) {
+static void soften(const buffers *w, const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n,
+                   bool whole) {
     for (int64_t i = 0; i < m; i++) {
-        float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD, lse = w->lse[i0 + i], delta = w->delta[i0 + i];
+        float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD, lse = w->lse[i0 + i],
+              delta = w->delta[i0 + i];
         int64_t seen = n;
         if (!whole && !s->mask) {
             seen = max64(0, min64(n, i0 + i + s->shift - j0 + 1));
@@ -110,7 +117,8 @@ static void soften(const buffers *w, const sight *s, int64_t i0, int64_t m, int6
     }
 }
 
-static void run_tile(const backward *f, const buffers *w, const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n) {
+static void run_tile(const backward *f, const buffers *w, const sight *s, int64_t i0, int64_t m,
+                     int64_t j0, int64_t n) {
     int64_t width = f->width;
     float *q = w->q_rows + i0 * width, *dy = w->dy_rows + i0 * width, *dq = w->dq + i0 * width;
     float *k = w->k_rows + j0 * width, *dk = w->dk + j0 * width, *dv = w->dv + j0 * width;
@@ -119,12 +127,14 @@ static void run_tile(const backward *f, const buffers *w, const sight *s, int64_
     bool whole = all_visible(s, i0, j0, n);
     soften(w, s, i0, m, j0, n, whole);
     if (whole || !w->odd_dy[i0 / SIDE]) {
-        tile_product_turned(n, width, m, w->p, TILE_LD, w->dy_panels + i0 * width, SIDE, dv, width, true);
+        tile_product_turned(n, width, m, w->p, TILE_LD, w->dy_panels + i0 * width, SIDE, dv, width,
+                            true);
     } else {
         visible_product(s, i0, m, j0, n, w->p, dy, width, dv, true);
     }
     if (whole || !w->odd_q[i0 / SIDE]) {
-        tile_product_turned(n, width, m, w->ds, TILE_LD, w->q_panels + i0 * width, SIDE, dk, width, true);
+        tile_product_turned(n, width, m, w->ds, TILE_LD, w->q_panels + i0 * width, SIDE, dk, width,
+                            true);
     } else {
         visible_product(s, i0, m, j0, n, w->ds, q, width, dk, true);
     }
@@ -136,13 +146,15 @@ static void run_tile(const backward *f, const buffers *w, const sight *s, int64_
 }
 
 /* `n` rows of a gradient, times `scale`. */
-static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int64_t width, float scale) {
+static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int64_t width,
+                       float scale) {
     for (int64_t i = 0; i < d->size[2]; i++) {
         float *row = rows + i * width;
         for (int64_t j = 0; j < d->size[3]; j++) {
             row[j] *= scale;
         }
-        store_f32(at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype, d->stride[3], row, d->size[3]);
+        store_f32(at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype,
+                  d->stride[3], row, d->size[3]);
     }
 }
 
@@ -176,10 +188,23 @@ static bool handles(const backward *f) {
     return f->lse->dtype == TN_F32 && f->k->size[1] > 0 && f->q->size[3] > 0;
 }
 
-tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk, const tn_desc *dv, const tn_desc *dy,
-                                     const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                                     const tn_attention_args *args) {
-    backward f = {dq, dk, dv, dy, y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max64(1, q->size[2]), SIDE), round_up(max64(1, k->size[2]), SIDE)};
+tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk,
+                                     const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
+                                     const tn_desc *lse, const tn_desc *q, const tn_desc *k,
+                                     const tn_desc *v, const tn_attention_args *args) {
+    backward f = {dq,
+                  dk,
+                  dv,
+                  dy,
+                  y,
+                  lse,
+                  q,
+                  k,
+                  v,
+                  args,
+                  round_up(q->size[3], NR),
+                  round_up(max64(1, q->size[2]), SIDE),
+                  round_up(max64(1, k->size[2]), SIDE)};
     if (!handles(&f)) {
         return TN_CPU(ref)->attention_backward(ctx, dq, dk, dv, dy, y, lse, q, k, v, args);
     }
@@ -187,7 +212,8 @@ tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const t
     if (tasks == 0) {
         return TN_OK;
     }
-    int threads = team(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) * (q->size[3] / 4 + 1));
+    int threads =
+        team(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) * (q->size[3] / 4 + 1));
     size_t each = (buffer_floats(&f) + 63) / 64 * 64, bytes = (size_t)threads * each * sizeof(float);
     float *memory = scratch(ctx, bytes);
     if (!memory) {

@@ -50,26 +50,26 @@ INLINE uint16_t to_f16(float x) {
 
 /* dst[i] = x[i stride] as f32; dtype f32, f64, bf16 or f16. */
 static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t stride, int64_t n) {
-#define LOAD(type, value)                                                                                                      \
-    do {                                                                                                                       \
-        const type *x = (const type *)src;                                                                                     \
-        if (stride == 1) {                                                                                                     \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                              \
-                type e = x[i];                                                                                                 \
-                dst[i] = (value);                                                                                              \
-            }                                                                                                                  \
-        } else if (stride == 0) {                                                                                              \
-            type e = n > 0 ? x[0] : 0;                                                                                         \
-            float one = (value);                                                                                               \
-            for (int64_t i = 0; i < n; i++) {                                                                                  \
-                dst[i] = one;                                                                                                  \
-            }                                                                                                                  \
-        } else {                                                                                                               \
-            for (int64_t i = 0; i < n; i++) {                                                                                  \
-                type e = x[i * stride];                                                                                        \
-                dst[i] = (value);                                                                                              \
-            }                                                                                                                  \
-        }                                                                                                                      \
+#define LOAD(type, value)                                         \
+    do {                                                          \
+        const type *x = (const type *)src;                        \
+        if (stride == 1) {                                        \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) { \
+                type e = x[i];                                    \
+                dst[i] = (value);                                 \
+            }                                                     \
+        } else if (stride == 0) {                                 \
+            type e = n > 0 ? x[0] : 0;                            \
+            float one = (value);                                  \
+            for (int64_t i = 0; i < n; i++) {                     \
+                dst[i] = one;                                     \
+            }                                                     \
+        } else {                                                  \
+            for (int64_t i = 0; i < n; i++) {                     \
+                type e = x[i * stride];                           \
+                dst[i] = (value);                                 \
+            }                                                     \
+        }                                                         \
     } while (0)
     switch (dtype) {
     case TN_F32:
@@ -90,20 +90,20 @@ static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t
 
 /* y[i stride] = src[i] in y's dtype. */
 static inline void store_f32(void *dst, tn_dtype dtype, int64_t stride, const float *src, int64_t n) {
-#define STORE(type, value)                                                                                                     \
-    do {                                                                                                                       \
-        type *y = (type *)dst;                                                                                                 \
-        if (stride == 1) {                                                                                                     \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                              \
-                float e = src[i];                                                                                              \
-                y[i] = (value);                                                                                                \
-            }                                                                                                                  \
-        } else {                                                                                                               \
-            for (int64_t i = 0; i < n; i++) {                                                                                  \
-                float e = src[i];                                                                                              \
-                y[i * stride] = (value);                                                                                       \
-            }                                                                                                                  \
-        }                                                                                                                      \
+#define STORE(type, value)                                        \
+    do {                                                          \
+        type *y = (type *)dst;                                    \
+        if (stride == 1) {                                        \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) { \
+                float e = src[i];                                 \
+                y[i] = (value);                                   \
+            }                                                     \
+        } else {                                                  \
+            for (int64_t i = 0; i < n; i++) {                     \
+                float e = src[i];                                 \
+                y[i * stride] = (value);                          \
+            }                                                     \
+        }                                                         \
     } while (0)
     switch (dtype) {
     case TN_F32:
@@ -139,7 +139,8 @@ static inline void store_f64(void *dst, tn_dtype dtype, int64_t stride, const do
 }
 
 /* The row itself where it is contiguous f32, else `buffer` filled with it. */
-static inline const float *row_f32(float *buffer, const void *src, tn_dtype dtype, int64_t stride, int64_t n) {
+static inline const float *row_f32(float *buffer, const void *src, tn_dtype dtype, int64_t stride,
+                                   int64_t n) {
     if (dtype == TN_F32 && (stride == 1 || n <= 1)) {
         return src;
     }

@@ -6,67 +6,69 @@
 
 /* ---- Moving elements of 1, 2, 4 or 8 bytes --------------------------------------------------------------------------------- */
 
-#define MOVERS(T)                                                                                                              \
-    static void move_##T(T *y, int64_t sy, const T *x, int64_t sx, int64_t n) {                                                \
-        if (sy == 1 && sx == 1) {                                                                                              \
-            memcpy(y, x, (size_t)n * sizeof(T));                                                                               \
-        } else if (sy == 1 && sx == 0) {                                                                                       \
-            T value = x[0];                                                                                                    \
-            for (int64_t i = 0; i < n; i++) {                                                                                  \
-                y[i] = value;                                                                                                  \
-            }                                                                                                                  \
-        } else {                                                                                                               \
-            for (int64_t i = 0; i < n; i++) {                                                                                  \
-                y[i * sy] = x[i * sx];                                                                                         \
-            }                                                                                                                  \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares that stay in the first-level cache. */                   \
-    static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m, int64_t n) {                 \
-        enum { SQUARE = 16 };                                                                                                  \
-        for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                                           \
-            int64_t i1 = min64(i0 + SQUARE, m);                                                                                \
-            for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                                       \
-                int64_t j1 = min64(j0 + SQUARE, n);                                                                            \
-                for (int64_t i = i0; i < i1; i++) {                                                                            \
-                    for (int64_t j = j0; j < j1; j++) {                                                                        \
-                        y[i * ldy + j] = x[j * ldx + i];                                                                       \
-                    }                                                                                                          \
-                }                                                                                                              \
-            }                                                                                                                  \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    static void select_##T(T *y, const uint8_t *c, const T *a, const T *b, int64_t n, const int64_t *s) {                      \
-        if (s[0] == 1 && s[1] == 1 && s[2] == 1 && s[3] == 1) {                                                                \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                              \
-                T p = a[i], q = b[i];                                                                                          \
-                y[i] = c[i] ? p : q;                                                                                           \
-            }                                                                                                                  \
-            return;                                                                                                            \
-        }                                                                                                                      \
-        for (int64_t i = 0; i < n; i++) {                                                                                      \
-            y[i * s[0]] = c[i * s[1]] ? a[i * s[2]] : b[i * s[3]];                                                             \
-        }                                                                                                                      \
+#define MOVERS(T)                                                                                            \
+    static void move_##T(T *y, int64_t sy, const T *x, int64_t sx, int64_t n) {                              \
+        if (sy == 1 && sx == 1) {                                                                            \
+            memcpy(y, x, (size_t)n * sizeof(T));                                                             \
+        } else if (sy == 1 && sx == 0) {                                                                     \
+            T value = x[0];                                                                                  \
+            for (int64_t i = 0; i < n; i++) {                                                                \
+                y[i] = value;                                                                                \
+            }                                                                                                \
+        } else {                                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                                \
+                y[i * sy] = x[i * sx];                                                                       \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares that stay in the first-level cache. */ \
+    static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m,            \
+                         int64_t n) {                                                                        \
+        enum { SQUARE = 16 };                                                                                \
+        for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                         \
+            int64_t i1 = min64(i0 + SQUARE, m);                                                              \
+            for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                     \
+                int64_t j1 = min64(j0 + SQUARE, n);                                                          \
+                for (int64_t i = i0; i < i1; i++) {                                                          \
+                    for (int64_t j = j0; j < j1; j++) {                                                      \
+                        y[i * ldy + j] = x[j * ldx + i];                                                     \
+                    }                                                                                        \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void select_##T(T *y, const uint8_t *c, const T *a, const T *b, int64_t n,                        \
+                           const int64_t *s) {                                                               \
+        if (s[0] == 1 && s[1] == 1 && s[2] == 1 && s[3] == 1) {                                              \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                            \
+                T p = a[i], q = b[i];                                                                        \
+                y[i] = c[i] ? p : q;                                                                         \
+            }                                                                                                \
+            return;                                                                                          \
+        }                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            y[i * s[0]] = c[i * s[1]] ? a[i * s[2]] : b[i * s[3]];                                           \
+        }                                                                                                    \
     }
 MOVERS(uint8_t)
 MOVERS(uint16_t)
 MOVERS(uint32_t)
 MOVERS(uint64_t)
 
-#define BY_SIZE(bytes, CALL)                                                                                                   \
-    switch (bytes) {                                                                                                           \
-    case 1:                                                                                                                    \
-        CALL(uint8_t);                                                                                                         \
-        break;                                                                                                                 \
-    case 2:                                                                                                                    \
-        CALL(uint16_t);                                                                                                        \
-        break;                                                                                                                 \
-    case 4:                                                                                                                    \
-        CALL(uint32_t);                                                                                                        \
-        break;                                                                                                                 \
-    default:                                                                                                                   \
-        CALL(uint64_t);                                                                                                        \
-        break;                                                                                                                 \
+#define BY_SIZE(bytes, CALL) \
+    switch (bytes) {         \
+    case 1:                  \
+        CALL(uint8_t);       \
+        break;               \
+    case 2:                  \
+        CALL(uint16_t);      \
+        break;               \
+    case 4:                  \
+        CALL(uint32_t);      \
+        break;               \
+    default:                 \
+        CALL(uint64_t);      \
+        break;               \
     }
 
 typedef struct operands {
@@ -122,7 +124,8 @@ static int turned_dim(const element_loop *loop) {
 static void turn_all(const element_loop *loop, int dim, const tn_desc *y, const tn_desc *x) {
     enum { BAND = 64 };
     int last = loop->ndim - 1;
-    int64_t m = loop->size[dim], n = loop->size[last], bands = div_up(m, BAND), others = loop->count / (m * n);
+    int64_t m = loop->size[dim], n = loop->size[last], bands = div_up(m, BAND),
+            others = loop->count / (m * n);
     int threads = team(bands * others, loop->count);
     size_t bytes = size_of(y->dtype);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
@@ -136,8 +139,9 @@ static void turn_all(const element_loop *loop, int dim, const tn_desc *y, const 
                 rest /= loop->size[d];
             }
         }
-#define TURN(T)                                                                                                                \
-    turn_##T((T *)at(y, to), loop->stride[0][dim], (const T *)at(x, from), loop->stride[1][last], min64(BAND, m - i0), n)
+#define TURN(T)                                                                                   \
+    turn_##T((T *)at(y, to), loop->stride[0][dim], (const T *)at(x, from), loop->stride[1][last], \
+             min64(BAND, m - i0), n)
         BY_SIZE(bytes, TURN)
 #undef TURN
     }
@@ -189,14 +193,18 @@ tn_status TN_CPU(fill)(tn_context *ctx, const tn_desc *y, double value) {
 
 static void where_body(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {
     const operands *o = user;
-    int64_t s[4] = {inner_stride(loop, 0), inner_stride(loop, 1), inner_stride(loop, 2), inner_stride(loop, 3)};
+    int64_t s[4] = {inner_stride(loop, 0), inner_stride(loop, 1), inner_stride(loop, 2),
+                    inner_stride(loop, 3)};
     const uint8_t *c = (const uint8_t *)at(o->x, off[1]);
-#define SELECT(T) select_##T((T *)at(o->y, off[0]), c, (const T *)at(o->a, off[2]), (const T *)at(o->b, off[3]), n, s)
+#define SELECT(T)                                                                                  \
+    select_##T((T *)at(o->y, off[0]), c, (const T *)at(o->a, off[2]), (const T *)at(o->b, off[3]), \
+               n, s)
     BY_SIZE(size_of(o->y->dtype), SELECT)
 #undef SELECT
 }
 
-tn_status TN_CPU(where)(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a, const tn_desc *b) {
+tn_status TN_CPU(where)(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
+                        const tn_desc *b) {
     if (c->dtype != TN_BOOL || a->dtype != y->dtype || b->dtype != y->dtype) {
         return TN_CPU(ref)->where(ctx, y, c, a, b);
     }
@@ -207,17 +215,17 @@ tn_status TN_CPU(where)(tn_context *ctx, const tn_desc *y, const tn_desc *c, con
     return TN_OK;
 }
 
-#define COMPARE_LOOP(code, name, formula)                                                                                      \
-    static void compare_##name(uint8_t *y, const float *left, const float *right, int64_t n) {                                 \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                                  \
-            float a = left[i], b = right[i];                                                                                   \
-            y[i] = (formula);                                                                                                  \
-        }                                                                                                                      \
+#define COMPARE_LOOP(code, name, formula)                                                      \
+    static void compare_##name(uint8_t *y, const float *left, const float *right, int64_t n) { \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                  \
+            float a = left[i], b = right[i];                                                   \
+            y[i] = (formula);                                                                  \
+        }                                                                                      \
     }
 TN_COMPARE_FORMULAS(COMPARE_LOOP)
 #define COMPARE_NAME(code, name, formula) [code] = compare_##name,
-static void (*const compare_loops[TN_COMPARE_COUNT])(uint8_t *, const float *, const float *, int64_t) = {
-    TN_COMPARE_FORMULAS(COMPARE_NAME)};
+static void (*const compare_loops[TN_COMPARE_COUNT])(uint8_t *, const float *, const float *,
+                                                     int64_t) = {TN_COMPARE_FORMULAS(COMPARE_NAME)};
 
 static void compare_body(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {
     const operands *o = user;
@@ -233,7 +241,8 @@ static void compare_body(const void *user, const element_loop *loop, const int64
     }
 }
 
-tn_status TN_CPU(compare)(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a, const tn_desc *b) {
+tn_status TN_CPU(compare)(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
+                          const tn_desc *b) {
     if (!is_f32_like(a->dtype) || b->dtype != a->dtype || y->dtype != TN_BOOL) {
         return TN_CPU(ref)->compare(ctx, f, y, a, b);
     }

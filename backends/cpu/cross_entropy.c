@@ -9,7 +9,8 @@ static inline int64_t label_at(const tn_desc *label, int64_t i) {
     return label->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
 }
 
-static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t classes, int64_t ignore_index) {
+static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t classes,
+                              int64_t ignore_index) {
     for (int64_t i = 0; i < label->size[0]; i++) {
         int64_t value = label_at(label, i);
         if (value != ignore_index && (value < 0 || value >= classes)) {
@@ -22,12 +23,15 @@ static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t cla
 }
 
 static bool handles(const tn_desc *a, const tn_desc *lse, const tn_desc *x, const tn_desc *label) {
-    return is_f32_like(x->dtype) && a->dtype == TN_F32 && lse->dtype == TN_F32 && (label->dtype == TN_I64 || label->dtype == TN_I32);
+    return is_f32_like(x->dtype) && a->dtype == TN_F32 && lse->dtype == TN_F32 &&
+           (label->dtype == TN_I64 || label->dtype == TN_I32);
 }
 
-static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_entropy_args *args, float *loss, float *lse) {
+static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_entropy_args *args,
+                     float *loss, float *lse) {
     float most = row_max(x, n);
-    double log_sum = (double)most + log(row_exp_total(x, most, n)), s = args->label_smoothing, value = 0;
+    double log_sum = (double)most + log(row_exp_total(x, most, n)), s = args->label_smoothing,
+           value = 0;
     if (target != args->ignore_index) {
         value = (1 - s) * (log_sum - (double)x[target]);
         value += s > 0 ? s * (log_sum - row_sum(x, n) / (double)n) : 0;
@@ -36,7 +40,8 @@ static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_e
     *lse = (float)log_sum;
 }
 
-tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
+                                const tn_desc *x, const tn_desc *label,
                                 const tn_cross_entropy_args *args) {
     int64_t rows = x->size[0], n = x->size[1];
     if (!handles(loss, lse, x, label) || n == 0) {
@@ -59,7 +64,8 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
         for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
             const float *row = row_f32(buffer, at(x, r * x->stride[0]), x->dtype, x->stride[1], n);
-            loss_row(row, n, label_at(label, r), args, (float *)at(loss, r * loss->stride[0]), (float *)at(lse, r * lse->stride[0]));
+            loss_row(row, n, label_at(label, r), args, (float *)at(loss, r * loss->stride[0]),
+                     (float *)at(lse, r * lse->stride[0]));
         }
     }
     scratch_free(ctx, buffers, bytes);
@@ -67,7 +73,8 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
 }
 
 /* dx = g (exp(x - lse) - s / n), and (1 - s) g less at the target. dx may be x. */
-static void gradient_row(float *dx, const float *x, int64_t n, int64_t target, float g, float lse, double s, bool ignored) {
+static void gradient_row(float *dx, const float *x, int64_t n, int64_t target, float g, float lse,
+                         double s, bool ignored) {
     if (ignored) {
         memset(dx, 0, (size_t)n * sizeof *dx);
         return;
@@ -81,8 +88,9 @@ static void gradient_row(float *dx, const float *x, int64_t n, int64_t target, f
     dx[target] = (float)((double)g * ((double)p - wanted));
 }
 
-tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss, const tn_desc *lse, const tn_desc *x,
-                                         const tn_desc *label, const tn_cross_entropy_args *args) {
+tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
+                                         const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+                                         const tn_cross_entropy_args *args) {
     int64_t rows = x->size[0], n = x->size[1];
     if (!handles(dloss, lse, x, label) || dx->dtype != x->dtype || n == 0) {
         return TN_CPU(ref)->cross_entropy_backward(ctx, dx, dloss, lse, x, label, args);
@@ -104,11 +112,13 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
         for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
             char *to = at(dx, r * dx->stride[0]), *from = at(x, r * x->stride[0]);
-            float g = *(const float *)at(dloss, r * dloss->stride[0]), log_sum = *(const float *)at(lse, r * lse->stride[0]);
+            float g = *(const float *)at(dloss, r * dloss->stride[0]),
+                  log_sum = *(const float *)at(lse, r * lse->stride[0]);
             int64_t target = label_at(label, r);
             bool ignored = target == args->ignore_index;
             if (plain) {
-                gradient_row((float *)to, (const float *)from, n, target, g, log_sum, args->label_smoothing, ignored);
+                gradient_row((float *)to, (const float *)from, n, target, g, log_sum,
+                             args->label_smoothing, ignored);
             } else {
                 load_f32(buffer, from, x->dtype, x->stride[1], n);
                 gradient_row(buffer, buffer, n, target, g, log_sum, args->label_smoothing, ignored);

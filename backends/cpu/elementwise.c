@@ -14,21 +14,21 @@ typedef void binary_f32(float *y, const float *a, const float *b, int64_t n);
 typedef void binary_f64(double *y, const double *a, const double *b, int64_t n);
 
 /* y may be the same memory as an input: then element by element, which is what omp simd allows. */
-#define UNARY_LOOP(T, kind, name, formula)                                                                                     \
-    static void kind##_##name(T *y, const T *input, T k0, T k1, int64_t n) {                                                   \
-        (void)k0;                                                                                                              \
-        (void)k1;                                                                                                              \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                                  \
-            T x = input[i];                                                                                                    \
-            y[i] = (formula);                                                                                                  \
-        }                                                                                                                      \
+#define UNARY_LOOP(T, kind, name, formula)                                   \
+    static void kind##_##name(T *y, const T *input, T k0, T k1, int64_t n) { \
+        (void)k0;                                                            \
+        (void)k1;                                                            \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                \
+            T x = input[i];                                                  \
+            y[i] = (formula);                                                \
+        }                                                                    \
     }
-#define BINARY_LOOP(T, kind, name, formula)                                                                                    \
-    static void kind##_##name(T *y, const T *left, const T *right, int64_t n) {                                                \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                                  \
-            T a = left[i], b = right[i];                                                                                       \
-            y[i] = (formula);                                                                                                  \
-        }                                                                                                                      \
+#define BINARY_LOOP(T, kind, name, formula)                                     \
+    static void kind##_##name(T *y, const T *left, const T *right, int64_t n) { \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                   \
+            T a = left[i], b = right[i];                                        \
+            y[i] = (formula);                                                   \
+        }                                                                       \
     }
 #define UNARY_F32(code, name, formula) UNARY_LOOP(float, u32, name, formula)
 #define UNARY_F64(code, name, formula) UNARY_LOOP(double, u64, name, formula)
@@ -43,10 +43,14 @@ TN_BINARY_FORMULAS(BINARY_F64, double, TN_LIBM_D)
 #define UNARY_NAME_F64(code, name, formula) [code] = u64_##name,
 #define BINARY_NAME_F32(code, name, formula) [code] = b32_##name,
 #define BINARY_NAME_F64(code, name, formula) [code] = b64_##name,
-static unary_f32 *const unary_loops_f32[TN_UNARY_COUNT] = {TN_UNARY_FORMULAS(UNARY_NAME_F32, float, TN_FAST_F)};
-static unary_f64 *const unary_loops_f64[TN_UNARY_COUNT] = {TN_UNARY_FORMULAS(UNARY_NAME_F64, double, TN_LIBM_D)};
-static binary_f32 *const binary_loops_f32[TN_BINARY_COUNT] = {TN_BINARY_FORMULAS(BINARY_NAME_F32, float, TN_FAST_F)};
-static binary_f64 *const binary_loops_f64[TN_BINARY_COUNT] = {TN_BINARY_FORMULAS(BINARY_NAME_F64, double, TN_LIBM_D)};
+static unary_f32 *const unary_loops_f32[TN_UNARY_COUNT] = {
+    TN_UNARY_FORMULAS(UNARY_NAME_F32, float, TN_FAST_F)};
+static unary_f64 *const unary_loops_f64[TN_UNARY_COUNT] = {
+    TN_UNARY_FORMULAS(UNARY_NAME_F64, double, TN_LIBM_D)};
+static binary_f32 *const binary_loops_f32[TN_BINARY_COUNT] = {
+    TN_BINARY_FORMULAS(BINARY_NAME_F32, float, TN_FAST_F)};
+static binary_f64 *const binary_loops_f64[TN_BINARY_COUNT] = {
+    TN_BINARY_FORMULAS(BINARY_NAME_F64, double, TN_LIBM_D)};
 
 typedef struct unary_call {
     const tn_desc *y, *x;
@@ -61,63 +65,68 @@ typedef struct binary_call {
 } binary_call;
 
 /* The two bodies of each entry, for compute type T; `plain` is the dtype that needs no conversion. */
-#define UNARY_BODY(T, kind, plain)                                                                                             \
-    static void unary_body_##kind(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {                 \
-        const unary_call *c = user;                                                                                            \
-        int64_t sy = inner_stride(loop, 0), sx = inner_stride(loop, 1);                                                        \
-        T k0 = (T)c->k0, k1 = (T)c->k1;                                                                                        \
-        if (c->y->dtype == plain && ((sy == 1 && sx == 1) || n == 1)) {                                                        \
-            c->kind((T *)at(c->y, off[0]), (const T *)at(c->x, off[1]), k0, k1, n);                                            \
-            return;                                                                                                            \
-        }                                                                                                                      \
-        T buffer[TILE];                                                                                                        \
-        for (int64_t i = 0; i < n; i += TILE) {                                                                                \
-            int64_t m = min64(TILE, n - i);                                                                                    \
-            load_##kind(buffer, at(c->x, off[1] + i * sx), c->x->dtype, sx, m);                                                \
-            c->kind(buffer, buffer, k0, k1, m);                                                                                \
-            store_##kind(at(c->y, off[0] + i * sy), c->y->dtype, sy, buffer, m);                                               \
-        }                                                                                                                      \
+#define UNARY_BODY(T, kind, plain)                                                                \
+    static void unary_body_##kind(const void *user, const element_loop *loop, const int64_t *off, \
+                                  int64_t n) {                                                    \
+        const unary_call *c = user;                                                               \
+        int64_t sy = inner_stride(loop, 0), sx = inner_stride(loop, 1);                           \
+        T k0 = (T)c->k0, k1 = (T)c->k1;                                                           \
+        if (c->y->dtype == plain && ((sy == 1 && sx == 1) || n == 1)) {                           \
+            c->kind((T *)at(c->y, off[0]), (const T *)at(c->x, off[1]), k0, k1, n);               \
+            return;                                                                               \
+        }                                                                                         \
+        T buffer[TILE];                                                                           \
+        for (int64_t i = 0; i < n; i += TILE) {                                                   \
+            int64_t m = min64(TILE, n - i);                                                       \
+            load_##kind(buffer, at(c->x, off[1] + i * sx), c->x->dtype, sx, m);                   \
+            c->kind(buffer, buffer, k0, k1, m);                                                   \
+            store_##kind(at(c->y, off[0] + i * sy), c->y->dtype, sy, buffer, m);                  \
+        }                                                                                         \
     }
 UNARY_BODY(float, f32, TN_F32)
 UNARY_BODY(double, f64, TN_F64)
 
-#define BINARY_BODY(T, kind, plain)                                                                                            \
-    static void binary_body_##kind(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {                \
-        const binary_call *c = user;                                                                                           \
-        int64_t sy = inner_stride(loop, 0), sa = inner_stride(loop, 1), sb = inner_stride(loop, 2);                            \
-        bool is_plain = c->y->dtype == plain;                                                                                  \
-        if (is_plain && ((sy == 1 && sa == 1 && sb == 1) || n == 1)) {                                                         \
-            c->kind((T *)at(c->y, off[0]), (const T *)at(c->a, off[1]), (const T *)at(c->b, off[2]), n);                       \
-            return;                                                                                                            \
-        }                                                                                                                      \
-        T left[TILE], right[TILE], out[TILE];                                                                                  \
-        for (int64_t i = 0; i < n; i += TILE) {                                                                                \
-            int64_t m = min64(TILE, n - i);                                                                                    \
-            T *y = (T *)at(c->y, off[0] + i * sy);                                                                             \
-            const T *a = (const T *)at(c->a, off[1] + i * sa), *b = (const T *)at(c->b, off[2] + i * sb);                      \
-            if (!(is_plain && sa == 1)) {                                                                                      \
-                if (sa != 0 || i == 0) {                                                                                       \
-                    load_##kind(left, a, c->a->dtype, sa, m);                                                                  \
-                }                                                                                                              \
-                a = left;                                                                                                      \
-            }                                                                                                                  \
-            if (!(is_plain && sb == 1)) {                                                                                      \
-                if (sb != 0 || i == 0) {                                                                                       \
-                    load_##kind(right, b, c->b->dtype, sb, m);                                                                 \
-                }                                                                                                              \
-                b = right;                                                                                                     \
-            }                                                                                                                  \
-            bool direct = is_plain && sy == 1;                                                                                 \
-            c->kind(direct ? y : out, a, b, m);                                                                                \
-            if (!direct) {                                                                                                     \
-                store_##kind(y, c->y->dtype, sy, out, m);                                                                      \
-            }                                                                                                                  \
-        }                                                                                                                      \
+#define BINARY_BODY(T, kind, plain)                                                                 \
+    static void binary_body_##kind(const void *user, const element_loop *loop, const int64_t *off,  \
+                                   int64_t n) {                                                     \
+        const binary_call *c = user;                                                                \
+        int64_t sy = inner_stride(loop, 0), sa = inner_stride(loop, 1), sb = inner_stride(loop, 2); \
+        bool is_plain = c->y->dtype == plain;                                                       \
+        if (is_plain && ((sy == 1 && sa == 1 && sb == 1) || n == 1)) {                              \
+            c->kind((T *)at(c->y, off[0]), (const T *)at(c->a, off[1]),                             \
+                    (const T *)at(c->b, off[2]), n);                                                \
+            return;                                                                                 \
+        }                                                                                           \
+        T left[TILE], right[TILE], out[TILE];                                                       \
+        for (int64_t i = 0; i < n; i += TILE) {                                                     \
+            int64_t m = min64(TILE, n - i);                                                         \
+            T *y = (T *)at(c->y, off[0] + i * sy);                                                  \
+            const T *a = (const T *)at(c->a, off[1] + i * sa),                                      \
+                    *b = (const T *)at(c->b, off[2] + i * sb);                                      \
+            if (!(is_plain && sa == 1)) {                                                           \
+                if (sa != 0 || i == 0) {                                                            \
+                    load_##kind(left, a, c->a->dtype, sa, m);                                       \
+                }                                                                                   \
+                a = left;                                                                           \
+            }                                                                                       \
+            if (!(is_plain && sb == 1)) {                                                           \
+                if (sb != 0 || i == 0) {                                                            \
+                    load_##kind(right, b, c->b->dtype, sb, m);                                      \
+                }                                                                                   \
+                b = right;                                                                          \
+            }                                                                                       \
+            bool direct = is_plain && sy == 1;                                                      \
+            c->kind(direct ? y : out, a, b, m);                                                     \
+            if (!direct) {                                                                          \
+                store_##kind(y, c->y->dtype, sy, out, m);                                           \
+            }                                                                                       \
+        }                                                                                           \
     }
 BINARY_BODY(float, f32, TN_F32)
 BINARY_BODY(double, f64, TN_F64)
 
-tn_status TN_CPU(unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0, double k1) {
+tn_status TN_CPU(unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,
+                        double k1) {
     if (y->dtype != x->dtype || !is_float(x->dtype)) {
         return TN_CPU(ref)->unary(ctx, f, y, x, k0, k1);
     }
@@ -128,7 +137,8 @@ tn_status TN_CPU(unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_
     return TN_OK;
 }
 
-tn_status TN_CPU(binary)(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a, const tn_desc *b) {
+tn_status TN_CPU(binary)(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
+                         const tn_desc *b) {
     if (y->dtype != a->dtype || y->dtype != b->dtype || !is_float(y->dtype)) {
         return TN_CPU(ref)->binary(ctx, f, y, a, b);
     }

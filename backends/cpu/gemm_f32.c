@@ -8,7 +8,8 @@
 #include "backends/cpu/gemm.h"
 
 /* A panel of bf16 or f16: converted along whichever dimension is contiguous. */
-static void convert_panel(float *dst, int width, const gemm_side *s, int64_t start, int64_t across, int64_t along, int64_t n, int64_t k) {
+static void convert_panel(float *dst, int width, const gemm_side *s, int64_t start, int64_t across,
+                          int64_t along, int64_t n, int64_t k) {
     const uint16_t *src = (const uint16_t *)s->data + start;
     float line[512];
     if (n < width) {

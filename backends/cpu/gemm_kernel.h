@@ -34,8 +34,10 @@ typedef struct work {
 } work;
 
 /* One operand seen by the packer: element (i, p) at data + i across + p along. */
-static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, const int width, const gemm_side *s, int64_t across,
-                                                             int64_t along, int64_t i0, int64_t n, int64_t p0, int64_t k) {
+static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, const int width,
+                                                             const gemm_side *s, int64_t across,
+                                                             int64_t along, int64_t i0, int64_t n,
+                                                             int64_t p0, int64_t k) {
     int64_t start = i0 * across + p0 * along;
     if (s->dtype != PLAIN) {
         CONVERT_PANEL
@@ -76,7 +78,8 @@ static void pack_b(T *dst, const gemm_side *s, int64_t j0, int64_t n, int64_t p0
 }
 
 /* acc (MR, NR) = A panel x B panel. */
-static inline __attribute__((always_inline)) void micro(int64_t k, const T *restrict a, const T *restrict b, vec acc[MR][2]) {
+static inline __attribute__((always_inline)) void micro(int64_t k, const T *restrict a,
+                                                        const T *restrict b, vec acc[MR][2]) {
     UNROLL
     for (int i = 0; i < MR; i++) {
         acc[i][0] = (vec){0};
@@ -95,7 +98,8 @@ static inline __attribute__((always_inline)) void micro(int64_t k, const T *rest
 }
 
 /* One full tile of C. */
-static void tile_full(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta, const T *d, int64_t ldd) {
+static void tile_full(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta,
+                      const T *d, int64_t ldd) {
     vec acc[MR][2];
     micro(k, a, b, acc);
     if (beta == 0) {
@@ -108,14 +112,15 @@ static void tile_full(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T al
         UNROLL
         for (int i = 0; i < MR; i++) {
             *(vec_any *)(c + i * ldc) = alpha * acc[i][0] + beta * *(const vec_any *)(d + i * ldd);
-            *(vec_any *)(c + i * ldc + VL) = alpha * acc[i][1] + beta * *(const vec_any *)(d + i * ldd + VL);
+            *(vec_any *)(c + i * ldc + VL) =
+                alpha * acc[i][1] + beta * *(const vec_any *)(d + i * ldd + VL);
         }
     }
 }
 
 /* A tile at the edge: rows and cols of it are stored. */
-static void tile_edge(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta, const T *d, int64_t ldd,
-                      int64_t rows, int64_t cols) {
+static void tile_edge(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta,
+                      const T *d, int64_t ldd, int64_t rows, int64_t cols) {
     T out[MR * NR];
     tile_full(k, a, b, out, NR, alpha, 0, NULL, 0);
     for (int64_t i = 0; i < rows; i++) {
@@ -131,7 +136,8 @@ typedef struct block {
 } block;
 
 /* Rows [r0, r1) and columns [c0, c1) of the packed block. */
-static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, int64_t c0,
+                       int64_t c1) {
     const gemm_job *job = w->job;
     bool first = at->p0 == 0;
     T alpha = (T)job->alpha, beta = first ? (T)job->beta : 1;
@@ -146,7 +152,8 @@ static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, i
             if (i + MR <= at->m && j + NR <= at->n) {
                 tile_full(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd);
             } else {
-                tile_edge(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd, min64(MR, at->m - i), min64(NR, at->n - j));
+                tile_edge(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd,
+                          min64(MR, at->m - i), min64(NR, at->n - j));
             }
         }
     }
@@ -161,15 +168,18 @@ static inline void meet(const work *w) {
 /* One block of rows against one packed block of B; `pass` counts these. */
 static void run_block(work *w, const block *at, int64_t pass, int me) {
     const gemm_job *job = w->job;
-    int64_t panels_a = div_up(at->m, MR), panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads;
+    int64_t panels_a = div_up(at->m, MR), panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0,
+            threads = w->threads;
     if (me == 0) {
         w->next[(pass + 1) & 1] = 0;
     }
     for (int64_t p = panels_a * me / threads; p < panels_a * (me + 1) / threads; p++) {
-        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + p * MR, min64(MR, at->m - p * MR), at->p0, at->k);
+        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + p * MR, min64(MR, at->m - p * MR),
+               at->p0, at->k);
     }
     for (int64_t p = panels_b * me / threads; p < panels_b * (me + 1) / threads; p++) {
-        pack_b(w->pack_b + p * NR * at->k, &job->b, at->j0 + p * NR, min64(NR, at->n - p * NR), at->p0, at->k);
+        pack_b(w->pack_b + p * NR * at->k, &job->b, at->j0 + p * NR, min64(NR, at->n - p * NR),
+               at->p0, at->k);
     }
     meet(w);
     int64_t down = div_up(at->m, w->tile_rows), right = div_up(at->n, w->tile_cols), tile;
@@ -186,7 +196,8 @@ static void run_all(work *w, int me) {
     for (int64_t j0 = 0; j0 < job->n; j0 += COLS) {
         for (int64_t p0 = 0; p0 < job->k; p0 += w->depth) {
             for (int64_t i0 = 0; i0 < job->m; i0 += ROWS) {
-                block at = {i0, min64(ROWS, job->m - i0), j0, min64(COLS, job->n - j0), p0, min64(w->depth, job->k - p0)};
+                block at = {i0, min64(ROWS, job->m - i0),    j0, min64(COLS, job->n - j0),
+                            p0, min64(w->depth, job->k - p0)};
                 run_block(w, &at, pass++, me);
             }
         }
@@ -232,7 +243,8 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     work w = {.job = job, .threads = job->threads};
     int64_t cuts = div_up(job->k, DEPTH);
     w.depth = div_up(job->k, cuts);
-    size_t a = (size_t)(div_up(min64(job->m, ROWS), MR) * MR * w.depth), b = (size_t)(div_up(min64(job->n, COLS), NR) * NR * w.depth);
+    size_t a = (size_t)(div_up(min64(job->m, ROWS), MR) * MR * w.depth),
+           b = (size_t)(div_up(min64(job->n, COLS), NR) * NR * w.depth);
     T near[4096] __attribute__((aligned(64)));
     size_t bytes = (a + b) * sizeof(T) + 128;
     T *memory = bytes <= sizeof near ? near : scratch(ctx, bytes);

@@ -39,16 +39,19 @@ static bool is_index(const tn_desc *d) {
     return d->dtype == TN_I64 || d->dtype == TN_I32;
 }
 
-tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index) {
+tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                              const tn_desc *index) {
     int64_t length, unused;
-    if (y->dtype != x->dtype || !is_index(index) || y->ndim < 1 || !row_is_run(y, &length) || !row_is_run(x, &unused)) {
+    if (y->dtype != x->dtype || !is_index(index) || y->ndim < 1 || !row_is_run(y, &length) ||
+        !row_is_run(x, &unused)) {
         return TN_CPU(ref)->gather_rows(ctx, y, x, index);
     }
     tn_status status = check_indices(ctx, index, x->size[0]);
     if (status != TN_OK) {
         return status;
     }
-    int64_t rows = y->size[0], height = max64(1, CHUNK / max64(1, length)), tasks = div_up(rows, height);
+    int64_t rows = y->size[0], height = max64(1, CHUNK / max64(1, length)),
+            tasks = div_up(rows, height);
     size_t bytes = (size_t)length * size_of(y->dtype);
     int threads = team(tasks, rows * length);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
@@ -60,11 +63,12 @@ tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *
     return TN_OK;
 }
 
-tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src) {
+tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                                   const tn_desc *src) {
     enum { SLICE = 64 };
     int64_t length, unused;
-    if (y->dtype != TN_F32 || src->dtype != TN_F32 || !is_index(index) || y->ndim < 1 || !row_is_run(y, &length) ||
-        !row_is_run(src, &unused)) {
+    if (y->dtype != TN_F32 || src->dtype != TN_F32 || !is_index(index) || y->ndim < 1 ||
+        !row_is_run(y, &length) || !row_is_run(src, &unused)) {
         return TN_CPU(ref)->scatter_add_rows(ctx, y, index, src);
     }
     tn_status status = check_indices(ctx, index, y->size[0]);
@@ -75,7 +79,8 @@ tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_d
     int threads = team(slices, rows * length);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t part = 0; part < threads; part++) {
-        int64_t from = slices * part / threads * SLICE, to = min64(slices * (part + 1) / threads * SLICE, length);
+        int64_t from = slices * part / threads * SLICE,
+                to = min64(slices * (part + 1) / threads * SLICE, length);
         for (int64_t i = 0; i < rows; i++) {
             float *sum = (float *)at(y, index_at(index, i) * y->stride[0]);
             const float *add = (const float *)at(src, i * src->stride[0]);

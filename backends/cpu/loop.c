@@ -76,7 +76,8 @@ void TN_CPU(loop_init)(element_loop *loop, int operands, const tn_desc *const *o
 }
 
 /* Rows [first, last) of the outer dimensions, columns [from, from + n) of the row. */
-static void walk(const element_loop *loop, int64_t first, int64_t last, int64_t from, int64_t n, loop_body body, const void *user) {
+static void walk(const element_loop *loop, int64_t first, int64_t last, int64_t from, int64_t n,
+                 loop_body body, const void *user) {
     int outer = loop->ndim - 1;
     int64_t index[TN_MAX_DIMS], off[LOOP_OPERANDS];
     for (int k = 0; k < loop->operands; k++) {

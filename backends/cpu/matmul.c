@@ -19,8 +19,8 @@ static tn_status product(tn_context *ctx, tn_dtype compute, const gemm_job *job)
 }
 
 /* y = alpha t + beta d row by row, in y's dtype; d has y's dtype and strides (it may be y), or is not read. */
-static void finish_rows(const tn_desc *y, int64_t y_offset, int64_t m, int64_t n, int64_t row, int64_t col, const void *temporary,
-                        double alpha, double beta) {
+static void finish_rows(const tn_desc *y, int64_t y_offset, int64_t m, int64_t n, int64_t row,
+                        int64_t col, const void *temporary, double alpha, double beta) {
     float sum[TILE], old[TILE];
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j += TILE) {
@@ -47,7 +47,8 @@ static void finish_rows(const tn_desc *y, int64_t y_offset, int64_t m, int64_t n
 }
 
 /* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or NULL. */
-static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row, int64_t col, gemm_job job, const void *bias) {
+static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
+                             int64_t col, gemm_job job, const void *bias) {
     int64_t m = job.m, n = job.n;
     bool direct = y->dtype == TN_F32 || y->dtype == TN_F64;
     if (direct && (col == 1 || n <= 1)) {
@@ -59,7 +60,8 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
         return product(ctx, y->dtype, &job);
     }
     if (direct && !bias && (row == 1 || m <= 1)) {
-        gemm_side a = {job.b.data, job.b.dtype, job.b.col, job.b.row}, b = {job.a.data, job.a.dtype, job.a.col, job.a.row};
+        gemm_side a = {job.b.data, job.b.dtype, job.b.col, job.b.row},
+                  b = {job.a.data, job.a.dtype, job.a.col, job.a.row};
         job.m = n;
         job.n = m;
         job.a = a;
@@ -95,7 +97,8 @@ static gemm_side side(const tn_desc *d, int64_t offset, int64_t row, int64_t col
     return (gemm_side){at(d, offset), d->dtype, row, col};
 }
 
-tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b, double alpha, double beta) {
+tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                         double alpha, double beta) {
     if (!handled(y->dtype) || a->dtype != y->dtype || b->dtype != y->dtype) {
         return TN_CPU(ref)->matmul(ctx, y, a, b, alpha, beta);
     }
@@ -111,7 +114,8 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
         gemm_job mine = job;
         mine.a = side(a, i * a->stride[0], a->stride[1], a->stride[2]);
         mine.b = side(b, i * b->stride[0], b->stride[1], b->stride[2]);
-        tn_status status = one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], mine, NULL);
+        tn_status status =
+            one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], mine, NULL);
         if (status != TN_OK) {
 #pragma omp atomic write
             result = status;
@@ -120,8 +124,10 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
     return result;
 }
 
-tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w, const tn_desc *b) {
-    if (!handled(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype || (b && b->dtype != y->dtype)) {
+tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                         const tn_desc *b) {
+    if (!handled(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
+        (b && b->dtype != y->dtype)) {
         return TN_CPU(ref)->linear(ctx, y, x, w, b);
     }
     int64_t m = x->size[0], n = w->size[0], k = x->size[1];

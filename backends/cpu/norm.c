@@ -19,8 +19,8 @@ static void set_at(const tn_desc *d, int64_t i, float value) {
 }
 
 /* y = (x - mean) rstd w + b; y may be x. Without `centred`, RMS norm. */
-static void norm_row(float *y, const float *x, const float *w, const float *b, int64_t c, bool centred, double eps, float *mean,
-                     float *rstd) {
+static void norm_row(float *y, const float *x, const float *w, const float *b, int64_t c,
+                     bool centred, double eps, float *mean, float *rstd) {
     double squares = 0;
     float m = centred ? (float)(row_sum(x, c) / (double)c) : 0;
     ROW_SUM(squares, c, (x[i] - m) * (x[i] - m));
@@ -39,10 +39,13 @@ static void norm_row(float *y, const float *x, const float *w, const float *b, i
     *rstd = r;
 }
 
-static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
-                              const tn_desc *w, const tn_desc *b, double eps, bool centred) {
-    int64_t rows = x->size[0], c = x->size[1], height = rows_per_task(c), tasks = div_up(rows, height);
-    bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 && (c == 1 || (x->stride[1] == 1 && y->stride[1] == 1));
+static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
+                              const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
+                              const tn_desc *b, double eps, bool centred) {
+    int64_t rows = x->size[0], c = x->size[1], height = rows_per_task(c),
+            tasks = div_up(rows, height);
+    bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 &&
+                 (c == 1 || (x->stride[1] == 1 && y->stride[1] == 1));
     int threads = team(tasks, rows * c);
     size_t bytes = (size_t)((2 + threads) * c) * sizeof(float);
     float *memory = scratch(ctx, bytes);
@@ -71,21 +74,24 @@ static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *
     return TN_OK;
 }
 
-static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
-                            const tn_desc *b) {
-    return is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(mean) && f32_vector(rstd) && (!w || is_f32_like(w->dtype)) &&
-           (!b || is_f32_like(b->dtype)) && x->size[0] > 0 && x->size[1] > 0;
+static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc *rstd,
+                            const tn_desc *x, const tn_desc *w, const tn_desc *b) {
+    return is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(mean) && f32_vector(rstd) &&
+           (!w || is_f32_like(w->dtype)) && (!b || is_f32_like(b->dtype)) && x->size[0] > 0 &&
+           x->size[1] > 0;
 }
 
-tn_status TN_CPU(layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
-                             const tn_desc *w, const tn_desc *b, double eps) {
+tn_status TN_CPU(layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
+                             const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
+                             const tn_desc *b, double eps) {
     if (!handles_forward(y, mean, rstd, x, w, b)) {
         return TN_CPU(ref)->layer_norm(ctx, y, mean, rstd, x, w, b, eps);
     }
     return norm_forward(ctx, y, mean, rstd, x, w, b, eps, true);
 }
 
-tn_status TN_CPU(rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x, const tn_desc *w, double eps) {
+tn_status TN_CPU(rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x,
+                           const tn_desc *w, double eps) {
     if (!handles_forward(y, NULL, rstd, x, w, NULL)) {
         return TN_CPU(ref)->rms_norm(ctx, y, rstd, x, w, eps);
     }
@@ -100,7 +106,8 @@ typedef struct backward {
 } backward;
 
 /* dx = r (g - mean(g) - h mean(g h)) with g = dy w, h = (x - m) r. dx may be dy's or x's memory. */
-static void norm_backward_row(float *dx, const float *dy, const float *x, const float *w, int64_t c, float m, float r, bool centred) {
+static void norm_backward_row(float *dx, const float *dy, const float *x, const float *w, int64_t c,
+                              float m, float r, bool centred) {
     double sum_g = 0, sum_gh = 0;
     if (centred) {
         ROW_SUM(sum_g, c, dy[i] * w[i]);
@@ -114,8 +121,8 @@ static void norm_backward_row(float *dx, const float *dy, const float *x, const 
 }
 
 /* The band's column sums. */
-static void add_columns(float *restrict dw, float *restrict db, const float *restrict dy, const float *restrict x, int64_t c, float m,
-                        float r) {
+static void add_columns(float *restrict dw, float *restrict db, const float *restrict dy,
+                        const float *restrict x, int64_t c, float m, float r) {
     if (dw && db) {
 #pragma omp simd
         for (int64_t i = 0; i < c; i++) {
@@ -136,7 +143,8 @@ static void add_columns(float *restrict dw, float *restrict db, const float *res
 }
 
 /* Rows [first, last). `buffer` has room for 2 c. */
-static void backward_band(const backward *b, int64_t first, int64_t last, float *dw, float *db, float *buffer) {
+static void backward_band(const backward *b, int64_t first, int64_t last, float *dw, float *db,
+                          float *buffer) {
     int64_t c = b->x->size[1];
     if (dw) {
         memset(dw, 0, (size_t)c * sizeof *dw);
@@ -145,8 +153,10 @@ static void backward_band(const backward *b, int64_t first, int64_t last, float 
         memset(db, 0, (size_t)c * sizeof *db);
     }
     for (int64_t r = first; r < last; r++) {
-        const float *dy = row_f32(buffer, at(b->dy, r * b->dy->stride[0]), b->dy->dtype, b->dy->stride[1], c);
-        const float *x = row_f32(buffer + c, at(b->x, r * b->x->stride[0]), b->x->dtype, b->x->stride[1], c);
+        const float *dy =
+            row_f32(buffer, at(b->dy, r * b->dy->stride[0]), b->dy->dtype, b->dy->stride[1], c);
+        const float *x =
+            row_f32(buffer + c, at(b->x, r * b->x->stride[0]), b->x->dtype, b->x->stride[1], c);
         float m = b->mean ? value_at(b->mean, r) : 0, s = value_at(b->rstd, r);
         add_columns(dw, db, dy, x, c, m, s);
         if (b->dx) {
@@ -200,8 +210,10 @@ static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t band = 0; band < bands; band++) {
-        float *mine = partial + band * step, *buffer = buffers + (threads > 1 ? omp_get_thread_num() : 0) * step;
-        backward_band(b, band * height, min64((band + 1) * height, rows), b->dw ? mine : NULL, b->db ? mine + c : NULL, buffer);
+        float *mine = partial + band * step,
+              *buffer = buffers + (threads > 1 ? omp_get_thread_num() : 0) * step;
+        backward_band(b, band * height, min64((band + 1) * height, rows), b->dw ? mine : NULL,
+                      b->db ? mine + c : NULL, buffer);
     }
     add_bands(b->dw, partial, bands, step, c);
     add_bands(b->db, partial + c, bands, step, c);
@@ -216,12 +228,13 @@ static bool handles_backward(const backward *b, const tn_desc *w) {
             return false;
         }
     }
-    return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) && f32_vector(b->rstd) && b->x->size[0] > 0 &&
-           b->x->size[1] > 0;
+    return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) &&
+           f32_vector(b->rstd) && b->x->size[0] > 0 && b->x->size[1] > 0;
 }
 
-tn_status TN_CPU(layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy,
-                                      const tn_desc *x, const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
+tn_status TN_CPU(layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                      const tn_desc *db, const tn_desc *dy, const tn_desc *x,
+                                      const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
     backward b = {.dx = dx, .dw = dw, .db = db, .dy = dy, .x = x, .mean = mean, .rstd = rstd};
     if (!handles_backward(&b, w)) {
         return TN_CPU(ref)->layer_norm_backward(ctx, dx, dw, db, dy, x, mean, rstd, w);
@@ -229,8 +242,9 @@ tn_status TN_CPU(layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const 
     return norm_backward(ctx, &b, w);
 }
 
-tn_status TN_CPU(rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *dy, const tn_desc *x,
-                                    const tn_desc *rstd, const tn_desc *w) {
+tn_status TN_CPU(rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                    const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
+                                    const tn_desc *w) {
     backward b = {.dx = dx, .dw = dw, .dy = dy, .x = x, .rstd = rstd};
     if (!handles_backward(&b, w)) {
         return TN_CPU(ref)->rms_norm_backward(ctx, dx, dw, dy, x, rstd, w);

@@ -10,7 +10,8 @@ typedef struct adam_factors {
 } adam_factors;
 
 static adam_factors adam_prepare(const tn_adam_step *s) {
-    double correct1 = 1 - pow(s->beta1, (double)s->step), correct2 = 1 - pow(s->beta2, (double)s->step);
+    double correct1 = 1 - pow(s->beta1, (double)s->step),
+           correct2 = 1 - pow(s->beta2, (double)s->step);
     return (adam_factors){
         .beta1 = (float)s->beta1,
         .beta2 = (float)s->beta2,
@@ -25,7 +26,8 @@ static adam_factors adam_prepare(const tn_adam_step *s) {
     };
 }
 
-static void adam_run(float *restrict p, const float *restrict grad, float *restrict m, float *restrict v, int64_t n, const adam_factors *f) {
+static void adam_run(float *restrict p, const float *restrict grad, float *restrict m,
+                     float *restrict v, int64_t n, const adam_factors *f) {
     adam_factors k = *f;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -44,7 +46,8 @@ typedef struct sgd_factors {
     bool nesterov, first;
 } sgd_factors;
 
-static void sgd_run(float *restrict p, const float *restrict grad, float *restrict m, int64_t n, const sgd_factors *f) {
+static void sgd_run(float *restrict p, const float *restrict grad, float *restrict m, int64_t n,
+                    const sgd_factors *f) {
     sgd_factors k = *f;
     float keep = k.first ? 0 : k.momentum, add = k.first ? 1 : k.rest;
     if (!m) {
@@ -131,7 +134,8 @@ static bool all_f32_like(const tn_optim_span *spans, int count) {
     return true;
 }
 
-tn_status TN_CPU(adam)(tn_context *ctx, const tn_optim_span *spans, int count, const tn_adam_step *step) {
+tn_status TN_CPU(adam)(tn_context *ctx, const tn_optim_span *spans, int count,
+                       const tn_adam_step *step) {
     if (!all_f32_like(spans, count)) {
         return TN_CPU(ref)->adam(ctx, spans, count, step);
     }
@@ -140,12 +144,18 @@ tn_status TN_CPU(adam)(tn_context *ctx, const tn_optim_span *spans, int count, c
     return TN_OK;
 }
 
-tn_status TN_CPU(sgd)(tn_context *ctx, const tn_optim_span *spans, int count, const tn_sgd_step *step) {
+tn_status TN_CPU(sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
+                      const tn_sgd_step *step) {
     if (!all_f32_like(spans, count)) {
         return TN_CPU(ref)->sgd(ctx, spans, count, step);
     }
-    sgd_factors f = {(float)step->lr,           (float)step->momentum,   (float)(1 - step->dampening),
-                     (float)step->weight_decay, (float)step->grad_scale, step->nesterov, step->first};
+    sgd_factors f = {(float)step->lr,
+                     (float)step->momentum,
+                     (float)(1 - step->dampening),
+                     (float)step->weight_decay,
+                     (float)step->grad_scale,
+                     step->nesterov,
+                     step->first};
     run_spans(spans, count, &(steps){.sgd = &f});
     return TN_OK;
 }

@@ -104,7 +104,8 @@ static void draw_all(const draw *d, int64_t count, void (*values)(const draw *, 
     }
 }
 
-tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key, double a, double b) {
+tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
+                         double a, double b) {
     if (y->dtype != TN_F32 || kind == TN_INTEGER || !contiguous(y)) {
         return TN_CPU(ref)->random(ctx, y, kind, key, a, b);
     }
@@ -113,7 +114,8 @@ tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
     return TN_OK;
 }
 
-tn_status TN_CPU(dropout)(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p, tn_random_key key) {
+tn_status TN_CPU(dropout)(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
+                          tn_random_key key) {
     if (y->dtype != TN_F32 || x->dtype != TN_F32 || !contiguous(y) || !contiguous(x)) {
         return TN_CPU(ref)->dropout(ctx, y, x, p, key);
     }

@@ -84,7 +84,8 @@ static void plan(reduction *r) {
     if (stays->count == 0 && goes->count == 0) {
         r->inner = 1;
         r->inner_goes = true;
-    } else if (stays->count == 0 || (goes->count > 0 && goes->x[goes->count - 1] < stays->x[stays->count - 1])) {
+    } else if (stays->count == 0 ||
+               (goes->count > 0 && goes->x[goes->count - 1] < stays->x[stays->count - 1])) {
         take_inner(r, goes, true);
         if (goes->total == 1 && r->inner > CHUNK) {
             r->split = true;
@@ -177,7 +178,8 @@ static void take_row(tn_reduction f, float *restrict sum, const float *restrict 
 }
 
 /* Rows [first, last) of what goes, columns [from, from + n), to total[n]. */
-static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_t last, int64_t from, int64_t n, double *total) {
+static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_t last,
+                         int64_t from, int64_t n, double *total) {
     float sum[COLUMNS], buffer[COLUMNS];
     for (int64_t j = 0; j < n; j++) {
         total[j] = neutral(r->f);
@@ -198,8 +200,10 @@ static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_
 }
 
 /* n finished results to y. */
-static void store_results(const reduction *r, int64_t y_offset, int64_t stride, const double *total, int64_t n) {
-    double count = (double)(r->inner_goes ? count_of(r->x) / max64(1, count_of(r->y)) : r->goes.total);
+static void store_results(const reduction *r, int64_t y_offset, int64_t stride, const double *total,
+                          int64_t n) {
+    double count =
+        (double)(r->inner_goes ? count_of(r->x) / max64(1, count_of(r->y)) : r->goes.total);
     float rounded[COLUMNS];
     for (int64_t j = 0; j < n; j++) {
         double value = r->f == TN_RED_MEAN ? total[j] / count : total[j];
@@ -213,7 +217,8 @@ static void run_task(const reduction *r, int64_t o, int64_t from, int64_t band) 
     int64_t x = 0, y = 0, first = band * r->height, last = min64(first + r->height, r->goes.total);
     axes_at(&r->stays, o, &x, &y);
     double total[COLUMNS];
-    int64_t n = r->inner_goes ? 1 : min64(COLUMNS, r->inner - from), width = r->inner_goes ? 1 : r->inner;
+    int64_t n = r->inner_goes ? 1 : min64(COLUMNS, r->inner - from),
+            width = r->inner_goes ? 1 : r->inner;
     if (r->inner_goes) {
         total[0] = fold_rows(r, x, first, last);
     } else {
@@ -237,7 +242,8 @@ static void combine_bands(const reduction *r) {
             for (int64_t j = 0; j < n; j++) {
                 total[j] = neutral(r->f);
                 for (int64_t band = 0; band < r->bands; band++) {
-                    total[j] = combine(r->f, total[j], r->partial[(o * r->bands + band) * width + from + j]);
+                    total[j] = combine(r->f, total[j],
+                                       r->partial[(o * r->bands + band) * width + from + j]);
                 }
             }
             store_results(r, y + from * r->inner_y, r->inner_goes ? 1 : r->inner_y, total, n);
@@ -246,7 +252,8 @@ static void combine_bands(const reduction *r) {
 }
 
 tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
-    bool known = f == TN_RED_SUM || f == TN_RED_MEAN || f == TN_RED_MAX || f == TN_RED_MIN || f == TN_RED_SUM_SQUARES;
+    bool known = f == TN_RED_SUM || f == TN_RED_MEAN || f == TN_RED_MAX || f == TN_RED_MIN ||
+                 f == TN_RED_SUM_SQUARES;
     int64_t count = count_of(x);
     if (!known || !is_f32_like(x->dtype) || y->dtype != x->dtype || count == 0) {
         return TN_CPU(ref)->reduce(ctx, f, y, x);
@@ -258,7 +265,9 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
     r.height = r.goes.total;
     if (results < FEW) {
         r.height = max64(div_up(r.goes.total, MOST_BANDS), max64(1, CHUNK / row));
-        r.height = div_up(r.height, STEP) * STEP <= r.goes.total && !r.inner_goes ? div_up(r.height, STEP) * STEP : r.height;
+        r.height = div_up(r.height, STEP) * STEP <= r.goes.total && !r.inner_goes
+                       ? div_up(r.height, STEP) * STEP
+                       : r.height;
     }
     r.bands = div_up(r.goes.total, r.height);
     size_t bytes = (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);

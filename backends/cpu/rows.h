@@ -22,22 +22,22 @@ INLINE float fold_sum(float *lane) {
 }
 
 /* The sum over i < n of `term`, an expression in i. */
-#define ROW_SUM(total, n, term)                                                                                                \
-    do {                                                                                                                       \
-        for (int64_t from_ = 0; from_ < (n); from_ += BLOCK) {                                                                 \
-            int64_t to_ = min64(from_ + BLOCK, (n)), whole_ = from_ + (to_ - from_) / LANES * LANES;                           \
-            float lane_[LANES] = {0};                                                                                          \
-            for (int64_t block_ = from_; block_ < whole_; block_ += LANES) {                                                   \
-                _Pragma("omp simd") for (int l_ = 0; l_ < LANES; l_++) {                                                       \
-                    int64_t i = block_ + l_;                                                                                   \
-                    lane_[l_] += (term);                                                                                       \
-                }                                                                                                              \
-            }                                                                                                                  \
-            for (int64_t i = whole_; i < to_; i++) {                                                                           \
-                lane_[i - whole_] += (term);                                                                                   \
-            }                                                                                                                  \
-            (total) += (double)fold_sum(lane_);                                                                                \
-        }                                                                                                                      \
+#define ROW_SUM(total, n, term)                                                                      \
+    do {                                                                                             \
+        for (int64_t from_ = 0; from_ < (n); from_ += BLOCK) {                                       \
+            int64_t to_ = min64(from_ + BLOCK, (n)), whole_ = from_ + (to_ - from_) / LANES * LANES; \
+            float lane_[LANES] = {0};                                                                \
+            for (int64_t block_ = from_; block_ < whole_; block_ += LANES) {                         \
+                _Pragma("omp simd") for (int l_ = 0; l_ < LANES; l_++) {                             \
+                    int64_t i = block_ + l_;                                                         \
+                    lane_[l_] += (term);                                                             \
+                }                                                                                    \
+            }                                                                                        \
+            for (int64_t i = whole_; i < to_; i++) {                                                 \
+                lane_[i - whole_] += (term);                                                         \
+            }                                                                                        \
+            (total) += (double)fold_sum(lane_);                                                      \
+        }                                                                                            \
     } while (0)
 
 static inline double row_sum(const float *x, int64_t n) {
@@ -52,30 +52,30 @@ static inline double row_dot(const float *x, const float *y, int64_t n) {
 }
 
 /* The largest (smallest) element, NaN when there is one; -inf (inf) for no elements. */
-#define ROW_BEST(name, better, worst)                                                                                          \
-    static inline float name(const float *x, int64_t n) {                                                                      \
-        float lane[LANES];                                                                                                     \
-        for (int l = 0; l < LANES; l++) {                                                                                      \
-            lane[l] = worst;                                                                                                   \
-        }                                                                                                                      \
-        int64_t whole = n / LANES * LANES;                                                                                     \
-        for (int64_t i = 0; i < whole; i += LANES) {                                                                           \
-            _Pragma("omp simd") for (int l = 0; l < LANES; l++) {                                                              \
-                float v = x[i + l], best = lane[l];                                                                            \
-                lane[l] = ((v better best) | (v != v)) ? v : best;                                                             \
-            }                                                                                                                  \
-        }                                                                                                                      \
-        for (int64_t i = whole; i < n; i++) {                                                                                  \
-            float v = x[i], best = lane[i - whole];                                                                            \
-            lane[i - whole] = ((v better best) | (v != v)) ? v : best;                                                         \
-        }                                                                                                                      \
-        for (int w = LANES / 2; w > 0; w /= 2) {                                                                               \
-            for (int l = 0; l < w; l++) {                                                                                      \
-                float v = lane[l + w], best = lane[l];                                                                         \
-                lane[l] = ((v better best) | (v != v)) ? v : best;                                                             \
-            }                                                                                                                  \
-        }                                                                                                                      \
-        return lane[0];                                                                                                        \
+#define ROW_BEST(name, better, worst)                                  \
+    static inline float name(const float *x, int64_t n) {              \
+        float lane[LANES];                                             \
+        for (int l = 0; l < LANES; l++) {                              \
+            lane[l] = worst;                                           \
+        }                                                              \
+        int64_t whole = n / LANES * LANES;                             \
+        for (int64_t i = 0; i < whole; i += LANES) {                   \
+            _Pragma("omp simd") for (int l = 0; l < LANES; l++) {      \
+                float v = x[i + l], best = lane[l];                    \
+                lane[l] = ((v better best) | (v != v)) ? v : best;     \
+            }                                                          \
+        }                                                              \
+        for (int64_t i = whole; i < n; i++) {                          \
+            float v = x[i], best = lane[i - whole];                    \
+            lane[i - whole] = ((v better best) | (v != v)) ? v : best; \
+        }                                                              \
+        for (int w = LANES / 2; w > 0; w /= 2) {                       \
+            for (int l = 0; l < w; l++) {                              \
+                float v = lane[l + w], best = lane[l];                 \
+                lane[l] = ((v better best) | (v != v)) ? v : best;     \
+            }                                                          \
+        }                                                              \
+        return lane[0];                                                \
     }
 ROW_BEST(row_max, >, -INFINITY)
 ROW_BEST(row_min, <, INFINITY)

@@ -22,7 +22,8 @@ static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
     }
 }
 
-static void softmax_backward_row(float *dx, const float *y, const float *dy, int64_t n, bool log_form) {
+static void softmax_backward_row(float *dx, const float *y, const float *dy, int64_t n,
+                                 bool log_form) {
     if (log_form) {
         float sum = (float)row_sum(dy, n);
 #pragma omp simd
@@ -47,7 +48,8 @@ tn_status TN_CPU(softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
         return TN_OK;
     }
     int64_t rows = count / n, tasks = div_up(rows, height);
-    bool plain = x->dtype == TN_F32 && (row_stride(x) == 1 || n == 1) && (row_stride(y) == 1 || n == 1);
+    bool plain =
+        x->dtype == TN_F32 && (row_stride(x) == 1 || n == 1) && (row_stride(y) == 1 || n == 1);
     int threads = team(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
     float *buffers = plain ? NULL : scratch(ctx, bytes);
@@ -72,7 +74,8 @@ tn_status TN_CPU(softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
     return TN_OK;
 }
 
-tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y, const tn_desc *dy, bool log_form) {
+tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
+                                   const tn_desc *dy, bool log_form) {
     if (!is_f32_like(dx->dtype) || y->dtype != dx->dtype || dy->dtype != dx->dtype) {
         return TN_CPU(ref)->softmax_backward(ctx, dx, y, dy, log_form);
     }
@@ -81,7 +84,8 @@ tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_
         return TN_OK;
     }
     int64_t rows = count / n, tasks = div_up(rows, height);
-    bool plain = dx->dtype == TN_F32 && (n == 1 || (row_stride(dx) == 1 && row_stride(y) == 1 && row_stride(dy) == 1));
+    bool plain = dx->dtype == TN_F32 &&
+                 (n == 1 || (row_stride(dx) == 1 && row_stride(y) == 1 && row_stride(dy) == 1));
     int threads = team(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * 2 * n) * sizeof(float);
     float *buffers = plain ? NULL : scratch(ctx, bytes);
@@ -92,9 +96,11 @@ tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * 2 * n;
         for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
-            char *to = at(dx, row_offset(dx, r)), *value = at(y, row_offset(y, r)), *grad = at(dy, row_offset(dy, r));
+            char *to = at(dx, row_offset(dx, r)), *value = at(y, row_offset(y, r)),
+                 *grad = at(dy, row_offset(dy, r));
             if (plain) {
-                softmax_backward_row((float *)to, (const float *)value, (const float *)grad, n, log_form);
+                softmax_backward_row((float *)to, (const float *)value, (const float *)grad, n,
+                                     log_form);
             } else {
                 load_f32(buffer, value, y->dtype, row_stride(y), n);
                 load_f32(buffer + n, grad, dy->dtype, row_stride(dy), n);
