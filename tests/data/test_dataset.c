@@ -1,0 +1,157 @@
+/* Datasets in memory, characters, whole files. */
+#include "tern/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+static void test_tensors(void **state) {
+    (void)state;
+    int64_t live = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *x =
+            tn_t(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3))); /* (3, 2), strided */
+        tn_tensor *y = tn_arange(0, 3, 1, TN_I64);
+        tn_dataset *d = tn_tensor_dataset(x, y);
+        assert_int_equal(d->size, 3);
+        float row[2];
+        int64_t label;
+        assert_int_equal(d->get(d, 1, row, &label), TN_OK);
+        assert_true(row[0] == 1 && row[1] == 4 && label == 1);
+        tn_dataset_free(d);
+        d = tn_tensor_dataset(y, NULL);
+        assert_int_equal(d->y_dims.ndim, -1);
+        assert_int_equal(d->get(d, 2, &label, NULL), TN_OK);
+        assert_int_equal(label, 2);
+        tn_dataset_free(d);
+        assert_null(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)));
+        expect(TN_ESHAPE, "x is [3, 2] but y is [4]");
+        assert_null(tn_tensor_dataset(tn_scalar(1, TN_F32), NULL));
+        expect(TN_ESHAPE, "should count the examples");
+        assert_null(tn_tensor_dataset(NULL, NULL));
+        tn_error_clear();
+        tn_dataset_free(NULL);
+    }
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+static void test_tokens(void **state) {
+    (void)state;
+    static const int32_t tokens[] = {3, 1, 4, 1, 5};
+    tn_dataset *d = tn_token_dataset(tokens, 5, 3);
+    assert_int_equal(d->size, 2);
+    int64_t x[3], y[3];
+    assert_int_equal(d->get(d, 1, x, y), TN_OK);
+    assert_memory_equal(x, ((int64_t[]){1, 4, 1}), sizeof(x));
+    assert_memory_equal(y, ((int64_t[]){4, 1, 5}), sizeof(y));
+    tn_dataset_free(d);
+    assert_null(tn_token_dataset(tokens, 3, 3));
+    expect(TN_EVALUE, "3 tokens, but a window of length 3 takes 4");
+    assert_null(tn_token_dataset(tokens, 3, 0));
+    tn_error_clear();
+    assert_null(tn_token_dataset(NULL, 8, 2));
+    expect(TN_EVALUE, "NULL");
+}
+
+static void test_charset(void **state) {
+    (void)state;
+    static const char text[] = "häß→𝄞 ha\n";
+    tn_charset *c = tn_charset_from_text(text, sizeof(text) - 1);
+    assert_int_equal(tn_charset_size(c), 8);
+    int32_t tokens[sizeof(text)];
+    int64_t n = tn_charset_encode(c, text, sizeof(text) - 1, tokens);
+    assert_int_equal(n, 9);
+    char back[sizeof(text)] = "";
+    for (int64_t i = 0; i < n; i++) {
+        strcat(back, tn_charset_text(c, tokens[i]));
+    }
+    assert_string_equal(back, text);
+    assert_string_equal(tn_charset_text(c, 0), "\n"); /* code-point order */
+    assert_string_equal(tn_charset_text(c, 7), "𝄞");
+    assert_int_equal(tn_charset_encode(c, "x", 1, tokens), -1);
+    expect(TN_EVALUE, "U+0078 at byte 0");
+    assert_string_equal(tn_charset_text(c, 8), "");
+    expect(TN_EINDEX, "token 8");
+    tn_charset_free(c);
+    assert_null(tn_charset_from_text("", 0));
+    tn_error_clear();
+}
+
+static void test_utf8_is_strict(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "\x80",
+        "a\xc3",
+        "\xc0\xaf",
+        "\xc1\xbf",
+        "\xe0\x80\xaf",
+        "\xe0\x9f\xbf",
+        "\xed\xa0\x80",
+        "\xed\xbf\xbf",
+        "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80",
+        "\xf5\x80\x80\x80",
+        "\xff",
+        "\xfe",
+        "\xe2\x82",
+        "\xe2(\xa1",
+        "\xc3\xc3",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        assert_null(tn_charset_from_text(bad[i], strlen(bad[i])));
+        expect(TN_EFORMAT, "is not UTF-8");
+    }
+    static const char good[] = "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf"
+                               "\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf";
+    tn_charset *c = tn_charset_from_text(good, sizeof(good)); /* and the 0 */
+    assert_int_equal(tn_charset_size(c), 10);
+    tn_charset_free(c);
+}
+
+static void test_text_read(void **state) {
+    (void)state;
+    const char *path = temp_path("text");
+    temp_write(path, "some\0text", 9);
+    size_t bytes;
+    char *text = tn_text_read(path, &bytes);
+    assert_int_equal(bytes, 9);
+    assert_memory_equal(text, "some\0text", 10);
+    tn_text_free(text);
+    temp_write(path, "", 0);
+    text = tn_text_read(path, &bytes);
+    assert_int_equal(bytes, 0);
+    assert_string_equal(text, "");
+    tn_text_free(text);
+    text = tn_text_read("/proc/self/cmdline", &bytes); /* says that it has 0 bytes */
+    assert_true(bytes > 0);
+    tn_text_free(text);
+    assert_null(tn_text_read("/nowhere/at/all", &bytes));
+    expect(TN_EIO, "/nowhere/at/all: No such file");
+    assert_null(tn_text_read("/tmp", &bytes));
+    expect(TN_EIO, "Is a directory");
+    assert_null(tn_text_read(NULL, &bytes));
+    tn_error_clear();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensors),   cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_charset),   cmocka_unit_test(test_utf8_is_strict),
+        cmocka_unit_test(test_text_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}

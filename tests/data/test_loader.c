@@ -1,0 +1,282 @@
+/* The loader: the same batches for any number of threads, errors that travel, places, and an end at any moment. */
+#include "tern/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Example i is x = (i, 10 i), y = -i. Reading `bad` fails; reading any takes `microseconds`. */
+typedef struct numbers {
+    tn_dataset base;
+    int64_t bad;
+    int microseconds;
+} numbers;
+
+static int freed;
+
+static tn_status numbers_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    numbers *d = (numbers *)self;
+    if (d->microseconds) {
+        usleep((useconds_t)(d->microseconds * (1 + i % 3)));
+    }
+    if (i == d->bad) {
+        return tn_raise(TN_EIO, "example %d cannot be read", (int)i);
+    }
+    ((int64_t *)x)[0] = i;
+    ((int64_t *)x)[1] = 10 * i;
+    *(float *)y = (float)-i;
+    return TN_OK;
+}
+
+static void numbers_free(tn_dataset *self) {
+    freed++;
+    free(self);
+}
+
+static tn_dataset *make(int64_t size, int64_t bad, int microseconds) {
+    numbers *d = calloc(1, sizeof(*d));
+    d->base = (tn_dataset){.kind = "numbers",
+                           .size = size,
+                           .x_dims = TN_DIMS(2),
+                           .y_dims = TN_DIMS(),
+                           .x_dtype = TN_I64,
+                           .y_dtype = TN_F32,
+                           .get = numbers_get,
+                           .free = numbers_free};
+    d->bad = bad;
+    d->microseconds = microseconds;
+    return &d->base;
+}
+
+static tn_loader_options options(int64_t batch, int64_t epochs, int threads) {
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = batch;
+    o.epochs = epochs;
+    o.threads = threads;
+    return o;
+}
+
+/* Checks one batch against the sampling, which is the specification. */
+static void check_batch(const tn_batch *b, tn_sampling s, int64_t size, int64_t batch) {
+    int64_t left = tn_sampling_count(&s, size) - b->index * batch,
+            count = left < batch ? left : batch;
+    assert_int_equal(tn_size(b->x, 0), count);
+    assert_int_equal(tn_size(b->x, 1), 2);
+    assert_int_equal(tn_count(b->y), count);
+    const int64_t *x = tn_data(b->x);
+    const float *y = tn_data(b->y);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t wanted = tn_sampling_at(&s, size, b->epoch, b->index * batch + i);
+        assert_int_equal(x[2 * i], wanted);
+        assert_int_equal(x[2 * i + 1], 10 * wanted);
+        assert_true(y[i] == (float)-wanted);
+    }
+}
+
+static void test_same_batches_for_any_threads(void **state) {
+    (void)state;
+    int64_t live = tn_live_tensors();
+    for (int threads = 0; threads <= 4; threads++) {
+        for (int prefetch = 1; prefetch <= 5; prefetch += 2) {
+            tn_sampling s = tn_random_sampler(4);
+            tn_loader_options o = options(5, 3, threads);
+            o.prefetch = prefetch;
+            tn_loader *l = tn_loader_new(make(23, -1, threads * 20), s, o);
+            assert_int_equal(tn_loader_batches(l), 5);
+            tn_batch b;
+            int64_t n = 0;
+            for (; tn_loader_next(l, &b); n++) {
+                TN_SCOPE;
+                assert_int_equal(b.epoch, n / 5);
+                assert_int_equal(b.index, n % 5);
+                check_batch(&b, s, 23, 5);
+            }
+            assert_int_equal(n, 15);
+            assert_false(tn_loader_next(l, &b));
+            assert_int_equal(tn_loader_where(l).epoch, 3);
+            tn_loader_free(l);
+        }
+    }
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+static void test_drop_last_and_parts(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 2; threads += 2) {
+        tn_sampling s = tn_random_sampler(4);
+        s.part = 1;
+        s.parts = 2;
+        tn_loader_options o = options(4, 1, threads);
+        o.drop_last = true;
+        tn_loader *l = tn_loader_new(make(23, -1, 0), s, o);
+        assert_int_equal(tn_loader_batches(l), 2); /* 11 examples */
+        tn_batch b;
+        int n = 0;
+        while (tn_loader_next(l, &b)) {
+            check_batch(&b, s, 23, 4);
+            n++;
+        }
+        assert_int_equal(n, 2);
+        tn_loader_free(l);
+    }
+}
+
+static void test_seek_and_where(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 3; threads++) {
+        tn_sampling s = tn_random_sampler(8);
+        tn_loader *l = tn_loader_new(make(40, -1, 30), s, options(4, 0, threads));
+        tn_batch b;
+        for (int i = 0; i < 13; i++) {
+            assert_true(tn_loader_next(l, &b));
+        }
+        tn_loader_place place = tn_loader_where(l);
+        assert_int_equal(place.epoch, 1);
+        assert_int_equal(place.index, 3);
+        static const tn_loader_place places[] = {{0, 0}, {7, 9}, {1, 3}, {1, 3}, {0, 1}};
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(tn_loader_seek(l, places[i]), TN_OK);
+            for (int k = 0; k < 3; k++) {
+                int64_t number = places[i].epoch * 10 + places[i].index + k;
+                assert_true(tn_loader_next(l, &b));
+                assert_int_equal(b.epoch, number / 10);
+                assert_int_equal(b.index, number % 10);
+                check_batch(&b, s, 40, 4);
+            }
+        }
+        tn_loader_free(l);
+    }
+}
+
+static void test_seek_outside(void **state) {
+    (void)state;
+    tn_loader *l = tn_loader_new(make(40, -1, 0), tn_sequential_sampler(), options(4, 2, 0));
+    static const tn_loader_place outside[] = {{-1, 0}, {0, -1},        {0, 10},       {2, 1},
+                                              {3, 0},  {INT64_MAX, 0}, {0, INT64_MAX}};
+    for (int i = 0; i < 7; i++) {
+        assert_int_equal(tn_loader_seek(l, outside[i]), TN_EINDEX);
+        tn_error_clear();
+    }
+    assert_int_equal(tn_loader_seek(l, (tn_loader_place){2, 0}), TN_OK); /* the end */
+    tn_batch b;
+    assert_false(tn_loader_next(l, &b));
+    assert_int_equal(tn_loader_seek(l, (tn_loader_place){1, 9}), TN_OK);
+    assert_true(tn_loader_next(l, &b));
+    assert_false(tn_loader_next(l, &b));
+    tn_loader_free(l);
+}
+
+static int handled;
+
+static void count_handled(tn_status status, const char *message) {
+    (void)status;
+    (void)message;
+    handled++;
+}
+
+static void test_error_comes_with_its_batch(void **state) {
+    (void)state;
+    tn_on_error(count_handled);
+    for (int threads = 0; threads <= 3; threads++) {
+        int64_t live = tn_live_tensors();
+        handled = 0;
+        tn_loader *l = tn_loader_new(make(20, 9, 0), tn_sequential_sampler(), options(2, 1, threads));
+        tn_batch b;
+        for (int i = 0; i < 4; i++) {
+            assert_true(tn_loader_next(l, &b)); /* a worker has long met the bad one */
+            usleep(2000);
+            assert_int_equal(tn_error(), TN_OK);
+            assert_int_equal(handled, 0);
+        }
+        assert_false(tn_loader_next(l, &b));
+        assert_null(b.x);
+        assert_int_equal(tn_error(), TN_EIO);
+        assert_non_null(strstr(tn_error_message(), "example 9 cannot be read"));
+        assert_int_equal(handled, 1);
+        assert_false(tn_loader_next(l, &b)); /* while it is pending nothing moves */
+        assert_int_equal(tn_loader_where(l).index, 5);
+        tn_error_clear();
+        assert_true(tn_loader_next(l, &b));
+        assert_int_equal(((const int64_t *)tn_data(b.x))[0], 10);
+        tn_loader_free(l);
+        assert_int_equal(tn_live_tensors(), live);
+    }
+    tn_on_error(NULL);
+}
+
+/* Ends at every stage of the workers' work: while they wait, read, or have met an error. */
+static void test_free_at_any_moment(void **state) {
+    (void)state;
+    int64_t live = tn_live_tensors();
+    freed = 0;
+    for (int i = 0; i < 150; i++) {
+        tn_loader *l = tn_loader_new(make(50, i % 7 ? -1 : 3, i % 3 * 50), tn_sequential_sampler(),
+                                     options(3, 0, 1 + i % 4));
+        tn_batch b;
+        for (int k = 0; k < i % 5; k++) {
+            tn_loader_next(l, &b);
+        }
+        usleep((useconds_t)(i % 11 * 20));
+        tn_loader_free(l);
+        tn_error_clear();
+    }
+    assert_int_equal(freed, 150);
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+static void test_batches_are_lent(void **state) {
+    (void)state;
+    tn_loader *l = tn_loader_new(make(8, -1, 0), tn_sequential_sampler(), options(2, 1, 1));
+    tn_batch b;
+    assert_true(tn_loader_next(l, &b));
+    tn_tensor *kept = tn_keep(b.x);
+    while (tn_loader_next(l, &b)) {
+    }
+    tn_loader_free(l);
+    assert_int_equal(((const int64_t *)tn_data(kept))[2], 1);
+    tn_release(kept);
+}
+
+static void test_bad_arguments(void **state) {
+    (void)state;
+    freed = 0;
+    tn_sampling s = tn_sequential_sampler(), parts = s;
+    parts.parts = 0;
+    assert_null(tn_loader_new(make(8, -1, 0), s, options(0, 1, 0)));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    assert_null(tn_loader_new(make(8, -1, 0), s, options(1, -1, 0)));
+    tn_error_clear();
+    assert_null(tn_loader_new(make(0, -1, 0), s, options(1, 0, 0))); /* would never end and never give */
+    tn_error_clear();
+    assert_null(tn_loader_new(make(8, -1, 0), parts, options(1, 1, 0)));
+    tn_error_clear();
+    assert_null(tn_loader_new(make(8, -1, 0), s, options(1, 1, -2)));
+    tn_error_clear();
+    assert_int_equal(freed, 5);
+    assert_null(tn_loader_new(NULL, s, options(1, 1, 0)));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    tn_batch b;
+    assert_false(tn_loader_next(NULL, &b));
+    tn_loader_free(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_batches_for_any_threads),
+        cmocka_unit_test(test_drop_last_and_parts),
+        cmocka_unit_test(test_seek_and_where),
+        cmocka_unit_test(test_seek_outside),
+        cmocka_unit_test(test_error_comes_with_its_batch),
+        cmocka_unit_test(test_free_at_any_moment),
+        cmocka_unit_test(test_batches_are_lent),
+        cmocka_unit_test(test_bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

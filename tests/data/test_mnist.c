@@ -1,0 +1,167 @@
+/* The reader of handwritten digits, on files made here: right ones, short ones, long ones and wrong ones. */
+#include "tern/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+enum { COUNT = 3, PIXELS = 28 * 28 };
+enum { IMAGES = 16 + COUNT * PIXELS, LABELS = 8 + COUNT };
+
+static unsigned char images[IMAGES] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, 28, 0, 0, 0, 28};
+static unsigned char labels[LABELS] = {0, 0, 8, 1, 0, 0, 0, COUNT, 7, 0, 9};
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+static void write_gz(const char *path, const void *data, unsigned bytes) {
+    gzFile file = gzopen(path, "wb");
+    assert_int_equal(gzwrite(file, data, bytes), bytes);
+    assert_int_equal(gzclose(file), Z_OK);
+}
+
+static void remove_all(void) {
+    static const char *const names[] = {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
+                                        "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"};
+    for (int i = 0; i < 4; i++) {
+        unlink(temp_path(names[i]));
+    }
+}
+
+static void write_plain(void) {
+    temp_write(temp_path("t10k-images-idx3-ubyte"), images, IMAGES);
+    temp_write(temp_path("t10k-labels-idx1-ubyte"), labels, LABELS);
+}
+
+static void check(void) {
+    tn_dataset *d = tn_mnist(temp_folder, false);
+    assert_non_null(d);
+    assert_int_equal(d->size, COUNT);
+    float x[PIXELS];
+    int64_t y;
+    for (int64_t i = 0; i < COUNT; i++) {
+        assert_int_equal(d->get(d, i, x, &y), TN_OK);
+        assert_int_equal(y, labels[8 + i]);
+        for (int p = 0; p < PIXELS; p++) {
+            assert_true(x[p] == (float)images[16 + i * PIXELS + p] / 255.0f);
+        }
+    }
+    tn_dataset_free(d);
+}
+
+static void test_plain_and_compressed(void **state) {
+    (void)state;
+    write_plain();
+    check();
+    remove_all();
+    write_gz(temp_path("t10k-images-idx3-ubyte.gz"), images, IMAGES);
+    write_gz(temp_path("t10k-labels-idx1-ubyte.gz"), labels, LABELS);
+    check();
+    remove_all();
+    assert_null(tn_mnist(temp_folder, true));
+    expect(TN_EIO, "train-images-idx3-ubyte[.gz]: No such file");
+    assert_null(tn_mnist(NULL, true));
+    tn_error_clear();
+}
+
+static void test_every_truncation(void **state) {
+    (void)state;
+    write_plain();
+    const char *path = temp_path("t10k-images-idx3-ubyte");
+    for (size_t bytes = 0; bytes < IMAGES; bytes += bytes < 40 || bytes > IMAGES - 10 ? 1 : 97) {
+        temp_write(path, images, bytes);
+        assert_null(tn_mnist(temp_folder, false));
+        expect(TN_EFORMAT, "ends in the middle");
+    }
+    temp_write(path, images, IMAGES);
+    for (size_t bytes = 0; bytes < LABELS; bytes++) {
+        temp_write(temp_path("t10k-labels-idx1-ubyte"), labels, bytes);
+        assert_null(tn_mnist(temp_folder, false));
+        expect(TN_EFORMAT, "ends in the middle");
+    }
+    remove_all();
+    write_gz(temp_path("t10k-images-idx3-ubyte.gz"), images, IMAGES);
+    write_gz(temp_path("t10k-labels-idx1-ubyte.gz"), labels, LABELS);
+    size_t whole;
+    unsigned char *gz = temp_read(temp_path("t10k-images-idx3-ubyte.gz"), &whole);
+    for (size_t bytes = 0; bytes < whole; bytes++) {
+        temp_write(temp_path("t10k-images-idx3-ubyte.gz"), gz, bytes);
+        assert_null(tn_mnist(temp_folder, false));
+        expect(TN_EFORMAT, "");
+    }
+    size_t harmless = 0; /* a few bits of deflate mean nothing; then the data must be right */
+    for (size_t at = 10; at < whole; at++) {
+        gz[at] ^= 0x10;
+        temp_write(temp_path("t10k-images-idx3-ubyte.gz"), gz, whole);
+        tn_dataset *d = tn_mnist(temp_folder, false);
+        if (d) {
+            tn_dataset_free(d);
+            check();
+            harmless++;
+        } else {
+            expect(TN_EFORMAT, "");
+        }
+        gz[at] ^= 0x10;
+    }
+    assert_true(harmless < 4);
+    free(gz);
+    remove_all();
+}
+
+static void expect_changed(const char *name, unsigned char *data, size_t bytes, int at,
+                           unsigned char value, const char *part) {
+    unsigned char before = data[at];
+    data[at] = value;
+    write_plain();
+    temp_write(temp_path(name), data, bytes);
+    assert_null(tn_mnist(temp_folder, false));
+    expect(TN_EFORMAT, part);
+    data[at] = before;
+}
+
+static void test_wrong_contents(void **state) {
+    (void)state;
+    static const char *const image = "t10k-images-idx3-ubyte", *const label =
+                                                                   "t10k-labels-idx1-ubyte";
+    expect_changed(image, images, IMAGES, 2, 13, "not 00 00 08 03");
+    expect_changed(image, images, IMAGES, 3, 1, "not 00 00 08 03");
+    expect_changed(image, images, IMAGES, 4, 255, "at most");
+    expect_changed(image, images, IMAGES, 5, 15, "ends in the middle"); /* says 983,043 images */
+    expect_changed(image, images, IMAGES, 7, COUNT - 1, "longer than its header says");
+    expect_changed(image, images, IMAGES, 11, 27, "dimension 1 is 27, not 28");
+    expect_changed(image, images, IMAGES, 15, 29, "dimension 2 is 29, not 28");
+    expect_changed(label, labels, LABELS, 9, 10, "label 1 is 10");
+    expect_changed(label, labels, LABELS - 1, 7, COUNT - 1, "3 images but 2 labels");
+    write_plain();
+    check();
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static int fill(void **state) {
+    (void)state;
+    for (int i = 16; i < IMAGES; i++) {
+        images[i] = (unsigned char)(i * 37 + i / 11);
+    }
+    temp_path("");
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain_and_compressed),
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_wrong_contents),
+    };
+    return cmocka_run_group_tests(tests, fill, temp_clean);
+}
