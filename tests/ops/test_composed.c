@@ -1,0 +1,107 @@
+/* Without fused kernels: on a table that has only the primitive entries every operation gives the
+ * results and gradients that it gives with them. So a device may begin with the primitives, and a
+ * composition cannot drift from its kernel.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/check.h"
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+static tn_backend bare; /* ref's without its fused entries, the last of the table */
+
+static int make_bare(void **state) {
+    (void)state;
+    const tn_backend *ref = tn_backend_named("ref");
+    if (!ref) {
+        return -1;
+    }
+    bare = *ref;
+    memset(&bare.linear, 0, sizeof bare - offsetof(tn_backend, linear));
+    return 0;
+}
+
+/* Result and gradients of sum(y w) for fixed w, on one table. */
+static tn_tensor *run(const tn_op *op, const tn_sample *sample, tn_tensor *const *made,
+                      tn_tensor **grads, const tn_backend *table) {
+    tn_backend_use(table);
+    tn_tensor *in[TN_OP_INPUTS] = {NULL};
+    for (int i = 0; i < sample->inputs; i++) {
+        in[i] = made[i];
+        if (in[i] && tn_dtype_is_float(tn_dtype_of(in[i]))) {
+            in[i] = tn_set_requires_grad(tn_copy(tn_detach(in[i])), true);
+        }
+    }
+    tn_tensor *y = tn_apply(op, sample->args, in, sample->inputs),
+              *w = tn_add_scalar(tn_detach(y), 0.5);
+    assert_int_equal(tn_backward_from(&y, &w, 1, false), TN_OK);
+    tn_backend_use(NULL);
+    for (int i = 0; i < sample->inputs; i++) {
+        grads[i] = in[i] ? tn_grad_of(in[i]) : NULL;
+    }
+    return tn_detach(y);
+}
+
+static void compare(tn_sampler *s, const tn_sample *sample) {
+    const tn_op *op = s->user;
+    TN_SCOPE;
+    tn_tensor *made[TN_OP_INPUTS], *fused[TN_OP_INPUTS], *composed[TN_OP_INPUTS];
+    for (int i = 0; i < sample->inputs; i++) {
+        made[i] = tn__spec_tensor(&sample->in[i], TN_F64, TN__PLAIN, false, 8 + (uint64_t)i);
+    }
+    tn_tensor *a = run(op, sample, made, fused, tn_backend_named("ref"));
+    tn_tensor *b = run(op, sample, made, composed, &bare);
+    bool same = tn_all_close(a, b, 1e-9, 1e-9);
+    for (int i = 0; i < sample->inputs && same; i++) {
+        same = (!fused[i] && !composed[i]) || tn_all_close(fused[i], composed[i], 1e-8, 1e-8);
+    }
+    if (!same || tn_error()) {
+        fail_msg("%s(%s): the composition differs from the kernel %s", op->name, sample->text,
+                 tn_error_message());
+    }
+}
+
+static void agrees(void **state) {
+    const tn_op *op = tn_op_named(*state);
+    assert_non_null(op);
+    tn_sampler sampler = {compare, (void *)op};
+    op->samples(&sampler);
+    tn_backend_use(&bare);
+    tn_status status = tn_op_check(op);
+    tn_backend_use(NULL);
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(status, TN_OK);
+}
+
+static const char *const fused[] = {"linear",   "softmax",   "log_softmax",   "layer_norm",
+                                    "rms_norm", "attention", "attention_qkv", "cross_entropy"};
+enum { FUSED = sizeof fused / sizeof *fused };
+
+/* An operation that names a fused kernel without a way around it would crash on such a device. */
+static void none_is_forgotten(void **state) {
+    (void)state;
+    for (int i = 0; i < tn_op_count(); i++) {
+        const tn_op *op = tn_op_at(i);
+        assert_true(!op->kernel || op->compose);
+        bool listed = false;
+        for (int k = 0; k < FUSED; k++) {
+            listed |= strcmp(fused[k], op->name) == 0;
+        }
+        assert_true(!op->kernel || listed);
+    }
+}
+
+int main(void) {
+    struct CMUnitTest tests[FUSED + 1];
+    for (int i = 0; i < FUSED; i++) {
+        tests[i] = (struct CMUnitTest){fused[i], agrees, NULL, NULL, (void *)fused[i]};
+    }
+    tests[FUSED] = (struct CMUnitTest){"none_is_forgotten", none_is_forgotten, NULL, NULL, NULL};
+    return cmocka_run_group_tests_name("composed", tests, make_bare, NULL);
+}
