@@ -22,6 +22,7 @@ static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     tn_values normed = in; /* the mask, if any, goes on to attention */
     normed.v[0] = tn_call(&m->ln_1, in.v[0]);
     tn_tensor *x = add_branch(in.v[0], tn_call_values(&m->attn, normed, context).v[0]);
+    tn_drop(normed.v[0]);
     return tn_values_of(add_branch(x, tn_call(&m->mlp, tn_call(&m->ln_2, x))), NULL);
 }
 

@@ -263,9 +263,10 @@ tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field, t
     return register_buffer(m, name, field, tensor, true, "module_scratch");
 }
 
+/* Also while an error is pending: whoever finishes m then finishes the child too. */
 tn_status tn_module_add(tn_module *m, const char *name, void *child) {
     tn_module *c = tn__module_of(m, "module_add") ? tn__module_of(child, "module_add") : NULL;
-    if (!c || tn__pending()) {
+    if (!c) {
         return failed(m, NULL);
     }
     if (c->parent) {
@@ -289,7 +290,7 @@ tn_status tn_module_add(tn_module *m, const char *name, void *child) {
     memcpy(c->name, name, strlen(name) + 1);
     c->parent = m;
     lists->children[lists->child_count++] = c;
-    return TN_OK;
+    return tn__pending() ? failed(m, NULL) : TN_OK;
 }
 
 /* ---- Changing what is registered --------------------------------------------------------------------------------------------- */

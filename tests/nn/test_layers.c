@@ -1,0 +1,538 @@
+/* Layers and GPT: options, names, the attention cache, text generation; and every function of nn.h with inert arguments. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int64_t live;
+
+static int begin(void **state) {
+    (void)state;
+    live = tn_live_tensors();
+    tn_seed(1);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(tn_live_tensors(), live);
+    return 0;
+}
+
+static void expect_error(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* ---- Options ------------------------------------------------------------------------------------ */
+
+/* A layer whose init failed says so when it is called, and can be finished. */
+static void expect_refused(void *m, tn_status status, const char *part) {
+    TN_SCOPE;
+    expect_error(status, part);
+    assert_true(tn_is_inert(tn_call(m, tn_ones(TN_DIMS(1, 2), TN_F32))));
+    expect_error(TN_ESTATE, "not complete");
+    tn_module_finish(m);
+}
+
+static void refused_options(void **state) {
+    (void)state;
+    tn_linear linear;
+    tn_linear_init(&linear, 0, 3, tn_linear_defaults());
+    expect_refused(&linear, TN_EVALUE, "linear: in is 0 and out is 3");
+    tn_linear_init(&linear, 2, 3, (tn_linear_options){.dtype = TN_I64});
+    expect_refused(&linear, TN_EDTYPE, "i64");
+    tn_linear_init(&linear, INT64_MAX / 2, 8, tn_linear_defaults());
+    assert_int_not_equal(tn_error(), TN_OK);
+    tn_error_clear();
+    tn_module_finish(&linear);
+    tn_embedding embedding;
+    tn_embedding_init(&embedding, 3, -1, TN_F32);
+    expect_refused(&embedding, TN_EVALUE, "embedding: count is 3 and width is -1");
+    tn_norm_options norm = tn_norm_defaults();
+    tn_layer_norm layer_norm;
+    tn_layer_norm_init(&layer_norm, 0, norm);
+    expect_refused(&layer_norm, TN_EVALUE, "layer_norm: width is 0");
+    norm.eps = -1.0;
+    tn_rms_norm rms_norm;
+    tn_rms_norm_init(&rms_norm, 4, norm);
+    expect_refused(&rms_norm, TN_EVALUE, "rms_norm: width is 4 and eps is -1");
+    tn_dropout dropout;
+    tn_dropout_init(&dropout, 1.5);
+    expect_refused(&dropout, TN_EVALUE, "dropout: p is 1.5");
+    tn_function function;
+    tn_function_init(&function, "f", NULL);
+    expect_refused(&function, TN_EVALUE, "f: the function is NULL");
+    tn_self_attention attention;
+    tn_self_attention_options three = tn_self_attention_defaults();
+    three.heads = 3;
+    tn_self_attention_init(&attention, 8, three);
+    expect_refused(&attention, TN_EVALUE, "width is 8 and heads 3");
+    tn_mlp mlp;
+    tn_mlp_options options = tn_mlp_defaults();
+    options.activation = (tn_activation)9;
+    tn_mlp_init(&mlp, 8, options);
+    expect_refused(&mlp, TN_EVALUE, "activation 9");
+    tn_block block;
+    tn_block_options no_heads = tn_block_defaults();
+    no_heads.heads = 0;
+    tn_block_init(&block, 8, no_heads);
+    expect_error(TN_EVALUE, "heads 0");
+    tn_module_finish(&block);
+    tn_gpt gpt;
+    tn_gpt_options no_vocab = tn_gpt_defaults();
+    no_vocab.vocab = 0;
+    tn_gpt_init(&gpt, no_vocab);
+    expect_refused(&gpt, TN_EVALUE, "gpt: vocab 0");
+}
+
+/* While an error is pending nothing is made; afterwards the layers say that they are not complete. */
+static void pending_errors(void **state) {
+    (void)state;
+    tn_raise(TN_EVALUE, "an earlier error");
+    tn_linear linear;
+    tn_linear_init(&linear, 2, 3, tn_linear_defaults());
+    assert_true(tn_is_inert(linear.weight));
+    tn_gpt gpt;
+    tn_gpt_init(&gpt,
+                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
+    expect_refused(&linear, TN_EVALUE, "an earlier error");
+    TN_SCOPE;
+    tn_gpt_loss(&gpt, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 2), TN_I64));
+    expect_error(TN_ESTATE, "not complete");
+    tn_module_finish(&gpt);
+}
+
+static void initial_values(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_init_xavier_uniform(tn_ones(TN_DIMS(3), TN_F32), 1.0);
+    expect_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
+    tn_init_kaiming_normal(tn_ones(TN_DIMS(), TN_F32), 1.0);
+    expect_error(TN_ESHAPE, "init_kaiming_normal");
+    tn_tensor *p = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);
+    tn_init_constant(p, 3.0); /* a leaf that wants a gradient: not recorded */
+    assert_true(tn_is_leaf(p) && tn_at(p, (int64_t[]){1, 1}) == 3.0);
+    tn_linear a, b;
+    tn_seed(4);
+    tn_linear_init(&a, 3, 3, tn_linear_defaults());
+    tn_seed(4);
+    tn_linear_init(&b, 3, 3, tn_linear_defaults());
+    assert_true(tn_equal(a.weight, b.weight) && tn_equal(a.bias, b.bias));
+    tn_module_finish(&a);
+    tn_module_finish(&b);
+}
+
+static void training_and_evaluation(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_dropout drop;
+    tn_dropout_init(&drop, 0.5);
+    tn_tensor *x = tn_ones(TN_DIMS(1000), TN_F32), *y = tn_call(&drop, x);
+    assert_false(tn_equal(x, y));
+    tn_module_train(&drop, false);
+    assert_ptr_equal(tn_call(&drop, x), x);
+    tn_module_finish(&drop);
+}
+
+static void sequential_names(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_linear in, out;
+    tn_function relu;
+    tn_sequential net;
+    tn_linear_init(&in, 2, 5, tn_linear_defaults());
+    tn_function_init(&relu, "relu", tn_relu);
+    tn_linear_init(&out, 5, 1, tn_linear_defaults());
+    tn_sequential_init(&net);
+    tn_tensor *x = tn_randn(TN_DIMS(3, 2), TN_F32);
+    assert_ptr_equal(tn_call(&net, x), x); /* empty */
+    tn_sequential_add(&net, &in);
+    tn_sequential_add(&net, &relu);
+    tn_sequential_add(&net, &out);
+    assert_ptr_equal(tn_module_get(&net, "2.weight"), out.weight);
+    tn_tensor *want =
+        tn_linear_op(tn_relu(tn_linear_op(x, in.weight, in.bias)), out.weight, out.bias);
+    assert_true(tn_equal(tn_call(&net, x), want));
+    tn_module_finish(&net);
+}
+
+/* ---- The cache of attention ---------------------------------------------------------------------------- */
+
+static void cached_attention(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { B = 2, T = 7, C = 12 };
+    tn_self_attention m;
+    tn_self_attention_options options = tn_self_attention_defaults();
+    options.heads = 3;
+    options.dtype = TN_F64;
+    tn_self_attention_init(&m, C, options);
+    tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F64), *whole = tn_call(&m, x);
+    assert_int_equal(tn_self_attention_cache(&m, (tn_attention_cache_options){B, T}), TN_OK);
+    tn_call(&m, x); /* recorded: passes over the cache */
+    assert_int_equal(m.cached, 0);
+    TN_NO_GRAD;
+    int64_t starts[] = {0, 3, 4, 6, 7};
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *part = tn_narrow(x, 1, starts[i], starts[i + 1] - starts[i]);
+        tn_tensor *want = tn_narrow(whole, 1, starts[i], starts[i + 1] - starts[i]);
+        assert_true(tn_all_close(tn_call(&m, part), want, 1e-12, 1e-12));
+        assert_int_equal(m.cached, starts[i + 1]);
+    }
+    tn_call(&m, tn_narrow(x, 1, 0, 1));
+    expect_error(TN_EVALUE, "room for 0 of 7 positions");
+    tn_self_attention_cache(&m, (tn_attention_cache_options){B, T}); /* a fresh one */
+    assert_int_equal(m.cached, 0);
+    tn_call(&m, tn_narrow(x, 0, 0, 1));
+    expect_error(TN_EVALUE, "x has 1 sequences");
+    tn_self_attention_cache(&m, (tn_attention_cache_options){0, 0});
+    assert_null(m.cache_k);
+    assert_true(tn_all_close(tn_call(&m, x), whole, 1e-12, 1e-12));
+    tn_self_attention_cache(&m, (tn_attention_cache_options){0, 4});
+    expect_error(TN_EVALUE, "batch is 0");
+    tn_call(&m, tn_ones(TN_DIMS(3, C), TN_F64));
+    expect_error(TN_ESHAPE, "x is [3, 12] but must be");
+    tn_module_finish(&m);
+}
+
+/* ---- GPT ------------------------------------------------------------------------------------------------ */
+
+enum { VOCAB = 11, CONTEXT = 8 };
+
+static void small_gpt(tn_gpt *m) {
+    tn_gpt_options o = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .bias = true};
+    o.dtype = TN_F64;
+    tn_gpt_init(m, o);
+    TN_NO_GRAD;
+    TN_SCOPE;
+    tn_mul_scalar_(m->wte.weight,
+                   40.0); /* so that the most likely token is clear, and depends on the context */
+    tn_mul_scalar_(m->wpe.weight, 40.0);
+}
+
+static bool next_name(const tn_entry *entry, void *user) {
+    const char ***name = user;
+    assert_string_equal(entry->path, *(*name)++);
+    return true;
+}
+
+static void gpt_names(void **state) {
+    (void)state;
+    tn_gpt m;
+    small_gpt(&m);
+    const char *names[] = {"wte.weight", "wpe.weight",
+#define BLOCK(h)                                                                          \
+    h ".ln_1.weight", h ".ln_1.bias", h ".attn.c_attn.weight", h ".attn.c_attn.bias",     \
+        h ".attn.c_proj.weight", h ".attn.c_proj.bias", h ".ln_2.weight", h ".ln_2.bias", \
+        h ".mlp.c_fc.weight", h ".mlp.c_fc.bias", h ".mlp.c_proj.weight", h ".mlp.c_proj.bias"
+                           BLOCK("h.0"), BLOCK("h.1"), "ln_f.weight", "ln_f.bias"};
+    const char **next = names;
+    tn_module_each(&m, (tn_walk){.buffers = true}, next_name, &next);
+    assert_int_equal(next - names, sizeof(names) / sizeof(names[0]));
+    assert_int_equal(tn_module_count(&m), (VOCAB + CONTEXT) * 8 + 2 * (12 * 64 + 13 * 8) + 2 * 8);
+    tn_module_finish(&m);
+    assert_null(m.h);
+
+    tn_gpt_init(&m, (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
+    assert_int_equal(tn_module_count(&m), 9 * 4 + 12 * 16 + 3 * 4); /* no biases */
+    tn_module_finish(&m);
+}
+
+static void gpt_refuses(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_gpt m;
+    small_gpt(&m);
+    tn_call(&m, tn_zeros(TN_DIMS(2, CONTEXT + 1), TN_I64));
+    expect_error(TN_EVALUE, "(in gpt): gpt: tokens are [2, 9] at position 0 but the context is 8");
+    tn_call(&m, tn_zeros(TN_DIMS(4), TN_I64));
+    expect_error(TN_ESHAPE, "the input is [4] but");
+    tn_call(&m, tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
+    expect_error(TN_EINDEX, "(in gpt.wte)");
+    tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
+    expect_error(TN_EINDEX, "cross_entropy");
+    tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 3), TN_I64));
+    expect_error(TN_ESHAPE, "[1, 3]");
+    tn_module_finish(&m);
+}
+
+/* What generation without a cache gives: the whole context again for every token. */
+static void generate_slowly(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, int64_t *out) {
+    TN_NO_GRAD;
+    int64_t window[CONTEXT], length = n;
+    memcpy(window, tokens, (size_t)n * sizeof(int64_t));
+    for (int64_t i = 0; i < count; i++) {
+        TN_SCOPE;
+        if (length > CONTEXT) {
+            fail();
+        }
+        tn_tensor *logits = tn_call(m, tn_from_data(window, TN_DIMS(1, length), TN_I64));
+        out[i] = (int64_t)tn_item(tn_argmax(tn_narrow(logits, 1, length - 1, 1), 2, false));
+        if (length == CONTEXT) {
+            memmove(window, window + CONTEXT / 2, CONTEXT / 2 * sizeof(int64_t));
+            length = CONTEXT / 2;
+        }
+        window[length++] = out[i];
+    }
+}
+
+static void generation(void **state) {
+    (void)state;
+    tn_gpt m;
+    small_gpt(&m);
+    int64_t prompt[] = {1, 2, 3}, want[20], got[20], again[20];
+    generate_slowly(&m, prompt, 3, 20, want);
+    assert_int_equal(tn_gpt_generate(&m, prompt, 3, 20, 0.0, 0, NULL, got), TN_OK);
+    assert_memory_equal(got, want,
+                        sizeof(want)); /* 20 tokens through a context of 8: it begins again twice */
+    assert_null(m.h[0].attn.cache_k);
+    tn_gpt_generate(&m, prompt, 3, 20, 3.0, 1, NULL, got); /* the most likely 1 */
+    assert_memory_equal(got, want, sizeof(want));
+
+    tn_generator g = {.seed = 5};
+    tn_gpt_generate(&m, prompt, 3, 20, 1.0, 0, &g, got);
+    assert_int_equal(g.call, 20);
+    g = (tn_generator){.seed = 5};
+    tn_gpt_generate(&m, prompt, 3, 20, 1.0, 0, &g, again);
+    assert_memory_equal(got, again, sizeof(got));
+    assert_memory_not_equal(got, want, sizeof(got));
+
+    int64_t long_prompt[30];
+    for (int i = 0; i < 30; i++) {
+        long_prompt[i] = i % VOCAB;
+    }
+    tn_gpt_generate(&m, long_prompt, 30, 4, 0.0, 0, NULL, got);
+    generate_slowly(&m, long_prompt + 22, 8, 4, want);
+    assert_memory_equal(got, want, 4 * sizeof(int64_t));
+    assert_int_equal(tn_gpt_generate(&m, prompt, 3, 0, 0.0, 0, NULL, NULL), TN_OK);
+    tn_module_finish(&m);
+}
+
+/* Tokens appear as often as softmax says; with top_k only k of them. */
+static void sampling(void **state) {
+    (void)state;
+    tn_gpt m;
+    small_gpt(&m);
+    enum { DRAWS = 4000 };
+    double p[VOCAB];
+    int64_t prompt[] = {4, 9};
+    {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_tensor *logits =
+            tn_select(tn_select(tn_call(&m, TN_FROM(prompt, TN_DIMS(1, 2), TN_I64)), 0, 0), 0, 1);
+        tn_copy_out(tn_softmax(tn_mul_scalar(logits, 1 / 50.0), 0),
+                    p); /* the temperature flattens them */
+    }
+    int seen[VOCAB] = {0}, of_three[VOCAB] = {0}, kinds = 0;
+    tn_generator g = {.seed = 8};
+    for (int i = 0; i < DRAWS; i++) {
+        int64_t token;
+        tn_gpt_generate(&m, prompt, 2, 1, 50.0, 0, &g, &token);
+        seen[token]++;
+        if (i < 200) {
+            tn_gpt_generate(&m, prompt, 2, 1, 50.0, 3, &g, &token);
+            kinds += of_three[token]++ == 0;
+        }
+    }
+    for (int i = 0; i < VOCAB; i++) {
+        double error = (seen[i] / (double)DRAWS - p[i]) / sqrt(p[i] * (1 - p[i]) / DRAWS);
+        assert_true(fabs(error) < 4.5);
+        int larger = 0;
+        for (int k = 0; k < VOCAB; k++) {
+            larger += p[k] > p[i];
+        }
+        assert_true(larger < 3 || of_three[i] == 0);
+    }
+    assert_int_equal(kinds, 3);
+    tn_module_finish(&m);
+}
+
+static void generation_refuses(void **state) {
+    (void)state;
+    tn_gpt m;
+    small_gpt(&m);
+    int64_t token = 1, out[2] = {77, 77};
+    assert_int_equal(tn_gpt_generate(&m, NULL, 3, 2, 0.0, 0, NULL, out), TN_EVALUE);
+    expect_error(TN_EVALUE, "0 tokens");
+    tn_gpt_generate(&m, &token, 1, 2, -1.0, 0, NULL, out);
+    expect_error(TN_EVALUE, "temperature is -1");
+    tn_gpt_generate(&m, &token, 1, 2, 1.0, -3, NULL, out);
+    expect_error(TN_EVALUE, "top_k -3");
+    tn_gpt_generate(&m, &token, 1, 2, NAN, 0, NULL, out);
+    expect_error(TN_EVALUE, "temperature is");
+    tn_gpt_generate(NULL, &token, 1, 2, 0.0, 0, NULL, out);
+    expect_error(TN_EVALUE, "NULL");
+    token = VOCAB;
+    tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
+    expect_error(TN_EINDEX, "11");
+    assert_null(m.h[1].attn.cache_v);
+    {
+        TN_NO_GRAD;
+        tn_init_constant(m.ln_f.bias, NAN);
+    }
+    token = 1;
+    tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
+    expect_error(TN_EVALUE, "the logit of token 0 is");
+    assert_int_equal(out[0], 77);
+    tn_module_finish(&m);
+}
+
+/* ---- Inert arguments ------------------------------------------------------------------------------------------ */
+
+static tn_tensor *same(tn_module *self, tn_tensor *x) {
+    (void)self;
+    return x;
+}
+
+/* An inert tensor makes inert results, no kernel runs, and the first error stays. */
+static void inert_tensors(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_linear linear;
+    tn_gpt gpt;
+    tn_linear_init(&linear, 3, 3, tn_linear_defaults());
+    small_gpt(&gpt);
+    tn_module m;
+    tn_module_init(&m, "m", same);
+    tn_tensor *x = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)), *field = NULL;
+    assert_true(tn_is_inert(x));
+    assert_true(tn_is_inert(tn_call(&linear, x)));
+    assert_true(tn_is_inert(tn_call_values(&gpt, tn_values_of(x, x), NULL).v[0]));
+    assert_int_equal(tn_module_param(&m, "p", &field, x), TN_ESHAPE);
+    assert_int_equal(tn_module_buffer(&m, "b", &field, x), TN_ESHAPE);
+    assert_int_equal(tn_module_scratch(&m, "s", &field, x), TN_ESHAPE);
+    assert_int_equal(tn_module_set_buffer(&m, "b", x), TN_ESHAPE);
+    tn_init_uniform(x, 0, 1);
+    tn_init_normal(x, 0, 1);
+    tn_init_constant(x, 0);
+    tn_init_xavier_uniform(x, 1);
+    tn_init_xavier_normal(x, 1);
+    tn_init_kaiming_uniform(x, 1);
+    tn_init_kaiming_normal(x, 1);
+    assert_true(tn_is_inert(tn_gpt_loss(&gpt, x, x)));
+    int64_t token = 1, out = 77;
+    assert_int_equal(tn_gpt_generate(&gpt, &token, 1, 1, 0.0, 0, NULL, &out), TN_ESHAPE);
+    assert_int_equal(out, 77);
+    assert_int_equal(tn_module_hook(&linear, (tn_module_hooks){.free_user = free}), 0);
+    assert_int_equal(tn_module_add(&m, "l", &linear), TN_ESHAPE);
+    assert_int_equal(tn_module_tie(&gpt.base, "wte.weight", "wpe.weight"), TN_ESHAPE);
+    assert_int_equal(tn_module_set_slice(&gpt.base, "wte.weight", TN_DIMS(1), 0, 1), TN_ESHAPE);
+    assert_int_equal(tn_self_attention_cache(&gpt.h[0].attn, (tn_attention_cache_options){1, 1}),
+                     TN_ESHAPE);
+    expect_error(TN_ESHAPE, "add");
+    tn_module_finish(&m);
+    tn_module_finish(&gpt);
+    tn_module_finish(&linear);
+}
+
+/* NULL everywhere is an error, or nothing where that is harmless. */
+static void null_arguments(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_linear_init(NULL, 1, 1, tn_linear_defaults());
+    expect_error(TN_EVALUE, "linear");
+    tn_embedding_init(NULL, 1, 1, TN_F32);
+    expect_error(TN_EVALUE, "embedding");
+    tn_layer_norm_init(NULL, 1, tn_norm_defaults());
+    expect_error(TN_EVALUE, "layer_norm");
+    tn_rms_norm_init(NULL, 1, tn_norm_defaults());
+    expect_error(TN_EVALUE, "rms_norm");
+    tn_dropout_init(NULL, 0.5);
+    expect_error(TN_EVALUE, "dropout");
+    tn_self_attention_init(NULL, 4, tn_self_attention_defaults());
+    expect_error(TN_EVALUE, "self_attention");
+    tn_mlp_init(NULL, 4, tn_mlp_defaults());
+    expect_error(TN_EVALUE, "mlp");
+    tn_block_init(NULL, 4, tn_block_defaults());
+    expect_error(TN_EVALUE, "block");
+    tn_sequential_init(NULL);
+    expect_error(TN_EVALUE, "sequential");
+    tn_function_init(NULL, "f", tn_relu);
+    expect_error(TN_EVALUE, "f");
+    tn_gpt_init(NULL, tn_gpt_defaults());
+    expect_error(TN_EVALUE, "gpt");
+    tn_module_init_values(NULL, "m", NULL);
+    expect_error(TN_EVALUE, "NULL");
+    void (*of_module[])(void *m) = {tn_module_zero_grad};
+    of_module[0](NULL);
+    expect_error(TN_EVALUE, "NULL");
+    tn_module_train(NULL, true);
+    expect_error(TN_EVALUE, "NULL");
+    tn_module_requires_grad(NULL, true);
+    expect_error(TN_EVALUE, "NULL");
+    tn_module_set_recompute(NULL, true);
+    expect_error(TN_EVALUE, "NULL");
+    assert_int_equal(tn_module_count(NULL), 0);
+    expect_error(TN_EVALUE, "NULL");
+    assert_true(tn_is_inert(tn_module_get(NULL, "x")));
+    expect_error(TN_EVALUE, "NULL");
+    assert_null(tn_module_child(NULL, "x"));
+    expect_error(TN_EVALUE, "NULL");
+    tn_module_print(NULL, stdout);
+    expect_error(TN_EVALUE, "NULL");
+    assert_int_equal(tn_module_hook(NULL, (tn_module_hooks){0}), 0);
+    expect_error(TN_EVALUE, "NULL");
+    tn_module_unhook(NULL, 1);
+    expect_error(TN_EVALUE, "NULL");
+    assert_int_equal(tn_module_add(NULL, "x", NULL), TN_EVALUE);
+    expect_error(TN_EVALUE, "NULL");
+    assert_int_equal(tn_sequential_add(NULL, NULL), TN_EVALUE);
+    expect_error(TN_EVALUE, "NULL");
+    assert_true(tn_is_inert(
+        tn_gpt_loss(NULL, tn_ones(TN_DIMS(1, 1), TN_I64), tn_ones(TN_DIMS(1, 1), TN_I64))));
+    expect_error(TN_EVALUE, "NULL");
+    tn_module m;
+    tn_module_init(&m, "m", same);
+    tn_module_each(&m, (tn_walk){0}, NULL, NULL);
+    expect_error(TN_EVALUE, "visitor");
+    tn_module_each_module(&m, NULL, NULL);
+    expect_error(TN_EVALUE, "visitor");
+    tn_module_get(&m, NULL);
+    expect_error(TN_EVALUE, "(NULL)");
+    tn_module_child(&m, NULL);
+    expect_error(TN_EVALUE, "(NULL)");
+    tn_module_tie(&m, NULL, NULL);
+    expect_error(TN_EVALUE, "(NULL)");
+    tn_module_set_buffer(&m, NULL, NULL);
+    expect_error(TN_EVALUE, "(NULL)");
+    tn_module_set_slice(&m, NULL, TN_DIMS(), 0, 1);
+    expect_error(TN_EVALUE, "(NULL)");
+    tn_module_print(&m, NULL);
+    tn_module_finish(&m);
+    tn_init_uniform(NULL, 0, 1);
+    expect_error(TN_EVALUE, "NULL");
+    tn_init_xavier_normal(NULL, 1);
+    expect_error(TN_EVALUE, "NULL");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(refused_options, begin, end),
+        cmocka_unit_test_setup_teardown(pending_errors, begin, end),
+        cmocka_unit_test_setup_teardown(initial_values, begin, end),
+        cmocka_unit_test_setup_teardown(training_and_evaluation, begin, end),
+        cmocka_unit_test_setup_teardown(sequential_names, begin, end),
+        cmocka_unit_test_setup_teardown(cached_attention, begin, end),
+        cmocka_unit_test_setup_teardown(gpt_names, begin, end),
+        cmocka_unit_test_setup_teardown(gpt_refuses, begin, end),
+        cmocka_unit_test_setup_teardown(generation, begin, end),
+        cmocka_unit_test_setup_teardown(sampling, begin, end),
+        cmocka_unit_test_setup_teardown(generation_refuses, begin, end),
+        cmocka_unit_test_setup_teardown(inert_tensors, begin, end),
+        cmocka_unit_test_setup_teardown(null_arguments, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
