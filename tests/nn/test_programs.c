@@ -1,0 +1,437 @@
+/* Programs of every shape, on public headers only: what a user writes that is not "a batch in, a loss out".
+ *
+ *   a two-layer LSTM             state passed from step to step, and kept in buffers between calls
+ *   attention, mask and cache    positions one at a time, padding that nobody sees
+ *   a GAN                        two optimisers, one network at rest
+ *   a gradient penalty           a loss made of a gradient
+ *   gradients in one buffer      what a bucket of data parallelism is
+ *   a bf16 leaf                  its gradient in f32
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int64_t live;
+
+static int begin(void **state) {
+    (void)state;
+    live = tn_live_tensors();
+    tn_seed(1);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(tn_live_tensors(), live);
+    return 0;
+}
+
+/* ---- An LSTM (Hochreiter and Schmidhuber 1997) ---------------------------------------------------------- */
+
+/* (x (B, in), h (B, H), c (B, H)) -> (h, c) */
+typedef struct cell {
+    tn_module base;
+    tn_linear gates; /* of input, forget, cell and output, from x and h side by side */
+    int64_t width;
+} cell;
+
+static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    cell *m = (cell *)self;
+    tn_tensor *both[2] = {in.v[0], in.v[1]}, *gates[4];
+    tn_split(tn_call(&m->gates, tn_cat(both, 2, 1)), m->width, 1, gates, 4);
+    tn_tensor *keep = tn_mul(tn_sigmoid(gates[1]), in.v[2]);
+    tn_tensor *c = tn_add(keep, tn_mul(tn_sigmoid(gates[0]), tn_tanh(gates[2])));
+    return tn_values_of(tn_mul(tn_sigmoid(gates[3]), tn_tanh(c)), c);
+}
+
+static void cell_init(cell *m, int64_t in, int64_t width) {
+    tn_module_init_values(&m->base, "lstm_cell", cell_forward);
+    m->width = width;
+    tn_linear_init(&m->gates, in + width, 4 * width, tn_linear_defaults());
+    tn_module_add(&m->base, "gates", &m->gates);
+}
+
+/* Two cells and a classifier: x (B, T, in) -> (B, T, out). Goes on from the state in its buffers, when there is one, and
+ * leaves the new state there without its history. */
+typedef struct lstm {
+    tn_module base;
+    cell cells[2];
+    tn_linear out;
+    tn_tensor *h[2], *c[2];
+    int64_t width;
+    bool stateful;
+} lstm;
+
+static tn_tensor *start(tn_tensor *kept, int64_t batch, int64_t width) {
+    return kept ? kept : tn_zeros(TN_DIMS(batch, width), TN_F32);
+}
+
+static tn_tensor *lstm_forward(tn_module *self, tn_tensor *x) {
+    lstm *m = (lstm *)self;
+    int64_t B = tn_size(x, 0), T = tn_size(x, 1);
+    tn_tensor *h[2], *c[2], *steps[64];
+    for (int i = 0; i < 2; i++) {
+        h[i] = start(m->h[i], B, m->width);
+        c[i] = start(m->c[i], B, m->width);
+    }
+    for (int64_t t = 0; t < T; t++) {
+        tn_tensor *now = tn_select(x, 1, t);
+        for (int i = 0; i < 2; i++) {
+            tn_values state = tn_call_values(&m->cells[i], (tn_values){3, {now, h[i], c[i]}}, NULL);
+            now = h[i] = state.v[0];
+            c[i] = state.v[1];
+        }
+        steps[t] = now;
+    }
+    for (int i = 0; i < 2 && m->stateful; i++) {
+        tn_module_set_buffer(self, i == 0 ? "h0" : "h1", tn_detach(h[i]));
+        tn_module_set_buffer(self, i == 0 ? "c0" : "c1", tn_detach(c[i]));
+    }
+    return tn_call(&m->out, tn_stack(steps, (int)T, 1));
+}
+
+static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
+    tn_module_init(&m->base, "lstm", lstm_forward);
+    m->width = width;
+    m->stateful = false;
+    cell_init(&m->cells[0], in, width);
+    cell_init(&m->cells[1], width, width);
+    tn_linear_init(&m->out, width, out, tn_linear_defaults());
+    tn_module_add(&m->base, "0", &m->cells[0]);
+    tn_module_add(&m->base, "1", &m->cells[1]);
+    tn_module_add(&m->base, "out", &m->out);
+    tn_module_scratch(&m->base, "h0", &m->h[0], NULL);
+    tn_module_scratch(&m->base, "c0", &m->c[0], NULL);
+    tn_module_scratch(&m->base, "h1", &m->h[1], NULL);
+    tn_module_scratch(&m->base, "c1", &m->c[1], NULL);
+}
+
+/* Learns to say what it heard two steps ago: nothing but its state can tell. */
+static void lstm_learns(void **state) {
+    (void)state;
+    enum { B = 8, T = 10, KINDS = 3 };
+    lstm net;
+    lstm_init(&net, KINDS, 16, KINDS);
+    tn_adam_options options = tn_adam_defaults();
+    options.lr = 0.02;
+    tn_optim *opt = tn_adam(&net, options);
+    tn_generator g = {.seed = 3};
+    double last = 0.0;
+    for (int step = 0; step < 150; step++) {
+        TN_SCOPE;
+        float x[B][T][KINDS] = {{{0}}};
+        int64_t y[B][T];
+        for (int b = 0; b < B; b++) {
+            int64_t heard[T];
+            for (int t = 0; t < T; t++) {
+                heard[t] = tn_random_below(&g, KINDS);
+                x[b][t][heard[t]] = 1;
+                y[b][t] = t < 2 ? -100 : heard[t - 2];
+            }
+        }
+        tn_tensor *scores = tn_call(&net, TN_FROM(x, TN_DIMS(B, T, KINDS), TN_F32));
+        tn_tensor *loss = tn_cross_entropy(scores, TN_FROM(y, TN_DIMS(B, T), TN_I64), TN_MEAN);
+        tn_backward(loss);
+        tn_optim_clip(opt, 1.0);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        last = tn_item(loss);
+    }
+    assert_true(last < 0.1); /* ln 3 = 1.1 at the beginning */
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+}
+
+/* A long sequence in pieces, the state in buffers between the calls, is the sequence at once. */
+static void lstm_keeps_its_state(void **state) {
+    (void)state;
+    TN_SCOPE;
+    lstm net;
+    lstm_init(&net, 3, 5, 2);
+    tn_tensor *x = tn_randn(TN_DIMS(4, 12, 3), TN_F32), *whole = tn_call(&net, x), *pieces[3];
+    net.stateful = true;
+    for (int i = 0; i < 3; i++) {
+        pieces[i] = tn_call(&net, tn_narrow(x, 1, 4 * i, 4));
+    }
+    assert_true(tn_all_close(tn_cat(pieces, 3, 1), whole, 1e-6, 1e-6));
+    tn_backward(tn_sum_all(pieces[2])); /* the history ends at the piece's beginning */
+    assert_non_null(tn_grad_of(net.cells[0].gates.weight));
+    assert_int_equal(tn_module_count(&net), (8 * 20 + 20) + (10 * 20 + 20) + 12);
+    tn_module_finish(&net);
+}
+
+/* ---- Attention with a mask and a cache -------------------------------------------------------------------- */
+
+static void cached_gpt_is_the_whole_gpt(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { B = 2, T = 9 };
+    tn_gpt gpt;
+    tn_gpt_options o = {
+        .vocab = 13, .context = 10, .layers = 3, .heads = 2, .width = 16, .bias = true};
+    tn_gpt_init(&gpt, o);
+    tn_tensor *tokens = tn_randint(0, 13, TN_DIMS(B, T), TN_I64);
+    TN_NO_GRAD;
+    tn_tensor *whole = tn_call(&gpt, tokens), *pieces[4];
+    for (int i = 0; i < o.layers; i++) {
+        tn_self_attention_cache(&gpt.h[i].attn, (tn_attention_cache_options){B, 10});
+    }
+    int64_t starts[] = {0, 4, 5, 6, 9}; /* a prompt of 4, then one, one, and three */
+    for (int i = 0; i < 4; i++) {
+        pieces[i] = tn_call(&gpt, tn_narrow(tokens, 1, starts[i], starts[i + 1] - starts[i]));
+    }
+    assert_true(tn_all_close(tn_cat(pieces, 4, 1), whole, 1e-4, 1e-5));
+    tn_module_finish(&gpt);
+}
+
+/* A sequence of 4 padded to 6 behind a mask: its first 4 results and all gradients are those of the sequence alone. */
+static void padding_behind_a_mask(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { T = 4, PADDED = 6, C = 8 };
+    tn_block block;
+    tn_block_options o = tn_block_defaults();
+    o.heads = 2;
+    o.causal = false;
+    tn_block_init(&block, C, o);
+    tn_tensor *x = tn_randn(TN_DIMS(1, T, C), TN_F32),
+              *noise = tn_randn(TN_DIMS(1, PADDED - T, C), TN_F32);
+    tn_tensor *parts[2] = {x, noise}, *padded = tn_cat(parts, 2, 1);
+    tn_tensor *seen =
+        tn_lt(tn_arange(0, PADDED, 1, TN_F32), tn_scalar(T, TN_F32)); /* (PADDED): keys below T */
+    tn_tensor *mask = tn_reshape(seen, TN_DIMS(1, 1, 1, PADDED));
+
+    tn_tensor *alone = tn_call(&block, x);
+    tn_backward(tn_sum_all(tn_square(alone)));
+    tn_tensor *want = tn_copy(tn_grad_of(block.attn.c_attn.weight));
+    tn_module_zero_grad(&block);
+    tn_tensor *masked =
+        tn_narrow(tn_call_values(&block, tn_values_of(padded, mask), NULL).v[0], 1, 0, T);
+    tn_backward(tn_sum_all(tn_square(masked)));
+    {
+        TN_NO_GRAD;
+        assert_true(tn_all_close(masked, alone, 1e-5, 1e-5));
+        assert_true(tn_all_close(tn_grad_of(block.attn.c_attn.weight), want, 1e-4, 1e-4));
+    }
+    tn_module_finish(&block);
+}
+
+/* ---- A GAN (Goodfellow et al. 2014) ------------------------------------------------------------------------- */
+
+typedef struct two_layers {
+    tn_module base;
+    tn_linear in, out;
+} two_layers;
+
+static tn_tensor *two_layers_forward(tn_module *self, tn_tensor *x) {
+    two_layers *m = (two_layers *)self;
+    return tn_call(&m->out, tn_tanh(tn_call(&m->in, x)));
+}
+
+static void two_layers_init(two_layers *m, int64_t in, int64_t width, int64_t out) {
+    tn_module_init(&m->base, "two_layers", two_layers_forward);
+    tn_linear_init(&m->in, in, width, tn_linear_defaults());
+    tn_linear_init(&m->out, width, out, tn_linear_defaults());
+    tn_module_add(&m->base, "in", &m->in);
+    tn_module_add(&m->base, "out", &m->out);
+}
+
+/* -log sigmoid(x), stable: the loss of a score that should be high. */
+static tn_tensor *should_be_high(tn_tensor *x) {
+    tn_tensor *both[2] = {tn_neg(x), tn_zeros_like(x)};
+    return tn_mean_all(tn_logsumexp(tn_stack(both, 2, 0), TN_DIMS(0), false));
+}
+
+static tn_optim *adam(void *m, double lr) {
+    tn_adam_options options = tn_adam_defaults();
+    options.lr = lr;
+    options.beta1 = 0.5;
+    return tn_adam(m, options);
+}
+
+static void gan(void **state) {
+    (void)state;
+    enum { B = 64, STEPS = 400 };
+    two_layers maker, judge;
+    two_layers_init(&maker, 2, 16, 1);
+    two_layers_init(&judge, 1, 16, 1);
+    tn_optim *maker_opt = adam(&maker, 5e-3), *judge_opt = adam(&judge, 1e-2);
+    double mean = 0.0;
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        tn_tensor *real = tn_add_scalar(tn_randn(TN_DIMS(B, 1), TN_F32), 3.0);
+        tn_tensor *fake = tn_call(&maker, tn_randn(TN_DIMS(B, 2), TN_F32));
+
+        tn_tensor *on_real = should_be_high(tn_call(&judge, real));
+        tn_tensor *on_fake = should_be_high(tn_neg(tn_call(&judge, tn_detach(fake))));
+        tn_backward(tn_add(on_real, on_fake));
+        assert_null(tn_grad_of(maker.in.weight)); /* detached */
+        tn_optim_step(judge_opt);
+        tn_optim_zero_grad(judge_opt);
+
+        tn_module_requires_grad(&judge, false); /* passes gradients on, and wants none */
+        tn_backward(should_be_high(tn_call(&judge, fake)));
+        tn_module_requires_grad(&judge, true);
+        assert_null(tn_grad_of(judge.in.weight));
+        tn_optim_step(maker_opt);
+        tn_optim_zero_grad(maker_opt);
+        if (step >= STEPS - 100) {
+            mean += tn_item(tn_mean_all(tn_detach(fake))) / 100;
+        }
+    }
+    assert_true(fabs(mean - 3.0) < 1.0); /* 0 at the beginning */
+    tn_optim_free(maker_opt);
+    tn_optim_free(judge_opt);
+    tn_module_finish(&maker);
+    tn_module_finish(&judge);
+}
+
+/* ---- A gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028) ------------------------------------------- */
+
+/* mean((|d judge(x) / d x| - 1)^2) */
+static tn_tensor *penalty(two_layers *judge, tn_tensor *x) {
+    tn_tensor *score = tn_sum_all(tn_call(judge, x)), *slope;
+    tn_grad_options options = tn_grad_defaults();
+    options.create_graph = true;
+    tn_grad(&score, NULL, 1, &x, 1, &slope, options);
+    tn_tensor *length = tn_sqrt(tn_sum(tn_square(slope), TN_DIMS(1), false));
+    return tn_mean_all(tn_square(tn_add_scalar(length, -1.0)));
+}
+
+static void gradient_penalty(void **state) {
+    (void)state;
+    TN_SCOPE;
+    two_layers judge;
+    two_layers_init(&judge, 3, 8, 1);
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(5, 3), TN_F32), true);
+    tn_tensor *before = penalty(&judge, x);
+    tn_backward(before);
+    tn_tensor *grad = tn_grad_of(judge.in.weight);
+    assert_null(tn_grad_of(judge.out.bias)); /* the slope does not depend on it */
+    int64_t at[][2] = {{0, 0}, {3, 2}, {7, 1}};
+    for (int i = 0; i < 3; i++) {
+        float *w = (float *)tn_data_mut(judge.in.weight) + at[i][0] * 3 + at[i][1], was = *w;
+        *w = was + 1e-2f;
+        double up = tn_item(penalty(&judge, x));
+        *w = was - 1e-2f;
+        double down = tn_item(penalty(&judge, x));
+        *w = was;
+        assert_true(fabs((up - down) / 2e-2 - tn_at(grad, at[i])) < 2e-3);
+    }
+    tn_optim *opt = adam(&judge, 0.02);
+    tn_optim_zero_grad(opt);
+    for (int step = 0; step < 200; step++) {
+        TN_SCOPE;
+        tn_backward(penalty(&judge, x));
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    assert_true(tn_item(penalty(&judge, x)) < 0.1 * tn_item(before));
+    tn_optim_free(opt);
+    tn_module_finish(&judge);
+}
+
+/* ---- Gradients in one buffer ---------------------------------------------------------------------------------- */
+
+typedef struct bucket {
+    tn_tensor *buffer;
+    int64_t used;
+} bucket;
+
+static bool into_bucket(const tn_entry *entry, void *user) {
+    bucket *b = user;
+    tn_set_grad_buffer(*entry->field, tn_alias(b->buffer, b->used, tn_shape(*entry->field)));
+    b->used += tn_count(*entry->field);
+    return true;
+}
+
+/* Trains a few steps, halving all gradients in between: at once in the bucket, or one by one. */
+static tn_tensor *train_halved(bool in_bucket) {
+    TN_SCOPE;
+    tn_seed(6);
+    two_layers net;
+    two_layers_init(&net, 3, 4, 2);
+    tn_tensor *x = tn_randn(TN_DIMS(8, 3), TN_F32), *y = tn_randn(TN_DIMS(8, 2), TN_F32);
+    bucket b = {tn_full(TN_DIMS(tn_module_count(&net)), NAN, TN_F32), 0};
+    if (in_bucket) {
+        tn_module_each(&net, (tn_walk){0}, into_bucket, &b);
+    }
+    tn_optim *opt = adam(&net, 0.05);
+    for (int step = 0; step < 5; step++) {
+        TN_SCOPE;
+        for (int part = 0; part < 2; part++) { /* two micro-batches: written, then added */
+            tn_tensor *half = tn_call(&net, tn_narrow(x, 0, 4 * part, 4));
+            tn_backward(tn_mse(half, tn_narrow(y, 0, 4 * part, 4), TN_MEAN));
+        }
+        if (in_bucket) {
+            tn_mul_scalar_(b.buffer, 0.5);
+            assert_true(tn_shares_storage(tn_grad_of(net.out.weight), b.buffer));
+        } else {
+            tn_mul_scalar_(tn_grad_of(net.in.weight), 0.5);
+            tn_mul_scalar_(tn_grad_of(net.in.bias), 0.5);
+            tn_mul_scalar_(tn_grad_of(net.out.weight), 0.5);
+            tn_mul_scalar_(tn_grad_of(net.out.bias), 0.5);
+        }
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    tn_tensor *result = tn_copy(tn_detach(net.in.weight));
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+    return tn_return(result);
+}
+
+static void gradients_in_one_buffer(void **state) {
+    (void)state;
+    TN_SCOPE;
+    assert_true(tn_equal(train_halved(true), train_halved(false)));
+}
+
+/* ---- A bf16 leaf whose gradient is f32 ------------------------------------------------------------------------- */
+
+static void bf16_leaf_with_f32_gradient(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_linear net;
+    tn_linear_init(&net, 4, 1, (tn_linear_options){.bias = false, .dtype = TN_BF16});
+    assert_int_equal(tn_set_grad_dtype(net.weight, TN_F32), TN_OK);
+    tn_adamw_options options = tn_adamw_defaults();
+    tn_optim *opt = tn_adamw(&net, options);
+    tn_tensor *x = tn_ones(TN_DIMS(1, 4), TN_BF16);
+    enum { BATCHES = 1000 };
+    for (int i = 0; i < BATCHES; i++) { /* in bf16 the sum would stop at 256 */
+        TN_SCOPE;
+        tn_backward(tn_sum_all(tn_call(&net, x)));
+    }
+    assert_int_equal(tn_dtype_of(tn_grad_of(net.weight)), TN_F32);
+    assert_true(tn_at(tn_grad_of(net.weight), (int64_t[]){0, 0}) == BATCHES);
+    tn_tensor *before = tn_copy(tn_detach(net.weight));
+    assert_int_equal(tn_optim_step(opt), TN_OK);
+    assert_int_equal(tn_dtype_of(net.weight), TN_BF16);
+    assert_false(tn_equal(before, tn_detach(net.weight)));
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lstm_learns, begin, end),
+        cmocka_unit_test_setup_teardown(lstm_keeps_its_state, begin, end),
+        cmocka_unit_test_setup_teardown(cached_gpt_is_the_whole_gpt, begin, end),
+        cmocka_unit_test_setup_teardown(padding_behind_a_mask, begin, end),
+        cmocka_unit_test_setup_teardown(gan, begin, end),
+        cmocka_unit_test_setup_teardown(gradient_penalty, begin, end),
+        cmocka_unit_test_setup_teardown(gradients_in_one_buffer, begin, end),
+        cmocka_unit_test_setup_teardown(bf16_leaf_with_f32_gradient, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

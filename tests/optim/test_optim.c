@@ -1,0 +1,463 @@
+/* Optimisers beside the arithmetic (test_torch.py has that): what is stepped, what is refused, state, groups, clipping,
+ * fields that were exchanged, gradients that live elsewhere. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+static int64_t live;
+
+static int begin(void **state) {
+    (void)state;
+    live = tn_live_tensors();
+    tn_seed(1);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(tn_live_tensors(), live);
+    return 0;
+}
+
+static void expect_error(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* Two parameters of 4 and 2 ones. */
+typedef struct model {
+    tn_module base;
+    tn_tensor *a, *b;
+} model;
+
+static tn_tensor *model_forward(tn_module *self, tn_tensor *x) {
+    model *m = (model *)self;
+    return tn_add(tn_sum_all(tn_mul(m->a, x)), tn_sum_all(m->b));
+}
+
+static void model_init(model *m, tn_dtype dtype) {
+    TN_SCOPE;
+    tn_module_init(&m->base, "model", model_forward);
+    tn_module_param(&m->base, "a", &m->a, tn_ones(TN_DIMS(2, 2), dtype));
+    tn_module_param(&m->base, "b", &m->b, tn_ones(TN_DIMS(2), dtype));
+}
+
+static void set_gradients(model *m, double value) {
+    TN_SCOPE;
+    tn_dtype dtype = tn_dtype_of(m->a);
+    tn_set_grad(m->a, tn_full(TN_DIMS(2, 2), value, dtype));
+    tn_set_grad(m->b, tn_full(TN_DIMS(2), value, dtype));
+}
+
+static double first(const tn_tensor *t) {
+    int64_t zero[TN_MAX_DIMS] = {0};
+    return tn_at(t, zero);
+}
+
+static tn_optim *sgd(void *m, double lr) {
+    tn_sgd_options options = tn_sgd_defaults();
+    options.lr = lr;
+    return tn_sgd(m, options);
+}
+
+/* ---- Making -------------------------------------------------------------------------------------- */
+
+static void refused_options(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_sgd_options bad_sgd[] = {{.lr = -1},
+                                {.momentum = NAN},
+                                {.weight_decay = -0.1},
+                                {.nesterov = true},
+                                {.nesterov = true, .momentum = 0.9, .dampening = 0.1},
+                                {.lr = INFINITY}};
+    for (size_t i = 0; i < sizeof(bad_sgd) / sizeof(bad_sgd[0]); i++) {
+        assert_null(tn_sgd(&m, bad_sgd[i]));
+        expect_error(TN_EVALUE, "sgd: ");
+    }
+    tn_adam_options bad_adam[5];
+    for (int i = 0; i < 5; i++) {
+        bad_adam[i] = tn_adam_defaults();
+    }
+    bad_adam[0].lr = NAN;
+    bad_adam[1].beta1 = 1.0;
+    bad_adam[2].beta2 = -0.1;
+    bad_adam[3].eps = -1e-8;
+    bad_adam[4].weight_decay = -1;
+    for (int i = 0; i < 5; i++) {
+        assert_null(tn_adamw(&m, bad_adam[i]));
+        expect_error(TN_EVALUE, "adamw: ");
+    }
+    assert_null(tn_adam(NULL, tn_adam_defaults()));
+    expect_error(TN_EVALUE, "NULL");
+    tn_module_requires_grad(&m, false);
+    assert_null(tn_adam(&m, tn_adam_defaults()));
+    expect_error(TN_EVALUE, "adam: the module has no parameter that requires a gradient");
+    tn_raise(TN_EVALUE, "an earlier error");
+    assert_null(tn_sgd(&m, tn_sgd_defaults()));
+    expect_error(TN_EVALUE, "earlier");
+    tn_module_finish(&m);
+}
+
+static void refused_parameters(void **state) {
+    (void)state;
+    TN_SCOPE;
+    model m;
+    tn_module_init(&m.base, "model", model_forward);
+    tn_module_param(&m.base, "a", &m.a, tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
+    assert_null(sgd(&m, 0.1));
+    expect_error(TN_EVALUE, "a is not contiguous");
+    tn_module_finish(&m);
+    tn_module_init(&m.base, "model", model_forward);
+    tn_tensor *shared = tn_ones(TN_DIMS(2), TN_F32);
+    tn_module_param(&m.base, "a", &m.a, shared);
+    tn_module_param(&m.base, "b", &m.b, shared);
+    assert_null(sgd(&m, 0.1));
+    expect_error(TN_EVALUE, "a and b are the same tensor");
+    assert_int_equal(tn_module_tie(&m.base, "b", "a"), TN_OK);
+    tn_optim *opt = sgd(&m, 0.1);
+    tn_set_grad(m.a, tn_ones(TN_DIMS(2), TN_F32));
+    tn_optim_step(opt);
+    assert_true(fabs(first(m.b) - 0.9) < 1e-6); /* stepped once */
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+typedef struct names {
+    char text[512];
+} names;
+
+static bool add_name(const char *name, tn_tensor *t, void *user) {
+    names *n = user;
+    size_t used = strlen(n->text);
+    snprintf(n->text + used, sizeof(n->text) - used, "%s:%s%s ", name,
+             tn_dtype_name(tn_dtype_of(t)), tn_shape_text(t));
+    return true;
+}
+
+static bool stop_at_once(const char *name, tn_tensor *t, void *user) {
+    (void)name, (void)t;
+    ++*(int *)user;
+    return false;
+}
+
+static void state_by_name(void **state) {
+    (void)state;
+    struct {
+        tn_dtype dtype;
+        const char *want;
+    } cases[] = {
+        {TN_F32, "a.step:i64[] a.exp_avg:f32[2, 2] a.exp_avg_sq:f32[2, 2] b.step:i64[] "
+                 "b.exp_avg:f32[2] b.exp_avg_sq:f32[2] "},
+        {TN_F64, "a.step:i64[] a.exp_avg:f64[2, 2] a.exp_avg_sq:f64[2, 2] b.step:i64[] "
+                 "b.exp_avg:f64[2] b.exp_avg_sq:f64[2] "},
+        {TN_BF16, "a.step:i64[] a.exp_avg:f32[2, 2] a.exp_avg_sq:f32[2, 2] a.master:f32[2, 2] "
+                  "b.step:i64[] b.exp_avg:f32[2] b.exp_avg_sq:f32[2] b.master:f32[2] "},
+    };
+    for (int i = 0; i < 3; i++) {
+        model m;
+        model_init(&m, cases[i].dtype);
+        tn_optim *opt = tn_adam(&m, tn_adam_defaults());
+        names n = {""};
+        tn_optim_each(opt, add_name, &n);
+        assert_string_equal(n.text, cases[i].want);
+        int calls = 0;
+        tn_optim_each(opt, stop_at_once, &calls);
+        assert_int_equal(calls, 1);
+        assert_string_equal(tn_optim_kind(opt), "adam");
+        tn_optim_free(opt);
+        opt = sgd(&m, 0.1); /* no momentum, no state but the master copies */
+        n = (names){""};
+        tn_optim_each(opt, add_name, &n);
+        assert_string_equal(n.text,
+                            cases[i].dtype == TN_BF16 ? "a.master:f32[2, 2] b.master:f32[2] " : "");
+        tn_optim_free(opt);
+        tn_module_finish(&m);
+    }
+}
+
+/* ---- Stepping -------------------------------------------------------------------------------------- */
+
+static void pending_errors_stop_everything(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 0.5);
+    set_gradients(&m, 1.0);
+    tn_raise(TN_EVALUE, "a bad gradient");
+    assert_int_equal(tn_optim_step(opt), TN_EVALUE);
+    assert_true(isnan(tn_optim_clip(opt, 1.0)));
+    assert_true(isnan(tn_clip_grad_norm(&m, 1.0)));
+    assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), -1);
+    assert_true(first(m.a) == 1.0 && first(tn_grad_of(m.a)) == 1.0);
+    assert_int_equal(tn_optim_steps(opt), 0);
+    expect_error(TN_EVALUE, "a bad gradient");
+    assert_int_equal(tn_optim_step(opt), TN_OK);
+    assert_true(first(m.a) == 0.5);
+    assert_int_equal(tn_optim_steps(opt), 1);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* A step in the middle of a graph is seen by the graph. */
+static void steps_count_as_changes(void **state) {
+    (void)state;
+    TN_SCOPE;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 0.5);
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true), *y = tn_call(&m, x);
+    set_gradients(&m, 1.0);
+    tn_optim_step(opt);
+    tn_backward(y);
+    expect_error(TN_ESTATE, "changed");
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void gradients_elsewhere(void **state) {
+    (void)state;
+    TN_SCOPE;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 1.0);
+    tn_tensor *bucket = tn_zeros(TN_DIMS(6), TN_F32);
+    tn_set_grad_buffer(m.b, tn_alias(bucket, 0, TN_DIMS(2)));
+    tn_set_grad_buffer(m.a, tn_alias(bucket, 2, TN_DIMS(2, 2)));
+    tn_backward(tn_call(&m, tn_full(TN_DIMS(2, 2), 3.0, TN_F32)));
+    assert_true(tn_at(bucket, (int64_t[]){0}) == 1.0 && tn_at(bucket, (int64_t[]){5}) == 3.0);
+    tn_optim_step(opt);
+    assert_true(first(m.a) == -2.0 && first(m.b) == 0.0);
+    tn_optim_zero_grad(opt);
+    tn_optim_step(opt); /* no gradients now: nothing moves */
+    assert_true(first(m.a) == -2.0);
+    tn_set_grad_buffer(m.a, NULL);
+    tn_set_grad(m.a, tn_t(tn_arange(0, 4, 1, TN_F32))); /* 1-dimensional: refused by set_grad */
+    tn_error_clear();
+    tn_set_grad(m.a, tn_t(tn_reshape(tn_arange(0, 4, 1, TN_F32), TN_DIMS(2, 2)))); /* not contiguous */
+    tn_optim_step(opt);
+    assert_true(tn_at(m.a, (int64_t[]){0, 1}) == -4.0 && tn_at(m.a, (int64_t[]){1, 0}) == -3.0);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* What sharding does: another tensor in the field, of the same count; or something that does not fit any more. */
+static void exchanged_fields(void **state) {
+    (void)state;
+    TN_SCOPE;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 1.0);
+    tn_release(m.a);
+    m.a = tn_keep(tn_set_requires_grad(tn_full(TN_DIMS(4), 5.0, TN_F32), true));
+    tn_set_grad(m.a, tn_ones(TN_DIMS(4), TN_F32));
+    assert_int_equal(tn_optim_step(opt), TN_OK);
+    assert_true(first(m.a) == 4.0);
+
+    tn_tensor *right = m.a;
+    m.a = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
+    tn_optim_step(opt);
+    expect_error(TN_ESTATE, "a is now f32 [3] but the optimiser was made for f32 [4]");
+    m.a = right;
+    tn_storage_empty(m.a);
+    tn_optim_step(opt);
+    expect_error(TN_ESTATE, "");
+    tn_storage_refill(m.a);
+    tn_module_finish(&m);
+    assert_int_equal(tn_optim_step(opt), TN_ESTATE);
+    expect_error(TN_ESTATE, "its module was finished");
+    tn_optim_zero_grad(opt);
+    assert_true(tn_optim_clip(opt, 1.0) == 0.0);
+    tn_optim_free(opt);
+}
+
+/* Half precision: many small steps add up in the master copy, and weights that are set count. */
+static void master_copies(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_BF16);
+    tn_optim *opt = sgd(&m, 1e-4);
+    for (int i = 0; i < 1000; i++) {
+        set_gradients(&m, 1.0);
+        tn_optim_step(opt);
+    }
+    assert_true(fabs(first(m.a) - 0.9) < 0.004);
+    {
+        TN_NO_GRAD;
+        tn_fill_(m.a, 3.0);
+    }
+    tn_optim_step(opt);
+    assert_true(first(m.a) == 3.0);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* ---- Groups and rates ------------------------------------------------------------------------------ */
+
+static bool named(const tn_entry *entry, void *user) {
+    return strcmp(entry->path, user) == 0;
+}
+
+static void groups(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_sgd_options options = {.lr = 0.1, .weight_decay = 0.5};
+    tn_optim *opt = tn_sgd(&m, options);
+    assert_int_equal(tn_optim_groups(opt), 1);
+    tn_group_options *all = tn_optim_group(opt, 0);
+    assert_true(all->lr_scale == 1.0 && all->weight_decay == 0.5);
+    assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), 1);
+    tn_optim_group(opt, 1)->weight_decay = 0.0;
+    tn_optim_group(opt, 1)->lr_scale = 10.0;
+    set_gradients(&m, 0.0);
+    tn_optim_step(opt);
+    assert_true(fabs(first(m.a) - 0.95) < 1e-6 && first(m.b) == 1.0); /* decayed; not */
+    assert_int_equal(tn_optim_split(opt, named, "b"), 2); /* takes over the numbers of where it was */
+    assert_true(tn_optim_group(opt, 2)->lr_scale == 10.0);
+    set_gradients(&m, 1.0);
+    tn_optim_set_lr(opt, 0.01);
+    assert_true(tn_optim_lr(opt) == 0.01);
+    tn_optim_step(opt);
+    assert_true(fabs(first(m.b) - 0.9) < 1e-6);
+    assert_null(tn_optim_group(opt, 3));
+    assert_null(tn_optim_group(opt, -1));
+    assert_ptr_equal(tn_optim_group(opt, 0), all);
+    tn_optim_set_lr(opt, -1.0);
+    expect_error(TN_EVALUE, "the learning rate is -1");
+    assert_true(tn_optim_lr(opt) == 0.01);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* ---- Clipping ---------------------------------------------------------------------------------------- */
+
+static void clipping(void **state) {
+    (void)state;
+    tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    for (int i = 0; i < 4; i++) {
+        model m;
+        model_init(&m, dtypes[i]);
+        tn_optim *opt = sgd(&m, 1.0);
+        set_gradients(&m, 2.0); /* 6 of them: the norm is sqrt(24) */
+        assert_true(fabs(tn_optim_clip(opt, 1.0) - sqrt(24.0)) < 1e-6);
+        assert_true(first(tn_grad_of(m.a)) == 2.0); /* the step scales as it reads */
+        tn_optim_step(opt);
+        double rounding = dtypes[i] == TN_BF16 ? 4e-3 : 1e-3, moved = 1.0 - 2.0 / sqrt(24.0);
+        assert_true(fabs(first(m.a) - moved) < rounding);
+        tn_optim_step(opt); /* one clip is for one step */
+        assert_true(fabs(first(m.a) - (moved - 2.0)) < 2 * rounding);
+
+        assert_true(fabs(tn_clip_grad_norm(&m, 1.0) - sqrt(24.0)) < 1e-6);
+        assert_true(fabs(first(tn_grad_of(m.b)) - 2.0 / sqrt(24.0)) < rounding);
+        double norm = tn_clip_grad_norm(&m, 1e9);
+        assert_true(fabs(norm - 1.0) < rounding);
+        tn_optim_free(opt);
+        tn_module_finish(&m);
+    }
+}
+
+static void clipping_what_is_not_finite(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 1.0);
+    set_gradients(&m, NAN);
+    assert_true(isnan(tn_optim_clip(opt, 1.0)));
+    assert_true(isnan(tn_clip_grad_norm(&m, 1.0)));
+    set_gradients(&m, INFINITY);
+    assert_true(isinf(tn_clip_grad_norm(&m, 1.0)));
+    assert_true(isinf(first(tn_grad_of(m.a))));
+    set_gradients(&m, 1e30); /* its square does not fit into f32 */
+    assert_true(fabs(tn_optim_clip(opt, 1.0) / (sqrt(6.0) * 1e30) - 1.0) < 1e-6);
+    tn_module_zero_grad(&m);
+    assert_true(tn_optim_clip(opt, 1.0) == 0.0); /* no gradients */
+    assert_true(tn_clip_grad_norm(&m, 1.0) == 0.0);
+    tn_optim_clip(opt, -1.0);
+    expect_error(TN_EVALUE, "max_norm is -1");
+    tn_clip_grad_norm(&m, NAN);
+    expect_error(TN_EVALUE, "max_norm is");
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* ---- Schedules, and NULL ------------------------------------------------------------------------------- */
+
+static void schedules(void **state) {
+    (void)state;
+    assert_true(tn_schedule_at(tn_constant(0.5, 0), 0) == 0.5);
+    assert_true(tn_schedule_at(tn_constant(0.5, 4), 0) == 0.1);
+    assert_true(tn_schedule_at(tn_constant(0.5, 4), -7) == 0.1);
+    assert_true(tn_schedule_at(tn_constant(0.5, 4), 4) == 0.5);
+    tn_schedule cosine = tn_cosine_decay(1.0, 0.2, 10, 20);
+    assert_true(tn_schedule_at(cosine, 10) == 1.0);
+    assert_true(fabs(tn_schedule_at(cosine, 15) - 0.6) < 1e-12);
+    assert_true(tn_schedule_at(cosine, 20) == 0.2 && tn_schedule_at(cosine, INT64_MAX) == 0.2);
+    assert_true(tn_schedule_at(tn_linear_decay(1.0, 0.0, 10, 10), 10) == 0.0); /* all warm-up */
+    assert_true(fabs(tn_schedule_at(tn_linear_decay(1.0, 0.0, 0, 10), 3) - 0.7) < 1e-12);
+}
+
+static void null_arguments(void **state) {
+    (void)state;
+    tn_optim_free(NULL);
+    assert_int_equal(tn_optim_step(NULL), TN_EVALUE);
+    expect_error(TN_EVALUE, "optim_step: the optimiser is NULL");
+    assert_true(isnan(tn_optim_clip(NULL, 1.0)));
+    expect_error(TN_EVALUE, "NULL");
+    assert_true(isnan(tn_clip_grad_norm(NULL, 1.0)));
+    expect_error(TN_EVALUE, "NULL");
+    assert_int_equal(tn_optim_split(NULL, tn_match_vectors, NULL), -1);
+    expect_error(TN_EVALUE, "NULL");
+    tn_optim_zero_grad(NULL);
+    tn_optim_set_lr(NULL, 1.0);
+    tn_optim_set_steps(NULL, 1);
+    tn_optim_each(NULL, add_name, NULL);
+    assert_null(tn_optim_group(NULL, 0));
+    assert_int_equal(tn_optim_groups(NULL), 0);
+    assert_int_equal(tn_optim_steps(NULL), 0);
+    assert_true(isnan(tn_optim_lr(NULL)));
+    assert_string_equal(tn_optim_kind(NULL), "");
+    assert_false(tn_match_vectors(NULL, NULL));
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 1.0);
+    assert_int_equal(tn_optim_split(opt, NULL, NULL), -1);
+    expect_error(TN_EVALUE, "match is NULL");
+    tn_optim_each(opt, NULL, NULL);
+    tn_optim_set_steps(opt, 12);
+    tn_optim_set_steps(opt, -1);
+    assert_int_equal(tn_optim_steps(opt), 12);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(refused_options, begin, end),
+        cmocka_unit_test_setup_teardown(refused_parameters, begin, end),
+        cmocka_unit_test_setup_teardown(state_by_name, begin, end),
+        cmocka_unit_test_setup_teardown(pending_errors_stop_everything, begin, end),
+        cmocka_unit_test_setup_teardown(steps_count_as_changes, begin, end),
+        cmocka_unit_test_setup_teardown(gradients_elsewhere, begin, end),
+        cmocka_unit_test_setup_teardown(exchanged_fields, begin, end),
+        cmocka_unit_test_setup_teardown(master_copies, begin, end),
+        cmocka_unit_test_setup_teardown(groups, begin, end),
+        cmocka_unit_test_setup_teardown(clipping, begin, end),
+        cmocka_unit_test_setup_teardown(clipping_what_is_not_finite, begin, end),
+        cmocka_unit_test_setup_teardown(schedules, begin, end),
+        cmocka_unit_test_setup_teardown(null_arguments, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
