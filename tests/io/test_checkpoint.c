@@ -1,0 +1,306 @@
+/* Weights and checkpoints: a run goes on bit for bit, and a file that does not fit changes nothing. */
+#include "tern/tern.h"
+
+#include <locale.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/io/small_run.h"
+#include "tests/support/temp.h"
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* Everything that a checkpoint can change, as bytes. */
+typedef struct snapshot {
+    char bytes[4096];
+    size_t count;
+} snapshot;
+
+static void add(snapshot *s, const void *data, size_t bytes) {
+    assert_true(s->count + bytes <= sizeof(s->bytes));
+    memcpy(s->bytes + s->count, data, bytes);
+    s->count += bytes;
+}
+
+static void add_tensor(snapshot *s, const tn_tensor *t) {
+    add(s, tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)));
+}
+
+static bool add_entry(const tn_entry *entry, void *user) {
+    add_tensor(user, *entry->field);
+    return true;
+}
+
+static bool add_state(const char *name, tn_tensor *state, void *user) {
+    (void)name;
+    add_tensor(user, state);
+    return true;
+}
+
+static snapshot snapshot_of(small_run *r) {
+    snapshot s;
+    memset(&s, 0, sizeof(s));
+    tn_module_each(&r->model, (tn_walk){.buffers = true}, add_entry, &s);
+    tn_optim_each(r->optim, add_state, &s);
+    double lr = tn_optim_lr(r->optim);
+    int64_t steps = tn_optim_steps(r->optim);
+    tn_loader_place place = tn_loader_where(r->loader);
+    add(&s, &lr, sizeof(lr));
+    add(&s, &steps, sizeof(steps));
+    add(&s, &place, sizeof(place));
+    add(&s, &r->generator, sizeof(r->generator));
+    for (int i = 0; i < tn_optim_groups(r->optim); i++) {
+        add(&s, tn_optim_group(r->optim, i), sizeof(tn_group_options));
+    }
+    return s;
+}
+
+static bool same(const snapshot *a, const snapshot *b) {
+    return a->count == b->count && memcmp(a->bytes, b->bytes, a->count) == 0;
+}
+
+static void test_goes_on_bit_for_bit(void **state) {
+    (void)state;
+    int64_t live = tn_live_tensors();
+    const char *path = temp_path("run");
+    small_run a, b;
+    small_run_open(&a, 1);
+    double losses[20];
+    for (int i = 0; i < 20; i++) {
+        if (i == 7) {
+            tn_checkpoint c = small_run_checkpoint(&a);
+            assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+        }
+        losses[i] = small_run_step(&a);
+    }
+    small_run_open(&b, 2); /* other weights, another number of threads */
+    tn_optim_group(b.optim, 0)->weight_decay = 0.7;
+    small_run_step(&b);
+    tn_checkpoint c = small_run_checkpoint(&b);
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    assert_int_equal(c.step, 7);
+    assert_string_equal(c.note, "small");
+    b.step = c.step;
+    for (int i = 7; i < 20; i++) {
+        assert_true(small_run_step(&b) == losses[i]);
+    }
+    snapshot last_a = snapshot_of(&a), last_b = snapshot_of(&b);
+    assert_true(same(&last_a, &last_b));
+    small_run_close(&a);
+    small_run_close(&b);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+/* Loads with each damage; the run must be as it was. */
+static void check_refused(small_run *r, const char *path, tn_status status, const char *part) {
+    snapshot before = snapshot_of(r);
+    tn_checkpoint c = small_run_checkpoint(r);
+    c.step = 77;
+    assert_int_equal(tn_checkpoint_load(&c, path), status);
+    expect(status, part);
+    assert_int_equal(c.step, 77);
+    snapshot after = snapshot_of(r);
+    assert_true(same(&before, &after));
+}
+
+static void test_damage(void **state) {
+    (void)state;
+    const char *path = temp_path("run"), *damaged = temp_path("damaged");
+    small_run r;
+    small_run_open(&r, 1);
+    small_run_step(&r);
+    tn_checkpoint c = small_run_checkpoint(&r);
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    small_run_step(&r);
+    size_t bytes;
+    unsigned char *file = temp_read(path, &bytes);
+    for (size_t length = 0; length < bytes; length++) {
+        temp_write(damaged, file, length);
+        check_refused(&r, damaged, TN_EFORMAT, damaged);
+    }
+    for (size_t at = 0; at < bytes; at++) {
+        file[at] ^= (unsigned char)(1u << at % 8);
+        temp_write(damaged, file, bytes);
+        check_refused(&r, damaged, TN_EFORMAT, damaged);
+        file[at] ^= (unsigned char)(1u << at % 8);
+    }
+    free(file);
+    small_run_close(&r);
+}
+
+static void test_what_does_not_fit(void **state) {
+    (void)state;
+    const char *path = temp_path("run");
+    small_run r;
+    small_run_open(&r, 1);
+    small_run_step(&r);
+    tn_checkpoint c = small_run_checkpoint(&r);
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+
+    tn_schedule schedule = r.schedule;
+    r.schedule.steps++;
+    check_refused(&r, path, TN_EMISMATCH, "the schedule was");
+    r.schedule = schedule;
+
+    tn_loader *loader = r.loader;
+    tn_loader_options o = tn_loader_options_of(loader);
+    o.batch = 4;
+    {
+        TN_SCOPE;
+        r.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(10, 4), TN_F32), NULL),
+                                 tn_random_sampler(5), o);
+    }
+    check_refused(&r, path, TN_EMISMATCH,
+                  "the loader was (tensors of 10, order 1, seed 5, part 0 of 1, batch 3");
+    tn_loader_free(r.loader);
+    r.loader = loader;
+
+    tn_optim *optim = r.optim;
+    r.optim = tn_sgd(&r.model, tn_sgd_defaults());
+    check_refused(&r, path, TN_EMISMATCH, "but is sgd");
+    tn_optim_free(r.optim);
+    r.optim = tn_adamw(&r.model, tn_adamw_defaults());
+    check_refused(&r, path, TN_EMISMATCH, "2 parameter groups but has 1");
+    tn_optim_free(r.optim);
+    r.optim = optim;
+
+    tn_linear wide;
+    tn_linear_init(&wide, 5, 2, tn_linear_defaults());
+    c = (tn_checkpoint){.model = &wide, .partial = true};
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_ESHAPE);
+    expect(TN_ESHAPE, "\"model.weight\" is [2, 4] but the program's is [2, 5]");
+    tn_module_finish(&wide);
+
+    c = (tn_checkpoint){.model = &r.model};
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
+    expect(TN_EMISMATCH, "state of the optim");
+    c = (tn_checkpoint){.model = &r.model, .partial = true}; /* just the weights, to generate with */
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+
+    c = (tn_checkpoint){.model = &r.model};
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    check_refused(&r, path, TN_EMISMATCH, "no state of a optim");
+    assert_int_equal(tn_save(&r.model, path), TN_OK);
+    check_refused(&r, path, TN_EFORMAT, "has no digest");
+    check_refused(&r, "/nowhere/at/all", TN_EIO, "No such file");
+    small_run_close(&r);
+}
+
+/* A program that speaks German writes and reads the same file. */
+static void test_locale(void **state) {
+    (void)state;
+    if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8")) {
+        fprintf(stderr, "no locale with a decimal comma is installed\n");
+        skip();
+    }
+    const char *path = temp_path("run");
+    small_run r;
+    small_run_open(&r, 1);
+    small_run_step(&r);
+    tn_checkpoint c = small_run_checkpoint(&r);
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    setlocale(LC_ALL, "C");
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    small_run_close(&r);
+}
+
+static void test_inert_arguments(void **state) {
+    (void)state;
+    small_run r;
+    small_run_open(&r, 1);
+    const char *path = temp_path("never");
+    unlink(path);
+    tn_raise(TN_EVALUE, "pending");
+    tn_checkpoint c = small_run_checkpoint(&r);
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_EVALUE);
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_EVALUE);
+    assert_int_equal(tn_save(&r.model, path), TN_EVALUE);
+    assert_int_equal(tn_load(&r.model, path), TN_EVALUE);
+    assert_int_equal(access(path, F_OK), -1);
+    expect(TN_EVALUE, "pending");
+    assert_int_equal(tn_checkpoint_save(&c, NULL), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_save(&r.model, NULL), TN_EVALUE);
+    tn_error_clear();
+    small_run_close(&r);
+}
+
+/* ---- A module's weights ---------------------------------------------------------------------- */
+
+static void test_weights(void **state) {
+    (void)state;
+    TN_SCOPE;
+    const char *path = temp_path("weights");
+    tn_linear a, b, wide, bare;
+    tn_linear_options no_bias = tn_linear_defaults(), half = tn_linear_defaults();
+    no_bias.bias = false;
+    half.dtype = TN_BF16;
+    tn_linear_init(&a, 3, 2, tn_linear_defaults());
+    tn_linear_init(&b, 3, 2, half);
+    tn_linear_init(&wide, 4, 2, tn_linear_defaults());
+    tn_linear_init(&bare, 3, 2, no_bias);
+    assert_int_equal(tn_save(&a, path), TN_OK);
+
+    assert_int_equal(tn_load(&b, path), TN_OK); /* dtypes are converted */
+    assert_true(tn_equal(b.weight, tn_cast(tn_detach(a.weight), TN_BF16)));
+    assert_int_equal(tn_dtype_of(b.weight), TN_BF16);
+    assert_true(tn_requires_grad(b.weight));
+
+    tn_tensor *before = tn_copy(tn_detach(wide.weight));
+    assert_int_equal(tn_load(&wide, path), TN_ESHAPE);
+    expect(TN_ESHAPE, "\"weight\" is [2, 3] but the program's is [2, 4]");
+    assert_true(tn_equal(before, tn_detach(wide.weight)));
+
+    before = tn_copy(tn_detach(bare.weight));
+    assert_int_equal(tn_load(&bare, path), TN_EMISMATCH);
+    expect(TN_EMISMATCH, "has \"bias\", which the program has not");
+    assert_true(tn_equal(before, tn_detach(bare.weight)));
+    assert_int_equal(tn_save(&bare, path), TN_OK);
+    before = tn_copy(tn_detach(a.weight));
+    assert_int_equal(tn_load(&a, path), TN_EMISMATCH);
+    expect(TN_EMISMATCH, "has no \"bias\"");
+    assert_true(tn_equal(before, tn_detach(a.weight)));
+    assert_int_equal(tn_error(), TN_OK);
+    tn_module_finish(&a);
+    tn_module_finish(&b);
+    tn_module_finish(&wide);
+    tn_module_finish(&bare);
+}
+
+/* A load is a change: what was saved for backward before it must not be used after it. */
+static void test_load_counts_as_a_change(void **state) {
+    (void)state;
+    TN_SCOPE;
+    const char *path = temp_path("weights");
+    tn_linear a;
+    tn_linear_init(&a, 3, 2, tn_linear_defaults());
+    assert_int_equal(tn_save(&a, path), TN_OK);
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(1, 3), TN_F32), true);
+    tn_tensor *loss = tn_sum_all(tn_call(&a, x));
+    assert_int_equal(tn_load(&a, path), TN_OK);
+    assert_int_equal(tn_backward(loss), TN_ESTATE);
+    tn_error_clear();
+    tn_module_finish(&a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goes_on_bit_for_bit),     cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_what_does_not_fit),       cmocka_unit_test(test_locale),
+        cmocka_unit_test(test_inert_arguments),         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_load_counts_as_a_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}

@@ -1,0 +1,191 @@
+/* Writing whole or not at all: a full disk, a folder without rights, leftovers, two writers. */
+#include "tern/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+static void expect_contents(const char *path, const char *text) {
+    size_t bytes;
+    unsigned char *data = temp_read(path, &bytes);
+    assert_string_equal((char *)data, text);
+    free(data);
+}
+
+static void test_writes_and_replaces(void **state) {
+    (void)state;
+    const char *path = temp_path("file");
+    assert_int_equal(tn_write_file(path, "one", 3), TN_OK);
+    expect_contents(path, "one");
+    assert_int_equal(tn_write_file(path, "three", 5), TN_OK);
+    expect_contents(path, "three");
+    assert_int_equal(tn_write_file(path, "", 0), TN_OK);
+    expect_contents(path, "");
+    assert_int_equal(temp_count(), 1);
+    assert_int_equal(chdir(temp_folder), 0);
+    assert_int_equal(tn_write_file("here", "x", 1), TN_OK); /* a name without a folder */
+    assert_int_equal(unlink("here"), 0);
+    assert_int_equal(chdir("/"), 0);
+}
+
+/* A limit on the size of files is a disk that is full after so many bytes. */
+static void test_full_disk(void **state) {
+    (void)state;
+    TN_SCOPE;
+    const char *path = temp_path("file");
+    assert_int_equal(tn_write_file(path, "old", 3), TN_OK);
+    tn_tensor *large = tn_ones(TN_DIMS(1 << 16), TN_F32);
+    struct rlimit before, small;
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    signal(SIGXFSZ, SIG_IGN);
+    static const rlim_t limits[] = {0, 1, 100, 1 << 12, 1 << 18};
+    for (int i = 0; i < 5; i++) {
+        small.rlim_cur = limits[i];
+        tn_safetensors_writer *w = tn_safetensors_new();
+        tn_safetensors_add(w, "large", large);
+        setrlimit(RLIMIT_FSIZE, &small);
+        tn_status status = tn_safetensors_write(w, path);
+        setrlimit(RLIMIT_FSIZE, &before);
+        assert_int_equal(status, TN_EIO);
+        expect(TN_EIO, "File too large");
+        expect_contents(path, "old");
+        assert_int_equal(temp_count(), 1); /* nothing is left behind */
+    }
+    assert_int_equal(tn_write_file(path, "new", 3), TN_OK);
+    expect_contents(path, "new");
+}
+
+/* As root everything may be written, so another user tries, in a child. */
+static void test_folder_without_rights(void **state) {
+    (void)state;
+    const char *path = temp_path("file");
+    assert_int_equal(tn_write_file(path, "old", 3), TN_OK);
+    chmod(temp_folder, 0555);
+    pid_t child = fork();
+    if (child == 0) {
+        if (geteuid() == 0 && setuid(65534) != 0) {
+            _exit(9);
+        }
+        bool refused = tn_write_file(path, "new", 3) == TN_EIO &&
+                       strstr(tn_error_message(), "Permission denied");
+        _exit(refused ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    chmod(temp_folder, 0755);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    expect_contents(path, "old");
+    assert_int_equal(temp_count(), 1);
+}
+
+static void test_bad_paths(void **state) {
+    (void)state;
+    assert_int_equal(tn_write_file("/nowhere/at/all", "x", 1), TN_EIO);
+    expect(TN_EIO, "/nowhere/at/all.tmp: No such file");
+    assert_int_equal(tn_write_file(NULL, "x", 1), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_write_file("", "x", 1), TN_EVALUE);
+    tn_error_clear();
+    const char *folder = temp_path("folder");
+    assert_int_equal(mkdir(folder, 0755), 0);
+    assert_int_equal(tn_write_file(folder, "x", 1), TN_EIO); /* found at the end, when it is renamed */
+    expect(TN_EIO, "renaming: Is a directory");
+    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(temp_count(), 1);
+}
+
+/* What a killed process left is used up; what a living one is writing is not touched. */
+static void test_leftovers(void **state) {
+    (void)state;
+    const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
+    temp_write(leftover, "half a f", 8);
+    assert_int_equal(tn_write_file(path, "whole", 5), TN_OK);
+    expect_contents(path, "whole");
+    assert_int_equal(temp_count(), 1);
+
+    temp_write(leftover, "theirs", 6);
+    int fd = open(leftover, O_WRONLY);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(tn_write_file(path, "mine", 4), TN_EIO);
+    expect(TN_EIO, "another process is writing it");
+    expect_contents(path, "whole");
+    expect_contents(leftover, "theirs");
+    close(fd);
+    assert_int_equal(tn_write_file(path, "mine", 4), TN_OK);
+    expect_contents(path, "mine");
+
+    assert_int_equal(symlink("/etc/passwd", leftover), 0); /* never written through */
+    assert_int_equal(tn_write_file(path, "x", 1), TN_EIO);
+    tn_error_clear();
+    assert_int_equal(unlink(leftover), 0);
+}
+
+/* Several processes at once: every call succeeds or says that another is writing, and the file is always one of theirs. */
+static void test_many_writers(void **state) {
+    (void)state;
+    enum { WRITERS = 4, TIMES = 60 };
+    const char *path = temp_path("file");
+    pid_t children[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            char text[5000];
+            memset(text, 'a' + i, sizeof(text));
+            for (int k = 0; k < TIMES; k++) {
+                tn_status status = tn_write_file(path, text, sizeof(text));
+                if (status != TN_OK && !strstr(tn_error_message(), "another process is writing")) {
+                    _exit(2);
+                }
+                tn_error_clear();
+            }
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        int status;
+        waitpid(children[i], &status, 0);
+        assert_int_equal(status, 0);
+    }
+    size_t bytes;
+    unsigned char *data = temp_read(path, &bytes);
+    assert_int_equal(bytes, 5000);
+    for (size_t i = 1; i < bytes; i++) {
+        assert_int_equal(data[i], data[0]);
+    }
+    free(data);
+    assert_int_equal(temp_count(), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_writes_and_replaces),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_folder_without_rights),
+        cmocka_unit_test(test_bad_paths),
+        cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_many_writers),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}

@@ -1,0 +1,410 @@
+/* safetensors: what is written comes back, in the format's layout; what is not right is refused with a reason. */
+#include "tern/io.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* A file from a header and some bytes of data (0, 1, 2, …). */
+static const char *make_file(const char *header, size_t data_bytes) {
+    const char *path = temp_path("made");
+    size_t length = strlen(header);
+    unsigned char *all = malloc(8 + length + data_bytes);
+    for (int i = 0; i < 8; i++) {
+        all[i] = (unsigned char)(length >> (8 * i));
+    }
+    memcpy(all + 8, header, length);
+    for (size_t i = 0; i < data_bytes; i++) {
+        all[8 + length + i] = (unsigned char)i;
+    }
+    temp_write(path, all, 8 + length + data_bytes);
+    free(all);
+    return path;
+}
+
+/* ---- Round trips ----------------------------------------------------------------------------- */
+
+static void test_every_dtype(void **state) {
+    (void)state;
+    int64_t live = tn_live_tensors();
+    const char *path = temp_path("all");
+    for (int dtype = 0; dtype < TN_DTYPES; dtype++) {
+        TN_SCOPE;
+        tn_tensor *t =
+            tn_cast(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3)), (tn_dtype)dtype);
+        tn_safetensors_writer *w = tn_safetensors_new();
+        assert_int_equal(tn_safetensors_add(w, "matrix", t), TN_OK);
+        assert_int_equal(tn_safetensors_add(w, "turned", tn_t(t)), TN_OK);
+        assert_int_equal(tn_safetensors_add(w, "scalar", tn_select(tn_select(t, 0, 1), 0, 0)), TN_OK);
+        assert_int_equal(tn_safetensors_add(w, "empty", tn_empty(TN_DIMS(3, 0, 2), (tn_dtype)dtype)),
+                         TN_OK);
+        assert_int_equal(tn_safetensors_add_metadata(w, "k\"e\ny", "välue"), TN_OK);
+        assert_int_equal(tn_safetensors_write(w, path), TN_OK);
+
+        tn_safetensors *f = tn_safetensors_open(path);
+        assert_int_equal(tn_safetensors_count(f), 4);
+        tn_tensor *matrix = tn_safetensors_get(f, "matrix"),
+                  *turned = tn_safetensors_get(f, "turned");
+        tn_tensor *scalar = tn_safetensors_get(f, "scalar"),
+                  *empty = tn_safetensors_get(f, "empty");
+        assert_string_equal(tn_safetensors_metadata(f, "k\"e\ny"), "välue");
+        assert_null(tn_safetensors_metadata(f, "other"));
+        assert_true(tn_safetensors_has(f, "scalar"));
+        assert_false(tn_safetensors_has(f, "scala"));
+        tn_safetensors_close(f); /* the tensors hold the map */
+        assert_true(tn_equal(matrix, t));
+        assert_true(tn_equal(turned, tn_t(t)));
+        assert_int_equal(tn_ndim(scalar), 0);
+        assert_true(tn_item(scalar) == (dtype == TN_BOOL ? 1 : 3));
+        assert_true(tn_dims_equal(tn_shape(empty), TN_DIMS(3, 0, 2)));
+        assert_int_equal(tn_error(), TN_OK);
+    }
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+/* Byte for byte what the reference implementation writes for these. */
+static void test_layout(void **state) {
+    (void)state;
+    TN_SCOPE;
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},"
+        "\"d\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
+        "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"
+        "\"b\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[12,20]},"
+        "\"c\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[20,23]}}";
+    tn_safetensors_writer *w = tn_safetensors_new();
+    tn_safetensors_add(w, "c", tn_arange(1, 4, 1, TN_U8));
+    tn_safetensors_add(w, "b", tn_ones(TN_DIMS(1, 2), TN_F32));
+    tn_safetensors_add(w, "d", tn_full(TN_DIMS(1), 513, TN_I64));
+    tn_safetensors_add(w, "a", tn_scalar(-2, TN_F32));
+    tn_safetensors_add_metadata(w, "format", "pt");
+    const char *path = temp_path("layout");
+    assert_int_equal(tn_safetensors_write(w, path), TN_OK);
+    size_t bytes, length = sizeof(header) - 1, padded = (length + 7) / 8 * 8;
+    unsigned char *file = temp_read(path, &bytes);
+    assert_int_equal(bytes, 8 + padded + 23);
+    assert_int_equal(file[0] | file[1] << 8, padded);
+    assert_memory_equal(file + 8, header, length);
+    for (size_t i = length; i < padded; i++) {
+        assert_int_equal(file[8 + i], ' ');
+    }
+    static const unsigned char data[] = {1, 2, 0,    0,    0, 0, 0,    0,    0, 0, 0, 0xc0,
+                                         0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f, 1, 2, 3};
+    assert_memory_equal(file + 8 + padded, data, sizeof(data));
+    free(file);
+}
+
+static void test_private_and_unaligned(void **state) {
+    (void)state;
+    TN_SCOPE;
+    const char *path = make_file("{\"u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                                 "\"f\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[1,9]}}",
+                                 9);
+    size_t bytes, again;
+    unsigned char *before = temp_read(path, &bytes);
+    tn_safetensors *f = tn_safetensors_open(path);
+    tn_tensor *t = tn_safetensors_get(f, "f"), *u = tn_safetensors_get(f, "u");
+    assert_true(tn_at(t, (int64_t[]){0}) == 0x04030201);
+    assert_true(tn_at(t, (int64_t[]){1}) == 0x08070605);
+    tn_fill_(t, 7);
+    tn_fill_(u, 9);
+    tn_safetensors_close(f);
+    unsigned char *after = temp_read(path, &again);
+    assert_int_equal(again, bytes);
+    assert_memory_equal(before, after, bytes);
+    free(before);
+    free(after);
+}
+
+static void test_order_is_the_data_s(void **state) {
+    (void)state;
+    tn_safetensors *f = tn_safetensors_open(
+        make_file("{\"z\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
+                  "\"y\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[1,1]},"
+                  "\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}   ",
+                  3));
+    assert_string_equal(tn_safetensors_name(f, 0), "x");
+    assert_string_equal(tn_safetensors_name(f, 1), "y");
+    assert_string_equal(tn_safetensors_name(f, 2), "z");
+    assert_null(tn_safetensors_name(f, 3));
+    assert_null(tn_safetensors_name(f, -1));
+    tn_safetensors_close(f);
+}
+
+/* ---- Files that are refused ------------------------------------------------------------------ */
+
+#define ONE(dtype, shape, offsets) \
+    "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+
+static void test_hostile_headers(void **state) {
+    (void)state;
+    static const struct {
+        const char *header;
+        size_t data;
+        const char *part;
+    } bad[] = {
+        {"[]", 0, "should begin with '{'"},
+        {"  {}", 0, "should begin with '{'"},
+        {"{", 0, "should begin with '{'"},
+        {"{}x", 0, "header"},
+        {"{}", 1, "0 bytes, but the file has 1"},
+        {"{\"a\":1}", 0, "not just dtype"},
+        {"{\"a\":null}", 0, "not just dtype"},
+        {"{\"a\":{}}", 0, "not just dtype"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"more\":1}}", 1,
+         "not just dtype"},
+        {ONE("\"U8\"", "[1]", "[0,1]") "}", 1, "header"},
+        {ONE("8", "[1]", "[0,1]"), 1, "(not a text)"},
+        {ONE("\"f32\"", "[1]", "[0,4]"), 4, "dtype f32 is not one of"},
+        {ONE("\"F8_E4M3\"", "[1]", "[0,1]"), 1, "dtype F8_E4M3"},
+        {ONE("\"U8\"", "1", "[0,1]"), 1, "not a list of at most 8"},
+        {ONE("\"U8\"", "{}", "[0,1]"), 1, "not a list of at most 8"},
+        {ONE("\"U8\"", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "not a list of at most 8"},
+        {ONE("\"U8\"", "[-1]", "[0,1]"), 1, "size 0 of its shape"},
+        {ONE("\"U8\"", "[1,1.0]", "[0,1]"), 1, "size 1 of its shape"},
+        {ONE("\"U8\"", "[\"1\"]", "[0,1]"), 1, "size 0 of its shape"},
+        {ONE("\"U8\"", "[true]", "[0,1]"), 1, "size 0 of its shape"},
+        {ONE("\"U8\"", "[9223372036854775808]", "[0,1]"), 1, "header"},
+        {ONE("\"U8\"", "[1e400]", "[0,1]"), 1, "header"},
+        {ONE("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0, "more bytes than 2^63"},
+        {ONE("\"F64\"", "[9223372036854775807]", "[0,8]"), 8, "more bytes than 2^63"},
+        {ONE("\"U8\"", "[4294967296,0,4294967296]", "[0,0]"), 0, "more bytes than 2^63"},
+        {ONE("\"F64\"", "[2305843009213693952]", "[0,0]"), 0, "more bytes than 2^63"},
+        {ONE("\"U8\"", "[1]", "[0]"), 1, "not two numbers"},
+        {ONE("\"U8\"", "[1]", "[0,1,2]"), 1, "not two numbers"},
+        {ONE("\"U8\"", "[1]", "[0.0,1]"), 1, "not two numbers"},
+        {ONE("\"U8\"", "[1]", "[null,1]"), 1, "not two numbers"},
+        {ONE("\"U8\"", "[1]", "[-1,0]"), 1, "data_offsets -1 to 0"},
+        {ONE("\"U8\"", "[1]", "[1,0]"), 1, "data_offsets 1 to 0"},
+        {ONE("\"U8\"", "[2]", "[0,2]"), 1, "the file has 1 bytes"},
+        {ONE("\"U8\"", "[1]", "[9223372036854775806,9223372036854775807]"), 1, "the file has 1 bytes"},
+        {ONE("\"U8\"", "[2]", "[0,1]"), 1, "hold 1 bytes but the shape takes 2"},
+        {ONE("\"F32\"", "[]", "[0,8]"), 8, "hold 8 bytes but the shape takes 4"},
+        {ONE("\"U8\"", "[1]", "[1,2]"), 2, "begins at byte 1 of the data, but the data begin at 0"},
+        {ONE("\"U8\"", "[1]", "[0,1]"), 2, "1 bytes, but the file has 2"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+         3, "begins at byte 1"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+         1, "begins at byte 0"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
+         3, "ends at 1"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+         "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+         1, "duplicate"},
+        {"{\"__metadata__\":1}", 0, "is not an object"},
+        {"{\"__metadata__\":[]}", 0, "is not an object"},
+        {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a text"},
+        {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"1\"}}", 0, "duplicate"},
+        {"{\"a\\u0000\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
+        {"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
+        {"{\"\\ud800\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
+        {"{\"\\u001b[2J\":1}", 0, "\"?[2J\""},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        assert_null(tn_safetensors_open(make_file(bad[i].header, bad[i].data)));
+        expect(TN_EFORMAT, bad[i].part);
+    }
+    tn_safetensors *f = tn_safetensors_open(make_file("{}", 0)); /* nothing in it, and nothing wrong */
+    assert_non_null(f);
+    assert_int_equal(tn_safetensors_count(f), 0);
+    tn_safetensors_close(f);
+}
+
+static void test_hostile_length(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {
+        0, 1, 3, 100, 1u << 24, 1u << 31, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7};
+    const char *path = temp_path("made");
+    for (int i = 0; i < 9; i++) {
+        unsigned char file[10] = {0, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+        memcpy(file, &lengths[i], 8);
+        temp_write(path, file, sizeof(file));
+        assert_null(tn_safetensors_open(path));
+        expect(TN_EFORMAT, "2 bytes follow");
+    }
+    char deep[4096] = "{\"a\":";
+    memset(deep + 5, '[', 3000);
+    deep[3005] = 0;
+    assert_null(tn_safetensors_open(make_file(deep, 0)));
+    expect(TN_EFORMAT, "header");
+}
+
+/* A header of more than the cap is not even parsed. */
+static void test_header_cap(void **state) {
+    (void)state;
+    size_t bytes = ((size_t)16 << 20) + 8;
+    char *header = malloc(bytes + 1);
+    memset(header, ' ', bytes);
+    header[0] = '{';
+    header[1] = '}';
+    header[bytes] = 0;
+    assert_null(tn_safetensors_open(make_file(header, 0)));
+    expect(TN_EFORMAT, "16777216 are read at most");
+    header[bytes - 8] = 0;
+    tn_safetensors *f = tn_safetensors_open(make_file(header, 0));
+    assert_non_null(f);
+    tn_safetensors_close(f);
+    free(header);
+}
+
+static unsigned char *small_file(size_t *bytes) {
+    TN_SCOPE;
+    const char *path = temp_path("small");
+    tn_safetensors_writer *w = tn_safetensors_new();
+    tn_safetensors_add(w, "w", tn_ones(TN_DIMS(2, 3), TN_F32));
+    tn_safetensors_add(w, "n", tn_arange(0, 3, 1, TN_I64));
+    tn_safetensors_add(w, "b", tn_zeros(TN_DIMS(3), TN_BOOL));
+    tn_safetensors_add_metadata(w, "format", "pt");
+    assert_int_equal(tn_safetensors_write(w, path), TN_OK);
+    return temp_read(path, bytes);
+}
+
+/* Uses everything that can be read; whatever the file says, the process lives and the error is one of the expected. */
+static void read_everything(const char *path) {
+    TN_SCOPE;
+    tn_safetensors *f = tn_safetensors_open(path);
+    for (int i = 0; f && i < tn_safetensors_count(f) && !tn_error(); i++) {
+        tn_tensor *t = tn_safetensors_get(f, tn_safetensors_name(f, i));
+        if (tn_dtype_is_float(tn_dtype_of(t)) && tn_count(t)) {
+            tn_item(tn_sum_all(t));
+        }
+    }
+    tn_safetensors_close(f);
+    assert_true(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM);
+    assert_true(f || tn_error() != TN_OK);
+    tn_error_clear();
+}
+
+static void test_every_truncation(void **state) {
+    (void)state;
+    size_t bytes;
+    unsigned char *file = small_file(&bytes);
+    const char *path = temp_path("cut");
+    for (size_t length = 0; length < bytes; length++) {
+        temp_write(path, file, length);
+        assert_null(tn_safetensors_open(path));
+        expect(TN_EFORMAT, path);
+    }
+    free(file);
+}
+
+static void test_every_flipped_byte(void **state) {
+    (void)state;
+    size_t bytes;
+    unsigned char *file = small_file(&bytes);
+    const char *path = temp_path("flipped");
+    for (size_t at = 0; at < bytes; at++) {
+        for (int bit = 0; bit < 9; bit++) {
+            unsigned char before = file[at];
+            file[at] = (unsigned char)(before ^ (bit < 8 ? 1u << bit : 0xffu));
+            temp_write(path, file, bytes);
+            read_everything(path);
+            file[at] = before;
+        }
+    }
+    free(file);
+}
+
+static void test_bad_bool(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_safetensors *f = tn_safetensors_open(make_file(ONE("\"BOOL\"", "[3]", "[0,3]"), 3));
+    assert_true(tn_is_inert(tn_safetensors_get(f, "a")));
+    expect(TN_EFORMAT, "element 2 is 2");
+    tn_safetensors_close(f);
+}
+
+static void test_not_files(void **state) {
+    (void)state;
+    assert_null(tn_safetensors_open("/nowhere/at/all"));
+    expect(TN_EIO, "No such file");
+    assert_null(tn_safetensors_open("/tmp"));
+    expect(TN_EIO, "not a regular file");
+    assert_null(tn_safetensors_open("/dev/zero"));
+    expect(TN_EIO, "not a regular file");
+    assert_null(tn_safetensors_open(NULL));
+    expect(TN_EVALUE, "NULL");
+}
+
+/* ---- Bad calls ------------------------------------------------------------------------------- */
+
+static void test_bad_calls(void **state) {
+    (void)state;
+    TN_SCOPE;
+    int64_t live = tn_live_tensors();
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
+    tn_safetensors_writer *w = tn_safetensors_new();
+    assert_int_equal(tn_safetensors_add(w, "a", t), TN_OK);
+    assert_int_equal(tn_safetensors_add(w, "a", t), TN_EVALUE);
+    expect(TN_EVALUE, "used twice");
+    tn_safetensors_add(w, "__metadata__", t);
+    expect(TN_EVALUE, "the format's own");
+    tn_safetensors_add(w, "\xff", t);
+    expect(TN_EVALUE, "not UTF-8");
+    tn_safetensors_add(w, NULL, t);
+    expect(TN_EVALUE, "NULL");
+    assert_int_not_equal(tn_safetensors_add(w, "b", NULL), TN_OK);
+    tn_error_clear();
+    tn_safetensors_add_metadata(w, "k", "\xff");
+    expect(TN_EVALUE, "not UTF-8");
+    tn_safetensors_add_metadata(w, "k", "v");
+    tn_safetensors_add_metadata(w, "k", "v");
+    expect(TN_EVALUE, "used twice");
+
+    tn_raise(TN_EVALUE, "pending"); /* nothing is written while an error is pending */
+    const char *path = temp_path("never");
+    assert_int_equal(tn_safetensors_write(w, path), TN_EVALUE);
+    assert_int_equal(access(path, F_OK), -1);
+    tn_error_clear();
+
+    assert_int_equal(tn_safetensors_write(NULL, path), TN_EVALUE);
+    tn_error_clear();
+    tn_safetensors_discard(NULL);
+    tn_safetensors_close(NULL);
+    assert_int_equal(tn_safetensors_count(NULL), 0);
+    assert_false(tn_safetensors_has(NULL, "a"));
+    assert_null(tn_safetensors_metadata(NULL, "a"));
+    assert_true(tn_is_inert(tn_safetensors_get(NULL, "a")));
+    tn_error_clear();
+    tn_safetensors *f = tn_safetensors_open(make_file("{}", 0));
+    assert_true(tn_is_inert(tn_safetensors_get(f, "a")));
+    expect(TN_EVALUE, "has no tensor \"a\"");
+    assert_false(tn_safetensors_has(f, NULL));
+    tn_safetensors_close(f);
+    tn_drop(t);
+    assert_int_equal(tn_live_tensors(), live);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_dtype),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_private_and_unaligned),
+        cmocka_unit_test(test_order_is_the_data_s),
+        cmocka_unit_test(test_hostile_headers),
+        cmocka_unit_test(test_hostile_length),
+        cmocka_unit_test(test_header_cap),
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_every_flipped_byte),
+        cmocka_unit_test(test_bad_bool),
+        cmocka_unit_test(test_not_files),
+        cmocka_unit_test(test_bad_calls),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
