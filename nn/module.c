@@ -285,6 +285,7 @@ tn_status tn_module_add(tn_module *m, const char *name, void *child) {
     if (!lists || !name_fits(m, lists, name, "module_add") ||
         !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
                          "module_add")) {
+        tn_module_finish(c); /* nobody else would */
         return failed(m, NULL);
     }
     memcpy(c->name, name, strlen(name) + 1);

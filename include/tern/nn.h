@@ -59,7 +59,7 @@ TN_API void tn_module_finish(void *m);
  *
  * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered and empty until tn_module_set_buffer.
  * After a failure, and while an error is pending, *field is inert and m broken: calling it is TN_ESTATE. A child is then added all the
- * same, so that finishing m finishes it. */
+ * same, so that finishing m finishes it; one that cannot be added (its name, memory) is finished at once. */
 TN_API tn_status tn_module_add(tn_module *m, const char *name, void *child);
 TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field,
                                  tn_tensor *tensor);

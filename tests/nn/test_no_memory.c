@@ -1,0 +1,156 @@
+/* Every single allocation of a whole small program fails once: building, hooks, recompute, training, generation. Each time
+ * there is one clear error, nothing crashes, nothing leaks, and the next run works. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/allocator.h"
+#include <tern/tern.h>
+
+typedef struct net {
+    tn_module base;
+    tn_linear in;
+    tn_block block;
+    tn_sequential tail;
+    tn_dropout drop;
+    tn_rms_norm norm;
+    tn_tensor *mean, *cache;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *n = (net *)self;
+    return tn_call(&n->tail, tn_call(&n->block, tn_call(&n->in, tn_sub(x, n->mean))));
+}
+
+static void net_init(net *n) {
+    TN_SCOPE;
+    tn_module_init(&n->base, "net", net_forward);
+    tn_block_options options = tn_block_defaults();
+    options.heads = 2;
+    tn_linear_init(&n->in, 3, 4, tn_linear_defaults());
+    tn_block_init(&n->block, 4, options);
+    tn_sequential_init(&n->tail);
+    tn_dropout_init(&n->drop, 0.1);
+    tn_rms_norm_init(&n->norm, 4, tn_norm_defaults());
+    tn_sequential_add(&n->tail, &n->drop);
+    tn_sequential_add(&n->tail, &n->norm);
+    tn_module_add(&n->base, "in", &n->in);
+    tn_module_add(&n->base, "block", &n->block);
+    tn_module_add(&n->base, "tail", &n->tail);
+    tn_module_buffer(&n->base, "mean", &n->mean, tn_zeros(TN_DIMS(3), TN_F32));
+    tn_module_scratch(&n->base, "cache", &n->cache, NULL);
+    tn_module_set_recompute(&n->block, true);
+}
+
+static tn_values before(tn_module *m, tn_values in, void *user) {
+    (void)m, (void)user;
+    in.v[0] = tn_mul_scalar(in.v[0], 1.0);
+    return in;
+}
+
+static void backward_after(tn_module *m, tn_values in_grads, void *user) {
+    (void)m, (void)in_grads;
+    ++*(int *)user;
+}
+
+static void train(void) {
+    TN_SCOPE;
+    net n;
+    int count = 0;
+    net_init(&n);
+    tn_module_hook(&n.block, (tn_module_hooks){
+                                 .before = before, .backward_after = backward_after, .user = &count});
+    tn_optim *opt = tn_adamw(&n, tn_adamw_defaults());
+    tn_optim_split(opt, tn_match_vectors, NULL);
+    tn_tensor *x = tn_randn(TN_DIMS(2, 3, 3), TN_F32);
+    for (int step = 0; step < 2; step++) {
+        TN_SCOPE;
+        tn_backward(tn_mean_all(tn_square(tn_call(&n, x))));
+        tn_optim_clip(opt, 1.0);
+        tn_clip_grad_norm(&n, 1.0);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&n);
+}
+
+static void generate(void) {
+    TN_SCOPE;
+    tn_gpt gpt;
+    tn_gpt_init(&gpt,
+                (tn_gpt_options){
+                    .vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4, .bias = true});
+    int64_t prompt[] = {1, 2, 3}, out[3];
+    tn_tensor *tokens = TN_FROM(prompt, TN_DIMS(1, 3), TN_I64);
+    tn_backward(tn_gpt_loss(&gpt, tokens, tokens));
+    tn_gpt_generate(&gpt, prompt, 3, 3, 1.0, 2, NULL, out);
+    tn_module_finish(&gpt);
+}
+
+static void tie_and_read(void) {
+    TN_SCOPE;
+    tn_linear a, b;
+    tn_sequential s;
+    tn_linear_init(&a, 2, 2, (tn_linear_options){.dtype = TN_BF16});
+    tn_linear_init(&b, 2, 2, (tn_linear_options){.dtype = TN_BF16});
+    tn_sequential_init(&s);
+    tn_sequential_add(&s, &a);
+    tn_sequential_add(&s, &b);
+    tn_module_tie(&s.base, "1.weight", "0.weight");
+    tn_module_count(&s);
+    tn_optim *opt = tn_sgd(&s, (tn_sgd_options){.momentum = 0.9});
+    tn_optim_free(opt);
+    tn_module_finish(&s);
+}
+
+/* Fails the n-th allocation for every n that there is. */
+static void every_allocation(void (*program)(void)) {
+    tn_seed(1);
+    program(); /* what is made once, and stays, is made now */
+    assert_string_equal(tn_error_message(), "");
+    int64_t live = tn_live_tensors(), n = 0;
+    for (bool reached = true; reached; n++) {
+        tn__alloc_fail_at(n);
+        program();
+        reached = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_int_equal(tn_live_tensors(), live);
+        if (reached && tn_error() != TN_ENOMEM) {
+            fail_msg("allocation %d failed and the error is \"%s\"", (int)n, tn_error_message());
+        }
+        if (!reached) {
+            assert_string_equal(tn_error_message(), "");
+        }
+        tn_error_clear();
+    }
+    assert_true(n > 20);
+}
+
+static void training(void **state) {
+    (void)state;
+    every_allocation(train);
+}
+
+static void generation(void **state) {
+    (void)state;
+    every_allocation(generate);
+}
+
+static void ties(void **state) {
+    (void)state;
+    every_allocation(tie_and_read);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(training),
+        cmocka_unit_test(generation),
+        cmocka_unit_test(ties),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
