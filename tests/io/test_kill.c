@@ -79,8 +79,7 @@ static void test_killed_while_saving(void **state) {
         assert_true(temp_count() <= 2); /* leftovers do not pile up */
     }
     fprintf(stderr, "%d of %d kills fell into a save; %lld saves\n", in_the_middle, KILLS,
-            (long long)s->ended); %lld saves\n", in_the_middle, KILLS,
-                  (long long)s->ended);
+            (long long)s->ended);
     assert_true(in_the_middle > KILLS / 10);
 }
 

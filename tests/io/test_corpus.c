@@ -1,0 +1,87 @@
+/* The seeds of the fuzz targets, and what they have found so far, as an ordinary test. */
+#define _GNU_SOURCE
+#define LLVMFuzzerTestOneInput fuzz_safetensors
+#include "tests/fuzz/fuzz_safetensors.c"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_checkpoint
+#include "tests/fuzz/fuzz_checkpoint.c"
+#undef LLVMFuzzerTestOneInput
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+/* A target that finds something wrong aborts. */
+static int replay(const char *name, int (*run)(const uint8_t *, size_t)) {
+    char folder[3000], path[4000];
+    const char *root = getenv("TERN_ROOT");
+    snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus/%s", root ? root : ".", name);
+    DIR *list = opendir(folder);
+    assert_non_null(list);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(list));) {
+        if (entry->d_name[0] != '.') {
+            snprintf(path, sizeof(path), "%s/%.900s", folder, entry->d_name);
+            size_t bytes;
+            unsigned char *data = temp_read(path, &bytes);
+            assert_int_equal(run(data, bytes), 0);
+            free(data);
+            count++;
+        }
+    }
+    closedir(list);
+    return count;
+}
+
+static void test_safetensors(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_safetensors", fuzz_safetensors) >= 20);
+}
+
+static void test_checkpoints(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_checkpoint", fuzz_checkpoint) >= 20);
+}
+
+/* The targets would be blind if no seed were accepted. */
+static void test_whole_checkpoint_loads(void **state) {
+    (void)state;
+    char path[4000];
+    const char *root = getenv("TERN_ROOT");
+    snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_checkpoint/whole", root ? root : ".");
+    size_t bytes;
+    unsigned char *data = temp_read(path, &bytes);
+    put_digest(data, bytes);
+    bytes_file file = bytes_file_open(data, bytes);
+    target *t = open_target();
+    tn_checkpoint c = {.model = &t->model,
+                       .optim = t->optim,
+                       .schedule = &t->schedule,
+                       .loader = t->loader,
+                       .generator = &t->generator};
+    if (tn_checkpoint_load(&c, file.path) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+    assert_int_equal(c.step, 9);
+    assert_int_equal(tn_optim_steps(t->optim), 9);
+    assert_int_equal(tn_loader_where(t->loader).epoch, 2);
+    assert_true(t->generator.seed == UINT64_MAX && t->generator.call == 7);
+    assert_true(tn_at(t->model.weight, (int64_t[]){0, 1}) == 1);
+    bytes_file_close(&file);
+    free(data);
+    tn_optim_free(t->optim);
+    tn_loader_free(t->loader);
+    tn_module_finish(&t->model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_checkpoint_loads),
+        cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_checkpoints),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
