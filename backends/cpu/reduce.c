@@ -208,8 +208,13 @@ static void store_results(const reduction *r, int64_t y_offset, int64_t stride, 
     for (int64_t j = 0; j < n; j++) {
         double value = r->f == TN_RED_MEAN ? total[j] / count : total[j];
         rounded[j] = (float)value;
+        if (r->y->dtype == TN_F64) {
+            *(double *)at(r->y, y_offset + j * stride) = value;
+        }
     }
-    store_f32(at(r->y, y_offset), r->y->dtype, stride, rounded, n);
+    if (r->y->dtype != TN_F64) {
+        store_f32(at(r->y, y_offset), r->y->dtype, stride, rounded, n);
+    }
 }
 
 /* One output row or number (position `o` of what stays), columns from `from`, band `band`. */
@@ -255,7 +260,8 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
     bool known = f == TN_RED_SUM || f == TN_RED_MEAN || f == TN_RED_MAX || f == TN_RED_MIN ||
                  f == TN_RED_SUM_SQUARES;
     int64_t count = count_of(x);
-    if (!known || !is_f32_like(x->dtype) || y->dtype != x->dtype || count == 0) {
+    bool wide = f == TN_RED_SUM_SQUARES && y->dtype == TN_F64;
+    if (!known || !is_f32_like(x->dtype) || !(wide || y->dtype == x->dtype) || count == 0) {
         return TN_CPU(ref)->reduce(ctx, f, y, x);
     }
     reduction r = {.f = f, .y = y, .x = x};

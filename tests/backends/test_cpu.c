@@ -372,7 +372,8 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
     for (int d = 0; d < 3; d++) {
         small[d] = which >> d & 1 ? 1 : size[d];
     }
-    array x = varied(dtype, layout, 3, size, which), y = make(dtype, DENSE, 3, small);
+    tn_dtype to = f == TN_RED_SUM_SQUARES && which % 2 ? TN_F64 : dtype;
+    array x = varied(dtype, layout, 3, size, which), y = make(to, DENSE, 3, small);
     if (odd) {
         spoil(&x);
     }
