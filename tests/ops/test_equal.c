@@ -186,6 +186,8 @@ static void reductions_of_nothing(void **state) {
     is(tn_mean(x, TN_DIMS(-1), false), LIST(NAN, NAN));
     is(tn_var(x, TN_DIMS(-1), 1, false), LIST(NAN, NAN));
     is(tn_var(LIST(3.0), TN_DIMS(), 1, true), LIST(NAN));
+    is(tn_var(LIST(1, 2, 3, 6), TN_DIMS(), 2, true), LIST(7));
+    is(tn_var(LIST(1, 2, 3, 6), TN_DIMS(), 0, true), LIST(3.5));
     assert_float_equal(tn_item(tn_sum_all(x)), 0.0, 0.0);
     assert_float_equal(tn_item(tn_any(tn_zeros(TN_DIMS(0), TN_BOOL))), 0.0, 0.0);
     assert_float_equal(tn_item(tn_all(tn_zeros(TN_DIMS(0), TN_BOOL))), 1.0, 0.0);
