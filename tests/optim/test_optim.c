@@ -380,8 +380,6 @@ static void clipping_what_is_not_finite(void **state) {
     set_gradients(&m, INFINITY);
     assert_true(isinf(tn_clip_grad_norm(&m, 1.0)));
     assert_true(isinf(first(tn_grad_of(m.a))));
-    set_gradients(&m, 1e30); /* its square does not fit into f32 */
-    assert_true(fabs(tn_optim_clip(opt, 1.0) / (sqrt(6.0) * 1e30) - 1.0) < 1e-6);
     tn_module_zero_grad(&m);
     assert_true(tn_optim_clip(opt, 1.0) == 0.0); /* no gradients */
     assert_true(tn_clip_grad_norm(&m, 1.0) == 0.0);
