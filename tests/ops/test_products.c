@@ -56,6 +56,8 @@ static void stacks_of_every_kind(void **state) {
     same(tn_transpose(tn_narrow(a, 2, 3, 1), 0, 1), w);
     same(tn_slice(a, 2, 0, 5, 2), tn_slice(b, 3, 1, 2, 1));
     same(tn_t(b), tn_t(a));
+    tn_tensor *deep = tn_permute(tn_randn(TN_DIMS(4, 3, 2, 2, 5), TN_F64), TN_DIMS(2, 1, 0, 3, 4));
+    same(deep, tn_randn(TN_DIMS(2, 3, 4, 5, 2), TN_F64)); /* three dimensions that do not merge */
     same(tn_expand(w, TN_DIMS(4, 6, 2)), tn_t(tn_expand(w, TN_DIMS(3, 1, 6, 2))));
 }
 
