@@ -1,0 +1,124 @@
+/* Whole training loops: the same bits for any number of threads; a mistake ends the loop. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+enum { STEPS = 4, MOST = 64 };
+
+typedef struct result {
+    double loss[STEPS];
+    tn_tensor *weight[MOST];
+    int count;
+} result;
+
+static bool take(const tn_entry *entry, void *user) {
+    result *r = user;
+    assert_true(r->count < MOST);
+    r->weight[r->count++] = tn_keep(tn_copy(tn_detach(*entry->field)));
+    return true;
+}
+
+/* Large enough that the kernels do share the work: 640 rows of 96. */
+static void train(int threads, result *r) {
+    TN_SCOPE;
+    tn_set_threads(threads);
+    tn_seed(11);
+    tn_gpt gpt;
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = 211;
+    o.context = 80;
+    o.layers = 2;
+    o.heads = 3;
+    o.width = 96;
+    o.dropout = 0.1;
+    tn_gpt_init(&gpt, o);
+    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        tn_tensor *tokens = tn_randint(0, o.vocab, TN_DIMS(8, 80), TN_I64);
+        tn_tensor *loss = tn_gpt_loss(&gpt, tokens, tn_randint(0, o.vocab, TN_DIMS(8, 80), TN_I64));
+        r->loss[step] = tn_item(loss);
+        tn_backward(loss);
+        tn_optim_clip(opt, 1.0);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    assert_int_equal(tn_error(), TN_OK);
+    tn_module_each(&gpt, (tn_walk){0}, take, r);
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+static void same_bits_for_any_number(void **state) {
+    (void)state;
+    int before = tn_threads();
+    result one = {0};
+    train(1, &one);
+    assert_true(one.loss[STEPS - 1] < one.loss[0] + 0.5 && one.loss[0] > 4.0);
+    for (int threads = 2; threads <= 3; threads++) {
+        result other = {0};
+        train(threads, &other);
+        assert_int_equal(other.count, one.count);
+        for (int i = 0; i < STEPS; i++) {
+            assert_true(one.loss[i] == other.loss[i]);
+        }
+        for (int i = 0; i < one.count; i++) {
+            assert_true(tn_equal(one.weight[i], other.weight[i]));
+            tn_release(other.weight[i]);
+        }
+    }
+    for (int i = 0; i < one.count; i++) {
+        tn_release(one.weight[i]);
+    }
+    tn_set_threads(before);
+}
+
+/* The design's program with a mistake and no handler: the loop ends by itself, nothing is stepped, the error says where. */
+static void wrong_shape_ends_the_loop(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_linear net;
+    tn_linear_init(&net, 20, 3, tn_linear_defaults());
+    tn_tensor *weight = tn_copy(net.weight);
+    tn_optim *opt = tn_adamw(&net, tn_adamw_defaults());
+    tn_dataset *data =
+        tn_tensor_dataset(tn_randn(TN_DIMS(640, 19), TN_F32), tn_zeros(TN_DIMS(640), TN_I64));
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 64;
+    o.threads = 1;
+    o.epochs = 0; /* without end */
+    tn_loader *loader = tn_loader_new(data, tn_random_sampler(1), o);
+    tn_batch b;
+    int steps = 0;
+    while (tn_loader_next(loader, &b)) {
+        TN_SCOPE;
+        tn_tensor *loss = tn_cross_entropy(tn_call(&net, b.x), b.y, TN_MEAN);
+        tn_backward(loss);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        steps++;
+    }
+    assert_int_equal(steps, 1);
+    assert_int_equal(tn_error(), TN_ESHAPE);
+    assert_non_null(strstr(tn_error_message(), "test_loops.c"));
+    assert_non_null(strstr(tn_error_message(), "[64, 19]"));
+    assert_non_null(strstr(tn_error_message(), "[3, 20]"));
+    tn_error_clear();
+    assert_true(tn_equal(weight, net.weight));
+    tn_loader_free(loader);
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_for_any_number),
+        cmocka_unit_test(wrong_shape_ends_the_loop),
+    };
+    return cmocka_run_group_tests_name("loops", tests, NULL, NULL);
+}
