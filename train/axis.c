@@ -12,11 +12,11 @@ static double round_step(double rough) {
 static tn__axis axis_of(double low, double high, int ticks) {
     double middle = low / 2 + high / 2, least = fmax(fabs(middle) * 1e-9, 1e-300);
     if (!(high - low > least)) { /* one value, or as good as one */
-        double around = middle != 0 ? fabs(middle) * 0.1 : 1;
+        double around = fabs(middle) > 1e-290 ? fabs(middle) * 0.1 : 1;
         low = middle - around;
         high = middle + around;
     }
-    tn__axis a = {.low = fmax(low, -1e300), .high = fmin(high, 1e300)};
+    tn__axis a = {.low = low, .high = high};
     a.step = round_step((a.high - a.low) / (ticks > 1 ? ticks : 1));
     a.first = ceil(a.low / a.step - 1e-9) * a.step;
     double digits = -floor(log10(a.step) + 1e-9);
@@ -30,7 +30,7 @@ bool tn__axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__ax
     for (int c = 0; c < plot->count; c++) {
         const tn_curve *curve = &plot->curves[c];
         for (int64_t i = 0; i < curve->count; i++) {
-            if (isfinite(curve->x[i]) && isfinite(curve->y[i])) {
+            if (tn__drawable(curve->x[i], curve->y[i])) {
                 low_x = fmin(low_x, curve->x[i]);
                 high_x = fmax(high_x, curve->x[i]);
                 low_y = fmin(low_y, curve->y[i]);

@@ -10,7 +10,12 @@ typedef struct tn__axis {
     int decimals;       /* of a tick's label; negative: write it as %g */
 } tn__axis;
 
-/* The axes of all finite points, each with about `ticks` ticks. False when there is no finite point. */
+/* Infinite numbers, NaN and those whose differences would be infinite are not drawn. */
+static inline bool tn__drawable(double x, double y) {
+    return x >= -1e300 && x <= 1e300 && y >= -1e300 && y <= 1e300;
+}
+
+/* The axes of all drawable points, each with about `ticks` ticks. False when there is none. */
 bool tn__axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y);
 
 void tn__axis_label(const tn__axis *a, double value, char *text, size_t room);

@@ -74,10 +74,10 @@ static bool read_row(tn_history *h, const char **at) {
     char *end;
     errno = 0;
     long long step = strtoll(*at, &end, 10);
-    bool sound = end != *at && *end == ',' && errno == 0 && step == h->count;
+    bool sound = **at >= '0' && **at <= '9' && *end == ',' && errno == 0 && step == h->count;
     const char *number = sound ? end + 1 : end;
     double loss = sound ? strtod(number, &end) : 0;
-    if (!sound || end == number || *end != '\n') {
+    if (!sound || end == number || *number == '\n' || *end != '\n') {
         return false;
     }
     *at = end + 1;

@@ -82,7 +82,7 @@ static void put_curve(FILE *out, const tn_curve *c, int number, const tn__axis *
     stroke s = {0};
     bool down = false;
     for (int64_t i = 0; i < c->count; i++) {
-        if (!isfinite(c->x[i]) || !isfinite(c->y[i])) {
+        if (!tn__drawable(c->x[i], c->y[i])) {
             if (s.open) {
                 put_stroke(out, &s, &down);
             }
@@ -120,7 +120,8 @@ static void put_legend(FILE *out, const tn_plot *plot) {
     for (int i = 0; i < plot->count; i++) {
         int at = TOP + 23 + 20 * i;
         fprintf(out, "<path class=\"%s\" stroke=\"%s\" d=\"M%d %dh20\"/><text x=\"%d\" y=\"%d\">",
-                plot->curves[i].faint ? "c f" : "c", colours[i % COLOURS], left + 8, at, left + 36, at + 4);
+                plot->curves[i].faint ? "c f" : "c", colours[i % COLOURS], left + 8, at, left + 36,
+                at + 4);
         put_text(out, plot->curves[i].name);
         fputs("</text>\n", out);
     }

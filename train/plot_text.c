@@ -45,7 +45,7 @@ static void draw_curve(canvas *c, const tn_curve *curve, int number, const tn__a
                        const tn__axis *y) {
     int wide = c->columns * c->across, high = c->rows * c->down, before_x = -1, before_y = -1;
     for (int64_t i = 0; i < curve->count; i++) {
-        if (!isfinite(curve->x[i]) || !isfinite(curve->y[i])) {
+        if (!tn__drawable(curve->x[i], curve->y[i])) {
             before_x = -1;
             continue;
         }

@@ -31,7 +31,7 @@ TN_API void tn_progress_free(tn_progress *p); /* finishes the line */
 
 typedef struct tn_curve {
     const char *name;
-    const double *x, *y; /* infinite numbers and NaN break the line */
+    const double *x, *y; /* NaN and what is beyond 1e300 break the line */
     int64_t count;
     bool faint; /* thin and pale: raw numbers behind their mean */
 } tn_curve;

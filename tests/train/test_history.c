@@ -1,0 +1,146 @@
+/* The history of the loss: what a crash leaves is cut off, what is missing is said. */
+#include "tern/train.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+static void expect_file(const char *path, const char *text) {
+    size_t bytes;
+    unsigned char *data = temp_read(path, &bytes);
+    assert_string_equal((char *)data, text);
+    free(data);
+}
+
+static void test_new_and_on(void **state) {
+    (void)state;
+    const char *path = temp_path("loss.csv");
+    temp_write(path, "from before", 11);
+    tn_history *h = tn_history_open(path, 0);
+    assert_int_equal(tn_history_add(h, 2.5), TN_OK);
+    assert_int_equal(tn_history_add(h, (double)0.1f), TN_OK);
+    assert_int_equal(tn_history_add(h, NAN), TN_OK);
+    assert_int_equal(tn_history_sync(h), TN_OK);
+    assert_int_equal(tn_history_count(h), 3);
+    expect_file(path, "step,loss\n0,2.5\n1,0.100000001\n2,nan\n");
+    tn_history_free(h);
+
+    h = tn_history_open(path, 2);
+    assert_int_equal(tn_history_count(h), 2);
+    expect_file(path, "step,loss\n0,2.5\n1,0.100000001\n");
+    assert_int_equal(tn_history_add(h, -1e-30), TN_OK);
+    expect_file(path, "step,loss\n0,2.5\n1,0.100000001\n2,-1e-30\n");
+    tn_curve c = tn_history_curve(h, "loss");
+    assert_int_equal(c.count, 3);
+    assert_true((float)c.y[1] == 0.1f && c.x[2] == 2);
+    c = tn_history_smooth(h, "mean", 2);
+    assert_true(c.y[0] == 2.5 && fabs(c.y[1] - 1.3) < 1e-6);
+    tn_history_free(h);
+}
+
+/* Nine digits name every f32. */
+static void test_exact_for_f32(void **state) {
+    (void)state;
+    const char *path = temp_path("exact.csv");
+    tn_history *h = tn_history_open(path, 0);
+    float values[500];
+    for (int i = 0; i < 500; i++) {
+        uint32_t bits = tn_philox(1, 0, 0, (uint64_t)i).word[0] & 0xbfffffffu;
+        memcpy(&values[i], &bits, 4);
+        assert_int_equal(tn_history_add(h, (double)values[i]), TN_OK);
+    }
+    tn_history_free(h);
+    h = tn_history_open(path, 500);
+    tn_curve c = tn_history_curve(h, "loss");
+    for (int i = 0; i < 500; i++) {
+        assert_true((float)c.y[i] == values[i]);
+    }
+    tn_history_free(h);
+}
+
+static void test_what_is_missing(void **state) {
+    (void)state;
+    const char *path = temp_path("loss.csv");
+    static const char *const bad[] = {"",
+                                      "step",
+                                      "0,1\n1,1\n",
+                                      "step,loss\n0,1\n",
+                                      "step,loss\n0,1\n1,1",
+                                      "step,loss\n0,1\n2,1\n",
+                                      "step,loss\n0,1\n1\n",
+                                      "step,loss\n0,1\n1,\n",
+                                      "step,loss\n0,1\n1,x\n",
+                                      "step,loss\n0,1\n\n1,1\n"};
+    for (int i = 0; i < 10; i++) {
+        temp_write(path, bad[i], strlen(bad[i]));
+        assert_null(tn_history_open(path, 2));
+        expect(TN_EFORMAT, "and the run goes on at step 2");
+        expect_file(path, bad[i]);
+    }
+    assert_null(tn_history_open(temp_path("none.csv"), 2));
+    expect(TN_EIO, "No such file");
+    assert_null(tn_history_open("/nowhere/at/all", 0));
+    expect(TN_EIO, "No such file");
+    assert_null(tn_history_open(NULL, 0));
+    tn_error_clear();
+    assert_int_not_equal(tn_history_add(NULL, 1), TN_OK);
+    tn_error_clear();
+    assert_int_not_equal(tn_history_sync(NULL), TN_OK);
+    tn_error_clear();
+    tn_history_free(NULL);
+}
+
+/* After half a row nothing more is written, or the file would hold rubbish. */
+static void test_full_disk(void **state) {
+    (void)state;
+    const char *path = temp_path("loss.csv");
+    struct rlimit before, small;
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = 25;
+    signal(SIGXFSZ, SIG_IGN);
+    tn_history *h = tn_history_open(path, 0);
+    setrlimit(RLIMIT_FSIZE, &small);
+    int added = 0;
+    while (added < 100 && tn_history_add(h, 0.125) == TN_OK) {
+        added++;
+    }
+    setrlimit(RLIMIT_FSIZE, &before);
+    expect(TN_EIO, "File too large");
+    assert_int_equal(added, 1);
+    assert_int_equal(tn_history_add(h, 0.125), TN_ESTATE);
+    tn_error_clear();
+    assert_int_equal(tn_history_sync(h), TN_ESTATE);
+    tn_error_clear();
+    tn_history_free(h);
+    h = tn_history_open(path, 1);
+    assert_int_equal(tn_history_add(h, 0.5), TN_OK);
+    tn_history_free(h);
+    expect_file(path, "step,loss\n0,0.125\n1,0.5\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_new_and_on),
+        cmocka_unit_test(test_exact_for_f32),
+        cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}

@@ -1,0 +1,191 @@
+/* What a person sees: plots in text and as SVG, the progress line, and stopping on a signal. */
+#include "tern/train.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+/* What `show` writes, as text; the caller frees. */
+static char *capture(void (*show)(FILE *file)) {
+    char *text = NULL;
+    size_t bytes = 0;
+    const char *path = temp_path("capture");
+    FILE *file = fopen(path, "w+b");
+    show(file);
+    fclose(file);
+    text = (char *)temp_read(path, &bytes);
+    return text;
+}
+
+static void set_locale(const char *name) {
+    unsetenv("LC_ALL");
+    unsetenv("LC_CTYPE");
+    setenv("LANG", name, 1);
+}
+
+/* ---- Plots ----------------------------------------------------------------------------------- */
+
+static const double ramp_x[] = {0, 1, 2, 3, 4}, ramp_y[] = {0, 1, 2, 3, 4};
+
+static void show_ramp(FILE *file) {
+    tn_curve c = {.name = "ramp", .x = ramp_x, .y = ramp_y, .count = 5};
+    tn_plot p = {.title = "A ramp", .x_label = "x", .y_label = "y", .curves = &c, .count = 1};
+    tn_plot_text(&p, file, 40, 12);
+}
+
+static void test_text_ascii(void **state) {
+    (void)state;
+    set_locale("C");
+    char *text = capture(show_ramp);
+    static const char wanted[] = "         A ramp   y\n"
+                                 "      4 |                        **\n";
+    assert_memory_equal(text, wanted, sizeof(wanted) - 1);
+    int rows = 0;
+    for (char *c = text; *c; c++) {
+        assert_true((unsigned char)*c < 0x80);
+        rows += *c == '\n';
+    }
+    assert_int_equal(rows, 12);
+    free(text);
+}
+
+static void test_text_braille(void **state) {
+    (void)state;
+    set_locale("en_GB.UTF-8");
+    char *text = capture(show_ramp);
+    assert_non_null(strstr(text, "\xe2\xa0")); /* U+28xx */
+    assert_non_null(strstr(text, "┤"));
+    free(text);
+}
+
+static void show_odd(FILE *file) {
+    static const double x[] = {0, 1, 2, 3, 4, 5}, y[] = {NAN, 1, INFINITY, 1, -INFINITY, 1};
+    static const double huge[] = {-1.7e308, 1.7e308, 0, 1e-320, -0.0, 5};
+    tn_curve curves[] = {
+        {.name = "odd", .x = x, .y = y, .count = 6}, {.x = x, .y = huge, .count = 6}, {.count = 0}};
+    tn_plot p = {.curves = curves, .count = 1};
+    tn_plot_text(&p, file, 10, 1); /* smaller than it can be */
+    p.count = 3;
+    tn_plot_text(&p, file, 100000, 30);
+    p.curves = curves + 2;
+    p.count = 1;
+    tn_plot_text(&p, file, 40, 10);
+    p.count = 0;
+    tn_plot_text(&p, file, 40, 10);
+    tn_plot_text(NULL, file, 40, 10);
+}
+
+static void test_odd_numbers(void **state) {
+    (void)state;
+    set_locale("C");
+    char *text = capture(show_odd);
+    assert_non_null(strstr(text, "no points"));
+    free(text);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static int count_of(const char *text, const char *part) {
+    int count = 0;
+    for (; (text = strstr(text, part)); text += strlen(part)) {
+        count++;
+    }
+    return count;
+}
+
+static void test_svg(void **state) {
+    (void)state;
+    enum { POINTS = 100000 };
+    double *x = malloc(POINTS * sizeof(double)), *y = malloc(POINTS * sizeof(double));
+    for (int i = 0; i < POINTS; i++) {
+        x[i] = i;
+        y[i] = sin(i * 0.01) + (i == 500 ? NAN : 0);
+    }
+    tn_curve curves[] = {{.name = "a < b & \"c\"", .x = x, .y = y, .count = POINTS, .faint = true},
+                         {.name = "ü\x01\xff", .x = ramp_x, .y = ramp_y, .count = 5},
+                         {.name = NULL, .count = 0}};
+    tn_plot p = {.title = "<script>", .x_label = "x", .y_label = "]]>", .curves = curves, .count = 3};
+    const char *path = temp_path("plot.svg");
+    assert_int_equal(tn_plot_svg(&p, path), TN_OK);
+    size_t bytes;
+    char *svg = (char *)temp_read(path, &bytes);
+    assert_true(bytes < 100000); /* no more than the picture can show */
+    assert_non_null(strstr(svg, "&#60;script&#62;"));
+    assert_non_null(strstr(svg, "a &#60; b &#38; &#34;c&#34;"));
+    assert_non_null(strstr(svg, "ü??"));
+    assert_null(strstr(svg, "nan"));
+    assert_null(strstr(svg, "inf"));
+    assert_int_equal(count_of(svg, "<path class=\"c f\""),
+                     2); /* the curve, and its line in the legend */
+    assert_int_equal(count_of(svg, "<text"), count_of(svg, "</text>"));
+    assert_int_equal(count_of(svg, "<svg"), 1);
+    free(svg);
+    assert_int_equal(tn_plot_svg(&p, "/nowhere/at/all"), TN_EIO);
+    tn_error_clear();
+    assert_int_equal(tn_plot_svg(NULL, path), TN_EVALUE);
+    tn_error_clear();
+    free(x);
+    free(y);
+}
+
+/* ---- Progress -------------------------------------------------------------------------------- */
+
+static void show_progress(FILE *file) {
+    tn_progress *p = tn_progress_new(file, 10, 20, "tok");
+    assert_true(tn_progress_median_ms(p) == 0);
+    for (int64_t step = 10; step < 20; step++) {
+        usleep(step == 15 ? 50000 : 2000);
+        if (step == 15) {
+            tn_progress_resume(p);
+        }
+        tn_progress_step(p, step, 1.25, 768);
+    }
+    double median = tn_progress_median_ms(p);
+    assert_true(median > 1.9 && median < 500);
+    tn_progress_free(p);
+}
+
+static void test_progress(void **state) {
+    (void)state;
+    char *text = capture(show_progress);
+    assert_memory_equal(text, "20/20   loss 1.2500   ", 22);
+    assert_non_null(strstr(text, "tok/s   0:00 left\n"));
+    assert_null(strchr(text, '\r')); /* a file is no terminal */
+    free(text);
+    assert_null(tn_progress_new(NULL, 0, 1, "tok"));
+    tn_error_clear();
+    tn_progress_step(NULL, 0, 0, 0);
+    tn_progress_resume(NULL);
+    tn_progress_free(NULL);
+    assert_true(tn_progress_median_ms(NULL) == 0);
+}
+
+/* ---- Stopping -------------------------------------------------------------------------------- */
+
+static void test_stop(void **state) {
+    (void)state;
+    tn_stop_on_signals();
+    assert_false(tn_stop_asked());
+    raise(SIGINT);
+    assert_true(tn_stop_asked());
+    struct sigaction now;
+    sigaction(SIGINT, NULL, &now);
+    assert_true(now.sa_handler == SIG_DFL); /* the second one ends the process */
+    tn_stop_on_signals();
+    assert_false(tn_stop_asked());
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_ascii),  cmocka_unit_test(test_text_braille),
+        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_svg),
+        cmocka_unit_test(test_progress),    cmocka_unit_test(test_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
