@@ -92,14 +92,29 @@ tn_status tn__unary_k(tn_op_call *c, tn_unary f) {
     return c->kernels->unary(c->ctx, f, &c->y[0], &c->x[0], args->k, 0.0);
 }
 
+/* x with y's sizes: itself when it has them, else repeated in `room`. */
+static const tn_desc *fit(const tn_desc *x, const tn_desc *y, tn_desc *room) {
+    bool same = x->ndim == y->ndim;
+    for (int i = 0; i < y->ndim && same; i++) {
+        same = x->size[i] == y->size[i];
+    }
+    if (same) {
+        return x;
+    }
+    *room = tn_desc_expand(x, y);
+    return room;
+}
+
 tn_status tn__binary(tn_op_call *c, tn_binary f) {
-    tn_desc a = tn_desc_expand(&c->x[0], &c->y[0]), b = tn_desc_expand(&c->x[1], &c->y[0]);
-    return c->kernels->binary(c->ctx, f, &c->y[0], &a, &b);
+    tn_desc a, b;
+    return c->kernels->binary(c->ctx, f, &c->y[0], fit(&c->x[0], &c->y[0], &a),
+                              fit(&c->x[1], &c->y[0], &b));
 }
 
 tn_status tn__compare(tn_op_call *c, tn_compare f) {
-    tn_desc a = tn_desc_expand(&c->x[0], &c->y[0]), b = tn_desc_expand(&c->x[1], &c->y[0]);
-    return c->kernels->compare(c->ctx, f, &c->y[0], &a, &b);
+    tn_desc a, b;
+    return c->kernels->compare(c->ctx, f, &c->y[0], fit(&c->x[0], &c->y[0], &a),
+                               fit(&c->x[1], &c->y[0], &b));
 }
 
 /* ---- Outside of tn_apply ------------------------------------------------------------------------------------------------------ */
