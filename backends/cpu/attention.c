@@ -64,18 +64,48 @@ static void hide(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j
     }
 }
 
+/* The largest of n scores, a multiple of NR; NaN when there is one. */
+static float largest(const float *row, int64_t n) {
+    float lane[NR], top;
+    int32_t odd[NR] = {0}, any = 0;
+    for (int l = 0; l < NR; l++) {
+        lane[l] = row[l];
+    }
+    for (int64_t j = 0; j < n; j += NR) {
+#pragma omp simd
+        for (int l = 0; l < NR; l++) {
+            float v = row[j + l];
+            lane[l] = v > lane[l] ? v : lane[l];
+            odd[l] |= v != v;
+        }
+    }
+    top = lane[0];
+    for (int l = 0; l < NR; l++) {
+        top = lane[l] > top ? lane[l] : top;
+        any |= odd[l];
+    }
+    return any ? NAN : top;
+}
+
 /* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a new maximum. */
 static void soften(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
-    float top = row_max(row, n);
-    top = top > *most ? top : *most; /* a NaN spreads by the sum */
-    /* Nothing seen yet: every score is -inf (or NaN, which stays), and shifting by 0 keeps it so. */
-    float shift = top == -INFINITY ? 0 : top, total = 0,
-          keep = *most == top ? 1 : tn__expf(*most - shift);
+    float top = largest(row, n), total = 0;
+    bool usual = goes_down(top); /* no NaN, no inf, something seen */
+    top = top > *most ? top : *most;
+    /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the sum. */
+    float shift = top == -INFINITY ? 0 : top, keep = *most == top ? 1 : tn__expf(*most - shift);
+    if (usual) {
 #pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < n; j++) {
-        float e = tn__expf(row[j] - shift);
-        row[j] = e;
-        total += e;
+        for (int64_t j = 0; j < n; j++) {
+            float e = exp_down(row[j] - shift);
+            row[j] = e;
+            total += e;
+        }
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            row[j] = tn__expf(row[j] - shift);
+            total += row[j];
+        }
     }
     if (keep != 1) {
 #pragma omp simd
@@ -87,52 +117,78 @@ static void soften(float *row, int64_t n, float *y, int64_t width, float *most, 
     *most = top;
 }
 
+/* One block of queries: [i0, i0 + m), with what its rows have gathered so far. */
+typedef struct block {
+    const sight *s;
+    int64_t g, i0, m;
+    float most[SIDE], sum[SIDE];
+} block;
+
+/* Rows [r, r + h) of the block against keys [j0, j0 + n). */
+static void attend_tile(const forward *f, const buffers *w, block *q, int64_t r, int64_t h,
+                        int64_t j0, int64_t n) {
+    int64_t width = f->width, i0 = q->i0 + r, padded = round_up(n, NR);
+    float *scores = w->scores + r * TILE_LD, *y = w->y + r * width;
+    tile_product(h, n, width, w->q + r * width, width, w->k + j0 * width, width, scores, TILE_LD,
+                 false);
+    bool whole = all_visible(q->s, i0, j0, n);
+    if (!whole) {
+        hide(q->s, scores, i0, h, j0, n);
+    }
+    for (int64_t i = 0; i < h; i++) {
+        float *row = scores + i * TILE_LD;
+        for (int64_t j = n; j < padded; j++) {
+            row[j] = -INFINITY;
+        }
+        soften(row, padded, y + i * width, width, &q->most[r + i], &q->sum[r + i]);
+    }
+    if (whole || w->finite[j0 / SIDE]) {
+        tile_product(h, width, n, scores, TILE_LD, w->v + j0 * width, SIDE, y, width, true);
+    } else {
+        read_rows(w->rows, width, f->v, q->s->b, q->g, j0, n, 1);
+        visible_product(q->s, i0, h, j0, n, scores, w->rows, width, y, false);
+    }
+}
+
+/* The block's rows of y and lse. */
+static void store_block(const forward *f, const buffers *w, const block *q) {
+    const tn_desc *y = f->y, *lse = f->lse;
+    const sight *s = q->s;
+    for (int64_t i = 0; i < q->m; i++) {
+        bool none = q->most[i] == -INFINITY && q->sum[i] == 0;
+        float *row = w->y + i * f->width, factor = none ? 0 : 1 / q->sum[i];
+        for (int64_t d = 0; d < f->width; d++) {
+            row[d] = none ? 0 : row[d] * factor;
+        }
+        int64_t at_y = s->b * y->stride[0] + s->h * y->stride[1] + (q->i0 + i) * y->stride[2];
+        int64_t at_lse = s->b * lse->stride[0] + s->h * lse->stride[1] + (q->i0 + i) * lse->stride[2];
+        store_f32(at(y, at_y), y->dtype, y->stride[3], row, y->size[3]);
+        *(float *)at(lse, at_lse) = none ? -INFINITY : q->most[i] + logf(q->sum[i]);
+    }
+}
+
 /* Queries [i0, i0 + m) against all keys that they see. */
 static void attend(const forward *f, const buffers *w, const sight *s, int64_t g, int64_t i0,
                    int64_t m) {
-    float most[SIDE], sum[SIDE];
-    int64_t seen = keys_for(s, i0, m, f->k->size[2]), width = f->width;
+    block q = {.s = s, .g = g, .i0 = i0, .m = m};
+    int64_t keys = f->k->size[2], seen = keys_for(s, i0, m, keys);
     for (int64_t i = 0; i < m; i++) {
-        most[i] = -INFINITY;
-        sum[i] = 0;
+        q.most[i] = -INFINITY;
+        q.sum[i] = 0;
     }
-    memset(w->y, 0, (size_t)(PAD * width) * sizeof(float));
-    read_rows(w->q, width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
+    memset(w->y, 0, (size_t)(PAD * f->width) * sizeof(float));
+    read_rows(w->q, f->width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
     for (int64_t j0 = 0; j0 < seen; j0 += SIDE) {
-        int64_t n = min64(SIDE, seen - j0), all = min64(SIDE, f->k->size[2] - j0),
-                padded = round_up(n, NR);
-        tile_product(m, n, width, w->q, width, w->k + j0 * width, width, w->scores, TILE_LD, false);
-        bool whole = all_visible(s, i0, j0, n);
-        if (!whole) {
-            hide(s, w->scores, i0, m, j0, n);
-        }
-        for (int64_t i = 0; i < m; i++) {
-            float *row = w->scores + i * TILE_LD;
-            for (int64_t j = n; j < padded; j++) {
-                row[j] = -INFINITY;
+        int64_t n = min64(SIDE, seen - j0);
+        int64_t strip = s->causal && !s->mask && !all_visible(s, i0, j0, n) ? STRIP : SIDE;
+        for (int64_t r = 0; r < m; r += strip) {
+            int64_t h = min64(strip, m - r), own = min64(n, keys_for(s, i0 + r, h, keys) - j0);
+            if (own > 0) {
+                attend_tile(f, w, &q, r, h, j0, own);
             }
-            soften(row, padded, w->y + i * width, width, &most[i], &sum[i]);
-        }
-        if (whole || w->finite[j0 / SIDE]) {
-            tile_product(m, width, n, w->scores, TILE_LD, w->v + j0 * width, SIDE, w->y, width, true);
-        } else {
-            read_rows(w->rows, width, f->v, s->b, g, j0, all, 1);
-            visible_product(s, i0, m, j0, n, w->scores, w->rows, width, w->y, false);
         }
     }
-    for (int64_t i = 0; i < m; i++) {
-        bool none = most[i] == -INFINITY && sum[i] == 0;
-        float *row = w->y + i * width, factor = none ? 0 : 1 / sum[i];
-        for (int64_t d = 0; d < width; d++) {
-            row[d] = none ? 0 : row[d] * factor;
-        }
-        const tn_desc *y = f->y, *lse = f->lse;
-        store_f32(at(y, s->b * y->stride[0] + s->h * y->stride[1] + (i0 + i) * y->stride[2]),
-                  y->dtype, y->stride[3], row, y->size[3]);
-        float value = none ? -INFINITY : most[i] + logf(sum[i]);
-        *(float *)at(lse, s->b * lse->stride[0] + s->h * lse->stride[1] + (i0 + i) * lse->stride[2]) =
-            value;
-    }
+    store_block(f, w, &q);
 }
 
 static void run_head(const forward *f, const buffers *w, int64_t b, int64_t h, int64_t part) {

@@ -12,6 +12,7 @@
 
 enum {
     SIDE = 64,
+    STRIP = 12, /* rows of a tile on the diagonal that are cut to what they see together */
     VL = VBYTES / 4,
     NR = 2 * VL,
     PAD = (SIDE + MR - 1) / MR * MR, /* SIDE in whole panels of MR rows: what a product may read */
@@ -130,25 +131,52 @@ static inline void pack_turned(float *restrict dst, const float *restrict x, int
     }
 }
 
+/* One row of read_rows; `odd` gets 0 times each element, which is 0 for a finite one. */
+static inline void read_row(float *restrict to, const float *restrict x, int64_t depth, float scale,
+                            float *restrict odd) {
+    int64_t d = 0;
+    for (; d + 16 <= depth; d += 16) {
+#pragma omp simd
+        for (int l = 0; l < 16; l++) {
+            float v = x[d + l] * scale;
+            to[d + l] = v;
+            odd[l] += v * 0.0f;
+        }
+    }
+    for (; d < depth; d++) {
+        to[d] = x[d] * scale;
+        odd[0] += to[d] * 0.0f;
+    }
+}
+
 /* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false when something is not finite. */
 static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b,
                              int64_t h, int64_t first, int64_t n, float scale) {
     int64_t depth = x->size[3];
-    float odd = 0; /* 0 times a finite number is 0 */
+    bool plain = x->dtype == TN_F32 && x->stride[3] == 1;
+    float odd[16] = {0}, sum = 0;
     for (int64_t i = 0; i < n; i++) {
         float *to = dst + i * width;
-        load_f32(to, at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]),
-                 x->dtype, x->stride[3], depth);
-#pragma omp simd reduction(+ : odd)
-        for (int64_t d = 0; d < depth; d++) {
-            to[d] *= scale;
-            odd += to[d] * 0.0f;
+        const char *from = at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]);
+        if (plain) {
+            read_row(to, (const float *)from, depth, scale, odd);
+        } else {
+            float line[TILE];
+            for (int64_t d = 0; d < depth; d += TILE) {
+                int64_t m = min64(TILE, depth - d);
+                load_f32(line, from + d * x->stride[3] * (int64_t)size_of(x->dtype), x->dtype,
+                         x->stride[3], m);
+                read_row(to + d, line, m, scale, odd);
+            }
         }
         for (int64_t d = depth; d < width; d++) {
             to[d] = 0;
         }
     }
-    return odd == 0;
+    for (int l = 0; l < 16; l++) {
+        sum += odd[l];
+    }
+    return sum == 0;
 }
 
 /* Which keys a query sees. */

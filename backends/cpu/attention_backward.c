@@ -88,61 +88,97 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
     memset(w->dq, 0, (size_t)(f->queries * width) * sizeof(float));
 }
 
-/* Scores and dy v^T of a tile become p and ds. */
-static void soften(const buffers *w, const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n,
-                   bool whole) {
-    for (int64_t i = 0; i < m; i++) {
-        float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD, lse = w->lse[i0 + i],
-              delta = w->delta[i0 + i];
-        int64_t seen = n;
-        if (!whole && !s->mask) {
-            seen = max64(0, min64(n, i0 + i + s->shift - j0 + 1));
-        }
+/* A pair of tiles: queries [i0, i0 + m), keys [j0, j0 + n). */
+typedef struct pair {
+    const sight *s;
+    int64_t i0, m, j0, n;
+    bool whole, odd; /* everything is seen; q or k hold NaN or infinity */
+} pair;
+
+/* Scores and dy v^T of row i become p and ds; the first `own` columns were computed, all n are written. */
+static void soften(const buffers *w, const pair *t, int64_t i, int64_t own) {
+    const sight *s = t->s;
+    float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD;
+    float lse = w->lse[t->i0 + i], delta = w->delta[t->i0 + i];
+    int64_t seen = own;
+    if (!t->whole && s->causal) {
+        seen = max64(0, min64(own, t->i0 + i + s->shift - t->j0 + 1));
+    }
+    if (goes_down(lse) && !t->odd) {
 #pragma omp simd
         for (int64_t j = 0; j < seen; j++) {
-            float e = tn__expf(p[j] - lse);
+            float e = exp_down(p[j] - lse);
             p[j] = e;
             ds[j] = e * (ds[j] - delta);
         }
-        for (int64_t j = seen; j < n; j++) {
+    } else {
+        for (int64_t j = 0; j < seen; j++) {
+            p[j] = tn__expf(p[j] - lse);
+            ds[j] = p[j] * (ds[j] - delta);
+        }
+    }
+    for (int64_t j = seen; j < t->n; j++) {
+        p[j] = 0;
+        ds[j] = 0;
+    }
+    for (int64_t j = 0; j < seen && s->mask; j++) {
+        if (!visible(s, t->i0 + i, t->j0 + j)) {
             p[j] = 0;
             ds[j] = 0;
-        }
-        for (int64_t j = 0; j < n && s->mask; j++) {
-            if (!visible(s, i0 + i, j0 + j)) {
-                p[j] = 0;
-                ds[j] = 0;
-            }
         }
     }
 }
 
-static void run_tile(const backward *f, const buffers *w, const sight *s, int64_t i0, int64_t m,
-                     int64_t j0, int64_t n) {
-    int64_t width = f->width;
-    float *q = w->q_rows + i0 * width, *dy = w->dy_rows + i0 * width, *dq = w->dq + i0 * width;
-    float *k = w->k_rows + j0 * width, *dk = w->dk + j0 * width, *dv = w->dv + j0 * width;
-    tile_product(m, n, width, q, width, w->k_turned + j0 * width, width, w->p, TILE_LD, false);
-    tile_product(m, n, width, dy, width, w->v_turned + j0 * width, width, w->ds, TILE_LD, false);
-    bool whole = all_visible(s, i0, j0, n);
-    soften(w, s, i0, m, j0, n, whole);
-    if (whole || !w->odd_dy[i0 / SIDE]) {
-        tile_product_turned(n, width, m, w->p, TILE_LD, w->dy_panels + i0 * width, SIDE, dv, width,
-                            true);
-    } else {
-        visible_product(s, i0, m, j0, n, w->p, dy, width, dv, true);
+/* p and ds of rows [r, r + h), and their part of dq. */
+static void query_strip(const backward *f, const buffers *w, const pair *t, int64_t r, int64_t h) {
+    int64_t width = f->width, here = (t->i0 + r) * width, there = t->j0 * width;
+    int64_t own = max64(0, min64(t->n, keys_for(t->s, t->i0 + r, h, f->k->size[2]) - t->j0));
+    float *p = w->p + r * TILE_LD, *ds = w->ds + r * TILE_LD;
+    tile_product(h, own, width, w->q_rows + here, width, w->k_turned + there, width, p, TILE_LD,
+                 false);
+    tile_product(h, own, width, w->dy_rows + here, width, w->v_turned + there, width, ds, TILE_LD,
+                 false);
+    for (int64_t i = r; i < r + h; i++) {
+        soften(w, t, i, own);
     }
-    if (whole || !w->odd_q[i0 / SIDE]) {
-        tile_product_turned(n, width, m, w->ds, TILE_LD, w->q_panels + i0 * width, SIDE, dk, width,
-                            true);
+    if (t->whole || !w->odd_k[t->j0 / SIDE]) {
+        tile_product(h, width, own, ds, TILE_LD, w->k_panels + there, SIDE, w->dq + here, width,
+                     true);
     } else {
-        visible_product(s, i0, m, j0, n, w->ds, q, width, dk, true);
+        visible_product(t->s, t->i0 + r, h, t->j0, t->n, ds, w->k_rows + there, width, w->dq + here,
+                        false);
     }
-    if (whole || !w->odd_k[j0 / SIDE]) {
-        tile_product(m, width, n, w->ds, TILE_LD, w->k_panels + j0 * width, SIDE, dq, width, true);
-    } else {
-        visible_product(s, i0, m, j0, n, w->ds, k, width, dq, false);
+}
+
+/* The part of dv and dk of keys [c, c + h), from the queries that see any of them. */
+static void key_strip(const backward *f, const buffers *w, const pair *t, int64_t c, int64_t h) {
+    int64_t width = f->width, here = (t->j0 + c) * width, there = t->i0 * width, from = 0;
+    if (t->s->causal) {
+        from = min64(t->m, max64(0, t->j0 + c - t->s->shift - t->i0));
     }
+    int64_t m = t->m - from, corner = from * TILE_LD + c;
+    tile_product_turned(h, width, m, w->p + corner, TILE_LD, w->dy_panels + there + from * NR, SIDE,
+                        w->dv + here, width, true);
+    tile_product_turned(h, width, m, w->ds + corner, TILE_LD, w->q_panels + there + from * NR, SIDE,
+                        w->dk + here, width, true);
+}
+
+static void run_pair(const backward *f, const buffers *w, const pair *t) {
+    int64_t width = f->width, strip = t->whole || t->s->mask ? SIDE : STRIP;
+    for (int64_t r = 0; r < t->m; r += strip) {
+        query_strip(f, w, t, r, min64(strip, t->m - r));
+    }
+    if (t->whole || !(w->odd_dy[t->i0 / SIDE] || w->odd_q[t->i0 / SIDE])) {
+        for (int64_t c = 0; c < t->n; c += strip) {
+            key_strip(f, w, t, c, min64(strip, t->n - c));
+        }
+        return;
+    }
+    float *dv = w->dv + t->j0 * width, *dk = w->dk + t->j0 * width;
+    visible_product(t->s, t->i0, t->m, t->j0, t->n, w->p, w->dy_rows + t->i0 * width, width, dv,
+                    true);
+    visible_product(t->s, t->i0, t->m, t->j0, t->n, w->ds, w->q_rows + t->i0 * width, width, dk,
+                    true);
 }
 
 /* `n` rows of a gradient, times `scale`. */
@@ -166,9 +202,16 @@ static void run_group(const backward *f, const buffers *w, int64_t b, int64_t g)
         load_head(f, w, b, h);
         for (int64_t j = 0; j < keys; j += SIDE) {
             for (int64_t i = 0; i < queries; i += SIDE) {
-                int64_t m = min64(SIDE, queries - i);
+                int64_t m = min64(SIDE, queries - i), n = min64(SIDE, keys - j);
                 if (keys_for(&s, i, m, keys) > j) {
-                    run_tile(f, w, &s, i, m, j, min64(SIDE, keys - j));
+                    pair t = {&s,
+                              i,
+                              m,
+                              j,
+                              n,
+                              all_visible(&s, i, j, n),
+                              w->odd_q[i / SIDE] || w->odd_k[j / SIDE]};
+                    run_pair(f, w, &t);
                 }
             }
         }

@@ -6,49 +6,64 @@
 
 /* ---- Moving elements of 1, 2, 4 or 8 bytes --------------------------------------------------------------------------------- */
 
-#define MOVERS(T)                                                                                            \
-    static void move_##T(T *y, int64_t sy, const T *x, int64_t sx, int64_t n) {                              \
-        if (sy == 1 && sx == 1) {                                                                            \
-            memcpy(y, x, (size_t)n * sizeof(T));                                                             \
-        } else if (sy == 1 && sx == 0) {                                                                     \
-            T value = x[0];                                                                                  \
-            for (int64_t i = 0; i < n; i++) {                                                                \
-                y[i] = value;                                                                                \
-            }                                                                                                \
-        } else {                                                                                             \
-            for (int64_t i = 0; i < n; i++) {                                                                \
-                y[i * sy] = x[i * sx];                                                                       \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares that stay in the first-level cache. */ \
-    static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m,            \
-                         int64_t n) {                                                                        \
-        enum { SQUARE = 16 };                                                                                \
-        for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                         \
-            int64_t i1 = min64(i0 + SQUARE, m);                                                              \
-            for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                     \
-                int64_t j1 = min64(j0 + SQUARE, n);                                                          \
-                for (int64_t i = i0; i < i1; i++) {                                                          \
-                    for (int64_t j = j0; j < j1; j++) {                                                      \
-                        y[i * ldy + j] = x[j * ldx + i];                                                     \
-                    }                                                                                        \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    static void select_##T(T *y, const uint8_t *c, const T *a, const T *b, int64_t n,                        \
-                           const int64_t *s) {                                                               \
-        if (s[0] == 1 && s[1] == 1 && s[2] == 1 && s[3] == 1) {                                              \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                            \
-                T p = a[i], q = b[i];                                                                        \
-                y[i] = c[i] ? p : q;                                                                         \
-            }                                                                                                \
-            return;                                                                                          \
-        }                                                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                                                    \
-            y[i * s[0]] = c[i * s[1]] ? a[i * s[2]] : b[i * s[3]];                                           \
-        }                                                                                                    \
+#define MOVERS(T)                                                                                                            \
+    static void move_##T(T *y, int64_t sy, const T *x, int64_t sx, int64_t n) {                                              \
+        if (sy == 1 && sx == 1) {                                                                                            \
+            memcpy(y, x, (size_t)n * sizeof(T));                                                                             \
+        } else if (sy == 1 && sx == 0) {                                                                                     \
+            T value = x[0];                                                                                                  \
+            for (int64_t i = 0; i < n; i++) {                                                                                \
+                y[i] = value;                                                                                                \
+            }                                                                                                                \
+        } else {                                                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                                                \
+                y[i * sy] = x[i * sx];                                                                                       \
+            }                                                                                                                \
+        }                                                                                                                    \
+    }                                                                                                                        \
+    /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares: whole lines are read, turned in a buffer and        \
+     * written, since rows that are a power of two apart share their place in the cache. */ \
+    static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m,                            \
+                         int64_t n) {                                                                                        \
+        enum { SQUARE = 16 };                                                                                                \
+        T square[SQUARE][SQUARE];                                                                                            \
+        for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                                         \
+            int64_t rows = min64(SQUARE, m - i0);                                                                            \
+            for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                                     \
+                int64_t columns = min64(SQUARE, n - j0);                                                                     \
+                if (rows == SQUARE && columns == SQUARE) {                                                                   \
+                    for (int j = 0; j < SQUARE; j++) {                                                                       \
+                        memcpy(square[j], x + (j0 + j) * ldx + i0, sizeof square[j]);                                        \
+                    }                                                                                                        \
+                    for (int i = 0; i < SQUARE; i++) {                                                                       \
+                        T line[SQUARE];                                                                                      \
+                        for (int j = 0; j < SQUARE; j++) {                                                                   \
+                            line[j] = square[j][i];                                                                          \
+                        }                                                                                                    \
+                        memcpy(y + (i0 + i) * ldy + j0, line, sizeof line);                                                  \
+                    }                                                                                                        \
+                    continue;                                                                                                \
+                }                                                                                                            \
+                for (int64_t i = 0; i < rows; i++) {                                                                         \
+                    for (int64_t j = 0; j < columns; j++) {                                                                  \
+                        y[(i0 + i) * ldy + j0 + j] = x[(j0 + j) * ldx + i0 + i];                                             \
+                    }                                                                                                        \
+                }                                                                                                            \
+            }                                                                                                                \
+        }                                                                                                                    \
+    }                                                                                                                        \
+    static void select_##T(T *y, const uint8_t *c, const T *a, const T *b, int64_t n,                                        \
+                           const int64_t *s) {                                                                               \
+        if (s[0] == 1 && s[1] == 1 && s[2] == 1 && s[3] == 1) {                                                              \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                            \
+                T p = a[i], q = b[i];                                                                                        \
+                y[i] = c[i] ? p : q;                                                                                         \
+            }                                                                                                                \
+            return;                                                                                                          \
+        }                                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                                    \
+            y[i * s[0]] = c[i * s[1]] ? a[i * s[2]] : b[i * s[3]];                                                           \
+        }                                                                                                                    \
     }
 MOVERS(uint8_t)
 MOVERS(uint16_t)

@@ -81,9 +81,15 @@ static void gradient_row(float *dx, const float *x, int64_t n, int64_t target, f
     }
     float even = (float)(s / (double)n), p = tn__expf(x[target] - lse);
     double wanted = (1 - s) + s / (double)n;
+    if (goes_down(lse)) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        dx[i] = g * (tn__expf(x[i] - lse) - even);
+        for (int64_t i = 0; i < n; i++) {
+            dx[i] = g * (exp_down(x[i] - lse) - even);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            dx[i] = g * (tn__expf(x[i] - lse) - even);
+        }
     }
     dx[target] = (float)((double)g * ((double)p - wanted));
 }

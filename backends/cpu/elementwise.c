@@ -13,36 +13,76 @@ typedef void unary_f64(double *y, const double *x, double k0, double k1, int64_t
 typedef void binary_f32(float *y, const float *a, const float *b, int64_t n);
 typedef void binary_f64(double *y, const double *a, const double *b, int64_t n);
 
-/* y may be the same memory as an input: then element by element, which is what omp simd allows. */
+/* Limits that the optimiser does not know: with constants it turns a clamp into a chain of comparisons and selects. */
+static const volatile float exp_limits[2] = {-88, 89}, slope_limit = 30;
+
+/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for what is inside of a sigmoid. Between the
+ * limits 2^n is one float, 0 and inf included. NaN stays. */
+INLINE float exp_between(float x, float low, float high) {
+    x = x < low ? low : x;
+    x = x > high ? high : x;
+    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
+    float scale = float_of_bits((bits_of_float(shifted) << 23) + 0x3F800000u);
+    return (1.0f + tn__expm1_small(tn__exp_remainder(x, shifted))) * scale;
+}
+
+/* The gradient's slope as in backends/formulas.h, s being the sigmoid; x is kept where its square cannot overflow. */
+INLINE float gelu_slope(float x, float s, float limit) {
+    x = x < -limit ? -limit : x;
+    x = x > limit ? limit : x;
+    return s + x * s * (1 - s) * (1.5957691216057308f * (1 + 0.134145f * x * x));
+}
+
+/* y may be the same memory as an input: then element by element, which is what omp simd allows. low_ and high_ are what
+ * exp_between takes. */
 #define UNARY_LOOP(T, kind, name, formula)                                   \
     static void kind##_##name(T *y, const T *input, T k0, T k1, int64_t n) { \
-        (void)k0;                                                            \
-        (void)k1;                                                            \
+        const float low_ = exp_limits[0], high_ = exp_limits[1];             \
+        (void)k0, (void)k1, (void)low_, (void)high_;                         \
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                \
             T x = input[i];                                                  \
             y[i] = (formula);                                                \
         }                                                                    \
     }
-#define BINARY_LOOP(T, kind, name, formula)                                     \
-    static void kind##_##name(T *y, const T *left, const T *right, int64_t n) { \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                   \
-            T a = left[i], b = right[i];                                        \
-            y[i] = (formula);                                                   \
-        }                                                                       \
+#define BINARY_LOOP(T, kind, name, formula)                                            \
+    static void kind##_##name(T *y, const T *left, const T *right, int64_t n) {        \
+        const float low_ = exp_limits[0], high_ = exp_limits[1], limit_ = slope_limit; \
+        (void)low_, (void)high_, (void)limit_;                                         \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                          \
+            T a = left[i], b = right[i];                                               \
+            y[i] = (formula);                                                          \
+        }                                                                              \
     }
+
+/* The formulas' mathematics: as TN_FAST_F, but exp is exp_between. */
+#define CPU_FAST(name) CPU_FAST_##name
+#define CPU_FAST_exp(x) exp_between(x, low_, high_)
+#define CPU_FAST_fabs tn__fabsf
+#define CPU_FAST_log tn__logf
+#define CPU_FAST_sqrt tn__sqrtf
+#define CPU_FAST_sin tn__sinf
+#define CPU_FAST_cos tn__cosf
+#define CPU_FAST_tanh tn__tanhf
+#define CPU_FAST_erf tn__erff
+#define CPU_FAST_pow tn__powf
 #define UNARY_F32(code, name, formula) UNARY_LOOP(float, u32, name, formula)
 #define UNARY_F64(code, name, formula) UNARY_LOOP(double, u64, name, formula)
 #define BINARY_F32(code, name, formula) BINARY_LOOP(float, b32, name, formula)
 #define BINARY_F64(code, name, formula) BINARY_LOOP(double, b64, name, formula)
-TN_UNARY_FORMULAS(UNARY_F32, float, TN_FAST_F)
+TN_UNARY_FORMULAS(UNARY_F32, float, CPU_FAST)
 TN_UNARY_FORMULAS(UNARY_F64, double, TN_LIBM_D)
-TN_BINARY_FORMULAS(BINARY_F32, float, TN_FAST_F)
+TN_BINARY_FORMULAS(BINARY_F32, float, CPU_FAST)
 TN_BINARY_FORMULAS(BINARY_F64, double, TN_LIBM_D)
 
 #define UNARY_NAME_F32(code, name, formula) [code] = u32_##name,
 #define UNARY_NAME_F64(code, name, formula) [code] = u64_##name,
 #define BINARY_NAME_F32(code, name, formula) [code] = b32_##name,
 #define BINARY_NAME_F64(code, name, formula) [code] = b64_##name,
+/* exp itself also gives denormals; the gradient of gelu is the formula with gelu_slope. */
+UNARY_LOOP(float, own, exp, tn__expf(x))
+BINARY_LOOP(float, own, gelu_tanh_grad,
+            b *gelu_slope(a, 1 / (1 + CPU_FAST(exp)(-tn__gelu_u_float(a))), limit_))
+
 static unary_f32 *const unary_loops_f32[TN_UNARY_COUNT] = {
     TN_UNARY_FORMULAS(UNARY_NAME_F32, float, TN_FAST_F)};
 static unary_f64 *const unary_loops_f64[TN_UNARY_COUNT] = {
@@ -132,7 +172,8 @@ tn_status TN_CPU(unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_
     }
     element_loop loop;
     TN_CPU(loop_init)(&loop, 2, (const tn_desc *[]){y, x});
-    unary_call call = {y, x, unary_loops_f32[f], unary_loops_f64[f], k0, k1};
+    unary_f32 *f32 = f == TN_EXP ? own_exp : unary_loops_f32[f];
+    unary_call call = {y, x, f32, unary_loops_f64[f], k0, k1};
     TN_CPU(loop_run)(&loop, x->dtype == TN_F64 ? unary_body_f64 : unary_body_f32, &call);
     return TN_OK;
 }
@@ -144,7 +185,8 @@ tn_status TN_CPU(binary)(tn_context *ctx, tn_binary f, const tn_desc *y, const t
     }
     element_loop loop;
     TN_CPU(loop_init)(&loop, 3, (const tn_desc *[]){y, a, b});
-    binary_call call = {y, a, b, binary_loops_f32[f], binary_loops_f64[f]};
+    binary_f32 *f32 = f == TN_GELU_TANH_GRAD ? own_gelu_tanh_grad : binary_loops_f32[f];
+    binary_call call = {y, a, b, f32, binary_loops_f64[f]};
     TN_CPU(loop_run)(&loop, y->dtype == TN_F64 ? binary_body_f64 : binary_body_f32, &call);
     return TN_OK;
 }

@@ -1,12 +1,13 @@
 /* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T set to their type.
  *
  * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are packed to panels that the
- * micro kernel reads in order: A to MR rows, B to NR columns (two vectors). An element of C is one chain of
+ * micro kernel reads in order: A to MR rows, B to NR columns (two vectors). Rows of A whose elements lie side by side are
+ * read where they are. An element of C is one chain of
  * multiply-adds over k in order, cut every `depth`; neither the cut nor the chain depends on where the element lies or which
  * thread computes it. So threads may share the work in any way, and take tiles as they come: the bits are the same.
  *
  *     for each block of columns, for each cut of k:   pack B, then
- *         for each block of rows:                     pack A; barrier; tiles of C; barrier
+ *         for each block of rows:                     pack A; barrier; tiles of C (and a barrier before the next)
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
@@ -24,14 +25,53 @@ enum {
 
 typedef T vec __attribute__((vector_size(VBYTES)));
 typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
+typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
 
 typedef struct work {
     const gemm_job *job;
     T *pack_a, *pack_b;
     int64_t depth, tile_rows, tile_cols;
     int threads;
-    int64_t next[2]; /* the next tile to take, of even and odd passes */
+    int64_t *next; /* [2], shared: the next tile to take, of even and odd passes */
 } work;
+
+/* `width` rows of k elements, `across` apart, to a panel: dst[p width + i] = src[i across + p]. Squares of 4 x 4 are turned in
+ * registers. */
+static inline __attribute__((always_inline)) void turn_panel(T *restrict dst, const int width,
+                                                             const T *restrict src, int64_t across,
+                                                             int64_t k) {
+    int64_t p = 0;
+#if defined(__clang__) || __GNUC__ >= 12
+    for (; p + 4 <= k; p += 4) {
+        int i = 0;
+        for (; i + 4 <= width; i += 4) {
+            const T *from = src + i * across + p;
+            quad a = *(const quad *)from, b = *(const quad *)(from + across),
+                 c = *(const quad *)(from + 2 * across), d = *(const quad *)(from + 3 * across);
+            quad ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5),
+                 ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7),
+                 bd0 = __builtin_shufflevector(b, d, 0, 4, 1, 5),
+                 bd1 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+            T *to = dst + p * width + i;
+            *(quad *)to = __builtin_shufflevector(ac0, bd0, 0, 4, 1, 5);
+            *(quad *)(to + width) = __builtin_shufflevector(ac0, bd0, 2, 6, 3, 7);
+            *(quad *)(to + 2 * width) = __builtin_shufflevector(ac1, bd1, 0, 4, 1, 5);
+            *(quad *)(to + 3 * width) = __builtin_shufflevector(ac1, bd1, 2, 6, 3, 7);
+        }
+        for (; i < width; i++) {
+            for (int q = 0; q < 4; q++) {
+                dst[(p + q) * width + i] = src[i * across + p + q];
+            }
+        }
+    }
+#endif
+    for (; p < k; p++) {
+        UNROLL
+        for (int i = 0; i < width; i++) {
+            dst[p * width + i] = src[i * across + p];
+        }
+    }
+}
 
 /* One operand seen by the packer: element (i, p) at data + i across + p along. */
 static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, const int width,
@@ -55,12 +95,7 @@ static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, co
             memcpy(dst + p * width, src + p * along, (size_t)width * sizeof(T));
         }
     } else if (along == 1) {
-        for (int64_t p = 0; p < k; p++) {
-            UNROLL
-            for (int i = 0; i < width; i++) {
-                dst[p * width + i] = src[i * across + p];
-            }
-        }
+        turn_panel(dst, width, src, across, k);
     } else {
         for (int64_t p = 0; p < k; p++) {
             for (int i = 0; i < width; i++) {
@@ -77,8 +112,9 @@ static void pack_b(T *dst, const gemm_side *s, int64_t j0, int64_t n, int64_t p0
     pack_panel(dst, NR, s, s->col, s->row, j0, n, p0, k);
 }
 
-/* acc (MR, NR) = A panel x B panel. */
+/* acc (MR, NR) = A panel x B panel; element (i, p) of A at a[i across + p along]. */
 static inline __attribute__((always_inline)) void micro(int64_t k, const T *restrict a,
+                                                        int64_t across, int64_t along,
                                                         const T *restrict b, vec acc[MR][2]) {
     UNROLL
     for (int i = 0; i < MR; i++) {
@@ -89,19 +125,29 @@ static inline __attribute__((always_inline)) void micro(int64_t k, const T *rest
         vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
         UNROLL
         for (int i = 0; i < MR; i++) {
-            acc[i][0] += a[i] * b0;
-            acc[i][1] += a[i] * b1;
+            acc[i][0] += a[i * across] * b0;
+            acc[i][1] += a[i * across] * b1;
         }
-        a += MR;
+        a += along;
         b += NR;
     }
 }
 
+/* MR rows of A for one tile: packed (lda 0), or where they are, lda apart. */
+typedef struct rows_of_a {
+    const T *data;
+    int64_t lda;
+} rows_of_a;
+
 /* One full tile of C. */
-static void tile_full(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta,
+static void tile_full(int64_t k, rows_of_a a, const T *b, T *c, int64_t ldc, T alpha, T beta,
                       const T *d, int64_t ldd) {
     vec acc[MR][2];
-    micro(k, a, b, acc);
+    if (a.lda) {
+        micro(k, a.data, a.lda, 1, b, acc);
+    } else {
+        micro(k, a.data, 1, MR, b, acc);
+    }
     if (beta == 0) {
         UNROLL
         for (int i = 0; i < MR; i++) {
@@ -119,7 +165,7 @@ static void tile_full(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T al
 }
 
 /* A tile at the edge: rows and cols of it are stored. */
-static void tile_edge(int64_t k, const T *a, const T *b, T *c, int64_t ldc, T alpha, T beta,
+static void tile_edge(int64_t k, rows_of_a a, const T *b, T *c, int64_t ldc, T alpha, T beta,
                       const T *d, int64_t ldd, int64_t rows, int64_t cols) {
     T out[MR * NR];
     tile_full(k, a, b, out, NR, alpha, 0, NULL, 0);
@@ -135,6 +181,20 @@ typedef struct block {
     int64_t i0, m, j0, n, p0, k;
 } block;
 
+/* How many panels of the block's rows are read in place: all whole ones, or none. */
+static int64_t panels_in_place(const gemm_side *a, const block *at) {
+    return a->dtype == PLAIN && a->col == 1 && a->row > 0 ? at->m / MR : 0;
+}
+
+/* Rows i to i + MR of the block; the first `in_place` panels are not packed. */
+static inline rows_of_a a_rows(const work *w, const block *at, int64_t i, int64_t in_place) {
+    const gemm_side *a = &w->job->a;
+    if (i < in_place * MR) {
+        return (rows_of_a){(const T *)a->data + (at->i0 + i) * a->row + at->p0, a->row};
+    }
+    return (rows_of_a){w->pack_a + (i - in_place * MR) * at->k, 0};
+}
+
 /* Rows [r0, r1) and columns [c0, c1) of the packed block. */
 static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, int64_t c0,
                        int64_t c1) {
@@ -145,10 +205,12 @@ static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, i
     T *c = (T *)job->c + at->i0 * ldc + at->j0;
     const T *d = first ? job->d : NULL;
     d = first ? (d ? d + at->i0 * ldd + at->j0 : NULL) : c;
+    int64_t in_place = panels_in_place(&job->a, at);
     for (int64_t j = c0; j < c1; j += NR) {
         const T *b = w->pack_b + j * at->k;
         for (int64_t i = r0; i < r1; i += MR) {
-            const T *a = w->pack_a + i * at->k, *add = beta != 0 ? d + i * ldd + j : NULL;
+            rows_of_a a = a_rows(w, at, i, in_place);
+            const T *add = beta != 0 ? d + i * ldd + j : NULL;
             if (i + MR <= at->m && j + NR <= at->n) {
                 tile_full(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd);
             } else {
@@ -166,16 +228,20 @@ static inline void meet(const work *w) {
 }
 
 /* One block of rows against one packed block of B; `pass` counts these. */
-static void run_block(work *w, const block *at, int64_t pass, int me) {
+static void run_block(const work *w, const block *at, int64_t pass, int me) {
     const gemm_job *job = w->job;
-    int64_t panels_a = div_up(at->m, MR), panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0,
-            threads = w->threads;
+    int64_t in_place = panels_in_place(&job->a, at), panels_a = div_up(at->m, MR) - in_place,
+            panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads;
+    if (pass > 0) {
+        meet(w); /* nobody reads the packed blocks of the pass before */
+    }
     if (me == 0) {
         w->next[(pass + 1) & 1] = 0;
     }
     for (int64_t p = panels_a * me / threads; p < panels_a * (me + 1) / threads; p++) {
-        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + p * MR, min64(MR, at->m - p * MR),
-               at->p0, at->k);
+        int64_t row = (in_place + p) * MR;
+        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + row, min64(MR, at->m - row), at->p0,
+               at->k);
     }
     for (int64_t p = panels_b * me / threads; p < panels_b * (me + 1) / threads; p++) {
         pack_b(w->pack_b + p * NR * at->k, &job->b, at->j0 + p * NR, min64(NR, at->n - p * NR),
@@ -187,10 +253,9 @@ static void run_block(work *w, const block *at, int64_t pass, int me) {
         int64_t r = tile % down * w->tile_rows, c = tile / down * w->tile_cols;
         tile_block(w, at, r, min64(r + w->tile_rows, at->m), c, min64(c + w->tile_cols, at->n));
     }
-    meet(w);
 }
 
-static void run_all(work *w, int me) {
+static void run_all(const work *w, int me) {
     const gemm_job *job = w->job;
     int64_t pass = 0;
     for (int64_t j0 = 0; j0 < job->n; j0 += COLS) {
@@ -240,7 +305,8 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
         only_add(job);
         return TN_OK;
     }
-    work w = {.job = job, .threads = job->threads};
+    int64_t next[2] = {0, 0};
+    work w = {.job = job, .threads = job->threads, .next = next};
     int64_t cuts = div_up(job->k, DEPTH);
     w.depth = div_up(job->k, cuts);
     size_t a = (size_t)(div_up(min64(job->m, ROWS), MR) * MR * w.depth),
@@ -257,10 +323,9 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     if (w.threads > 1) {
 #pragma omp parallel num_threads(w.threads)
         {
-            /* The team may be smaller than asked for. */
-#pragma omp single
-            w.threads = omp_get_num_threads();
-            run_all(&w, omp_get_thread_num());
+            work mine = w;
+            mine.threads = omp_get_num_threads(); /* may be fewer than asked for */
+            run_all(&mine, omp_get_thread_num());
         }
     } else {
         run_all(&w, 0);

@@ -52,61 +52,80 @@ static inline double row_dot(const float *x, const float *y, int64_t n) {
 }
 
 /* The largest (smallest) element, NaN when there is one; -inf (inf) for no elements. */
-#define ROW_BEST(name, better, worst)                                  \
-    static inline float name(const float *x, int64_t n) {              \
-        float lane[LANES];                                             \
-        for (int l = 0; l < LANES; l++) {                              \
-            lane[l] = worst;                                           \
-        }                                                              \
-        int64_t whole = n / LANES * LANES;                             \
-        for (int64_t i = 0; i < whole; i += LANES) {                   \
-            _Pragma("omp simd") for (int l = 0; l < LANES; l++) {      \
-                float v = x[i + l], best = lane[l];                    \
-                lane[l] = ((v better best) | (v != v)) ? v : best;     \
-            }                                                          \
-        }                                                              \
-        for (int64_t i = whole; i < n; i++) {                          \
-            float v = x[i], best = lane[i - whole];                    \
-            lane[i - whole] = ((v better best) | (v != v)) ? v : best; \
-        }                                                              \
-        for (int w = LANES / 2; w > 0; w /= 2) {                       \
-            for (int l = 0; l < w; l++) {                              \
-                float v = lane[l + w], best = lane[l];                 \
-                lane[l] = ((v better best) | (v != v)) ? v : best;     \
-            }                                                          \
-        }                                                              \
-        return lane[0];                                                \
+#define ROW_BEST(name, better, worst)                                         \
+    static inline float name(const float *x, int64_t n) {                     \
+        float lane[LANES];                                                    \
+        int32_t odd[LANES] = {0}; /* lanes that met a NaN */                  \
+        for (int l = 0; l < LANES; l++) {                                     \
+            lane[l] = worst;                                                  \
+        }                                                                     \
+        int64_t whole = n / LANES * LANES;                                    \
+        for (int64_t i = 0; i < whole; i += LANES) {                          \
+            _Pragma("omp simd") for (int l = 0; l < LANES; l++) {             \
+                float v = x[i + l];                                           \
+                lane[l] = v better lane[l] ? v : lane[l];                     \
+                odd[l] |= v != v;                                             \
+            }                                                                 \
+        }                                                                     \
+        for (int64_t i = whole; i < n; i++) {                                 \
+            float v = x[i];                                                   \
+            lane[i - whole] = v better lane[i - whole] ? v : lane[i - whole]; \
+            odd[i - whole] |= v != v;                                         \
+        }                                                                     \
+        for (int w = LANES / 2; w > 0; w /= 2) {                              \
+            for (int l = 0; l < w; l++) {                                     \
+                lane[l] = lane[l + w] better lane[l] ? lane[l + w] : lane[l]; \
+                odd[l] |= odd[l + w];                                         \
+            }                                                                 \
+        }                                                                     \
+        return odd[0] ? NAN : lane[0];                                        \
     }
 ROW_BEST(row_max, >, -INFINITY)
 ROW_BEST(row_min, <, INFINITY)
 
-/* y[i] = exp(x[i] - shift), and their sum. y may be x. */
+/* e^x for x that is not NaN and at most about 1 (-inf too): what is left of tn__expf when nothing can overflow. Error
+ * <= 1 ulp; below 2^-126 the result is 0. The comparison is one of bits: negative floats grow as unsigned integers. */
+INLINE float exp_down(float x) {
+    uint32_t bits = bits_of_float(x);
+    x = float_of_bits(bits < 0xC2B00000u ? bits : 0xC2B00000u); /* -88: 2^-127, which is stored as 0 */
+    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
+    float scale = float_of_bits((bits_of_float(shifted) << 23) + 0x3F800000u);
+    return (1.0f + tn__expm1_small(tn__exp_remainder(x, shifted))) * scale;
+}
+
+/* Whether exponentials of a row shifted by `top`, its maximum or lse, are exp_down's. */
+static inline bool goes_down(float top) {
+    return top > -INFINITY && top < INFINITY;
+}
+
+/* y[i] = exp(x[i] - shift), and their sum; shift is at least the maximum. y may be x. */
+#define EXP_SUM(total, exponential, keep)                                            \
+    for (int64_t from = 0; from < n; from += BLOCK) {                                \
+        int64_t to = min64(from + BLOCK, n);                                         \
+        float sum = 0;                                                               \
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = from; i < to; i++) { \
+            float e = exponential(x[i] - shift);                                     \
+            keep;                                                                    \
+            sum += e;                                                                \
+        }                                                                            \
+        total += (double)sum;                                                        \
+    }
 static inline double row_exp_sum(float *y, const float *x, float shift, int64_t n) {
     double total = 0;
-    for (int64_t from = 0; from < n; from += BLOCK) {
-        int64_t to = min64(from + BLOCK, n);
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < to; i++) {
-            float e = tn__expf(x[i] - shift);
-            y[i] = e;
-            sum += e;
-        }
-        total += (double)sum;
+    if (goes_down(shift)) {
+        EXP_SUM(total, exp_down, y[i] = e)
+    } else {
+        EXP_SUM(total, tn__expf, y[i] = e)
     }
     return total;
 }
 /* The sum alone. */
 static inline double row_exp_total(const float *x, float shift, int64_t n) {
     double total = 0;
-    for (int64_t from = 0; from < n; from += BLOCK) {
-        int64_t to = min64(from + BLOCK, n);
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < to; i++) {
-            sum += tn__expf(x[i] - shift);
-        }
-        total += (double)sum;
+    if (goes_down(shift)) {
+        EXP_SUM(total, exp_down, (void)0)
+    } else {
+        EXP_SUM(total, tn__expf, (void)0)
     }
     return total;
 }
