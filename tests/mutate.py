@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Breaks rules one at a time and sees whether the tests notice.
+
+Each mutation below flips a sign, drops a term or skips a check in one file of a copy of the tree (build/mutate/tree). The copy is
+built again and the tests run until the first failure. A mutation that no test notices survived: something is not tested. Exit
+status 1 when more than one survives.
+
+mutate.py [--list] [PATTERN...]     all mutations, or those whose file or description contains a PATTERN
+
+When the source has moved on (the old text is no longer there exactly once) or a mutation does not compile, that is an error of
+this list and not a catch: exit status 2.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+WORK = os.path.join(ROOT, "build", "mutate")
+TREE = os.path.join(WORK, "tree")
+BUILD = os.path.join(WORK, "build")
+LEAVES_OUT = {"build", ".git", "__pycache__"}
+MAY_SURVIVE = 1
+LIMIT = 300  # seconds for one test; one that hangs has noticed
+
+# (file, old text, new text, what it breaks). Where a line is replaced by nothing of its kind, what it used is kept in a (void).
+MUTATIONS = [
+    # ---- ops: backward rules ----------------------------------------------------------------------------------------
+    ("ops/elementwise/div.c", "tn_neg(tn_mul(dy, tn_div(tn_div(a, b), b)))", "tn_mul(dy, tn_div(tn_div(a, b), b))",
+     "the sign of b's gradient"),
+    ("ops/elementwise/rsqrt.c", "tn_mul(y, tn_square(y)), -0.5)", "tn_square(y), -0.5)", "one factor y of the gradient"),
+    ("ops/elementwise/gelu_tanh.c", "tn_add(tn_add_scalar(t, 1.0), bend)", "tn_add_scalar(t, 1.0)",
+     "a term of the gradient that is differentiated again"),
+    ("ops/elementwise/maximum.c", "tn_mul_scalar(dy, 0.5)", "dy", "the halves at equal values"),
+    ("ops/elementwise/pow.c", "tn_log(tn_where(flat, one, a))", "tn_log(a)", "b's gradient where a is 0"),
+    ("ops/elementwise/clamp.c", "tn_where(tn_eq(x, tn_clamp(", "tn_where(tn_ge(x, tn_clamp(", "the gradient above the upper bound"),
+    ("ops/reduce/var.c", "double k = 2.0 * var_scale", "double k = var_scale", "the factor 2 of the gradient"),
+    ("ops/reduce/logsumexp.c", "tn_exp(tn_sub(x, tn__spread(g, y)))", "tn_exp(tn_sub(tn__spread(g, y), x))", "the sign in the exponent"),
+    ("ops/reduce/max.c", "tn__spread(g, tn_div(g->dout[0], n))", "tn__spread(g, g->dout[0])", "equal largest elements share no more"),
+    ("ops/shape/permute.c", "tn_permute(g->dout[0], back)", "tn_permute(g->dout[0], order)", "the inverse of the order"),
+    ("ops/shape/slice.c", "tn_add_(tn_apply1(&tn__op_slice, &part, sum), dy)", "tn_copy_(tn_apply1(&tn__op_slice, &part, sum), dy)",
+     "slices that share a gradient overwrite each other"),
+    ("ops/shape/cat.c", "        start += length;\n", "", "each input gets the first one's gradient"),
+    ("ops/linalg/matmul.c", "tn_matmul(dy, tn_t(column ? tn_unsqueeze(b, 1) : b))", "tn_neg(tn_matmul(dy, tn_t(column ? tn_unsqueeze(b, 1) : b)))",
+     "the sign of a's gradient"),
+    ("ops/linalg/linear.c", "tn_op_give(g, 2, tn_sum(rows, TN_DIMS(0), false));", "(void)rows;", "the bias has no gradient"),
+    ("ops/index/scatter_rows.c", "c->kernels->fill(c->ctx, &c->y[0], 0.0)", "c->kernels->fill(c->ctx, &c->y[0], 1.0)",
+     "gradients of rows start at 1"),
+    ("ops/nn/embedding.c", "        add_rows(g, sum, index, dy);\n", "        (void)add_rows;\n", "a tied weight loses the embedding's part"),
+    ("ops/nn/softmax.c", "tn_mul(y, tn_sub(dy, inner))", "tn_mul(y, dy)", "the sum in the gradient that is differentiated again"),
+    ("ops/nn/log_softmax.c", "tn_sub(dy, tn_mul(tn_exp(y), total))", "tn_add(dy, tn_mul(tn_exp(y), total))",
+     "a sign in the gradient that is differentiated again"),
+    ("ops/nn/layer_norm.c", "tn_rsqrt(tn_add_scalar(var, args->eps))", "tn_rsqrt(var)", "eps in the composition"),
+    ("ops/nn/attention.c", "q = tn_mul_scalar(tn__widen(q), scale);", "q = tn__widen(q);", "the scale in the composition"),
+    ("ops/loss/mse.c", "tn_op_give(g, 1, tn_neg(dx));", "tn_op_give(g, 1, dx);", "the sign of the target's gradient"),
+    ("ops/loss/cross_entropy.c", "dy = tn_div(dy, tn_op_saved_output(g, 2));", "(void)dy;", "the mean's gradient is the sum's"),
+    # ---- ops: shape rules -------------------------------------------------------------------------------------------
+    ("ops/elementwise/where.c", "!tn_dims_broadcast(dims, condition->dims, &dims)", "false", "the condition's shape is not looked at"),
+    ("ops/reduce/reduce.c", "if (seen & 1u << dim) {", "if (0) {", "a dimension may be named twice"),
+    ("ops/reduce/sum_to.c", "!tn_dims_equal(all, x->dims)", "false", "a sum larger than its input"),
+    ("ops/shape/select.c", "index < 0 || index >= size", "index < 0 || index > size", "one position too many"),
+    ("ops/shape/reshape.c", "if (left % dims.size[i] != 0) {", "if (0) {", "views that strides do not allow"),
+    ("ops/linalg/linear.c", "tn_ndim(b) != 1 || tn_size(b, 0) != w.size[0]", "tn_ndim(b) != 1", "a bias of the wrong length"),
+    ("ops/index/gather.c", "i != dim && index.size[i] > x.size[i]", "0", "an index that is larger than x"),
+    ("ops/nn/attention.c", "if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {", "if (q.size[3] != k.size[3]) {",
+     "queries and keys of different batches"),
+    ("ops/common.c", "return same_dtype(c) && is_number(c)", "return is_number(c)", "mixed dtypes"),
+    # ---- backends ---------------------------------------------------------------------------------------------------
+    ("backends/formulas.h", "(T)0.134145 * z * z", "(T)0.044715 * z * z", "gelu's slope"),
+    ("backends/formulas.h", "s * (1 + x * (1 - s))", "s * (1 - x * (1 - s))", "silu's slope"),
+    ("backends/formulas.h", "X(TN_MAXIMUM, maximum, ((a > b) | (a != a)) ? a : b)", "X(TN_MAXIMUM, maximum, (a > b) ? a : b)",
+     "maximum of a NaN and a number"),
+    ("backends/ref/norm.c", "r * (g - mean_g - h * mean_gh)", "r * (g - h * mean_gh)", "a term of layer norm's gradient"),
+    ("backends/ref/attention.c", "j > i + p->k->size[2] - p->q->size[2]", "j > i", "causal with more keys than queries"),
+    ("backends/ref/cross_entropy.c", "(j == target ? 1 - s : 0) + s / (double)c", "(j == target ? 1 - s : 0)", "label smoothing's gradient"),
+    ("backends/ref/reduce.c", "return isnan(a) || (smallest", "return (smallest", "the largest of numbers and NaN"),
+    ("backends/ref/optim.c", "(1 - step->beta2) * g * g", "(1 - step->beta2) * g", "Adam's second moment"),
+    ("backends/cpu/norm.c", "r * (dy[i] * w[i] - mean_g - (x[i] - m) * r * mean_gh)", "r * (dy[i] * w[i] - mean_g + (x[i] - m) * r * mean_gh)",
+     "a sign of layer norm's gradient"),
+    ("backends/cpu/attention_backward.c", "ds[j] = e * (ds[j] - delta);", "ds[j] = e * ds[j];", "delta in attention's gradient"),
+    ("backends/cpu/softmax.c", "dx[i] = y[i] * (dy[i] - sum);", "dx[i] = y[i] * dy[i];", "the sum in softmax's gradient"),
+    ("backends/cpu/index.c", "sum[j] += add[j];", "sum[j] = add[j];", "equal indices do not add up"),
+    ("backends/cpu/reduce.c", "return (better || b != b) ? b : a;", "return better ? b : a;", "the largest of partial results and NaN"),
+    ("backends/cpu/optim.c", ".add = s->decoupled ? 0 : (float)s->weight_decay,", ".add = 0,", "Adam's weight decay"),
+    ("backends/cpu/optim.c", "now * g + ahead * m1", "ahead * m1", "Nesterov's term"),
+    # ---- autograd, optim --------------------------------------------------------------------------------------------
+    ("autograd/engine.c", "if (--slot->waiting > 0) {", "if (--slot->waiting > 1) {", "a node runs before its last gradient is in"),
+    ("autograd/engine.c", "tn_status status = tn__leaf_accumulate(leaf, grad);",
+     "tn__leaf_accumulate(leaf, grad);\n    tn_status status = tn__leaf_accumulate(leaf, grad);", "leaves accumulate twice"),
+    ("autograd/engine.c", "                far->waiting--;\n", "                (void)far;\n", "tn_grad waits for edges that bring nothing"),
+    ("autograd/engine.c", "gradient = tn__ops.sum_to(gradient, edge->dims);", "(void)edge;", "broadcasts are not undone"),
+    ("autograd/node.c", "if (now != saved->version) {", "if (now + 1 < saved->version) {", "changes in place are not noticed"),
+    ("autograd/run.c", "if (!run->create_graph && tn__exclusive(sum)) {", "if (!run->create_graph) {", "sums are made in tensors that others see"),
+    ("autograd/run.c", "age(run, at) > age(run, (at - 1) / 2)", "age(run, at) < age(run, (at - 1) / 2)", "the oldest node runs first"),
+    ("autograd/recompute.c", "    *generator = args->generator;\n", "", "a recompute draws other random numbers"),
+    ("autograd/leaf.c", "        if (leaf->stale) {\n            tn__ops.copy_(leaf->grad, grad);", "        if (0) {\n            tn__ops.copy_(leaf->grad, grad);",
+     "a given buffer is added to after zero_grad"),
+    ("optim/step.c", "step.first = like->count == 1;", "step.first = false;", "SGD's first step reads an empty buffer"),
+    ("optim/step.c", "    opt->grad_scale = 1.0;\n    opt->steps++;", "    opt->steps++;", "a clip lasts for the next step as well"),
+    ("optim/clip.c", "return sqrt(total);", "return total;", "the norm is not a norm"),
+    ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
+]
+
+# Which folders' tests run for a file, in this order.
+TESTS = {
+    "ops": ("ops", "backends", "autograd"),
+    "backends": ("backends", "ops", "optim"),
+    "autograd": ("autograd", "ops", "nn"),
+    "optim": ("optim", "nn"),
+}
+FIRST = ("registry", "cpu", "engine", "optim", "torch")  # what notices most
+SLOW = ("no_memory",)  # about memory; leave them out
+
+
+def fail(text):
+    print(text)
+    sys.exit(2)
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def copy_tree():
+    """Brings the copy up to date. Only what differs is written, so that builds stay incremental."""
+    seen = set()
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in LEAVES_OUT and not name.startswith(".")]
+        inside = os.path.relpath(folder, ROOT)
+        os.makedirs(os.path.join(TREE, inside), exist_ok=True)
+        for name in files:
+            source, target = os.path.join(folder, name), os.path.normpath(os.path.join(TREE, inside, name))
+            seen.add(target)
+            with open(source, "rb") as file:
+                data = file.read()
+            if inside == "backends" and name == "meson.build":  # one instruction level is enough here
+                data = data.replace(b"['2', '3', '4']", b"['3']") if "avx2" in read("/proc/cpuinfo") else data
+            if not os.path.exists(target) or open(target, "rb").read() != data:
+                with open(target, "wb") as file:
+                    file.write(data)
+                shutil.copymode(source, target)
+    for folder, _, files in os.walk(TREE):
+        for name in files:
+            if os.path.join(folder, name) not in seen:
+                os.remove(os.path.join(folder, name))
+
+
+def nice(command, **more):
+    return subprocess.run(["nice", "-n", "10"] + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          encoding="utf-8", errors="replace", **more)
+
+
+def build():
+    """The compiler's output when it failed, else None."""
+    if not os.path.exists(os.path.join(BUILD, "build.ninja")):
+        done = nice(["meson", "setup", BUILD, TREE, "-Dbuildtype=debugoptimized", "-Dtests=true", "-Dexamples=false", "-Dbench=false"])
+        if done.returncode != 0:
+            return done.stdout
+    done = nice(["ninja", "-C", BUILD, "-j", os.environ.get("JOBS", "1")])
+    return done.stdout if done.returncode != 0 else None
+
+
+def tests_of(folder):
+    """(name, command) of the folder's tests."""
+    found = []
+    for source in sorted(os.listdir(os.path.join(TREE, "tests", folder))):
+        match = re.fullmatch(r"test_(\w+)\.(c|py)", source)
+        if not match or match.group(1) in SLOW:
+            continue
+        if match.group(2) == "c":
+            command = [os.path.join(BUILD, "tests", "test_%s_%s" % (folder, match.group(1)))]
+        else:
+            command = ["/usr/bin/python3", os.path.join(TREE, "tests", folder, source)]
+        found.append((match.group(1), command))
+    found.sort(key=lambda test: (FIRST.index(test[0]) if test[0] in FIRST else len(FIRST)))
+    return [("%s/%s" % (folder, name), command) for name, command in found]
+
+
+def run_test(command):
+    """What noticed: the first test that failed, or how the program ended; None when all passed."""
+    environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", OMP_WAIT_POLICY="passive", CI="1", TERN_ROOT=TREE,
+                       TERN_TEST_BIN=os.path.join(BUILD, "tests"), TERN_EXAMPLE_BIN=os.path.join(BUILD, "examples"))
+    process = subprocess.Popen(["timeout", str(LIMIT), "nice", "-n", "10"] + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, env=environment)
+    noticed = None
+    for raw in process.stdout:
+        line = raw.decode("utf-8", "replace").strip()
+        if line.startswith("not ok") and "# SKIP" not in line:
+            noticed = re.sub(r"^not ok\s*\d*\s*-?\s*", "", line)
+            process.terminate()
+            break
+    process.stdout.close()
+    status = process.wait()
+    if noticed is None and status != 0:
+        noticed = "does not end" if status == 124 else "exit status %d" % status
+    return noticed
+
+
+def first_failure(folders):
+    for folder in folders:
+        for name, command in tests_of(folder):
+            noticed = run_test(command)
+            if noticed:
+                return "%s: %s" % (name, noticed)
+    return None
+
+
+def chosen(patterns):
+    found = [m for m in MUTATIONS if not patterns or any(p in m[0] or p in m[3] for p in patterns)]
+    if not found:
+        fail("no mutation's file or description contains " + " or ".join(patterns))
+    return found
+
+
+def must_fit(mutations, root):
+    """Each old text stands exactly once in its file."""
+    counts = [(m[0], m[3], read(os.path.join(root, m[0])).count(m[1])) for m in mutations]
+    wrong = ["%s (%s): the old text is there %d times" % c for c in counts if c[2] != 1]
+    if wrong:
+        fail("the sources have moved on, mend the list:\n  " + "\n  ".join(wrong))
+
+
+def main(arguments):
+    mutations = chosen([a for a in arguments if a != "--list"])
+    if "--list" in arguments:
+        must_fit(mutations, ROOT)
+        for number, (path, _, _, what) in enumerate(mutations, 1):
+            print("%3d  %-36s %s" % (number, path, what))
+        return 0
+    copy_tree()
+    must_fit(mutations, TREE)
+    broken = build()
+    if broken:
+        fail("the tree does not build unchanged:\n" + broken[-3000:])
+    folders = sorted({folder for m in mutations for folder in TESTS[m[0].split("/")[0]]})
+    already = first_failure(folders)
+    if already:
+        fail("a test fails without any mutation: " + already)
+    print("%d mutations; unchanged, the tests of %s pass" % (len(mutations), ", ".join(folders)), flush=True)
+    survived, errors = [], []
+    for number, (path, old, new, what) in enumerate(mutations, 1):
+        start, target = time.time(), os.path.join(TREE, path)
+        text = read(target)
+        try:
+            write(target, text.replace(old, new))
+            broken = build()
+            noticed = None if broken else first_failure(TESTS[path.split("/")[0]])
+        finally:
+            write(target, text)
+        if broken:
+            errors.append("%s (%s) does not compile:\n%s" % (path, what, broken[-1500:]))
+        elif not noticed:
+            survived.append((path, what))
+        verdict = "DOES NOT COMPILE" if broken else noticed or "SURVIVED"
+        print("%3d  %-36s %-58s %s  (%.0f s)" % (number, path, what, verdict, time.time() - start), flush=True)
+    print("\n%d of %d caught" % (len(mutations) - len(survived) - len(errors), len(mutations)))
+    for path, what in survived:
+        print("survived: %s: %s" % (path, what))
+    if errors:
+        fail("\n".join(errors))
+    return 1 if len(survived) > MAY_SURVIVE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
