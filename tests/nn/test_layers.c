@@ -275,9 +275,6 @@ static void generate_slowly(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t
     memcpy(window, tokens, (size_t)n * sizeof(int64_t));
     for (int64_t i = 0; i < count; i++) {
         TN_SCOPE;
-        if (length > CONTEXT) {
-            fail();
-        }
         tn_tensor *logits = tn_call(m, tn_from_data(window, TN_DIMS(1, length), TN_I64));
         out[i] = (int64_t)tn_item(tn_argmax(tn_narrow(logits, 1, length - 1, 1), 2, false));
         if (length == CONTEXT) {
@@ -466,8 +463,7 @@ static void null_arguments(void **state) {
     expect_error(TN_EVALUE, "gpt");
     tn_module_init_values(NULL, "m", NULL);
     expect_error(TN_EVALUE, "NULL");
-    void (*of_module[])(void *m) = {tn_module_zero_grad};
-    of_module[0](NULL);
+    tn_module_zero_grad(NULL);
     expect_error(TN_EVALUE, "NULL");
     tn_module_train(NULL, true);
     expect_error(TN_EVALUE, "NULL");
