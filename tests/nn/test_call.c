@@ -194,7 +194,7 @@ typedef struct tag {
 
 static void note_tag(const tag *t, const char *what) {
     char text[64];
-    snprintf(text, sizeof(text), "%s.%s", t->name, what);
+    snprintf(text, sizeof(text), "%.30s.%.30s", t->name, what);
     note(text);
 }
 
