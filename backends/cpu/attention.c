@@ -93,7 +93,10 @@ static void soften(float *row, int64_t n, float *y, int64_t width, float *most, 
     bool usual = goes_down(top); /* no NaN, no inf, something seen */
     top = top > *most ? top : *most;
     /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the sum. */
-    float shift = top == -INFINITY ? 0 : top, keep = *most == top ? 1 : tn__expf(*most - shift);
+    float shift = top == -INFINITY ? 0 : top, keep = 1;
+    if (*most != top && *most != -INFINITY) { /* at first there is nothing to scale */
+        keep = tn__expf(*most - shift);
+    }
     if (usual) {
 #pragma omp simd reduction(+ : total)
         for (int64_t j = 0; j < n; j++) {

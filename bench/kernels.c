@@ -1,0 +1,562 @@
+/* The CPU kernels against this machine's limits, measured in the same run and in turn with them: for what is bound by memory,
+ * a plain loop over as many bytes (a = b + s c where the kernel writes other memory than it reads, a += b where it writes
+ * what it has read or writes little); for products, multiply-adds that stay in registers.
+ *
+ * kernels [CASE]: only rows whose name contains CASE. TERN_BACKEND chooses the table, OMP_NUM_THREADS the threads.
+ */
+#include "bench/bench.h"
+
+#include <tern/sys/backend.h>
+#include <tern/sys/tensor.h>
+
+#include <math.h>
+#include <omp.h>
+
+enum { ROUNDS = 12 };
+
+static const tn_backend *kernels;
+static tn_context *ctx;
+static const char *wanted = "";
+static double fma_limit; /* GFLOP/s of all threads */
+
+/* ---- Limits ----------------------------------------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+#define CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default"), noinline))
+#else
+#define CLONES __attribute__((noinline))
+#endif
+
+CLONES static void triad_part(float *restrict a, const float *restrict b, const float *restrict c,
+                              int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        a[i] = b[i] + 0.5f * c[i];
+    }
+}
+CLONES static void add_part(float *restrict a, const float *restrict b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        a[i] += b[i];
+    }
+}
+
+/* Bytes per second of one pass over arrays of together `bytes`. */
+static double memory_pass(float *a, int64_t bytes, bool in_place) {
+    int64_t n = bytes / (in_place ? 8 : 12) / 64 * 64;
+    int threads = bytes > 200000 ? tn_threads() : 1;
+    double start = bench_now();
+#pragma omp parallel num_threads(threads)
+    {
+        int64_t from = n / 64 * omp_get_thread_num() / omp_get_num_threads() * 64;
+        int64_t to = n / 64 * (omp_get_thread_num() + 1) / omp_get_num_threads() * 64;
+        if (in_place) {
+            add_part(a + from, a + n + from, to - from);
+        } else {
+            triad_part(a + from, a + n + from, a + 2 * n + from, to - from);
+        }
+    }
+    return (double)n * 12 / (bench_now() - start);
+}
+
+/* Twelve chains of multiply-adds over the widest registers. */
+#define FMA_LOOP(name, width, features)                             \
+    features static float name(int64_t n) {                         \
+        typedef float vec __attribute__((vector_size(width)));      \
+        vec x[12], k = (vec){0} + 0.999f;                           \
+        for (int i = 0; i < 12; i++) {                              \
+            x[i] = (vec){0} + (float)i;                             \
+        }                                                           \
+        for (int64_t r = 0; r < n; r++) {                           \
+            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) { \
+                x[i] = x[i] * k + k;                                \
+            }                                                       \
+        }                                                           \
+        float sum = 0;                                              \
+        for (int i = 0; i < 12; i++) {                              \
+            sum += x[i][0];                                         \
+        }                                                           \
+        return sum;                                                 \
+    }
+#if defined(__x86_64__)
+FMA_LOOP(fma_512, 64, __attribute__((target("avx512f"), noinline, optimize("fp-contract=fast"))))
+FMA_LOOP(fma_256, 32, __attribute__((target("avx2,fma"), noinline, optimize("fp-contract=fast"))))
+#endif
+FMA_LOOP(fma_128, 16, __attribute__((noinline)))
+
+static float run_fma(int64_t n, double *flops) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) {
+        *flops = (double)n * 12 * 32;
+        return fma_512(n);
+    }
+    if (__builtin_cpu_supports("fma")) {
+        *flops = (double)n * 12 * 16;
+        return fma_256(n);
+    }
+#endif
+    *flops = (double)n * 12 * 8;
+    return fma_128(n);
+}
+
+static void measure_fma(void) {
+    const int64_t n = 2000000;
+    float sink = 0;
+    for (int round = 0; round < 5; round++) {
+        double flops = 0, start = bench_now();
+#pragma omp parallel num_threads(tn_threads()) reduction(+ : sink, flops)
+        {
+            double mine;
+            sink += run_fma(n, &mine);
+            flops += mine;
+        }
+        fma_limit = fmax(fma_limit, flops / (bench_now() - start) * 1e-9);
+    }
+    if (isnan(sink)) {
+        printf("not a number\n");
+    }
+}
+
+/* ---- Rows of the table ---------------------------------------------------------------------------------------------------------- */
+
+static tn_desc desc_of(const tn_tensor *t) {
+    tn_desc d = {.data = tn_data_mut((tn_tensor *)t), .dtype = t->dtype, .ndim = t->dims.ndim};
+    memcpy(d.size, t->dims.size, sizeof d.size);
+    memcpy(d.stride, t->stride, sizeof d.stride);
+    return d;
+}
+static tn_desc normal(tn_dims dims) {
+    return desc_of(tn_randn(dims, TN_F32));
+}
+static tn_desc turned(tn_desc d, int a, int b) {
+    int64_t size = d.size[a], stride = d.stride[a];
+    d.size[a] = d.size[b];
+    d.stride[a] = d.stride[b];
+    d.size[b] = size;
+    d.stride[b] = stride;
+    return d;
+}
+
+typedef struct work {
+    tn_desc x, y, z, w, b, s, t, label, dq, dk, dv;
+    tn_attention_args attention;
+    tn_cross_entropy_args loss;
+    tn_optim_span span;
+    int f;
+} work;
+typedef tn_status (*kernel)(work *w);
+
+static bool skipped(const char *name) {
+    return !strstr(name, wanted);
+}
+
+/* Best of ROUNDS, in turn with the limit; short calls are repeated. */
+static double best_time(kernel k, work *w, void (*between)(void *), void *user) {
+    double start = bench_now(), best = 1e9;
+    k(w);
+    int repeat = (int)fmin(1000, fmax(1, 0.002 / (bench_now() - start)));
+    for (int round = 0; round < ROUNDS; round++) {
+        start = bench_now();
+        for (int i = 0; i < repeat; i++) {
+            if (k(w) != TN_OK) {
+                return NAN;
+            }
+        }
+        best = fmin(best, (bench_now() - start) / repeat);
+        if (between) {
+            between(user);
+        }
+    }
+    return best;
+}
+
+typedef struct pass {
+    float *memory;
+    int64_t bytes;
+    bool in_place;
+    double best;
+} pass;
+static void run_pass(void *user) {
+    pass *p = user;
+    int repeat = (int)fmax(1, 2e7 / (double)p->bytes);
+    for (int i = 0; i < repeat; i++) {
+        p->best = fmax(p->best, memory_pass(p->memory, p->bytes, p->in_place));
+    }
+}
+
+/* `bytes`: what the kernel has to read and write once. `held`: the memory that it touches, which decides the cache. */
+static void memory_row(const char *name, kernel k, work *w, double bytes, double held, bool in_place) {
+    TN_SCOPE;
+    pass p = {.bytes = (int64_t)held, .in_place = in_place};
+    p.memory = tn_data_mut(tn_zeros(TN_DIMS((int64_t)held / 4 + 64), TN_F32));
+    double seconds = best_time(k, w, run_pass, &p), rate = bytes / seconds * 1e-9,
+           limit = p.best * 1e-9;
+    printf("%-44s %9.1f us %8.1f GB/s    %8.1f  %5.0f %%\n", name, seconds * 1e6, rate, limit,
+           100 * rate / limit);
+}
+
+static void flop_row(const char *name, kernel k, work *w, double flops) {
+    double seconds = best_time(k, w, NULL, NULL), rate = flops / seconds * 1e-9;
+    printf("%-44s %9.1f us %8.1f GFLOP/s %8.1f  %5.0f %%\n", name, seconds * 1e6, rate, fma_limit,
+           100 * rate / fma_limit);
+}
+
+/* ---- Kernels ------------------------------------------------------------------------------------------------------------------------ */
+
+static tn_status k_unary(work *w) {
+    return kernels->unary(ctx, (tn_unary)w->f, &w->y, &w->x, 2, 3);
+}
+static tn_status k_binary(work *w) {
+    return kernels->binary(ctx, (tn_binary)w->f, &w->y, &w->x, &w->z);
+}
+static tn_status k_copy(work *w) {
+    return kernels->copy(ctx, &w->y, &w->x);
+}
+static tn_status k_fill(work *w) {
+    return kernels->fill(ctx, &w->y, 1);
+}
+static tn_status k_reduce(work *w) {
+    return kernels->reduce(ctx, (tn_reduction)w->f, &w->y, &w->x);
+}
+static tn_status k_softmax(work *w) {
+    return kernels->softmax(ctx, &w->y, &w->x, w->f);
+}
+static tn_status k_softmax_backward(work *w) {
+    return kernels->softmax_backward(ctx, &w->y, &w->x, &w->z, w->f);
+}
+static tn_status k_layer_norm(work *w) {
+    return kernels->layer_norm(ctx, &w->y, &w->s, &w->t, &w->x, &w->w, &w->b, 1e-5);
+}
+static tn_status k_layer_norm_backward(work *w) {
+    return kernels->layer_norm_backward(ctx, &w->y, &w->dq, &w->dk, &w->z, &w->x, &w->s, &w->t,
+                                        &w->w);
+}
+static tn_status k_loss(work *w) {
+    return kernels->cross_entropy(ctx, &w->s, &w->t, &w->x, &w->label, &w->loss);
+}
+static tn_status k_loss_backward(work *w) {
+    return kernels->cross_entropy_backward(ctx, &w->y, &w->s, &w->t, &w->x, &w->label, &w->loss);
+}
+static tn_status k_gather(work *w) {
+    return kernels->gather_rows(ctx, &w->y, &w->x, &w->label);
+}
+static tn_status k_scatter(work *w) {
+    return kernels->scatter_add_rows(ctx, &w->y, &w->label, &w->x);
+}
+static tn_status k_random(work *w) {
+    return kernels->random(ctx, &w->y, (tn_random_kind)w->f, (tn_random_key){1, 2, 3}, 0, 1);
+}
+static tn_status k_dropout(work *w) {
+    return kernels->dropout(ctx, &w->y, &w->x, 0.1, (tn_random_key){1, 2, 3});
+}
+static tn_status k_adam(work *w) {
+    tn_adam_step step = {1e-4, 0.9, 0.999, 1e-8, 0.1, true, 10, 1};
+    return kernels->adam(ctx, &w->span, 1, &step);
+}
+static tn_status k_matmul(work *w) {
+    return kernels->matmul(ctx, &w->y, &w->x, &w->z, 1, 0);
+}
+static tn_status k_linear(work *w) {
+    return kernels->linear(ctx, &w->y, &w->x, &w->w, &w->b);
+}
+static tn_status k_attention(work *w) {
+    return kernels->attention(ctx, &w->y, &w->s, &w->x, &w->z, &w->w, &w->attention);
+}
+static tn_status k_attention_backward(work *w) {
+    return kernels->attention_backward(ctx, &w->dq, &w->dk, &w->dv, &w->b, &w->y, &w->s, &w->x,
+                                       &w->z, &w->w, &w->attention);
+}
+
+/* ---- Groups of rows -------------------------------------------------------------------------------------------------------------------- */
+
+static void elementwise_rows(void) {
+    static const struct {
+        const char *name;
+        int f;
+        bool binary;
+    } rows[] = {{"relu", TN_RELU, false},
+                {"exp", TN_EXP, false},
+                {"gelu (tanh)", TN_GELU_TANH, false},
+                {"gelu (erf)", TN_GELU_ERF, false},
+                {"tanh", TN_TANH, false},
+                {"add", TN_ADD, true},
+                {"mul", TN_MUL, true},
+                {"gelu (tanh) backward", TN_GELU_TANH_GRAD, true}};
+    const int64_t n = 16384 * 1024;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s, 64 MiB", rows[i].name);
+        if (skipped(name)) {
+            continue;
+        }
+        TN_SCOPE;
+        work w = {.x = normal(TN_DIMS(n)), .y = normal(TN_DIMS(n)), .f = rows[i].f};
+        w.z = rows[i].binary ? normal(TN_DIMS(n)) : w.x;
+        double bytes = (double)n * 4 * (rows[i].binary ? 3 : 2);
+        memory_row(name, rows[i].binary ? k_binary : k_unary, &w, bytes, bytes, false);
+    }
+    if (!skipped("add in place, bias row (16384, 1024)")) {
+        TN_SCOPE;
+        work w = {.x = normal(TN_DIMS(16384, 1024)), .z = normal(TN_DIMS(1, 1024)), .f = TN_ADD};
+        w.y = w.x;
+        w.z.size[0] = 16384;
+        w.z.stride[0] = 0;
+        memory_row("add in place, bias row (16384, 1024)", k_binary, &w, (double)n * 8,
+                   (double)n * 8, true);
+    }
+}
+
+static void copy_rows(void) {
+    if (!skipped("copy, 64 MiB")) {
+        TN_SCOPE;
+        work w = {.x = normal(TN_DIMS(4096, 4096)), .y = normal(TN_DIMS(4096, 4096))};
+        memory_row("copy, 64 MiB", k_copy, &w, 2.0 * 4096 * 4096 * 4, 2.0 * 4096 * 4096 * 4, false);
+    }
+    if (!skipped("copy transposed (4096, 4096)")) {
+        TN_SCOPE;
+        work w = {.x = normal(TN_DIMS(4096, 4096)), .y = normal(TN_DIMS(4096, 4096))};
+        w.x = turned(w.x, 0, 1);
+        memory_row("copy transposed (4096, 4096)", k_copy, &w, 2.0 * 4096 * 4096 * 4,
+                   2.0 * 4096 * 4096 * 4, false);
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_dtype half = i ? TN_F16 : TN_BF16;
+        if (!skipped(i ? "copy f32 to f16, 16M" : "copy f32 to bf16, 16M")) {
+            TN_SCOPE;
+            work w = {.x = normal(TN_DIMS(4096, 4096)),
+                      .y = desc_of(tn_zeros(TN_DIMS(4096, 4096), half))};
+            memory_row(i ? "copy f32 to f16, 16M" : "copy f32 to bf16, 16M", k_copy, &w,
+                       6.0 * 4096 * 4096, 6.0 * 4096 * 4096, false);
+        }
+    }
+    if (!skipped("fill, 64 MiB")) {
+        TN_SCOPE;
+        work w = {.y = normal(TN_DIMS(4096, 4096))};
+        memory_row("fill, 64 MiB", k_fill, &w, 4.0 * 4096 * 4096, 2 * 4.0 * 4096 * 4096, false);
+    }
+}
+
+static void reduce_rows(void) {
+    static const char *const names[] = {"sum of all (16384, 1024)", "sum over rows (16384, 1024)",
+                                        "sum over columns (16384, 1024)",
+                                        "sum of squares (16384, 1024)"};
+    for (int i = 0; i < 4; i++) {
+        if (skipped(names[i])) {
+            continue;
+        }
+        TN_SCOPE;
+        work w = {.x = normal(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_RED_SUM_SQUARES : TN_RED_SUM};
+        w.y = normal(TN_DIMS(i == 1 ? 16384 : 1, i == 2 ? 1024 : 1));
+        memory_row(names[i], k_reduce, &w, 4.0 * 16384 * 1024, 4.0 * 16384 * 1024, true);
+    }
+}
+
+static void norm_rows(int64_t rows, int64_t c) {
+    char name[64];
+    double one = (double)(rows * c) * 4;
+    TN_SCOPE;
+    work w = {.x = normal(TN_DIMS(rows, c)),
+              .y = normal(TN_DIMS(rows, c)),
+              .z = normal(TN_DIMS(rows, c)),
+              .w = normal(TN_DIMS(c)),
+              .b = normal(TN_DIMS(c)),
+              .s = normal(TN_DIMS(rows)),
+              .t = normal(TN_DIMS(rows)),
+              .dq = normal(TN_DIMS(c)),
+              .dk = normal(TN_DIMS(c))};
+    snprintf(name, sizeof name, "layer_norm (%ld, %ld)", (long)rows, (long)c);
+    if (!skipped(name)) {
+        memory_row(name, k_layer_norm, &w, 2 * one, 2 * one, false);
+    }
+    snprintf(name, sizeof name, "layer_norm_backward (%ld, %ld)", (long)rows, (long)c);
+    if (!skipped(name)) {
+        memory_row(name, k_layer_norm_backward, &w, 3 * one, 3 * one, false);
+    }
+    snprintf(name, sizeof name, "softmax (%ld, %ld)", (long)rows, (long)c);
+    if (!skipped(name)) {
+        memory_row(name, k_softmax, &w, 2 * one, 2 * one, false);
+    }
+    snprintf(name, sizeof name, "softmax_backward (%ld, %ld)", (long)rows, (long)c);
+    if (!skipped(name)) {
+        memory_row(name, k_softmax_backward, &w, 3 * one, 3 * one, false);
+    }
+}
+
+static void loss_rows(int64_t rows, int64_t c) {
+    char name[64];
+    double one = (double)(rows * c) * 4;
+    TN_SCOPE;
+    work w = {.x = normal(TN_DIMS(rows, c)),
+              .s = normal(TN_DIMS(rows)),
+              .t = normal(TN_DIMS(rows)),
+              .loss = {-100, 0}};
+    w.label = desc_of(tn_randint(0, c, TN_DIMS(rows), TN_I64));
+    snprintf(name, sizeof name, "cross_entropy (%ld, %ld)", (long)rows, (long)c);
+    if (!skipped(name)) {
+        memory_row(name, k_loss, &w, one, one, true);
+    }
+    w.y = normal(TN_DIMS(rows, c));
+    snprintf(name, sizeof name, "cross_entropy_backward (%ld, %ld)", (long)rows, (long)c);
+    if (!skipped(name)) {
+        memory_row(name, k_loss_backward, &w, 2 * one, 2 * one, false);
+    }
+}
+
+static void other_rows(void) {
+    const int64_t n = 32 << 20;
+    if (!skipped("adam, 32M parameters")) {
+        TN_SCOPE;
+        tn_desc p = normal(TN_DIMS(n)), g = normal(TN_DIMS(n)),
+                m = desc_of(tn_zeros(TN_DIMS(n), TN_F32)), v = desc_of(tn_zeros(TN_DIMS(n), TN_F32));
+        work w = {.span = {.param = p.data,
+                           .param_dtype = TN_F32,
+                           .grad = g.data,
+                           .grad_dtype = TN_F32,
+                           .state = {m.data, v.data},
+                           .count = n}};
+        memory_row("adam, 32M parameters", k_adam, &w, 28.0 * (double)n, 16.0 * (double)n, true);
+    }
+    if (!skipped("dropout, 64 MiB")) {
+        TN_SCOPE;
+        work w = {.x = normal(TN_DIMS(n / 2)), .y = normal(TN_DIMS(n / 2))};
+        memory_row("dropout, 64 MiB", k_dropout, &w, 4.0 * (double)n, 4.0 * (double)n, false);
+    }
+    if (!skipped("uniform, 64 MiB")) {
+        TN_SCOPE;
+        work w = {.y = normal(TN_DIMS(n / 2)), .f = TN_UNIFORM};
+        memory_row("uniform, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, false);
+    }
+    if (!skipped("normal, 64 MiB")) {
+        TN_SCOPE;
+        work w = {.y = normal(TN_DIMS(n / 2)), .f = TN_NORMAL};
+        memory_row("normal, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, false);
+    }
+    TN_SCOPE;
+    work w = {.x = normal(TN_DIMS(50257, 768)),
+              .y = normal(TN_DIMS(4096, 768)),
+              .label = desc_of(tn_randint(0, 50257, TN_DIMS(4096), TN_I64))};
+    if (!skipped("gather_rows 4096 of (50257, 768)")) {
+        memory_row("gather_rows 4096 of (50257, 768)", k_gather, &w, 2.0 * 4096 * 768 * 4,
+                   2.0 * 4096 * 768 * 4, false);
+    }
+    if (!skipped("scatter_add_rows 4096 to (50257, 768)")) {
+        tn_desc x = w.x;
+        w.x = w.y;
+        w.y = x;
+        memory_row("scatter_add_rows 4096 to (50257, 768)", k_scatter, &w, 3.0 * 4096 * 768 * 4,
+                   2.0 * 4096 * 768 * 4, true);
+    }
+}
+
+/* A linear layer's three products: y = x w^T + b, dx = dy w, dw = dy^T x. */
+static void product_rows(int64_t tokens, int64_t in, int64_t out) {
+    char name[64];
+    double flops = 2.0 * (double)tokens * (double)in * (double)out;
+    TN_SCOPE;
+    tn_desc x = normal(TN_DIMS(tokens, in)), weight = normal(TN_DIMS(out, in)),
+            y = normal(TN_DIMS(tokens, out));
+    snprintf(name, sizeof name, "linear (%ld, %ld) to %ld", (long)tokens, (long)in, (long)out);
+    if (!skipped(name)) {
+        work w = {.x = x, .y = y, .w = weight, .b = normal(TN_DIMS(out))};
+        flop_row(name, k_linear, &w, flops);
+    }
+    tn_desc *all[] = {&x, &weight, &y};
+    for (int i = 0; i < 3; i++) { /* as a batch of one */
+        tn_desc *d = all[i];
+        *d = (tn_desc){
+            d->data, d->dtype, 3, {1, d->size[0], d->size[1]}, {0, d->stride[0], d->stride[1]}};
+    }
+    snprintf(name, sizeof name, "  its dx = dy w");
+    if (!skipped("linear dx")) {
+        work w = {.y = x, .x = y, .z = weight};
+        flop_row(name, k_matmul, &w, flops);
+    }
+    snprintf(name, sizeof name, "  its dw = dy^T x");
+    if (!skipped("linear dw")) {
+        work w = {.y = weight, .x = turned(y, 1, 2), .z = x};
+        flop_row(name, k_matmul, &w, flops);
+    }
+}
+
+static void batched_rows(int64_t n, int64_t m, int64_t k, int64_t p) {
+    char name[64];
+    snprintf(name, sizeof name, "matmul %ld x (%ld, %ld, %ld)", (long)n, (long)m, (long)k, (long)p);
+    if (!skipped(name)) {
+        TN_SCOPE;
+        work w = {.y = normal(TN_DIMS(n, m, p)),
+                  .x = normal(TN_DIMS(n, m, k)),
+                  .z = normal(TN_DIMS(n, k, p))};
+        flop_row(name, k_matmul, &w, 2.0 * (double)(n * m * k * p));
+    }
+}
+
+/* One of q, k, v in a (B, T, 3, H, D) tensor, as (B, H, T, D). */
+static tn_desc part_of(tn_desc qkv, int which) {
+    int64_t heads = qkv.size[3], width = qkv.size[4];
+    return (tn_desc){(float *)qkv.data + which * heads * width,
+                     TN_F32,
+                     4,
+                     {qkv.size[0], heads, qkv.size[1], width},
+                     {qkv.stride[0], width, qkv.stride[1], 1}};
+}
+
+static void attention_rows(int64_t b, int64_t h, int64_t t, int64_t d) {
+    char name[64];
+    TN_SCOPE;
+    tn_desc qkv = normal(TN_DIMS(b, t, 3, h, d)), grad = normal(TN_DIMS(b, t, 3, h, d));
+    work w = {.x = part_of(qkv, 0),
+              .z = part_of(qkv, 1),
+              .w = part_of(qkv, 2),
+              .dq = part_of(grad, 0),
+              .dk = part_of(grad, 1),
+              .dv = part_of(grad, 2)};
+    w.y = turned(normal(TN_DIMS(b, t, h, d)), 1, 2);
+    w.b = turned(normal(TN_DIMS(b, t, h, d)), 1, 2);
+    w.s = normal(TN_DIMS(b, h, t));
+    w.attention = (tn_attention_args){1 / sqrt((double)d), true, NULL};
+    double flops = 2.0 * (double)(b * h * t * (t + 1) / 2 * d);
+    k_attention(&w);
+    snprintf(name, sizeof name, "attention B=%ld H=%ld T=%ld D=%ld causal", (long)b, (long)h,
+             (long)t, (long)d);
+    if (!skipped(name)) {
+        flop_row(name, k_attention, &w, 2 * flops);
+    }
+    snprintf(name, sizeof name, "  its backward");
+    if (!skipped("attention_backward")) {
+        flop_row(name, k_attention_backward, &w, 5 * flops);
+    }
+}
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    wanted = argc > 1 ? argv[1] : "";
+    kernels = tn_backend_of((tn_device){TN_CPU, 0});
+    ctx = tn_context_of((tn_device){TN_CPU, 0});
+    measure_fma();
+    printf("%s; %d threads\n%-44s %12s %16s %10s %7s\n", tn_build_info(), tn_threads(), "kernel",
+           "time", "rate", "limit", "ratio");
+    elementwise_rows();
+    copy_rows();
+    reduce_rows();
+    norm_rows(16384, 768);
+    norm_rows(768, 128);
+    loss_rows(1024, 50257);
+    loss_rows(768, 65);
+    other_rows();
+    product_rows(768, 128, 384);
+    product_rows(768, 128, 128);
+    product_rows(768, 128, 512);
+    product_rows(768, 512, 128);
+    product_rows(768, 128, 65);
+    product_rows(256, 768, 2304);
+    product_rows(256, 3072, 768);
+    product_rows(1024, 768, 3072);
+    product_rows(1024, 768, 50257);
+    product_rows(1, 768, 3072);
+    batched_rows(48, 64, 32, 64);
+    batched_rows(48, 256, 64, 256);
+    batched_rows(1, 1024, 1024, 1024);
+    attention_rows(12, 4, 64, 32);
+    attention_rows(4, 12, 64, 64);
+    attention_rows(4, 12, 256, 64);
+    attention_rows(4, 12, 1024, 64);
+    return 0;
+}
