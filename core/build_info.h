@@ -1,4 +1,4 @@
-/* What backends tell tn_build_info: one phrase, such as "cpu-v3, OpenBLAS 0.3.21 Zen". A string that stays. */
+/* What backends tell tn_build_info: one phrase, such as "cpu-v3". A string that stays. */
 #ifndef TERN_CORE_BUILD_INFO_H
 #define TERN_CORE_BUILD_INFO_H
 

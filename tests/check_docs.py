@@ -262,7 +262,7 @@ def faults(root):
 
 CLEAN = {
     "README.md": "`./run test` and `core/error.c`; [the tour](docs/tour.md), `core/`, `tn_raise`, `docs/*.md`, `--steps`, "
-                 "`-Dblas=none`, `TERN_LOG`\n"
+                 "`-Dfuzz=true`, `TERN_LOG`\n"
                  "```c\n#include <tern/core.h>\nint main(void) {\n    return tn_raise(0);\n}\n```\n",
     "docs/tour.md": "`core/error.c`: `raise_v`, `tn_raise` and `limit`.\n"
                     "```c core/error.c\n    return raise_v(status);\n…\n}\n```\n",
@@ -273,7 +273,7 @@ CLEAN = {
                     'const char *const names[] = {"steps", "TERN_LOG"};\n',
     "include/tern/core.h": "int tn_raise(int status);\n",
     "run": "./run test\n",
-    "meson_options.txt": "option('blas')\n",
+    "meson_options.txt": "option('fuzz')\n",
 }
 PLANTED = {  # what, where, and what is replaced by what
     "a file that is not there": ("README.md", "core/error.c", "core/errors.c"),
@@ -283,7 +283,7 @@ PLANTED = {  # what, where, and what is replaced by what
     "a function that is not there": ("README.md", "`tn_raise`", "`tn_rise`"),
     "a verb that is not there": ("README.md", "./run test", "./run tests"),
     "an option that is not there": ("README.md", "--steps", "--stops"),
-    "a build option that is not there": ("README.md", "-Dblas", "-Dblast"),
+    "a build option that is not there": ("README.md", "-Dfuzz", "-Dfuzzy"),
     "a variable that nobody reads": ("README.md", "TERN_LOG", "TERN_LOGS"),
     "a program that does not compile": ("README.md", "tn_raise(0)", "tn_raise(0, 1)"),
     "a program with a name of nobody's": ("README.md", "return tn_raise(0);", "return TN_NONE;"),
