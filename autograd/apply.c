@@ -231,7 +231,11 @@ static bool run_forward(tn_op_call *c) {
         c, c->op->forward(c)); /* the operation may have raised a better text: that one stays */
 }
 
+/* The shape rule has checked the inputs; the outputs that it made are not needed. */
 static bool run_composition(tn_op_call *c) {
+    for (int i = 0; i < c->outputs; i++) {
+        tn_drop(c->out[i]);
+    }
     TN_SCOPE;
     c->out[0] = c->op->compose(c);
     c->outputs = 1;
@@ -262,10 +266,13 @@ static bool run(tn_op_call *c, bool *taken) {
     c->kernels = tn_backend_of(device);
     c->ctx = tn_context_of(device);
     c->record = wants_grad(c);
+    if (!c->op->shape(c)) {
+        return false;
+    }
     if (lacks_kernel(c) && c->op->compose) {
         return run_composition(c);
     }
-    if (!c->op->shape(c) || !run_forward(c)) {
+    if (!run_forward(c)) {
         return false;
     }
     *taken = c->record;

@@ -212,6 +212,30 @@ static tn_status check_direction(function *f, tn_values in) {
     return tn_error();
 }
 
+/* A rule that is recorded may take another way (a composition, operations for a kernel): it must give the same gradients. */
+static tn_status check_recorded(function *f, tn_values in) {
+    TN_SCOPE;
+    tn_tensor *leaf[TN_MAX_VALUES], *plain[TN_MAX_VALUES], *recorded[TN_MAX_VALUES];
+    int n = 0;
+    for (int i = 0; i < in.n; i++) {
+        if (tn_requires_grad(in.v[i])) {
+            leaf[n++] = in.v[i];
+        }
+    }
+    tn_tensor *loss = weighted_sum(apply(f, in), 900);
+    tn_grad_options once = {.retain_graph = true, .allow_unused = true},
+                    again = {.create_graph = true, .allow_unused = true};
+    tn_grad(&loss, NULL, 1, leaf, n, plain, once);
+    tn_grad(&loss, NULL, 1, leaf, n, recorded, again);
+    for (int i = 0; i < n && tn_error() == TN_OK; i++) {
+        if (plain[i] && !tn_all_close(recorded[i], plain[i], 1e-9, 1e-11)) {
+            tn__raise(TN_EVALUE, "op_check",
+                      "the recorded gradient of input %d differs from the ordinary one", i);
+        }
+    }
+    return tn_error();
+}
+
 static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__layout layout) {
     TN_SCOPE;
     function f = {op, sample};
@@ -229,7 +253,10 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
     }
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = !sample->no_second && count <= ALL_SECOND;
-    return tn_gradcheck(apply, &f, in, o);
+    if (tn_gradcheck(apply, &f, in, o) != TN_OK) {
+        return tn_error();
+    }
+    return check_recorded(&f, in);
 }
 
 /* ---- Dtypes ---------------------------------------------------------------------------------------------------------------------- */
