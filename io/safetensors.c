@@ -126,7 +126,7 @@ typedef struct shown {
 
 static shown show(const char *name) {
     shown s;
-    snprintf(s.text, sizeof(s.text), "%s", name);
+    snprintf(s.text, sizeof(s.text), "%.63s", name);
     for (char *c = s.text; *c; c++) {
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     }
