@@ -1,0 +1,146 @@
+/* tn_op_check itself: operations that are wrong in one way each, all made of exp. What is wrong must be found, and the message must say
+ * in which operation, sample and check.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+static void finds(const tn_op *op, const char *first, const char *second) {
+    tn_status status = tn_op_check(op);
+    if (status == TN_OK || !strstr(tn_error_message(), first) || !strstr(tn_error_message(), second)) {
+        fail_msg("no \"%s\" and \"%s\" in: %s", first, second, tn_error_message());
+    }
+    tn_error_clear();
+}
+
+static tn_tensor *right_gradient(tn_op_grad *g) {
+    return tn_mul(g->dout[0], tn_op_saved_output(g, 0));
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------- */
+
+static void wrong_sign(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_neg(right_gradient(g)));
+}
+
+static void wrong_when_recorded(tn_op_grad *g) {
+    tn_op_give(g, 0, g->create_graph ? tn_mul_scalar(right_gradient(g), 2.0) : right_gradient(g));
+}
+
+static void wrong_in_f32(tn_op_grad *g) {
+    bool wrong = tn_dtype_of(g->dout[0]) == TN_F32;
+    tn_op_give(g, 0, wrong ? tn_mul_scalar(right_gradient(g), 1.01) : right_gradient(g));
+}
+
+static void one_sample(tn_sampler *s, tn_dims dims) {
+    tn_sample sample = {
+        .text = "", .inputs = 1, .in = {tn_spec_real(dims, -1.0, 1.0)}, .no_second = true};
+    tn_sample_add(s, &sample);
+}
+
+static void small(tn_sampler *s) {
+    one_sample(s, TN_DIMS(2, 3));
+}
+
+static void large(tn_sampler *s) {
+    one_sample(s, TN_DIMS(500));
+}
+
+static void gradients(void **state) {
+    (void)state;
+    tn_op op = *tn_op_named("exp");
+    op.samples = small;
+    assert_int_equal(tn_op_check(&op), TN_OK);
+    op.backward = wrong_sign;
+    finds(&op, "exp: sample 0 ([2, 3]; ), contiguous: ", "");
+    op.backward = wrong_when_recorded;
+    finds(&op, "exp: sample 0", "the recorded gradient of input 0");
+    op.backward = wrong_in_f32;
+    finds(&op, "f32: ", "gradient of input 0");
+    op.samples = large;
+    op.backward = wrong_sign;
+    finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
+}
+
+static void linear_gives_nothing(tn_op_grad *g) {
+    (void)g;
+}
+
+static void absent_inputs_are_named(void **state) {
+    (void)state;
+    tn_op op = *tn_op_named("linear");
+    op.backward = linear_gives_nothing;
+    finds(&op, "linear: sample 0 ([3, 4] [5, 4] [5]; )", "");
+}
+
+/* ---- Forward ----------------------------------------------------------------------------------- */
+
+static tn_status exp_forward(tn_op_call *c) {
+    return c->kernels->unary(c->ctx, TN_EXP, &c->y[0], &c->x[0], 0.0, 0.0);
+}
+
+static tn_status imprecise(tn_op_call *c) {
+    tn_status status = exp_forward(c);
+    return status == TN_OK && c->y[0].dtype == TN_F32
+               ? c->kernels->unary(c->ctx, TN_MUL_K, &c->y[0], &c->y[0], 1.001, 0.0)
+               : status;
+}
+
+static tn_status large_dtypes_only(tn_op_call *c) {
+    bool small_dtype = c->y[0].dtype == TN_BF16 || c->y[0].dtype == TN_F16;
+    return small_dtype ? TN_EUNSUPPORTED : exp_forward(c);
+}
+
+static tn_tensor *lost[64];
+static int losses;
+
+static tn_status leaks(tn_op_call *c) {
+    if (c->y[0].dtype == TN_F32 && losses < 64) {
+        lost[losses++] = tn_keep(tn_zeros(TN_DIMS(1), TN_F32));
+    }
+    return exp_forward(c);
+}
+
+static void forwards(void **state) {
+    (void)state;
+    tn_op op = *tn_op_named("exp");
+    op.samples = small;
+    op.forward = imprecise;
+    finds(&op, "f32: ", "result 0, element 0: f32 gives");
+    op.forward = large_dtypes_only;
+    assert_int_equal(tn_op_check(&op), TN_OK);
+    {
+        TN_SCOPE;
+        op.forward = leaks;
+        finds(&op, "dropped: ", "1 tensors stay alive");
+    }
+    for (int i = 0; i < losses; i++) {
+        tn_release(lost[i]);
+    }
+}
+
+static void nothing_runs_after_an_error(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_exp(tn_zeros(TN_DIMS(2), TN_I64));
+    assert_int_equal(tn_op_check(tn_op_named("exp")), TN_EDTYPE);
+    tn_error_clear();
+    tn_op nameless = {0};
+    finds(&nameless, "op_check: an operation needs a name", "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(absent_inputs_are_named),
+        cmocka_unit_test(forwards),
+        cmocka_unit_test(nothing_runs_after_an_error),
+    };
+    return cmocka_run_group_tests_name("check", tests, NULL, NULL);
+}
