@@ -20,7 +20,8 @@ enum {
     ROWS = MR * 176,          /* the most of A and B that is packed at a time */
     COLS = NR * 192,
     TILE_ROWS = MR * 12, /* a task: an A block that stays in the second-level cache */
-    TILE_COLS = NR * 16
+    TILE_COLS = NR * 16,
+    NEAR = 2048 / sizeof(T) /* rows of A are read in place when they are this close, see panels_in_place */
 };
 
 typedef T vec __attribute__((vector_size(VBYTES)));
@@ -143,6 +144,10 @@ typedef struct rows_of_a {
 static void tile_full(int64_t k, rows_of_a a, const T *b, T *c, int64_t ldc, T alpha, T beta,
                       const T *d, int64_t ldd) {
     vec acc[MR][2];
+    UNROLL
+    for (int i = 0; i < MR; i++) { /* C is far away: it comes while the product is made */
+        __builtin_prefetch(c + i * ldc, 1);
+    }
     if (a.lda) {
         micro(k, a.data, a.lda, 1, b, acc);
     } else {
@@ -181,9 +186,11 @@ typedef struct block {
     int64_t i0, m, j0, n, p0, k;
 } block;
 
-/* How many panels of the block's rows are read in place: all whole ones, or none. */
+/* How many panels of the block's rows are read in place: all whole ones, or none. Rows that are farther apart meet in the same
+ * sets of the cache. */
 static int64_t panels_in_place(const gemm_side *a, const block *at) {
-    return a->dtype == PLAIN && a->col == 1 && a->row > 0 ? at->m / MR : 0;
+    bool near = a->dtype == PLAIN && a->col == 1 && a->row > 0 && a->row <= NEAR;
+    return near ? at->m / MR : 0;
 }
 
 /* Rows i to i + MR of the block; the first `in_place` panels are not packed. */
