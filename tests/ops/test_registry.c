@@ -1,11 +1,13 @@
 /* Every operation of the registry, on every sample that it declares: gradients, layouts, dtypes, ownership (ops/check.c), with the fast
  * kernels and with the reference. One test an operation, so a new one is covered when it is listed.
+ * With an argument: this operation only.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -39,17 +41,24 @@ static void without_samples_fails(void **state) {
     tn_error_clear();
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     int n = tn_op_count();
     struct CMUnitTest *tests = calloc((size_t)n + 1, sizeof *tests);
     if (!tests) {
         return 1;
     }
+    int count = 0;
     for (int i = 0; i < n; i++) {
-        tests[i] = (struct CMUnitTest){tn_op_at(i)->name, check, NULL, NULL, (void *)tn_op_at(i)};
+        const char *name = tn_op_at(i)->name;
+        if (argc < 2 || strcmp(argv[1], name) == 0) {
+            tests[count++] = (struct CMUnitTest){name, check, NULL, NULL, (void *)tn_op_at(i)};
+        }
     }
-    tests[n] = (struct CMUnitTest){"without_samples_fails", without_samples_fails, NULL, NULL, NULL};
-    int failed = _cmocka_run_group_tests("registry", tests, (size_t)n + 1, NULL, NULL);
+    if (argc < 2) {
+        tests[count++] =
+            (struct CMUnitTest){"without_samples_fails", without_samples_fails, NULL, NULL, NULL};
+    }
+    int failed = count ? _cmocka_run_group_tests("registry", tests, (size_t)count, NULL, NULL) : 1;
     free(tests);
     return failed;
 }
