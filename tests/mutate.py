@@ -204,8 +204,13 @@ def run_test(command):
     return noticed
 
 
-def first_failure(folders):
+def first_failure(folders, path=""):
+    """The first test that fails. For an operation's own file the registry's test of that operation comes first of all."""
     tests = [test for folder in folders for test in tests_of(folder)]
+    operation = os.path.basename(path)[:-2]
+    if path.startswith("ops/") and "TN_OP(%s)\n" % operation in read(os.path.join(TREE, "ops", "list.h")):
+        registry = dict(tests)["ops/registry"]
+        tests.insert(0, ("ops/registry", registry + [operation]))
     for name, command in sorted(tests, key=lambda test: test[0] in LAST):
         noticed = run_test(command)
         if noticed:
@@ -253,7 +258,7 @@ def main(arguments):
         try:
             write(target, text.replace(old, new))
             broken = build()
-            noticed = None if broken else first_failure(TESTS[path.split("/")[0]])
+            noticed = None if broken else first_failure(TESTS[path.split("/")[0]], path)
         finally:
             write(target, text)
         if broken:
