@@ -21,7 +21,7 @@ enum {
     COLS = NR * 192,
     TILE_ROWS = MR * 12, /* a task: an A block that stays in the second-level cache */
     TILE_COLS = NR * 16,
-    NEAR = 2048 / sizeof(T) /* rows of A are read in place when they are this close, see panels_in_place */
+    NEAR = 2048 / sizeof(T) /* A's rows are read in place when they are this close */
 };
 
 typedef T vec __attribute__((vector_size(VBYTES)));
