@@ -89,6 +89,7 @@ static void test_any_and_all(void **state) {
     }
     array f = array_of(TN_F32, 1, (double[]){1});
     assert_int_equal(ref->reduce(ctx, TN_RED_ANY, &f.d, &f.d), TN_EUNSUPPORTED);
+    assert_int_equal(ref->argmax(ctx, &f.d, &f.d, 0), TN_EUNSUPPORTED);
 }
 
 static void test_reduce_nothing(void **state) {
@@ -193,6 +194,8 @@ static void test_gather_rows(void **state) {
     }
     array f = array_of(TN_F32, 1, (double[]){0});
     assert_int_equal(ref->gather_rows(ctx, &f.d, &f.d, &f.d), TN_EUNSUPPORTED);
+    assert_int_equal(ref->scatter_add_rows(ctx, &f.d, &f.d, &f.d), TN_EUNSUPPORTED);
+    assert_int_equal(ref->gather(ctx, &f.d, &f.d, &f.d, 0), TN_EUNSUPPORTED);
 }
 
 static void test_gather(void **state) {
