@@ -1,4 +1,5 @@
-/* Calling an operation: checks, shape rule, forward, recording. Every operation of the library goes through tn_apply. */
+/* Calling an operation: checks, shape rule, forward, recording. Every operation of the library goes
+ * through tn_apply. */
 #include "autograd/leaf.h"
 #include "autograd/links.h"
 #include "autograd/mode.h"
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Shape rules --------------------------------------------------------------------------------------------------------- */
+/* ---- Shape rules ----------------------------------------------------------------------------- */
 
 bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...) {
     char text[512];
@@ -110,7 +111,7 @@ bool tn_op_index(const tn_op_call *c, int i) {
     return true;
 }
 
-/* ---- Descriptors --------------------------------------------------------------------------------------------------------- */
+/* ---- Descriptors ----------------------------------------------------------------------------- */
 
 static void describe(tn_desc *d, const tn_tensor *t) {
     d->data = tn__address(t);
@@ -151,7 +152,7 @@ tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
     return d;
 }
 
-/* ---- The call ------------------------------------------------------------------------------------------------------------- */
+/* ---- The call -------------------------------------------------------------------------------- */
 
 static bool check_inputs(const tn_op_call *c) {
     const tn_tensor *first = NULL;

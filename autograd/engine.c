@@ -1,12 +1,13 @@
 /* The engine: backward through a graph.
  *
- * A run has three parts. Discovery walks from the roots along the edges and counts, for every node and leaf, how many
- * gradients will arrive. Then nodes whose gradients are complete run, the youngest first (the same order on every rank): hooks,
- * the rule, and each input's gradient goes along its edge. A leaf is finished the moment its last contribution is in: they
- * have been summed, and are added to its gradient once.
+ * A run has three parts. Discovery walks from the roots along the edges and counts, for every node
+ * and leaf, how many gradients will arrive. Then nodes whose gradients are complete run, the
+ * youngest first (the same order on every rank): hooks, the rule, and each input's gradient goes
+ * along its edge. A leaf is finished the moment its last contribution is in: they have been summed,
+ * and are added to its gradient once.
  *
- * tn_grad is the same run with two differences: only nodes that lead to a chosen input run, and gradients are captured there
- * instead of accumulated.
+ * tn_grad is the same run with two differences: only nodes that lead to a chosen input run, and
+ * gradients are captured there instead of accumulated.
  */
 #include "autograd/links.h"
 #include "autograd/mode.h"
@@ -26,7 +27,7 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
     return index < 0 ? NULL : &run->slots[index];
 }
 
-/* ---- One node ------------------------------------------------------------------------------------------------------------- */
+/* ---- One node -------------------------------------------------------------------------------- */
 
 void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     const tn__edge *edge = &g->node->edges[i];
@@ -37,8 +38,7 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
         gradient = tn__ops.sum_to(gradient, edge->dims);
     }
     if (gradient->dtype != edge->dtype && !gradient->inert) {
-        tn__raise(TN_EDTYPE, g->op->name,
-                  "backward gives a gradient in %s for input %d, which is %s",
+        tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for input %d, which is %s",
                   tn_dtype_name(gradient->dtype), i, tn_dtype_name(edge->dtype));
         return;
     }
@@ -66,8 +66,8 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
                : NULL;
 }
 
-/* Gradients through the operation's composition: recorded, so that they can be differentiated again. Each input gets a node of
- * its own, since one tensor may be several inputs. */
+/* Gradients through the operation's composition: recorded, so that they can be differentiated
+ * again. Each input gets a node of its own, since one tensor may be several inputs. */
 static bool compose_backward(tn_op_grad *g) {
     int n = g->inputs;
     if (n > TN_OP_INPUTS) {
@@ -104,36 +104,20 @@ static bool compose_backward(tn_op_grad *g) {
 }
 
 static bool run_hooks(tn_node *node, tn__slot *slot) {
-    for (tn__node_hook *h = node->hooks, *next; h; h = next) {
-        next = h->next;
-        tn_tensor *grad = slot->grad[h->output];
-        if (!grad) {
-            continue;
-        }
-        tn_tensor *other = h->hook(grad, h->user);
-        if (!other || other == grad) {
-            continue;
-        }
-        if (!tn__usable(other, "gradient hook")) {
+    tn_hook id;
+    for (tn__hook *h = tn__hook_after(node->hooks, 0); h; h = tn__hook_after(node->hooks, id)) {
+        id = h->id;
+        if (slot->grad[h->output] && !tn__hook_call(h, &slot->grad[h->output], true)) {
             return false;
         }
-        if (!tn_dims_equal(other->dims, grad->dims) || other->dtype != grad->dtype) {
-            tn__raise(TN_ESHAPE, "gradient hook",
-                      "the gradient is %s %s but the hook returned %s %s",
-                      tn_dtype_name(grad->dtype), tn_shape_text(grad), tn_dtype_name(other->dtype),
-                      tn_shape_text(other));
-            return false;
-        }
-        slot->grad[h->output] = tn_keep(other);
-        tn_release(grad);
     }
     return !tn__pending();
 }
 
 static bool check_anomaly(const tn_op_grad *g) {
     for (int i = 0; tn__anomaly && i < g->inputs; i++) {
-        if (g->din[i] && !tn__anomaly_check(g->din[i], g->op->name, "the gradient of an input",
-                                            g->node->where)) {
+        if (g->din[i] &&
+            !tn__anomaly_check(g->din[i], g->op->name, "the gradient of an input", g->node->where)) {
             return false;
         }
     }
@@ -196,13 +180,28 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
     return ok;
 }
 
-/* ---- Discovery ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Discovery ------------------------------------------------------------------------------- */
 
-static bool must_not_be_spent(const tn_node *node) {
-    if (tn__node_spent(node)) {
-        tn__raise(TN_ESTATE, node->op->name,
-                  "backward a second time through a graph that was freed (retain_graph keeps it)");
-        return false;
+/* Whether the node's rule will run: somebody wants what it gives. */
+static bool will_run(const tn__run *run, const tn__slot *slot) {
+    bool any = false;
+    for (int i = 0; slot->node && i < slot->node->inputs && !any; i++) {
+        const tn__slot *far = far_slot(run, &slot->node->edges[i]);
+        any = far && far->wanted;
+    }
+    return any;
+}
+
+/* False after raising: a node that has to run was freed by an earlier backward. */
+static bool nothing_spent(const tn__run *run) {
+    for (int i = 0; i < run->count; i++) {
+        const tn_node *node = run->slots[i].node;
+        if (node && tn__node_spent(node) && will_run(run, &run->slots[i])) {
+            tn__raise(
+                TN_ESTATE, node->op->name,
+                "backward a second time through a graph that was freed (retain_graph keeps it)");
+            return false;
+        }
     }
     return true;
 }
@@ -213,20 +212,20 @@ static int root_slot(tn__run *run, tn_tensor *root) {
                       : tn__run_slot(run, NULL, root, &fresh);
 }
 
-/* Slots are appended as they are discovered, so the slots themselves are the list of what is still to be walked. */
+/* Slots are appended as they are discovered, so the slots themselves are the list of what is still
+ * to be walked. */
 static bool discover(tn__run *run, tn_tensor *const *roots, int n) {
     for (int i = 0; i < n; i++) {
-        if (root_slot(run, roots[i]) < 0) {
+        int slot = root_slot(run, roots[i]);
+        if (slot < 0) {
             return false;
         }
+        tn__run_hold(&run->slots[slot]);
     }
     for (int at = 0; at < run->count; at++) {
         tn_node *node = run->slots[at].node;
         if (!node) {
             continue;
-        }
-        if (!must_not_be_spent(node)) {
-            return false;
         }
         for (int i = 0; i < node->inputs; i++) {
             const tn__edge *edge = &node->edges[i];
@@ -243,23 +242,26 @@ static bool discover(tn__run *run, tn_tensor *const *roots, int n) {
     return true;
 }
 
-/* ---- The run ------------------------------------------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static bool finish_leaf(tn__run *run, tn__slot *slot) {
-    tn_tensor *leaf = slot->leaf, *grad = slot->grad[0];
-    if (!run->accumulate || !grad || !tn__wants_grad(leaf)) {
+    tn_tensor *leaf = slot->leaf;
+    if (!run->accumulate || !slot->grad[0] || !tn__wants_grad(leaf)) {
         return true;
     }
     TN_SCOPE;
-    tn_status status = tn__leaf_accumulate(leaf, grad);
+    tn_status status = tn__leaf_accumulate(leaf, &slot->grad[0]);
     tn_release(slot->grad[0]);
     slot->grad[0] = NULL;
     if (status != TN_OK) {
         return false;
     }
-    for (tn__leaf_hook *h = leaf->leaf->hooks, *next; h; h = next) {
-        next = h->next;
+    tn_hook id;
+    for (tn__hook *h = tn__hook_after(leaf->leaf->hooks, 0); h;
+         h = tn__hook_after(leaf->leaf->hooks, id)) {
+        id = h->id;
         if (h->after) {
+            TN_SCOPE;
             h->after(leaf, h->user);
         }
     }
@@ -294,12 +296,7 @@ static bool run_node(tn__run *run, int index) {
         tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
         return false;
     }
-    bool ok;
-    {
-        TN_SCOPE;
-        ok = run_hooks(node, slot);
-    }
-    ok = ok && tn__node_backward(run, slot, din);
+    bool ok = run_hooks(node, slot) && tn__node_backward(run, slot, din);
     if (!slot->captured) {
         for (int k = 0; k < node->outputs; k++) {
             tn_release(slot->grad[k]);
@@ -311,7 +308,8 @@ static bool run_node(tn__run *run, int index) {
         if (ok && far_end(edge)) {
             tn_tensor *grad = din[i];
             din[i] = NULL;
-            if (grad) { /* the slot's must be the only reference, so that later sums can be made in place */
+            /* the slot's must be the only reference, so that later sums can be made in place */
+            if (grad) {
                 tn__slot *far = far_slot(run, edge);
                 if (!far->grad[edge->output]) {
                     far->grad[edge->output] = grad;
@@ -333,10 +331,9 @@ static bool start(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads
     for (int i = 0; i < n; i++) {
         tn_tensor *grad = grads ? grads[i] : NULL;
         tn__run_add(run, &run->slots[root_slot(run, roots[i])],
-                    roots[i]->node ? roots[i]->output : 0,
-                    grad ? grad : tn__ops.ones_like(roots[i]));
+                    roots[i]->node ? roots[i]->output : 0, grad ? grad : tn__ops.ones_like(roots[i]));
     }
-    return !tn__pending() && tn__run_reserve_heap(run);
+    return !tn__pending() && nothing_spent(run) && tn__run_reserve_heap(run);
 }
 
 static bool go(tn__run *run) {
@@ -358,33 +355,7 @@ static bool go(tn__run *run) {
     return true;
 }
 
-static void end_outermost(void) {
-    while (tn__grad_self.after) {
-        tn__after *next = tn__grad_self.after;
-        tn__grad_self.after = next->next;
-        next->f(next->user);
-        free(next);
-    }
-}
-
-tn_status tn_after_backward(void (*f)(void *user), void *user) {
-    if (tn__grad_self.backward_depth == 0) {
-        return tn__raise(TN_ESTATE, "after_backward", "no backward is running on this thread");
-    }
-    tn__after *after = tn__malloc(sizeof *after);
-    if (!after) {
-        return tn__raise(TN_ENOMEM, "after_backward", "out of memory");
-    }
-    *after = (tn__after){NULL, f, user};
-    tn__after **end = &tn__grad_self.after;
-    while (*end) {
-        end = &(*end)->next;
-    }
-    *end = after;
-    return TN_OK;
-}
-
-/* ---- Checks and public calls ----------------------------------------------------------------------------------------------------- */
+/* ---- Checks and public calls ----------------------------------------------------------------- */
 
 static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) {
     if (!tn__usable(root, operation) || (grad && !tn__usable(grad, operation))) {
@@ -444,7 +415,7 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
         tn__run_finish(&run);
     }
     if (--tn__grad_self.backward_depth == 0) {
-        end_outermost();
+        tn__backward_ended();
     }
     return tn_error();
 }
@@ -453,8 +424,8 @@ tn_status tn_backward(tn_tensor *loss) {
     return tn_backward_from(&loss, NULL, 1, false);
 }
 
-/* Marks what leads to a captured slot. Every edge points from a younger slot to an older one, so one pass from the oldest node on is
- * enough; leaves come first of all. */
+/* Marks what leads to a captured slot. Every edge points from a younger slot to an older one, so
+ * one pass from the oldest node on is enough; leaves come first of all. */
 static int by_age(const void *a, const void *b) {
     const tn__slot *x = *(tn__slot *const *)a, *y = *(tn__slot *const *)b;
     uint64_t left = x->node ? x->node->age : 0, right = y->node ? y->node->age : 0;
@@ -558,7 +529,7 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
         }
     }
     if (--tn__grad_self.backward_depth == 0) {
-        end_outermost();
+        tn__backward_ended();
     }
     return tn_error();
 }

@@ -1,8 +1,9 @@
 /* Gradcheck: gradients against central differences.
  *
- * Every output is weighted with fixed pseudo-random numbers and summed, L = sum of w . f(x): one backward then gives dL/dx, and two
- * evaluations of f give each element of it by differences. A wrong entry of the Jacobian shows with any weights but a set of
- * measure zero. The second derivative is the same check on the function x, v -> gradient of (v . f)(x).
+ * Every output is weighted with fixed pseudo-random numbers and summed, L = sum of w . f(x): one
+ * backward then gives dL/dx, and two evaluations of f give each element of it by differences. A
+ * wrong entry of the Jacobian shows with any weights but a set of measure zero. The second
+ * derivative is the same check on the function x, v -> gradient of (v . f)(x).
  */
 #include "autograd/links.h"
 #include "core/error.h"
@@ -93,8 +94,7 @@ static bool check_input(const tn_tensor *t, int i) {
     for (int d = 0; d < t->dims.ndim; d++) {
         if (t->stride[d] == 0 && t->dims.size[d] > 1) {
             tn__raise(TN_EVALUE, "gradcheck",
-                      "input %d repeats elements (stride 0): expand inside the function instead",
-                      i);
+                      "input %d repeats elements (stride 0): expand inside the function instead", i);
             return false;
         }
     }
@@ -138,7 +138,8 @@ static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck
     return ok;
 }
 
-/* The gradient of f's weighted sum as a function of f's inputs: what the second derivative is the gradient of. */
+/* The gradient of f's weighted sum as a function of f's inputs: what the second derivative is the
+ * gradient of. */
 typedef struct gradient_of {
     tn_forward f;
     void *user;
@@ -175,7 +176,8 @@ static tn_values gradient_forward(void *user, tn_values in) {
     return result;
 }
 
-/* Whether the gradient itself depends on the inputs; a linear function has no second derivative to check. */
+/* Whether the gradient itself depends on the inputs; a linear function has no second derivative to
+ * check. */
 static bool gradient_depends(gradient_of *of, tn_values inputs) {
     TN_SCOPE;
     tn_values grads = gradient_forward(of, inputs);

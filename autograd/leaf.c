@@ -23,14 +23,11 @@ static tn_leaf *leaf_of(tn_tensor *t) {
 
 void tn__leaf_free(tn_leaf *leaf) {
     tn_release(leaf->grad);
-    for (tn__leaf_hook *h = leaf->hooks, *next; h; h = next) {
-        next = h->next;
-        free(h);
-    }
+    tn__hooks_free(leaf->hooks);
     free(leaf);
 }
 
-/* ---- What is recorded -------------------------------------------------------------------------------------------------- */
+/* ---- What is recorded ------------------------------------------------------------------------ */
 
 tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad) {
     if (!tn__readable(t, "set_requires_grad")) {
@@ -70,7 +67,7 @@ tn_tensor *tn_detach(const tn_tensor *t) {
     return tn__readable(t, "detach") ? tn__view(t, t->dims, t->stride, t->offset) : tn_inert();
 }
 
-/* ---- The gradient ------------------------------------------------------------------------------------------------------ */
+/* ---- The gradient ---------------------------------------------------------------------------- */
 
 tn_tensor *tn_grad_of(const tn_tensor *leaf) {
     return leaf && leaf->leaf && !leaf->leaf->stale ? leaf->leaf->grad : NULL;
@@ -87,7 +84,7 @@ void tn_zero_grad(tn_tensor *t) {
     }
 }
 
-static tn_leaf *usable_leaf(tn_tensor *t, const char *operation) {
+tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation) {
     if (!tn__readable(t, operation)) {
         return NULL;
     }
@@ -121,7 +118,7 @@ static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale
 }
 
 tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
-    tn_leaf *leaf = usable_leaf(t, "set_grad_dtype");
+    tn_leaf *leaf = tn__usable_leaf(t, "set_grad_dtype");
     if (!leaf) {
         return tn_error();
     }
@@ -138,7 +135,7 @@ tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
 }
 
 tn_status tn_set_grad_buffer(tn_tensor *t, tn_tensor *buffer) {
-    tn_leaf *leaf = usable_leaf(t, "set_grad_buffer");
+    tn_leaf *leaf = tn__usable_leaf(t, "set_grad_buffer");
     if (!leaf) {
         return tn_error();
     }
@@ -157,7 +154,7 @@ tn_status tn_set_grad_buffer(tn_tensor *t, tn_tensor *buffer) {
 }
 
 tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad) {
-    tn_leaf *leaf = usable_leaf(t, "set_grad");
+    tn_leaf *leaf = tn__usable_leaf(t, "set_grad");
     if (!leaf) {
         return tn_error();
     }
@@ -175,13 +172,16 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad) {
         leaf->stale = false;
         status = tn_error();
     } else if (status == TN_OK) {
-        replace_grad(leaf, grad->node ? tn_detach(grad) : grad, false, false);
-        status = tn_error();
+        tn_tensor *mine = grad->node ? tn_detach(grad) : grad;
+        if (tn_is_inert(mine)) {
+            return tn_error();
+        }
+        replace_grad(leaf, mine, false, false);
     }
     return status;
 }
 
-/* ---- Accumulation ------------------------------------------------------------------------------------------------------ */
+/* ---- Accumulation ---------------------------------------------------------------------------- */
 
 bool tn__exclusive(const tn_tensor *t) {
     return __atomic_load_n(&t->object.refs, __ATOMIC_ACQUIRE) == 1 &&
@@ -222,103 +222,13 @@ static tn_status write_grad(tn_tensor *t, tn_tensor *grad) {
     return tn_error();
 }
 
-tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor *grad) {
-    for (tn__leaf_hook *h = t->leaf->hooks, *next; h; h = next) {
-        next = h->next;
-        if (h->before) {
-            tn_tensor *other = h->before(grad, h->user);
-            if (other && other != grad) {
-                if (!tn__readable(other, "gradient hook")) {
-                    return tn_error();
-                }
-                if (!tn_dims_equal(other->dims, t->dims)) {
-                    return tn__raise(TN_ESHAPE, "gradient hook",
-                                     "the gradient is %s but the hook returned %s",
-                                     tn_shape_text(t), tn_shape_text(other));
-                }
-                grad = other;
-            }
+tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad) {
+    tn_hook id;
+    for (tn__hook *h = tn__hook_after(t->leaf->hooks, 0); h; h = tn__hook_after(t->leaf->hooks, id)) {
+        id = h->id;
+        if (h->before && !tn__hook_call(h, grad, false)) {
+            return tn_error();
         }
     }
-    if (tn__pending()) {
-        return tn_error();
-    }
-    return write_grad(t, grad);
-}
-
-/* ---- Hooks ------------------------------------------------------------------------------------------------------------- */
-
-tn_hook tn__next_hook(void) {
-    static int64_t last;
-    return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
-}
-
-static tn_hook add_leaf_hook(tn_tensor *t, tn_grad_hook before, tn_accumulated_hook after,
-                             void *user, const char *operation) {
-    tn_leaf *leaf = usable_leaf(t, operation);
-    tn__leaf_hook *hook = leaf ? tn__malloc(sizeof *hook) : NULL;
-    if (!hook) {
-        if (leaf) {
-            tn__raise(TN_ENOMEM, operation, "out of memory for a hook");
-        }
-        return 0;
-    }
-    *hook = (tn__leaf_hook){NULL, tn__next_hook(), before, after, user};
-    tn__leaf_hook **end = &leaf->hooks;
-    while (*end) {
-        end = &(*end)->next;
-    }
-    *end = hook;
-    return hook->id;
-}
-
-tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user) {
-    if (!tn__readable(t, "on_grad")) {
-        return 0;
-    }
-    if (!t->node) {
-        return add_leaf_hook(t, hook, NULL, user, "on_grad");
-    }
-    tn__node_hook *made = tn__malloc(sizeof *made);
-    if (!made) {
-        tn__raise(TN_ENOMEM, "on_grad", "out of memory for a hook");
-        return 0;
-    }
-    *made = (tn__node_hook){NULL, tn__next_hook(), t->output, hook, user};
-    tn__node_hook **end = &t->node->hooks;
-    while (*end) {
-        end = &(*end)->next;
-    }
-    *end = made;
-    return made->id;
-}
-
-tn_hook tn_on_accumulated(tn_tensor *t, tn_accumulated_hook hook, void *user) {
-    return add_leaf_hook(t, NULL, hook, user, "on_accumulated");
-}
-
-void tn_remove_hook(tn_tensor *t, tn_hook id) {
-    if (!t || t->inert) {
-        return;
-    }
-    if (t->node) {
-        for (tn__node_hook **at = &t->node->hooks; *at; at = &(*at)->next) {
-            if ((*at)->id == id) {
-                tn__node_hook *gone = *at;
-                *at = gone->next;
-                free(gone);
-                return;
-            }
-        }
-    }
-    if (t->leaf) {
-        for (tn__leaf_hook **at = &t->leaf->hooks; *at; at = &(*at)->next) {
-            if ((*at)->id == id) {
-                tn__leaf_hook *gone = *at;
-                *at = gone->next;
-                free(gone);
-                return;
-            }
-        }
-    }
+    return tn__pending() ? tn_error() : write_grad(t, *grad);
 }

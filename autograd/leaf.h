@@ -2,16 +2,9 @@
 #ifndef TERN_AUTOGRAD_LEAF_H
 #define TERN_AUTOGRAD_LEAF_H
 
+#include "autograd/hooks.h"
 #include "tensor/tensor.h"
 #include "tern/autograd.h"
-
-typedef struct tn__leaf_hook {
-    struct tn__leaf_hook *next;
-    tn_hook id;
-    tn_grad_hook before;       /* on the gradient … */
-    tn_accumulated_hook after; /* … or after it was accumulated */
-    void *user;
-} tn__leaf_hook;
 
 struct tn_leaf {
     bool requires_grad;
@@ -19,7 +12,7 @@ struct tn_leaf {
     tn_dtype grad_dtype;
     tn_tensor *grad; /* one reference, or NULL */
     bool preset;     /* grad is the caller's buffer */
-    tn__leaf_hook *hooks;
+    tn__hook *hooks;
 };
 
 void tn__leaf_free(tn_leaf *leaf);
@@ -28,13 +21,14 @@ static inline bool tn__wants_grad(const tn_tensor *t) {
     return t->leaf && t->leaf->requires_grad;
 }
 
-/* Adds a complete gradient to the leaf's, after its hooks have seen it. The first gradient is not copied when the caller's
- * reference is the only one. */
-tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor *grad);
+/* t's leaf; NULL after raising when t is no leaf that requires a gradient. */
+tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation);
+
+/* Adds a complete gradient to the leaf's, after its hooks have seen it. *grad is a reference of the caller's; hooks may exchange
+ * it. The first gradient is not copied when that reference is the only one. */
+tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
 
 /* Whether nobody else can see the elements of t: one reference to it, one to its storage, dense. */
 bool tn__exclusive(const tn_tensor *t);
-
-tn_hook tn__next_hook(void);
 
 #endif

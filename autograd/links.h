@@ -1,4 +1,5 @@
-/* The few operations that the engine itself needs. ops/ is to the right of autograd/ and sets them when it is loaded. */
+/* The few operations that the engine itself needs. ops/ is to the right of autograd/ and sets them
+ * when it is loaded. */
 #ifndef TERN_AUTOGRAD_LINKS_H
 #define TERN_AUTOGRAD_LINKS_H
 

@@ -14,7 +14,8 @@ typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* runs inside runs */
     int recompute_depth;
-    bool in_rule;          /* a backward rule is running: its NaNs are named after it, not after what it calls */
+    /* a backward rule is running: its NaNs are named after it, not after what it calls */
+    bool in_rule;
     tn__after *after; /* for the end of the outermost run, in order */
 } tn__grad_thread;
 

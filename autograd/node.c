@@ -102,8 +102,7 @@ bool tn__record(tn_op_call *c, uint32_t saves) {
     for (int i = 0; i < c->outputs && ok; i++) {
         if (saves & TN_SAVES_OUTPUT(i)) {
             tn_tensor *out = c->out[i];
-            tn_tensor *view =
-                i < results ? tn__view(out, out->dims, out->stride, out->offset) : out;
+            tn_tensor *view = i < results ? tn__view(out, out->dims, out->stride, out->offset) : out;
             ok = !tn_is_inert(view);
             if (ok) {
                 tn__node_save(node, place++, view, TN_SAVES_OUTPUT(i));
@@ -122,7 +121,7 @@ bool tn__record(tn_op_call *c, uint32_t saves) {
     return ok;
 }
 
-/* ---- What a rule reads ----------------------------------------------------------------------------------------------- */
+/* ---- What a rule reads ----------------------------------------------------------------------- */
 
 static tn__saved *find_saved(const tn_node *node, uint32_t bit) {
     for (int i = 0; i < node->saved_count; i++) {
@@ -185,7 +184,7 @@ tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i) {
     return g->node->edges[i].dtype;
 }
 
-/* ---- Release --------------------------------------------------------------------------------------------------------- */
+/* ---- Release --------------------------------------------------------------------------------- */
 
 void tn__node_keep(tn_node *node) {
     __atomic_fetch_add(&node->refs, 1, __ATOMIC_RELAXED);
@@ -214,15 +213,13 @@ static void destroy(tn_node *node) {
             tn__node_release(node->edges[i].node);
         }
     }
-    for (tn__node_hook *h = node->hooks, *next; h; h = next) {
-        next = h->next;
-        free(h);
-    }
+    tn__hooks_free(node->hooks);
     free(node->where);
     free(node);
 }
 
-/* Destroying a node releases others, through edges and through saved tensors. They queue here instead of recursing. */
+/* Destroying a node releases others, through edges and through saved tensors. They queue here
+ * instead of recursing. */
 void tn__node_release(tn_node *node) {
     static _Thread_local tn_node *queue;
     static _Thread_local bool draining;

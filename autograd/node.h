@@ -1,12 +1,14 @@
 /* A recorded operation: the rule, its arguments, what it saved, and where its gradients go.
  *
- * Nodes form a graph from results to inputs. An edge holds the node that made an input, or the leaf itself. A node is younger
- * than every node it points at. It never holds its own outputs (that would be a cycle): a saved output is a view without a
- * node, and gets one again when a rule asks for it (tn_op_saved_output).
+ * Nodes form a graph from results to inputs. An edge holds the node that made an input, or the leaf
+ * itself. A node is younger than every node it points at. It never holds its own outputs (that
+ * would be a cycle): a saved output is a view without a node, and gets one again when a rule asks
+ * for it (tn_op_saved_output).
  */
 #ifndef TERN_AUTOGRAD_NODE_H
 #define TERN_AUTOGRAD_NODE_H
 
+#include "autograd/hooks.h"
 #include "tensor/tensor.h"
 #include "tern/sys/op.h"
 
@@ -26,14 +28,6 @@ typedef struct tn__saved {
     uint32_t bit;      /* which input or output: TN_SAVES_INPUT(i), TN_SAVES_OUTPUT(i) */
 } tn__saved;
 
-typedef struct tn__node_hook {
-    struct tn__node_hook *next;
-    tn_hook id;
-    int output;
-    tn_grad_hook hook;
-    void *user;
-} tn__node_hook;
-
 struct tn_node {
     int32_t refs; /* atomic */
     int inputs, outputs, saved_count;
@@ -42,14 +36,14 @@ struct tn_node {
     void *args; /* behind the struct */
     tn__edge *edges;
     tn__saved *saved;
-    tn__node_hook *hooks;
+    tn__hook *hooks;
     char *where;     /* anomaly mode: where the forward was called */
     tn_node *doomed; /* the release queue */
     bool freed;      /* a backward has passed and released what was saved */
 };
 
-/* Records the call: c's outputs get the node, what op->saves names is saved. Takes over what args own. False after TN_ENOMEM (and then args are
- * finished). */
+/* Records the call: c's outputs get the node, what op->saves names is saved. Takes over what args
+ * own. False after TN_ENOMEM (and then args are finished). */
 bool tn__record(tn_op_call *c, uint32_t saves);
 
 /* A node without outputs yet, one reference. NULL after TN_ENOMEM, with args finished. */

@@ -1,8 +1,9 @@
 /* Recompute: a piece of the network that keeps only its inputs and runs again in backward.
  *
- * To the outer graph it is one node with edges to its inputs and to every parameter that it reads. Backward runs the forward
- * again, recorded, with the random numbers of the first time, and differentiates it with tn_grad: so the gradients of the
- * parameters return through the node and are summed with whatever else the outer run brings them.
+ * To the outer graph it is one node with edges to its inputs and to every parameter that it reads.
+ * Backward runs the forward again, recorded, with the random numbers of the first time, and
+ * differentiates it with tn_grad: so the gradients of the parameters return through the node and
+ * are summed with whatever else the outer run brings them.
  */
 #include "autograd/leaf.h"
 #include "autograd/links.h"
@@ -37,7 +38,8 @@ static tn_values run_again(const recompute_args *args, tn_values in) {
     return out;
 }
 
-/* An input for the second forward: cut off from its history, unless that is to be differentiated as well. */
+/* An input for the second forward: cut off from its history, unless that is to be differentiated as
+ * well. */
 static tn_tensor *fresh_input(tn_op_grad *g, int i) {
     tn_tensor *t = tn_op_saved_input(g, i);
     if (!t || t->inert || !g->wants[i]) {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- Table ------------------------------------------------------------------------------------------------------------- */
+/* ---- Table ----------------------------------------------------------------------------------- */
 
 static size_t hash(const void *key) {
     uint64_t x = (uint64_t)(uintptr_t)key;
@@ -74,7 +74,19 @@ int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
     return run->count++;
 }
 
-/* ---- Queue: a binary heap, the youngest node on top --------------------------------------------------------------------------- */
+void tn__run_hold(tn__slot *slot) {
+    if (slot->root) {
+        return;
+    }
+    slot->root = true;
+    if (slot->node) {
+        tn__node_keep(slot->node);
+    } else {
+        tn_keep(slot->leaf);
+    }
+}
+
+/* ---- Queue: a binary heap, the youngest node on top ------------------------------------------ */
 
 bool tn__run_reserve_heap(tn__run *run) {
     run->heap = tn__malloc((size_t)(run->count + 1) * sizeof *run->heap);
@@ -125,7 +137,7 @@ int tn__run_pop(tn__run *run) {
     }
 }
 
-/* ---- Sums -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ------------------------------------------------------------------------------------ */
 
 void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad) {
     tn_tensor *sum = slot->grad[output];
@@ -149,6 +161,11 @@ void tn__run_finish(tn__run *run) {
     for (int i = 0; i < run->count; i++) {
         for (int k = 0; k < TN_OP_OUTPUTS; k++) {
             tn_release(run->slots[i].grad[k]);
+        }
+        if (run->slots[i].root && run->slots[i].node) {
+            tn__node_release(run->slots[i].node);
+        } else if (run->slots[i].root) {
+            tn_release(run->slots[i].leaf);
         }
     }
     free(run->slots);

@@ -1,6 +1,7 @@
 /* The state of one backward run: what waits, how much of it has arrived.
  *
- * A run keeps its counters to itself, keyed by node and leaf, so that runs nest and graphs are shared.
+ * A run keeps its counters to itself, keyed by node and leaf, so that runs nest and graphs are
+ * shared.
  */
 #ifndef TERN_AUTOGRAD_RUN_H
 #define TERN_AUTOGRAD_RUN_H
@@ -13,6 +14,7 @@ typedef struct tn__slot {
     const void *key; /* tn_node or tn_tensor */
     tn_node *node;   /* or NULL: a leaf */
     tn_tensor *leaf;
+    bool root;                      /* the run holds a reference to the node or leaf, and so to all behind it */
     int waiting;                    /* edges whose gradient has not arrived */
     bool wanted;                    /* tn_grad: leads to a chosen input (always true in backward) */
     bool captured;                  /* tn_grad: is a chosen input, or made one */
@@ -34,6 +36,9 @@ typedef struct tn__run {
 int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh);
 int tn__run_find(const tn__run *run, const void *key); /* -1: none */
 
+/* Makes a slot a root: hooks may let go of the tensor that was given. */
+void tn__run_hold(tn__slot *slot);
+
 /* Adds a gradient to output `output` of a slot. Takes no reference away from the caller. */
 void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad);
 
@@ -43,7 +48,8 @@ int tn__run_pop(tn__run *run); /* -1: empty */
 
 void tn__run_finish(tn__run *run);
 
-/* Runs a node's rule on the gradients in its slot. Inside a scope of its own; din[i] are references that the caller owns. */
+/* Runs a node's rule on the gradients in its slot. Inside a scope of its own; din[i] are references
+ * that the caller owns. */
 bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din);
 
 #endif

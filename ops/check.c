@@ -1,10 +1,12 @@
 /* tn_op_check: what must hold for every operation, on each of its samples.
  *
- *   gradients   in f64, against central differences, in every layout; the gradient's own gradient too where it exists
+ *   gradients   in f64, against central differences, in every layout; the gradient's own gradient
+ *               too where it exists; recorded gradients equal ordinary ones
  *   dtypes      f32, bf16 and f16 give what f64 gives on the same numbers, forward and backward
  *   ownership   recorded and dropped without backward, nothing stays alive
  *
- * Small samples are checked element by element; large ones along one random direction, which costs two evaluations.
+ * Small samples are checked element by element; large ones along one random direction, which costs
+ * two evaluations.
  */
 #include "ops/check.h"
 
@@ -15,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Inputs from specs ------------------------------------------------------------------------------------------------------- */
+/* ---- Inputs from specs ----------------------------------------------------------------------- */
 
 const char *tn__layout_name(tn__layout layout) {
     static const char *const names[] = {"contiguous", "transposed", "sliced", "repeated"};
@@ -27,7 +29,8 @@ static double uniform(uint64_t seed, int64_t i) {
     return ((double)r.word[0] + (double)r.word[1] * 0x1p-32) * 0x1p-32;
 }
 
-/* Element i of the spec. DISTINCT: evenly spaced values in an order given by a step that shares no factor with their number. */
+/* Element i of the spec. DISTINCT: evenly spaced values in an order given by a step that shares no
+ * factor with their number. */
 static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int64_t i) {
     double u = uniform(seed, i);
     switch (spec->kind) {
@@ -112,7 +115,7 @@ tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layou
     return tn_return(tn_detach(t));
 }
 
-/* ---- The checked function ------------------------------------------------------------------------------------------------------ */
+/* ---- The checked function -------------------------------------------------------------------- */
 
 /* One sample as a function of its inputs. */
 typedef struct function {
@@ -152,7 +155,7 @@ static int64_t elements(const tn_values *in) {
     return sum;
 }
 
-/* ---- Gradients ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 enum {
     ALL_ELEMENTS = 400,
@@ -212,7 +215,8 @@ static tn_status check_direction(function *f, tn_values in) {
     return tn_error();
 }
 
-/* A rule that is recorded may take another way (a composition, operations for a kernel): it must give the same gradients. */
+/* A rule that is recorded may take another way (a composition, operations for a kernel): it must
+ * give the same gradients. */
 static tn_status check_recorded(function *f, tn_values in) {
     TN_SCOPE;
     tn_tensor *leaf[TN_MAX_VALUES], *plain[TN_MAX_VALUES], *recorded[TN_MAX_VALUES];
@@ -259,10 +263,11 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
     return check_recorded(&f, in);
 }
 
-/* ---- Dtypes ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Dtypes ---------------------------------------------------------------------------------- */
 
-/* What a dtype can be off by, relative to a result, and the largest number that it holds. Forward: about one rounding. Backward reads
- * rounded results and takes differences of terms as large as the largest gradient: some roundings of that. */
+/* What a dtype can be off by, relative to a result, and the largest number that it holds. Forward:
+ * about one rounding. Backward reads rounded results and takes differences of terms as large as the
+ * largest gradient: some roundings of that. */
 typedef struct precision {
     tn_dtype dtype;
     double forward, backward, largest;
@@ -339,7 +344,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
     return tn_error();
 }
 
-/* ---- Ownership ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- Ownership ------------------------------------------------------------------------------- */
 
 static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
     int64_t before = tn_live_tensors();
@@ -356,7 +361,7 @@ static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
     return tn_error();
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 typedef struct checker {
     tn_sampler sampler;

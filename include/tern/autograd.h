@@ -1,8 +1,9 @@
 /* Gradients: what is recorded, how backward runs, and the hooks that stand on it.
  *
- * An operation on a tensor that requires a gradient records a node; nodes point at the nodes of their inputs. Backward
- * visits them from the youngest to the oldest and adds what reaches a leaf (a tensor that the program made) to its
- * gradient. A node holds what its rule needs and frees it as the run passes.
+ * An operation on a tensor that requires a gradient records a node; nodes point at the nodes of
+ * their inputs. Backward visits them from the youngest to the oldest and adds what reaches a leaf
+ * (a tensor that the program made) to its gradient. A node holds what its rule needs and frees it
+ * as the run passes.
  *
  *     tn_tensor *w = tn_set_requires_grad(tn_randn(TN_DIMS(3), TN_F32), true);
  *     tn_backward(tn_sum_all(tn_mul(w, w)));
@@ -26,9 +27,10 @@ typedef struct tn_values {
     tn_tensor *v[TN_MAX_VALUES];
 } tn_values;
 
-/* ---- What is recorded -------------------------------------------------------------------------------------------------- */
+/* ---- What is recorded ------------------------------------------------------------------------ */
 
-/* Says that a leaf wants a gradient (TN_ESTATE for a recorded result, TN_EDTYPE for integers). Returns t. */
+/* Says that a leaf wants a gradient (TN_ESTATE for a recorded result, TN_EDTYPE for integers).
+ * Returns t. */
 TN_API tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad);
 TN_API bool tn_requires_grad(const tn_tensor *t); /* a leaf that wants one, or a recorded result */
 TN_API bool tn_is_leaf(const tn_tensor *t);       /* no recorded operation made it */
@@ -37,33 +39,40 @@ TN_API bool tn_is_leaf(const tn_tensor *t);       /* no recorded operation made 
 TN_API tn_tensor *tn_detach(const tn_tensor *t);
 
 /* Nothing is recorded until the enclosing block's `}`. */
-#define TN_NO_GRAD __attribute__((cleanup(tn_grad_mode_end), unused)) bool TN__UNIQUE(tn__mode_) = tn_grad_mode_begin(false)
+#define TN_NO_GRAD                                                                  \
+    __attribute__((cleanup(tn_grad_mode_end), unused)) bool TN__UNIQUE(tn__mode_) = \
+        tn_grad_mode_begin(false)
 TN_API bool tn_grad_mode_begin(bool record); /* returns the mode before */
 TN_API void tn_grad_mode_end(const bool *before);
 TN_API bool tn_grad_mode(void);
 
-/* ---- Backward ---------------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
-/* d(loss)/d(leaf) is added to the gradient of every leaf that loss depends on. loss has one element. The graph is freed:
- * a second backward through it is TN_ESTATE. */
+/* d(loss)/d(leaf) is added to the gradient of every leaf that loss depends on. loss has one
+ * element. The graph is freed: a second backward through it is TN_ESTATE. */
 TN_API tn_status tn_backward(tn_tensor *loss);
 
-/* From n roots with given gradients (grads[i] NULL: ones for a root of one element). retain_graph keeps what was saved. */
-TN_API tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int n, bool retain_graph);
+/* From n roots with given gradients (grads[i] NULL: ones for a root of one element). retain_graph
+ * keeps what was saved. */
+TN_API tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                                  bool retain_graph);
 
 typedef struct tn_grad_options {
-    bool create_graph; /* the gradients are recorded, so they can be differentiated again; implies retain_graph */
+    /* the gradients are recorded, so they can be differentiated again; implies retain_graph */
+    bool create_graph;
     bool retain_graph;
-    bool allow_unused; /* an input that the roots do not depend on gives NULL; otherwise TN_EVALUE */
+    /* an input that the roots do not depend on gives NULL; otherwise TN_EVALUE */
+    bool allow_unused;
 } tn_grad_options;
 TN_API tn_grad_options tn_grad_defaults(void); /* all false */
 
-/* d(sum of roots . grads)/d(inputs[i]) into results[i], owned by the current scope. Inputs may be leaves or results in
- * between. No gradient is accumulated and no leaf hook fires. */
-TN_API tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_tensor *const *inputs, int inputs_n,
-                         tn_tensor **results, tn_grad_options options);
+/* d(sum of roots . grads)/d(inputs[i]) into results[i], owned by the current scope. Inputs may be
+ * leaves or results in between. No gradient is accumulated and no leaf hook fires. */
+TN_API tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                         tn_tensor *const *inputs, int inputs_n, tn_tensor **results,
+                         tn_grad_options options);
 
-/* ---- The gradient of a leaf -------------------------------------------------------------------------------------------- */
+/* ---- The gradient of a leaf ------------------------------------------------------------------ */
 
 /* The accumulated gradient; NULL when there is none. Owned by the leaf. */
 TN_API tn_tensor *tn_grad_of(const tn_tensor *leaf);
@@ -74,18 +83,20 @@ TN_API void tn_zero_grad(tn_tensor *leaf);
 /* Gradients accumulate in this dtype (f32 for a bf16 parameter, say). Before the first backward. */
 TN_API tn_status tn_set_grad_dtype(tn_tensor *leaf, tn_dtype dtype);
 
-/* Gradients are written into `buffer` (the leaf's shape; kept until replaced; NULL: none), a view of a bucket for instance. */
+/* Gradients are written into `buffer` (the leaf's shape; kept until replaced; NULL: none), a view
+ * of a bucket for instance. */
 TN_API tn_status tn_set_grad_buffer(tn_tensor *leaf, tn_tensor *buffer);
 
 /* Replaces the gradient (the leaf's shape and gradient dtype); NULL forgets it. */
 TN_API tn_status tn_set_grad(tn_tensor *leaf, tn_tensor *grad);
 
-/* ---- Hooks ------------------------------------------------------------------------------------------------------------- */
+/* ---- Hooks ----------------------------------------------------------------------------------- */
 
 typedef int64_t tn_hook; /* names a hook for its removal; 0 when it could not be added */
 
-/* Called with the complete gradient of t before it goes on; returns a replacement of the same shape, or NULL to keep it. For a
- * result: inside the run that passes it. For a leaf: before it is accumulated. */
+/* Called with the complete gradient of t before it goes on; returns a replacement of the same
+ * shape, or NULL to keep it. For a result: inside the run that passes it. For a leaf: before it is
+ * accumulated. */
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 TN_API tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user);
 
@@ -95,22 +106,23 @@ TN_API tn_hook tn_on_accumulated(tn_tensor *leaf, tn_accumulated_hook hook, void
 
 TN_API void tn_remove_hook(tn_tensor *t, tn_hook hook);
 
-/* Inside a backward: call f(user) when the outermost run on this thread ends (also when it fails). Outside: TN_ESTATE. */
+/* Inside a backward: call f(user) when the outermost run on this thread ends (also when it fails).
+ * Outside: TN_ESTATE. */
 TN_API tn_status tn_after_backward(void (*f)(void *user), void *user);
 
 TN_API bool tn_in_backward(void);
 TN_API bool tn_in_recompute(void); /* inside a forward that is run again during backward */
 
-/* ---- Recompute (gradient checkpointing; Chen et al. 2016, arXiv:1604.06174) ------------------------------------------------ */
+/* ---- Recompute (gradient checkpointing; Chen et al. 2016, arXiv:1604.06174) ------------------ */
 
-/* Runs f(user, in) without recording, keeps only the inputs, and runs it again in backward with the same random numbers.
- * `params`: every other leaf that f reads and that wants a gradient. user must live until backward (free_user, may be NULL, is called
- * when the node dies). */
+/* Runs f(user, in) without recording, keeps only the inputs, and runs it again in backward with the
+ * same random numbers. `params`: every other leaf that f reads and that wants a gradient. user must
+ * live until backward (free_user, may be NULL, is called when the node dies). */
 typedef tn_values (*tn_forward)(void *user, tn_values in);
-TN_API tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in, tn_tensor *const *params,
-                              int params_n);
+TN_API tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
+                              tn_tensor *const *params, int params_n);
 
-/* ---- Looking closer ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking closer -------------------------------------------------------------------------- */
 
 typedef struct tn_gradcheck_options {
     double eps;  /* step of the central difference: 1e-6 */
@@ -120,15 +132,17 @@ typedef struct tn_gradcheck_options {
 } tn_gradcheck_options;
 TN_API tn_gradcheck_options tn_gradcheck_defaults(void);
 
-/* Compares the gradients of f (any outputs) at f64 inputs with central differences. TN_OK, or TN_EVALUE naming input, element and
- * both numbers. Inputs that do not require a gradient are held fixed. */
-TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs, tn_gradcheck_options options);
+/* Compares the gradients of f (any outputs) at f64 inputs with central differences. TN_OK, or
+ * TN_EVALUE naming input, element and both numbers. Inputs that do not require a gradient are held
+ * fixed. */
+TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs,
+                              tn_gradcheck_options options);
 
 /* The graph behind t as Graphviz DOT: operations, shapes, leaves. */
 TN_API tn_status tn_graph_dot(const tn_tensor *t, const char *path) TN_MUST_USE;
 
-/* Every operation's result and every gradient is searched for NaN; the first is TN_EVALUE naming the operation, and in backward
- * also where its forward was called. Slow. */
+/* Every operation's result and every gradient is searched for NaN; the first is TN_EVALUE naming
+ * the operation, and in backward also where its forward was called. Slow. */
 TN_API void tn_set_anomaly(bool on);
 
 #ifdef __cplusplus

@@ -1,14 +1,15 @@
 /* The ground under everything: errors, scopes over tensors, memory, random numbers, threads.
  *
- * Errors are sticky and per thread. A failing call records what went wrong and returns something inert; every later call
- * given something inert does nothing and returns inert too. The first error is kept until tn_error_clear:
+ * Errors are sticky and per thread. A failing call records what went wrong and returns something
+ * inert; every later call given something inert does nothing and returns inert too. The first error
+ * is kept until tn_error_clear:
  *
  *     tn_tensor *loss = tn_cross_entropy(tn_call(&net, x), y, TN_MEAN);      // no check in between
  *     tn_backward(loss);
  *     if (tn_error()) { fprintf(stderr, "%s\n", tn_error_message()); tn_error_clear(); }
  *
- * The library never exits, aborts or prints by itself. A program that wants to end at the first error says so once:
- * tn_on_error(tn_error_exit).
+ * The library never exits, aborts or prints by itself. A program that wants to end at the first
+ * error says so once: tn_on_error(tn_error_exit).
  *
  * Read next: core/error.c, core/scope.c, docs/errors.md, docs/ownership.md.
  */
@@ -39,16 +40,18 @@ extern "C" {
 
 typedef struct tn_tensor tn_tensor;
 
-/* ---- Errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 typedef enum tn_status {
     TN_OK = 0,
-    TN_ESHAPE,       /* shapes or dimensions do not fit */
-    TN_EDTYPE,       /* a dtype that does not fit, or two that differ (nothing is promoted silently) */
-    TN_EDEVICE,      /* tensors on different devices, or a device without the needed kernel */
-    TN_EINDEX,       /* an index or label out of range */
-    TN_EVALUE,       /* an argument outside its domain */
-    TN_ESTATE,       /* a call at the wrong time: backward twice, a dead tensor, a changed saved tensor */
+    TN_ESHAPE, /* shapes or dimensions do not fit */
+    /* a dtype that does not fit, or two that differ (nothing is promoted silently) */
+    TN_EDTYPE,
+    TN_EDEVICE, /* tensors on different devices, or a device without the needed kernel */
+    TN_EINDEX,  /* an index or label out of range */
+    TN_EVALUE,  /* an argument outside its domain */
+    /* a call at the wrong time: backward twice, a dead tensor, a changed saved tensor */
+    TN_ESTATE,
     TN_ENOMEM,       /* out of memory */
     TN_EIO,          /* a file could not be read or written */
     TN_EFORMAT,      /* a file's contents are not what they should be */
@@ -61,8 +64,8 @@ typedef enum tn_status {
 TN_API tn_status tn_error(void);
 
 /* The pending error's text: place, module, operation and both sides of the disagreement, e.g.
- * `train.c:17 (in mlp.fc1): linear: x is [64, 19] but weight is [64, 20] (the last dimensions must be equal)`.
- * Empty when there is none. Valid until the error is cleared. */
+ * `train.c:17 (in mlp.fc1): linear: x is [64, 19] but weight is [64, 20] (the last dimensions must
+ * be equal)`. Empty when there is none. Valid until the error is cleared. */
 TN_API const char *tn_error_message(void);
 
 TN_API void tn_error_clear(void);
@@ -70,19 +73,23 @@ TN_API void tn_error_clear(void);
 /* The name of a status: "TN_ESHAPE". */
 TN_API const char *tn_status_name(tn_status status);
 
-/* Called at the moment an error is raised, in the raising thread. May exit the process; may not longjmp. NULL: none. */
+/* Called at the moment an error is raised, in the raising thread. May exit the process; may not
+ * longjmp. NULL: none. */
 typedef void (*tn_error_handler)(tn_status status, const char *message);
-TN_API void tn_on_error(tn_error_handler handler);        /* for the process */
-TN_API void tn_on_error_thread(tn_error_handler handler); /* for this thread: overrides the process's while not NULL */
+TN_API void tn_on_error(tn_error_handler handler); /* for the process */
+/* for this thread: overrides the process's while not NULL */
+TN_API void tn_on_error_thread(tn_error_handler handler);
 
-/* A handler: prints the message to stderr and exits with status 1. What scripts and examples use. */
+/* A handler: prints the message to stderr and exits with status 1. What scripts and examples use.
+ */
 TN_API void tn_error_exit(tn_status status, const char *message);
 
-/* Raises an error of the caller's own, as the library does (a dataset, a custom operation). Returns `status`. */
+/* Raises an error of the caller's own, as the library does (a dataset, a custom operation). Returns
+ * `status`. */
 TN_API tn_status tn_raise(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Takes the pending error out of one thread (false when there is none) and raises it in another: how a worker's error
- * travels. The message already names the worker's place. */
+/* Takes the pending error out of one thread (false when there is none) and raises it in another:
+ * how a worker's error travels. The message already names the worker's place. */
 typedef struct tn_error_record {
     tn_status status;
     char message[1024];
@@ -90,14 +97,16 @@ typedef struct tn_error_record {
 TN_API bool tn_error_take(tn_error_record *record);
 TN_API void tn_error_give(const tn_error_record *record);
 
-/* ---- Ownership ------------------------------------------------------------------------------------------------------- *
+/* ---- Ownership -------------------------------------------------------------------------------- *
  *
- * A tensor lives while somebody holds a reference. The innermost scope holds one to each tensor made in it and drops it
- * when the scope ends. What must outlive the scope is returned or kept. docs/ownership.md tells it with pictures. */
+ * A tensor lives while somebody holds a reference. The innermost scope holds one to each tensor made
+ * in it and drops it when the scope ends. What must outlive the scope is returned or kept.
+ * docs/ownership.md tells it with pictures. */
 
 /* Opens a scope that ends at the enclosing block's `}`, however it is left. */
-#define TN_SCOPE                                                                                                               \
-    __attribute__((cleanup(tn_scope_end), unused)) tn_scope TN__UNIQUE(tn__scope_) = tn_scope_begin(__FILE__, __LINE__)
+#define TN_SCOPE                                                                     \
+    __attribute__((cleanup(tn_scope_end), unused)) tn_scope TN__UNIQUE(tn__scope_) = \
+        tn_scope_begin(__FILE__, __LINE__)
 
 typedef struct tn_scope {
     size_t base;      /* the thread's stack of owned tensors was this high */
@@ -112,8 +121,8 @@ TN_API void tn_scope_end(tn_scope *scope);
 /* Moves `t` to the scope outside the current one: `return tn_return(t);`. Returns `t`. */
 TN_API tn_tensor *tn_return(tn_tensor *t);
 
-/* One more reference, owned by the caller, who must tn_release it. For what outlives a scope or crosses threads. Both
- * take NULL and inert tensors. */
+/* One more reference, owned by the caller, who must tn_release it. For what outlives a scope or
+ * crosses threads. Both take NULL and inert tensors. */
 TN_API tn_tensor *tn_keep(tn_tensor *t);
 TN_API void tn_release(tn_tensor *t);
 
@@ -130,9 +139,10 @@ TN_API int64_t tn_live_tensors(void);
 #define TN__GLUE(a, b) TN__GLUE2(a, b)
 #define TN__UNIQUE(name) TN__GLUE(name, __COUNTER__)
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of tensor data on the CPU. Freed blocks are cached for the next tensor: first touch of fresh memory is slow. */
+/* Bytes of tensor data on the CPU. Freed blocks are cached for the next tensor: first touch of
+ * fresh memory is slow. */
 typedef struct tn_memory_stats {
     int64_t allocated;   /* in tensors now */
     int64_t peak;        /* the most `allocated` has been since tn_memory_reset_peak */
@@ -148,10 +158,11 @@ TN_API void tn_memory_trim(void); /* returns cached blocks to the system */
 /* Most bytes that tensors may take; more is TN_ENOMEM. 0: no limit (the default). */
 TN_API void tn_memory_set_limit(int64_t bytes);
 
-/* ---- Random numbers -------------------------------------------------------------------------------------------------- *
+/* ---- Random numbers --------------------------------------------------------------------------- *
  *
- * Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). A number is a function of seed, stream,
- * call and element index: the same bits for any number of threads, ranks and on any device. */
+ * Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). A number is a
+ * function of seed, stream, call and element index: the same bits for any number of threads, ranks
+ * and on any device. */
 
 typedef struct tn_generator {
     uint64_t seed;
@@ -163,7 +174,8 @@ typedef struct tn_generator {
 TN_API tn_generator *tn_default_generator(void);
 TN_API void tn_seed(uint64_t seed); /* seeds it; stream and call start at 0 */
 
-/* Four 32-bit words of call `call` for `index`: the primitive itself, also for programs' own choices. */
+/* Four 32-bit words of call `call` for `index`: the primitive itself, also for programs' own
+ * choices. */
 typedef struct tn_random4 {
     uint32_t word[4];
 } tn_random4;
@@ -173,13 +185,15 @@ TN_API tn_random4 tn_philox(uint64_t seed, uint64_t stream, uint64_t call, uint6
 TN_API double tn_random_uniform(tn_generator *g);
 TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 
-/* ---- Threads and log ------------------------------------------------------------------------------------------------- */
+/* ---- Threads and log ------------------------------------------------------------------------- */
 
-/* How many threads kernels use; results are the same bits for any number. Default: OMP_NUM_THREADS, else the cores. */
+/* How many threads kernels use; results are the same bits for any number. Default: OMP_NUM_THREADS,
+ * else the cores. */
 TN_API int tn_threads(void);
 TN_API void tn_set_threads(int n);
 
-/* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is in the environment (then stderr). */
+/* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is in the environment
+ * (then stderr). */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);

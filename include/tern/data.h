@@ -7,8 +7,9 @@
  *     while (tn_loader_next(loader, &b)) { ... b.x, b.y ... }
  *     tn_loader_free(loader);
  *
- * A sampling is a rule, not a list: the example at any place of any epoch is computed from the seed alone. So the batches
- * are the same for any number of prefetch threads, and the place in the sequence, two integers, can be saved in mid-epoch.
+ * A sampling is a rule, not a list: the example at any place of any epoch is computed from the seed
+ * alone. So the batches are the same for any number of prefetch threads, and the place in the
+ * sequence, two integers, can be saved in mid-epoch.
  *
  * Read next: data/loader.c, data/sampler.c.
  */
@@ -21,7 +22,7 @@
 extern "C" {
 #endif
 
-/* ---- Datasets -------------------------------------------------------------------------------------------------------- */
+/* ---- Datasets -------------------------------------------------------------------------------- */
 
 typedef struct tn_dataset tn_dataset;
 
@@ -30,30 +31,33 @@ struct tn_dataset {
     const char *kind; /* static text, for messages and checkpoints */
     int64_t size;     /* examples */
 
-    /* What one example looks like: x and y (y_dims.ndim -1: there is no y). At most 7 dimensions: a batch adds one. */
+    /* What one example looks like: x and y (y_dims.ndim -1: there is no y). At most 7 dimensions: a
+     * batch adds one. */
     tn_dims x_dims, y_dims;
     tn_dtype x_dtype, y_dtype;
 
-    /* Writes example i, row-major, to x and y (NULL without y). TN_OK, or the status of an error raised with tn_raise. Called
-     * from several threads at once, in any order: what is random in an example (a crop, noise) is drawn from tn_philox(seed, …, i). */
+    /* Writes example i, row-major, to x and y (NULL without y). TN_OK, or the status of an error
+     * raised with tn_raise. Called from several threads at once, in any order: what is random in an
+     * example (a crop, noise) is drawn from tn_philox(seed, …, i). */
     tn_status (*get)(tn_dataset *self, int64_t i, void *x, void *y);
     void (*free)(tn_dataset *self); /* may be NULL */
 };
 TN_API void tn_dataset_free(tn_dataset *d); /* NULL is fine; a loader frees its own */
 
-/* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous. Like every maker below:
- * NULL after an error. */
+/* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous.
+ * Like every maker below: NULL after an error. */
 TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
 
-/* Windows of a token sequence: example i is x = tokens[i … i+length), y the same one further; both (length), i64. There are
- * n - length of them. The tokens are copied. */
+/* Windows of a token sequence: example i is x = tokens[i … i+length), y the same one further; both
+ * (length), i64. There are n - length of them. The tokens are copied. */
 TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length);
 
-/* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution, train-images-idx3-ubyte and so
- * on, plain or .gz. x (1, 28, 28) f32 in [0, 1], y () i64. TN_EIO, TN_EFORMAT. */
+/* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,
+ * train-images-idx3-ubyte and so on, plain or .gz. x (1, 28, 28) f32 in [0, 1], y () i64. TN_EIO,
+ * TN_EFORMAT. */
 TN_API tn_dataset *tn_mnist(const char *folder, bool train);
 
-/* ---- Text ------------------------------------------------------------------------------------------------------------ */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
 /* The distinct characters of a UTF-8 text, numbered from 0 in code-point order. */
 typedef struct tn_charset tn_charset;
@@ -62,18 +66,19 @@ TN_API tn_charset *tn_charset_from_text(
 TN_API void tn_charset_free(tn_charset *c);
 TN_API int tn_charset_size(const tn_charset *c);
 
-/* The tokens of `text` into out, which has room for `bytes` of them. Returns how many; -1 and TN_EVALUE for a character that
- * is not in the set, TN_EFORMAT for text that is not UTF-8. */
+/* The tokens of `text` into out, which has room for `bytes` of them. Returns how many; -1 and
+ * TN_EVALUE for a character that is not in the set, TN_EFORMAT for text that is not UTF-8. */
 TN_API int64_t tn_charset_encode(const tn_charset *c, const char *text, size_t bytes, int32_t *out);
 
 /* One token's UTF-8 text; "" and TN_EINDEX outside [0, size). */
 TN_API const char *tn_charset_text(const tn_charset *c, int64_t token);
 
-/* A whole file; *bytes is its length; a 0 follows it. NULL after TN_EIO or TN_ENOMEM. tn_text_free frees it. */
+/* A whole file; *bytes is its length; a 0 follows it. NULL after TN_EIO or TN_ENOMEM. tn_text_free
+ * frees it. */
 TN_API char *tn_text_read(const char *path, size_t *bytes);
 TN_API void tn_text_free(char *text);
 
-/* ---- Samplers: an order of the examples ------------------------------------------------------------------------------ */
+/* ---- Samplers: an order of the examples ------------------------------------------------------ */
 
 typedef enum tn_sampling_kind {
     TN_SAMPLE_SEQUENTIAL,
@@ -85,7 +90,8 @@ typedef enum tn_sampling_kind {
 typedef struct tn_sampling {
     tn_sampling_kind kind;
     uint64_t seed;
-    /* Which share of each epoch's order this process takes: places part, part + parts, …; 0 of 1 unless distributed. */
+    /* Which share of each epoch's order this process takes: places part, part + parts, …; 0 of 1
+     * unless distributed. */
     int64_t part, parts;
 } tn_sampling;
 TN_API tn_sampling tn_sequential_sampler(void);
@@ -93,18 +99,20 @@ TN_API tn_sampling tn_random_sampler(uint64_t seed); /* a fresh permutation ever
 TN_API tn_sampling
 tn_replacement_sampler(uint64_t seed); /* independent draws: an epoch has as many as the dataset */
 
-/* How many examples of a dataset of `size` one epoch gives to this part. Parts differ by at most one. */
+/* How many examples of a dataset of `size` one epoch gives to this part. Parts differ by at most
+ * one. */
 TN_API int64_t tn_sampling_count(const tn_sampling *s, int64_t size);
 
-/* The example at `position`, 0 … count-1, of this part in `epoch`. Nothing of the dataset's size is stored: a permutation is
- * a keyed bijection. -1 and TN_EINDEX outside. */
+/* The example at `position`, 0 … count-1, of this part in `epoch`. Nothing of the dataset's size is
+ * stored: a permutation is a keyed bijection. -1 and TN_EINDEX outside. */
 TN_API int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position);
 
-/* ---- Loader ---------------------------------------------------------------------------------------------------------- */
+/* ---- Loader ---------------------------------------------------------------------------------- */
 
 typedef struct tn_loader tn_loader;
 
-/* x (B, …), y (B, …) or NULL. Lent until the next call of tn_loader_next: tn_keep what should live longer. */
+/* x (B, …), y (B, …) or NULL. Lent until the next call of tn_loader_next: tn_keep what should live
+ * longer. */
 typedef struct tn_batch {
     tn_tensor *x, *y;
     int64_t epoch, index; /* index: of the batch in its epoch */
@@ -119,17 +127,17 @@ typedef struct tn_loader_options {
 } tn_loader_options;
 TN_API tn_loader_options tn_loader_defaults(void);
 
-/* Takes the dataset: it is freed with the loader, and also when this fails. NULL after an error; an epoch without a batch
- * is one. A loader is used by one thread at a time. */
-TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling,
-                                tn_loader_options options);
+/* Takes the dataset: it is freed with the loader, and also when this fails. NULL after an error; an
+ * epoch without a batch is one. A loader is used by one thread at a time. */
+TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* also in mid-epoch: waits for the examples being read */
 
-/* False at the end, and while an error is pending. An error of a worker thread is raised here, when its batch is due; once
- * it is cleared, the next call gives the batch after that one. */
+/* False at the end, and while an error is pending. An error of a worker thread is raised here, when
+ * its batch is due; once it is cleared, the next call gives the batch after that one. */
 TN_API bool tn_loader_next(tn_loader *l, tn_batch *batch);
 
-/* The place of the next batch to come; at the end (epochs, 0). Setting it drops what was prefetched. TN_EINDEX outside. */
+/* The place of the next batch to come; at the end (epochs, 0). Setting it drops what was
+ * prefetched. TN_EINDEX outside. */
 typedef struct tn_loader_place {
     int64_t epoch, index;
 } tn_loader_place;

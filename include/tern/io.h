@@ -1,11 +1,12 @@
 /* Files: safetensors, and checkpoints made of them.
  *
- * Writing: the bytes go to PATH.tmp beside the target, are synced, and the name is changed. Whatever happens, a full disk or
- * a killed process, the target is the old file or the new one, whole. What a killed process left behind is used up by the
- * next save; a second process that saves to the same path at the same time gets an error.
+ * Writing: the bytes go to PATH.tmp beside the target, are synced, and the name is changed.
+ * Whatever happens, a full disk or a killed process, the target is the old file or the new one,
+ * whole. What a killed process left behind is used up by the next save; a second process that saves
+ * to the same path at the same time gets an error.
  *
- * Reading trusts nothing: sizes, offsets, names and numbers are checked before they are used, and what is loaded is checked
- * completely before the first weight changes.
+ * Reading trusts nothing: sizes, offsets, names and numbers are checked before they are used, and
+ * what is loaded is checked completely before the first weight changes.
  *
  * Read next: io/safetensors.c, io/file.c, io/checkpoint.c.
  */
@@ -19,14 +20,16 @@
 extern "C" {
 #endif
 
-/* ---- safetensors: names, shapes, bytes (huggingface.co/docs/safetensors) --------------------------------------------- */
+/* ---- safetensors: names, shapes, bytes (huggingface.co/docs/safetensors) --------------------- */
 
 typedef struct tn_safetensors tn_safetensors;
 
-/* Maps a file for reading. NULL after TN_EIO, or TN_EFORMAT with what is wrong and where. Headers of more than 16 MiB are not
- * read. Do not overwrite the file in place while it is mapped; renaming another over it, as writing here does, is fine. */
+/* Maps a file for reading. NULL after TN_EIO, or TN_EFORMAT with what is wrong and where. Headers
+ * of more than 16 MiB are not read. Do not overwrite the file in place while it is mapped; renaming
+ * another over it, as writing here does, is fine. */
 TN_API tn_safetensors *tn_safetensors_open(const char *path);
-TN_API void tn_safetensors_close(tn_safetensors *f); /* tensors read from it stay valid: they hold the map */
+/* tensors read from it stay valid: they hold the map */
+TN_API void tn_safetensors_close(tn_safetensors *f);
 
 TN_API int tn_safetensors_count(const tn_safetensors *f);
 TN_API const char *tn_safetensors_name(const tn_safetensors *f,
@@ -35,14 +38,16 @@ TN_API bool tn_safetensors_has(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_metadata(const tn_safetensors *f,
                                            const char *key); /* NULL when there is none */
 
-/* A tensor over the file's mapped pages (a copy where the file does not align it), private to this process: changes do not
- * reach the file. TN_EVALUE when there is no such name. */
+/* A tensor over the file's mapped pages (a copy where the file does not align it), private to this
+ * process: changes do not reach the file. TN_EVALUE when there is no such name. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
-/* What is to be written. Tensors are kept, and read when tn_safetensors_write is called. A name used twice is TN_EVALUE.
- * The file is laid out as the reference implementation does it: wider dtypes first, then by name. */
+/* What is to be written. Tensors are kept, and read when tn_safetensors_write is called. A name
+ * used twice is TN_EVALUE. The file is laid out as the reference implementation does it: wider
+ * dtypes first, then by name. */
 typedef struct tn_safetensors_writer tn_safetensors_writer;
-TN_API tn_safetensors_writer *tn_safetensors_new(void); /* NULL after TN_ENOMEM; the calls below then do nothing */
+/* NULL after TN_ENOMEM; the calls below then do nothing */
+TN_API tn_safetensors_writer *tn_safetensors_new(void);
 TN_API tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tensor *t);
 TN_API tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
                                              const char *value);
@@ -50,34 +55,39 @@ TN_API tn_status tn_safetensors_write(tn_safetensors_writer *w,
                                       const char *path) TN_MUST_USE; /* frees w in any case */
 TN_API void tn_safetensors_discard(tn_safetensors_writer *w);
 
-/* ---- A module's weights ---------------------------------------------------------------------------------------------- */
+/* ---- A module's weights ---------------------------------------------------------------------- */
 
-/* Parameters and buffers by name; tied ones once. Load: the names must be the same on both sides and so must the shapes
- * (TN_EMISMATCH, TN_ESHAPE: nothing has changed); dtypes are converted. m: a struct that begins with a tn_module. */
+/* Parameters and buffers by name; tied ones once. Load: the names must be the same on both sides
+ * and so must the shapes (TN_EMISMATCH, TN_ESHAPE: nothing has changed); dtypes are converted. m: a
+ * struct that begins with a tn_module. */
 TN_API tn_status tn_save(void *m, const char *path) TN_MUST_USE;
 TN_API tn_status tn_load(void *m, const char *path) TN_MUST_USE;
 
-/* ---- Checkpoints: everything a run needs to go on, bit for bit ------------------------------------------------------- */
+/* ---- Checkpoints: everything a run needs to go on, bit for bit ------------------------------- */
 
-/* What a checkpoint holds; NULL members are left out. Loading fills the same members: model, optim, loader and generator are
- * objects made with the same options as before, and get the state that was saved; step and note are results. */
+/* What a checkpoint holds; NULL members are left out. Loading fills the same members: model, optim,
+ * loader and generator are objects made with the same options as before, and get the state that was
+ * saved; step and note are results. */
 typedef struct tn_checkpoint {
     void *model;                 /* a module */
     tn_optim *optim;             /* state, step count, learning rate, groups */
     const tn_schedule *schedule; /* has no state: load checks that it is the one that was saved */
-    tn_loader *loader; /* the next batch; load checks that data, order and batch size are the same */
+    /* the next batch; load checks that data, order and batch size are the same */
+    tn_loader *loader;
     tn_generator *generator; /* usually tn_default_generator() */
     int64_t step;            /* steps done */
     char note[256];          /* the program's own */
-    bool partial; /* load: what the file has beyond these members is ignored, otherwise TN_EMISMATCH */
+    /* load: what the file has beyond these members is ignored, otherwise TN_EMISMATCH */
+    bool partial;
 } tn_checkpoint;
 
-/* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits) over the whole. Load checks
- * digest, names, shapes, dtypes and kinds first: after an error nothing has changed. */
+/* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits)
+ * over the whole. Load checks digest, names, shapes, dtypes and kinds first: after an error nothing
+ * has changed. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) TN_MUST_USE;
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) TN_MUST_USE;
 
-/* ---- Any file -------------------------------------------------------------------------------------------------------- */
+/* ---- Any file -------------------------------------------------------------------------------- */
 
 /* Writes `bytes` to `path` as described at the top. */
 TN_API tn_status tn_write_file(const char *path, const void *data, size_t bytes) TN_MUST_USE;

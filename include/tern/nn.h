@@ -7,11 +7,13 @@
  *         return tn_call(&net->fc2, tn_relu(tn_call(&net->fc1, x)));
  *     }
  *
- * Parameters, buffers and children are registered by name, with the address of the field that holds them. Every tensor a
- * forward reads is an input, a parameter or a registered buffer. A module is called with tn_call (one tensor in, one out) or
- * tn_call_values (several, with a context); both are one bracket around its forward: hooks before, recompute, a scope, hooks after.
+ * Parameters, buffers and children are registered by name, with the address of the field that holds
+ * them. Every tensor a forward reads is an input, a parameter or a registered buffer. A module is
+ * called with tn_call (one tensor in, one out) or tn_call_values (several, with a context); both
+ * are one bracket around its forward: hooks before, recompute, a scope, hooks after.
  *
- * Read next: nn/module.c (the registry), nn/call.c (the bracket), nn/linear.c (the smallest module).
+ * Read next: nn/module.c (the registry), nn/call.c (the bracket), nn/linear.c (the smallest
+ * module).
  */
 #ifndef TERN_NN_H
 #define TERN_NN_H
@@ -27,12 +29,14 @@ typedef struct tn_module tn_module;
 typedef tn_tensor *(*tn_module_forward)(tn_module *self, tn_tensor *x);
 typedef tn_values (*tn_module_forward_values)(tn_module *self, tn_values in, void *context);
 
-typedef struct tn_module_lists tn_module_lists; /* nn/module.c: parameters, buffers, children, hooks */
+/* nn/module.c: parameters, buffers, children, hooks */
+typedef struct tn_module_lists tn_module_lists;
 
 #define TN_MODULE_NAME 64 /* bytes of a name, with its 0 */
 
 struct tn_module {
-    uint32_t state; /* alive, broken (building it failed) or finished; first, so that a wrong pointer is noticed */
+    /* alive, broken (building it failed) or finished; first, so that a wrong pointer is noticed */
+    uint32_t state;
     bool training;
     bool recompute;   /* forward keeps only its inputs and runs again in backward */
     const char *kind; /* "linear", "mlp": static text */
@@ -44,60 +48,72 @@ struct tn_module {
     tn_module_lists *lists;
 };
 
-/* ---- Building ---------------------------------------------------------------------------------------------------------- */
+/* ---- Building -------------------------------------------------------------------------------- */
 
 TN_API void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward);
 TN_API void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward);
 
-/* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the struct's); fields become NULL. A graph
- * that still wants to recompute m is then an error. NULL, a struct of zeros and a module that is finished already are fine. */
+/* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the
+ * struct's); fields become NULL. A graph that still wants to recompute m is then an error. NULL, a
+ * struct of zeros and a module that is finished already are fine. */
 TN_API void tn_module_finish(void *m);
 
-/* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m is TN_EVALUE, a child that has a parent
- * already TN_ESTATE. A parameter or buffer is the tensor in *field, set here: the module keeps it, and a parameter requires a gradient from
- * now on. `field` must stay where it is, since sharding and precision exchange the tensor in it: modules do not move after registration.
+/* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m
+ * is TN_EVALUE, a child that has a parent already TN_ESTATE. A parameter or buffer is the tensor in
+ * *field, set here: the module keeps it, and a parameter requires a gradient from now on. `field`
+ * must stay where it is, since sharding and precision exchange the tensor in it: modules do not
+ * move after registration.
  *
- * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered and empty until tn_module_set_buffer.
- * After a failure, and while an error is pending, *field is inert and m broken: calling it is TN_ESTATE. A child is then added all the
- * same, so that finishing m finishes it; one that cannot be added (its name, memory) is finished at once. */
+ * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered
+ * and empty until tn_module_set_buffer. After a failure, and while an error is pending, *field is
+ * inert and m broken: calling it is TN_ESTATE. A child is then added all the same, so that
+ * finishing m finishes it; one that cannot be added (its name, memory) is finished at once. */
 TN_API tn_status tn_module_add(tn_module *m, const char *name, void *child);
 TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field,
                                  tn_tensor *tensor);
 TN_API tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field,
                                   tn_tensor *tensor);
 
-/* A buffer that is not part of what is saved (a cache): walks pass over it unless they ask for scratch. */
+/* A buffer that is not part of what is saved (a cache): walks pass over it unless they ask for
+ * scratch. */
 TN_API tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field,
                                    tn_tensor *tensor);
 
-/* Makes parameter `name` of m (registered already, a path like "head.weight") the same tensor as parameter `with` ("wte.weight"). It is
- * counted, stepped and saved once, under `with`. Shapes and dtypes must be the same. */
+/* Makes parameter `name` of m (registered already, a path like "head.weight") the same tensor as
+ * parameter `with` ("wte.weight"). It is counted, stepped and saved once, under `with`. Shapes and
+ * dtypes must be the same. */
 TN_API tn_status tn_module_tie(tn_module *m, const char *name, const char *with);
 
-/* Exchanges the tensor of a buffer of m (a cache, a running mean, recurrent state; NULL: none): the old one is released, the new one kept. */
+/* Exchanges the tensor of a buffer of m (a cache, a running mean, recurrent state; NULL: none): the
+ * old one is released, the new one kept. */
 TN_API tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor);
 
-/* For sharding, which has put a part of parameter `path` into its field: what the whole is, and which elements of the flattened whole
- * are here. */
+/* For sharding, which has put a part of parameter `path` into its field: what the whole is, and
+ * which elements of the flattened whole are here. */
 TN_API tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims,
                                      int64_t start, int64_t length);
 
-/* ---- Calling ----------------------------------------------------------------------------------------------------------- */
+/* ---- Calling --------------------------------------------------------------------------------- */
 
-/* m: a pointer to a struct that begins with tn_module; anything else (NULL, a finished module) is an error that names it.
+/* m: a pointer to a struct that begins with tn_module; anything else (NULL, a finished module) is
+ * an error that names it.
  *
- * tn_call: one tensor in, one out; a module of values gets one input and no context, and must give one output. tn_call_values: the context
- * reaches the forward as it is; with recompute it must live until backward. Absent inputs are NULL. After an error n is 0 and
- * every v inert. Around the forward, in this order: `before` hooks, recompute, a scope that lets only the results out, `after` hooks. */
+ * tn_call: one tensor in, one out; a module of values gets one input and no context, and must give
+ * one output. tn_call_values: the context reaches the forward as it is; with recompute it must live
+ * until backward. Absent inputs are NULL. After an error n is 0 and every v inert. Around the
+ * forward, in this order: `before` hooks, recompute, a scope that lets only the results out,
+ * `after` hooks. */
 TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
 TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
 TN_API tn_values tn_values_of(tn_tensor *a, tn_tensor *b); /* two of them, or one when b is NULL */
 
-/* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged otherwise). In backward: `backward_before`
- * when the gradient of the first output arrives; `backward_after` when the gradients of all inputs that want one are done (those
- * without are NULL), at the latest when the outermost backward ends, also when it fails. So each `backward_before` has its
- * `backward_after`. tn_in_recompute tells whether a forward hook runs for the second time. Hooks run in the order of registration, each in
- * a scope, and see the error when one is pending. */
+/* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged
+ * otherwise). In backward: `backward_before` when the gradient of the first output arrives;
+ * `backward_after` when the gradients of all inputs that want one are done (those without are
+ * NULL), at the latest when the outermost backward ends, also when it fails. So each
+ * `backward_before` has its `backward_after`. tn_in_recompute tells whether a forward hook runs for
+ * the second time. Hooks run in the order of registration, each in a scope, and see the error when
+ * one is pending. */
 typedef struct tn_module_hooks {
     tn_values (*before)(tn_module *m, tn_values in, void *user);
     tn_values (*after)(tn_module *m, tn_values in, tn_values out, void *user);
@@ -109,9 +125,10 @@ typedef struct tn_module_hooks {
 TN_API tn_hook tn_module_hook(void *m, tn_module_hooks hooks);
 TN_API void tn_module_unhook(void *m, tn_hook hook);
 
-/* ---- Walking ----------------------------------------------------------------------------------------------------------- */
+/* ---- Walking --------------------------------------------------------------------------------- */
 
-/* One registered tensor. Sharding fills shape, start and length; whoever saves, clips or scales reads them. */
+/* One registered tensor. Sharding fills shape, start and length; whoever saves, clips or scales
+ * reads them. */
 typedef struct tn_entry {
     const char *path; /* "h.0.attn.c_attn.weight" */
     tn_module *owner;
@@ -124,9 +141,10 @@ typedef struct tn_entry {
         length; /* the owned elements of the flattened whole; 0 and its count unless sharded */
 } tn_entry;
 
-/* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first; the entry lives during the call. f
- * returns false to stop. f may exchange the tensor in the field (it then releases the old one and keeps the new one), but not
- * register anything. Tied names are visited once unless with_shared. Empty buffers are passed over. */
+/* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first;
+ * the entry lives during the call. f returns false to stop. f may exchange the tensor in the field
+ * (it then releases the old one and keeps the new one), but not register anything. Tied names are
+ * visited once unless with_shared. Empty buffers are passed over. */
 typedef struct tn_walk {
     bool buffers, no_parameters, with_shared;
     bool scratch; /* also the buffers that are not saved; with `buffers` */
@@ -141,15 +159,16 @@ TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
 TN_API int64_t tn_module_count(void *m); /* elements of all parameters; tied ones once */
 TN_API tn_tensor *tn_module_get(
     void *m, const char *path); /* a parameter or buffer; inert and TN_EVALUE when there is none */
-TN_API tn_module *tn_module_child(void *m, const char *path); /* NULL and TN_EVALUE when there is none */
-TN_API void tn_module_print(void *m, FILE *file);             /* a tree with shapes and counts */
+/* NULL and TN_EVALUE when there is none */
+TN_API tn_module *tn_module_child(void *m, const char *path);
+TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
 
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 TN_API void tn_module_requires_grad(void *m, bool requires_grad);
 TN_API void tn_module_zero_grad(void *m);
 TN_API void tn_module_set_recompute(void *m, bool on); /* m alone */
 
-/* ---- Initialisation: in place, from the thread's default generator, not recorded ------------------------------------------------ */
+/* ---- Initialisation: in place, from the thread's default generator, not recorded ------------- */
 
 /* Shapes: Xavier and Kaiming need two dimensions or more (TN_ESHAPE): (out, in, …). */
 TN_API void tn_init_uniform(tn_tensor *t, double low, double high);
@@ -162,7 +181,7 @@ TN_API void tn_init_kaiming_uniform(
     double negative_slope); /* He et al. 2015, fan in: U(-b, b), b = sqrt(6 / ((1 + a a) fan)) */
 TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
 
-/* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------------------------------------------- */
+/* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------- */
 
 typedef struct tn_linear_options {
     bool bias; /* true */
@@ -208,14 +227,16 @@ typedef struct tn_dropout {
 } tn_dropout;
 TN_API void tn_dropout_init(tn_dropout *m, double p);
 
-/* Keys and values of earlier positions, so that text can be generated one position at a time. Scratch buffers of an attention module. */
+/* Keys and values of earlier positions, so that text can be generated one position at a time.
+ * Scratch buffers of an attention module. */
 typedef struct tn_attention_cache_options {
     int64_t batch;  /* sequences in every call */
     int64_t length; /* most positions */
 } tn_attention_cache_options;
 
-/* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are GPT-2's: c_attn, c_proj. With
- * tn_call_values a second input is a mask: bool, broadcasts to (B, H, T, S), true where a position may be seen. */
+/* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are
+ * GPT-2's: c_attn, c_proj. With tn_call_values a second input is a mask: bool, broadcasts to (B, H,
+ * T, S), true where a position may be seen. */
 typedef struct tn_self_attention_options {
     int heads;
     bool causal;    /* true */
@@ -236,8 +257,9 @@ TN_API tn_self_attention_options tn_self_attention_defaults(void);
 TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width,
                                    tn_self_attention_options options);
 
-/* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded (TN_NO_GRAD), x holds the next positions,
- * which attend to all before; beyond `length` is TN_EVALUE. */
+/* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded
+ * (TN_NO_GRAD), x holds the next positions, which attend to all before; beyond `length` is
+ * TN_EVALUE. */
 TN_API tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options);
 
 typedef enum tn_activation {
@@ -264,8 +286,8 @@ typedef struct tn_mlp {
 TN_API tn_mlp_options tn_mlp_defaults(void);
 TN_API void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options);
 
-/* x + attn(ln_1(x)), then x + mlp(ln_2(x)): GPT-2's block and its names (ln_1, attn, ln_2, mlp.c_fc, mlp.c_proj). A
- * second input is the mask of attn. */
+/* x + attn(ln_1(x)), then x + mlp(ln_2(x)): GPT-2's block and its names (ln_1, attn, ln_2,
+ * mlp.c_fc, mlp.c_proj). A second input is the mask of attn. */
 typedef struct tn_block_options {
     int heads;
     int64_t hidden;           /* 0: 4 width */
@@ -284,7 +306,8 @@ typedef struct tn_block {
 TN_API tn_block_options tn_block_defaults(void);
 TN_API void tn_block_init(tn_block *m, int64_t width, tn_block_options options);
 
-/* Modules one after the other, each one tensor in and out. Names "0", "1", …. Registers, does not own their memory. */
+/* Modules one after the other, each one tensor in and out. Names "0", "1", …. Registers, does not
+ * own their memory. */
 typedef struct tn_sequential {
     tn_module base;
 } tn_sequential;
@@ -298,7 +321,7 @@ typedef struct tn_function {
 } tn_function;
 TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x));
 
-/* ---- A whole model: GPT (Radford et al. 2019), with Hugging Face's parameter names ------------------------------------------------- */
+/* ---- A whole model: GPT (Radford et al. 2019), with Hugging Face's parameter names ----------- */
 
 typedef struct tn_gpt_options {
     int64_t vocab, context;
@@ -319,17 +342,19 @@ typedef struct tn_gpt {
 } tn_gpt;
 TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
-/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by 0.02 / sqrt(2 layers), biases 0; the classifier is
- * wte.weight. Hugging Face's GPT-2 files hold the weights of c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
+/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by 0.02 / sqrt(2
+ * layers), biases 0; the classifier is wte.weight. Hugging Face's GPT-2 files hold the weights of
+ * c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
 
-/* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). T is at most context. The mean loss of predicting `targets`
- * (B, T; -100 is ignored): */
+/* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). T is at most context.
+ * The mean loss of predicting `targets` (B, T; -100 is ignored): */
 TN_API tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets);
 
-/* Continues tokens[n] by `count`, drawn from g (NULL: the thread's default) at `temperature` (0: the most likely) among the `top_k` most
- * likely (0: all), into out[count]. Dropout stays as the modules have it: tn_module_train(m, false) first. Uses the attention caches and
- * leaves none. When the context is full, it goes on from the last context / 2 tokens, which are read again. */
+/* Continues tokens[n] by `count`, drawn from g (NULL: the thread's default) at `temperature` (0:
+ * the most likely) among the `top_k` most likely (0: all), into out[count]. Dropout stays as the
+ * modules have it: tn_module_train(m, false) first. Uses the attention caches and leaves none. When
+ * the context is full, it goes on from the last context / 2 tokens, which are read again. */
 TN_API tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
                                  double temperature, int top_k, tn_generator *g, int64_t *out);
 

@@ -1,7 +1,8 @@
 /* Operations: what computes new elements, with gradients unless it says otherwise.
  *
- * Inputs of one call share a dtype and a device; nothing is promoted silently (tn_cast converts). Shapes broadcast as NumPy's where a
- * function says so. A failing call returns an inert tensor; see core.h. Each operation is one file under ops/.
+ * Inputs of one call share a dtype and a device; nothing is promoted silently (tn_cast converts).
+ * Shapes broadcast as NumPy's where a function says so. A failing call returns an inert tensor; see
+ * core.h. Each operation is one file under ops/.
  */
 #ifndef TERN_OPS_H
 #define TERN_OPS_H
@@ -12,14 +13,16 @@
 extern "C" {
 #endif
 
-/* ---- Elementwise: floats; broadcasting ------------------------------------------------------------------------------------ */
+/* ---- Elementwise: floats; broadcasting ------------------------------------------------------- */
 
-TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b); /* add, sub, mul, maximum, minimum: also integers */
+/* add, sub, mul, maximum, minimum: also integers */
+TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_div(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b); /* NaN wins; at equal values each gets half the gradient */
+/* NaN wins; at equal values each gets half the gradient */
+TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b);
 
 TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double k);  /* x + k */
@@ -43,8 +46,9 @@ TN_API tn_tensor *tn_erf(tn_tensor *x);
 TN_API tn_tensor *tn_tanh(tn_tensor *x);
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);
 TN_API tn_tensor *tn_relu(tn_tensor *x);
-TN_API tn_tensor *tn_silu(tn_tensor *x);      /* x sigmoid(x) */
-TN_API tn_tensor *tn_gelu(tn_tensor *x);      /* x Phi(x), by erf (Hendrycks and Gimpel 2016, arXiv:1606.08415) */
+TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
+/* x Phi(x), by erf (Hendrycks and Gimpel 2016, arXiv:1606.08415) */
+TN_API tn_tensor *tn_gelu(tn_tensor *x);
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh approximation, GPT-2's */
 
 /* Comparisons: any dtype, result bool, no gradient. */
@@ -55,26 +59,30 @@ TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b);
 
-/* Whole tensors, as an answer and not a tensor: same shape, dtype and elements (NaN equals nothing); or |a - b| <= atol + rtol |b|. False for
- * different shapes or inert tensors. */
+/* Whole tensors, as an answer and not a tensor: same shape, dtype and elements (NaN equals
+ * nothing); or |a - b| <= atol + rtol |b|. False for different shapes or inert tensors. */
 TN_API bool tn_equal(tn_tensor *a, tn_tensor *b);
 TN_API bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol);
 
-TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);       /* condition: bool; all three broadcast */
-TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);      /* mask: bool, broadcasts to x */
+/* condition: bool; all three broadcast */
+TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
+/* mask: bool, broadcasts to x */
+TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
 
-/* ---- Copies ------------------------------------------------------------------------------------------------------------- */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
-TN_API tn_tensor *tn_copy(tn_tensor *x);                  /* a contiguous copy */
-TN_API tn_tensor *tn_contiguous(tn_tensor *x);            /* x itself when it is contiguous */
-TN_API tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype);  /* x itself when it has that dtype; gradient between float dtypes */
+TN_API tn_tensor *tn_copy(tn_tensor *x);       /* a contiguous copy */
+TN_API tn_tensor *tn_contiguous(tn_tensor *x); /* x itself when it is contiguous */
+/* x itself when it has that dtype; gradient between float dtypes */
+TN_API tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype);
 TN_API tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim);
 TN_API tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim); /* a new dimension */
 TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with a node of its own: a place for hooks */
 
-/* ---- In place: not recorded ----------------------------------------------------------------------------------------------- *
- * For optimisers and data. x must not be a recorded result, and not a leaf that requires a gradient while recording is on
- * (TN_ESTATE). Each counts as a change of x: backward through something that saved x is then an error. Return x. */
+/* ---- In place: not recorded ------------------------------------------------------------------- *
+ * For optimisers and data. x must not be a recorded result, and not a leaf that requires a gradient
+ * while recording is on (TN_ESTATE). Each counts as a change of x: backward through something that
+ * saved x is then an error. Return x. */
 
 TN_API tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from); /* from broadcasts; dtypes may differ */
 TN_API tn_tensor *tn_fill_(tn_tensor *x, double value);
@@ -87,88 +95,106 @@ TN_API tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k); /* x + k
 TN_API tn_tensor *tn_add_scalar_(tn_tensor *x, double k);
 TN_API tn_tensor *tn_mul_scalar_(tn_tensor *x, double k);
 TN_API tn_tensor *tn_clamp_(tn_tensor *x, double low, double high);
-TN_API tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g); /* g NULL: the thread's default */
+/* g NULL: the thread's default */
+TN_API tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g);
 TN_API tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator *g);
 
-/* ---- Reductions: over one dimension, several, or all ------------------------------------------------------------------------ */
+/* ---- Reductions: over one dimension, several, or all ----------------------------------------- */
 
 /* dims: which (negative counts from the end); TN_DIMS() is all of them. keepdim leaves size 1. */
 TN_API tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim); /* integers sum to i64 */
 TN_API tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim);
-TN_API tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim); /* equal largest elements share the gradient evenly */
+/* equal largest elements share the gradient evenly */
+TN_API tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_min(tn_tensor *x, tn_dims dims, bool keepdim);
-TN_API tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim); /* divides by count - correction */
+/* divides by count - correction */
+TN_API tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim);
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_sum_all(tn_tensor *x); /* 0-dimensional */
 TN_API tn_tensor *tn_mean_all(tn_tensor *x);
-TN_API tn_tensor *tn_argmax(tn_tensor *x, int dim, bool keepdim); /* i64, the first largest; no gradient */
+/* i64, the first largest; no gradient */
+TN_API tn_tensor *tn_argmax(tn_tensor *x, int dim, bool keepdim);
 TN_API tn_tensor *tn_any(tn_tensor *x); /* bool to 0-dimensional bool */
 TN_API tn_tensor *tn_all(tn_tensor *x);
 
 /* Sums x down to a shape that broadcasts to x's: what undoes a broadcast. */
 TN_API tn_tensor *tn_sum_to(tn_tensor *x, tn_dims dims);
 
-/* ---- Linear algebra ---------------------------------------------------------------------------------------------------------- */
+/* ---- Linear algebra -------------------------------------------------------------------------- */
 
-/* (…, m, k) x (…, k, n) -> (…, m, n); leading dimensions broadcast. A 1-dimensional argument is a row (a) or column (b) that is
- * removed from the result, as in NumPy. */
+/* (…, m, k) x (…, k, n) -> (…, m, n); leading dimensions broadcast. A 1-dimensional argument is a
+ * row (a) or column (b) that is removed from the result, as in NumPy. */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 
 /* x (…, in), weight (out, in), bias (out) or NULL -> (…, out) = x weight^T + bias. */
 TN_API tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
-/* ---- Picking elements -------------------------------------------------------------------------------------------------------- */
+/* ---- Picking elements ------------------------------------------------------------------------ */
 
 /* index: i64 or i32; TN_EINDEX names a value outside. Negative values are outside. */
-TN_API tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index); /* index 1-dimensional */
-TN_API tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index); /* index has x's ndim, sizes up to x's but at dim */
-TN_API tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index); /* weight (V, C), index (…) -> (…, C) */
 
-/* ---- Networks ---------------------------------------------------------------------------------------------------------------- */
+/* index 1-dimensional */
+TN_API tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index);
+/* index has x's ndim, sizes up to x's but at dim */
+TN_API tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index);
+/* weight (V, C), index (…) -> (…, C) */
+TN_API tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index);
+
+/* ---- Networks -------------------------------------------------------------------------------- */
 
 TN_API tn_tensor *tn_softmax(tn_tensor *x, int dim);
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int dim);
 
-/* Over the last dimension (C): weight and bias (C) or NULL. Ba, Kiros, Hinton 2016, arXiv:1607.06450. */
+/* Over the last dimension (C): weight and bias (C) or NULL. Ba, Kiros, Hinton 2016,
+ * arXiv:1607.06450. */
 TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps);
 
-/* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019, arXiv:1910.07467. */
+/* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019, arXiv:1910.07467.
+ */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);
 
-/* Zero with probability p, the rest scaled by 1 / (1 - p). Draws one call from the thread's default generator when p > 0. */
+/* Zero with probability p, the rest scaled by 1 / (1 - p). Draws one call from the thread's default
+ * generator when p > 0. */
 TN_API tn_tensor *tn_dropout_op(tn_tensor *x, double p);
 
-/* softmax(q k^T scale) v. q (B, H, T, D), k and v (B, G, S, D), H a multiple of G (grouped heads). mask: NULL, or bool, broadcasts to
- * (B, H, T, S), true where a key may be seen. causal: query i sees keys up to i + S - T. scale 0: 1 / sqrt(D). Memory is linear in T and S:
- * no T x S matrix is kept (Dao et al. 2022, arXiv:2205.14135). A query that sees nothing gives zeros. */
+/* softmax(q k^T scale) v. q (B, H, T, D), k and v (B, G, S, D), H a multiple of G (grouped heads).
+ * mask: NULL, or bool, broadcasts to (B, H, T, S), true where a key may be seen. causal: query i
+ * sees keys up to i + S - T. scale 0: 1 / sqrt(D). Memory is linear in T and S: no T x S matrix is
+ * kept (Dao et al. 2022, arXiv:2205.14135). A query that sees nothing gives zeros. */
 typedef struct tn_attention_options {
     bool causal;
     double scale;
 } tn_attention_options;
 TN_API tn_attention_options tn_attention_defaults(void); /* not causal, scale 0 */
-TN_API tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask, tn_attention_options options);
+TN_API tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                                  tn_attention_options options);
 
-/* Self-attention over one projection's rows: qkv (B, T, 3 C) holds q, k and v side by side, each C = heads D wide -> (B, T, C).
- * mask broadcasts to (B, heads, T, T). The same numbers as tn_attention_op on the three parts, without their copies in backward. */
-TN_API tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask, tn_attention_options options);
+/* Self-attention over one projection's rows: qkv (B, T, 3 C) holds q, k and v side by side, each C
+ * = heads D wide -> (B, T, C). mask broadcasts to (B, heads, T, T). The same numbers as
+ * tn_attention_op on the three parts, without their copies in backward. */
+TN_API tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask,
+                                      tn_attention_options options);
 
-/* ---- Losses: 0-dimensional, or one value a row with TN_NONE -------------------------------------------------------------------- */
+/* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
 
 typedef enum tn_loss_reduction { TN_MEAN, TN_SUM, TN_NONE } tn_loss_reduction;
 
-TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_loss_reduction how); /* same shapes; NONE: x's shape */
+/* same shapes; NONE: x's shape */
+TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_loss_reduction how);
 
-/* logits (…, C), labels (…) i64 or i32. The mean is over the rows that are not ignored. NONE: (…). bf16 and f16 logits give an
- * f32 loss. TN_EINDEX names a label outside [0, C). */
+/* logits (…, C), labels (…) i64 or i32. The mean is over the rows that are not ignored. NONE: (…).
+ * bf16 and f16 logits give an f32 loss. TN_EINDEX names a label outside [0, C). */
 typedef struct tn_cross_entropy_options {
     tn_loss_reduction reduction; /* TN_MEAN */
     int64_t ignore_index;        /* -100 */
     double label_smoothing;      /* 0 */
-    bool consume_logits;         /* backward writes the gradient over the logits: they must have no other use. false */
+    /* backward writes the gradient over the logits: they must have no other use. false */
+    bool consume_logits;
 } tn_cross_entropy_options;
 TN_API tn_cross_entropy_options tn_cross_entropy_defaults(void);
 TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_loss_reduction how);
-TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels, tn_cross_entropy_options options);
+TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
+                                        tn_cross_entropy_options options);
 
 #ifdef __cplusplus
 }

@@ -6,8 +6,9 @@
  *     ... tn_backward(loss); tn_optim_step(opt); tn_optim_zero_grad(opt); ...
  *     tn_optim_free(opt);
  *
- * State is made at construction, so that a checkpoint loads at once. A step is one pass over parameter, gradient and state.
- * A step while an error is pending does nothing: a bad gradient never reaches a weight.
+ * State is made at construction, so that a checkpoint loads at once. A step is one pass over
+ * parameter, gradient and state. A step while an error is pending does nothing: a bad gradient
+ * never reaches a weight.
  */
 #ifndef TERN_OPTIM_H
 #define TERN_OPTIM_H
@@ -38,16 +39,18 @@ TN_API tn_sgd_options tn_sgd_defaults(void);
 TN_API tn_adam_options tn_adam_defaults(void);   /* Kingma, Ba 2014, arXiv:1412.6980 */
 TN_API tn_adamw_options tn_adamw_defaults(void); /* Loshchilov, Hutter 2017, arXiv:1711.05101 */
 
-/* Over every parameter of m that requires a gradient. NULL after an error. Keeps the parameters, not m. */
+/* Over every parameter of m that requires a gradient. NULL after an error. Keeps the parameters,
+ * not m. */
 TN_API tn_optim *tn_sgd(void *m, tn_sgd_options options);
 TN_API tn_optim *tn_adam(void *m, tn_adam_options options);
 TN_API tn_optim *tn_adamw(void *m, tn_adamw_options options);
 TN_API void tn_optim_free(tn_optim *opt); /* every function here takes NULL */
 
-/* ---- Parameter groups -------------------------------------------------------------------------------------------------------- */
+/* ---- Parameter groups ------------------------------------------------------------------------ */
 
-/* Moves the parameters for which `match` is true into a new group with the same hyperparameters; returns its index (the first
- * group is 0), or -1. tn_match_vectors: fewer than 2 dimensions (biases, norms), which are not decayed as a rule. */
+/* Moves the parameters for which `match` is true into a new group with the same hyperparameters;
+ * returns its index (the first group is 0), or -1. tn_match_vectors: fewer than 2 dimensions
+ * (biases, norms), which are not decayed as a rule. */
 typedef bool (*tn_match)(const tn_entry *entry, void *user);
 TN_API int tn_optim_split(tn_optim *opt, tn_match match, void *user);
 TN_API bool tn_match_vectors(const tn_entry *entry, void *user);
@@ -63,14 +66,15 @@ TN_API int tn_optim_groups(const tn_optim *opt);
 TN_API void tn_optim_set_lr(tn_optim *opt, double lr);
 TN_API double tn_optim_lr(const tn_optim *opt);
 
-/* ---- The loop ---------------------------------------------------------------------------------------------------------------- */
+/* ---- The loop -------------------------------------------------------------------------------- */
 
 /* Parameters without a gradient are left alone. */
 TN_API tn_status tn_optim_step(tn_optim *opt);
 TN_API void tn_optim_zero_grad(tn_optim *opt);
 
-/* The norm of all gradients together; when it is above max_norm the gradients are scaled down to it: at once (tn_clip_grad_norm), or for
- * free as the next step reads them (tn_optim_clip). Returns the norm before. A NaN or infinite norm is returned and nothing is scaled. */
+/* The norm of all gradients together; when it is above max_norm the gradients are scaled down to
+ * it: at once (tn_clip_grad_norm), or for free as the next step reads them (tn_optim_clip). Returns
+ * the norm before. A NaN or infinite norm is returned and nothing is scaled. */
 TN_API double tn_clip_grad_norm(void *m, double max_norm);
 TN_API double tn_optim_clip(tn_optim *opt, double max_norm);
 
@@ -82,7 +86,7 @@ TN_API void tn_optim_each(tn_optim *opt, tn_optim_visitor f, void *user);
 TN_API void tn_optim_set_steps(tn_optim *opt, int64_t steps);
 TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
 
-/* ---- Schedules: a learning rate as a function of the step, without state --------------------------------------------------------- */
+/* ---- Schedules: a learning rate as a function of the step, without state --------------------- */
 
 typedef enum tn_schedule_kind { TN_CONSTANT, TN_LINEAR, TN_COSINE } tn_schedule_kind;
 typedef struct tn_schedule {
@@ -95,7 +99,8 @@ typedef struct tn_schedule {
 TN_API tn_schedule tn_constant(double lr, int64_t warmup);
 TN_API tn_schedule tn_linear_decay(double peak, double end, int64_t warmup, int64_t steps);
 TN_API tn_schedule tn_cosine_decay(double peak, double end, int64_t warmup,
-                                   int64_t steps); /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
+                                   /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
+                                   int64_t steps);
 TN_API double tn_schedule_at(tn_schedule s, int64_t step);
 
 #ifdef __cplusplus

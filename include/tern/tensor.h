@@ -1,8 +1,9 @@
 /* Tensors: an n-dimensional view of typed elements in a storage.
  *
- * A tensor is metadata (dtype, sizes, strides, offset) over a shared storage; views share storage and cost no copy. Every
- * function that makes a tensor gives it to the current scope (core.h). A function that fails returns an inert tensor,
- * never NULL: 0 dimensions, item NaN, reading it gives zeros, and every operation on it is inert again.
+ * A tensor is metadata (dtype, sizes, strides, offset) over a shared storage; views share storage
+ * and cost no copy. Every function that makes a tensor gives it to the current scope (core.h). A
+ * function that fails returns an inert tensor, never NULL: 0 dimensions, item NaN, reading it gives
+ * zeros, and every operation on it is inert again.
  *
  *     tn_tensor *x = tn_randn(TN_DIMS(2, 3), TN_F32);
  *     tn_tensor *y = tn_transpose(x, 0, 1);                  // a view: (3, 2)
@@ -40,16 +41,18 @@ typedef struct tn_device {
     int index;
 } tn_device;
 
-/* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar). Sizes may be 0. */
+/* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar). Sizes may be 0.
+ */
 typedef struct tn_dims {
     int ndim;
     int64_t size[TN_MAX_DIMS];
 } tn_dims;
 
-/* More than 8 dimensions: ndim is -1. Negative numbers are kept: reshape's -1 and lists of dimensions need them; making a tensor with
- * one is TN_ESHAPE. */
+/* More than 8 dimensions: ndim is -1. Negative numbers are kept: reshape's -1 and lists of
+ * dimensions need them; making a tensor with one is TN_ESHAPE. */
 TN_API tn_dims tn_dims_from(int ndim, const int64_t *sizes);
-TN_API int64_t tn_dims_count(tn_dims dims);                  /* the product; 1 for 0 dimensions; -1: invalid; stops at 2^63 - 1 */
+/* the product; 1 for 0 dimensions; -1: invalid; stops at 2^63 - 1 */
+TN_API int64_t tn_dims_count(tn_dims dims);
 TN_API bool tn_dims_equal(tn_dims a, tn_dims b);
 
 /* NumPy's broadcasting of two shapes; false when they do not broadcast. */
@@ -57,13 +60,14 @@ TN_API bool tn_dims_broadcast(tn_dims a, tn_dims b, tn_dims *result);
 
 TN_API size_t tn_dtype_size(tn_dtype dtype);      /* bytes */
 TN_API const char *tn_dtype_name(tn_dtype dtype); /* "f32" */
-TN_API bool tn_dtype_is_float(tn_dtype dtype);    /* f32 f64 bf16 f16: those that can have a gradient */
+/* f32 f64 bf16 f16: those that can have a gradient */
+TN_API bool tn_dtype_is_float(tn_dtype dtype);
 TN_API float tn_bf16_to_float(tn_bf16 x);
 TN_API tn_bf16 tn_bf16_from_float(float x); /* rounds to nearest even */
 TN_API float tn_f16_to_float(tn_f16 x);
 TN_API tn_f16 tn_f16_from_float(float x);
 
-/* ---- Making ---------------------------------------------------------------------------------------------------------- */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 /* Elements are not set. */
 TN_API tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype);
@@ -76,53 +80,60 @@ TN_API tn_tensor *tn_zeros_like(const tn_tensor *t);
 TN_API tn_tensor *tn_ones_like(const tn_tensor *t);
 TN_API tn_tensor *tn_scalar(double value, tn_dtype dtype); /* 0-dimensional */
 
-/* start, start + step, … below `end` (above, for a negative step): ceil((end - start) / step) elements. */
+/* start, start + step, … below `end` (above, for a negative step): ceil((end - start) / step)
+ * elements. */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
 
-/* Drawn from this thread's default generator: uniform in [0, 1); standard normal; integers in [low, high). */
+/* Drawn from this thread's default generator: uniform in [0, 1); standard normal; integers in [low,
+ * high). */
 TN_API tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype);
 
-/* A copy of `data`, row-major elements of `dtype`. TN_FROM(array, dims, dtype) also checks the array's size. */
+/* A copy of `data`, row-major elements of `dtype`. TN_FROM(array, dims, dtype) also checks the
+ * array's size. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype);
 #define TN_FROM(array, dims, dtype) tn__from_array(array, sizeof(array), dims, dtype)
 TN_API tn_tensor *tn__from_array(const void *array, size_t bytes, tn_dims dims, tn_dtype dtype);
 
-/* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last reference is gone. When the
- * call fails the memory stays the caller's and release is not called. */
-TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype, void (*release)(void *data, void *user), void *user);
+/* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last
+ * reference is gone. When the call fails the memory stays the caller's and release is not called.
+ */
+TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
+                                 void (*release)(void *data, void *user), void *user);
 
-/* ---- Looking --------------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 TN_API bool tn_is_inert(const tn_tensor *t); /* what a failed call returned */
 TN_API int tn_ndim(const tn_tensor *t);
 TN_API tn_dims tn_shape(const tn_tensor *t);
-TN_API int64_t tn_size(const tn_tensor *t, int dim); /* dim may be negative: -1 is the last */
+TN_API int64_t tn_size(const tn_tensor *t, int dim);   /* dim may be negative: -1 is the last */
 TN_API int64_t tn_stride(const tn_tensor *t, int dim); /* in elements */
-TN_API int64_t tn_count(const tn_tensor *t); /* number of elements */
+TN_API int64_t tn_count(const tn_tensor *t);           /* number of elements */
 TN_API tn_dtype tn_dtype_of(const tn_tensor *t);
 TN_API tn_device tn_device_of(const tn_tensor *t);
 TN_API bool tn_is_contiguous(const tn_tensor *t);
 TN_API bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b);
 
-/* The address of the first element (element (i, j) is at data + (i*stride0 + j*stride1) elements). Do not keep it: a
- * storage can move. Writing through it is not seen by the version check. For an inert tensor: a read-only page of zeros,
- * and from tn_data_mut 64 KiB that nobody reads. */
+/* The address of the first element (element (i, j) is at data + (i*stride0 + j*stride1) elements).
+ * Do not keep it: a storage can move. Writing through it is not seen by the version check. For an
+ * inert tensor: a read-only page of zeros, and from tn_data_mut 64 KiB that nobody reads. */
 TN_API const void *tn_data(const tn_tensor *t);
 TN_API void *tn_data_mut(tn_tensor *t);
 
 /* The only element, as a double (TN_ESHAPE when there is not exactly one; NaN then). */
 TN_API double tn_item(const tn_tensor *t);
 
-/* Element at an index of ndim positions, as a double; NaN and TN_EINDEX outside. Slow: for tests and printing. */
+/* Element at an index of ndim positions, as a double; NaN and TN_EINDEX outside. Slow: for tests
+ * and printing. */
 TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 
 /* All elements in row-major order into out[tn_count(t)]; the dtypes must be the same. */
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
-/* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format writes at most `room`
- * bytes with the 0 and returns the length the whole text has (as snprintf). */
+/* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format
+ * writes at most `room` bytes with the 0 and returns the length the whole text has (as snprintf).
+ */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
 TN_API size_t tn_format(const tn_tensor *t, char *text, size_t room);
@@ -130,35 +141,40 @@ TN_API size_t tn_format(const tn_tensor *t, char *text, size_t room);
 /* "[64, 20]": into one of a few static buffers of this thread. */
 TN_API const char *tn_shape_text(const tn_tensor *t);
 
-/* ---- Views: no copy, same storage; gradients flow through ---------------------------------------------------------------- */
+/* ---- Views: no copy, same storage; gradients flow through ------------------------------------ */
 
-/* Same elements, new sizes; one size may be -1. A view where strides allow, else a copy. TN_ESHAPE when counts differ. */
+/* Same elements, new sizes; one size may be -1. A view where strides allow, else a copy. TN_ESHAPE
+ * when counts differ. */
 TN_API tn_tensor *tn_reshape(tn_tensor *t, tn_dims dims);
 TN_API tn_tensor *tn_flatten(tn_tensor *t, int first, int last);
-TN_API tn_tensor *tn_permute(tn_tensor *t, tn_dims order); /* TN_DIMS(0, 2, 1): dimension i of the result is order[i] of t */
+/* TN_DIMS(0, 2, 1): dimension i of the result is order[i] of t */
+TN_API tn_tensor *tn_permute(tn_tensor *t, tn_dims order);
 TN_API tn_tensor *tn_transpose(tn_tensor *t, int a, int b);
 TN_API tn_tensor *tn_t(tn_tensor *t); /* swaps the last two dimensions */
 TN_API tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length);
 TN_API tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index); /* removes dim */
-TN_API tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step); /* step > 0; clamped as Python */
-TN_API tn_tensor *tn_expand(tn_tensor *t, tn_dims dims); /* size-1 and new leading dimensions repeat (stride 0) */
-TN_API tn_tensor *tn_squeeze(tn_tensor *t, int dim);     /* no change when that size is not 1 */
+/* step > 0; clamped as Python */
+TN_API tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step);
+/* size-1 and new leading dimensions repeat (stride 0) */
+TN_API tn_tensor *tn_expand(tn_tensor *t, tn_dims dims);
+TN_API tn_tensor *tn_squeeze(tn_tensor *t, int dim); /* no change when that size is not 1 */
 TN_API tn_tensor *tn_unsqueeze(tn_tensor *t, int dim);
 
-/* Pieces of at most `size` along `dim`: writes up to `most` views to out and returns how many there are. */
+/* Pieces of at most `size` along `dim`: writes up to `most` views to out and returns how many there
+ * are. */
 TN_API int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most);
 
-/* ---- Storage: for sharding and for memory that comes from elsewhere ----------------------------------------------------- */
+/* ---- Storage: for sharding and for memory that comes from elsewhere -------------------------- */
 
-/* Empties the storage under `t` (its bytes go back to the allocator; sizes and strides stay) and fills it again with
- * unset bytes. Tensors and tapes may go on holding it. Neither counts as a change. A kernel that meets an empty storage
- * raises TN_ESTATE. */
+/* Empties the storage under `t` (its bytes go back to the allocator; sizes and strides stay) and
+ * fills it again with unset bytes. Tensors and tapes may go on holding it. Neither counts as a
+ * change. A kernel that meets an empty storage raises TN_ESTATE. */
 TN_API tn_status tn_storage_empty(tn_tensor *t);
 TN_API tn_status tn_storage_refill(tn_tensor *t);
 TN_API bool tn_storage_is_empty(const tn_tensor *t);
 
-/* A view of `t`'s storage at `offset` elements with a version counter of its own and no history: how several parameters
- * lie in one flat buffer. */
+/* A view of `t`'s storage at `offset` elements with a version counter of its own and no history:
+ * how several parameters lie in one flat buffer. */
 TN_API tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims);
 
 #ifdef __cplusplus
@@ -168,8 +184,9 @@ static inline tn_dims tn__dims_cxx(std::initializer_list<int64_t> sizes) {
 }
 #define TN_DIMS(...) tn__dims_cxx({__VA_ARGS__})
 #else
-#define TN_DIMS(...)                                                                                                           \
-    tn_dims_from((int)(sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1, (int64_t[]){0, __VA_ARGS__} + 1)
+#define TN_DIMS(...)                                                               \
+    tn_dims_from((int)(sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1, \
+                 (int64_t[]){0, __VA_ARGS__} + 1)
 #endif
 
 #endif

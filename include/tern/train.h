@@ -1,4 +1,5 @@
-/* Around a training loop: a progress line, the history of the loss, curves, and stopping when asked to.
+/* Around a training loop: a progress line, the history of the loss, curves, and stopping when asked
+ * to.
  *
  * Each stands alone; the loop stays the program's. examples/04_char_gpt.c uses them all.
  */
@@ -11,23 +12,24 @@
 extern "C" {
 #endif
 
-/* ---- Progress: one line that is redrawn on a terminal; a line every few seconds elsewhere ---------------------------- */
+/* ---- Progress: one line that is redrawn on a terminal; a line every few seconds elsewhere ---- */
 
 typedef struct tn_progress tn_progress;
 
-/* For steps start … total-1, written to `file`. `unit` is what is counted in a step ("tok"). NULL after TN_ENOMEM; every function
- * takes NULL. */
+/* For steps start … total-1, written to `file`. `unit` is what is counted in a step ("tok"). NULL
+ * after TN_ENOMEM; every function takes NULL. */
 TN_API tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit);
 TN_API void tn_progress_step(tn_progress *p, int64_t step, double loss,
                              int64_t units); /* a step is done, with its units */
 
-/* The median time of a step so far, in milliseconds; 0 before the first. A step's time runs from the call of tn_progress_step
- * before it, or from tn_progress_resume, which leaves out what the program did since then (a save, say). */
+/* The median time of a step so far, in milliseconds; 0 before the first. A step's time runs from
+ * the call of tn_progress_step before it, or from tn_progress_resume, which leaves out what the
+ * program did since then (a save, say). */
 TN_API double tn_progress_median_ms(const tn_progress *p);
 TN_API void tn_progress_resume(tn_progress *p);
 TN_API void tn_progress_free(tn_progress *p); /* finishes the line */
 
-/* ---- Curves ---------------------------------------------------------------------------------------------------------- */
+/* ---- Curves ---------------------------------------------------------------------------------- */
 
 typedef struct tn_curve {
     const char *name;
@@ -41,34 +43,37 @@ typedef struct tn_plot {
     int count;
 } tn_plot;
 
-/* In a terminal, `columns` by `rows` characters: braille dots where the locale is UTF-8, ASCII elsewhere. */
+/* In a terminal, `columns` by `rows` characters: braille dots where the locale is UTF-8, ASCII
+ * elsewhere. */
 TN_API void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows);
 
 /* As a picture that any browser shows. Written as io.h says. */
 TN_API tn_status tn_plot_svg(const tn_plot *plot, const char *path) TN_MUST_USE;
 
-/* ---- History: the loss of every step, as a CSV file that survives a crash -------------------------------------------- */
+/* ---- History: the loss of every step, as a CSV file that survives a crash -------------------- */
 
 typedef struct tn_history tn_history;
 
-/* start 0: a new file. Otherwise the file's rows of steps 0 … start-1 are read and what follows them, half a row perhaps, is cut off:
- * with a checkpoint of `start` steps, the file ends up the same as without the interruption. NULL after TN_EIO, or TN_EFORMAT when rows
- * are missing. Call tn_history_sync before the checkpoint is saved, so that it never has more steps than the file. */
+/* start 0: a new file. Otherwise the file's rows of steps 0 … start-1 are read and what follows
+ * them, half a row perhaps, is cut off: with a checkpoint of `start` steps, the file ends up the
+ * same as without the interruption. NULL after TN_EIO, or TN_EFORMAT when rows are missing. Call
+ * tn_history_sync before the checkpoint is saved, so that it never has more steps than the file. */
 TN_API tn_history *tn_history_open(const char *path, int64_t start);
 TN_API tn_status tn_history_add(tn_history *h,
-                                double loss); /* of the next step: 9 digits, which is exact for f32 */
+                                /* of the next step: 9 digits, which is exact for f32 */
+                                double loss);
 TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 TN_API int64_t tn_history_count(const tn_history *h);
 
-/* As curves, valid until the next call with h: as it is, or each step's mean with the `window` - 1 before it. */
+/* As curves, valid until the next call with h: as it is, or the mean of `window` steps around each. */
 TN_API tn_curve tn_history_curve(const tn_history *h, const char *name);
 TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window);
 
-/* ---- Stopping -------------------------------------------------------------------------------------------------------- */
+/* ---- Stopping -------------------------------------------------------------------------------- */
 
-/* From now on the first SIGINT or SIGTERM only makes tn_stop_asked true, so that the loop can end after a whole step and save; the
- * second ends the process as usual. */
+/* From now on the first SIGINT or SIGTERM only makes tn_stop_asked true, so that the loop can end
+ * after a whole step and save; the second ends the process as usual. */
 TN_API void tn_stop_on_signals(void);
 TN_API bool tn_stop_asked(void);
 

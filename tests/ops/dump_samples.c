@@ -51,7 +51,8 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
     TN_SCOPE;
     tn_values in = {.n = sample->inputs}, out = {.n = d->op->results ? d->op->results : 1};
     for (int i = 0; i < in.n; i++) {
-        in.v[i] = tn__spec_tensor(&sample->in[i], dtype, i % 2 ? TN__TRANSPOSED : TN__PLAIN, false, (uint64_t)(20 * d->sample + i));
+        in.v[i] = tn__spec_tensor(&sample->in[i], dtype, i % 2 ? TN__TRANSPOSED : TN__PLAIN, false,
+                                  (uint64_t)(20 * d->sample + i));
         if (in.v[i] && d->op->backward && tn__spec_real(&sample->in[i])) {
             tn_set_requires_grad(in.v[i], true);
         }
@@ -73,7 +74,8 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
         fprintf(stderr, "%s, sample %d: %s\n", d->op->name, d->sample, tn_error_message());
         exit(1);
     }
-    fprintf(d->index, "{\"op\": \"%s\", \"sample\": %d, \"keywords\": \"%s\"", d->op->name, d->sample, sample->text ? sample->text : "");
+    fprintf(d->index, "{\"op\": \"%s\", \"sample\": %d, \"keywords\": \"%s\"", d->op->name,
+            d->sample, sample->text ? sample->text : "");
     write_arrays(d, "inputs", in.v, in.n);
     write_arrays(d, "results", out.v, out.n);
     write_arrays(d, "weights", weights, out.n);
@@ -104,7 +106,9 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: dump_samples FOLDER\n");
         return 2;
     }
-    dump d = {.sampler = {.add = add}, .index = open_in(argv[1], "index.jsonl"), .data = open_in(argv[1], "data.bin")};
+    dump d = {.sampler = {.add = add},
+              .index = open_in(argv[1], "index.jsonl"),
+              .data = open_in(argv[1], "data.bin")};
     for (int i = 0; i < tn_op_count(); i++) {
         d.op = tn_op_at(i);
         d.sample = 0;

@@ -1,20 +1,24 @@
 /* The kernel table: what a device must be able to do, and the contract of each entry.
  *
- * ref (backends/ref/) fills every entry in scalar C and is the specification: whatever it computes, another backend computes
- * to rounding. cpu copies ref's table and overrides entries; other devices bring a table of their own.
+ * ref (backends/ref/) fills every entry in scalar C and is the specification: whatever it computes,
+ * another backend computes to rounding. cpu copies ref's table and overrides entries; other devices
+ * bring a table of their own.
  *
  * Contract of every entry
- *   - Operands are plain descriptors; sizes already agree (the operation has checked), strides are arbitrary but never
- *     negative, stride 0 (a broadcast input) occurs in inputs only. An output does not overlap an input, except where an
- *     entry says that it may be the same memory. Any size may be 0. Inputs are never written.
+ *   - Operands are plain descriptors. Sizes already agree (the operation has checked); strides are
+ *     arbitrary but never negative, and stride 0 (a broadcast input) occurs in inputs only. An
+ *     output does not overlap an input, except where an entry says that it may be the same memory.
+ *     Any size may be 0. Inputs are never written.
  *   - Every element of every output is written; what was there before is not read.
  *   - bf16 and f16 are computed in f32 and rounded once. f64 is computed in f64.
  *   - The same bits for any number of threads.
- *   - A dtype an entry does not handle: TN_EUNSUPPORTED and nothing written. An index out of range: TN_EINDEX, with
- *     ctx->bad_position and ctx->bad_value set; outputs are then unspecified. Nothing else can fail but memory (TN_ENOMEM).
+ *   - A dtype an entry does not handle: TN_EUNSUPPORTED and nothing written. An index out of range:
+ *     TN_EINDEX, with ctx->bad_position and ctx->bad_value set; outputs are then unspecified.
+ *     Nothing else can fail but memory (TN_ENOMEM).
  *   - Entries raise no errors; the operation does, from the status.
  *
- * Entries are primitive (every backend fills them) or fused (may be NULL: the operation's composition runs instead).
+ * Entries are primitive (every backend fills them) or fused (may be NULL: the operation's
+ * composition runs instead).
  */
 #ifndef TERN_SYS_BACKEND_H
 #define TERN_SYS_BACKEND_H
@@ -35,18 +39,35 @@ typedef struct tn_desc {
 
 /* What a kernel runs in. */
 typedef struct tn_context {
-    void *stream;       /* NULL on the CPU */
-    bool deterministic; /* always true by default */
+    void *stream;         /* NULL on the CPU */
+    bool deterministic;   /* always true by default */
     int64_t bad_position; /* with TN_EINDEX: which index (row-major) was bad, and its value */
     int64_t bad_value;
     void *(*workspace)(size_t bytes); /* scratch memory; NULL when there is none left */
     void (*workspace_free)(void *memory, size_t bytes);
 } tn_context;
 
-/* One-argument formulas; k0 and k1 are the entry's constants. The formulas are in backends/formulas.h. */
+/* One-argument formulas; k0 and k1 are the entry's constants. The formulas are in
+ * backends/formulas.h. */
 typedef enum tn_unary {
-    TN_NEG, TN_ABS, TN_SIGN, TN_EXP, TN_LOG, TN_SQRT, TN_RSQRT, TN_SQUARE, TN_RECIPROCAL, TN_SIN, TN_COS, TN_TANH, TN_SIGMOID, TN_RELU,
-    TN_GELU_TANH, TN_GELU_ERF, TN_ERF, TN_SILU,
+    TN_NEG,
+    TN_ABS,
+    TN_SIGN,
+    TN_EXP,
+    TN_LOG,
+    TN_SQRT,
+    TN_RSQRT,
+    TN_SQUARE,
+    TN_RECIPROCAL,
+    TN_SIN,
+    TN_COS,
+    TN_TANH,
+    TN_SIGMOID,
+    TN_RELU,
+    TN_GELU_TANH,
+    TN_GELU_ERF,
+    TN_ERF,
+    TN_SILU,
     TN_ADD_K,   /* x + k0 */
     TN_MUL_K,   /* x * k0 */
     TN_RSUB_K,  /* k0 - x */
@@ -58,7 +79,13 @@ typedef enum tn_unary {
 
 /* Two-argument formulas. The gradient formulas take what their comment says. */
 typedef enum tn_binary {
-    TN_ADD, TN_SUB, TN_MUL, TN_DIV, TN_POW, TN_MAXIMUM, TN_MINIMUM, /* NaN wins in maximum and minimum */
+    TN_ADD,
+    TN_SUB,
+    TN_MUL,
+    TN_DIV,
+    TN_POW,
+    TN_MAXIMUM,        /* NaN wins */
+    TN_MINIMUM,        /* NaN wins */
     TN_TANH_GRAD,      /* (y, dy): dy (1 - y y) */
     TN_SIGMOID_GRAD,   /* (y, dy): dy y (1 - y) */
     TN_RELU_GRAD,      /* (x, dy): dy where x > 0, else 0 */
@@ -70,16 +97,25 @@ typedef enum tn_binary {
 
 typedef enum tn_compare { TN_EQ, TN_NE, TN_LT, TN_LE, TN_GT, TN_GE, TN_COMPARE_COUNT } tn_compare;
 
-typedef enum tn_reduction { TN_RED_SUM, TN_RED_MEAN, TN_RED_MAX, TN_RED_MIN, TN_RED_SUM_SQUARES, TN_RED_ANY, TN_RED_ALL } tn_reduction;
+typedef enum tn_reduction {
+    TN_RED_SUM,
+    TN_RED_MEAN,
+    TN_RED_MAX,
+    TN_RED_MIN,
+    TN_RED_SUM_SQUARES,
+    TN_RED_ANY,
+    TN_RED_ALL
+} tn_reduction;
 
 typedef enum tn_random_kind {
-    TN_UNIFORM, /* a + (b - a) u, u in [0, 1) */
-    TN_NORMAL,  /* a + b z */
-    TN_INTEGER, /* integers in [a, b) */
+    TN_UNIFORM,  /* a + (b - a) u, u in [0, 1) */
+    TN_NORMAL,   /* a + b z */
+    TN_INTEGER,  /* integers in [a, b) */
     TN_BERNOULLI /* 1 with probability a, else 0 */
 } tn_random_kind;
 
-/* Names one draw: element i of the output is a function of (seed, stream, call, i), i counted in row-major order. */
+/* Names one draw: element i of the output is a function of (seed, stream, call, i), i counted in
+ * row-major order. */
 typedef struct tn_random_key {
     uint64_t seed, stream, call;
 } tn_random_key;
@@ -95,7 +131,8 @@ typedef struct tn_optim_span {
     int64_t count;
 } tn_optim_span;
 
-/* Everything that does not depend on the element. `grad_scale` multiplies each gradient as it is read (clipping). */
+/* Everything that does not depend on the element. `grad_scale` multiplies each gradient as it is
+ * read (clipping). */
 typedef struct tn_adam_step {
     double lr, beta1, beta2, eps, weight_decay;
     bool decoupled; /* AdamW: p -= lr wd p; otherwise g += wd p */
@@ -109,9 +146,10 @@ typedef struct tn_sgd_step {
 } tn_sgd_step;
 
 typedef struct tn_attention_args {
-    double scale;     /* of q k^T */
-    bool causal;      /* query i of Tq sees keys 0 … i + (Tk - Tq) */
-    const tn_desc *mask; /* NULL, or bool (B, H, Tq, Tk) with stride 0 where it broadcasts: true may be seen */
+    double scale; /* of q k^T */
+    bool causal;  /* query i of Tq sees keys 0 … i + (Tk - Tq) */
+    /* NULL, or bool (B, H, Tq, Tk) with stride 0 where it broadcasts: true may be seen */
+    const tn_desc *mask;
 } tn_attention_args;
 
 typedef struct tn_cross_entropy_args {
@@ -132,83 +170,121 @@ typedef struct tn_backend {
     tn_status (*fill)(tn_context *ctx, const tn_desc *y, double value);
     /* y = start + i step, i in row-major order. Every dtype but bool. */
     tn_status (*arange)(tn_context *ctx, const tn_desc *y, double start, double step);
-    /* y = x converted to y's dtype; any pair of dtypes. Float to integer truncates; to bool is x != 0. The same sizes. */
+    /* y = x converted to y's dtype; any pair of dtypes. Float to integer truncates; to bool is x !=
+     * 0. The same sizes. */
     tn_status (*copy)(tn_context *ctx, const tn_desc *y, const tn_desc *x);
-    /* y = f(x); y may be x's memory with x's strides. Floats; NEG ABS SIGN SQUARE RELU and the K forms ADD MUL RSUB CLAMP also integers. */
-    tn_status (*unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0, double k1);
-    /* y = f(a, b), all of y's size (inputs broadcast by stride 0) and one dtype; y may be a's or b's memory with its
-     * strides. Floats; ADD SUB MUL DIV (integers: towards zero, x / 0 = 0) MAXIMUM MINIMUM also integers. */
-    tn_status (*binary)(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a, const tn_desc *b);
+    /* y = f(x); y may be x's memory with x's strides. Floats; NEG ABS SIGN SQUARE RELU and the K
+     * forms ADD MUL RSUB CLAMP also integers. */
+    tn_status (*unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,
+                       double k1);
+    /* y = f(a, b), all of y's size (inputs broadcast by stride 0) and one dtype; y may be a's or
+     * b's memory with its strides. Floats; ADD SUB MUL DIV (integers: towards zero, x / 0 = 0)
+     * MAXIMUM MINIMUM also integers. */
+    tn_status (*binary)(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
+                        const tn_desc *b);
     /* y (bool) = a ? b. Every dtype. */
-    tn_status (*compare)(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a, const tn_desc *b);
+    tn_status (*compare)(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
+                         const tn_desc *b);
     /* y = c ? a : b; c is bool. Every dtype. */
-    tn_status (*where)(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a, const tn_desc *b);
-    /* y has x's ndim; where y's size is 1 and x's is not, x is reduced (x's size may be 0: SUM 0, MEAN NaN, MAX and MIN are not
-     * called). Floats; SUM MAX MIN also integers, with y i64 for SUM and x's dtype for MAX and MIN; ANY and ALL: bool to bool.
-     * SUM_SQUARES of f32, bf16 and f16 also into f64. NaN wins in MAX and MIN. SUM of f32 keeps an error of about log(n) roundings (pairwise
-     * or lanes), not n. */
+    tn_status (*where)(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
+                       const tn_desc *b);
+    /* y has x's ndim; where y's size is 1 and x's is not, x is reduced (x's size may be 0: SUM 0,
+     * MEAN NaN, MAX and MIN are not called). Floats; SUM MAX MIN also integers, with y i64 for SUM
+     * and x's dtype for MAX and MIN; ANY and ALL: bool to bool. SUM_SQUARES of f32, bf16 and f16
+     * also into f64. NaN wins in MAX and MIN. SUM of f32 keeps an error of about log(n) roundings
+     * (pairwise or lanes), not n. */
     tn_status (*reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x);
-    /* y (i64, size 1 at dim) = position of the first largest element; a NaN counts as largest. Floats and integers. */
+    /* y (i64, size 1 at dim) = position of the first largest element; a NaN counts as largest.
+     * Floats and integers. */
     tn_status (*argmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim);
-    /* y = alpha a b + beta y (beta 0: y is not read). 3 dimensions: a (n, m, k), b (n, k, p), y (n, m, p); stride 0 along n
-     * in a or b broadcasts. f32 f64 bf16 f16. */
-    tn_status (*matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b, double alpha, double beta);
+    /* y = alpha a b + beta y (beta 0: y is not read). 3 dimensions: a (n, m, k), b (n, k, p), y (n,
+     * m, p); stride 0 along n in a or b broadcasts. f32 f64 bf16 f16. */
+    tn_status (*matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                        double alpha, double beta);
     /* y[i, ...] = x[index[i], ...]. index: 1 dimension, i64 or i32. Every dtype. TN_EINDEX. */
-    tn_status (*gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index);
-    /* y[index[i], ...] += src[i, ...], in the order of i (so the sum is reproducible); y is read. Floats. TN_EINDEX. */
-    tn_status (*scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src);
-    /* y[.., j, ..] = x[.., index[.., j, ..], ..] at dim; y and index have one size. Every dtype. TN_EINDEX. */
-    tn_status (*gather)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index, int dim);
-    /* y[.., index[.., j, ..], ..] += src[.., j, ..] in row-major order; y is read. Floats. TN_EINDEX. */
-    tn_status (*scatter_add)(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *src, int dim);
-    /* Element i (row-major) from tn_philox(key, i / 4).word[i % 4] for 24-bit uniforms (f32 and smaller); f64 and integers use two words:
-     * tn_philox(key, i / 2), words 2(i % 2) and 2(i % 2) + 1. Normals: Box-Muller on pairs. See backends/random.h. Floats; INTEGER: integers. */
-    tn_status (*random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key, double a, double b);
-    /* y = keep(i) ? x / (1 - p) : 0, keep(i) with probability 1 - p from key; y may be x's memory. Its own backward (dy -> dx). Floats. */
-    tn_status (*dropout)(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p, tn_random_key key);
-    /* One step over all spans, in place, in one pass. Parameters f32 f64 bf16 f16; state f32 (f64 for f64 parameters, by cast of the pointer). */
-    tn_status (*adam)(tn_context *ctx, const tn_optim_span *spans, int count, const tn_adam_step *step);
+    tn_status (*gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                             const tn_desc *index);
+    /* y[index[i], ...] += src[i, ...], in the order of i (so the sum is reproducible); y is read.
+     * Floats. TN_EINDEX. */
+    tn_status (*scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                                  const tn_desc *src);
+    /* y[.., j, ..] = x[.., index[.., j, ..], ..] at dim; y and index have one size. Every dtype.
+     * TN_EINDEX. */
+    tn_status (*gather)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index,
+                        int dim);
+    /* y[.., index[.., j, ..], ..] += src[.., j, ..] in row-major order; y is read. Floats.
+     * TN_EINDEX. */
+    tn_status (*scatter_add)(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                             const tn_desc *src, int dim);
+    /* Element i (row-major) from tn_philox(key, i / 4).word[i % 4] for 24-bit uniforms (f32 and
+     * smaller); f64 and integers use two words: tn_philox(key, i / 2), words 2(i % 2) and 2(i % 2)
+     * + 1. Normals: Box-Muller on pairs. See backends/random.h. Floats; INTEGER: integers. */
+    tn_status (*random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
+                        double a, double b);
+    /* y = keep(i) ? x / (1 - p) : 0, keep(i) with probability 1 - p from key; y may be x's memory.
+     * Its own backward (dy -> dx). Floats. */
+    tn_status (*dropout)(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
+                         tn_random_key key);
+    /* One step over all spans, in place, in one pass. Parameters f32 f64 bf16 f16; state f32 (f64
+     * for f64 parameters, by cast of the pointer). */
+    tn_status (*adam)(tn_context *ctx, const tn_optim_span *spans, int count,
+                      const tn_adam_step *step);
     tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count, const tn_sgd_step *step);
 
     /* ---- Fused ---- */
 
     /* y (n, out) = x (n, in) w^T + b; w (out, in); b (out) or NULL. f32 f64 bf16 f16. */
-    tn_status (*linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w, const tn_desc *b);
-    /* Over the last dimension; `log`: log-softmax. A row of -inf gives NaN, as PyTorch. y may be x's memory. */
+    tn_status (*linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                        const tn_desc *b);
+    /* Over the last dimension; `log`: log-softmax. A row of -inf gives NaN, as PyTorch. y may be
+     * x's memory. */
     tn_status (*softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log);
-    /* dx from y (the forward's output) and dy: y (dy - sum(dy y)), or dy - exp(y) sum(dy). dx may be dy's memory. */
-    tn_status (*softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y, const tn_desc *dy, bool log);
-    /* x (n, c), y as x; mean and rstd (n), f32 (f64 for f64) or NULL; w and b (c) or NULL. Biased variance, rstd = 1 / sqrt(var + eps). */
-    tn_status (*layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
-                            const tn_desc *w, const tn_desc *b, double eps);
+    /* dx from y (the forward's output) and dy: y (dy - sum(dy y)), or dy - exp(y) sum(dy). dx may
+     * be dy's memory. */
+    tn_status (*softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
+                                  const tn_desc *dy, bool log);
+    /* x (n, c), y as x; mean and rstd (n), f32 (f64 for f64) or NULL; w and b (c) or NULL. Biased
+     * variance, rstd = 1 / sqrt(var + eps). */
+    tn_status (*layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
+                            const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
+                            const tn_desc *b, double eps);
     /* Any of dx, dw, db may be NULL (not wanted); w may be NULL. */
-    tn_status (*layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *db, const tn_desc *dy,
-                                     const tn_desc *x, const tn_desc *mean, const tn_desc *rstd, const tn_desc *w);
+    tn_status (*layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                     const tn_desc *db, const tn_desc *dy, const tn_desc *x,
+                                     const tn_desc *mean, const tn_desc *rstd, const tn_desc *w);
     /* y = x rstd w, rstd = 1 / sqrt(mean(x x) + eps). Otherwise as layer_norm. */
-    tn_status (*rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x, const tn_desc *w, double eps);
-    tn_status (*rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw, const tn_desc *dy, const tn_desc *x,
-                                   const tn_desc *rstd, const tn_desc *w);
-    /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group h / (H / G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the
-     * log of the sum of exponentials of each row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */
-    tn_status (*attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                           const tn_attention_args *args);
-    tn_status (*attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk, const tn_desc *dv, const tn_desc *dy,
-                                    const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                                    const tn_attention_args *args);
-    /* x (n, c) logits, label (n) i64 or i32, loss (n) and lse (n) f32 (f64 for f64): loss[i] = (1 - s)(lse - x[label]) + s (lse - mean(x)).
-     * TN_EINDEX: a label outside [0, c) that is not ignore_index. */
-    tn_status (*cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+    tn_status (*rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x,
+                          const tn_desc *w, double eps);
+    tn_status (*rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                   const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
+                                   const tn_desc *w);
+    /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group h / (H /
+     * G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the log of the sum of exponentials of each
+     * row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */
+    tn_status (*attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
+                           const tn_desc *k, const tn_desc *v, const tn_attention_args *args);
+    tn_status (*attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk,
+                                    const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
+                                    const tn_desc *lse, const tn_desc *q, const tn_desc *k,
+                                    const tn_desc *v, const tn_attention_args *args);
+    /* x (n, c) logits, label (n) i64 or i32, loss (n) and lse (n) f32 (f64 for f64): loss[i] = (1 -
+     * s)(lse - x[label]) + s (lse - mean(x)). TN_EINDEX: a label outside [0, c) that is not
+     * ignore_index. */
+    tn_status (*cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
+                               const tn_desc *x, const tn_desc *label,
                                const tn_cross_entropy_args *args);
     /* dx (n, c), may be x's memory; dloss (n). */
-    tn_status (*cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss, const tn_desc *lse, const tn_desc *x,
-                                        const tn_desc *label, const tn_cross_entropy_args *args);
+    tn_status (*cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
+                                        const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+                                        const tn_cross_entropy_args *args);
 } tn_backend;
 
-/* The table for a device; NULL when there is none. TN_CPU uses cpu's table, or ref's with TERN_BACKEND=ref. */
+/* The table for a device; NULL when there is none. TN_CPU uses cpu's table, or ref's with
+ * TERN_BACKEND=ref. */
 TN_API const tn_backend *tn_backend_of(tn_device device);
 
-/* Tables by name, for tests and benchmarks: "ref", "cpu" (the best this machine can run), "cpu-v2", "cpu-v3", "cpu-v4" (NULL
- * where the machine cannot), "cuda". */
+/* Tables by name, for tests and benchmarks: "ref", "cpu" (the best this machine can run), "cpu-v2",
+ * "cpu-v3", "cpu-v4" (NULL where the machine cannot), "cuda". */
 TN_API const tn_backend *tn_backend_named(const char *name);
 
 /* From now on this process's CPU kernels are those of `table` (NULL: the best again). For tests. */

@@ -1,8 +1,10 @@
-/* Operations: what one is made of. For those who write their own; ops/ is written with nothing else.
+/* Operations: what one is made of. For those who write their own; ops/ is written with nothing
+ * else.
  *
- * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them through the kernel table, a backward
- * made of other operations, and sample inputs on which the suite checks all of that. A function calls it through
- * tn_apply. docs/add_an_op.md builds one from nothing.
+ * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them
+ * through the kernel table, a backward made of other operations, and sample inputs on which the
+ * suite checks all of that. A function calls it through tn_apply. docs/add_an_op.md builds one from
+ * nothing.
  */
 #ifndef TERN_SYS_OP_H
 #define TERN_SYS_OP_H
@@ -41,9 +43,10 @@ typedef struct tn_op_grad {
     const tn_op *op;
     const void *args;
     int inputs, outputs;
-    tn_tensor *dout[TN_OP_OUTPUTS]; /* NULL where no gradient arrived; dout[0] of an operation with one result never is */
-    const bool *wants;              /* [inputs] */
-    bool create_graph;              /* what is called now is recorded */
+    /* NULL where no gradient arrived; dout[0] of an operation with one result never is */
+    tn_tensor *dout[TN_OP_OUTPUTS];
+    const bool *wants; /* [inputs] */
+    bool create_graph; /* what is called now is recorded */
     tn_node *node;
     tn_tensor **din; /* [inputs]: filled by tn_op_give */
 } tn_op_grad;
@@ -55,23 +58,26 @@ typedef struct tn_op_grad {
 struct tn_op {
     const char *name;
     size_t args_size;
-    int results;        /* outputs that the caller gets: 1 unless set */
-    uint32_t optional;  /* bit i: input i may be absent (NULL) */
-    uint32_t saves;     /* what backward reads, always … */
+    int results;                      /* outputs that the caller gets: 1 unless set */
+    uint32_t optional;                /* bit i: input i may be absent (NULL) */
+    uint32_t saves;                   /* what backward reads, always … */
     uint32_t saves_for[TN_OP_INPUTS]; /* … and what it reads for the gradient of input i */
 
-    /* Checks the inputs and makes out[0 … outputs-1] with tn_op_out or tn_op_view; outputs beyond `results` are for backward only. Returns
-     * false after tn_op_fail. */
+    /* Checks the inputs and makes out[0 … outputs-1] with tn_op_out or tn_op_view; outputs beyond
+     * `results` are for backward only. Returns false after tn_op_fail. */
     bool (*shape)(tn_op_call *c);
 
-    /* Fills the outputs. NULL for views. TN_EINDEX etc. are turned into errors by the caller (tn_op_status). */
+    /* Fills the outputs. NULL for views. TN_EINDEX etc. are turned into errors by the caller
+     * (tn_op_status). */
     tn_status (*forward)(tn_op_call *c);
 
-    /* Gives each wanted input its gradient. NULL: not differentiable. Gradients may have the broadcast shape: the engine sums. */
+    /* Gives each wanted input its gradient. NULL: not differentiable. Gradients may have the
+     * broadcast shape: the engine sums. */
     void (*backward)(tn_op_grad *g);
 
-    /* The same result made of other operations: used when the backend lacks `kernel`, and when a second derivative is wanted of an
-     * operation whose backward is a kernel. Needs every input saved. NULL when backward is made of operations. */
+    /* The same result made of other operations: used when the backend lacks `kernel`, and when a
+     * second derivative is wanted of an operation whose backward is a kernel. Needs every input
+     * saved. NULL when backward is made of operations. */
     tn_tensor *(*compose)(const tn_op_call *c);
     size_t kernel; /* TN_KERNEL(softmax): the fused entry that forward needs; 0: none */
 
@@ -82,11 +88,13 @@ struct tn_op {
 };
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
 
-/* ---- Calling ----------------------------------------------------------------------------------------------------------- */
+/* ---- Calling --------------------------------------------------------------------------------- */
 
-/* Runs op on in[0 … n-1] and records it when a gradient may be asked for. Inert in, inert out. args is copied. */
+/* Runs op on in[0 … n-1] and records it when a gradient may be asked for. Inert in, inert out. args
+ * is copied. */
 TN_API tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *in, int n);
-TN_API void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n, tn_tensor **results);
+TN_API void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
+                          tn_tensor **results);
 
 static inline tn_tensor *tn_apply1(const tn_op *op, const void *args, tn_tensor *x) {
     return tn_apply(op, args, &x, 1);
@@ -95,35 +103,39 @@ static inline tn_tensor *tn_apply2(const tn_op *op, const void *args, tn_tensor 
     tn_tensor *in[2] = {a, b};
     return tn_apply(op, args, in, 2);
 }
-static inline tn_tensor *tn_apply3(const tn_op *op, const void *args, tn_tensor *a, tn_tensor *b, tn_tensor *c) {
+static inline tn_tensor *tn_apply3(const tn_op *op, const void *args, tn_tensor *a, tn_tensor *b,
+                                   tn_tensor *c) {
     tn_tensor *in[3] = {a, b, c};
     return tn_apply(op, args, in, 3);
 }
 
-/* ---- In shape rules ---------------------------------------------------------------------------------------------------- */
+/* ---- In shape rules -------------------------------------------------------------------------- */
 
-/* Makes the next output: new, as input i, as the broadcast of inputs i and j, or a view of input 0. False when that failed. */
+/* Makes the next output: new, as input i, as the broadcast of inputs i and j, or a view of input 0.
+ * False when that failed. */
 TN_API bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_out_like(tn_op_call *c, int i);
 TN_API bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype);
 TN_API bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64_t offset);
 
 /* Raises "name: text" and returns false. */
-TN_API bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+TN_API bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...)
+    TN_PRINTF(3, 4);
 
-/* False after raising: inputs (those present) must share a dtype; must be floating point; must be i64 or i32. */
+/* False after raising: inputs (those present) must share a dtype; must be floating point; must be
+ * i64 or i32. */
 TN_API bool tn_op_same_dtype(const tn_op_call *c);
 TN_API bool tn_op_float(const tn_op_call *c, int i);
 TN_API bool tn_op_index(const tn_op_call *c, int i);
 
-/* ---- In forwards ------------------------------------------------------------------------------------------------------- */
+/* ---- In forwards ----------------------------------------------------------------------------- */
 
 /* t as the kernels see it; x repeated (stride 0) to y's sizes. */
 TN_API tn_desc tn_desc_of(const tn_tensor *t);
 TN_API tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y);
 TN_API tn_desc tn_desc_swap(const tn_desc *x, int a, int b); /* dimensions a and b exchanged */
 
-/* ---- In backwards ------------------------------------------------------------------------------------------------------ */
+/* ---- In backwards ---------------------------------------------------------------------------- */
 
 /* The tensor that was saved; raises TN_ESTATE and returns inert when it was changed since. */
 TN_API tn_tensor *tn_op_saved_input(tn_op_grad *g, int i);
@@ -133,24 +145,35 @@ TN_API tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i);
 
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
-/* The gradient gathered so far for input i, when this run alone owns it and it may be added to in place; else NULL. Then
- * the rule adds into it and gives nothing. */
+/* The gradient gathered so far for input i, when this run alone owns it and it may be added to in
+ * place; else NULL. Then the rule adds into it and gives nothing. */
 TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
-/* ---- Samples ----------------------------------------------------------------------------------------------------------- */
+/* ---- Samples --------------------------------------------------------------------------------- */
 
-typedef enum tn_spec_kind { TN_SPEC_REAL, TN_SPEC_DISTINCT, TN_SPEC_INDEX, TN_SPEC_BOOL, TN_SPEC_VALUES, TN_SPEC_ABSENT } tn_spec_kind;
+typedef enum tn_spec_kind {
+    TN_SPEC_REAL,
+    TN_SPEC_DISTINCT,
+    TN_SPEC_INDEX,
+    TN_SPEC_BOOL,
+    TN_SPEC_VALUES,
+    TN_SPEC_ABSENT
+} tn_spec_kind;
 
 /* How to make one input. */
 typedef struct tn_spec {
     tn_spec_kind kind;
     tn_dims dims;
-    double low, high;     /* REAL: uniform; DISTINCT: no two closer than (high - low) / (2 count); INDEX: integers in [low, high) */
+    /* REAL: uniform; DISTINCT: no two closer than (high - low) / (2 count); INDEX: integers in
+     * [low, high) */
+    double low, high;
     const double *values; /* VALUES: tn_dims_count(dims) of them */
 } tn_spec;
 
 typedef struct tn_sample {
-    const char *text; /* the arguments as Python keywords, for the comparison with PyTorch: "dim=1, keepdim=True"; "" for none */
+    /* the arguments as Python keywords, for the comparison with PyTorch: "dim=1, keepdim=True"; ""
+     * for none */
+    const char *text;
     const void *args;
     int inputs;
     tn_spec in[TN_OP_INPUTS];
@@ -184,20 +207,22 @@ static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {
 }
 TN_API void tn_sample_add(tn_sampler *s, const tn_sample *sample);
 
-/* Samples that most operations want: vectors, matrices, a 0-d, an empty and a size-1 tensor, values in [low, high]. */
+/* Samples that most operations want: vectors, matrices, a 0-d, an empty and a size-1 tensor, values
+ * in [low, high]. */
 TN_API void tn_sample_unary(tn_sampler *s, double low, double high);
 /* The same for two inputs, with the pairs of shapes that broadcast in different ways. */
 TN_API void tn_sample_binary(tn_sampler *s, double low, double high, double low2, double high2);
 
-/* ---- The registry ------------------------------------------------------------------------------------------------------ */
+/* ---- The registry ---------------------------------------------------------------------------- */
 
 /* The library's operations in ops/list.h's order; the count. */
 TN_API int tn_op_count(void);
 TN_API const tn_op *tn_op_at(int i);
 TN_API const tn_op *tn_op_named(const char *name); /* NULL when there is none */
 
-/* Runs the suite on one operation: gradient check in f64 on every sample and layout (transposed, sliced, broadcast), every float dtype
- * against f64, recorded and dropped without a leak. TN_OK, or the error that names sample and layout. */
+/* Runs the suite on one operation: gradient check in f64 on every sample and layout (transposed,
+ * sliced, broadcast), every float dtype against f64, recorded and dropped without a leak. TN_OK, or
+ * the error that names sample and layout. */
 TN_API tn_status tn_op_check(const tn_op *op);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* What a tensor and a storage are made of: for those who write operations, backends, groups and stores.
+/* What a tensor and a storage are made of: for those who write operations, backends, groups and
+ * stores.
  *
  * Programs use tensor.h; nothing here is needed to build a model.
  */
@@ -15,7 +16,8 @@ extern "C" {
 typedef struct tn_node tn_node; /* autograd/node.h */
 typedef struct tn_leaf tn_leaf; /* autograd/leaf.h */
 
-/* A counter that grows whenever elements change; a saved tensor remembers the value it was saved at. */
+/* A counter that grows whenever elements change; a saved tensor remembers the value it was saved
+ * at. */
 typedef struct tn_version {
     int32_t refs; /* atomic; unused inside a storage */
     uint32_t value;
@@ -50,23 +52,25 @@ struct tn_tensor {
 /* The static tensor that failing calls return. */
 TN_API tn_tensor *tn_inert(void);
 
-/* New tensors, owned by the current scope. `tn__view` takes its own reference to t's storage and shares its version. On
- * failure the error is raised and the inert tensor returned. */
+/* New tensors, owned by the current scope. `tn__view` takes its own reference to t's storage and
+ * shares its version. On failure the error is raised and the inert tensor returned. */
 TN_API tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn__view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset);
 
 /* Row-major strides of dims. */
 TN_API void tn__contiguous_strides(tn_dims dims, int64_t *stride);
 
-/* Whether t can be used as an operand now: not NULL, not inert, not dead, storage filled. Otherwise raises (NULL, dead,
- * emptied) or stays silent (inert: the error is pending already) and returns false. */
+/* Whether t can be used as an operand now: not NULL, not inert, not dead, storage filled. Otherwise
+ * raises (NULL, dead, emptied) or stays silent (inert: the error is pending already) and returns
+ * false. */
 TN_API bool tn__usable(const tn_tensor *t, const char *operation);
 
 /* Resolves a dimension that may be negative: 0 … ndim-1, or -1 after raising TN_EINDEX. */
 TN_API int tn__dim(const tn_tensor *t, int dim, const char *operation);
 
 static inline char *tn__address(const tn_tensor *t) {
-    return t->storage->data ? (char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype) : NULL;
+    return t->storage->data ? (char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype)
+                            : NULL;
 }
 
 /* Says that t's elements have changed. */
