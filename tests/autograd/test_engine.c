@@ -72,6 +72,22 @@ static void second_backward_is_an_error(void **state) {
     tn_error_clear();
 }
 
+/* What a chosen input does not need may have been freed by an earlier backward. */
+static void spent_beside_the_way(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(2.0), *w = leaf(3.0), *y = tn_mul(x, x), *grads[1];
+    assert_int_equal(tn_backward(y), TN_OK);
+    tn_tensor *z = tn_add(y, tn_mul(w, w));
+    assert_int_equal(tn_grad(&z, NULL, 1, &w, 1, grads, tn_grad_defaults()), TN_OK);
+    assert_float_equal(tn_item(grads[0]), 6.0, 0.0);
+    z = tn_mul(y, y);
+    assert_int_equal(tn_grad(&z, NULL, 1, &y, 1, grads, tn_grad_defaults()), TN_OK);
+    assert_float_equal(tn_item(grads[0]), 8.0, 0.0);
+    z = tn_mul(y, y);
+    assert_int_equal(tn_grad(&z, NULL, 1, &x, 1, grads, tn_grad_defaults()), TN_ESTATE);
+    tn_error_clear();
+}
+
 static void roots_and_given_gradients(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
@@ -359,6 +375,7 @@ int main(void) {
         cmocka_unit_test_teardown(accumulates, no_error),
         cmocka_unit_test_teardown(broadcast_is_summed, no_error),
         cmocka_unit_test_teardown(second_backward_is_an_error, no_error),
+        cmocka_unit_test_teardown(spent_beside_the_way, no_error),
         cmocka_unit_test_teardown(roots_and_given_gradients, no_error),
         cmocka_unit_test_teardown(bad_roots, no_error),
         cmocka_unit_test_teardown(chosen_inputs, no_error),

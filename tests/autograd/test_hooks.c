@@ -170,6 +170,103 @@ static void hook_removes_itself(void **state) {
     assert_string_equal(order, "raa");
 }
 
+static tn_tensor *hooked;
+static tn_hook victim;
+
+static tn_tensor *removes_victim(tn_tensor *grad, void *user) {
+    (void)grad;
+    note(user);
+    tn_remove_hook(hooked, victim);
+    return NULL;
+}
+
+static void removes_victim_after(tn_tensor *t, void *user) {
+    note(user);
+    tn_remove_hook(t, victim);
+}
+
+/* The hook that would come next goes: of a leaf, of a result, after accumulation. */
+static void hook_removes_the_next(void **state) {
+    TN_SCOPE;
+    order[0] = 0;
+    tn_tensor *x = hooked = leaf(3.0);
+    tn_on_grad(x, removes_victim, "a");
+    victim = tn_on_grad(x, looks, "!");
+    tn_on_grad(x, looks, "b");
+    tn_backward(tn_mul(x, x));
+    tn_tensor *y = hooked = tn_mul(leaf(2.0), leaf(2.0));
+    tn_on_grad(y, removes_victim, "c");
+    victim = tn_on_grad(y, looks, "!");
+    tn_backward(tn_mul(y, y));
+    tn_tensor *z = leaf(3.0);
+    tn_on_accumulated(z, removes_victim_after, "d");
+    victim = tn_on_accumulated(z, accumulated, "!");
+    tn_on_accumulated(z, accumulated, "e");
+    tn_backward(tn_mul(z, z));
+    assert_string_equal(order, "abcde");
+}
+
+static tn_tensor *gives(tn_tensor *grad, void *user) {
+    (void)grad;
+    return user;
+}
+
+/* What a hook returns may be the program's own: sums are not made in it. */
+static void replacement_stays_as_it_is(void **state) {
+    tn_tensor *mine;
+    {
+        TN_SCOPE;
+        mine = tn_keep(tn_scalar(10.0, TN_F64));
+    }
+    TN_SCOPE;
+    tn_tensor *x = leaf(3.0);
+    tn_on_grad(x, gives, mine);
+    for (int i = 0; i < 3; i++) {
+        tn_backward(tn_mul(x, x));
+    }
+    assert_float_equal(tn_item(tn_grad_of(x)), 30.0, 0.0);
+    assert_float_equal(tn_item(mine), 10.0, 0.0);
+    tn_release(mine);
+}
+
+static tn_tensor *lets_go(tn_tensor *grad, void *user) {
+    (void)grad;
+    tn_tensor **last = user;
+    tn_release(*last);
+    *last = NULL;
+    return NULL;
+}
+
+/* A hook drops the last reference to the loss: the run still has its graph. */
+static void hook_releases_the_root(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(3.0), *loss;
+    {
+        TN_SCOPE;
+        tn_tensor *y = tn_mul(x, x);
+        loss = tn_keep(tn_mul(y, y));
+        tn_on_grad(loss, lets_go, &loss);
+    }
+    tn_backward(loss);
+    assert_null(loss);
+    assert_float_equal(tn_item(tn_grad_of(x)), 108.0, 0.0);
+}
+
+static void hooks_are_not_null(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
+    assert_int_equal(tn_on_grad(x, NULL, NULL), 0);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_on_grad(y, NULL, NULL), 0);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_on_accumulated(x, NULL, NULL), 0);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_after_backward(NULL, NULL), TN_EVALUE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(replace_gradients, no_error),
@@ -177,6 +274,10 @@ int main(void) {
         cmocka_unit_test_teardown(runs_nest, no_error),
         cmocka_unit_test_teardown(errors_in_hooks, no_error),
         cmocka_unit_test_teardown(hook_removes_itself, no_error),
+        cmocka_unit_test_teardown(hook_removes_the_next, no_error),
+        cmocka_unit_test_teardown(replacement_stays_as_it_is, no_error),
+        cmocka_unit_test_teardown(hook_releases_the_root, no_error),
+        cmocka_unit_test_teardown(hooks_are_not_null, no_error),
     };
     return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);
 }
