@@ -14,6 +14,7 @@ typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* runs inside runs */
     int recompute_depth;
+    int first_pass_depth;  /* forwards that will be run again, recorded */
     /* a backward rule is running: its NaNs are named after it, not after what it calls */
     bool in_rule;
     tn__after *after; /* for the end of the outermost run, in order */
@@ -21,6 +22,11 @@ typedef struct tn__grad_thread {
 
 extern _Thread_local tn__grad_thread tn__grad_self __attribute__((tls_model("initial-exec")));
 extern bool tn__anomaly;
+
+/* Whether what runs now is recorded, at once or when it is run again in backward. */
+static inline bool tn__will_record(void) {
+    return !tn__grad_self.off || tn__grad_self.first_pass_depth > 0;
+}
 
 /* Raises when t has a NaN. `what` and `where` complete the message; where may be NULL. */
 bool tn__anomaly_check(tn_tensor *t, const char *operation, const char *what, const char *where);

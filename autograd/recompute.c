@@ -42,8 +42,11 @@ static tn_values run_again(const recompute_args *args, tn_values in) {
  * well. */
 static tn_tensor *fresh_input(tn_op_grad *g, int i) {
     tn_tensor *t = tn_op_saved_input(g, i);
-    if (!t || t->inert || !g->wants[i]) {
+    if (!t || t->inert) {
         return t;
+    }
+    if (!g->wants[i]) {
+        return t->node ? tn_detach(t) : t;
     }
     return g->create_graph ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
 }
@@ -52,7 +55,7 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
     const recompute_args *args = g->args;
     tn_tensor *roots[TN_MAX_VALUES], *grads[TN_MAX_VALUES];
     int n = 0, count = 0;
-    for (int i = 0; i < out.n && i < g->outputs; i++) {
+    for (int i = 0; i < out.n; i++) {
         if (g->dout[i] && tn_requires_grad(out.v[i])) {
             roots[n] = out.v[i];
             grads[n++] = g->dout[i];
@@ -91,6 +94,10 @@ static void backward(tn_op_grad *g) {
         }
     }
     tn_values out = run_again(args, in);
+    if (!tn__pending() && out.n != g->outputs) {
+        tn__raise(TN_ESTATE, "recompute", "the forward gave %d values, but %d the first time", out.n,
+                  g->outputs);
+    }
     if (!tn__pending()) {
         give_gradients(g, in, out);
     }
@@ -164,8 +171,10 @@ static tn_values record(recompute_args args, tn_values in, tn_tensor *const *par
 tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
                        tn_tensor *const *params, int params_n) {
     recompute_args args = {f, user, free_user, *tn_default_generator(), in.n};
-    bool bad = in.n < 0 || in.n > TN_MAX_VALUES;
-    if (bad) {
+    bool bad = !f || in.n < 0 || in.n > TN_MAX_VALUES || params_n < 0 || (params_n > 0 && !params);
+    if (!f || params_n < 0 || (params_n > 0 && !params)) {
+        tn__raise(TN_EVALUE, "recompute", "the %s NULL", f ? "parameters are" : "forward is");
+    } else if (bad) {
         tn__raise(TN_EVALUE, "recompute", "%d inputs are given but at most %d fit", in.n,
                   TN_MAX_VALUES);
     }
@@ -178,8 +187,16 @@ tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), 
         return out;
     }
     bool before = tn_grad_mode_begin(false);
+    tn__grad_self.first_pass_depth++;
     tn_values out = f(user, in);
+    tn__grad_self.first_pass_depth--;
     tn_grad_mode_end(&before);
+    if (out.n < 0 || out.n > TN_MAX_VALUES) {
+        tn__raise(TN_EVALUE, "recompute", "the forward gave %d values but at most %d fit", out.n,
+                  TN_MAX_VALUES);
+        finish(&args);
+        return inert_values();
+    }
     for (int i = 0; i < out.n; i++) {
         if (!out.v[i] || out.v[i]->inert) {
             finish(&args);

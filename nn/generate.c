@@ -42,6 +42,10 @@ static tn_status next_logits(tn_gpt *m, window *w, double *logits) {
     tn__gpt_context context = {.last_only = true};
     tn_values out = tn_call_values(m, tn_values_of(tokens, NULL), &context);
     w->seen = w->count;
+    if (!tn__pending() && tn_count(out.v[0]) != m->options.vocab) { /* a hook may have changed it */
+        return tn__raise(TN_ESHAPE, "gpt_generate", "the logits are %s but the vocabulary is %lld",
+                         tn_shape_text(out.v[0]), (long long)m->options.vocab);
+    }
     return tn_copy_out(tn_cast(out.v[0], TN_F64), logits);
 }
 

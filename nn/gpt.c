@@ -11,6 +11,7 @@
  */
 #include "nn/gpt.h"
 
+#include "autograd/mode.h"
 #include "core/memory.h"
 #include "nn/module.h"
 
@@ -24,7 +25,7 @@
 /* Where the tokens of this call begin: 0, or behind what the caches hold. */
 static int64_t first_position(const tn_gpt *m) {
     const tn_self_attention *first = &m->h[0].attn;
-    return first->cache_k && !tn_grad_mode() ? first->cached : 0;
+    return first->cache_k && !tn__will_record() ? first->cached : 0;
 }
 
 /* tokens (B, T) at positions start, start + 1, … -> (B, T, C) */

@@ -6,6 +6,7 @@
  * With a cache, k and v of the new positions are written behind those of earlier calls, and the new q attends to all of
  * them. A cache is read only while nothing is recorded: its contents have no history to differentiate.
  */
+#include "autograd/mode.h"
 #include "nn/module.h"
 
 /* The next T positions of one cache: (B, H, T, D). */
@@ -56,7 +57,7 @@ static tn_values self_attention_forward(tn_module *self, tn_values in, void *con
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
     tn_tensor *qkv = tn_call(&m->c_attn, x), *y;
-    if (m->cache_k && !tn_is_inert(qkv) && !tn_grad_mode()) {
+    if (m->cache_k && !tn_is_inert(qkv) && !tn__will_record()) {
         y = attend_cached(m, qkv, mask, options);
     } else {
         y = tn_attention_qkv_op(qkv, m->heads, mask, options);
@@ -94,6 +95,9 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attenti
 tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options) {
     if (!tn__module_of(m, "self_attention_cache") || tn__pending()) {
         return tn_error();
+    }
+    if (m->base.state == TN__MODULE_BROKEN) {
+        return tn__raise(TN_ESTATE, "self_attention_cache", "the module is not complete");
     }
     if (options.length < 0 || (options.length > 0 && options.batch < 1)) {
         return tn__raise(TN_EVALUE, "self_attention_cache", "batch is %lld and length %lld",

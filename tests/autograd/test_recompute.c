@@ -187,6 +187,36 @@ static void owns_its_context(void **state) {
     tn_error_clear();
 }
 
+static tn_values gives_many(void *user, tn_values in) {
+    int *n = user;
+    tn_values out = {*n, {in.v[0]}};
+    return out;
+}
+
+static tn_values gives_less(void *user, tn_values in) {
+    int *calls = user;
+    tn_values out = {(*calls)++ == 0 ? 2 : 1, {tn_tanh(in.v[0]), in.v[0]}};
+    return out;
+}
+
+/* Functions that break the contract are errors, not memory that is not theirs. */
+static void bad_forwards(void **state) {
+    TN_SCOPE;
+    int many = TN_MAX_VALUES + 1, calls = 0;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    tn_values in = {1, {x}};
+    tn_recompute(NULL, NULL, NULL, in, NULL, 0);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    tn_recompute(gives_many, &many, NULL, in, NULL, 0);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    tn_values out = tn_recompute(gives_less, &calls, NULL, in, NULL, 0);
+    assert_int_equal(tn_backward(tn_sum_all(out.v[0])), TN_ESTATE);
+    assert_non_null(strstr(tn_error_message(), "the first time"));
+    assert_null(tn_grad_of(x));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(bit_equal, no_error),
@@ -194,6 +224,7 @@ int main(void) {
         cmocka_unit_test_teardown(keeps_only_inputs, no_error),
         cmocka_unit_test_teardown(second_derivative, no_error),
         cmocka_unit_test_teardown(owns_its_context, no_error),
+        cmocka_unit_test_teardown(bad_forwards, no_error),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }

@@ -182,6 +182,10 @@ static void cached_attention(void **state) {
     assert_int_equal(tn_self_attention_cache(&m, (tn_attention_cache_options){B, T}), TN_OK);
     tn_call(&m, x); /* recorded: passes over the cache */
     assert_int_equal(m.cached, 0);
+    tn_module_set_recompute(&m, true);
+    assert_true(tn_all_close(tn_call(&m, x), whole, 1e-12, 1e-12)); /* recorded later */
+    assert_int_equal(m.cached, 0);
+    tn_module_set_recompute(&m, false);
     TN_NO_GRAD;
     int64_t starts[] = {0, 3, 4, 6, 7};
     for (int i = 0; i < 4; i++) {
@@ -265,6 +269,36 @@ static void gpt_refuses(void **state) {
     expect_error(TN_EINDEX, "cross_entropy");
     tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 3), TN_I64));
     expect_error(TN_ESHAPE, "[1, 3]");
+    tn_module_finish(&m);
+}
+
+static tn_values widens(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m, (void)in, (void)out, (void)user;
+    return tn_values_of(tn_zeros(TN_DIMS(1, 1, 500), TN_F32), NULL);
+}
+
+/* Hooks may make a module what generation cannot use. */
+static void generation_with_odd_logits(void **state) {
+    (void)state;
+    tn_gpt m;
+    small_gpt(&m);
+    int64_t prompt[] = {1}, out[2];
+    tn_module_hook(&m, (tn_module_hooks){.after = widens});
+    tn_gpt_generate(&m, prompt, 1, 2, 0.0, 0, NULL, out);
+    expect_error(TN_ESHAPE, "the logits are [1, 1, 500]");
+    tn_module_finish(&m);
+}
+
+/* A module that was never complete has no heads to make a cache for. */
+static void cache_of_a_broken_module(void **state) {
+    (void)state;
+    tn_self_attention m;
+    tn_self_attention_options options = tn_self_attention_defaults();
+    options.heads = 0;
+    tn_self_attention_init(&m, 8, options);
+    expect_error(TN_EVALUE, "heads 0");
+    tn_self_attention_cache(&m, (tn_attention_cache_options){1, 4});
+    expect_error(TN_ESTATE, "not complete");
     tn_module_finish(&m);
 }
 
@@ -522,6 +556,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(training_and_evaluation, begin, end),
         cmocka_unit_test_setup_teardown(sequential_names, begin, end),
         cmocka_unit_test_setup_teardown(cached_attention, begin, end),
+        cmocka_unit_test_setup_teardown(cache_of_a_broken_module, begin, end),
+        cmocka_unit_test_setup_teardown(generation_with_odd_logits, begin, end),
         cmocka_unit_test_setup_teardown(gpt_names, begin, end),
         cmocka_unit_test_setup_teardown(gpt_refuses, begin, end),
         cmocka_unit_test_setup_teardown(generation, begin, end),
