@@ -137,8 +137,7 @@ static tn_values recompute(tn_module *m, tn_values in, void *context) {
         tn__raise(TN_ENOMEM, "recompute", "no memory to call the module again");
         return tn__no_values();
     }
-    __atomic_fetch_add(&lists->refs, 1, __ATOMIC_RELAXED);
-    *a = (again){.lists = lists, .context = context};
+    *a = (again){.lists = tn__module_lists_keep(lists), .context = context};
     collection params = {0};
     tn_module_each(m, (tn_walk){0}, collect, &params);
     tn_values out;
@@ -185,7 +184,7 @@ static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     in = tn__hooks_before(m, in);
     tn__watch *watch = tn__watch_inputs(m, &in);
     tn_values out;
-    if (!may_call(m, &in)) { /* a hook may have changed the inputs */
+    if (!tn__module_of(m, "call") || !may_call(m, &in)) { /* a hook may have changed either */
         out = tn__no_values();
     } else if (m->recompute && tn_grad_mode()) {
         out = recompute(m, in, context);

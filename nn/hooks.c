@@ -83,7 +83,7 @@ void tn_module_unhook(void *module, tn_hook id) {
 
 /* Hooks may add and remove hooks, and finish their module: the list is held meanwhile and swept afterwards. */
 static void running_begin(tn_module_lists *lists) {
-    __atomic_fetch_add(&lists->refs, 1, __ATOMIC_RELAXED);
+    tn__module_lists_keep(lists);
     lists->hooks_running++;
 }
 
@@ -287,8 +287,8 @@ tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
         tn__raise(TN_ENOMEM, m->kind, "no memory for a module's hooks");
         return NULL;
     }
-    __atomic_fetch_add(&m->lists->refs, 1, __ATOMIC_RELAXED);
-    *watch = (tn__watch){.refs = 1, .lists = m->lists, .inputs = in->n};
+    *watch = (tn__watch){
+        .refs = 1, .lists = tn__module_lists_keep(m->lists), .inputs = in->n};
     for (int i = 0; i < in->n; i++) {
         if (in->v[i] && tn_requires_grad(in->v[i])) {
             in->v[i] = watched(watch, in->v[i], i);

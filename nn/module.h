@@ -54,6 +54,11 @@ void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRI
 
 /* The lists of m, made on first use; NULL after TN_ENOMEM. */
 tn_module_lists *tn__module_lists(tn_module *m, const char *operation);
+/* One more reference: who may outlive the module holds its lists and asks lists->module. */
+static inline tn_module_lists *tn__module_lists_keep(tn_module_lists *lists) {
+    __atomic_fetch_add(&lists->refs, 1, __ATOMIC_RELAXED);
+    return lists;
+}
 void tn__module_lists_release(tn_module_lists *lists);
 
 /* Makes room for one more pointer in *array; false after TN_ENOMEM. */

@@ -70,7 +70,7 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
         return NAN;
     }
     for (int i = 0; i < opt->item_count; i++) {
-        tn_tensor *p = *opt->items[i].entry.field;
+        tn_tensor *p = tn__item_param(&opt->items[i]);
         grads[i] = p ? tn_grad_of(p) : NULL;
     }
     double norm = tn__grad_norm(grads, opt->item_count, "optim_clip");

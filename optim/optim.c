@@ -68,6 +68,7 @@ static bool adam_options_fit(const tn_adam_options *o, const char *kind) {
 
 static void item_finish(tn__item *item) {
     free((char *)item->entry.path);
+    tn__module_lists_release(item->lists);
     tn_release(item->param);
     tn_release(item->steps);
     tn_release(item->state[0]);
@@ -152,7 +153,9 @@ static bool add_item(const tn_entry *entry, void *user) {
         return false;
     }
     tn__item *item = &opt->items[opt->item_count];
-    *item = (tn__item){.entry = *entry, .param = tn_keep(p)};
+    *item = (tn__item){.entry = *entry,
+                       .lists = tn__module_lists_keep(entry->owner->lists),
+                       .param = tn_keep(p)};
     item->entry.path = tn__strdup(entry->path);
     opt->item_count++; /* from here on tn_optim_free releases it */
     if (!item->entry.path) {

@@ -6,6 +6,7 @@
 #define TERN_OPTIM_OPTIM_H
 
 #include "core/error.h"
+#include "nn/module.h"
 #include "tern/optim.h"
 #include "tern/sys/backend.h"
 #include "tern/sys/tensor.h"
@@ -14,7 +15,8 @@ typedef enum tn__optim_method { TN__SGD, TN__ADAM } tn__optim_method;
 
 /* A parameter, its state and its group. Tensors are references that the optimiser owns. */
 typedef struct tn__item {
-    tn_entry entry;   /* path is the optimiser's own copy */
+    tn_entry entry;         /* path is the optimiser's own copy */
+    tn_module_lists *lists; /* of entry.owner, one reference: they outlive it */
     tn_tensor *param; /* what was in the field at the last step */
     int group;
     tn_tensor *steps; /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
@@ -43,6 +45,11 @@ struct tn_optim {
     int64_t steps;
     double grad_scale; /* from tn_optim_clip, for the next step */
 };
+
+/* The parameter in the field now; NULL once the module, and with it the field, is gone. */
+static inline tn_tensor *tn__item_param(const tn__item *item) {
+    return item->lists->module ? *item->entry.field : NULL;
+}
 
 /* "h.0.ln_1.weight.exp_avg" */
 extern const char *const tn__adam_states[2], *const tn__sgd_states[2];

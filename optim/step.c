@@ -11,7 +11,7 @@
 
 /* The tensor in the field now: a shard may have taken the place of what was there. NULL after raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
-    tn_tensor *p = *item->entry.field, *old = item->param;
+    tn_tensor *p = tn__item_param(item), *old = item->param;
     if (p == old) {
         return tn__usable(p, "optim_step") ? p : NULL;
     }
@@ -187,7 +187,7 @@ tn_status tn_optim_step(tn_optim *opt) {
 
 void tn_optim_zero_grad(tn_optim *opt) {
     for (int i = 0; opt && i < opt->item_count; i++) {
-        tn_tensor *p = *opt->items[i].entry.field;
+        tn_tensor *p = tn__item_param(&opt->items[i]);
         if (p) {
             tn_zero_grad(p);
         }

@@ -438,6 +438,24 @@ static void finished_before_backward(void **state) {
     expect_error(TN_ESTATE, "finished before backward");
 }
 
+static tn_values finishes(tn_module *m, tn_values in, void *user) {
+    (void)user;
+    tn_module_finish(m);
+    return in;
+}
+
+static void finished_in_a_hook(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
+    tn_gpt gpt;
+    tn_gpt_init(&gpt, o);
+    tn_module_hook(&gpt, (tn_module_hooks){.before = finishes});
+    assert_true(tn_is_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 3), TN_I64))));
+    expect_error(TN_ESTATE, "is finished");
+}
+
 /* ---- Recompute -------------------------------------------------------------------------------------------- */
 
 static bool copy_grad(const tn_entry *entry, void *user) {
@@ -553,6 +571,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(several_inputs_and_outputs, begin, end),
         cmocka_unit_test_setup_teardown(failing_backward, begin, end),
         cmocka_unit_test_setup_teardown(finished_before_backward, begin, end),
+        cmocka_unit_test_setup_teardown(finished_in_a_hook, begin, end),
         cmocka_unit_test_setup_teardown(recompute_is_bit_equal, begin, end),
         cmocka_unit_test_setup_teardown(hooks_in_recompute, begin, end),
         cmocka_unit_test_setup_teardown(recompute_keeps_only_inputs, begin, end),

@@ -283,6 +283,24 @@ static void exchanged_fields(void **state) {
     tn_optim_free(opt);
 }
 
+/* A finished gpt frees its blocks: the optimiser must not look into them. */
+static void module_is_gone(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
+    tn_gpt *gpt = malloc(sizeof(*gpt));
+    tn_gpt_init(gpt, o);
+    tn_optim *opt = tn_adamw(gpt, tn_adamw_defaults());
+    tn_module_finish(gpt);
+    free(gpt);
+    tn_optim_step(opt);
+    expect_error(TN_ESTATE, "its module was finished");
+    tn_optim_zero_grad(opt);
+    assert_true(tn_optim_clip(opt, 1.0) == 0.0);
+    tn_optim_free(opt);
+}
+
 /* Half precision: many small steps add up in the master copy, and weights that are set count. */
 static void master_copies(void **state) {
     (void)state;
@@ -450,6 +468,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(steps_count_as_changes, begin, end),
         cmocka_unit_test_setup_teardown(gradients_elsewhere, begin, end),
         cmocka_unit_test_setup_teardown(exchanged_fields, begin, end),
+        cmocka_unit_test_setup_teardown(module_is_gone, begin, end),
         cmocka_unit_test_setup_teardown(master_copies, begin, end),
         cmocka_unit_test_setup_teardown(groups, begin, end),
         cmocka_unit_test_setup_teardown(clipping, begin, end),
