@@ -1,6 +1,7 @@
 /* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every weight of a model. */
 #include "core/error.h"
 #include "tern/nn.h"
+#include "tern/sys/tensor.h"
 
 #include <math.h>
 
@@ -21,7 +22,7 @@ void tn_init_constant(tn_tensor *t, double value) {
 
 /* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after raising. */
 static bool fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
-    if (tn_is_inert(t)) {
+    if (!tn__usable(t, operation)) {
         return false;
     }
     if (tn_ndim(t) < 2) {
