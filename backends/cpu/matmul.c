@@ -97,6 +97,13 @@ static gemm_side side(const tn_desc *d, int64_t offset, int64_t row, int64_t col
     return (gemm_side){at(d, offset), d->dtype, row, col};
 }
 
+static tn_status item(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                      gemm_job job, int64_t i) {
+    job.a = side(a, i * a->stride[0], a->stride[1], a->stride[2]);
+    job.b = side(b, i * b->stride[0], b->stride[1], b->stride[2]);
+    return one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], job, NULL);
+}
+
 tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                          double alpha, double beta) {
     if (!handled(y->dtype) || a->dtype != y->dtype || b->dtype != y->dtype) {
@@ -109,13 +116,16 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
     int outside = batch > 1 && each < 128 * 128 * 128 ? team(batch, batch * each / 16) : 1;
     job.threads = outside > 1 ? 1 : product_team(job.m, job.n, job.k);
     tn_status result = TN_OK;
-#pragma omp parallel for num_threads(outside) if (outside > 1) schedule(static)
+    if (outside == 1) {
+        /* Not a parallel region of one: a team inside of any region gets threads that are made for it and end with it. */
+        for (int64_t i = 0; i < batch && result == TN_OK; i++) {
+            result = item(ctx, y, a, b, job, i);
+        }
+        return result;
+    }
+#pragma omp parallel for num_threads(outside) schedule(static)
     for (int64_t i = 0; i < batch; i++) {
-        gemm_job mine = job;
-        mine.a = side(a, i * a->stride[0], a->stride[1], a->stride[2]);
-        mine.b = side(b, i * b->stride[0], b->stride[1], b->stride[2]);
-        tn_status status =
-            one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], mine, NULL);
+        tn_status status = item(ctx, y, a, b, job, i);
         if (status != TN_OK) {
 #pragma omp atomic write
             result = status;
