@@ -9,7 +9,7 @@
  * the training loop, validation, the results.
  *
  * The recipe is nanoGPT's for a laptop: 4 layers, 4 heads, 128 channels, context 64, batch 12, AdamW at 1e-3 falling to 1e-4,
- * 2000 steps. Needs to be linked with libtern; the only headers are the public ones.
+ * 2000 steps. To build it by itself: cc 04_char_gpt.c $(pkg-config --cflags --libs tern)
  */
 #include <tern/tern.h>
 
@@ -44,12 +44,13 @@ static const options defaults = {
     .lr = 1e-3,
 };
 
-enum { SAVE_EVERY = 256, SAMPLE, LAYERS, HEADS, WIDTH, CONTEXT, BATCH, LR, SEED, THREADS };
+/* Whole numbers first, in the order of `numbers` below. */
+enum { STEPS = 256, SAVE_EVERY, SAMPLE, LAYERS, HEADS, WIDTH, CONTEXT, BATCH, SEED, THREADS, LR };
 
 static const struct argp_option option_list[] = {
     {"data", 'd', "FILE", 0, "the text to learn, UTF-8; its last tenth is for validation", 0},
     {"out", 'o', "DIR", 0, "folder of checkpoint, losses and picture (char_gpt)", 0},
-    {"steps", 's', "N", 0, "steps of training (2000)", 0},
+    {"steps", STEPS, "N", 0, "steps of training (2000)", 0},
     {"resume", 'r', NULL, 0,
      "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
     {"save-every", SAVE_EVERY, "N", 0, "steps between checkpoints (250)", 0},
@@ -66,11 +67,11 @@ static const struct argp_option option_list[] = {
 };
 
 static int64_t integer(const char *text, int64_t least, struct argp_state *state) {
+    const int64_t most = 1000000000;
     char *end;
-    errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < least) {
-        argp_error(state, "\"%s\" should be a number from %lld on", text, (long long)least);
+    if (end == text || *end || value < least || value > most) {
+        argp_error(state, "\"%s\" should be a number from %d to %d", text, (int)least, (int)most);
     }
     return value;
 }
@@ -86,57 +87,27 @@ static double positive(const char *text, struct argp_state *state) {
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     options *o = state->input;
-    switch (key) {
-    case 'd':
-        o->data = text;
-        return 0;
-    case 'o':
-        o->out = text;
-        return 0;
-    case 's':
-        o->steps = integer(text, 1, state);
-        return 0;
-    case 'r':
-        o->resume = true;
-        return 0;
-    case SAVE_EVERY:
-        o->save_every = integer(text, 1, state);
-        return 0;
-    case SAMPLE:
-        o->sample = integer(text, 0, state);
-        return 0;
-    case LAYERS:
-        o->layers = integer(text, 1, state);
-        return 0;
-    case HEADS:
-        o->heads = integer(text, 1, state);
-        return 0;
-    case WIDTH:
-        o->width = integer(text, 1, state);
-        return 0;
-    case CONTEXT:
-        o->context = integer(text, 1, state);
-        return 0;
-    case BATCH:
-        o->batch = integer(text, 1, state);
-        return 0;
-    case LR:
+    const struct {
+        int64_t *value, least;
+    } numbers[] = {{&o->steps, 1}, {&o->save_every, 1}, {&o->sample, 0},  {&o->layers, 1},
+                   {&o->heads, 1}, {&o->width, 1},      {&o->context, 1}, {&o->batch, 1},
+                   {&o->seed, 0},  {&o->threads, 1}};
+    if (key >= STEPS && key <= THREADS) {
+        *numbers[key - STEPS].value = integer(text, numbers[key - STEPS].least, state);
+    } else if (key == LR) {
         o->lr = positive(text, state);
-        return 0;
-    case SEED:
-        o->seed = integer(text, 0, state);
-        return 0;
-    case THREADS:
-        o->threads = integer(text, 1, state);
-        return 0;
-    case ARGP_KEY_END:
-        if (!o->data) {
-            argp_error(state, "--data FILE is missing");
-        }
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    } else if (key == 'd') {
+        o->data = text;
+    } else if (key == 'o') {
+        o->out = text;
+    } else if (key == 'r') {
+        o->resume = true;
+    } else if (key == ARGP_KEY_END && !o->data) {
+        argp_error(state, "--data FILE is missing");
+    } else {
+        return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
     }
+    return 0;
 }
 
 /* ---- The objects of a run -------------------------------------------------------------------- */

@@ -190,12 +190,14 @@ tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
         return (tn_curve){.name = name};
     }
     for (int64_t i = 0; i < h->count; i++) {
-        int64_t first = i - window + 1 > 0 ? i - window + 1 : 0;
+        int64_t first = i - window / 2, last = first + window - 1;
+        first = first > 0 ? first : 0;
+        last = last < h->count - 1 ? last : h->count - 1;
         double sum = 0;
-        for (int64_t k = first; k <= i; k++) {
+        for (int64_t k = first; k <= last; k++) {
             sum += h->y[k];
         }
-        h->smooth[i] = sum / (double)(i - first + 1);
+        h->smooth[i] = sum / (double)(last - first + 1);
     }
     return (tn_curve){.name = name, .x = h->x, .y = h->smooth, .count = h->count};
 }

@@ -119,12 +119,14 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
     fprintf(file, "\n%.*s  %s\n", free_from > 0 ? free_from - 1 : 0, labels, name ? name : "");
 }
 
-static void print_head(const tn_plot *plot, bool colour, FILE *file) {
+/* The names of several curves stand in their colours, or behind their marks where dots are characters. */
+static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *file) {
     fprintf(file, "%*s%s%s%s", LABEL, "", plot->title ? plot->title : "",
             plot->y_label ? "   " : "", plot->y_label ? plot->y_label : "");
     for (int i = 0; plot->count > 1 && i < plot->count; i++) {
-        fprintf(file, "   %s%c %s%s", colour ? colours[i % COLOURS] : "", "*+xo#@"[i % COLOURS],
-                plot -> curves[i].name ? plot->curves[i].name : "", colour ? "\033[0m" : "");
+        char mark[] = {"*+xo#@"[i % COLOURS], ' ', 0};
+        fprintf(file, "   %s%s%s%s", colour ? colours[i % COLOURS] : "", c->down == 1 ? mark : "",
+                plot->curves[i].name ? plot->curves[i].name : "", colour ? "\033[0m" : "");
     }
     fputc('\n', file);
 }
@@ -143,7 +145,7 @@ static void print_plot(const tn_plot *plot, canvas *c, FILE *file) {
     for (int i = 0; i < plot->count; i++) {
         draw_curve(c, &plot->curves[i], i, &x, &y);
     }
-    print_head(plot, colour, file);
+    print_head(c, plot, colour, file);
     print_rows(c, &y, colour, file);
     print_x_axis(c, &x, plot->x_label, file);
 }

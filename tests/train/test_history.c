@@ -49,8 +49,10 @@ static void test_new_and_on(void **state) {
     tn_curve c = tn_history_curve(h, "loss");
     assert_int_equal(c.count, 3);
     assert_true((float)c.y[1] == 0.1f && c.x[2] == 2);
-    c = tn_history_smooth(h, "mean", 2);
-    assert_true(c.y[0] == 2.5 && fabs(c.y[1] - 1.3) < 1e-6);
+    c = tn_history_smooth(h, "mean", 3);
+    assert_true(fabs(c.y[0] - 1.3) < 1e-6 && fabs(c.y[1] - 2.6 / 3) < 1e-6);
+    assert_true(tn_history_smooth(h, "mean", 1).y[0] == 2.5);
+    assert_int_equal(tn_history_smooth(h, "mean", 0).count, 0);
     tn_history_free(h);
 }
 
