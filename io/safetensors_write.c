@@ -5,6 +5,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/utf8.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "tern/sys/tensor.h"
@@ -55,6 +56,17 @@ void tn_safetensors_discard(tn_safetensors_writer *w) {
 
 /* ---- Collecting ------------------------------------------------------------------------------------------------------ */
 
+static bool is_utf8(const char *text) {
+    size_t bytes = strlen(text), at = 0;
+    int32_t code;
+    int used = 1;
+    while (at < bytes && used) {
+        used = tn__utf8_decode(text + at, bytes - at, &code);
+        at += (size_t)used;
+    }
+    return used != 0;
+}
+
 static bool reserve_item(tn_safetensors_writer *w) {
     if (w->count < w->room) {
         return true;
@@ -80,13 +92,13 @@ tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tens
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
                          name[0] == '_' ? "the format's own, or used twice" : "used twice");
     }
-    char *copy = reserve_item(w) ? tn__strdup(name) : NULL;
-    if (!copy) {
-        return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
-    }
-    if (json_object_set_new(w->names, name, json_true()) != 0) {
-        free(copy);
+    if (!is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);
+    }
+    char *copy = reserve_item(w) ? tn__strdup(name) : NULL;
+    if (!copy || json_object_set_new(w->names, name, json_true()) != 0) {
+        free(copy);
+        return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
     }
     w->items[w->count++] = (item){.name = copy, .tensor = tn_keep(t)};
     return TN_OK;
@@ -103,8 +115,11 @@ tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
     if (json_object_get(w->metadata, key)) {
         return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
     }
-    if (json_object_set_new(w->metadata, key, json_string(value)) != 0) {
+    if (!is_utf8(key) || !is_utf8(value)) {
         return tn__raise(TN_EVALUE, operation, "key or value of \"%s\" is not UTF-8", key);
+    }
+    if (json_object_set_new(w->metadata, key, json_string(value)) != 0) {
+        return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", key);
     }
     return TN_OK;
 }

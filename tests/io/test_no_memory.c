@@ -1,0 +1,192 @@
+/* Every allocation of data, io and train fails once: an error, nothing leaked, nothing half done. */
+#include "core/allocator.h"
+#include "tern/tern.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/io/small_run.h"
+#include "tests/support/temp.h"
+
+/* The JSON library's allocations, counted apart from ours. */
+static int json_left = -1;
+
+static void *json_alloc(size_t bytes) {
+    return json_left >= 0 && json_left-- == 0 ? NULL : malloc(bytes);
+}
+
+typedef void (*scenario)(void);
+
+static void fail_each(scenario run) {
+    run(); /* fills caches, so that the number of allocations settles */
+    assert_int_equal(tn_error(), TN_OK);
+    int64_t live = tn_live_tensors();
+    int failures = 0;
+    for (int n = 0;; n++) {
+        assert_true(n < 5000);
+        tn__alloc_fail_at(n);
+        run();
+        bool armed = tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        if (tn_error() != TN_OK && tn_error() != TN_ENOMEM) {
+            fail_msg("allocation %d: %s", n, tn_error_message());
+        }
+        failures += tn_error() != TN_OK;
+        tn_error_clear();
+        assert_int_equal(tn_live_tensors(), live);
+        if (armed) {
+            break;
+        }
+    }
+    assert_true(failures > 0);
+    /* The JSON library's lexer takes missing memory for a wrong character: TN_EFORMAT. */
+    for (int n = 0; n < 5000; n++) {
+        json_left = n;
+        run();
+        bool armed = json_left >= 0;
+        json_left = -1;
+        if (armed) {
+            assert_int_equal(tn_error(), TN_OK);
+            break;
+        }
+        if (tn_error() != TN_OK && tn_error() != TN_ENOMEM && tn_error() != TN_EFORMAT) {
+            fail_msg("JSON allocation %d: %s", n, tn_error_message());
+        }
+        assert_int_not_equal(tn_error(), TN_OK);
+        tn_error_clear();
+        assert_int_equal(tn_live_tensors(), live);
+    }
+}
+
+/* ---- Scenarios: each cleans up after itself, whatever has failed ------------------------------ */
+
+static void safetensors(void) {
+    TN_SCOPE;
+    const char *path = temp_path("a.safetensors");
+    tn_safetensors_writer *w = tn_safetensors_new();
+    tn_safetensors_add(w, "x", tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
+    tn_safetensors_add(w, "y", tn_ones(TN_DIMS(2), TN_U8));
+    tn_safetensors_add_metadata(w, "k", "v");
+    if (tn_safetensors_write(w, path) == TN_OK) {
+        tn_safetensors *f = tn_safetensors_open(path);
+        tn_safetensors_get(f, "x");
+        tn_safetensors_close(f);
+    }
+}
+
+static void text(void) {
+    static const char words[] = "some text with a few characters";
+    const char *path = temp_path("text");
+    size_t bytes;
+    if (tn_write_file(path, words, sizeof(words) - 1) != TN_OK) {
+        return;
+    }
+    char *read = tn_text_read(path, &bytes);
+    tn_charset *c = tn_charset_from_text(read, bytes);
+    int32_t tokens[sizeof(words)];
+    int64_t count = c ? tn_charset_encode(c, read, bytes, tokens) : 0;
+    tn_dataset_free(tn_token_dataset(tokens, count, 4));
+    tn_charset_free(c);
+    tn_text_free(read);
+}
+
+static void loader(int threads) {
+    TN_SCOPE;
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 2;
+    o.threads = threads;
+    tn_loader *l = tn_loader_new(tn_tensor_dataset(tn_t(tn_ones(TN_DIMS(3, 5), TN_F32)), NULL),
+                                 tn_random_sampler(1), o);
+    tn_batch b;
+    while (tn_loader_next(l, &b)) {
+    }
+    tn_loader_free(l);
+}
+
+static void loader_alone(void) {
+    loader(0);
+}
+
+static void loader_threads(void) {
+    loader(2);
+}
+
+static void history(void) {
+    tn_history *h = tn_history_open(temp_path("loss.csv"), 0);
+    tn_history_add(h, 1);
+    tn_history_free(h);
+    h = tn_error() ? NULL : tn_history_open(temp_path("loss.csv"), 1);
+    if (h) {
+        tn_curve c = tn_history_curve(h, "loss");
+        tn_plot p = {.title = "t", .curves = &c, .count = 1};
+        FILE *file = fopen("/dev/null", "w");
+        tn_plot_text(&p, file, 60, 10);
+        fclose(file);
+    }
+    tn_history_free(h);
+}
+
+/* The run outlives the attempts: what was loaded in part would be seen in its weights. */
+static small_run kept;
+
+static void checkpoint(void) {
+    const char *path = temp_path("run");
+    tn_checkpoint c = small_run_checkpoint(&kept);
+    if (tn_checkpoint_save(&c, path) == TN_OK && tn_checkpoint_load(&c, path) != TN_OK) {
+        assert_int_equal(c.step, kept.step);
+    }
+}
+
+static void weights(void) {
+    const char *path = temp_path("weights");
+    bool done = tn_save(&kept.model, path) == TN_OK && tn_load(&kept.model, path) == TN_OK;
+    assert_int_equal(done, tn_error() == TN_OK);
+}
+
+static void test_safetensors(void **state) {
+    (void)state;
+    fail_each(safetensors);
+}
+
+static void test_data(void **state) {
+    (void)state;
+    fail_each(text);
+    fail_each(loader_alone);
+    fail_each(loader_threads);
+}
+
+static void test_train(void **state) {
+    (void)state;
+    fail_each(history);
+}
+
+static void test_checkpoint(void **state) {
+    (void)state;
+    small_run_open(&kept, 3);
+    small_run_step(&kept);
+    fail_each(weights);
+    fail_each(checkpoint);
+    assert_int_equal(kept.step, 1);
+    small_run_close(&kept);
+}
+
+static int replace_json_alloc(void **state) {
+    (void)state;
+    json_set_alloc_funcs(json_alloc, free);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_data),
+        cmocka_unit_test(test_train),
+        cmocka_unit_test(test_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, replace_json_alloc, temp_clean);
+}
