@@ -23,33 +23,33 @@ static tn_object *object_of(uintptr_t entry) {
 }
 
 /* Makes room for one more entry. */
-static bool grow(tn__thread *self) {
-    size_t room = self->owned_room ? self->owned_room * 2 : 64;
-    uintptr_t *owned = tn__realloc(self->owned, room * sizeof(*owned));
+static bool grow(void) {
+    size_t room = tn__self.owned_room ? tn__self.owned_room * 2 : 64;
+    uintptr_t *owned = tn__realloc(tn__self.owned, room * sizeof(*owned));
     if (!owned) {
         return false;
     }
-    self->owned = owned;
-    self->owned_room = room;
+    tn__self.owned = owned;
+    tn__self.owned_room = room;
     tn__thread_watch();
     return true;
 }
 
 bool tn__scope_own(tn_object *object) {
-    tn__thread *self = &tn__self;
-    if (self->owned_count == self->owned_room && !grow(self)) {
-        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors", self->owned_count + 1);
+    if (tn__self.owned_count == tn__self.owned_room && !grow()) {
+        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
+                  tn__self.owned_count + 1);
         tn__object_release(object);
         return false;
     }
-    self->owned[self->owned_count++] = (uintptr_t)object;
+    tn__self.owned[tn__self.owned_count++] = (uintptr_t)object;
     return true;
 }
 
 tn_scope tn_scope_begin(const char *file, int line) {
-    tn__thread *self = &tn__self;
-    tn_scope scope = {.base = self->owned_count, .outer = self->base, .file = file, .line = line};
-    self->base = self->owned_count;
+    tn_scope scope = {
+        .base = tn__self.owned_count, .outer = tn__self.base, .file = file, .line = line};
+    tn__self.base = tn__self.owned_count;
     return scope;
 }
 
@@ -67,18 +67,17 @@ static size_t separate(uintptr_t *owned, size_t base, size_t count) {
 }
 
 void tn_scope_end(tn_scope *scope) {
-    tn__thread *self = &tn__self;
-    if (!scope || scope->base > self->owned_count) {
+    if (!scope || scope->base > tn__self.owned_count) {
         return;
     }
-    const tn_scope *outer_ending = self->ending;
-    size_t kept = separate(self->owned, scope->base, self->owned_count);
-    self->base = scope->outer;
-    self->ending = scope;
-    while (self->owned_count > kept) {
-        tn__object_release(object_of(self->owned[--self->owned_count]));
+    const tn_scope *outer_ending = tn__self.ending;
+    size_t kept = separate(tn__self.owned, scope->base, tn__self.owned_count);
+    tn__self.base = scope->outer;
+    tn__self.ending = scope;
+    while (tn__self.owned_count > kept) {
+        tn__object_release(object_of(tn__self.owned[--tn__self.owned_count]));
     }
-    self->ending = outer_ending;
+    tn__self.ending = outer_ending;
 }
 
 void tn__scope_thread_end(void) {
@@ -91,9 +90,8 @@ void tn__scope_thread_end(void) {
 
 /* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already move are passed over. */
 static int64_t find(const tn_object *object, bool staying) {
-    const tn__thread *self = &tn__self;
-    for (size_t i = self->owned_count; i > self->base; i--) {
-        uintptr_t entry = self->owned[i - 1];
+    for (size_t i = tn__self.owned_count; i > tn__self.base; i--) {
+        uintptr_t entry = tn__self.owned[i - 1];
         if (object_of(entry) == object && !(staying && (entry & MOVES))) {
             return (int64_t)i - 1;
         }
@@ -142,14 +140,13 @@ tn_tensor *tn_adopt(tn_tensor *t) {
 }
 
 void tn_drop(tn_tensor *t) {
-    tn__thread *self = &tn__self;
     tn_object *object = (tn_object *)t;
     int64_t at = object && !tn__object_immortal(object) ? find(object, false) : -1;
     if (at < 0) {
         return;
     }
-    size_t after = --self->owned_count - (size_t)at;
-    memmove(self->owned + at, self->owned + at + 1, after * sizeof(*self->owned));
+    size_t after = --tn__self.owned_count - (size_t)at;
+    memmove(tn__self.owned + at, tn__self.owned + at + 1, after * sizeof(*tn__self.owned));
     tn__object_release(object);
 }
 
