@@ -189,12 +189,14 @@ bool tn__exclusive(const tn_tensor *t) {
            tn_is_contiguous(t);
 }
 
-/* The gradient as the leaf may keep it: its dtype, row-major, seen by nobody else. */
+/* The gradient as the leaf may keep it: its dtype, row-major, seen by nobody else, in a storage of
+ * its size (a small view would keep all of a large one). */
 static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     if (grad->dtype != dtype) {
         return tn__ops.cast(grad, dtype);
     }
-    return tn__exclusive(grad) ? grad : tn__ops.copy(grad);
+    size_t bytes = (size_t)tn_dims_count(grad->dims) * tn_dtype_size(dtype);
+    return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
 
 static tn_status write_grad(tn_tensor *t, tn_tensor *grad) {

@@ -274,6 +274,27 @@ static void *long_graph(void *result) {
     return NULL;
 }
 
+static void join_and_run(tn_tensor *wide, tn_tensor **small) {
+    *small = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    tn_tensor *parts[2] = {*small, wide};
+    tn_tensor *all = tn_cat(parts, 2, 0);
+    tn_backward(tn_sum_all(tn_mul(all, all)));
+}
+
+/* A small leaf's gradient is a view of a large one on its way: the leaf keeps only its part. */
+static void gradient_keeps_no_large_storage(void **state) {
+    TN_SCOPE;
+    tn_tensor *wide = tn_ones(TN_DIMS(1 << 16), TN_F64), *small;
+    int64_t before = tn_memory().allocated;
+    {
+        TN_SCOPE;
+        join_and_run(wide, &small);
+        tn_return(small);
+    }
+    assert_float_equal(tn_item(tn_sum_all(tn_grad_of(small))), 4.0, 0.0);
+    assert_true(tn_memory().allocated - before < 4096);
+}
+
 static void million_nodes_on_a_small_stack(void **state) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
@@ -385,6 +406,7 @@ int main(void) {
         cmocka_unit_test_teardown(preset_buffer, no_error),
         cmocka_unit_test_teardown(grad_dtype, no_error),
         cmocka_unit_test_teardown(gradient_belongs_to_the_leaf, no_error),
+        cmocka_unit_test_teardown(gradient_keeps_no_large_storage, no_error),
         cmocka_unit_test_teardown(million_nodes_on_a_small_stack, no_error),
         cmocka_unit_test_teardown(wide_graph, no_error),
         cmocka_unit_test_teardown(anomaly_names_the_operation, no_error),
