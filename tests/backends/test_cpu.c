@@ -183,6 +183,9 @@ static void test_unary(void **state) {
     for (int f = 0; f < TN_UNARY_COUNT; f++) {
         for (int k = 0; k < SHAPES * 4 * 4; k++) {
             const int64_t *size = shapes[k / 16];
+            if (k / 16 == SHAPES - 1 && k % 4 != f % 4) {
+                continue;
+            }
             tn_dtype dtype = array_floats[k / 4 % 4];
             array x = varied(dtype, k & 1, 3, size, f), y = make(dtype, k >> 1 & 1, 3, size);
             spoil(&x);
@@ -199,6 +202,9 @@ static void test_binary(void **state) {
     for (int f = 0; f < TN_BINARY_COUNT; f++) {
         for (int k = 0; k < SHAPES * 4 * 8; k++) {
             const int64_t *size = shapes[k / 32];
+            if (k / 32 == SHAPES - 1 && k % 8 != f % 8) {
+                continue; /* of the large shape one combination of layouts for each formula */
+            }
             tn_dtype dtype = array_floats[k / 8 % 4];
             array a = varied(dtype, k & 1, 3, size, f),
                   b = varied(dtype, k >> 1 & 1, 3, size, f + 1),
@@ -401,7 +407,7 @@ static void test_reduce(void **state) {
                        k % 3 == 0);
             forget();
         }
-        for (int k = 0; k < 6 * 2 * 8; k++) {
+        for (int k = 0; k < 6 * 2 * 8 && f != TN_RED_MEAN && f != TN_RED_MIN; k++) {
             try_reduce((tn_reduction)f, k % 5 == 4 ? TN_BF16 : TN_F32, k / 8 & 1, large[k / 16],
                        k % 8, false);
             forget();
@@ -507,7 +513,7 @@ static void test_matmul_broadcast(void **state) {
 static void test_linear(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},    {0, 3, 4},     {3, 0, 4},
-                                       {3, 4, 0}, {1, 130, 70}, {100, 65, 48}, {131, 400, 97}};
+                                       {3, 4, 0}, {1, 130, 70}, {100, 65, 48}, {70, 400, 37}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int k = 0; k < 4 * 8 * 2; k++) {
             tn_dtype dtype = array_floats[k % 4];
