@@ -6,7 +6,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 
-/* ---- The list ---------------------------------------------------------------------------------------------------------- */
+/* ---- The list -------------------------------------------------------------------------------- */
 
 /* Appends a copy of `hook`, with an id. 0 after raising. */
 static tn_hook add(tn__hook **list, tn__hook hook, const char *operation) {
@@ -74,7 +74,7 @@ void tn__hooks_free(tn__hook *list) {
     }
 }
 
-/* ---- Calling ----------------------------------------------------------------------------------------------------------- */
+/* ---- Calling --------------------------------------------------------------------------------- */
 
 bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype) {
     TN_SCOPE;
@@ -96,7 +96,7 @@ bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype) {
     return !tn__pending();
 }
 
-/* ---- The end of a backward --------------------------------------------------------------------------------------------- */
+/* ---- The end of a backward ------------------------------------------------------------------- */
 
 tn_status tn_after_backward(void (*f)(void *user), void *user) {
     if (!f) {

@@ -1,6 +1,7 @@
 /* Hooks of leaves and nodes: a list each, in order of registration.
  *
- * A hook may remove any hook, itself included: a walk goes from id to id and keeps no pointer across a call.
+ * A hook may remove any hook, itself included: a walk goes from id to id and keeps no pointer across
+ * a call.
  *
  *     tn_hook id;
  *     for (tn__hook *h = tn__hook_after(list, 0); h; h = tn__hook_after(list, id)) {
@@ -30,8 +31,8 @@ static inline tn__hook *tn__hook_after(tn__hook *list, tn_hook id) {
     return list;
 }
 
-/* Calls a hook on the gradient *grad, a reference of the caller's: a replacement takes its place. False when an error is
- * pending afterwards, a replacement that does not fit included. */
+/* Calls a hook on the gradient *grad, a reference of the caller's: a replacement takes its place.
+ * False when an error is pending afterwards, a replacement that does not fit included. */
 bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype);
 
 void tn__hooks_free(tn__hook *list);

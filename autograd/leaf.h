@@ -24,8 +24,9 @@ static inline bool tn__wants_grad(const tn_tensor *t) {
 /* t's leaf; NULL after raising when t is no leaf that requires a gradient. */
 tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation);
 
-/* Adds a complete gradient to the leaf's, after its hooks have seen it. *grad is a reference of the caller's; hooks may exchange
- * it. The first gradient is not copied when that reference is the only one. */
+/* Adds a complete gradient to the leaf's, after its hooks have seen it. *grad is a reference of the
+ * caller's; hooks may exchange it. The first gradient is not copied when that reference is the only
+ * one. */
 tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
 
 /* Whether nobody else can see the elements of t: one reference to it, one to its storage, dense. */

@@ -95,8 +95,8 @@ static void backward(tn_op_grad *g) {
     }
     tn_values out = run_again(args, in);
     if (!tn__pending() && out.n != g->outputs) {
-        tn__raise(TN_ESTATE, "recompute", "the forward gave %d values, but %d the first time", out.n,
-                  g->outputs);
+        tn__raise(TN_ESTATE, "recompute", "the forward gave %d values, but %d the first time",
+                  out.n, g->outputs);
     }
     if (!tn__pending()) {
         give_gradients(g, in, out);

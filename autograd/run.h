@@ -14,7 +14,7 @@ typedef struct tn__slot {
     const void *key; /* tn_node or tn_tensor */
     tn_node *node;   /* or NULL: a leaf */
     tn_tensor *leaf;
-    bool root;                      /* the run holds a reference to the node or leaf, and so to all behind it */
+    bool root;                      /* the run holds a reference, and so to all behind it */
     int waiting;                    /* edges whose gradient has not arrived */
     bool wanted;                    /* tn_grad: leads to a chosen input (always true in backward) */
     bool captured;                  /* tn_grad: is a chosen input, or made one */

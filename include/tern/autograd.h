@@ -9,6 +9,9 @@
  *     tn_backward(tn_sum_all(tn_mul(w, w)));
  *     tn_print(tn_grad_of(w));                                // 2 w
  *
+ * Threads may run backward at the same time, each through a graph of its own. A leaf's gradient and
+ * hooks have no lock: leaves that such graphs share must not want a gradient.
+ *
  * Read next: autograd/engine.c, docs/tour.md.
  */
 #ifndef TERN_AUTOGRAD_H
