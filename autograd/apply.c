@@ -26,6 +26,9 @@ static bool add_output(tn_op_call *c, tn_tensor *t) {
     if (t->inert) {
         return false;
     }
+    if (c->outputs >= TN_OP_OUTPUTS) {
+        return tn_op_fail(c, TN_EVALUE, "the shape rule makes more than %d outputs", TN_OP_OUTPUTS);
+    }
     c->out[c->outputs++] = t;
     return true;
 }
@@ -41,8 +44,14 @@ bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype) {
     return add_output(c, tn__new(dims, dtype, device));
 }
 
+/* A rule that asks for an input that the call does not have. */
+static bool has_input(const tn_op_call *c, int i) {
+    return (i >= 0 && i < c->inputs && c->in[i]) ||
+           tn_op_fail(c, TN_EVALUE, "the rule needs input %d but %d are given", i, c->inputs);
+}
+
 bool tn_op_out_like(tn_op_call *c, int i) {
-    return tn_op_out(c, c->in[i]->dims, c->in[i]->dtype);
+    return has_input(c, i) && tn_op_out(c, c->in[i]->dims, c->in[i]->dtype);
 }
 
 /* Which dimension keeps a and b from broadcasting, counted in the longer shape. */
@@ -59,6 +68,9 @@ static int clash(tn_dims a, tn_dims b, int64_t *left, int64_t *right) {
 }
 
 bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype) {
+    if (!has_input(c, i) || !has_input(c, j)) {
+        return false;
+    }
     const tn_tensor *a = c->in[i], *b = c->in[j];
     if (tn_dims_equal(a->dims, b->dims)) {
         return tn_op_out(c, a->dims, dtype);
@@ -76,7 +88,7 @@ bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype) {
 }
 
 bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64_t offset) {
-    return add_output(c, tn__view(c->in[0], dims, stride, offset));
+    return has_input(c, 0) && add_output(c, tn__view(c->in[0], dims, stride, offset));
 }
 
 bool tn_op_same_dtype(const tn_op_call *c) {
@@ -95,6 +107,9 @@ bool tn_op_same_dtype(const tn_op_call *c) {
 }
 
 bool tn_op_float(const tn_op_call *c, int i) {
+    if (!has_input(c, i)) {
+        return false;
+    }
     if (!tn_dtype_is_float(c->in[i]->dtype)) {
         return tn_op_fail(c, TN_EDTYPE, "input %d is %s but must be f32, f64, bf16 or f16", i,
                           tn_dtype_name(c->in[i]->dtype));
@@ -103,6 +118,9 @@ bool tn_op_float(const tn_op_call *c, int i) {
 }
 
 bool tn_op_index(const tn_op_call *c, int i) {
+    if (!has_input(c, i)) {
+        return false;
+    }
     tn_dtype dtype = c->in[i]->dtype;
     if (dtype != TN_I64 && dtype != TN_I32) {
         return tn_op_fail(c, TN_EDTYPE, "input %d is %s but indices must be i64 or i32", i,
@@ -125,12 +143,16 @@ static void describe(tn_desc *d, const tn_tensor *t) {
 
 tn_desc tn_desc_of(const tn_tensor *t) {
     tn_desc d;
-    describe(&d, t);
+    describe(&d, t ? t : tn_inert());
     return d;
 }
 
 tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
     tn_desc d;
+    if (!x || !y || x->ndim > y->ndim || y->ndim > TN_MAX_DIMS) {
+        tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or have no such sizes");
+        return tn_desc_of(NULL);
+    }
     d.data = x->data;
     d.dtype = x->dtype;
     d.ndim = y->ndim;
@@ -144,6 +166,11 @@ tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
 }
 
 tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
+    if (!x || a < 0 || b < 0 || a >= x->ndim || b >= x->ndim) {
+        tn__raise(TN_EINDEX, "desc_swap", "dimensions %d and %d of a descriptor with %d", a, b,
+                  x ? x->ndim : 0);
+        return tn_desc_of(NULL);
+    }
     tn_desc d = *x;
     d.size[a] = x->size[b];
     d.size[b] = x->size[a];
@@ -297,6 +324,18 @@ static bool run(tn_op_call *c, bool *taken) {
 
 void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                    tn_tensor **results) {
+    if (!op || !op->shape || !op->name || n < 0 || (n > 0 && !in) || !results) {
+        tn__raise(TN_EVALUE, op && op->name ? op->name : "apply", "%s",
+                  !op || !op->shape || !op->name ? "an operation needs a name and a shape rule"
+                                                 : "the inputs or the results are NULL");
+        for (int i = 0; results && i < (op && op->results ? op->results : 1); i++) {
+            results[i] = tn_inert();
+        }
+        if (op && op->args_finish) {
+            op->args_finish((void *)args);
+        }
+        return;
+    }
     tn_op_call c;
     c.op = op;
     c.args = args;

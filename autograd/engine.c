@@ -30,6 +30,10 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
 /* ---- One node -------------------------------------------------------------------------------- */
 
 void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
+    if (i < 0 || i >= g->inputs) {
+        tn__raise(TN_EVALUE, g->op->name, "backward gives a gradient to input %d of %d", i, g->inputs);
+        return;
+    }
     const tn__edge *edge = &g->node->edges[i];
     if (!gradient || !g->wants[i] || !tn__usable(gradient, g->op->name)) {
         return;
@@ -54,6 +58,9 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
 static _Thread_local tn__run *current_run;
 
 tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
+    if (i < 0 || i >= g->inputs) {
+        return NULL;
+    }
     const tn__edge *edge = &g->node->edges[i];
     if (!g->wants[i] || g->create_graph || g->din[i] || !current_run) {
         return NULL;

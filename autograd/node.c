@@ -158,13 +158,21 @@ static tn_tensor *read_saved(tn_op_grad *g, uint32_t bit, const char *what, int 
 }
 
 tn_tensor *tn_op_saved_input(tn_op_grad *g, int i) {
-    if (i >= 0 && i < g->inputs && !g->node->edges[i].present) {
+    if (i < 0 || i >= g->inputs) {
+        tn__raise(TN_EVALUE, g->op->name, "backward reads input %d of %d", i, g->inputs);
+        return tn_inert();
+    }
+    if (!g->node->edges[i].present) {
         return NULL;
     }
     return read_saved(g, TN_SAVES_INPUT(i), "input", i);
 }
 
 tn_tensor *tn_op_saved_output(tn_op_grad *g, int i) {
+    if (i < 0 || i >= TN_OP_OUTPUTS) {
+        tn__raise(TN_EVALUE, g->op->name, "backward reads output %d of %d", i, g->outputs);
+        return tn_inert();
+    }
     tn_tensor *t = read_saved(g, TN_SAVES_OUTPUT(i), "output", i);
     if (!g->create_graph || t->inert || i >= g->outputs) {
         return t;
@@ -177,11 +185,11 @@ tn_tensor *tn_op_saved_output(tn_op_grad *g, int i) {
 }
 
 tn_dims tn_op_input_dims(const tn_op_grad *g, int i) {
-    return g->node->edges[i].dims;
+    return i >= 0 && i < g->inputs ? g->node->edges[i].dims : (tn_dims){.ndim = -1};
 }
 
 tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i) {
-    return g->node->edges[i].dtype;
+    return i >= 0 && i < g->inputs ? g->node->edges[i].dtype : TN_F32;
 }
 
 /* ---- Release --------------------------------------------------------------------------------- */

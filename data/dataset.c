@@ -121,10 +121,15 @@ static void windows_free(tn_dataset *self) {
 }
 
 tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
-    if (length < 1 || n <= length) {
+    if (length < 1) {
+        tn__raise(TN_EVALUE, "token_dataset", "the length of a window is %lld (1 at least)",
+                  (long long)length);
+        return NULL;
+    }
+    if (n <= length) {
         tn__raise(TN_EVALUE, "token_dataset",
-                  "%lld tokens, but a window of length %lld takes %lld at least", (long long)n,
-                  (long long)length, (long long)length + 1);
+                  "%lld tokens, but a window of length %lld takes %llu at least", (long long)n,
+                  (long long)length, (unsigned long long)length + 1);
         return NULL;
     }
     windows *d = NULL;

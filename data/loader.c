@@ -288,6 +288,10 @@ static void take_slot(tn_loader *l, slot *taken) {
 }
 
 bool tn_loader_next(tn_loader *l, tn_batch *batch) {
+    if (!batch) {
+        tn__raise(TN_EVALUE, "loader_next", "the batch is NULL");
+        return false;
+    }
     *batch = (tn_batch){0};
     if (!l || tn_error() != TN_OK) {
         return false;

@@ -62,6 +62,10 @@ static int64_t shuffled(uint64_t seed, int64_t size, uint64_t epoch, int64_t pos
 }
 
 int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
+    if (!s) {
+        tn__raise(TN_EVALUE, "sampling", "the sampling is NULL");
+        return 0;
+    }
     if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
         tn__raise(TN_EVALUE, "sampling", "part %lld of %lld (parts count from 0)",
                   (long long)s->part, (long long)s->parts);
@@ -72,6 +76,9 @@ int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
 
 int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position) {
     int64_t count = tn_sampling_count(s, size);
+    if (!s) {
+        return -1;
+    }
     if (epoch < 0 || position < 0 || position >= count) {
         tn__raise(TN_EINDEX, "sampling",
                   "place %lld of epoch %lld, but there are %lld of %lld examples in this part",

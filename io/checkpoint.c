@@ -99,6 +99,9 @@ static bool collect(tn__state *s, const tn_checkpoint *c) {
 }
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
+    if (!c) {
+        return tn__raise(TN_EVALUE, "checkpoint_save", "the checkpoint is NULL");
+    }
     tn__state s = {.operation = "checkpoint_save"};
     tn_safetensors_writer *w = tn_safetensors_new();
     tn_status status;
@@ -305,6 +308,9 @@ static void apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
 }
 
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
+    if (!c) {
+        return tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
+    }
     plan p = {.state = {.operation = "checkpoint_load"}};
     tn_safetensors *f = tn_safetensors_open(path);
     tn__plain_numbers numbers = tn__plain_numbers_begin();

@@ -28,7 +28,10 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "mlp", mlp_forward, NULL)) {
         return;
     }
-    int64_t hidden = options.hidden == 0 ? 4 * width : options.hidden;
+    int64_t hidden = options.hidden;
+    if (hidden == 0 && __builtin_mul_overflow(4, width, &hidden)) {
+        hidden = -1;
+    }
     if (width < 1 || hidden < 1 || (unsigned)options.activation > TN_ACT_SILU) {
         tn__layer_refuse(m, TN_EVALUE, "width is %lld, hidden %lld and activation %d",
                          (long long)width, (long long)hidden, (int)options.activation);

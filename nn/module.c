@@ -368,8 +368,8 @@ tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dim
     int64_t count = tn_dims_count(global_dims);
     if (count < 0 || start < 0 || length < 0 || start > count || length > count - start) {
         return tn__raise(TN_EVALUE, "module_set_slice",
-                         "%s: elements %lld to %lld are not in a whole of %lld", path,
-                         (long long)start, (long long)(start + length), (long long)count);
+                         "%s: %lld elements from %lld on are not in a whole of %lld", path,
+                         (long long)length, (long long)start, (long long)count);
     }
     record->sliced = true;
     record->whole = global_dims;

@@ -73,7 +73,7 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attenti
     if (!tn__layer_begin(m, sizeof(*m), "self_attention", NULL, self_attention_forward)) {
         return;
     }
-    if (width < 1 || options.heads < 1 || width % options.heads != 0) {
+    if (width < 1 || width > INT64_MAX / 3 || options.heads < 1 || width % options.heads != 0) {
         tn__layer_refuse(m, TN_EVALUE,
                          "width is %lld and heads %d (width must be a multiple of heads)",
                          (long long)width, options.heads);

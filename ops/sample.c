@@ -17,7 +17,9 @@ static const tn_dims pairs[][2] = {
 };
 
 void tn_sample_add(tn_sampler *s, const tn_sample *sample) {
-    s->add(s, sample);
+    if (s && s->add && sample) {
+        s->add(s, sample);
+    }
 }
 
 void tn_sample_unary(tn_sampler *s, double low, double high) {

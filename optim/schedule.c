@@ -26,10 +26,10 @@ double tn_schedule_at(tn_schedule s, int64_t step) {
     const double pi = 3.14159265358979323846;
     step = step < 0 ? 0 : step;
     if (step < s.warmup) {
-        return s.peak * (double)(step + 1) / (double)(s.warmup + 1);
+        return s.peak * ((double)step + 1.0) / ((double)s.warmup + 1.0);
     }
-    double length = (double)(s.steps - s.warmup),
-           t = length > 0.0 ? (double)(step - s.warmup) / length : 1.0;
+    double length = (double)s.steps - (double)s.warmup,
+           t = length > 0.0 ? ((double)step - (double)s.warmup) / length : 1.0;
     t = t < 1.0 ? t : 1.0;
     switch (s.kind) {
     case TN_LINEAR:

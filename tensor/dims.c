@@ -35,7 +35,7 @@ bool tn_dims_equal(tn_dims a, tn_dims b) {
     if (a.ndim != b.ndim) {
         return false;
     }
-    for (int i = 0; i < a.ndim; i++) {
+    for (int i = 0; i < a.ndim && i < TN_MAX_DIMS; i++) {
         if (a.size[i] != b.size[i]) {
             return false;
         }
@@ -63,10 +63,10 @@ bool tn_dims_broadcast(tn_dims a, tn_dims b, tn_dims *result) {
 }
 
 void tn__contiguous_strides(tn_dims dims, int64_t *stride) {
-    int64_t next = 1;
-    for (int i = dims.ndim - 1; i >= 0; i--) {
-        stride[i] = next;
-        next *= dims.size[i] > 1 ? dims.size[i] : 1;
+    uint64_t next = 1; /* wraps for a shape that cannot be: whoever makes a tensor checks that first */
+    for (int i = dims.ndim <= TN_MAX_DIMS ? dims.ndim - 1 : -1; i >= 0; i--) {
+        stride[i] = (int64_t)next;
+        next *= dims.size[i] > 1 ? (uint64_t)dims.size[i] : 1;
     }
 }
 

@@ -29,6 +29,10 @@ bool tn__usable(const tn_tensor *t, const char *operation) {
 }
 
 int tn__dim(const tn_tensor *t, int dim, const char *operation) {
+    if (!t) {
+        tn__usable(t, operation);
+        return -1;
+    }
     int ndim = t->dims.ndim;
     if (dim < -ndim || dim >= ndim) {
         tn__raise(TN_EINDEX, operation, "dimension %d of a tensor with %d dimension%s (%s)", dim,

@@ -1,6 +1,8 @@
 /* The axes of a plot (axis.h). */
 #include "train/axis.h"
 
+#include "core/error.h"
+
 #include <math.h>
 
 /* 1, 2 or 5 times a power of ten. */
@@ -23,6 +25,22 @@ static tn__axis axis_of(double low, double high, int ticks) {
     bool plain = fmax(fabs(a.low), fabs(a.high)) < 1e7 && digits < 7;
     a.decimals = !plain ? -1 : digits > 0 ? (int)digits : 0;
     return a;
+}
+
+bool tn__plot_fits(const tn_plot *plot, const char *operation) {
+    if (!plot || (plot->count > 0 && !plot->curves)) {
+        tn__raise(TN_EVALUE, operation, "the %s NULL", plot ? "curves are" : "plot is");
+        return false;
+    }
+    for (int i = 0; i < plot->count; i++) {
+        const tn_curve *curve = &plot->curves[i];
+        if (curve->count > 0 && (!curve->x || !curve->y)) {
+            tn__raise(TN_EVALUE, operation, "curve %d has %lld points but %s is NULL", i,
+                      (long long)curve->count, curve->x ? "y" : "x");
+            return false;
+        }
+    }
+    return true;
 }
 
 bool tn__axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y) {

@@ -15,6 +15,9 @@ static inline bool tn__drawable(double x, double y) {
     return x >= -1e300 && x <= 1e300 && y >= -1e300 && y <= 1e300;
 }
 
+/* Whether every curve has what its count promises; false after raising. */
+bool tn__plot_fits(const tn_plot *plot, const char *operation);
+
 /* The axes of all drawable points, each with about `ticks` ticks. False when there is none. */
 bool tn__axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y);
 

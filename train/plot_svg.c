@@ -162,8 +162,8 @@ static void put_plot(FILE *out, const tn_plot *plot) {
 tn_status tn_plot_svg(const tn_plot *plot, const char *path) {
     char *text = NULL;
     size_t bytes = 0;
-    if (!plot) {
-        return tn__raise(TN_EVALUE, "plot_svg", "the plot is NULL");
+    if (!tn__plot_fits(plot, "plot_svg")) {
+        return tn_error();
     }
     FILE *out = open_memstream(&text, &bytes);
     bool written = out != NULL;

@@ -79,7 +79,8 @@ static void format_facts(const tn_progress *p, char *text, size_t room) {
         format_rate(rate, sizeof(rate), (double)p->units / p->busy);
         double passed = p->last - p->begun;
         format_duration(left, sizeof(left),
-                        passed / (double)(p->done - p->start) * (double)(p->total - p->done));
+                        passed / ((double)p->done - (double)p->start) *
+                            ((double)p->total - (double)p->done));
     }
     int width = snprintf(NULL, 0, "%lld", (long long)p->total);
     snprintf(text, room, "%*lld/%lld   loss %.4f   %s %s/s   %s left", width, (long long)p->done,
@@ -144,9 +145,11 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     remember_time(p, time - p->last);
     p->busy += time - p->last;
     p->last = time;
-    p->done = step + 1;
+    p->done = step < INT64_MAX ? step + 1 : step;
     p->loss = loss;
-    p->units += units;
+    if (units > 0 && __builtin_add_overflow(p->units, units, &p->units)) {
+        p->units = INT64_MAX;
+    }
     if (time - p->drawn >= (p->terminal ? redraw_seconds : line_seconds)) {
         draw(p);
     }

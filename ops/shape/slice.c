@@ -110,8 +110,12 @@ tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t s
 }
 
 int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
-    for (int i = 0; i < most; i++) {
+    for (int i = 0; out && i < most; i++) {
         out[i] = tn_inert();
+    }
+    if (!out && most > 0) {
+        tn__raise(TN_EVALUE, "split", "out is NULL but has room for %d", most);
+        return 0;
     }
     if (!tn__usable(t, "split")) {
         return 0;
@@ -132,7 +136,7 @@ int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
         return 0;
     }
     for (int i = 0; i < most; i++) {
-        int64_t start = i * size;
+        int64_t start = i < pieces ? i * size : whole;
         out[i] = i < pieces ? tn_narrow(t, at, start, whole - start < size ? whole - start : size)
                             : NULL;
     }
