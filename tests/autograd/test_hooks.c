@@ -252,6 +252,26 @@ static void hook_releases_the_root(void **state) {
     assert_float_equal(tn_item(tn_grad_of(x)), 108.0, 0.0);
 }
 
+/* Among nodes that are ready, the last created runs first, whatever order they became ready in. */
+static void the_youngest_runs_first(void **state) {
+    static const int uses[][5] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}};
+    static char *const names[] = {"a", "b", "c", "d", "e"};
+    for (int k = 0; k < 3; k++) {
+        TN_SCOPE;
+        order[0] = 0;
+        tn_tensor *x = leaf(3.0), *made[5], *used[5];
+        for (int i = 0; i < 5; i++) {
+            made[i] = tn_mul_scalar(x, 2.0);
+            tn_on_grad(made[i], looks, names[i]);
+        }
+        for (int i = 0; i < 5; i++) {
+            used[i] = made[uses[k][i]];
+        }
+        tn_backward(tn_sum_all(tn_stack(used, 5, 0)));
+        assert_string_equal(order, "edcba");
+    }
+}
+
 static void hooks_are_not_null(void **state) {
     TN_SCOPE;
     tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
@@ -277,6 +297,7 @@ int main(void) {
         cmocka_unit_test_teardown(hook_removes_the_next, no_error),
         cmocka_unit_test_teardown(replacement_stays_as_it_is, no_error),
         cmocka_unit_test_teardown(hook_releases_the_root, no_error),
+        cmocka_unit_test_teardown(the_youngest_runs_first, no_error),
         cmocka_unit_test_teardown(hooks_are_not_null, no_error),
     };
     return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);
