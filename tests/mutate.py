@@ -89,8 +89,8 @@ MUTATIONS = [
     ("backends/cpu/optim.c", "now * g + ahead * m1", "ahead * m1", "Nesterov's term"),
     # ---- autograd, optim --------------------------------------------------------------------------------------------
     ("autograd/engine.c", "if (--slot->waiting > 0) {", "if (--slot->waiting > 1) {", "a node runs before its last gradient is in"),
-    ("autograd/engine.c", "tn_status status = tn__leaf_accumulate(leaf, grad);",
-     "tn__leaf_accumulate(leaf, grad);\n    tn_status status = tn__leaf_accumulate(leaf, grad);", "leaves accumulate twice"),
+    ("autograd/engine.c", "tn_status status = tn__leaf_accumulate(leaf, &slot->grad[0]);",
+     "tn__leaf_accumulate(leaf, &slot->grad[0]);\n    tn_status status = tn__leaf_accumulate(leaf, &slot->grad[0]);", "leaves accumulate twice"),
     ("autograd/engine.c", "if (!grad && !allow_unused) {", "if (0) {", "an input that no root depends on is taken"),
     ("autograd/engine.c", "gradient = tn__ops.sum_to(gradient, edge->dims);", "(void)edge;", "broadcasts are not undone"),
     ("autograd/node.c", "if (now != saved->version) {", "if (now + 1 < saved->version) {", "changes in place are not noticed"),
