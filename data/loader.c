@@ -179,10 +179,10 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
         return false;
     }
     if (o->batch < 1 || o->epochs < 0 || o->threads < 0 || o->threads > 1024 ||
-        (o->threads && o->prefetch < 1)) {
+        (o->threads && (o->prefetch < 1 || o->prefetch > 1024))) {
         tn__raise(TN_EVALUE, "loader",
                   "batch %lld (1 at least), epochs %lld (0 at least), threads %d (0 to 1024), "
-                  "prefetch %d (1 at least)",
+                  "prefetch %d (1 to 1024)",
                   (long long)o->batch, (long long)o->epochs, o->threads, o->prefetch);
         return false;
     }

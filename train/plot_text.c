@@ -151,11 +151,7 @@ static void print_plot(const tn_plot *plot, canvas *c, FILE *file) {
 }
 
 void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
-    if (!file) {
-        tn__raise(TN_EVALUE, "plot_text", "the file is NULL");
-        return;
-    }
-    if (!tn__plot_fits(plot, "plot_text")) {
+    if (!plot || !file || !tn__plot_fits(plot, "plot_text")) {
         return;
     }
     bool utf8 = tn__shows_utf8();
