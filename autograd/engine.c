@@ -31,7 +31,8 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
 
 void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     if (i < 0 || i >= g->inputs) {
-        tn__raise(TN_EVALUE, g->op->name, "backward gives a gradient to input %d of %d", i, g->inputs);
+        tn__raise(TN_EVALUE, g->op->name, "backward gives a gradient to input %d of %d", i,
+                  g->inputs);
         return;
     }
     const tn__edge *edge = &g->node->edges[i];

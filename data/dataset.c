@@ -50,8 +50,7 @@ static bool has_rows(const tn_tensor *t, const char *name) {
     }
     if (tn_ndim(t) < 1) {
         tn__raise(TN_ESHAPE, "tensor_dataset",
-                  "%s is %s: its first dimension should count the examples", name,
-                  tn_shape_text(t));
+                  "%s is %s: its first dimension should count the examples", name, tn_shape_text(t));
         return false;
     }
     return true;

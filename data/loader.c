@@ -315,8 +315,8 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
     if (!l->x) {
         return false;
     }
-    *batch = (tn_batch){
-        .x = l->x, .y = l->y, .epoch = number / l->batches, .index = number % l->batches};
+    *batch =
+        (tn_batch){.x = l->x, .y = l->y, .epoch = number / l->batches, .index = number % l->batches};
     return true;
 }
 

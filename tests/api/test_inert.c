@@ -25,7 +25,7 @@
 
 static char complaints[4096];
 static bool pending; /* an error was raised before the part */
-static bool null;    /* the part runs with NULL: each call must raise; with inert tensors it may stay silent */
+static bool null; /* the part runs with NULL: each call must raise; with inert tensors it may stay silent */
 
 static void complain(int line, const char *call, const char *what) {
     size_t used = strlen(complaints);
@@ -54,28 +54,29 @@ static void after(int line, const char *call, bool as_expected, bool raises) {
 
 #define INERT(call) after(__LINE__, #call, tn_is_inert(call), null) /* gives an inert tensor */
 #define GIVES(call, expected) after(__LINE__, #call, (call) == (expected), null)
-#define QUIET(call, expected) after(__LINE__, #call, (call) == (expected), false) /* bad arguments are no error here */
-#define NOTHING(call) after(__LINE__, #call, !(call), null)                       /* NULL, false, 0 */
+#define QUIET(call, expected) \
+    after(__LINE__, #call, (call) == (expected), false)     /* bad arguments are no error here */
+#define NOTHING(call) after(__LINE__, #call, !(call), null) /* NULL, false, 0 */
 #define IS_NAN(call) after(__LINE__, #call, isnan(call), null)
-#define FAILS(call)                                                                                                            \
-    do {                                                                                                                       \
-        tn_status status_ = (call);                                                                                            \
-        after(__LINE__, #call, status_ != TN_OK || !(null || pending), null);                                                  \
+#define FAILS(call)                                                           \
+    do {                                                                      \
+        tn_status status_ = (call);                                           \
+        after(__LINE__, #call, status_ != TN_OK || !(null || pending), null); \
     } while (0)
-#define DOES(call)                                                                                                             \
-    do {                                                                                                                       \
-        call;                                                                                                                  \
-        after(__LINE__, #call, true, null);                                                                                    \
+#define DOES(call)                          \
+    do {                                    \
+        call;                               \
+        after(__LINE__, #call, true, null); \
     } while (0)
-#define TAKES(call) /* does nothing, or something harmless */                                                                  \
-    do {                                                                                                                       \
-        call;                                                                                                                  \
-        after(__LINE__, #call, true, false);                                                                                   \
+#define TAKES(call) /* does nothing, or something harmless */ \
+    do {                                                      \
+        call;                                                 \
+        after(__LINE__, #call, true, false);                  \
     } while (0)
-#define EMPTY(call) /* tn_values after an error */                                                                             \
-    do {                                                                                                                       \
-        tn_values values_ = (call);                                                                                            \
-        after(__LINE__, #call, values_.n == 0 || tn_is_inert(values_.v[0]), null);                                                                          \
+#define EMPTY(call) /* tn_values after an error */                                 \
+    do {                                                                           \
+        tn_values values_ = (call);                                                \
+        after(__LINE__, #call, values_.n == 0 || tn_is_inert(values_.v[0]), null); \
     } while (0)
 
 /* Runs a part with what it must not print to caught in a file. */
@@ -112,8 +113,8 @@ static void run_part(void (*part)(tn_tensor *t), tn_tensor *t, bool with_pending
         snprintf(complaints + strlen(complaints), sizeof complaints - strlen(complaints), "%s%s",
                  text[0] ? "\n  printed: " : "", text);
         fclose(caught);
-        fail_msg("with %s, %s:%s", t ? "inert" : "NULL", with_pending ? "an error pending" : "no error pending",
-                 complaints);
+        fail_msg("with %s, %s:%s", t ? "inert" : "NULL",
+                 with_pending ? "an error pending" : "no error pending", complaints);
     }
     fclose(caught);
     assert_int_equal(tn_live_tensors(), alive);
@@ -126,13 +127,23 @@ static void run_all(void (*part)(tn_tensor *t)) {
     run_part(part, tn_inert(), true);
 }
 
-static const tn_dims strange[] = {{-1, {0}}, {99, {0}}, {1, {-1}}, {1, {INT64_MAX}}, {2, {INT64_MAX, INT64_MAX}},
-                                  {2, {INT64_MIN, 0}}, {3, {0, INT64_MAX, 2}}, {8, {1, 1, 1, 1, 1, 1, 1, 1 << 30}}};
+static const tn_dims strange[] = {{-1, {0}},
+                                  {99, {0}},
+                                  {1, {-1}},
+                                  {1, {INT64_MAX}},
+                                  {2, {INT64_MAX, INT64_MAX}},
+                                  {2, {INT64_MIN, 0}},
+                                  {3, {0, INT64_MAX, 2}},
+                                  {8, {1, 1, 1, 1, 1, 1, 1, 1 << 30}}};
 enum { STRANGE = sizeof strange / sizeof *strange };
 static const int ints[] = {INT32_MIN, -9, -1, 0, 2, 9, INT32_MAX};
 static const int64_t longs[] = {INT64_MIN, -7, -1, 0, 3, 4096, INT64_MAX};
 static const double reals[] = {-INFINITY, -1.0, 0.0, 1e300, INFINITY, NAN};
-enum { INTS = sizeof ints / sizeof *ints, LONGS = sizeof longs / sizeof *longs, REALS = sizeof reals / sizeof *reals };
+enum {
+    INTS = sizeof ints / sizeof *ints,
+    LONGS = sizeof longs / sizeof *longs,
+    REALS = sizeof reals / sizeof *reals
+};
 static const tn_dtype no_dtype = (tn_dtype)77;
 
 /* ---- core.h -------------------------------------------------------------------------------------------------------------------- */
@@ -140,7 +151,9 @@ static const tn_dtype no_dtype = (tn_dtype)77;
 static void core(tn_tensor *t) {
     TAKES(tn_error());
     TAKES(tn_error_message());
-    GIVES(strcmp(tn_status_name((tn_status)-3), "TN_UNKNOWN") | !(null ? tn_raise(TN_EVALUE, "a text of some length") : 1), 0);
+    GIVES(strcmp(tn_status_name((tn_status)-3), "TN_UNKNOWN") |
+              !(null ? tn_raise(TN_EVALUE, "a text of some length") : 1),
+          0);
     TAKES(tn_on_error(NULL));
     TAKES(tn_on_error_thread(NULL));
     TAKES(tn_error_give(NULL));
@@ -336,7 +349,8 @@ static void numbers(tn_tensor *t) {
         TAKES(tn_stack(NULL, ints[i], 0));
         TAKES(tn_index_select(x, ints[i], tn_zeros(TN_DIMS(1), TN_I64)));
         TAKES(tn_gather(x, ints[i], tn_zeros(TN_DIMS(1, 1), TN_I64)));
-        TAKES(tn_attention_qkv_op(tn_zeros(TN_DIMS(1, 2, 6), TN_F32), ints[i], NULL, tn_attention_defaults()));
+        TAKES(tn_attention_qkv_op(tn_zeros(TN_DIMS(1, 2, 6), TN_F32), ints[i], NULL,
+                                  tn_attention_defaults()));
         TAKES(tn_sum(x, TN_DIMS(ints[i]), true));
         TAKES(tn_backend_of((tn_device){(tn_device_kind)ints[i], ints[i]}));
         TAKES(tn_context_of((tn_device){(tn_device_kind)ints[i], ints[i]}));
@@ -377,17 +391,19 @@ typedef tn_tensor *(*scalar_f)(tn_tensor *, double);
 typedef tn_tensor *(*reduce_f)(tn_tensor *, tn_dims, bool);
 
 static const one_f ones[] = {
-    tn_neg,  tn_abs,     tn_sign, tn_exp,  tn_log,  tn_sqrt,      tn_rsqrt,   tn_square,   tn_sin,
-    tn_cos,  tn_erf,     tn_tanh, tn_relu, tn_silu, tn_gelu,      tn_sigmoid, tn_sum_all,  tn_mean_all,
-    tn_copy, tn_any,     tn_all,  tn_zero_, tn_contiguous, tn_identity, tn_gelu_tanh,
+    tn_neg,    tn_abs,        tn_sign,     tn_exp,       tn_log,  tn_sqrt, tn_rsqrt,
+    tn_square, tn_sin,        tn_cos,      tn_erf,       tn_tanh, tn_relu, tn_silu,
+    tn_gelu,   tn_sigmoid,    tn_sum_all,  tn_mean_all,  tn_copy, tn_any,  tn_all,
+    tn_zero_,  tn_contiguous, tn_identity, tn_gelu_tanh,
 };
 static const two_f twos[] = {
-    tn_add, tn_sub, tn_mul, tn_div, tn_pow, tn_maximum, tn_minimum, tn_matmul, tn_eq,   tn_ne,   tn_lt,
-    tn_le,  tn_gt,  tn_ge,  tn_add_, tn_sub_, tn_mul_,  tn_div_,    tn_copy_,  tn_embedding_op,
+    tn_add,    tn_sub,  tn_mul,  tn_div,  tn_pow,   tn_maximum,      tn_minimum,
+    tn_matmul, tn_eq,   tn_ne,   tn_lt,   tn_le,    tn_gt,           tn_ge,
+    tn_add_,   tn_sub_, tn_mul_, tn_div_, tn_copy_, tn_embedding_op,
 };
-static const scalar_f scalars[] = {tn_add_scalar,  tn_mul_scalar, tn_rsub_scalar,  tn_rdiv_scalar,
-                                   tn_pow_scalar,  tn_fill_,      tn_add_scalar_,  tn_mul_scalar_,
-                                   tn_dropout_op};
+static const scalar_f scalars[] = {tn_add_scalar,  tn_mul_scalar,  tn_rsub_scalar,
+                                   tn_rdiv_scalar, tn_pow_scalar,  tn_fill_,
+                                   tn_add_scalar_, tn_mul_scalar_, tn_dropout_op};
 static const reduce_f reductions[] = {tn_sum, tn_mean, tn_max, tn_min, tn_logsumexp};
 
 static void tables(tn_tensor *t) {
@@ -710,13 +726,13 @@ static void layers(tn_tensor *t) {
         tn_function function;
         tn_gpt gpt;
     } u;
-#define MADE(init) /* and finished: what failed must be finished too */                                                        \
-    do {                                                                                                                       \
-        memset(&u, 0, sizeof u);                                                                                               \
-        init;                                                                                                                  \
-        after(__LINE__, #init, true, true);                                                                                    \
-        after(__LINE__, #init, tn_is_inert(tn_call(&u, tn_ones(TN_DIMS(1, 2), TN_F32))), true);                                \
-        tn_module_finish(&u);                                                                                                  \
+#define MADE(init) /* and finished: what failed must be finished too */                         \
+    do {                                                                                        \
+        memset(&u, 0, sizeof u);                                                                \
+        init;                                                                                   \
+        after(__LINE__, #init, true, true);                                                     \
+        after(__LINE__, #init, tn_is_inert(tn_call(&u, tn_ones(TN_DIMS(1, 2), TN_F32))), true); \
+        tn_module_finish(&u);                                                                   \
     } while (0)
     MADE(tn_module_init(&u.m, NULL, NULL));
     MADE(tn_module_init_values(&u.m, NULL, NULL));
@@ -782,7 +798,8 @@ static void generating(tn_tensor *t) {
     TAKES(tn_gpt_generate(&m, tokens, 1, 2, 1e-300, INT32_MAX, NULL, out));
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
-            TAKES(tn_self_attention_cache(&m.h[0].attn, (tn_attention_cache_options){longs[i], longs[j]}));
+            TAKES(tn_self_attention_cache(&m.h[0].attn,
+                                          (tn_attention_cache_options){longs[i], longs[j]}));
         }
     }
     tn_module_finish(&m);
@@ -818,8 +835,10 @@ static void optimisers(tn_tensor *t) {
     TAKES(tn_optim_free(NULL));
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
-            tn_schedule all[] = {tn_constant(1.0, longs[i]), tn_linear_decay(1.0, 0.0, longs[i], longs[j]),
-                                 tn_cosine_decay(1.0, NAN, longs[i], longs[j]), {.kind = (tn_schedule_kind)9}};
+            tn_schedule all[] = {tn_constant(1.0, longs[i]),
+                                 tn_linear_decay(1.0, 0.0, longs[i], longs[j]),
+                                 tn_cosine_decay(1.0, NAN, longs[i], longs[j]),
+                                 {.kind = (tn_schedule_kind)9}};
             for (size_t k = 0; k < 4 * LONGS; k++) {
                 TAKES(tn_schedule_at(all[k % 4], longs[k / 4]));
             }
@@ -927,9 +946,12 @@ static void loaders(tn_tensor *t) {
     TAKES(tn_loader_sampling(NULL));
     QUIET(tn_loader_dataset(NULL), NULL);
     static tn_dataset zero, no_get = {.kind = "odd", .size = 4, .y_dims = {-1, {0}}};
-    static tn_dataset endless = {.kind = "odd", .size = INT64_MAX, .y_dims = {-1, {0}}, .get = get_nothing};
-    static tn_dataset huge = {.kind = "odd", .size = 4, .x_dims = {2, {INT64_MAX, INT64_MAX}}, .get = get_nothing};
-    static tn_dataset deep = {.kind = "odd", .size = 4, .x_dims = {99, {0}}, .y_dims = {99, {0}}, .get = get_nothing};
+    static tn_dataset endless = {
+        .kind = "odd", .size = INT64_MAX, .y_dims = {-1, {0}}, .get = get_nothing};
+    static tn_dataset huge = {
+        .kind = "odd", .size = 4, .x_dims = {2, {INT64_MAX, INT64_MAX}}, .get = get_nothing};
+    static tn_dataset deep = {
+        .kind = "odd", .size = 4, .x_dims = {99, {0}}, .y_dims = {99, {0}}, .get = get_nothing};
     tn_dataset *const odd[] = {&zero, &no_get, &endless, &huge, &deep};
     for (int i = 0; i < 5; i++) {
         for (int j = 0; j < LONGS; j++) {
@@ -1018,7 +1040,8 @@ static void training(tn_tensor *t) {
         TAKES(tn_progress_free(p));
     }
     static const double xs[2] = {NAN, INFINITY};
-    static const tn_curve odd[] = {{0}, {.count = 5}, {.count = INT64_MIN}, {"a", xs, xs, 2, true}, {"a", NULL, xs, 2, false}};
+    static const tn_curve odd[] = {
+        {0}, {.count = 5}, {.count = INT64_MIN}, {"a", xs, xs, 2, true}, {"a", NULL, xs, 2, false}};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         tn_plot plot = {.curves = &odd[i], .count = 1};
         for (int j = 0; j < INTS; j++) {
@@ -1091,7 +1114,8 @@ static bool careless_shape(tn_op_call *c) {
     static const int nowhere[] = {-1, 1, 7, 99, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         int n = nowhere[i];
-        if (tn_op_out_like(c, n) || tn_op_out_broadcast(c, 0, n, TN_F32) || tn_op_float(c, n) || tn_op_index(c, n)) {
+        if (tn_op_out_like(c, n) || tn_op_out_broadcast(c, 0, n, TN_F32) || tn_op_float(c, n) ||
+            tn_op_index(c, n)) {
             complain(__LINE__, "shape", "an input that is not there");
         }
     }
@@ -1139,9 +1163,13 @@ static bool failing_shape(tn_op_call *c) {
 }
 
 static void careless_operations(tn_tensor *t) {
-    static const tn_op careless = {
-        .name = "careless", .saves = TN_SAVES_INPUTS, .shape = careless_shape, .forward = careless_forward, .backward = careless_backward};
-    static const tn_op empty = {.name = "empty"}, nameless = {0}, failing = {.name = "failing", .shape = failing_shape};
+    static const tn_op careless = {.name = "careless",
+                                   .saves = TN_SAVES_INPUTS,
+                                   .shape = careless_shape,
+                                   .forward = careless_forward,
+                                   .backward = careless_backward};
+    static const tn_op empty = {.name = "empty"}, nameless = {0},
+                       failing = {.name = "failing", .shape = failing_shape};
     tn_tensor *results[TN_OP_OUTPUTS];
     INERT(tn_apply(NULL, NULL, &t, 1));
     INERT(tn_apply(&empty, NULL, &t, 1));
@@ -1154,7 +1182,8 @@ static void careless_operations(tn_tensor *t) {
     TAKES(tn_apply_many(&careless, NULL, &t, 1, NULL));
     FAILS(tn_op_check(&empty));
     FAILS(tn_op_check(&nameless));
-    for (int i = 0; i < tn_op_count(); i++) { /* arguments NULL are allowed only where there are none; inputs come first */
+    for (int i = 0; i < tn_op_count();
+         i++) { /* arguments NULL are allowed only where there are none; inputs come first */
         tn_tensor *inputs[3] = {t, t, t};
         INERT(tn_apply(tn_op_at(i), NULL, inputs, 3));
         INERT(tn_apply(tn_op_at(i), NULL, NULL, 2));
@@ -1169,10 +1198,10 @@ static void careless_operations(tn_tensor *t) {
 
 /* ---- The parts ----------------------------------------------------------------------------------------------------------------- */
 
-#define PART(name)                                                                                                             \
-    static void test_##name(void **state) {                                                                                    \
-        (void)state;                                                                                                           \
-        run_all(name);                                                                                                         \
+#define PART(name)                          \
+    static void test_##name(void **state) { \
+        (void)state;                        \
+        run_all(name);                      \
     }
 PART(core)
 PART(making)
@@ -1199,15 +1228,18 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]); /* one part: test_views */
     }
-    alarm(240);                         /* nothing may hang */
+    alarm(240);                       /* nothing may hang */
     tn_memory_set_limit(256LL << 20); /* sizes that a large machine could still hold are refused too */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core),       cmocka_unit_test(test_making),           cmocka_unit_test(test_looking),
-        cmocka_unit_test(test_views),      cmocka_unit_test(test_numbers),          cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_operations), cmocka_unit_test(test_gradients),        cmocka_unit_test(test_zeroed),
-        cmocka_unit_test(test_module_arguments), cmocka_unit_test(test_layers),     cmocka_unit_test(test_initialising),
-        cmocka_unit_test(test_generating), cmocka_unit_test(test_optimisers),       cmocka_unit_test(test_datasets),
-        cmocka_unit_test(test_loaders),    cmocka_unit_test(test_files),            cmocka_unit_test(test_training),
+        cmocka_unit_test(test_core),         cmocka_unit_test(test_making),
+        cmocka_unit_test(test_looking),      cmocka_unit_test(test_views),
+        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_operations),   cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_zeroed),       cmocka_unit_test(test_module_arguments),
+        cmocka_unit_test(test_layers),       cmocka_unit_test(test_initialising),
+        cmocka_unit_test(test_generating),   cmocka_unit_test(test_optimisers),
+        cmocka_unit_test(test_datasets),     cmocka_unit_test(test_loaders),
+        cmocka_unit_test(test_files),        cmocka_unit_test(test_training),
         cmocka_unit_test(test_system_calls), cmocka_unit_test(test_careless_operations),
     };
     return cmocka_run_group_tests_name("inert", tests, NULL, temp_clean);
