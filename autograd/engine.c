@@ -458,16 +458,6 @@ static bool mark_wanted(tn__run *run) {
             slot->wanted |= far && far->wanted;
         }
     }
-    /* Edges that start at an unwanted slot will never bring anything. */
-    for (int i = 0; i < run->count; i++) {
-        const tn__slot *slot = &run->slots[i];
-        for (int k = 0; slot->node && !slot->wanted && k < slot->node->inputs; k++) {
-            tn__slot *far = far_slot(run, &slot->node->edges[k]);
-            if (far) {
-                far->waiting--;
-            }
-        }
-    }
     free(order);
     return true;
 }

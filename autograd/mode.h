@@ -14,7 +14,7 @@ typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* runs inside runs */
     int recompute_depth;
-    int first_pass_depth;  /* forwards that will be run again, recorded */
+    int first_pass_depth; /* forwards that will be run again, recorded */
     /* a backward rule is running: its NaNs are named after it, not after what it calls */
     bool in_rule;
     tn__after *after; /* for the end of the outermost run, in order */

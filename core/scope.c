@@ -37,8 +37,7 @@ static bool grow(void) {
 
 bool tn__scope_own(tn_object *object) {
     if (tn__self.owned_count == tn__self.owned_room && !grow()) {
-        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
-                  tn__self.owned_count + 1);
+        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors", tn__self.owned_count + 1);
         tn__object_release(object);
         return false;
     }

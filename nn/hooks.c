@@ -287,8 +287,7 @@ tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
         tn__raise(TN_ENOMEM, m->kind, "no memory for a module's hooks");
         return NULL;
     }
-    *watch = (tn__watch){
-        .refs = 1, .lists = tn__module_lists_keep(m->lists), .inputs = in->n};
+    *watch = (tn__watch){.refs = 1, .lists = tn__module_lists_keep(m->lists), .inputs = in->n};
     for (int i = 0; i < in->n; i++) {
         if (in->v[i] && tn_requires_grad(in->v[i])) {
             in->v[i] = watched(watch, in->v[i], i);

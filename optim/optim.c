@@ -153,9 +153,8 @@ static bool add_item(const tn_entry *entry, void *user) {
         return false;
     }
     tn__item *item = &opt->items[opt->item_count];
-    *item = (tn__item){.entry = *entry,
-                       .lists = tn__module_lists_keep(entry->owner->lists),
-                       .param = tn_keep(p)};
+    *item = (tn__item){
+        .entry = *entry, .lists = tn__module_lists_keep(entry->owner->lists), .param = tn_keep(p)};
     item->entry.path = tn__strdup(entry->path);
     opt->item_count++; /* from here on tn_optim_free releases it */
     if (!item->entry.path) {

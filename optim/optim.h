@@ -17,7 +17,7 @@ typedef enum tn__optim_method { TN__SGD, TN__ADAM } tn__optim_method;
 typedef struct tn__item {
     tn_entry entry;         /* path is the optimiser's own copy */
     tn_module_lists *lists; /* of entry.owner, one reference: they outlive it */
-    tn_tensor *param; /* what was in the field at the last step */
+    tn_tensor *param;       /* what was in the field at the last step */
     int group;
     tn_tensor *steps; /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
     tn_tensor *state[2]; /* Adam: exp_avg, exp_avg_sq; SGD: momentum_buffer or NULL */
