@@ -21,8 +21,10 @@ static double fma_limit; /* GFLOP/s of all threads */
 
 /* ---- Limits ----------------------------------------------------------------------------------------------------------------- */
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default"), noinline))
+#elif defined(__x86_64__)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES __attribute__((noinline))
 #endif
@@ -77,8 +79,8 @@ static double memory_pass(float *a, int64_t bytes, bool in_place) {
         return sum;                                                 \
     }
 #if defined(__x86_64__)
-FMA_LOOP(fma_512, 64, __attribute__((target("avx512f"), noinline, optimize("fp-contract=fast"))))
-FMA_LOOP(fma_256, 32, __attribute__((target("avx2,fma"), noinline, optimize("fp-contract=fast"))))
+FMA_LOOP(fma_512, 64, __attribute__((target("avx512f"), noinline)))
+FMA_LOOP(fma_256, 32, __attribute__((target("avx2,fma"), noinline)))
 #endif
 FMA_LOOP(fma_128, 16, __attribute__((noinline)))
 
