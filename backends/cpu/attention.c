@@ -64,51 +64,39 @@ static void hide(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j
     }
 }
 
-/* The largest of n scores, a multiple of NR; NaN when there is one. */
+/* The largest of n scores, a multiple of NR, that is not NaN. */
 static float largest(const float *row, int64_t n) {
-    float lane[NR], top;
-    int32_t odd[NR] = {0}, any = 0;
+    float lane[NR], top = -INFINITY;
     for (int l = 0; l < NR; l++) {
-        lane[l] = row[l];
+        lane[l] = -INFINITY;
     }
     for (int64_t j = 0; j < n; j += NR) {
 #pragma omp simd
         for (int l = 0; l < NR; l++) {
             float v = row[j + l];
             lane[l] = v > lane[l] ? v : lane[l];
-            odd[l] |= v != v;
         }
     }
-    top = lane[0];
     for (int l = 0; l < NR; l++) {
         top = lane[l] > top ? lane[l] : top;
-        any |= odd[l];
     }
-    return any ? NAN : top;
+    return top;
 }
 
 /* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a new maximum. */
 static void soften(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
-    float top = largest(row, n), total = 0;
-    bool usual = goes_down(top); /* no NaN, no inf, something seen */
+    float top = largest(row, n), total = 0, keep = 1;
     top = top > *most ? top : *most;
     /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the sum. */
-    float shift = top == -INFINITY ? 0 : top, keep = 1;
+    const float shift = top == -INFINITY ? 0 : top, low = exp_low;
     if (*most != top && *most != -INFINITY) { /* at first there is nothing to scale */
         keep = tn__expf(*most - shift);
     }
-    if (usual) {
 #pragma omp simd reduction(+ : total)
-        for (int64_t j = 0; j < n; j++) {
-            float e = exp_down(row[j] - shift);
-            row[j] = e;
-            total += e;
-        }
-    } else {
-        for (int64_t j = 0; j < n; j++) {
-            row[j] = tn__expf(row[j] - shift);
-            total += row[j];
-        }
+    for (int64_t j = 0; j < n; j++) {
+        float e = exp_down(row[j] - shift, low);
+        row[j] = e;
+        total += e;
     }
     if (keep != 1) {
 #pragma omp simd

@@ -92,7 +92,7 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
 typedef struct pair {
     const sight *s;
     int64_t i0, m, j0, n;
-    bool whole, odd; /* everything is seen; q or k hold NaN or infinity */
+    bool whole; /* everything is seen */
 } pair;
 
 /* Scores and dy v^T of row i become p and ds; the first `own` columns were computed, all n are written. */
@@ -104,18 +104,12 @@ static void soften(const buffers *w, const pair *t, int64_t i, int64_t own) {
     if (!t->whole && s->causal) {
         seen = max64(0, min64(own, t->i0 + i + s->shift - t->j0 + 1));
     }
-    if (goes_down(lse) && !t->odd) {
+    const float low = exp_low;
 #pragma omp simd
-        for (int64_t j = 0; j < seen; j++) {
-            float e = exp_down(p[j] - lse);
-            p[j] = e;
-            ds[j] = e * (ds[j] - delta);
-        }
-    } else {
-        for (int64_t j = 0; j < seen; j++) {
-            p[j] = tn__expf(p[j] - lse);
-            ds[j] = p[j] * (ds[j] - delta);
-        }
+    for (int64_t j = 0; j < seen; j++) {
+        float e = exp_down(p[j] - lse, low);
+        p[j] = e;
+        ds[j] = e * (ds[j] - delta);
     }
     for (int64_t j = seen; j < t->n; j++) {
         p[j] = 0;
@@ -204,13 +198,7 @@ static void run_group(const backward *f, const buffers *w, int64_t b, int64_t g)
             for (int64_t i = 0; i < queries; i += SIDE) {
                 int64_t m = min64(SIDE, queries - i), n = min64(SIDE, keys - j);
                 if (keys_for(&s, i, m, keys) > j) {
-                    pair t = {&s,
-                              i,
-                              m,
-                              j,
-                              n,
-                              all_visible(&s, i, j, n),
-                              w->odd_q[i / SIDE] || w->odd_k[j / SIDE]};
+                    pair t = {&s, i, m, j, n, all_visible(&s, i, j, n)};
                     run_pair(f, w, &t);
                 }
             }

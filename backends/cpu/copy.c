@@ -27,10 +27,10 @@
                          int64_t n) {                                                                                        \
         enum { SQUARE = 16 };                                                                                                \
         T square[SQUARE][SQUARE];                                                                                            \
-        for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                                         \
-            int64_t rows = min64(SQUARE, m - i0);                                                                            \
-            for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                                     \
-                int64_t columns = min64(SQUARE, n - j0);                                                                     \
+        for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                                         \
+            int64_t columns = min64(SQUARE, n - j0);                                                                         \
+            for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                                     \
+                int64_t rows = min64(SQUARE, m - i0);                                                                        \
                 if (rows == SQUARE && columns == SQUARE) {                                                                   \
                     for (int j = 0; j < SQUARE; j++) {                                                                       \
                         memcpy(square[j], x + (j0 + j) * ldx + i0, sizeof square[j]);                                        \

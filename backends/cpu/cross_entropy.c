@@ -1,5 +1,5 @@
-/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas). Forward reads a row from
- * memory for its maximum and again, from the cache, for its exponentials; backward is one pass. f64 is ref's.
+/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas). Both read a row
+ * from memory once: forward keeps a running maximum. f64 is ref's.
  */
 #include "backends/cpu/rows.h"
 #include "backends/cpu/table.h"
@@ -29,9 +29,9 @@ static bool handles(const tn_desc *a, const tn_desc *lse, const tn_desc *x, cons
 
 static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_entropy_args *args,
                      float *loss, float *lse) {
-    float most = row_max(x, n);
-    double log_sum = (double)most + log(row_exp_total(x, most, n)), s = args->label_smoothing,
-           value = 0;
+    float most;
+    double total = row_exp_total(x, n, &most), log_sum = (double)most + log(total);
+    double s = args->label_smoothing, value = 0;
     if (target != args->ignore_index) {
         value = (1 - s) * (log_sum - (double)x[target]);
         value += s > 0 ? s * (log_sum - row_sum(x, n) / (double)n) : 0;
@@ -81,15 +81,10 @@ static void gradient_row(float *dx, const float *x, int64_t n, int64_t target, f
     }
     float even = (float)(s / (double)n), p = tn__expf(x[target] - lse);
     double wanted = (1 - s) + s / (double)n;
-    if (goes_down(lse)) {
+    const float low = exp_low;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) {
-            dx[i] = g * (exp_down(x[i] - lse) - even);
-        }
-    } else {
-        for (int64_t i = 0; i < n; i++) {
-            dx[i] = g * (tn__expf(x[i] - lse) - even);
-        }
+    for (int64_t i = 0; i < n; i++) {
+        dx[i] = g * (exp_down(x[i] - lse, low) - even);
     }
     dx[target] = (float)((double)g * ((double)p - wanted));
 }

@@ -7,7 +7,7 @@
 #include "backends/cpu/rows.h"
 #include "backends/cpu/table.h"
 
-enum { COLUMNS = 256, STEP = 16, MOST_BANDS = 64, FEW = 32 };
+enum { COLUMNS = 1024, STEP = 16, MOST_BANDS = 64, FEW = 32 };
 
 typedef struct axes {
     int count;
@@ -23,6 +23,7 @@ typedef struct reduction {
     bool inner_goes;
     bool split; /* the inner dimension is long: goes' only axis cuts it in pieces of CHUNK */
     int64_t bands, height; /* of goes.total */
+    double count;          /* of the elements in one result */
     double *partial;       /* (stays, bands, inner or 1); NULL for one band */
 } reduction;
 
@@ -202,11 +203,9 @@ static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_
 /* n finished results to y. */
 static void store_results(const reduction *r, int64_t y_offset, int64_t stride, const double *total,
                           int64_t n) {
-    double count =
-        (double)(r->inner_goes ? count_of(r->x) / max64(1, count_of(r->y)) : r->goes.total);
     float rounded[COLUMNS];
     for (int64_t j = 0; j < n; j++) {
-        double value = r->f == TN_RED_MEAN ? total[j] / count : total[j];
+        double value = r->f == TN_RED_MEAN ? total[j] / r->count : total[j];
         rounded[j] = (float)value;
         if (r->y->dtype == TN_F64) {
             *(double *)at(r->y, y_offset + j * stride) = value;
@@ -246,9 +245,11 @@ static void combine_bands(const reduction *r) {
             double total[COLUMNS];
             for (int64_t j = 0; j < n; j++) {
                 total[j] = neutral(r->f);
-                for (int64_t band = 0; band < r->bands; band++) {
-                    total[j] = combine(r->f, total[j],
-                                       r->partial[(o * r->bands + band) * width + from + j]);
+            }
+            for (int64_t band = 0; band < r->bands; band++) {
+                const double *part = r->partial + (o * r->bands + band) * width + from;
+                for (int64_t j = 0; j < n; j++) {
+                    total[j] = combine(r->f, total[j], part[j]);
                 }
             }
             store_results(r, y + from * r->inner_y, r->inner_goes ? 1 : r->inner_y, total, n);
@@ -264,7 +265,7 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
     if (!known || !is_f32_like(x->dtype) || !(wide || y->dtype == x->dtype) || count == 0) {
         return TN_CPU(ref)->reduce(ctx, f, y, x);
     }
-    reduction r = {.f = f, .y = y, .x = x};
+    reduction r = {.f = f, .y = y, .x = x, .count = (double)(count / max64(1, count_of(y)))};
     plan(&r);
     int64_t pieces = r.inner_goes ? 1 : div_up(r.inner, COLUMNS), results = r.stays.total * pieces;
     int64_t row = r.inner_goes ? min64(r.inner, CHUNK) : min64(r.inner, COLUMNS);

@@ -83,51 +83,93 @@ static inline double row_dot(const float *x, const float *y, int64_t n) {
 ROW_BEST(row_max, >, -INFINITY)
 ROW_BEST(row_min, <, INFINITY)
 
-/* e^x for x that is not NaN and at most about 1 (-inf too): what is left of tn__expf when nothing can overflow. Error
- * <= 1 ulp; below 2^-126 the result is 0. The comparison is one of bits: negative floats grow as unsigned integers. */
-INLINE float exp_down(float x) {
-    uint32_t bits = bits_of_float(x);
-    x = float_of_bits(bits < 0xC2B00000u ? bits : 0xC2B00000u); /* -88: 2^-127, which is stored as 0 */
-    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
-    float scale = float_of_bits((bits_of_float(shifted) << 23) + 0x3F800000u);
-    return (1.0f + tn__expm1_small(tn__exp_remainder(x, shifted))) * scale;
+/* The largest element that is not NaN; -inf when there is none. */
+static inline float row_top(const float *x, int64_t n) {
+    float lane[LANES], top = -INFINITY;
+    for (int l = 0; l < LANES; l++) {
+        lane[l] = -INFINITY;
+    }
+    int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float v = x[i + l];
+            lane[l] = v > lane[l] ? v : lane[l];
+        }
+    }
+    for (int64_t i = whole; i < n; i++) {
+        top = x[i] > top ? x[i] : top;
+    }
+    for (int w = LANES / 2; w > 0; w /= 2) {
+        for (int l = 0; l < w; l++) {
+            lane[l] = lane[l + w] > lane[l] ? lane[l + w] : lane[l];
+        }
+    }
+    return lane[0] > top ? lane[0] : top;
 }
 
-/* Whether exponentials of a row shifted by `top`, its maximum or lse, are exp_down's. */
-static inline bool goes_down(float top) {
-    return top > -INFINITY && top < INFINITY;
+/* What exp_down takes as `low`. The optimiser may not know it: with a constant it turns the clamp into a chain of
+ * comparisons and selects. Read it once before a loop. */
+static const volatile float exp_low = -88; /* 2^-127, which is stored as 0 */
+
+/* x - n ln 2 for n = shifted - TN__ROUND_MAGIC. With a fused multiply-add one step is enough: it leaves an error of 2^-29 n,
+ * which at n = -127, the smallest result, is 2 ulp of the exponential. */
+INLINE float exp_rest(float x, float shifted) {
+#if TN_CPU_LEVEL >= 3
+    return x - (shifted - TN__ROUND_MAGIC) * 0.69314718056f;
+#else
+    return tn__exp_remainder(x, shifted);
+#endif
+}
+
+/* e^x for x up to about 1: what is left of tn__expf when nothing can overflow. Error <= 1 ulp near 1, 3 ulp where the result
+ * is smallest; results below 2^-126 are 0; NaN stays. */
+INLINE float exp_down(float x, float low) {
+    x = x < low ? low : x;
+    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
+    float scale = float_of_bits((bits_of_float(shifted) << 23) + 0x3F800000u);
+    return tn__expm1_small(exp_rest(x, shifted)) * scale + scale;
 }
 
 /* y[i] = exp(x[i] - shift), and their sum; shift is at least the maximum. y may be x. */
-#define EXP_SUM(total, exponential, keep)                                            \
-    for (int64_t from = 0; from < n; from += BLOCK) {                                \
-        int64_t to = min64(from + BLOCK, n);                                         \
-        float sum = 0;                                                               \
-        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = from; i < to; i++) { \
-            float e = exponential(x[i] - shift);                                     \
-            keep;                                                                    \
-            sum += e;                                                                \
-        }                                                                            \
-        total += (double)sum;                                                        \
-    }
 static inline double row_exp_sum(float *y, const float *x, float shift, int64_t n) {
+    const float low = exp_low;
     double total = 0;
-    if (goes_down(shift)) {
-        EXP_SUM(total, exp_down, y[i] = e)
-    } else {
-        EXP_SUM(total, tn__expf, y[i] = e)
+    for (int64_t from = 0; from < n; from += BLOCK) {
+        int64_t to = min64(from + BLOCK, n);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < to; i++) {
+            float e = exp_down(x[i] - shift, low);
+            y[i] = e;
+            sum += e;
+        }
+        total += (double)sum;
     }
     return total;
 }
-/* The sum alone. */
-static inline double row_exp_total(const float *x, float shift, int64_t n) {
+
+/* log sum exp(x) = *most + log(result), with *most the maximum: in one pass, BLOCK elements at a time. NaN for a row with a
+ * NaN or +inf, and for one of nothing but -inf. */
+static inline double row_exp_total(const float *x, int64_t n, float *most) {
+    const float low = exp_low;
     double total = 0;
-    if (goes_down(shift)) {
-        EXP_SUM(total, exp_down, (void)0)
-    } else {
-        EXP_SUM(total, tn__expf, (void)0)
+    *most = -INFINITY;
+    for (int64_t from = 0; from < n; from += BLOCK) {
+        int64_t to = min64(from + BLOCK, n);
+        float sum = 0, top = row_top(x + from, to - from);
+        if (top > *most) {
+            total = total > 0 ? total * exp((double)*most - (double)top) : total;
+            *most = top;
+        }
+        float shift = *most == -INFINITY ? 0 : *most;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < to; i++) {
+            sum += exp_down(x[i] - shift, low);
+        }
+        total += (double)sum;
     }
-    return total;
+    return *most == -INFINITY ? NAN : total;
 }
 
 /* ---- Rows of an operand of any ndim: the last dimension is the row ---------------------------------------------------------- */

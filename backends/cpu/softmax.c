@@ -6,15 +6,16 @@
 
 /* -inf in every place: shifting by it would give NaN - that is what a row of -inf has to become. */
 static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
-    float most = row_max(x, n);
+    float most;
     if (log_form) {
-        float log_sum = (float)log(row_exp_total(x, most, n));
+        float log_sum = (float)log(row_exp_total(x, n, &most));
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
             y[i] = (x[i] - most) - log_sum;
         }
         return;
     }
+    most = row_top(x, n);
     float factor = (float)(1.0 / row_exp_sum(y, x, most, n));
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
