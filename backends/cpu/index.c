@@ -47,7 +47,7 @@ tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *
         return TN_CPU(ref)->gather_rows(ctx, y, x, index);
     }
     tn_status status = check_indices(ctx, index, x->size[0]);
-    if (status != TN_OK) {
+    if (status != TN_OK || length == 0) {
         return status;
     }
     int64_t rows = y->size[0], height = max64(1, CHUNK / max64(1, length)),
