@@ -4,13 +4,13 @@
 
 #include "backends/cpu/cpu.h"
 
-#define TN_CPU_ENTRIES(X)                                                                          \
-    X(fill)                                                                                        \
-    X(copy)                                                                                        \
-    X(unary) X(binary) X(compare) X(where) X(reduce) X(matmul) X(gather_rows) X(scatter_add_rows)  \
-        X(random) X(dropout) X(adam) X(sgd) X(linear) X(softmax) X(softmax_backward) X(layer_norm) \
-            X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) X(attention)                   \
-                X(attention_backward) X(cross_entropy) X(cross_entropy_backward)
+/* clang-format off */
+#define TN_CPU_ENTRIES(X) \
+    X(fill) X(copy) X(unary) X(binary) X(compare) X(where) X(reduce) X(matmul) X(gather_rows) \
+    X(scatter_add_rows) X(random) X(dropout) X(adam) X(sgd) X(linear) X(softmax) X(softmax_backward) \
+    X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) X(attention) \
+    X(attention_backward) X(cross_entropy) X(cross_entropy_backward)
+/* clang-format on */
 
 #define TN_CPU_DECLARE(entry) __typeof__(*((tn_backend *)0)->entry) TN_CPU(entry);
 TN_CPU_ENTRIES(TN_CPU_DECLARE)
