@@ -10,6 +10,7 @@
 #include "optim.h"
 #include "data.h"
 #include "io.h"
+#include "distributed.h"
 #include "train.h"
 
 #endif
