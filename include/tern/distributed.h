@@ -1,0 +1,283 @@
+/* Distributed training: processes (ranks) that act together.
+ *
+ *     tn_group *world = tn_dist_init(tn_dist_defaults());     // one rank when nothing is set
+ *     ...
+ *     tn_ddp(&net, world, tn_ddp_defaults());                 // before the optimiser is made
+ *     ... the loop of one process, unchanged ...
+ *     tn_dist_finish();
+ *
+ * Started by `tern run -n 4 ./program`, and just as well by torchrun, mpirun and srun. Three layers,
+ * each usable alone: stores, in which ranks find each other; groups, which move tensors; DDP, which
+ * hangs on a module and keeps the gradients of all ranks equal.
+ *
+ * Every wait has a deadline. After its first failure a group is dead: the failing call and every
+ * later one is an error that names group, operation, number and the missing rank, on every rank
+ * that is left. A rank that has an error pending when it meets a collective aborts the group, so
+ * that its peers get an error and do not hang.
+ *
+ * Read next: docs/distributed.md, distributed/group/local.c, distributed/ddp_naive.c.
+ */
+#ifndef TERN_DISTRIBUTED_H
+#define TERN_DISTRIBUTED_H
+
+#include "io.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_store tn_store;
+typedef struct tn_group tn_group;
+typedef struct tn_work tn_work;
+typedef struct tn_ddp_state tn_ddp_state;
+
+/* ---- Starting -------------------------------------------------------------------------------- */
+
+typedef struct tn_dist_options {
+    /* "env://" (default): RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT as torchrun sets
+     * them, else what OpenMPI, MPICH or Slurm set, else one rank.
+     * "tcp://HOST:PORT": rank 0 serves the store there.  "file:///PATH": on a shared file system; a
+     * file that an earlier job has used is an error. The last two need rank and ranks. */
+    const char *init;
+    int rank, ranks;       /* -1: from the environment */
+    const char *engine;    /* NULL: shm on one host, gloo between hosts; or "shm", "gloo" */
+    const char *interface; /* network interface of gloo, NULL: the one that reaches the store */
+    double timeout;        /* seconds an operation may take: 600, or TERN_TIMEOUT */
+    bool checked;          /* compare operations before they run: false, or TERN_CHECKED=1 */
+    bool ordered;          /* reduce in the order of the ranks: false */
+    bool signals;          /* SIGUSR1 dumps the flight recorder: true */
+    bool threads; /* true: tn_set_threads(cores / ranks of this host) unless OMP_NUM_THREADS is set */
+} tn_dist_options;
+TN_API tn_dist_options tn_dist_defaults(void);
+
+/* Meets the other ranks. The group belongs to the library until tn_dist_finish. A second call gives
+ * the same group. NULL after an error: TN_EPEER (names who did not come), TN_EVALUE (a variable), … */
+TN_API tn_group *tn_dist_init(tn_dist_options options);
+TN_API tn_group *tn_world(void); /* what tn_dist_init made; NULL before */
+TN_API void tn_dist_finish(void);
+
+TN_API int tn_local_rank(void);       /* among the ranks of this host; 0 when alone */
+TN_API int tn_restart_count(void);    /* how often the launcher has restarted the job; 0 at first */
+TN_API tn_store *tn_dist_store(void); /* the world's store; NULL before tn_dist_init */
+
+/* Runs f(group, user) in `ranks` threads, each one rank of a local group: for tests and to see data
+ * parallelism without processes. An error of any rank ends the others and is raised here. */
+TN_API tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *user);
+
+/* ---- Groups ---------------------------------------------------------------------------------- */
+
+/* A group is used by one thread: the first that calls an operation. A call from another is
+ * TN_ESTATE. NULL is a group of one rank everywhere. */
+TN_API int tn_group_rank(const tn_group *g); /* 0 … size-1; -1: not a member */
+TN_API int tn_group_size(const tn_group *g);
+TN_API const char *tn_group_name(const tn_group *g);
+TN_API int tn_group_world_rank(const tn_group *g, int rank); /* a member's rank in the world */
+TN_API const char *tn_group_engine(const tn_group *g);       /* "shm" */
+TN_API void tn_group_set_timeout(tn_group *g, double seconds);
+
+/* A group of some ranks of `parent`; every rank of parent calls it, in the same order, with the same
+ * list. Ranks are sorted. Who is not in the list gets a group that refuses operations. */
+TN_API tn_group *tn_group_new(tn_group *parent, const int *ranks, int n);
+TN_API void tn_group_free(tn_group *g);
+
+/* Gives up: this rank's and every other rank's operations on g fail with this reason, now and later. */
+TN_API void tn_group_abort(tn_group *g, const char *reason);
+
+/* A tensor in memory that the group's operations need not copy (a plain one where the engine has
+ * none). Every rank calls in the same order with the same shape and dtype. Must die before g does. */
+TN_API tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype);
+
+/* ---- Operations ------------------------------------------------------------------------------- *
+ *
+ * All ranks of a group call the same operations in the same order. A call returns at once; the
+ * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
+ * i32 u8. Not recorded (below are those that are). The bits of a result do not depend on timing: a
+ * rerun gives the same. local and shm reduce in the order of the ranks; gloo does when asked. */
+
+/* MEAN of integers rounds towards zero. The same numbers as a loss's, so TN_SUM and TN_MEAN do. */
+typedef enum tn_reduce {
+    TN_REDUCE_MEAN = TN_MEAN,
+    TN_REDUCE_SUM = TN_SUM,
+    TN_REDUCE_PRODUCT = 3,
+    TN_REDUCE_MIN, /* NaN wins in both */
+    TN_REDUCE_MAX
+} tn_reduce;
+
+/* Waits at most `timeout` seconds (0: until the operation's own deadline), releases w. The error of
+ * the operation is raised here. Waiting in any order is fine. NULL is TN_OK. */
+TN_API tn_status tn_work_wait(tn_work *w, double timeout);
+TN_API bool tn_work_done(const tn_work *w); /* whether waiting would not block */
+
+TN_API tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduce how);
+/* out (N, shape of t) */
+TN_API tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t);
+/* t (N, shape of out): out becomes the reduction of all ranks' t[rank] */
+TN_API tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduce how);
+TN_API tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root);
+TN_API tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how); /* t: root's only */
+TN_API tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t,
+                             int root); /* out: root, else NULL */
+TN_API tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t,
+                                int root); /* t: root, else NULL */
+/* t and out (N, …): out[r] of rank s is t[s] of rank r */
+TN_API tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t);
+TN_API tn_work *tn_send(tn_group *g, tn_tensor *t, int to);
+TN_API tn_work *tn_recv(tn_group *g, tn_tensor *t, int from);
+
+TN_API tn_status tn_barrier(tn_group *g);
+/* A barrier that goes through the store, so it works when the engine hangs: names the ranks that did
+ * not come within `timeout` seconds. */
+TN_API tn_status tn_monitored_barrier(tn_group *g, double timeout);
+
+/* Bytes of any length. Broadcast: root's; *data is malloc'ed on the others. Gather: data[N], bytes[N]
+ * on every rank, each malloc'ed. tn_bytes_free frees one. */
+TN_API tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root);
+TN_API tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void **all,
+                                     size_t *all_bytes);
+TN_API void tn_bytes_free(void *data);
+
+/* (sum over ranks of `sum`) / (sum over ranks of `count`): a loss or a metric over the global number
+ * of tokens, not a mean of means. NaN after an error and where the count is 0. */
+TN_API double tn_group_mean(tn_group *g, double sum, double count);
+
+/* ---- Operations with gradients (x requires one: so does the result) --------------------------- */
+
+TN_API tn_tensor *tn_dist_sum(tn_group *g, tn_tensor *x);    /* sum; backward: sum */
+TN_API tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x);   /* x; backward: sum */
+TN_API tn_tensor *tn_dist_reduce(tn_group *g, tn_tensor *x); /* sum; backward: the gradient */
+TN_API tn_tensor *tn_dist_gather(tn_group *g, tn_tensor *x); /* (N, …); backward: reduce_scatter */
+TN_API tn_tensor *tn_dist_scatter(tn_group *g,
+                                  tn_tensor *x); /* (N, …) -> (…): reduce_scatter; backward: all_gather */
+TN_API tn_tensor *tn_dist_exchange(tn_group *g, tn_tensor *x); /* all_to_all; backward: all_to_all */
+
+/* ---- Meshes: ranks in named dimensions ------------------------------------------------------- */
+
+#define TN_MESH_DIMS 4
+typedef struct tn_mesh tn_mesh;
+
+/* The world's ranks in row-major order: sizes {2, 4}, names {"dp", "tp"}: rank r is (r / 4, r % 4).
+ * Every rank calls. The product of sizes is the size of g. */
+TN_API tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names);
+TN_API tn_group *tn_mesh_group(tn_mesh *m, const char *name); /* of the ranks along this dimension */
+TN_API int tn_mesh_rank(tn_mesh *m, const char *name);
+TN_API void tn_mesh_free(tn_mesh *m);
+
+/* ---- Data parallelism (DDP; Li et al. 2020, arXiv:2006.15704) --------------------------------- *
+ *
+ * Each rank has the whole model and its own batch. Gradients are put together in buckets, which
+ * travel while backward still computes; when tn_backward returns, every rank has the same. */
+
+typedef struct tn_ddp_options {
+    int64_t bucket_bytes; /* 25 MiB */
+    int64_t first_bucket; /* 1 MiB: the first to be ready starts early */
+    bool sum;         /* false: gradients are averaged. true: summed, for a loss that the program
+                               divides by the global number of tokens */
+    bool find_unused; /* false: a parameter that backward does not reach is an error */
+    bool broadcast_buffers; /* true: rank 0's buffers before every forward that records */
+    bool join;              /* false; true: ranks may have fewer batches, see tn_ddp_join */
+    bool rebuild; /* true: after the first backward buckets follow the order of readiness */
+    bool overlap; /* true; false: buckets travel when backward is done (to measure) */
+    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Replaces the bucket's (flat, f32
+     * as a rule) contents by the reduction; see tn_ddp_bf16. */
+    tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);
+    void *hook_user;
+} tn_ddp_options;
+TN_API tn_ddp_options tn_ddp_defaults(void);
+
+/* Hangs data parallelism on module m, until m is finished. Compares shapes, gives every rank rank
+ * 0's parameters and buffers, and keys the default generator by the global micro-batch, so that N
+ * ranks draw the dropout of one rank that accumulates N micro-batches. Every rank calls; before the
+ * optimiser is made. Belongs to m. NULL after an error: TN_EMISMATCH names the parameter. */
+TN_API tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options);
+
+/* Until the `}`, backward adds to this rank's gradients and nothing travels. */
+#define TN_NO_SYNC(ddp)                                                                       \
+    __attribute__((cleanup(tn_no_sync_end), unused)) tn_ddp_state *TN__UNIQUE(tn__no_sync_) = \
+        tn_no_sync_begin(ddp)
+TN_API tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp);
+TN_API void tn_no_sync_end(tn_ddp_state **ddp);
+
+/* With options.join: a rank whose data has ended stays until every rank's has, taking part with
+ * gradients of zero; then all have the parameters of the last that trained. */
+TN_API tn_status tn_ddp_join(tn_ddp_state *ddp);
+
+/* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
+TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);
+
+typedef struct tn_ddp_stats {
+    int64_t steps;  /* backwards that were synchronised */
+    int buckets;    /* now */
+    int64_t bytes;  /* in them */
+    double waiting; /* seconds that backward waited at its end, all steps together */
+    double traffic; /* seconds that buckets travelled, all steps together */
+} tn_ddp_stats;
+TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
+
+/* The same without buckets, overlap or options: after each backward one all-reduce per parameter. To
+ * read first, and to compare with. */
+TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
+
+/* ---- Data, checkpoints, learning rates -------------------------------------------------------- */
+
+/* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
+ * examples each, the order's head repeated to fill up; with drop_last the tail is left out instead.
+ * The loader's batches say which examples are real (tn_batch.valid). */
+TN_API tn_sampling tn_distributed_sampler(tn_group *g, tn_sampling order, bool drop_last);
+
+/* Rank 0 writes, all wait, all get the error. */
+TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
+/* Rank 0 reads; the others get the bytes from it and need no file. The loader's place is converted
+ * when the number of ranks has changed. */
+TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
+
+/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
+ * To be used with a warm-up: tn_constant, tn_cosine_decay. */
+TN_API double tn_lr_linear(double lr, int n);
+TN_API double tn_lr_sqrt(double lr, int n);
+
+/* ---- Stores: keys and values that all ranks see ------------------------------------------------ *
+ *
+ * Timeouts are in seconds; what is not there in time is TN_EPEER. */
+
+TN_API tn_store *tn_memory_store(void); /* within this process: ranks that are threads share it */
+TN_API tn_store *tn_file_store(const char *path); /* on a file system that all ranks see */
+/* A client of tn_store_serve. Joining needs the job's token. NULL after an error. */
+TN_API tn_store *tn_tcp_store(const char *host, int port, const char *token, double timeout);
+/* Every key gets "prefix/" in front. Holds s. */
+TN_API tn_store *tn_prefix_store(tn_store *s, const char *prefix);
+TN_API void tn_store_free(tn_store *s); /* NULL is fine */
+
+/* Serves a TCP store from a thread of this process. host NULL: all interfaces; port 0: any. */
+typedef struct tn_store_server tn_store_server;
+TN_API tn_store_server *tn_store_serve(const char *host, int port, const char *token);
+TN_API int tn_store_server_port(const tn_store_server *s);
+TN_API void tn_store_server_free(tn_store_server *s);
+
+TN_API tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes);
+/* Waits for the key; *data is malloc'ed with a 0 behind it, *bytes may be NULL. */
+TN_API tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes,
+                              double timeout);
+TN_API tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result);
+/* Sets `desired` (text) where the value is `expected` (NULL: where there is none); *is_set says
+ * whether it is `desired` now. */
+TN_API tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expected,
+                                      const char *desired, bool *is_set);
+TN_API tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double timeout);
+TN_API tn_status tn_store_check(tn_store *s, const char *key, bool *exists);
+TN_API tn_status tn_store_delete(tn_store *s, const char *key, bool *existed);
+
+/* ---- Flight recorder --------------------------------------------------------------------------- */
+
+/* The last 1000 operations of this process: group, number, name, shape, state, times. Written by
+ * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/flight-RANK.txt (default: $TMPDIR, /tmp). */
+TN_API void tn_flight_dump(FILE *file);
+/* As a trace for chrome://tracing and Perfetto. */
+TN_API tn_status tn_flight_trace(const char *path) TN_MUST_USE;
+/* Adds an event of the program's own ("backward") from begin to now, to be seen beside the operations. */
+TN_API void tn_flight_mark(const char *name, double begin);
+TN_API double tn_flight_now(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

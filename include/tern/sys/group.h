@@ -1,0 +1,121 @@
+/* What moves the bytes of a group: for those who write an engine.
+ *
+ * A group (distributed.h) is two parts. The front, distributed/group/group.c, is the same for all:
+ * it checks the arguments, numbers the operations, queues them for the group's communication thread,
+ * keeps the flight recorder and turns failures into errors. The engine moves the bytes: it runs one
+ * operation at a time, in the order of the numbers, and blocks until the operation is done, its
+ * deadline has passed, or the group is aborted.
+ *
+ *     local     threads of one process          distributed/group/local.c, the one to read first
+ *     shm       processes of one host           distributed/group/shm.c
+ *     gloo      hosts, over TCP                 distributed/group/gloo.cc, a plugin
+ *     checked   around any of them: compares what the ranks are about to do
+ */
+#ifndef TERN_SYS_GROUP_H
+#define TERN_SYS_GROUP_H
+
+#include "../distributed.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tn_collective {
+    TN_ALL_REDUCE,
+    TN_ALL_GATHER,
+    TN_REDUCE_SCATTER,
+    TN_BROADCAST,
+    TN_REDUCE_TO_ROOT,
+    TN_GATHER,
+    TN_SCATTER,
+    TN_ALL_TO_ALL,
+    TN_SEND,
+    TN_RECV,
+    TN_BARRIER,
+    TN_COLLECTIVES
+} tn_collective;
+TN_API const char *tn_collective_name(tn_collective kind); /* "all_reduce" */
+
+/* One operation, N the number of ranks. `in` and `out` are elements of dtype, dense; where both have
+ * the same length they may be the same memory.
+ *
+ *                   in            out
+ *   all_reduce      count         count          out = the reduction of every rank's in
+ *   all_gather      count         N count        out[r] = in of rank r
+ *   reduce_scatter  N count       count          out of rank r = the reduction of every in[r]
+ *   broadcast       count (root)  count          (in is not read elsewhere)
+ *   reduce_to_root  count         count (root)   (out is not written elsewhere, and may be NULL)
+ *   gather          count         N count (root)
+ *   scatter         N count (root)  count
+ *   all_to_all      N count       N count        out[r] of rank s = in[s] of rank r
+ *   send            count                        to rank `root`; recv there
+ *   recv                          count          from rank `root`
+ *   barrier
+ */
+typedef struct tn_transfer {
+    tn_collective kind;
+    tn_dtype dtype;
+    tn_reduce reduce;
+    bool ordered; /* reduce in the order of the ranks: rank 0's + rank 1's + … */
+    int root;
+    const void *in;
+    void *out;
+    int64_t count;
+    uint64_t sequence; /* of the group's operations, 1 for the first; send and recv count as well */
+    double deadline;   /* seconds of tn__now */
+} tn_transfer;
+
+/* Room for an engine's reason. */
+#define TN_ENGINE_WHY 512
+
+#define TN_ENGINE_VERSION 1
+typedef struct tn_engine tn_engine;
+struct tn_engine {
+    size_t size; /* sizeof(tn_engine) of the build that filled it */
+    uint32_t version;
+    const char *name; /* "shm" */
+    int rank, ranks;
+
+    /* Runs one operation. Called by one thread, never twice at a time. TN_OK, or with a reason in
+     * why[TN_ENGINE_WHY]: TN_EPEER (a rank is gone or late: named where the engine knows it),
+     * TN_EMISMATCH, TN_EUNSUPPORTED, TN_ENOMEM. After a failure the engine is dead. */
+    tn_status (*run)(tn_engine *e, const tn_transfer *t, char *why);
+
+    /* Makes a `run` on this rank, and on the other ranks as far as they can be reached, fail soon
+     * with TN_EPEER and this reason. Any thread, any time, more than once; does not block. */
+    void (*abort)(tn_engine *e, const char *reason);
+
+    /* Memory that operations on it need not copy, or NULL entries. Every rank calls in the same
+     * order with the same size, from the thread that calls run. NULL when there is none. */
+    void *(*alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
+    void (*free)(tn_engine *e, void *memory);
+
+    /* Says goodbye: peers that still need this rank get an error which says that it left. */
+    void (*destroy)(tn_engine *e);
+};
+
+/* Joins the engine of this name ("local", "shm", "gloo") as one of `ranks`; they meet through the
+ * store, which is empty at first and the group's own. NULL with a reason. */
+typedef struct tn_engine_options {
+    tn_store *store;
+    int rank, ranks;
+    double deadline;
+    double timeout;        /* what the group uses later, in seconds */
+    const char *interface; /* network interface or address for gloo; NULL: chosen */
+} tn_engine_options;
+TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why);
+
+/* acc[i] = acc[i] (op) x[i]: every dtype of collectives, in f32 for bf16 and f16, rounded once per
+ * call. MEAN adds; tn__reduce_finish divides by the number of ranks. */
+TN_API void tn__reduce(tn_reduce how, tn_dtype dtype, void *acc, const void *x, int64_t n);
+TN_API void tn__reduce_finish(tn_reduce how, tn_dtype dtype, void *acc, int64_t n, int ranks);
+
+/* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded once.
+ * y may be one of the x. */
+TN_API void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
+                           int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* What a store is made of: for those who write one.
+ *
+ * Programs use distributed.h. A store of one's own embeds tn_store first and fills the table; the
+ * calls in distributed.h check arguments, turn time-outs into deadlines and raise the errors.
+ */
+#ifndef TERN_SYS_STORE_H
+#define TERN_SYS_STORE_H
+
+#include "../distributed.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Keys are text without spaces or control characters, 1 … 255 bytes. Values are up to
+ * TN_STORE_VALUE bytes. */
+#define TN_STORE_KEY 255
+#define TN_STORE_VALUE (64 << 20)
+
+/* A failing entry writes the reason (one line, what and where) to why[TN_STORE_WHY] and returns
+ * TN_EPEER (nobody answers, the deadline has passed), TN_EIO, TN_ENOMEM or TN_EFORMAT; it raises
+ * nothing. A deadline is in seconds of tn__now. Several threads may use one store: each entry is
+ * atomic. */
+#define TN_STORE_WHY 256
+typedef struct tn_store_value {
+    void *data; /* malloc'ed, the caller's to free; NULL for 0 bytes */
+    size_t bytes;
+} tn_store_value;
+
+struct tn_store {
+    const char *kind; /* "tcp" */
+    int32_t refs;     /* atomic: prefixes hold the store beneath them */
+
+    tn_status (*set)(tn_store *s, const char *key, const void *data, size_t bytes, double deadline,
+                     char *why);
+    /* Waits for the key. */
+    tn_status (*get)(tn_store *s, const char *key, tn_store_value *value, double deadline, char *why);
+    /* The value is a decimal number in text (a missing key is 0); *result is the sum. */
+    tn_status (*add)(tn_store *s, const char *key, int64_t amount, int64_t *result, double deadline,
+                     char *why);
+    /* Sets the value to `desired` where it is `expected` (0 bytes: where there is no such key); *now
+     * is what it is afterwards. */
+    tn_status (*compare_set)(tn_store *s, const char *key, const tn_store_value *expected,
+                             const tn_store_value *desired, tn_store_value *now, double deadline,
+                             char *why);
+    tn_status (*check)(tn_store *s, const char *key, bool *exists, double deadline, char *why);
+    tn_status (*remove)(tn_store *s, const char *key, bool *existed, double deadline, char *why);
+    void (*destroy)(tn_store *s);
+};
+
+/* Seconds of the monotonic clock. */
+TN_API double tn__now(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
