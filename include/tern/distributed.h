@@ -104,7 +104,9 @@ typedef enum tn_reduce {
 } tn_reduce;
 
 /* Waits at most `timeout` seconds (0: until the operation's own deadline), releases w. The error of
- * the operation is raised here. Waiting in any order is fine. NULL is TN_OK. */
+ * the operation is raised here. Waiting in any order is fine. NULL, which a call gives when it failed
+ * or had nothing to do, is the pending error or TN_OK. A wait that times out aborts the group: its
+ * operation still has the tensors. */
 TN_API tn_status tn_work_wait(tn_work *w, double timeout);
 TN_API bool tn_work_done(const tn_work *w); /* whether waiting would not block */
 
@@ -121,6 +123,7 @@ TN_API tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t,
                                 int root); /* t: root, else NULL */
 /* t and out (N, …): out[r] of rank s is t[s] of rank r */
 TN_API tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t);
+/* A send may wait for its recv: of two ranks that exchange, one sends first and one receives first. */
 TN_API tn_work *tn_send(tn_group *g, tn_tensor *t, int to);
 TN_API tn_work *tn_recv(tn_group *g, tn_tensor *t, int from);
 

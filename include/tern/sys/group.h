@@ -75,6 +75,7 @@ struct tn_engine {
     uint32_t version;
     const char *name; /* "shm" */
     int rank, ranks;
+    bool vague; /* its reasons cannot say which rank is missing: the front finds out in the store */
 
     /* Runs one operation. Called by one thread, never twice at a time. TN_OK, or with a reason in
      * why[TN_ENGINE_WHY]: TN_EPEER (a rank is gone or late: named where the engine knows it),

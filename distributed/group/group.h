@@ -1,0 +1,109 @@
+/* The inside of a group, for the files of distributed/.
+ *
+ *     group.c        making and ending groups, failure
+ *     work.c         the queue, the communication thread, waiting
+ *     collectives.c  the public operations: checks, then tn__group_issue
+ *     recorder.c     the last 1000 operations
+ *     engine.c       engines by name
+ */
+#ifndef TERN_DISTRIBUTED_GROUP_GROUP_H
+#define TERN_DISTRIBUTED_GROUP_GROUP_H
+
+#include "tern/sys/group.h"
+#include "tern/sys/store.h"
+
+#include <pthread.h>
+
+/* An engine with a count of who still needs it: the group, and each tensor of tn_group_empty. */
+typedef struct tn__engine_ref {
+    tn_engine *engine;
+    int32_t refs; /* atomic */
+} tn__engine_ref;
+
+struct tn_work {
+    tn_group *group;
+    tn_transfer t;
+    /* Instead of a transfer: memory of the engine. */
+    bool is_alloc;
+    size_t alloc_bytes;
+    void *allocated;
+
+    tn_tensor *in, *out; /* one reference each, or NULL */
+    uint64_t record;     /* its entry in the flight recorder */
+    double started, ended;
+
+    /* Under the group's lock. */
+    bool done;
+    tn_status status;
+    tn_work *next;
+};
+
+struct tn_group {
+    char name[64];
+    int rank, size; /* rank -1: not a member */
+    int *world;     /* [size]: the members' ranks in the world */
+    tn_store *store;
+    tn__engine_ref *engine; /* NULL: one rank, or not a member */
+    char engine_name[32];
+    tn_dist_options options;
+    int children;      /* groups made from this one */
+    uint64_t sequence; /* of the last operation issued */
+    uint64_t barriers; /* monitored ones */
+
+    /* The first thread that issued an operation: no other may. */
+    bool owned;
+    pthread_t owner;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a work queued or done, stop, dead */
+    pthread_t thread;
+    bool has_thread, stop;
+    tn_work *first, *last; /* queued; first may be running */
+    tn_work *running;
+    tn_status dead; /* TN_OK while alive; then `reason` is set */
+    char reason[1024];
+};
+
+/* A group over ranks that meet through `store` (its own, empty; held from now on). NULL after raising.
+ * engine NULL: a group of one rank. `world` (ranks, may be NULL: 0 … ranks-1) is copied. */
+TN_API tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
+                                  int ranks, const int *world, const tn_dist_options *options);
+
+/* Whether an operation may be issued now: a member, alive, the right thread, no error pending (which
+ * aborts the group). Raises otherwise. */
+bool tn__group_usable(tn_group *g, const char *operation);
+
+/* Queues t with references to its tensors. NULL after raising. */
+tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out);
+
+/* The first failure of g, from any thread: dead, with "group world (shm), rank 0 of 4: …" in front. */
+void tn__group_fail(tn_group *g, tn_status status, const char *why);
+
+/* work.c */
+bool tn__group_start(tn_group *g); /* the communication thread; false after raising */
+void tn__group_stop(tn_group *g);
+/* Memory of the engine, asked for in its thread; NULL when there is none, or after raising. */
+void *tn__group_alloc(tn_group *g, size_t bytes);
+
+/* Seconds from the start of a finished operation to its end. */
+TN_API double tn__work_seconds(const tn_work *w);
+
+/* "all_reduce f32 [1024] sum": what an operation is, for messages. */
+TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t room);
+
+/* Engines of this library (engine.c lists them). */
+tn_engine *tn__local_new(const tn_engine_options *options, char *why);
+tn_engine *tn__shm_new(const tn_engine_options *options, char *why);
+tn_engine *tn__gloo_new(const tn_engine_options *options, char *why);
+TN_API tn_engine *tn__checked_new(tn_engine *inner); /* takes inner; NULL: no memory, inner is destroyed */
+
+/* recorder.c: the flight recorder of the process. */
+uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t); /* returns the entry's number */
+void tn__flight_started(uint64_t entry, double when);
+void tn__flight_ended(uint64_t entry, double when, tn_status status);
+/* Writes the file once for a failure; says where in the log. */
+void tn__flight_save(int rank, const char *reason);
+/* SIGUSR1 writes the file from now on, unless the program has a handler of its own. */
+TN_API void tn__flight_signals(int rank);
+
+#endif
