@@ -17,6 +17,9 @@ extern "C" {
 #define TN_STORE_KEY 255
 #define TN_STORE_VALUE (64 << 20)
 
+/* Seconds that a call without a time-out of its own may take, where the store says nothing else. */
+#define TN_STORE_TIMEOUT 60
+
 /* A failing entry writes the reason (one line, what and where) to why[TN_STORE_WHY] and returns
  * TN_EPEER (nobody answers, the deadline has passed), TN_EIO, TN_ENOMEM or TN_EFORMAT; it raises
  * nothing. A deadline is in seconds of tn__now. Several threads may use one store: each entry is
@@ -29,7 +32,8 @@ typedef struct tn_store_value {
 
 struct tn_store {
     const char *kind; /* "tcp" */
-    int32_t refs;     /* atomic: prefixes hold the store beneath them */
+    int32_t refs;     /* atomic: prefixes hold the store beneath them; a new one has 1 */
+    double timeout;   /* seconds of the calls that have no time-out; 0: TN_STORE_TIMEOUT */
 
     tn_status (*set)(tn_store *s, const char *key, const void *data, size_t bytes, double deadline,
                      char *why);

@@ -1,0 +1,299 @@
+/* The calls of distributed.h on any store: arguments, time-outs as deadlines, reasons as errors. */
+#include "distributed/store/store.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Time ------------------------------------------------------------------------------------------------ */
+
+double tn__now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct timespec tn__timespec(double deadline) {
+    double whole = floor(deadline > 0 ? deadline : 0);
+    return (struct timespec){.tv_sec = (time_t)whole,
+                             .tv_nsec = (long)(fmax(deadline - whole, 0) * 1e9)};
+}
+
+int tn__milliseconds_left(double deadline) {
+    double left = (deadline - tn__now()) * 1000;
+    return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)ceil(left);
+}
+
+/* ---- What stores use ------------------------------------------------------------------------------------- */
+
+tn_status tn__why(char *why, tn_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, TN_STORE_WHY, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+bool tn__store_key(const char *key) {
+    size_t length = 0;
+    for (; key && key[length]; length++) {
+        unsigned char c = (unsigned char)key[length];
+        if (length == TN_STORE_KEY || c <= ' ' || c == 127) {
+            return false;
+        }
+    }
+    return length > 0;
+}
+
+tn_store *tn__store_keep(tn_store *s) {
+    if (s) {
+        __atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
+    }
+    return s;
+}
+
+void tn_store_free(tn_store *s) {
+    if (s && __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) == 0) {
+        s->destroy(s);
+    }
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------------- */
+
+/* A year: who asks for more means "without end", which no call has. */
+#define LONGEST (365.0 * 24 * 3600)
+
+static bool sound(const char *operation, const tn_store *s, const char *key) {
+    if (tn__pending()) {
+        return false;
+    }
+    if (!s) {
+        tn__raise(TN_EVALUE, operation, "the store is NULL");
+    } else if (!tn__store_key(key)) {
+        tn__raise(
+            TN_EVALUE, operation,
+            "the key is \"%.60s\" (a key has 1 to %d bytes without spaces and control characters)",
+            key ? key : "(NULL)", TN_STORE_KEY);
+    }
+    return !tn__pending();
+}
+
+static bool sound_value(const char *operation, const char *key, const void *data, size_t bytes) {
+    if (bytes > TN_STORE_VALUE) {
+        tn__raise(TN_EVALUE, operation, "\"%.120s\" would have %zu bytes, but a value has at most %d",
+                  key, bytes, TN_STORE_VALUE);
+    } else if (!data && bytes) {
+        tn__raise(TN_EVALUE, operation, "the data of \"%.120s\" is NULL, but has %zu bytes", key,
+                  bytes);
+    }
+    return !tn__pending();
+}
+
+static bool sound_timeout(const char *operation, double timeout) {
+    if (!(timeout >= 0)) {
+        tn__raise(TN_EVALUE, operation, "a time-out of %g seconds (0 at least)", timeout);
+    }
+    return !tn__pending();
+}
+
+static bool sound_result(const char *operation, const void *result) {
+    if (!result) {
+        tn__raise(TN_EVALUE, operation, "the place for the result is NULL");
+    }
+    return result != NULL;
+}
+
+static double deadline_in(double timeout) {
+    return tn__now() + fmin(timeout, LONGEST);
+}
+
+/* For the calls that have no time-out of their own. */
+static double deadline_of(const tn_store *s) {
+    return deadline_in(s->timeout > 0 ? s->timeout : TN_STORE_TIMEOUT);
+}
+
+static tn_status done(const char *operation, tn_status status, const char *why) {
+    return status == TN_OK ? TN_OK : tn__raise(status, operation, "%s", why);
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------------------- */
+
+tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes) {
+    char why[TN_STORE_WHY] = "";
+    if (!sound("store_set", s, key) || !sound_value("store_set", key, data, bytes)) {
+        return tn_error();
+    }
+    return done("store_set", s->set(s, key, data, bytes, deadline_of(s), why), why);
+}
+
+/* A 0 behind the value: whoever stored text reads text. */
+static tn_status terminate(const char *operation, tn_store_value *value) {
+    char *longer = tn__realloc(value->data, value->bytes + 1);
+    if (!longer) {
+        free(value->data);
+        return tn__raise(TN_ENOMEM, operation, "no memory for a value of %zu bytes", value->bytes);
+    }
+    longer[value->bytes] = 0;
+    value->data = longer;
+    return TN_OK;
+}
+
+tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes, double timeout) {
+    char why[TN_STORE_WHY] = "";
+    tn_store_value value = {0};
+    if (data) {
+        *data = NULL;
+    }
+    if (bytes) {
+        *bytes = 0;
+    }
+    if (!sound("store_get", s, key) || !sound_result("store_get", data) ||
+        !sound_timeout("store_get", timeout)) {
+        return tn_error();
+    }
+    tn_status status = s->get(s, key, &value, deadline_in(timeout), why);
+    if (status != TN_OK) {
+        return done("store_get", status, why);
+    }
+    if (terminate("store_get", &value) != TN_OK) {
+        return TN_ENOMEM;
+    }
+    *data = value.data;
+    if (bytes) {
+        *bytes = value.bytes;
+    }
+    return TN_OK;
+}
+
+tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result) {
+    char why[TN_STORE_WHY] = "";
+    int64_t sum = 0;
+    if (!sound("store_add", s, key)) {
+        return tn_error();
+    }
+    tn_status status = s->add(s, key, amount, &sum, deadline_of(s), why);
+    if (status == TN_OK && result) {
+        *result = sum;
+    }
+    return done("store_add", status, why);
+}
+
+static tn_store_value value_of(const char *text) {
+    return (tn_store_value){.data = (void *)(uintptr_t)text, .bytes = text ? strlen(text) : 0};
+}
+
+tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expected,
+                               const char *desired, bool *is_set) {
+    const char *operation = "store_compare_set";
+    char why[TN_STORE_WHY] = "";
+    if (is_set) {
+        *is_set = false;
+    }
+    if (!sound(operation, s, key)) {
+        return tn_error();
+    }
+    tn_store_value from = value_of(expected), to = value_of(desired), now = {0};
+    if (to.bytes == 0) {
+        return tn__raise(TN_EVALUE, operation, "the text to set \"%.120s\" to is %s", key,
+                         desired ? "empty" : "NULL");
+    }
+    if (!sound_value(operation, key, from.data, from.bytes) ||
+        !sound_value(operation, key, to.data, to.bytes)) {
+        return tn_error();
+    }
+    tn_status status = s->compare_set(s, key, &from, &to, &now, deadline_of(s), why);
+    if (status == TN_OK && is_set) {
+        *is_set = now.bytes == to.bytes && memcmp(now.data, to.data, to.bytes) == 0;
+    }
+    free(now.data);
+    return done(operation, status, why);
+}
+
+tn_status tn_store_check(tn_store *s, const char *key, bool *exists) {
+    char why[TN_STORE_WHY] = "";
+    if (exists) {
+        *exists = false;
+    }
+    if (!sound("store_check", s, key) || !sound_result("store_check", exists)) {
+        return tn_error();
+    }
+    return done("store_check", s->check(s, key, exists, deadline_of(s), why), why);
+}
+
+tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
+    char why[TN_STORE_WHY] = "";
+    bool was = false;
+    if (!sound("store_delete", s, key)) {
+        return tn_error();
+    }
+    tn_status status = s->remove(s, key, &was, deadline_of(s), why);
+    if (existed) {
+        *existed = status == TN_OK && was;
+    }
+    return done("store_delete", status, why);
+}
+
+/* ---- Several keys ---------------------------------------------------------------------------------------- */
+
+/* The keys from `first` on that are not there, as text. Asks the store a moment beyond the deadline. */
+static void list_missing(tn_store *s, const char *const *keys, int first, int n, char *text,
+                         size_t room) {
+    char why[TN_STORE_WHY];
+    double deadline = deadline_in(1);
+    size_t used = 0;
+    int missing = 0, named = 0;
+    for (int i = first; i < n; i++) {
+        bool exists = false;
+        if (s->check(s, keys[i], &exists, deadline, why) == TN_OK && exists) {
+            continue;
+        }
+        missing++;
+        if (used + strlen(keys[i]) + 32 < room) {
+            used +=
+                (size_t)snprintf(text + used, room - used, "%s\"%s\"", named ? ", " : "", keys[i]);
+            named++;
+        }
+    }
+    if (missing > named) {
+        snprintf(text + used, room - used, " and %d more", missing - named);
+    }
+}
+
+tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double timeout) {
+    const char *operation = "store_wait";
+    char why[TN_STORE_WHY] = "", missing[512] = "";
+    if (tn__pending()) {
+        return tn_error();
+    }
+    if (n < 0 || (n && !keys)) {
+        return tn__raise(TN_EVALUE, operation, "%d keys at %p", n, (const void *)keys);
+    }
+    for (int i = 0; i < n; i++) {
+        if (!sound(operation, s, keys[i])) {
+            return tn_error();
+        }
+    }
+    if (!sound_timeout(operation, timeout)) {
+        return tn_error();
+    }
+    double begin = tn__now(), deadline = deadline_in(timeout);
+    for (int i = 0; i < n; i++) {
+        tn_store_value value = {0};
+        tn_status status = s->get(s, keys[i], &value, deadline, why);
+        free(value.data);
+        if (status == TN_EPEER && tn__now() >= deadline) {
+            list_missing(s, keys, i, n, missing, sizeof(missing));
+        }
+        if (status != TN_OK && !*missing) {
+            return done(operation, status, why);
+        }
+        if (status != TN_OK) {
+            return tn__raise(status, operation, "after %.1f seconds there is no %s of %d keys: %s",
+                             tn__now() - begin, missing, n, why);
+        }
+    }
+    return TN_OK;
+}

@@ -1,0 +1,60 @@
+/* What the stores share: a table of keys and values, references, deadlines.
+ *
+ *     store.c    the calls of distributed.h: arguments, deadlines, errors
+ *     table.c    keys and values in memory: what the in-memory store, the TCP server and the reader of
+ *                the file store's log are made of
+ *     prefix.c   memory.c   file.c   the stores themselves
+ *     tcp/       client, server and the messages between them
+ */
+#ifndef TERN_DISTRIBUTED_STORE_STORE_H
+#define TERN_DISTRIBUTED_STORE_STORE_H
+
+#include "tern/sys/store.h"
+
+#include <stdarg.h>
+#include <time.h>
+
+/* One more reference to s; returns s. tn_store_free drops it. */
+TN_API tn_store *tn__store_keep(tn_store *s);
+
+/* Writes a reason to why[TN_STORE_WHY]; returns `status`. */
+tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+
+/* Whether `key` is one: 1 … TN_STORE_KEY bytes, none of them a space or a control character. */
+bool tn__store_key(const char *key);
+
+/* A point in time of tn__now as pthread_cond_timedwait wants it, for conditions on the
+ * monotonic clock. */
+TN_API struct timespec tn__timespec(double deadline);
+
+/* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */
+TN_API int tn__milliseconds_left(double deadline);
+
+/* ---- A table of keys and values ---------------------------------------------------------------- */
+
+typedef struct tn__entry tn__entry;
+
+/* Zeroed, it is an empty table without a limit. */
+typedef struct tn__table {
+    tn__entry **heads;
+    size_t rooms; /* a power of two */
+    size_t count;
+    size_t bytes; /* of keys, values and what surrounds them */
+    size_t limit; /* of `bytes`; 0: none. More is TN_ENOMEM */
+} tn__table;
+
+/* NULL when there is no such key. Valid until the key changes. */
+const tn_store_value *tn__table_find(const tn__table *t, const char *key);
+
+/* These do what the entries of tn_store do, at once. compare_set gives *now as its own, not as a copy. */
+tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why);
+tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *result, char *why);
+tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,
+                                const tn_store_value *desired, tn_store_value *now, char *why);
+bool tn__table_remove(tn__table *t, const char *key); /* whether it was there */
+void tn__table_clear(tn__table *t);
+
+/* A copy for the caller to free. */
+tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *why);
+
+#endif

@@ -1,0 +1,206 @@
+/* A table of keys and values: hashed, chained, growing. It knows no threads. */
+#include "distributed/store/store.h"
+
+#include "core/memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct tn__entry {
+    tn__entry *next;
+    tn_store_value value;
+    uint64_t hash;
+    char key[];
+};
+
+enum { FIRST_ROOMS = 64 };
+
+/* FNV-1a */
+static uint64_t hash_of(const char *key) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *key; key++) {
+        hash = (hash ^ (unsigned char)*key) * UINT64_C(0x100000001b3);
+    }
+    return hash ^ hash >> 32;
+}
+
+/* Where the pointer to the entry is, or would be. */
+static tn__entry **place_of(const tn__table *t, const char *key, uint64_t hash) {
+    tn__entry **at = &t->heads[hash & (t->rooms - 1)];
+    while (*at && ((*at)->hash != hash || strcmp((*at)->key, key) != 0)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static size_t size_of(const char *key, size_t bytes) {
+    return sizeof(tn__entry) + strlen(key) + 1 + bytes;
+}
+
+const tn_store_value *tn__table_find(const tn__table *t, const char *key) {
+    tn__entry *entry = t->rooms ? *place_of(t, key, hash_of(key)) : NULL;
+    return entry ? &entry->value : NULL;
+}
+
+/* Room for one more. Without memory the table stays as it is, and only the very first growth must
+ * succeed. */
+static bool grow(tn__table *t) {
+    if (t->count < t->rooms) {
+        return true;
+    }
+    size_t rooms = t->rooms ? 2 * t->rooms : FIRST_ROOMS;
+    tn__entry **heads = tn__calloc(rooms, sizeof(*heads));
+    if (!heads) {
+        return t->rooms > 0;
+    }
+    for (size_t i = 0; i < t->rooms; i++) {
+        for (tn__entry *entry = t->heads[i], *next; entry; entry = next) {
+            next = entry->next;
+            tn__entry **head = &heads[entry->hash & (rooms - 1)];
+            entry->next = *head;
+            *head = entry;
+        }
+    }
+    free(t->heads);
+    t->heads = heads;
+    t->rooms = rooms;
+    return true;
+}
+
+static tn_status no_memory(char *why, const char *key, size_t bytes) {
+    return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", key, bytes);
+}
+
+static bool fits(const tn__table *t, size_t more, size_t less) {
+    return !t->limit || (t->bytes - less <= t->limit && more <= t->limit - (t->bytes - less));
+}
+
+/* The new value lies where the old one was, or in a new entry. */
+static tn_status put(tn__table *t, const char *key, void *data, size_t bytes, char *why) {
+    uint64_t hash = hash_of(key);
+    if (!grow(t)) {
+        return no_memory(why, key, bytes);
+    }
+    tn__entry **at = place_of(t, key, hash), *entry = *at;
+    size_t less = entry ? size_of(key, entry->value.bytes) : 0, more = size_of(key, bytes);
+    if (!fits(t, more, less)) {
+        return tn__why(why, TN_ENOMEM, "\"%.120s\" with %zu bytes: the store is full (%zu bytes)",
+                       key, bytes, t->limit);
+    }
+    if (!entry) {
+        entry = tn__calloc(1, sizeof(*entry) + strlen(key) + 1);
+        if (!entry) {
+            return no_memory(why, key, bytes);
+        }
+        strcpy(entry->key, key);
+        entry->hash = hash;
+        *at = entry;
+        t->count++;
+    }
+    free(entry->value.data);
+    entry->value = (tn_store_value){.data = data, .bytes = bytes};
+    t->bytes = t->bytes - less + more;
+    return TN_OK;
+}
+
+tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *why) {
+    *to = (tn_store_value){0};
+    if (from->bytes == 0) {
+        return TN_OK;
+    }
+    to->data = tn__malloc(from->bytes);
+    if (!to->data) {
+        return tn__why(why, TN_ENOMEM, "no memory for a value of %zu bytes", from->bytes);
+    }
+    memcpy(to->data, from->data, from->bytes);
+    to->bytes = from->bytes;
+    return TN_OK;
+}
+
+tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why) {
+    tn_store_value copy;
+    tn_status status = tn__value_copy(
+        &(tn_store_value){.data = (void *)(uintptr_t)data, .bytes = bytes}, &copy, why);
+    if (status == TN_OK && (status = put(t, key, copy.data, bytes, why)) != TN_OK) {
+        free(copy.data);
+    }
+    return status;
+}
+
+/* Decimal digits, with a minus at most, in at most 20 characters. */
+static bool number_of(const tn_store_value *value, int64_t *number) {
+    char text[24] = "", *end;
+    if (value->bytes == 0 || value->bytes > 20) {
+        return false;
+    }
+    memcpy(text, value->data, value->bytes);
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    const char *digits = text + (*text == '-');
+    return errno == 0 && *digits >= '0' && *digits <= '9' && end == text + value->bytes;
+}
+
+tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *result, char *why) {
+    const tn_store_value *old = tn__table_find(t, key);
+    int64_t number = 0, sum;
+    if (old && !number_of(old, &number)) {
+        return tn__why(why, TN_EFORMAT, "\"%.120s\" has %zu bytes that are not a number to add to",
+                       key, old->bytes);
+    }
+    if (__builtin_add_overflow(number, amount, &sum)) {
+        return tn__why(why, TN_EFORMAT,
+                       "\"%.120s\" is %" PRId64 ": with %" PRId64
+                       " more it leaves the 64-bit numbers",
+                       key, number, amount);
+    }
+    char text[24];
+    int length = snprintf(text, sizeof(text), "%" PRId64, sum);
+    tn_status status = tn__table_set(t, key, text, (size_t)length, why);
+    if (status == TN_OK) {
+        *result = sum;
+    }
+    return status;
+}
+
+static bool equal(const tn_store_value *a, const tn_store_value *b) {
+    return a->bytes == b->bytes && (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
+}
+
+tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,
+                                const tn_store_value *desired, tn_store_value *now, char *why) {
+    const tn_store_value *old = tn__table_find(t, key);
+    bool sets = old ? expected->bytes > 0 && equal(old, expected) : expected->bytes == 0;
+    tn_status status = sets ? tn__table_set(t, key, desired->data, desired->bytes, why) : TN_OK;
+    if (status == TN_OK) {
+        const tn_store_value *found = tn__table_find(t, key);
+        *now = found ? *found : (tn_store_value){0};
+    }
+    return status;
+}
+
+bool tn__table_remove(tn__table *t, const char *key) {
+    tn__entry **at = t->rooms ? place_of(t, key, hash_of(key)) : NULL, *entry = at ? *at : NULL;
+    if (!entry) {
+        return false;
+    }
+    *at = entry->next;
+    t->count--;
+    t->bytes -= size_of(key, entry->value.bytes);
+    free(entry->value.data);
+    free(entry);
+    return true;
+}
+
+void tn__table_clear(tn__table *t) {
+    for (size_t i = 0; i < t->rooms; i++) {
+        for (tn__entry *entry = t->heads[i], *next; entry; entry = next) {
+            next = entry->next;
+            free(entry->value.data);
+            free(entry);
+        }
+    }
+    free(t->heads);
+    *t = (tn__table){.limit = t->limit};
+}
