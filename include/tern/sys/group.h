@@ -108,7 +108,7 @@ TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *optio
 
 /* acc[i] = acc[i] (op) x[i]: every dtype of collectives, in f32 for bf16 and f16, rounded once per
  * call. MEAN adds; tn__reduce_finish divides by the number of ranks. */
-TN_API void tn__reduce(tn_reduce how, tn_dtype dtype, void *acc, const void *x, int64_t n);
+TN_API void tn__reduce_into(tn_reduce how, tn_dtype dtype, void *acc, const void *x, int64_t n);
 TN_API void tn__reduce_finish(tn_reduce how, tn_dtype dtype, void *acc, int64_t n, int ranks);
 
 /* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded once.

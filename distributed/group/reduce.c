@@ -1,0 +1,245 @@
+/* The arithmetic of reductions between ranks, for every engine: simple loops over dense elements, which the compiler
+ * vectorises. An engine splits the work between ranks; nothing here starts a thread.
+ *
+ * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at a time. Integers wrap:
+ * their sums and products are computed unsigned.
+ */
+#include "tensor/half.h"
+#include "tern/sys/group.h"
+
+#include <string.h>
+
+/* Elements that are reduced over all ranks before the next ones: intermediate results stay in the first-level cache. */
+enum { BLOCK = 1024 };
+
+/* ---- Two arrays ------------------------------------------------------------------------------------------------------ */
+
+/* y[i] = a[i] (op) b[i]; y may be a or b. */
+typedef void combine(void *y, const void *a, const void *b, int64_t n);
+
+#define SUM(a, b) ((a) + (b))
+#define PRODUCT(a, b) ((a) * (b))
+/* NaN wins: no comparison with it holds, so as b it is taken, and as a it is asked for. */
+#define MIN(a, b) ((a) != (a) || (a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) != (a) || (a) > (b) ? (a) : (b))
+
+#define COMBINE(name, type, op)                                                   \
+    static void name(void *out, const void *left, const void *right, int64_t n) { \
+        type *y = out;                                                            \
+        const type *a = left, *b = right;                                         \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                     \
+            y[i] = (type)op(a[i], b[i]);                                          \
+        }                                                                         \
+    }
+
+/* `wrapping` is the type in which sums and products do not overflow. */
+#define COMBINE_ALL(name, type, wrapping)      \
+    COMBINE(name##_sum, wrapping, SUM)         \
+    COMBINE(name##_product, wrapping, PRODUCT) \
+    COMBINE(name##_min, type, MIN)             \
+    COMBINE(name##_max, type, MAX)
+
+COMBINE_ALL(f32, float, float)
+COMBINE_ALL(f64, double, double)
+COMBINE_ALL(i64, int64_t, uint64_t)
+COMBINE_ALL(i32, int32_t, uint32_t)
+COMBINE_ALL(u8, uint8_t, uint8_t)
+
+static bool is_half(tn_dtype dtype) {
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
+
+/* NULL: not a dtype or operation of collectives. Halves get the function of f32. */
+static combine *combine_of(tn_reduce how, tn_dtype dtype) {
+#define ROW(name)                                                                                        \
+    {                                                                                                    \
+        [TN_REDUCE_MEAN] = name##_sum, [TN_REDUCE_SUM] = name##_sum,                                     \
+        [TN_REDUCE_PRODUCT] = name##_product, [TN_REDUCE_MIN] = name##_min, [TN_REDUCE_MAX] = name##_max \
+    }
+    static combine *const table[TN_DTYPES][TN_REDUCE_MAX + 1] = {
+        [TN_F32] = ROW(f32), [TN_F64] = ROW(f64), [TN_BF16] = ROW(f32), [TN_F16] = ROW(f32),
+        [TN_I64] = ROW(i64), [TN_I32] = ROW(i32), [TN_U8] = ROW(u8)};
+#undef ROW
+    bool known = (unsigned)dtype < TN_DTYPES && (unsigned)how <= TN_REDUCE_MAX;
+    return known ? table[dtype][how] : NULL;
+}
+
+/* ---- One array ------------------------------------------------------------------------------------------------------- */
+
+static void widen(tn_dtype dtype, float *restrict y, const void *x, int64_t n) {
+    const tn_bf16 *b = x;
+    const tn_f16 *f = x;
+    if (dtype == TN_BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = tn__bf16_to_float(b[i]);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = tn__f16_to_float(f[i]);
+    }
+}
+
+static void narrow(tn_dtype dtype, void *y, const float *restrict x, int64_t n) {
+    tn_bf16 *b = y;
+    tn_f16 *f = y;
+    if (dtype == TN_BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            b[i] = tn__bf16_from_float(x[i]);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        f[i] = tn__f16_from_float(x[i]);
+    }
+}
+
+/* x / ranks. Where ranks is a power of two its inverse is exact, and the faster product has the same bits. */
+static void divide_f32(float *x, int64_t n, int ranks) {
+    float divisor = (float)ranks, inverse = 1.0f / divisor;
+    if ((ranks & (ranks - 1)) == 0) {
+        for (int64_t i = 0; i < n; i++) {
+            x[i] *= inverse;
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        x[i] /= divisor;
+    }
+}
+
+#define DIVIDE(name, type)                            \
+    static void name(type *x, int64_t n, int ranks) { \
+        for (int64_t i = 0; i < n; i++) {             \
+            x[i] = (type)(x[i] / (type)ranks);        \
+        }                                             \
+    }
+DIVIDE(divide_f64, double)
+DIVIDE(divide_i64, int64_t)
+DIVIDE(divide_i32, int32_t)
+
+/* The number of ranks may be more than fits into the dtype. */
+static void divide_u8(uint8_t *x, int64_t n, int ranks) {
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (uint8_t)(x[i] / ranks);
+    }
+}
+
+/* x is not of a half dtype. */
+static void divide(tn_dtype dtype, void *x, int64_t n, int ranks) {
+    switch (dtype) {
+    case TN_F32:
+        divide_f32(x, n, ranks);
+        break;
+    case TN_F64:
+        divide_f64(x, n, ranks);
+        break;
+    case TN_I64:
+        divide_i64(x, n, ranks);
+        break;
+    case TN_I32:
+        divide_i32(x, n, ranks);
+        break;
+    case TN_U8:
+        divide_u8(x, n, ranks);
+        break;
+    default:
+        break;
+    }
+}
+
+static int64_t block_at(int64_t at, int64_t n) {
+    return n - at < BLOCK ? n - at : BLOCK;
+}
+
+/* ---- The reductions -------------------------------------------------------------------------------------------------- */
+
+void tn__reduce_into(tn_reduce how, tn_dtype dtype, void *acc, const void *x, int64_t n) {
+    combine *f = combine_of(how, dtype);
+    if (!f || !acc || !x) {
+        return;
+    }
+    if (!is_half(dtype)) {
+        f(acc, acc, x, n);
+        return;
+    }
+    float a[BLOCK], b[BLOCK];
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t m = block_at(at, n);
+        char *to = (char *)acc + at * (int64_t)sizeof(tn_bf16);
+        widen(dtype, a, to, m);
+        widen(dtype, b, (const char *)x + at * (int64_t)sizeof(tn_bf16), m);
+        f(a, a, b, m);
+        narrow(dtype, to, a, m);
+    }
+}
+
+void tn__reduce_finish(tn_reduce how, tn_dtype dtype, void *acc, int64_t n, int ranks) {
+    if (how != TN_REDUCE_MEAN || !acc || ranks <= 1) {
+        return;
+    }
+    if (!is_half(dtype)) {
+        divide(dtype, acc, n, ranks);
+        return;
+    }
+    float a[BLOCK];
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t m = block_at(at, n);
+        char *to = (char *)acc + at * (int64_t)sizeof(tn_bf16);
+        widen(dtype, a, to, m);
+        divide_f32(a, m, ranks);
+        narrow(dtype, to, a, m);
+    }
+}
+
+/* The reduction of one block at byte `offset` of every x. Partial results stay in `acc`, so y may be any of the x. */
+static void reduce_block(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
+                         int64_t offset, int64_t n) {
+    combine *f = combine_of(how, dtype);
+    double acc[BLOCK];
+    const void *left = (const char *)x[0] + offset;
+    for (int r = 1; r < ranks; r++) {
+        void *to = r == ranks - 1 ? y : acc;
+        f(to, left, (const char *)x[r] + offset, n);
+        left = acc;
+    }
+    if (how == TN_REDUCE_MEAN) {
+        divide(dtype, y, n, ranks);
+    }
+}
+
+static void reduce_half_block(tn_reduce how, tn_dtype dtype, void *y, const void *const *x,
+                              int ranks, int64_t offset, int64_t n) {
+    combine *f = combine_of(how, dtype);
+    float acc[BLOCK], next[BLOCK];
+    widen(dtype, acc, (const char *)x[0] + offset, n);
+    for (int r = 1; r < ranks; r++) {
+        widen(dtype, next, (const char *)x[r] + offset, n);
+        f(acc, acc, next, n);
+    }
+    if (how == TN_REDUCE_MEAN) {
+        divide_f32(acc, n, ranks);
+    }
+    narrow(dtype, y, acc, n);
+}
+
+void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
+                    int64_t n) {
+    if (!combine_of(how, dtype) || !y || !x || ranks < 1) {
+        return;
+    }
+    int64_t size = (int64_t)tn_dtype_size(dtype);
+    if (ranks == 1) {
+        memmove(y, x[0], n > 0 ? (size_t)(n * size) : 0);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        void *to = (char *)y + at * size;
+        int64_t m = block_at(at, n);
+        if (is_half(dtype)) {
+            reduce_half_block(how, dtype, to, x, ranks, at * size, m);
+        } else {
+            reduce_block(how, dtype, to, x, ranks, at * size, m);
+        }
+    }
+}

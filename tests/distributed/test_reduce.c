@@ -1,0 +1,276 @@
+/* The arithmetic of reductions: every dtype and operation against the plainest formula, and what is special about each:
+ * NaN, one rounding, overflow, the order of the ranks, aliases. */
+#include "tern/sys/group.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 5, MOST = 2500 };
+
+static const tn_dtype DTYPES[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
+static const tn_reduce REDUCES[] = {TN_REDUCE_MEAN, TN_REDUCE_SUM, TN_REDUCE_PRODUCT, TN_REDUCE_MIN,
+                                    TN_REDUCE_MAX};
+static const int64_t COUNTS[] = {0, 1, 3, 17, 1000, 1024, 1025, MOST};
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Elements are small whole numbers and quarters: sums are exact in every float dtype but not in the half ones. */
+static void put(tn_dtype dtype, void *x, int64_t i, double value) {
+    switch (dtype) {
+    case TN_F32:
+        ((float *)x)[i] = (float)value;
+        break;
+    case TN_F64:
+        ((double *)x)[i] = value;
+        break;
+    case TN_BF16:
+        ((tn_bf16 *)x)[i] = tn_bf16_from_float((float)value);
+        break;
+    case TN_F16:
+        ((tn_f16 *)x)[i] = tn_f16_from_float((float)value);
+        break;
+    case TN_I64:
+        ((int64_t *)x)[i] = (int64_t)value;
+        break;
+    case TN_I32:
+        ((int32_t *)x)[i] = (int32_t)value;
+        break;
+    default:
+        ((uint8_t *)x)[i] = (uint8_t)(int64_t)value;
+        break;
+    }
+}
+
+static double get(tn_dtype dtype, const void *x, int64_t i) {
+    switch (dtype) {
+    case TN_F32:
+        return (double)((const float *)x)[i];
+    case TN_F64:
+        return ((const double *)x)[i];
+    case TN_BF16:
+        return (double)tn_bf16_to_float(((const tn_bf16 *)x)[i]);
+    case TN_F16:
+        return (double)tn_f16_to_float(((const tn_f16 *)x)[i]);
+    case TN_I64:
+        return (double)((const int64_t *)x)[i];
+    case TN_I32:
+        return (double)((const int32_t *)x)[i];
+    default:
+        return (double)((const uint8_t *)x)[i];
+    }
+}
+
+/* What an element of `ranks` values must be; all of it is exact in double. */
+static double expected(tn_reduce how, tn_dtype dtype, void *const *x, int ranks, int64_t i) {
+    double y = get(dtype, x[0], i);
+    for (int r = 1; r < ranks; r++) {
+        double v = get(dtype, x[r], i);
+        y = how == TN_REDUCE_PRODUCT ? y * v
+            : how == TN_REDUCE_MIN   ? fmin(y, v)
+            : how == TN_REDUCE_MAX   ? fmax(y, v)
+                                     : y + v;
+    }
+    if (how == TN_REDUCE_MEAN) {
+        y = dtype == TN_U8 ? floor(fmod(y, 256.0) / ranks) : y / ranks;
+    }
+    char one[8] = {0};
+    if (dtype == TN_U8) {
+        y = fmod(y, 256.0);
+    }
+    put(dtype, one, 0, y);
+    return get(dtype, one, 0);
+}
+
+static void fill(tn_dtype dtype, void *x, int64_t n, int rank) {
+    double quarter = tn_dtype_is_float(dtype) ? 0.25 : 1.0, low = dtype == TN_U8 ? 0.0 : -4.0;
+    for (int64_t i = 0; i < n; i++) {
+        put(dtype, x, i, quarter * (double)((i * 7 + rank * 5) % 23) + low);
+    }
+}
+
+static void compare(tn_dtype dtype, tn_reduce how, const void *y, const double *want, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double got = get(dtype, y, i);
+        if (got != want[i]) {
+            fail_msg("%s, operation %d, element %lld of %lld: %g, expected %g",
+                     tn_dtype_name(dtype), (int)how, (long long)i, (long long)n, got, want[i]);
+        }
+    }
+}
+
+static void check_all(tn_dtype dtype, tn_reduce how, int ranks, int64_t n) {
+    static double want[MOST];
+    size_t bytes = (size_t)MOST * tn_dtype_size(dtype) + 1;
+    unsigned char *x[RANKS], *y = malloc(bytes);
+    for (int r = 0; r < ranks; r++) {
+        x[r] = malloc(bytes);
+        fill(dtype, x[r], n, r);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        want[i] = expected(how, dtype, (void *const *)x, ranks, i);
+    }
+    size_t end = (size_t)n * tn_dtype_size(dtype);
+    y[end] = 0x5a;
+    tn__reduce_all(how, dtype, y, (const void *const *)x, ranks, n);
+    compare(dtype, how, y, want, n);
+    assert_int_equal(y[end], 0x5a);
+    /* Into each of its arguments. */
+    unsigned char *kept = malloc(bytes);
+    for (int r = 0; r < ranks; r++) {
+        memcpy(kept, x[r], end);
+        tn__reduce_all(how, dtype, x[r], (const void *const *)x, ranks, n);
+        compare(dtype, how, x[r], want, n);
+        memcpy(x[r], kept, end);
+    }
+    free(kept);
+    for (int r = 0; r < ranks; r++) {
+        free(x[r]);
+    }
+    free(y);
+}
+
+static void test_all(void **state) {
+    for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
+        for (size_t h = 0; h < COUNT_OF(REDUCES); h++) {
+            for (int ranks = 1; ranks <= RANKS; ranks++) {
+                for (size_t c = 0; c < COUNT_OF(COUNTS); c++) {
+                    check_all(DTYPES[d], REDUCES[h], ranks, COUNTS[c]);
+                }
+            }
+        }
+    }
+}
+
+/* Step by step, the same as at once where every step is exact. */
+static void test_steps(void **state) {
+    for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
+        tn_dtype dtype = DTYPES[d];
+        for (size_t h = 0; h < COUNT_OF(REDUCES); h++) {
+            int64_t n = 1501;
+            static double want[MOST];
+            static double a[MOST], b[MOST]; /* room for every dtype */
+            fill(dtype, a, n, 0);
+            fill(dtype, b, n, 1);
+            for (int64_t i = 0; i < n; i++) {
+                want[i] = expected(REDUCES[h], dtype, (void *[]){a, b}, 2, i);
+            }
+            tn__reduce_into(REDUCES[h], dtype, a, b, n);
+            tn__reduce_finish(REDUCES[h], dtype, a, n, 2);
+            compare(dtype, REDUCES[h], a, want, n);
+        }
+    }
+}
+
+static void test_nan_wins(void **state) {
+    const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    for (size_t d = 0; d < COUNT_OF(floats); d++) {
+        for (int smallest = 0; smallest <= 1; smallest++) {
+            for (int place = 0; place < 3; place++) {
+                double x[3], y; /* room for one element each */
+                for (int r = 0; r < 3; r++) {
+                    put(floats[d], &x[r], 0, r == place ? (double)NAN : r - 1.0);
+                }
+                tn__reduce_all(smallest ? TN_REDUCE_MIN : TN_REDUCE_MAX, floats[d], &y,
+                               (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
+                assert_true(isnan(get(floats[d], &y, 0)));
+            }
+        }
+    }
+}
+
+/* 256 + 1 + 1 in bf16: a rounding after each step would lose both ones. */
+static void test_rounds_once(void **state) {
+    tn_bf16 x[3] = {tn_bf16_from_float(256.0f), tn_bf16_from_float(1.0f), tn_bf16_from_float(1.0f)},
+            y;
+    const void *all[] = {&x[0], &x[1], &x[2]};
+    tn__reduce_all(TN_REDUCE_SUM, TN_BF16, &y, all, 3, 1);
+    assert_true(tn_bf16_to_float(y) == 258.0f);
+    /* And f16: 2048 + 1 + 1. The mean of three 60000 is no overflow. */
+    tn_f16 f[3] = {tn_f16_from_float(2048.0f), tn_f16_from_float(1.0f), tn_f16_from_float(1.0f)}, g;
+    const void *halves[] = {&f[0], &f[1], &f[2]};
+    tn__reduce_all(TN_REDUCE_SUM, TN_F16, &g, halves, 3, 1);
+    assert_true(tn_f16_to_float(g) == 2050.0f);
+    f[0] = f[1] = f[2] = tn_f16_from_float(60000.0f);
+    tn__reduce_all(TN_REDUCE_MEAN, TN_F16, &g, halves, 3, 1);
+    assert_true(tn_f16_to_float(g) == 60000.0f);
+}
+
+static void test_order_of_ranks(void **state) {
+    float x[3] = {1e8f, -1e8f, 1.0f}, y;
+    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
+    assert_true(y == 1.0f);
+    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x[0], &x[2], &x[1]}, 3, 1);
+    assert_true(y == 0.0f);
+}
+
+static void test_integers(void **state) {
+    int32_t a = INT32_MAX, b = 2, y;
+    tn__reduce_all(TN_REDUCE_SUM, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
+    assert_int_equal(y, INT32_MIN + 1);
+    tn__reduce_all(TN_REDUCE_PRODUCT, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
+    assert_int_equal(y, -2);
+    int64_t c = -4, d = -3, z;
+    tn__reduce_all(TN_REDUCE_MEAN, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
+    assert_int_equal(z, -3); /* towards zero */
+    c = INT64_MIN;
+    d = -1;
+    tn__reduce_all(TN_REDUCE_SUM, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
+    assert_true(z == INT64_MAX);
+    uint8_t e = 200, f = 100, w;
+    tn__reduce_all(TN_REDUCE_SUM, TN_U8, &w, (const void *[]){&e, &f}, 2, 1);
+    assert_int_equal(w, 44);
+    e = 255;
+    tn__reduce_finish(TN_REDUCE_MEAN, TN_U8, &e, 1, 256);
+    assert_int_equal(e, 0);
+}
+
+/* A mean is the sum divided, by three as by four, down to the last bit. */
+static void test_mean_bits(void **state) {
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        float x[4] = {0.1f, 1e-40f, 7.3f, -0.7f}, sum = x[0] + x[1], y;
+        const void *all[] = {&x[0], &x[1], &x[2], &x[3]};
+        for (int r = 2; r < ranks; r++) {
+            sum += x[r];
+        }
+        tn__reduce_all(TN_REDUCE_MEAN, TN_F32, &y, all, ranks, 1);
+        assert_true(y == sum / (float)ranks);
+    }
+}
+
+/* Nothing that is no reduction writes anything. */
+static void test_inert(void **state) {
+    float x = 1.0f, y = 2.0f;
+    tn__reduce_into(TN_REDUCE_SUM, TN_F32, NULL, &x, 1);
+    tn__reduce_into(TN_REDUCE_SUM, TN_F32, &y, NULL, 1);
+    tn__reduce_into(TN_REDUCE_SUM, TN_BOOL, &y, &x, 1);
+    tn__reduce_into((tn_reduce)2, TN_F32, &y, &x, 1);
+    tn__reduce_into((tn_reduce)99, TN_F32, &y, &x, 1);
+    tn__reduce_into(TN_REDUCE_SUM, (tn_dtype)99, &y, &x, 1);
+    tn__reduce_into(TN_REDUCE_SUM, TN_F32, &y, &x, -1);
+    tn__reduce_finish(TN_REDUCE_MEAN, TN_F32, NULL, 1, 2);
+    tn__reduce_finish(TN_REDUCE_SUM, TN_F32, &y, 1, 2);
+    tn__reduce_finish(TN_REDUCE_MEAN, TN_F32, &y, 1, 0);
+    tn__reduce_all(TN_REDUCE_SUM, TN_F32, NULL, (const void *[]){&x}, 1, 1);
+    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, NULL, 1, 1);
+    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x}, 0, 1);
+    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x, &x}, 2, -1);
+    assert_true(y == 2.0f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_nan_wins),
+        cmocka_unit_test(test_rounds_once),
+        cmocka_unit_test(test_order_of_ranks),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_mean_bits),
+        cmocka_unit_test(test_inert),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
