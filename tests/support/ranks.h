@@ -1,0 +1,82 @@
+/* Test bodies as real processes: this program again, once for each rank.
+ *
+ *     static int add(tn_group *world, const char *argument) { ...; rank_assert(sum == 3); return 0; }
+ *     static const rank_entry bodies[] = {{"add", add}};
+ *
+ *     static void test_add(void **state) { ranks_pass(2, "add", ""); }
+ *
+ *     int main(int argc, char **argv) {
+ *         ranks_main(argc, argv, bodies, 1);      // first: does not return where this is a rank
+ *         ...
+ *
+ * A fault test uses ranks_start, sends a signal to job.pid[1], and calls ranks_wait.
+ */
+#ifndef TERN_TESTS_SUPPORT_RANKS_H
+#define TERN_TESTS_SUPPORT_RANKS_H
+
+#include "tern/distributed.h"
+
+#include <sys/types.h>
+
+#define RANKS_MOST 16
+
+/* What a rank does; the process exits with the value. */
+typedef int (*rank_body)(tn_group *world, const char *argument);
+typedef struct rank_entry {
+    const char *name;
+    rank_body body;
+} rank_entry;
+
+/* In a process that ranks_start made: tn_dist_init, the body, tn_dist_finish, exit. With an error
+ * pending it goes to stderr and the process exits with 1. A body whose name begins with '-' is called
+ * with NULL and without tn_dist_init. Returns in every other process. */
+void ranks_main(int argc, char **argv, const rank_entry *bodies, int n);
+
+/* In a body: says what is not true, and ends this process with 1. (cmocka's assert_… would not be heard
+ * of.) */
+#define rank_assert(truth) ((truth) ? (void)0 : ranks_failed(#truth, __FILE__, __LINE__))
+void ranks_failed(const char *what, const char *file, int line);
+
+typedef struct ranks_job {
+    int n;
+    pid_t pid[RANKS_MOST]; /* each leads a process group */
+    int output[RANKS_MOST];
+    double begin;
+} ranks_job;
+
+typedef struct ranks_result {
+    int n;
+    int status[RANKS_MOST];   /* as of waitpid */
+    char *output[RANKS_MOST]; /* stdout and stderr */
+    double seconds;
+    bool timed_out; /* those that were left have been killed */
+} ranks_result;
+
+/* Starts n ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a free
+ * one), TERN_TOKEN and OMP_NUM_THREADS=1, without any other variable of Tern's or of a launcher.
+ * extra_env (NULL: none) ends with NULL: "NAME=VALUE" sets, "NAME" removes, "2:NAME=VALUE" is for rank 2
+ * alone. They die with this process. */
+ranks_job ranks_start(int n, const char *body, const char *argument, const char *const *extra_env);
+
+/* What a rank has written so far; the caller frees. */
+char *ranks_output(const ranks_job *job, int rank);
+/* Waits until the rank has written this; false after `timeout` seconds, or when it has ended without. */
+bool ranks_await_output(const ranks_job *job, int rank, const char *text, double timeout);
+
+/* Waits for all of them; kills and reaps who is left after `timeout` seconds from the start. */
+ranks_result ranks_wait(ranks_job *job, double timeout);
+
+ranks_result ranks_run(int n, const char *body, const char *argument, const char *const *extra_env,
+                       double timeout);
+void ranks_free(ranks_result *result);
+
+/* Whether every rank exited with 0. If not, all that they wrote goes to stderr. */
+bool ranks_ok(const ranks_result *result);
+
+/* Runs a body on n ranks and fails the test unless all exit with 0 within 60 seconds. */
+void ranks_pass(int n, const char *body, const char *argument);
+
+/* A TCP port of 127.0.0.1 that was free a moment ago. */
+int ranks_free_port(void);
+
+#endif
