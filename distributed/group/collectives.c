@@ -1,0 +1,299 @@
+/* The public operations: what a tensor must be, then a transfer of its elements. */
+#include "core/error.h"
+#include "distributed/group/group.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Checks ------------------------------------------------------------------------------------ */
+
+static bool good_tensor(const tn_tensor *t, const char *operation) {
+    if (!tn__usable(t, operation)) {
+        return false;
+    }
+    if (t->storage->device.kind != TN_CPU) {
+        tn__raise(TN_EDEVICE, operation, "the tensor %s is not on the CPU", tn_shape_text(t));
+    } else if (!tn_is_contiguous(t)) {
+        tn__raise(TN_ESHAPE, operation, "the tensor %s is not contiguous (tn_contiguous makes one)",
+                  tn_shape_text(t));
+    } else if (t->dtype == TN_BOOL) {
+        tn__raise(TN_EDTYPE, operation, "bool does not travel (tn_cast to u8 does)");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static bool good_rank(const tn_group *g, int rank, bool may_be_me, const char *operation) {
+    if (rank < 0 || rank >= tn_group_size(g)) {
+        tn__raise(TN_EINDEX, operation, "rank %d, but group %s has ranks 0 … %d", rank,
+                  tn_group_name(g), tn_group_size(g) - 1);
+        return false;
+    }
+    if (!may_be_me && rank == tn_group_rank(g)) {
+        tn__raise(TN_EVALUE, operation, "rank %d is this rank itself", rank);
+        return false;
+    }
+    return true;
+}
+
+static bool good_reduce(tn_reduce how, const char *operation) {
+    switch (how) {
+    case TN_REDUCE_MEAN:
+    case TN_REDUCE_SUM:
+    case TN_REDUCE_PRODUCT:
+    case TN_REDUCE_MIN:
+    case TN_REDUCE_MAX:
+        return true;
+    }
+    tn__raise(TN_EVALUE, operation, "there is no reduction %d", (int)how);
+    return false;
+}
+
+/* `all` must be (N, the shape of one). */
+static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor *one,
+                       const char *operation) {
+    tn_dims want = {.ndim = one->dims.ndim + 1, .size = {tn_group_size(g)}};
+    if (want.ndim <= TN_MAX_DIMS) {
+        memcpy(want.size + 1, one->dims.size, (size_t)one->dims.ndim * sizeof(int64_t));
+    }
+    if (!tn_dims_equal(all->dims, want)) {
+        tn__raise(TN_ESHAPE, operation,
+                  "with %d ranks the tensors are %s and %s (the first must be [%d] and then the "
+                  "second's dimensions)",
+                  tn_group_size(g), tn_shape_text(all), tn_shape_text(one), tn_group_size(g));
+        return false;
+    }
+    if (all->dtype != one->dtype) {
+        tn__raise(TN_EDTYPE, operation, "the tensors are %s and %s", tn_dtype_name(all->dtype),
+                  tn_dtype_name(one->dtype));
+        return false;
+    }
+    return true;
+}
+
+/* Every operation begins with this. NULL is one rank. An error of this rank aborts the group. */
+static bool begin(tn_group *g, const char *operation) {
+    return g ? tn__group_usable(g, operation) : !tn__pending();
+}
+
+/* A check has failed, so the peers must not wait. */
+static tn_work *refuse(tn_group *g) {
+    tn_group_abort(g, tn_error_message());
+    return NULL;
+}
+
+/* ---- Issuing ----------------------------------------------------------------------------------- */
+
+/* With one rank every collective is a copy of what comes in. */
+static void alone(const tn_transfer *t) {
+    if (t->in && t->out && t->in != t->out && t->count > 0) {
+        memmove(t->out, t->in, (size_t)t->count * tn_dtype_size(t->dtype));
+    }
+}
+
+static tn_work *issue(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out) {
+    const tn_tensor *any = in ? in : out;
+    if (any) {
+        t.dtype = any->dtype;
+    }
+    t.in = in ? tn__address(in) : NULL;
+    t.out = out ? tn__address(out) : NULL;
+    if (out) {
+        tn__touch(out);
+    }
+    if (tn_group_size(g) == 1) {
+        alone(&t);
+        return NULL;
+    }
+    return tn__group_issue(g, &t, in, out);
+}
+
+tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduce how) {
+    static const char name[] = "all_reduce";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_reduce(how, name) || !good_tensor(t, name)) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t, t);
+}
+
+tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
+    static const char name[] = "all_gather";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_tensor(t, name) || !good_tensor(out, name) || !good_parts(g, out, t, name)) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_ALL_GATHER, .count = tn_count(t)}, t, out);
+}
+
+tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduce how) {
+    static const char name[] = "reduce_scatter";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_reduce(how, name) || !good_tensor(t, name) || !good_tensor(out, name) ||
+        !good_parts(g, t, out, name)) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_REDUCE_SCATTER, .reduce = how, .count = tn_count(out)},
+                 t, out);
+}
+
+tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root) {
+    static const char name[] = "broadcast";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_rank(g, root, true, name) || !good_tensor(t, name)) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
+}
+
+tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how) {
+    static const char name[] = "reduce_to";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_rank(g, root, true, name) || !good_reduce(how, name) || !good_tensor(t, name)) {
+        return refuse(g);
+    }
+    return issue(
+        g,
+        (tn_transfer){.kind = TN_REDUCE_TO_ROOT, .reduce = how, .root = root, .count = tn_count(t)},
+        t, tn_group_rank(g) == root ? t : NULL);
+}
+
+tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
+    static const char name[] = "gather_to";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    bool mine = tn_group_rank(g) == root;
+    if (!good_rank(g, root, true, name) || !good_tensor(t, name) ||
+        (mine && (!good_tensor(out, name) || !good_parts(g, out, t, name)))) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_GATHER, .root = root, .count = tn_count(t)}, t,
+                 mine ? out : NULL);
+}
+
+tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
+    static const char name[] = "scatter_from";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    bool mine = tn_group_rank(g) == root;
+    if (!good_rank(g, root, true, name) || !good_tensor(out, name) ||
+        (mine && (!good_tensor(t, name) || !good_parts(g, t, out, name)))) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_SCATTER, .root = root, .count = tn_count(out)},
+                 mine ? t : NULL, out);
+}
+
+tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
+    static const char name[] = "all_to_all";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_tensor(t, name) || !good_tensor(out, name)) {
+        return refuse(g);
+    }
+    int n = tn_group_size(g);
+    if (t->dims.ndim < 1 || t->dims.size[0] != n || !tn_dims_equal(t->dims, out->dims) ||
+        t->dtype != out->dtype) {
+        tn__raise(t->dtype != out->dtype ? TN_EDTYPE : TN_ESHAPE, name,
+                  "with %d ranks the tensors are %s %s and %s %s (both must begin with [%d])", n,
+                  tn_dtype_name(out->dtype), tn_shape_text(out), tn_dtype_name(t->dtype),
+                  tn_shape_text(t), n);
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_ALL_TO_ALL, .count = tn_count(t) / n}, t, out);
+}
+
+tn_work *tn_send(tn_group *g, tn_tensor *t, int to) {
+    static const char name[] = "send";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_rank(g, to, false, name) || !good_tensor(t, name)) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_SEND, .root = to, .count = tn_count(t)}, t, NULL);
+}
+
+tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
+    static const char name[] = "recv";
+    if (!begin(g, name)) {
+        return NULL;
+    }
+    if (!good_rank(g, from, false, name) || !good_tensor(t, name)) {
+        return refuse(g);
+    }
+    return issue(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)}, NULL, t);
+}
+
+/* ---- Barriers and means ------------------------------------------------------------------------ */
+
+tn_status tn_barrier(tn_group *g) {
+    if (!begin(g, "barrier")) {
+        return tn_error();
+    }
+    return tn_work_wait(issue(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
+}
+
+/* Each rank writes a key; each waits for all keys. */
+tn_status tn_monitored_barrier(tn_group *g, double timeout) {
+    static const char name[] = "monitored_barrier";
+    if (!begin(g, name)) {
+        return tn_error();
+    }
+    if (tn_group_size(g) == 1) {
+        return TN_OK;
+    }
+    double deadline = tn__now() + (timeout > 0 ? timeout : g->options.timeout);
+    uint64_t number = ++g->barriers;
+    char key[64], why[TN_STORE_WHY], missing[256] = "";
+    tn_store *s = g->store;
+    snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, g->rank);
+    tn_status status = s->set(s, key, "", 0, deadline, why);
+    if (status != TN_OK) {
+        return tn__raise(status, name, "group %s: %s", g->name, why);
+    }
+    size_t length = 0;
+    for (int r = 0; r < g->size && length < sizeof(missing); r++) {
+        tn_store_value value = {0};
+        snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, r);
+        if (s->get(s, key, &value, deadline, why) != TN_OK) {
+            length += (size_t)snprintf(missing + length, sizeof(missing) - length, " %d", r);
+        }
+        free(value.data);
+    }
+    if (!length) {
+        return TN_OK;
+    }
+    tn__raise(TN_EPEER, name, "group %s, barrier %llu: missing after %g s: rank%s", g->name,
+              (unsigned long long)number, timeout > 0 ? timeout : g->options.timeout, missing);
+    refuse(g);
+    return TN_EPEER;
+}
+
+double tn_group_mean(tn_group *g, double sum, double count) {
+    TN_SCOPE;
+    double both[2] = {sum, count};
+    tn_tensor *t = tn_from_data(both, TN_DIMS(2), TN_F64);
+    if (tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) != TN_OK) {
+        return (double)NAN;
+    }
+    const double *all = tn_data(t);
+    return all[0] / all[1]; /* 0 / 0 is NaN */
+}

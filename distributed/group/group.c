@@ -1,0 +1,409 @@
+/* Groups: making and ending them, and what happens at the first failure.
+ *
+ * A group with one rank has no engine, no thread and no store: its operations are copies. Otherwise
+ * ranks meet through a store under a prefix of the group's own, which the engine uses to connect and
+ * the front uses when something fails: who reports nothing is the one that is missing.
+ */
+#include "distributed/group/group.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Making ------------------------------------------------------------------------------------ */
+
+static int *world_ranks(const int *world, int ranks) {
+    int *copy = tn__malloc((size_t)ranks * sizeof(int));
+    for (int r = 0; copy && r < ranks; r++) {
+        copy[r] = world ? world[r] : r;
+    }
+    return copy;
+}
+
+static tn_group *group_alloc(const char *name, int rank, int ranks, const int *world,
+                             const tn_dist_options *options) {
+    tn_group *g = tn__calloc(1, sizeof(*g));
+    int *copy = world_ranks(world, ranks);
+    if (!g || !copy) {
+        free(g);
+        free(copy);
+        tn__raise(TN_ENOMEM, name, "out of memory for a group");
+        return NULL;
+    }
+    snprintf(g->name, sizeof(g->name), "%s", name);
+    g->rank = rank;
+    g->size = ranks;
+    g->world = copy;
+    g->options = options ? *options : tn_dist_defaults();
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    return g;
+}
+
+static void hold(tn_store *s) {
+    __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
+}
+
+/* Joins the engine and starts the thread. */
+static bool connect_ranks(tn_group *g, const char *engine) {
+    tn_engine_options o = {.store = g->store,
+                           .rank = g->rank,
+                           .ranks = g->size,
+                           .deadline = tn__now() + g->options.timeout,
+                           .timeout = g->options.timeout,
+                           .interface = g->options.interface};
+    char why[TN_ENGINE_WHY] = "";
+    tn_engine *e = tn_engine_new(engine, &o, why);
+    g->engine = e ? tn__calloc(1, sizeof(*g->engine)) : NULL;
+    if (!g->engine) {
+        if (e) {
+            e->destroy(e);
+        }
+        tn__raise(TN_EPEER, NULL, "group %s, rank %d of %d, engine %s: %s", g->name, g->rank,
+                  g->size, engine, e ? "out of memory" : why);
+        return false;
+    }
+    *g->engine = (tn__engine_ref){.engine = e, .refs = 1};
+    snprintf(g->engine_name, sizeof(g->engine_name), "%s", e->name);
+    return tn__group_start(g);
+}
+
+tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
+                           int ranks, const int *world, const tn_dist_options *options) {
+    tn_group *g = group_alloc(name, rank, ranks, world, options);
+    if (!g || ranks == 1 || rank < 0) {
+        return g;
+    }
+    g->store = store;
+    hold(store);
+    if (!connect_ranks(g, engine)) {
+        tn_group_free(g);
+        return NULL;
+    }
+    return g;
+}
+
+/* ---- Subgroups --------------------------------------------------------------------------------- */
+
+/* The ranks sorted, as text "0 2 3"; false after raising. */
+static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, char *text,
+                       size_t room) {
+    size_t length = 0;
+    int found = 0;
+    for (int r = 0; r < g->size; r++) {
+        int times = 0;
+        for (int i = 0; i < n; i++) {
+            times += ranks[i] == r;
+        }
+        if (times > 1) {
+            tn__raise(TN_EVALUE, "group_new", "rank %d is in the list %d times", r, times);
+            return false;
+        }
+        if (times && found < n) {
+            sorted[found++] = r;
+            length += length < room ? (size_t)snprintf(text + length, room - length, " %d", r) : 0;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= g->size) {
+            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
+                      g->name, g->size - 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* All ranks of the parent write the same list: the first one is compared with. */
+static bool same_list(tn_group *g, tn_store *store, const char *list) {
+    bool is_set;
+    if (tn_store_compare_set(store, "ranks", NULL, list, &is_set) != TN_OK) {
+        return false;
+    }
+    if (!is_set) {
+        void *first = NULL;
+        if (tn_store_get(store, "ranks", &first, NULL, g->options.timeout) == TN_OK) {
+            tn__raise(TN_EMISMATCH, "group_new",
+                      "rank %d of %s makes a group of ranks%s, but another rank one of ranks%s",
+                      g->rank, g->name, list, (const char *)first);
+        }
+        free(first);
+    }
+    return is_set;
+}
+
+static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted, int n) {
+    int rank = -1, *world = tn__malloc((size_t)n * sizeof(int));
+    if (!world) {
+        tn__raise(TN_ENOMEM, "group_new", "out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        world[i] = g->world[sorted[i]];
+        rank = sorted[i] == g->rank ? i : rank;
+    }
+    const char *engine =
+        strncmp(g->engine_name, "checked(", 8) == 0 ? g->engine_name + 8 : g->engine_name;
+    char plain[32];
+    snprintf(plain, sizeof(plain), "%.*s", (int)strcspn(engine, ")"), engine);
+    tn_group *child = tn__group_create(name, plain, store, rank, n, world, &g->options);
+    free(world);
+    return child;
+}
+
+tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
+    if (!g || !ranks || n < 1 || n > g->size) {
+        tn__raise(TN_EVALUE, "group_new", "%s",
+                  !g       ? "the parent is NULL"
+                  : !ranks ? "the list of ranks is NULL"
+                           : "the list of ranks is empty or longer than the parent");
+        return NULL;
+    }
+    if (!tn__group_usable(g, "group_new")) {
+        return NULL;
+    }
+    char name[64], list[1024] = "";
+    int *sorted = tn__malloc((size_t)n * sizeof(int));
+    if (!sorted) {
+        tn__raise(TN_ENOMEM, "group_new", "out of memory");
+        return NULL;
+    }
+    tn_group *child = NULL;
+    snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children++);
+    if (sort_ranks(g, ranks, n, sorted, list, sizeof(list))) {
+        char key[32];
+        snprintf(key, sizeof(key), "group%d", g->children);
+        tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
+        if (g->size == 1 || (store && same_list(g, store, list))) {
+            child = subgroup(g, name, store, sorted, n);
+        }
+        tn_store_free(store);
+    }
+    free(sorted);
+    return child;
+}
+
+/* ---- Ending ------------------------------------------------------------------------------------ */
+
+static void engine_drop(tn__engine_ref *e) {
+    if (e && __atomic_sub_fetch(&e->refs, 1, __ATOMIC_ACQ_REL) == 0) {
+        e->engine->destroy(e->engine);
+        free(e);
+    }
+}
+
+void tn_group_free(tn_group *g) {
+    if (!g) {
+        return;
+    }
+    if (tn__pending()) { /* peers may wait for what this rank will not do any more */
+        tn_group_abort(g, tn_error_message());
+    }
+    tn__group_stop(g);
+    engine_drop(g->engine);
+    tn_store_free(g->store);
+    pthread_cond_destroy(&g->changed);
+    pthread_mutex_destroy(&g->lock);
+    free(g->world);
+    free(g);
+}
+
+/* ---- Failure ----------------------------------------------------------------------------------- */
+
+/* Each rank that fails reports what it was doing. Who has not reported within a second is missing. */
+static void ask_store(tn_group *g, const char *why, char *text, size_t room) {
+    enum { PATIENCE = 1 };
+    tn_store *s = g->store;
+    char key[64], reason[TN_STORE_WHY];
+    double deadline = tn__now() + PATIENCE;
+    snprintf(key, sizeof(key), "failed/%d", g->rank);
+    size_t length = (size_t)snprintf(text, room, "%s", why);
+    if (s->set(s, key, why, strlen(why), deadline, reason) != TN_OK) {
+        snprintf(text + length, room - length, "; the store does not answer either: %s", reason);
+        return;
+    }
+    const char *comma = "; no sign of rank";
+    for (int r = 0; r < g->size && length < room; r++) {
+        snprintf(key, sizeof(key), "failed/%d", r);
+        tn_store_value value = {0};
+        if (r == g->rank) {
+            continue;
+        }
+        if (s->get(s, key, &value, deadline, reason) != TN_OK) {
+            length += (size_t)snprintf(text + length, room - length, "%s %d", comma, r);
+            comma = ",";
+        }
+        free(value.data);
+    }
+}
+
+/* What another rank said when it gave up; "" when nobody did. */
+static void read_abort(tn_group *g, char *text, size_t room) {
+    tn_store *s = g->store;
+    char why[TN_STORE_WHY];
+    bool exists = false;
+    tn_store_value value = {0};
+    *text = 0;
+    if (s->check(s, "abort", &exists, tn__now() + 1, why) == TN_OK && exists &&
+        s->get(s, "abort", &value, tn__now() + 1, why) == TN_OK) {
+        snprintf(text, room, "%.*s", (int)value.bytes, (const char *)value.data);
+    }
+    free(value.data);
+}
+
+/* Sets the reason unless there is one. Returns whether it did. */
+static bool set_dead(tn_group *g, tn_status status, const char *why) {
+    pthread_mutex_lock(&g->lock);
+    bool first = g->dead == TN_OK;
+    if (first) {
+        snprintf(g->reason, sizeof(g->reason), "group %s (%s), rank %d of %d: %s", g->name,
+                 g->engine_name, g->rank, g->size, why);
+        g->dead = status;
+        pthread_cond_broadcast(&g->changed);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return first;
+}
+
+void tn__group_fail(tn_group *g, tn_status status, const char *why) {
+    char aborted[512], text[1024];
+    snprintf(text, sizeof(text), "%s", why);
+    if (g->engine && g->engine->engine->vague) {
+        read_abort(g, aborted, sizeof(aborted));
+        if (*aborted) {
+            snprintf(text, sizeof(text), "%s; %s", why, aborted);
+        } else if (status == TN_EPEER) {
+            ask_store(g, why, text, sizeof(text));
+        }
+    }
+    if (set_dead(g, status, text)) {
+        if (g->engine) {
+            g->engine->engine->abort(g->engine->engine, text);
+        }
+        tn__flight_save(g->world[g->rank], g->reason);
+    }
+}
+
+void tn_group_abort(tn_group *g, const char *reason) {
+    if (!g || g->rank < 0) {
+        return;
+    }
+    char text[512];
+    snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank, reason ? reason : "no reason given");
+    if (!set_dead(g, TN_EPEER, text) || !g->engine) {
+        return;
+    }
+    tn_engine *e = g->engine->engine;
+    if (e->vague) {
+        char why[TN_STORE_WHY];
+        g->store->set(g->store, "abort", text, strlen(text), tn__now() + 1, why);
+    }
+    e->abort(e, text);
+}
+
+bool tn__group_usable(tn_group *g, const char *operation) {
+    if (tn__pending()) {
+        tn_group_abort(g, tn_error_message());
+        return false;
+    }
+    if (g->rank < 0) {
+        tn__raise(TN_ESTATE, operation, "this rank is not a member of group %s", g->name);
+        return false;
+    }
+    if (!g->owned) {
+        g->owned = true;
+        g->owner = pthread_self();
+    }
+    if (!pthread_equal(g->owner, pthread_self())) {
+        tn__raise(TN_ESTATE, operation,
+                  "group %s is used by another thread (a group belongs to the first thread that "
+                  "calls an operation; make one for each with tn_group_new)",
+                  g->name);
+        return false;
+    }
+    pthread_mutex_lock(&g->lock);
+    tn_status dead = g->dead;
+    pthread_mutex_unlock(&g->lock);
+    if (dead != TN_OK) {
+        tn__raise(dead, operation, "%s", g->reason);
+    }
+    return dead == TN_OK;
+}
+
+/* ---- Looking ----------------------------------------------------------------------------------- */
+
+int tn_group_rank(const tn_group *g) {
+    return g ? g->rank : 0;
+}
+
+int tn_group_size(const tn_group *g) {
+    return g ? g->size : 1;
+}
+
+const char *tn_group_name(const tn_group *g) {
+    return g ? g->name : "self";
+}
+
+const char *tn_group_engine(const tn_group *g) {
+    return g && *g->engine_name ? g->engine_name : "self";
+}
+
+int tn_group_world_rank(const tn_group *g, int rank) {
+    if (rank < 0 || rank >= tn_group_size(g)) {
+        tn__raise(TN_EINDEX, "group_world_rank", "rank %d, but group %s has ranks 0 … %d", rank,
+                  tn_group_name(g), tn_group_size(g) - 1);
+        return -1;
+    }
+    return g ? g->world[rank] : rank;
+}
+
+void tn_group_set_timeout(tn_group *g, double seconds) {
+    if (!(seconds > 0)) {
+        tn__raise(TN_EVALUE, "group_set_timeout", "%g seconds (must be above 0)", seconds);
+    } else if (g) {
+        pthread_mutex_lock(&g->lock);
+        g->options.timeout = seconds;
+        pthread_mutex_unlock(&g->lock);
+    }
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------ */
+
+static void release_memory(void *data, void *user) {
+    tn__engine_ref *e = user;
+    e->engine->free(e->engine, data);
+    engine_drop(e);
+}
+
+tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype) {
+    size_t bytes;
+    if (g && !tn__group_usable(g, "group_empty")) {
+        return tn_inert();
+    }
+    if (!tn__bytes_of(dims, dtype, &bytes, "group_empty")) {
+        return tn_inert();
+    }
+    if (!g || !g->engine || !g->engine->engine->alloc || bytes == 0) {
+        return tn_empty(dims, dtype);
+    }
+    void *memory = tn__group_alloc(g, bytes);
+    if (tn__pending()) {
+        return tn_inert();
+    }
+    if (!memory) {
+        return tn_empty(dims, dtype);
+    }
+    __atomic_fetch_add(&g->engine->refs, 1, __ATOMIC_RELAXED);
+    tn_tensor *t = tn_from_memory(memory, dims, dtype, release_memory, g->engine);
+    if (tn_is_inert(t)) {
+        release_memory(memory, g->engine);
+    }
+    return t;
+}

@@ -1,0 +1,246 @@
+/* Works: operations on their way.
+ *
+ * A group has one thread that runs its operations in the order of their numbers, so buckets travel
+ * while the program computes. tn__group_issue puts a work at the end of the queue; the thread takes
+ * the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees it. After
+ * a failure the rest of the queue fails with the same reason and nothing more is run.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/group/group.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How long past its deadline an engine may take to return before the group is given up without it. */
+static const double engine_grace = 10;
+
+static void wait_until(tn_group *g, double deadline) {
+    struct timespec until = {.tv_sec = (time_t)deadline,
+                             .tv_nsec = (long)((deadline - floor(deadline)) * 1e9)};
+    pthread_cond_timedwait(&g->changed, &g->lock, &until);
+}
+
+/* ---- The communication thread ------------------------------------------------------------------ */
+
+/* Outside the lock. */
+static tn_status run(tn_group *g, tn_work *w, char *why) {
+    tn_engine *e = g->engine->engine;
+    if (w->is_alloc) {
+        w->allocated = e->alloc(e, w->alloc_bytes, w->t.deadline, why);
+        return w->allocated || !*why ? TN_OK : TN_EPEER;
+    }
+    tn__flight_started(w->record, w->started);
+    tn_status status = e->run(e, &w->t, why);
+    w->ended = tn__now();
+    tn__flight_ended(w->record, w->ended, status);
+    return status;
+}
+
+/* Under the lock: takes the first work out of the queue. */
+static tn_work *take(tn_group *g) {
+    tn_work *w = g->first;
+    g->first = w->next;
+    g->last = g->first ? g->last : NULL;
+    return w;
+}
+
+static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, const char *why) {
+    char what[128], text[128 + TN_ENGINE_WHY];
+    if (w->is_alloc) {
+        snprintf(what, sizeof(what), "shared memory of %zu bytes", w->alloc_bytes);
+    } else {
+        tn__transfer_text(&w->t, what, sizeof(what));
+    }
+    snprintf(text, sizeof(text), "operation %llu, %s: %s", (unsigned long long)w->t.sequence, what,
+             why);
+    tn__group_fail(g, status, text);
+}
+
+static void *communicate(void *user) {
+    tn_group *g = user;
+    pthread_mutex_lock(&g->lock);
+    for (;;) {
+        while (!g->first && !g->stop) {
+            pthread_cond_wait(&g->changed, &g->lock);
+        }
+        if (!g->first) {
+            break;
+        }
+        tn_work *w = take(g);
+        tn_status status = g->dead;
+        if (status == TN_OK) {
+            char why[TN_ENGINE_WHY] = "";
+            w->started = tn__now();
+            w->t.deadline = w->started + g->options.timeout;
+            g->running = w;
+            pthread_mutex_unlock(&g->lock);
+            status = run(g, w, why);
+            if (status != TN_OK) {
+                fail_with_text(g, w, status, why);
+            }
+            pthread_mutex_lock(&g->lock);
+            g->running = NULL;
+            status = status != TN_OK ? g->dead : TN_OK;
+        }
+        w->status = status;
+        w->done = true;
+        pthread_cond_broadcast(&g->changed);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+bool tn__group_start(tn_group *g) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before); /* signals go to the program's own threads */
+    int status = pthread_create(&g->thread, NULL, communicate, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    g->has_thread = status == 0;
+    if (status != 0) {
+        tn__raise(TN_ENOMEM, g->name, "the communication thread: %s", strerror(status));
+    }
+    return g->has_thread;
+}
+
+void tn__group_stop(tn_group *g) {
+    if (g->has_thread) {
+        pthread_mutex_lock(&g->lock);
+        g->stop = true;
+        pthread_cond_broadcast(&g->changed);
+        pthread_mutex_unlock(&g->lock);
+        pthread_join(g->thread, NULL);
+        g->has_thread = false;
+    }
+}
+
+/* ---- Issuing ----------------------------------------------------------------------------------- */
+
+static void append(tn_group *g, tn_work *w) {
+    pthread_mutex_lock(&g->lock);
+    if (g->last) {
+        g->last->next = w;
+    } else {
+        g->first = w;
+    }
+    g->last = w;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static tn_work *work_new(tn_group *g, const char *operation) {
+    tn_work *w = tn__calloc(1, sizeof(*w));
+    if (!w) {
+        tn__raise(TN_ENOMEM, operation, "out of memory for a work handle");
+        tn_group_abort(g, "a rank is out of memory");
+        return NULL;
+    }
+    w->group = g;
+    return w;
+}
+
+tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out) {
+    tn_work *w = work_new(g, tn_collective_name(t->kind));
+    if (!w) {
+        return NULL;
+    }
+    w->t = *t;
+    w->t.sequence = ++g->sequence;
+    w->t.ordered = g->options.ordered;
+    w->in = tn_keep(in);
+    w->out = tn_keep(out);
+    w->record = tn__flight_queued(g, &w->t);
+    append(g, w);
+    return w;
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------- */
+
+/* Under the lock: whether the engine has had more time than it may take. */
+static bool engine_is_stuck(const tn_group *g, double now) {
+    return g->running && now > g->running->t.deadline + engine_grace;
+}
+
+/* Waits until w is done. False when the engine does not come back: w then stays its own. */
+static bool wait_done(tn_work *w, double deadline) {
+    tn_group *g = w->group;
+    bool aborted = false;
+    pthread_mutex_lock(&g->lock);
+    while (!w->done) {
+        double now = tn__now();
+        if (engine_is_stuck(g, now)) {
+            break;
+        }
+        if (now >= deadline && !aborted) {
+            aborted = true;
+            pthread_mutex_unlock(&g->lock);
+            fail_with_text(g, w, TN_EPEER, "not done when the program stopped waiting");
+            pthread_mutex_lock(&g->lock);
+            continue;
+        }
+        wait_until(g, !aborted && deadline < now + 1 ? deadline : now + 1);
+    }
+    bool done = w->done;
+    pthread_mutex_unlock(&g->lock);
+    return done;
+}
+
+static void work_free(tn_work *w) {
+    tn_release(w->in);
+    tn_release(w->out);
+    free(w);
+}
+
+tn_status tn_work_wait(tn_work *w, double timeout) {
+    if (!w) {
+        return tn_error();
+    }
+    tn_group *g = w->group;
+    if (!wait_done(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
+        tn__group_fail(g, TN_EPEER, "the engine does not return from an operation");
+        return tn__raise(TN_EPEER, NULL, "%s", g->reason);
+    }
+    tn_status status = w->status;
+    work_free(w);
+    return status == TN_OK ? tn_error() : tn__raise(status, NULL, "%s", g->reason);
+}
+
+bool tn_work_done(const tn_work *w) {
+    if (!w) {
+        return true;
+    }
+    pthread_mutex_lock(&w->group->lock);
+    bool done = w->done;
+    pthread_mutex_unlock(&w->group->lock);
+    return done;
+}
+
+double tn__work_seconds(const tn_work *w) {
+    return w && tn_work_done(w) ? w->ended - w->started : 0;
+}
+
+void *tn__group_alloc(tn_group *g, size_t bytes) {
+    tn_work *w = work_new(g, "group_empty");
+    if (!w) {
+        return NULL;
+    }
+    w->is_alloc = true;
+    w->alloc_bytes = bytes;
+    w->t.deadline = HUGE_VAL;
+    append(g, w);
+    if (!wait_done(w, HUGE_VAL)) {
+        tn__raise(TN_EPEER, "group_empty", "the engine does not return");
+        return NULL;
+    }
+    void *memory = w->allocated;
+    tn_status status = w->status;
+    work_free(w);
+    if (status != TN_OK) {
+        tn__raise(status, "group_empty", "%s", g->reason);
+    }
+    return memory;
+}

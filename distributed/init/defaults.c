@@ -1,0 +1,17 @@
+/* What tn_dist_init does when the program asks for nothing special. */
+#include "tern/distributed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+tn_dist_options tn_dist_defaults(void) {
+    const char *timeout = getenv("TERN_TIMEOUT"), *checked = getenv("TERN_CHECKED");
+    double seconds = timeout ? strtod(timeout, NULL) : 0;
+    return (tn_dist_options){.init = "env://",
+                             .rank = -1,
+                             .ranks = -1,
+                             .timeout = seconds > 0 ? seconds : 600,
+                             .checked = checked && strcmp(checked, "1") == 0,
+                             .signals = true,
+                             .threads = true};
+}
