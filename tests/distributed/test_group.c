@@ -1,0 +1,403 @@
+/* Groups of threads: the front's promises, on the engine that is easiest to see through. */
+#include "tern/tern.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/temp.h"
+
+/* Assertions of cmocka jump, which only the main thread may do: ranks count their failures instead. */
+static int failures;
+#define CHECK(condition)                                                                             \
+    do {                                                                                             \
+        if (!(condition)) {                                                                          \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
+        }                                                                                            \
+    } while (0)
+
+static void run_ok(int ranks, void (*f)(tn_group *, void *)) {
+    failures = 0;
+    tn_status status = tn_local_run(ranks, f, NULL);
+    if (status != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    assert_int_equal(status, TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+/* Runs f, which must fail, and keeps the message. */
+static const char *run_failing(int ranks, void (*f)(tn_group *, void *), tn_status want) {
+    static char message[1024];
+    failures = 0;
+    tn_status status = tn_local_run(ranks, f, NULL);
+    snprintf(message, sizeof(message), "%s", tn_error_message());
+    assert_int_equal(tn_error(), want);
+    assert_int_equal(status, want);
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+    return message;
+}
+
+#define assert_has(text, part)                                  \
+    do {                                                        \
+        if (!strstr(text, part)) {                              \
+            fail_msg("\"%s\" does not say \"%s\"", text, part); \
+        }                                                       \
+    } while (0)
+
+static int64_t live_before;
+
+static int no_leak(void **state) {
+    (void)state;
+    if (tn_live_tensors() != live_before) {
+        fprintf(stderr, "%lld tensors were left\n", (long long)(tn_live_tensors() - live_before));
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- Order and overlap ------------------------------------------------------------------------- */
+
+/* Many works under way at once, waited for from the last to the first. */
+static void many_works(tn_group *g, void *user) {
+    enum { N = 50 };
+    TN_SCOPE;
+    tn_tensor *t[N];
+    tn_work *w[N];
+    for (int i = 0; i < N; i++) {
+        t[i] = tn_full(TN_DIMS(i), tn_group_rank(g) + i, TN_F32);
+        w[i] = tn_all_reduce(g, t[i], TN_REDUCE_SUM);
+    }
+    int n = tn_group_size(g);
+    for (int i = N - 1; i >= 0; i--) {
+        CHECK(tn_work_wait(w[i], 0) == TN_OK);
+        CHECK(i == 0 || tn_at(t[i], (int64_t[]){i - 1}) == n * (n - 1) / 2 + n * i);
+    }
+}
+
+static void test_works_in_any_order(void **state) {
+    (void)state;
+    run_ok(4, many_works);
+}
+
+static void tensor_outlives(tn_group *g, void *user) {
+    tn_work *w;
+    {
+        TN_SCOPE;
+        w = tn_all_reduce(g, tn_ones(TN_DIMS(1000), TN_F32), TN_REDUCE_SUM);
+    }
+    CHECK(tn_work_wait(w, 0) == TN_OK);
+    CHECK(tn_work_done(NULL));
+}
+
+static void test_a_work_keeps_its_tensors(void **state) {
+    (void)state;
+    run_ok(3, tensor_outlives);
+}
+
+/* ---- Failures ---------------------------------------------------------------------------------- */
+
+static void late(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_group_set_timeout(g, 0.3);
+    tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_OK);
+    if (tn_group_rank(g) == 2) {
+        usleep(900000);
+    }
+    tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0);
+    CHECK(tn_error() == TN_EPEER);
+    if (tn_group_rank(g) != 2) {
+        CHECK(strstr(tn_error_message(), "rank 2") != NULL);
+        CHECK(strstr(tn_error_message(), "world") != NULL);
+        CHECK(strstr(tn_error_message(), "operation 2, all_reduce f32 [4] sum") != NULL);
+    }
+}
+
+static void test_time_out_names_the_missing_rank(void **state) {
+    (void)state;
+    run_failing(3, late, TN_EPEER);
+    FILE *file = fopen(temp_path("tern-flight-0.txt"), "r");
+    assert_non_null(file);
+    static char text[1 << 20];
+    text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+    fclose(file);
+    assert_has(text, "all_reduce f32 [4] sum");
+    assert_has(text, "TN_EPEER");
+}
+
+static void impatient(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
+    if (tn_group_rank(g) == 0) {
+        tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0.1);
+        CHECK(tn_error() == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "stopped waiting") != NULL);
+    } else {
+        usleep(400000);
+        tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0);
+        CHECK(tn_error() == TN_EPEER);
+    }
+}
+
+static void test_the_waits_own_time_out(void **state) {
+    (void)state;
+    run_failing(2, impatient, TN_EPEER);
+}
+
+static void wrong_size(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(3 + tn_group_rank(g)), TN_F32), TN_REDUCE_SUM), 0);
+    CHECK(tn_error() == TN_EMISMATCH);
+}
+static void wrong_order(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
+    tn_work *w = tn_group_rank(g) ? tn_broadcast(g, t, 0) : tn_all_reduce(g, t, TN_REDUCE_SUM);
+    tn_work_wait(w, 0);
+    CHECK(tn_error() == TN_EMISMATCH);
+}
+static void wrong_parcel(tn_group *g, void *user) {
+    TN_SCOPE;
+    if (tn_group_rank(g) == 0) {
+        CHECK(tn_work_wait(tn_send(g, tn_ones(TN_DIMS(3), TN_F32), 1), 0) == TN_OK);
+    } else {
+        tn_work_wait(tn_recv(g, tn_empty(TN_DIMS(4), TN_F32), 0), 0);
+        CHECK(tn_error() == TN_EMISMATCH);
+    }
+}
+
+static void test_ranks_that_disagree(void **state) {
+    (void)state;
+    const char *text = run_failing(2, wrong_size, TN_EMISMATCH);
+    assert_has(text, "all_reduce f32 [3] sum");
+    assert_has(text, "all_reduce f32 [4] sum");
+    text = run_failing(2, wrong_order, TN_EMISMATCH);
+    assert_has(text, "broadcast f32 [3] from rank 0");
+    text = run_failing(2, wrong_parcel, TN_EMISMATCH);
+    assert_has(text, "rank 0 sends f32 [3], but rank 1 receives f32 [4]");
+}
+
+/* Rank 1 has an error of its own and meets a collective: the others get an error, and the job's error
+ * is rank 1's, not what follows from it. */
+static void own_error(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
+    if (tn_group_rank(g) == 1) {
+        tn_add(t, tn_ones(TN_DIMS(4), TN_F32));
+        CHECK(tn_error() == TN_ESHAPE);
+    }
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) != TN_OK);
+    if (tn_group_rank(g) != 1) {
+        CHECK(tn_error() == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "rank 1 gave up") != NULL);
+        CHECK(strstr(tn_error_message(), "add: ") != NULL);
+    }
+}
+
+static void test_an_error_reaches_the_peers(void **state) {
+    (void)state;
+    assert_has(run_failing(3, own_error, TN_ESHAPE), "add: ");
+}
+
+static void bad_arguments(tn_group *g, void *user) {
+    TN_SCOPE;
+    if (tn_group_rank(g) == 0) {
+        CHECK(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_BOOL), TN_REDUCE_SUM) == NULL);
+        CHECK(tn_error() == TN_EDTYPE);
+    } else {
+        CHECK(tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_F32), TN_REDUCE_SUM), 0) ==
+              TN_EPEER);
+    }
+}
+
+static void test_a_refused_call_ends_the_peers(void **state) {
+    (void)state;
+    assert_has(run_failing(2, bad_arguments, TN_EDTYPE), "bool");
+}
+
+static void leaves_early(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_OK);
+    if (tn_group_rank(g) != 1) {
+        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "rank 1 has left the group after 1 operations") != NULL);
+    }
+}
+
+static void test_a_rank_that_left(void **state) {
+    (void)state;
+    run_failing(3, leaves_early, TN_EPEER);
+}
+
+static void dead_stays_dead(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
+    tn_group_abort(g, "enough");
+    for (int i = 0; i < 2; i++) {
+        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "gave up: enough") != NULL);
+        tn_error_clear();
+    }
+}
+
+static void test_a_dead_group_stays_dead(void **state) {
+    (void)state;
+    run_ok(2, dead_stays_dead);
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------- */
+
+static void *call_from_elsewhere(void *user) {
+    TN_SCOPE;
+    CHECK(tn_all_reduce(user, tn_ones(TN_DIMS(2), TN_F32), TN_REDUCE_SUM) == NULL);
+    CHECK(tn_error() == TN_ESTATE);
+    CHECK(strstr(tn_error_message(), "another thread") != NULL);
+    tn_error_clear();
+    return NULL;
+}
+
+static void two_threads(tn_group *g, void *user) {
+    CHECK(tn_barrier(g) == TN_OK);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, call_from_elsewhere, g) == 0);
+    pthread_join(thread, NULL);
+    CHECK(tn_barrier(g) == TN_OK);
+}
+
+static void test_a_second_thread_is_refused(void **state) {
+    (void)state;
+    run_ok(2, two_threads);
+}
+
+/* ---- Subgroups and barriers -------------------------------------------------------------------- */
+
+static void subgroups(tn_group *g, void *user) {
+    TN_SCOPE;
+    int rank = tn_group_rank(g);
+    tn_group *odd = tn_group_new(g, (int[]){3, 1}, 2), *even = tn_group_new(g, (int[]){0, 2}, 2);
+    CHECK(tn_group_rank(odd) == (rank % 2 ? rank / 2 : -1));
+    CHECK(tn_group_world_rank(odd, 1) == 3);
+    tn_group *mine = rank % 2 ? odd : even;
+    tn_tensor *t = tn_full(TN_DIMS(1), rank, TN_I64);
+    CHECK(tn_work_wait(tn_all_reduce(mine, t, TN_REDUCE_SUM), 0) == TN_OK);
+    CHECK(tn_item(t) == (rank % 2 ? 4 : 2));
+    CHECK(tn_all_reduce(rank % 2 ? even : odd, t, TN_REDUCE_SUM) == NULL);
+    CHECK(tn_error() == TN_ESTATE);
+    tn_error_clear();
+    tn_group_free(odd);
+    tn_group_free(even);
+    CHECK(tn_barrier(g) == TN_OK);
+}
+
+static void test_subgroups(void **state) {
+    (void)state;
+    run_ok(4, subgroups);
+}
+
+static void different_lists(tn_group *g, void *user) {
+    tn_group_free(tn_group_new(g, (int[]){0, 1 + tn_group_rank(g)}, 2));
+    CHECK(tn_error() == TN_OK || tn_error() == TN_EMISMATCH || tn_error() == TN_EPEER ||
+          tn_error() == TN_EINDEX);
+}
+
+static void test_subgroups_of_different_ranks(void **state) {
+    (void)state;
+    failures = 0;
+    assert_int_not_equal(tn_local_run(2, different_lists, NULL), TN_OK);
+    tn_error_clear();
+}
+
+static void monitored(tn_group *g, void *user) {
+    CHECK(tn_monitored_barrier(g, 5) == TN_OK);
+    if (tn_group_rank(g) != 1) {
+        CHECK(tn_monitored_barrier(g, 0.2) == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "missing after 0.2 s: rank 1") != NULL);
+        CHECK(strstr(tn_error_message(), "rank 1 2") == NULL);
+    }
+}
+
+static void test_monitored_barrier_names_who_is_missing(void **state) {
+    (void)state;
+    run_failing(3, monitored, TN_EPEER);
+}
+
+/* ---- One rank, and means ----------------------------------------------------------------------- */
+
+static void test_null_is_one_rank(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = tn_full(TN_DIMS(2), 3, TN_F32), *out = tn_zeros(TN_DIMS(1, 2), TN_F32);
+    assert_int_equal(tn_group_size(NULL), 1);
+    assert_int_equal(tn_group_rank(NULL), 0);
+    assert_int_equal(tn_work_wait(tn_all_reduce(NULL, t, TN_REDUCE_MEAN), 0), TN_OK);
+    assert_int_equal(tn_work_wait(tn_all_gather(NULL, out, t), 0), TN_OK);
+    assert_true(tn_at(out, (int64_t[]){0, 1}) == 3);
+    assert_int_equal(tn_barrier(NULL), TN_OK);
+    assert_int_equal(tn_monitored_barrier(NULL, 1), TN_OK);
+    assert_true(tn_group_mean(NULL, 6, 4) == 1.5);
+    tn_work_wait(tn_broadcast(NULL, t, 1), 0);
+    assert_int_equal(tn_error(), TN_EINDEX);
+    tn_error_clear();
+}
+
+static void global_mean(tn_group *g, void *user) {
+    int rank = tn_group_rank(g);
+    CHECK(tn_group_mean(g, 10.0 * rank, 1 + rank) == 30.0 / 6);
+}
+
+static void test_mean_over_the_global_count(void **state) {
+    (void)state;
+    run_ok(3, global_mean);
+}
+
+static void test_trace(void **state) {
+    (void)state;
+    const char *path = temp_path("trace.json");
+    tn_flight_mark("backward", tn_flight_now() - 0.5);
+    assert_int_equal(tn_flight_trace(path), TN_OK);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    static char text[1 << 20];
+    text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+    fclose(file);
+    assert_has(text, "\"name\": \"backward\"");
+    assert_has(text, "\"name\": \"all_reduce f32 [49] sum\"");
+    assert_int_equal(text[0], '[');
+    assert_int_equal(tn_flight_trace("/nowhere/at/all"), TN_EIO);
+    tn_error_clear();
+}
+
+int main(void) {
+    live_before = tn_live_tensors();
+    temp_path("");
+    setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+#define TEST(name) cmocka_unit_test_teardown(name, no_leak)
+    const struct CMUnitTest tests[] = {
+        TEST(test_works_in_any_order),
+        TEST(test_a_work_keeps_its_tensors),
+        TEST(test_time_out_names_the_missing_rank),
+        TEST(test_the_waits_own_time_out),
+        TEST(test_ranks_that_disagree),
+        TEST(test_an_error_reaches_the_peers),
+        TEST(test_a_refused_call_ends_the_peers),
+        TEST(test_a_rank_that_left),
+        TEST(test_a_dead_group_stays_dead),
+        TEST(test_a_second_thread_is_refused),
+        TEST(test_subgroups),
+        TEST(test_subgroups_of_different_ranks),
+        TEST(test_monitored_barrier_names_who_is_missing),
+        TEST(test_null_is_one_rank),
+        TEST(test_mean_over_the_global_count),
+        TEST(test_trace),
+    };
+    return cmocka_run_group_tests_name("groups of threads", tests, NULL, temp_clean);
+}
