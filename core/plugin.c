@@ -1,0 +1,106 @@
+/* Plugins: found, opened once, and kept; or remembered with the reason why not.
+ *
+ * In the folders only a file that exists is tried. So when one exists but cannot be loaded its reason is told, and otherwise
+ * what the loader says after its own search.
+ */
+#define _GNU_SOURCE 1 /* dladdr */
+#include "core/plugin.h"
+
+#include "core/memory.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct plugin {
+    struct plugin *next;
+    void *handle;   /* NULL: could not be loaded, because … */
+    char why[1024]; /* … of this */
+    char name[];
+} plugin;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static plugin *plugins; /* under the lock; never removed */
+
+/* The folder of the file that this function is in, or "". */
+static void own_folder(char *folder, size_t room) {
+    static const char here = 0;
+    Dl_info info;
+    *folder = 0;
+    if (dladdr(&here, &info) != 0 && info.dli_fname && strchr(info.dli_fname, '/')) {
+        int length = (int)(strrchr(info.dli_fname, '/') - info.dli_fname);
+        snprintf(folder, room, "%.*s", length, info.dli_fname);
+    }
+}
+
+/* Opens `path` unless p is open already. The first reason is the one that is kept. */
+static void try_path(plugin *p, const char *path) {
+    if (p->handle) {
+        return;
+    }
+    p->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const char *error = p->handle ? NULL : dlerror();
+    if (error && !*p->why) {
+        snprintf(p->why, sizeof(p->why), "%s", error);
+    }
+}
+
+static void try_folder(plugin *p, const char *folder, size_t length) {
+    char path[PATH_MAX];
+    int wanted = snprintf(path, sizeof(path), "%.*s/libtern_%s.so", (int)length, folder, p->name);
+    if (length > 0 && wanted > 0 && (size_t)wanted < sizeof(path) && access(path, F_OK) == 0) {
+        try_path(p, path);
+    }
+}
+
+static void open_plugin(plugin *p) {
+    char text[PATH_MAX];
+    own_folder(text, sizeof(text));
+    try_folder(p, text, strlen(text));
+    const char *path = getenv("TERN_PLUGIN_PATH");
+    while (path && *path) {
+        size_t length = strcspn(path, ":");
+        try_folder(p, path, length);
+        path += length + (path[length] == ':');
+    }
+    snprintf(text, sizeof(text), "libtern_%s.so", p->name);
+    try_path(p, text);
+}
+
+/* Under the lock: the plugin of this name, opened if this is the first call for it; NULL when there is no memory. */
+static plugin *plugin_of(const char *name) {
+    for (plugin *p = plugins; p; p = p->next) {
+        if (strcmp(p->name, name) == 0) {
+            return p;
+        }
+    }
+    size_t length = strlen(name) + 1;
+    plugin *p = tn__calloc(1, sizeof(*p) + length);
+    if (p) {
+        memcpy(p->name, name, length);
+        open_plugin(p);
+        p->next = plugins;
+        plugins = p;
+    }
+    return p;
+}
+
+void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t room) {
+    if (!name || !*name || strchr(name, '/') || !symbol) {
+        snprintf(why, room, "\"%s\" cannot be the name of a plugin", name ? name : "(NULL)");
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    plugin *p = plugin_of(name);
+    void *address = p && p->handle ? dlsym(p->handle, symbol) : NULL;
+    if (!p) {
+        snprintf(why, room, "out of memory for the plugin \"%s\"", name);
+    } else if (!address) {
+        snprintf(why, room, "%s", p->handle ? dlerror() : p->why);
+    }
+    pthread_mutex_unlock(&lock);
+    return address;
+}

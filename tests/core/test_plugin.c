@@ -1,0 +1,104 @@
+/* Plugins: what a missing, a broken and a good one say. The good one is compiled by the test itself. */
+#define _GNU_SOURCE
+#include "core/plugin.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+#include <pthread.h>
+
+static void assert_contains(const char *text, const char *part) {
+    if (!strstr(text, part)) {
+        fail_msg("\"%s\" does not contain \"%s\"", text, part);
+    }
+}
+
+static void test_missing(void **state) {
+    (void)state;
+    char why[256] = "", again[256] = "";
+    assert_null(tn__plugin_symbol("nowhere", "f", why, sizeof(why)));
+    assert_contains(why, "libtern_nowhere.so");
+    assert_contains(why, "No such file");
+    assert_null(tn__plugin_symbol("nowhere", "f", again, sizeof(again)));
+    assert_string_equal(why, again);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    char why[256] = "";
+    assert_null(tn__plugin_symbol("../evil", "f", why, sizeof(why)));
+    assert_contains(why, "../evil");
+    assert_null(tn__plugin_symbol(NULL, "f", why, sizeof(why)));
+    assert_null(tn__plugin_symbol("", "f", why, sizeof(why)));
+    assert_null(tn__plugin_symbol("nowhere", NULL, why, sizeof(why)));
+}
+
+/* A file that is there and is not a library: its reason wins over "not found" elsewhere. */
+static void test_broken(void **state) {
+    (void)state;
+    char why[512] = "";
+    const char *path = temp_path("libtern_broken.so");
+    temp_write(path, "not ELF", 7);
+    setenv("TERN_PLUGIN_PATH", temp_folder, 1);
+    assert_null(tn__plugin_symbol("broken", "f", why, sizeof(why)));
+    assert_contains(why, path);
+    assert_null(strstr(why, "No such file"));
+    unsetenv("TERN_PLUGIN_PATH");
+}
+
+typedef struct caller {
+    void *address;
+    char why[256];
+} caller;
+
+static void *call(void *user) {
+    caller *c = user;
+    c->address = tn__plugin_symbol("good", "answer", c->why, sizeof(c->why));
+    return NULL;
+}
+
+/* Found in the second folder of the path, by several threads at once; a symbol that is not there. */
+static void test_good(void **state) {
+    (void)state;
+    enum { THREADS = 4 };
+    char command[1200], folders[512], why[256] = "";
+    const char *source = temp_path("good.c");
+    temp_write(source, "int answer(void) { return 42; }\n", 32);
+    snprintf(command, sizeof(command), "cc -shared -fPIC -o %s %s 2>/dev/null",
+             temp_path("libtern_good.so"), source);
+    if (system(command) != 0) {
+        skip(); /* a machine without a compiler */
+    }
+    snprintf(folders, sizeof(folders), "/nonexistent::%s", temp_folder);
+    setenv("TERN_PLUGIN_PATH", folders, 1);
+    caller callers[THREADS] = {0};
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, call, &callers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_non_null(callers[i].address);
+        assert_ptr_equal(callers[i].address, callers[0].address);
+    }
+    assert_int_equal(((int (*)(void))callers[0].address)(), 42);
+    assert_null(tn__plugin_symbol("good", "question", why, sizeof(why)));
+    assert_contains(why, "question");
+    unsetenv("TERN_PLUGIN_PATH");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test_teardown(test_broken, temp_clean),
+        cmocka_unit_test_teardown(test_good, temp_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
