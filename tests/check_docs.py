@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 
-LAYERS = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "train"]
+LAYERS = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
 FOLDERS = LAYERS + ["tools", "include", "examples", "bench", "tests", "docs"]
 ENDINGS = r"(?:c|h|md|py|sh|svg|build|txt|yml)"
 PATH = re.compile(rf"^[\w.*/-]+\.{ENDINGS}$|^[\w.*-]+(?:/[\w.*-]+)*/$")
