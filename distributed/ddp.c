@@ -1,0 +1,386 @@
+/* Data parallelism: attaching to a module, and the course of a step. Read ddp_naive.c first.
+ *
+ * A step, on each rank:
+ *
+ *     forward     before: the generator is keyed, buffers come from rank 0, buckets are laid out again
+ *                 when the first backward has shown a better order
+ *     backward    each gradient is written into its bucket; a bucket that is complete travels, while
+ *                 backward goes on with the layers below
+ *     its end     what is missing is an error or travels as zeros; all buckets are waited for
+ *
+ * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
+ * waits for a bucket that will never come. Under no_sync a backward is this rank's alone.
+ */
+#include "autograd/mode.h"
+#include "core/memory.h"
+#include "distributed/ddp.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- A backward --------------------------------------------------------------------------------- */
+
+static void finish_step(tn_ddp_state *d) {
+    tn_flight_mark("backward", d->began);
+    if (tn__ddp_hear_backward(d) && tn__ddp_complete(d)) {
+        d->stats.steps++;
+        d->rebuild_due |= d->stats.steps == 1 && d->options.rebuild;
+    }
+}
+
+static void give_up(tn_ddp_state *d, const char *reason) {
+    tn_group_abort(d->group, reason);
+    tn__ddp_abandon(d);
+}
+
+static void backward_ended(void *user) {
+    tn_ddp_state *d = user;
+    d->running = false;
+    if (d->finished) {
+        free(d);
+        return;
+    }
+    if (d->sync && d->touched && !tn__pending()) {
+        finish_step(d);
+    }
+    if (d->sync && tn__pending()) {
+        give_up(d, tn_error_message());
+    }
+}
+
+/* A backward comes near: its gradient is at the module's output, or at a parameter. */
+static bool begin(tn_ddp_state *d) {
+    if (!d->running && tn_after_backward(backward_ended, d) == TN_OK) {
+        d->running = true;
+        d->touched = false;
+        d->sync = d->no_sync == 0;
+        d->began = tn_flight_now();
+    }
+    return d->running;
+}
+
+/* The first gradient of a parameter: this backward is one of the module's. */
+static bool touch(tn_ddp_state *d) {
+    if (!begin(d) || d->touched) {
+        return d->running;
+    }
+    d->touched = true;
+    if (d->sync) {
+        tn__ddp_expect(d);
+        if (d->options.join && !tn__ddp_announce_backward(d)) {
+            return false;
+        }
+    }
+    return tn__round_end(d->group) == TN_OK;
+}
+
+static void backward_begins(tn_module *m, void *user) {
+    (void)m;
+    begin(user);
+}
+
+/* Before a gradient is written: not on top of a sum that has been taken already, which the next sum
+ * would take N times. An average may be added to: the average of what all have is itself. */
+static tn_tensor *adding(tn_tensor *grad, void *user) {
+    (void)grad;
+    tn__ddp_param *p = user;
+    tn_ddp_state *d = p->ddp;
+    if (!touch(d)) {
+        return NULL;
+    }
+    p->reduced = p->reduced && tn_grad_of(p->leaf);
+    if (p->reduced && d->options.sum && tn_group_size(d->group) > 1) {
+        tn__raise(TN_ESTATE, "ddp",
+                  "%s has a gradient that is summed over the ranks already, and a second backward "
+                  "adds to it (zero the gradients first, or put all backwards but the last under "
+                  "TN_NO_SYNC)",
+                  p->path);
+    }
+    return NULL;
+}
+
+static void added(tn_tensor *leaf, void *user) {
+    tn__ddp_param *p = user;
+    tn_ddp_state *d = p->ddp;
+    if (tn__pending() || !d->running || !d->sync) {
+        return;
+    }
+    if (p->bucket < 0) {
+        tn__raise(TN_ESTATE, "ddp", "%s has no bucket, since making buckets failed", p->path);
+    } else if (p->ready) {
+        tn__raise(TN_ESTATE, "ddp", "%s got two gradients: a hook has run a backward of its own",
+                  p->path);
+    } else if (tn_grad_of(leaf) != p->view) {
+        tn__raise(TN_ESTATE, "ddp", "the gradient buffer of %s was exchanged (tn_set_grad_buffer)",
+                  p->path);
+    } else {
+        p->ready = true;
+        d->ready[d->readies++] = (int)(p - d->params);
+        d->buckets[p->bucket].waiting -= p->wanted;
+        if (d->options.overlap) {
+            tn__ddp_launch(d, false);
+        }
+    }
+}
+
+bool tn__ddp_hook_param(tn__ddp_param *p) {
+    p->adding = tn_on_grad(p->leaf, adding, p);
+    p->added = p->adding ? tn_on_accumulated(p->leaf, added, p) : 0;
+    return p->added != 0;
+}
+
+void tn__ddp_pass(tn_ddp_state *d) {
+    tn_module_zero_grad(d->module);
+    tn__ddp_expect(d);
+    for (int i = 0; i < d->param_count; i++) {
+        d->params[i].wanted = false;
+    }
+    if (tn__ddp_complete(d)) {
+        d->stats.steps++;
+        d->rebuild_due |= d->stats.steps == 1 && d->options.rebuild;
+    } else {
+        give_up(d, tn_error_message());
+    }
+    tn_module_zero_grad(d->module);
+}
+
+/* ---- A forward ---------------------------------------------------------------------------------- */
+
+tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
+    tn_ddp_state *d = user;
+    if (!tn__will_record() || tn_in_recompute() || tn__pending()) {
+        return in;
+    }
+    tn__round_begin(d->group);
+    if (d->no_sync > 0) {
+        return in;
+    }
+    bool relayout = tn__ddp_relayout_due(d), buffers = d->options.broadcast_buffers && m->training;
+    int root = 0;
+    if (d->options.join) {
+        root = tn__ddp_announce(d, TN__DDP_FORWARD | (relayout ? TN__DDP_RELAYOUT : 0) |
+                                       (buffers ? TN__DDP_BUFFERS : 0));
+    }
+    if (root >= 0 && (!relayout || tn__ddp_relayout(d, root)) && buffers) {
+        tn__ddp_share(m, d->group, root, false);
+    }
+    if (tn__pending()) {
+        tn_group_abort(d->group, tn_error_message());
+    }
+    return in;
+}
+
+/* ---- Attaching ---------------------------------------------------------------------------------- */
+
+tn_ddp_options tn_ddp_defaults(void) {
+    return (tn_ddp_options){.bucket_bytes = 25 << 20,
+                            .first_bucket = 1 << 20,
+                            .broadcast_buffers = true,
+                            .rebuild = true,
+                            .overlap = true};
+}
+
+static bool has_hook(const tn_module *m) {
+    for (int i = 0; m->lists && i < m->lists->hook_count; i++) {
+        const tn__module_hook *hook = m->lists->hooks[i];
+        if (!hook->removed &&
+            (hook->hooks.before == tn__ddp_before || hook->hooks.before == tn__ddp_naive_before)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool find_hook(tn_module *m, const char *path, void *user) {
+    const tn_module **found = user;
+    *found = has_hook(m) ? m : NULL;
+    (void)path;
+    return *found == NULL;
+}
+
+/* Raises about a module in or around m that is under data parallelism. */
+static bool is_first(tn_module *m, const char *operation) {
+    const tn_module *found = NULL;
+    tn_module_each_module(m, find_hook, &found);
+    for (const tn_module *up = m->parent; up && !found; up = up->parent) {
+        found = has_hook(up) ? up : NULL;
+    }
+    if (found) {
+        tn__raise(TN_ESTATE, operation, "%s%s%s is under data parallelism already", found->kind,
+                  found->name[0] ? " " : "", found->name);
+    }
+    return !found;
+}
+
+static bool check_whole(const tn_entry *entry, void *user) {
+    const char *operation = user;
+    if (!tn_dims_equal(entry->global_dims, tn_shape(*entry->field))) {
+        tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
+                  entry->path, tn_shape_text(*entry->field), tn__dims_text(entry->global_dims));
+    }
+    return !tn__pending();
+}
+
+bool tn__ddp_may_attach(void *m, tn_group *g, const char *operation) {
+    tn_module *module = tn__module_of(m, operation);
+    if (!module || tn__pending() || !is_first(module, operation)) {
+        return false;
+    }
+    if (tn_group_rank(g) < 0) {
+        tn__raise(TN_EVALUE, operation, "this rank is not a member of group %s", tn_group_name(g));
+        return false;
+    }
+    if (module->state == TN__MODULE_BROKEN) {
+        tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
+        return false;
+    }
+    tn_module_each(m, (tn_walk){0}, check_whole, (void *)operation);
+    return !tn__pending();
+}
+
+static bool good_options(const tn_ddp_options *o) {
+    if (o->bucket_bytes < 1 || o->first_bucket < 1) {
+        tn__raise(TN_EVALUE, "ddp", "buckets of %lld bytes, the first of %lld (at least 1)",
+                  (long long)o->bucket_bytes, (long long)o->first_bucket);
+    }
+    return !tn__pending();
+}
+
+static bool same_everywhere(tn_module *m, tn_group *g, const tn_ddp_options *o) {
+    char text[256];
+    snprintf(text, sizeof(text),
+             "bucket_bytes %lld, first_bucket %lld, sum %d, find_unused %d, broadcast_buffers %d, "
+             "join %d, rebuild %d, overlap %d, %s",
+             (long long)o->bucket_bytes, (long long)o->first_bucket, o->sum, o->find_unused,
+             o->broadcast_buffers, o->join, o->rebuild, o->overlap, o->hook ? "a hook" : "no hook");
+    return tn__ddp_compare(m, g, text, "ddp");
+}
+
+static bool count_param(const tn_entry *entry, void *user) {
+    (void)entry;
+    ++*(int *)user;
+    return true;
+}
+
+static bool add_param(const tn_entry *entry, void *user) {
+    tn_ddp_state *d = user;
+    char *path = tn__strdup(entry->path);
+    if (!path) {
+        return false;
+    }
+    d->params[d->param_count++] =
+        (tn__ddp_param){.ddp = d, .path = path, .leaf = tn_keep(*entry->field), .bucket = -1};
+    return true;
+}
+
+static bool list_params(tn_ddp_state *d) {
+    int count = 0;
+    tn_module_each(d->module, (tn_walk){0}, count_param, &count);
+    d->params = tn__calloc((size_t)count, sizeof(*d->params));
+    d->order = tn__calloc((size_t)count, sizeof(int));
+    d->ready = tn__calloc((size_t)count, sizeof(int));
+    if (d->params && d->order && d->ready) {
+        tn_module_each(d->module, (tn_walk){0}, add_param, d);
+    }
+    if (!tn__pending() && (!d->params || !d->order || !d->ready || d->param_count < count)) {
+        tn__raise(TN_ENOMEM, "ddp", "no memory for %d parameters", count);
+    }
+    return !tn__pending();
+}
+
+/* Backward goes from the last layer to the first. */
+static bool first_layout(tn_ddp_state *d) {
+    int n = 0, *order = tn__malloc((size_t)d->param_count * sizeof(int));
+    if (!order) {
+        tn__raise(TN_ENOMEM, "ddp", "no memory for an order");
+        return false;
+    }
+    for (int i = d->param_count - 1; i >= 0; i--) {
+        if (tn_requires_grad(d->params[i].leaf)) {
+            order[n++] = i;
+        }
+    }
+    bool ok = tn__ddp_layout(d, order, n);
+    free(order);
+    return ok;
+}
+
+static bool prepare_join(tn_ddp_state *d) {
+    TN_SCOPE;
+    d->said = tn_keep(tn_zeros(TN_DIMS(1), TN_I64));
+    d->heard = tn_keep(tn_zeros(TN_DIMS(tn_group_size(d->group), 1), TN_I64));
+    return !tn__pending();
+}
+
+/* The module is finished, or attaching failed. Uses nothing of the group, which may be gone, unless
+ * buckets travel. */
+static void state_free(void *user) {
+    tn_ddp_state *d = user;
+    if (d->running) {
+        give_up(d, "the module was finished during its backward");
+    }
+    tn__ddp_drop_buckets(d);
+    for (int i = 0; i < d->param_count; i++) {
+        tn__ddp_param *p = &d->params[i];
+        tn_remove_hook(p->leaf, p->adding);
+        tn_remove_hook(p->leaf, p->added);
+        tn_release(p->leaf);
+        free(p->path);
+    }
+    free(d->params);
+    free(d->order);
+    free(d->ready);
+    tn_release(d->said);
+    tn_release(d->heard);
+    d->finished = true;
+    if (!d->running) {
+        free(d);
+    }
+}
+
+tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
+    if (!tn__ddp_may_attach(m, g, "ddp") || !good_options(&options) ||
+        !same_everywhere(m, g, &options) || tn__ddp_share(m, g, 0, true) != TN_OK) {
+        return NULL;
+    }
+    tn_ddp_state *d = tn__calloc(1, sizeof(*d));
+    if (!d) {
+        tn__raise(TN_ENOMEM, "ddp", "no memory");
+        return NULL;
+    }
+    *d = (tn_ddp_state){.module = m, .group = g, .options = options};
+    tn_module_hooks hooks = {.before = tn__ddp_before,
+                             .backward_before = backward_begins,
+                             .user = d,
+                             .free_user = state_free};
+    if (!list_params(d) || !first_layout(d) || (options.join && !prepare_join(d)) ||
+        !tn_module_hook(m, hooks)) {
+        state_free(d);
+        return NULL;
+    }
+    tn__round_begin(g);
+    return d;
+}
+
+/* ---- What a program asks ------------------------------------------------------------------------ */
+
+tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp) {
+    if (!ddp) {
+        tn__raise(TN_EVALUE, "no_sync", "the state is NULL (what tn_ddp returned)");
+    } else {
+        ddp->no_sync++;
+    }
+    return ddp;
+}
+
+void tn_no_sync_end(tn_ddp_state **ddp) {
+    if (ddp && *ddp && (*ddp)->no_sync > 0) {
+        (*ddp)->no_sync--;
+    }
+}
+
+tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
+    return ddp ? ddp->stats : (tn_ddp_stats){0};
+}

@@ -1,0 +1,7 @@
+/* What may travel instead of the plain bucket: hooks for tn_ddp_options.hook. */
+#include "distributed/ddp.h"
+
+tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user) {
+    (void)user;
+    return tn_all_reduce(g, tn_cast(bucket, TN_BF16), how);
+}

@@ -1,0 +1,123 @@
+/* Ranks whose data ends earlier.
+ *
+ * With options.join every synchronised forward and backward begins with an announcement: each rank says
+ * what it is about to do, and hears the others. A rank that has joined says 0, and takes the part of
+ * whatever the others announce: buffers and the order of buckets come from the lowest rank that is still
+ * active, gradients of zero go into the buckets. When all say 0 it is over, and all take the parameters
+ * of the lowest rank of the last step.
+ *
+ * An average goes on dividing by the number of all ranks.
+ */
+#include "core/memory.h"
+#include "distributed/ddp.h"
+
+/* What an announcement says in words. */
+static const char *text_of(int64_t what) {
+    return what & TN__DDP_BACKWARD ? "a backward" : what & TN__DDP_FORWARD ? "a forward" : "joined";
+}
+
+/* Reads what was heard. Returns the lowest active rank, the number of ranks when there is none, -1
+ * after raising: active ranks must do the same. */
+static int first_active(tn_ddp_state *d) {
+    const int64_t *heard = tn_data(d->heard);
+    int ranks = tn_group_size(d->group), first = ranks;
+    for (int r = 0; r < ranks; r++) {
+        if (heard[r] == 0) {
+            continue;
+        }
+        if (first == ranks) {
+            first = r;
+        } else if (heard[r] != heard[first]) {
+            tn__raise(TN_EMISMATCH, "ddp", "rank %d begins %s (%lld), but rank %d begins %s (%lld)",
+                      first, text_of(heard[first]), (long long)heard[first], r, text_of(heard[r]),
+                      (long long)heard[r]);
+            return -1;
+        }
+    }
+    return first;
+}
+
+static tn_work *say(tn_ddp_state *d, int what) {
+    *(int64_t *)tn_data_mut(d->said) = what;
+    return tn_all_gather(d->group, d->heard, d->said);
+}
+
+int tn__ddp_announce(tn_ddp_state *d, int what) {
+    return tn__ddp_wait(say(d, what)) == TN_OK ? first_active(d) : -1;
+}
+
+bool tn__ddp_announce_backward(tn_ddp_state *d) {
+    d->announcement = say(d, TN__DDP_BACKWARD);
+    return !tn__pending();
+}
+
+bool tn__ddp_hear_backward(tn_ddp_state *d) {
+    if (!d->options.join) {
+        return true;
+    }
+    tn_work *w = d->announcement;
+    d->announcement = NULL;
+    if (tn__ddp_wait(w) != TN_OK) {
+        return false;
+    }
+    d->last_active = first_active(d);
+    return d->last_active >= 0;
+}
+
+/* ---- Joining ------------------------------------------------------------------------------------ */
+
+/* Takes part in what the others do. `root` is the lowest active rank. False after raising. */
+static bool take_part(tn_ddp_state *d, int root) {
+    int64_t what = ((const int64_t *)tn_data(d->heard))[root];
+    if (what & TN__DDP_RELAYOUT && !tn__ddp_relayout(d, root)) {
+        return false;
+    }
+    if (what & TN__DDP_BUFFERS && tn__ddp_share(d->module, d->group, root, false) != TN_OK) {
+        return false;
+    }
+    if (what & TN__DDP_BACKWARD) {
+        d->last_active = root;
+        tn__ddp_pass(d);
+    }
+    return !tn__pending();
+}
+
+/* Parameters, buffers and the place in the random numbers of the last that trained. */
+static void take_over(tn_ddp_state *d) {
+    TN_SCOPE;
+    tn__ddp_share(d->module, d->group, d->last_active, true);
+    tn_generator *generator = tn_default_generator();
+    int64_t stream = (int64_t)generator->stream;
+    tn_tensor *t = tn_from_data(&stream, TN_DIMS(), TN_I64);
+    if (tn__ddp_wait(tn_broadcast(d->group, t, d->last_active)) == TN_OK) {
+        tn_copy_out(t, &stream);
+        generator->stream = (uint64_t)stream;
+        generator->call = 0;
+        tn__round_begin(d->group);
+    }
+}
+
+tn_status tn_ddp_join(tn_ddp_state *d) {
+    if (!d) {
+        return tn__raise(TN_EVALUE, "ddp_join", "the state is NULL (what tn_ddp returned)");
+    }
+    if (!d->options.join) {
+        return tn__raise(TN_ESTATE, "ddp_join", "the option join is false");
+    }
+    if (d->running || tn_in_backward()) {
+        return tn__raise(TN_ESTATE, "ddp_join", "called inside a backward");
+    }
+    int ranks = tn_group_size(d->group), root = 0;
+    while (!tn__pending() && root < ranks) {
+        root = tn__ddp_announce(d, 0);
+        if (root < 0 || (root < ranks && !take_part(d, root))) {
+            break;
+        }
+    }
+    if (!tn__pending()) {
+        take_over(d);
+    } else {
+        tn_group_abort(d->group, tn_error_message());
+    }
+    return tn_error();
+}

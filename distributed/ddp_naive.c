@@ -1,0 +1,138 @@
+/* Data parallelism in the plainest way: what ddp.c does, without what makes it fast.
+ *
+ * Every rank has the same module and sees its own batch. The gradient of the whole batch is the mean of
+ * the ranks' gradients. So: at the start all take rank 0's parameters; before each forward, its buffers;
+ * after each backward every gradient is replaced by its mean over the ranks. Then all optimisers take
+ * the same step, and the parameters stay equal.
+ *
+ * That is three hooks: one before the forward of the module; one on each parameter, which tells that a
+ * backward reaches this module; and one at the end of that backward. What it costs: nothing travels
+ * while backward computes, and each small gradient travels alone. ddp.c mends both, with buckets.
+ */
+#include "core/memory.h"
+#include "distributed/ddp.h"
+
+#include <stdlib.h>
+
+typedef struct leaf {
+    tn_tensor *tensor; /* one reference */
+    tn_hook hook;
+} leaf;
+
+typedef struct naive {
+    tn_module *module;
+    tn_group *group;
+    leaf *leaves;
+    int count, room;
+    bool running;  /* a backward has reached a parameter */
+    bool finished; /* the module went while it ran */
+} naive;
+
+static void naive_free(void *user) {
+    naive *d = user;
+    for (int i = 0; i < d->count; i++) {
+        tn_remove_hook(d->leaves[i].tensor, d->leaves[i].hook);
+        tn_release(d->leaves[i].tensor);
+    }
+    d->count = 0;
+    d->finished = true;
+    if (!d->running) {
+        free(d->leaves);
+        free(d);
+    }
+}
+
+/* ---- A step ------------------------------------------------------------------------------------- */
+
+tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
+    naive *d = user;
+    if (tn_grad_mode() && !tn_in_recompute()) {
+        tn__round_begin(d->group);
+        if (m->training) {
+            tn__ddp_share(m, d->group, 0, false);
+        }
+    }
+    return in;
+}
+
+static bool average(const tn_entry *entry, void *user) {
+    const naive *d = user;
+    tn_tensor *grad = tn_grad_of(*entry->field);
+    if (!tn_requires_grad(*entry->field)) {
+        return true;
+    }
+    if (!grad) {
+        tn__raise(TN_ESTATE, "ddp_naive", "backward did not reach the parameter %s", entry->path);
+        return false;
+    }
+    return tn__ddp_wait(tn_all_reduce(d->group, grad, TN_REDUCE_MEAN)) == TN_OK;
+}
+
+static void backward_ended(void *user) {
+    naive *d = user;
+    d->running = false;
+    if (d->finished) {
+        naive_free(d);
+        return;
+    }
+    if (tn_error() == TN_OK) {
+        tn_module_each(d->module, (tn_walk){0}, average, d);
+    }
+    if (tn_error() != TN_OK) { /* the other ranks must not wait for this one */
+        tn_group_abort(d->group, tn_error_message());
+    }
+}
+
+/* The first gradient of a backward asks for the reduction at its end. */
+static void gradient_added(tn_tensor *unused, void *user) {
+    naive *d = user;
+    (void)unused;
+    if (!d->running && tn_after_backward(backward_ended, d) == TN_OK) {
+        d->running = true;
+        tn__round_end(d->group);
+    }
+}
+
+/* ---- Attaching ---------------------------------------------------------------------------------- */
+
+static bool hook_leaf(const tn_entry *entry, void *user) {
+    naive *d = user;
+    if (!tn_requires_grad(*entry->field)) {
+        return true;
+    }
+    if (d->count == d->room) {
+        int room = 2 * d->room + 16;
+        leaf *more = tn__realloc(d->leaves, (size_t)room * sizeof(*more));
+        if (!more) {
+            tn__raise(TN_ENOMEM, "ddp_naive", "no memory for %d parameters", room);
+            return false;
+        }
+        d->leaves = more;
+        d->room = room;
+    }
+    tn_hook hook = tn_on_accumulated(*entry->field, gradient_added, d);
+    if (hook) {
+        d->leaves[d->count++] = (leaf){tn_keep(*entry->field), hook};
+    }
+    return hook != 0;
+}
+
+tn_status tn_ddp_naive(void *m, tn_group *g) {
+    if (!tn__ddp_may_attach(m, g, "ddp_naive") ||
+        !tn__ddp_compare(m, g, "of ddp_naive", "ddp_naive") || tn__ddp_share(m, g, 0, true) != TN_OK) {
+        return tn_error();
+    }
+    naive *d = tn__calloc(1, sizeof(*d));
+    if (!d) {
+        return tn__raise(TN_ENOMEM, "ddp_naive", "no memory");
+    }
+    *d = (naive){.module = m, .group = g};
+    tn_module_each(m, (tn_walk){0}, hook_leaf, d);
+    tn_module_hooks hooks = {.before = tn__ddp_naive_before, .user = d, .free_user = naive_free};
+    if (tn_error() != TN_OK || !tn_module_hook(m, hooks)) {
+        naive_free(d);
+        return tn_error();
+    }
+    tn__round_begin(g);
+    return TN_OK;
+}

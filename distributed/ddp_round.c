@@ -1,0 +1,39 @@
+/* Random numbers under data parallelism.
+ *
+ * The stream of the default generator is the number of the global micro-batch, 1 for the first. In
+ * round k the ranks 0, 1, … N-1 have the micro-batches k N + 1, k N + 2, …; one rank that accumulates
+ * N of them has the same numbers one after the other. So both draw the same dropout.
+ *
+ * A round ends with the outermost backward. The stream is read as "somewhere in round k" before every
+ * forward, so a generator that was seeded again, or comes from rank 0's checkpoint, is keyed as well.
+ */
+#include "distributed/ddp.h"
+
+void tn__round_begin(tn_group *g) {
+    tn_generator *generator = tn_default_generator();
+    uint64_t ranks = (uint64_t)tn_group_size(g), rank = (uint64_t)tn_group_rank(g);
+    if (generator->stream == 0) { /* what was drawn so far belongs to no micro-batch */
+        generator->call = 0;
+        generator->stream = 1;
+    }
+    generator->stream = (generator->stream - 1) / ranks * ranks + rank + 1;
+}
+
+/* The ranks of the round that ends with the backward under way; 0: none does. */
+static _Thread_local int ending;
+
+static void next_round(void *unused) {
+    (void)unused;
+    tn_default_generator()->stream += (uint64_t)ending;
+    tn_default_generator()->call = 0;
+    ending = 0;
+}
+
+tn_status tn__round_end(tn_group *g) {
+    if (ending > 0) {
+        return TN_OK;
+    }
+    tn_status status = tn_after_backward(next_round, NULL);
+    ending = status == TN_OK ? tn_group_size(g) : 0;
+    return status;
+}

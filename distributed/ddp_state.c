@@ -1,0 +1,197 @@
+/* The same module on every rank: comparing what it is, and giving all the values of one rank.
+ *
+ * Each rank writes its module down as text, a line for each parameter and buffer. The ranks compare
+ * digests of it; only when these differ do the texts travel, and all ranks find the same first line
+ * that differs.
+ */
+#include "autograd/leaf.h"
+#include "core/memory.h"
+#include "distributed/ddp.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- A module as text -------------------------------------------------------------------------- */
+
+typedef struct text {
+    char *data;
+    size_t length, room;
+    bool failed;
+} text;
+
+static void append(text *t, const char *format, ...) TN_PRINTF(2, 3);
+
+static void append(text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    int n = t->failed ? -1 : vsnprintf(t->data + t->length, t->room - t->length, format, list);
+    va_end(list);
+    if (n >= 0 && (size_t)n >= t->room - t->length) {
+        size_t room = (t->room + (size_t)n) * 2 + 256;
+        char *grown = tn__realloc(t->data, room);
+        if (grown) {
+            t->data = grown;
+            t->room = room;
+            va_start(list, format);
+            n = vsnprintf(t->data + t->length, t->room - t->length, format, list);
+            va_end(list);
+        } else {
+            n = -1;
+        }
+    }
+    t->failed = n < 0;
+    t->length += n < 0 ? 0 : (size_t)n;
+}
+
+static bool describe(const tn_entry *entry, void *user) {
+    text *t = user;
+    const tn_tensor *x = *entry->field;
+    append(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
+           tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
+    if (entry->shared) {
+        append(t, ", tied");
+    } else if (!entry->buffer && !tn_requires_grad(x)) {
+        append(t, ", frozen");
+    } else if (!entry->buffer && x->leaf->grad_dtype != x->dtype) {
+        append(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
+    }
+    append(t, "\n");
+    return !t->failed;
+}
+
+/* ---- Comparing --------------------------------------------------------------------------------- */
+
+/* Digests and lengths of all ranks: whether the digests are the same, and the longest text. */
+static bool compare_digests(tn_group *g, const text *t, bool *same, int64_t *longest) {
+    TN_SCOPE;
+    int64_t mine[2] = {(int64_t)XXH3_64bits(t->data, t->length), (int64_t)t->length};
+    tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g), 2), TN_I64);
+    if (tn_work_wait(tn_all_gather(g, all, TN_FROM(mine, TN_DIMS(2), TN_I64)), 0) != TN_OK) {
+        return false;
+    }
+    const int64_t *heard = tn_data(all);
+    *same = true;
+    *longest = 0;
+    for (int r = 0; r < tn_group_size(g); r++) {
+        *same = *same && heard[2 * r] == heard[0];
+        *longest = heard[2 * r + 1] > *longest ? heard[2 * r + 1] : *longest;
+    }
+    return true;
+}
+
+/* The first line of `at`, for a message. */
+static const char *line_of(const char *at, char *line, size_t room) {
+    snprintf(line, room, "%.*s", (int)strcspn(at, "\n"), at);
+    return *at ? line : "nothing more";
+}
+
+/* texts[r] begins at r * room. Raises what the first rank that differs from rank 0 has otherwise. */
+static void raise_difference(const char *texts, int64_t room, int ranks, const char *operation) {
+    int other = 1;
+    while (other < ranks - 1 && strcmp(texts, texts + other * room) == 0) {
+        other++;
+    }
+    const char *a = texts, *b = texts + other * room;
+    for (size_t n = strcspn(a, "\n") + 1; *a && strncmp(a, b, n) == 0; n = strcspn(a, "\n") + 1) {
+        a += n;
+        b += n;
+    }
+    char ours[320], theirs[320];
+    tn__raise(TN_EMISMATCH, operation, "rank 0 has %s, but rank %d has %s",
+              line_of(a, ours, sizeof(ours)), other, line_of(b, theirs, sizeof(theirs)));
+}
+
+static void exchange_texts(tn_group *g, const text *t, int64_t longest, const char *operation) {
+    TN_SCOPE;
+    int ranks = tn_group_size(g);
+    int64_t room = longest + 1;
+    tn_tensor *mine = tn_zeros(TN_DIMS(room), TN_U8), *all = tn_empty(TN_DIMS(ranks, room), TN_U8);
+    if (!tn__pending()) {
+        memcpy(tn_data_mut(mine), t->data, t->length);
+    }
+    if (tn_work_wait(tn_all_gather(g, all, mine), 0) == TN_OK) {
+        raise_difference(tn_data(all), room, ranks, operation);
+    }
+}
+
+bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation) {
+    text t = {0};
+    append(&t, "options %s\n", options);
+    tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe, &t);
+    bool same = true;
+    int64_t longest;
+    if (t.failed) {
+        tn__raise(TN_ENOMEM, operation, "no memory to describe the module");
+    }
+    if (!tn__pending() && compare_digests(g, &t, &same, &longest) && !same) {
+        exchange_texts(g, &t, longest, operation);
+    }
+    free(t.data);
+    return !tn__pending();
+}
+
+/* ---- Giving ------------------------------------------------------------------------------------ */
+
+typedef struct sharing {
+    tn_group *group;
+    int root;
+    bool training; /* between the steps of a loop, which may have ended on another rank */
+} sharing;
+
+/* Tensors that collectives do not take as they are travel as a copy. */
+static bool share_entry(const tn_entry *entry, void *user) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    sharing *s = user;
+    tn_tensor *t = *entry->field, *sent = tn_detach(t);
+    if (tn_dtype_of(t) == TN_BOOL) {
+        sent = tn_cast(sent, TN_U8);
+    }
+    sent = tn_contiguous(sent);
+    tn_work *w = tn_broadcast(s->group, sent, s->root);
+    tn_status status = s->training ? tn__ddp_wait(w) : tn_work_wait(w, 0);
+    if (status == TN_OK && !tn_shares_storage(sent, t)) {
+        tn_copy_(t, sent);
+    }
+    return !tn__pending();
+}
+
+tn_status tn__ddp_share(tn_module *m, tn_group *g, int root, bool parameters) {
+    sharing s = {.group = g, .root = root, .training = !parameters};
+    if (tn_group_size(g) > 1 && !tn__pending()) {
+        tn_walk walk = {.buffers = true, .no_parameters = !parameters};
+        tn_module_each(m, walk, share_entry, &s);
+    }
+    return tn_error();
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------- */
+
+/* A rank that said why it gave up has explained itself. */
+static bool may_have_ended(const tn_error_record *e) {
+    return (e->status == TN_EPEER || e->status == TN_EMISMATCH) && !strstr(e->message, "gave up");
+}
+
+tn_status tn__ddp_wait(tn_work *w) {
+    if (tn__pending()) {
+        tn_work_wait(w, 0);
+        return tn_error();
+    }
+    tn__quiet(1);
+    tn_work_wait(w, 0);
+    tn__quiet(-1);
+    tn_error_record e;
+    if (tn_error_take(&e)) {
+        if (may_have_ended(&e)) {
+            static const char hint[] =
+                " (the input of that rank may have ended earlier: tn_ddp_join)";
+            size_t length = strlen(e.message), room = sizeof(e.message) - sizeof(hint);
+            memcpy(e.message + (length < room ? length : room), hint, sizeof(hint));
+        }
+        tn_error_give(&e);
+    }
+    return tn_error();
+}
