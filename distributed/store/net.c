@@ -1,0 +1,242 @@
+#define _GNU_SOURCE
+#include "distributed/store/net.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Seconds that one address of several may take. */
+#define CONNECT_SECONDS 5.0
+
+static void set_option(int fd, int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+void tn__net_options(int fd) {
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 20);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60000);
+}
+
+void tn__net_peer(int fd, char *text, size_t room) {
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+    char host[64] = "?", port[8] = "?";
+    if (getpeername(fd, (struct sockaddr *)&address, &size) == 0) {
+        getnameinfo((struct sockaddr *)&address, size, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+    }
+    snprintf(text, room, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+/* ---- Addresses ------------------------------------------------------------------------------------------- */
+
+/* The addresses of a host; NULL with a reason. */
+static struct addrinfo *resolve(const char *host, int port, int flags, char *why) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags},
+                    *list = NULL;
+    char service[16];
+    snprintf(service, sizeof(service), "%d", port);
+    int failed = getaddrinfo(host, service, &hints, &list);
+    if (failed) {
+        tn__why(why, TN_EPEER, "the host %.100s is not known: %s", host ? host : "(any)",
+                failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed));
+        return NULL;
+    }
+    return list;
+}
+
+static int port_of(int fd) {
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof(address);
+    getsockname(fd, (struct sockaddr *)&address, &size);
+    in_port_t port = address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                   : ((struct sockaddr_in *)&address)->sin_port;
+    return ntohs(port);
+}
+
+static int listen_at(const struct addrinfo *at) {
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (at->ai_family == AF_INET6) {
+        set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    }
+    if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+/* IPv6 first where all interfaces are meant: such a socket takes IPv4 as well. */
+int tn__net_listen(const char *host, int *port, char *why) {
+    struct addrinfo *list = resolve(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
+    int fd = -1, error = 0;
+    for (int pass = 0; pass < 2 && fd < 0; pass++) {
+        for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
+            bool is_first = host == NULL && at->ai_family == AF_INET6;
+            if (is_first == (pass == 0)) {
+                fd = listen_at(at);
+                error = fd < 0 ? errno : 0;
+            }
+        }
+        if (error == EADDRINUSE) {
+            break;
+        }
+    }
+    if (list && fd < 0) {
+        tn__why(why, TN_EIO, "%.100s port %d: %s", host ? host : "any interface", *port,
+                strerror(error));
+    }
+    if (list) {
+        freeaddrinfo(list);
+    }
+    if (fd >= 0) {
+        *port = port_of(fd);
+    }
+    return fd;
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------------------- */
+
+/* 0 when fd can be read or written; ETIMEDOUT, or another errno. */
+static int await(int fd, short events, double deadline) {
+    for (;;) {
+        struct pollfd p = {.fd = fd, .events = events};
+        int left = tn__milliseconds_left(deadline), n = poll(&p, 1, left);
+        if (n > 0) {
+            return 0;
+        }
+        if (n < 0 && errno != EINTR) {
+            return errno;
+        }
+        if (n == 0 && left == 0) {
+            return ETIMEDOUT;
+        }
+    }
+}
+
+static bool would_block(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK;
+}
+
+/* Steps over what was sent; *at is the first part with something left. */
+static void advance(struct iovec *parts, int n, int *at, size_t sent) {
+    while (*at < n && sent >= parts[*at].iov_len) {
+        sent -= parts[(*at)++].iov_len;
+    }
+    if (*at < n) {
+        parts[*at].iov_base = (char *)parts[*at].iov_base + sent;
+        parts[*at].iov_len -= sent;
+    }
+}
+
+int tn__net_send(int fd, struct iovec *parts, int n, double deadline) {
+    int at = 0;
+    advance(parts, n, &at, 0);
+    while (at < n) {
+        struct msghdr message = {.msg_iov = parts + at, .msg_iovlen = (size_t)(n - at)};
+        ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+        if (sent >= 0) {
+            advance(parts, n, &at, (size_t)sent);
+            continue;
+        }
+        int error = errno;
+        if (would_block(error)) {
+            error = await(fd, POLLOUT, deadline);
+        }
+        if (error && error != EINTR) {
+            return error;
+        }
+    }
+    return 0;
+}
+
+int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
+    char *to = data;
+    while (bytes) {
+        ssize_t got = recv(fd, to, bytes, 0);
+        if (got > 0) {
+            to += got;
+            bytes -= (size_t)got;
+            continue;
+        }
+        int error = got == 0 ? ECONNRESET : errno;
+        if (would_block(error)) {
+            error = await(fd, POLLIN, deadline);
+        }
+        if (error && error != EINTR) {
+            return error;
+        }
+    }
+    return 0;
+}
+
+/* ---- Connecting ------------------------------------------------------------------------------------------ */
+
+/* A connected socket, or -1 and *error. */
+static int connect_to(const struct addrinfo *at, double deadline, int *error) {
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        *error = errno;
+        return -1;
+    }
+    *error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    if (*error == EINPROGRESS || *error == EINTR) {
+        *error = await(fd, POLLOUT, deadline);
+        socklen_t size = sizeof(*error);
+        if (*error == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &size) != 0) {
+            *error = errno;
+        }
+    }
+    if (*error) {
+        close(fd);
+        return -1;
+    }
+    tn__net_options(fd);
+    return fd;
+}
+
+/* Whether a socket has reached itself: a port of the range for clients that nobody serves can do that. */
+static bool is_own_echo(int fd) {
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t here_size = sizeof(here), there_size = sizeof(there);
+    return getsockname(fd, (struct sockaddr *)&here, &here_size) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &there_size) == 0 &&
+           here_size == there_size && memcmp(&here, &there, here_size) == 0;
+}
+
+int tn__net_connect(const char *host, int port, double deadline, int *error, char *why) {
+    struct addrinfo *list = resolve(host, port, AI_NUMERICSERV, why);
+    int fd = -1;
+    *error = 0;
+    for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
+        double limit = tn__now() + CONNECT_SECONDS;
+        fd = connect_to(at, limit < deadline ? limit : deadline, error);
+        if (fd >= 0 && is_own_echo(fd)) {
+            close(fd);
+            fd = -1;
+            *error = ECONNREFUSED;
+        }
+    }
+    if (list && fd < 0) {
+        tn__why(why, TN_EPEER, "%.100s:%d: %s", host, port, strerror(*error));
+    }
+    if (list) {
+        freeaddrinfo(list);
+    }
+    return fd;
+}

@@ -1,0 +1,367 @@
+#include "distributed/store/session.h"
+
+#include "core/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- Life ------------------------------------------------------------------------------------------------ */
+
+bool tn__session_begin(tn__session *s, tn__hub *hub) {
+    *s = (tn__session){.hub = hub};
+    return getrandom(s->server_nonce, sizeof(s->server_nonce), GRND_NONBLOCK) ==
+           (ssize_t)sizeof(s->server_nonce);
+}
+
+static void stop_waiting(tn__session *s) {
+    if (s->waiting_link) {
+        *s->waiting_link = s->next_waiting;
+        if (s->next_waiting) {
+            s->next_waiting->waiting_link = s->waiting_link;
+        }
+        s->waiting_link = NULL;
+        s->next_waiting = NULL;
+    }
+}
+
+static void wait_for_key(tn__session *s) {
+    s->next_waiting = s->hub->waiting;
+    s->waiting_link = &s->hub->waiting;
+    if (s->next_waiting) {
+        s->next_waiting->waiting_link = &s->next_waiting;
+    }
+    s->hub->waiting = s;
+    s->state = TN__SESSION_WAIT;
+}
+
+static void free_body(tn__session *s) {
+    s->hub->buffered -= s->body ? s->body_room : 0;
+    free(s->body);
+    s->body = NULL;
+}
+
+static void free_output(tn__session *s) {
+    s->hub->buffered -= s->out_body_bytes;
+    free(s->out_body);
+    s->out_body = NULL;
+    s->out_head_bytes = s->out_body_bytes = s->out_sent = 0;
+}
+
+void tn__session_end(tn__session *s) {
+    stop_waiting(s);
+    free_body(s);
+    free_output(s);
+    for (tn__session **at = &s->hub->answered; s->is_answered; at = &(*at)->next_answered) {
+        if (*at == s) {
+            *at = s->next_answered;
+            s->is_answered = false;
+            break;
+        }
+    }
+}
+
+bool tn__session_trusted(const tn__session *s) {
+    return s->state >= TN__SESSION_REQUEST && s->state <= TN__SESSION_WAIT;
+}
+
+tn__session *tn__hub_answered(tn__hub *hub) {
+    tn__session *s = hub->answered;
+    if (s) {
+        hub->answered = s->next_answered;
+        s->is_answered = false;
+    }
+    return s;
+}
+
+void tn__hub_clear(tn__hub *hub) {
+    tn__table_clear(&hub->table);
+}
+
+/* ---- Output ---------------------------------------------------------------------------------------------- */
+
+int tn__session_output(const tn__session *s, struct iovec parts[2]) {
+    int n = 0;
+    size_t sent = s->out_sent;
+    if (sent < s->out_head_bytes) {
+        parts[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)(s->out_head + sent),
+                                    .iov_len = s->out_head_bytes - sent};
+        sent = s->out_head_bytes;
+    }
+    sent -= s->out_head_bytes;
+    if (sent < s->out_body_bytes) {
+        parts[n++] = (struct iovec){.iov_base = (char *)s->out_body + sent,
+                                    .iov_len = s->out_body_bytes - sent};
+    }
+    return n;
+}
+
+void tn__session_sent(tn__session *s, size_t bytes) {
+    s->out_sent += bytes;
+    if (s->out_sent == s->out_head_bytes + s->out_body_bytes) {
+        free_output(s);
+    }
+}
+
+static void say(tn__session *s, const uint8_t *head, size_t bytes) {
+    memcpy(s->out_head, head, bytes);
+    s->out_head_bytes = bytes;
+    if (!s->is_answered) {
+        s->next_answered = s->hub->answered;
+        s->hub->answered = s;
+        s->is_answered = true;
+    }
+}
+
+/* False when there is no room; then there is no body to send. */
+static bool set_body(tn__session *s, const void *data, size_t bytes) {
+    tn__hub *hub = s->hub;
+    if (bytes == 0) {
+        return true;
+    }
+    if (bytes > hub->buffered_limit - hub->buffered) {
+        return false;
+    }
+    s->out_body = tn__malloc(bytes);
+    if (!s->out_body) {
+        return false;
+    }
+    memcpy(s->out_body, data, bytes);
+    s->out_body_bytes = bytes;
+    hub->buffered += bytes;
+    return true;
+}
+
+static void reply(tn__session *s, tn__reply r, const void *data, size_t bytes) {
+    uint8_t head[TN__REPLY_HEAD];
+    if (!set_body(s, data, bytes)) {
+        r = (tn__reply){.status = TN_ENOMEM};
+    }
+    r.bytes = (uint32_t)s->out_body_bytes;
+    tn__reply_write(head, &r);
+    say(s, head, sizeof(head));
+    s->state = TN__SESSION_REQUEST;
+}
+
+static void reply_failure(tn__session *s, tn_status status, const char *why) {
+    reply(s, (tn__reply){.status = status}, why, strlen(why));
+}
+
+/* ---- Requests -------------------------------------------------------------------------------------------- */
+
+static void answer_get(tn__session *s, const tn_store_value *value) {
+    stop_waiting(s);
+    reply(s, (tn__reply){0}, value->data, value->bytes);
+}
+
+/* The key has a new value. */
+static void wake(tn__hub *hub, const char *key) {
+    const tn_store_value *value = tn__table_find(&hub->table, key);
+    for (tn__session *s = hub->waiting, *next; s && value; s = next) {
+        next = s->next_waiting;
+        if (strcmp(s->key, key) == 0) {
+            answer_get(s, value);
+        }
+    }
+}
+
+static void begin_get(tn__session *s, double now) {
+    const tn_store_value *value = tn__table_find(&s->hub->table, s->key);
+    if (value) {
+        answer_get(s, value);
+        return;
+    }
+    s->since = now;
+    s->deadline = now + 1e-6 * (double)s->request.microseconds;
+    wait_for_key(s);
+    tn__session_expire(s, now);
+}
+
+void tn__session_expire(tn__session *s, double now) {
+    if (s->state != TN__SESSION_WAIT || now < s->deadline) {
+        return;
+    }
+    char why[TN_STORE_WHY];
+    tn__why(why, TN_EPEER, "nobody has set \"%.120s\" within %.1f seconds", s->key, now - s->since);
+    stop_waiting(s);
+    reply_failure(s, TN_EPEER, why);
+}
+
+/* The request is whole, and its key is one. */
+static void run_request(tn__session *s, double now) {
+    const tn__request *r = &s->request;
+    tn__table *table = &s->hub->table;
+    uint8_t *values = s->body + r->key_bytes;
+    tn_store_value first = {.data = values, .bytes = r->first_bytes}, found = {0},
+                   second = {.data = values + r->first_bytes, .bytes = r->second_bytes};
+    char why[TN_STORE_WHY] = "";
+    tn__reply done = {0};
+    bool changes = true;
+    switch (r->kind) {
+    case TN__STORE_GET:
+        begin_get(s, now);
+        return;
+    case TN__STORE_SET:
+        done.status = tn__table_set(table, s->key, first.data, first.bytes, why);
+        break;
+    case TN__STORE_ADD:
+        done.status = tn__table_add(table, s->key, r->amount, &done.number, why);
+        break;
+    case TN__STORE_COMPARE_SET:
+        done.status = tn__table_compare_set(table, s->key, &first, &second, &found, why);
+        break;
+    case TN__STORE_CHECK:
+        done.flag = tn__table_find(table, s->key) != NULL;
+        changes = false;
+        break;
+    case TN__STORE_REMOVE:
+        done.flag = tn__table_remove(table, s->key);
+        changes = false;
+        break;
+    case TN__STORE_KINDS:
+        break;
+    }
+    if (done.status != TN_OK) {
+        reply_failure(s, done.status, why);
+    } else {
+        reply(s, done, found.data, found.bytes);
+    }
+    if (done.status == TN_OK && changes) {
+        wake(s->hub, s->key);
+    }
+}
+
+/* ---- Input ----------------------------------------------------------------------------------------------- */
+
+static bool fault(tn__session *s, const char *why) {
+    s->fault = why;
+    s->state = TN__SESSION_CLOSE;
+    return false;
+}
+
+static bool take_hello(tn__session *s) {
+    uint8_t hello[TN__HELLO];
+    int version;
+    if (!tn__hello_read(s->head, s->client_nonce, &version)) {
+        return fault(s, "it does not speak the store's language");
+    }
+    tn__hello_write(hello, s->server_nonce);
+    say(s, hello, sizeof(hello));
+    s->state = TN__SESSION_PROOF;
+    if (version != TN__WIRE_VERSION) {
+        s->fault = "it speaks another version";
+        s->state = TN__SESSION_CLOSE;
+    }
+    return true;
+}
+
+static void take_proof(tn__session *s) {
+    uint8_t proof[TN__DIGEST];
+    tn__proof(s->hub->token, "client", s->client_nonce, s->server_nonce, proof);
+    if (tn__proof_equal(proof, s->head)) {
+        tn__proof(s->hub->token, "server", s->client_nonce, s->server_nonce, proof);
+        s->state = TN__SESSION_REQUEST;
+    } else {
+        memset(proof, 0, sizeof(proof));
+        s->fault = "it does not know the token";
+        s->state = TN__SESSION_CLOSE;
+    }
+    say(s, proof, sizeof(proof));
+}
+
+/* Room for the body: what is too much for all sessions together is read, thrown away and refused. */
+static bool take_request(tn__session *s) {
+    tn__hub *hub = s->hub;
+    tn__request *r = &s->request;
+    if (!tn__request_read(s->head, r)) {
+        return fault(s, "its request is malformed");
+    }
+    s->body_bytes = 0;
+    s->body_room = (size_t)r->key_bytes + r->first_bytes + r->second_bytes;
+    bool fits = s->body_room <= hub->buffered_limit - hub->buffered;
+    s->body = fits ? tn__malloc(s->body_room) : NULL;
+    s->state = s->body ? TN__SESSION_BODY : TN__SESSION_SKIP;
+    hub->buffered += s->body ? s->body_room : 0;
+    return true;
+}
+
+static bool take_body(tn__session *s, double now) {
+    size_t length = s->request.key_bytes;
+    if (s->state == TN__SESSION_SKIP) {
+        reply_failure(s, TN_ENOMEM, "the store has no memory for so much at a time");
+        return true;
+    }
+    memcpy(s->key, s->body, length);
+    s->key[length] = 0;
+    if (strlen(s->key) != length || !tn__store_key(s->key)) {
+        return fault(s, "its key is malformed");
+    }
+    run_request(s, now);
+    free_body(s);
+    return true;
+}
+
+/* Up to `bytes` of data into the head; *complete: it has `want`. Returns how many. */
+static size_t fill_head(tn__session *s, const uint8_t *data, size_t bytes, size_t want,
+                        bool *complete) {
+    size_t more = want - s->head_bytes < bytes ? want - s->head_bytes : bytes;
+    memcpy(s->head + s->head_bytes, data, more);
+    s->head_bytes += more;
+    *complete = s->head_bytes == want;
+    s->head_bytes = *complete ? 0 : s->head_bytes;
+    return more;
+}
+
+static size_t fill_body(tn__session *s, const uint8_t *data, size_t bytes) {
+    size_t left = s->body_room - s->body_bytes, more = left < bytes ? left : bytes;
+    if (s->body) {
+        memcpy(s->body + s->body_bytes, data, more);
+    }
+    s->body_bytes += more;
+    return more;
+}
+
+/* One step. *used: how many bytes it took. */
+static bool step(tn__session *s, const uint8_t *data, size_t bytes, double now, size_t *used) {
+    bool complete;
+    switch (s->state) {
+    case TN__SESSION_HELLO:
+        *used = fill_head(s, data, bytes, TN__HELLO, &complete);
+        return !complete || take_hello(s);
+    case TN__SESSION_PROOF:
+        *used = fill_head(s, data, bytes, TN__DIGEST, &complete);
+        if (complete) {
+            take_proof(s);
+        }
+        return true;
+    case TN__SESSION_REQUEST:
+        *used = fill_head(s, data, bytes, TN__REQUEST_HEAD, &complete);
+        return !complete || take_request(s);
+    case TN__SESSION_BODY:
+    case TN__SESSION_SKIP:
+        *used = fill_body(s, data, bytes);
+        return s->body_bytes < s->body_room || take_body(s, now);
+    case TN__SESSION_WAIT:
+        return fault(s, "it speaks while its request waits");
+    case TN__SESSION_CLOSE:
+        break;
+    }
+    *used = bytes;
+    return true;
+}
+
+bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now) {
+    const uint8_t *from = data;
+    while (bytes) {
+        size_t used = 0;
+        if (s->out_head_bytes && s->state != TN__SESSION_CLOSE) {
+            return fault(s, "it speaks before it has its reply");
+        }
+        if (!step(s, from, bytes, now, &used)) {
+            return false;
+        }
+        from += used;
+        bytes -= used;
+    }
+    return true;
+}

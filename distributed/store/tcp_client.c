@@ -1,0 +1,378 @@
+/* The client of the TCP store. A call takes a connection that is idle or makes one, sends its request,
+ * waits for the reply, and puts the connection back: a get that waits is in nobody's way. After a
+ * failure the connection is closed, since its reply could still come. */
+#define _GNU_SOURCE
+#include "distributed/store/tcp.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/store/net.h"
+#include "distributed/store/wire.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { IDLE_MOST = 4 };
+
+#define HANDSHAKE_SECONDS 5.0 /* the server gives no more */
+/* The server answers a get at its deadline. When that has not come so much later, nothing will. */
+#define GRACE_SECONDS 0.5
+#define FIRST_PAUSE 0.01 /* between two tries to join; doubles up to the longest */
+#define LONGEST_PAUSE 0.25
+
+typedef struct tcp_store {
+    tn_store base;
+    char *host, *token;
+    int port;
+    pthread_mutex_t lock;
+    int idle[IDLE_MOST];
+    int idle_count;
+} tcp_store;
+
+/* ---- Joining --------------------------------------------------------------------------------------------- */
+
+static const char *say_errno(int error) {
+    return error == ETIMEDOUT    ? "no answer in time"
+           : error == ECONNRESET ? "the connection was closed"
+                                 : strerror(error);
+}
+
+static int exchange(int fd, const void *out, size_t out_bytes, void *in, size_t in_bytes,
+                    double deadline) {
+    struct iovec part = {.iov_base = (void *)(uintptr_t)out, .iov_len = out_bytes};
+    int error = tn__net_send(fd, &part, 1, deadline);
+    return error ? error : tn__net_receive(fd, in, in_bytes, deadline);
+}
+
+/* Each side shows that it knows the token. The reason lacks the place. */
+static tn__dialed shake_hands(int fd, const char *token, double deadline, char *why) {
+    uint8_t hello[TN__HELLO], mine[TN__NONCE], theirs[TN__NONCE];
+    uint8_t proof[TN__DIGEST], answer[TN__DIGEST], zeros[TN__DIGEST] = {0};
+    int version, error;
+    if (getrandom(mine, sizeof(mine), 0) != (ssize_t)sizeof(mine)) {
+        tn__why(why, TN_EIO, "getrandom: %s", strerror(errno));
+        return TN__DIAL_FAILED;
+    }
+    tn__hello_write(hello, mine);
+    if ((error = exchange(fd, hello, sizeof(hello), hello, sizeof(hello), deadline))) {
+        tn__why(why, TN_EPEER, "it does not greet: %s", say_errno(error));
+        return TN__DIAL_SILENT;
+    }
+    if (!tn__hello_read(hello, theirs, &version)) {
+        tn__why(why, TN_EPEER, "what answers is not a Tern store");
+        return TN__DIAL_STRANGER;
+    }
+    if (version != TN__WIRE_VERSION) {
+        tn__why(why, TN_EPEER, "it speaks version %d of the store's language, this process %d",
+                version, TN__WIRE_VERSION);
+        return TN__DIAL_STRANGER;
+    }
+    tn__proof(token, "client", mine, theirs, proof);
+    if ((error = exchange(fd, proof, sizeof(proof), answer, sizeof(answer), deadline))) {
+        tn__why(why, TN_EPEER, "it does not say whether it knows the token: %s", say_errno(error));
+        return TN__DIAL_SILENT;
+    }
+    tn__proof(token, "server", mine, theirs, proof);
+    if (!tn__proof_equal(proof, answer)) {
+        tn__why(why, TN_EPEER, "it is the store of another job: %s",
+                tn__proof_equal(answer, zeros) ? "it refuses this job's token"
+                                               : "it does not know this job's token");
+        return TN__DIAL_OTHER_JOB;
+    }
+    return TN__DIAL_OURS;
+}
+
+/* One attempt. *fd is a joined connection when the answer is TN__DIAL_OURS. */
+static tn__dialed dial(const char *host, int port, const char *token, double deadline, int *fd,
+                       char *why) {
+    char reason[TN_STORE_WHY];
+    int error;
+    *fd = tn__net_connect(host, port, deadline, &error, why);
+    if (*fd < 0) {
+        return error == ECONNREFUSED ? TN__DIAL_REFUSED : TN__DIAL_SILENT;
+    }
+    double limit = fmin(deadline, tn__now() + HANDSHAKE_SECONDS);
+    tn__dialed dialed = shake_hands(*fd, token, limit, reason);
+    if (dialed != TN__DIAL_OURS) {
+        tn__why(why, TN_EPEER, "%.80s:%d: %.160s", host, port, reason);
+        close(*fd);
+        *fd = -1;
+    }
+    return dialed;
+}
+
+tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline, char *why) {
+    int fd;
+    tn__dialed dialed = dial(host, port, token, deadline, &fd, why);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return dialed;
+}
+
+/* Tries again while that may help: a server that is not there yet only when `waits`. -1 with a reason. */
+static int join_server(const tcp_store *t, bool waits, double deadline, char *why) {
+    double begin = tn__now(), pause = FIRST_PAUSE;
+    char reason[TN_STORE_WHY] = "";
+    for (;;) {
+        int fd;
+        tn__dialed dialed = dial(t->host, t->port, t->token, deadline, &fd, reason);
+        bool again = dialed == TN__DIAL_SILENT || (dialed == TN__DIAL_REFUSED && waits);
+        double left = deadline - tn__now();
+        if (dialed == TN__DIAL_OURS) {
+            return fd;
+        }
+        if (!again || left <= 0) {
+            tn__why(why, TN_EPEER, "no store after %.1f seconds: %.200s", tn__now() - begin, reason);
+            return -1;
+        }
+        struct timespec rest = {.tv_nsec = (long)(fmin(pause, left) * 1e9)};
+        nanosleep(&rest, NULL);
+        pause = fmin(2 * pause, LONGEST_PAUSE);
+    }
+}
+
+/* ---- Connections ----------------------------------------------------------------------------------------- */
+
+static int take_connection(tcp_store *t, double deadline, char *why) {
+    pthread_mutex_lock(&t->lock);
+    int fd = t->idle_count ? t->idle[--t->idle_count] : -1;
+    pthread_mutex_unlock(&t->lock);
+    return fd >= 0 ? fd : join_server(t, false, deadline, why);
+}
+
+static void put_back(tcp_store *t, int fd) {
+    pthread_mutex_lock(&t->lock);
+    bool keeps = t->idle_count < IDLE_MOST;
+    if (keeps) {
+        t->idle[t->idle_count++] = fd;
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (!keeps) {
+        close(fd);
+    }
+}
+
+/* ---- Requests -------------------------------------------------------------------------------------------- */
+
+/* A request with all that belongs to it, and its reply. */
+typedef struct call {
+    tn__request head;
+    const char *key;
+    const tn_store_value *first, *second; /* or NULL */
+    tn__reply reply;
+    tn_store_value value; /* of the reply; the caller frees */
+} call;
+
+static int send_request(int fd, call *c, double deadline) {
+    uint8_t head[TN__REQUEST_HEAD];
+    struct iovec parts[4] = {{head, sizeof(head)}, {(void *)(uintptr_t)c->key, strlen(c->key)}};
+    int n = 2;
+    c->head.key_bytes = (uint32_t)parts[1].iov_len;
+    if (c->first) {
+        c->head.first_bytes = (uint32_t)c->first->bytes;
+        parts[n++] = (struct iovec){c->first->data, c->first->bytes};
+    }
+    if (c->second) {
+        c->head.second_bytes = (uint32_t)c->second->bytes;
+        parts[n++] = (struct iovec){c->second->data, c->second->bytes};
+    }
+    tn__request_write(head, &c->head);
+    return tn__net_send(fd, parts, n, deadline);
+}
+
+/* 0 or an errno; EPROTO for a reply that is none. */
+static int receive_reply(int fd, call *c, double deadline) {
+    uint8_t head[TN__REPLY_HEAD];
+    int error = tn__net_receive(fd, head, sizeof(head), deadline);
+    if (error) {
+        return error;
+    }
+    if (!tn__reply_read(head, &c->reply)) {
+        return EPROTO;
+    }
+    if (c->reply.bytes) {
+        c->value.data = tn__malloc(c->reply.bytes);
+        c->value.bytes = c->reply.bytes;
+        error = c->value.data ? tn__net_receive(fd, c->value.data, c->value.bytes, deadline) : ENOMEM;
+    }
+    return error;
+}
+
+static tn_status explain(const tcp_store *t, const call *c, int error, double begin, char *why) {
+    if (error == ENOMEM) {
+        return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key,
+                       c->value.bytes);
+    }
+    if (error == ETIMEDOUT) {
+        return tn__why(why, TN_EPEER,
+                       "\"%.100s\": the store at %.80s:%d has not answered for %.1f seconds",
+                       c->key, t->host, t->port, tn__now() - begin);
+    }
+    return tn__why(why, TN_EPEER, "\"%.100s\": the store at %.80s:%d is gone: %.50s", c->key,
+                   t->host, t->port, say_errno(error));
+}
+
+/* The status that the server gave, with its reason. */
+static tn_status pass_on(const tcp_store *t, const call *c, char *why) {
+    if (c->reply.status == TN_OK) {
+        return TN_OK;
+    }
+    bool has_reason = c->value.bytes > 0;
+    return tn__why(why, c->reply.status, "%.*s (the store at %.60s:%d)",
+                   has_reason ? (int)fmin((double)c->value.bytes, 180) : 15,
+                   has_reason ? (const char *)c->value.data : "it has no memory", t->host, t->port);
+}
+
+static tn_status ask(tn_store *s, call *c, double deadline, char *why) {
+    tcp_store *t = (tcp_store *)s;
+    double begin = tn__now();
+    int fd = take_connection(t, deadline, why);
+    if (fd < 0) {
+        return TN_EPEER;
+    }
+    bool waits = c->head.kind == TN__STORE_GET;
+    int error = send_request(fd, c, deadline);
+    if (!error) {
+        error = receive_reply(fd, c, deadline + (waits ? GRACE_SECONDS : 0));
+    }
+    tn_status status;
+    if (error) {
+        close(fd);
+        status = explain(t, c, error, begin, why);
+    } else {
+        put_back(t, fd);
+        status = pass_on(t, c, why);
+    }
+    if (status != TN_OK) {
+        free(c->value.data);
+        c->value = (tn_store_value){0};
+    }
+    return status;
+}
+
+/* ---- The table ------------------------------------------------------------------------------------------- */
+
+static tn_status tcp_set(tn_store *s, const char *key, const void *data, size_t bytes,
+                         double deadline, char *why) {
+    tn_store_value value = {.data = (void *)(uintptr_t)data, .bytes = bytes};
+    call c = {.head.kind = TN__STORE_SET, .key = key, .first = &value};
+    tn_status status = ask(s, &c, deadline, why);
+    free(c.value.data);
+    return status;
+}
+
+static tn_status tcp_get(tn_store *s, const char *key, tn_store_value *value, double deadline,
+                         char *why) {
+    double left = fmax(deadline - tn__now(), 0);
+    call c = {.head.kind = TN__STORE_GET, .head.microseconds = (uint64_t)(left * 1e6), .key = key};
+    tn_status status = ask(s, &c, deadline, why);
+    *value = c.value;
+    return status;
+}
+
+static tn_status tcp_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
+                         double deadline, char *why) {
+    call c = {.head.kind = TN__STORE_ADD, .head.amount = amount, .key = key};
+    tn_status status = ask(s, &c, deadline, why);
+    *result = c.reply.number;
+    free(c.value.data);
+    return status;
+}
+
+static tn_status tcp_compare_set(tn_store *s, const char *key, const tn_store_value *expected,
+                                 const tn_store_value *desired, tn_store_value *now,
+                                 double deadline, char *why) {
+    call c = {.head.kind = TN__STORE_COMPARE_SET, .key = key, .first = expected, .second = desired};
+    tn_status status = ask(s, &c, deadline, why);
+    *now = c.value;
+    return status;
+}
+
+static tn_status tcp_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
+    call c = {.head.kind = TN__STORE_CHECK, .key = key};
+    tn_status status = ask(s, &c, deadline, why);
+    *exists = c.reply.flag;
+    free(c.value.data);
+    return status;
+}
+
+static tn_status tcp_remove(tn_store *s, const char *key, bool *existed, double deadline, char *why) {
+    call c = {.head.kind = TN__STORE_REMOVE, .key = key};
+    tn_status status = ask(s, &c, deadline, why);
+    *existed = c.reply.flag;
+    free(c.value.data);
+    return status;
+}
+
+static void tcp_destroy(tn_store *s) {
+    tcp_store *t = (tcp_store *)s;
+    for (int i = 0; i < t->idle_count; i++) {
+        close(t->idle[i]);
+    }
+    pthread_mutex_destroy(&t->lock);
+    free(t->host);
+    free(t->token);
+    free(t);
+}
+
+/* ---- Making one ------------------------------------------------------------------------------------------ */
+
+static bool sound(const char *host, int port, const char *token, double timeout) {
+    if (tn__pending()) {
+        return false;
+    }
+    if (!host || !*host || port < 1 || port > 65535) {
+        tn__raise(TN_EVALUE, "tcp_store", "host \"%.100s\", port %d (a name or address; 1 to 65535)",
+                  host ? host : "(NULL)", port);
+    } else if (!token || !*token) {
+        tn__raise(TN_EVALUE, "tcp_store", "the token is %s", token ? "empty" : "NULL");
+    } else if (!(timeout >= 0)) {
+        tn__raise(TN_EVALUE, "tcp_store", "a time-out of %g seconds (0 at least)", timeout);
+    }
+    return !tn__pending();
+}
+
+tn_store *tn_tcp_store(const char *host, int port, const char *token, double timeout) {
+    char why[TN_STORE_WHY] = "";
+    if (!sound(host, port, token, timeout)) {
+        return NULL;
+    }
+    tcp_store *t = tn__calloc(1, sizeof(*t));
+    char *host_copy = tn__strdup(host), *token_copy = tn__strdup(token);
+    if (!t || !host_copy || !token_copy) {
+        free(t);
+        free(host_copy);
+        free(token_copy);
+        tn__raise(TN_ENOMEM, "tcp_store", "no memory");
+        return NULL;
+    }
+    *t = (tcp_store){.base = {.kind = "tcp",
+                              .refs = 1,
+                              .timeout = timeout,
+                              .set = tcp_set,
+                              .get = tcp_get,
+                              .add = tcp_add,
+                              .compare_set = tcp_compare_set,
+                              .check = tcp_check,
+                              .remove = tcp_remove,
+                              .destroy = tcp_destroy},
+                     .host = host_copy,
+                     .token = token_copy,
+                     .port = port};
+    pthread_mutex_init(&t->lock, NULL);
+    int fd = join_server(t, true, tn__now() + timeout, why);
+    if (fd < 0) {
+        tn_store_free(&t->base);
+        tn__raise(TN_EPEER, "tcp_store", "%s", why);
+        return NULL;
+    }
+    put_back(t, fd);
+    return &t->base;
+}

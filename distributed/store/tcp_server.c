@@ -1,0 +1,399 @@
+/* The server of the TCP store: one thread, which waits for sockets with epoll and moves bytes between
+ * them and their sessions (session.c).
+ *
+ * A stranger, who has not shown the token, has 5 seconds and one of a few places. When they are all
+ * taken the next one gets the place of the stranger who has been silent the longest, so that silence
+ * keeps nobody out.
+ */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/store/net.h"
+#include "distributed/store/session.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { STRANGERS_MOST = 128, ACCEPTS_AT_ONCE = 16, EVENTS_AT_ONCE = 64 };
+#define STRANGER_SECONDS 5.0
+#define STALL_SECONDS 600.0 /* of a member in the middle of a message */
+#define PAUSE_SECONDS 0.1   /* without accepting, when there are no more descriptors */
+#define TABLE_BYTES ((size_t)1 << 30)
+#define BUFFER_BYTES ((size_t)512 << 20)
+
+typedef struct connection {
+    tn__session session; /* first: the hub hands out sessions */
+    int fd;              /* -1: dropped, freed at the end of the turn */
+    bool sends;          /* waits for the socket to take more */
+    bool is_stranger;
+    double active; /* when bytes last moved */
+    char peer[80];
+    struct connection *next, *previous;
+} connection;
+
+struct tn_store_server {
+    tn__hub hub;
+    char *token;
+    int listener, epoll, wake; /* wake: tn_store_server_free speaks */
+    int port;
+    pthread_t thread;
+    connection *first, *last; /* in the order of arrival */
+    connection *dropped;
+    int strangers;
+    double next_look; /* when a time-out may be due; INFINITY: never */
+    double resume;    /* accepting, after a pause; 0: no pause */
+    uint8_t chunk[1 << 16];
+};
+
+/* ---- Connections ----------------------------------------------------------------------------------------- */
+
+static void unlink_connection(tn_store_server *s, connection *c) {
+    *(c->previous ? &c->previous->next : &s->first) = c->next;
+    *(c->next ? &c->next->previous : &s->last) = c->previous;
+}
+
+static void drop(tn_store_server *s, connection *c, const char *why) {
+    if (c->fd < 0) {
+        return;
+    }
+    if (c->is_stranger) {
+        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s", c->peer, why);
+        s->strangers--;
+    } else {
+        tn_log_write(TN_LOG_DEBUG, "store: %s has gone: %s", c->peer, why);
+    }
+    tn__session_end(&c->session);
+    close(c->fd);
+    c->fd = -1;
+    unlink_connection(s, c);
+    c->next = s->dropped;
+    s->dropped = c;
+}
+
+static void bury(tn_store_server *s) {
+    for (connection *c = s->dropped, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    s->dropped = NULL;
+}
+
+/* The stranger to be dropped in favour of a new one: the first that has said nothing, else the first. */
+static connection *oldest_stranger(const tn_store_server *s) {
+    connection *speaking = NULL;
+    for (connection *c = s->first; c; c = c->next) {
+        if (c->is_stranger && c->session.state == TN__SESSION_HELLO) {
+            return c;
+        }
+        speaking = speaking || !c->is_stranger ? speaking : c;
+    }
+    return speaking;
+}
+
+/* When this connection's time is up. */
+static double deadline_of(const connection *c) {
+    const tn__session *s = &c->session;
+    if (c->is_stranger) {
+        return c->active + STRANGER_SECONDS;
+    }
+    if (s->state == TN__SESSION_WAIT) {
+        return s->deadline;
+    }
+    bool idle = s->state == TN__SESSION_REQUEST && s->head_bytes == 0 && s->out_head_bytes == 0;
+    return idle ? INFINITY : c->active + STALL_SECONDS;
+}
+
+static void look_by(tn_store_server *s, double when) {
+    s->next_look = fmin(s->next_look, when);
+}
+
+/* ---- Moving bytes ---------------------------------------------------------------------------------------- */
+
+static void watch(tn_store_server *s, connection *c, bool sends) {
+    if (sends != c->sends) {
+        struct epoll_event event = {.events = EPOLLIN | (sends ? EPOLLOUT : 0u), .data.ptr = c};
+        epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
+        c->sends = sends;
+    }
+}
+
+static void send_some(tn_store_server *s, connection *c, double now) {
+    struct iovec parts[2];
+    for (int n; (n = tn__session_output(&c->session, parts)) > 0;) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
+        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            watch(s, c, true);
+            look_by(s, deadline_of(c));
+            return;
+        }
+        if (sent < 0) {
+            drop(s, c, strerror(errno));
+            return;
+        }
+        tn__session_sent(&c->session, (size_t)sent);
+        c->active = c->is_stranger ? c->active : now;
+    }
+    watch(s, c, false);
+    if (c->session.state == TN__SESSION_CLOSE) {
+        drop(s, c, c->session.fault);
+    } else if (c->is_stranger && tn__session_trusted(&c->session)) {
+        c->is_stranger = false;
+        c->active = now;
+        s->strangers--;
+    }
+}
+
+/* Whoever has something to say now, be it to another's request. */
+static void send_answers(tn_store_server *s, double now) {
+    for (tn__session *session; (session = tn__hub_answered(&s->hub));) {
+        send_some(s, (connection *)session, now);
+    }
+}
+
+static void receive_some(tn_store_server *s, connection *c, double now) {
+    ssize_t got = recv(c->fd, s->chunk, sizeof(s->chunk), 0);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) {
+        return;
+    }
+    if (got <= 0) {
+        drop(s, c, got == 0 ? "it has closed the connection" : strerror(errno));
+        return;
+    }
+    c->active = c->is_stranger ? c->active : now;
+    if (!tn__session_take(&c->session, s->chunk, (size_t)got, now)) {
+        drop(s, c, c->session.fault);
+        return;
+    }
+    send_answers(s, now);
+    if (c->fd >= 0) {
+        look_by(s, deadline_of(c));
+    }
+}
+
+/* ---- New connections ------------------------------------------------------------------------------------- */
+
+static void listen_again(tn_store_server *s, bool on) {
+    struct epoll_event event = {.events = on ? EPOLLIN : 0u, .data.ptr = NULL};
+    epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &event);
+}
+
+static bool admit(tn_store_server *s, int fd, double now) {
+    connection *c = tn__calloc(1, sizeof(*c));
+    if (!c || !tn__session_begin(&c->session, &s->hub)) {
+        free(c);
+        return false;
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+        free(c);
+        return false;
+    }
+    tn__net_options(fd);
+    tn__net_peer(fd, c->peer, sizeof(c->peer));
+    c->fd = fd;
+    c->active = now;
+    c->is_stranger = true;
+    c->previous = s->last;
+    *(s->last ? &s->last->next : &s->first) = c;
+    s->last = c;
+    s->strangers++;
+    look_by(s, now + STRANGER_SECONDS);
+    return true;
+}
+
+/* A few at a time: between them those who are inside get their turn. */
+static void accept_some(tn_store_server *s, double now) {
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
+            if (s->strangers) {
+                drop(s, oldest_stranger(s), "its place is needed");
+                continue;
+            }
+            s->resume = now + PAUSE_SECONDS;
+            look_by(s, s->resume);
+            listen_again(s, false);
+        }
+        if (fd < 0) {
+            return;
+        }
+        if (s->strangers == STRANGERS_MOST) {
+            drop(s, oldest_stranger(s), "others came after it");
+        }
+        if (!admit(s, fd, now)) {
+            close(fd);
+        }
+    }
+}
+
+/* ---- The thread ------------------------------------------------------------------------------------------ */
+
+static void look_at_time(tn_store_server *s, double now) {
+    if (now < s->next_look) {
+        return;
+    }
+    s->next_look = INFINITY;
+    if (s->resume && now >= s->resume) {
+        s->resume = 0;
+        listen_again(s, true);
+    }
+    for (connection *c = s->first, *next; c; c = next) {
+        next = c->next;
+        if (now < deadline_of(c)) {
+            look_by(s, deadline_of(c));
+        } else if (c->session.state == TN__SESSION_WAIT) {
+            tn__session_expire(&c->session, now);
+            look_by(s, now + STALL_SECONDS);
+        } else {
+            drop(s, c, c->is_stranger ? "it has not joined in time" : "it stopped in mid-message");
+        }
+    }
+    if (s->resume) {
+        look_by(s, s->resume);
+    }
+    send_answers(s, now);
+}
+
+static void *serve(void *user) {
+    tn_store_server *s = user;
+    struct epoll_event events[EVENTS_AT_ONCE];
+    for (;;) {
+        int timeout = isinf(s->next_look) ? -1 : tn__milliseconds_left(s->next_look);
+        int n = epoll_wait(s->epoll, events, EVENTS_AT_ONCE, timeout);
+        double now = tn__now();
+        for (int i = 0; i < n; i++) {
+            connection *c = events[i].data.ptr;
+            if (events[i].data.ptr == s) {
+                return NULL;
+            }
+            if (!c) {
+                accept_some(s, now);
+                continue;
+            }
+            if (c->fd >= 0 && (events[i].events & EPOLLOUT)) {
+                send_some(s, c, now);
+            }
+            if (c->fd >= 0 && (events[i].events & ~(uint32_t)EPOLLOUT)) {
+                receive_some(s, c, now);
+            }
+        }
+        look_at_time(s, now);
+        bury(s);
+    }
+}
+
+/* Signals stay with the threads that the program made. */
+static bool start_thread(tn_store_server *s) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&s->thread, NULL, serve, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s", strerror(failed));
+    }
+    return !failed;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------ */
+
+static void close_fd(int fd) {
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+static void destroy(tn_store_server *s) {
+    while (s->first) {
+        drop(s, s->first, "the store ends");
+    }
+    bury(s);
+    tn__hub_clear(&s->hub);
+    close_fd(s->listener);
+    close_fd(s->epoll);
+    close_fd(s->wake);
+    free(s->token);
+    free(s);
+}
+
+static bool open_poll(tn_store_server *s) {
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event listener = {.events = EPOLLIN, .data.ptr = NULL},
+                       wake = {.events = EPOLLIN, .data.ptr = s};
+    if (s->epoll < 0 || s->wake < 0 ||
+        epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &listener) != 0 ||
+        epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->wake, &wake) != 0) {
+        tn__raise(TN_EIO, "store_serve", "epoll: %s", strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+static bool sound(int port, const char *token) {
+    if (tn__pending()) {
+        return false;
+    }
+    if (port < 0 || port > 65535) {
+        tn__raise(TN_EVALUE, "store_serve", "port %d (0 to 65535)", port);
+    } else if (!token || !*token) {
+        tn__raise(TN_EVALUE, "store_serve",
+                  "the token is %s: everybody who reaches the port could join",
+                  token ? "empty" : "NULL");
+    }
+    return !tn__pending();
+}
+
+tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
+    char why[TN_STORE_WHY] = "";
+    if (!sound(port, token)) {
+        return NULL;
+    }
+    tn_store_server *s = tn__calloc(1, sizeof(*s));
+    char *copy = tn__strdup(token);
+    if (!s || !copy) {
+        free(s);
+        free(copy);
+        tn__raise(TN_ENOMEM, "store_serve", "no memory");
+        return NULL;
+    }
+    s->token = copy;
+    s->hub = (tn__hub){.token = copy, .table.limit = TABLE_BYTES, .buffered_limit = BUFFER_BYTES};
+    s->next_look = INFINITY;
+    s->epoll = s->wake = -1;
+    s->port = port;
+    s->listener = tn__net_listen(host, &s->port, why);
+    if (s->listener < 0) {
+        tn__raise(TN_EIO, "store_serve", "%s", why);
+    }
+    if (s->listener < 0 || !open_poll(s) || !start_thread(s)) {
+        destroy(s);
+        return NULL;
+    }
+    return s;
+}
+
+int tn_store_server_port(const tn_store_server *s) {
+    return s ? s->port : 0;
+}
+
+void tn_store_server_free(tn_store_server *s) {
+    if (!s) {
+        return;
+    }
+    uint64_t one = 1;
+    while (write(s->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+    pthread_join(s->thread, NULL);
+    destroy(s);
+}

@@ -1,0 +1,76 @@
+/* What client and server of the TCP store say to each other. Numbers are little-endian.
+ *
+ *     client                                     server
+ *     hello  "TERN" version 0 nonce[16]     ->
+ *                                           <-   hello  "TERN" version 0 nonce[16]
+ *     proof[32]                             ->
+ *                                           <-   proof[32], or 32 zeros: refused
+ *     request                               ->
+ *                                           <-   reply
+ *     …
+ *
+ * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce): each side shows
+ * that it knows the token, and neither says it. What follows is neither encrypted nor signed: the
+ * network between the hosts is trusted as far as that.
+ *
+ * Until the proof nothing has a length of the sender's choice. After it a client sends one request at a
+ * time and waits for the reply.
+ *
+ *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the second,
+ *              i64 amount, u64 microseconds; key; first value; second value
+ *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number; value, or the reason of a failure
+ */
+#ifndef TERN_DISTRIBUTED_STORE_WIRE_H
+#define TERN_DISTRIBUTED_STORE_WIRE_H
+
+#include "distributed/store/sha256.h"
+#include "tern/sys/store.h"
+
+enum {
+    TN__WIRE_VERSION = 1,
+    TN__NONCE = 16,
+    TN__HELLO = 4 + 2 + 2 + TN__NONCE,
+    TN__REQUEST_HEAD = 28,
+    TN__REPLY_HEAD = 16
+};
+
+typedef enum tn__request_kind {
+    TN__STORE_SET = 1,     /* first: the value */
+    TN__STORE_GET,         /* waits up to `microseconds`; the reply has the value */
+    TN__STORE_ADD,         /* the reply has the sum as its number */
+    TN__STORE_COMPARE_SET, /* first: expected, second: desired; the reply has the value */
+    TN__STORE_CHECK,       /* the reply's flag */
+    TN__STORE_REMOVE,      /* the reply's flag: it was there */
+    TN__STORE_KINDS
+} tn__request_kind;
+
+typedef struct tn__request {
+    tn__request_kind kind;
+    uint32_t key_bytes, first_bytes, second_bytes;
+    int64_t amount;
+    uint64_t microseconds;
+} tn__request;
+
+typedef struct tn__reply {
+    tn_status status;
+    bool flag;
+    uint32_t bytes;
+    int64_t number;
+} tn__reply;
+
+void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE]);
+/* False: not a Tern store. *version is the other side's. */
+bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);
+
+void tn__proof(const char *token, const char *role, const uint8_t client_nonce[TN__NONCE],
+               const uint8_t server_nonce[TN__NONCE], uint8_t proof[TN__DIGEST]);
+/* Whether they are equal, in a time that does not depend on where they differ. */
+bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
+
+/* Readers return false for what is not one: an unknown kind or status, lengths beyond the limits. */
+void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);
+bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r);
+void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r);
+bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r);
+
+#endif

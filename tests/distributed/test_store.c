@@ -1,0 +1,560 @@
+/* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a prefix. */
+#include "core/memory.h"
+#include "distributed/store/store.h"
+#include "tests/support/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+#define TOKEN "a token of tests"
+
+/* ---- A store of each kind -------------------------------------------------------------------------------- */
+
+typedef enum kind { MEMORY, FILE_LOG, TCP, TCP6 } kind;
+
+typedef struct place {
+    kind kind;
+    bool prefixed;
+    tn_store_server *server;
+    char path[512];
+    tn_store *memory; /* all stores of this place are it */
+} place;
+
+static place place_new(kind k, bool prefixed) {
+    static int number;
+    char name[32];
+    place p = {.kind = k, .prefixed = prefixed};
+    snprintf(name, sizeof(name), "log.%d", number++);
+    snprintf(p.path, sizeof(p.path), "%s", temp_path(name));
+    if (k == TCP || k == TCP6) {
+        p.server = tn_store_serve(k == TCP ? "127.0.0.1" : "::1", 0, TOKEN);
+        assert_non_null(p.server);
+    }
+    return p;
+}
+
+static tn_store *open_store(place *p) {
+    tn_store *s = NULL;
+    switch (p->kind) {
+    case MEMORY:
+        p->memory = p->memory ? p->memory : tn_memory_store();
+        s = tn__store_keep(p->memory);
+        break;
+    case FILE_LOG:
+        s = tn_file_store(p->path);
+        break;
+    case TCP:
+        s = tn_tcp_store("127.0.0.1", tn_store_server_port(p->server), TOKEN, 10);
+        break;
+    case TCP6:
+        s = tn_tcp_store("::1", tn_store_server_port(p->server), TOKEN, 10);
+        break;
+    }
+    if (s && p->prefixed) {
+        tn_store *outer = tn_prefix_store(s, "some/where");
+        tn_store_free(s);
+        s = outer;
+    }
+    if (!s) {
+        fail_msg("%s", tn_error_message());
+    }
+    return s;
+}
+
+static void place_free(place *p) {
+    tn_store_free(p->memory);
+    tn_store_server_free(p->server);
+    assert_int_not_equal(access(p->path, F_OK), 0); /* the last one out removes the log */
+}
+
+/* Whether this machine speaks IPv6 with itself. */
+static bool has_ipv6(void) {
+    tn_store_server *server = tn_store_serve("::1", 0, TOKEN);
+    tn_error_clear();
+    tn_store_server_free(server);
+    return server != NULL;
+}
+
+static void for_each(void (*test)(place *p)) {
+    for (int k = MEMORY; k <= TCP6; k++) {
+        for (int prefixed = 0; prefixed < 2; prefixed++) {
+            if (k == TCP6 && !has_ipv6()) {
+                continue;
+            }
+            place p = place_new((kind)k, prefixed);
+            test(&p);
+            place_free(&p);
+            assert_int_equal(tn_error(), TN_OK);
+        }
+    }
+}
+
+/* ---- One after the other --------------------------------------------------------------------------------- */
+
+static void assert_error(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not say \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+static void assert_text(tn_store *s, const char *key, const char *text) {
+    void *data;
+    size_t bytes;
+    assert_int_equal(tn_store_get(s, key, &data, &bytes, 0), TN_OK);
+    assert_int_equal(bytes, strlen(text));
+    assert_string_equal((const char *)data, text);
+    free(data);
+}
+
+static void calls(place *p) {
+    tn_store *a = open_store(p), *b = open_store(p);
+    bool truth = true;
+    int64_t sum = -1;
+    assert_int_equal(tn_store_check(a, "x", &truth), TN_OK);
+    assert_false(truth);
+    assert_int_equal(tn_store_set(a, "x", "eins", 4), TN_OK);
+    assert_text(b, "x", "eins");
+    assert_int_equal(tn_store_set(b, "x", "zwei und mehr", 13), TN_OK);
+    assert_text(a, "x", "zwei und mehr");
+    assert_int_equal(tn_store_check(b, "x", &truth), TN_OK);
+    assert_true(truth);
+    assert_int_equal(tn_store_set(a, "empty", NULL, 0), TN_OK);
+    assert_text(b, "empty", "");
+    assert_int_equal(tn_store_set(a, "zero", "a\0b", 3), TN_OK);
+    void *data;
+    size_t bytes;
+    assert_int_equal(tn_store_get(b, "zero", &data, &bytes, 1), TN_OK);
+    assert_true(bytes == 3 && memcmp(data, "a\0b", 4) == 0);
+    free(data);
+
+    assert_int_equal(tn_store_add(a, "n", 5, &sum), TN_OK);
+    assert_int_equal(sum, 5);
+    assert_int_equal(tn_store_add(b, "n", -7, &sum), TN_OK);
+    assert_int_equal(sum, -2);
+    assert_text(a, "n", "-2");
+    assert_int_equal(tn_store_add(b, "n", 1, NULL), TN_OK);
+
+    assert_int_equal(tn_store_delete(a, "x", &truth), TN_OK);
+    assert_true(truth);
+    assert_int_equal(tn_store_delete(b, "x", &truth), TN_OK);
+    assert_false(truth);
+    assert_int_equal(tn_store_check(b, "x", &truth), TN_OK);
+    assert_false(truth);
+    tn_store_free(a);
+    assert_text(b, "n", "-1");
+    tn_store_free(b);
+}
+
+static void test_calls(void **state) {
+    for_each(calls);
+}
+
+static void compare(place *p) {
+    tn_store *s = open_store(p);
+    bool is_set;
+    assert_int_equal(tn_store_compare_set(s, "k", "not there", "a", &is_set), TN_OK);
+    assert_false(is_set);
+    assert_int_equal(tn_store_check(s, "k", &is_set), TN_OK);
+    assert_false(is_set);
+    assert_int_equal(tn_store_compare_set(s, "k", NULL, "a", &is_set), TN_OK);
+    assert_true(is_set);
+    assert_int_equal(tn_store_compare_set(s, "k", NULL, "b", &is_set), TN_OK);
+    assert_false(is_set);
+    assert_int_equal(tn_store_compare_set(s, "k", "b", "c", &is_set), TN_OK);
+    assert_false(is_set);
+    assert_text(s, "k", "a");
+    assert_int_equal(tn_store_compare_set(s, "k", "a", "c", &is_set), TN_OK);
+    assert_true(is_set);
+    assert_int_equal(tn_store_compare_set(s, "k", "a", "c", &is_set), TN_OK);
+    assert_true(is_set); /* it is what was asked for */
+    assert_text(s, "k", "c");
+    assert_int_equal(tn_store_compare_set(s, "k", "c", "", &is_set), TN_EVALUE);
+    tn_error_clear();
+    tn_store_free(s);
+}
+
+static void test_compare_set(void **state) {
+    for_each(compare);
+}
+
+static void numbers(place *p) {
+    tn_store *s = open_store(p);
+    static const char *const bad[] = {"",
+                                      "1 ",
+                                      " 1",
+                                      "+1",
+                                      "1.0",
+                                      "eins",
+                                      "9223372036854775808",
+                                      "--1",
+                                      "0000000000000000000000"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        assert_int_equal(tn_store_set(s, "n", bad[i], strlen(bad[i])), TN_OK);
+        assert_int_equal(tn_store_add(s, "n", 1, NULL), TN_EFORMAT);
+        assert_error(TN_EFORMAT, "not a number");
+        assert_text(s, "n", bad[i]);
+    }
+    assert_int_equal(tn_store_set(s, "n", "9223372036854775807", 19), TN_OK);
+    assert_int_equal(tn_store_add(s, "n", 1, NULL), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "64-bit");
+    int64_t sum;
+    assert_int_equal(tn_store_add(s, "n", INT64_MIN, &sum), TN_OK);
+    assert_int_equal(sum, -1);
+    tn_store_free(s);
+}
+
+static void test_numbers(void **state) {
+    for_each(numbers);
+}
+
+static void large(place *p) {
+    tn_store *a = open_store(p), *b = open_store(p);
+    size_t bytes = (size_t)3 << 20, back_bytes;
+    unsigned char *data = malloc(bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = (unsigned char)(i * 7 + i / 4096);
+    }
+    void *back;
+    assert_int_equal(tn_store_set(a, "large", data, bytes), TN_OK);
+    assert_int_equal(tn_store_get(b, "large", &back, &back_bytes, 10), TN_OK);
+    assert_true(back_bytes == bytes && memcmp(back, data, bytes) == 0);
+    free(back);
+    assert_int_equal(tn_store_set(b, "large", data, (size_t)TN_STORE_VALUE + 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "at most");
+    free(data);
+    tn_store_free(a);
+    tn_store_free(b);
+}
+
+static void test_large(void **state) {
+    for_each(large);
+}
+
+static void keys(place *p) {
+    tn_store *s = open_store(p);
+    char text[TN_STORE_KEY + 2];
+    memset(text, 'k', sizeof(text));
+    text[TN_STORE_KEY + 1] = 0;
+    assert_int_equal(tn_store_set(s, text, "", 0), TN_EVALUE);
+    assert_error(TN_EVALUE, "255 bytes");
+    text[TN_STORE_KEY] = 0;
+    assert_int_equal(tn_store_set(s, text, "1", 1), p->prefixed ? TN_EVALUE : TN_OK);
+    tn_error_clear();
+    text[TN_STORE_KEY - 11] = 0;
+    assert_int_equal(tn_store_set(s, text, "2", 1), TN_OK);
+    assert_text(s, text, "2");
+    static const char *const bad[] = {NULL, "", "a b", "a\n", "\x7f", "\x01"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        assert_int_equal(tn_store_add(s, bad[i], 1, NULL), TN_EVALUE);
+        assert_error(TN_EVALUE, "the key is");
+    }
+    /* Enough of them that the table grows. */
+    for (int i = 0; i < 300; i++) {
+        snprintf(text, sizeof(text), "key.%d", i);
+        assert_int_equal(tn_store_set(s, text, text, strlen(text)), TN_OK);
+    }
+    for (int i = 0; i < 300; i += 7) {
+        snprintf(text, sizeof(text), "key.%d", i);
+        assert_text(s, text, text);
+    }
+    tn_store_free(s);
+}
+
+static void test_keys(void **state) {
+    for_each(keys);
+}
+
+static void test_prefixes(void **state) {
+    tn_store *s = tn_memory_store(), *a = tn_prefix_store(s, "a"), *ab = tn_prefix_store(a, "b");
+    assert_int_equal(tn_store_set(ab, "c", "1", 1), TN_OK);
+    assert_text(a, "b/c", "1");
+    assert_text(s, "a/b/c", "1");
+    tn_store_free(s);
+    tn_store_free(a);
+    assert_text(ab, "c", "1");
+    assert_null(tn_prefix_store(ab, "with space"));
+    assert_error(TN_EVALUE, "the prefix is");
+    tn_store_free(ab);
+}
+
+/* ---- Deadlines ------------------------------------------------------------------------------------------- */
+
+static void deadlines(place *p) {
+    tn_store *s = open_store(p);
+    void *data = &data;
+    double begin = tn__now();
+    assert_int_equal(tn_store_get(s, "never", &data, NULL, 0.1), TN_EPEER);
+    assert_true(tn__now() - begin >= 0.1 && tn__now() - begin < 20);
+    assert_null(data);
+    assert_error(TN_EPEER, "never");
+    assert_int_equal(tn_store_get(s, "never", &data, NULL, 0), TN_EPEER);
+    tn_error_clear();
+
+    assert_int_equal(tn_store_set(s, "rank.1", "", 0), TN_OK);
+    static const char *const names[] = {"rank.0", "rank.1", "rank.2"};
+    assert_int_equal(tn_store_wait(s, names, 3, 0.1), TN_EPEER);
+    assert_null(strstr(tn_error_message(), "\"rank.1\""));
+    assert_non_null(strstr(tn_error_message(), "\"rank.0\", \"rank.2\""));
+    tn_error_clear();
+    assert_int_equal(tn_store_wait(s, names + 1, 1, 0), TN_OK);
+    assert_int_equal(tn_store_wait(s, NULL, 0, 0), TN_OK);
+
+    static const double bad[] = {-1, NAN};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tn_store_get(s, "never", &data, NULL, bad[i]), TN_EVALUE);
+        assert_error(TN_EVALUE, "time-out");
+        assert_int_equal(tn_store_wait(s, names, 3, bad[i]), TN_EVALUE);
+        tn_error_clear();
+    }
+    assert_int_equal(tn_store_get(s, "rank.1", &data, NULL, INFINITY), TN_OK);
+    free(data);
+    tn_store_free(s);
+}
+
+static void test_deadlines(void **state) {
+    for_each(deadlines);
+}
+
+/* ---- At the same time ------------------------------------------------------------------------------------ */
+
+enum { THREADS = 4, ROUNDS = 25 };
+
+typedef struct worker {
+    tn_store *store;
+    int number;
+    int won;
+    bool failed;
+    pthread_t thread;
+} worker;
+
+static void *add_and_race(void *user) {
+    worker *w = user;
+    char key[32];
+    for (int i = 0; i < ROUNDS && !w->failed; i++) {
+        int64_t sum;
+        char mine[32];
+        bool is_set;
+        snprintf(key, sizeof(key), "race.%d", i);
+        snprintf(mine, sizeof(mine), "thread.%d", w->number);
+        w->failed = tn_store_add(w->store, "sum", w->number + 1, &sum) != TN_OK ||
+                    tn_store_compare_set(w->store, key, NULL, mine, &is_set) != TN_OK;
+        w->won += !w->failed && is_set;
+    }
+    tn_error_clear();
+    return NULL;
+}
+
+static void together(place *p) {
+    tn_store *shared = open_store(p);
+    worker w[THREADS];
+    for (int i = 0; i < THREADS; i++) { /* two share a store, two have their own */
+        w[i] = (worker){.store = i < 2 ? tn__store_keep(shared) : open_store(p), .number = i};
+        assert_int_equal(pthread_create(&w[i].thread, NULL, add_and_race, &w[i]), 0);
+    }
+    int won = 0, sum = 0;
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(w[i].thread, NULL);
+        assert_false(w[i].failed);
+        won += w[i].won;
+        sum += ROUNDS * (i + 1);
+        tn_store_free(w[i].store);
+    }
+    assert_int_equal(won, ROUNDS);
+    char text[32];
+    snprintf(text, sizeof(text), "%d", sum);
+    assert_text(shared, "sum", text);
+    tn_store_free(shared);
+}
+
+static void test_threads(void **state) {
+    for_each(together);
+}
+
+static void *wait_for_go(void *user) {
+    worker *w = user;
+    void *data;
+    w->failed = tn_store_get(w->store, "go", &data, NULL, 30) != TN_OK;
+    w->won = !w->failed && strcmp(data, "now") == 0;
+    free(data);
+    tn_error_clear();
+    return NULL;
+}
+
+/* Threads that wait with a store must not keep another from setting with the same one. */
+static void waiting(place *p) {
+    tn_store *s = open_store(p);
+    worker w[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        w[i] = (worker){.store = s, .number = i};
+        assert_int_equal(pthread_create(&w[i].thread, NULL, wait_for_go, &w[i]), 0);
+    }
+    usleep(20000);
+    double begin = tn__now();
+    assert_int_equal(tn_store_set(s, "go", "now", 3), TN_OK);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(w[i].thread, NULL);
+        assert_true(w[i].won);
+    }
+    assert_true(tn__now() - begin < 20);
+    tn_store_free(s);
+}
+
+static void test_waiting(void **state) {
+    for_each(waiting);
+}
+
+/* A rank: "file PATH" or "tcp PORT". Meets the others in a store of its own. */
+static int rank_of_store(tn_group *none, const char *argument) {
+    int rank = atoi(getenv("RANK")), ranks = atoi(getenv("WORLD_SIZE"));
+    tn_store *s = strncmp(argument, "file ", 5) == 0
+                      ? tn_file_store(argument + 5)
+                      : tn_tcp_store("localhost", atoi(argument + 4), TOKEN, 20);
+    rank_assert(s != NULL);
+    worker w = {.store = s, .number = rank};
+    add_and_race(&w);
+    rank_assert(!w.failed);
+    char key[32];
+    snprintf(key, sizeof(key), "won.%d", rank);
+    rank_assert(tn_store_add(s, key, w.won, NULL) == TN_OK);
+    int64_t won = 0;
+    for (int i = 0; i < ranks; i++) {
+        void *data;
+        snprintf(key, sizeof(key), "won.%d", i);
+        rank_assert(tn_store_get(s, key, &data, NULL, 30) == TN_OK);
+        won += atoi(data);
+        free(data);
+    }
+    rank_assert(won == ROUNDS);
+    int64_t sum;
+    rank_assert(tn_store_add(s, "sum", 0, &sum) == TN_OK && sum == ROUNDS * (1 + 2 + 3));
+    rank_assert(tn_store_add(s, "done", 1, &sum) == TN_OK);
+    while (sum < ranks) { /* nobody leaves before the last has come */
+        usleep(2000);
+        rank_assert(tn_store_add(s, "done", 0, &sum) == TN_OK);
+    }
+    tn_store_free(s);
+    return 0;
+}
+
+static void test_processes(void **state) {
+    char argument[600];
+    snprintf(argument, sizeof(argument), "file %s", temp_path("shared"));
+    ranks_pass(3, "-store", argument);
+    assert_int_not_equal(access(temp_path("shared"), F_OK), 0);
+    tn_store_server *server = tn_store_serve(NULL, 0, TOKEN);
+    snprintf(argument, sizeof(argument), "tcp %d", tn_store_server_port(server));
+    ranks_pass(3, "-store", argument);
+    tn_store_server_free(server);
+}
+
+/* ---- Arguments and memory -------------------------------------------------------------------------------- */
+
+static void test_nothing(void **state) {
+    void *data;
+    bool truth;
+    tn_store_free(NULL);
+    tn_store_server_free(NULL);
+    assert_int_equal(tn_store_server_port(NULL), 0);
+    assert_int_equal(tn_store_set(NULL, "k", "", 0), TN_EVALUE);
+    assert_error(TN_EVALUE, "the store is NULL");
+    assert_int_equal(tn_store_get(NULL, "k", &data, NULL, 0), TN_EVALUE);
+    tn_error_clear();
+    tn_store *s = tn_memory_store();
+    assert_int_equal(tn_store_get(s, "k", NULL, NULL, 0), TN_EVALUE);
+    assert_error(TN_EVALUE, "result is NULL");
+    assert_int_equal(tn_store_check(s, "k", NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "result is NULL");
+    assert_int_equal(tn_store_set(s, "k", NULL, 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "is NULL");
+    assert_int_equal(tn_store_wait(s, NULL, 1, 0), TN_EVALUE);
+    tn_error_clear();
+    assert_null(tn_file_store(NULL));
+    tn_error_clear();
+    assert_null(tn_file_store("/nowhere/at/all"));
+    assert_error(TN_EIO, "/nowhere/at/all");
+    assert_null(tn_tcp_store(NULL, 1, TOKEN, 0));
+    assert_error(TN_EVALUE, "host");
+    assert_null(tn_tcp_store("localhost", 70000, TOKEN, 0));
+    assert_error(TN_EVALUE, "70000");
+    assert_null(tn_tcp_store("localhost", 1, "", 0));
+    assert_error(TN_EVALUE, "token is empty");
+    assert_null(tn_store_serve(NULL, 0, NULL));
+    assert_error(TN_EVALUE, "token is NULL");
+    assert_null(tn_prefix_store(NULL, "a"));
+    tn_error_clear();
+
+    /* With an error pending nothing is done. */
+    tn_raise(TN_EVALUE, "first");
+    assert_int_equal(tn_store_set(s, "k", "", 0), TN_EVALUE);
+    assert_null(tn_memory_store());
+    assert_null(tn_file_store(temp_path("none")));
+    assert_null(tn_store_serve(NULL, 0, TOKEN));
+    assert_error(TN_EVALUE, "first");
+    assert_int_equal(tn_store_check(s, "k", &truth), TN_OK);
+    assert_false(truth);
+    tn_store_free(s);
+}
+
+/* Each allocation fails once: an error or success, and the store holds what it said. */
+static void test_no_memory(void **state) {
+    for (int k = MEMORY; k <= FILE_LOG; k++) {
+        for (int64_t n = 0;; n++) {
+            place p = place_new((kind)k, true);
+            tn_store *s = open_store(&p);
+            bool is_set;
+            tn__alloc_fail_at(n);
+            tn_status status = tn_store_set(s, "a", "1", 1);
+            int64_t sum = 1;
+            if (status == TN_OK) {
+                status = tn_store_add(s, "a", 1, &sum);
+            }
+            if (status == TN_OK) {
+                status = tn_store_compare_set(s, "a", "2", "3", &is_set);
+            }
+            bool armed = tn__alloc_fail_armed();
+            tn__alloc_fail_at(-1);
+            bool failed = status != TN_OK;
+            assert_true(failed ? status == TN_ENOMEM : armed);
+            tn_error_clear();
+            if (!failed) {
+                assert_text(s, "a", "3");
+            } else if (sum == 2) { /* compare_set failed: done, or not, but not something else */
+                int64_t now;
+                assert_int_equal(tn_store_add(s, "a", 0, &now), TN_OK);
+                assert_true(now == 2 || now == 3);
+            }
+            tn_store_free(s);
+            place_free(&p);
+            if (!failed) {
+                assert_true(n >= 3);
+                break;
+            }
+        }
+    }
+}
+
+static const rank_entry bodies[] = {{"-store", rank_of_store}};
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),     cmocka_unit_test(test_compare_set),
+        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_large),
+        cmocka_unit_test(test_keys),      cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_deadlines), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_waiting),   cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_nothing),   cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
