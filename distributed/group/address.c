@@ -1,0 +1,233 @@
+/* At which of this host's addresses the other ranks can reach it.
+ *
+ * The kernel knows: a UDP socket that is "connected" to another host has the address from which packets would leave, and
+ * nothing is sent. MASTER_ADDR is a host that every rank reaches. Ranks are on one host when they have the same boot and the
+ * same network namespace.
+ */
+#define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
+#include "distributed/group/gloo.h"
+
+#include "core/memory.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- Meeting ------------------------------------------------------------------------------------ */
+
+/* Says which ranks from `first` on have not given their value. */
+static void name_missing(const tn_engine_options *o, const char *key, int first, char *why) {
+    char place[64], reason[TN_STORE_WHY];
+    size_t length = (size_t)snprintf(why, TN_ENGINE_WHY, "no sign of rank %d", first);
+    for (int r = first + 1; r < o->ranks && length < TN_ENGINE_WHY; r++) {
+        bool exists = true;
+        snprintf(place, sizeof(place), "%s/%d", key, r);
+        tn_status status = o->store->check(o->store, place, &exists, tn__now() + 1, reason);
+        if (status != TN_OK) {
+            snprintf(why + length, TN_ENGINE_WHY - length, "; the store does not answer: %s", reason);
+            return;
+        }
+        if (!exists) {
+            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, ", %d", r);
+        }
+    }
+}
+
+bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
+                   tn_store_value *values, char *why) {
+    char place[64], reason[TN_STORE_WHY];
+    snprintf(place, sizeof(place), "%s/%d", key, o->rank);
+    if (o->store->set(o->store, place, mine, bytes, o->deadline, reason) != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "the store: %s", reason);
+        return false;
+    }
+    for (int r = 0; r < o->ranks; r++) {
+        snprintf(place, sizeof(place), "%s/%d", key, r);
+        if (o->store->get(o->store, place, &values[r], o->deadline, reason) != TN_OK) {
+            name_missing(o, key, r, why);
+            return false;
+        }
+    }
+    return true;
+}
+
+void tn__gloo_forget(tn_store_value *values, int n) {
+    for (int i = 0; values && i < n; i++) {
+        free(values[i].data);
+        values[i] = (tn_store_value){0};
+    }
+}
+
+/* "boot id, network namespace": the same for ranks that reach each other on 127.0.0.1. */
+static void own_host(char *text, size_t room) {
+    char boot[64] = "", space[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (!file || !fgets(boot, sizeof(boot), file)) {
+        gethostname(boot, sizeof(boot) - 1);
+    }
+    if (file) {
+        fclose(file);
+    }
+    ssize_t length = readlink("/proc/self/ns/net", space, sizeof(space) - 1);
+    space[length > 0 ? length : 0] = 0;
+    snprintf(text, room, "%.*s %s", (int)strcspn(boot, "\n"), boot, space);
+}
+
+/* *one_host: whether all ranks are on this host. */
+static bool compare_hosts(const tn_engine_options *o, bool *one_host, char *why) {
+    char mine[160];
+    own_host(mine, sizeof(mine));
+    tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
+    if (!values) {
+        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
+        return false;
+    }
+    bool fine = tn__gloo_meet(o, "gloo/host", mine, strlen(mine), values, why);
+    *one_host = true;
+    for (int r = 0; r < o->ranks && fine; r++) {
+        *one_host = *one_host && values[r].bytes == strlen(mine) &&
+                    memcmp(values[r].data, mine, values[r].bytes) == 0;
+    }
+    tn__gloo_forget(values, o->ranks);
+    free(values);
+    return fine;
+}
+
+/* ---- Addresses ---------------------------------------------------------------------------------- */
+
+static bool is_loopback(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET) {
+        return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
+    }
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+/* Whether another host could connect to it: link-local addresses of IPv6 need a scope. */
+static bool is_usable(const struct sockaddr *a) {
+    return a && (a->sa_family == AF_INET ||
+                 (a->sa_family == AF_INET6 &&
+                  !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)a)->sin6_addr)));
+}
+
+static bool to_text(const struct sockaddr *a, char *address) {
+    const void *bits = a->sa_family == AF_INET
+                           ? (const void *)&((const struct sockaddr_in *)a)->sin_addr
+                           : (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr;
+    return inet_ntop(a->sa_family, bits, address, TN__ADDRESS) != NULL;
+}
+
+/* The address from which packets to `host` leave; false when it has none, or is not to be reached. */
+static bool toward(const char *host, char *address, bool *loopback) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
+    bool fine = false;
+    if (getaddrinfo(host, "9", &hints, &found) != 0) {
+        return false;
+    }
+    for (struct addrinfo *a = found; a && !fine; a = a->ai_next) {
+        struct sockaddr_storage own;
+        socklen_t length = sizeof(own);
+        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        fine = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
+               getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
+               is_usable((struct sockaddr *)&own) && to_text((struct sockaddr *)&own, address);
+        *loopback = fine && is_loopback((struct sockaddr *)&own);
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+    freeaddrinfo(found);
+    return fine;
+}
+
+/* The first address of the interface `name` (NULL: of any that leads out), IPv4 before IPv6. */
+static bool of_interface(const struct ifaddrs *all, const char *name, char *address) {
+    static const int families[] = {AF_INET, AF_INET6};
+    for (int f = 0; f < 2; f++) {
+        for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+            bool wanted = name ? strcmp(i->ifa_name, name) == 0
+                               : (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK);
+            if (wanted && is_usable(i->ifa_addr) && i->ifa_addr->sa_family == families[f]) {
+                return to_text(i->ifa_addr, address);
+            }
+        }
+    }
+    return false;
+}
+
+/* Whether `text` is a numeric address of this host. */
+static bool is_own(const struct ifaddrs *all, const char *text) {
+    struct in_addr v4;
+    char address[TN__ADDRESS];
+    if (inet_pton(AF_INET, text, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) {
+        return true;
+    }
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        if (is_usable(i->ifa_addr) && to_text(i->ifa_addr, address) && strcmp(address, text) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void list_interfaces(const struct ifaddrs *all, const char *wanted, char *why) {
+    size_t length =
+        (size_t)snprintf(why, TN_ENGINE_WHY,
+                         "no interface and no address of this host is \"%.60s\"; there are", wanted);
+    char address[TN__ADDRESS];
+    for (const struct ifaddrs *i = all; i && length < TN_ENGINE_WHY; i = i->ifa_next) {
+        if (is_usable(i->ifa_addr) && to_text(i->ifa_addr, address)) {
+            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, " %s (%s)",
+                                       i->ifa_name, address);
+        }
+    }
+}
+
+/* Where nothing was asked for. */
+static bool choose(const tn_engine_options *o, const struct ifaddrs *all, char *address, char *why) {
+    const char *master = getenv("MASTER_ADDR");
+    bool one_host, loopback = false;
+    if (!compare_hosts(o, &one_host, why)) {
+        return false;
+    }
+    if (master && *master && toward(master, address, &loopback) && (one_host || !loopback)) {
+        return true;
+    }
+    if (one_host) {
+        snprintf(address, TN__ADDRESS, "127.0.0.1");
+        return true;
+    }
+    if (of_interface(all, NULL, address)) {
+        return true;
+    }
+    snprintf(why, TN_ENGINE_WHY,
+             "the ranks are on several hosts, but this one has no interface that leads out");
+    return false;
+}
+
+bool tn__gloo_address(const tn_engine_options *o, char *address, char *why) {
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all) != 0) {
+        snprintf(why, TN_ENGINE_WHY, "the network interfaces cannot be listed");
+        return false;
+    }
+    bool fine;
+    if (!o->interface || !*o->interface) {
+        fine = choose(o, all, address, why);
+    } else if (is_own(all, o->interface)) {
+        snprintf(address, TN__ADDRESS, "%s", o->interface);
+        fine = true;
+    } else {
+        fine = of_interface(all, o->interface, address);
+        if (!fine) {
+            list_interfaces(all, o->interface, why);
+        }
+    }
+    freeifaddrs(all);
+    return fine;
+}

@@ -1,0 +1,394 @@
+/* The engine "gloo": joining, waiting, failing, leaving. gloo.h says how its files fit together.
+ *
+ * Joining: every rank listens once for each peer, tells the store where, connects to all, and touches all. Then the store is
+ * needed only to say goodbye. A failure is kept in `dead` and `reason`, the first one of them; the connections are closed, so
+ * that peers notice, and nothing more is run. An operation that another thread aborts is woken in its wait.
+ */
+#include "distributed/group/gloo.h"
+
+#include "core/memory.h"
+#include "core/plugin.h"
+#include "distributed/group/group.h"
+#include "distributed/store/store.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How long the store may take to say goodbye, or to tell whether somebody did. */
+static const double goodbye_seconds = 1;
+
+/* ---- Failing ------------------------------------------------------------------------------------ */
+
+/* The first reason stays. Returns false, for callers that fail. */
+TN_PRINTF(3, 4) static bool fail(tn__gloo *e, tn_status status, const char *format, ...) {
+    char text[sizeof(e->reason)];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&e->lock);
+    if (e->dead == TN_OK) {
+        e->dead = status;
+        memcpy(e->reason, text, sizeof(text));
+    }
+    pthread_mutex_unlock(&e->lock);
+    return false;
+}
+
+static void goodbye_key(char *key, size_t room, int rank) {
+    snprintf(key, room, "gloo/left/%d", rank);
+}
+
+/* The connection to peer is lost: because it has left, or because of something worse. */
+static bool fail_lost(tn__gloo *e, int peer, const char *why) {
+    char key[64], ignored[TN_STORE_WHY];
+    bool left = false;
+    goodbye_key(key, sizeof(key), peer);
+    tn_status status = e->store->check(e->store, key, &left, tn__now() + goodbye_seconds, ignored);
+    if (status == TN_OK && left) {
+        return fail(e, TN_EPEER, "rank %d has left the group", peer);
+    }
+    return fail(e, TN_EPEER, "the connection to rank %d is lost (%s)", peer, why);
+}
+
+/* ---- Messages ----------------------------------------------------------------------------------- */
+
+static bool add(tn__gloo *e, tn__batch *b, int peer, tn__message *m, const char *why) {
+    if (!m) {
+        return fail_lost(e, peer, why);
+    }
+    b->messages[b->n] = m;
+    b->peers[b->n++] = peer;
+    return true;
+}
+
+bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void *data,
+                   int64_t bytes) {
+    char why[TN_ENGINE_WHY] = "";
+    return bytes <= 0 ||
+           add(e, b, peer, e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
+}
+
+bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data, int64_t bytes) {
+    char why[TN_ENGINE_WHY] = "";
+    return bytes <= 0 ||
+           add(e, b, peer, e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
+}
+
+bool tn__gloo_touch(tn__gloo *e, tn__batch *b, int peer, uint64_t tag) {
+    char why[TN_ENGINE_WHY] = "";
+    return add(e, b, peer, e->api->receive(e->wire, peer, tag, NULL, 0, why), why) &&
+           add(e, b, peer, e->api->send(e->wire, peer, tag, NULL, 0, why), why);
+}
+
+/* Waits for one message, so that abort can find it. */
+static bool wait_for(tn__gloo *e, tn__message *m, int peer) {
+    char why[TN_ENGINE_WHY] = "";
+    pthread_mutex_lock(&e->lock);
+    bool dead = e->dead != TN_OK;
+    e->waiting = dead ? NULL : m;
+    pthread_mutex_unlock(&e->lock);
+    if (dead) {
+        return false;
+    }
+    tn__arrival arrival = e->api->wait(m, e->deadline - tn__now(), why);
+    pthread_mutex_lock(&e->lock);
+    e->waiting = NULL;
+    pthread_mutex_unlock(&e->lock);
+    switch (arrival) {
+    case TN__DONE:
+        return true;
+    case TN__LATE:
+        return fail(e, TN_EPEER, "rank %d did not answer within %.3g seconds", peer,
+                    e->deadline - e->begun);
+    case TN__LOST:
+        return fail_lost(e, peer, why);
+    case TN__WOKEN:
+        break; /* by abort, which has set the reason */
+    }
+    return false;
+}
+
+static void drop_all(tn__gloo *e, tn__batch *b) {
+    for (int i = 0; i < b->n; i++) {
+        e->api->drop(b->messages[i]);
+    }
+    b->n = 0;
+}
+
+bool tn__gloo_finish(tn__gloo *e, tn__batch *b) {
+    bool fine = true;
+    for (int i = 0; i < b->n && fine; i++) {
+        fine = wait_for(e, b->messages[i], b->peers[i]);
+    }
+    drop_all(e, b);
+    return fine;
+}
+
+void *tn__gloo_scratch(tn__gloo *e, int64_t bytes) {
+    if ((size_t)bytes > e->scratch_bytes) {
+        free(e->scratch);
+        e->scratch = tn__malloc((size_t)bytes);
+        e->scratch_bytes = e->scratch ? (size_t)bytes : 0;
+    }
+    if (!e->scratch) {
+        fail(e, TN_ENOMEM, "out of memory (%lld bytes beside the buffers)", (long long)bytes);
+    }
+    return e->scratch;
+}
+
+/* ---- Signals ------------------------------------------------------------------------------------- *
+ *
+ * gloo writes to connections that may be closed, which raises SIGPIPE in the writing thread. */
+
+static void hold_pipe_signal(sigset_t *before) {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, before);
+}
+
+/* Takes a signal that has come meanwhile, where the thread would be killed by it from now on. */
+static void release_pipe_signal(const sigset_t *before) {
+    if (!sigismember(before, SIGPIPE)) {
+        sigset_t pipe;
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        sigtimedwait(&pipe, NULL, &(struct timespec){0});
+        pthread_sigmask(SIG_SETMASK, before, NULL);
+    }
+}
+
+/* ---- The table of an engine ----------------------------------------------------------------------- */
+
+/* Runs `operation` as the engine's one running operation, until `deadline`. */
+static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void *user),
+                         const void *user, double deadline, char *why) {
+    sigset_t before;
+    pthread_mutex_lock(&e->lock);
+    e->running = e->dead == TN_OK;
+    bool alive = e->running;
+    pthread_mutex_unlock(&e->lock);
+    if (alive) {
+        e->begun = tn__now();
+        e->deadline = deadline;
+        hold_pipe_signal(&before);
+        operation(e, user);
+        for (int i = 0; i < TN__BATCHES; i++) {
+            drop_all(e, &e->batches[i]);
+        }
+    }
+    pthread_mutex_lock(&e->lock);
+    e->running = false;
+    tn_status status = e->dead;
+    if (status != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", e->reason);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (alive && status != TN_OK) {
+        e->api->close(e->wire);
+    }
+    if (alive) {
+        release_pipe_signal(&before);
+    }
+    return status;
+}
+
+static bool transfer(tn__gloo *e, const void *user) {
+    return tn__gloo_transfer(e, user);
+}
+
+static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+    return attempt((tn__gloo *)base, transfer, t, t->deadline, why);
+}
+
+/* A running operation closes the connections itself when it wakes. */
+static void stop(tn_engine *base, const char *reason) {
+    tn__gloo *e = (tn__gloo *)base;
+    fail(e, TN_EPEER, "%s", reason);
+    pthread_mutex_lock(&e->lock);
+    bool running = e->running;
+    if (e->waiting) {
+        e->api->wake(e->waiting);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!running) {
+        e->api->close(e->wire);
+    }
+}
+
+static void say_goodbye(tn__gloo *e) {
+    char key[64], ignored[TN_STORE_WHY];
+    goodbye_key(key, sizeof(key), e->base.rank);
+    e->store->set(e->store, key, "", 0, tn__now() + goodbye_seconds, ignored);
+}
+
+static void destroy(tn_engine *base) {
+    tn__gloo *e = (tn__gloo *)base;
+    if (e->wire) {
+        if (e->dead == TN_OK) {
+            say_goodbye(e);
+        }
+        e->api->destroy(e->wire);
+    }
+    tn_store_free(e->store);
+    for (int i = 0; i < TN__BATCHES; i++) {
+        free(e->batches[i].messages);
+        free(e->batches[i].peers);
+    }
+    free(e->sent);
+    free(e->received);
+    free(e->scratch);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+/* ---- Joining -------------------------------------------------------------------------------------- */
+
+static const tn__gloo_api *load(char *why) {
+    char reason[TN_ENGINE_WHY - 64];
+    tn__gloo_entry *entry;
+    *(void **)&entry = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, reason, sizeof(reason));
+    if (!entry) {
+        snprintf(why, TN_ENGINE_WHY, "the plugin of gloo is not there: %s", reason);
+        return NULL;
+    }
+    const tn__gloo_api *api = entry();
+    if (api->size != sizeof(*api) || api->version != TN__GLOO_VERSION) {
+        snprintf(why, TN_ENGINE_WHY,
+                 "libtern_gloo.so is of another build (version %u, %zu bytes; this is version %d, "
+                 "%zu bytes)",
+                 api->version, api->size, TN__GLOO_VERSION, sizeof(*api));
+        return NULL;
+    }
+    return api;
+}
+
+static bool make_room(tn__gloo *e) {
+    int ranks = e->base.ranks, room = 2 * ranks;
+    e->sent = tn__calloc((size_t)ranks, sizeof(uint64_t));
+    e->received = tn__calloc((size_t)ranks, sizeof(uint64_t));
+    bool fine = e->sent && e->received;
+    for (int i = 0; i < TN__BATCHES; i++) {
+        tn__batch *b = &e->batches[i];
+        b->messages = tn__calloc((size_t)room, sizeof(*b->messages));
+        b->peers = tn__calloc((size_t)room, sizeof(*b->peers));
+        b->room = room;
+        fine = fine && b->messages && b->peers;
+    }
+    return fine;
+}
+
+static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *o) {
+    tn__gloo *e = tn__calloc(1, sizeof(*e));
+    if (!e) {
+        return NULL;
+    }
+    e->base = (tn_engine){.size = sizeof(tn_engine),
+                          .version = TN_ENGINE_VERSION,
+                          .name = "gloo",
+                          .rank = o->rank,
+                          .ranks = o->ranks,
+                          .vague = true,
+                          .run = run,
+                          .abort = stop,
+                          .destroy = destroy};
+    e->api = api;
+    e->store = tn__store_keep(o->store);
+    pthread_mutex_init(&e->lock, NULL);
+    if (!make_room(e)) {
+        destroy(&e->base);
+        return NULL;
+    }
+    return e;
+}
+
+/* gloo's thread inherits the signals that are blocked here: all of them. */
+static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
+    char address[TN__ADDRESS];
+    if (!tn__gloo_address(o, address, why)) {
+        return NULL;
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    tn__wire *w = e->api->open(address, o->rank, o->ranks, o->deadline - tn__now(), why);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return w;
+}
+
+/* Where each peer finds this rank, as one value of the store: ranks times `size` bytes. NULL: no memory. */
+static char *own_endpoints(tn__gloo *e, size_t *size) {
+    int ranks = e->base.ranks;
+    char *all = tn__calloc((size_t)ranks, TN__ENDPOINT);
+    for (int peer = 0; all && peer < ranks; peer++) {
+        if (peer != e->base.rank) {
+            *size = e->api->endpoint(e->wire, peer, all + (size_t)peer * TN__ENDPOINT);
+        }
+    }
+    return all;
+}
+
+typedef struct joining {
+    const tn_engine_options *options;
+    const tn_store_value *endpoints; /* [ranks] */
+    size_t endpoint_bytes;
+} joining;
+
+/* Connects to everybody, and touches everybody: from then on a failure is of an operation. */
+static bool connect_all(tn__gloo *e, const void *user) {
+    const joining *j = user;
+    int rank = e->base.rank, ranks = e->base.ranks;
+    for (int peer = 0; peer < ranks; peer++) {
+        char why[TN_ENGINE_WHY] = "";
+        const tn_store_value *theirs = &j->endpoints[peer];
+        if (peer == rank) {
+            continue;
+        }
+        if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
+            return fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, and not %zu", peer,
+                        theirs->bytes, (size_t)ranks * TN__ENDPOINT);
+        }
+        const char *endpoint = (const char *)theirs->data + (size_t)rank * TN__ENDPOINT;
+        if (!e->api->connect(e->wire, peer, endpoint, j->endpoint_bytes, why)) {
+            return fail(e, TN_EPEER, "cannot connect to rank %d: %s", peer, why);
+        }
+    }
+    return tn__gloo_transfer(e, &(tn_transfer){.kind = TN_BARRIER});
+}
+
+static bool join(tn__gloo *e, const tn_engine_options *o, char *why) {
+    joining j = {.options = o};
+    tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
+    e->wire = values ? open_wire(e, o, why) : NULL;
+    char *mine = e->wire ? own_endpoints(e, &j.endpoint_bytes) : NULL;
+    if (!values || (e->wire && !mine)) {
+        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
+    }
+    bool fine =
+        mine && tn__gloo_meet(o, "gloo/at", mine, (size_t)o->ranks * TN__ENDPOINT, values, why);
+    if (fine) {
+        j.endpoints = values;
+        fine = attempt(e, connect_all, &j, o->deadline, why) == TN_OK;
+    }
+    tn__gloo_forget(values, o->ranks);
+    free(values);
+    free(mine);
+    return fine;
+}
+
+tn_engine *tn__gloo_new(const tn_engine_options *o, char *why) {
+    const tn__gloo_api *api = load(why);
+    tn__gloo *e = api ? engine_alloc(api, o) : NULL;
+    if (api && !e) {
+        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
+    }
+    if (e && !join(e, o, why)) {
+        e->dead = TN_EPEER; /* nobody knows it yet: no goodbye */
+        destroy(&e->base);
+        return NULL;
+    }
+    return e ? &e->base : NULL;
+}

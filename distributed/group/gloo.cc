@@ -1,0 +1,179 @@
+/* The plugin libtern_gloo.so: gloo's TCP connections behind the table of gloo.h. No exception leaves this file.
+ *
+ * A wire is a gloo context: one connection ("pair") to every other rank, served by a thread of gloo's. A message is one of gloo's
+ * unbound buffers; data moves when both ends have posted theirs. What is relied upon, as of gloo in May 2022:
+ *
+ *   - When a connection ends, every message on it that is not done throws in its wait, also one that waits already.
+ *   - abortWaitRecv and abortWaitSend make a wait return false, also one that begins later.
+ *   - A wait that times out closes all connections of the context.
+ *   - close() resets connections, and tells nobody on this side: waits must be woken.
+ *   - Destroying a connection is soft: what a finished wait has sent is delivered.
+ *   - connect waits five times the context's time-out.
+ *   - A message longer than the memory that was posted for it ends the process. Tags must keep such messages apart.
+ *   - A wrong host name is not noticed: addresses must be numeric.
+ */
+#include "distributed/group/gloo.h"
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+using gloo::transport::UnboundBuffer;
+
+struct tn__wire {
+    int rank, ranks;
+    std::shared_ptr<gloo::transport::Context> context;
+};
+
+struct tn__message {
+    bool is_send;
+    std::unique_ptr<UnboundBuffer> buffer;
+};
+
+namespace {
+
+/* gloo's texts begin with "[file:line] ", which tells a user nothing. */
+void give_reason(char *why, const char *text) {
+    const char *end = *text == '[' ? std::strstr(text, "] ") : nullptr;
+    std::snprintf(why, TN_ENGINE_WHY, "%s", end ? end + 2 : text);
+}
+
+/* Calls f; where it throws, writes the reason and returns `otherwise`. */
+template <typename T, typename F> T guarded(T otherwise, char *why, F f) {
+    try {
+        return f();
+    } catch (const std::bad_alloc &) {
+        give_reason(why, "out of memory");
+    } catch (const std::exception &e) {
+        give_reason(why, e.what());
+    } catch (...) {
+        give_reason(why, "unknown exception");
+    }
+    return otherwise;
+}
+
+/* Never 0, which gloo takes for "no limit", and below what its clock arithmetic bears. */
+std::chrono::milliseconds milliseconds(double seconds) {
+    const double most = 100.0 * 3600.0;
+    double bounded = seconds > most ? most : seconds;
+    return std::chrono::milliseconds(bounded > 0.001 ? static_cast<int64_t>(bounded * 1e3 + 0.999)
+                                                     : 1);
+}
+
+tn__wire *open_wire(const char *address, int rank, int ranks, double timeout, char *why) {
+    return guarded<tn__wire *>(nullptr, why, [&] {
+        gloo::transport::tcp::attr attributes(address);
+        auto device = gloo::transport::tcp::CreateDevice(attributes);
+        std::unique_ptr<tn__wire> w(new tn__wire{rank, ranks, device->createContext(rank, ranks)});
+        w->context->setTimeout(milliseconds(timeout / 5));
+        for (int peer = 0; peer < ranks; peer++) {
+            if (peer != rank) {
+                w->context->createPair(peer);
+            }
+        }
+        return w.release();
+    });
+}
+
+size_t endpoint(tn__wire *w, int peer, void *bytes) {
+    char why[TN_ENGINE_WHY];
+    return guarded<size_t>(0, why, [&]() -> size_t {
+        std::vector<char> address = w->context->getPair(peer)->address().bytes();
+        if (address.size() > TN__ENDPOINT) {
+            return 0;
+        }
+        std::memcpy(bytes, address.data(), address.size());
+        return address.size();
+    });
+}
+
+bool connect_peer(tn__wire *w, int peer, const void *bytes, size_t n, char *why) {
+    return guarded(false, why, [&] {
+        const char *first = static_cast<const char *>(bytes);
+        w->context->getPair(peer)->connect(std::vector<char>(first, first + n));
+        return true;
+    });
+}
+
+tn__message *send_message(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes,
+                          char *why) {
+    return guarded<tn__message *>(nullptr, why, [&] {
+        auto buffer = w->context->createUnboundBuffer(const_cast<void *>(data), bytes);
+        std::unique_ptr<tn__message> m(new tn__message{true, std::move(buffer)});
+        m->buffer->send(peer, tag, 0, bytes);
+        return m.release();
+    });
+}
+
+tn__message *receive_message(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes,
+                             char *why) {
+    return guarded<tn__message *>(nullptr, why, [&] {
+        auto buffer = w->context->createUnboundBuffer(data, bytes);
+        std::unique_ptr<tn__message> m(new tn__message{false, std::move(buffer)});
+        m->buffer->recv(peer, tag, 0, bytes);
+        return m.release();
+    });
+}
+
+/* gloo has one exception for a time-out and for a lost connection: the clock tells which it was. */
+tn__arrival wait_message(tn__message *m, double seconds, char *why) {
+    auto limit = milliseconds(seconds);
+    auto end = std::chrono::steady_clock::now() + limit;
+    tn__arrival arrival = guarded(TN__LOST, why, [&] {
+        bool done = m->is_send ? m->buffer->waitSend(limit) : m->buffer->waitRecv(limit);
+        return done ? TN__DONE : TN__WOKEN;
+    });
+    bool late = arrival == TN__LOST && std::chrono::steady_clock::now() >= end;
+    return late ? TN__LATE : arrival;
+}
+
+void wake_message(tn__message *m) {
+    char why[TN_ENGINE_WHY];
+    guarded(false, why, [&] {
+        m->is_send ? m->buffer->abortWaitSend() : m->buffer->abortWaitRecv();
+        return true;
+    });
+}
+
+void drop_message(tn__message *m) {
+    delete m;
+}
+
+void close_wire(tn__wire *w) {
+    for (int peer = 0; peer < w->ranks; peer++) {
+        char why[TN_ENGINE_WHY];
+        guarded(false, why, [&] {
+            auto &pair = w->context->getPair(peer);
+            if (pair) {
+                pair->close();
+            }
+            return true;
+        });
+    }
+}
+
+void destroy_wire(tn__wire *w) {
+    delete w;
+}
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) const tn__gloo_api *tn_gloo_api(void) {
+    static const tn__gloo_api api = {
+        sizeof(tn__gloo_api), TN__GLOO_VERSION, open_wire,       endpoint,
+        connect_peer,         send_message,     receive_message, wait_message,
+        wake_message,         drop_message,     close_wire,      destroy_wire,
+    };
+    return &api;
+}

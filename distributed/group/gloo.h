@@ -1,0 +1,130 @@
+/* The engine "gloo": operations between hosts, made of messages between two ranks.
+ *
+ *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below, the one C++ file
+ *     gloo.c       joining, waiting, failing, leaving
+ *     gloo_ops.c   all_reduce and the others, made of messages
+ *     address.c    at which of this host's addresses the others can reach it
+ *
+ * gloo's own collectives are not used. Here a deadline bounds an operation and not each of its waits; a wait knows the rank
+ * that it waits for; another thread can end it; reductions go in the order of the ranks, with one rounding; and a message's
+ * tag says what is in it, so that ranks which disagree meet the deadline and not each other's memory.
+ */
+#ifndef TERN_DISTRIBUTED_GROUP_GLOO_H
+#define TERN_DISTRIBUTED_GROUP_GLOO_H
+
+#include "tern/sys/group.h"
+#include "tern/sys/store.h"
+
+#include <pthread.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- What the plugin gives ---------------------------------------------------------------------- */
+
+typedef struct tn__wire tn__wire;       /* one rank's connections to all others */
+typedef struct tn__message tn__message; /* on its way to or from a peer */
+
+typedef enum tn__arrival {
+    TN__DONE,
+    TN__WOKEN, /* by wake */
+    TN__LATE,  /* all connections are closed now */
+    TN__LOST   /* the connection is closed or failed */
+} tn__arrival;
+
+/* Reasons go to why[TN_ENGINE_WHY]. Only wake and close may be called by another thread meanwhile. */
+typedef struct tn__gloo_api {
+    size_t size; /* sizeof(tn__gloo_api) of the build that filled it */
+    uint32_t version;
+
+    /* Listens at a numeric address. Later, `connect` waits at most `timeout` seconds. NULL: see why. */
+    tn__wire *(*open)(const char *address, int rank, int ranks, double timeout, char *why);
+    /* Where peer finds this rank: what it gives to its `connect`. At most TN__ENDPOINT bytes, as many for every peer. */
+    size_t (*endpoint)(tn__wire *w, int peer, void *bytes);
+    bool (*connect)(tn__wire *w, int peer, const void *endpoint, size_t bytes, char *why);
+
+    /* Starts a message; it meets the peer's with the same tag (the first unmet one, when there are several), which must have
+     * as many bytes. The memory is used until wait has said TN__DONE, or drop. NULL: the connection is lost, see why. */
+    tn__message *(*send)(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes,
+                         char *why);
+    tn__message *(*receive)(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes, char *why);
+    tn__arrival (*wait)(tn__message *m, double seconds, char *why);
+    /* Makes the wait that is under way, or the next one, return TN__WOKEN. */
+    void (*wake)(tn__message *m);
+    void (*drop)(tn__message *m);
+
+    /* Closes all connections at once; what is on its way is lost. */
+    void (*close)(tn__wire *w);
+    /* What has been sent still arrives. No message is left. */
+    void (*destroy)(tn__wire *w);
+} tn__gloo_api;
+
+#define TN__GLOO_VERSION 1
+#define TN__ENDPOINT 256
+#define TN__GLOO_SYMBOL "tn_gloo_api"
+typedef const tn__gloo_api *tn__gloo_entry(void); /* the type of the plugin's one function */
+
+/* ---- The engine ---------------------------------------------------------------------------------- */
+
+/* Messages that are waited for together. */
+typedef struct tn__batch {
+    tn__message **messages;
+    int *peers;
+    int n, room;
+} tn__batch;
+
+enum { TN__BATCHES = 4 };
+
+typedef struct tn__gloo {
+    tn_engine base;
+    const tn__gloo_api *api;
+    tn__wire *wire;
+    tn_store *store;           /* held */
+    uint64_t collectives;      /* so far: every rank counts the same */
+    uint64_t *sent, *received; /* [ranks], by send and recv */
+    tn__batch batches[TN__BATCHES];
+    void *scratch;
+    size_t scratch_bytes;
+    double begun, deadline; /* of the operation under way */
+
+    pthread_mutex_t lock; /* for what abort touches: */
+    bool running;
+    tn__message *waiting; /* what `running` waits for */
+    tn_status dead;       /* TN_OK while alive */
+    char reason[TN_ENGINE_WHY];
+} tn__gloo;
+
+/* gloo.c, for gloo_ops.c. These return false when the operation has failed. */
+
+/* Nothing happens for 0 bytes. */
+bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void *data,
+                   int64_t bytes);
+bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data, int64_t bytes);
+/* An empty message each way, for those that only want to know that the peer is there. */
+bool tn__gloo_touch(tn__gloo *e, tn__batch *b, int peer, uint64_t tag);
+/* Waits until all of b is done, and empties it. */
+bool tn__gloo_finish(tn__gloo *e, tn__batch *b);
+/* NULL: failed. Contents are kept only until the next call. */
+void *tn__gloo_scratch(tn__gloo *e, int64_t bytes);
+
+/* gloo_ops.c */
+bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t);
+
+/* ---- Addresses ----------------------------------------------------------------------------------- */
+
+/* Every rank calls with the same key: gives `mine` and gets everyone's (values[ranks], to be freed with tn__gloo_forget). False
+ * with a reason that names the ranks which did not come. */
+bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
+                   tn_store_value *values, char *why);
+void tn__gloo_forget(tn_store_value *values, int n);
+
+/* Writes this rank's numeric address to address[TN__ADDRESS]: that of o->interface (a name or an address), else the one from
+ * which packets to MASTER_ADDR leave, else that of the first interface; 127.0.0.1 only where all ranks are on one host. */
+#define TN__ADDRESS 64
+bool tn__gloo_address(const tn_engine_options *o, char *address, char *why);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
