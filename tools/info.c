@@ -1,0 +1,42 @@
+/* `tern info`: what this build is and what it finds on this machine, as plain text for a bug report. */
+#include "tools/info.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <tern/sys/group.h>
+#include <tern/sys/store.h>
+#include <unistd.h>
+
+static const double engine_timeout = 5;
+
+/* An engine is there when a group of one rank can be made with it. */
+static void tell_engine(const char *name, const char *for_what) {
+    char why[TN_ENGINE_WHY] = "";
+    tn_store *store = tn_memory_store();
+    tn_engine_options options = {
+        .store = store,
+        .ranks = 1,
+        .deadline = tn__now() + engine_timeout,
+        .timeout = engine_timeout,
+    };
+    tn_engine *engine = tn_engine_new(name, &options, why);
+    printf("  %-6s %s (%s)\n", name, engine ? "yes" : "no", engine ? for_what : why);
+    if (engine) {
+        engine->destroy(engine);
+    }
+    tn_store_free(store);
+}
+
+int info_main(void) {
+    cpu_set_t set;
+    int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+    printf("version   %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+    printf("build     %s\n", tn_build_info());
+    printf("cores     %ld, usable %d\n", sysconf(_SC_NPROCESSORS_ONLN), usable);
+    printf("engines\n");
+    tell_engine("local", "threads of one process");
+    tell_engine("shm", "processes of one host");
+    tell_engine("gloo", "hosts");
+    return fflush(stdout) == 0 ? 0 : 1;
+}

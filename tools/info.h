@@ -1,0 +1,7 @@
+/* `tern info`. */
+#ifndef TERN_TOOLS_INFO_H
+#define TERN_TOOLS_INFO_H
+
+int info_main(void);
+
+#endif

@@ -1,0 +1,292 @@
+/* `tern run`, the main thread: one loop over signals, ended ranks, orders of the leader, and time.
+ *
+ *     WAITING   no ranks: before the first round, between rounds, and when all have ended well
+ *     RUNNING   ranks are there
+ *     STOPPING  a rank has failed or the leader wants it: the ranks are being ended, then the node reports
+ *     ENDING    the job is over, for everybody or for this node: the same, then the program ends
+ *
+ * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads that are left behind when they
+ * do not end in time.
+ */
+#include "tools/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <tern/sys/store.h>
+#include <unistd.h>
+
+/* Beyond the grace, for the last words: a node's to the leader; the leader's to all nodes. */
+static const double last_words = 3, farewell = 20;
+
+typedef enum phase { WAITING, RUNNING, STOPPING, ENDING } phase;
+
+typedef struct launcher {
+    run_options options;
+    workers workers;
+    output *out;
+    agent *agent;
+    int signals; /* signalfd */
+    phase phase;
+    run_round round;
+    int code;       /* of the program, when ENDING */
+    bool left;      /* the agent has been told that this node ends */
+    double left_at; /* since when nothing but last words is waited for */
+    int interrupts; /* signals that asked us to end */
+} launcher;
+
+/* ---- Phases --------------------------------------------------------------------------------------------------------- */
+
+static void leave(launcher *l, const char *reason) {
+    if (!l->left) {
+        l->left = true;
+        agent_tell(l->agent, NODE_LEFT, l->round.number, 0, reason);
+    }
+}
+
+static void begin_ending(launcher *l, int code, int signal) {
+    if (l->phase != ENDING) {
+        l->code = code;
+        l->phase = ENDING;
+        workers_stop(&l->workers, signal);
+    }
+}
+
+static void begin_round(launcher *l, const run_round *r) {
+    const run_options *o = &l->options;
+    if (r->local == 0) {
+        output_say(l->out, "the job has its %d hosts: this one waits until it is needed", r->nodes);
+        return;
+    }
+    if (r->nodes > 1) {
+        output_say(l->out, "node %d of %d, ranks %d-%d of %d", r->node, r->nodes, r->first,
+                   r->first + r->local - 1, r->world);
+    }
+    if (o->guessable && o->max_nodes > 1 && agent_leads(l->agent) && r->restarts == 0) {
+        output_say(l->out,
+                   "no token is set: whoever reaches %s:%d can join; TERN_TOKEN keeps others out",
+                   o->host, r->port);
+    }
+    l->round = *r;
+    l->phase = RUNNING;
+    agent_tell(l->agent, NODE_RUNNING, r->number, 0, NULL);
+    workers_start(&l->workers, o, r, l->out);
+}
+
+static void obey(launcher *l, const order *o) {
+    if (l->phase == ENDING) {
+        return;
+    }
+    if (*o->text) {
+        output_say(l->out, "%s", o->text);
+    }
+    if (o->kind == ORDER_START && l->phase == WAITING) {
+        begin_round(l, &o->round);
+    } else if (o->kind == ORDER_STOP && l->phase == RUNNING && o->round.number == l->round.number) {
+        l->phase = STOPPING;
+        workers_stop(&l->workers, SIGTERM);
+    } else if (o->kind == ORDER_END) {
+        begin_ending(l, o->code, SIGTERM);
+    }
+}
+
+static void interrupted(launcher *l, int signal) {
+    if (++l->interrupts > 1) {
+        workers_stop(&l->workers, SIGKILL);
+        return;
+    }
+    const char *name = sigabbrev_np(signal);
+    char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
+    output_say(l->out, "SIG%s: the ranks are being ended (a second one: at once)", name);
+    if (agent_leads(l->agent)) {
+        agent_end_job(l->agent, 128 + signal, reason);
+    } else {
+        leave(l, reason);
+    }
+    begin_ending(l, 128 + signal, signal);
+    free(reason);
+}
+
+/* ---- What happens --------------------------------------------------------------------------------------------------- */
+
+static void take_signals(launcher *l) {
+    struct signalfd_siginfo info;
+    while (read(l->signals, &info, sizeof(info)) == sizeof(info)) {
+        switch (info.ssi_signo) {
+        case SIGCHLD:
+            break; /* every turn looks for ended ranks */
+        case SIGWINCH:
+            output_resize(l->out);
+            break;
+        case SIGUSR1:
+        case SIGUSR2:
+            workers_signal(&l->workers, (int)info.ssi_signo);
+            break;
+        default:
+            interrupted(l, (int)info.ssi_signo);
+            break;
+        }
+    }
+}
+
+static void take_orders(launcher *l) {
+    for (order *o; (o = agent_order(l->agent));) {
+        obey(l, o);
+        order_free(o);
+    }
+    double silence = agent_silence(l->agent);
+    if (l->phase != ENDING && silence > l->options.heartbeat + 1) {
+        output_say(l->out, "node 0 is lost: the store at %s:%d has not answered for %.0f s",
+                   l->options.host, l->round.port, silence);
+        begin_ending(l, 1, SIGTERM);
+        l->left = true; /* nobody would hear it */
+    }
+}
+
+/* All ranks have ended and their last words have been read, or nobody can wait for these any longer. */
+static bool settled(launcher *l) {
+    return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
+}
+
+static void report(launcher *l) {
+    const worker *first = workers_first_failure(&l->workers);
+    char *text = report_failure(&l->workers, &l->options, l->out);
+    agent_tell(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
+    free(text);
+    output_forget(l->out);
+}
+
+static void look_after_ranks(launcher *l) {
+    workers *w = &l->workers;
+    workers_reap(w);
+    workers_tick(w, l->options.grace, l->out);
+    const worker *first = workers_first_failure(w);
+    if (l->phase == RUNNING && first) {
+        agent_tell(l->agent, NODE_FAILED, l->round.number, report_code(first), NULL);
+        workers_stop(w, SIGTERM);
+        l->phase = STOPPING;
+    } else if (l->phase == RUNNING && workers_gone(w)) {
+        agent_tell(l->agent, NODE_DONE, l->round.number, 0, NULL);
+        output_forget(l->out);
+        l->phase = WAITING;
+    }
+    if (l->phase == STOPPING && settled(l)) {
+        report(l);
+        l->phase = WAITING;
+    }
+}
+
+/* True when the program may end. */
+static bool may_end(launcher *l) {
+    if (l->phase != ENDING || !workers_gone(&l->workers)) {
+        return false;
+    }
+    if (l->left_at == 0) {
+        leave(l, NULL);
+        l->left_at = tn__now();
+        output_end(l->out);
+    }
+    double waited = tn__now() - l->left_at;
+    double most = agent_leads(l->agent) ? l->options.grace + farewell : last_words;
+    bool hurry = l->interrupts > 1;
+    bool said = agent_ended(l->agent) || waited > most || hurry;
+    /* A terminal that stands still is waited for as any program would, unless we were told to end. */
+    bool shown = output_ended(l->out) || (l->interrupts > 0 && waited > l->options.grace) || hurry;
+    return said && shown;
+}
+
+static void drain(int event) {
+    uint64_t times;
+    while (read(event, &times, sizeof(times)) > 0) {
+    }
+}
+
+static void loop(launcher *l) {
+    struct pollfd fds[] = {
+        {.fd = l->signals, .events = POLLIN},
+        {.fd = agent_event(l->agent), .events = POLLIN},
+        {.fd = output_event(l->out), .events = POLLIN},
+    };
+    do {
+        poll(fds, 3, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
+        drain(fds[2].fd);
+        take_signals(l);
+        look_after_ranks(l); /* before the orders, so that a failure here is told as one */
+        take_orders(l);
+    } while (!may_end(l));
+}
+
+/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+
+/* What the user of nohup, or a shell in the background, has silenced stays silent. */
+static void add_unless_ignored(sigset_t *set, int signal) {
+    struct sigaction now;
+    if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
+        sigaddset(set, signal);
+    }
+}
+
+static int open_signals(workers *w) {
+    static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {
+        add_unless_ignored(&set, taken[i]);
+    }
+    signal(SIGCHLD, SIG_DFL); /* ignored, it would take the ranks' exit codes away */
+    sigaddset(&set, SIGCHLD);
+    signal(SIGPIPE, SIG_IGN);
+    sigprocmask(SIG_BLOCK, &set, &w->mask);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* Files that we open must not become somebody's stdout. */
+static bool open_standard_files(void) {
+    int fd;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    return fd >= 0 && close(fd) == 0;
+}
+
+static bool begin(launcher *l) {
+    run_options *o = &l->options;
+    char here[4096];
+    if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
+        o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its folder */
+    } else if (o->log_dir) {
+        o->log_dir = text_new("%s", o->log_dir);
+    }
+    l->signals = open_signals(&l->workers);
+    if (l->signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || !guard_start(&l->workers.guard)) {
+        return false;
+    }
+    l->out = output_new();
+    l->agent = l->out ? agent_new(o) : NULL;
+    return l->agent != NULL;
+}
+
+int run_main(int argc, char **argv) {
+    launcher l = {0};
+    run_options_parse(&l.options, argc, argv);
+    if (!open_standard_files() || !begin(&l)) {
+        fprintf(stderr, "tern: the launcher cannot start: %s\n", strerror(errno));
+        return 1;
+    }
+    loop(&l);
+    bool all_ended = agent_ended(l.agent) && output_ended(l.out);
+    workers_finish(&l.workers);
+    if (!all_ended) {
+        _exit(l.code); /* a thread hangs; what it holds goes with the process */
+    }
+    agent_free(l.agent);
+    output_free(l.out);
+    close(l.signals);
+    free((char *)(uintptr_t)l.options.log_dir);
+    return l.code;
+}

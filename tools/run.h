@@ -1,0 +1,281 @@
+/* `tern run`: starts a program as ranks, together with launchers on other hosts, and ends with them.
+ *
+ *     run.c            the main thread: one poll loop over signals, orders and deadlines
+ *     run_options.c    what the user asked for
+ *     run_workers.c    the ranks of this host as processes: start, end, reap
+ *     run_guard.c      a process that ends the ranks when the launcher itself is killed
+ *     run_output.c     a thread between the ranks' pipes and the terminal and log files
+ *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
+ *     run_report.c     which rank failed first, and its last words
+ *     run_agent.c      a thread that talks to the store: what this node shall do, how it fares
+ *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
+ *
+ * The main thread never waits for the network or for a terminal; the threads that do may hang there,
+ * and the program still ends in bounded time.
+ *
+ * A node is one launcher with its ranks. A round is one start of all ranks on all nodes.
+ */
+#ifndef TERN_TOOLS_RUN_H
+#define TERN_TOOLS_RUN_H
+
+#include <tern/distributed.h>
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* ---- Options (run_options.c) ------------------------------------------------------------------ */
+
+typedef struct run_options {
+    int min_nodes, max_nodes;
+    int ranks; /* of this node */
+    int max_restarts;
+    int node_rank;  /* wanted; -1: by arrival */
+    char host[256]; /* where the store is served; a loopback address when the job has one node */
+    int port;       /* 0: any */
+    bool alone;     /* one node, a random token: nobody else can join */
+    bool guessable; /* the token follows from the job's name */
+    char run_id[65];
+    char token[129];
+    char node_name[65];  /* of this host, for messages */
+    double monitor;      /* seconds between two signs of life */
+    double heartbeat;    /* a node without a sign of life for so long is lost */
+    double timeout;      /* for enough nodes to come */
+    double last_call;    /* for more than enough nodes to come */
+    double grace;        /* between SIGTERM and SIGKILL */
+    const char *log_dir; /* NULL: no files */
+    char **program;      /* with its arguments, NULL at the end */
+} run_options;
+
+/* Prints and exits when the arguments ask for it or are wrong. */
+void run_options_parse(run_options *o, int argc, char **argv);
+
+/* `tern run`; the exit status. */
+int run_main(int argc, char **argv);
+
+/* ---- Small things (run_options.c) -------------------------------------------------------------- */
+
+/* printf into new memory. Ends the program when there is none: the guard then ends the ranks. */
+char *text_new(const char *format, ...) TN_PRINTF(1, 2);
+/* calloc that ends the program when there is no memory. */
+void *memory_new(size_t count, size_t bytes);
+/* `bytes` random bytes as text of twice the length. */
+void random_text(char *text, int bytes);
+
+/* ---- A round, as one node sees it --------------------------------------------------------------- */
+
+typedef struct run_round {
+    int number;              /* 1 for the first */
+    int restarts;            /* rounds before it */
+    int node, nodes;         /* this node's rank, and how many take part */
+    int first, local, world; /* its ranks are first … first + local - 1 of world */
+    int port;                /* of the store */
+} run_round;
+
+/* ---- Guard (run_guard.c) ------------------------------------------------------------------------ */
+
+typedef struct guard {
+    pid_t pid;
+    int pipe;        /* closed by our death, whatever kills us */
+    char marker[64]; /* "TERN_LAUNCHER=…": in the environment of every rank and what it starts */
+} guard;
+
+/* Starts the guard's process; false with errno. Also to replace one that died. */
+bool guard_start(guard *g);
+/* From now on the guard ends this process group. Also called between fork and exec. */
+void guard_add(const guard *g, pid_t group);
+void guard_remove(const guard *g, pid_t group);
+/* Kills what carries the marker, wherever it has moved itself; how many there were. */
+int guard_sweep(const char *marker);
+/* Lets it go, waits for its end. */
+void guard_finish(guard *g);
+/* The guard's own main program: `tern _guard PIPE MARKER`. */
+int guard_main(int argc, char **argv);
+
+/* ---- Workers (run_workers.c) -------------------------------------------------------------------- */
+
+typedef struct worker {
+    int rank;
+    pid_t pid; /* also its process group */
+    bool ended;
+    int status;        /* of waitpid, when ended */
+    int order;         /* it was the order-th that failed by itself, 1 the first; 0: it did not */
+    double began, end; /* tn__now */
+} worker;
+
+typedef struct output output;
+
+typedef struct workers {
+    worker *list; /* [count] */
+    int count, running;
+    int failures;
+    double stopping; /* since when they are being ended; 0: they are not */
+    double killed;   /* since when by SIGKILL; 0: not yet */
+    double ended;    /* when the last rank did */
+    bool gone;
+    guard guard;
+    sigset_t mask; /* for the ranks: the signals that were blocked before we started */
+} workers;
+
+/* Starts the round's ranks; those that cannot be started appear as failures. */
+void workers_start(workers *w, const run_options *o, const run_round *r, output *out);
+/* Collects those that have ended; true when a rank did. */
+bool workers_reap(workers *w);
+/* Begins to end them with this signal. Another call with SIGKILL makes it quick. */
+void workers_stop(workers *w, int signal);
+/* Kills those that have not ended `grace` seconds after workers_stop, and gives up those that cannot
+ * even be killed. */
+void workers_tick(workers *w, double grace, output *out);
+/* No rank is left, nor anything that one started. */
+bool workers_gone(workers *w);
+/* The first that failed; NULL when none did. */
+const worker *workers_first_failure(const workers *w);
+/* Passes a signal on to the ranks themselves. */
+void workers_signal(workers *w, int signal);
+void workers_finish(workers *w);
+
+/* ---- Output (run_output.c) ---------------------------------------------------------------------- */
+
+/* How much of each rank's stderr is kept for a report. */
+enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
+
+output *output_new(void);
+/* The writing ends for a rank's stdout and stderr, close-on-exec: the caller closes them after the
+ * start. `folder` (or NULL) gets stdout.log and stderr.log. False with errno. */
+bool output_open(output *o, int rank, bool show_redraws, const char *folder, int ends[2]);
+/* A line of our own on stderr, with "tern: " in front. Never blocks. */
+void output_say(output *o, const char *format, ...) TN_PRINTF(2, 3);
+/* Forgets the tails of earlier rounds. */
+void output_forget(output *o);
+/* The terminal has another size. */
+void output_resize(output *o);
+/* Everything that ended ranks wrote has been read (not necessarily written). */
+bool output_read(output *o);
+/* Copies the last bytes of a rank's stderr, with a 0 behind them; the caller frees. */
+char *output_tail(output *o, int rank, size_t *length);
+/* Readable when the last pipe has been closed, and when output_end is done. */
+int output_event(const output *o);
+/* No more ranks: the thread ends when all is written. Then output_ended is true. */
+void output_end(output *o);
+bool output_ended(output *o);
+void output_free(output *o); /* only when it has ended */
+
+/* ---- Screen (run_screen.c) ---------------------------------------------------------------------- */
+
+typedef struct screen_end {
+    int fd;
+    bool terminal, colour, closed;
+    char *buffer; /* written when full and by screen_flush */
+    size_t used, room;
+} screen_end;
+
+typedef struct screen {
+    screen_end end[2]; /* stdout, stderr */
+    /* The line at the bottom that its rank redraws; length 0: there is none. */
+    int open_end, open_rank;
+    char *open;
+    size_t open_length, open_room;
+} screen;
+
+/* The rank of the launcher's own lines. */
+enum { RANK_TERN = -1 };
+
+void screen_init(screen *s);
+/* One whole line, without its newline. */
+void screen_line(screen *s, int end, int rank, const char *text, size_t length);
+/* A line that is not complete, to be shown as it is: replaces what this rank showed before. */
+void screen_redraw(screen *s, int end, int rank, const char *text, size_t length);
+/* Blocks while the terminal does. */
+void screen_flush(screen *s);
+/* Columns that a prefix takes. */
+int screen_prefix_columns(int rank);
+void screen_finish(screen *s);
+
+/* ---- Reports (run_report.c) --------------------------------------------------------------------- */
+
+/* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed afterwards. The
+ * caller frees. NULL when none failed. */
+char *report_failure(const workers *w, const run_options *o, output *out);
+/* The exit status that tells of this worker's end: its own, or 128 + signal. */
+int report_code(const worker *w);
+
+/* ---- Agent (run_agent.c) ------------------------------------------------------------------------ */
+
+/* How a node fares in its round, told with every sign of life. */
+typedef enum node_state {
+    NODE_IDLE = 'i', /* waits for a round */
+    NODE_RUNNING = 'r',
+    NODE_FAILED = 'f',  /* a rank failed; the others are being ended */
+    NODE_STOPPED = 's', /* no rank is left */
+    NODE_DONE = 'd',    /* all ranks ended well */
+    NODE_LEFT = 'l'     /* ends; this was its last sign */
+} node_state;
+
+typedef enum order_kind { ORDER_START, ORDER_STOP, ORDER_END } order_kind;
+
+typedef struct order {
+    struct order *next;
+    order_kind kind;
+    run_round round; /* START: of this node. STOP: only the number */
+    int code;        /* END: the exit status */
+    char *text;      /* why, for the user; "": nothing to say */
+} order;
+
+typedef struct agent agent;
+
+/* Starts the thread: serves the store or joins it, then gives orders. */
+agent *agent_new(const run_options *o);
+/* Readable when there are orders or the agent has ended. */
+int agent_event(const agent *a);
+/* The next order, or NULL. The caller frees it with order_free. */
+order *agent_order(agent *a);
+void order_free(order *o);
+/* Tells the leader how this node fares. FAILED and STOPPED may come with a report, LEFT with a reason;
+ * `code` goes with them. */
+void agent_tell(agent *a, node_state state, int round, int code, const char *text);
+/* On node 0: ends the job on all nodes. */
+void agent_end_job(agent *a, int code, const char *text);
+bool agent_leads(agent *a);
+/* Seconds since the store last answered; 0 before the node has joined. */
+double agent_silence(agent *a);
+/* All has been said, or cannot be. */
+bool agent_ended(agent *a);
+/* Gives the thread up when it has not ended: its memory is then left to the end of the process. */
+void agent_free(agent *a);
+
+/* ---- Leader (run_leader.c) ---------------------------------------------------------------------- */
+
+typedef struct leader leader;
+
+/* `own` is the number of this node. */
+leader *leader_new(const run_options *o, tn_store *keys, int own);
+/* Looks at all nodes and decides. An error of the store stays pending. */
+void leader_tick(leader *l);
+/* Ends the job, if it has not ended yet. */
+void leader_end(leader *l, int code, const char *text);
+/* The job has ended and every other node has heard it, or had its time. */
+bool leader_over(const leader *l);
+void leader_free(leader *l);
+
+/* ---- The words between agents and leader ---------------------------------------------------------- *
+ *
+ * Keys of the store, all under "agent/":
+ *   joined           counter: who makes it n is node n
+ *   node/N           "min max ranks wanted-rank pid run-id host", once
+ *   sign/N           "count round state code failure", several times a second
+ *   text/N/ROUND     the report of a node that has STOPPED after a failure, the reason of one that LEFT
+ *   failures/ROUND   counter: the order of failures over all nodes
+ *   order/K          K = 1, 2, …: what the leader wants, read by every node:
+ *       "start ROUND RESTARTS WORLD NODES", then NODES lines "N node-rank first-rank ranks", then text
+ *       "stop ROUND", then text        every member ends its ranks
+ *       "drop N", then text            node N has no place any more
+ *       "end CODE", then text          the job is over
+ */
+#define AGENT_PREFIX "agent"
+
+/* The text at this key, which is there or will be at once; the caller frees. NULL: an error is pending. */
+char *agent_get(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
+void agent_set(tn_store *keys, const char *key, const char *text);
+bool agent_has(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,404 @@
+/* A node's voice: a thread that meets the other launchers in the store, tells how this node fares, and hears what the
+ * leader wants. The keys are described at the end of run.h.
+ *
+ * The launcher whose address the endpoint is serves the store: all try to, one succeeds, the others join. It is the
+ * leader, and its thread also runs run_leader.c. A node without leader has lost the job: there is no second one.
+ *
+ * The main thread and this one share a few fields under a lock, which is not held while the store is asked. So the main
+ * thread never waits for the network; it sees from agent_silence that this thread hangs.
+ */
+#include "tools/run.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <tern/sys/store.h>
+#include <time.h>
+#include <unistd.h>
+
+struct agent {
+    const run_options *options;
+    pthread_t thread;
+    int event; /* for the main thread */
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    order *first_order, **last_order; /* for the main thread */
+    node_state state;                 /* what it has told */
+    int round, code;
+    char *text;   /* not yet passed on */
+    bool changed; /* since the last sign */
+    char *end;    /* it ends the job, with end_code */
+    int end_code;
+    bool leads, ended;
+    double contact; /* when the store last answered; 0: never */
+
+    /* The thread's own. */
+    tn_store_server *server;
+    tn_store *store, *keys;
+    leader *leader;
+    int id, port;
+    int heard;       /* orders read */
+    long count;      /* signs given */
+    int64_t failure; /* the number of the failure in failure_round; 0: none */
+    int failure_round;
+};
+
+/* What the main thread has told, copied under the lock. */
+typedef struct telling {
+    node_state state;
+    int round, code;
+    char *text, *end;
+    int end_code;
+} telling;
+
+/* ---- Keys --------------------------------------------------------------------------------------------------------- */
+
+static void format_key(char key[TN_STORE_KEY + 1], const char *format, va_list arguments) {
+    vsnprintf(key, TN_STORE_KEY + 1, format, arguments);
+}
+
+char *agent_get(tn_store *keys, const char *key_format, ...) {
+    char key[TN_STORE_KEY + 1];
+    void *data = NULL;
+    va_list arguments;
+    va_start(arguments, key_format);
+    format_key(key, key_format, arguments);
+    va_end(arguments);
+    return tn_store_get(keys, key, &data, NULL, keys->timeout) == TN_OK ? data : NULL;
+}
+
+bool agent_has(tn_store *keys, const char *key_format, ...) {
+    char key[TN_STORE_KEY + 1];
+    bool exists = false;
+    va_list arguments;
+    va_start(arguments, key_format);
+    format_key(key, key_format, arguments);
+    va_end(arguments);
+    return tn_store_check(keys, key, &exists) == TN_OK && exists;
+}
+
+void agent_set(tn_store *keys, const char *key, const char *text) {
+    tn_store_set(keys, key, text, strlen(text)); /* an error stays pending and ends the agent's turn */
+}
+
+/* ---- Orders --------------------------------------------------------------------------------------------------------- */
+
+static void hand_over(agent *a, order_kind kind, run_round round, int code, const char *text) {
+    order *o = memory_new(1, sizeof(*o));
+    *o = (order){.kind = kind, .round = round, .code = code, .text = text_new("%s", text)};
+    pthread_mutex_lock(&a->lock);
+    *a->last_order = o;
+    a->last_order = &o->next;
+    pthread_mutex_unlock(&a->lock);
+    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
+    (void)put;
+}
+
+/* The line after this one; "" at the end. */
+static const char *next_line(const char *text) {
+    const char *newline = strchr(text, '\n');
+    return newline ? newline + 1 : "";
+}
+
+/* A start without this node in its list finds `local` 0. */
+static void hear_start(agent *a, const char *text) {
+    run_round r = {.port = a->port};
+    if (sscanf(text, "start %d %d %d %d", &r.number, &r.restarts, &r.world, &r.nodes) != 4) {
+        return;
+    }
+    for (int i = 0; i < r.nodes; i++) {
+        int id, node, first, local;
+        text = next_line(text);
+        if (sscanf(text, "%d %d %d %d", &id, &node, &first, &local) == 4 && id == a->id) {
+            r.node = node;
+            r.first = first;
+            r.local = local;
+        }
+    }
+    hand_over(a, ORDER_START, r, 0, next_line(text));
+}
+
+static void hear(agent *a, const char *text) {
+    int number = 0;
+    const char *rest = next_line(text);
+    if (sscanf(text, "stop %d", &number) == 1) {
+        hand_over(a, ORDER_STOP, (run_round){.number = number}, 0, rest);
+    } else if (sscanf(text, "end %d", &number) == 1) {
+        hand_over(a, ORDER_END, (run_round){0}, number, rest);
+    } else if (sscanf(text, "drop %d", &number) == 1) {
+        if (number == a->id) {
+            hand_over(a, ORDER_END, (run_round){0}, 1, rest);
+        }
+    } else {
+        hear_start(a, text);
+    }
+}
+
+/* ---- Meeting -------------------------------------------------------------------------------------------------------- */
+
+/* True when this launcher serves the store; otherwise `why` says why it does not. */
+static bool serve(agent *a, char *why, size_t room) {
+    const run_options *o = a->options;
+    if (o->node_rank > 0) {
+        snprintf(why, room, "this is node %d", o->node_rank);
+        return false;
+    }
+    a->server = tn_store_serve(o->host, o->port, o->token);
+    if (!a->server) {
+        snprintf(why, room, "%s", tn_error_message());
+        tn_error_clear();
+    }
+    if (!a->server && o->node_rank == 0) { /* its address may be one that only others see */
+        a->server = tn_store_serve(NULL, o->port, o->token);
+    }
+    return a->server != NULL;
+}
+
+static bool meet(agent *a) {
+    const run_options *o = a->options;
+    char why[1024] = "";
+    bool leads = serve(a, why, sizeof(why));
+    if (!leads && (o->alone || o->node_rank == 0)) {
+        tn_error_clear();
+        tn_raise(TN_EPEER, "the store cannot be served: %s", why);
+        return false;
+    }
+    a->port = leads ? tn_store_server_port(a->server) : o->port;
+    a->store = tn_tcp_store(o->host, a->port, o->token, leads ? o->heartbeat : o->timeout);
+    a->keys = a->store ? tn_prefix_store(a->store, AGENT_PREFIX) : NULL;
+    if (!a->keys) {
+        tn_error_record error;
+        if (!leads && tn_error_take(&error)) {
+            tn_raise(error.status, "%s (and this host does not serve it: %s)", error.message, why);
+        }
+        return false;
+    }
+    a->store->timeout = a->keys->timeout = o->heartbeat;
+
+    int64_t id = 0;
+    tn_store_add(a->keys, "joined", 1, &id);
+    a->id = (int)id;
+    char *key = text_new("sign/%d", a->id), *sign = text_new("0 0 %c 0 0", NODE_IDLE);
+    agent_set(a->keys, key, sign);
+    free(key);
+    free(sign);
+    key = text_new("node/%d", a->id);
+    char *text = text_new("%d %d %d %d %d %s %s", o->min_nodes, o->max_nodes, o->ranks,
+                          o->node_rank, (int)getpid(), o->run_id, o->node_name);
+    agent_set(a->keys, key, text);
+    free(key);
+    free(text);
+    a->leader = leads ? leader_new(o, a->keys, a->id) : NULL;
+    pthread_mutex_lock(&a->lock);
+    a->leads = leads;
+    pthread_mutex_unlock(&a->lock);
+    return tn_error() == TN_OK;
+}
+
+/* ---- Turns ------------------------------------------------------------------------------------------------------------ */
+
+static telling listen_to_main(agent *a) {
+    pthread_mutex_lock(&a->lock);
+    telling t = {a->state, a->round, a->code, a->text, a->end, a->end_code};
+    a->text = a->end = NULL;
+    a->changed = false;
+    pthread_mutex_unlock(&a->lock);
+    return t;
+}
+
+static void give_sign(agent *a, const telling *t) {
+    char key[64];
+    if (t->round != a->failure_round) {
+        a->failure = 0;
+        a->failure_round = t->round;
+    }
+    if ((t->state == NODE_FAILED || t->state == NODE_STOPPED) && t->code && !a->failure) {
+        snprintf(key, sizeof(key), "failures/%d", t->round);
+        tn_store_add(a->keys, key, 1, &a->failure);
+    }
+    if (t->text) {
+        snprintf(key, sizeof(key), "text/%d/%d", a->id, t->round);
+        agent_set(a->keys, key, t->text);
+    }
+    char *sign = text_new("%ld %d %c %d %lld", ++a->count, t->round, t->state, t->code,
+                          (long long)a->failure);
+    snprintf(key, sizeof(key), "sign/%d", a->id);
+    agent_set(a->keys, key, sign);
+    free(sign);
+}
+
+/* False when there is nothing more to say, or an error is pending. */
+static bool turn(agent *a) {
+    telling t = listen_to_main(a);
+    give_sign(a, &t);
+    while (agent_has(a->keys, "order/%d", a->heard + 1)) {
+        char *text = agent_get(a->keys, "order/%d", a->heard + 1);
+        if (text) {
+            a->heard++;
+            hear(a, text);
+        }
+        free(text);
+    }
+    if (a->leader && t.end) {
+        leader_end(a->leader, t.end_code, t.end);
+    }
+    if (a->leader) {
+        leader_tick(a->leader);
+    }
+    free(t.text);
+    free(t.end);
+    pthread_mutex_lock(&a->lock);
+    a->contact = tn__now();
+    pthread_mutex_unlock(&a->lock);
+    return tn_error() == TN_OK && !(t.state == NODE_LEFT && (!a->leader || leader_over(a->leader)));
+}
+
+static void pause_until_next(agent *a) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    double at = (double)until.tv_nsec * 1e-9 + a->options->monitor;
+    until.tv_sec += (time_t)at;
+    until.tv_nsec = (long)((at - (double)(time_t)at) * 1e9);
+    pthread_mutex_lock(&a->lock);
+    while (!a->changed && pthread_cond_timedwait(&a->wake, &a->lock, &until) != ETIMEDOUT) {
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+static void *run(void *user) {
+    agent *a = user;
+    if (meet(a)) {
+        while (turn(a)) {
+            pause_until_next(a);
+        }
+    }
+    tn_error_record error;
+    if (tn_error_take(&error)) {
+        bool met = a->contact > 0 && !a->leader;
+        char *text = text_new("%s%s", met ? "node 0 is lost: " : "", error.message);
+        hand_over(a, ORDER_END, (run_round){0}, 1, text);
+        free(text);
+    }
+    pthread_mutex_lock(&a->lock);
+    a->ended = true;
+    pthread_mutex_unlock(&a->lock);
+    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
+    (void)put;
+    return NULL;
+}
+
+/* ---- The main thread's side --------------------------------------------------------------------------------------------- */
+
+agent *agent_new(const run_options *o) {
+    agent *a = memory_new(1, sizeof(*a));
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&a->lock, NULL);
+    a->options = o;
+    a->last_order = &a->first_order;
+    a->state = NODE_IDLE;
+    a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (a->event < 0 || pthread_create(&a->thread, NULL, run, a) != 0) {
+        free(a);
+        return NULL;
+    }
+    return a;
+}
+
+int agent_event(const agent *a) {
+    return a->event;
+}
+
+order *agent_order(agent *a) {
+    uint64_t times;
+    if (read(a->event, &times, sizeof(times)) < 0 && errno != EAGAIN) {
+        return NULL;
+    }
+    pthread_mutex_lock(&a->lock);
+    order *o = a->first_order;
+    if (o) {
+        a->first_order = o->next;
+        a->last_order = a->first_order ? a->last_order : &a->first_order;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return o;
+}
+
+void order_free(order *o) {
+    if (o) {
+        free(o->text);
+        free(o);
+    }
+}
+
+void agent_tell(agent *a, node_state state, int round, int code, const char *text) {
+    pthread_mutex_lock(&a->lock);
+    a->state = state;
+    a->round = round;
+    a->code = code;
+    free(a->text);
+    a->text = text ? text_new("%s", text) : NULL;
+    a->changed = true;
+    pthread_cond_signal(&a->wake);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void agent_end_job(agent *a, int code, const char *text) {
+    pthread_mutex_lock(&a->lock);
+    free(a->end);
+    a->end = text_new("%s", text);
+    a->end_code = code;
+    a->changed = true;
+    pthread_cond_signal(&a->wake);
+    pthread_mutex_unlock(&a->lock);
+}
+
+bool agent_leads(agent *a) {
+    pthread_mutex_lock(&a->lock);
+    bool leads = a->leads;
+    pthread_mutex_unlock(&a->lock);
+    return leads;
+}
+
+double agent_silence(agent *a) {
+    pthread_mutex_lock(&a->lock);
+    double silence = a->contact > 0 && !a->ended ? tn__now() - a->contact : 0;
+    pthread_mutex_unlock(&a->lock);
+    return silence;
+}
+
+bool agent_ended(agent *a) {
+    pthread_mutex_lock(&a->lock);
+    bool ended = a->ended;
+    pthread_mutex_unlock(&a->lock);
+    return ended;
+}
+
+void agent_free(agent *a) {
+    if (!agent_ended(a)) {
+        pthread_detach(a->thread);
+        return;
+    }
+    pthread_join(a->thread, NULL);
+    for (order *o; (o = agent_order(a));) {
+        order_free(o);
+    }
+    leader_free(a->leader);
+    tn_store_free(a->keys);
+    tn_store_free(a->store);
+    tn_store_server_free(a->server);
+    free(a->text);
+    free(a->end);
+    close(a->event);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->wake);
+    free(a);
+}

@@ -1,0 +1,181 @@
+/* The guard: a process that outlives the launcher by a moment and leaves none of its ranks behind.
+ *
+ * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard knows the ranks' process
+ * groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds the only writing end: when it is closed, the
+ * launcher has ended, in whatever way. The guard then kills the groups that are left, and after them every process that
+ * carries the launcher's marker in its environment: that finds those which have left their group. The launcher itself
+ * uses the same sweep when a round has ended, and then says "." before it lets the guard go: nothing is left to do.
+ *
+ * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the pipe, so that whoever
+ * reads our output sees its end. When somebody kills the guard, the launcher starts another.
+ */
+#include "tools/run.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_GROUPS = 8192 };
+
+/* ---- The launcher's side ------------------------------------------------------------------------------------------ */
+
+bool guard_start(guard *g) {
+    if (!*g->marker) {
+        char unique[17];
+        random_text(unique, 8);
+        snprintf(g->marker, sizeof(g->marker), "TERN_LAUNCHER=%d-%s", (int)getpid(), unique);
+    }
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return false;
+    }
+    char number[16];
+    snprintf(number, sizeof(number), "%d", ends[0]);
+    char *arguments[] = {"tern", "_guard", number, g->marker, NULL};
+    g->pid = fork();
+    if (g->pid == 0) {
+        fcntl(ends[0], F_SETFD, 0);
+        execv("/proc/self/exe", arguments);
+        _exit(127);
+    }
+    close(ends[0]);
+    if (g->pid < 0) {
+        close(ends[1]);
+        return false;
+    }
+    g->pipe = ends[1];
+    return true;
+}
+
+static void tell(const guard *g, char sign, pid_t group) {
+    char line[16];
+    int length = snprintf(line, sizeof(line), "%c%d\n", sign, (int)group);
+    ssize_t put =
+        write(g->pipe, line, (size_t)length); /* fails when the guard is dead: noticed elsewhere */
+    (void)put;
+}
+
+void guard_add(const guard *g, pid_t group) {
+    tell(g, '+', group);
+}
+
+void guard_remove(const guard *g, pid_t group) {
+    tell(g, '-', group);
+}
+
+void guard_finish(guard *g) {
+    if (g->pid > 0) {
+        tell(g, '.', 0);
+        close(g->pipe);
+        while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    g->pid = 0;
+}
+
+/* ---- Finding what carries the marker ------------------------------------------------------------------------------ */
+
+static bool carries(const char *pid, const char *marker) {
+    char path[64], *text = NULL;
+    size_t room = 0;
+    bool found = false;
+    snprintf(path, sizeof(path), "/proc/%.20s/environ", pid);
+    FILE *file = fopen(path, "re");
+    while (file && !found && getdelim(&text, &room, 0, file) > 0) {
+        found = strcmp(text, marker) == 0;
+    }
+    free(text);
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+int guard_sweep(const char *marker) {
+    int found = 0;
+    DIR *processes = opendir("/proc");
+    for (struct dirent *entry; processes && (entry = readdir(processes));) {
+        int pid = atoi(entry->d_name);
+        if (pid > 1 && pid != getpid() && carries(entry->d_name, marker)) {
+            found++;
+            kill(pid, SIGKILL);
+        }
+    }
+    if (processes) {
+        closedir(processes);
+    }
+    return found;
+}
+
+/* ---- The guard itself --------------------------------------------------------------------------------------------- */
+
+typedef struct groups {
+    pid_t list[MOST_GROUPS];
+    int count;
+} groups;
+
+static void note(groups *g, const char *line) {
+    pid_t group = (pid_t)atoi(line + 1);
+    int at = 0;
+    while (at < g->count && g->list[at] != group) {
+        at++;
+    }
+    if (line[0] == '-' && at < g->count) {
+        g->list[at] = g->list[--g->count];
+    } else if (line[0] == '+' && at == g->count && at < MOST_GROUPS && group > 1) {
+        g->list[g->count++] = group;
+    }
+}
+
+static void stand_apart(int pipe) {
+    setsid();
+    for (int signal = 1; signal < NSIG; signal++) {
+        sigaction(signal, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    }
+    int nothing = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; fd++) {
+        dup2(nothing, fd);
+    }
+    for (int fd = 3; fd < (int)sysconf(_SC_OPEN_MAX) && fd < 65536; fd++) {
+        if (fd != pipe) {
+            close(fd);
+        }
+    }
+    if (chdir("/") != 0) {
+        return; /* it only keeps a file system busy for longer */
+    }
+}
+
+int guard_main(int argc, char **argv) {
+    static groups left;
+    if (argc != 4) {
+        return 2;
+    }
+    int pipe = atoi(argv[2]);
+    stand_apart(pipe);
+    char *line = NULL;
+    size_t room = 0;
+    FILE *lines = fdopen(pipe, "r");
+    while (lines && getline(&line, &room, lines) > 0 && line[0] != '.') {
+        note(&left, line);
+    }
+    bool all_well = line && line[0] == '.';
+    for (int i = 0; !all_well && i < left.count; i++) {
+        kill(-left.list[i], SIGKILL);
+    }
+    /* Whoever was being started while we looked is found the next time. */
+    for (int quiet = 0, tries = 0; !all_well && quiet < 2 && tries < 100; tries++) {
+        quiet = guard_sweep(argv[3]) == 0 ? quiet + 1 : 0;
+        usleep(10000);
+    }
+    free(line);
+    if (lines) {
+        fclose(lines);
+    }
+    return 0;
+}

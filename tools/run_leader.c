@@ -1,0 +1,463 @@
+/* The leader: on the node that serves the store, decides who takes part, when a round starts and stops, and how the job ends.
+ *
+ *     GATHER    enough nodes? MAX start at once; MIN after a last call; too few for too long end the job
+ *     RUN       a failure, a lost node, or a new one while there is room stops the round; all done ends the job
+ *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node is the reason for failures
+ *               elsewhere, so it comes first and costs no restart; then the first failure of all nodes; then arrivals
+ *     OVER      the nodes are told, and have time to hear it
+ *
+ * Everything is seen in the nodes' signs of life. Time is measured by this host's clock alone: a node is lost when its
+ * sign has not changed for too long. Errors of the store are sticky, so a turn runs through and its caller looks.
+ */
+#include "tools/run.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tern/sys/store.h>
+
+/* Beyond the grace, for a node to end its ranks and to say so. */
+static const double patience = 15;
+
+typedef struct node {
+    int id;
+    bool known;   /* node/N has been read */
+    char *gone;   /* why it has no place any more; NULL: it has */
+    double heard; /* when its sign last changed */
+    int min, max, ranks, wanted, pid;
+    char run_id[65], name[65];
+    long count;
+    node_state state;
+    int round, code;
+    long failure;
+    bool member;      /* of the round */
+    int place, first; /* its rank and its first rank in the round it was last a member of */
+} node;
+
+typedef enum phase { GATHER, RUN, SETTLE, OVER } phase;
+
+struct leader {
+    const run_options *options;
+    tn_store *keys;
+    int own;
+    node *nodes; /* [count], node N at N - 1 */
+    int count;
+    phase phase;
+    double since;  /* when the phase began */
+    double enough; /* since when MIN nodes have been there; 0: they are not */
+    bool hurry;    /* start without a last call: the same nodes go on after a failure */
+    int orders, round, starts, failures;
+    char *why; /* text of the next start */
+};
+
+leader *leader_new(const run_options *o, tn_store *keys, int own) {
+    leader *l = memory_new(1, sizeof(*l));
+    *l = (leader){
+        .options = o, .keys = keys, .own = own, .since = tn__now(), .why = text_new("%s", "")};
+    return l;
+}
+
+void leader_free(leader *l) {
+    if (l) {
+        for (int i = 0; i < l->count; i++) {
+            free(l->nodes[i].gone);
+        }
+        free(l->nodes);
+        free(l->why);
+        free(l);
+    }
+}
+
+/* ---- Words ---------------------------------------------------------------------------------------------------------- */
+
+/* Takes the text over. */
+static void publish(leader *l, char *text) {
+    char key[32];
+    snprintf(key, sizeof(key), "order/%d", ++l->orders);
+    agent_set(l->keys, key, text);
+    free(text);
+}
+
+static void enter(leader *l, phase next) {
+    l->phase = next;
+    l->since = tn__now();
+}
+
+/* The text of the next start, taken over. */
+static void set_why(leader *l, char *text) {
+    free(l->why);
+    l->why = text;
+}
+
+void leader_end(leader *l, int code, const char *text) {
+    if (l->phase != OVER) {
+        publish(l, text_new("end %d\n%s", code, text));
+        enter(l, OVER);
+    }
+}
+
+/* The text is taken over. */
+static void end(leader *l, int code, char *text) {
+    leader_end(l, code, text);
+    free(text);
+}
+
+static void stop(leader *l, char *why) {
+    publish(l, text_new("stop %d\n%s", l->round, why));
+    free(why);
+    enter(l, SETTLE);
+}
+
+static bool usable(const node *n) {
+    return n->known && !n->gone;
+}
+
+static int count_usable(const leader *l) {
+    int count = 0;
+    for (int i = 0; i < l->count; i++) {
+        count += usable(&l->nodes[i]);
+    }
+    return count;
+}
+
+static int count_members(const leader *l) {
+    int count = 0;
+    for (int i = 0; i < l->count; i++) {
+        count += l->nodes[i].member;
+    }
+    return count;
+}
+
+/* "node 1 (host b, ranks 2-3)" */
+static char *describe(const node *n) {
+    if (!n->known) {
+        return text_new("a launcher that joined and did not say more");
+    }
+    if (!n->member) {
+        return text_new("the launcher on host %s (pid %d)", n->name, n->pid);
+    }
+    int last = n->first + n->ranks - 1;
+    return last > n->first
+               ? text_new("node %d (host %s, ranks %d-%d)", n->place, n->name, n->first, last)
+               : text_new("node %d (host %s, rank %d)", n->place, n->name, n->first);
+}
+
+/* Takes the reason over. */
+static void give_up(leader *l, node *n, char *reason) {
+    if (n->gone) {
+        free(reason);
+        return;
+    }
+    n->gone = reason;
+    if (n->state != NODE_LEFT) {
+        publish(l,
+                text_new("drop %d\n%s: this node has no place in the job any more", n->id, reason));
+    }
+}
+
+/* ---- Looking -------------------------------------------------------------------------------------------------------- */
+
+/* Whether this node may take part; if not, it is told why. */
+static void admit(leader *l, node *n) {
+    const run_options *o = l->options;
+    if (strcmp(n->run_id, o->run_id) != 0) {
+        give_up(l, n, text_new("its --rdzv-id is %s, and node 0's is %s", n->run_id, o->run_id));
+    } else if (n->min != o->min_nodes || n->max != o->max_nodes) {
+        give_up(l, n,
+                text_new("its --nnodes is %d:%d, and node 0's is %d:%d", n->min, n->max,
+                         o->min_nodes, o->max_nodes));
+    }
+    for (int i = 0; n->wanted >= 0 && i < l->count; i++) {
+        const node *other = &l->nodes[i];
+        if (other != n && usable(other) && other->wanted == n->wanted) {
+            give_up(l, n,
+                    text_new("its --node-rank is %d, which is taken by host %s", n->wanted,
+                             other->name));
+        }
+    }
+}
+
+static void look_for_arrivals(leader *l) {
+    int64_t joined = l->count;
+    tn_store_add(l->keys, "joined", 0, &joined);
+    if (joined > l->count && joined < INT_MAX) {
+        node *longer = memory_new((size_t)joined, sizeof(*longer));
+        for (int i = 0; i < joined; i++) {
+            longer[i] = i < l->count ? l->nodes[i] : (node){.id = i + 1, .heard = tn__now()};
+        }
+        free(l->nodes);
+        l->nodes = longer;
+        l->count = (int)joined;
+    }
+    for (int i = 0; i < l->count; i++) {
+        node *n = &l->nodes[i];
+        if (n->known || n->gone || !agent_has(l->keys, "node/%d", n->id)) {
+            continue;
+        }
+        char *text = agent_get(l->keys, "node/%d", n->id);
+        n->known = text && sscanf(text, "%d %d %d %d %d %64s %64s", &n->min, &n->max, &n->ranks,
+                                  &n->wanted, &n->pid, n->run_id, n->name) == 7;
+        free(text);
+        if (n->known) {
+            admit(l, n);
+        }
+    }
+}
+
+static void look_at(leader *l, node *n) {
+    double now = tn__now();
+    long count = n->count;
+    char state = (char)n->state, *text = n->known ? agent_get(l->keys, "sign/%d", n->id) : NULL;
+    if (text &&
+        sscanf(text, "%ld %d %c %d %ld", &count, &n->round, &state, &n->code, &n->failure) == 5 &&
+        count != n->count) {
+        n->count = count;
+        n->state = (node_state)state;
+        n->heard = now;
+    }
+    free(text);
+    if (n->state == NODE_LEFT) {
+        text = agent_has(l->keys, "text/%d/%d", n->id, n->round)
+                   ? agent_get(l->keys, "text/%d/%d", n->id, n->round)
+                   : NULL;
+        give_up(l, n, text ? text : text_new("it has left"));
+    } else if (now - n->heard > l->options->heartbeat) {
+        give_up(l, n, text_new("it gave no sign of life for %.1f s", now - n->heard));
+    }
+}
+
+/* ---- Starting a round ----------------------------------------------------------------------------------------------- */
+
+/* By wanted rank, then the leader's own node, then by arrival. */
+static int compare(const void *left, const void *right, void *user) {
+    const leader *l = user;
+    const node *a = *(node *const *)left, *b = *(node *const *)right;
+    int want_a = a->wanted >= 0 ? a->wanted : INT_MAX, want_b = b->wanted >= 0 ? b->wanted : INT_MAX;
+    if (want_a != want_b) {
+        return want_a < want_b ? -1 : 1;
+    }
+    int own_a = a->id == l->own, own_b = b->id == l->own;
+    return own_a != own_b ? own_b - own_a : a->id - b->id;
+}
+
+/* Chooses the members: the first MAX in order; the others are spares. Returns how many. */
+static int choose(leader *l, node **members) {
+    int count = 0, world = 0;
+    for (int i = 0; i < l->count; i++) {
+        l->nodes[i].member = false;
+        if (usable(&l->nodes[i])) {
+            members[count++] = &l->nodes[i];
+        }
+    }
+    qsort_r(members, (size_t)count, sizeof(*members), compare, l);
+    count = count < l->options->max_nodes ? count : l->options->max_nodes;
+    for (int i = 0; i < count; i++) {
+        members[i]->member = true;
+        members[i]->place = i;
+        members[i]->first = world;
+        world += members[i]->ranks;
+    }
+    return count;
+}
+
+static void start(leader *l) {
+    node **members = memory_new((size_t)l->count, sizeof(*members));
+    int count = choose(l, members), world = members[count - 1]->first + members[count - 1]->ranks;
+    char *text = text_new("start %d %d %d %d\n", ++l->round, l->starts++, world, count);
+    for (int i = 0; i < count; i++) {
+        char *longer = text_new("%s%d %d %d %d\n", text, members[i]->id, i, members[i]->first,
+                                members[i]->ranks);
+        free(text);
+        text = longer;
+    }
+    publish(l, text_new("%s%s", text, l->why));
+    free(text);
+    free(members);
+    set_why(l, text_new("%s", ""));
+    l->enough = 0;
+    l->hurry = false;
+    enter(l, RUN);
+}
+
+/* "host a, host b" */
+static char *present(const leader *l) {
+    char *text = text_new("%s", "");
+    for (int i = 0; i < l->count; i++) {
+        if (usable(&l->nodes[i])) {
+            char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].name);
+            free(text);
+            text = longer;
+        }
+    }
+    return text;
+}
+
+static void gather(leader *l) {
+    const run_options *o = l->options;
+    double now = tn__now();
+    int count = count_usable(l);
+    if (count < o->min_nodes) {
+        l->enough = 0;
+        if (now - l->since > o->timeout) {
+            char *here = present(l);
+            end(l, 1,
+                text_new("%d of %d hosts came within %.0f s: %s", count, o->min_nodes, o->timeout,
+                         here));
+            free(here);
+        }
+        return;
+    }
+    l->enough = l->enough > 0 ? l->enough : now;
+    if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
+        start(l);
+    }
+}
+
+/* ---- The verdict --------------------------------------------------------------------------------------------------- */
+
+static bool in_round(const leader *l, const node *n, node_state state) {
+    return n->member && n->round == l->round && n->state == state;
+}
+
+/* The report of the failure that came first, with the first lines of the other nodes'; NULL when no rank has failed. */
+static char *first_report(leader *l, int *code) {
+    const node *first = NULL;
+    for (int i = 0; i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        bool failed = in_round(l, n, NODE_STOPPED) && n->failure > 0;
+        first = failed && (!first || n->failure < first->failure) ? n : first;
+    }
+    if (!first) {
+        return NULL;
+    }
+    *code = first->code;
+    char *report = agent_get(l->keys, "text/%d/%d", first->id, l->round);
+    for (int i = 0; report && i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        if (n != first && in_round(l, n, NODE_STOPPED) && n->failure > 0) {
+            char *other = agent_get(l->keys, "text/%d/%d", n->id, l->round);
+            int line = other ? (int)strcspn(other, "\n") : 0;
+            char *longer = text_new("%s\n  and %.*s", report, line, other ? other : "");
+            free(other);
+            free(report);
+            report = longer;
+        }
+    }
+    return report;
+}
+
+/* "node 1 (…) is lost: …" for every member that is; NULL when none is. */
+static char *losses(leader *l) {
+    char *text = NULL;
+    for (int i = 0; i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        if (n->member && n->gone) {
+            char *who = describe(n);
+            char *longer =
+                text_new("%s%s%s is lost: %s", text ? text : "", text ? "\n" : "", who, n->gone);
+            free(who);
+            free(text);
+            text = longer;
+        }
+    }
+    return text;
+}
+
+static void judge(leader *l) {
+    const run_options *o = l->options;
+    int code = 0, left = count_usable(l);
+    char *lost = losses(l), *report = lost ? NULL : first_report(l, &code);
+    if (lost && left < o->min_nodes) {
+        end(l, 1,
+            text_new("%s\n%d of at least %d hosts are left: the job ends", lost, left, o->min_nodes));
+    } else if (lost) {
+        set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
+                            left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
+        enter(l, GATHER);
+    } else if (report && l->failures >= o->max_restarts) {
+        end(l, code, text_new("%s", report));
+    } else if (report) {
+        l->failures++;
+        set_why(l, text_new("%s\nall ranks start again: restart %d of %d", report, l->failures,
+                            o->max_restarts));
+        l->hurry = true;
+        enter(l, GATHER);
+    } else {
+        enter(l, GATHER);
+    }
+    free(lost);
+    free(report);
+}
+
+/* ---- Watching a round ----------------------------------------------------------------------------------------------- */
+
+static void watch(leader *l) {
+    int done = 0, members = count_members(l);
+    for (int i = 0; i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        if (n->member && n->gone) {
+            char *who = describe(n);
+            stop(l, text_new("%s is lost: %s", who, n->gone));
+            free(who);
+            return;
+        }
+        if (in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
+            stop(l, text_new("%s", "")); /* the report follows when all have ended */
+            return;
+        }
+        done += in_round(l, n, NODE_DONE);
+    }
+    if (done == members) {
+        leader_end(l, 0, "");
+    } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
+        stop(l, text_new("%s", "another host has come: all ranks start again with it"));
+    }
+}
+
+static void settle(leader *l) {
+    for (int i = 0; i < l->count; i++) {
+        node *n = &l->nodes[i];
+        if (!n->member || n->gone || in_round(l, n, NODE_STOPPED) || in_round(l, n, NODE_DONE)) {
+            continue;
+        }
+        if (tn__now() - l->since < l->options->grace + patience) {
+            return;
+        }
+        give_up(l, n, text_new("its ranks did not end within %.0f s", l->options->grace + patience));
+    }
+    judge(l);
+}
+
+void leader_tick(leader *l) {
+    look_for_arrivals(l);
+    for (int i = 0; i < l->count; i++) {
+        if (!l->nodes[i].gone) {
+            look_at(l, &l->nodes[i]);
+        }
+    }
+    switch (l->phase) {
+    case GATHER:
+        gather(l);
+        break;
+    case RUN:
+        watch(l);
+        break;
+    case SETTLE:
+        settle(l);
+        break;
+    case OVER:
+        break;
+    }
+}
+
+bool leader_over(const leader *l) {
+    bool late = tn__now() - l->since > l->options->grace + patience;
+    for (int i = 0; i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        if (l->phase != OVER || (n->id != l->own && n->known && !n->gone && !late)) {
+            return false;
+        }
+    }
+    return l->phase == OVER;
+}

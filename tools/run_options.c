@@ -1,0 +1,373 @@
+/* What the user asked `tern run` for: torchrun's options by torchrun's names, checked before anything starts. */
+#include "tools/run.h"
+
+#include <argp.h>
+#include <ctype.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { DEFAULT_PORT = 29400 }; /* torchrun's */
+
+enum {
+    NNODES = 256,
+    MAX_RESTARTS,
+    ENDPOINT,
+    RUN_ID,
+    STANDALONE,
+    MONITOR,
+    LOG_DIR,
+    NODE_RANK,
+    MASTER_ADDR,
+    MASTER_PORT,
+    TOKEN,
+    TIMEOUT,
+    LAST_CALL,
+    HEARTBEAT,
+    GRACE
+};
+
+#define ALIAS(name) \
+    { name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 }
+
+static const struct argp_option option_list[] = {
+    {"nproc-per-node", 'n', "N", 0, "ranks on this host; \"auto\": one per core (1)", 1},
+    ALIAS("nproc_per_node"),
+    {"max-restarts", MAX_RESTARTS, "N", 0, "how often all ranks start again after a failure (0)", 1},
+    ALIAS("max_restarts"),
+    {"log-dir", LOG_DIR, "DIR", 0,
+     "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight recorders go there too", 1},
+    ALIAS("log_dir"),
+    {"grace", GRACE, "S", 0, "seconds between SIGTERM and SIGKILL for ranks that have to end (5)", 1},
+    {"nnodes", NNODES, "N or MIN:MAX", 0, "hosts, each with its own `tern run` (1)", 2},
+    {"rdzv-endpoint", ENDPOINT, "HOST:PORT", 0,
+     "where the launchers meet: the one whose address this is serves the store (port 29400)", 2},
+    ALIAS("rdzv_endpoint"),
+    {"rdzv-id", RUN_ID, "ID", 0, "name of the job", 2},
+    ALIAS("rdzv_id"),
+    {"standalone", STANDALONE, NULL, 0, "one host, any free port", 2},
+    {"node-rank", NODE_RANK, "R", 0, "this host's place; 0 serves the store (by arrival)", 2},
+    ALIAS("node_rank"),
+    {"master-addr", MASTER_ADDR, "HOST", 0, "the same as --rdzv-endpoint, in two parts", 2},
+    ALIAS("master_addr"),
+    {"master-port", MASTER_PORT, "PORT", 0, "", 2},
+    ALIAS("master_port"),
+    {"token", TOKEN, "TEXT", 0,
+     "who has it may join; better in TERN_TOKEN, since others on the host can see arguments", 2},
+    {"timeout", TIMEOUT, "S", 0, "seconds to wait for enough hosts (600)", 3},
+    {"last-call", LAST_CALL, "S", 0, "seconds to wait for more than MIN hosts (3)", 3},
+    {"heartbeat", HEARTBEAT, "S", 0, "a host that is silent for so long is lost (10)", 3},
+    {"monitor-interval", MONITOR, "S", 0, "seconds between two looks at the other hosts (0.1)", 3},
+    ALIAS("monitor_interval"),
+    {0},
+};
+
+typedef struct parsing {
+    run_options *o;
+    const char *endpoint, *address; /* NULL: not given */
+    int port;                       /* 0: not given */
+    bool standalone, has_id, has_token;
+} parsing;
+
+/* ---- Values ------------------------------------------------------------------------------------------------------- */
+
+static int integer(struct argp_state *state, const char *name, const char *text, int least, int most) {
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < least || value > most) {
+        argp_error(state, "--%s is \"%s\": a whole number from %d to %d is wanted", name, text,
+                   least, most);
+    }
+    return (int)value;
+}
+
+static double seconds(struct argp_state *state, const char *name, const char *text) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 0 && value <= 1e6)) {
+        argp_error(state, "--%s is \"%s\": a number of seconds is wanted", name, text);
+    }
+    return value;
+}
+
+static void nodes(struct argp_state *state, run_options *o, const char *text) {
+    char first[16] = "";
+    const char *colon = strchr(text, ':');
+    if (!colon) {
+        o->min_nodes = o->max_nodes = integer(state, "nnodes", text, 1, 65536);
+        return;
+    }
+    snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
+    o->min_nodes = integer(state, "nnodes", first, 1, 65536);
+    o->max_nodes = integer(state, "nnodes", colon + 1, 1, 65536);
+    if (o->min_nodes > o->max_nodes) {
+        argp_error(state, "--nnodes is \"%s\": the first number is the smaller one", text);
+    }
+}
+
+static int ranks(struct argp_state *state, const char *text) {
+    cpu_set_t set;
+    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
+        return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    }
+    return integer(state, "nproc-per-node", text, 1, 4096);
+}
+
+/* It names folders and keys. */
+static void run_id(struct argp_state *state, run_options *o, const char *text) {
+    size_t length = strlen(text);
+    bool plain = length > 0 && length < sizeof(o->run_id) && text[0] != '.';
+    for (size_t i = 0; i < length; i++) {
+        plain = plain && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i]));
+    }
+    if (!plain) {
+        argp_error(state, "--rdzv-id is \"%s\": letters, digits and - _ . are wanted, at most %zu",
+                   text, sizeof(o->run_id) - 1);
+    }
+    snprintf(o->run_id, sizeof(o->run_id), "%s", text);
+}
+
+static void token(struct argp_state *state, run_options *o, const char *text) {
+    if (!*text || strlen(text) >= sizeof(o->token)) {
+        argp_error(state, "the token has %zu characters: 1 to %zu are wanted", strlen(text),
+                   sizeof(o->token) - 1);
+    }
+    snprintf(o->token, sizeof(o->token), "%s", text);
+}
+
+/* "host", "host:port", "[::1]:port" */
+static void endpoint(struct argp_state *state, run_options *o, const char *text) {
+    const char *host = text, *end, *port = NULL;
+    if (*text == '[') {
+        host = text + 1;
+        end = strchr(text, ']');
+        port = end && end[1] == ':' ? end + 2 : NULL;
+        if (!end || (end[1] && !port)) {
+            argp_error(state, "--rdzv-endpoint is \"%s\": [ADDRESS]:PORT is wanted", text);
+        }
+    } else {
+        end = text + strcspn(text, ":");
+        port = *end ? end + 1 : NULL;
+    }
+    if (end == host || (size_t)(end - host) >= sizeof(o->host)) {
+        argp_error(state, "--rdzv-endpoint is \"%s\": HOST:PORT is wanted", text);
+    }
+    snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
+    o->port = port ? integer(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
+}
+
+/* ---- All together --------------------------------------------------------------------------------------------------- */
+
+/* Whether there is a program to start is known before anything is: a wrong name needs no restarts. */
+static void check_program(struct argp_state *state, const char *name) {
+    if (strchr(name, '/')) {
+        if (access(name, X_OK) != 0) {
+            argp_failure(state, errno == ENOENT ? 127 : 126, errno, "%s", name);
+        }
+        return;
+    }
+    const char *path = getenv("PATH");
+    char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders;
+    bool found = false;
+    for (char *folder; !found && (folder = strsep(&rest, ":"));) {
+        char *file = text_new("%s/%s", *folder ? folder : ".", name);
+        found = access(file, X_OK) == 0;
+        free(file);
+    }
+    free(folders);
+    if (!found) {
+        argp_failure(state, 127, 0, "%s: not found in PATH (a program here: ./%s)", name, name);
+    }
+}
+
+static void complete(struct argp_state *state, parsing *p) {
+    run_options *o = p->o;
+    if (!o->program) {
+        argp_error(state, "no program to start");
+    }
+    if (p->standalone && (o->max_nodes > 1 || p->endpoint || p->address)) {
+        argp_error(state, "--standalone is one host, and takes no --nnodes and no endpoint");
+    }
+    if (p->endpoint && (p->address || p->port)) {
+        argp_error(state,
+                   "--rdzv-endpoint and --master-addr, --master-port say the same: give one");
+    }
+    o->alone = !p->endpoint && !p->address;
+    if (o->alone && o->max_nodes > 1) {
+        argp_error(state, "--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
+                   o->min_nodes, o->max_nodes);
+    }
+    if (p->endpoint) {
+        endpoint(state, o, p->endpoint);
+    } else {
+        snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
+        o->port = p->port || o->alone ? p->port : DEFAULT_PORT;
+    }
+    if (o->node_rank >= o->max_nodes) {
+        argp_error(state, "--node-rank is %d, but there are at most %d hosts", o->node_rank,
+                   o->max_nodes);
+    }
+    check_program(state, o->program[0]);
+    if (!p->has_id && o->alone) {
+        random_text(o->run_id, 4);
+    }
+    if (o->alone) {
+        random_text(o->token, 16);
+    } else if (!p->has_token && getenv("TERN_TOKEN")) {
+        token(state, o, getenv("TERN_TOKEN"));
+    } else if (!p->has_token) {
+        snprintf(o->token, sizeof(o->token), "tern-%s", o->run_id);
+        o->guessable = true;
+    }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    parsing *p = state->input;
+    run_options *o = p->o;
+    switch (key) {
+    case 'n':
+        o->ranks = ranks(state, text);
+        break;
+    case NNODES:
+        nodes(state, o, text);
+        break;
+    case MAX_RESTARTS:
+        o->max_restarts = integer(state, "max-restarts", text, 0, 1000000);
+        break;
+    case NODE_RANK:
+        o->node_rank = integer(state, "node-rank", text, 0, 65535);
+        break;
+    case MASTER_PORT:
+        p->port = integer(state, "master-port", text, 1, 65535);
+        break;
+    case MASTER_ADDR:
+        p->address = text;
+        if (!*text || strlen(text) >= sizeof(o->host)) {
+            argp_error(state, "--master-addr is \"%s\": a host is wanted", text);
+        }
+        break;
+    case ENDPOINT:
+        p->endpoint = text;
+        break;
+    case STANDALONE:
+        p->standalone = true;
+        break;
+    case RUN_ID:
+        run_id(state, o, text);
+        p->has_id = true;
+        break;
+    case TOKEN:
+        token(state, o, text);
+        p->has_token = true;
+        break;
+    case LOG_DIR:
+        o->log_dir = text;
+        break;
+    case MONITOR:
+        o->monitor = seconds(state, "monitor-interval", text);
+        break;
+    case TIMEOUT:
+        o->timeout = seconds(state, "timeout", text);
+        break;
+    case LAST_CALL:
+        o->last_call = seconds(state, "last-call", text);
+        break;
+    case HEARTBEAT:
+        o->heartbeat = seconds(state, "heartbeat", text);
+        break;
+    case GRACE:
+        o->grace = seconds(state, "grace", text);
+        break;
+    case ARGP_KEY_ARG: /* the program; what follows belongs to it */
+        o->program = &state->argv[state->next - 1];
+        state->next = state->argc;
+        break;
+    case ARGP_KEY_END:
+        complete(state, p);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+void run_options_parse(run_options *o, int argc, char **argv) {
+    static const struct argp description = {
+        option_list,
+        parse,
+        "PROGRAM [ARGUMENTS...]",
+        "Starts PROGRAM as several ranks and ends with all of them. When one fails, all are ended, "
+        "the "
+        "first failure is reported, and all start again while there are restarts left.\v"
+        "On two hosts, on each of them:\n"
+        "  tern run --nnodes 2 -n 4 --rdzv-endpoint host1:29400 ./train\n"
+        "\n"
+        "Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
+        "MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    *o = (run_options){
+        .min_nodes = 1,
+        .max_nodes = 1,
+        .ranks = 1,
+        .node_rank = -1,
+        .run_id = "job",
+        .monitor = 0.1,
+        .heartbeat = 10,
+        .timeout = 600,
+        .last_call = 3,
+        .grace = 5,
+    };
+    if (gethostname(o->node_name, sizeof(o->node_name) - 1) != 0 || !*o->node_name) {
+        strcpy(o->node_name, "host");
+    }
+    parsing p = {.o = o};
+    argp_parse(&description, argc, argv, ARGP_IN_ORDER, NULL, &p);
+}
+
+/* ---- Small things ------------------------------------------------------------------------------------------------------ */
+
+static _Noreturn void no_memory(void) {
+    static const char text[] = "tern: no memory\n";
+    ssize_t put = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)put;
+    _exit(1);
+}
+
+char *text_new(const char *format, ...) {
+    char *text = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0) {
+        no_memory();
+    }
+    va_end(arguments);
+    return text;
+}
+
+void *memory_new(size_t count, size_t bytes) {
+    void *memory = calloc(count ? count : 1, bytes);
+    if (!memory) {
+        no_memory();
+    }
+    return memory;
+}
+
+void random_text(char *text, int bytes) {
+    unsigned char random[32] = {0};
+    for (int got = 0; got < bytes;) {
+        ssize_t n = getrandom(random + got, (size_t)(bytes - got), 0);
+        got += n > 0 ? (int)n : 0;
+    }
+    for (int i = 0; i < bytes; i++) {
+        sprintf(text + 2 * i, "%02x", random[i]);
+    }
+}

@@ -1,0 +1,101 @@
+/* What the user is told about a rank that failed: which, where, how, its last words, and who failed after it. */
+#include "tools/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+enum { LONGEST_SHOWN = 400 };
+
+static const char rule[] = "    | ";
+
+int report_code(const worker *w) {
+    return WIFSIGNALED(w->status) ? 128 + WTERMSIG(w->status) : WEXITSTATUS(w->status);
+}
+
+/* "rank 1 (host a, pid 42) was killed by SIGSEGV (Segmentation fault)" */
+static void tell_end(FILE *to, const worker *w, const run_options *o) {
+    fprintf(to, "rank %d (host %s, pid %d) ", w->rank, o->node_name, (int)w->pid);
+    if (w->pid < 0) {
+        fprintf(to, "could not be started");
+    } else if (WIFSIGNALED(w->status)) {
+        int signal = WTERMSIG(w->status);
+        const char *name = sigabbrev_np(signal), *what = sigdescr_np(signal);
+        fprintf(to, "was killed by SIG%s (%s%s)", name ? name : "?", what ? what : "unknown signal",
+                signal == SIGKILL ? ": by somebody, or by the kernel when memory ran out" : "");
+    } else {
+        fprintf(to, "ended with exit code %d", WEXITSTATUS(w->status));
+    }
+}
+
+/* What a terminal would show of a line: what follows its last \r, without what moves the cursor. */
+static void put_shown(FILE *to, const char *line, size_t length) {
+    while (length > 0 && line[length - 1] == '\r') {
+        length--;
+    }
+    const char *last = length > 0 ? memrchr(line, '\r', length) : NULL;
+    if (last) {
+        length -= (size_t)(last + 1 - line);
+        line = last + 1;
+    }
+    for (size_t i = 0; i < length && i < LONGEST_SHOWN; i++) {
+        unsigned char c = (unsigned char)line[i];
+        fputc(c == '\t' || (c >= ' ' && c != 127) ? c : '?', to);
+    }
+    fputs(length > LONGEST_SHOWN ? " …" : "", to);
+}
+
+static void put_tail(FILE *to, const char *text, size_t length) {
+    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r')) {
+        length--;
+    }
+    if (length == 0) {
+        fprintf(to, "\n  it wrote nothing to stderr");
+        return;
+    }
+    size_t from = length;
+    for (int lines = 0; from > 0; from--) {
+        lines += text[from - 1] == '\n';
+        if (lines == TAIL_LINES) {
+            break;
+        }
+    }
+    fprintf(to, "\n  the last lines of its stderr:");
+    while (from < length) {
+        const char *newline = memchr(text + from, '\n', length - from);
+        size_t here = newline ? (size_t)(newline - text) - from : length - from;
+        fprintf(to, "\n%s", rule);
+        put_shown(to, text + from, here);
+        from += here + 1;
+    }
+}
+
+char *report_failure(const workers *w, const run_options *o, output *out) {
+    const worker *first = workers_first_failure(w);
+    if (!first) {
+        return NULL;
+    }
+    char *text = NULL;
+    size_t size = 0, length;
+    FILE *to = open_memstream(&text, &size);
+    if (!to) {
+        return text_new("rank %d failed", first->rank);
+    }
+    tell_end(to, first, o);
+    fprintf(to, ", %.1f s after its start", first->end - first->began);
+    char *tail = output_tail(out, first->rank, &length);
+    put_tail(to, tail, length);
+    free(tail);
+    for (int nth = 2; nth <= w->failures; nth++) {
+        for (int i = 0; i < w->count; i++) {
+            if (w->list[i].order == nth) {
+                fprintf(to, "\n  then ");
+                tell_end(to, &w->list[i], o);
+                fprintf(to, ", %.2f s later", w->list[i].end - first->end);
+            }
+        }
+    }
+    fclose(to);
+    return text;
+}

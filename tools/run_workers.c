@@ -1,0 +1,338 @@
+/* The ranks of this host as processes.
+ *
+ * Each rank is the head of a process group, so that a signal reaches what it has started, and dies with the launcher
+ * (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is killed before it is reaped: until then
+ * the group's number cannot belong to anybody else. The launcher is a subreaper: what escapes from a group becomes its
+ * child, and the sweep at the end of a round finds it.
+ *
+ * Only the main thread starts ranks: PR_SET_PDEATHSIG means the thread that forked.
+ */
+#include "tools/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <tern/sys/store.h>
+#include <unistd.h>
+
+/* A process that SIGKILL does not end hangs in the kernel. */
+static const double unkillable_seconds = 10;
+
+/* ---- What a rank is told ------------------------------------------------------------------------------------------ */
+
+static const char *const names[] = {
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TERN_TOKEN",
+    "TERN_STORE",
+    "TERN_RUN_ID",
+    "TERN_RESTART_COUNT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TERN_LAUNCHER",
+    "TERN_FLIGHT_DIR",
+};
+enum { VARIABLES = sizeof(names) / sizeof(*names) };
+
+static bool is_ours(const char *entry) {
+    size_t length = strcspn(entry, "=");
+    for (int i = 0; i < VARIABLES; i++) {
+        if (strncmp(names[i], entry, length) == 0 && !names[i][length]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when there is no log folder. */
+static char **environment(const workers *w, const run_options *o, const run_round *r, int local,
+                          const char *folder) {
+    extern char **environ;
+    int count = 0, n = 0;
+    while (environ[count]) {
+        count++;
+    }
+    char **list = memory_new((size_t)count + VARIABLES + 1, sizeof(*list));
+    for (int i = 0; i < count; i++) {
+        bool kept =
+            !is_ours(environ[i]) || (!folder && strncmp(environ[i], "TERN_FLIGHT_DIR=", 16) == 0);
+        if (kept) {
+            list[n++] = text_new("%s", environ[i]);
+        }
+    }
+    list[n++] = text_new("RANK=%d", r->first + local);
+    list[n++] = text_new("LOCAL_RANK=%d", local);
+    list[n++] = text_new("WORLD_SIZE=%d", r->world);
+    list[n++] = text_new("LOCAL_WORLD_SIZE=%d", r->local);
+    list[n++] = text_new("GROUP_RANK=%d", r->node);
+    list[n++] = text_new("GROUP_WORLD_SIZE=%d", r->nodes);
+    list[n++] = text_new("MASTER_ADDR=%s", o->host);
+    list[n++] = text_new("MASTER_PORT=%d", r->port);
+    list[n++] = text_new("TERN_TOKEN=%s", o->token);
+    list[n++] = text_new("TERN_STORE=agent"); /* served by the launcher: rank 0 need not */
+    list[n++] = text_new("TERN_RUN_ID=%s", o->run_id);
+    list[n++] = text_new("TERN_RESTART_COUNT=%d", r->restarts);
+    list[n++] = text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts);
+    list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
+    list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
+    list[n++] = text_new("%s", w->guard.marker);
+    if (folder) {
+        list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder);
+    }
+    return list;
+}
+
+static void free_list(char **list) {
+    for (int i = 0; list[i]; i++) {
+        free(list[i]);
+    }
+    free(list);
+}
+
+/* DIR/ID/attempt_K/RANK, made; NULL when there shall be none, or cannot. */
+static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
+    if (!o->log_dir) {
+        return NULL;
+    }
+    char *folder = text_new("%s/%s/attempt_%d/%d", o->log_dir, o->run_id, r->restarts, rank);
+    for (char *slash = strchr(folder + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash) {
+            *slash = 0;
+        }
+        if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
+            output_say(out, "%s: %s: rank %d has no log files", folder, strerror(errno), rank);
+            free(folder);
+            return NULL;
+        }
+        if (!slash) {
+            return folder;
+        }
+        *slash = '/';
+    }
+}
+
+/* ---- Starting ------------------------------------------------------------------------------------------------------- */
+
+/* The child, from fork to exec: other threads may have held any lock at the fork, so nothing here allocates. */
+static _Noreturn void become_rank(const workers *w, const run_options *o, char **env,
+                                  const int ends[2], pid_t launcher) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) {
+        _exit(1); /* it died before the line above */
+    }
+    guard_add(&w->guard, getpid());
+    int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(nothing, STDIN_FILENO); /* a group in the background that reads a terminal is stopped */
+    dup2(ends[0], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+    sigprocmask(SIG_SETMASK, &w->mask, NULL);
+    execvpe(o->program[0], o->program, env);
+    int why = errno;
+    const char *texts[] = {"tern: cannot start ", o->program[0], ": ", strerrordesc_np(why), "\n"};
+    for (int i = 0; i < 5; i++) {
+        ssize_t put = write(STDERR_FILENO, texts[i], strlen(texts[i]));
+        (void)put;
+    }
+    _exit(why == ENOENT ? 127 : 126);
+}
+
+static void start_one(workers *w, const run_options *o, const run_round *r, int local, output *out) {
+    worker *one = &w->list[local];
+    *one = (worker){.rank = r->first + local, .began = tn__now()};
+    char *folder = log_folder(o, r, one->rank, out);
+    char **env = environment(w, o, r, local, folder);
+    int ends[2];
+    pid_t launcher = getpid();
+    bool opened = output_open(out, one->rank, one->rank == 0, folder, ends);
+    one->pid = opened ? fork() : -1;
+    int why = errno;
+    if (one->pid == 0) {
+        become_rank(w, o, env, ends, launcher);
+    }
+    if (one->pid > 0) {
+        setpgid(one->pid, one->pid); /* whoever comes first */
+        w->running++;
+    } else {
+        output_say(out, "rank %d cannot be started: %s", one->rank, strerror(why));
+        one->ended = true;
+        one->end = one->began;
+        one->status = 126 << 8;
+        one->order = ++w->failures;
+    }
+    if (opened) {
+        close(ends[0]);
+        close(ends[1]);
+    }
+    free_list(env);
+    free(folder);
+}
+
+void workers_start(workers *w, const run_options *o, const run_round *r, output *out) {
+    free(w->list);
+    w->list = memory_new((size_t)r->local, sizeof(*w->list));
+    w->count = r->local;
+    w->running = w->failures = 0;
+    w->stopping = w->killed = w->ended = 0;
+    w->gone = false;
+    for (int i = 0; i < r->local; i++) {
+        start_one(w, o, r, i, out);
+    }
+}
+
+/* ---- Ends ----------------------------------------------------------------------------------------------------------- */
+
+static worker *find(workers *w, pid_t pid) {
+    for (int i = 0; i < w->count; i++) {
+        if (w->list[i].pid == pid && !w->list[i].ended) {
+            return &w->list[i];
+        }
+    }
+    return NULL;
+}
+
+static void note_end(workers *w, worker *one, int status) {
+    one->ended = true;
+    one->status = status;
+    one->end = tn__now();
+    w->running--;
+    w->ended = one->end;
+}
+
+/* Failures that were seen at the same time: one that a signal killed comes first, since its peers notice and end with
+ * an exit code. */
+static void order_failures(workers *w, double since) {
+    for (int by_signal = 1; by_signal >= 0; by_signal--) {
+        for (int i = 0; i < w->count; i++) {
+            worker *one = &w->list[i];
+            if (one->ended && one->end >= since && one->status != 0 && !one->order &&
+                WIFSIGNALED(one->status) == by_signal) {
+                one->order = ++w->failures;
+            }
+        }
+    }
+}
+
+bool workers_reap(workers *w) {
+    bool any = false;
+    double began = tn__now();
+    siginfo_t info = {0};
+    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0) {
+        worker *one = find(w, info.si_pid);
+        if (one) {
+            kill(-one->pid, SIGKILL);
+            guard_remove(&w->guard, one->pid);
+        }
+        int status = 0;
+        waitpid(info.si_pid, &status, 0);
+        if (one) {
+            note_end(w, one, status);
+            any = true;
+        } else if (info.si_pid == w->guard.pid) {
+            w->guard.pid = 0;
+            close(w->guard.pipe);
+        }
+        info.si_pid = 0;
+    }
+    if (any && w->stopping == 0) {
+        order_failures(w, began);
+    }
+    return any;
+}
+
+/* A guard that was killed is replaced; the new one learns the groups. */
+static void keep_guard(workers *w, output *out) {
+    if (w->guard.pid > 0 || !guard_start(&w->guard)) {
+        return; /* the next tick tries again */
+    }
+    output_say(out, "the guard process was killed: another one, pid %d, takes its place",
+               (int)w->guard.pid);
+    for (int i = 0; i < w->count; i++) {
+        if (!w->list[i].ended) {
+            guard_add(&w->guard, w->list[i].pid);
+        }
+    }
+}
+
+static void signal_all(workers *w, int signal) {
+    for (int i = 0; i < w->count; i++) {
+        if (!w->list[i].ended) {
+            kill(-w->list[i].pid, signal);
+        }
+    }
+}
+
+void workers_stop(workers *w, int signal) {
+    double now = tn__now();
+    if (w->stopping == 0) {
+        w->stopping = now;
+    }
+    if (signal == SIGKILL && w->killed == 0) {
+        w->killed = now;
+    }
+    signal_all(w, signal);
+    signal_all(w, SIGCONT); /* who is stopped cannot end by himself */
+}
+
+void workers_tick(workers *w, double grace, output *out) {
+    double now = tn__now();
+    if (w->running > 0) {
+        keep_guard(w, out);
+    }
+    if (w->running > 0 && w->stopping > 0 && w->killed == 0 && now - w->stopping >= grace) {
+        workers_stop(w, SIGKILL);
+    }
+    for (int i = 0; w->killed > 0 && now - w->killed > unkillable_seconds && i < w->count; i++) {
+        if (!w->list[i].ended) {
+            output_say(out,
+                       "rank %d (pid %d) hangs in the kernel: SIGKILL did not end it within %.0f s",
+                       w->list[i].rank, (int)w->list[i].pid, unkillable_seconds);
+            note_end(w, &w->list[i], SIGKILL);
+        }
+    }
+}
+
+bool workers_gone(workers *w) {
+    if (!w->gone && w->running == 0) {
+        w->gone = w->count == 0 || guard_sweep(w->guard.marker) == 0 ||
+                  tn__now() - w->ended > unkillable_seconds;
+    }
+    return w->gone;
+}
+
+const worker *workers_first_failure(const workers *w) {
+    for (int i = 0; i < w->count; i++) {
+        if (w->list[i].order == 1) {
+            return &w->list[i];
+        }
+    }
+    return NULL;
+}
+
+void workers_signal(workers *w, int signal) {
+    for (int i = 0; i < w->count; i++) {
+        if (!w->list[i].ended) {
+            kill(w->list[i].pid, signal);
+        }
+    }
+}
+
+void workers_finish(workers *w) {
+    guard_finish(&w->guard);
+    free(w->list);
+    w->list = NULL;
+    w->count = 0;
+}

@@ -1,0 +1,37 @@
+/* The command `tern`: starting programs as ranks, and facts about this build. */
+#include "tools/info.h"
+#include "tools/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts PROGRAM as several "
+                           "ranks (tern run --help)\n"
+                           "tern info                                   version, kernels, cores, "
+                           "what ranks can talk through\n"
+                           "tern --version\n";
+
+int main(int argc, char **argv) {
+    const char *verb = argc > 1 ? argv[1] : "help";
+    if (strcmp(verb, "run") == 0) {
+        static char name[] = "tern run"; /* in argp's messages */
+        argv[1] = name;
+        return run_main(argc - 1, argv + 1);
+    }
+    if (strcmp(verb, "_guard") == 0) {
+        return guard_main(argc, argv);
+    }
+    if (strcmp(verb, "info") == 0 && argc == 2) {
+        return info_main();
+    }
+    if (strcmp(verb, "--version") == 0) {
+        printf("tern %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+        return 0;
+    }
+    bool asked = strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0;
+    if (!asked) {
+        fprintf(stderr, "tern: there is no verb \"%s\"\n", verb);
+    }
+    fputs(help, asked ? stdout : stderr);
+    return asked ? 0 : 64;
+}
