@@ -1,0 +1,541 @@
+/* The functions of nn.h, optim.h, data.h, io.h and train.h, called as nobody should; see test_inert.c. */
+#include "inert.h"
+
+/* ---- nn.h ---------------------------------------------------------------------------------------------------------------------- */
+
+static tn_tensor *same(tn_tensor *x) {
+    return x;
+}
+
+static tn_tensor *module_forward(tn_module *self, tn_tensor *x) {
+    (void)self;
+    return x;
+}
+
+static tn_values module_forward_values(tn_module *self, tn_values in, void *context) {
+    (void)self;
+    (void)context;
+    return in;
+}
+
+static bool see_entry(const tn_entry *entry, void *user) {
+    (void)user;
+    return entry != NULL;
+}
+
+static bool see_module(tn_module *m, const char *path, void *user) {
+    (void)user;
+    return m && path;
+}
+
+/* m: NULL, a struct of zeros, or a module that is finished. */
+static void bad_module(void *m, tn_tensor *t) {
+    bool was = null;
+    tn_tensor *field = NULL, *x = tn_ones(TN_DIMS(2, 3), TN_F32);
+    null = true; /* a bad module is always an error */
+    FAILS(tn_module_add(m, "child", m));
+    FAILS(tn_module_param(m, "weight", &field, x));
+    FAILS(tn_module_buffer(m, "state", &field, x));
+    FAILS(tn_module_scratch(m, "state", &field, x));
+    FAILS(tn_module_tie(m, "a", "b"));
+    FAILS(tn_module_set_buffer(m, "state", x));
+    FAILS(tn_module_set_slice(m, "weight", TN_DIMS(2), 0, 1));
+    INERT(tn_call(m, x));
+    INERT(tn_call(m, t));
+    EMPTY(tn_call_values(m, (tn_values){1, {x}}, NULL));
+    NOTHING(tn_module_hook(m, (tn_module_hooks){0}));
+    TAKES(tn_module_unhook(m, 5));
+    DOES(tn_module_each(m, (tn_walk){0}, see_entry, NULL));
+    DOES(tn_module_each_module(m, see_module, NULL));
+    TAKES(tn_module_count(m));
+    INERT(tn_module_get(m, "weight"));
+    NOTHING(tn_module_child(m, "fc"));
+    TAKES(tn_module_print(m, stdout));
+    DOES(tn_module_train(m, true));
+    DOES(tn_module_requires_grad(m, true));
+    DOES(tn_module_zero_grad(m));
+    DOES(tn_module_set_recompute(m, true));
+    FAILS(tn_sequential_add(m, m));
+    FAILS(tn_self_attention_cache(m, (tn_attention_cache_options){1, 4}));
+    INERT(tn_gpt_loss(m, x, x));
+    int64_t tokens[2] = {0};
+    FAILS(tn_gpt_generate(m, tokens, 1, 1, 1.0, 0, NULL, tokens));
+    NOTHING(tn_sgd(m, tn_sgd_defaults()));
+    NOTHING(tn_adam(m, tn_adam_defaults()));
+    NOTHING(tn_adamw(m, tn_adamw_defaults()));
+    TAKES(tn_clip_grad_norm(m, 1.0));
+    FAILS(tn_save(m, temp_path("module")));
+    FAILS(tn_load(m, temp_path("module")));
+    tn_checkpoint c = {.model = m, .step = 1};
+    if (m) {
+        FAILS(tn_checkpoint_save(&c, temp_path("checkpoint")));
+        FAILS(tn_checkpoint_load(&c, temp_path("checkpoint")));
+    }
+    tn_module_finish(m);
+    null = was;
+}
+
+static void zeroed(tn_tensor *t) {
+    static const tn_gpt zero; /* the largest: zeros for every kind */
+    tn_gpt m = zero;
+    bad_module(NULL, t);
+    bad_module(&m, t);
+    tn_linear gone;
+    tn_linear_init(&gone, 2, 2, tn_linear_defaults());
+    tn_module_finish(&gone);
+    after(__LINE__, "tn_linear_init", true, false);
+    bad_module(&gone, t);
+}
+
+/* A good module and arguments that are not. */
+static void module_arguments(tn_tensor *t) {
+    tn_linear m = {0}, child = {0};
+    tn_tensor *field = NULL, *x = tn_ones(TN_DIMS(2, 3), TN_F32);
+    TAKES(tn_linear_init(&m, 3, 2, tn_linear_defaults()));
+    TAKES(tn_linear_init(&child, 3, 2, tn_linear_defaults()));
+    char endless[300];
+    memset(endless, 'n', sizeof endless);
+    endless[sizeof endless - 1] = 0;
+    const char *const names[] = {NULL, "", ".", "a.", "weight", endless};
+    FAILS(tn_module_add(&m.base, "child", NULL));
+    FAILS(tn_module_add(&m.base, "child", &m));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        tn_linear c = {0};
+        FAILS(tn_module_param(&m.base, names[i], &field, x));
+        FAILS(tn_module_buffer(&m.base, names[i], &field, x));
+        FAILS(tn_module_scratch(&m.base, names[i], &field, x));
+        FAILS(tn_module_tie(&m.base, names[i], "nothing"));
+        FAILS(tn_module_tie(&m.base, "weight", names[i]));
+        FAILS(tn_module_set_buffer(&m.base, names[i], x));
+        TAKES(tn_module_get(&m, names[i]));
+        TAKES(tn_module_child(&m, names[i])); /* "" is m itself */
+        TAKES(tn_module_init(&c.base, names[i], module_forward));
+        FAILS(tn_module_add(&m.base, names[i], &c));
+        tn_module_finish(&c);
+        for (int j = 0; j < STRANGE; j++) {
+            TAKES(tn_module_set_slice(&m.base, names[i], strange[j], INT64_MAX, INT64_MAX));
+        }
+    }
+    FAILS(tn_module_param(&m.base, "p", NULL, x));
+    FAILS(tn_module_buffer(&m.base, "p", NULL, x));
+    FAILS(tn_module_scratch(&m.base, "p", NULL, x));
+    if (t) {
+        FAILS(tn_module_param(&m.base, "p", &field, t));
+        FAILS(tn_module_buffer(&m.base, "p", &field, t));
+        FAILS(tn_module_set_buffer(&m.base, "p", t));
+    }
+    TAKES(tn_call(&child, t));
+    EMPTY(tn_call_values(&child, (tn_values){-1, {t}}, NULL));
+    EMPTY(tn_call_values(&child, (tn_values){99, {t}}, NULL));
+    EMPTY(tn_call_values(&child, (tn_values){2, {t, t}}, NULL));
+    TAKES(tn_values_of(t, t));
+    TAKES(tn_values_of(NULL, t));
+    TAKES(tn_module_unhook(&m, -1));
+    TAKES(tn_module_unhook(&m, tn_module_hook(&m, (tn_module_hooks){0})));
+    TAKES(tn_module_each(&m, (tn_walk){0}, NULL, NULL));
+    TAKES(tn_module_each_module(&m, NULL, NULL));
+    TAKES(tn_module_print(&m, NULL));
+    tn_module_finish(&m);
+    tn_module_finish(&child);
+    tn_module_finish(NULL);
+}
+
+static void layers(tn_tensor *t) {
+    (void)t;
+    DOES(tn_module_init(NULL, "m", module_forward));
+    DOES(tn_module_init_values(NULL, "m", module_forward_values));
+    DOES(tn_linear_init(NULL, 2, 2, tn_linear_defaults()));
+    DOES(tn_embedding_init(NULL, 2, 2, TN_F32));
+    DOES(tn_layer_norm_init(NULL, 2, tn_norm_defaults()));
+    DOES(tn_rms_norm_init(NULL, 2, tn_norm_defaults()));
+    DOES(tn_dropout_init(NULL, 0.5));
+    DOES(tn_self_attention_init(NULL, 2, tn_self_attention_defaults()));
+    DOES(tn_mlp_init(NULL, 2, tn_mlp_defaults()));
+    DOES(tn_block_init(NULL, 2, tn_block_defaults()));
+    DOES(tn_sequential_init(NULL));
+    DOES(tn_function_init(NULL, "f", same));
+    DOES(tn_gpt_init(NULL, tn_gpt_defaults()));
+    union {
+        tn_module m;
+        tn_linear linear;
+        tn_embedding embedding;
+        tn_layer_norm norm;
+        tn_rms_norm rms;
+        tn_dropout dropout;
+        tn_self_attention attention;
+        tn_mlp mlp;
+        tn_block block;
+        tn_function function;
+        tn_gpt gpt;
+    } u;
+#define MADE(init) /* and finished: what failed must be finished too */                         \
+    do {                                                                                        \
+        memset(&u, 0, sizeof u);                                                                \
+        init;                                                                                   \
+        after(__LINE__, #init, true, true);                                                     \
+        after(__LINE__, #init, tn_is_inert(tn_call(&u, tn_ones(TN_DIMS(1, 2), TN_F32))), true); \
+        tn_module_finish(&u);                                                                   \
+    } while (0)
+    MADE(tn_module_init(&u.m, NULL, NULL));
+    MADE(tn_module_init_values(&u.m, NULL, NULL));
+    MADE(tn_function_init(&u.function, NULL, NULL));
+    for (int i = 0; i < LONGS; i++) {
+        if (longs[i] > 0 && longs[i] < INT64_MAX) {
+            continue;
+        }
+        int64_t n = longs[i] ? longs[i] : -1;
+        MADE(tn_linear_init(&u.linear, n, 2, tn_linear_defaults()));
+        MADE(tn_linear_init(&u.linear, n, n, (tn_linear_options){0}));
+        MADE(tn_embedding_init(&u.embedding, n, n, TN_F32));
+        MADE(tn_layer_norm_init(&u.norm, n, tn_norm_defaults()));
+        MADE(tn_rms_norm_init(&u.rms, n, tn_norm_defaults()));
+        MADE(tn_self_attention_init(&u.attention, n, tn_self_attention_defaults()));
+        MADE(tn_mlp_init(&u.mlp, n, tn_mlp_defaults()));
+        MADE(tn_block_init(&u.block, n, tn_block_defaults()));
+        tn_gpt_options o = tn_gpt_defaults();
+        o.vocab = o.width = n;
+        o.layers = 1;
+        MADE(tn_gpt_init(&u.gpt, o));
+    }
+    MADE(tn_dropout_init(&u.dropout, NAN));
+    MADE(tn_self_attention_init(&u.attention, 4, (tn_self_attention_options){0}));
+    MADE(tn_self_attention_init(&u.attention, 4, (tn_self_attention_options){.heads = -1}));
+    MADE(tn_block_init(&u.block, 4, (tn_block_options){.heads = 3}));
+    MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){0}));
+#if !TN__ASAN /* which says so when there is no memory */
+    MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){8, 8, INT32_MAX, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
+#endif
+    MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){8, 8, -1, -1, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
+    MADE(tn_linear_init(&u.linear, 2, 2, (tn_linear_options){true, no_dtype}));
+}
+
+static void initialising(tn_tensor *t) {
+    DOES(tn_init_uniform(t, 0.0, 1.0));
+    DOES(tn_init_normal(t, 0.0, 1.0));
+    DOES(tn_init_constant(t, 0.0));
+    DOES(tn_init_xavier_uniform(t, 1.0));
+    DOES(tn_init_xavier_normal(t, 1.0));
+    DOES(tn_init_kaiming_uniform(t, 0.0));
+    DOES(tn_init_kaiming_normal(t, 0.0));
+}
+
+static void generating(tn_tensor *t) {
+    if (pending) {
+        return; /* the model could not be made */
+    }
+    tn_gpt m;
+    tn_gpt_init(&m, (tn_gpt_options){8, 8, 1, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32});
+    int64_t tokens[1] = {0}, out[4];
+    INERT(tn_gpt_loss(&m, t, t));
+    INERT(tn_call(&m, t));
+    FAILS(tn_gpt_generate(&m, NULL, 1, 1, 1.0, 0, NULL, out));
+    FAILS(tn_gpt_generate(&m, tokens, 1, 1, 1.0, 0, NULL, NULL));
+    FAILS(tn_gpt_generate(&m, tokens, -1, 1, 1.0, 0, NULL, out));
+    FAILS(tn_gpt_generate(&m, tokens, 0, 1, 1.0, 0, NULL, out));
+    FAILS(tn_gpt_generate(&m, tokens, 1, -1, 1.0, 0, NULL, out));
+    FAILS(tn_gpt_generate(&m, tokens, 1, 1, NAN, 0, NULL, out));
+    FAILS(tn_gpt_generate(&m, tokens, 1, 1, -1.0, 0, NULL, out));
+    FAILS(tn_gpt_generate(&m, tokens, 1, 1, 1.0, -1, NULL, out));
+    FAILS(tn_gpt_generate(&m, (int64_t[]){8}, 1, 1, 1.0, 0, NULL, out));
+    TAKES(tn_gpt_generate(&m, tokens, 1, 2, 1e-300, INT32_MAX, NULL, out));
+    for (int i = 0; i < LONGS; i++) {
+        for (int j = 0; j < LONGS; j++) {
+            TAKES(tn_self_attention_cache(&m.h[0].attn,
+                                          (tn_attention_cache_options){longs[i], longs[j]}));
+        }
+    }
+    tn_module_finish(&m);
+}
+
+/* ---- optim.h ------------------------------------------------------------------------------------------------------------------- */
+
+static bool match_all(const tn_entry *entry, void *user) {
+    (void)user;
+    return entry != NULL;
+}
+
+static bool see_state(const char *name, tn_tensor *state, void *user) {
+    (void)user;
+    return name && state;
+}
+
+static void optimisers(tn_tensor *t) {
+    (void)t;
+    QUIET(tn_optim_split(NULL, match_all, NULL), -1);
+    QUIET(tn_match_vectors(NULL, NULL), false);
+    QUIET(tn_optim_group(NULL, 0), NULL);
+    QUIET(tn_optim_groups(NULL), 0);
+    TAKES(tn_optim_set_lr(NULL, 1.0));
+    TAKES(tn_optim_lr(NULL));
+    TAKES(tn_optim_step(NULL));
+    TAKES(tn_optim_zero_grad(NULL));
+    TAKES(tn_optim_clip(NULL, 1.0));
+    QUIET(tn_optim_steps(NULL), 0);
+    TAKES(tn_optim_each(NULL, see_state, NULL));
+    TAKES(tn_optim_set_steps(NULL, 1));
+    TAKES(tn_optim_kind(NULL));
+    TAKES(tn_optim_free(NULL));
+    for (int i = 0; i < LONGS; i++) {
+        for (int j = 0; j < LONGS; j++) {
+            tn_schedule all[] = {tn_constant(1.0, longs[i]),
+                                 tn_linear_decay(1.0, 0.0, longs[i], longs[j]),
+                                 tn_cosine_decay(1.0, NAN, longs[i], longs[j]),
+                                 {.kind = (tn_schedule_kind)9}};
+            for (size_t k = 0; k < 4 * LONGS; k++) {
+                TAKES(tn_schedule_at(all[k % 4], longs[k / 4]));
+            }
+        }
+    }
+    tn_linear m = {0};
+    tn_linear_init(&m, 2, 2, tn_linear_defaults());
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    if (opt) {
+        QUIET(tn_optim_split(opt, NULL, NULL), -1);
+        QUIET(tn_optim_group(opt, -1), NULL);
+        QUIET(tn_optim_group(opt, 1), NULL);
+        TAKES(tn_optim_each(opt, NULL, NULL));
+        TAKES(tn_optim_set_steps(opt, INT64_MIN));
+        for (int i = 0; i < REALS; i++) {
+            TAKES(tn_optim_set_lr(opt, reals[i]));
+            TAKES(tn_optim_clip(opt, reals[i]));
+            TAKES(tn_clip_grad_norm(&m, reals[i]));
+        }
+    }
+    for (int i = 0; i < REALS; i++) {
+        tn_sgd_options s = {.lr = reals[i], .momentum = reals[i]};
+        tn_adam_options a = {.lr = reals[i], .beta1 = reals[i], .eps = reals[i]};
+        TAKES(tn_optim_free(tn_sgd(&m, s)));
+        TAKES(tn_optim_free(tn_adam(&m, a)));
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* ---- data.h -------------------------------------------------------------------------------------------------------------------- */
+
+static void datasets(tn_tensor *t) {
+    int32_t tokens[4] = {0};
+    size_t bytes;
+    TAKES(tn_dataset_free(NULL));
+    NOTHING(tn_tensor_dataset(t, t));
+    NOTHING(tn_tensor_dataset(tn_scalar(1.0, TN_F32), NULL));
+    NOTHING(tn_token_dataset(NULL, 4, 2));
+    for (int i = 0; i < LONGS; i++) {
+        if (longs[i] != 3) {
+            NOTHING(tn_token_dataset(tokens, 4, longs[i]));
+        }
+        if (longs[i] < 3) {
+            NOTHING(tn_token_dataset(tokens, longs[i], 2));
+        }
+    }
+    NOTHING(tn_mnist(NULL, true));
+    NOTHING(tn_mnist("", true));
+    NOTHING(tn_mnist("/nowhere", false));
+    NOTHING(tn_charset_from_text(NULL, 4));
+    NOTHING(tn_charset_from_text("\xff", 1));
+    TAKES(tn_charset_free(tn_charset_from_text("", 0)));
+    TAKES(tn_charset_free(NULL));
+    QUIET(tn_charset_size(NULL), 0);
+    QUIET(tn_charset_encode(NULL, "a", 1, tokens), -1);
+    TAKES(tn_charset_text(NULL, 0));
+    tn_charset *c = tn_charset_from_text("ab", 2);
+    QUIET(tn_charset_encode(c, NULL, 2, tokens), -1);
+    QUIET(tn_charset_encode(c, "ab", 2, NULL), -1);
+    QUIET(tn_charset_encode(c, "x", 1, tokens), -1);
+    for (int i = 0; i < LONGS; i++) {
+        TAKES(tn_charset_text(c, longs[i]));
+    }
+    TAKES(tn_charset_free(c));
+    NOTHING(tn_text_read(NULL, &bytes));
+    NOTHING(tn_text_read("", &bytes));
+    NOTHING(tn_text_read("/", NULL));
+    TAKES(tn_text_free(NULL));
+}
+
+static tn_status get_nothing(tn_dataset *self, int64_t i, void *x, void *y) {
+    (void)self;
+    (void)i;
+    (void)x;
+    (void)y;
+    return TN_OK;
+}
+
+static void loaders(tn_tensor *t) {
+    (void)t;
+    tn_batch batch = {0};
+    tn_sampling s = tn_sequential_sampler();
+    for (int i = 0; i < LONGS; i++) {
+        for (int j = 0; j < LONGS; j++) {
+            for (int k = 0; k < LONGS; k++) {
+                tn_sampling odd = {(tn_sampling_kind)(i % 4), UINT64_MAX, longs[j], longs[k]};
+                TAKES(tn_sampling_count(&odd, longs[i]));
+                TAKES(tn_sampling_at(&odd, longs[i], longs[j], longs[k]));
+                s = tn_random_sampler(1);
+                TAKES(tn_sampling_at(&s, longs[i], longs[j], longs[k]));
+            }
+        }
+    }
+    TAKES(tn_sampling_count(NULL, 4));
+    TAKES(tn_sampling_at(NULL, 4, 0, 0));
+    NOTHING(tn_loader_new(NULL, tn_replacement_sampler(1), tn_loader_defaults()));
+    TAKES(tn_loader_free(NULL));
+    QUIET(tn_loader_next(NULL, &batch), false);
+    TAKES(tn_loader_where(NULL));
+    TAKES(tn_loader_seek(NULL, (tn_loader_place){0}));
+    QUIET(tn_loader_has(NULL, (tn_loader_place){0}), false);
+    QUIET(tn_loader_batches(NULL), 0);
+    TAKES(tn_loader_options_of(NULL));
+    TAKES(tn_loader_sampling(NULL));
+    QUIET(tn_loader_dataset(NULL), NULL);
+    static tn_dataset zero, no_get = {.kind = "odd", .size = 4, .y_dims = {-1, {0}}};
+    static tn_dataset endless = {
+        .kind = "odd", .size = INT64_MAX, .y_dims = {-1, {0}}, .get = get_nothing};
+    static tn_dataset huge = {
+        .kind = "odd", .size = 4, .x_dims = {2, {INT64_MAX, INT64_MAX}}, .get = get_nothing};
+    static tn_dataset deep = {
+        .kind = "odd", .size = 4, .x_dims = {99, {0}}, .y_dims = {99, {0}}, .get = get_nothing};
+    tn_dataset *const odd[] = {&zero, &no_get, &endless, &huge, &deep};
+    for (int i = 0; i < 5; i++) {
+        for (int j = 0; j < LONGS; j++) {
+            tn_loader_options o = {longs[j], longs[j], false, ints[j] > 9 ? 9 : ints[j], ints[j]};
+            tn_loader *l = tn_loader_new(odd[i], s, o);
+            after(__LINE__, "tn_loader_new", true, i < 2 || i == 4);
+            for (int k = 0; k < LONGS; k++) {
+                TAKES(tn_loader_seek(l, (tn_loader_place){longs[k], longs[LONGS - 1 - k]}));
+                TAKES(tn_loader_has(l, (tn_loader_place){longs[k], longs[k]}));
+            }
+            TAKES(tn_loader_next(l, NULL));
+            TAKES(tn_loader_free(l));
+        }
+    }
+}
+
+/* ---- io.h ---------------------------------------------------------------------------------------------------------------------- */
+
+static void files(tn_tensor *t) {
+    static const char *const paths[] = {NULL, "", "/", "/nowhere/file"};
+    NOTHING(tn_safetensors_open(NULL));
+    NOTHING(tn_safetensors_open("/"));
+    TAKES(tn_safetensors_close(NULL));
+    QUIET(tn_safetensors_count(NULL), 0);
+    QUIET(tn_safetensors_name(NULL, 0), NULL);
+    QUIET(tn_safetensors_has(NULL, "a"), false);
+    QUIET(tn_safetensors_metadata(NULL, "a"), NULL);
+    INERT(tn_safetensors_get(NULL, "a"));
+    TAKES(tn_safetensors_add(NULL, "a", t));
+    TAKES(tn_safetensors_add_metadata(NULL, "a", "b"));
+    TAKES(tn_safetensors_discard(NULL));
+    FAILS(tn_safetensors_write(NULL, temp_path("none")));
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        tn_safetensors_writer *w = tn_safetensors_new();
+        FAILS(tn_safetensors_add(w, NULL, t));
+        FAILS(tn_safetensors_add(w, "a", t));
+        FAILS(tn_safetensors_add_metadata(w, NULL, NULL));
+        FAILS(tn_safetensors_add_metadata(w, "a", NULL));
+        FAILS(tn_safetensors_write(w, paths[i]));
+        tn_linear m = {0};
+        tn_linear_init(&m, 2, 2, tn_linear_defaults());
+        tn_checkpoint c = {.model = pending ? NULL : &m};
+        FAILS(tn_save(&m, paths[i]));
+        FAILS(tn_load(&m, paths[i]));
+        FAILS(tn_checkpoint_save(&c, paths[i]));
+        FAILS(tn_checkpoint_load(&c, paths[i]));
+        FAILS(tn_write_file(paths[i], "x", 1));
+        NOTHING(tn_history_open(paths[i], 0));
+        FAILS(tn_plot_svg(&(tn_plot){0}, paths[i]));
+        tn_module_finish(&m);
+    }
+    FAILS(tn_write_file(temp_path("file"), NULL, 1));
+    FAILS(tn_checkpoint_save(NULL, temp_path("none")));
+    FAILS(tn_checkpoint_load(NULL, temp_path("none")));
+    if (!pending) { /* a good file, asked for what it does not have */
+        tn_safetensors_writer *w = tn_safetensors_new();
+        assert_int_equal(tn_safetensors_add(w, "a", tn_scalar(1.0, TN_F32)), TN_OK);
+        assert_int_equal(tn_safetensors_write(w, temp_path("a")), TN_OK);
+        tn_safetensors *f = tn_safetensors_open(temp_path("a"));
+        for (int i = 0; i < INTS; i++) {
+            TAKES(tn_safetensors_name(f, ints[i]));
+        }
+        QUIET(tn_safetensors_has(f, NULL), false);
+        QUIET(tn_safetensors_metadata(f, NULL), NULL);
+        INERT(tn_safetensors_get(f, NULL));
+        INERT(tn_safetensors_get(f, ""));
+        tn_safetensors_close(f);
+    }
+}
+
+/* ---- train.h ------------------------------------------------------------------------------------------------------------------- */
+
+static void training(tn_tensor *t) {
+    (void)t;
+    FILE *nowhere = fopen("/dev/null", "w");
+    TAKES(tn_progress_step(NULL, 0, 1.0, 1));
+    TAKES(tn_progress_median_ms(NULL));
+    TAKES(tn_progress_resume(NULL));
+    TAKES(tn_progress_free(NULL));
+    TAKES(tn_progress_free(tn_progress_new(NULL, 0, 3, "tok")));
+    for (int i = 0; i < LONGS; i++) {
+        tn_progress *p = tn_progress_new(nowhere, longs[i], longs[LONGS - 1 - i], NULL);
+        for (int j = 0; j < LONGS; j++) {
+            TAKES(tn_progress_step(p, longs[j], NAN, longs[j]));
+        }
+        TAKES(tn_progress_free(p));
+    }
+    static const double xs[2] = {NAN, INFINITY};
+    static const tn_curve odd[] = {
+        {0}, {.count = 5}, {.count = INT64_MIN}, {"a", xs, xs, 2, true}, {"a", NULL, xs, 2, false}};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        tn_plot plot = {.curves = &odd[i], .count = 1};
+        for (int j = 0; j < INTS; j++) {
+            TAKES(tn_plot_text(&plot, nowhere, ints[j], ints[INTS - 1 - j]));
+        }
+        tn_status status = tn_plot_svg(&plot, temp_path("plot.svg"));
+        after(__LINE__, "tn_plot_svg", (int)status >= 0, false);
+    }
+    TAKES(tn_plot_text(NULL, nowhere, 40, 10));
+    TAKES(tn_plot_text(&(tn_plot){.count = 3}, nowhere, 40, 10));
+    TAKES(tn_plot_text(&(tn_plot){.count = -3}, NULL, 40, 10));
+    FAILS(tn_plot_svg(NULL, temp_path("plot.svg")));
+    NOTHING(tn_history_open(temp_path("no_rows.csv"), INT64_MAX));
+    NOTHING(tn_history_open(temp_path("no_rows.csv"), -1));
+    FAILS(tn_history_add(NULL, 1.0));
+    FAILS(tn_history_sync(NULL));
+    TAKES(tn_history_free(NULL));
+    QUIET(tn_history_count(NULL), 0);
+    TAKES(tn_history_curve(NULL, NULL));
+    TAKES(tn_history_smooth(NULL, NULL, 0));
+    tn_history *h = tn_history_open(temp_path("history.csv"), 0);
+    if (h) {
+        TAKES(tn_history_add(h, NAN));
+        for (int i = 0; i < LONGS; i++) {
+            TAKES(tn_history_smooth(h, NULL, longs[i]));
+        }
+        TAKES(tn_history_curve(h, NULL));
+    }
+    TAKES(tn_history_free(h));
+    fclose(nowhere);
+}
+
+/* ---- The parts ----------------------------------------------------------------------------------------------------------------- */
+
+PART(zeroed)
+PART(module_arguments)
+PART(layers)
+PART(initialising)
+PART(generating)
+PART(optimisers)
+PART(datasets)
+PART(loaders)
+PART(files)
+PART(training)
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_zeroed),     cmocka_unit_test(test_module_arguments),
+        cmocka_unit_test(test_layers),     cmocka_unit_test(test_initialising),
+        cmocka_unit_test(test_generating), cmocka_unit_test(test_optimisers),
+        cmocka_unit_test(test_datasets),   cmocka_unit_test(test_loaders),
+        cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
+    };
+    return RUN_PARTS("inert models", tests, argc, argv);
+}
