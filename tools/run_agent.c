@@ -236,6 +236,12 @@ static void give_sign(agent *a, const telling *t) {
 static bool turn(agent *a) {
     telling t = listen_to_main(a);
     give_sign(a, &t);
+    if (a->leader && t.end) {
+        leader_end(a->leader, t.end_code, t.end);
+    }
+    if (a->leader) {
+        leader_tick(a->leader);
+    }
     while (agent_has(a->keys, "order/%d", a->heard + 1)) {
         char *text = agent_get(a->keys, "order/%d", a->heard + 1);
         if (text) {
@@ -243,12 +249,6 @@ static bool turn(agent *a) {
             hear(a, text);
         }
         free(text);
-    }
-    if (a->leader && t.end) {
-        leader_end(a->leader, t.end_code, t.end);
-    }
-    if (a->leader) {
-        leader_tick(a->leader);
     }
     free(t.text);
     free(t.end);

@@ -1,0 +1,169 @@
+"""What the launcher's tests share: starting `tern run`, waiting with a limit, TAP, and the look for processes left behind.
+
+Every test is a function with @test, in a folder of its own. All processes of a test carry a mark in their environment; when
+the test has ended, none may be left: that is part of every test.
+"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TERN = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "..", "tools", "tern")
+LIMIT = 60  # seconds; nothing here takes so long unless it hangs
+MARK = "TERN_TEST_MARK"
+_tests = []
+
+
+def test(function):
+    _tests.append(function)
+    return function
+
+
+class Skip(Exception):
+    """The test cannot run here; the text says why."""
+
+
+def environment(**more):
+    """The tests' environment without what an outer launcher may have set."""
+    names = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|TERN_(?!TEST|ROOT|EXAMPLE)|TORCHELASTIC_|NO_COLOR|OMPI_|PMI|SLURM_)")
+    clean = {key: value for key, value in os.environ.items() if not names.match(key)}
+    clean.update({key: str(value) for key, value in more.items()})
+    return clean
+
+
+def command(*args):
+    return [TERN, "run"] + [str(arg) for arg in args]
+
+
+def run(*args, env=None, **options):
+    """`tern run args…` to its end: a CompletedProcess with bytes."""
+    options.setdefault("timeout", LIMIT)
+    return subprocess.run(command(*args), env=env or environment(), capture_output=True, check=False, **options)
+
+
+def start(*args, env=None, prefix=(), **options):
+    """`tern run args…` in the background. Its stderr and stdout go to files, so that nobody has to read."""
+    name = tempfile.mktemp(dir=".", prefix="launcher-")
+    with open(name + ".out", "wb") as out, open(name + ".err", "wb") as err:
+        p = subprocess.Popen(list(prefix) + command(*args), env=env or environment(), stdin=subprocess.DEVNULL,
+                             stdout=options.pop("stdout", out), stderr=options.pop("stderr", err), **options)
+    p.name = name
+    return p
+
+
+def output(p):
+    return text(p.name + ".out")
+
+
+def errors(p):
+    return text(p.name + ".err")
+
+
+def text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+    except FileNotFoundError:
+        return ""
+
+
+def until(condition, what, limit=LIMIT):
+    """Waits for the condition; its value."""
+    end = time.monotonic() + limit
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"after {limit} s still not: {what}")
+        time.sleep(0.02)
+
+
+def finish(p, code, limit=LIMIT):
+    """Waits for a launcher's end; its exit status must be `code`."""
+    try:
+        p.wait(limit)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"the launcher has not ended after {limit} s\n{output(p)}{errors(p)}") from None
+    same(p.returncode, code, output(p) + errors(p))
+
+
+def same(is_, wanted, more=""):
+    if is_ != wanted:
+        raise AssertionError(f"is {is_!r}, wanted {wanted!r}\n{more}")
+
+
+def holds(condition, more=""):
+    if not condition:
+        raise AssertionError(more.decode("utf-8", "replace") if isinstance(more, bytes) else str(more))
+
+
+def has(whole, *parts):
+    whole = whole.decode("utf-8", "replace") if isinstance(whole, bytes) else whole
+    for part in parts:
+        holds(part in whole, f"{part!r} is not in:\n{whole}")
+
+
+def free_port():
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def marked(mark):
+    """Processes that carry the mark, but for this one: (pid, name)."""
+    found, wanted = [], f"{MARK}={mark}".encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                environ = f.read()
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                name = f.read().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+        if wanted in environ.split(b"\0") and int(pid) != os.getpid():
+            found.append((int(pid), name))
+    return found
+
+
+def _run_one(function, number):
+    name = function.__doc__ or function.__name__.replace("_", " ")
+    mark = f"{os.getpid()}-{number}"
+    os.environ[MARK] = mark
+    home, folder = os.getcwd(), tempfile.mkdtemp(prefix="tern_test_")
+    os.chdir(folder)
+    failed, skip = None, ""
+    try:
+        function()
+        until(lambda: not marked(mark), "no process is left behind", 10)
+    except Skip as why:
+        skip = f" # SKIP {why}"
+    except AssertionError as error:
+        failed = f"{error}\nleft: {marked(mark)}"
+    except Exception as error:  # pylint: disable=broad-except
+        failed = f"{type(error).__name__}: {error}"
+    for pid, _ in marked(mark):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    os.chdir(home)
+    shutil.rmtree(folder, ignore_errors=True)
+    print(f"{'not ok' if failed is not None else 'ok'} {number} - {name}{skip}")
+    for line in (failed or "").splitlines():
+        print("# " + line)
+    sys.stdout.flush()
+    return failed is None
+
+
+def main():
+    """Runs the tests of the script, or those whose names begin with an argument."""
+    chosen = [f for f in _tests if len(sys.argv) < 2 or any(f.__name__.startswith(a) for a in sys.argv[1:])]
+    print(f"1..{len(chosen)}", flush=True)
+    good = [_run_one(function, number) for number, function in enumerate(chosen, 1)]
+    sys.exit(0 if all(good) else 1)

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""`tern run` on one host: what ranks are told, exit codes, the report of the first failure, restarts, signals."""
+import os
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import TERN, environment, errors, finish, free_port, has, holds, main, output, run, same, start, test, text, until
+
+
+def shell(script):
+    return ["sh", "-c", script]
+
+
+@test
+def variables():
+    """each rank is told its place in torchrun's variables"""
+    done = run("-n", 3, *shell('echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE '
+                               '$MASTER_ADDR $TERN_STORE $TERN_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT '
+                               '$TORCHELASTIC_MAX_RESTARTS" $((MASTER_PORT > 0)) ${#TERN_TOKEN}; '
+                               '[ "$TERN_RUN_ID" = "$TORCHELASTIC_RUN_ID" ] && [ -n "$TERN_RUN_ID" ]'))
+    same(done.returncode, 0, done.stderr)
+    same(sorted(done.stdout.decode().splitlines()),
+         [f"[{r}] {r} {r} 3 3 0 1 127.0.0.1 agent 0 0 0 1 32" for r in range(3)])
+    same(done.stderr, b"")
+
+
+@test
+def environment_passes():
+    """other variables pass, an outer job's place does not, OMP_NUM_THREADS is left alone"""
+    done = run(*shell('echo "$FRUIT $RANK $OMP_NUM_THREADS $TERN_FLIGHT_DIR ${TERN_LAUNCHER%-*}"; env | sort | uniq -d'),
+               env=environment(FRUIT="pear", RANK=7, OMP_NUM_THREADS=3, TERN_FLIGHT_DIR="/outer", TERN_LAUNCHER="1-1"))
+    line = done.stdout.decode().splitlines()
+    holds(line[0].startswith("[0] pear 0 3 /outer ") and not line[0].endswith(" 1"), done.stdout)
+    same(len(line), 1, done.stdout)
+
+
+@test
+def options_of_the_program():
+    """what stands behind the program belongs to it"""
+    done = run("--nproc_per_node", 1, "echo", "-n", "--help", "--nnodes=7")
+    same(done.stdout, b"[0] --help --nnodes=7\n")
+
+
+@test
+def wrong_options():
+    """wrong options and a program that is not there are refused before anything starts"""
+    for args, words in (
+            (["-n", "0", "true"], "a whole number from 1"),
+            (["-n", "2x", "true"], '"2x"'),
+            (["--nnodes", "3:2", "--rdzv-endpoint", "h:1", "true"], "the first number is the smaller"),
+            (["--nnodes", "2", "true"], "needs --rdzv-endpoint"),
+            (["--rdzv-endpoint", "h:70000", "true"], "70000"),
+            (["--rdzv-endpoint", ":29400", "true"], "HOST:PORT is wanted"),
+            (["--rdzv-endpoint", "h", "--master-port", "5", "true"], "say the same"),
+            (["--rdzv-id", "../up", "true"], "letters, digits"),
+            (["--rdzv-id", "..", "true"], "letters, digits"),
+            (["--standalone", "--nnodes", "2", "true"], "--standalone is one host"),
+            (["--node-rank", "1", "true"], "at most 1 hosts"),
+            (["--token", "", "true"], "the token has 0 characters"),
+            (["--grace", "soon", "true"], "a number of seconds"),
+            ([], "no program to start")):
+        done = run(*args)
+        same(done.returncode, 64, args)
+        has(done.stderr, words)
+    done = run("no_such_program_anywhere")
+    same(done.returncode, 127)
+    has(done.stderr, "no_such_program_anywhere: not found in PATH")
+    done = run("./here")
+    same(done.returncode, 127)
+    with open("here", "w", encoding="utf-8") as f:
+        f.write("no program")
+    same(run("./here").returncode, 126)
+
+
+@test
+def exit_codes():
+    """the exit code is the first failure's, 128 + signal for a signal, 0 only when all ranks ended with 0"""
+    same(run("-n", 2, "true").returncode, 0)
+    same(run("-n", 2, *shell("exit $((RANK * 7))")).returncode, 7)
+    done = run("-n", 2, *shell("[ $RANK = 0 ] || kill -ABRT $$; exec sleep 60"))
+    same(done.returncode, 128 + signal.SIGABRT)
+    with open("bad", "w", encoding="utf-8") as f:
+        f.write("#!/no/such/interpreter")
+    os.chmod("bad", 0o755)
+    done = run("./bad")
+    same(done.returncode, 127)
+    has(done.stderr, "cannot start ./bad: No such file")
+
+
+@test
+def root_cause():
+    """the report names the first failure, how it ended, its last lines, and who failed because of it"""
+    done = run("-n", 3, *shell('if [ $RANK = 1 ]; then seq -f "step %g" 1 30 >&2; kill -SEGV $$; fi; '
+                               'trap "echo peer is gone >&2; exit 5" TERM; '
+                               'while kill -0 $(cat pid.1 2>/dev/null || echo $$) 2>/dev/null; do sleep 0.05; done; '
+                               'echo peer is gone >&2; exit 5'))
+    same(done.returncode, 128 + signal.SIGSEGV)
+    report = [line for line in done.stderr.decode().splitlines() if line.startswith("tern: ")]
+    has(report[0], "rank 1 (host ", "pid ", "was killed by SIGSEGV")
+    same(report[1], "tern:   the last lines of its stderr:")
+    same(report[2:22], [f"tern:     | step {i}" for i in range(11, 31)])
+    has(done.stderr, "[1] step 1\n", "[1] step 30\n")
+
+
+@test
+def followers():
+    """of failures seen at the same time one by a signal comes first, and the others stand behind it"""
+    p = start("-n", 2, *shell('echo $$ > pid.$RANK; while [ ! -e go ]; do sleep 0.05; done; '
+                              '[ $RANK = 1 ] || exit 5; while [ -e /proc/$(cat pid.0)/fd/0 ]; do sleep 0.05; done; kill -SEGV $$'))
+    until(lambda: text("pid.0") and text("pid.1"), "both ranks run")
+    p.send_signal(signal.SIGSTOP)
+    with open("go", "w", encoding="utf-8"):
+        pass
+    until(lambda: all("State:\tZ" in text(f"/proc/{text(f'pid.{r}').strip()}/status") for r in range(2)), "both have ended")
+    p.send_signal(signal.SIGCONT)
+    finish(p, 128 + signal.SIGSEGV)
+    report = [line for line in errors(p).splitlines() if "host" in line]
+    has(report[0], "tern: rank 1 (host", "was killed by SIGSEGV")
+    has(report[1], "tern:   then rank 0 (host", "ended with exit code 5")
+
+
+@test
+def binary_tail():
+    """the report shows last lines that are no text, progress lines and no newline without harm"""
+    done = run(*shell(r'printf "10%%\r20%%\rdone\n\033[31mred\033[0m\001\002\n%2000s\nlast" x >&2; exit 3'))
+    same(done.returncode, 3)
+    lines = done.stderr.decode().splitlines()
+    holds("tern:     | done" in lines and "tern:     | last" in lines and "tern:     | ?[31mred?[0m??" in lines, done.stderr)
+    holds(max(len(line) for line in lines if line.startswith("tern:")) < 500, "a long line is cut in the report")
+    done = run(*shell("exit 4"))
+    has(done.stderr, "ended with exit code 4", "it wrote nothing to stderr")
+
+
+@test
+def restarts():
+    """all ranks start again until there are no restarts left; the count is passed"""
+    done = run("-n", 2, "--max-restarts", 2, *shell(
+        'echo "$TERN_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS" >> said.$RANK; '
+        'while [ $(cat said.* | wc -l) != $((2 * TERN_RESTART_COUNT + 2)) ]; do sleep 0.02; done; '
+        '[ $RANK = 0 ] || exit 9; exec sleep 60'))
+    same(done.returncode, 9)
+    for rank in range(2):
+        same(text(f"said.{rank}"), "0 0 2\n1 1 2\n2 2 2\n")
+    has(done.stderr, "restart 1 of 2", "restart 2 of 2", "rank 1 (host", "ended with exit code 9")
+    same(done.stderr.count(b"ended with exit code 9"), 3)
+
+    done = run("-n", 2, "--max-restarts", 1, *shell('[ $RANK = 0 ] || exit $((1 - TERN_RESTART_COUNT))'))
+    same(done.returncode, 0, done.stderr)
+
+
+@test
+def rendezvous_port():
+    """the port of the store is open, and nobody else can take it, as long as ranks run"""
+    program = ("import os, socket\n"
+               "at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+               "socket.create_connection(at).close()\n"
+               "s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+               "try: s.bind(at); print('stolen')\n"
+               "except OSError as e: print('kept')\n")
+    port = free_port()
+    done = run("--rdzv-endpoint", f"127.0.0.1:{port}", sys.executable, "-c", program + f"print(at[1] == {port})")
+    same(done.stdout, b"[0] kept\n[0] True\n", done.stderr)
+    same(run("-n", 2, sys.executable, "-c", program).stdout.count(b"kept"), 2)
+
+
+@test
+def port_taken():
+    """a port that is taken by somebody else is an error that names it, in bounded time"""
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        done = run("--timeout", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "true", timeout=30)
+        same(done.returncode, 1)
+        has(done.stderr, str(port), "in use")
+
+
+@test
+def log_files():
+    """log files hold the ranks' bytes, per restart and rank, and are appended to, never cut"""
+    args = ["-n", 2, "--max-restarts", 1, "--log-dir", "logs", "--rdzv-id", "night", *shell(
+        'printf "out $RANK"; echo "err $RANK" >&2; echo "$TERN_FLIGHT_DIR" > flight.$RANK.$TERN_RESTART_COUNT; '
+        'cd /; sleep 0.5; [ $TERN_RESTART_COUNT = 1 ]')]
+    same(run(*args).returncode, 0)
+    for attempt in range(2):
+        for rank in range(2):
+            folder = f"logs/night/attempt_{attempt}/{rank}"
+            same(text(f"{folder}/stdout.log"), f"out {rank}")
+            same(text(f"{folder}/stderr.log"), f"err {rank}\n")
+            same(os.path.realpath(text(f"flight.{rank}.{attempt}").strip()), os.path.realpath(folder))
+    same(run(*args).returncode, 0)
+    same(text("logs/night/attempt_0/1/stderr.log"), "err 1\nerr 1\n")
+    with open("file", "w", encoding="utf-8"):
+        pass
+    done = run("--log-dir", "file/x", "echo", "hello")
+    same((done.returncode, done.stdout), (0, b"[0] hello\n"))
+    has(done.stderr, "file/x", "rank 0 has no log files")
+
+
+def begun(count):
+    return lambda: all(text(f"begun.{r}") for r in range(count))
+
+
+@test
+def interrupts():
+    """SIGTERM, SIGINT and SIGHUP reach the ranks, and are the exit code"""
+    for name, code in (("TERM", 143), ("INT", 130), ("HUP", 129)):
+        p = start("-n", 2, *shell(f'trap "echo got > got.{name}.$RANK; exit 0" {name}; echo x > begun.$RANK; '
+                                  'while :; do sleep 0.05; done'))
+        until(begun(2), "both ranks run")
+        p.send_signal(getattr(signal, "SIG" + name))
+        finish(p, code)
+        same([text(f"got.{name}.{r}") for r in range(2)], ["got\n"] * 2)
+        has(errors(p), f"SIG{name}")
+        for rank in range(2):
+            os.remove(f"begun.{rank}")
+
+
+@test
+def stubborn_ranks():
+    """a rank that ignores SIGTERM, or is stopped, is killed after the grace"""
+    p = start("-n", 2, "--grace", 0.5, *shell('trap "" TERM INT; echo x > begun.$RANK; [ $RANK = 0 ] || kill -STOP $$; '
+                                              'while :; do sleep 0.05; done'))
+    until(begun(2), "both ranks run")
+    begin = time.monotonic()
+    p.terminate()
+    finish(p, 143)
+    holds(time.monotonic() - begin >= 0.5, "the grace was kept")
+
+
+@test
+def impatience():
+    """a second signal ends the ranks at once"""
+    p = start("--grace", 1000, *shell('trap "" TERM INT; echo x > begun.0; while :; do sleep 0.05; done'))
+    until(begun(1), "the rank runs")
+    p.send_signal(signal.SIGINT)
+    until(lambda: "SIGINT" in errors(p), "the first signal is seen")
+    p.send_signal(signal.SIGINT)
+    finish(p, 130, 20)
+
+
+@test
+def other_signals():
+    """SIGUSR1 is passed on to the ranks, and a silenced SIGHUP stays silenced"""
+    p = start("-n", 2, *shell('trap "echo usr1 > got.$RANK" USR1; echo x > begun.$RANK; '
+                              'while [ ! -e got.$RANK ]; do sleep 0.05; done'), prefix=["nohup"])
+    until(begun(2), "both ranks run")
+    p.send_signal(signal.SIGHUP)
+    p.send_signal(signal.SIGUSR1)
+    finish(p, 0)
+
+
+@test
+def standard_input():
+    """ranks read nothing, whatever the launcher's stdin is; closed standard files do no harm"""
+    done = run(*shell("cat; echo end"), input=b"text\n")
+    same(done.stdout, b"[0] end\n")
+    done = run(*shell("cat; echo end"), preexec_fn=lambda: os.close(0))
+    same(done.stdout, b"[0] end\n")
+    p = start(*shell("echo x > begun.0; echo lost"), preexec_fn=lambda: (os.close(1), os.close(2)))
+    finish(p, 0)
+    same(text("begun.0"), "x\n")
+
+
+@test
+def commands():
+    """tern without run: help, version, info, and what is no verb"""
+    import subprocess
+    def tern(*args):
+        return subprocess.run([TERN, *args], capture_output=True, check=False, timeout=30, text=True)
+    same(tern("--version").stdout.split()[0], "tern")
+    same(tern("help").returncode, 0)
+    same(tern("walk").returncode, 64)
+    has(tern("walk").stderr, '"walk"')
+    has(tern("info").stdout, "version", "build", "cores", "local  yes")
+    has(tern("run", "--help").stdout, "--max-restarts", "RANK, WORLD_SIZE")
+
+
+main()
