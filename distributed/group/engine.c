@@ -9,6 +9,7 @@ static const struct {
     tn_engine *(*make)(const tn_engine_options *options, char *why);
 } engines[] = {
     {"local", tn__local_new},
+    {"shm", tn__shm_new},
     {"gloo", tn__gloo_new},
 };
 

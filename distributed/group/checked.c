@@ -1,0 +1,133 @@
+/* The engine "checked", around any other: before an operation the ranks tell each other what they are about to
+ * do, and a difference is an error that names both sides, instead of wrong numbers or a wait for the deadline.
+ *
+ * The fingerprints travel through the engine itself: by an all_gather before a collective and before memory is
+ * made; before a send by a message to the receiver, which compares. That costs one small operation each.
+ */
+#include "core/memory.h"
+#include "distributed/group/fingerprint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct checked {
+    tn_engine base;
+    tn_engine *inner;
+    tn__fingerprint *all;             /* [ranks] */
+    const tn__fingerprint **pointers; /* to each of them */
+} checked;
+
+static tn_status mismatch(checked *c, char *why) {
+    c->inner->abort(c->inner, why);
+    return TN_EMISMATCH;
+}
+
+/* `t` without its data: the fingerprint's way in the same direction. */
+static tn_transfer carrier(const tn_transfer *t, tn_collective kind, const void *in, void *out) {
+    return (tn_transfer){.kind = kind,
+                         .dtype = TN_U8,
+                         .reduce = TN_REDUCE_SUM,
+                         .root = t->root,
+                         .in = in,
+                         .out = out,
+                         .count = sizeof(tn__fingerprint),
+                         .sequence = t->sequence,
+                         .deadline = t->deadline};
+}
+
+static tn_status compare_all(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
+                             char *why) {
+    const tn_transfer exchange = carrier(t, TN_ALL_GATHER, mine, c->all);
+    tn_status status = c->inner->run(c->inner, &exchange, why);
+    if (status == TN_OK && tn__fingerprint_differ(c->pointers, c->base.ranks, why, TN_ENGINE_WHY)) {
+        status = mismatch(c, why);
+    }
+    return status;
+}
+
+/* The two ends of one message: what is received has to be what is sent. */
+static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
+                              char *why) {
+    tn__fingerprint theirs = {0};
+    const tn_transfer exchange =
+        t->kind == TN_SEND ? carrier(t, TN_SEND, mine, NULL) : carrier(t, TN_RECV, NULL, &theirs);
+    tn_status status = c->inner->run(c->inner, &exchange, why);
+    if (status == TN_OK && t->kind == TN_RECV &&
+        (theirs.dtype != mine->dtype || theirs.count != mine->count)) {
+        snprintf(
+            why,
+            TN_ENGINE_WHY, "rank %d sends %s [%lld] (operation %llu), but rank %d receives %s [%lld] (operation %llu)",
+            t->root, tn_dtype_name((tn_dtype)theirs.dtype), (long long)theirs.count,
+            (unsigned long long)theirs.sequence, c->base.rank, tn_dtype_name(t->dtype),
+            (long long)t->count, (unsigned long long)t->sequence);
+        status = mismatch(c, why);
+    }
+    return status;
+}
+
+static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+    checked *c = (checked *)base;
+    const tn__fingerprint mine = tn__fingerprint_of(t);
+    tn_status status = t->kind == TN_SEND || t->kind == TN_RECV ? compare_pair(c, t, &mine, why)
+                                                                : compare_all(c, t, &mine, why);
+    return status == TN_OK ? c->inner->run(c->inner, t, why) : status;
+}
+
+static void stop(tn_engine *base, const char *reason) {
+    checked *c = (checked *)base;
+    c->inner->abort(c->inner, reason);
+}
+
+static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    checked *c = (checked *)base;
+    const tn__fingerprint mine = tn__fingerprint_of_alloc(bytes);
+    const tn_transfer t = {.deadline = deadline};
+    return compare_all(c, &t, &mine, why) == TN_OK ? c->inner->alloc(c->inner, bytes, deadline, why)
+                                                   : NULL;
+}
+
+static void release(tn_engine *base, void *memory) {
+    checked *c = (checked *)base;
+    c->inner->free(c->inner, memory);
+}
+
+static void destroy(tn_engine *base) {
+    checked *c = (checked *)base;
+    if (c) {
+        c->inner->destroy(c->inner);
+        free(c->pointers);
+        free(c->all);
+        free(c);
+    }
+}
+
+tn_engine *tn__checked_new(tn_engine *inner) {
+    if (!inner) {
+        return NULL;
+    }
+    checked *c = tn__calloc(1, sizeof(*c));
+    tn__fingerprint *all = tn__calloc((size_t)inner->ranks, sizeof(*all));
+    const tn__fingerprint **pointers = tn__malloc((size_t)inner->ranks * sizeof(tn__fingerprint *));
+    if (!c || !all || !pointers) {
+        free(c);
+        free(all);
+        free(pointers);
+        inner->destroy(inner);
+        return NULL;
+    }
+    for (int r = 0; r < inner->ranks; r++) {
+        pointers[r] = &all[r];
+    }
+    *c = (checked){.inner = inner, .all = all, .pointers = pointers};
+    c->base = (tn_engine){.size = sizeof(tn_engine),
+                          .version = TN_ENGINE_VERSION,
+                          .name = "checked",
+                          .rank = inner->rank,
+                          .ranks = inner->ranks,
+                          .run = run,
+                          .abort = stop,
+                          .alloc = inner->alloc ? alloc : NULL,
+                          .free = inner->alloc ? release : NULL,
+                          .destroy = destroy};
+    return &c->base;
+}

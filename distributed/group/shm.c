@@ -1,0 +1,322 @@
+/* The engine "shm": ranks are processes of one host. shm.h tells how its parts fit together.
+ *
+ * Joining: rank 0 makes the block and writes to the store where it is; the others open it, say so in the
+ * store, and take their seats; then all meet twice, to open each other's processes in between. From there on
+ * the store is not needed.
+ */
+#define _GNU_SOURCE 1 /* sched_getaffinity */
+#include "core/memory.h"
+#include "distributed/group/shm.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const uint64_t MAGIC = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
+
+/* Slots of 1 MiB, less where many ranks share the cache. */
+enum { SLOT = 1 << 20, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
+
+/* Ranks other than 0 wait for it this long past the deadline, in seconds: it can say who has not come. */
+static const double GRACE = 1;
+
+/* What rank 0 writes to the store. */
+typedef struct announcement {
+    uint64_t nonce;
+    int32_t pid, fd;
+    int32_t failed; /* errno, and then there is no block */
+} announcement;
+
+/* ---- The block ----------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t bytes, size_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+/* Where the parts of the block begin. */
+typedef struct layout {
+    size_t lanes, lane_bytes, slots, bytes;
+    size_t lane_size, slot_size;
+} layout;
+
+static layout lay_out(int count) {
+    size_t ranks = (size_t)count, pairs = ranks * ranks;
+    size_t slot = ALL_SLOTS / ranks < SLOT ? ALL_SLOTS / ranks : SLOT;
+    size_t lane = LANES / ranks > LEAST_LANE ? LANES / ranks : LEAST_LANE;
+    layout l = {.slot_size = round_up(slot, TN__SHM_PAGE), .lane_size = lane / 64 * 64};
+    l.lanes = round_up(sizeof(tn__shm_control) + ranks * sizeof(tn__shm_seat), TN__SHM_PAGE);
+    l.lane_bytes = round_up(l.lanes + pairs * sizeof(tn__shm_lane), TN__SHM_PAGE);
+    l.slots = round_up(l.lane_bytes + pairs * l.lane_size, TN__SHM_PAGE);
+    l.bytes = l.slots + 2 * ranks * l.slot_size;
+    return l;
+}
+
+static tn_status map_block(tn__shm *e, int fd, char *why) {
+    layout l = lay_out(e->base.ranks);
+    char *base = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) {
+        snprintf(why, TN_ENGINE_WHY, "%zu bytes of shared memory: %s", l.bytes, strerror(errno));
+        return TN_ENOMEM;
+    }
+    e->control = (tn__shm_control *)(void *)base;
+    e->lanes = (tn__shm_lane *)(void *)(base + l.lanes);
+    e->lane_bytes = base + l.lane_bytes;
+    e->slots = base + l.slots;
+    e->lane_size = l.lane_size;
+    e->slot_size = l.slot_size;
+    return TN_OK;
+}
+
+static void unmap_block(tn__shm *e) {
+    munmap(e->control, lay_out(e->base.ranks).bytes);
+    e->control = NULL;
+}
+
+static void take_seat(tn__shm *e) {
+    atomic_store(&e->control->seats[e->base.rank].pid, (int)getpid());
+}
+
+/* ---- Rank 0 -------------------------------------------------------------------------------------- */
+
+/* The descriptor of a new block, mapped and ready; -1 with errno and a reason. */
+static int make_block(tn__shm *e, uint64_t nonce, char *why) {
+    size_t bytes = lay_out(e->base.ranks).bytes;
+    int fd = tn__shm_create(bytes), failed = fd < 0 ? errno : tn__shm_reserve(fd, 0, bytes);
+    if (failed) {
+        snprintf(why, TN_ENGINE_WHY, "%zu bytes of shared memory: %s", bytes, strerror(failed));
+    } else if (map_block(e, fd, why) != TN_OK) {
+        failed = ENOMEM;
+    }
+    if (failed) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        errno = failed;
+        return -1;
+    }
+    e->control->magic = MAGIC;
+    e->control->nonce = nonce;
+    e->control->bytes = bytes;
+    e->control->ranks = e->base.ranks;
+    take_seat(e);
+    return fd;
+}
+
+/* Waits until all others have the block, or one says why not. */
+static tn_status await_others(tn__shm *e, const tn_engine_options *o) {
+    tn_status status = TN_OK;
+    for (int r = 1; r < o->ranks && status == TN_OK; r++) {
+        char key[32], why[TN_ENGINE_WHY] = "";
+        tn_store_value value = {0};
+        snprintf(key, sizeof(key), "joined/%d", r);
+        status = o->store->get(o->store, key, &value, o->deadline, why);
+        if (status != TN_OK) {
+            status = tn__shm_fail(e, TN_EPEER, "rank %d has not joined: %s", r, why);
+        } else if (value.bytes > 0) {
+            status = tn__shm_fail(e, TN_EPEER, "rank %d could not join: %.*s", r,
+                                  (int)(value.bytes < 400 ? value.bytes : 400), (char *)value.data);
+        }
+        free(value.data);
+    }
+    return status;
+}
+
+static tn_status host(tn__shm *e, const tn_engine_options *o, int *fd, char *why) {
+    announcement a = {.pid = (int32_t)getpid()};
+    if (getrandom(&a.nonce, sizeof(a.nonce), 0) != sizeof(a.nonce)) {
+        a.nonce = (uint64_t)(tn__now() * 1e9) ^ (uint64_t)getpid() << 32;
+    }
+    *fd = a.fd = make_block(e, a.nonce, why);
+    a.failed = a.fd < 0 ? errno : 0;
+    char store_why[TN_ENGINE_WHY] = "";
+    tn_status status = o->store->set(o->store, "block", &a, sizeof(a), o->deadline, store_why);
+    if (a.failed) {
+        return TN_ENOMEM;
+    }
+    if (status != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", store_why);
+        return status;
+    }
+    status = await_others(e, o);
+    tn__shm_failed(e, why);
+    return status;
+}
+
+/* ---- The others ---------------------------------------------------------------------------------- */
+
+static tn_status open_block(tn__shm *e, const announcement *a, char *why) {
+    if (a->failed) {
+        snprintf(why, TN_ENGINE_WHY, "rank 0 has no shared memory: %s", strerror(a->failed));
+        return TN_ENOMEM;
+    }
+    struct stat about;
+    int fd = tn__shm_open(a->pid, a->fd);
+    const char *reason = fd < 0 ? strerror(errno) : "it is something else";
+    bool right =
+        fd >= 0 && fstat(fd, &about) == 0 && about.st_size == (off_t)lay_out(e->base.ranks).bytes;
+    if (right) {
+        tn_status status = map_block(e, fd, why);
+        close(fd);
+        if (status != TN_OK) {
+            return status;
+        }
+        right = e->control->magic == MAGIC && e->control->nonce == a->nonce &&
+                e->control->ranks == e->base.ranks;
+        if (right) {
+            return TN_OK;
+        }
+        unmap_block(e);
+    } else if (fd >= 0) {
+        close(fd);
+    }
+    snprintf(why, TN_ENGINE_WHY,
+             "the memory of rank 0 (process %d) cannot be opened: %s (the ranks of shm must be on "
+             "one host, in one "
+             "container, and of one user)",
+             (int)a->pid, reason);
+    return TN_EPEER;
+}
+
+static tn_status join(tn__shm *e, const tn_engine_options *o, char *why) {
+    tn_store_value value = {0};
+    tn_status status = o->store->get(o->store, "block", &value, o->deadline, why);
+    if (status != TN_OK) {
+        return status;
+    }
+    announcement a = {.failed = EPROTO};
+    if (value.bytes == sizeof(a)) {
+        memcpy(&a, value.data, sizeof(a));
+    }
+    free(value.data);
+    status = open_block(e, &a, why);
+    if (status == TN_OK) {
+        take_seat(e);
+    }
+    char key[32], store_why[TN_ENGINE_WHY] = "";
+    snprintf(key, sizeof(key), "joined/%d", o->rank);
+    tn_status told =
+        o->store->set(o->store, key, why, status == TN_OK ? 0 : strlen(why), o->deadline, store_why);
+    if (status == TN_OK && told != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", store_why);
+        return told;
+    }
+    return status;
+}
+
+/* ---- The engine ---------------------------------------------------------------------------------- */
+
+static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+    tn__shm *e = (tn__shm *)base;
+    tn_status status = tn__shm_failed(e, NULL);
+    if (status == TN_OK) {
+        tn__shm_enter(e, (int)t->kind, t->sequence);
+        status = t->kind == TN_SEND   ? tn__shm_send(e, t)
+                 : t->kind == TN_RECV ? tn__shm_recv(e, t)
+                                      : tn__shm_collective(e, t);
+    }
+    if (status == TN_OK) {
+        tn__shm_leave(e);
+    } else {
+        tn__shm_failed(e, why);
+    }
+    return status;
+}
+
+static void stop(tn_engine *base, const char *reason) {
+    tn__shm_fail((tn__shm *)base, TN_EPEER, "%s", reason ? reason : "aborted");
+}
+
+static void destroy(tn_engine *base) {
+    tn__shm *e = (tn__shm *)base;
+    if (!e) {
+        return;
+    }
+    if (e->control) {
+        atomic_store_explicit(&e->control->seats[base->rank].left, true, memory_order_release);
+        for (int r = 0; r < base->ranks; r++) {
+            tn__shm_ring(e, r);
+        }
+        unmap_block(e);
+    }
+    for (int r = 0; e->peers && r < base->ranks; r++) {
+        if (e->peers[r].fd >= 0) {
+            close(e->peers[r].fd);
+        }
+    }
+    tn__shm_free_all(e);
+    tn__shm_free_letters(e);
+    pthread_mutex_destroy(&e->lock);
+    free(e->letters);
+    free(e->peers);
+    free(e);
+}
+
+static tn__shm *make(const tn_engine_options *o) {
+    tn__shm *e = tn__calloc(1, sizeof(*e));
+    if (!e) {
+        return NULL;
+    }
+    e->base = (tn_engine){.size = sizeof(tn_engine),
+                          .version = TN_ENGINE_VERSION,
+                          .name = "shm",
+                          .rank = o->rank,
+                          .ranks = o->ranks,
+                          .run = run,
+                          .abort = stop,
+                          .alloc = tn__shm_alloc,
+                          .free = tn__shm_free,
+                          .destroy = destroy};
+    pthread_mutex_init(&e->lock, NULL);
+    e->reading = -1;
+    e->peers = tn__malloc((size_t)o->ranks * sizeof(*e->peers));
+    e->letters = tn__calloc((size_t)o->ranks, sizeof(tn__shm_letter *));
+    for (int r = 0; e->peers && r < o->ranks; r++) {
+        e->peers[r] = (struct pollfd){.fd = -1, .events = POLLIN};
+    }
+    cpu_set_t cores;
+    e->spin = sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= o->ranks;
+    if (!e->peers || !e->letters) {
+        destroy(&e->base);
+        return NULL;
+    }
+    return e;
+}
+
+/* All have the block: meet, and be told from now on when somebody ends. */
+static tn_status meet(tn__shm *e, const tn_engine_options *o, char *why) {
+    double deadline = o->rank == 0 ? o->deadline : o->deadline + GRACE;
+    tn_status status = tn__shm_barrier(e, deadline);
+    status = status == TN_OK ? tn__shm_watch(e) : status;
+    status = status == TN_OK ? tn__shm_barrier(e, deadline) : status;
+    tn__shm_failed(e, why);
+    return status;
+}
+
+tn_engine *tn__shm_new(const tn_engine_options *o, char *why) {
+    if (o->ranks < 1 || o->ranks > TN__SHM_RANKS || o->rank < 0 || o->rank >= o->ranks) {
+        snprintf(why, TN_ENGINE_WHY, "rank %d of %d (1 to %d ranks)", o->rank, o->ranks,
+                 TN__SHM_RANKS);
+        return NULL;
+    }
+    tn__shm *e = make(o);
+    if (!e) {
+        snprintf(why, TN_ENGINE_WHY, "out of memory");
+        return NULL;
+    }
+    int fd = -1;
+    tn_status status = o->rank == 0 ? host(e, o, &fd, why) : join(e, o, why);
+    status = status == TN_OK ? meet(e, o, why) : status;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (status != TN_OK) {
+        destroy(&e->base);
+        return NULL;
+    }
+    return &e->base;
+}

@@ -1,0 +1,180 @@
+/* The inside of the engine "shm": ranks are processes of one host and share memory.
+ *
+ *     shm.c          joining, leaving, the table; which way an operation goes
+ *     shm_sync.c     waiting for each other: barriers, bells, who has died, failure
+ *     shm_memory.c   memory without names, and the regions of alloc
+ *     shm_move.c     collectives: directly between regions, or staged through slots
+ *     shm_lanes.c    send and receive
+ *
+ * Rank 0 makes one block of memory and the others map it:
+ *
+ *     control | seat of each rank | lane for each pair | bytes of the lanes | slots of each rank
+ *
+ * Everything in it is plain data with atomic words: whoever is killed leaves nothing locked.
+ */
+#ifndef TERN_DISTRIBUTED_GROUP_SHM_H
+#define TERN_DISTRIBUTED_GROUP_SHM_H
+
+#include "distributed/group/fingerprint.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+
+enum {
+    TN__SHM_RANKS = 256, /* at most */
+    TN__SHM_PAGE = 4096
+};
+
+/* Where a buffer lies in memory of alloc: the same for every rank. */
+typedef struct tn__shm_place {
+    int64_t region; /* -1: in none */
+    uint64_t offset;
+} tn__shm_place;
+
+/* What a rank says about itself when it arrives at a collective. */
+typedef struct tn__shm_record {
+    tn__fingerprint print;
+    tn__shm_place in, out;
+    bool in_place;
+} tn__shm_record;
+
+/* One rank, as the others see it. */
+typedef struct tn__shm_seat {
+    /* The futex on which this rank sleeps: it grows with whatever the rank may be waiting for. */
+    _Alignas(128) _Atomic uint32_t bell;
+    _Atomic uint32_t sleeping;
+    _Alignas(128) _Atomic uint64_t steps; /* barriers at which it has arrived */
+    /* The number of its operation, its kind, and whether it is still in it: see tn__shm_doing. */
+    _Atomic uint64_t doing;
+    _Atomic int32_t pid;
+    _Atomic bool left;
+    int alloc_error; /* errno of its part of an allocation */
+    /* Of the collectives with even and odd numbers: a rank writes the next one while others still
+     * read this one, but nobody is two ahead. */
+    tn__shm_record records[2];
+} tn__shm_seat;
+
+/* Bytes on their way from one rank to another: a ring. */
+typedef struct tn__shm_lane {
+    _Alignas(128) _Atomic uint64_t written; /* by the sender; both count from the beginning */
+    _Alignas(128) _Atomic uint64_t taken;   /* by the receiver */
+} tn__shm_lane;
+
+typedef struct tn__shm_control {
+    uint64_t magic, nonce;
+    uint64_t bytes; /* of the whole block */
+    int32_t ranks;
+    /* Memory that rank 0 has just made for everybody. */
+    int32_t region_fd;
+    uint64_t region_inode;
+
+    /* Failure: 0 none, 1 being written, 2 to be read. */
+    _Alignas(128) _Atomic int32_t failed;
+    int32_t status;
+    char reason[TN_ENGINE_WHY];
+
+    _Alignas(128) _Atomic uint64_t arrivals; /* of all ranks at all barriers */
+    _Alignas(128) _Atomic uint64_t round;    /* barriers at which all have arrived */
+    _Alignas(128) tn__shm_seat seats[];
+} tn__shm_control;
+
+/* Memory of alloc. Its last page counts the ranks that have freed it. */
+typedef struct tn__shm_region {
+    struct tn__shm_region *next;
+    int64_t number;
+    char *base;
+    size_t bytes, stride; /* of the mapping; from one rank's part to the next one's */
+    bool freed;           /* by this rank */
+} tn__shm_region;
+
+/* Bytes that came while this rank waited for something else. */
+typedef struct tn__shm_letter tn__shm_letter;
+
+typedef struct tn__shm {
+    tn_engine base;
+    tn__shm_control *control;
+    tn__shm_lane *lanes; /* [from * ranks + to] */
+    char *lane_bytes, *slots;
+    size_t lane_size, slot_size;
+    uint64_t steps;           /* as my seat's */
+    uint64_t collectives;     /* records published */
+    uint64_t chunks;          /* staged: says which of the two slots is next */
+    bool spin;                /* there is a core for every rank */
+    struct pollfd *peers;     /* [ranks], readable when the process has ended; fd -1: not known */
+    tn__shm_letter **letters; /* [ranks], oldest first */
+    int reading;              /* the lane that recv reads itself; -1: none */
+
+    pthread_mutex_t lock; /* of the regions: free may be called by any thread */
+    tn__shm_region *regions;
+    int64_t next_region;
+} tn__shm;
+
+/* ---- shm_sync.c ---------------------------------------------------------------------------------- */
+
+/* Sleeping until something has changed. The condition is looked at between the calls:
+ *
+ *     tn__shm_wait w = tn__shm_wait_begin(e, from, deadline);
+ *     while (!condition && status == TN_OK) { status = tn__shm_wait_more(e, &w); }
+ *
+ * Whoever is found to be gone may have done its part before, so the condition gets one more look. */
+typedef struct tn__shm_wait {
+    uint32_t seen; /* the bell, before the condition was looked at */
+    int from;      /* who is waited for; -1: all */
+    bool comes;    /* `from` has to send, which it will not from inside a collective */
+    double deadline;
+    enum { TN__SHM_FINE, TN__SHM_LATE, TN__SHM_LEFT, TN__SHM_DIED, TN__SHM_ELSEWHERE } trouble;
+    int who;
+} tn__shm_wait;
+tn__shm_wait tn__shm_wait_begin(const tn__shm *e, int from, double deadline);
+tn_status tn__shm_wait_more(tn__shm *e, tn__shm_wait *w);
+
+/* Wakes a rank that waits for what has just been written. */
+void tn__shm_ring(tn__shm *e, int rank);
+
+/* All ranks arrive; what they wrote before is seen by all after. */
+tn_status tn__shm_barrier(tn__shm *e, double deadline);
+
+/* Says in my seat what I am doing, and that it is done. Allocations have no number of their own. */
+void tn__shm_enter(tn__shm *e, int kind, uint64_t sequence);
+void tn__shm_leave(tn__shm *e);
+
+/* The first failure of any rank is everybody's. Returns its status. */
+tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+tn_status tn__shm_failed(const tn__shm *e, char *why); /* TN_OK while there is none; why may be NULL */
+
+/* Opens the peers' processes, to be told when they end. Between two barriers. */
+tn_status tn__shm_watch(tn__shm *e);
+
+/* ---- shm_memory.c -------------------------------------------------------------------------------- */
+
+/* `bytes` of new memory that has no name; a file descriptor, or -1 with errno. */
+int tn__shm_create(size_t bytes);
+/* Takes pages for this part of it now, or returns errno: a page that is missing later would be SIGBUS. */
+int tn__shm_reserve(int fd, size_t offset, size_t bytes);
+/* The memory behind another process's descriptor; -1 with errno. */
+int tn__shm_open(int pid, int fd);
+
+void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why);
+void tn__shm_free(tn_engine *base, void *memory);
+void tn__shm_free_all(tn__shm *e);
+
+tn__shm_place tn__shm_place_of(tn__shm *e, const void *data);
+void *tn__shm_at(tn__shm *e, tn__shm_place place);
+
+/* ---- shm_move.c ---------------------------------------------------------------------------------- */
+
+/* Arrives at a collective and compares what all are about to do. Afterwards *records are everybody's,
+ * valid until the next meeting. */
+tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline,
+                       const tn__shm_record **records);
+tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t);
+
+/* ---- shm_lanes.c --------------------------------------------------------------------------------- */
+
+tn_status tn__shm_send(tn__shm *e, const tn_transfer *t);
+tn_status tn__shm_recv(tn__shm *e, const tn_transfer *t);
+/* Takes in what others have sent, so that two ranks that send to each other both go on. */
+tn_status tn__shm_take_letters(tn__shm *e);
+void tn__shm_free_letters(tn__shm *e);
+
+#endif

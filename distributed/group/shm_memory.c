@@ -1,0 +1,252 @@
+/* The memory of the engine "shm": blocks without a name (memfd) that the ranks of one host map.
+ *
+ * Nothing lies in /dev/shm, which is small in containers, and nothing stays behind when the ranks are killed.
+ * A rank opens another one's block through /proc. Pages are taken when a block is made: running out of
+ * memory is then an error of that call and not a signal (SIGBUS) at a first touch.
+ *
+ * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part keeps the mapping
+ * until all have freed theirs, since the others may still be moving bytes from and to theirs, and name
+ * them by region and offset.
+ */
+#define _GNU_SOURCE 1 /* memfd_create, fallocate */
+#include "core/memory.h"
+#include "distributed/group/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- Blocks -------------------------------------------------------------------------------------- */
+
+/* Taking more pages than there are would wake the kernel's killer of processes before it fails. */
+static bool fits_machine(size_t bytes) {
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages <= 0 || bytes / (size_t)size < (size_t)pages;
+}
+
+int tn__shm_create(size_t bytes) {
+    if (!fits_machine(bytes)) {
+        errno = ENOMEM;
+        return -1;
+    }
+    int fd = memfd_create("tern", MFD_CLOEXEC);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+        int reason = errno;
+        close(fd);
+        errno = reason;
+        fd = -1;
+    }
+    return fd;
+}
+
+int tn__shm_reserve(int fd, size_t offset, size_t bytes) {
+    int failed;
+    do {
+        failed = fallocate(fd, 0, (off_t)offset, (off_t)bytes) ? errno : 0;
+    } while (failed == EINTR);
+    return failed;
+}
+
+int tn__shm_open(int pid, int fd) {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* ---- Regions ------------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t bytes, size_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+/* Two parts at a distance of a large power of two share cache sets, and adding them runs at a seventh of
+ * the speed: each part begins a page and some lines later than that. */
+static size_t stride_for(size_t bytes) {
+    return round_up(bytes, TN__SHM_PAGE) + TN__SHM_PAGE + 256;
+}
+
+static char *part_of(const tn__shm_region *g, int rank) {
+    return g->base + (size_t)rank * g->stride;
+}
+
+static _Atomic int32_t *freed_by(const tn__shm_region *g) {
+    return (_Atomic int32_t *)(void *)(g->base + g->bytes - TN__SHM_PAGE);
+}
+
+/* Under the lock: unmaps what all ranks have freed. */
+static void reap_regions(tn__shm *e) {
+    for (tn__shm_region **at = &e->regions; *at;) {
+        tn__shm_region *g = *at;
+        if (g->freed && atomic_load(freed_by(g)) == e->base.ranks) {
+            *at = g->next;
+            munmap(g->base, g->bytes);
+            free(g);
+        } else {
+            at = &g->next;
+        }
+    }
+}
+
+/* Maps the region behind fd and takes my part's pages. Returns 0 or errno. */
+static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
+    size_t from = (size_t)e->base.rank * g->stride;
+    size_t to = e->base.rank == e->base.ranks - 1 ? g->bytes : from + g->stride;
+    int failed = tn__shm_reserve(fd, from, to - from);
+    if (failed) {
+        return failed;
+    }
+    void *base = mmap(NULL, g->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) {
+        return errno;
+    }
+    g->base = base;
+    return 0;
+}
+
+/* Rank 0, before the others come: makes the memory and says where. A descriptor, or -1 with errno. */
+static int announce_region(tn__shm *e, size_t bytes, size_t whole) {
+    tn__shm_control *c = e->control;
+    struct stat about = {0};
+    int fd = tn__shm_create(bytes > whole ? bytes : whole); /* less than its part: it has wrapped */
+    if (fd >= 0 && fstat(fd, &about) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    c->region_fd = fd;
+    c->region_inode = about.st_ino;
+    return fd;
+}
+
+/* The others: opens what rank 0 has made. */
+static int open_region(const tn__shm *e) {
+    const tn__shm_control *c = e->control;
+    int fd = tn__shm_open(atomic_load(&c->seats[0].pid), c->region_fd);
+    struct stat about;
+    if (fd >= 0 && (fstat(fd, &about) != 0 || about.st_ino != c->region_inode)) {
+        close(fd);
+        errno = ESTALE;
+        fd = -1;
+    }
+    return fd;
+}
+
+/* After all have tried: whether all have it. */
+static bool all_have(const tn__shm *e) {
+    for (int r = 0; r < e->base.ranks; r++) {
+        int failed = e->control->seats[r].alloc_error;
+        if (failed) {
+            tn_log_write(TN_LOG_WARN,
+                         "shm: operations will copy, there is no shared memory: rank %d: %s", r,
+                         strerror(failed));
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Makes g everybody's memory. False when a rank has none for it, or the group has failed. */
+static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double deadline) {
+    const tn__shm_record mine = {.print = tn__fingerprint_of_alloc(bytes)};
+    const tn__shm_record *records[TN__SHM_RANKS];
+    int fd = e->base.rank == 0 ? announce_region(e, bytes, g->bytes) : -1;
+    int failed = e->base.rank == 0 && fd < 0 ? errno : 0;
+    tn_status status = tn__shm_meet(e, &mine, deadline, records);
+    if (status == TN_OK) {
+        if (e->base.rank != 0) {
+            fd = open_region(e);
+            failed = fd < 0 ? errno : 0;
+        }
+        e->control->seats[e->base.rank].alloc_error = failed ? failed : map_region(e, fd, g);
+        status = tn__shm_barrier(e, deadline);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return status == TN_OK && all_have(e);
+}
+
+void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    tn__shm *e = (tn__shm *)base;
+    tn__shm_region *g = tn__calloc(1, sizeof(*g));
+    if (!g) {
+        tn__shm_fail(e, TN_ENOMEM, "rank %d is out of memory", base->rank);
+        tn__shm_failed(e, why);
+        return NULL;
+    }
+    g->number = e->next_region++;
+    g->stride = stride_for(bytes);
+    g->bytes = round_up(g->stride * (size_t)base->ranks, TN__SHM_PAGE) + TN__SHM_PAGE;
+    tn__shm_enter(e, TN__ALLOCATION, 0);
+    bool shared = share_region(e, bytes, g, deadline);
+    tn__shm_leave(e);
+    if (!shared) {
+        if (g->base) {
+            munmap(g->base, g->bytes);
+        }
+        free(g);
+        why[0] = 0;
+        tn__shm_failed(e, why);
+        return NULL;
+    }
+    pthread_mutex_lock(&e->lock);
+    reap_regions(e);
+    g->next = e->regions;
+    e->regions = g;
+    pthread_mutex_unlock(&e->lock);
+    return part_of(g, base->rank);
+}
+
+void tn__shm_free(tn_engine *base, void *memory) {
+    tn__shm *e = (tn__shm *)base;
+    pthread_mutex_lock(&e->lock);
+    for (tn__shm_region *g = e->regions; g && memory; g = g->next) {
+        if (!g->freed && part_of(g, base->rank) == memory) {
+            g->freed = true;
+            atomic_fetch_add(freed_by(g), 1);
+            break;
+        }
+    }
+    reap_regions(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void tn__shm_free_all(tn__shm *e) {
+    while (e->regions) {
+        tn__shm_region *g = e->regions;
+        e->regions = g->next;
+        munmap(g->base, g->bytes);
+        free(g);
+    }
+}
+
+/* ---- Places -------------------------------------------------------------------------------------- */
+
+tn__shm_place tn__shm_place_of(tn__shm *e, const void *data) {
+    tn__shm_place place = {.region = -1};
+    pthread_mutex_lock(&e->lock);
+    for (const tn__shm_region *g = e->regions; g; g = g->next) {
+        uintptr_t begin = (uintptr_t)part_of(g, e->base.rank), at = (uintptr_t)data;
+        if (at >= begin && at - begin < g->stride) {
+            place =
+                (tn__shm_place){.region = g->number, .offset = (uint64_t)(at - (uintptr_t)g->base)};
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    return place;
+}
+
+void *tn__shm_at(tn__shm *e, tn__shm_place place) {
+    void *data = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (const tn__shm_region *g = e->regions; g; g = g->next) {
+        if (g->number == place.region) {
+            data = g->base + place.offset;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    return data;
+}
