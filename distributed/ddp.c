@@ -278,6 +278,9 @@ static bool add_param(const tn_entry *entry, void *user) {
 static bool list_params(tn_ddp_state *d) {
     int count = 0;
     tn_module_each(d->module, (tn_walk){0}, count_param, &count);
+    if (tn__pending()) {
+        return false;
+    }
     d->params = tn__calloc((size_t)count, sizeof(*d->params));
     d->order = tn__calloc((size_t)count, sizeof(int));
     d->ready = tn__calloc((size_t)count, sizeof(int));

@@ -1,0 +1,271 @@
+/* Data parallelism where ranks have different numbers of batches: an error that says so, or tn_ddp_join.
+ * Ranks are threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ddp_net.h"
+
+enum { MOST = 4 };
+
+static void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
+    failures = 0;
+    if (tn_local_run(ranks, f, user) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* ---- Without join ------------------------------------------------------------------------------- */
+
+static void ends_early(tn_group *g, void *user) {
+    net m;
+    net_init(&m, 1);
+    tn_group_set_timeout(g, 20);
+    tn_ddp(&m, g, tn_ddp_defaults());
+    for (int step = 0; step < (tn_group_rank(g) == 1 ? 2 : 3) && !tn_error(); step++) {
+        net_backward(&m, step);
+    }
+    if (user && tn_group_rank(g) == 1) {
+        tn_barrier(g); /* what comes after its loop */
+    }
+    tn_module_finish(&m);
+}
+
+static void test_the_short_rank_is_named(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(3, ends_early, NULL), TN_EPEER);
+    assert_non_null(strstr(tn_error_message(), "rank 1 has left"));
+    assert_non_null(strstr(tn_error_message(), "tn_ddp_join"));
+    tn_error_clear();
+    assert_int_equal(tn_local_run(3, ends_early, ""), TN_EMISMATCH);
+    assert_non_null(strstr(tn_error_message(), "rank 1 is in barrier"));
+    tn_error_clear();
+}
+
+/* ---- With join ---------------------------------------------------------------------------------- */
+
+typedef struct plan {
+    int ranks;
+    int batches[MOST];
+    tn_ddp_options options;
+    int epochs;
+} plan;
+
+static const double learning_rate = 0.5;
+
+static bool descend_entry(const tn_entry *entry, void *user) {
+    TN_NO_GRAD;
+    TN_SCOPE;
+    (void)user;
+    if (tn_grad_of(*entry->field)) {
+        tn_add_scaled_(*entry->field, tn_grad_of(*entry->field), -learning_rate);
+    }
+    return true;
+}
+
+/* Plain gradient descent, then gradients of zero. */
+static void descend(net *m) {
+    if (!tn_error()) {
+        tn_module_each(m, (tn_walk){0}, descend_entry, NULL);
+        tn_module_zero_grad(m);
+    }
+}
+
+/* What all ranks must have in the end: one process that plays all of them. Ranks without a batch bring
+ * zeros, and the average divides by all. */
+static numbers play(const plan *p, int *steps) {
+    net m;
+    net_init(&m, 1);
+    *steps = 0;
+    for (int epoch = 0; epoch < p->epochs; epoch++) {
+        for (int step = 0;; step++) {
+            numbers sum = {.count = 0};
+            int active = 0;
+            for (int r = 0; r < p->ranks; r++) {
+                numbers mine = {.count = 213};
+                if (step < p->batches[r]) {
+                    tn_module_zero_grad(&m);
+                    net_backward(&m, 10 * step + r);
+                    mine = grads_of(&m);
+                    active++;
+                }
+                sum = r == 0 ? mine : numbers_sum(&sum, &mine, 1);
+            }
+            if (active == 0) {
+                break;
+            }
+            tn_module_zero_grad(&m);
+            TN_SCOPE;
+            int at = 0;
+            tn_tensor *leaves[] = {m.out.weight, m.out.bias,     m.in.weight,
+                                   m.in.bias,    m.extra.weight, m.extra.bias};
+            for (int i = 0; i < 6; i++) {
+                tn_tensor *grad = tn_from_data(sum.at + at, tn_shape(leaves[i]), TN_F32);
+                at += (int)tn_count(leaves[i]);
+                tn_set_grad(leaves[i], p->options.sum ? grad : tn_mul_scalar(grad, 1.0 / p->ranks));
+            }
+            descend(&m);
+            ++*steps;
+        }
+    }
+    numbers n = params_of(&m);
+    tn_module_finish(&m);
+    return n;
+}
+
+static void joins(tn_group *g, void *user) {
+    const plan *p = user;
+    int rank = tn_group_rank(g);
+    int steps;
+    numbers want = play(p, &steps);
+    net m;
+    net_init(&m, 1);
+    tn_ddp_state *ddp = tn_ddp(&m, g, p->options);
+    for (int epoch = 0; epoch < p->epochs; epoch++) {
+        for (int step = 0; step < p->batches[rank]; step++) {
+            net_backward(&m, 10 * step + rank);
+            descend(&m);
+        }
+        CHECK(tn_ddp_join(ddp) == TN_OK);
+    }
+    numbers is = params_of(&m);
+    CHECK(same_numbers(&is, &want));
+    CHECK(tn_ddp_statistics(ddp).steps == steps);
+    CHECK(tn_default_generator()->stream == (uint64_t)(steps * p->ranks + rank + 1));
+    tn_module_finish(&m);
+}
+
+static void test_join(void **state) {
+    (void)state;
+    static const plan plans[] = {
+        {.ranks = 2, .batches = {3, 1}, .epochs = 2},
+        {.ranks = 2, .batches = {0, 2}, .epochs = 1},
+        {.ranks = 4, .batches = {1, 4, 0, 3}, .epochs = 2},
+        {.ranks = 2, .batches = {0, 0}, .epochs = 1},
+        {.ranks = 2, .batches = {2, 2}, .epochs = 1},
+    };
+    for (size_t i = 0; i < 2 * sizeof(plans) / sizeof(plans[0]); i++) {
+        plan p = plans[i / 2];
+        p.options = tn_ddp_defaults();
+        p.options.join = true;
+        p.options.sum = i % 2;
+        p.options.first_bucket = p.options.bucket_bytes = 1;
+        run_ok(p.ranks, joins, &p);
+    }
+}
+
+/* Buffers come from the lowest rank that still trains, and in the end from the last. Forwards without a
+ * backward, and accumulation, are joined in as well. */
+static void joins_a_richer_loop(tn_group *g, void *user) {
+    const tn_ddp_options *o = user;
+    int rank = tn_group_rank(g);
+    net m;
+    net_init(&m, 1);
+    tn_ddp_state *ddp = tn_ddp(&m, g, *o);
+    for (int step = 0; step < rank; step++) { /* rank 0 never, rank 2 twice */
+        TN_SCOPE;
+        m.use_extra = step == 0 || !o->find_unused;
+        tn_fill_(m.mean, 100 * rank + step);
+        net_loss(&m, 0);
+        CHECK(tn_at(m.mean, (int64_t[]){0}) == (step == 0 ? 100 : 201));
+        {
+            TN_NO_SYNC(ddp);
+            net_backward(&m, 1);
+        }
+        tn_backward(tn_add(net_loss(&m, 2), net_loss(&m, 3)));
+        descend(&m);
+    }
+    m.use_extra = true;
+    CHECK(tn_ddp_join(ddp) == TN_OK);
+    CHECK(tn_ddp_statistics(ddp).steps == 2);
+    CHECK(tn_at(m.mean, (int64_t[]){0}) == 201);
+    CHECK(tn_default_generator()->stream == (uint64_t)(4 * 3 + rank + 1));
+    numbers mine = params_of(&m);
+    TN_SCOPE;
+    tn_tensor *t = tn_from_data(mine.at, TN_DIMS(mine.count), TN_F32), *other = tn_copy(t);
+    tn_work_wait(tn_broadcast(g, other, 0), 0);
+    CHECK(tn_equal(t, other));
+    tn_module_finish(&m);
+}
+
+static void test_join_in_a_richer_loop(void **state) {
+    (void)state;
+    tn_ddp_options o = tn_ddp_defaults();
+    o.join = true;
+    run_ok(3, joins_a_richer_loop, &o);
+    o.find_unused = true;
+    o.first_bucket = o.bucket_bytes = 1;
+    run_ok(3, joins_a_richer_loop, &o);
+}
+
+/* The joined rank hears of an error; active ranks that do different things are told. */
+static void fails_while_joined(tn_group *g, void *user) {
+    const tn_ddp_options *o = user;
+    net m;
+    net_init(&m, 1);
+    tn_ddp_state *ddp = tn_ddp(&m, g, *o);
+    if (tn_group_rank(g) == 0) {
+        CHECK(tn_ddp_join(ddp) == TN_EPEER);
+    } else {
+        m.use_extra = false;
+        net_backward(&m, 0);
+        CHECK(tn_error() == TN_ESTATE);
+    }
+    tn_module_finish(&m);
+}
+
+static void disagrees(tn_group *g, void *user) {
+    const tn_ddp_options *o = user;
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, g, *o);
+    TN_SCOPE;
+    tn_tensor *loss = net_loss(&m, 0);
+    if (tn_group_rank(g) == 0) {
+        tn_backward(loss);
+    } else {
+        net_loss(&m, 1);
+    }
+    CHECK(tn_error() == TN_EMISMATCH || tn_error() == TN_EPEER);
+    tn_module_finish(&m);
+}
+
+static void does_not_join(tn_group *g, void *user) {
+    net m;
+    net_init(&m, 1);
+    tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
+    CHECK(tn_ddp_join(ddp) == TN_ESTATE);
+    CHECK(strstr(tn_error_message(), "the option join is false"));
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void test_errors(void **state) {
+    (void)state;
+    tn_ddp_options o = tn_ddp_defaults();
+    o.join = true;
+    failures = 0;
+    assert_int_equal(tn_local_run(2, fails_while_joined, &o), TN_ESTATE);
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+    assert_int_not_equal(tn_local_run(2, disagrees, &o), TN_OK);
+    assert_non_null(strstr(tn_error_message(), "rank 0 begins a backward"));
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+    run_ok(1, does_not_join, NULL);
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_short_rank_is_named),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_join_in_a_richer_loop),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests_name("uneven data", tests, NULL, NULL);
+}

@@ -1,0 +1,137 @@
+/* Data parallelism, bit for bit: N ranks are one rank that accumulates N micro-batches; buckets, their
+ * sizes, their order and overlap change nothing; the naive twin agrees. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ddp_train.h"
+
+enum { MOST = 8 };
+
+typedef struct shared_run {
+    const ddp_run *run;
+    ddp_bits bits[MOST];
+} shared_run;
+
+static void train_rank(tn_group *g, void *user) {
+    shared_run *s = user;
+    s->bits[tn_group_rank(g)] = ddp_train(g, s->run);
+}
+
+/* What all ranks have in the end; they must agree. */
+static ddp_bits train_on(int ranks, ddp_run run) {
+    shared_run s = {.run = &run};
+    if (ranks == 1) {
+        s.bits[0] = ddp_train(NULL, &run);
+    } else {
+        tn_local_run(ranks, train_rank, &s);
+    }
+    if (tn_error()) {
+        fail_msg("%s", tn_error_message());
+    }
+    for (int r = 1; r < ranks; r++) {
+        assert_true(ddp_same(s.bits[0], s.bits[r]));
+        free(s.bits[r].data);
+    }
+    return s.bits[0];
+}
+
+/* Frees b. */
+static void assert_same(ddp_bits a, ddp_bits b) {
+    assert_true(ddp_same(a, b));
+    free(b.data);
+}
+
+static void test_ranks_are_accumulation(void **state) {
+    (void)state;
+    static const int ranks[] = {2, 3, 4, 8};
+    for (int i = 0; i < 4; i++) {
+        ddp_run run = ddp_run_of(ranks[i]);
+        run.steps = ranks[i] == 2 ? 4 : 2;
+        ddp_bits alone = train_on(1, run);
+        assert_same(alone, train_on(ranks[i], run));
+        run.plain = true;
+        assert_same(alone, train_on(1, run)); /* data parallelism of one rank is none */
+        free(alone.data);
+    }
+}
+
+static void test_means_of_powers_of_two(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks *= 2) {
+        ddp_run run = ddp_run_of(ranks);
+        run.mean = true;
+        run.options.sum = false;
+        ddp_bits alone = train_on(1, run);
+        assert_same(alone, train_on(ranks, run));
+        free(alone.data);
+    }
+}
+
+static void test_clipping_sees_the_whole_gradient(void **state) {
+    (void)state;
+    ddp_run run = ddp_run_of(2);
+    ddp_bits loose = train_on(2, run);
+    run.clip = 0.1;
+    ddp_bits alone = train_on(1, run);
+    assert_false(ddp_same(loose, alone));
+    assert_same(alone, train_on(2, run));
+    free(alone.data);
+    free(loose.data);
+}
+
+static void test_recompute(void **state) {
+    (void)state;
+    ddp_run run = ddp_run_of(2);
+    ddp_bits stored = train_on(1, run);
+    run.recompute = true;
+    assert_same(stored, train_on(2, run));
+    free(stored.data);
+}
+
+static void test_buckets_change_nothing(void **state) {
+    (void)state;
+    ddp_run run = ddp_run_of(3);
+    run.mean = true;
+    run.options.sum = false;
+    run.naive = true;
+    ddp_bits naive = train_on(3, run);
+    run.naive = false;
+    static const int64_t sizes[][2] = {{1, 1}, {4 << 10, 20 << 10}, {1 << 20, 25 << 20}};
+    for (int i = 0; i < 3; i++) {
+        run.options.first_bucket = sizes[i][0];
+        run.options.bucket_bytes = sizes[i][1];
+        run.options.overlap = i != 1;
+        run.options.rebuild = i != 2;
+        assert_same(naive, train_on(3, run));
+        run.options.rebuild = !run.options.rebuild;
+        assert_same(naive, train_on(3, run));
+    }
+    free(naive.data);
+}
+
+static void test_a_rerun_is_the_same(void **state) {
+    (void)state;
+    ddp_run run = ddp_run_of(4);
+    ddp_bits first = train_on(4, run);
+    for (int i = 0; i < 3; i++) {
+        assert_same(first, train_on(4, run));
+    }
+    free(first.data);
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_are_accumulation),
+        cmocka_unit_test(test_means_of_powers_of_two),
+        cmocka_unit_test(test_clipping_sees_the_whole_gradient),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_buckets_change_nothing),
+        cmocka_unit_test(test_a_rerun_is_the_same),
+    };
+    return cmocka_run_group_tests_name("numbers of data parallelism", tests, NULL, NULL);
+}
