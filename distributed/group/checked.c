@@ -124,6 +124,7 @@ tn_engine *tn__checked_new(tn_engine *inner) {
                           .name = "checked",
                           .rank = inner->rank,
                           .ranks = inner->ranks,
+                          .vague = inner->vague,
                           .run = run,
                           .abort = stop,
                           .alloc = inner->alloc ? alloc : NULL,

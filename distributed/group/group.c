@@ -61,6 +61,10 @@ static bool connect_ranks(tn_group *g, const char *engine) {
                            .interface = g->options.interface};
     char why[TN_ENGINE_WHY] = "";
     tn_engine *e = tn_engine_new(engine, &o, why);
+    if (e && g->options.checked) {
+        e = tn__checked_new(e);
+        snprintf(why, sizeof(why), "out of memory");
+    }
     g->engine = e ? tn__calloc(1, sizeof(*g->engine)) : NULL;
     if (!g->engine) {
         if (e) {
@@ -71,7 +75,7 @@ static bool connect_ranks(tn_group *g, const char *engine) {
         return false;
     }
     *g->engine = (tn__engine_ref){.engine = e, .refs = 1};
-    snprintf(g->engine_name, sizeof(g->engine_name), "%s", e->name);
+    snprintf(g->engine_name, sizeof(g->engine_name), "%s", engine);
     return tn__group_start(g);
 }
 
@@ -149,11 +153,7 @@ static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const 
         world[i] = g->world[sorted[i]];
         rank = sorted[i] == g->rank ? i : rank;
     }
-    const char *engine =
-        strncmp(g->engine_name, "checked(", 8) == 0 ? g->engine_name + 8 : g->engine_name;
-    char plain[32];
-    snprintf(plain, sizeof(plain), "%.*s", (int)strcspn(engine, ")"), engine);
-    tn_group *child = tn__group_create(name, plain, store, rank, n, world, &g->options);
+    tn_group *child = tn__group_create(name, g->engine_name, store, rank, n, world, &g->options);
     free(world);
     return child;
 }

@@ -139,7 +139,7 @@ static tn_status arrive(local *e, const tn_transfer *t) {
 }
 
 /* Under the lock: gives my seat up when all have done their share, which takes no waiting. */
-static tn_status depart(local *e) {
+static void depart(local *e) {
     hub *h = e->hub;
     uint64_t round = h->round;
     if (++h->done == h->ranks) {
@@ -154,7 +154,6 @@ static tn_status depart(local *e) {
     while (h->round == round) {
         pthread_cond_wait(&h->changed, &h->lock);
     }
-    return h->dead;
 }
 
 /* Reduces n elements, `offset` into each rank's in, into out. */
@@ -243,7 +242,7 @@ static tn_status collective(local *e, const tn_transfer *t) {
         pthread_mutex_unlock(&h->lock);
         share(h, e->base.rank, &mine);
         pthread_mutex_lock(&h->lock);
-        status = depart(e);
+        depart(e);
     }
     pthread_mutex_unlock(&h->lock);
     free(copy);
