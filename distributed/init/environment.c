@@ -1,0 +1,300 @@
+#include "distributed/init/environment.h"
+
+#include "distributed/init/nodelist.h"
+#include "distributed/store/store.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS_MOST = 1 << 20, FIRST_PORT = 20000, PORTS = 12000 };
+
+/* Slurm numbers the steps of srun from 0. The batch script and an interactive shell have none, or one of
+ * these: they see the job's SLURM_NTASKS, but are one process. */
+#define SLURM_FIRST_SPECIAL_STEP 4294967280
+
+typedef struct reader {
+    const char *const *variables;
+    int64_t parent;
+    tn__environment *e;
+    char *why;
+} reader;
+
+/* ---- Variables ------------------------------------------------------------------------------------------- */
+
+const char *tn__variable(const char *const *variables, const char *name) {
+    size_t length = strlen(name);
+    for (; variables && *variables; variables++) {
+        if (strncmp(*variables, name, length) == 0 && (*variables)[length] == '=') {
+            return (*variables)[length + 1] ? *variables + length + 1 : NULL;
+        }
+    }
+    return NULL;
+}
+
+static const char *value_of(const reader *r, const char *name) {
+    return tn__variable(r->variables, name);
+}
+
+static bool is_set(const reader *r, const char *name) {
+    return value_of(r, name) != NULL;
+}
+
+static bool number_of(const char *text, int64_t *number) {
+    *number = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at < '0' || *at > '9' || at - text > 15) {
+            return false;
+        }
+        *number = *number * 10 + (*at - '0');
+    }
+    return *text != 0;
+}
+
+/* *number stays as it is where the variable is not set. */
+static bool read_number(const reader *r, const char *name, int64_t low, int64_t high, int *number) {
+    const char *text = value_of(r, name);
+    int64_t found;
+    if (!text) {
+        return true;
+    }
+    if (!number_of(text, &found) || found < low || found > high) {
+        tn__why(r->why, TN_EVALUE, "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")",
+                name, text, low, high);
+        return false;
+    }
+    *number = (int)found;
+    return true;
+}
+
+static bool read_text(const reader *r, const char *name, char *text, size_t room) {
+    const char *value = value_of(r, name);
+    if (value && strlen(value) >= room) {
+        tn__why(r->why, TN_EVALUE, "%s has %zu characters (%zu at most)", name, strlen(value),
+                room - 1);
+        return false;
+    }
+    if (value) {
+        strcpy(text, value);
+    }
+    return true;
+}
+
+/* ---- Ranks ----------------------------------------------------------------------------------------------- */
+
+/* The names under which a launcher says these. */
+typedef struct names {
+    const char *launcher, *rank, *ranks, *local_rank, *local_ranks;
+} names;
+
+static const names plain = {"the environment", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                            "LOCAL_WORLD_SIZE"};
+static const names openmpi = {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                              "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+static const names mpich = {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+/* SLURM_STEP_NUM_TASKS, not SLURM_NTASKS: srun may start fewer than the job has. */
+static const names slurm = {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+                            "(none)"};
+static const names slurm_old = {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "(none)"};
+
+static bool is_slurm_step(const reader *r) {
+    const char *step = value_of(r, "SLURM_STEP_ID");
+    step = step ? step : value_of(r, "SLURM_STEPID");
+    int64_t number;
+    return step && number_of(step, &number) && number < SLURM_FIRST_SPECIAL_STEP &&
+           is_set(r, "SLURM_PROCID");
+}
+
+/* Who has started this process. A launcher within another's job is the one that counts: mpirun starts its
+ * own daemons with srun, and `tern run` may be started by any of them. NULL: nobody. */
+static const names *find_launcher(const reader *r) {
+    if (is_set(r, "RANK") || is_set(r, "WORLD_SIZE")) {
+        return &plain;
+    }
+    if (is_set(r, "OMPI_COMM_WORLD_RANK")) {
+        return &openmpi;
+    }
+    if (is_set(r, "PMI_RANK") && (is_set(r, "MPI_LOCALNRANKS") || !is_slurm_step(r))) {
+        return &mpich;
+    }
+    if (is_slurm_step(r)) {
+        return is_set(r, slurm.ranks) ? &slurm : &slurm_old;
+    }
+    return NULL;
+}
+
+static bool read_ranks(const reader *r, const names *n) {
+    tn__environment *e = r->e;
+    if (!is_set(r, n->rank) || !is_set(r, n->ranks)) {
+        bool has_rank = is_set(r, n->rank);
+        tn__why(r->why, TN_EVALUE, "%s is set, but %s is not", has_rank ? n->rank : n->ranks,
+                has_rank ? n->ranks : n->rank);
+        return false;
+    }
+    if (!read_number(r, n->ranks, 1, RANKS_MOST, &e->ranks) ||
+        !read_number(r, n->rank, 0, RANKS_MOST, &e->rank) ||
+        !read_number(r, n->local_rank, 0, RANKS_MOST, &e->local_rank) ||
+        !read_number(r, n->local_ranks, 1, RANKS_MOST, &e->local_ranks)) {
+        return false;
+    }
+    if (e->rank >= e->ranks) {
+        tn__why(r->why, TN_EVALUE, "%s is %d, but %s is %d (ranks count from 0)", n->rank, e->rank,
+                n->ranks, e->ranks);
+        return false;
+    }
+    if (e->local_ranks > e->ranks || (e->local_ranks > 0 && e->local_rank >= e->local_ranks)) {
+        tn__why(r->why, TN_EVALUE, "%s is %d and %s is %d, of %d ranks", n->local_rank,
+                e->local_rank, n->local_ranks, e->local_ranks, e->ranks);
+        return false;
+    }
+    return true;
+}
+
+/* ---- Token and port -------------------------------------------------------------------------------------- */
+
+/* What is the same for all ranks of a job, and as different as possible for another job. */
+static void derive_token(const reader *r, const names *n) {
+    tn__environment *e = r->e;
+    const char *host = value_of(r, "MASTER_ADDR"), *port = value_of(r, "MASTER_PORT");
+    const char *run = value_of(r, "TORCHELASTIC_RUN_ID"), *id = value_of(r, "SLURM_JOB_ID");
+    char job[160] = "";
+    if (n == &openmpi) {
+        const char *name = value_of(r, "PMIX_NAMESPACE");
+        name = name ? name : value_of(r, "OMPI_MCA_ess_base_jobid");
+        snprintf(job, sizeof(job), "openmpi %.120s", name ? name : "");
+    } else if (n == &mpich) {
+        snprintf(job, sizeof(job), "mpich %" PRId64, host ? 0 : r->parent);
+    } else if (n == &slurm || n == &slurm_old) {
+        const char *step = value_of(r, "SLURM_STEP_ID");
+        snprintf(job, sizeof(job), "slurm %.60s.%.60s", id ? id : "", step ? step : "");
+    } else {
+        snprintf(job, sizeof(job), "env %.120s", run ? run : "");
+    }
+    snprintf(e->token, sizeof(e->token), "tern %s %.60s %.10s", job, host ? host : "",
+             port ? port : "");
+}
+
+/* Where nobody says a port: one below those that the system gives to clients. */
+static int derive_port(const char *token) {
+    uint32_t hash = 2166136261u;
+    for (; *token; token++) {
+        hash = (hash ^ (unsigned char)*token) * 16777619u;
+    }
+    return FIRST_PORT + (int)(hash % PORTS);
+}
+
+static bool read_token(const reader *r, const names *n) {
+    if (!read_text(r, "TERN_TOKEN", r->e->token, sizeof(r->e->token))) {
+        return false;
+    }
+    if (!*r->e->token) {
+        derive_token(r, n);
+    }
+    return true;
+}
+
+/* ---- Host ------------------------------------------------------------------------------------------------ */
+
+static bool slurm_host(const reader *r) {
+    static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
+                                        "SLURM_NODELIST"};
+    tn__environment *e = r->e;
+    for (int i = 0; i < 3; i++) {
+        const char *list = value_of(r, lists[i]);
+        if (!list) {
+            continue;
+        }
+        int64_t nodes = tn__nodelist_count(list);
+        if (nodes == 1) {
+            strcpy(e->host, "127.0.0.1");
+            return true;
+        }
+        if (!tn__nodelist_name(list, 0, e->host, sizeof(e->host))) {
+            tn__why(r->why, TN_EVALUE, "%s is \"%.80s\", which is not a list of nodes", lists[i],
+                    list);
+            return false;
+        }
+        return read_text(r, "SLURM_LAUNCH_NODE_IPADDR", e->second, sizeof(e->second));
+    }
+    return true;
+}
+
+/* Where the ranks meet when MASTER_ADDR does not say it. */
+static bool find_host(const reader *r, const names *n) {
+    tn__environment *e = r->e;
+    if (e->ranks == e->local_ranks) {
+        strcpy(e->host, "127.0.0.1");
+        return true;
+    }
+    if (n == &slurm || n == &slurm_old) {
+        e->no_host =
+            "Slurm gives no list of nodes: set MASTER_ADDR to the address of rank 0's host";
+        return slurm_host(r);
+    }
+    if (n == &openmpi) {
+        e->no_host = "mpirun starts ranks on several hosts: set MASTER_ADDR to the address of rank "
+                     "0's host (mpirun -x MASTER_ADDR=…)";
+    } else if (n == &mpich) {
+        e->no_host = "mpirun starts ranks on several hosts: set MASTER_ADDR to the address of rank "
+                     "0's host (mpirun -genv MASTER_ADDR …)";
+    } else {
+        e->no_host = "MASTER_ADDR is not set: the address of rank 0's host";
+    }
+    return true;
+}
+
+static bool read_place(const reader *r, const names *n) {
+    tn__environment *e = r->e;
+    const char *store = value_of(r, "TERN_STORE"),
+               *used = value_of(r, "TORCHELASTIC_USE_AGENT_STORE");
+    if (store && strcmp(store, "agent") != 0) {
+        tn__why(r->why, TN_EVALUE, "TERN_STORE is \"%.60s\" (\"agent\", or not set)", store);
+        return false;
+    }
+    e->agent = store != NULL;
+    e->port_taken = !e->agent && used && strcmp(used, "True") == 0;
+    if (!read_text(r, "MASTER_ADDR", e->host, sizeof(e->host)) ||
+        !read_number(r, "MASTER_PORT", 1, 65535, &e->port) || (!*e->host && !find_host(r, n))) {
+        return false;
+    }
+    e->port = e->port ? e->port : derive_port(e->token);
+    return true;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------- */
+
+static bool read_timeout(const reader *r) {
+    const char *text = value_of(r, "TERN_TIMEOUT");
+    char *end = NULL;
+    double seconds = text ? strtod(text, &end) : 1;
+    if (!(seconds > 0) || isinf(seconds) || (end && *end)) {
+        tn__why(r->why, TN_EVALUE, "TERN_TIMEOUT is \"%.60s\" (seconds, more than 0)", text);
+        return false;
+    }
+    return true;
+}
+
+tn_status tn__environment_read(const char *const *variables, int64_t parent, tn__environment *e,
+                               char *why) {
+    reader r = {.variables = variables, .parent = parent, .e = e, .why = why};
+    *e = (tn__environment){.ranks = 1, .local_rank = -1, .local_ranks = -1};
+    const names *n = find_launcher(&r);
+    if (!read_timeout(&r)) {
+        return TN_EVALUE;
+    }
+    if (!n) {
+        return TN_OK;
+    }
+    const char *restarts =
+        is_set(&r, "TERN_RESTART_COUNT") ? "TERN_RESTART_COUNT" : "TORCHELASTIC_RESTART_COUNT";
+    e->launcher = n != &plain                         ? n->launcher
+                  : is_set(&r, "TERN_STORE")          ? "tern run"
+                  : is_set(&r, "TORCHELASTIC_RUN_ID") ? "torchrun"
+                                                      : n->launcher;
+    return read_ranks(&r, n) && read_number(&r, restarts, 0, INT32_MAX, &e->restarts) &&
+                   read_token(&r, n) && read_place(&r, n)
+               ? TN_OK
+               : TN_EVALUE;
+}

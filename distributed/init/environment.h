@@ -1,0 +1,35 @@
+/* What the environment says about this process among the others: who started it, its rank, and where the
+ * ranks meet. A function of a list of variables and nothing else, so that recorded environments of
+ * launchers can be replayed. */
+#ifndef TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
+#define TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
+
+#include "tern/sys/store.h"
+
+enum { TN__HOST = 256, TN__TOKEN = 256 };
+
+typedef struct tn__environment {
+    const char *launcher; /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL:
+                             nothing says anything, so there is one rank */
+    int rank, ranks;
+    int local_rank, local_ranks; /* -1: not said */
+    int restarts;
+
+    bool agent; /* the launcher serves the store at host:port; else rank 0's process does */
+    char host[TN__HOST];   /* "": not known, and no_host says what to do */
+    char second[TN__HOST]; /* another address to try, or "" */
+    const char *no_host;
+    int port;
+    bool port_taken; /* by the launcher itself: the store is at one of the next */
+    char token[TN__TOKEN];
+} tn__environment;
+
+/* `variables`: "NAME=VALUE" texts, ended by NULL. `parent`: a number that the ranks which mpirun has
+ * started on this host share. TN_OK, or TN_EVALUE with a reason: a variable that makes no sense. */
+TN_API tn_status tn__environment_read(const char *const *variables, int64_t parent,
+                                      tn__environment *e, char *why);
+
+/* The value, or NULL: also where it is empty. */
+TN_API const char *tn__variable(const char *const *variables, const char *name);
+
+#endif

@@ -1,0 +1,129 @@
+#define _GNU_SOURCE
+#include "distributed/init/host.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ANCESTORS = 32 };
+
+/* A small file's text; "" when it cannot be read. */
+static void read_file(const char *path, char *text, size_t room) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, text, room - 1) : 0;
+    text[got > 0 ? got : 0] = 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+static void read_link(const char *path, char *text, size_t room) {
+    ssize_t got = readlink(path, text, room - 1);
+    text[got > 0 ? got : 0] = 0;
+}
+
+static void replace_spaces(char *text) {
+    for (; *text; text++) {
+        *text = (unsigned char)*text <= ' ' || *text == 127 ? '_' : *text;
+    }
+}
+
+void tn__host_key(char key[TN__HOST_KEY]) {
+    const char *given = getenv("TERN_HOST");
+    char boot[40], pids[40], network[40];
+    struct stat memory = {0};
+    if (given && *given) {
+        snprintf(key, TN__HOST_KEY, "%s", given);
+    } else {
+        read_file("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
+        boot[strcspn(boot, "\n")] = 0;
+        read_link("/proc/self/ns/pid", pids, sizeof(pids));
+        read_link("/proc/self/ns/net", network, sizeof(network));
+        stat("/dev/shm", &memory);
+        snprintf(key, TN__HOST_KEY, "%s/%s/%s/%llx", boot, pids, network,
+                 (unsigned long long)memory.st_dev);
+    }
+    replace_spaces(key);
+}
+
+/* ---- Cores ----------------------------------------------------------------------------------------------- */
+
+void tn__host_cpus(char cpus[TN__CPUS]) {
+    cpu_set_t set;
+    size_t digits = 1;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+        CPU_SET(0, &set);
+    }
+    for (size_t digit = 0; digit < TN__CPUS - 1; digit++) {
+        int bits = 0;
+        for (size_t bit = 0; bit < 4 && 4 * digit + bit < CPU_SETSIZE; bit++) {
+            bits |= CPU_ISSET(4 * digit + bit, &set) ? 1 << bit : 0;
+        }
+        cpus[digit] = "0123456789abcdef"[bits];
+        digits = bits ? digit + 1 : digits;
+    }
+    cpus[digits] = 0;
+}
+
+static int bits_of(char digit) {
+    return digit >= 'a' ? digit - 'a' + 10 : digit - '0';
+}
+
+int tn__cpus_count(const char *cpus) {
+    int count = 0;
+    for (; *cpus; cpus++) {
+        count += __builtin_popcount((unsigned)bits_of(*cpus) & 15u);
+    }
+    return count;
+}
+
+bool tn__cpus_overlap(const char *a, const char *b) {
+    for (; *a && *b; a++, b++) {
+        if (bits_of(*a) & bits_of(*b)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Processes ------------------------------------------------------------------------------------------- */
+
+void tn__host_who(char *who, size_t room) {
+    char name[65] = "";
+    gethostname(name, sizeof(name) - 1);
+    replace_spaces(name);
+    snprintf(who, room, "%s:%d", name, (int)getpid());
+}
+
+/* A process's name and parent. */
+static bool look_up(int64_t pid, char name[32], int64_t *parent) {
+    char path[64], text[512];
+    snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
+    read_file(path, text, sizeof(text));
+    char *open = strchr(text, '('), *close = strrchr(text, ')');
+    if (!open || !close || close[1] != ' ') {
+        return false;
+    }
+    *close = 0;
+    snprintf(name, 32, "%.31s", open + 1);
+    *parent = strtoll(close + 4, NULL, 10); /* behind the state, one letter */
+    return true;
+}
+
+int64_t tn__host_launcher(void) {
+    char name[32];
+    int64_t parent;
+    int64_t pid = getppid();
+    for (int i = 0; i < ANCESTORS && pid > 1 && look_up(pid, name, &parent); i++) {
+        if (strcmp(name, "hydra_pmi_proxy") == 0) {
+            return pid;
+        }
+        pid = parent;
+    }
+    return getppid();
+}

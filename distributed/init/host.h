@@ -1,0 +1,24 @@
+/* What this process knows about the machine that it runs on. */
+#ifndef TERN_DISTRIBUTED_INIT_HOST_H
+#define TERN_DISTRIBUTED_INIT_HOST_H
+
+#include "tern/core.h"
+
+enum { TN__HOST_KEY = 160, TN__CPUS = 1024 / 4 + 1 };
+
+/* Equal for two processes when they can share memory and see each other: boot, process and network
+ * namespaces, /dev/shm. TERN_HOST overrides it, so that one machine can play several. No spaces. */
+void tn__host_key(char key[TN__HOST_KEY]);
+
+/* The cores that this process may use, as hexadecimal digits, core 0 in the first. */
+void tn__host_cpus(char cpus[TN__CPUS]);
+int tn__cpus_count(const char *cpus);
+bool tn__cpus_overlap(const char *a, const char *b);
+
+/* "name:pid" for messages. */
+void tn__host_who(char *who, size_t room);
+
+/* The number of the process of mpirun that has started this one, be it through a shell. */
+int64_t tn__host_launcher(void);
+
+#endif

@@ -1,0 +1,248 @@
+/* Starting and ending: a process becomes a rank of the world.
+ *
+ *     environment.c   who am I, and where do we meet: from variables
+ *     rendezvous.c    the store: serving it, or finding who does
+ *     meet.c          is everybody there, and on which host
+ *
+ * Then the group is made, with the engine that suits the hosts.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/group/group.h"
+#include "distributed/init/meet.h"
+#include "distributed/init/rendezvous.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPERATION "dist_init"
+
+/* Seconds that rank 0 keeps the store for the others after its own end. */
+#define GOODBYE_SECONDS 10.0
+#define FAILED_GOODBYE_SECONDS 2.0
+
+static struct world {
+    tn_group *group; /* NULL: not started */
+    tn_store *store; /* with the world's prefix */
+    tn__rendezvous place;
+    int rank, ranks;
+    int local_rank;
+    int restarts;
+    int worlds; /* that this process has been in: their keys must not meet */
+} world;
+
+static tn_group *failed(tn_status status, const char *why) {
+    tn__raise(status, OPERATION, "%s", why);
+    return NULL;
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------------- */
+
+static bool sound(const tn_dist_options *o) {
+    if (!(o->timeout > 0) || isinf(o->timeout)) {
+        failed(TN_EVALUE, "the time-out must be a number of seconds, more than 0");
+    } else if ((o->rank >= 0) != (o->ranks >= 0) || o->rank >= (o->ranks < 0 ? 1 : o->ranks) ||
+               o->ranks == 0) {
+        tn__raise(TN_EVALUE, OPERATION,
+                  "rank is %d and ranks is %d (ranks count from 0; both, or -1 for both)", o->rank,
+                  o->ranks);
+    } else if (!o->init || (strcmp(o->init, "env://") != 0 && strncmp(o->init, "tcp://", 6) != 0 &&
+                            strncmp(o->init, "file://", 7) != 0)) {
+        tn__raise(TN_EVALUE, OPERATION,
+                  "init is \"%.100s\" (\"env://\", \"tcp://HOST:PORT\" or \"file:///PATH\")",
+                  o->init ? o->init : "(NULL)");
+    }
+    return !tn__pending();
+}
+
+/* The environment with what the options say instead. */
+static bool find_place(const tn_dist_options *o, tn__environment *e) {
+    extern char **environ;
+    char why[TN_STORE_WHY] = "";
+    if (tn__environment_read((const char *const *)environ, tn__host_launcher(), e, why) != TN_OK) {
+        failed(TN_EVALUE, why);
+        return false;
+    }
+    bool is_env = strcmp(o->init, "env://") == 0;
+    if (o->rank >= 0) {
+        bool agrees = o->rank == e->rank && o->ranks == e->ranks;
+        e->local_rank = agrees ? e->local_rank : -1;
+        e->local_ranks = agrees ? e->local_ranks : -1;
+        e->rank = o->rank;
+        e->ranks = o->ranks;
+    } else if (!is_env && !e->launcher) {
+        tn__raise(
+            TN_EVALUE, OPERATION,
+            "init is \"%.100s\", but neither the options nor the environment say which rank this "
+            "is, of how many",
+            o->init);
+        return false;
+    }
+    return true;
+}
+
+/* ---- Hosts ----------------------------------------------------------------------------------------------- */
+
+/* Where this rank is among those of its host, and how many share its cores. */
+typedef struct neighbours {
+    int local_rank;
+    int on_cores;
+    bool one_host;
+} neighbours;
+
+static neighbours look_around(const tn__member *members, int rank, int ranks) {
+    neighbours n = {.one_host = true};
+    const tn__member *mine = &members[rank];
+    for (int r = 0; r < ranks; r++) {
+        bool here = strcmp(members[r].host, mine->host) == 0;
+        n.one_host = n.one_host && here;
+        n.local_rank += here && r < rank;
+        n.on_cores += here && tn__cpus_overlap(members[r].cpus, mine->cpus);
+    }
+    return n;
+}
+
+/* Threads = cores / ranks that use them. TERN_HOST makes hosts of one machine's ranks: its cores are
+ * then shared by all the same, but it is for tests. */
+static void set_threads(const tn_dist_options *o, const tn__member *mine, int on_cores) {
+    const char *given = getenv("OMP_NUM_THREADS");
+    if (o->threads && !(given && *given)) {
+        int threads = tn__cpus_count(mine->cpus) / on_cores;
+        tn_set_threads(threads > 1 ? threads : 1);
+    }
+}
+
+/* ---- Making the world ------------------------------------------------------------------------------------ */
+
+static tn_store *world_store(tn_store *base, int restarts) {
+    char prefix[64];
+    snprintf(prefix, sizeof(prefix), "run/%d/%d", restarts, world.worlds);
+    return tn_prefix_store(base, prefix);
+}
+
+static void forget_world(void) {
+    tn_store_free(world.store);
+    tn__rendezvous_end(&world.place);
+    world.group = NULL;
+    world.store = NULL;
+    world.local_rank = 0;
+    world.worlds++;
+}
+
+/* The others read why before the store goes. */
+static void leave_store(double seconds) {
+    if (world.store && world.ranks > 1) {
+        if (world.place.server) {
+            tn__meet_await_goodbyes(world.store, world.rank, world.ranks, tn__now() + seconds);
+        } else {
+            tn__meet_goodbye(world.store, world.rank);
+        }
+    }
+}
+
+static tn_group *make_group(const char *engine, const tn_dist_options *o) {
+    tn_store *store = tn_prefix_store(world.store, "world");
+    tn_group *g =
+        store ? tn__group_create("world", engine, store, world.rank, world.ranks, NULL, o) : NULL;
+    tn_store_free(store);
+    return g;
+}
+
+static tn_group *join(const tn_dist_options *o, const tn__environment *e, tn__member *members) {
+    tn__member mine;
+    char why[TN__MEET_WHY] = "";
+    double deadline = tn__now() + o->timeout;
+    if (!tn__rendezvous_begin(&world.place, o->init, e, o->timeout, deadline)) {
+        return NULL;
+    }
+    world.store = world_store(world.place.store, e->restarts);
+    if (!world.store) {
+        return NULL;
+    }
+    tn__host_key(mine.host);
+    tn__host_cpus(mine.cpus);
+    tn__host_who(mine.who, sizeof(mine.who));
+    tn_status status = tn__meet(world.store, &mine, e->rank, e->ranks, deadline, members, why);
+    if (status != TN_OK) {
+        tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
+        return NULL;
+    }
+    neighbours n = look_around(members, e->rank, e->ranks);
+    world.local_rank = e->local_rank >= 0 ? e->local_rank : n.local_rank;
+    set_threads(o, &mine, n.on_cores);
+    return make_group(o->engine ? o->engine : n.one_host ? "shm" : "gloo", o);
+}
+
+static tn_group *join_others(const tn_dist_options *o, const tn__environment *e) {
+    tn__member *members = tn__calloc((size_t)e->ranks, sizeof(*members));
+    if (!members) {
+        return failed(TN_ENOMEM, "no memory to meet the other ranks");
+    }
+    tn_group *g = join(o, e, members);
+    free(members);
+    return g;
+}
+
+/* One rank has nobody to meet: no server, no thread. */
+static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) {
+    world.place.store = tn_memory_store();
+    world.store = world.place.store ? world_store(world.place.store, e->restarts) : NULL;
+    world.local_rank = e->local_rank >= 0 ? e->local_rank : 0;
+    return world.store ? make_group(NULL, o) : NULL;
+}
+
+tn_group *tn_dist_init(tn_dist_options options) {
+    tn__environment e;
+    if (world.group) {
+        return world.group;
+    }
+    if (tn__pending() || !sound(&options) || !find_place(&options, &e)) {
+        return NULL;
+    }
+    world.rank = e.rank;
+    world.ranks = e.ranks;
+    world.restarts = e.restarts;
+    world.group = e.ranks == 1 ? stay_alone(&options, &e) : join_others(&options, &e);
+    if (!world.group) {
+        leave_store(FAILED_GOODBYE_SECONDS);
+        forget_world();
+        return NULL;
+    }
+    if (options.signals) {
+        tn__flight_signals(e.rank);
+    }
+    return world.group;
+}
+
+void tn_dist_finish(void) {
+    if (!world.group) {
+        return;
+    }
+    bool failing = tn__pending();
+    if (failing) {
+        tn_group_abort(world.group, tn_error_message());
+    }
+    tn_group_free(world.group);
+    leave_store(failing ? FAILED_GOODBYE_SECONDS : GOODBYE_SECONDS);
+    forget_world();
+}
+
+/* ---- Questions ------------------------------------------------------------------------------------------- */
+
+tn_group *tn_world(void) {
+    return world.group;
+}
+
+tn_store *tn_dist_store(void) {
+    return world.group ? world.store : NULL;
+}
+
+int tn_local_rank(void) {
+    return world.local_rank;
+}
+
+int tn_restart_count(void) {
+    return world.restarts;
+}

@@ -1,0 +1,258 @@
+/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and says the result to
+ * everybody under one key, so that N ranks need N waits and not N². When the result does not come either,
+ * a rank looks itself who is missing.
+ *
+ *     rank.R    "RANKS VERSION HOST CPUS WHO"
+ *     result    "+" and a line for each rank; or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
+ *     bye.R     ""
+ */
+#define _GNU_SOURCE
+#include "distributed/init/meet.h"
+
+#include "core/memory.h"
+#include "distributed/store/store.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The result of rank 0 may come so much later than its deadline. */
+#define GRACE_SECONDS 1.0
+
+enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 64, KEY = 32 };
+
+static tn_status say(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+static tn_status say(char *why, tn_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, TN__MEET_WHY, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static const char *key_of(const char *what, int rank, char key[KEY]) {
+    snprintf(key, KEY, "%s.%d", what, rank);
+    return key;
+}
+
+/* ---- Lines ----------------------------------------------------------------------------------------------- */
+
+static void write_line(char line[LINE], int ranks, const tn__member *m) {
+    snprintf(line, LINE, "%d %d.%d.%d %s %s %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
+             TN_VERSION_PATCH, m->host, m->cpus, m->who);
+}
+
+/* The next word of a line into text[room]. */
+static bool next_word(const char **at, char *text, size_t room) {
+    size_t length = strcspn(*at, " \n");
+    if (length == 0 || length >= room) {
+        return false;
+    }
+    memcpy(text, *at, length);
+    text[length] = 0;
+    *at += length + ((*at)[length] == ' ');
+    return true;
+}
+
+/* What rank `rank` says about itself. False with a reason when it belongs to something else. */
+static bool read_line(const char *line, int rank, int ranks, tn__member *m, char *why) {
+    char count[16], version[32], mine[32];
+    const char *at = line;
+    snprintf(mine, sizeof(mine), "%d.%d.%d", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+    if (!next_word(&at, count, sizeof(count)) || !next_word(&at, version, sizeof(version)) ||
+        !next_word(&at, m->host, sizeof(m->host)) || !next_word(&at, m->cpus, sizeof(m->cpus)) ||
+        !next_word(&at, m->who, sizeof(m->who))) {
+        say(why, TN_EMISMATCH, "rank %d says \"%.80s\" about itself: it is no rank of this world",
+            rank, line);
+        return false;
+    }
+    if (strcmp(version, mine) != 0) {
+        say(why, TN_EMISMATCH, "rank %d (%s) has version %s of the library, but here it is %s",
+            rank, m->who, version, mine);
+        return false;
+    }
+    if (atoi(count) != ranks) {
+        say(why, TN_EMISMATCH, "rank %d (%s) is one of %s ranks, but here there are %d", rank,
+            m->who, count, ranks);
+        return false;
+    }
+    return true;
+}
+
+/* ---- Who is missing -------------------------------------------------------------------------------------- */
+
+/* "1, 3-5": appends the ranks from first to last. */
+static size_t add_ranks(char *text, size_t used, size_t room, int first, int last) {
+    if (used + 32 > room) {
+        return used;
+    }
+    const char *comma = used ? ", " : "";
+    int n = first == last ? snprintf(text + used, room - used, "%s%d", comma, first)
+                          : snprintf(text + used, room - used, "%s%d-%d", comma, first, last);
+    return used + (size_t)n;
+}
+
+static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why) {
+    char text[256] = "", key[KEY], unused[TN_STORE_WHY];
+    double deadline = tn__now() + GRACE_SECONDS;
+    size_t used = 0;
+    int missing = 0, first = -1;
+    for (int rank = 0; rank <= ranks; rank++) {
+        bool there = true;
+        if (rank < ranks) {
+            bool asked = s->check(s, key_of("rank", rank, key), &there, deadline, unused) == TN_OK;
+            there = !asked || there;
+        }
+        missing += !there;
+        if (!there && first < 0) {
+            first = rank;
+        } else if (there && first >= 0) {
+            used = add_ranks(text, used, sizeof(text), first, rank - 1);
+            first = -1;
+        }
+    }
+    if (missing == 0) {
+        return say(why, TN_EPEER, "all %d ranks have come, but too late: it took %.1f seconds",
+                   ranks, seconds);
+    }
+    return say(why, TN_EPEER, "rank%s %s of %d %s not come within %.1f seconds",
+               missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds);
+}
+
+/* ---- Meeting --------------------------------------------------------------------------------------------- */
+
+static tn_status claim(tn_store *s, const tn__member *mine, int rank, int ranks, double deadline,
+                       char *why) {
+    char line[LINE], key[KEY];
+    write_line(line, ranks, mine);
+    tn_store_value nothing = {0}, said = {.data = line, .bytes = strlen(line)}, now = {0};
+    tn_status status =
+        s->compare_set(s, key_of("rank", rank, key), &nothing, &said, &now, deadline, why);
+    if (status == TN_OK && (now.bytes != said.bytes || memcmp(now.data, line, now.bytes) != 0)) {
+        const char *space = now.data ? memrchr(now.data, ' ', now.bytes) : NULL;
+        int length = space ? (int)((const char *)now.data + now.bytes - space - 1) : 0;
+        status = say(why, TN_EMISMATCH, "two processes have rank %d: %.*s and %s", rank,
+                     length < TN__WHO ? length : TN__WHO, space ? space + 1 : "", mine->who);
+    }
+    free(now.data);
+    return status;
+}
+
+/* A value as text that ends with 0. NULL: no memory. */
+static char *text_of(tn_store_value *value) {
+    char *text = tn__malloc(value->bytes + 1);
+    if (text) {
+        memcpy(text, value->bytes ? value->data : "", value->bytes);
+        text[value->bytes] = 0;
+    }
+    free(value->data);
+    return text;
+}
+
+static tn_status get_text(tn_store *s, const char *key, double deadline, char **text, char *why) {
+    tn_store_value value = {0};
+    *text = NULL;
+    tn_status status = s->get(s, key, &value, deadline, why);
+    if (status == TN_OK) {
+        *text = text_of(&value);
+        status = *text ? TN_OK : say(why, TN_ENOMEM, "no memory to meet the other ranks");
+    }
+    return status;
+}
+
+/* Rank 0: waits for everybody and writes the lines into `all`. */
+static tn_status collect(tn_store *s, int ranks, double begin, double deadline, char *all, char *why) {
+    for (int rank = 0; rank < ranks; rank++) {
+        char key[KEY], *line;
+        tn__member m;
+        tn_status status = get_text(s, key_of("rank", rank, key), deadline, &line, why);
+        if (status == TN_EPEER && tn__now() >= deadline) {
+            return list_missing(s, ranks, tn__now() - begin, why);
+        }
+        if (status == TN_OK && !read_line(line, rank, ranks, &m, why)) {
+            status = TN_EMISMATCH;
+        }
+        if (status == TN_OK) {
+            all += sprintf(all, "%.*s\n", LINE - 2, line);
+        }
+        free(line);
+        if (status != TN_OK) {
+            return status;
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status announce(tn_store *s, int ranks, double begin, double deadline, char *why) {
+    char *all = tn__malloc((size_t)ranks * LINE + 2), unused[TN_STORE_WHY];
+    if (!all) {
+        return say(why, TN_ENOMEM, "no memory to meet %d ranks", ranks);
+    }
+    strcpy(all, "+");
+    tn_status status = collect(s, ranks, begin, deadline, all + 1, why);
+    if (status == TN_OK) {
+        status = s->set(s, "result", all, strlen(all), deadline + GRACE_SECONDS, why);
+    } else {
+        char result[TN__MEET_WHY + 1];
+        int bytes = snprintf(result, sizeof(result), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
+        (void)s->set(s, "result", result, (size_t)bytes, tn__now() + GRACE_SECONDS, unused);
+    }
+    free(all);
+    return status;
+}
+
+static tn_status read_result(const char *result, int ranks, tn__member *members, char *why) {
+    if (*result != '+') {
+        return say(why, *result == 'm' ? TN_EMISMATCH : TN_EPEER, "%s", *result ? result + 1 : "");
+    }
+    const char *line = result + 1;
+    for (int rank = 0; rank < ranks; rank++) {
+        if (!read_line(line, rank, ranks, &members[rank], why)) {
+            return TN_EMISMATCH;
+        }
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    return TN_OK;
+}
+
+tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks, double deadline,
+                   tn__member *members, char *why) {
+    double begin = tn__now();
+    tn_status status = claim(store, mine, rank, ranks, deadline, why);
+    if (status == TN_OK && rank == 0) {
+        status = announce(store, ranks, begin, deadline, why);
+    }
+    if (status != TN_OK) {
+        return status;
+    }
+    char *result;
+    double limit = deadline + 2 * GRACE_SECONDS;
+    status = get_text(store, "result", limit, &result, why);
+    if (status == TN_EPEER && tn__now() >= limit) {
+        status = list_missing(store, ranks, tn__now() - begin, why);
+    } else if (status == TN_OK) {
+        status = read_result(result, ranks, members, why);
+    }
+    free(result);
+    return status;
+}
+
+/* ---- Leaving --------------------------------------------------------------------------------------------- */
+
+void tn__meet_goodbye(tn_store *store, int rank) {
+    char key[KEY], why[TN_STORE_WHY];
+    store->set(store, key_of("bye", rank, key), "", 0, tn__now() + GRACE_SECONDS, why);
+}
+
+void tn__meet_await_goodbyes(tn_store *store, int rank, int ranks, double deadline) {
+    char key[KEY], why[TN_STORE_WHY];
+    for (int r = 0; r < ranks; r++) {
+        bool came = false;
+        tn_store_value value = {0};
+        if (r != rank &&
+            store->check(store, key_of("rank", r, key), &came, deadline, why) == TN_OK && came) {
+            store->get(store, key_of("bye", r, key), &value, deadline, why);
+            free(value.data);
+        }
+    }
+}

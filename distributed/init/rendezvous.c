@@ -1,0 +1,229 @@
+/* Rank 0 serves the store at the port that was agreed, or, where somebody else has it, at one of the next;
+ * the others knock at these ports until the job's own store answers. The handshake of the TCP store makes
+ * that safe: a stranger learns nothing and is not believed. */
+#include "distributed/init/rendezvous.h"
+
+#include "core/error.h"
+#include "distributed/store/store.h"
+#include "distributed/store/tcp.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPERATION "dist_init"
+
+enum { PORTS_TRIED = 17 };
+
+#define KNOCK_SECONDS 1.0 /* for one port */
+#define FIRST_PAUSE 0.01  /* between two rounds over the ports; doubles up to the longest */
+#define LONGEST_PAUSE 0.25
+#define DYING_SECONDS 3.0 /* how long this job's former rank 0 may take to give up the port */
+
+/* Where to look. */
+typedef struct ports {
+    const char *hosts[2]; /* the second may be NULL */
+    int first, count;
+} ports;
+
+static bool rest(double *pause, double deadline) {
+    double left = deadline - tn__now();
+    if (left <= 0) {
+        return false;
+    }
+    struct timespec t = {.tv_nsec = (long)(fmin(*pause, left) * 1e9)};
+    nanosleep(&t, NULL);
+    *pause = fmin(2 * *pause, LONGEST_PAUSE);
+    return true;
+}
+
+/* ---- Serving --------------------------------------------------------------------------------------------- */
+
+static bool is_loopback(const char *host) {
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
+           strcmp(host, "localhost") == 0;
+}
+
+/* Serves at the first port that is free. *ours: one of them is served by this very job already. The
+ * reason is why the last one was not free. */
+static tn_store_server *serve_once(const ports *p, const char *token, bool *ours,
+                                   tn_error_record *why) {
+    const char *bound = is_loopback(p->hosts[0]) ? p->hosts[0] : NULL;
+    const char *near = bound ? bound : "127.0.0.1";
+    char unused[TN_STORE_WHY];
+    tn_store_server *server = NULL;
+    *ours = false;
+    for (int i = 0; i < p->count && !server && !*ours; i++) {
+        tn__quiet(1);
+        server = tn_store_serve(bound, p->first + i, token);
+        tn__quiet(-1);
+        if (!server) {
+            tn_error_take(why);
+            *ours = tn__tcp_probe(near, p->first + i, token, tn__now() + KNOCK_SECONDS, unused) ==
+                    TN__DIAL_OURS;
+        }
+    }
+    return server;
+}
+
+static tn_store_server *serve(const ports *p, const char *token, double deadline) {
+    tn_error_record why = {0};
+    double pause = FIRST_PAUSE, limit = fmin(deadline, tn__now() + DYING_SECONDS);
+    bool ours;
+    do {
+        tn_store_server *server = serve_once(p, token, &ours, &why);
+        if (server) {
+            return server;
+        }
+    } while (ours && rest(&pause, limit));
+    if (ours) {
+        tn__raise(TN_ESTATE, OPERATION,
+                  "ports %d to %d: another process is rank 0 of this job, or a job with the same "
+                  "MASTER_ADDR and MASTER_PORT is running (set TERN_TOKEN to tell them apart)",
+                  p->first, p->first + p->count - 1);
+    } else {
+        tn__raise(TN_EIO, OPERATION, "rank 0 can serve the store at none of the ports %d to %d: %s",
+                  p->first, p->first + p->count - 1, why.message);
+    }
+    return NULL;
+}
+
+/* ---- Finding --------------------------------------------------------------------------------------------- */
+
+/* One round over hosts and ports. The reason: the most telling one, since most ports are nobody's. */
+static bool knock(const ports *p, const char *token, double deadline, const char **host, int *port,
+                  char *why) {
+    for (int h = 0; h < 2 && p->hosts[h]; h++) {
+        for (int i = 0; i < p->count; i++) {
+            char reason[TN_STORE_WHY] = "";
+            double limit = fmin(deadline, tn__now() + KNOCK_SECONDS);
+            tn__dialed found = tn__tcp_probe(p->hosts[h], p->first + i, token, limit, reason);
+            if (found == TN__DIAL_OURS) {
+                *host = p->hosts[h];
+                *port = p->first + i;
+                return true;
+            }
+            if (!*why || found != TN__DIAL_REFUSED) {
+                snprintf(why, TN_STORE_WHY, "%s", reason);
+            }
+            if (found == TN__DIAL_SILENT && i == 0) {
+                break; /* the host is not known or does not answer: nor will its other ports */
+            }
+        }
+    }
+    return false;
+}
+
+static tn_store *find(const ports *p, const tn__environment *e, double timeout, double deadline) {
+    double begin = tn__now(), pause = FIRST_PAUSE;
+    const char *host;
+    int port;
+    char why[TN_STORE_WHY];
+    do {
+        *why = 0;
+        if (knock(p, e->token, deadline, &host, &port, why)) {
+            tn_store *s = tn_tcp_store(host, port, e->token, fmax(deadline - tn__now(), 0));
+            if (s) {
+                s->timeout = timeout;
+            }
+            return s;
+        }
+    } while (rest(&pause, deadline));
+    tn__raise(
+        TN_EPEER, OPERATION,
+        "rank %d of %d has found no store of this job at %s, ports %d to %d, within %.1f seconds "
+        "(%s); rank 0 serves it: has it started?",
+        e->rank, e->ranks, p->hosts[0], p->first, p->first + p->count - 1, tn__now() - begin, why);
+    return NULL;
+}
+
+/* ---- Ways to meet ---------------------------------------------------------------------------------------- */
+
+static bool meet_at(tn__rendezvous *r, const ports *p, const tn__environment *e, double timeout,
+                    double deadline) {
+    if (e->rank > 0) {
+        r->store = find(p, e, timeout, deadline);
+        return r->store != NULL;
+    }
+    r->server = serve(p, e->token, deadline);
+    if (r->server) {
+        const char *near = is_loopback(p->hosts[0]) ? p->hosts[0] : "127.0.0.1";
+        r->store = tn_tcp_store(near, tn_store_server_port(r->server), e->token, timeout);
+    }
+    return r->store != NULL;
+}
+
+static bool meet_by_environment(tn__rendezvous *r, const tn__environment *e, double timeout,
+                                double deadline) {
+    if (!*e->host) {
+        tn__raise(TN_EVALUE, OPERATION, "rank %d of %d: %s", e->rank, e->ranks,
+                  e->no_host ? e->no_host : "MASTER_ADDR is not set: the address of rank 0's host");
+        return false;
+    }
+    if (e->agent) {
+        r->store = tn_tcp_store(e->host, e->port, e->token, timeout);
+        return r->store != NULL;
+    }
+    int first = e->port + e->port_taken, last = e->port + PORTS_TRIED - 1;
+    last = last > 65535 ? 65535 : last;
+    first = first > last ? last : first;
+    return meet_at(r,
+                   &(ports){.hosts = {e->host, *e->second ? e->second : NULL},
+                            .first = first,
+                            .count = last - first + 1},
+                   e, timeout, deadline);
+}
+
+/* "HOST:PORT" or "[ADDRESS]:PORT". */
+static bool split_address(const char *text, char host[TN__HOST], int *port) {
+    const char *colon = strrchr(text, ':');
+    bool bracketed = colon && *text == '[' && colon > text + 1 && colon[-1] == ']';
+    size_t length = colon ? (size_t)(colon - text) - 2 * bracketed : 0;
+    char *end = NULL;
+    long number = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (length == 0 || length >= TN__HOST || !end || *end || number < 1 || number > 65535 ||
+        (!bracketed && memchr(text, ':', length))) {
+        return false;
+    }
+    memcpy(host, text + bracketed, length);
+    host[length] = 0;
+    *port = (int)number;
+    return true;
+}
+
+static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environment *given,
+                        double timeout, double deadline) {
+    extern char **environ;
+    tn__environment e = *given;
+    if (!split_address(init + strlen("tcp://"), e.host, &e.port)) {
+        tn__raise(TN_EVALUE, OPERATION,
+                  "init is \"%.100s\" (tcp://HOST:PORT, tcp://[ADDRESS]:PORT)", init);
+        return false;
+    }
+    if (!tn__variable((const char *const *)environ, "TERN_TOKEN")) {
+        snprintf(e.token, sizeof(e.token), "%.250s", init);
+    }
+    return meet_at(r, &(ports){.hosts = {e.host}, .first = e.port, .count = 1}, &e, timeout,
+                   deadline);
+}
+
+bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environment *e,
+                          double timeout, double deadline) {
+    *r = (tn__rendezvous){0};
+    if (strncmp(init, "file://", 7) == 0) {
+        r->store = tn_file_store(init + 7);
+        if (r->store) {
+            r->store->timeout = timeout;
+        }
+        return r->store != NULL;
+    }
+    return strncmp(init, "tcp://", 6) == 0 ? meet_by_tcp(r, init, e, timeout, deadline)
+                                           : meet_by_environment(r, e, timeout, deadline);
+}
+
+void tn__rendezvous_end(tn__rendezvous *r) {
+    tn_store_free(r->store);
+    tn_store_server_free(r->server);
+    *r = (tn__rendezvous){0};
+}

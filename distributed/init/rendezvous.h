@@ -1,0 +1,17 @@
+/* The store in which the ranks meet: served by rank 0 or by the launcher, or a file. */
+#ifndef TERN_DISTRIBUTED_INIT_RENDEZVOUS_H
+#define TERN_DISTRIBUTED_INIT_RENDEZVOUS_H
+
+#include "distributed/init/environment.h"
+
+typedef struct tn__rendezvous {
+    tn_store *store;
+    tn_store_server *server; /* where this process serves it */
+} tn__rendezvous;
+
+/* `init` as in tn_dist_options. `timeout` is the store's for the calls to come. False after raising. */
+bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environment *e,
+                          double timeout, double deadline);
+void tn__rendezvous_end(tn__rendezvous *r);
+
+#endif
