@@ -118,7 +118,8 @@ static variables plain_environment(void) {
     static const char *const launchers[] = {"TERN_",  "OMPI_",  "PMI",    "PMIX_",  "SLURM_",
                                             "MPI_",   "TORCHE", "MASTER", "RANK=",  "WORLD_SIZE",
                                             "LOCAL_", "GROUP_", "ROLE_",  "OMP_NUM"};
-    static const char *const ours[] = {"TERN_ROOT=", "TERN_TEST_BIN=", "TERN_EXAMPLE_BIN="};
+    static const char *const ours[] = {
+        "TERN_ROOT=", "TERN_TEST_BIN=", "TERN_EXAMPLE_BIN=", "TERN_PLUGIN_PATH="};
     variables v = {0};
     v.list = calloc(1, sizeof(char *));
     for (char **at = environ; *at; at++) {
