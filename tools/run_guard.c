@@ -3,8 +3,7 @@
  * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard knows the ranks' process
  * groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds the only writing end: when it is closed, the
  * launcher has ended, in whatever way. The guard then kills the groups that are left, and after them every process that
- * carries the launcher's marker in its environment: that finds those which have left their group. The launcher itself
- * uses the same sweep when a round has ended, and then says "." before it lets the guard go: nothing is left to do.
+ * carries the launcher's marker in its environment: that finds those which have left their group. A launcher that ends in good order has looked itself, and says "." first.
  *
  * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the pipe, so that whoever
  * reads our output sees its end. When somebody kills the guard, the launcher starts another.
@@ -39,6 +38,7 @@ bool guard_start(guard *g) {
     char *arguments[] = {"tern", "_guard", number, g->marker, NULL};
     g->pid = fork();
     if (g->pid == 0) {
+        setsid(); /* from the first moment what kills our process group does not reach it */
         fcntl(ends[0], F_SETFD, 0);
         execv("/proc/self/exe", arguments);
         _exit(127);
@@ -133,7 +133,6 @@ static void note(groups *g, const char *line) {
 }
 
 static void stand_apart(int pipe) {
-    setsid();
     for (int signal = 1; signal < NSIG; signal++) {
         sigaction(signal, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     }

@@ -2,8 +2,8 @@
  *
  * Each rank is the head of a process group, so that a signal reaches what it has started, and dies with the launcher
  * (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is killed before it is reaped: until then
- * the group's number cannot belong to anybody else. The launcher is a subreaper: what escapes from a group becomes its
- * child, and the sweep at the end of a round finds it.
+ * the group's number cannot belong to anybody else. The launcher is a subreaper: what has left a group becomes its child
+ * when its parents have ended. At the end of a round those are killed, and what carries the launcher's marker.
  *
  * Only the main thread starts ranks: PR_SET_PDEATHSIG means the thread that forked.
  */
@@ -123,6 +123,20 @@ static char *log_folder(const run_options *o, const run_round *r, int rank, outp
     }
 }
 
+/* A guard that was killed is replaced; the new one learns the groups. */
+static void keep_guard(workers *w, output *out) {
+    if (w->guard.pid > 0 || !guard_start(&w->guard)) {
+        return; /* the next tick tries again */
+    }
+    output_say(out, "the guard process was killed: another one, pid %d, takes its place",
+               (int)w->guard.pid);
+    for (int i = 0; i < w->count; i++) {
+        if (!w->list[i].ended) {
+            guard_add(&w->guard, w->list[i].pid);
+        }
+    }
+}
+
 /* ---- Starting ------------------------------------------------------------------------------------------------------- */
 
 /* The child, from fork to exec: other threads may have held any lock at the fork, so nothing here allocates. */
@@ -182,6 +196,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
 }
 
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out) {
+    keep_guard(w, out);
     free(w->list);
     w->list = memory_new((size_t)r->local, sizeof(*w->list));
     w->count = r->local;
@@ -242,8 +257,9 @@ bool workers_reap(workers *w) {
             note_end(w, one, status);
             any = true;
         } else if (info.si_pid == w->guard.pid) {
-            w->guard.pid = 0;
             close(w->guard.pipe);
+            w->guard.pid = 0;
+            w->guard.pipe = -1;
         }
         info.si_pid = 0;
     }
@@ -251,20 +267,6 @@ bool workers_reap(workers *w) {
         order_failures(w, began);
     }
     return any;
-}
-
-/* A guard that was killed is replaced; the new one learns the groups. */
-static void keep_guard(workers *w, output *out) {
-    if (w->guard.pid > 0 || !guard_start(&w->guard)) {
-        return; /* the next tick tries again */
-    }
-    output_say(out, "the guard process was killed: another one, pid %d, takes its place",
-               (int)w->guard.pid);
-    for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) {
-            guard_add(&w->guard, w->list[i].pid);
-        }
-    }
 }
 
 static void signal_all(workers *w, int signal) {
@@ -305,10 +307,27 @@ void workers_tick(workers *w, double grace, output *out) {
     }
 }
 
+/* Kills our children that are neither ranks nor the guard: a rank's, which came to us when it ended. How many. */
+static int kill_strays(const workers *w) {
+    int count = 0, pid;
+    FILE *children = fopen("/proc/thread-self/children", "re");
+    if (!children) { /* a kernel without this list: the marker finds most */
+        return guard_sweep(w->guard.marker);
+    }
+    while (fscanf(children, "%d", &pid) == 1) {
+        if (pid != w->guard.pid) {
+            kill(pid, SIGKILL);
+            count++;
+        }
+    }
+    fclose(children);
+    return count;
+}
+
 bool workers_gone(workers *w) {
     if (!w->gone && w->running == 0) {
-        w->gone = w->count == 0 || guard_sweep(w->guard.marker) == 0 ||
-                  tn__now() - w->ended > unkillable_seconds;
+        bool late = tn__now() - w->ended > unkillable_seconds;
+        w->gone = w->count == 0 || late || kill_strays(w) == 0;
     }
     return w->gone;
 }

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""What ranks write: whole lines with prefixes, nothing lost, nothing that blocks; one progress line on a terminal."""
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+import fcntl
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import LIMIT, command, environment, finish, has, holds, main, run, same, start, test, text, until
+
+
+def python(program):
+    return [sys.executable, "-c", "import os, sys, time\nrank = int(os.environ['RANK'])\n" + program]
+
+
+@test
+def prefixes():
+    """each line has its rank in front and comes whole, in the rank's order, on the stream it was written to"""
+    lines = 3000
+    done = run("-n", 4, *python(f"for i in range({lines}):\n"
+                                "    sys.stdout.write(f'{i} ' + 'x' * (i % 97))\n"
+                                "    if i % 7 == 0: sys.stdout.flush()\n"
+                                "    sys.stdout.write('y\\n')\n"
+                                "    print(i, file=sys.stderr)\n"))
+    same(done.returncode, 0)
+    for rank in range(4):
+        prefix = f"[{rank}] ".encode()
+        mine = [line[4:] for line in done.stdout.split(b"\n") if line.startswith(prefix)]
+        same(mine, [b"%d " % i + b"x" * (i % 97) + b"y" for i in range(lines)])
+        mine = [line[4:] for line in done.stderr.split(b"\n") if line.startswith(prefix)]
+        same(mine, [b"%d" % i for i in range(lines)])
+    same(done.stdout.count(b"\n"), 4 * lines)
+    same(done.stderr.count(b"\n"), 4 * lines)
+
+
+@test
+def no_newline():
+    """a last line without newline is a line; empty lines stay; all 256 bytes pass"""
+    done = run(*python("sys.stdout.buffer.write(b'a\\n\\n' + bytes(range(256)) + b'end')"))
+    same(done.stdout, b"[0] a\n[0] \n" + b"[0] " + bytes(range(10)) + b"\n[0] " + bytes(range(11, 256)) + b"end\n")
+
+
+@test
+def huge_lines():
+    """lines of 5 MB from all ranks at once: no byte lost, none of another rank within a piece"""
+    size = 5 << 20
+    done = run("-n", 3, "--log-dir", "logs", "--rdzv-id", "huge", *python(
+        f"sys.stdout.write(chr(97 + rank) * {size} + '\\nshort\\n')"))
+    same(done.returncode, 0)
+    for rank in range(3):
+        mine = [line[4:] for line in done.stdout.split(b"\n") if line.startswith(b"[%d] " % rank)]
+        same(mine[-1], b"short")
+        holds(b"".join(mine[:-1]) == b"%c" % (97 + rank) * size, f"the line of rank {rank} is changed")
+        holds(len(mine) < 20, "a line is broken into few pieces")
+        holds(text(f"logs/huge/attempt_0/{rank}/stdout.log") == chr(97 + rank) * size + "\nshort\n", "the log file differs")
+
+
+@test
+def slow_reader():
+    """a reader that waits: the ranks wait too, nothing is lost"""
+    size = 2 << 20
+    p = subprocess.Popen(command("-n", 2, *python(f"sys.stdout.write(('%d' % rank * 99 + '\\n') * {size // 100}); "
+                                                  "sys.stdout.flush(); open(f'wrote.{rank}', 'w').write('x')")),
+                         env=environment(), stdout=subprocess.PIPE)
+    time.sleep(0.5)
+    holds(not text("wrote.0") and not text("wrote.1"), "2 MB fit into no pipe")
+    got = p.communicate(timeout=LIMIT)[0]
+    same((p.returncode, len(got)), (0, 2 * (size // 100) * 104))
+
+
+@test
+def stuck_reader():
+    """a reader that never reads does not keep the launcher from ending its ranks and itself"""
+    p = start("-n", 2, "--grace", 0.3, "sh", "-c", "echo $$ > begun.$RANK; exec yes", stdout=subprocess.PIPE)
+    until(lambda: text("begun.0") and text("begun.1"), "both ranks run")
+    time.sleep(0.3)
+    p.terminate()
+    finish(p, 143, 20)
+    p.stdout.close()
+
+
+@test
+def closed_reader():
+    """a reader that goes away is said once; the ranks go on, the log files are complete"""
+    p = start("--log-dir", "logs", "--rdzv-id", "closed", *python(
+        "print('first', flush=True)\nopen('begun', 'w').write('x')\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "for i in range(1000): print(i)"), stdout=subprocess.PIPE)
+    until(lambda: text("begun"), "it runs")
+    same(p.stdout.readline(), b"[0] first\n")
+    p.stdout.close()
+    with open("go", "w", encoding="utf-8"):
+        pass
+    finish(p, 0)
+    same(text("logs/closed/attempt_0/0/stdout.log"), "first\n" + "".join(f"{i}\n" for i in range(1000)))
+    same(text(p.name + ".err").count("stdout: Broken pipe"), 1)
+
+
+@test
+def closed_by_rank():
+    """a rank that closes its output runs on"""
+    done = run("-n", 2, "sh", "-c", "echo $RANK; exec >&- 2>&-; sleep 0.2; echo x > end.$RANK")
+    same((done.returncode, sorted(done.stdout.split())), (0, sorted(b"[0] 0 [1] 1".split())))
+    same([text(f"end.{r}") for r in range(2)], ["x\n"] * 2)
+
+
+@test
+def full_disk():
+    """a log file that cannot grow is said once, and the ranks go on"""
+    os.makedirs("logs/disk/attempt_0/0")
+    os.symlink("/dev/full", "logs/disk/attempt_0/0/stdout.log")
+    done = run("--log-dir", "logs", "--rdzv-id", "disk", *python("for i in range(100): print(i, flush=True)"))
+    same((done.returncode, done.stdout), (0, b"".join(b"[0] %d\n" % i for i in range(100))))
+    same(done.stderr.count(b"No space left"), 1)
+
+
+# ---- On a terminal ------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo-terminal of 100 columns with `tern run` on it; reads all that appears."""
+
+    def __init__(self, *args, env=None, stderr=True):
+        self.reading, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        mode = termios.tcgetattr(end)
+        mode[1] &= ~termios.OPOST
+        termios.tcsetattr(end, termios.TCSANOW, mode)
+        self.p = subprocess.Popen(command(*args), env=env or environment(TERM="xterm"), stdin=end, stdout=end,
+                                  stderr=end if stderr else subprocess.DEVNULL, start_new_session=True)
+        os.close(end)
+        self.seen = b""
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        while True:
+            try:
+                self.seen += os.read(self.reading, 65536)
+            except OSError:
+                return
+
+    def finish(self, code):
+        same(self.p.wait(LIMIT), code)
+        self.thread.join(LIMIT)
+        os.close(self.reading)
+        return self.seen
+
+
+def screen(seen):
+    """What a terminal shows after these bytes: \\r, \\n, erase to the end of the line, colours dropped."""
+    rows, column = [""], 0
+    for part in re.split(rb"(\r|\n|\033\[[0-9;]*[A-Za-z])", seen):
+        part = part.decode("utf-8", "replace")
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            rows.append("")
+            column = 0
+        elif part == "\033[K":
+            rows[-1] = rows[-1][:column]
+        elif not part.startswith("\033"):
+            rows[-1] = rows[-1][:column].ljust(column) + part + rows[-1][column + len(part):]
+            column += len(part)
+    return rows
+
+
+@test
+def colours():
+    """on a terminal each rank has a colour; NO_COLOR, a pipe and a dumb terminal have none"""
+    args = ["-n", 2, "sh", "-c", "sleep 0.$((2 * RANK)); echo hello $RANK"]
+    seen = Terminal(*args).finish(0)
+    same(screen(seen), ["[0] hello 0", "[1] hello 1", ""])
+    found = re.findall(rb"(\033\[\d+m)\[(\d)\] (\033\[0m)hello", seen)
+    same(len(found), 2, seen)
+    holds(found[0][0] != found[1][0], "two ranks, two colours")
+    holds(b"\033" not in Terminal(*args, env=environment(TERM="xterm", NO_COLOR=1)).finish(0), "NO_COLOR")
+    holds(b"\033" not in Terminal(*args, env=environment(TERM="dumb")).finish(0), "a dumb terminal")
+    holds(b"\033" not in run(*args).stdout, "a pipe")
+
+
+@test
+def colour_stays_inside():
+    """a colour that a rank leaves on ends with its line"""
+    seen = Terminal("sh", "-c", r"printf '\033[31mred\n'; echo plain").finish(0)
+    has(seen, "\033[31mred\033[0m\n")
+
+
+BAR = r"""
+if rank == 0:
+    sys.stderr.write('start\n')
+    for i in range(11):
+        sys.stderr.write('\r' + f'[{"#" * i:10}] {i}/10 terminal {sys.stderr.isatty()} {os.get_terminal_size(2).columns if sys.stderr.isatty() else 0}\033[K')
+        sys.stderr.flush()
+        open(f'step.{i}', 'w').write('x')
+        while i < 10 and not os.path.exists(f'said.{i}'): time.sleep(0.005)
+    sys.stderr.write('\nend\n')
+else:
+    for i in range(10):
+        while not os.path.exists(f'step.{i}'): time.sleep(0.005)
+        time.sleep(0.01)
+        print(f'line {i} terminal {sys.stdout.isatty()}', flush=True)
+        time.sleep(0.03)
+        open(f'said.{i}', 'w').write('x')
+"""
+
+
+@test
+def one_progress_line():
+    """rank 0 redraws one line at the bottom, other ranks' lines appear above it"""
+    t = Terminal("-n", 2, *python(BAR))
+    seen = t.finish(0)
+    rows = screen(seen)
+    same(rows[0], "[0] start")
+    same(rows[1:11], [f"[1] line {i} terminal False" for i in range(10)])
+    same(rows[11], "[0] [##########] 10/10 terminal True 96")
+    same(rows[12:], ["[0] end", ""])
+    for i in range(11):
+        has(seen, f"{i}/10")  # every state was to be seen
+
+
+@test
+def no_progress_line():
+    """elsewhere than on a terminal ranks see that there is none, and bytes stay as they are"""
+    done = run("-n", 2, *python(BAR))
+    same(done.returncode, 0)
+    has(done.stderr, "[0] start\n[0] \r[          ] 0/10 terminal False 0\033[K\r[#")
+    done = run("sh", "-c", r"printf 'a\rb\r\n'")
+    same(done.stdout, b"[0] a\rb\r\n")
+
+
+@test
+def redraws_without_end():
+    """a line that is redrawn for megabytes takes no memory and is never broken"""
+    seen = Terminal(*python("for i in range(40000): sys.stdout.write('\\r%60d' % i)\nsys.stdout.write('\\n')")).finish(0)
+    same(screen(seen), ["[0] " + "%60d" % 39999, ""])
+
+
+@test
+def other_ranks_carriage_returns():
+    """on a terminal another rank's \\r cannot wipe out its prefix"""
+    seen = Terminal("-n", 2, "sh", "-c", r"[ $RANK = 0 ] || printf '10%%\r99%%\rdone\r\n'").finish(0)
+    same(screen(seen), ["[1] done", ""])
+
+
+@test
+def resized():
+    """rank 0's terminal follows the real one's size"""
+    t = Terminal(*python("import signal\n"
+                         "def size(*_): print(os.get_terminal_size(1).columns, flush=True)\n"
+                         "size()\nbegin = time.time()\n"
+                         "while os.get_terminal_size(1).columns == 96 and time.time() < begin + 30: time.sleep(0.02)\n"
+                         "size()"))
+    until(lambda: b"96" in t.seen, "it runs")
+    fcntl.ioctl(t.reading, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
+    t.p.send_signal(signal.SIGWINCH)  # the terminal is nobody's controlling one here
+    same(screen(t.finish(0)), ["[0] 96", "[0] 56", ""])
+
+
+@test
+def stopped_terminal():
+    """a terminal that stands still: Ctrl-C still ends everything in bounded time"""
+    reading, end = pty.openpty()
+    p = subprocess.Popen(command("-n", 2, "--grace", 0.3, "yes"), env=environment(TERM="xterm"), stdout=end, stderr=end,
+                         stdin=subprocess.DEVNULL)
+    os.close(end)
+    holds(select.select([reading], [], [], LIMIT)[0], "something appears")
+    time.sleep(0.3)
+    p.send_signal(signal.SIGINT)
+    same(p.wait(20), 130)
+    os.close(reading)
+
+
+main()
