@@ -12,16 +12,16 @@ void tn__net_options(int fd);
 
 /* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the one that it
  * is. -1 with a reason. */
-int tn__net_listen(const char *host, int *port, char *why);
+TN_API int tn__net_listen(const char *host, int *port, char *why);
 
 /* Connects to one of the host's addresses. -1 with a reason and *error: an errno, of the last address
  * tried; 0 when the name is unknown. */
-int tn__net_connect(const char *host, int port, double deadline, int *error, char *why);
+TN_API int tn__net_connect(const char *host, int port, double deadline, int *error, char *why);
 
 /* All of it. 0; else an errno: ETIMEDOUT at the deadline, ECONNRESET when the other side has closed.
  * `parts` is used up. */
-int tn__net_send(int fd, struct iovec *parts, int n, double deadline);
-int tn__net_receive(int fd, void *data, size_t bytes, double deadline);
+TN_API int tn__net_send(int fd, struct iovec *parts, int n, double deadline);
+TN_API int tn__net_receive(int fd, void *data, size_t bytes, double deadline);
 
 /* "10.0.0.1:29500", "[fe80::1]:29500" of the other side. */
 void tn__net_peer(int fd, char *text, size_t room);

@@ -57,24 +57,24 @@ struct tn__session {
 };
 
 /* False when the system gives no random numbers. */
-bool tn__session_begin(tn__session *s, tn__hub *hub);
-void tn__session_end(tn__session *s);
+TN_API bool tn__session_begin(tn__session *s, tn__hub *hub);
+TN_API void tn__session_end(tn__session *s);
 
 /* What the client sent. False: drop it (s->fault says why). */
-bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now);
+TN_API bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now);
 
 /* Whether it has shown that it knows the token. */
-bool tn__session_trusted(const tn__session *s);
+TN_API bool tn__session_trusted(const tn__session *s);
 
 /* A get whose time is up gets its answer. */
-void tn__session_expire(tn__session *s, double now);
+TN_API void tn__session_expire(tn__session *s, double now);
 
 /* What is to be sent: how many parts of `parts` are filled. */
-int tn__session_output(const tn__session *s, struct iovec parts[2]);
-void tn__session_sent(tn__session *s, size_t bytes);
+TN_API int tn__session_output(const tn__session *s, struct iovec parts[2]);
+TN_API void tn__session_sent(tn__session *s, size_t bytes);
 
 /* Takes one session that has something new to send; NULL when there is none. */
-tn__session *tn__hub_answered(tn__hub *hub);
-void tn__hub_clear(tn__hub *hub);
+TN_API tn__session *tn__hub_answered(tn__hub *hub);
+TN_API void tn__hub_clear(tn__hub *hub);
 
 #endif

@@ -58,19 +58,19 @@ typedef struct tn__reply {
     int64_t number;
 } tn__reply;
 
-void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE]);
+TN_API void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE]);
 /* False: not a Tern store. *version is the other side's. */
-bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);
+TN_API bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);
 
-void tn__proof(const char *token, const char *role, const uint8_t client_nonce[TN__NONCE],
-               const uint8_t server_nonce[TN__NONCE], uint8_t proof[TN__DIGEST]);
+TN_API void tn__proof(const char *token, const char *role, const uint8_t client_nonce[TN__NONCE],
+                      const uint8_t server_nonce[TN__NONCE], uint8_t proof[TN__DIGEST]);
 /* Whether they are equal, in a time that does not depend on where they differ. */
-bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
+TN_API bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
 
 /* Readers return false for what is not one: an unknown kind or status, lengths beyond the limits. */
-void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);
-bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r);
-void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r);
-bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r);
+TN_API void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);
+TN_API bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r);
+TN_API void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r);
+TN_API bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r);
 
 #endif

@@ -1,0 +1,560 @@
+/* The TCP store among strangers: who does not know the token, talks nonsense, says nothing, or goes away,
+ * harms nobody; and what has happened is said. */
+#define _GNU_SOURCE
+#include "distributed/store/net.h"
+#include "distributed/store/session.h"
+#include "distributed/store/tcp.h"
+#include "tests/support/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TOKEN "the token of this job"
+
+static void assert_error(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not say \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* ---- The proof ------------------------------------------------------------------------------------------- */
+
+static void assert_digest(const uint8_t digest[TN__DIGEST], const char *expected) {
+    char text[2 * TN__DIGEST + 1];
+    for (int i = 0; i < TN__DIGEST; i++) {
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    }
+    assert_string_equal(text, expected);
+}
+
+static void sha256(const char *text, size_t times, uint8_t digest[TN__DIGEST]) {
+    tn__sha256 s;
+    tn__sha256_begin(&s);
+    for (size_t i = 0; i < times; i++) {
+        tn__sha256_add(&s, text, strlen(text));
+    }
+    tn__sha256_end(&s, digest);
+}
+
+/* FIPS 180-4's examples, and RFC 4231's cases 2 and 6. */
+static void test_digests(void **state) {
+    uint8_t digest[TN__DIGEST], key[131];
+    sha256("abc", 1, digest);
+    assert_digest(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    sha256("", 0, digest);
+    assert_digest(digest, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1, digest);
+    assert_digest(digest, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    sha256("aaaaaaaaaa", 100000, digest);
+    assert_digest(digest, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    tn__hmac("Jefe", 4, "what do ya want for nothing?", 28, digest);
+    assert_digest(digest, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    memset(key, 0xaa, sizeof(key));
+    tn__hmac(key, sizeof(key), "Test Using Larger Than Block-Size Key - Hash Key First", 54, digest);
+    assert_digest(digest, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    uint8_t other[TN__DIGEST];
+    memcpy(other, digest, sizeof(other));
+    assert_true(tn__proof_equal(digest, other));
+    other[TN__DIGEST - 1] ^= 1;
+    assert_false(tn__proof_equal(digest, other));
+}
+
+/* ---- Sessions without a network -------------------------------------------------------------------------- */
+
+static size_t put_request(uint8_t *to, tn__request r, const char *key, const char *first,
+                          const char *second) {
+    r.key_bytes = r.key_bytes ? r.key_bytes : (uint32_t)strlen(key);
+    r.first_bytes = r.first_bytes ? r.first_bytes : (uint32_t)strlen(first);
+    r.second_bytes = r.second_bytes ? r.second_bytes : (uint32_t)strlen(second);
+    tn__request_write(to, &r);
+    return TN__REQUEST_HEAD +
+           (size_t)sprintf((char *)to + TN__REQUEST_HEAD, "%s%s%s", key, first, second);
+}
+
+/* What the session wants to send, taken from it. */
+static tn__reply take_reply(tn__session *s, char *body) {
+    struct iovec parts[2];
+    tn__reply r = {.status = TN_EUNSUPPORTED};
+    int n = tn__session_output(s, parts);
+    assert_true(n >= 1 && parts[0].iov_len == TN__REPLY_HEAD);
+    assert_true(tn__reply_read(parts[0].iov_base, &r));
+    assert_int_equal(r.bytes, n == 2 ? parts[1].iov_len : 0);
+    memcpy(body, n == 2 ? parts[1].iov_base : "", r.bytes);
+    body[r.bytes] = 0;
+    tn__session_sent(s, 1); /* in two pieces */
+    tn__session_sent(s, TN__REPLY_HEAD - 1 + r.bytes);
+    assert_int_equal(tn__session_output(s, parts), 0);
+    return r;
+}
+
+static tn__hub test_hub(size_t table, size_t buffers) {
+    return (tn__hub){.token = TOKEN, .table.limit = table, .buffered_limit = buffers};
+}
+
+/* A session that has shown the token. */
+static void begin_member(tn__session *s, tn__hub *hub) {
+    assert_true(tn__session_begin(s, hub));
+    s->state = TN__SESSION_REQUEST;
+}
+
+static void test_session(void **state) {
+    tn__hub hub = test_hub(0, 1 << 20);
+    tn__session a, b;
+    uint8_t bytes[512];
+    char body[512];
+    begin_member(&a, &hub);
+    begin_member(&b, &hub);
+    size_t n = put_request(bytes, (tn__request){.kind = TN__STORE_GET, .microseconds = 2000000},
+                           "key", "", "");
+    for (size_t i = 0; i < n; i++) { /* byte by byte */
+        assert_true(tn__session_take(&a, bytes + i, 1, 10));
+    }
+    assert_int_equal(a.state, TN__SESSION_WAIT);
+    tn__session_expire(&a, 11.9);
+    assert_int_equal(a.state, TN__SESSION_WAIT);
+    n = put_request(bytes, (tn__request){.kind = TN__STORE_SET}, "key", "value", "");
+    assert_true(tn__session_take(&b, bytes, n, 11));
+    assert_int_equal(take_reply(&b, body).status, TN_OK);
+    assert_int_equal(take_reply(&a, body).status, TN_OK);
+    assert_string_equal(body, "value");
+    assert_ptr_equal(tn__hub_answered(&hub), &a);
+    assert_ptr_equal(tn__hub_answered(&hub), &b);
+    assert_null(tn__hub_answered(&hub));
+
+    n = put_request(bytes, (tn__request){.kind = TN__STORE_GET, .microseconds = 2000000}, "other",
+                    "", "");
+    assert_true(tn__session_take(&a, bytes, n, 20));
+    tn__session_expire(&a, 22.01);
+    assert_int_equal(take_reply(&a, body).status, TN_EPEER);
+    assert_string_equal(body, "nobody has set \"other\" within 2.0 seconds");
+    assert_int_equal(hub.buffered, 0);
+    assert_null(hub.waiting);
+    tn__session_end(&a);
+    tn__session_end(&b);
+    tn__hub_clear(&hub);
+}
+
+/* What is no request ends the session. */
+static void test_malformed(void **state) {
+    tn__hub hub = test_hub(0, 1 << 20);
+    uint8_t good[512], bytes[1024];
+    size_t n = put_request(good, (tn__request){.kind = TN__STORE_CHECK}, "key", "", "");
+    for (int which = 0; which < 9; which++) {
+        tn__session s;
+        begin_member(&s, &hub);
+        size_t length = n;
+        memcpy(bytes, good, n);
+        switch (which) {
+        case 0: /* no kind */
+            bytes[0] = TN__STORE_KINDS;
+            break;
+        case 1:
+            bytes[0] = 0;
+            break;
+        case 2: /* no key */
+            bytes[1] = 0;
+            break;
+        case 3: /* what is 0 */
+            bytes[3] = 1;
+            break;
+        case 4: /* a value that a check does not have */
+            bytes[4] = 1;
+            break;
+        case 5: /* a control character in the key */
+            bytes[TN__REQUEST_HEAD] = '\n';
+            break;
+        case 6: /* an end in the key */
+            bytes[TN__REQUEST_HEAD + 1] = 0;
+            break;
+        case 7: /* a value beyond the limit */
+            put_request(bytes,
+                        (tn__request){.kind = TN__STORE_SET, .first_bytes = TN_STORE_VALUE + 1},
+                        "key", "", "");
+            break;
+        case 8: /* two at a time */
+            memcpy(bytes + n, good, n);
+            length = 2 * n;
+            break;
+        }
+        assert_false(tn__session_take(&s, bytes, length, 0));
+        assert_non_null(s.fault);
+        assert_int_equal(s.state, TN__SESSION_CLOSE);
+        tn__session_end(&s);
+        assert_int_equal(hub.buffered, 0);
+        assert_null(hub.answered);
+    }
+    tn__hub_clear(&hub);
+}
+
+/* Too much is refused with a reply, and the conversation goes on. */
+static void test_limits(void **state) {
+    tn__hub hub = test_hub(4096, 4096);
+    tn__session s;
+    uint8_t bytes[512], zeros[1000] = {0};
+    char body[4096];
+    begin_member(&s, &hub);
+    tn__request large = {.kind = TN__STORE_SET, .first_bytes = 5000};
+    size_t n = put_request(bytes, large, "key", "", "");
+    assert_true(tn__session_take(&s, bytes, n, 0));
+    assert_int_equal(s.state, TN__SESSION_SKIP);
+    for (int i = 0; i < 5; i++) {
+        assert_true(tn__session_take(&s, zeros, sizeof(zeros), 0));
+    }
+    assert_int_equal(take_reply(&s, body).status, TN_ENOMEM);
+    large.first_bytes = 3000;
+    for (int i = 0; i < 2; i++) {
+        n = put_request(bytes, large, i ? "b" : "a", "", "");
+        assert_true(tn__session_take(&s, bytes, n, 0));
+        for (int part = 0; part < 3; part++) {
+            assert_true(tn__session_take(&s, zeros, sizeof(zeros), 0));
+        }
+        assert_int_equal(take_reply(&s, body).status, i ? TN_ENOMEM : TN_OK);
+    }
+    assert_non_null(strstr(body, "full (4096 bytes)"));
+    n = put_request(bytes, (tn__request){.kind = TN__STORE_REMOVE}, "a", "", "");
+    assert_true(tn__session_take(&s, bytes, n, 0));
+    assert_true(take_reply(&s, body).flag);
+    assert_int_equal(hub.table.bytes, 0);
+    assert_int_equal(hub.buffered, 0);
+    tn__session_end(&s);
+    tn__hub_clear(&hub);
+}
+
+/* ---- Strangers on the port ------------------------------------------------------------------------------- */
+
+static int connect_raw(int port) {
+    char why[TN_STORE_WHY];
+    int error, fd = tn__net_connect("127.0.0.1", port, tn__now() + 5, &error, why);
+    if (fd < 0) {
+        fail_msg("%s", why);
+    }
+    return fd;
+}
+
+static void say(int fd, const void *data, size_t bytes) {
+    struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
+    tn__net_send(fd, &part, 1, tn__now() + 5); /* may be refused: nobody need listen */
+}
+
+/* Whether the other side closes within a few seconds; what it says before does not matter. */
+static bool is_closed(int fd) {
+    char byte;
+    int error;
+    double deadline = tn__now() + 4;
+    while ((error = tn__net_receive(fd, &byte, 1, deadline)) == 0) {
+    }
+    close(fd);
+    return error == ECONNRESET || error == EPIPE;
+}
+
+static void assert_serves(int port) {
+    static int number;
+    char key[32];
+    void *data;
+    tn_store *s = tn_tcp_store("127.0.0.1", port, TOKEN, 20);
+    if (!s) {
+        fail_msg("%s", tn_error_message());
+    }
+    snprintf(key, sizeof(key), "alive.%d", number++);
+    assert_int_equal(tn_store_set(s, key, key, strlen(key)), TN_OK);
+    assert_int_equal(tn_store_get(s, key, &data, NULL, 20), TN_OK);
+    assert_string_equal((char *)data, key);
+    free(data);
+    tn_store_free(s);
+}
+
+static void test_strangers(void **state) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    int port = tn_store_server_port(server);
+    uint8_t bytes[4096], hello[TN__HELLO], nonce[TN__NONCE] = {1};
+
+    memset(bytes, 0xff, sizeof(bytes)); /* lengths as large as they can be */
+    int fd = connect_raw(port);
+    say(fd, bytes, sizeof(bytes));
+    assert_true(is_closed(fd));
+
+    fd = connect_raw(port);
+    say(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 37);
+    assert_true(is_closed(fd));
+
+    tn__hello_write(hello, nonce); /* a request instead of the proof */
+    fd = connect_raw(port);
+    say(fd, hello, sizeof(hello));
+    size_t n =
+        put_request(bytes, (tn__request){.kind = TN__STORE_SET}, "key", "a stranger's value", "");
+    say(fd, bytes, n);
+    assert_true(is_closed(fd));
+
+    hello[4] = TN__WIRE_VERSION + 1;
+    fd = connect_raw(port);
+    say(fd, hello, sizeof(hello));
+    assert_true(is_closed(fd));
+
+    assert_serves(port);
+    tn_store *s = tn_tcp_store("127.0.0.1", port, TOKEN, 5);
+    bool exists;
+    assert_int_equal(tn_store_check(s, "key", &exists), TN_OK);
+    assert_false(exists);
+    tn_store_free(s);
+    tn_store_server_free(server);
+}
+
+/* More connections than the server has places for strangers: silent ones, and halves of a hello. */
+static void test_crowd(void **state) {
+    enum { CROWD = 400 };
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    int port = tn_store_server_port(server), fd[CROWD];
+    tn_store *member = tn_tcp_store("127.0.0.1", port, TOKEN, 20);
+    assert_non_null(member);
+    for (int i = 0; i < CROWD; i++) {
+        fd[i] = connect_raw(port);
+        if (i % 2) {
+            say(fd[i], "TERN", 4);
+        }
+        if (i % 100 == 99) {
+            assert_serves(port);
+        }
+    }
+    assert_int_equal(tn_store_set(member, "k", "v", 1), TN_OK);
+    int closed = 0;
+    for (int i = 0; i < CROWD; i++) {
+        char byte;
+        closed += recv(fd[i], &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+        close(fd[i]);
+    }
+    assert_true(closed >= CROWD - 128 - 16 && closed < CROWD);
+    assert_serves(port);
+    tn_store_free(member);
+    tn_store_server_free(server);
+}
+
+/* Silence for longer than a stranger has: the one test here that takes its seconds. */
+static void test_silence(void **state) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    int port = tn_store_server_port(server), fd = connect_raw(port);
+    tn_store *member = tn_tcp_store("127.0.0.1", port, TOKEN, 20);
+    double begin = tn__now();
+    say(fd, "TER", 3);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 30000), 1);
+    assert_true(tn__now() - begin > 4 && tn__now() - begin < 25);
+    assert_true(is_closed(fd));
+    assert_int_equal(tn_store_set(member, "k", "v", 1), TN_OK); /* a member may be silent */
+    tn_store_free(member);
+    tn_store_server_free(server);
+}
+
+static void test_wrong_token(void **state) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    int port = tn_store_server_port(server);
+    double begin = tn__now();
+    assert_null(tn_tcp_store("127.0.0.1", port, "another token", 30));
+    assert_true(tn__now() - begin < 20);
+    char where[32];
+    snprintf(where, sizeof(where), "127.0.0.1:%d", port);
+    assert_non_null(strstr(tn_error_message(), where));
+    assert_error(TN_EPEER, "refuses this job's token");
+    char why[TN_STORE_WHY];
+    assert_int_equal(tn__tcp_probe("127.0.0.1", port, TOKEN, tn__now() + 5, why), TN__DIAL_OURS);
+    assert_int_equal(tn__tcp_probe("127.0.0.1", port, "x", tn__now() + 5, why), TN__DIAL_OTHER_JOB);
+    assert_serves(port);
+    tn_store_server_free(server);
+    assert_int_equal(tn__tcp_probe("127.0.0.1", port, TOKEN, tn__now() + 5, why), TN__DIAL_REFUSED);
+}
+
+/* ---- A stranger as the server ---------------------------------------------------------------------------- */
+
+typedef struct impostor {
+    int listener, port;
+    const void *says; /* after the hello; NULL: it never says anything */
+    size_t bytes;
+    pthread_t thread;
+} impostor;
+
+static void *pretend(void *user) {
+    impostor *i = user;
+    struct pollfd p = {.fd = i->listener, .events = POLLIN};
+    poll(&p, 1, 10000);
+    int fd = accept4(i->listener, NULL, NULL, SOCK_NONBLOCK);
+    uint8_t heard[TN__HELLO + TN__DIGEST];
+    tn__net_receive(fd, heard, TN__HELLO, tn__now() + 10);
+    if (i->says) {
+        say(fd, i->says, i->bytes);
+    }
+    tn__net_receive(fd, heard, sizeof(heard), tn__now() + 10); /* until the client gives up */
+    close(fd);
+    return NULL;
+}
+
+static tn_store *join_impostor(const void *says, size_t bytes, double timeout) {
+    char why[TN_STORE_WHY];
+    impostor i = {.says = says, .bytes = bytes};
+    i.listener = tn__net_listen("127.0.0.1", &i.port, why);
+    assert_true(i.listener >= 0);
+    assert_int_equal(pthread_create(&i.thread, NULL, pretend, &i), 0);
+    tn_store *s = tn_tcp_store("127.0.0.1", i.port, TOKEN, timeout);
+    pthread_join(i.thread, NULL);
+    close(i.listener);
+    return s;
+}
+
+static void test_impostors(void **state) {
+    uint8_t bytes[TN__HELLO + TN__DIGEST] = {0}, nonce[TN__NONCE] = {0};
+    memset(bytes, 'x', sizeof(bytes));
+    assert_null(join_impostor(bytes, sizeof(bytes), 10));
+    assert_error(TN_EPEER, "not a Tern store");
+
+    tn__hello_write(bytes, nonce); /* knows the language, not the token */
+    assert_null(join_impostor(bytes, sizeof(bytes), 10));
+    assert_error(TN_EPEER, "does not know this job's token");
+
+    bytes[4]++;
+    assert_null(join_impostor(bytes, sizeof(bytes), 10));
+    assert_error(TN_EPEER, "version 2");
+
+    double begin = tn__now();
+    assert_null(join_impostor(NULL, 0, 0.3));
+    assert_true(tn__now() - begin < 9);
+    assert_error(TN_EPEER, "does not greet");
+}
+
+/* ---- Coming late, going early ---------------------------------------------------------------------------- */
+
+typedef struct late {
+    int port;
+    tn_store_server *server;
+    pthread_t thread;
+} late;
+
+static void *serve_later(void *user) {
+    late *l = user;
+    usleep(200000);
+    l->server = tn_store_serve("127.0.0.1", l->port, TOKEN);
+    return NULL;
+}
+
+static void test_late_server(void **state) {
+    late l = {.port = ranks_free_port()};
+    assert_int_equal(pthread_create(&l.thread, NULL, serve_later, &l), 0);
+    tn_store *s = tn_tcp_store("127.0.0.1", l.port, TOKEN, 20);
+    pthread_join(l.thread, NULL);
+    assert_non_null(s);
+    tn_store_free(s);
+
+    assert_null(tn_store_serve("127.0.0.1", l.port, TOKEN));
+    assert_error(TN_EIO, "in use");
+    tn_store_server_free(l.server);
+
+    double begin = tn__now();
+    assert_null(tn_tcp_store("127.0.0.1", l.port, TOKEN, 0.2));
+    assert_true(tn__now() - begin >= 0.2 && tn__now() - begin < 10);
+    assert_error(TN_EPEER, "refused");
+}
+
+static void *wait_long(void *user) {
+    void *data;
+    double begin = tn__now();
+    tn_status status = tn_store_get(user, "never", &data, NULL, 60);
+    bool right = status == TN_EPEER && tn__now() - begin < 30 &&
+                 strstr(tn_error_message(), "is gone") != NULL;
+    tn_error_clear();
+    return right ? user : NULL;
+}
+
+static void all_fail(tn_store *s, double most) {
+    void *data;
+    bool truth;
+    const char *key = "k";
+    for (int call = 0; call < 7; call++) {
+        double begin = tn__now();
+        tn_status status = call == 0   ? tn_store_set(s, key, "v", 1)
+                           : call == 1 ? tn_store_get(s, key, &data, NULL, 0.2)
+                           : call == 2 ? tn_store_add(s, "n", 1, NULL)
+                           : call == 3 ? tn_store_compare_set(s, key, NULL, "v", &truth)
+                           : call == 4 ? tn_store_check(s, key, &truth)
+                           : call == 5 ? tn_store_delete(s, key, &truth)
+                                       : tn_store_wait(s, &key, 1, 0.2);
+        assert_int_equal(status, TN_EPEER);
+        assert_true(tn__now() - begin < most);
+        assert_error(TN_EPEER, "127.0.0.1:");
+    }
+}
+
+static void test_server_gone(void **state) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    tn_store *s = tn_tcp_store("127.0.0.1", tn_store_server_port(server), TOKEN, 20);
+    pthread_t waiting;
+    void *right;
+    assert_int_equal(pthread_create(&waiting, NULL, wait_long, s), 0);
+    usleep(50000);
+    tn_store_server_free(server);
+    pthread_join(waiting, &right);
+    assert_non_null(right);
+    all_fail(s, 15);
+    tn_store_free(s);
+}
+
+/* A process that serves until it is killed. */
+static int server_process(tn_group *none, const char *argument) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", atoi(argument), TOKEN);
+    rank_assert(server != NULL);
+    printf("serving\n");
+    pause();
+    return 0;
+}
+
+/* The process is there, its sockets are open, and nothing answers. */
+static void test_server_stopped(void **state) {
+    char port[16];
+    snprintf(port, sizeof(port), "%d", ranks_free_port());
+    ranks_job job = ranks_start(1, "-serve", port, NULL);
+    assert_true(ranks_await_output(&job, 0, "serving", 20));
+    tn_store *s = tn_tcp_store("127.0.0.1", atoi(port), TOKEN, 20);
+    assert_non_null(s);
+    assert_int_equal(tn_store_set(s, "before", "", 0), TN_OK);
+    s->timeout = 0.2;
+    siginfo_t about;
+    kill(job.pid[0], SIGSTOP);
+    assert_int_equal(waitid(P_PID, (id_t)job.pid[0], &about, WSTOPPED), 0);
+    all_fail(s, 10);
+    kill(job.pid[0], SIGCONT);
+    s->timeout = 20;
+    assert_int_equal(tn_store_set(s, "after", "", 0), TN_OK); /* under the time-out nothing is lost */
+    kill(job.pid[0], SIGKILL);
+    ranks_result result = ranks_wait(&job, 20);
+    ranks_free(&result);
+    all_fail(s, 15);
+    tn_store_free(s);
+}
+
+static const rank_entry bodies[] = {{"-serve", server_process}};
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_digests),     cmocka_unit_test(test_session),
+        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_silence),     cmocka_unit_test(test_wrong_token),
+        cmocka_unit_test(test_impostors),   cmocka_unit_test(test_late_server),
+        cmocka_unit_test(test_server_gone), cmocka_unit_test(test_server_stopped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
