@@ -132,7 +132,6 @@ bool tn__ddp_hook_param(tn__ddp_param *p) {
 }
 
 void tn__ddp_pass(tn_ddp_state *d) {
-    tn_module_zero_grad(d->module);
     tn__ddp_expect(d);
     for (int i = 0; i < d->param_count; i++) {
         d->params[i].wanted = false;
@@ -143,7 +142,6 @@ void tn__ddp_pass(tn_ddp_state *d) {
     } else {
         give_up(d, tn_error_message());
     }
-    tn_module_zero_grad(d->module);
 }
 
 /* ---- A forward ---------------------------------------------------------------------------------- */

@@ -52,7 +52,8 @@ static inline void net_init(net *m, uint64_t seed) {
     tn_module_add(&m->base, "out", &m->out);
     tn_module_add(&m->base, "in", &m->in);
     tn_module_add(&m->base, "extra", &m->extra);
-    tn_module_buffer(&m->base, "mean", &m->mean, tn_full(TN_DIMS(NET_HIDDEN), (double)seed, TN_F32));
+    tn_tensor *mean = tn_full(TN_DIMS(NET_HIDDEN, 2), (double)seed, TN_F32);
+    tn_module_buffer(&m->base, "mean", &m->mean, tn_select(mean, 1, 0)); /* not contiguous */
     bool flags[4] = {seed & 1, seed & 2, seed & 4, seed & 8};
     tn_module_buffer(&m->base, "flags", &m->flags,
                      tn_transpose(TN_FROM(flags, TN_DIMS(2, 2), TN_BOOL), 0, 1));

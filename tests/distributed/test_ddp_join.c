@@ -130,7 +130,10 @@ static void joins(tn_group *g, void *user) {
             net_backward(&m, 10 * step + rank);
             descend(&m);
         }
+        tn_set_grad(m.in.bias, tn_ones(tn_shape(m.in.bias), TN_F32)); /* what a loop may leave */
         CHECK(tn_ddp_join(ddp) == TN_OK);
+        CHECK(tn_at(tn_grad_of(m.in.bias), (int64_t[]){3}) == 1);
+        tn_module_zero_grad(&m);
     }
     numbers is = params_of(&m);
     CHECK(same_numbers(&is, &want));
@@ -169,6 +172,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
     for (int step = 0; step < rank; step++) { /* rank 0 never, rank 2 twice */
         TN_SCOPE;
         m.use_extra = step == 0 || !o->find_unused;
+        tn_module_requires_grad(&m.extra, step == 0); /* which those that have joined cannot know */
         tn_fill_(m.mean, 100 * rank + step);
         net_loss(&m, 0);
         CHECK(tn_at(m.mean, (int64_t[]){0}) == (step == 0 ? 100 : 201));
@@ -179,7 +183,6 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
         tn_backward(tn_add(net_loss(&m, 2), net_loss(&m, 3)));
         descend(&m);
     }
-    m.use_extra = true;
     CHECK(tn_ddp_join(ddp) == TN_OK);
     CHECK(tn_ddp_statistics(ddp).steps == 2);
     CHECK(tn_at(m.mean, (int64_t[]){0}) == 201);
