@@ -1,0 +1,238 @@
+/* The functions of distributed.h, called as nobody should; see test_inert.c. A NULL group is one rank, so what is wrong here is the
+ * rest of the arguments.
+ */
+#include "inert.h"
+
+#include <stdlib.h>
+
+#include <tern/sys/group.h>
+#include <tern/sys/store.h>
+
+static void on_rank(tn_group *g, void *user) {
+    (void)g;
+    (void)user;
+}
+
+static void starting(tn_tensor *t) {
+    (void)t;
+    tn_dist_options o = tn_dist_defaults();
+    o.init = "carrier-pigeon://somewhere";
+    QUIET(tn_dist_init(o), NULL);
+    o.init = "tcp://127.0.0.1:1";
+    o.rank = 7;
+    o.ranks = 3;
+    QUIET(tn_dist_init(o), NULL);
+    o.init = "file://";
+    QUIET(tn_dist_init(o), NULL);
+    QUIET(tn_world(), NULL);
+    QUIET(tn_dist_store(), NULL);
+    QUIET(tn_local_rank() >= 0, true);
+    QUIET(tn_restart_count() >= 0, true);
+    TAKES(tn_dist_finish());
+    for (int i = 0; i < 2; i++) {
+        QUIET(tn_local_run(i - 1, on_rank, NULL) != TN_OK, true);
+        QUIET(tn_local_run(2, NULL, NULL) != TN_OK, true);
+    }
+}
+
+static void groups(tn_tensor *t) {
+    (void)t;
+    QUIET(tn_group_rank(NULL), 0);
+    QUIET(tn_group_size(NULL), 1);
+    QUIET(tn_group_name(NULL) != NULL, true);
+    QUIET(tn_group_engine(NULL) != NULL, true);
+    for (int i = 0; i < INTS; i++) {
+        QUIET(ints[i] == 0 || tn_group_world_rank(NULL, ints[i]) == -1, true);
+        QUIET(tn_group_new(NULL, NULL, ints[i]), NULL);
+    }
+    for (int i = 0; i < REALS; i++) {
+        TAKES(tn_group_set_timeout(NULL, reals[i]));
+    }
+    TAKES(tn_group_free(NULL));
+    TAKES(tn_group_abort(NULL, NULL));
+    for (int i = 0; i < STRANGE; i++) {
+        QUIET(tn_is_inert(tn_group_empty(NULL, strange[i], TN_F32)), true);
+    }
+    QUIET(tn_is_inert(tn_group_empty(NULL, TN_DIMS(2), no_dtype)), true);
+}
+
+static void operations(tn_tensor *t) {
+    tn_tensor *out = pending ? tn_inert() : tn_zeros(TN_DIMS(1, 2), TN_F32);
+    NOTHING(tn_all_reduce(NULL, t, TN_REDUCE_SUM));
+    NOTHING(tn_all_gather(NULL, out, t));
+    NOTHING(tn_all_gather(NULL, t, t));
+    NOTHING(tn_reduce_scatter(NULL, t, out, TN_REDUCE_SUM));
+    NOTHING(tn_broadcast(NULL, t, 0));
+    NOTHING(tn_reduce_to(NULL, t, 0, TN_REDUCE_MAX));
+    NOTHING(tn_gather_to(NULL, t, t, 0));
+    NOTHING(tn_scatter_from(NULL, t, t, 0));
+    NOTHING(tn_all_to_all(NULL, out, t));
+    NOTHING(tn_send(NULL, t, 0));
+    NOTHING(tn_recv(NULL, t, 0));
+    for (int i = 0; i < INTS; i++) {
+        QUIET(tn_all_reduce(NULL, out, (tn_reduce)ints[i]), NULL);
+        QUIET(tn_broadcast(NULL, out, ints[i]), NULL);
+        QUIET(tn_send(NULL, out, ints[i]), NULL);
+        QUIET(tn_recv(NULL, out, ints[i]), NULL);
+        QUIET(tn_scatter_from(NULL, out, out, ints[i]), NULL);
+    }
+    QUIET(tn_work_wait(NULL, -1) == TN_OK || pending, true);
+    QUIET(tn_work_done(NULL), true);
+    QUIET(tn_barrier(NULL) == TN_OK || pending, true);
+    QUIET(tn_monitored_barrier(NULL, NAN) == TN_OK || pending, true);
+    QUIET(isnan(tn_group_mean(NULL, 0, 0)), true);
+}
+
+static void bytes(tn_tensor *t) {
+    (void)t;
+    void *data = NULL;
+    size_t n = 0;
+    QUIET(tn_broadcast_bytes(NULL, NULL, NULL, 0) != TN_OK, true);
+    QUIET(tn_broadcast_bytes(NULL, &data, &n, 5) != TN_OK, true);
+    QUIET(tn_all_gather_bytes(NULL, NULL, 3, &data, &n) != TN_OK, true);
+    QUIET(tn_all_gather_bytes(NULL, NULL, 0, NULL, NULL) != TN_OK, true);
+    TAKES(tn_bytes_free(NULL));
+}
+
+static void differentiable(tn_tensor *t) {
+    INERT(tn_dist_sum(NULL, t));
+    INERT(tn_dist_copy(NULL, t));
+    INERT(tn_dist_reduce(NULL, t));
+    INERT(tn_dist_gather(NULL, t));
+    INERT(tn_dist_scatter(NULL, t));
+    INERT(tn_dist_exchange(NULL, t));
+}
+
+static void meshes(tn_tensor *t) {
+    (void)t;
+    const char *const names[] = {"dp", "dp"};
+    const int sizes[] = {1, 1};
+    for (int i = 0; i < INTS; i++) {
+        QUIET(tn_mesh_new(NULL, ints[i], NULL, NULL), NULL);
+        QUIET(tn_mesh_new(NULL, 1, &ints[i], names), NULL);
+    }
+    QUIET(tn_mesh_new(NULL, 2, sizes, names), NULL); /* one name twice */
+    QUIET(tn_mesh_group(NULL, "dp"), NULL);
+    QUIET(tn_mesh_rank(NULL, NULL) <= 0, true);
+    TAKES(tn_mesh_free(NULL));
+}
+
+static void data_parallel(tn_tensor *t) {
+    (void)t;
+    tn_linear zero = {0};
+    QUIET(tn_ddp(NULL, NULL, tn_ddp_defaults()), NULL);
+    QUIET(tn_ddp(&zero, NULL, tn_ddp_defaults()), NULL);
+    QUIET(tn_ddp(&zero, NULL, (tn_ddp_options){0}), NULL);
+    QUIET(tn_ddp_naive(NULL, NULL) != TN_OK, true);
+    QUIET(tn_ddp_naive(&zero, NULL) != TN_OK, true);
+    QUIET(tn_no_sync_begin(NULL), NULL);
+    tn_ddp_state *none = NULL;
+    TAKES(tn_no_sync_end(NULL));
+    TAKES(tn_no_sync_end(&none));
+    QUIET(tn_ddp_join(NULL) != TN_OK, true);
+    QUIET(tn_ddp_bf16(NULL, t, TN_REDUCE_SUM, NULL), NULL);
+    QUIET(tn_ddp_statistics(NULL).buckets, 0);
+}
+
+static void data_and_files(tn_tensor *t) {
+    (void)t;
+    tn_checkpoint c = {0};
+    tn_sampling s = tn_distributed_sampler(NULL, tn_sequential_sampler(), true);
+    QUIET(s.parts, 1);
+    TAKES(tn_distributed_sampler(NULL, (tn_sampling){0}, false));
+    FAILS(tn_dist_save(NULL, NULL, NULL));
+    FAILS(tn_dist_save(NULL, &c, NULL));
+    FAILS(tn_dist_load(NULL, NULL, NULL));
+    FAILS(tn_dist_load(NULL, &c, "/nowhere/at/all"));
+    for (int i = 0; i < INTS; i++) {
+        TAKES(tn_lr_linear(1e-3, ints[i]));
+        TAKES(tn_lr_sqrt(NAN, ints[i]));
+    }
+}
+
+static void stores(tn_tensor *t) {
+    (void)t;
+    void *data = NULL;
+    size_t n = 0;
+    int64_t number = 0;
+    bool yes = false;
+    const char *const keys[] = {"a", NULL, "with space", ""};
+    QUIET(tn_file_store(NULL), NULL);
+    QUIET(tn_file_store("/nowhere/at/all"), NULL);
+    QUIET(tn_tcp_store(NULL, 1, "t", 0.1), NULL);
+    QUIET(tn_tcp_store("127.0.0.1", -5, NULL, 0.1), NULL);
+    QUIET(tn_tcp_store("127.0.0.1", 1, "t", 0.05), NULL);
+    QUIET(tn_prefix_store(NULL, "p"), NULL);
+    QUIET(tn_store_serve("not an address!", 0, "t"), NULL);
+    QUIET(tn_store_serve(NULL, 1 << 20, NULL), NULL);
+    QUIET(tn_store_server_port(NULL) <= 0, true);
+    TAKES(tn_store_server_free(NULL));
+    TAKES(tn_store_free(NULL));
+    for (int i = 0; i < 2; i++) {
+        tn_store *s = i && !pending ? tn_memory_store() : NULL;
+        for (int k = s ? 1 : 0; k < 4; k++) {
+            QUIET(tn_store_set(s, keys[k], NULL, 5) != TN_OK, true);
+            QUIET(tn_store_get(s, keys[k], &data, &n, 0.01) != TN_OK, true);
+            QUIET(tn_store_get(s, keys[k], NULL, NULL, 0.01) != TN_OK, true);
+            QUIET(tn_store_add(s, keys[k], 1, &number) != TN_OK, true);
+            QUIET(tn_store_compare_set(s, keys[k], NULL, NULL, &yes) != TN_OK, true);
+            QUIET(tn_store_check(s, keys[k], &yes) != TN_OK, true);
+            QUIET(tn_store_delete(s, keys[k], &yes) != TN_OK, true);
+        }
+        QUIET(tn_store_wait(s, keys, 4, 0.01) != TN_OK, true);
+        QUIET(tn_store_wait(s, NULL, 2, 0.01) != TN_OK, true);
+        QUIET(tn_prefix_store(s, NULL), NULL);
+        TAKES(tn_store_free(s));
+    }
+}
+
+static void recorder(tn_tensor *t) {
+    (void)t;
+    TAKES(tn_flight_dump(NULL));
+    FAILS(tn_flight_trace(NULL));
+    FAILS(tn_flight_trace("/nowhere/at/all"));
+    TAKES(tn_flight_mark(NULL, NAN));
+    QUIET(tn_flight_now() > 0, true);
+    QUIET(tn__now() > 0, true);
+}
+
+static void system_calls(tn_tensor *t) {
+    (void)t;
+    char why[TN_ENGINE_WHY];
+    float x = 1;
+    QUIET(tn_engine_new(NULL, NULL, why), NULL);
+    QUIET(tn_engine_new("pigeon", NULL, why), NULL);
+    for (int i = 0; i < INTS; i++) {
+        QUIET(tn_collective_name((tn_collective)ints[i]) != NULL, true);
+    }
+    TAKES(tn__reduce_into(TN_REDUCE_SUM, TN_F32, &x, &x, 0));
+    TAKES(tn__reduce_finish(TN_REDUCE_MEAN, TN_F32, &x, 0, 1));
+    TAKES(tn__reduce_all(TN_REDUCE_SUM, TN_F32, NULL, NULL, 1, 0));
+}
+
+/* ---- The parts ----------------------------------------------------------------------------------------------------------------- */
+
+PART(starting)
+PART(groups)
+PART(operations)
+PART(bytes)
+PART(differentiable)
+PART(meshes)
+PART(data_parallel)
+PART(data_and_files)
+PART(stores)
+PART(recorder)
+PART(system_calls)
+
+int main(int argc, char **argv) {
+    setenv("TMPDIR", "/nowhere", 1); /* no flight recorder files */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_starting),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_operations),     cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_differentiable), cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_data_parallel),  cmocka_unit_test(test_data_and_files),
+        cmocka_unit_test(test_stores),         cmocka_unit_test(test_recorder),
+        cmocka_unit_test(test_system_calls),
+    };
+    return RUN_PARTS("inert distributed", tests, argc, argv);
+}

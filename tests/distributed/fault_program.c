@@ -1,0 +1,231 @@
+/* A data-parallel training that breaks where it is told to: the program of tests/distributed/faults.py.
+ *
+ *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv, checkpoints in DIR/checkpoint
+ *
+ * TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP of the first attempt:
+ *     KIND    kill   SIGKILL        stop    SIGSTOP        pause   SIGSTOP, and SIGCONT a second later
+ *             wait   makes the file DIR/at-phase and goes on when DIR/go-on is there
+ *             throw  an error of its own
+ *     PHASE   rendezvous  before the ranks have met        forward    before the forward
+ *             bucket      one bucket travels, the next does not
+ *             hook        in a gradient hook               optimiser  between backward and step
+ *             save        while the checkpoint is being written
+ */
+#include <tern/tern.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WIDTH = 256, BATCH = 8, SAVE_EVERY = 3 };
+
+/* ---- Breaking ---------------------------------------------------------------------------------- */
+
+static struct {
+    char kind[16], phase[16];
+    int rank, step;
+    bool armed;
+} fault;
+static const char *out = ".";
+static int my_rank;
+static int64_t my_step = -1;
+static char checkpoint[512];
+
+static void read_fault(void) {
+    const char *text = getenv("TERN_FAULT"), *rank = getenv("RANK");
+    const char *restarts = getenv("TERN_RESTART_COUNT");
+    my_rank = rank ? atoi(rank) : 0;
+    fault.armed = text && (!restarts || atoi(restarts) == 0) &&
+                  sscanf(text, "%15[a-z]@%15[a-z]:%d:%d", fault.kind, fault.phase, &fault.rank,
+                         &fault.step) == 4 &&
+                  fault.rank == my_rank;
+}
+
+/* A child that wakes this process up later, as somebody with a shell would. */
+static void wake_me_later(void) {
+    pid_t me = getpid(), child = fork();
+    if (child == 0) {
+        sleep(1);
+        kill(me, SIGCONT);
+        _exit(0);
+    }
+}
+
+static void wait_for_script(void) {
+    char path[600];
+    snprintf(path, sizeof(path), "%s/at-phase", out);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    snprintf(path, sizeof(path), "%s/go-on", out);
+    for (int i = 0; i < 1000 && access(path, F_OK) != 0; i++) {
+        usleep(10000);
+    }
+}
+
+static void break_now(void) {
+    fault.armed = false;
+    fprintf(stderr, "fault: %s at %s\n", fault.kind, fault.phase);
+    if (strcmp(fault.kind, "kill") == 0) {
+        kill(getpid(), SIGKILL);
+    } else if (strcmp(fault.kind, "stop") == 0) {
+        kill(getpid(), SIGSTOP);
+    } else if (strcmp(fault.kind, "pause") == 0) {
+        wake_me_later();
+        kill(getpid(), SIGSTOP);
+    } else if (strcmp(fault.kind, "wait") == 0) {
+        wait_for_script();
+    } else if (strcmp(fault.kind, "throw") == 0) {
+        tn_raise(TN_EVALUE, "thrown on purpose at %s", fault.phase);
+    }
+}
+
+static void point(const char *phase) {
+    if (fault.armed && strcmp(phase, fault.phase) == 0 &&
+        (strcmp(phase, "rendezvous") == 0 || my_step == fault.step)) {
+        break_now();
+    }
+}
+
+/* The temporary file's appearance is the middle of a save. */
+static void *watch_save(void *unused) {
+    char temporary[600];
+    snprintf(temporary, sizeof(temporary), "%s.tmp", checkpoint);
+    while (fault.armed && access(temporary, F_OK) != 0) {
+        usleep(50);
+    }
+    if (fault.armed) {
+        break_now();
+    }
+    return unused;
+}
+
+static void watch_saves(void) {
+    pthread_t thread;
+    if (fault.armed && strcmp(fault.phase, "save") == 0 && my_step + 1 >= fault.step &&
+        pthread_create(&thread, NULL, watch_save, NULL) == 0) {
+        pthread_detach(thread);
+    }
+}
+
+/* ---- The training ------------------------------------------------------------------------------ */
+
+typedef struct net {
+    tn_module base;
+    tn_linear in, out;
+    tn_dropout drop;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *m = (net *)self;
+    return tn_call(&m->out, tn_call(&m->drop, tn_relu(tn_call(&m->in, x))));
+}
+
+static void net_init(net *m) {
+    tn_module_init(&m->base, "net", net_forward);
+    tn_linear_init(&m->in, WIDTH, 2 * WIDTH, tn_linear_defaults());
+    tn_linear_init(&m->out, 2 * WIDTH, WIDTH, tn_linear_defaults());
+    tn_dropout_init(&m->drop, 0.1);
+    tn_module_add(&m->base, "in", &m->in);
+    tn_module_add(&m->base, "drop", &m->drop);
+    tn_module_add(&m->base, "out", &m->out);
+}
+
+/* The second bucket of a step begins after the point. */
+static tn_work *send_bucket(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user) {
+    int *sent = user;
+    if ((*sent)++ == 1) {
+        point("bucket");
+    }
+    return tn_all_reduce(g, bucket, how);
+}
+
+static tn_tensor *gradient_hook(tn_tensor *grad, void *user) {
+    point("hook");
+    return NULL;
+}
+
+/* Batch `step` of this rank: a function of both alone. */
+static tn_tensor *batch(int64_t step) {
+    tn_generator g = {.seed = 7, .stream = (uint64_t)(step * 64 + my_rank)};
+    float *x = malloc(sizeof(float) * BATCH * WIDTH);
+    for (int i = 0; i < BATCH * WIDTH; i++) {
+        x[i] = (float)tn_random_uniform(&g);
+    }
+    tn_tensor *t = tn_from_data(x, TN_DIMS(BATCH, WIDTH), TN_F32);
+    free(x);
+    return t;
+}
+
+static double step(net *m, tn_optim *optim, int64_t at, int *sent) {
+    TN_SCOPE;
+    *sent = 0;
+    tn_tensor *x = batch(at);
+    point("forward");
+    tn_tensor *loss = tn_mse(tn_call(m, x), x, TN_MEAN);
+    tn_backward(loss);
+    point("optimiser");
+    tn_optim_step(optim);
+    tn_optim_zero_grad(optim);
+    return tn_group_mean(tn_world(), tn_item(loss), 1);
+}
+
+static void train(int64_t steps) {
+    static net m;
+    int sent = 0;
+    tn_seed(1);
+    net_init(&m);
+    tn_on_grad(m.in.weight, gradient_hook, NULL);
+    tn_ddp_options d = tn_ddp_defaults();
+    d.first_bucket = d.bucket_bytes = WIDTH * WIDTH;
+    d.hook = send_bucket;
+    d.hook_user = &sent;
+    tn_ddp(&m, tn_world(), d);
+    tn_optim *optim = tn_adamw(&m, tn_adamw_defaults());
+    tn_checkpoint c = {.model = &m, .optim = optim, .generator = tn_default_generator()};
+    if (access(checkpoint, F_OK) == 0 && tn_dist_load(tn_world(), &c, checkpoint) != TN_OK) {
+        exit(1);
+    }
+    char losses[600];
+    snprintf(losses, sizeof(losses), "%s/loss.csv", out);
+    tn_history *history = my_rank == 0 ? tn_history_open(losses, c.step) : NULL;
+    while (c.step < steps) {
+        my_step = c.step;
+        watch_saves();
+        double loss = step(&m, optim, c.step++, &sent);
+        if (history) {
+            tn_history_add(history, loss);
+        }
+        if (c.step % SAVE_EVERY == 0 && ((history && tn_history_sync(history) != TN_OK) ||
+                                         tn_dist_save(tn_world(), &c, checkpoint) != TN_OK)) {
+            exit(1);
+        }
+    }
+    fault.armed = false;
+    tn_history_free(history);
+    tn_optim_free(optim);
+    tn_module_finish(&m);
+}
+
+int main(int argc, char **argv) {
+    int64_t steps = 12;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--steps") == 0) {
+            steps = atoll(argv[i + 1]);
+        } else if (strcmp(argv[i], "--out") == 0) {
+            out = argv[i + 1];
+        }
+    }
+    snprintf(checkpoint, sizeof(checkpoint), "%s/checkpoint", out);
+    tn_on_error(tn_error_exit);
+    read_fault();
+    point("rendezvous");
+    tn_dist_init(tn_dist_defaults());
+    train(steps);
+    tn_dist_finish();
+    return 0;
+}

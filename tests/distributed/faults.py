@@ -1,0 +1,376 @@
+#!/usr/bin/env python3
+"""The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}.
+
+faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
+
+A cell breaks one rank of a small data-parallel training (fault_program.c) and holds the rest to this:
+  - ranks started by hand: the survivors end with an error within the time-out + 2 s, and name the group, the operation,
+    its number and the missing rank; where the fault must not matter, the losses are those of an undisturbed run
+  - ranks started by `tern run --max-restarts 1`: the job ends well, its losses are those of an undisturbed run, byte for
+    byte, and no process is left
+Prints TAP. A cell without meaning is listed with its reason; what this machine does not allow is skipped, and said.
+"""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+BIN = os.environ.get("TERN_TEST_BIN", "build/test/tests")
+TERN = os.environ.get("TERN_TOOL", os.path.join(os.path.dirname(BIN.rstrip("/")), "tools", "tern"))
+PROGRAM = os.path.join(BIN, "fault_program")
+STORE = os.path.join(BIN, "store_program")
+TIMEOUT = 2        # seconds that an operation may take
+SLACK = 3          # and a busy machine's own
+RANKS, VICTIM, STEP, STEPS = 3, 1, 4, 9
+MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
+
+PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
+FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
+CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
+      "disk@save", "cut@bucket"]
+MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
+MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
+
+
+class Broken(Exception):
+    pass
+
+
+class Skip(Exception):
+    pass
+
+
+def need(condition, text):
+    if not condition:
+        raise Broken(text)
+
+
+def environment(**more):
+    env = dict(os.environ, TERN_TIMEOUT=str(TIMEOUT), OMP_NUM_THREADS="1", TERN_LOG="error")
+    env.pop("TERN_FAULT", None)
+    name, value = MARK.split("=")
+    env[name] = value
+    env.update({k: str(v) for k, v in more.items()})
+    return env
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def marked():
+    """Processes of this run that are left: those with its mark in their environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as f:
+                if MARK.encode() in f.read().split(b"\0") and int(pid) != os.getpid():
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def no_orphans():
+    end = time.time() + SLACK
+    while marked() and time.time() < end:
+        time.sleep(0.05)
+    left = marked()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    need(not left, "%d processes were left" % len(left))
+
+
+def text_of(path):
+    with open(path, errors="replace") as f:
+        return f.read()
+
+
+# ---- Ranks started by hand ------------------------------------------------------------------------------------------
+
+class Ranks:
+    """The ranks of one job, started one by one."""
+
+    def __init__(self, out, fault=None, **more):
+        port = free_port()
+        self.out, self.files, self.ranks = out, [], []
+        for rank in range(RANKS):
+            env = environment(RANK=rank, WORLD_SIZE=RANKS, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=RANKS, TERN_TOKEN="faults",
+                              TERN_FLIGHT_DIR=out, **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **more})
+            if fault:
+                env["TERN_FAULT"] = fault
+            log = open(os.path.join(out, "rank%d.log" % rank), "wb")
+            self.files.append(log)
+            self.ranks.append(subprocess.Popen([PROGRAM, "--steps", str(STEPS), "--out", out], env=env, stdout=log, stderr=log))
+
+    def log(self, rank):
+        return text_of(self.files[rank].name)
+
+    def wait_text(self, rank, text, limit=30):
+        end = time.time() + limit
+        while text not in self.log(rank):
+            need(time.time() < end, "rank %d never said %r: %s" % (rank, text, self.log(rank)[-500:]))
+            time.sleep(0.005)
+
+    def wait(self, ranks, limit):
+        """Exit statuses of `ranks`, all within `limit` seconds from now."""
+        end = time.time() + limit
+        for rank in ranks:
+            try:
+                self.ranks[rank].wait(max(0.01, end - time.time()))
+            except subprocess.TimeoutExpired:
+                raise Broken("rank %d has not ended after %g s: %s" % (rank, limit, self.log(rank)[-500:]))
+        return [self.ranks[rank].returncode for rank in ranks]
+
+    def close(self):
+        for p in self.ranks:
+            p.kill()
+            p.wait()
+        for f in self.files:
+            f.close()
+
+
+def survivors_tell(out, kind, phase, victim):
+    ranks = Ranks(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP))
+    try:
+        ranks.wait_text(victim, "fault:")
+        others = [r for r in range(RANKS) if r != victim]
+        statuses = ranks.wait(others, TIMEOUT + 2 + SLACK)
+        for rank, status in zip(others, statuses):
+            log = ranks.log(rank)
+            need(status == 1, "survivor %d ended with %d: %s" % (rank, status, log[-500:]))
+            need("%d" % victim in log and "rank" in log, "survivor %d does not name rank %d: %s" % (rank, victim, log))
+            if phase != "rendezvous":
+                need("group world" in log and "operation " in log, "survivor %d names no group or operation: %s" % (rank, log))
+                need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "barrier")),
+                     "survivor %d names no operation: %s" % (rank, log))
+    finally:
+        ranks.close()
+
+
+def all_go_on(out, reference, fault, **more):
+    ranks = Ranks(out, fault, **more)
+    try:
+        statuses = ranks.wait(range(RANKS), 60)
+        need(statuses == [0] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
+        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+    finally:
+        ranks.close()
+
+
+# ---- Ranks started by the launcher ----------------------------------------------------------------------------------
+
+def launch(out, fault=None, restarts=1, extra=(), limit=90):
+    env = environment(**({"TERN_FAULT": fault} if fault else {}))
+    command = [TERN, "run", "--standalone", "-n", str(RANKS), "--max-restarts", str(restarts), "--grace", "1", *extra, PROGRAM,
+               "--steps", str(STEPS), "--out", out]
+    try:
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise Broken("the launcher has not ended after %d s" % limit)
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def job_resumes(out, reference, kind, phase, victim):
+    status, text = launch(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP))
+    need(status == 0, "the launcher ended with %d: %s" % (status, text[-1500:]))
+    need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses after the restart differ from an undisturbed run's")
+    no_orphans()
+
+
+# ---- Cells ----------------------------------------------------------------------------------------------------------
+
+def breaks(kind):
+    def cell(folder, reference, phase):
+        victim = 0 if phase == "save" else VICTIM  # rank 0 writes
+        survivors_tell(folder("survivors"), kind, phase, victim)
+        job_resumes(folder("job"), reference, kind, phase, victim)
+    return cell
+
+
+def pause(folder, reference, phase):
+    all_go_on(folder("ranks"), reference, "pause@%s:%d:%d" % (phase, 0 if phase == "save" else VICTIM, STEP))
+
+
+def store(folder, reference, phase):
+    """The process that serves the store dies. Before the ranks have met that is an error; later nobody needs it."""
+    out = folder("ranks")
+    env = environment(TERN_TOKEN="faults")
+    server = subprocess.Popen([STORE], env=env, stdout=subprocess.PIPE)
+    port = int(server.stdout.readline())
+    victim = 0 if phase == "save" else VICTIM
+    ranks = Ranks(out, "wait@%s:%d:%d" % (phase, victim, STEP), MASTER_PORT=port, TERN_STORE="agent")
+    try:
+        ranks.wait_text(victim, "fault:")
+        server.kill()
+        server.wait()
+        open(os.path.join(out, "go-on"), "w").close()
+        if phase == "rendezvous":
+            statuses = ranks.wait(range(RANKS), TIMEOUT + 2 + SLACK)
+            need(statuses == [1] * RANKS, "ended with %s" % statuses)
+            need(str(port) in ranks.log(VICTIM), "the error does not name the store: " + ranks.log(VICTIM))
+        else:
+            statuses = ranks.wait(range(RANKS), 60)
+            need(statuses == [0] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
+            need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+    finally:
+        ranks.close()
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+def port(folder, reference, phase):
+    """A stranger listens on the endpoint."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        taken = s.getsockname()[1]
+        command = [TERN, "run", "--nnodes", "1", "--rdzv-endpoint", "127.0.0.1:%d" % taken, "--timeout", str(TIMEOUT), "-n", "2",
+                   PROGRAM, "--out", folder("job")]
+        begin = time.time()
+        try:
+            done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+        except subprocess.TimeoutExpired:
+            raise Broken("the launcher waits for a stranger's port")
+        text = done.stdout.decode(errors="replace")
+        need(done.returncode != 0 and str(taken) in text, "ended with %d: %s" % (done.returncode, text))
+        need(time.time() - begin < TIMEOUT + 2 + SLACK, "took %.1f s" % (time.time() - begin))
+    no_orphans()
+
+
+def disk(folder, reference, phase):
+    """The disk is full in the middle of a save; with room again the job goes on from the checkpoint before."""
+    out = folder("full")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", out], stderr=subprocess.DEVNULL).returncode != 0:
+        raise Skip("no file system may be mounted here")
+    try:
+        ballast = os.path.join(out, "ballast")
+        ranks = Ranks(out, "wait@forward:%d:%d" % (VICTIM, STEP))
+        try:
+            ranks.wait_text(VICTIM, "fault:")
+            try:
+                with open(ballast, "wb") as f:  # the first checkpoint is there; no room for a second
+                    while True:
+                        f.write(b"\0" * 65536)
+                        f.flush()
+            except OSError:
+                pass
+            open_marker(os.path.join(out, "go-on"), ballast)
+            statuses = ranks.wait(range(RANKS), TIMEOUT + 4 + SLACK)
+            need(statuses == [1] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
+            need("No space left" in ranks.log(0), "rank 0 does not say why: " + ranks.log(0))
+        finally:
+            ranks.close()
+        os.unlink(ballast)
+        subprocess.run(["mount", "-o", "remount,size=64m", out], check=True)
+        status, text = launch(out)
+        need(status == 0, "with room again the launcher ended with %d: %s" % (status, text[-1000:]))
+        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+    finally:
+        subprocess.run(["umount", "-l", out])
+
+
+def open_marker(path, ballast):
+    """A file of no bytes on a full disk: a little of the ballast goes for it."""
+    with open(ballast, "r+b") as f:
+        f.truncate(max(0, os.path.getsize(ballast) - 16384))
+    open(path, "w").close()
+
+
+def cut(folder, reference, phase):
+    """Two hosts (network namespaces); the link between them goes down."""
+    out = folder("hosts")
+    names = ["tf%da" % (os.getpid() % 10000), "tf%db" % (os.getpid() % 10000)]
+
+    def ip(*args):
+        return subprocess.run(["ip", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    try:
+        if not (ip("netns", "add", names[0]) and ip("netns", "add", names[1])):
+            raise Skip("network namespaces are not allowed here")
+        ip("link", "add", "v" + names[0], "type", "veth", "peer", "name", "v" + names[1])
+        for i, name in enumerate(names):
+            ip("link", "set", "v" + name, "netns", name)
+            ip("-n", name, "addr", "add", "10.77.0.%d/24" % (i + 1), "dev", "v" + name)
+            ip("-n", name, "link", "set", "v" + name, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        hosts = []
+        for i, name in enumerate(names):
+            log = open(os.path.join(out, "host%d.log" % i), "wb")
+            command = ["ip", "netns", "exec", name, TERN, "run", "--nnodes", "2", "--rdzv-endpoint", "10.77.0.1:29777", "--rdzv-id",
+                       "cut%d" % os.getpid(), "--timeout", "20", "--grace", "1", "-n", "1", PROGRAM, "--steps", str(STEPS), "--out", out]
+            hosts.append((subprocess.Popen(command, env=environment(TERN_FAULT="wait@%s:1:%d" % (phase, STEP)), stdout=log, stderr=log), log))
+        end = time.time() + 30
+        while not os.path.exists(os.path.join(out, "at-phase")):
+            need(time.time() < end, "the phase was never reached: " + text_of(hosts[1][1].name)[-500:] + text_of(hosts[0][1].name)[-500:])
+            time.sleep(0.01)
+        ip("-n", names[0], "link", "set", "v" + names[0], "down")
+        open(os.path.join(out, "go-on"), "w").close()
+        begin, limit = time.time(), 20 + SLACK
+        for process, log in hosts:
+            try:
+                process.wait(max(0.1, begin + limit - time.time()))
+            except subprocess.TimeoutExpired:
+                raise Broken("a host's launcher goes on %g s after the cut: %s" % (limit, text_of(log.name)[-1000:]))
+            need(process.returncode != 0, "a host's launcher ended well: " + text_of(log.name)[-1000:])
+        if phase != "rendezvous":
+            texts = "".join(text_of(log.name) for _, log in hosts)
+            need("group world" in texts and "operation " in texts, "no rank says what it waited for: " + texts[-2000:])
+        no_orphans()
+    finally:
+        for pid in marked():
+            os.kill(pid, signal.SIGKILL)
+        for name in names:
+            ip("netns", "del", name)
+
+
+CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk}
+
+
+def main():
+    wanted = [a for a in sys.argv[1:] if not a.startswith("-")]
+    if "--ci" in sys.argv or (not wanted and os.environ.get("TERN_FAULTS") == "ci"):
+        wanted = CI
+    cells = [(f, p) for f in FAULTS for p in PHASES if not wanted or "%s@%s" % (f, p) in wanted]
+    base = tempfile.mkdtemp(prefix="tern_faults_")
+
+    def folder(name):
+        path = os.path.join(base, name)
+        shutil.rmtree(path, ignore_errors=True)
+        os.mkdir(path)
+        return path
+    print("1..%d" % len(cells), flush=True)
+    failed = 0
+    try:
+        out = folder("reference")
+        status, text = launch(out, restarts=0)
+        if status != 0:
+            print("Bail out! an undisturbed run ends with %d: %s" % (status, text[-2000:].replace("\n", " | ")))
+            return 1
+        reference = text_of(os.path.join(out, "loss.csv"))
+        for number, (fault, phase) in enumerate(cells, 1):
+            name, begin = "%s in %s" % (fault, phase), time.time()
+            if (fault, phase) in MEANINGLESS:
+                print("ok %d - %s: no meaning, %s" % (number, name, MEANINGLESS[fault, phase]), flush=True)
+                continue
+            try:
+                CELLS[fault](folder, reference, phase)
+                print("ok %d - %s (%.1f s)" % (number, name, time.time() - begin), flush=True)
+            except Skip as why:
+                print("ok %d - %s # SKIP %s" % (number, name, why), flush=True)
+            except Broken as why:
+                failed += 1
+                print("not ok %d - %s: %s" % (number, name, str(why).replace("\n", " | ")), flush=True)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
