@@ -4,12 +4,10 @@
  * store, and take their seats; then all meet twice, to open each other's processes in between. From there on
  * the store is not needed.
  */
-#define _GNU_SOURCE 1 /* sched_getaffinity */
 #include "core/memory.h"
 #include "distributed/group/shm.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,8 +17,8 @@
 
 static const uint64_t MAGIC = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
 
-/* Slots of 1 MiB, less where many ranks share the cache. */
-enum { SLOT = 1 << 20, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
+/* Slots of 512 KiB, less where many ranks share the cache. */
+enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
 
 /* Ranks other than 0 wait for it this long past the deadline, in seconds: it can say who has not come. */
 static const double GRACE = 1;
@@ -278,8 +276,7 @@ static tn__shm *make(const tn_engine_options *o) {
     for (int r = 0; e->peers && r < o->ranks; r++) {
         e->peers[r] = (struct pollfd){.fd = -1, .events = POLLIN};
     }
-    cpu_set_t cores;
-    e->spin = sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= o->ranks;
+    e->spin = sysconf(_SC_NPROCESSORS_ONLN) >= o->ranks; /* each rank may be bound to one of them */
     if (!e->peers || !e->letters) {
         destroy(&e->base);
         return NULL;

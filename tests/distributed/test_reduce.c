@@ -10,59 +10,11 @@
 
 #include <cmocka.h>
 
+#include "elements.h"
+
 enum { RANKS = 5, MOST = 2500 };
 
-static const tn_dtype DTYPES[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
-static const tn_reduce REDUCES[] = {TN_REDUCE_MEAN, TN_REDUCE_SUM, TN_REDUCE_PRODUCT, TN_REDUCE_MIN,
-                                    TN_REDUCE_MAX};
 static const int64_t COUNTS[] = {0, 1, 3, 17, 1000, 1024, 1025, MOST};
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
-/* Elements are small whole numbers and quarters: sums are exact in every float dtype but not in the half ones. */
-static void put(tn_dtype dtype, void *x, int64_t i, double value) {
-    switch (dtype) {
-    case TN_F32:
-        ((float *)x)[i] = (float)value;
-        break;
-    case TN_F64:
-        ((double *)x)[i] = value;
-        break;
-    case TN_BF16:
-        ((tn_bf16 *)x)[i] = tn_bf16_from_float((float)value);
-        break;
-    case TN_F16:
-        ((tn_f16 *)x)[i] = tn_f16_from_float((float)value);
-        break;
-    case TN_I64:
-        ((int64_t *)x)[i] = (int64_t)value;
-        break;
-    case TN_I32:
-        ((int32_t *)x)[i] = (int32_t)value;
-        break;
-    default:
-        ((uint8_t *)x)[i] = (uint8_t)(int64_t)value;
-        break;
-    }
-}
-
-static double get(tn_dtype dtype, const void *x, int64_t i) {
-    switch (dtype) {
-    case TN_F32:
-        return (double)((const float *)x)[i];
-    case TN_F64:
-        return ((const double *)x)[i];
-    case TN_BF16:
-        return (double)tn_bf16_to_float(((const tn_bf16 *)x)[i]);
-    case TN_F16:
-        return (double)tn_f16_to_float(((const tn_f16 *)x)[i]);
-    case TN_I64:
-        return (double)((const int64_t *)x)[i];
-    case TN_I32:
-        return (double)((const int32_t *)x)[i];
-    default:
-        return (double)((const uint8_t *)x)[i];
-    }
-}
 
 /* What an element of `ranks` values must be; all of it is exact in double. */
 static double expected(tn_reduce how, tn_dtype dtype, void *const *x, int ranks, int64_t i) {
@@ -85,6 +37,7 @@ static double expected(tn_reduce how, tn_dtype dtype, void *const *x, int ranks,
     return get(dtype, one, 0);
 }
 
+/* Small whole numbers and quarters: sums are exact in every float dtype but not in the half ones. */
 static void fill(tn_dtype dtype, void *x, int64_t n, int rank) {
     double quarter = tn_dtype_is_float(dtype) ? 0.25 : 1.0, low = dtype == TN_U8 ? 0.0 : -4.0;
     for (int64_t i = 0; i < n; i++) {

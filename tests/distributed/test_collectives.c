@@ -1,0 +1,475 @@
+/* Every collective against a serial computation: on every engine, for every dtype and reduction, odd sizes, empty tensors, 1 to
+ * 8 ranks, in memory of the group and elsewhere. And what groups promise beside the numbers: the same bits in every run, the
+ * order of the ranks, an error for those who disagree.
+ *
+ * Ranks are threads (local) or processes (the others); a start runs all cases. Elements are small whole numbers, so a sum
+ * has one right answer in any order. */
+#include "core/plugin.h"
+#include "distributed/group/gloo.h"
+#include "tern/tern.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/ranks.h"
+#include "elements.h"
+
+/* ---- What is right ------------------------------------------------------------------------------- */
+
+/* Element i of rank r's tensor. Products stay small, and nothing rounds. */
+static double element(tn_dtype dtype, tn_reduce how, int rank, int64_t i) {
+    if (how == TN_REDUCE_PRODUCT) {
+        return (i * 5 + rank * 3) % 4 == 0 ? 2 : 1;
+    }
+    return (double)((i * 7 + rank * 3) % 8) - (dtype == TN_U8 ? 0 : 3);
+}
+
+static double reduced(tn_dtype dtype, tn_reduce how, int ranks, int64_t i) {
+    double y = element(dtype, how, 0, i);
+    for (int r = 1; r < ranks; r++) {
+        double x = element(dtype, how, r, i);
+        bool smaller = x < y;
+        y = how == TN_REDUCE_PRODUCT ? y * x
+            : how == TN_REDUCE_MIN   ? (smaller ? x : y)
+            : how == TN_REDUCE_MAX   ? (smaller ? y : x)
+                                     : y + x;
+    }
+    double one;
+    put(dtype, &one, 0, how == TN_REDUCE_MEAN ? y / ranks : y);
+    return get(dtype, &one, 0);
+}
+
+/* One case; ranks that are threads have one each. */
+typedef struct trial {
+    tn_group *g;
+    int rank, ranks;
+    tn_dtype dtype;
+    tn_reduce how;
+    int64_t count;
+    bool shared; /* tensors of tn_group_empty */
+} trial;
+
+static int failures;
+
+static void complain(const trial *c, const char *what, const char *detail) {
+    __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);
+    fprintf(stderr, "%s, rank %d of %d: %s %s [%lld], reduction %d, %s memory: %s\n",
+            tn_group_engine(c->g), c->rank, c->ranks, what, tn_dtype_name(c->dtype),
+            (long long)c->count, (int)c->how, c->shared ? "shared" : "private", detail);
+}
+
+static void done(const trial *c, const char *what, tn_work *w) {
+    if (tn_work_wait(w, 0) != TN_OK) {
+        complain(c, what, tn_error_message());
+    }
+}
+
+static void expect(const trial *c, const char *what, const tn_tensor *t, int64_t i, double want) {
+    double got = get(c->dtype, tn_data(t), i);
+    if (got != want) {
+        char text[128];
+        snprintf(text, sizeof(text), "element %lld is %g, not %g", (long long)i, got, want);
+        complain(c, what, text);
+    }
+}
+
+/* Parts 0: a tensor of count elements; else (parts, count). All elements are -1 (255). */
+static tn_tensor *blank(const trial *c, int parts) {
+    tn_dims dims = parts ? TN_DIMS(parts, c->count) : TN_DIMS(c->count);
+    tn_tensor *t = c->shared ? tn_group_empty(c->g, dims, c->dtype) : tn_empty(dims, c->dtype);
+    void *data = tn_data_mut(t);
+    for (int64_t i = 0; i < tn_count(t); i++) {
+        put(c->dtype, data, i, c->dtype == TN_U8 ? 255 : -1);
+    }
+    return t;
+}
+
+/* The same with this rank's elements. */
+static tn_tensor *filled(const trial *c, int parts) {
+    tn_tensor *t = blank(c, parts);
+    void *data = tn_data_mut(t);
+    for (int64_t i = 0; i < tn_count(t); i++) {
+        put(c->dtype, data, i, element(c->dtype, c->how, c->rank, i));
+    }
+    return t;
+}
+
+/* ---- The collectives ----------------------------------------------------------------------------- */
+
+static void check_all_reduce(const trial *c) {
+    tn_tensor *t = filled(c, 0);
+    done(c, "all_reduce", tn_all_reduce(c->g, t, c->how));
+    for (int64_t i = 0; i < c->count; i++) {
+        expect(c, "all_reduce", t, i, reduced(c->dtype, c->how, c->ranks, i));
+    }
+}
+
+static void check_reduce_scatter(const trial *c) {
+    tn_tensor *t = filled(c, c->ranks), *out = blank(c, 0);
+    done(c, "reduce_scatter", tn_reduce_scatter(c->g, out, t, c->how));
+    for (int64_t i = 0; i < c->count; i++) {
+        expect(c, "reduce_scatter", out, i,
+               reduced(c->dtype, c->how, c->ranks, c->rank * c->count + i));
+        expect(c, "reduce_scatter's input", t, i, element(c->dtype, c->how, c->rank, i));
+    }
+}
+
+static void check_reduce_to(const trial *c, int root) {
+    tn_tensor *t = filled(c, 0);
+    done(c, "reduce_to", tn_reduce_to(c->g, t, root, c->how));
+    for (int64_t i = 0; i < c->count && c->rank == root; i++) {
+        expect(c, "reduce_to", t, i, reduced(c->dtype, c->how, c->ranks, i));
+    }
+}
+
+static void check_all_gather(const trial *c) {
+    tn_tensor *t = filled(c, 0), *out = blank(c, c->ranks);
+    done(c, "all_gather", tn_all_gather(c->g, out, t));
+    for (int64_t i = 0; i < c->ranks * c->count; i++) {
+        expect(c, "all_gather", out, i, element(c->dtype, c->how, (int)(i / c->count), i % c->count));
+    }
+}
+
+static void check_broadcast(const trial *c, int root) {
+    tn_tensor *t = filled(c, 0);
+    done(c, "broadcast", tn_broadcast(c->g, t, root));
+    for (int64_t i = 0; i < c->count; i++) {
+        expect(c, "broadcast", t, i, element(c->dtype, c->how, root, i));
+    }
+}
+
+static void check_gather(const trial *c, int root) {
+    bool is_root = c->rank == root;
+    tn_tensor *t = filled(c, 0);
+    tn_tensor *out = is_root || c->shared ? blank(c, c->ranks) : NULL; /* all make shared ones */
+    done(c, "gather_to", tn_gather_to(c->g, is_root ? out : NULL, t, root));
+    for (int64_t i = 0; i < c->ranks * c->count && is_root; i++) {
+        expect(c, "gather_to", out, i, element(c->dtype, c->how, (int)(i / c->count), i % c->count));
+    }
+}
+
+static void check_scatter(const trial *c, int root) {
+    bool is_root = c->rank == root;
+    tn_tensor *t = is_root || c->shared ? filled(c, c->ranks) : NULL, *out = blank(c, 0);
+    done(c, "scatter_from", tn_scatter_from(c->g, out, is_root ? t : NULL, root));
+    for (int64_t i = 0; i < c->count; i++) {
+        expect(c, "scatter_from", out, i, element(c->dtype, c->how, root, c->rank * c->count + i));
+    }
+}
+
+static void check_all_to_all(const trial *c, bool in_place) {
+    tn_tensor *t = filled(c, c->ranks), *out = in_place ? t : blank(c, c->ranks);
+    done(c, "all_to_all", tn_all_to_all(c->g, out, t));
+    for (int64_t i = 0; i < c->ranks * c->count; i++) {
+        int from = (int)(i / c->count);
+        expect(c, "all_to_all", out, i,
+               element(c->dtype, c->how, from, c->rank * c->count + i % c->count));
+    }
+}
+
+/* Around the ring, and then across: all send first. */
+static void check_messages(const trial *c) {
+    int next = (c->rank + 1) % c->ranks, last = (c->rank + c->ranks - 1) % c->ranks;
+    if (c->ranks == 1) {
+        return;
+    }
+    tn_tensor *t = filled(c, 0), *in = blank(c, 0);
+    tn_work *sent = c->rank == 0 ? NULL : tn_send(c->g, t, last);
+    if (c->rank != c->ranks - 1) {
+        done(c, "recv", tn_recv(c->g, in, next));
+        for (int64_t i = 0; i < c->count; i++) {
+            expect(c, "recv", in, i, element(c->dtype, c->how, next, i));
+        }
+    }
+    done(c, "send", sent);
+}
+
+/* Those that move bytes and do not compute. */
+static void check_moves(const trial *c) {
+    check_all_gather(c);
+    check_all_to_all(c, false);
+    check_all_to_all(c, true);
+    check_messages(c);
+    for (int root = 0; root<c->ranks; root += c->ranks> 1 ? c->ranks - 1 : 1) {
+        check_broadcast(c, root);
+        check_gather(c, root);
+        check_scatter(c, root);
+    }
+}
+
+static void check_reductions(const trial *c) {
+    check_all_reduce(c);
+    check_reduce_scatter(c);
+    check_reduce_to(c, 0);
+    check_reduce_to(c, c->ranks - 1);
+}
+
+/* All dtypes and reductions at small sizes, some at large ones. */
+static void check_numbers(tn_group *g, bool thorough) {
+    static const int64_t few[] = {0, 17}, many[] = {0, 1, 3, 17, 1000}, large[] = {4099, 65537};
+    trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g)};
+    int kinds =
+        strcmp(tn_group_engine(g), "shm") == 0 ? 2 : 1; /* the others have no memory of their own */
+    for (int shared = 0; shared < kinds; shared++) {
+        c.shared = shared;
+        for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
+            c.dtype = DTYPES[d];
+            for (size_t n = 0; n < (thorough ? COUNT_OF(many) : COUNT_OF(few)); n++) {
+                c.count = thorough ? many[n] : few[n];
+                TN_SCOPE;
+                c.how = TN_REDUCE_SUM;
+                check_moves(&c);
+                for (size_t h = 0; h < COUNT_OF(REDUCES); h++) {
+                    c.how = REDUCES[h];
+                    check_reductions(&c);
+                }
+            }
+        }
+        for (size_t n = 0; n < (thorough ? COUNT_OF(large) : 1); n++) {
+            const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_U8};
+            TN_SCOPE;
+            c.count = large[n];
+            c.dtype = dtypes[n % 3];
+            c.how = n % 2 ? TN_REDUCE_MEAN : TN_REDUCE_SUM;
+            check_moves(&c);
+            check_reductions(&c);
+        }
+    }
+}
+
+/* ---- Bits ---------------------------------------------------------------------------------------- */
+
+/* Numbers whose sums depend on the order. */
+static void wild(float *x, int64_t n, int rank) {
+    for (int64_t i = 0; i < n; i++) {
+        tn_random4 r = tn_philox(7, (uint64_t)rank, 0, (uint64_t)i);
+        float scale = (float)(1 << (r.word[1] % 24));
+        x[i] = ((float)(r.word[0] >> 8) * 0x1p-24f - 0.5f) * scale;
+    }
+}
+
+/* The same bits again, and on every rank; in the order of the ranks where that is promised. */
+static void check_bits(tn_group *g, bool ordered) {
+    enum { N = 40001 };
+    TN_SCOPE;
+    trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = N};
+    c.how = TN_REDUCE_SUM;
+    float *want = malloc(N * sizeof(float)), *x = malloc(N * sizeof(float));
+    wild(want, N, 0);
+    for (int r = 1; r < c.ranks; r++) {
+        wild(x, N, r);
+        for (int64_t i = 0; i < N; i++) {
+            want[i] += x[i];
+        }
+    }
+    for (int run = 0; run < 4; run++) {
+        c.shared = run % 2;
+        tn_tensor *t = blank(&c, 0), *all = blank(&c, c.ranks);
+        wild(tn_data_mut(t), N, c.rank);
+        usleep((useconds_t)((c.rank * 7 + run * 3) % 5 * 500)); /* other timing */
+        done(&c, "all_reduce", tn_all_reduce(g, t, TN_REDUCE_SUM));
+        if (run == 0 && !ordered) {
+            memcpy(want, tn_data(t), N * sizeof(float));
+        }
+        if (memcmp(tn_data(t), want, N * sizeof(float)) != 0) {
+            complain(&c, "all_reduce",
+                     ordered ? "not in the order of the ranks" : "another run, other bits");
+        }
+        done(&c, "all_gather", tn_all_gather(g, all, t));
+        for (int r = 0; r < c.ranks; r++) {
+            if (memcmp((const float *)tn_data(all) + (int64_t)r * N, tn_data(t),
+                       N * sizeof(float)) != 0) {
+                complain(&c, "all_reduce", "the ranks have different bits");
+            }
+        }
+    }
+    free(want);
+    free(x);
+}
+
+/* ---- Misuse -------------------------------------------------------------------------------------- */
+
+static void *intrude(void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
+    tn_work *w = tn_all_reduce(user, t, TN_REDUCE_SUM);
+    bool refused = tn_error() == TN_ESTATE && !w;
+    tn_error_clear();
+    return refused ? user : NULL;
+}
+
+/* A call from a second thread is refused, and the group goes on. */
+static void check_threads(tn_group *g) {
+    TN_SCOPE;
+    trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g)};
+    pthread_t thread;
+    void *refused = NULL;
+    if (pthread_create(&thread, NULL, intrude, g) == 0) {
+        pthread_join(thread, &refused);
+    }
+    if (!refused && c.ranks > 1) {
+        complain(&c, "all_reduce", "from a second thread was not refused");
+    }
+    c.count = 5;
+    c.how = TN_REDUCE_SUM;
+    check_all_reduce(&c);
+}
+
+static void check_all(tn_group *g, bool ordered) {
+    check_numbers(g, tn_group_size(g) <= 3);
+    check_bits(g, ordered);
+    check_threads(g);
+}
+
+/* Rank 1 does something else; every rank must hear of both sides. Ends the group. */
+static void check_disagreement(tn_group *g, const char *what) {
+    TN_SCOPE;
+    bool other = tn_group_rank(g) == 1;
+    trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = 6};
+    c.how = TN_REDUCE_SUM;
+    check_all_reduce(&c);
+    tn_tensor *t = tn_ones(TN_DIMS(other && strcmp(what, "size") == 0 ? 7 : 6),
+                           other && strcmp(what, "dtype") == 0 ? TN_I32 : TN_F32);
+    tn_work *w = other && strcmp(what, "order") == 0 ? tn_broadcast(g, t, 0)
+                                                     : tn_all_reduce(g, t, TN_REDUCE_SUM);
+    tn_work_wait(w, 0);
+    const char *mine = "all_reduce f32 [6] sum";
+    const char *theirs = strcmp(what, "size") == 0    ? "all_reduce f32 [7] sum"
+                         : strcmp(what, "dtype") == 0 ? "all_reduce i32 [6] sum"
+                                                      : "broadcast f32 [6] from rank 0";
+    if (tn_error() != TN_EMISMATCH || !strstr(tn_error_message(), mine) ||
+        !strstr(tn_error_message(), theirs)) {
+        complain(&c, what, tn_error() ? tn_error_message() : "no error");
+    }
+    tn_error_clear();
+}
+
+/* ---- Ranks as threads ---------------------------------------------------------------------------- */
+
+static void local_all(tn_group *g, void *user) {
+    check_all(g, true);
+}
+
+static void local_disagreement(tn_group *g, void *user) {
+    check_disagreement(g, user);
+}
+
+static const char *const DISAGREEMENTS[] = {"size", "dtype", "order"};
+
+static void threads_pass(bool checked, int most) {
+    setenv("TERN_CHECKED", checked ? "1" : "0", 1);
+    failures = 0;
+    for (int ranks = 1; ranks <= most; ranks++) {
+        if (tn_local_run(ranks, local_all, NULL) != TN_OK) {
+            fail_msg("%s", tn_error_message());
+        }
+    }
+    for (size_t i = 0; i < COUNT_OF(DISAGREEMENTS); i++) {
+        char what[16];
+        snprintf(what, sizeof(what), "%s", DISAGREEMENTS[i]);
+        assert_int_equal(tn_local_run(3, local_disagreement, what), TN_OK);
+    }
+    unsetenv("TERN_CHECKED");
+    assert_int_equal(failures, 0);
+}
+
+static void test_local(void **state) {
+    threads_pass(false, 8);
+}
+
+static void test_checked_local(void **state) {
+    threads_pass(true, 3);
+}
+
+/* ---- Ranks as processes -------------------------------------------------------------------------- */
+
+/* "shm", or "shm,size": the group's engine, and which disagreement to look for. */
+static int body(tn_group *none, const char *argument) {
+    char engine[16] = "", what[16] = "";
+    sscanf(argument, "%15[^,],%15s", engine, what);
+    tn_dist_options o = tn_dist_defaults();
+    o.engine = engine;
+    o.ordered = atoi(getenv("WORLD_SIZE")) % 2 == 1;
+    tn_group *g = tn_dist_init(o);
+    rank_assert(g != NULL);
+    rank_assert(tn_group_size(g) == 1 || strcmp(tn_group_engine(g), engine) == 0);
+    if (*what) {
+        check_disagreement(g, what);
+    } else {
+        check_all(g, strcmp(engine, "shm") == 0 || o.ordered);
+    }
+    tn_dist_finish();
+    return failures ? 1 : 0;
+}
+
+static const rank_entry BODIES[] = {{"-body", body}};
+
+static void pass(int ranks, const char *argument, bool checked) {
+    const char *const environment[] = {checked ? "TERN_CHECKED=1" : "TERN_CHECKED=0",
+                                       "TERN_TIMEOUT=30", NULL};
+    ranks_result result = ranks_run(ranks, "-body", argument, environment, 100);
+    bool ok = ranks_ok(&result);
+    ranks_free(&result);
+    if (!ok) {
+        fail_msg("%s on %d ranks: see above", argument, ranks);
+    }
+}
+
+static void disagree(const char *engine, bool checked) {
+    for (size_t i = 0; i < COUNT_OF(DISAGREEMENTS); i++) {
+        char argument[40];
+        snprintf(argument, sizeof(argument), "%s,%s", engine, DISAGREEMENTS[i]);
+        pass(2 + (int)i % 2, argument, checked);
+    }
+}
+
+static void test_shm(void **state) {
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        pass(ranks, "shm", false);
+    }
+    disagree("shm", false);
+}
+
+static void test_checked_shm(void **state) {
+    pass(3, "shm", true);
+    disagree("shm", true);
+}
+
+static bool have_gloo(void) {
+    char why[256];
+    return tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why)) != NULL;
+}
+
+static void test_gloo(void **state) {
+    if (!have_gloo()) {
+        skip();
+    }
+    for (int ranks = 2; ranks <= 8; ranks++) {
+        pass(ranks, "gloo", false);
+    }
+}
+
+static void test_checked_gloo(void **state) {
+    if (!have_gloo()) {
+        skip();
+    }
+    pass(3, "gloo", true);
+    disagree("gloo", true);
+}
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, BODIES, COUNT_OF(BODIES));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_local), cmocka_unit_test(test_checked_local),
+        cmocka_unit_test(test_shm),   cmocka_unit_test(test_checked_shm),
+        cmocka_unit_test(test_gloo),  cmocka_unit_test(test_checked_gloo),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
