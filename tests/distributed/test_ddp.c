@@ -10,6 +10,7 @@
 
 #include "core/allocator.h"
 #include "ddp_net.h"
+#include "tests/support/temp.h"
 
 static int64_t live_before;
 
@@ -891,6 +892,13 @@ static void test_out_of_memory_anywhere(void **state) {
     }
 }
 
+/* What the flight recorder writes about failures goes with the test. */
+static int divert_flights(void **state) {
+    (void)state;
+    temp_path("");
+    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+}
+
 int main(void) {
     tn_set_threads(1);
     live_before = tn_live_tensors();
@@ -916,5 +924,5 @@ int main(void) {
         TEST(test_a_module_may_end_in_its_backward),
         TEST(test_out_of_memory_anywhere),
     };
-    return cmocka_run_group_tests_name("data parallelism", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("data parallelism", tests, divert_flights, temp_clean);
 }

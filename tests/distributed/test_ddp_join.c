@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "ddp_net.h"
+#include "tests/support/temp.h"
 
 enum { MOST = 4 };
 
@@ -262,6 +263,13 @@ static void test_errors(void **state) {
     run_ok(1, does_not_join, NULL);
 }
 
+/* What the flight recorder writes about failures goes with the test. */
+static int divert_flights(void **state) {
+    (void)state;
+    temp_path("");
+    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
@@ -270,5 +278,5 @@ int main(void) {
         cmocka_unit_test(test_join_in_a_richer_loop),
         cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests_name("uneven data", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("uneven data", tests, divert_flights, temp_clean);
 }

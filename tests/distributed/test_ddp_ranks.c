@@ -1,0 +1,167 @@
+/* Data parallelism over real processes: the same bits as one rank that accumulates, on each engine; and
+ * errors that end all ranks with the reason. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/plugin.h"
+#include "ddp_train.h"
+#include "distributed/group/gloo.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+#include <stdio.h>
+#include <sys/wait.h>
+
+/* ---- Bodies: the argument is ENGINE or ENGINE,ordered -------------------------------------------- */
+
+static tn_group *start(const char *argument) {
+    static char engine[32];
+    tn_dist_options o = tn_dist_defaults();
+    snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ","), argument);
+    o.engine = engine;
+    o.ordered = strstr(argument, ",ordered") != NULL;
+    o.timeout = 30;
+    return tn_dist_init(o);
+}
+
+static int finish(void) {
+    tn_dist_finish();
+    if (tn_error() != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    return tn_error() != TN_OK;
+}
+
+static int train(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    ddp_run run = ddp_run_of(tn_group_size(world));
+    run.steps = 2;
+    ddp_bits together = ddp_train(world, &run);
+    rank_assert(tn_error() == TN_OK);
+    ddp_bits alone = ddp_train(NULL, &run);
+    rank_assert(ddp_same(together, alone));
+    run.mean = true;
+    run.options.sum = false;
+    ddp_bits buckets = ddp_train(world, &run);
+    run.naive = true;
+    ddp_bits naive = ddp_train(world, &run);
+    rank_assert(ddp_same(buckets, naive));
+    free(together.data);
+    free(alone.data);
+    free(buckets.data);
+    free(naive.data);
+    return finish();
+}
+
+static tn_tensor *fail_here(tn_tensor *grad, void *user) {
+    (void)grad;
+    (void)user;
+    tn_raise(TN_EVALUE, "a hook does not like this gradient");
+    return NULL;
+}
+
+/* Rank 1 has an error in its second backward (",hook"), or fewer batches. */
+static int end_badly(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    bool hook = strstr(argument, ",hook") != NULL, mine = tn_group_rank(world) == 1;
+    tn_linear m;
+    tn_linear_init(&m, 300, 300, tn_linear_defaults());
+    tn_ddp(&m, world, tn_ddp_defaults());
+    for (int step = 0; step < (mine && !hook ? 1 : 3) && tn_error() == TN_OK; step++) {
+        TN_SCOPE;
+        if (mine && hook && step == 1) {
+            tn_on_grad(m.weight, fail_here, NULL);
+        }
+        tn_backward(tn_sum_all(tn_call(&m, tn_ones(TN_DIMS(4, 300), TN_F32))));
+        tn_module_zero_grad(&m);
+    }
+    tn_module_finish(&m);
+    return finish();
+}
+
+static const rank_entry bodies[] = {{"-train", train}, {"-end_badly", end_badly}};
+
+/* ---- Tests -------------------------------------------------------------------------------------- */
+
+static void run_train(int ranks, const char *argument) {
+    ranks_pass(ranks, "-train", argument);
+}
+
+static void test_shm(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        run_train(ranks, "shm");
+    }
+}
+
+static void test_eight_ranks_on_shm(void **state) {
+    (void)state;
+    run_train(8, "shm");
+}
+
+static void test_gloo(void **state) {
+    (void)state;
+    char why[256];
+    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
+        fprintf(stderr, "%s\n", why);
+        skip();
+    }
+    run_train(2, "gloo");
+    run_train(3, "gloo,ordered");
+    run_train(4, "gloo,ordered");
+}
+
+static ranks_result run_badly(const char *argument) {
+    char flights[96];
+    snprintf(flights, sizeof(flights), "TERN_FLIGHT_DIR=%s", temp_folder);
+    ranks_result r = ranks_run(3, "-end_badly", argument, (const char *[]){flights, NULL}, 60);
+    assert_false(r.timed_out);
+    return r;
+}
+
+static void must_say(const ranks_result *r, int rank, const char *text) {
+    bool failed = !WIFEXITED(r->status[rank]) || WEXITSTATUS(r->status[rank]) == 1;
+    if (!failed || !strstr(r->output[rank], text)) {
+        fail_msg("rank %d did not end with \"%s\" but with: %s", rank, text, r->output[rank]);
+    }
+}
+
+static void test_errors_reach_all(void **state) {
+    (void)state;
+    ranks_result r = run_badly("shm,hook");
+    for (int rank = 0; rank < 3; rank++) {
+        must_say(&r, rank, "does not like this gradient");
+    }
+    ranks_free(&r);
+    r = run_badly("shm");
+    must_say(&r, 0, "rank 1");
+    must_say(&r, 0, "tn_ddp_join");
+    must_say(&r, 2, "tn_ddp_join");
+    ranks_free(&r);
+}
+
+/* What the flight recorder writes about failures goes with the test. */
+static int divert_flights(void **state) {
+    (void)state;
+    temp_path("");
+    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 2);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shm),
+        cmocka_unit_test(test_eight_ranks_on_shm),
+        cmocka_unit_test(test_gloo),
+        cmocka_unit_test(test_errors_reach_all),
+    };
+    return cmocka_run_group_tests_name("data parallelism over processes", tests, divert_flights,
+                                       temp_clean);
+}
