@@ -137,7 +137,7 @@ def _run_one(function, number):
     os.environ[MARK] = mark
     home, folder = os.getcwd(), tempfile.mkdtemp(prefix="tern_test_")
     os.chdir(folder)
-    failed, skip = None, ""
+    failed, skip, begun = None, "", time.monotonic()
     try:
         function()
         until(lambda: not marked(mark), "no process is left behind", 10)
@@ -155,6 +155,7 @@ def _run_one(function, number):
     os.chdir(home)
     shutil.rmtree(folder, ignore_errors=True)
     print(f"{'not ok' if failed is not None else 'ok'} {number} - {name}{skip}")
+    print(f"# {time.monotonic() - begun:.1f} s")
     for line in (failed or "").splitlines():
         print("# " + line)
     sys.stdout.flush()

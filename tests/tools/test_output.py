@@ -226,6 +226,8 @@ def one_progress_line():
     same(rows[12:], ["[0] end", ""])
     for i in range(11):
         has(seen, f"{i}/10")  # every state was to be seen
+    for i in range(10):  # and comes back below another rank's line
+        holds(re.search(rb"line %d terminal False\n\r\033\[K[^\n\r]* %d/10 " % (i, i), seen), seen)
 
 
 @test

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""`tern run` on several nodes: rounds, membership, and who ends how when somebody is lost. The nodes are launchers on this
+host; test_hosts.py puts them on hosts of their own."""
+import os
+import signal
+import socket
+import sys
+import time
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
+
+HOST = "127.0.0.1"
+
+
+class Job:
+    """Launchers of one job. Short times, so that what is lost is noticed soon."""
+
+    def __init__(self, nnodes, *options):
+        self.port = free_port()
+        self.options = ["--nnodes", nnodes, "--rdzv-endpoint", f"{HOST}:{self.port}", "--heartbeat", 2, "--grace", 1,
+                        "--last-call", 0.5, "--timeout", 30, *options]
+
+    def start(self, *program, options=(), env=None):
+        return start(*self.options, *options, *program, env=env or environment(TERN_TOKEN="secret"))
+
+    def leader(self, *program, **more):
+        """The first launcher, when it has begun to serve."""
+        p = self.start(*program, **more)
+        until(self.served, "the store is served")
+        return p
+
+    def served(self):
+        try:
+            socket.create_connection((HOST, self.port), 1).close()
+            return True
+        except OSError:
+            return False
+
+
+def shell(script):
+    return ["sh", "-c", script]
+
+
+# Says who it is, then runs until it is told to end.
+SAYS = 'echo "$TERN_RESTART_COUNT: $RANK of $WORLD_SIZE" >> "said.$GROUP_RANK.$LOCAL_RANK"; '
+FOREVER = shell(SAYS + "exec sleep 1000")
+UNTIL_GO = shell(SAYS + "while [ ! -e go ]; do sleep 0.05; done")
+
+
+def said(node, rank=0):
+    return text(f"said.{node}.{rank}").split("\n")[:-1]
+
+
+def go():
+    with open("go", "w", encoding="utf-8"):
+        pass
+
+
+@test
+def places():
+    """ranks of all nodes are numbered through, node by node, also when nodes have different numbers of ranks"""
+    job = Job(2)
+    program = shell('echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR '
+                    '$MASTER_PORT $TERN_TOKEN $TERN_RUN_ID"')
+    first = job.leader(*program, options=["-n", 1])
+    second = job.start(*program, options=["-n", 2])
+    finish(first, 0)
+    finish(second, 0)
+    tail = f"2 {HOST} {job.port} secret job"
+    same(output(first).splitlines(), [f"[0] 0 0 3 1 0 {tail}"])
+    same(sorted(output(second).splitlines()), [f"[1] 1 0 3 2 1 {tail}", f"[2] 2 1 3 2 1 {tail}"])
+    has(errors(second), "node 1 of 2, ranks 1-2 of 3")
+
+
+@test
+def wanted_places():
+    """--node-rank decides the order, and node 0 serves the store whoever comes first"""
+    job = Job(3)
+    program = shell("echo $GROUP_RANK > node.$1") + ["-"]
+    others = [job.start(*program, r, options=["--node-rank", r]) for r in (2, 1)]
+    time.sleep(0.3)
+    same([p.poll() for p in others], [None, None])
+    first = job.start(*program, 0, options=["--node-rank", 0])
+    for p in (first, *others):
+        finish(p, 0)
+    same([text(f"node.{r}") for r in range(3)], ["0\n", "1\n", "2\n"])
+
+
+@test
+def failure_elsewhere():
+    """a failure on one node ends all; every launcher reports it and has its exit code"""
+    job = Job(2)
+    program = shell('[ $RANK = 1 ] || exec sleep 1000; echo its last words >&2; kill -SEGV $$')
+    first = job.leader(*program)
+    second = job.start(*program)
+    for p in (first, second):
+        finish(p, 128 + signal.SIGSEGV)
+        has(errors(p), "rank 1 (host ", "was killed by SIGSEGV", "    | its last words")
+
+
+@test
+def first_failure():
+    """of failures on several nodes the first in time is the one that is reported first"""
+    job = Job(2)
+    program = shell('[ $RANK = 1 ] || { while [ ! -s gone ]; do sleep 0.02; done; while [ -e /proc/$(cat gone) ]; do sleep 0.02; done; '
+                    'echo the peer is gone >&2; exit 3; }; echo my own fault >&2; echo $$ > gone; exit 5')
+    first = job.leader(*program)
+    second = job.start(*program)
+    for p in (first, second):
+        finish(p, 5)
+        report = [line for line in errors(p).splitlines() if "(host" in line]
+        has(report[0], "rank 1 (host", "exit code 5")
+
+
+@test
+def restarts():
+    """all nodes start again together while there are restarts left"""
+    job = Job(2, "--max-restarts", 2)
+    program = shell(SAYS + 'while [ $(cat said.* | wc -l) -lt $((2 * TERN_RESTART_COUNT + 2)) ]; do sleep 0.02; done; '
+                    '[ $RANK = 0 ] || exit $((2 - TERN_RESTART_COUNT)); [ $TERN_RESTART_COUNT = 2 ] || exec sleep 1000')
+    first = job.leader(*program)
+    second = job.start(*program)
+    for p in (first, second):
+        finish(p, 0)
+        has(errors(p), "restart 1 of 2", "restart 2 of 2")
+    for rank in range(2):
+        same(said(rank), [f"{k}: {rank} of 2" for k in range(3)])
+
+
+@test
+def late_node():
+    """MIN:MAX: MIN nodes start after the last call; a node that comes later makes all start again with it"""
+    job = Job("1:2")
+    first = job.leader(*UNTIL_GO)
+    until(lambda: said(0) == ["0: 0 of 1"], "one node has started")
+    second = job.start(*UNTIL_GO)
+    until(lambda: said(0) == ["0: 0 of 1", "1: 0 of 2"] and said(1) == ["1: 1 of 2"], "both have started")
+    has(errors(first), "another host has come")
+    go()
+    finish(first, 0)
+    finish(second, 0)
+
+
+@test
+def lost_node():
+    """MIN:MAX: a launcher that is killed is missed, and the others go on without it"""
+    job = Job("1:2")
+    first = job.leader(*UNTIL_GO)
+    second = job.start(*UNTIL_GO)
+    until(lambda: said(1), "both have started")
+    before = len(said(0))
+    second.kill()
+    second.wait()
+    until(lambda: said(0)[before:] == [f"{before}: 0 of 1"], "the first goes on alone", 30)
+    has(errors(first), "node 1 (host ", "rank 1) is lost: it gave no sign of life", "start again on 1 host")
+    go()
+    finish(first, 0)
+
+
+@test
+def loss_explains_failures():
+    """ranks that fail because a node is lost cost no restart"""
+    job = Job("1:2")
+    program = shell('echo $$ >> pids.$RANK; echo "$TERN_RESTART_COUNT $WORLD_SIZE" >> all.$RANK; [ $WORLD_SIZE = 2 ] || exit 0; '
+                    'while [ ! -s pids.1 ]; do sleep 0.02; done; while [ -e /proc/$(cat pids.1) ]; do sleep 0.02; done; exit 7')
+    first = job.leader(*program, options=["--last-call", 3])
+    second = job.start(*program, options=["--last-call", 3])
+    until(lambda: text("pids.0") and text("pids.1"), "both have started")
+    second.kill()
+    second.wait()
+    finish(first, 0)
+    same(text("all.0"), "0 2\n1 1\n")
+
+
+@test
+def too_few():
+    """a node lost below MIN ends the job with an error that names it"""
+    job = Job(2)
+    first = job.leader(*FOREVER)
+    second = job.start(*FOREVER)
+    until(lambda: said(0) and said(1), "both have started")
+    second.kill()
+    finish(first, 1, 30)
+    has(errors(first), "node 1 (host ", "is lost: it gave no sign of life", "1 of at least 2 hosts are left")
+
+
+@test
+def leader_killed():
+    """node 0 killed: the others end their ranks and say what they miss"""
+    job = Job("1:2")
+    first = job.leader(*FOREVER)
+    second = job.start(*FOREVER)
+    until(lambda: said(1), "both have started")
+    first.kill()
+    first.wait()
+    finish(second, 1, 30)
+    has(errors(second), "node 0 is lost")
+
+
+@test
+def leader_silent():
+    """node 0 stopped: the others end in bounded time, and so does it when it goes on"""
+    job = Job("1:2")
+    first = job.leader(*FOREVER)
+    second = job.start(*FOREVER)
+    until(lambda: said(1), "both have started")
+    first.send_signal(signal.SIGSTOP)
+    finish(second, 1, 30)
+    has(errors(second), "node 0 is lost")
+    first.send_signal(signal.SIGCONT)
+    until(lambda: said(0)[-1].endswith("of 1"), "it goes on alone", 30)
+    first.terminate()
+    finish(first, 143, 30)
+
+
+@test
+def silent_node():
+    """a launcher that was stopped too long has no place any more, and says so when it goes on"""
+    job = Job("1:2")
+    first = job.leader(*UNTIL_GO)
+    second = job.start(*UNTIL_GO)
+    until(lambda: said(1), "both have started")
+    second.send_signal(signal.SIGSTOP)
+    until(lambda: said(0)[-1].endswith("of 1"), "the first goes on alone", 30)
+    second.send_signal(signal.SIGCONT)
+    finish(second, 1, 30)
+    has(errors(second), "no sign of life", "no place in the job any more")
+    go()
+    finish(first, 0)
+
+
+@test
+def node_leaves():
+    """a launcher that is told to end says so to the others, at once"""
+    job = Job(2, "--heartbeat", 1000)
+    first = job.leader(*FOREVER)
+    second = job.start(*FOREVER)
+    until(lambda: said(0) and said(1), "both have started")
+    second.terminate()
+    finish(second, 143, 30)
+    finish(first, 1, 30)
+    has(errors(first), "node 1 (host ", "SIGTERM ended the launcher")
+
+
+@test
+def leader_leaves():
+    """node 0 told to end ends the job everywhere, with the reason"""
+    job = Job(2, "--heartbeat", 1000)
+    first = job.leader(*FOREVER)
+    second = job.start(*FOREVER)
+    until(lambda: said(0) and said(1), "both have started")
+    first.send_signal(signal.SIGINT)
+    finish(first, 130, 30)
+    finish(second, 130, 30)
+    has(errors(second), "SIGINT ended the launcher on host")
+
+
+@test
+def spare():
+    """a node more than MAX waits, and takes the place of one that is lost"""
+    job = Job(2)
+    first = job.leader(*UNTIL_GO)
+    second = job.start(*UNTIL_GO)
+    until(lambda: said(0) and said(1), "two have started")
+    third = job.start(*UNTIL_GO)
+    until(lambda: "waits until it is needed" in errors(third), "the third waits")
+    same((said(0), said(1)), (["0: 0 of 2"], ["0: 1 of 2"]))
+    second.kill()
+    until(lambda: said(1) == ["0: 1 of 2", "1: 1 of 2"], "the third has its place", 30)
+    go()
+    finish(first, 0)
+    finish(third, 0)
+
+
+@test
+def done_nodes():
+    """a node whose ranks have ended well starts again when others fail, and waits for them when they do not"""
+    job = Job(2, "--max-restarts", 1)
+    program = shell('echo $TERN_RESTART_COUNT >> "ran.$RANK"; [ $RANK = 0 ] || { sleep 0.5; exit $((1 - TERN_RESTART_COUNT)); }')
+    first = job.leader(*program)
+    second = job.start(*program)
+    finish(first, 0)
+    finish(second, 0)
+    same([text(f"ran.{r}") for r in range(2)], ["0\n1\n"] * 2)
+
+
+@test
+def nobody_comes():
+    """too few nodes within --timeout are an error that says who was there; a joiner without node 0 gives up too"""
+    job = Job(2, "--timeout", 1)
+    first = job.start("true")
+    finish(first, 1, 30)
+    has(errors(first), "1 of 2 hosts came within 1 s", "host " + socket.gethostname()[:64])
+    job = Job(2, "--timeout", 1)
+    second = job.start("true", options=["--node-rank", 1])
+    finish(second, 1, 30)
+    has(errors(second), str(job.port))
+
+
+@test
+def strangers():
+    """wrong tokens, other jobs, other options and garbage are refused with a reason and harm nobody"""
+    job = Job(2)
+    first = job.leader(*UNTIL_GO)
+    for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, os.urandom(4096)):
+        with socket.create_connection((HOST, job.port)) as s:
+            try:
+                s.sendall(garbage)
+            except OSError:
+                pass
+    wrong = job.start(*UNTIL_GO, env=environment(TERN_TOKEN="guess"), options=["--timeout", 1])
+    finish(wrong, 1, 30)
+    has(errors(wrong), "token")
+    other = job.start(*UNTIL_GO, options=["--rdzv-id", "another"])
+    finish(other, 1, 30)
+    has(errors(other), "its --rdzv-id is another, and node 0's is job")
+    other = job.start(*UNTIL_GO, options=["--nnodes", "2:3"])
+    finish(other, 1, 30)
+    has(errors(other), "its --nnodes is 2:3, and node 0's is 2:2")
+    same(first.poll(), None)
+    second = job.start(*UNTIL_GO)
+    until(lambda: said(0) == ["0: 0 of 2"] and said(1) == ["0: 1 of 2"], "the two have started")
+    go()
+    finish(first, 0)
+    finish(second, 0)
+
+
+@test
+def guessable_token():
+    """without a token the launcher says that others can join"""
+    job = Job("1:2", "--last-call", 0.1)
+    first = job.start("true", env=environment())
+    finish(first, 0)
+    has(errors(first), "no token is set", "TERN_TOKEN")
+
+
+main()
