@@ -55,75 +55,66 @@ static bool fail_lost(tn__gloo *e, int peer, const char *why) {
 
 /* ---- Messages ----------------------------------------------------------------------------------- */
 
-static bool add(tn__gloo *e, tn__batch *b, int peer, tn__message *m, const char *why) {
-    if (!m) {
-        return fail_lost(e, peer, why);
-    }
-    b->messages[b->n] = m;
-    b->peers[b->n++] = peer;
-    return true;
+/* Notes that a message has been started, or fails. */
+static bool note(tn__gloo *e, tn__batch *b, int peer, bool is_send, bool fine, const char *why) {
+    b->started[b->n] = (tn__started){peer, is_send};
+    b->n += fine;
+    return fine || fail_lost(e, peer, why);
 }
 
 bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void *data,
                    int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
     return bytes <= 0 ||
-           add(e, b, peer, e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
+           note(e, b, peer, true, e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
 bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data, int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
-    return bytes <= 0 ||
-           add(e, b, peer, e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
+    return bytes <= 0 || note(e, b, peer, false,
+                              e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
 bool tn__gloo_touch(tn__gloo *e, tn__batch *b, int peer, uint64_t tag) {
     char why[TN_ENGINE_WHY] = "";
-    return add(e, b, peer, e->api->receive(e->wire, peer, tag, NULL, 0, why), why) &&
-           add(e, b, peer, e->api->send(e->wire, peer, tag, NULL, 0, why), why);
+    return note(e, b, peer, false, e->api->receive(e->wire, peer, tag, NULL, 0, why), why) &&
+           note(e, b, peer, true, e->api->send(e->wire, peer, tag, NULL, 0, why), why);
 }
 
 /* Waits for one message, so that abort can find it. */
-static bool wait_for(tn__gloo *e, tn__message *m, int peer) {
+static bool wait_for(tn__gloo *e, tn__started m) {
     char why[TN_ENGINE_WHY] = "";
     pthread_mutex_lock(&e->lock);
     bool dead = e->dead != TN_OK;
-    e->waiting = dead ? NULL : m;
+    e->waiting = dead ? -1 : m.peer;
     pthread_mutex_unlock(&e->lock);
     if (dead) {
         return false;
     }
-    tn__arrival arrival = e->api->wait(m, e->deadline - tn__now(), why);
+    tn__arrival arrival = e->api->wait(e->wire, m.peer, m.is_send, e->deadline - tn__now(), why);
     pthread_mutex_lock(&e->lock);
-    e->waiting = NULL;
+    e->waiting = -1;
     pthread_mutex_unlock(&e->lock);
     switch (arrival) {
     case TN__DONE:
         return true;
     case TN__LATE:
-        return fail(e, TN_EPEER, "rank %d did not answer within %.3g seconds", peer,
+        return fail(e, TN_EPEER, "rank %d did not answer within %.3g seconds", m.peer,
                     e->deadline - e->begun);
     case TN__LOST:
-        return fail_lost(e, peer, why);
+        return fail_lost(e, m.peer, why);
     case TN__WOKEN:
         break; /* by abort, which has set the reason */
     }
     return false;
 }
 
-static void drop_all(tn__gloo *e, tn__batch *b) {
-    for (int i = 0; i < b->n; i++) {
-        e->api->drop(b->messages[i]);
-    }
-    b->n = 0;
-}
-
 bool tn__gloo_finish(tn__gloo *e, tn__batch *b) {
     bool fine = true;
     for (int i = 0; i < b->n && fine; i++) {
-        fine = wait_for(e, b->messages[i], b->peers[i]);
+        fine = wait_for(e, b->started[i]);
     }
-    drop_all(e, b);
+    b->n = 0;
     return fine;
 }
 
@@ -176,9 +167,6 @@ static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void 
         e->deadline = deadline;
         hold_pipe_signal(&before);
         operation(e, user);
-        for (int i = 0; i < TN__BATCHES; i++) {
-            drop_all(e, &e->batches[i]);
-        }
     }
     pthread_mutex_lock(&e->lock);
     e->running = false;
@@ -210,8 +198,8 @@ static void stop(tn_engine *base, const char *reason) {
     fail(e, TN_EPEER, "%s", reason);
     pthread_mutex_lock(&e->lock);
     bool running = e->running;
-    if (e->waiting) {
-        e->api->wake(e->waiting);
+    if (e->waiting >= 0) {
+        e->api->wake(e->wire, e->waiting);
     }
     pthread_mutex_unlock(&e->lock);
     if (!running) {
@@ -235,8 +223,7 @@ static void destroy(tn_engine *base) {
     }
     tn_store_free(e->store);
     for (int i = 0; i < TN__BATCHES; i++) {
-        free(e->batches[i].messages);
-        free(e->batches[i].peers);
+        free(e->batches[i].started);
     }
     free(e->sent);
     free(e->received);
@@ -267,16 +254,13 @@ static const tn__gloo_api *load(char *why) {
 }
 
 static bool make_room(tn__gloo *e) {
-    int ranks = e->base.ranks, room = 2 * ranks;
-    e->sent = tn__calloc((size_t)ranks, sizeof(uint64_t));
-    e->received = tn__calloc((size_t)ranks, sizeof(uint64_t));
+    size_t ranks = (size_t)e->base.ranks;
+    e->sent = tn__calloc(ranks, sizeof(uint64_t));
+    e->received = tn__calloc(ranks, sizeof(uint64_t));
     bool fine = e->sent && e->received;
     for (int i = 0; i < TN__BATCHES; i++) {
-        tn__batch *b = &e->batches[i];
-        b->messages = tn__calloc((size_t)room, sizeof(*b->messages));
-        b->peers = tn__calloc((size_t)room, sizeof(*b->peers));
-        b->room = room;
-        fine = fine && b->messages && b->peers;
+        e->batches[i].started = tn__calloc(2 * ranks, sizeof(tn__started));
+        fine = fine && e->batches[i].started;
     }
     return fine;
 }
@@ -296,6 +280,7 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
                           .abort = stop,
                           .destroy = destroy};
     e->api = api;
+    e->waiting = -1;
     e->store = tn__store_keep(o->store);
     pthread_mutex_init(&e->lock, NULL);
     if (!make_room(e)) {

@@ -1,12 +1,14 @@
 /* The plugin libtern_gloo.so: gloo's TCP connections behind the table of gloo.h. No exception leaves this file.
  *
- * A wire is a gloo context: one connection ("pair") to every other rank, served by a thread of gloo's. A message is one of gloo's
- * unbound buffers; data moves when both ends have posted theirs. What is relied upon, as of gloo in May 2022:
+ * A wire is a gloo context: one connection ("pair") to every other rank, served by a thread of gloo's; data moves when both ends
+ * have started a message. Each pair has one unbound buffer that spans all memory and counts what is done in either direction.
+ * What is relied upon, as of gloo in May 2022:
  *
- *   - When a connection ends, every message on it that is not done throws in its wait, also one that waits already.
+ *   - When a connection ends, a wait throws where its buffer has a message that has not begun. One that is half done is forgotten.
+ *     So every buffer also waits for a message that nobody sends.
  *   - abortWaitRecv and abortWaitSend make a wait return false, also one that begins later.
  *   - A wait that times out closes all connections of the context.
- *   - close() resets connections, and tells nobody on this side: waits must be woken.
+ *   - close() resets a connection, and tells nobody on this side: waits must be woken. After it no memory is touched.
  *   - Destroying a connection is soft: what a finished wait has sent is delivered.
  *   - connect waits five times the context's time-out.
  *   - A message longer than the memory that was posted for it ends the process. Tags must keep such messages apart.
@@ -21,6 +23,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -34,11 +37,7 @@ using gloo::transport::UnboundBuffer;
 struct tn__wire {
     int rank, ranks;
     std::shared_ptr<gloo::transport::Context> context;
-};
-
-struct tn__message {
-    bool is_send;
-    std::unique_ptr<UnboundBuffer> buffer;
+    std::vector<std::unique_ptr<UnboundBuffer>> buffers; /* [ranks]; none for this one */
 };
 
 namespace {
@@ -71,19 +70,28 @@ std::chrono::milliseconds milliseconds(double seconds) {
                                                      : 1);
 }
 
+const uint64_t heartbeat = 0; /* the tag of the message that nobody sends */
+
 tn__wire *open_wire(const char *address, int rank, int ranks, double timeout, char *why) {
     return guarded<tn__wire *>(nullptr, why, [&] {
         gloo::transport::tcp::attr attributes(address);
         auto device = gloo::transport::tcp::CreateDevice(attributes);
-        std::unique_ptr<tn__wire> w(new tn__wire{rank, ranks, device->createContext(rank, ranks)});
+        std::unique_ptr<tn__wire> w(new tn__wire{rank, ranks, device->createContext(rank, ranks), {}});
         w->context->setTimeout(milliseconds(timeout / 5));
+        w->buffers.resize(static_cast<size_t>(ranks));
         for (int peer = 0; peer < ranks; peer++) {
             if (peer != rank) {
                 w->context->createPair(peer);
+                w->buffers[static_cast<size_t>(peer)] =
+                    w->context->createUnboundBuffer(nullptr, SIZE_MAX);
             }
         }
         return w.release();
     });
+}
+
+UnboundBuffer &buffer_of(tn__wire *w, int peer) {
+    return *w->buffers[static_cast<size_t>(peer)];
 }
 
 size_t endpoint(tn__wire *w, int peer, void *bytes) {
@@ -102,52 +110,46 @@ bool connect_peer(tn__wire *w, int peer, const void *bytes, size_t n, char *why)
     return guarded(false, why, [&] {
         const char *first = static_cast<const char *>(bytes);
         w->context->getPair(peer)->connect(std::vector<char>(first, first + n));
+        buffer_of(w, peer).recv(peer, heartbeat, 0, 0);
         return true;
     });
 }
 
-tn__message *send_message(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes,
-                          char *why) {
-    return guarded<tn__message *>(nullptr, why, [&] {
-        auto buffer = w->context->createUnboundBuffer(const_cast<void *>(data), bytes);
-        std::unique_ptr<tn__message> m(new tn__message{true, std::move(buffer)});
-        m->buffer->send(peer, tag, 0, bytes);
-        return m.release();
+/* The buffer begins at address 0: an offset is an address. */
+bool send_message(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes, char *why) {
+    return guarded(false, why, [&] {
+        buffer_of(w, peer).send(peer, tag, reinterpret_cast<size_t>(data), bytes);
+        return true;
     });
 }
 
-tn__message *receive_message(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes,
-                             char *why) {
-    return guarded<tn__message *>(nullptr, why, [&] {
-        auto buffer = w->context->createUnboundBuffer(data, bytes);
-        std::unique_ptr<tn__message> m(new tn__message{false, std::move(buffer)});
-        m->buffer->recv(peer, tag, 0, bytes);
-        return m.release();
+bool receive_message(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes, char *why) {
+    return guarded(false, why, [&] {
+        buffer_of(w, peer).recv(peer, tag, reinterpret_cast<size_t>(data), bytes);
+        return true;
     });
 }
 
 /* gloo has one exception for a time-out and for a lost connection: the clock tells which it was. */
-tn__arrival wait_message(tn__message *m, double seconds, char *why) {
+tn__arrival wait_message(tn__wire *w, int peer, bool is_send, double seconds, char *why) {
     auto limit = milliseconds(seconds);
     auto end = std::chrono::steady_clock::now() + limit;
     tn__arrival arrival = guarded(TN__LOST, why, [&] {
-        bool done = m->is_send ? m->buffer->waitSend(limit) : m->buffer->waitRecv(limit);
+        UnboundBuffer &buffer = buffer_of(w, peer);
+        bool done = is_send ? buffer.waitSend(limit) : buffer.waitRecv(limit);
         return done ? TN__DONE : TN__WOKEN;
     });
     bool late = arrival == TN__LOST && std::chrono::steady_clock::now() >= end;
     return late ? TN__LATE : arrival;
 }
 
-void wake_message(tn__message *m) {
+void wake_wait(tn__wire *w, int peer) {
     char why[TN_ENGINE_WHY];
     guarded(false, why, [&] {
-        m->is_send ? m->buffer->abortWaitSend() : m->buffer->abortWaitRecv();
+        buffer_of(w, peer).abortWaitSend();
+        buffer_of(w, peer).abortWaitRecv();
         return true;
     });
-}
-
-void drop_message(tn__message *m) {
-    delete m;
 }
 
 void close_wire(tn__wire *w) {
@@ -171,9 +173,8 @@ void destroy_wire(tn__wire *w) {
 
 extern "C" __attribute__((visibility("default"))) const tn__gloo_api *tn_gloo_api(void) {
     static const tn__gloo_api api = {
-        sizeof(tn__gloo_api), TN__GLOO_VERSION, open_wire,       endpoint,
-        connect_peer,         send_message,     receive_message, wait_message,
-        wake_message,         drop_message,     close_wire,      destroy_wire,
+        sizeof(tn__gloo_api), TN__GLOO_VERSION, open_wire, endpoint,   connect_peer, send_message,
+        receive_message,      wait_message,     wake_wait, close_wire, destroy_wire,
     };
     return &api;
 }

@@ -23,8 +23,7 @@ extern "C" {
 
 /* ---- What the plugin gives ---------------------------------------------------------------------- */
 
-typedef struct tn__wire tn__wire;       /* one rank's connections to all others */
-typedef struct tn__message tn__message; /* on its way to or from a peer */
+typedef struct tn__wire tn__wire; /* one rank's connections to all others */
 
 typedef enum tn__arrival {
     TN__DONE,
@@ -44,19 +43,19 @@ typedef struct tn__gloo_api {
     size_t (*endpoint)(tn__wire *w, int peer, void *bytes);
     bool (*connect)(tn__wire *w, int peer, const void *endpoint, size_t bytes, char *why);
 
-    /* Starts a message; it meets the peer's with the same tag (the first unmet one, when there are several), which must have
-     * as many bytes. The memory is used until wait has said TN__DONE, or drop. NULL: the connection is lost, see why. */
-    tn__message *(*send)(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes,
-                         char *why);
-    tn__message *(*receive)(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes, char *why);
-    tn__arrival (*wait)(tn__message *m, double seconds, char *why);
-    /* Makes the wait that is under way, or the next one, return TN__WOKEN. */
-    void (*wake)(tn__message *m);
-    void (*drop)(tn__message *m);
+    /* Start a message. It meets the peer's with the same tag (the first unmet one, when there are several), which must have as
+     * many bytes. The memory is used until the message is done or the wire closed. False: the connection is lost, see why. */
+    bool (*send)(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes, char *why);
+    bool (*receive)(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes, char *why);
+    /* Waits for the oldest message to peer (is_send), or from it, that has not been waited for. Both ranks start their messages in
+     * the same order, so they are done in this order. */
+    tn__arrival (*wait)(tn__wire *w, int peer, bool is_send, double seconds, char *why);
+    /* Makes a wait for this peer return TN__WOKEN: the one that is under way, or the next. */
+    void (*wake)(tn__wire *w, int peer);
 
-    /* Closes all connections at once; what is on its way is lost. */
+    /* Closes all connections at once; what is on its way is lost, and no memory is touched any more. */
     void (*close)(tn__wire *w);
-    /* What has been sent still arrives. No message is left. */
+    /* What has been waited for still arrives. */
     void (*destroy)(tn__wire *w);
 } tn__gloo_api;
 
@@ -67,11 +66,14 @@ typedef const tn__gloo_api *tn__gloo_entry(void); /* the type of the plugin's on
 
 /* ---- The engine ---------------------------------------------------------------------------------- */
 
-/* Messages that are waited for together. */
+/* Messages that are waited for together, in the order in which they were started. */
+typedef struct tn__started {
+    int peer;
+    bool is_send;
+} tn__started;
 typedef struct tn__batch {
-    tn__message **messages;
-    int *peers;
-    int n, room;
+    tn__started *started; /* room for two with each rank */
+    int n;
 } tn__batch;
 
 enum { TN__BATCHES = 4 };
@@ -90,8 +92,8 @@ typedef struct tn__gloo {
 
     pthread_mutex_t lock; /* for what abort touches: */
     bool running;
-    tn__message *waiting; /* what `running` waits for */
-    tn_status dead;       /* TN_OK while alive */
+    int waiting;    /* for this peer; -1: not now */
+    tn_status dead; /* TN_OK while alive */
     char reason[TN_ENGINE_WHY];
 } tn__gloo;
 

@@ -1,0 +1,620 @@
+/* The engine gloo, without a group around it: numbers with ranks as threads, faults with ranks as processes. */
+#include "core/plugin.h"
+#include "distributed/group/gloo.h"
+#include "distributed/group/group.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { MOST = 8 };
+
+static bool missing; /* the plugin is not built here */
+#define NEEDS_GLOO() \
+    if (missing) {   \
+        skip();      \
+    }
+
+#define CHECK(truth)                                                              \
+    do {                                                                          \
+        if (!(truth)) {                                                           \
+            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
+        }                                                                         \
+    } while (0)
+static int failures;
+
+static tn_engine *join(tn_store *store, int rank, int ranks, const char *interface, double seconds,
+                       char *why) {
+    tn_engine_options o = {.store = store,
+                           .rank = rank,
+                           .ranks = ranks,
+                           .deadline = tn__now() + seconds,
+                           .timeout = seconds,
+                           .interface = interface};
+    return tn_engine_new("gloo", &o, why);
+}
+
+/* ---- Ranks as threads --------------------------------------------------------------------------- */
+
+typedef struct crew {
+    tn_store *store;
+    int ranks;
+    void (*body)(tn_engine *e);
+} crew;
+
+typedef struct member {
+    const crew *crew;
+    int rank;
+} member;
+
+static void *work(void *user) {
+    const member *m = user;
+    char why[TN_ENGINE_WHY] = "";
+    tn_engine *e = join(m->crew->store, m->rank, m->crew->ranks, "127.0.0.1", 30, why);
+    if (!e) {
+        fprintf(stderr, "rank %d: %s\n", m->rank, why);
+    }
+    CHECK(e);
+    if (e) {
+        m->crew->body(e);
+        e->destroy(e);
+    }
+    return NULL;
+}
+
+static void run_threads(int ranks, void (*body)(tn_engine *e)) {
+    pthread_t threads[MOST];
+    member members[MOST];
+    crew c = {.store = tn_memory_store(), .ranks = ranks, .body = body};
+    failures = 0;
+    for (int r = 0; r < ranks; r++) {
+        members[r] = (member){.crew = &c, .rank = r};
+        assert_int_equal(pthread_create(&threads[r], NULL, work, &members[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++) {
+        pthread_join(threads[r], NULL);
+    }
+    tn_store_free(c.store);
+    assert_int_equal(failures, 0);
+}
+
+static void run_ok(tn_engine *e, tn_transfer t) {
+    char why[TN_ENGINE_WHY] = "", text[128];
+    t.deadline = tn__now() + 30;
+    if (e->run(e, &t, why) != TN_OK) {
+        tn__transfer_text(&t, text, sizeof(text));
+        fprintf(stderr, "%s, rank %d of %d: %s\n", text, e->rank, e->ranks, why);
+        CHECK(false);
+    }
+}
+
+/* ---- Numbers ------------------------------------------------------------------------------------ */
+
+static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
+enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
+
+/* n elements that differ between ranks and places: finite floats of any sign, any integers. */
+static void fill(tn_dtype dtype, void *to, int64_t n, int rank) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = ((uint32_t)i * 2654435761u) ^ ((uint32_t)rank + 1) * 0x9e3779b9u;
+        float x = (float)bits / 65536.0f - 32768.0f;
+        uint32_t pattern;
+        memcpy(&pattern, &x, sizeof(x));
+        switch (dtype) {
+        case TN_F32:
+            ((float *)to)[i] = x;
+            break;
+        case TN_F64:
+            ((double *)to)[i] = (double)x * 1.000000001;
+            break;
+        case TN_BF16:
+            ((uint16_t *)to)[i] = (uint16_t)(pattern >> 16);
+            break;
+        case TN_F16: /* sign, exponent below the largest, fraction */
+            ((uint16_t *)to)[i] = (uint16_t)((bits & 0x83ff) | (bits >> 16) % 28 << 10);
+            break;
+        case TN_I64:
+            ((int64_t *)to)[i] = (int64_t)bits * 977 - 1000000;
+            break;
+        case TN_I32:
+            ((int32_t *)to)[i] = (int32_t)bits;
+            break;
+        default:
+            ((uint8_t *)to)[i] = (uint8_t)bits;
+        }
+    }
+}
+
+/* One operation: buffers of every rank's input, made again by each rank to compute what should come out. */
+typedef struct task {
+    tn_engine *e;
+    tn_transfer t;
+    int64_t bytes;    /* of `count` elements */
+    char *all[MOST];  /* every rank's in: room for N count elements */
+    char *out, *want; /* room for N count elements, both with a canary behind */
+} task;
+
+static const char canary[] = "canary!";
+
+static char *room(int64_t bytes) {
+    char *memory = malloc((size_t)bytes + sizeof(canary));
+    memset(memory, 0x55, (size_t)bytes);
+    memcpy(memory + bytes, canary, sizeof(canary));
+    return memory;
+}
+
+static void task_begin(task *x, tn_engine *e, tn_collective kind, tn_dtype dtype, int64_t count) {
+    int64_t n = e->ranks * count, bytes = n * (int64_t)tn_dtype_size(dtype);
+    *x = (task){.e = e,
+                .t = {.kind = kind, .dtype = dtype, .count = count, .reduce = TN_REDUCE_SUM},
+                .bytes = count * (int64_t)tn_dtype_size(dtype),
+                .out = room(bytes),
+                .want = room(bytes)};
+    for (int r = 0; r < e->ranks; r++) {
+        x->all[r] = room(bytes);
+        fill(dtype, x->all[r], n, r);
+    }
+    x->t.in = x->all[e->rank];
+    x->t.out = x->out;
+}
+
+static void task_end(task *x) {
+    int64_t bytes = x->e->ranks * x->bytes;
+    run_ok(x->e, x->t);
+    const char *got = x->t.out ? x->t.out : x->want;
+    char text[128];
+    if (memcmp(got, x->want, (size_t)bytes + sizeof(canary)) != 0) {
+        tn__transfer_text(&x->t, text, sizeof(text));
+        fprintf(stderr, "%s: wrong result at rank %d of %d%s\n", text, x->e->rank, x->e->ranks,
+                x->t.in == x->t.out ? " (in place)" : "");
+        CHECK(false);
+    }
+    for (int r = 0; r < x->e->ranks; r++) {
+        free(x->all[r]);
+    }
+    free(x->out);
+    free(x->want);
+}
+
+/* The reduction of `count` elements, from element `begin` of each rank's in. */
+static void want_reduced(task *x, int64_t begin) {
+    const void *in[MOST];
+    for (int r = 0; r < x->e->ranks; r++) {
+        in[r] = x->all[r] + begin * (int64_t)tn_dtype_size(x->t.dtype);
+    }
+    tn__reduce_all(x->t.reduce, x->t.dtype, x->want, in, x->e->ranks, x->t.count);
+}
+
+static void reductions(tn_engine *e, tn_dtype dtype, int64_t count, tn_reduce how, bool in_place) {
+    task x;
+    task_begin(&x, e, TN_ALL_REDUCE, dtype, count);
+    x.t.reduce = how;
+    want_reduced(&x, 0);
+    if (in_place) {
+        x.t.out = x.all[e->rank];
+        memcpy(x.want + x.bytes, (char *)x.t.out + x.bytes, (size_t)((e->ranks - 1) * x.bytes));
+    }
+    task_end(&x);
+
+    task_begin(&x, e, TN_REDUCE_SCATTER, dtype, count);
+    x.t.reduce = how;
+    want_reduced(&x, e->rank * count);
+    task_end(&x);
+
+    task_begin(&x, e, TN_REDUCE_TO_ROOT, dtype, count);
+    x.t.reduce = how;
+    x.t.root = e->ranks / 2;
+    if (e->rank == x.t.root) {
+        want_reduced(&x, 0);
+    } else if (in_place) {
+        x.t.out = NULL;
+    }
+    task_end(&x);
+}
+
+static void moves(tn_engine *e, tn_dtype dtype, int64_t count, bool in_place) {
+    task x;
+    int rank = e->rank, ranks = e->ranks, root = ranks - 1;
+    task_begin(&x, e, TN_ALL_GATHER, dtype, count);
+    for (int r = 0; r < ranks; r++) {
+        memcpy(x.want + r * x.bytes, x.all[r], (size_t)x.bytes);
+    }
+    task_end(&x);
+
+    task_begin(&x, e, TN_ALL_TO_ALL, dtype, count);
+    for (int r = 0; r < ranks; r++) {
+        memcpy(x.want + r * x.bytes, x.all[r] + rank * x.bytes, (size_t)x.bytes);
+    }
+    x.t.out = in_place ? x.all[rank] : x.out;
+    task_end(&x);
+
+    task_begin(&x, e, TN_BROADCAST, dtype, count);
+    x.t.root = root;
+    memcpy(x.want, x.all[root], (size_t)x.bytes);
+    if (rank == root && in_place) {
+        memcpy(x.want, x.all[root], (size_t)(ranks * x.bytes));
+        x.t.out = x.all[root];
+    } else if (rank != root) {
+        x.t.in = NULL;
+    }
+    task_end(&x);
+
+    task_begin(&x, e, TN_GATHER, dtype, count);
+    x.t.root = root;
+    for (int r = 0; r < ranks && rank == root; r++) {
+        memcpy(x.want + r * x.bytes, x.all[r], (size_t)x.bytes);
+    }
+    x.t.out = rank == root ? x.out : NULL;
+    task_end(&x);
+
+    task_begin(&x, e, TN_SCATTER, dtype, count);
+    x.t.root = root;
+    memcpy(x.want, x.all[root] + rank * x.bytes, (size_t)x.bytes);
+    x.t.in = rank == root ? x.all[root] : NULL;
+    task_end(&x);
+}
+
+/* Rank r sends to r + 1, one after the other; operations of other ranks in between do not matter. */
+static void ring(tn_engine *e, tn_dtype dtype, int64_t count) {
+    task x;
+    int after = (e->rank + 1) % e->ranks, before = (e->rank + e->ranks - 1) % e->ranks;
+    for (int turn = 0; turn < 2 && e->ranks > 1; turn++) {
+        if ((e->rank == 0) == (turn == 0)) {
+            task_begin(&x, e, TN_SEND, dtype, count);
+            x.t.root = after;
+            x.t.out = NULL;
+            task_end(&x);
+        } else {
+            task_begin(&x, e, TN_RECV, dtype, count);
+            x.t.root = before;
+            memcpy(x.want, x.all[before], (size_t)x.bytes);
+            x.t.in = NULL;
+            task_end(&x);
+        }
+    }
+}
+
+static void all_operations(tn_engine *e) {
+    static const int64_t counts[] = {0, 1, 2, 7, 1000, 2053};
+    static const tn_reduce hows[] = {TN_REDUCE_SUM, TN_REDUCE_MEAN, TN_REDUCE_PRODUCT,
+                                     TN_REDUCE_MIN, TN_REDUCE_MAX};
+    for (int d = 0; d < DTYPES; d++) {
+        for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+            reductions(e, dtypes[d], counts[c], hows[(c + (size_t)d) % 5], c & 1);
+            moves(e, dtypes[d], counts[c], c & 1);
+            ring(e, dtypes[d], counts[c]);
+        }
+    }
+    run_ok(e, (tn_transfer){.kind = TN_BARRIER});
+}
+
+/* Longer than a block: several are on their way at once, and the last one is not full. */
+static void long_arrays(tn_engine *e) {
+    reductions(e, TN_F32, 500003, TN_REDUCE_MEAN, true);
+    reductions(e, TN_BF16, 900001, TN_REDUCE_SUM, false);
+    moves(e, TN_F32, 400001, true);
+    ring(e, TN_F64, 300001);
+}
+
+static void test_numbers(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    static const int ranks[] = {1, 2, 3, 5};
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        run_threads(ranks[i], all_operations);
+    }
+}
+
+static void test_long_arrays(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    run_threads(2, long_arrays);
+    run_threads(3, long_arrays);
+}
+
+/* The last message of a rank that leaves at once still arrives, however late its peer is. */
+static void leave_early(tn_engine *e) {
+    task x;
+    int64_t count = 30000;
+    bool sends = e->rank == 0;
+    task_begin(&x, e, sends ? TN_SEND : TN_RECV, TN_F32, count);
+    x.t.root = 1 - e->rank;
+    if (sends) {
+        x.t.out = NULL;
+    } else {
+        usleep(20000);
+        memcpy(x.want, x.all[0], (size_t)x.bytes);
+    }
+    task_end(&x);
+}
+
+static void test_last_message(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    for (int i = 0; i < 20; i++) {
+        run_threads(2, leave_early);
+    }
+}
+
+/* ---- Leaving and giving up ----------------------------------------------------------------------- */
+
+static tn_status try_all_reduce(tn_engine *e, double seconds, char *why) {
+    static float in[1000];
+    float out[1000];
+    tn_transfer t = {.kind = TN_ALL_REDUCE,
+                     .dtype = TN_F32,
+                     .reduce = TN_REDUCE_SUM,
+                     .count = 1000,
+                     .in = in,
+                     .out = out,
+                     .deadline = tn__now() + seconds};
+    return e->run(e, &t, why);
+}
+
+static int told; /* ranks that were told that rank 2 has left */
+
+/* The first of the others to notice is told; the second may have noticed only that the first gave up. */
+static void leave(tn_engine *e) {
+    char why[TN_ENGINE_WHY] = "", again[TN_ENGINE_WHY] = "";
+    if (e->rank == 2) {
+        return;
+    }
+    CHECK(try_all_reduce(e, 20, why) == TN_EPEER);
+    bool left = strstr(why, "rank 2 has left the group");
+    __atomic_fetch_add(&told, left, __ATOMIC_RELAXED);
+    CHECK(left || strstr(why, "the connection to rank"));
+    CHECK(try_all_reduce(e, 20, again) == TN_EPEER);
+    CHECK(strcmp(why, again) == 0);
+}
+
+static void test_who_has_left(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    double begin = tn__now();
+    told = 0;
+    run_threads(3, leave);
+    assert_true(told > 0);
+    assert_true(tn__now() - begin < 15);
+}
+
+static bool failed[2]; /* of ranks 0 and 1, whose engines both live until both have failed */
+
+static void await_failure(int rank) {
+    for (int i = 0; i < 1000 && !__atomic_load_n(&failed[rank], __ATOMIC_ACQUIRE); i++) {
+        usleep(10000);
+    }
+    CHECK(failed[rank]);
+}
+
+static void fail_together(tn_engine *e, char *why) {
+    CHECK(try_all_reduce(e, 20, why) == TN_EPEER);
+    __atomic_store_n(&failed[e->rank], true, __ATOMIC_RELEASE);
+    await_failure(1 - e->rank);
+}
+
+static void *abort_later(void *user) {
+    tn_engine *e = user;
+    usleep(200000);
+    e->abort(e, "the test said so");
+    e->abort(e, "and again");
+    return NULL;
+}
+
+/* Rank 0 waits for rank 1, which computes, and is aborted from another thread; rank 1 notices when it comes. */
+static void give_up(tn_engine *e) {
+    char why[TN_ENGINE_WHY] = "";
+    pthread_t thread;
+    if (e->rank == 0) {
+        CHECK(pthread_create(&thread, NULL, abort_later, e) == 0);
+    } else {
+        await_failure(0);
+    }
+    fail_together(e, why);
+    CHECK(strstr(why, e->rank == 0 ? "the test said so" : "rank 0"));
+    if (e->rank == 0) {
+        pthread_join(thread, NULL);
+    }
+}
+
+/* Rank 1 is aborted while nothing runs there, and rank 0 waits for it. */
+static void give_up_idle(tn_engine *e) {
+    char why[TN_ENGINE_WHY] = "";
+    if (e->rank == 1) {
+        usleep(200000);
+        e->abort(e, "rank 1 has enough");
+        await_failure(0);
+    }
+    fail_together(e, why);
+    CHECK(strstr(why, e->rank == 1 ? "rank 1 has enough" : "rank 1"));
+}
+
+static void test_abort(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    run_threads(2, give_up);
+    failed[0] = failed[1] = false;
+    run_threads(2, give_up_idle);
+}
+
+/* The deadline is one for the operation; who does something else does not answer. */
+static void disagree(tn_engine *e) {
+    char why[TN_ENGINE_WHY] = "", data[4000] = "";
+    double begin = tn__now();
+    tn_transfer t = {.kind = e->rank ? TN_ALL_REDUCE : TN_BROADCAST,
+                     .dtype = TN_F32,
+                     .reduce = TN_REDUCE_SUM,
+                     .count = 1000,
+                     .in = data,
+                     .out = data,
+                     .deadline = begin + 0.5};
+    CHECK(e->run(e, &t, why) == TN_EPEER);
+    CHECK(tn__now() - begin < 10);
+    CHECK(strstr(why, "did not answer within 0.5 seconds") || strstr(why, "is lost"));
+}
+
+static void disagree_in_size(tn_engine *e) {
+    char why[TN_ENGINE_WHY] = "", data[4000] = "";
+    tn_transfer t = {.kind = TN_SEND,
+                     .dtype = TN_U8,
+                     .root = 1 - e->rank,
+                     .count = e->rank ? 1000 : 4000,
+                     .in = data,
+                     .out = data,
+                     .deadline = tn__now() + 0.5};
+    t.kind = e->rank ? TN_RECV : TN_SEND;
+    CHECK(e->run(e, &t, why) == TN_EPEER);
+}
+
+static void test_disagreement(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    run_threads(2, disagree);
+    run_threads(2, disagree_in_size);
+}
+
+/* ---- Joining -------------------------------------------------------------------------------------- */
+
+static void test_missing_ranks_are_named(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    char why[TN_ENGINE_WHY] = "";
+    tn_store *store = tn_memory_store();
+    double begin = tn__now();
+    assert_null(join(store, 0, 3, NULL, 0.3, why));
+    assert_string_equal(why, "no sign of rank 1, 2");
+    assert_true(tn__now() - begin < 10);
+    tn_store_free(store);
+}
+
+static void test_interfaces(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    char why[TN_ENGINE_WHY] = "";
+    tn_store *store = tn_memory_store();
+    assert_null(join(store, 0, 1, "nonexistent0", 5, why));
+    assert_non_null(strstr(why, "\"nonexistent0\""));
+    assert_non_null(strstr(why, "lo (127.0.0.1)"));
+    assert_null(join(store, 0, 1, "203.0.113.7", 5, why));
+    static const char *const good[] = {"lo", "127.0.0.1", "127.0.0.2", NULL};
+    for (int i = 0; i < 4; i++) {
+        tn_engine *e = join(store, 0, 1, good[i], 5, why);
+        if (!e) {
+            fail_msg("%s: %s", good[i] ? good[i] : "(NULL)", why);
+        }
+        e->destroy(e);
+    }
+    tn_store_free(store);
+}
+
+/* ---- Ranks as processes ----------------------------------------------------------------------------- */
+
+/* `argument`: "PATH SECONDS": of the store's file, and how long operations may take. Reduces until something fails; then says
+ * what, and after how long. */
+static int reduce_forever(tn_group *world, const char *argument) {
+    (void)world;
+    char why[TN_ENGINE_WHY] = "", path[512];
+    double seconds;
+    rank_assert(sscanf(argument, "%511s %lf", path, &seconds) == 2);
+    tn_store *store = tn_file_store(path);
+    tn_engine *e = join(store, atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), NULL, 30, why);
+    rank_assert(e);
+    double begin;
+    for (int64_t i = 0;; i++) {
+        begin = tn__now();
+        if (try_all_reduce(e, seconds, why) != TN_OK) {
+            break;
+        }
+        if (i == 100) {
+            printf("reducing\n");
+        }
+    }
+    printf("failed after %.3f s: %s\n", tn__now() - begin, why);
+    e->destroy(e);
+    tn_store_free(store);
+    return 0;
+}
+
+static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
+
+/* Starts three ranks and sends `signal` to rank 1. The others must fail, and one of them names rank 1. Each one's reason goes to
+ * texts, and how long its last operation took to seconds. */
+static void disturb(int signal, double seconds[3], char texts[3][256]) {
+    char argument[600];
+    snprintf(argument, sizeof(argument), "%s 1", temp_path("store"));
+    ranks_job job = ranks_start(3, "-reduce_forever", argument, NULL);
+    assert_true(ranks_await_output(&job, 1, "reducing", 30));
+    kill(job.pid[1], signal);
+    bool ended =
+        ranks_await_output(&job, 0, "failed", 20) && ranks_await_output(&job, 2, "failed", 20);
+    kill(job.pid[1], SIGKILL);
+    ranks_result result = ranks_wait(&job, 40);
+    for (int r = 0; r < 3; r += 2) {
+        const char *line = strstr(result.output[r], "failed after");
+        if (!line || sscanf(line, "failed after %lf s: %255[^\n]", &seconds[r], texts[r]) != 2) {
+            fail_msg("rank %d: %s", r, result.output[r]);
+        }
+    }
+    assert_true(ended && !result.timed_out);
+    assert_true(strstr(texts[0], "rank 1") || strstr(texts[2], "rank 1"));
+    ranks_free(&result);
+}
+
+static void test_killed(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    double seconds[3];
+    char texts[3][256];
+    disturb(SIGKILL, seconds, texts);
+    assert_true(seconds[0] < 0.9 && seconds[2] < 0.9);
+    assert_true(strstr(texts[0], "lost") && strstr(texts[2], "lost"));
+}
+
+static void test_stopped(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    double seconds[3];
+    char texts[3][256];
+    disturb(SIGSTOP, seconds, texts);
+    assert_true(strstr(texts[0], "did not answer") || strstr(texts[2], "did not answer"));
+    assert_true(seconds[0] < 3 && seconds[2] < 3);
+    assert_true(seconds[0] > 0.9 || seconds[2] > 0.9);
+}
+
+/* ---- All -------------------------------------------------------------------------------------------- */
+
+static int look_for_plugin(void **state) {
+    (void)state;
+    char why[512];
+    missing = !tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why));
+    if (missing) {
+        fprintf(stderr, "NOT TESTED: %s\n", why);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_long_arrays),
+        cmocka_unit_test(test_last_message),
+        cmocka_unit_test(test_who_has_left),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_missing_ranks_are_named),
+        cmocka_unit_test(test_interfaces),
+        cmocka_unit_test_teardown(test_killed, temp_clean),
+        cmocka_unit_test_teardown(test_stopped, temp_clean),
+    };
+    return cmocka_run_group_tests(tests, look_for_plugin, NULL);
+}
