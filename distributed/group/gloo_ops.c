@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-enum { PIECE = 512 << 10 }; /* bytes of one message where an array is cut */
+/* Bytes of one message where an array is cut, and of the memory that a reduction takes beside its arrays. */
+enum { PIECE = 1 << 20, BESIDE = 64 << 20 };
 
 /* The first tag of an operation; the steps within it count on from there. Different operations, sizes or dtypes have different
  * tags (bits mixed as in splitmix64), so their messages never meet. */
@@ -58,7 +59,8 @@ typedef struct cut {
 static cut cut_of(const tn_transfer *t, int ranks) {
     bool whole = t->kind != TN_REDUCE_SCATTER;
     int64_t each = whole ? (t->count + ranks - 1) / ranks : t->count;
-    int64_t most = PIECE / (int64_t)tn_dtype_size(t->dtype);
+    int64_t room = BESIDE / 2 / ranks, size = (int64_t)tn_dtype_size(t->dtype);
+    int64_t most = (room < PIECE ? room : PIECE) / size;
     int64_t blocks = (each + most - 1) / most;
     int64_t piece = blocks ? (each + blocks - 1) / blocks : 0;
     return (cut){.piece = piece,

@@ -300,9 +300,9 @@ static void all_operations(tn_engine *e) {
 
 /* Longer than a block: several are on their way at once, and the last one is not full. */
 static void long_arrays(tn_engine *e) {
-    reductions(e, TN_F32, 500003, TN_REDUCE_MEAN, true);
-    reductions(e, TN_BF16, 900001, TN_REDUCE_SUM, false);
-    moves(e, TN_F32, 400001, true);
+    reductions(e, TN_F32, 800003, TN_REDUCE_MEAN, true);
+    reductions(e, TN_BF16, 1100001, TN_REDUCE_SUM, false);
+    moves(e, TN_F32, 600001, true);
     ring(e, TN_F64, 300001);
 }
 
