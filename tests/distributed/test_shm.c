@@ -524,7 +524,7 @@ static int body_elsewhere(tn_group *g, const char *path) {
         void *text;
         rank_assert(tn_store_get(store, "joined/1", &text, NULL, PATIENCE) == TN_OK);
         rank_assert(strstr(text, "cannot be opened") != NULL);
-        tn_bytes_free(text);
+        free(text);
         tn_store_free(store);
         return 0;
     }
@@ -534,7 +534,7 @@ static int body_elsewhere(tn_group *g, const char *path) {
 }
 
 static int body_crowd(tn_group *g, const char *path) {
-    enum { N = 100000 };
+    enum { N = 300000 };
     static float x[N];
     tn_engine *e = join(path);
     float *shared = ask(e, N);
