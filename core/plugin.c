@@ -1,7 +1,7 @@
 /* Plugins: found, opened once, and kept; or remembered with the reason why not.
  *
- * In the folders only a file that exists is tried. So when one exists but cannot be loaded its reason is told, and otherwise
- * what the loader says after its own search.
+ * In the folders only a file that exists is tried. So when one exists but cannot be loaded its
+ * reason is told, and otherwise what the loader says after its own search.
  */
 #define _GNU_SOURCE 1 /* dladdr */
 #include "core/plugin.h"
@@ -70,7 +70,8 @@ static void open_plugin(plugin *p) {
     try_path(p, text);
 }
 
-/* Under the lock: the plugin of this name, opened if this is the first call for it; NULL when there is no memory. */
+/* Under the lock: the plugin of this name, opened if this is the first call for it; NULL when there
+ * is no memory. */
 static plugin *plugin_of(const char *name) {
     for (plugin *p = plugins; p; p = p->next) {
         if (strcmp(p->name, name) == 0) {

@@ -1,8 +1,8 @@
 /* At which of this host's addresses the other ranks can reach it.
  *
- * The kernel knows: a UDP socket that is "connected" to another host has the address from which packets would leave, and
- * nothing is sent. MASTER_ADDR is a host that every rank reaches. Ranks are on one host when they have the same boot and the
- * same network namespace.
+ * The kernel knows: a UDP socket that is "connected" to another host has the address from which
+ * packets would leave, and nothing is sent. MASTER_ADDR is a host that every rank reaches. Ranks
+ * are on one host when they have the same boot and the same network namespace.
  */
 #define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
 #include "distributed/group/gloo.h"
@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- Meeting ------------------------------------------------------------------------------------ */
+/* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* Says which ranks from `first` on have not given their value. */
 static void name_missing(const tn_engine_options *o, const char *key, int first, char *why) {
@@ -99,7 +99,7 @@ static bool compare_hosts(const tn_engine_options *o, bool *one_host, char *why)
     return fine;
 }
 
-/* ---- Addresses ---------------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------- */
 
 static bool is_loopback(const struct sockaddr *a) {
     if (a->sa_family == AF_INET) {
@@ -122,7 +122,8 @@ static bool to_text(const struct sockaddr *a, char *address) {
     return inet_ntop(a->sa_family, bits, address, TN__ADDRESS) != NULL;
 }
 
-/* The address from which packets to `host` leave; false when it has none, or is not to be reached. */
+/* The address from which packets to `host` leave; false when it has none, or is not to be
+ * reached. */
 static bool toward(const char *host, char *address, bool *loopback) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
     bool fine = false;

@@ -1,8 +1,9 @@
 /* The engine "gloo": joining, waiting, failing, leaving. gloo.h says how its files fit together.
  *
- * Joining: every rank listens once for each peer, tells the store where, connects to all, and touches all. Then the store is
- * needed only to say goodbye. A failure is kept in `dead` and `reason`, the first one of them; the connections are closed, so
- * that peers notice, and nothing more is run. An operation that another thread aborts is woken in its wait.
+ * Joining: every rank listens once for each peer, tells the store where, connects to all, and
+ * touches all. Then the store is needed only to say goodbye. A failure is kept in `dead` and
+ * `reason`, the first one of them; the connections are closed, so that peers notice, and nothing
+ * more is run. An operation that another thread aborts is woken in its wait.
  */
 #include "distributed/group/gloo.h"
 
@@ -19,7 +20,7 @@
 /* How long the store may take to say goodbye, or to tell whether somebody did. */
 static const double goodbye_seconds = 1;
 
-/* ---- Failing ------------------------------------------------------------------------------------ */
+/* ---- Failing --------------------------------------------------------------------------------- */
 
 /* The first reason stays. Returns false, for callers that fail. */
 TN_PRINTF(3, 4) static bool fail(tn__gloo *e, tn_status status, const char *format, ...) {
@@ -53,7 +54,7 @@ static bool fail_lost(tn__gloo *e, int peer, const char *why) {
     return fail(e, TN_EPEER, "the connection to rank %d is lost (%s)", peer, why);
 }
 
-/* ---- Messages ----------------------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 /* Notes that a message has been started, or fails. */
 static bool note(tn__gloo *e, tn__batch *b, int peer, bool is_send, bool fine, const char *why) {
@@ -130,7 +131,7 @@ void *tn__gloo_scratch(tn__gloo *e, int64_t bytes) {
     return e->scratch;
 }
 
-/* ---- Signals ------------------------------------------------------------------------------------- *
+/* ---- Signals ---------------------------------------------------------------------------------- *
  *
  * gloo writes to connections that may be closed, which raises SIGPIPE in the writing thread. */
 
@@ -152,7 +153,7 @@ static void release_pipe_signal(const sigset_t *before) {
     }
 }
 
-/* ---- The table of an engine ----------------------------------------------------------------------- */
+/* ---- The table of an engine ------------------------------------------------------------------ */
 
 /* Runs `operation` as the engine's one running operation, until `deadline`. */
 static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void *user),
@@ -232,7 +233,7 @@ static void destroy(tn_engine *base) {
     free(e);
 }
 
-/* ---- Joining -------------------------------------------------------------------------------------- */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
 static const tn__gloo_api *load(char *why) {
     char reason[TN_ENGINE_WHY - 64];
@@ -304,7 +305,8 @@ static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
     return w;
 }
 
-/* Where each peer finds this rank, as one value of the store: ranks times `size` bytes. NULL: no memory. */
+/* Where each peer finds this rank, as one value of the store: ranks times `size` bytes. NULL: no
+ * memory. */
 static char *own_endpoints(tn__gloo *e, size_t *size) {
     int ranks = e->base.ranks;
     char *all = tn__calloc((size_t)ranks, TN__ENDPOINT);

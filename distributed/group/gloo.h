@@ -1,13 +1,15 @@
 /* The engine "gloo": operations between hosts, made of messages between two ranks.
  *
- *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below, the one C++ file
+ *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below, the one
+ *                  C++ file
  *     gloo.c       joining, waiting, failing, leaving
  *     gloo_ops.c   all_reduce and the others, made of messages
  *     address.c    at which of this host's addresses the others can reach it
  *
- * gloo's own collectives are not used. Here a deadline bounds an operation and not each of its waits; a wait knows the rank
- * that it waits for; another thread can end it; reductions go in the order of the ranks, with one rounding; and a message's
- * tag says what is in it, so that ranks which disagree meet the deadline and not each other's memory.
+ * gloo's own collectives are not used. Here a deadline bounds an operation and not each of its
+ * waits; a wait knows the rank that it waits for; another thread can end it; reductions go in the
+ * order of the ranks, with one rounding; and a message's tag says what is in it, so that ranks
+ * which disagree meet the deadline and not each other's memory.
  */
 #ifndef TERN_DISTRIBUTED_GROUP_GLOO_H
 #define TERN_DISTRIBUTED_GROUP_GLOO_H
@@ -21,7 +23,7 @@
 extern "C" {
 #endif
 
-/* ---- What the plugin gives ---------------------------------------------------------------------- */
+/* ---- What the plugin gives ------------------------------------------------------------------- */
 
 typedef struct tn__wire tn__wire; /* one rank's connections to all others */
 
@@ -32,28 +34,33 @@ typedef enum tn__arrival {
     TN__LOST   /* the connection is closed or failed */
 } tn__arrival;
 
-/* Reasons go to why[TN_ENGINE_WHY]. Only wake and close may be called by another thread meanwhile. */
+/* Reasons go to why[TN_ENGINE_WHY]. Only wake and close may be called by another thread
+ * meanwhile. */
 typedef struct tn__gloo_api {
     size_t size; /* sizeof(tn__gloo_api) of the build that filled it */
     uint32_t version;
 
-    /* Listens at a numeric address. Later, `connect` waits at most `timeout` seconds. NULL: see why. */
+    /* Listens at a numeric address. Later, `connect` waits at most `timeout` seconds. NULL: see
+     * why. */
     tn__wire *(*open)(const char *address, int rank, int ranks, double timeout, char *why);
-    /* Where peer finds this rank: what it gives to its `connect`. At most TN__ENDPOINT bytes, as many for every peer. */
+    /* Where peer finds this rank: what it gives to its `connect`. At most TN__ENDPOINT bytes, as
+     * many for every peer. */
     size_t (*endpoint)(tn__wire *w, int peer, void *bytes);
     bool (*connect)(tn__wire *w, int peer, const void *endpoint, size_t bytes, char *why);
 
-    /* Start a message. It meets the peer's with the same tag (the first unmet one, when there are several), which must have as
-     * many bytes. The memory is used until the message is done or the wire closed. False: the connection is lost, see why. */
+    /* Start a message. It meets the peer's with the same tag (the first unmet one, when there are
+     * several), which must have as many bytes. The memory is used until the message is done or the
+     * wire closed. False: the connection is lost, see why. */
     bool (*send)(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes, char *why);
     bool (*receive)(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes, char *why);
-    /* Waits for the oldest message to peer (is_send), or from it, that has not been waited for. Both ranks start their messages in
-     * the same order, so they are done in this order. */
+    /* Waits for the oldest message to peer (is_send), or from it, that has not been waited for.
+     * Both ranks start their messages in the same order, so they are done in this order. */
     tn__arrival (*wait)(tn__wire *w, int peer, bool is_send, double seconds, char *why);
     /* Makes a wait for this peer return TN__WOKEN: the one that is under way, or the next. */
     void (*wake)(tn__wire *w, int peer);
 
-    /* Closes all connections at once; what is on its way is lost, and no memory is touched any more. */
+    /* Closes all connections at once; what is on its way is lost, and no memory is touched any
+     * more. */
     void (*close)(tn__wire *w);
     /* What has been waited for still arrives. */
     void (*destroy)(tn__wire *w);
@@ -64,7 +71,7 @@ typedef struct tn__gloo_api {
 #define TN__GLOO_SYMBOL "tn_gloo_api"
 typedef const tn__gloo_api *tn__gloo_entry(void); /* the type of the plugin's one function */
 
-/* ---- The engine ---------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 /* Messages that are waited for together, in the order in which they were started. */
 typedef struct tn__started {
@@ -113,16 +120,17 @@ void *tn__gloo_scratch(tn__gloo *e, int64_t bytes);
 /* gloo_ops.c */
 bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t);
 
-/* ---- Addresses ----------------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------- */
 
-/* Every rank calls with the same key: gives `mine` and gets everyone's (values[ranks], to be freed with tn__gloo_forget). False
- * with a reason that names the ranks which did not come. */
+/* Every rank calls with the same key: gives `mine` and gets everyone's (values[ranks], to be freed
+ * with tn__gloo_forget). False with a reason that names the ranks which did not come. */
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
                    tn_store_value *values, char *why);
 void tn__gloo_forget(tn_store_value *values, int n);
 
-/* Writes this rank's numeric address to address[TN__ADDRESS]: that of o->interface (a name or an address), else the one from
- * which packets to MASTER_ADDR leave, else that of the first interface; 127.0.0.1 only where all ranks are on one host. */
+/* Writes this rank's numeric address to address[TN__ADDRESS]: that of o->interface (a name or an
+ * address), else the one from which packets to MASTER_ADDR leave, else that of the first interface;
+ * 127.0.0.1 only where all ranks are on one host. */
 #define TN__ADDRESS 64
 bool tn__gloo_address(const tn_engine_options *o, char *address, char *why);
 

@@ -1,8 +1,9 @@
 /* The operations of the engine "gloo", made of messages between two ranks.
  *
- *     reductions   Each rank reduces one slice: it gets that slice from all others, reduces in the order of the ranks, and gives
- *                  the result to whoever wants it. As many bytes travel as in a ring, in two steps and not in 2(N-1), and a
- *                  bf16 is rounded once. Long arrays go in blocks: while one is reduced, the next is on its way.
+ *     reductions   Each rank reduces one slice: it gets that slice from all others, reduces in the
+ *                  order of the ranks, and gives the result to whoever wants it. As many bytes
+ *                  travel as in a ring, in two steps and not in 2(N-1), and a bf16 is rounded once.
+ *                  Long arrays go in blocks: while one is reduced, the next is on its way.
  *     broadcast    A binomial tree, in pieces, so that all its levels work at once.
  *     the others   Straight from who has it to who wants it.
  */
@@ -10,11 +11,13 @@
 
 #include <string.h>
 
-/* Bytes of one message where an array is cut, and of the memory that a reduction takes beside its arrays. */
+/* Bytes of one message where an array is cut, and of the memory that a reduction takes beside its
+ * arrays. */
 enum { PIECE = 1 << 20, BESIDE = 64 << 20 };
 
-/* The first tag of an operation; the steps within it count on from there. Different operations, sizes or dtypes have different
- * tags (bits mixed as in splitmix64), so their messages never meet. */
+/* The first tag of an operation; the steps within it count on from there. Different operations,
+ * sizes or dtypes have different tags (bits mixed as in splitmix64), so their messages never
+ * meet. */
 static uint64_t tag_of(const tn_transfer *t, uint64_t number) {
     const uint64_t parts[] = {number,
                               (uint64_t)t->kind,
@@ -46,7 +49,7 @@ static int peer_before(const tn__gloo *e, int i) {
     return (e->base.rank - i + e->base.ranks) % e->base.ranks;
 }
 
-/* ---- Reductions ---------------------------------------------------------------------------------- */
+/* ---- Reductions ------------------------------------------------------------------------------ */
 
 /* How an array is cut: block k holds one slice of up to `piece` elements for each rank. */
 typedef struct cut {
@@ -91,7 +94,8 @@ typedef struct reduction {
     uint64_t tag;
 } reduction;
 
-/* Rank r's slice of the block that is being reduced; the own one holds the result where there is no other place for it. */
+/* Rank r's slice of the block that is being reduced; the own one holds the result where there is no
+ * other place for it. */
 static char *scratch_of(const tn__gloo *e, const reduction *d, int64_t block, int r) {
     return d->scratch + ((block & 1) * e->base.ranks + r) * d->cut.piece * d->size;
 }
@@ -151,8 +155,8 @@ static bool share(tn__gloo *e, const reduction *d, int64_t block, const char *re
     return true;
 }
 
-/* all_reduce, reduce_scatter and reduce_to_root. in and out may be the same memory: what a block's results overwrite has been
- * sent before. */
+/* all_reduce, reduce_scatter and reduce_to_root. in and out may be the same memory: what a block's
+ * results overwrite has been sent before. */
 static bool reduce(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     int ranks = e->base.ranks;
     reduction d = {
@@ -177,7 +181,7 @@ static bool reduce(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     return fine && tn__gloo_finish(e, &e->batches[2]) && tn__gloo_finish(e, &e->batches[3]);
 }
 
-/* ---- Broadcast ----------------------------------------------------------------------------------- */
+/* ---- Broadcast ------------------------------------------------------------------------------- */
 
 static int64_t piece_bytes(int64_t bytes, int64_t piece) {
     int64_t left = bytes - piece * PIECE;
@@ -200,8 +204,8 @@ static bool receive_piece(tn__gloo *e, int parent, uint64_t tag, char *data, int
                             data + piece * PIECE, piece_bytes(bytes, piece));
 }
 
-/* Ranks count from the root: v gets from v - subtree(v), and gives to v + each smaller power of two, the largest subtree
- * first. The next piece is on its way while one is passed on. */
+/* Ranks count from the root: v gets from v - subtree(v), and gives to v + each smaller power of
+ * two, the largest subtree first. The next piece is on its way while one is passed on. */
 static bool broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     int ranks = e->base.ranks, root = t->root, v = (e->base.rank - root + ranks) % ranks;
     int size = subtree(v, ranks), parent = (v - size + root + ranks) % ranks;
@@ -224,9 +228,10 @@ static bool broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     return fine && tn__gloo_finish(e, &e->batches[2]) && tn__gloo_finish(e, &e->batches[3]);
 }
 
-/* ---- Without arithmetic --------------------------------------------------------------------------- */
+/* ---- Without arithmetic ---------------------------------------------------------------------- */
 
-/* Sends every peer its block of `send` (the blocks are `step` bytes apart; 0: one for all) and receives one from each. */
+/* Sends every peer its block of `send` (the blocks are `step` bytes apart; 0: one for all) and
+ * receives one from each. */
 static bool swap(tn__gloo *e, const char *send, int64_t step, char *receive, int64_t bytes,
                  uint64_t tag) {
     tn__batch *b = &e->batches[0];
@@ -297,7 +302,8 @@ static bool barrier(tn__gloo *e, uint64_t tag) {
     return tn__gloo_finish(e, b);
 }
 
-/* Only two ranks take part, so these are counted for each pair. An empty message travels too: recv waits for send. */
+/* Only two ranks take part, so these are counted for each pair. An empty message travels too: recv
+ * waits for send. */
 static bool point_to_point(tn__gloo *e, const tn_transfer *t, int64_t bytes) {
     tn__batch *b = &e->batches[0];
     tn_transfer same = {.kind = TN_SEND, .dtype = t->dtype, .count = t->count};

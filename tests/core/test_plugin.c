@@ -1,4 +1,5 @@
-/* Plugins: what a missing, a broken and a good one say. The good one is compiled by the test itself. */
+/* Plugins: what a missing, a broken and a good one say. The good one is compiled by the test
+ * itself. */
 #define _GNU_SOURCE
 #include "core/plugin.h"
 
@@ -63,7 +64,8 @@ static void *call(void *user) {
     return NULL;
 }
 
-/* Found in the second folder of the path, by several threads at once; a symbol that is not there. */
+/* Found in the second folder of the path, by several threads at once; a symbol that is not
+ * there. */
 static void test_good(void **state) {
     (void)state;
     enum { THREADS = 4 };

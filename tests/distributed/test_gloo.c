@@ -1,4 +1,5 @@
-/* The engine gloo, without a group around it: numbers with ranks as threads, faults with ranks as processes. */
+/* The engine gloo, without a group around it: numbers with ranks as threads, faults with ranks as
+ * processes. */
 #include "core/plugin.h"
 #include "distributed/group/gloo.h"
 #include "distributed/group/group.h"
@@ -44,7 +45,7 @@ static tn_engine *join(tn_store *store, int rank, int ranks, const char *interfa
     return tn_engine_new("gloo", &o, why);
 }
 
-/* ---- Ranks as threads --------------------------------------------------------------------------- */
+/* ---- Ranks as threads ------------------------------------------------------------------------ */
 
 typedef struct crew {
     tn_store *store;
@@ -98,7 +99,7 @@ static void run_ok(tn_engine *e, tn_transfer t) {
     }
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------------ */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
@@ -135,7 +136,8 @@ static void fill(tn_dtype dtype, void *to, int64_t n, int rank) {
     }
 }
 
-/* One operation: buffers of every rank's input, made again by each rank to compute what should come out. */
+/* One operation: buffers of every rank's input, made again by each rank to compute what should come
+ * out. */
 typedef struct task {
     tn_engine *e;
     tn_transfer t;
@@ -264,7 +266,8 @@ static void moves(tn_engine *e, tn_dtype dtype, int64_t count, bool in_place) {
     task_end(&x);
 }
 
-/* Rank r sends to r + 1, one after the other; operations of other ranks in between do not matter. */
+/* Rank r sends to r + 1, one after the other; operations of other ranks in between do not
+ * matter. */
 static void ring(tn_engine *e, tn_dtype dtype, int64_t count) {
     task x;
     int after = (e->rank + 1) % e->ranks, before = (e->rank + e->ranks - 1) % e->ranks;
@@ -346,7 +349,7 @@ static void test_last_message(void **state) {
     }
 }
 
-/* ---- Leaving and giving up ----------------------------------------------------------------------- */
+/* ---- Leaving and giving up ------------------------------------------------------------------- */
 
 static tn_status try_all_reduce(tn_engine *e, double seconds, char *why) {
     static float in[1000];
@@ -363,7 +366,8 @@ static tn_status try_all_reduce(tn_engine *e, double seconds, char *why) {
 
 static int told; /* ranks that were told that rank 2 has left */
 
-/* The first of the others to notice is told; the second may have noticed only that the first gave up. */
+/* The first of the others to notice is told; the second may have noticed only that the first gave
+ * up. */
 static void leave(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "", again[TN_ENGINE_WHY] = "";
     if (e->rank == 2) {
@@ -410,7 +414,8 @@ static void *abort_later(void *user) {
     return NULL;
 }
 
-/* Rank 0 waits for rank 1, which computes, and is aborted from another thread; rank 1 notices when it comes. */
+/* Rank 0 waits for rank 1, which computes, and is aborted from another thread; rank 1 notices when
+ * it comes. */
 static void give_up(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "";
     pthread_t thread;
@@ -482,7 +487,7 @@ static void test_disagreement(void **state) {
     run_threads(2, disagree_in_size);
 }
 
-/* ---- Joining -------------------------------------------------------------------------------------- */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
 static void test_missing_ranks_are_named(void **state) {
     (void)state;
@@ -516,10 +521,10 @@ static void test_interfaces(void **state) {
     tn_store_free(store);
 }
 
-/* ---- Ranks as processes ----------------------------------------------------------------------------- */
+/* ---- Ranks as processes ---------------------------------------------------------------------- */
 
-/* `argument`: "PATH SECONDS": of the store's file, and how long operations may take. Reduces until something fails; then says
- * what, and after how long. */
+/* `argument`: "PATH SECONDS": of the store's file, and how long operations may take. Reduces until
+ * something fails; then says what, and after how long. */
 static int reduce_forever(tn_group *world, const char *argument) {
     (void)world;
     char why[TN_ENGINE_WHY] = "", path[512];
@@ -546,8 +551,8 @@ static int reduce_forever(tn_group *world, const char *argument) {
 
 static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
 
-/* Starts three ranks and sends `signal` to rank 1. The others must fail, and one of them names rank 1. Each one's reason goes to
- * texts, and how long its last operation took to seconds. */
+/* Starts three ranks and sends `signal` to rank 1. The others must fail, and one of them names rank
+ * 1. Each one's reason goes to texts, and how long its last operation took to seconds. */
 static void disturb(int signal, double seconds[3], char texts[3][256]) {
     char argument[600];
     snprintf(argument, sizeof(argument), "%s 1", temp_path("store"));
@@ -590,7 +595,7 @@ static void test_stopped(void **state) {
     assert_true(seconds[0] > 0.9 || seconds[2] > 0.9);
 }
 
-/* ---- All -------------------------------------------------------------------------------------------- */
+/* ---- All ------------------------------------------------------------------------------------- */
 
 static int look_for_plugin(void **state) {
     (void)state;
