@@ -16,8 +16,8 @@
 
 typedef struct slot {
     bool ready, failed;
-    tn_tensor *x, *y;      /* one reference each */
-    tn_error_record error; /* of a failed one */
+    tn_tensor *x, *y, *valid; /* one reference each */
+    tn_error_record error;    /* of a failed one */
 } slot;
 
 struct tn_loader {
@@ -28,7 +28,7 @@ struct tn_loader {
     int64_t batches;  /* of one epoch */
     int64_t next;     /* number of the next batch to give */
     int64_t end;      /* one after the last number; INT64_MAX: without end */
-    tn_tensor *x, *y; /* lent to the caller; one reference each */
+    slot lent;        /* to the caller */
 
     /* With threads only. */
     pthread_mutex_t lock;
@@ -76,7 +76,27 @@ static tn_status read_examples(const tn_loader *l, int64_t epoch, int64_t first,
     return TN_OK;
 }
 
-/* Fills into->x and y, or raises and leaves them NULL. */
+static void release_batch(slot *s) {
+    tn_release(s->x);
+    tn_release(s->y);
+    tn_release(s->valid);
+    s->x = s->y = s->valid = NULL;
+}
+
+/* Which examples of a batch are real; nothing when all are. */
+static tn_status mark_valid(const tn_loader *l, int64_t first, int64_t count, slot *into) {
+    if (tn_sampling_is_real(&l->sampling, l->dataset->size, first + count - 1)) {
+        return TN_OK;
+    }
+    into->valid = batch_tensor(TN_DIMS(), TN_BOOL, count);
+    uint8_t *valid = into->valid ? tn_data_mut(into->valid) : NULL;
+    for (int64_t i = 0; valid && i < count; i++) {
+        valid[i] = tn_sampling_is_real(&l->sampling, l->dataset->size, first + i);
+    }
+    return tn_error();
+}
+
+/* Fills into->x, y and valid, or raises and leaves them NULL. */
 static void make_batch(const tn_loader *l, int64_t number, slot *into) {
     TN_SCOPE;
     const tn_dataset *d = l->dataset;
@@ -85,10 +105,9 @@ static void make_batch(const tn_loader *l, int64_t number, slot *into) {
     bool has_y = d->y_dims.ndim >= 0;
     into->x = batch_tensor(d->x_dims, d->x_dtype, count);
     into->y = has_y ? batch_tensor(d->y_dims, d->y_dtype, count) : NULL;
-    if (!into->x || (has_y && !into->y) || read_examples(l, epoch, first, count, into) != TN_OK) {
-        tn_release(into->x);
-        tn_release(into->y);
-        into->x = into->y = NULL;
+    if (!into->x || (has_y && !into->y) || mark_valid(l, first, count, into) != TN_OK ||
+        read_examples(l, epoch, first, count, into) != TN_OK) {
+        release_batch(into);
     }
 }
 
@@ -159,9 +178,7 @@ static void stop_workers(tn_loader *l) {
 }
 
 static void empty_slot(slot *s) {
-    tn_release(s->x);
-    tn_release(s->y);
-    s->x = s->y = NULL;
+    release_batch(s);
     s->ready = s->failed = false;
 }
 
@@ -255,8 +272,7 @@ void tn_loader_free(tn_loader *l) {
     for (int i = 0; l->slots && i < l->options.prefetch; i++) {
         empty_slot(&l->slots[i]);
     }
-    tn_release(l->x);
-    tn_release(l->y);
+    release_batch(&l->lent);
     pthread_cond_destroy(&l->ready);
     pthread_cond_destroy(&l->claimable);
     pthread_mutex_destroy(&l->lock);
@@ -277,10 +293,11 @@ static void take_slot(tn_loader *l, slot *taken) {
     }
     taken->x = s->x;
     taken->y = s->y;
+    taken->valid = s->valid;
     if (s->failed) {
         tn_error_give(&s->error);
     }
-    s->x = s->y = NULL;
+    s->x = s->y = s->valid = NULL;
     s->ready = s->failed = false;
     l->next++;
     pthread_cond_broadcast(&l->claimable);
@@ -296,27 +313,25 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
     if (!l || tn_error() != TN_OK) {
         return false;
     }
-    tn_release(l->x);
-    tn_release(l->y);
-    l->x = l->y = NULL;
+    release_batch(&l->lent);
     if (l->next == l->end) {
         return false;
     }
     int64_t number = l->next;
-    slot taken = {0};
     if (l->options.threads) {
-        take_slot(l, &taken);
+        take_slot(l, &l->lent);
     } else {
-        make_batch(l, number, &taken);
+        make_batch(l, number, &l->lent);
         l->next++;
     }
-    l->x = taken.x;
-    l->y = taken.y;
-    if (!l->x) {
+    if (!l->lent.x) {
         return false;
     }
-    *batch =
-        (tn_batch){.x = l->x, .y = l->y, .epoch = number / l->batches, .index = number % l->batches};
+    *batch = (tn_batch){.x = l->lent.x,
+                        .y = l->lent.y,
+                        .valid = l->lent.valid,
+                        .epoch = number / l->batches,
+                        .index = number % l->batches};
     return true;
 }
 

@@ -71,7 +71,21 @@ int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
                   (long long)s->part, (long long)s->parts);
         return 0;
     }
-    return size <= s->part ? 0 : (size - s->part - 1) / s->parts + 1;
+    switch (s->rule) {
+    case TN_PARTS_UNEVEN:
+        return size <= s->part ? 0 : (size - s->part - 1) / s->parts + 1;
+    case TN_PARTS_PAD:
+        return size <= 0 ? 0 : (size - 1) / s->parts + 1;
+    case TN_PARTS_DROP:
+        return size / s->parts;
+    }
+    tn__raise(TN_EVALUE, "sampling", "there is no rule %d", (int)s->rule);
+    return 0;
+}
+
+bool tn_sampling_is_real(const tn_sampling *s, int64_t size, int64_t position) {
+    return position >= 0 && position < tn_sampling_count(s, size) &&
+           s->part + position * s->parts < size;
 }
 
 int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position) {
@@ -85,7 +99,7 @@ int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_
                   (long long)position, (long long)epoch, (long long)count, (long long)size);
         return -1;
     }
-    int64_t at = s->part + position * s->parts;
+    int64_t at = (s->part + position * s->parts) % size;
     switch (s->kind) {
     case TN_SAMPLE_SEQUENTIAL:
         return at;

@@ -6,7 +6,8 @@
  *     step, note      as given
  *     optim           kind, steps, learning rate, number of groups; optim.group.I: lr scale and weight decay
  *     schedule        kind, peak, end, warm-up, steps
- *     loader          what it loads and how: load compares it; loader.place: epoch and index of the next batch
+ *     loader          what it loads and how: load compares it; loader.place: epoch and index of the next batch;
+ *                     loader.share: size of a batch, and number of parts (ranks)
  *     generator       seed, stream, call
  *
  * Real numbers are written as %a, which is exact. Loading reads and checks everything into a `plan`, then applies it.
@@ -51,10 +52,9 @@ static text describe_loader(const tn_loader *l) {
     tn_sampling s = tn_loader_sampling(l);
     tn_loader_options o = tn_loader_options_of(l);
     const tn_dataset *d = tn_loader_dataset(l);
-    return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", part %" PRId64 " of %" PRId64
-                   ", batch %" PRId64 ", %s",
-                   d->kind, d->size, (int)s.kind, s.seed, s.part, s.parts, o.batch,
-                   o.drop_last ? "short ones dropped" : "short ones kept");
+    return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", shared by rule %d, %s",
+                   d->kind, d->size, (int)s.kind, s.seed, (int)s.rule,
+                   o.drop_last ? "short batches dropped" : "short batches kept");
 }
 
 static text group_key(int index) {
@@ -87,7 +87,10 @@ static bool put_metadata(tn_safetensors_writer *w, const tn_checkpoint *c) {
            (!c->schedule || put(w, "schedule", describe_schedule(c->schedule))) &&
            (!c->loader ||
             (put(w, "loader", describe_loader(c->loader)) &&
-             put(w, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)))) &&
+             put(w, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
+             put(w, "loader.share",
+                 text_of("%" PRId64 " %" PRId64, tn_loader_options_of(c->loader).batch,
+                         tn_loader_sampling(c->loader).parts)))) &&
            (!c->generator || put(w, "generator",
                                  text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
                                          c->generator->stream, c->generator->call)));
@@ -249,15 +252,41 @@ static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f) {
            (!wanted || same(f, "schedule", describe_schedule(c->schedule)));
 }
 
+/* The place among batches of `batch` from `parts` ranks, for this loader: the same when both numbers are.
+ * With another number of parts, the batch that holds the next example of all parts together, so that up
+ * to a batch is seen again. With the same parts and another batch: an error. */
+static bool convert_place(const tn_loader *l, const tn_safetensors *f, int64_t batch, int64_t parts,
+                          tn_loader_place *place) {
+    int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampling(l).parts;
+    if (parts == my_parts && batch == my_batch) {
+        return true;
+    }
+    if (parts == my_parts) {
+        tn__raise(TN_EMISMATCH, "checkpoint_load",
+                  "%s: the batch was %" PRId64 " but is %" PRId64 " (with as many ranks as before)",
+                  tn__safetensors_path(f), batch, my_batch);
+        return false;
+    }
+    double done = (double)place->index * (double)batch * (double)parts;
+    double index = floor(done / ((double)my_batch * (double)my_parts));
+    int64_t batches = tn_loader_batches(l);
+    place->index = index < (double)batches ? (int64_t)index : batches - 1;
+    return true;
+}
+
 static bool read_loader(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     bool wanted;
     if (!agree(c, f, c->loader, "loader", &wanted) || !wanted) {
         return !tn__pending();
     }
-    words w = words_of(f, "loader.place");
-    return same(f, "loader", describe_loader(c->loader)) && next_i64(&w, &p->place.epoch) &&
-           next_i64(&w, &p->place.index) && at_end(&w) &&
-           (tn_loader_has(c->loader, p->place) || malformed(&w));
+    words place = words_of(f, "loader.place"), share = words_of(f, "loader.share");
+    int64_t batch, parts;
+    return same(f, "loader", describe_loader(c->loader)) && next_i64(&place, &p->place.epoch) &&
+           next_i64(&place, &p->place.index) && at_end(&place) && next_i64(&share, &batch) &&
+           next_i64(&share, &parts) && at_end(&share) &&
+           ((batch > 0 && parts > 0) || malformed(&share)) &&
+           convert_place(c->loader, f, batch, parts, &p->place) &&
+           (tn_loader_has(c->loader, p->place) || malformed(&place));
 }
 
 static bool read_generator(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {

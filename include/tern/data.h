@@ -86,6 +86,14 @@ typedef enum tn_sampling_kind {
     TN_SAMPLE_REPLACEMENT
 } tn_sampling_kind;
 
+/* How an epoch's examples are shared among parts when their number L does not divide by the number of
+ * parts N. */
+typedef enum tn_part_rule {
+    TN_PARTS_UNEVEN, /* each example once: parts differ by at most one */
+    TN_PARTS_PAD,    /* ceil(L / N) each: the order's head is repeated to fill up */
+    TN_PARTS_DROP    /* floor(L / N) each: the order's tail is left out */
+} tn_part_rule;
+
 /* By value. */
 typedef struct tn_sampling {
     tn_sampling_kind kind;
@@ -93,19 +101,22 @@ typedef struct tn_sampling {
     /* Which share of each epoch's order this process takes: places part, part + parts, …; 0 of 1
      * unless distributed. */
     int64_t part, parts;
+    tn_part_rule rule;
 } tn_sampling;
 TN_API tn_sampling tn_sequential_sampler(void);
 TN_API tn_sampling tn_random_sampler(uint64_t seed); /* a fresh permutation every epoch */
 TN_API tn_sampling
 tn_replacement_sampler(uint64_t seed); /* independent draws: an epoch has as many as the dataset */
 
-/* How many examples of a dataset of `size` one epoch gives to this part. Parts differ by at most
- * one. */
+/* How many examples of a dataset of `size` one epoch gives to this part. */
 TN_API int64_t tn_sampling_count(const tn_sampling *s, int64_t size);
 
 /* The example at `position`, 0 … count-1, of this part in `epoch`. Nothing of the dataset's size is
  * stored: a permutation is a keyed bijection. -1 and TN_EINDEX outside. */
 TN_API int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position);
+
+/* Whether `position` of this part is an example of its own, not one that was added to fill up. */
+TN_API bool tn_sampling_is_real(const tn_sampling *s, int64_t size, int64_t position);
 
 /* ---- Loader ---------------------------------------------------------------------------------- */
 
@@ -115,6 +126,7 @@ typedef struct tn_loader tn_loader;
  * longer. */
 typedef struct tn_batch {
     tn_tensor *x, *y;
+    tn_tensor *valid; /* (B) bool: false for examples that only fill up; NULL when all are real */
     int64_t epoch, index; /* index: of the batch in its epoch */
 } tn_batch;
 

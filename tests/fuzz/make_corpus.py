@@ -72,8 +72,9 @@ def checkpoint(changes=(), drop=(), tensors=None):
         "optim": "adamw 9 0x1p-1 1",
         "optim.group.0": "0x1p+0 0x1.47ae147ae147bp-7",
         "schedule": "kind 0, peak 0x1p-1, end 0x1p-1, warm-up 0, steps 0",
-        "loader": "tensors of 3, order 1, seed 1, part 0 of 1, batch 1, short ones kept",
+        "loader": "tensors of 3, order 1, seed 1, shared by rule 0, short batches kept",
         "loader.place": "2 1",
+        "loader.share": "1 1",
         "generator": "18446744073709551615 0 7",
     }
     metadata.update(changes)
@@ -111,6 +112,9 @@ checkpoints = {
     "sgd": checkpoint({"optim": "sgd 9 0x1p-1 1"}),
     "place_outside": checkpoint({"loader.place": "0 3"}),
     "place_huge": checkpoint({"loader.place": "9223372036854775807 0"}),
+    "share_zero": checkpoint({"loader.share": "0 0"}),
+    "share_huge": checkpoint({"loader.share": "9223372036854775807 9223372036854775806"}),
+    "share_of_two": checkpoint({"loader.share": "1 2"}),
     "generator_short": checkpoint({"generator": "1 2"}),
     "generator_too_large": checkpoint({"generator": "18446744073709551616 0 7"}),
     "wrong_shape": checkpoint(tensors=[("model.bias", "F32", [2], bytes(8)), ("model.weight", "F32", [1, 2], bytes(8))]),

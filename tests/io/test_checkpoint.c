@@ -161,8 +161,14 @@ static void test_what_does_not_fit(void **state) {
         r.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(10, 4), TN_F32), NULL),
                                  tn_random_sampler(5), o);
     }
-    check_refused(&r, path, TN_EMISMATCH,
-                  "the loader was (tensors of 10, order 1, seed 5, part 0 of 1, batch 3");
+    check_refused(&r, path, TN_EMISMATCH, "the batch was 3 but is 4 (with as many ranks as before)");
+    tn_loader_free(r.loader);
+    {
+        TN_SCOPE;
+        r.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(10, 4), TN_F32), NULL),
+                                 tn_random_sampler(6), tn_loader_options_of(loader));
+    }
+    check_refused(&r, path, TN_EMISMATCH, "the loader was (tensors of 10, order 1, seed 5, ");
     tn_loader_free(r.loader);
     r.loader = loader;
 

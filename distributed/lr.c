@@ -1,0 +1,21 @@
+/* Learning rates for a batch that is N times as large. */
+#include "core/error.h"
+#include "tern/distributed.h"
+
+#include <math.h>
+
+static double scaled(double lr, double factor, int n, const char *operation) {
+    if (n < 1) {
+        tn__raise(TN_EVALUE, operation, "%d ranks (at least 1)", n);
+        return lr;
+    }
+    return lr * factor;
+}
+
+double tn_lr_linear(double lr, int n) {
+    return scaled(lr, n, n, "lr_linear");
+}
+
+double tn_lr_sqrt(double lr, int n) {
+    return scaled(lr, sqrt(n), n, "lr_sqrt");
+}

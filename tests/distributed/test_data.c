@@ -1,0 +1,210 @@
+/* A rank's data, the job's checkpoints, and learning rates. */
+#include "tern/tern.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../support/temp.h"
+
+static int failures;
+#define CHECK(condition)                                                                             \
+    do {                                                                                             \
+        if (!(condition)) {                                                                          \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
+        }                                                                                            \
+    } while (0)
+
+/* ---- Shares ------------------------------------------------------------------------------------ */
+
+/* 10 examples on 4 ranks: three each, two of them only fill up. */
+static void pads(tn_group *g, void *user) {
+    TN_SCOPE;
+    int *seen = user;
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 2;
+    o.threads = tn_group_rank(g) % 2; /* both ways of making batches */
+    tn_dataset *d = tn_tensor_dataset(tn_arange(0, 10, 1, TN_I64), NULL);
+    tn_loader *l = tn_loader_new(d, tn_distributed_sampler(g, tn_random_sampler(3), false), o);
+    CHECK(l != NULL);
+    tn_batch b;
+    int64_t count = 0, real = 0;
+    while (tn_loader_next(l, &b)) {
+        for (int64_t i = 0; i < tn_count(b.x); i++) {
+            bool valid = !b.valid || tn_at(b.valid, &i) != 0;
+            CHECK(b.valid || b.index == 0 || tn_group_rank(g) < 2);
+            if (valid) {
+                __atomic_fetch_add(&seen[(int)tn_at(b.x, &i)], 1, __ATOMIC_RELAXED);
+                real++;
+            }
+            count++;
+        }
+    }
+    CHECK(count == 3);
+    CHECK(real == (tn_group_rank(g) < 2 ? 3 : 2));
+    tn_loader_free(l);
+}
+
+static void test_shares_of_one_size(void **state) {
+    (void)state;
+    int seen[10] = {0};
+    failures = 0;
+    assert_int_equal(tn_local_run(4, pads, seen), TN_OK);
+    assert_int_equal(failures, 0);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(seen[i], 1);
+    }
+}
+
+static void test_share_of_a_share(void **state) {
+    (void)state;
+    tn_sampling s = tn_random_sampler(1);
+    s.parts = 2;
+    tn_distributed_sampler(NULL, s, false);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+}
+
+/* ---- Checkpoints ------------------------------------------------------------------------------- */
+
+typedef struct job {
+    tn_linear model;
+    tn_optim *optim;
+    tn_loader *loader;
+    tn_checkpoint c;
+} job;
+
+static void job_open(job *j, tn_group *g, int64_t batch) {
+    TN_SCOPE;
+    tn_seed(tn_group_rank(g) == 0 ? 5 : 99); /* the others have to get rank 0's weights from the file */
+    tn_linear_init(&j->model, 4, 3, tn_linear_defaults());
+    j->optim = tn_adamw(&j->model, tn_adamw_defaults());
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = batch;
+    j->loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(48, 4), TN_F32), NULL),
+                              tn_distributed_sampler(g, tn_random_sampler(1), false), o);
+    j->c = (tn_checkpoint){.model = &j->model, .optim = j->optim, .loader = j->loader, .step = 7};
+}
+
+static void job_close(job *j) {
+    tn_loader_free(j->loader);
+    tn_optim_free(j->optim);
+    tn_module_finish(&j->model);
+}
+
+static void save_four(tn_group *g, void *user) {
+    job j = {0};
+    tn_batch b;
+    job_open(&j, g, 2);
+    for (int i = 0; i < 3; i++) {
+        CHECK(tn_loader_next(j.loader, &b)); /* 3 batches of 2 on 4 ranks: 24 examples */
+    }
+    CHECK(tn_dist_save(g, &j.c, user) == TN_OK);
+    job_close(&j);
+}
+
+/* `batch` per rank leads to the same place when the ranks together have had 24 examples. */
+static void load_with(tn_group *g, const char *path, int64_t batch, int64_t index) {
+    TN_SCOPE;
+    job j = {0};
+    job_open(&j, g, batch);
+    j.c.step = 0;
+    CHECK(tn_dist_load(g, &j.c, path) == TN_OK);
+    CHECK(j.c.step == 7);
+    CHECK(tn_loader_where(j.loader).index == index);
+    float weights[12];
+    CHECK(tn_copy_out(j.model.weight, weights) == TN_OK);
+    CHECK(tn_group_mean(g, weights[5], 1) == (double)weights[5]);
+    job_close(&j);
+}
+static void load_four(tn_group *g, void *user) {
+    load_with(g, user, 2, 3);
+}
+static void load_two(tn_group *g, void *user) {
+    load_with(g, user, 4, 3);
+    load_with(g, user, 2, 6);
+    load_with(g, user, 5, 2); /* 24 of 10 a step: the third step is done again */
+}
+
+static void test_other_numbers_of_ranks_go_on(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    failures = 0;
+    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
+    assert_int_equal(tn_local_run(4, load_four, path), TN_OK);
+    assert_int_equal(tn_local_run(2, load_two, path), TN_OK);
+    load_with(NULL, path, 8, 3);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+static void save_fails(tn_group *g, void *user) {
+    job j = {0};
+    job_open(&j, g, 2);
+    CHECK(tn_dist_save(g, &j.c, user) == TN_EIO);
+    CHECK(tn_group_rank(g) == 0 || strstr(tn_error_message(), "rank 0: ") != NULL);
+    CHECK(strstr(tn_error_message(), user) != NULL);
+    tn_error_clear();
+    CHECK(tn_barrier(g) == TN_OK); /* the group lives on */
+    CHECK(tn_dist_load(g, &j.c, user) == TN_EIO);
+    tn_error_clear();
+    job_close(&j);
+}
+
+static void test_an_error_of_rank_0_is_everybodys(void **state) {
+    (void)state;
+    failures = 0;
+    assert_int_equal(tn_local_run(3, save_fails, (void *)"/nowhere/at/all"), TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+/* Rank 1 has another model: the file does not fit there, and all hear of it. */
+static void load_fails(tn_group *g, void *user) {
+    tn_linear m;
+    tn_linear_init(&m, 4, tn_group_rank(g) == 1 ? 2 : 3, tn_linear_defaults());
+    tn_checkpoint c = {.model = &m, .partial = true};
+    CHECK(tn_dist_load(g, &c, user) == TN_ESHAPE);
+    CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1: ") != NULL);
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void test_an_error_of_another_rank(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    failures = 0;
+    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
+    assert_int_equal(tn_local_run(3, load_fails, path), TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+/* ---- Learning rates ---------------------------------------------------------------------------- */
+
+static void test_learning_rates(void **state) {
+    (void)state;
+    assert_true(tn_lr_linear(1e-3, 8) == 8e-3);
+    assert_true(fabs(tn_lr_sqrt(1e-3, 16) - 4e-3) < 1e-18);
+    assert_true(tn_lr_sqrt(1e-3, 0) == 1e-3);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares_of_one_size),
+        cmocka_unit_test(test_share_of_a_share),
+        cmocka_unit_test(test_other_numbers_of_ranks_go_on),
+        cmocka_unit_test(test_an_error_of_rank_0_is_everybodys),
+        cmocka_unit_test(test_an_error_of_another_rank),
+        cmocka_unit_test(test_learning_rates),
+    };
+    return cmocka_run_group_tests_name("data of a rank", tests, NULL, temp_clean);
+}
