@@ -2,10 +2,11 @@
  *
  *     04_char_gpt --data shakespeare.txt                   trains, draws the loss, writes a sample
  *     04_char_gpt --data shakespeare.txt --resume          goes on after Ctrl-C or a crash, as if nothing had happened
+ *     tern run -n 2 04_char_gpt --data shakespeare.txt     the same on two processes, each with half of every batch
  *     04_char_gpt --help
  *
  * Shows: a text as tokens, a loader, a model with an optimiser and a schedule, checkpoints that continue bit for bit, the
- * progress line, curves, and generating. The parts, in the order of the file: options, the run's objects, saving and going on,
+ * progress line, curves, generating, and what of it changes on several ranks (every line with `world` in it). The parts, in the order of the file: options, the run's objects, saving and going on,
  * the training loop, validation, the results.
  *
  * The recipe is nanoGPT's for a laptop: 4 layers, 4 heads, 128 channels, context 64, batch 12, AdamW at 1e-3 falling to 1e-4,
@@ -59,10 +60,10 @@ static const struct argp_option option_list[] = {
     {"heads", HEADS, "N", 0, "attention heads (4)", 1},
     {"width", WIDTH, "N", 0, "channels (128)", 1},
     {"context", CONTEXT, "N", 0, "characters that a prediction sees (64)", 1},
-    {"batch", BATCH, "N", 0, "sequences in a step (12)", 1},
+    {"batch", BATCH, "N", 0, "sequences in a step, of all ranks together (12)", 1},
     {"lr", LR, "X", 0, "highest learning rate (1e-3)", 1},
     {"seed", SEED, "N", 0, "of weights and batches (1337)", 1},
-    {"threads", THREADS, "N", 0, "threads (as many as there are cores)", 1},
+    {"threads", THREADS, "N", 0, "threads of a rank (the cores, shared among the ranks)", 1},
     {0},
 };
 
@@ -114,6 +115,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 typedef struct run {
     options o;
+    tn_group *world; /* all ranks; one, when started alone */
+    bool first_rank; /* prints, draws, and keeps the history */
     tn_charset *charset;
     int32_t first; /* the validation text's first token: where writing begins */
     tn_loader *training, *validation;
@@ -125,13 +128,13 @@ typedef struct run {
     char checkpoint[4096], losses[4096], picture[4096];
 } run;
 
-/* Windows of tokens, drawn independently, without end. */
-static tn_loader *open_loader(const options *o, const int32_t *tokens, int64_t count, uint64_t seed) {
+/* Windows of tokens, drawn independently, without end. Each rank draws its share of every batch. */
+static tn_loader *open_loader(const run *r, const int32_t *tokens, int64_t count, uint64_t seed) {
     tn_loader_options l = tn_loader_defaults();
-    l.batch = o->batch;
+    l.batch = r->o.batch / tn_group_size(r->world);
     l.epochs = 0;
-    return tn_loader_new(tn_token_dataset(tokens, count, o->context), tn_replacement_sampler(seed),
-                         l);
+    return tn_loader_new(tn_token_dataset(tokens, count, r->o.context),
+                         tn_distributed_sampler(r->world, tn_replacement_sampler(seed), false), l);
 }
 
 static void open_data(run *r) {
@@ -143,11 +146,13 @@ static void open_data(run *r) {
         tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes);
     }
     int64_t count = tn_charset_encode(r->charset, text, bytes, tokens), split = count / 10 * 9;
-    r->training = open_loader(&r->o, tokens, split, (uint64_t)r->o.seed);
-    r->validation = open_loader(&r->o, tokens + split, count - split, (uint64_t)r->o.seed + 1);
+    r->training = open_loader(r, tokens, split, (uint64_t)r->o.seed);
+    r->validation = open_loader(r, tokens + split, count - split, (uint64_t)r->o.seed + 1);
     r->first = tokens[split];
-    printf("%s: %lld characters, %d different ones\n", r->o.data, (long long)count,
-           tn_charset_size(r->charset));
+    if (r->first_rank) {
+        printf("%s: %lld characters, %d different ones\n", r->o.data, (long long)count,
+               tn_charset_size(r->charset));
+    }
     free(tokens);
     tn_text_free(text);
 }
@@ -163,6 +168,7 @@ static void make_model(run *r) {
     g.activation = TN_ACT_GELU;
     tn_seed((uint64_t)r->o.seed);
     tn_gpt_init(&r->gpt, g);
+    tn_ddp(&r->gpt, r->world, tn_ddp_defaults()); /* gradients become those of all ranks */
 
     tn_adamw_options a = tn_adamw_defaults();
     a.lr = r->o.lr;
@@ -172,7 +178,10 @@ static void make_model(run *r) {
     tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
     r->schedule = tn_cosine_decay(r->o.lr, r->o.lr / 10, r->o.steps < 1000 ? r->o.steps / 10 : 100,
                                   r->o.steps);
-    printf("%lld parameters, %d threads\n", (long long)tn_module_count(&r->gpt), tn_threads());
+    if (r->first_rank) {
+        printf("%lld parameters, %d ranks, %d threads each\n", (long long)tn_module_count(&r->gpt),
+               tn_group_size(r->world), tn_threads());
+    }
 }
 
 /* ---- Saving, and going on -------------------------------------------------------------------- */
@@ -199,29 +208,35 @@ static tn_checkpoint checkpoint_of(run *r) {
 static void save(run *r) {
     tn_checkpoint c = checkpoint_of(r);
     if ((r->history && tn_history_sync(r->history) != TN_OK) ||
-        tn_checkpoint_save(&c, r->checkpoint) != TN_OK) {
+        tn_dist_save(r->world, &c, r->checkpoint) != TN_OK) {
         exit(1);
     }
 }
 
-/* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any time. */
+/* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any time. A job that the
+ * launcher has started again goes on by itself. */
 static void begin(run *r) {
     struct stat about;
-    if (r->o.resume && stat(r->checkpoint, &about) == 0) {
+    bool resume = r->o.resume || tn_restart_count() > 0;
+    bool found = r->first_rank && stat(r->checkpoint, &about) == 0;
+    if (resume && tn_group_mean(r->world, found, 1) > 0) {
         tn_checkpoint c = checkpoint_of(r);
-        if (tn_checkpoint_load(&c, r->checkpoint) != TN_OK) {
+        if (tn_dist_load(r->world, &c, r->checkpoint) != TN_OK) {
             exit(1);
         }
         r->step = c.step;
-        printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
+        if (r->first_rank) {
+            printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
+        }
     } else {
         save(r);
     }
-    r->history = tn_history_open(r->losses, r->step);
+    r->history = r->first_rank ? tn_history_open(r->losses, r->step) : NULL;
 }
 
 /* ---- Training -------------------------------------------------------------------------------- */
 
+/* Returns the loss of the whole batch. */
 static double train_step(run *r, const tn_batch *b) {
     TN_SCOPE; /* what the step makes ends with it */
     tn_tensor *loss = tn_gpt_loss(&r->gpt, b->x, b->y);
@@ -230,18 +245,28 @@ static double train_step(run *r, const tn_batch *b) {
     tn_optim_clip(r->optim, 1.0);
     tn_optim_step(r->optim);
     tn_optim_zero_grad(r->optim);
-    return tn_item(loss);
+    return tn_group_mean(r->world, tn_item(loss) * tn_count(b->x), tn_count(b->x));
+}
+
+/* Whether any rank was asked to stop: all stop after the same step. */
+static bool stop_asked(run *r) {
+    return tn_group_mean(r->world, tn_stop_asked(), 1) > 0;
 }
 
 /* Returns the median time of a step in milliseconds. */
 static double train(run *r) {
-    tn_progress *progress = tn_progress_new(stderr, r->step, r->o.steps, "tok");
+    tn_progress *progress =
+        r->first_rank ? tn_progress_new(stderr, r->step, r->o.steps, "tok") : NULL;
     tn_batch b;
-    while (r->step < r->o.steps && !tn_stop_asked() && tn_loader_next(r->training, &b)) {
+    bool stop = stop_asked(r);
+    while (r->step < r->o.steps && !stop && tn_loader_next(r->training, &b)) {
         double loss = train_step(r, &b);
-        tn_history_add(r->history, loss);
-        tn_progress_step(progress, r->step++, loss, tn_count(b.x));
-        if (r->step % r->o.save_every == 0 || r->step == r->o.steps || tn_stop_asked()) {
+        if (r->first_rank) {
+            tn_history_add(r->history, loss);
+        }
+        tn_progress_step(progress, r->step++, loss, tn_count(b.x) * tn_group_size(r->world));
+        stop = stop_asked(r);
+        if (r->step % r->o.save_every == 0 || r->step == r->o.steps || stop) {
             save(r);
             tn_progress_resume(progress);
         }
@@ -262,7 +287,7 @@ static double validate(run *r) {
         TN_SCOPE;
         sum += tn_item(tn_gpt_loss(&r->gpt, b.x, b.y));
     }
-    return sum / BATCHES;
+    return tn_group_mean(r->world, sum, BATCHES);
 }
 
 /* ---- Results --------------------------------------------------------------------------------- */
@@ -324,8 +349,14 @@ int main(int argc, char **argv) {
                                 .doc = "Trains a small GPT on the characters of a text."};
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
     tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends the program */
+    r.world = tn_dist_init(tn_dist_defaults());
+    r.first_rank = tn_group_rank(r.world) == 0;
     if (r.o.threads) {
         tn_set_threads((int)r.o.threads);
+    }
+    if (r.o.batch % tn_group_size(r.world) != 0) {
+        tn_raise(TN_EVALUE, "--batch %lld does not divide among %d ranks", (long long)r.o.batch,
+                 tn_group_size(r.world));
     }
     open_data(&r);
     make_model(&r);
@@ -333,14 +364,16 @@ int main(int argc, char **argv) {
     begin(&r);
     tn_stop_on_signals();
     double median = train(&r);
-    if (r.step < r.o.steps) {
+    bool ended = r.step == r.o.steps;
+    double loss = ended ? validate(&r) : 0;
+    if (r.first_rank && !ended) {
         say_how_to_go_on(&r, argc, argv);
-    } else {
+    } else if (r.first_rank) {
         draw_losses(&r);
-        double loss = validate(&r);
         write_sample(&r);
         printf("median ms/iter: %.2f\nvalidation loss: %.4f\n", median, loss);
     }
     finish(&r);
+    tn_dist_finish();
     return 0;
 }
