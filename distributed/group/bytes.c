@@ -1,0 +1,147 @@
+/* Bytes of any length: first how many, as a number, then the bytes, as elements of u8. */
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/group/group.h"
+
+#include <string.h>
+
+/* More is taken for a mistake, or for a peer that is not well. */
+static const int64_t most_bytes = (int64_t)1 << 40;
+
+/* An error of this rank alone: the others must not wait. */
+static tn_status refuse(tn_group *g, tn_status status) {
+    tn_group_abort(g, tn_error_message());
+    return status;
+}
+
+/* Room for n bytes that `root` has announced, and a 0 behind them. NULL after raising. */
+static char *make_room(tn_group *g, int64_t n, int root, const char *operation) {
+    char *room = n >= 0 && n <= most_bytes ? tn__malloc((size_t)n + 1) : NULL;
+    if (room) {
+        room[n] = 0;
+    } else {
+        bool bad = n < 0 || n > most_bytes;
+        refuse(g,
+               tn__raise(bad ? TN_EFORMAT : TN_ENOMEM, operation, "rank %d sends %lld bytes%s",
+                         root, (long long)n,
+                         bad ? " (0 to 2^40 would make sense)" : ", for which there is no memory"));
+    }
+    return room;
+}
+
+/* Whether this rank's bytes can be sent. */
+static bool good_bytes(const void *data, size_t bytes, const char *operation) {
+    if (!data && bytes > 0) {
+        tn__raise(TN_EVALUE, operation, "%zu bytes at NULL", bytes);
+    } else if (bytes > (size_t)most_bytes) {
+        tn__raise(TN_EVALUE, operation, "%zu bytes (2^40 at most)", bytes);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+/* Starts the broadcast of n bytes in place. */
+static tn_work *send_bytes(tn_group *g, void *data, int64_t n, int root) {
+    static char nothing; /* where 0 bytes are */
+    return tn_broadcast(g, tn_from_memory(n ? data : &nothing, TN_DIMS(n), TN_U8, NULL, NULL), root);
+}
+
+tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) {
+    static const char name[] = "broadcast_bytes";
+    TN_SCOPE;
+    if (tn__pending()) {
+        return refuse(g, tn_error());
+    }
+    if (!data || !bytes) {
+        return refuse(g, tn__raise(TN_EVALUE, name, "%s is NULL", data ? "bytes" : "data"));
+    }
+    bool mine = tn_group_rank(g) == root;
+    if (mine && !good_bytes(*data, *bytes, name)) {
+        return refuse(g, tn_error());
+    }
+    tn_tensor *length = tn_full(TN_DIMS(1), mine ? (double)*bytes : 0.0, TN_I64);
+    if (!mine) {
+        *data = NULL;
+        *bytes = 0;
+    }
+    if (tn_work_wait(tn_broadcast(g, length, root), 0) != TN_OK) {
+        return tn_error();
+    }
+    int64_t n = *(const int64_t *)tn_data(length);
+    char *room = mine ? *data : make_room(g, n, root, name);
+    if (tn__pending()) {
+        return tn_error();
+    }
+    tn_status status = tn_work_wait(send_bytes(g, room, n, root), 0);
+    if (!mine && status == TN_OK) {
+        *data = room;
+        *bytes = (size_t)n;
+    } else if (!mine) {
+        free(room);
+    }
+    return status;
+}
+
+/* Everyone's bytes, by one broadcast from each rank. all[N] holds what has been made so far. */
+static tn_status gather_bytes(tn_group *g, const void *data, const int64_t *lengths, void **all,
+                              tn_work **works) {
+    static const char name[] = "all_gather_bytes";
+    int ranks = tn_group_size(g), me = tn_group_rank(g), started = 0;
+    for (int r = 0; r < ranks && !tn__pending(); r++) {
+        all[r] = make_room(g, lengths[r], r, name);
+        if (all[r] && r == me && lengths[r] > 0) {
+            memcpy(all[r], data, (size_t)lengths[r]);
+        }
+    }
+    for (; started < ranks && !tn__pending(); started++) {
+        works[started] = send_bytes(g, all[started], lengths[started], started);
+    }
+    tn_status status = tn_error();
+    for (int r = 0; r < started; r++) {
+        tn_status one = tn_work_wait(works[r], 0);
+        status = status == TN_OK ? one : status;
+    }
+    return status;
+}
+
+tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void **all,
+                              size_t *all_bytes) {
+    static const char name[] = "all_gather_bytes";
+    TN_SCOPE;
+    if (tn__pending()) {
+        return refuse(g, tn_error());
+    }
+    if (!all || !all_bytes) {
+        return refuse(g, tn__raise(TN_EVALUE, name, "%s is NULL", all ? "all_bytes" : "all"));
+    }
+    int ranks = tn_group_size(g);
+    memset(all, 0, (size_t)ranks * sizeof(*all));
+    memset(all_bytes, 0, (size_t)ranks * sizeof(*all_bytes));
+    if (!good_bytes(data, bytes, name)) {
+        return refuse(g, tn_error());
+    }
+    tn_tensor *mine = tn_full(TN_DIMS(1), (double)bytes, TN_I64);
+    tn_tensor *lengths = tn_zeros(TN_DIMS(ranks, 1), TN_I64);
+    tn_work **works = tn__calloc((size_t)ranks, sizeof(*works));
+    if (!works) {
+        return refuse(g, tn__raise(TN_ENOMEM, name, "out of memory for %d ranks", ranks));
+    }
+    tn_status status = tn_work_wait(tn_all_gather(g, lengths, mine), 0);
+    const int64_t *n = tn_data(lengths);
+    status = status == TN_OK ? gather_bytes(g, data, n, all, works) : status;
+    for (int r = 0; r < ranks; r++) {
+        if (status == TN_OK) {
+            all_bytes[r] = (size_t)n[r];
+        } else {
+            free(all[r]);
+            all[r] = NULL;
+        }
+    }
+    free(works);
+    return status;
+}
+
+void tn_bytes_free(void *data) {
+    free(data);
+}

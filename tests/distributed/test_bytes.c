@@ -1,0 +1,164 @@
+/* Bytes of any length, on groups of threads. */
+#include "tern/tern.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Ranks are threads, in which cmocka's assertions may not jump: they count. */
+static int failures;
+#define CHECK(truth)                                                              \
+    do {                                                                          \
+        if (!(truth)) {                                                           \
+            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
+        }                                                                         \
+    } while (0)
+
+static void run_ok(int ranks, void (*f)(tn_group *, void *)) {
+    failures = 0;
+    tn_status status = tn_local_run(ranks, f, NULL);
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(status, TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+static size_t length_of(int rank) {
+    return rank == 1 ? 0 : (size_t)rank * 5000 + 1;
+}
+
+static char byte_of(int rank, size_t i) {
+    return (char)((size_t)rank * 31 + i * 7 + 1);
+}
+
+static char *own_bytes(int rank) {
+    char *data = malloc(length_of(rank) + 1);
+    for (size_t i = 0; i < length_of(rank); i++) {
+        data[i] = byte_of(rank, i);
+    }
+    return data;
+}
+
+static bool are_from(const char *data, size_t bytes, int rank) {
+    bool same = data && bytes == length_of(rank);
+    for (size_t i = 0; same && i < bytes; i++) {
+        same = data[i] == byte_of(rank, i);
+    }
+    return same;
+}
+
+static void broadcast(tn_group *g, void *user) {
+    (void)user;
+    int me = tn_group_rank(g);
+    for (int root = 0; root < tn_group_size(g); root++) {
+        char *mine = own_bytes(root);
+        void *data = me == root ? mine : NULL;
+        size_t bytes = me == root ? length_of(root) : 99;
+        CHECK(tn_broadcast_bytes(g, &data, &bytes, root) == TN_OK);
+        CHECK(are_from(data, bytes, root));
+        CHECK((me == root) == (data == mine));
+        if (me != root) {
+            tn_bytes_free(data);
+        }
+        free(mine);
+    }
+}
+
+static void gather(tn_group *g, void *user) {
+    (void)user;
+    void *all[8];
+    size_t bytes[8];
+    char *mine = own_bytes(tn_group_rank(g));
+    CHECK(tn_all_gather_bytes(g, mine, length_of(tn_group_rank(g)), all, bytes) == TN_OK);
+    free(mine);
+    for (int r = 0; r < tn_group_size(g); r++) {
+        CHECK(are_from(all[r], bytes[r], r));
+        tn_bytes_free(all[r]);
+    }
+}
+
+static void test_bytes(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        run_ok(ranks, broadcast);
+        run_ok(ranks, gather);
+    }
+    gather(NULL, NULL); /* one rank */
+    broadcast(NULL, NULL);
+    assert_int_equal(failures, 0);
+}
+
+/* A mistake of one rank ends the call on all of them. */
+static void mistaken(tn_group *g, void *user) {
+    (void)user;
+    void *all[8] = {all};
+    size_t bytes[8];
+    CHECK(tn_all_gather_bytes(g, NULL, tn_group_rank(g) == 1 ? 7 : 0, all, bytes) != TN_OK);
+    CHECK(all[0] == NULL);
+}
+
+/* What a broken peer could send: a number of bytes that cannot be. */
+static void absurd(tn_group *g, void *user) {
+    double number = *(const double *)user;
+    TN_SCOPE;
+    if (tn_group_rank(g) == 0) {
+        tn_work_wait(tn_broadcast(g, tn_full(TN_DIMS(1), number, TN_I64), 0), 0);
+        tn_barrier(g);
+    } else {
+        void *data = user;
+        size_t bytes = 5;
+        CHECK(tn_broadcast_bytes(g, &data, &bytes, 0) == TN_EFORMAT);
+        CHECK(!data && bytes == 0);
+        CHECK(strstr(tn_error_message(), "rank 0 sends"));
+    }
+}
+
+static void expect_error(int ranks, void (*f)(tn_group *, void *), void *user, tn_status want,
+                         const char *text) {
+    failures = 0;
+    assert_int_equal(tn_local_run(ranks, f, user), want);
+    assert_non_null(strstr(tn_error_message(), text));
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    double negative = -1, huge = 4611686018427387904.0;
+    expect_error(3, mistaken, NULL, TN_EVALUE, "7 bytes at NULL");
+    expect_error(2, absurd, &negative, TN_EFORMAT, "rank 0 sends -1 bytes");
+    expect_error(2, absurd, &huge, TN_EFORMAT, "rank 0 sends 4611686018427387904 bytes");
+}
+
+static void test_arguments(void **state) {
+    (void)state;
+    void *data = NULL;
+    size_t bytes = 3;
+    assert_int_equal(tn_broadcast_bytes(NULL, &data, &bytes, 0), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_broadcast_bytes(NULL, NULL, &bytes, 0), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_broadcast_bytes(NULL, &data, NULL, 0), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_all_gather_bytes(NULL, "x", 1, NULL, &bytes), TN_EVALUE);
+    tn_error_clear();
+    tn_bytes_free(NULL);
+    /* While an error is pending nothing is done. */
+    tn_raise(TN_EIO, "before");
+    data = &bytes;
+    assert_int_equal(tn_broadcast_bytes(NULL, &data, &bytes, 1), TN_EIO);
+    assert_int_equal(tn_all_gather_bytes(NULL, "x", 1, &data, &bytes), TN_EIO);
+    tn_error_clear();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,138 @@
+/* Meshes, on groups of threads: the right groups, and the right mistakes. */
+#include "tern/tern.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Ranks are threads, in which cmocka's assertions may not jump: they count. */
+static int failures;
+#define CHECK(truth)                                                              \
+    do {                                                                          \
+        if (!(truth)) {                                                           \
+            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
+        }                                                                         \
+    } while (0)
+
+typedef struct shape {
+    int n;
+    int sizes[TN_MESH_DIMS];
+} shape;
+
+static const char *const names[] = {"pp", "dp", "cp", "tp"};
+
+/* Along each dimension: the sum of world ranks is that of the line, computed from the
+ * coordinates. */
+static void lines(tn_group *g, void *user) {
+    const shape *s = user;
+    int me = tn_group_rank(g), step = tn_group_size(g), rebuilt = 0;
+    tn_mesh *m = tn_mesh_new(g, s->n, s->sizes, names);
+    CHECK(m);
+    for (int d = 0; d < s->n; d++) {
+        TN_SCOPE;
+        int size = s->sizes[d];
+        step /= size;
+        tn_group *line = tn_mesh_group(m, names[d]);
+        int place = tn_mesh_rank(m, names[d]);
+        rebuilt += place * step;
+        CHECK(tn_group_size(line) == size && tn_group_rank(line) == place);
+        tn_tensor *sum = tn_full(TN_DIMS(1), me, TN_F32);
+        CHECK(tn_work_wait(tn_all_reduce(line, sum, TN_REDUCE_SUM), 0) == TN_OK);
+        int first = me - place * step;
+        CHECK((int)tn_item(sum) == size * first + step * size * (size - 1) / 2);
+        for (int i = 0; i < size; i++) {
+            CHECK(tn_group_world_rank(line, i) == first + i * step);
+        }
+    }
+    CHECK(rebuilt == me);
+    tn_mesh_free(m);
+}
+
+static void test_lines(void **state) {
+    (void)state;
+    shape shapes[] = {{1, {1}},       {1, {3}},          {2, {2, 3}},   {2, {3, 2}},
+                      {3, {2, 1, 2}}, {4, {1, 2, 1, 2}}, {3, {2, 2, 2}}};
+    failures = 0;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        int ranks = 1;
+        for (int d = 0; d < shapes[i].n; d++) {
+            ranks *= shapes[i].sizes[d];
+        }
+        assert_int_equal(tn_local_run(ranks, lines, &shapes[i]), TN_OK);
+    }
+    assert_int_equal(failures, 0);
+    lines(NULL, &(shape){2, {1, 1}}); /* one rank */
+    assert_int_equal(failures, 0);
+}
+
+static void expect_refused(int n, const int *sizes, const char *const *given, const char *text) {
+    assert_null(tn_mesh_new(NULL, n, sizes, given));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    if (!strstr(tn_error_message(), text)) {
+        fail_msg("\"%s\" does not say \"%s\"", tn_error_message(), text);
+    }
+    tn_error_clear();
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    static const char *const twins[] = {"dp", "dp"}, *const none[] = {"", NULL};
+    const int ones[] = {1, 1, 1, 1, 1}, two[] = {1, 2};
+    expect_refused(0, ones, names, "0 dimensions");
+    expect_refused(5, ones, names, "5 dimensions");
+    expect_refused(1, NULL, names, "1 dimensions");
+    expect_refused(1, ones, NULL, "1 dimensions");
+    expect_refused(2, ones, twins, "both called dp");
+    expect_refused(1, ones, none, "\"\"");
+    expect_refused(1, ones, none + 1, "(NULL)");
+    expect_refused(2, two, names, "dp has size 2, but there are 1 ranks");
+}
+
+static void test_names(void **state) {
+    (void)state;
+    const int ones[] = {1, 1};
+    tn_mesh *m = tn_mesh_new(NULL, 2, ones, names);
+    assert_non_null(m);
+    assert_int_equal(tn_mesh_rank(m, "dp"), 0);
+    assert_int_equal(tn_mesh_rank(m, "tp"), -1);
+    assert_non_null(strstr(tn_error_message(), "\"tp\"; there are pp dp"));
+    tn_error_clear();
+    assert_null(tn_mesh_group(m, "cp"));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    assert_null(tn_mesh_group(NULL, "dp"));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_mesh_rank(m, NULL), -1);
+    tn_error_clear();
+    tn_mesh_free(m);
+    tn_mesh_free(NULL);
+}
+
+static void uneven(tn_group *g, void *user) {
+    (void)user;
+    const int sizes[] = {2, 2};
+    CHECK(tn_mesh_new(g, 2, sizes, names) == NULL);
+}
+
+static void test_wrong_product(void **state) {
+    (void)state;
+    failures = 0;
+    assert_int_equal(tn_local_run(3, uneven, NULL), TN_EVALUE);
+    assert_non_null(strstr(tn_error_message(), "multiply to 4, but there are 3 ranks"));
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_wrong_product),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
