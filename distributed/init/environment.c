@@ -185,16 +185,6 @@ static int derive_port(const char *token) {
     return FIRST_PORT + (int)(hash % PORTS);
 }
 
-static bool read_token(const reader *r, const names *n) {
-    if (!read_text(r, "TERN_TOKEN", r->e->token, sizeof(r->e->token))) {
-        return false;
-    }
-    if (!*r->e->token) {
-        derive_token(r, n);
-    }
-    return true;
-}
-
 /* ---- Host ------------------------------------------------------------------------------------------------ */
 
 static bool slurm_host(const reader *r) {
@@ -281,11 +271,14 @@ tn_status tn__environment_read(const char *const *variables, int64_t parent, tn_
     reader r = {.variables = variables, .parent = parent, .e = e, .why = why};
     *e = (tn__environment){.ranks = 1, .local_rank = -1, .local_ranks = -1};
     const names *n = find_launcher(&r);
-    if (!read_timeout(&r)) {
+    if (!read_timeout(&r) || !read_text(&r, "TERN_TOKEN", e->token, sizeof(e->token))) {
         return TN_EVALUE;
     }
     if (!n) {
         return TN_OK;
+    }
+    if (!*e->token) {
+        derive_token(&r, n);
     }
     const char *restarts =
         is_set(&r, "TERN_RESTART_COUNT") ? "TERN_RESTART_COUNT" : "TORCHELASTIC_RESTART_COUNT";
@@ -294,7 +287,7 @@ tn_status tn__environment_read(const char *const *variables, int64_t parent, tn_
                   : is_set(&r, "TORCHELASTIC_RUN_ID") ? "torchrun"
                                                       : n->launcher;
     return read_ranks(&r, n) && read_number(&r, restarts, 0, INT32_MAX, &e->restarts) &&
-                   read_token(&r, n) && read_place(&r, n)
+                   read_place(&r, n)
                ? TN_OK
                : TN_EVALUE;
 }

@@ -22,6 +22,7 @@ typedef struct tn__environment {
     int port;
     bool port_taken; /* by the launcher itself: the store is at one of the next */
     char token[TN__TOKEN];
+    int world; /* not from the environment: how many worlds this process has left before */
 } tn__environment;
 
 /* `variables`: "NAME=VALUE" texts, ended by NULL. `parent`: a number that the ranks which mpirun has

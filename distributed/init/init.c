@@ -30,7 +30,7 @@ static struct world {
     int rank, ranks;
     int local_rank;
     int restarts;
-    int worlds; /* that this process has been in: their keys must not meet */
+    int worlds; /* that this process has been in before */
 } world;
 
 static tn_group *failed(tn_status status, const char *why) {
@@ -65,6 +65,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
         failed(TN_EVALUE, why);
         return false;
     }
+    e->world = world.worlds;
     bool is_env = strcmp(o->init, "env://") == 0;
     if (o->rank >= 0) {
         bool agrees = o->rank == e->rank && o->ranks == e->ranks;
@@ -122,24 +123,13 @@ static tn_store *world_store(tn_store *base, int restarts) {
     return tn_prefix_store(base, prefix);
 }
 
-static void forget_world(void) {
+/* The others may still read from the store that this process serves. */
+static void leave_world(double seconds) {
     tn_store_free(world.store);
-    tn__rendezvous_end(&world.place);
+    tn__rendezvous_end(&world.place, seconds);
     world.group = NULL;
     world.store = NULL;
     world.local_rank = 0;
-    world.worlds++;
-}
-
-/* The others read why before the store goes. */
-static void leave_store(double seconds) {
-    if (world.store && world.ranks > 1) {
-        if (world.place.server) {
-            tn__meet_await_goodbyes(world.store, world.rank, world.ranks, tn__now() + seconds);
-        } else {
-            tn__meet_goodbye(world.store, world.rank);
-        }
-    }
 }
 
 static tn_group *make_group(const char *engine, const tn_dist_options *o) {
@@ -206,27 +196,33 @@ tn_group *tn_dist_init(tn_dist_options options) {
     world.restarts = e.restarts;
     world.group = e.ranks == 1 ? stay_alone(&options, &e) : join_others(&options, &e);
     if (!world.group) {
-        leave_store(FAILED_GOODBYE_SECONDS);
-        forget_world();
+        leave_world(FAILED_GOODBYE_SECONDS);
         return NULL;
     }
-    if (options.signals) {
+    if (options.signals && e.ranks > 1) {
         tn__flight_signals(e.rank);
     }
     return world.group;
+}
+
+static bool is_dead(tn_group *g) {
+    pthread_mutex_lock(&g->lock);
+    bool dead = g->dead != TN_OK;
+    pthread_mutex_unlock(&g->lock);
+    return dead;
 }
 
 void tn_dist_finish(void) {
     if (!world.group) {
         return;
     }
-    bool failing = tn__pending();
-    if (failing) {
+    if (tn__pending()) {
         tn_group_abort(world.group, tn_error_message());
     }
+    bool failing = is_dead(world.group);
     tn_group_free(world.group);
-    leave_store(failing ? FAILED_GOODBYE_SECONDS : GOODBYE_SECONDS);
-    forget_world();
+    leave_world(failing ? FAILED_GOODBYE_SECONDS : GOODBYE_SECONDS);
+    world.worlds++;
 }
 
 /* ---- Questions ------------------------------------------------------------------------------------------- */

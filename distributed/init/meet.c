@@ -4,7 +4,6 @@
  *
  *     rank.R    "RANKS VERSION HOST CPUS WHO"
  *     result    "+" and a line for each rank; or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
- *     bye.R     ""
  */
 #define _GNU_SOURCE
 #include "distributed/init/meet.h"
@@ -235,24 +234,4 @@ tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks,
     }
     free(result);
     return status;
-}
-
-/* ---- Leaving --------------------------------------------------------------------------------------------- */
-
-void tn__meet_goodbye(tn_store *store, int rank) {
-    char key[KEY], why[TN_STORE_WHY];
-    store->set(store, key_of("bye", rank, key), "", 0, tn__now() + GRACE_SECONDS, why);
-}
-
-void tn__meet_await_goodbyes(tn_store *store, int rank, int ranks, double deadline) {
-    char key[KEY], why[TN_STORE_WHY];
-    for (int r = 0; r < ranks; r++) {
-        bool came = false;
-        tn_store_value value = {0};
-        if (r != rank &&
-            store->check(store, key_of("rank", r, key), &came, deadline, why) == TN_OK && came) {
-            store->get(store, key_of("bye", r, key), &value, deadline, why);
-            free(value.data);
-        }
-    }
 }

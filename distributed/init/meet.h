@@ -19,9 +19,4 @@ typedef struct tn__member {
 tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks, double deadline,
                    tn__member *members, char *why);
 
-/* At the end: a rank says that it needs the store no more, and who serves it waits for the others to have
- * said so. */
-void tn__meet_goodbye(tn_store *store, int rank);
-void tn__meet_await_goodbyes(tn_store *store, int rank, int ranks, double deadline);
-
 #endif

@@ -18,14 +18,20 @@ enum { PORTS_TRIED = 17 };
 
 #define KNOCK_SECONDS 1.0 /* for one port */
 #define FIRST_PAUSE 0.01  /* between two rounds over the ports; doubles up to the longest */
-#define LONGEST_PAUSE 0.25
+#define LONGEST_PAUSE 0.2
 #define DYING_SECONDS 3.0 /* how long this job's former rank 0 may take to give up the port */
 
 /* Where to look. */
 typedef struct ports {
     const char *hosts[2]; /* the second may be NULL */
     int first, count;
+    char token[TN__TOKEN + 16];
 } ports;
+
+/* A rank that has left a world for the next one must not meet those who still serve the former. */
+static void set_token(ports *p, const char *token, int world) {
+    snprintf(p->token, sizeof(p->token), world ? "%s#%d" : "%s", token, world);
+}
 
 static bool rest(double *pause, double deadline) {
     double left = deadline - tn__now();
@@ -47,8 +53,7 @@ static bool is_loopback(const char *host) {
 
 /* Serves at the first port that is free. *ours: one of them is served by this very job already. The
  * reason is why the last one was not free. */
-static tn_store_server *serve_once(const ports *p, const char *token, bool *ours,
-                                   tn_error_record *why) {
+static tn_store_server *serve_once(const ports *p, bool *ours, tn_error_record *why) {
     const char *bound = is_loopback(p->hosts[0]) ? p->hosts[0] : NULL;
     const char *near = bound ? bound : "127.0.0.1";
     char unused[TN_STORE_WHY];
@@ -56,23 +61,23 @@ static tn_store_server *serve_once(const ports *p, const char *token, bool *ours
     *ours = false;
     for (int i = 0; i < p->count && !server && !*ours; i++) {
         tn__quiet(1);
-        server = tn_store_serve(bound, p->first + i, token);
+        server = tn_store_serve(bound, p->first + i, p->token);
         tn__quiet(-1);
         if (!server) {
             tn_error_take(why);
-            *ours = tn__tcp_probe(near, p->first + i, token, tn__now() + KNOCK_SECONDS, unused) ==
+            *ours = tn__tcp_probe(near, p->first + i, p->token, tn__now() + KNOCK_SECONDS, unused) ==
                     TN__DIAL_OURS;
         }
     }
     return server;
 }
 
-static tn_store_server *serve(const ports *p, const char *token, double deadline) {
+static tn_store_server *serve(const ports *p, double deadline) {
     tn_error_record why = {0};
     double pause = FIRST_PAUSE, limit = fmin(deadline, tn__now() + DYING_SECONDS);
     bool ours;
     do {
-        tn_store_server *server = serve_once(p, token, &ours, &why);
+        tn_store_server *server = serve_once(p, &ours, &why);
         if (server) {
             return server;
         }
@@ -92,13 +97,12 @@ static tn_store_server *serve(const ports *p, const char *token, double deadline
 /* ---- Finding --------------------------------------------------------------------------------------------- */
 
 /* One round over hosts and ports. The reason: the most telling one, since most ports are nobody's. */
-static bool knock(const ports *p, const char *token, double deadline, const char **host, int *port,
-                  char *why) {
+static bool knock(const ports *p, double deadline, const char **host, int *port, char *why) {
     for (int h = 0; h < 2 && p->hosts[h]; h++) {
         for (int i = 0; i < p->count; i++) {
             char reason[TN_STORE_WHY] = "";
             double limit = fmin(deadline, tn__now() + KNOCK_SECONDS);
-            tn__dialed found = tn__tcp_probe(p->hosts[h], p->first + i, token, limit, reason);
+            tn__dialed found = tn__tcp_probe(p->hosts[h], p->first + i, p->token, limit, reason);
             if (found == TN__DIAL_OURS) {
                 *host = p->hosts[h];
                 *port = p->first + i;
@@ -107,8 +111,8 @@ static bool knock(const ports *p, const char *token, double deadline, const char
             if (!*why || found != TN__DIAL_REFUSED) {
                 snprintf(why, TN_STORE_WHY, "%s", reason);
             }
-            if (found == TN__DIAL_SILENT && i == 0) {
-                break; /* the host is not known or does not answer: nor will its other ports */
+            if (found == TN__DIAL_NO_HOST) {
+                break; /* nor will its other ports answer */
             }
         }
     }
@@ -122,8 +126,8 @@ static tn_store *find(const ports *p, const tn__environment *e, double timeout, 
     char why[TN_STORE_WHY];
     do {
         *why = 0;
-        if (knock(p, e->token, deadline, &host, &port, why)) {
-            tn_store *s = tn_tcp_store(host, port, e->token, fmax(deadline - tn__now(), 0));
+        if (knock(p, deadline, &host, &port, why)) {
+            tn_store *s = tn_tcp_store(host, port, p->token, fmax(deadline - tn__now(), 0));
             if (s) {
                 s->timeout = timeout;
             }
@@ -146,10 +150,10 @@ static bool meet_at(tn__rendezvous *r, const ports *p, const tn__environment *e,
         r->store = find(p, e, timeout, deadline);
         return r->store != NULL;
     }
-    r->server = serve(p, e->token, deadline);
+    r->server = serve(p, deadline);
     if (r->server) {
         const char *near = is_loopback(p->hosts[0]) ? p->hosts[0] : "127.0.0.1";
-        r->store = tn_tcp_store(near, tn_store_server_port(r->server), e->token, timeout);
+        r->store = tn_tcp_store(near, tn_store_server_port(r->server), p->token, timeout);
     }
     return r->store != NULL;
 }
@@ -166,13 +170,12 @@ static bool meet_by_environment(tn__rendezvous *r, const tn__environment *e, dou
         return r->store != NULL;
     }
     int first = e->port + e->port_taken, last = e->port + PORTS_TRIED - 1;
+    ports p = {.hosts = {e->host, *e->second ? e->second : NULL}};
     last = last > 65535 ? 65535 : last;
-    first = first > last ? last : first;
-    return meet_at(r,
-                   &(ports){.hosts = {e->host, *e->second ? e->second : NULL},
-                            .first = first,
-                            .count = last - first + 1},
-                   e, timeout, deadline);
+    p.first = first > last ? last : first;
+    p.count = last - p.first + 1;
+    set_token(&p, e->token, e->world);
+    return meet_at(r, &p, e, timeout, deadline);
 }
 
 /* "HOST:PORT" or "[ADDRESS]:PORT". */
@@ -192,20 +195,19 @@ static bool split_address(const char *text, char host[TN__HOST], int *port) {
     return true;
 }
 
-static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environment *given,
+static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environment *e,
                         double timeout, double deadline) {
     extern char **environ;
-    tn__environment e = *given;
-    if (!split_address(init + strlen("tcp://"), e.host, &e.port)) {
+    char host[TN__HOST];
+    ports p = {.hosts = {host}, .count = 1};
+    if (!split_address(init + strlen("tcp://"), host, &p.first)) {
         tn__raise(TN_EVALUE, OPERATION,
                   "init is \"%.100s\" (tcp://HOST:PORT, tcp://[ADDRESS]:PORT)", init);
         return false;
     }
-    if (!tn__variable((const char *const *)environ, "TERN_TOKEN")) {
-        snprintf(e.token, sizeof(e.token), "%.250s", init);
-    }
-    return meet_at(r, &(ports){.hosts = {e.host}, .first = e.port, .count = 1}, &e, timeout,
-                   deadline);
+    const char *token = tn__variable((const char *const *)environ, "TERN_TOKEN");
+    set_token(&p, token ? e->token : init, e->world);
+    return meet_at(r, &p, e, timeout, deadline);
 }
 
 bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environment *e,
@@ -222,8 +224,11 @@ bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environ
                                            : meet_by_environment(r, e, timeout, deadline);
 }
 
-void tn__rendezvous_end(tn__rendezvous *r) {
+void tn__rendezvous_end(tn__rendezvous *r, double seconds) {
+    double pause = FIRST_PAUSE, deadline = tn__now() + seconds;
     tn_store_free(r->store);
+    while (tn__store_server_members(r->server) > 0 && rest(&pause, deadline)) {
+    }
     tn_store_server_free(r->server);
     *r = (tn__rendezvous){0};
 }

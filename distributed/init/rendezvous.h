@@ -12,6 +12,7 @@ typedef struct tn__rendezvous {
 /* `init` as in tn_dist_options. `timeout` is the store's for the calls to come. False after raising. */
 bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environment *e,
                           double timeout, double deadline);
-void tn__rendezvous_end(tn__rendezvous *r);
+/* A server waits until the others have left its store, `seconds` at most. */
+void tn__rendezvous_end(tn__rendezvous *r, double seconds);
 
 #endif

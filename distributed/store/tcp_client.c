@@ -95,7 +95,7 @@ static tn__dialed dial(const char *host, int port, const char *token, double dea
     int error;
     *fd = tn__net_connect(host, port, deadline, &error, why);
     if (*fd < 0) {
-        return error == ECONNREFUSED ? TN__DIAL_REFUSED : TN__DIAL_SILENT;
+        return error == ECONNREFUSED ? TN__DIAL_REFUSED : TN__DIAL_NO_HOST;
     }
     double limit = fmin(deadline, tn__now() + HANDSHAKE_SECONDS);
     tn__dialed dialed = shake_hands(*fd, token, limit, reason);
@@ -123,7 +123,8 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
     for (;;) {
         int fd;
         tn__dialed dialed = dial(t->host, t->port, t->token, deadline, &fd, reason);
-        bool again = dialed == TN__DIAL_SILENT || (dialed == TN__DIAL_REFUSED && waits);
+        bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST ||
+                     (dialed == TN__DIAL_REFUSED && waits);
         double left = deadline - tn__now();
         if (dialed == TN__DIAL_OURS) {
             return fd;

@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
+#include "distributed/store/tcp.h"
 
 #include <errno.h>
 #include <math.h>
@@ -46,6 +47,7 @@ struct tn_store_server {
     connection *first, *last; /* in the order of arrival */
     connection *dropped;
     int strangers;
+    int members;      /* atomic: read by other threads */
     double next_look; /* when a time-out may be due; INFINITY: never */
     double resume;    /* accepting, after a pause; 0: no pause */
     uint8_t chunk[1 << 16];
@@ -67,6 +69,7 @@ static void drop(tn_store_server *s, connection *c, const char *why) {
         s->strangers--;
     } else {
         tn_log_write(TN_LOG_DEBUG, "store: %s has gone: %s", c->peer, why);
+        __atomic_sub_fetch(&s->members, 1, __ATOMIC_RELAXED);
     }
     tn__session_end(&c->session);
     close(c->fd);
@@ -150,6 +153,7 @@ static void send_some(tn_store_server *s, connection *c, double now) {
         c->is_stranger = false;
         c->active = now;
         s->strangers--;
+        __atomic_add_fetch(&s->members, 1, __ATOMIC_RELAXED);
     }
 }
 
@@ -385,6 +389,10 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
 
 int tn_store_server_port(const tn_store_server *s) {
     return s ? s->port : 0;
+}
+
+int tn__store_server_members(const tn_store_server *s) {
+    return s ? __atomic_load_n(&s->members, __ATOMIC_RELAXED) : 0;
 }
 
 void tn_store_server_free(tn_store_server *s) {

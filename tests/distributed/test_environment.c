@@ -1,0 +1,332 @@
+/* Environments of launchers, as they were recorded, and what is made of them; lists of nodes. */
+#include "distributed/init/environment.h"
+#include "distributed/init/nodelist.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+enum { PARENT = 4711 };
+
+#define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static tn__environment read_env(const char *const *variables) {
+    tn__environment e;
+    char why[TN_STORE_WHY] = "";
+    if (tn__environment_read(variables, PARENT, &e, why) != TN_OK) {
+        fail_msg("%s", why);
+    }
+    return e;
+}
+
+static void refused(const char *const *variables, const char *part) {
+    tn__environment e;
+    char why[TN_STORE_WHY] = "";
+    assert_int_equal(tn__environment_read(variables, PARENT, &e, why), TN_EVALUE);
+    if (!strstr(why, part)) {
+        fail_msg("\"%s\" does not say \"%s\"", why, part);
+    }
+}
+
+static void assert_ranks(const tn__environment *e, const char *launcher, int rank, int ranks,
+                         int local_rank, int local_ranks) {
+    assert_string_equal(e->launcher, launcher);
+    assert_int_equal(e->rank, rank);
+    assert_int_equal(e->ranks, ranks);
+    assert_int_equal(e->local_rank, local_rank);
+    assert_int_equal(e->local_ranks, local_ranks);
+}
+
+static void assert_place(const tn__environment *e, const char *host, int port) {
+    assert_string_equal(e->host, host);
+    assert_int_equal(e->port, port);
+    assert_true(*e->token != 0);
+}
+
+/* ---- Launchers ------------------------------------------------------------------------------------------- */
+
+static void test_nothing(void **state) {
+    tn__environment e = read_env(ENV("PATH=/bin", "RANKS=3", "RANK=", "XRANK=1"));
+    assert_null(e.launcher);
+    assert_true(e.rank == 0 && e.ranks == 1 && e.restarts == 0);
+    e = read_env(NULL);
+    assert_null(e.launcher);
+}
+
+static void test_tern_run(void **state) {
+    tn__environment e = read_env(
+        ENV("RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=8", "LOCAL_WORLD_SIZE=4", "GROUP_RANK=1",
+            "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29400", "TERN_TOKEN=secret", "TERN_STORE=agent",
+            "TERN_RUN_ID=r", "TERN_RESTART_COUNT=2", "TORCHELASTIC_RESTART_COUNT=2",
+            "TORCHELASTIC_RUN_ID=r", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"));
+    assert_ranks(&e, "tern run", 5, 8, 1, 4);
+    assert_place(&e, "10.0.0.1", 29400);
+    assert_true(e.agent && !e.port_taken && e.restarts == 2);
+    assert_string_equal(e.token, "secret");
+}
+
+/* PyTorch 1.13, torchrun --nproc_per_node 2, and with --standalone. */
+static void test_torchrun(void **state) {
+    tn__environment e = read_env(
+        ENV("GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
+            "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500", "NCCL_ASYNC_ERROR_HANDLING=1",
+            "OMP_NUM_THREADS=1", "RANK=1", "ROLE_NAME=default", "ROLE_RANK=1", "ROLE_WORLD_SIZE=2",
+            "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RESTART_COUNT=0",
+            "TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_USE_AGENT_STORE=True", "WORLD_SIZE=2"));
+    assert_ranks(&e, "torchrun", 1, 2, 1, 2);
+    assert_place(&e, "127.0.0.1", 29500);
+    assert_true(e.port_taken && !e.agent && e.restarts == 0);
+
+    tn__environment s = read_env(ENV("LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=localhost",
+                                     "MASTER_PORT=43799", "RANK=1", "TORCHELASTIC_RESTART_COUNT=3",
+                                     "TORCHELASTIC_RUN_ID=4a82ba8f-4c45-4f68-9320-3e6a2710739b",
+                                     "TORCHELASTIC_USE_AGENT_STORE=False", "WORLD_SIZE=2"));
+    assert_ranks(&s, "torchrun", 1, 2, 1, 2);
+    assert_place(&s, "localhost", 43799);
+    assert_true(!s.port_taken && s.restarts == 3);
+    assert_string_not_equal(s.token, e.token);
+}
+
+#define OPENMPI                                                                           \
+    "OMPI_COMM_WORLD_SIZE=2", "OMPI_MCA_ess_base_jobid=345702401",                        \
+        "OMPI_MCA_orte_hnp_uri=345702400.0;tcp://192.0.2.2:59831", "PMIX_ID=345702401.1", \
+        "PMIX_NAMESPACE=345702401", "OMPI_COMM_WORLD_NODE_RANK=1"
+
+/* OpenMPI 4.1, mpirun -n 2. */
+static void test_openmpi(void **state) {
+    tn__environment e = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "PMIX_RANK=1",
+                                     "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+    assert_ranks(&e, "OpenMPI", 1, 2, 1, 2);
+    assert_true(e.port >= 20000 && e.port < 32000);
+    assert_place(&e, "127.0.0.1", e.port);
+    tn__environment zero =
+        read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=0", "PMIX_RANK=0",
+                     "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+    assert_string_equal(zero.token, e.token);
+    assert_int_equal(zero.port, e.port);
+    tn__environment other =
+        read_env(ENV("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "PMIX_NAMESPACE=345702402",
+                     "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+    assert_string_not_equal(other.token, e.token);
+
+    tn__environment two =
+        read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+                     "OMPI_COMM_WORLD_LOCAL_SIZE=1"));
+    assert_string_equal(two.host, "");
+    assert_non_null(strstr(two.no_host, "MASTER_ADDR"));
+    two = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+                       "OMPI_COMM_WORLD_LOCAL_SIZE=1", "MASTER_ADDR=node7", "MASTER_PORT=1234"));
+    assert_place(&two, "node7", 1234);
+}
+
+/* MPICH 4.0, mpirun -n 2: it says nothing about the job, so the process of mpirun must. */
+static void test_mpich(void **state) {
+    const char *const recorded[] = {"HYDI_CONTROL_FD=7", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME=vm",
+                                    "MPI_LOCALNRANKS=2", "MPI_LOCALRANKID=1",
+                                    "PMI_FD=8",          "PMI_RANK=1",
+                                    "PMI_SIZE=2",        NULL};
+    tn__environment e = read_env(recorded), other;
+    char why[TN_STORE_WHY];
+    assert_ranks(&e, "MPICH", 1, 2, 1, 2);
+    assert_place(&e, "127.0.0.1", e.port);
+    assert_int_equal(tn__environment_read(recorded, PARENT + 1, &other, why), TN_OK);
+    assert_string_not_equal(other.token, e.token);
+
+    e = read_env(ENV("MPI_LOCALNRANKS=1", "MPI_LOCALRANKID=0", "PMI_RANK=1", "PMI_SIZE=2"));
+    assert_string_equal(e.host, "");
+    assert_non_null(strstr(e.no_host, "MASTER_ADDR"));
+    e = read_env(
+        ENV("MPI_LOCALNRANKS=1", "MPI_LOCALRANKID=0", "PMI_RANK=1", "PMI_SIZE=2", "MASTER_ADDR=a"));
+    const char *const host[] = {"MPI_LOCALNRANKS=1", "MPI_LOCALRANKID=0", "PMI_RANK=0",
+                                "PMI_SIZE=2",        "MASTER_ADDR=a",     NULL};
+    assert_int_equal(tn__environment_read(host, PARENT + 1, &other, why), TN_OK);
+    assert_string_equal(other.token, e.token); /* another host has another process of mpirun */
+}
+
+#define SLURM                                                                             \
+    "SLURMD_NODENAME=n2", "SLURM_JOBID=1", "SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=n[1-2]", \
+        "SLURM_JOB_NUM_NODES=2", "SLURM_LAUNCH_NODE_IPADDR=192.0.2.9", "SLURM_NNODES=2",  \
+        "SLURM_NODELIST=n[1-2]", "SLURM_NPROCS=4", "SLURM_NTASKS=4", "SLURM_TASKS_PER_NODE=3,1"
+#define SLURM_STEP                                                                       \
+    "SLURM_NODEID=1", "SLURM_STEPID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[1-2]", \
+        "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_TASKS_PER_NODE=3,1"
+
+/* Slurm 22.05, srun -N2 -n4. */
+static void test_slurm(void **state) {
+    tn__environment e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0"));
+    assert_ranks(&e, "Slurm", 3, 4, 0, -1);
+    assert_place(&e, "n1", e.port);
+    assert_string_equal(e.second, "192.0.2.9");
+    tn__environment zero = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=0", "SLURM_LOCALID=0"));
+    assert_string_equal(zero.token, e.token);
+    assert_int_equal(zero.port, e.port);
+
+    e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0", "MASTER_ADDR=10.1.1.1"));
+    assert_string_equal(e.host, "10.1.1.1");
+
+    e = read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
+                     "SLURM_LOCALID=1", "SLURM_JOB_ID=12", "SLURM_STEP_NODELIST=gpu07"));
+    assert_place(&e, "127.0.0.1", e.port); /* one node */
+    assert_non_null(strstr(e.token, "12.7"));
+
+    refused(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
+                "SLURM_STEP_NODELIST=n[1-"),
+            "not a list of nodes");
+    e = read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"));
+    assert_string_equal(e.host, "");
+    assert_non_null(strstr(e.no_host, "MASTER_ADDR"));
+}
+
+/* The batch script, and a shell of salloc, see the job's numbers and are one process all the same. */
+static void test_slurm_without_srun(void **state) {
+    tn__environment e = read_env(ENV(SLURM, "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0"));
+    assert_null(e.launcher);
+    assert_int_equal(e.ranks, 1);
+    e = read_env(ENV(SLURM, "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_STEP_ID=4294967290"));
+    assert_null(e.launcher);
+}
+
+/* mpirun starts its daemons with srun; a program may be started with `tern run` inside any of them. */
+static void test_nested(void **state) {
+    tn__environment e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", OPENMPI,
+                                     "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+    assert_string_equal(e.launcher, "OpenMPI");
+    e = read_env(
+        ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", "PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALNRANKS=2"));
+    assert_string_equal(e.launcher, "MPICH");
+    e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", "PMI_RANK=1", "PMI_SIZE=4"));
+    assert_string_equal(e.launcher, "Slurm"); /* srun --mpi=pmi2 */
+    e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", "RANK=0", "WORLD_SIZE=1"));
+    assert_int_equal(e.ranks, 1);
+}
+
+/* ---- What makes no sense --------------------------------------------------------------------------------- */
+
+static void test_refused(void **state) {
+    refused(ENV("RANK=0"), "RANK is set, but WORLD_SIZE is not");
+    refused(ENV("WORLD_SIZE=2"), "WORLD_SIZE is set, but RANK is not");
+    static const char *const numbers[] = {"RANK=x",  "RANK=-1", "RANK=1.0",
+                                          "RANK= 1", "RANK=1 ", "RANK=99999999999999999999999",
+                                          "RANK=0x1"};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        refused(ENV(numbers[i], "WORLD_SIZE=2"), "RANK is \"");
+    }
+    refused(ENV("RANK=2", "WORLD_SIZE=2"), "ranks count from 0");
+    refused(ENV("RANK=0", "WORLD_SIZE=0"), "WORLD_SIZE is \"0\"");
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"), "LOCAL_RANK is 2");
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=3"),
+            "LOCAL_WORLD_SIZE is 3");
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=0"),
+            "MASTER_PORT is \"0\"");
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=65536"), "MASTER_PORT");
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "TERN_STORE=file"), "TERN_STORE is \"file\"");
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "TERN_RESTART_COUNT=-1"), "TERN_RESTART_COUNT");
+    static const char *const timeouts[] = {"TERN_TIMEOUT=x",   "TERN_TIMEOUT=0",
+                                           "TERN_TIMEOUT=-1",  "TERN_TIMEOUT=5s",
+                                           "TERN_TIMEOUT=inf", "TERN_TIMEOUT=nan"};
+    for (size_t i = 0; i < sizeof(timeouts) / sizeof(*timeouts); i++) {
+        refused(ENV(timeouts[i]), "TERN_TIMEOUT");
+    }
+    char text[600] = "TERN_TOKEN=";
+    memset(text + strlen(text), 't', 400);
+    refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", text), "TERN_TOKEN has 400");
+    memcpy(text, "MASTER_ADDR=", 12);
+    refused(ENV("RANK=0", "WORLD_SIZE=2", text), "MASTER_ADDR has");
+
+    tn__environment e = read_env(ENV("RANK=0", "WORLD_SIZE=2"));
+    assert_string_equal(e.host, "");
+    assert_non_null(strstr(e.no_host, "MASTER_ADDR is not set"));
+    e = read_env(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2"));
+    assert_string_equal(e.host, "127.0.0.1");
+}
+
+/* ---- Lists of nodes -------------------------------------------------------------------------------------- */
+
+static void assert_list(const char *list, const char *const *names) {
+    int64_t count = 0;
+    char name[64];
+    for (; names[count]; count++) {
+        assert_true(tn__nodelist_name(list, count, name, sizeof(name)));
+        assert_string_equal(name, names[count]);
+    }
+    assert_int_equal(tn__nodelist_count(list), count);
+    assert_false(tn__nodelist_name(list, count, name, sizeof(name)));
+    assert_false(tn__nodelist_name(list, -1, name, sizeof(name)));
+}
+
+static void test_nodelist(void **state) {
+    assert_list("n1", ENV("n1"));
+    assert_list("a-b.example_1,c", ENV("a-b.example_1", "c"));
+    assert_list("n[1-3,07-09],gpu5", ENV("n1", "n2", "n3", "n07", "n08", "n09", "gpu5"));
+    assert_list("n[9-11]", ENV("n9", "n10", "n11"));
+    assert_list("n[098-101]x", ENV("n098x", "n099x", "n100x", "n101x"));
+    assert_list("r[0-1]n[1,3]", ENV("r0n1", "r0n3", "r1n1", "r1n3"));
+    assert_list("[1-2]", ENV("1", "2"));
+    assert_int_equal(tn__nodelist_count("n[1-1000]m[1-1000]"), 1000000);
+    assert_int_equal(tn__nodelist_count("n[999999999999999999]"), 1);
+
+    char name[8];
+    assert_false(tn__nodelist_name("a-long-name-1", 0, name, sizeof(name)));
+    assert_true(tn__nodelist_name("n[1-99]x", 98, name, sizeof(name)));
+    assert_string_equal(name, "n99x");
+}
+
+static void test_bad_nodelist(void **state) {
+    static const char *const bad[] = {
+        "",
+        ",",
+        "a,",
+        ",a",
+        "a,,b",
+        "n[",
+        "n]",
+        "n[]",
+        "n[1",
+        "n[1-",
+        "n[1-]",
+        "n[-1]",
+        "n[3-1]",
+        "n[1,]",
+        "n[1-[2-3]]",
+        "n[[1]]",
+        "n[a-b]",
+        "n[1-2-3]",
+        "a b",
+        "a\n",
+        "n[1-99999999]",
+        "n[1-1000]m[1-1000]k[1-1000]",
+        "n[9999999999999999999]",
+        "n[0-18446744073709551615]",
+        "n[1-1000]m[1-1000],a[1-1000]b[1-1000]",
+        "n[1][1][1][1][1][1][1][1][1]",
+        "\xc3\xa4",
+    };
+    char name[64];
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        if (tn__nodelist_count(bad[i]) != -1 || tn__nodelist_name(bad[i], 0, name, sizeof(name))) {
+            fail_msg("\"%s\" is taken for a list", bad[i]);
+        }
+    }
+    assert_int_equal(tn__nodelist_count(NULL), -1);
+    assert_false(tn__nodelist_name(NULL, 0, name, sizeof(name)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_tern_run),
+        cmocka_unit_test(test_torchrun),
+        cmocka_unit_test(test_openmpi),
+        cmocka_unit_test(test_mpich),
+        cmocka_unit_test(test_slurm),
+        cmocka_unit_test(test_slurm_without_srun),
+        cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_nodelist),
+        cmocka_unit_test(test_bad_nodelist),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

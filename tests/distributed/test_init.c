@@ -1,0 +1,321 @@
+/* Ranks find each other, by every way there is, and say who did not come. */
+#define _GNU_SOURCE
+#include "distributed/store/net.h"
+#include "tests/support/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- What ranks do --------------------------------------------------------------------------------------- */
+
+/* They are all there: each sees every other's key in the world's store. */
+static int meet(tn_group *world, const char *argument) {
+    char key[32];
+    void *data;
+    int rank = tn_group_rank(world), ranks = tn_group_size(world);
+    rank_assert(world == tn_world() && world != NULL);
+    rank_assert(world == tn_dist_init(tn_dist_defaults()));
+    snprintf(key, sizeof(key), "seen.%d", rank);
+    rank_assert(tn_store_set(tn_dist_store(), key, key, strlen(key)) == TN_OK);
+    for (int r = 0; r < ranks; r++) {
+        snprintf(key, sizeof(key), "seen.%d", r);
+        rank_assert(tn_store_get(tn_dist_store(), key, &data, NULL, 20) == TN_OK);
+        rank_assert(strcmp(data, key) == 0);
+        free(data);
+    }
+    rank_assert(tn_barrier(world) == TN_OK);
+    printf("rank %d of %d, local %d, %s, restarts %d, threads %d\n", rank, ranks, tn_local_rank(),
+           tn_group_engine(world), tn_restart_count(), tn_threads());
+    if (*argument) { /* some leave late */
+        usleep(rank == atoi(argument) ? 300000 : 0);
+    }
+    return 0;
+}
+
+/* With options: "tcp://…", "file:///…", or "shm" for the engine. */
+static int meet_with_options(tn_group *none, const char *argument) {
+    tn_dist_options o = tn_dist_defaults();
+    if (strcmp(argument, "shm") == 0) {
+        o.engine = "shm";
+    } else {
+        o.init = argument;
+        o.rank = atoi(getenv("TEST_RANK"));
+        o.ranks = 3;
+    }
+    rank_assert(tn_world() == NULL && tn_dist_store() == NULL);
+    for (int i = 0; i < 2; i++) { /* the second world does not see the first one's keys */
+        tn_group *world = tn_dist_init(o);
+        bool exists;
+        rank_assert(world != NULL);
+        rank_assert(tn_group_size(world) == 3 && (*argument == 's' || tn_group_rank(world) == o.rank));
+        rank_assert(tn_barrier(world) == TN_OK);
+        rank_assert(tn_store_check(tn_dist_store(), "left_over", &exists) == TN_OK && !exists);
+        rank_assert(tn_barrier(world) == TN_OK);
+        rank_assert(tn_store_set(tn_dist_store(), "left_over", "", 0) == TN_OK);
+        printf("local %d\n", tn_local_rank());
+        rank_assert(tn_barrier(world) == TN_OK);
+        tn_dist_finish();
+        rank_assert(tn_world() == NULL && tn_dist_store() == NULL);
+    }
+    tn_dist_finish();
+    return 0;
+}
+
+/* Goes without tn_dist_finish. */
+static int vanish(tn_group *world, const char *argument) {
+    fflush(stdout);
+    if (tn_group_rank(world) == atoi(argument)) {
+        raise(SIGKILL);
+    }
+    return 0;
+}
+
+/* ---- Helpers --------------------------------------------------------------------------------------------- */
+
+static void pass(int n, const char *body, const char *argument, const char *const *extra) {
+    ranks_result result = ranks_run(n, body, argument, extra, 30);
+    bool ok = ranks_ok(&result);
+    ranks_free(&result);
+    assert_true(ok);
+}
+
+static void assert_says(const ranks_result *r, int rank, const char *part) {
+    if (!strstr(r->output[rank], part)) {
+        fail_msg("rank %d does not say \"%s\" but \"%s\"", rank, part, r->output[rank]);
+    }
+}
+
+/* ---- Meeting --------------------------------------------------------------------------------------------- */
+
+/* One process and nothing in the environment: no server, no thread, no port. */
+static void test_alone(void **state) {
+    tn_dist_options o = tn_dist_defaults();
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        unsetenv(names[i]);
+    }
+    int threads = tn_threads();
+    tn_group *world = tn_dist_init(o);
+    assert_non_null(world);
+    assert_int_equal(tn_group_size(world), 1);
+    assert_int_equal(tn_threads(), threads);
+    assert_non_null(tn_dist_store());
+    assert_int_equal(tn_store_set(tn_dist_store(), "k", "v", 1), TN_OK);
+    assert_int_equal(tn_local_rank(), 0);
+    assert_int_equal(tn_restart_count(), 0);
+    DIR *tasks = opendir("/proc/self/task");
+    int count = -2;
+    while (tasks && readdir(tasks)) {
+        count++;
+    }
+    closedir(tasks);
+    assert_int_equal(count, 1);
+    tn_dist_finish();
+    assert_null(tn_world());
+    tn_dist_finish();
+}
+
+static void test_environment(void **state) {
+    pass(1, "meet", "", NULL);
+    ranks_result r = ranks_run(3, "meet", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
+    assert_true(ranks_ok(&r));
+    assert_says(&r, 0, "rank 0 of 3, local 0, shm, restarts 4, threads 1");
+    assert_says(&r, 2, "rank 2 of 3, local 2, shm, restarts 4, threads 1");
+    ranks_free(&r);
+}
+
+/* Without the variables that say it: local ranks from the hosts, threads from the cores. */
+static void test_derived(void **state) {
+    ranks_result r =
+        ranks_run(2, "meet", "", ENV("LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"), 60);
+    assert_true(ranks_ok(&r));
+    char text[64];
+    cpu_set_t cpus;
+    assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+    int threads = CPU_COUNT(&cpus) / 2 > 1 ? CPU_COUNT(&cpus) / 2 : 1;
+    snprintf(text, sizeof(text), "rank 1 of 2, local 1, shm, restarts 0, threads %d\n", threads);
+    assert_says(&r, 1, text);
+    ranks_free(&r);
+}
+
+static void test_pseudo_hosts(void **state) {
+    ranks_result r = ranks_run(3, "-options", "shm",
+                               ENV("0:TERN_HOST=a", "1:TERN_HOST=b b", "2:TERN_HOST=b b",
+                                   "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+                               60);
+    assert_true(ranks_ok(&r));
+    assert_says(&r, 0, "local 0");
+    assert_says(&r, 1, "local 0");
+    assert_says(&r, 2, "local 1");
+    ranks_free(&r);
+}
+
+static void test_tcp_and_file(void **state) {
+    char init[600];
+    static const char *const none[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    const char *const env[] = {none[0],         none[1],
+                               none[2],         none[3],
+                               "LOCAL_RANK",    "LOCAL_WORLD_SIZE",
+                               "0:TEST_RANK=0", "1:TEST_RANK=1",
+                               "2:TEST_RANK=2", NULL};
+    snprintf(init, sizeof(init), "tcp://127.0.0.1:%d", ranks_free_port());
+    pass(3, "-options", init, env);
+    snprintf(init, sizeof(init), "file://%s", temp_path("meeting"));
+    pass(3, "-options", init, env);
+    assert_int_not_equal(access(temp_path("meeting"), F_OK), 0);
+}
+
+/* Rank 0 cannot have MASTER_PORT: somebody listens there, who is not of this job. */
+static void test_port_taken(void **state) {
+    char why[TN_STORE_WHY], port_text[32], taken[] = "TORCHELASTIC_USE_AGENT_STORE=True";
+    int port = 0, fd = tn__net_listen("127.0.0.1", &port, why);
+    assert_true(fd >= 0);
+    snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
+    pass(2, "meet", "", ENV(port_text, "TORCHELASTIC_RUN_ID=none", taken));
+    pass(2, "meet", "", ENV(port_text));
+    close(fd);
+
+    tn_store_server *other = tn_store_serve("127.0.0.1", port, "another job's token");
+    assert_non_null(other);
+    pass(2, "meet", "", ENV(port_text));
+    tn_store_server_free(other);
+}
+
+/* As under `tern run`. */
+static void test_agent(void **state) {
+    char port[32];
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, "token");
+    snprintf(port, sizeof(port), "MASTER_PORT=%d", tn_store_server_port(server));
+    for (int attempt = 0; attempt < 2; attempt++) {
+        pass(3, "meet", "0",
+             ENV(port, "TERN_STORE=agent", "TERN_TOKEN=token",
+                 attempt ? "TERN_RESTART_COUNT=1" : "TERN_RESTART_COUNT=0"));
+    }
+    tn_store_server_free(server);
+}
+
+/* ---- Not meeting ----------------------------------------------------------------------------------------- */
+
+/* Ranks 1 and 3 of 4 belong to a job of their own, and do not come. */
+static void test_missing(void **state) {
+    char other[32];
+    snprintf(other, sizeof(other), "1:MASTER_PORT=%d", ranks_free_port());
+    char third[32];
+    snprintf(third, sizeof(third), "3:%s", other + 2);
+    ranks_result r = ranks_run(4, "meet", "", ENV("TERN_TIMEOUT=1.5", other, third), 60);
+    assert_false(r.timed_out);
+    assert_true(r.seconds < 25);
+    for (int rank = 0; rank < 4; rank++) {
+        assert_true(WIFEXITED(r.status[rank]) && WEXITSTATUS(r.status[rank]) == 1);
+        assert_says(&r, rank,
+                    rank % 2 ? "no store of this job at 127.0.0.1"
+                             : "ranks 1, 3 of 4 have not come within 1.");
+    }
+    ranks_free(&r);
+
+    char init[600]; /* nobody serves a file: each looks itself */
+    snprintf(init, sizeof(init), "file://%s", temp_path("missing"));
+    r = ranks_run(2, "-options", init, ENV("0:TEST_RANK=1", "1:TEST_RANK=2", "TERN_TIMEOUT=0.5"), 60);
+    assert_false(r.timed_out);
+    assert_says(&r, 0, "rank 0 of 3 has not come");
+    assert_says(&r, 1, "rank 0 of 3 has not come");
+    ranks_free(&r);
+}
+
+static void test_disagreement(void **state) {
+    ranks_result r = ranks_run(3, "meet", "", ENV("TERN_TIMEOUT=1", "2:RANK=1"), 60);
+    assert_false(r.timed_out || r.status[1] == r.status[0] + r.status[2]);
+    bool first = strstr(r.output[1], "two processes have rank 1") != NULL;
+    assert_says(&r, first ? 1 : 2, "two processes have rank 1");
+    ranks_free(&r);
+
+    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=1", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"),
+                  60);
+    assert_false(r.timed_out);
+    assert_says(&r, 0, "is one of 5 ranks, but here there are 2");
+    assert_says(&r, 1, "is one of 5 ranks, but here there are 2");
+    ranks_free(&r);
+
+    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=1", "RANK=0", "LOCAL_RANK=0"), 60);
+    assert_false(r.timed_out);
+    bool second = strstr(r.output[1], "another process is rank 0") != NULL;
+    assert_says(&r, second ? 1 : 0, "another process is rank 0");
+    ranks_free(&r);
+}
+
+/* A rank that dies keeps rank 0 from its end for a moment only. */
+static void test_death(void **state) {
+    ranks_result r = ranks_run(3, "vanish", "1", ENV("TERN_TIMEOUT=20"), 60);
+    assert_false(r.timed_out);
+    assert_true(WIFSIGNALED(r.status[1]) && r.status[2] == 0 && r.seconds < 30);
+    ranks_free(&r);
+}
+
+static void test_arguments(void **state) {
+    static const char *const bad[] = {"", "env:/", "tcp:/1", "mpi://"};
+    tn_dist_options o = tn_dist_defaults();
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        o.init = bad[i];
+        assert_null(tn_dist_init(o));
+        assert_non_null(strstr(tn_error_message(), "init is \""));
+        tn_error_clear();
+    }
+    static const char *const bad_tcp[] = {"tcp://",        "tcp://a",     "tcp://:1",  "tcp://a:0",
+                                          "tcp://a:70000", "tcp://::1:5", "tcp://a:1x"};
+    o.rank = 1;
+    o.ranks = 2;
+    o.timeout = 0.1;
+    for (size_t i = 0; i < sizeof(bad_tcp) / sizeof(*bad_tcp); i++) {
+        o.init = bad_tcp[i];
+        assert_null(tn_dist_init(o));
+        assert_non_null(strstr(tn_error_message(), "tcp://HOST:PORT"));
+        tn_error_clear();
+    }
+    o = tn_dist_defaults();
+    o.init = "file:///tmp/x";
+    assert_null(tn_dist_init(o));
+    assert_non_null(strstr(tn_error_message(), "which rank this is"));
+    tn_error_clear();
+    static const struct { int rank, ranks; } places[] = {{0, -1}, {-1, 2}, {2, 2}, {0, 0}};
+    for (int i = 0; i < 4; i++) {
+        o = tn_dist_defaults();
+        o.rank = places[i].rank;
+        o.ranks = places[i].ranks;
+        assert_null(tn_dist_init(o));
+        assert_int_equal(tn_error(), TN_EVALUE);
+        tn_error_clear();
+    }
+    o = tn_dist_defaults();
+    o.timeout = 0;
+    assert_null(tn_dist_init(o));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    assert_null(tn_dist_init(tn_dist_defaults())); /* an error is pending */
+    tn_error_clear();
+    assert_null(tn_world());
+}
+
+static const rank_entry bodies[] = {
+    {"meet", meet}, {"-options", meet_with_options}, {"vanish", vanish}};
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, 3);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_derived),      cmocka_unit_test(test_pseudo_hosts),
+        cmocka_unit_test(test_tcp_and_file), cmocka_unit_test(test_port_taken),
+        cmocka_unit_test(test_agent),        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_disagreement), cmocka_unit_test(test_death),
+        cmocka_unit_test(test_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
