@@ -212,6 +212,17 @@ static bool is_first(tn_module *m, const char *operation) {
     return !found;
 }
 
+/* Optimisers hold the lists of the modules whose parameters they step. */
+static bool check_free(tn_module *m, const char *path, void *user) {
+    const char *operation = user;
+    if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
+        tn__raise(TN_ESTATE, operation,
+                  "%s%s%s is held by an optimiser or a graph: parallelism is attached first",
+                  m->kind, *path ? " " : "", path);
+    }
+    return !tn__pending();
+}
+
 static bool check_whole(const tn_entry *entry, void *user) {
     const char *operation = user;
     if (!tn_dims_equal(entry->global_dims, tn_shape(*entry->field))) {
@@ -234,6 +245,7 @@ bool tn__ddp_may_attach(void *m, tn_group *g, const char *operation) {
         tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
         return false;
     }
+    tn_module_each_module(m, check_free, (void *)operation);
     tn_module_each(m, (tn_walk){0}, check_whole, (void *)operation);
     return !tn__pending();
 }

@@ -76,8 +76,8 @@ struct tn_ddp_state {
 tn_values tn__ddp_before(tn_module *m, tn_values in, void *user);
 tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user);
 
-/* What both check before they attach: m is a module, g has this rank, nothing in m is sharded or under
- * data parallelism. False after raising. */
+/* What both check before they attach: m is a module, g has this rank, nothing in m is sharded, under data
+ * parallelism, or an optimiser's already. False after raising. */
 bool tn__ddp_may_attach(void *m, tn_group *g, const char *operation);
 
 /* The hooks of one parameter, which must want a gradient. False after raising. */

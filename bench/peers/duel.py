@@ -17,12 +17,13 @@ PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.execu
 THREADS = int(os.environ.get("TERN_BENCH_THREADS", min(2, os.cpu_count())))
 
 
-def fair_environment(threads=THREADS):
-    """What PyTorch is fastest with: OpenBLAS on OpenMP, threads that stay, memory that is not given back. For both."""
+def fair_environment(threads=THREADS, bind=True):
+    """What PyTorch is fastest with: OpenBLAS on OpenMP, threads that stay, memory that is not given back. For both. Several
+    processes at a time are not bound: each would take the first core."""
     env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
     env.update(
         OMP_NUM_THREADS=str(threads),
-        OMP_PROC_BIND="true",
+        OMP_PROC_BIND="true" if bind else "false",
         MALLOC_MMAP_THRESHOLD_=str(16 << 30),
         MALLOC_TRIM_THRESHOLD_=str(16 << 30),
         GLIBC_TUNABLES="glibc.malloc.hugetlb=1",
@@ -53,21 +54,27 @@ def have_torch():
 
 
 class Worker:
-    def __init__(self, command, threads=THREADS):
+    def __init__(self, command, threads=THREADS, bind=True):
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=fair_environment(threads)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=fair_environment(threads, bind)
         )
 
-    def ask(self, line):
+    def tell(self, line):
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass
+
+    def hear(self):
         answer = self.process.stdout.readline().split()
         if not answer:
             raise SystemExit(f"{' '.join(self.process.args)} ended (status {self.process.wait()})")
         return [float(x) for x in answer]
+
+    def ask(self, line):
+        self.tell(line)
+        return self.hear()
 
     def run(self, n):
         """n steps: the last loss, and the times in ms."""

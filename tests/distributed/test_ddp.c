@@ -173,6 +173,17 @@ static void test_what_is_refused(void **state) {
     assert_refused(&m, NULL, o, TN_ESTATE, "in.weight is sharded: here is [10, 6] of [100, 6]");
     tn_module_finish(&m);
 
+    net_init(&m, 1);
+    tn_optim *opt = tn_sgd(&m.in, tn_sgd_defaults());
+    assert_refused(&m, NULL, o, TN_ESTATE, "linear in is held by an optimiser");
+    assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
+    tn_error_clear();
+    tn_optim_free(opt);
+    assert_non_null(tn_ddp(&m, NULL, o));
+    opt = tn_sgd(&m, tn_sgd_defaults());
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+
     assert_null(tn_no_sync_begin(NULL));
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();

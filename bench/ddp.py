@@ -1,0 +1,88 @@
+"""Data parallelism: GPT-2 124M at T = 256, 2 ranks with 1 thread each beside 1 rank with 2 threads, 4 sequences a step in both.
+
+Options: rounds [T]. Each turn is two steps. `exposed` is the time that backward waits for gradients at its end; the rest of what
+travels is hidden behind backward. The trace of rank 0 says how much of it: build/bench-ddp-trace.json, for chrome://tracing.
+"""
+import json
+import os
+import secrets
+import socket
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
+import duel
+
+GLOBAL_BATCH = 4
+TRACE = os.path.join(duel.ROOT, "build", "bench-ddp-trace.json")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Ranks:
+    """A worker (duel.Worker) that is several processes: a line goes to all, rank 0 answers."""
+
+    def __init__(self, command, ranks):
+        job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+               "TERN_TOKEN": secrets.token_hex(16)}
+        self.workers = []
+        for rank in range(ranks):
+            os.environ.update({k: str(v) for k, v in {**job, "RANK": rank, "LOCAL_RANK": rank}.items()})
+            self.workers.append(duel.Worker(command, 1, bind=False))
+        for name in [*job, "RANK", "LOCAL_RANK"]:
+            del os.environ[name]
+
+    def run(self, n):
+        for w in self.workers:
+            w.tell(f"run {n}")
+        answers = [w.hear() for w in self.workers]
+        return answers[0][0], answers[0][1:]
+
+    def ask(self, line):
+        for w in self.workers:
+            w.tell(line)
+        return [sum(x) for x in zip(*(w.hear() for w in self.workers))]
+
+    def close(self):
+        """The end: what rank 0 has to report."""
+        for w in self.workers:
+            w.process.stdin.close()
+        self.report = self.workers[0].hear()
+        for w in self.workers:
+            w.process.wait()
+
+
+def hidden_share(path):
+    """Which part of the time that operations ran fell into a backward."""
+    with open(path) as f:
+        events = json.load(f)
+    spans = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "backward"]
+    buckets = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"].startswith("all_reduce")]
+    total = sum(b - a for a, b in buckets)
+    inside = sum(max(0, min(b, d) - max(a, c)) for a, b in buckets for c, d in spans)
+    return inside / total if total else 0.0
+
+
+def main():
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    T = sys.argv[2] if len(sys.argv) > 2 else "256"
+    os.makedirs(os.path.dirname(TRACE), exist_ok=True)
+    ranks = Ranks([duel.program("ddp"), T, str(GLOBAL_BATCH // 2), TRACE], 2)
+    alone = duel.Worker([duel.program("gpt2"), T], 2)
+    r = duel.duel(ranks, alone, rounds, 2, warm_up=2)
+    waiting, traffic, steps, buckets, mib = ranks.report
+    tokens = GLOBAL_BATCH * int(T)
+    duel.table([f"T = {T}, {GLOBAL_BATCH} sequences", "2 ranks x 1 thread", "1 rank x 2 threads", "ratio (of the rounds)"], [
+        ["ms a step", r["tern"], r["torch"], duel.ratio_text(r)],
+        ["tokens a second", 1e3 * tokens / r["tern"], 1e3 * tokens / r["torch"], None],
+        ["  MiB at most", r["memory"][0][0], r["memory"][1][0], None],
+        [f"  ms travelling ({buckets:.0f} buckets, {mib:.0f} MiB)", 1e3 * traffic / steps, None, None],
+        ["  ms exposed", 1e3 * waiting / steps, None, f"{100 * 1e3 * waiting / steps / r['tern']:.1f} % of a step"],
+        ["  share of travelling behind backward", f"{100 * hidden_share(TRACE):.0f} %", None, None],
+    ])
+
+
+main()

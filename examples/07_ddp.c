@@ -1,0 +1,130 @@
+/* Training on several processes: the program of one, with three lines more.
+ *
+ *     07_ddp                     one process
+ *     tern run -n 2 07_ddp       two on this host: the same batches, shared between them, and the same losses
+ *
+ * Each process (rank) has the whole model and half of every batch. tn_ddp hangs on the model: after a backward all ranks
+ * have the same gradients, so their weights stay the same, and the loop below knows nothing of it. The classes are points
+ * around ten centres; a straight line between two centres is no border, since each class has two of them.
+ */
+#include <tern/tern.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CLASSES = 10, WIDTH = 32, TRAIN = 4096, TEST = 1000, BATCH = 64, EPOCHS = 5 };
+
+/* ---- The model ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    tn_module base; /* comes first */
+    tn_linear fc1, fc2;
+} mlp;
+
+static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
+    mlp *net = (mlp *)self;
+    return tn_call(&net->fc2, tn_relu(tn_call(&net->fc1, x)));
+}
+
+static void mlp_init(mlp *net, int64_t in, int64_t hidden, int64_t out) {
+    tn_module_init(&net->base, "mlp", mlp_forward);
+    tn_linear_init(&net->fc1, in, hidden, tn_linear_defaults());
+    tn_linear_init(&net->fc2, hidden, out, tn_linear_defaults());
+    tn_module_add(&net->base, "fc1", &net->fc1);
+    tn_module_add(&net->base, "fc2", &net->fc2);
+}
+
+/* ---- The data ----------------------------------------------------------------------------------- */
+
+/* Example i: a point around one of the two centres of class i % CLASSES. The same on every rank, since it is a function of
+ * i alone. */
+static tn_status get_point(tn_dataset *self, int64_t i, void *x, void *y) {
+    (void)self;
+    tn_generator noise = {.seed = 1, .stream = (uint64_t)i};
+    int64_t label = i % CLASSES, centre = label + CLASSES * tn_random_below(&noise, 2);
+    tn_generator place = {.seed = 2, .stream = (uint64_t)centre};
+    for (int k = 0; k < WIDTH; k++) {
+        double far = tn_random_uniform(&place) - 0.5, near = tn_random_uniform(&noise) - 0.5;
+        ((float *)x)[k] = (float)(2 * far + 2.5 * near);
+    }
+    *(int64_t *)y = label;
+    return TN_OK;
+}
+
+static tn_dataset points(int64_t size) {
+    return (tn_dataset){.kind = "points",
+                        .size = size,
+                        .x_dims = TN_DIMS(WIDTH),
+                        .y_dims = TN_DIMS(),
+                        .x_dtype = TN_F32,
+                        .y_dtype = TN_I64,
+                        .get = get_point};
+}
+
+/* This rank's share of `order`. */
+static tn_loader *load(tn_dataset *d, tn_group *world, tn_sampling order, int64_t epochs) {
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = BATCH / tn_group_size(world);
+    o.epochs = epochs;
+    return tn_loader_new(d, tn_distributed_sampler(world, order, false), o);
+}
+
+/* ---- Testing ------------------------------------------------------------------------------------ */
+
+/* The share of test points that get their class. Each rank looks at its part; tn_group_mean divides all that are right by all
+ * there are. Points that only fill up the last part are not valid and count nowhere. */
+static double accuracy(mlp *net, tn_group *world, tn_dataset *test) {
+    TN_NO_GRAD;
+    tn_loader *loader = load(test, world, tn_sequential_sampler(), 1);
+    double right = 0, count = 0;
+    tn_batch b;
+    while (tn_loader_next(loader, &b)) {
+        TN_SCOPE;
+        tn_tensor *hit = tn_eq(tn_argmax(tn_call(net, b.x), 1, false), b.y);
+        tn_tensor *real = b.valid ? b.valid : tn_ones_like(hit);
+        right += tn_item(tn_sum_all(tn_cast(tn_where(real, hit, tn_zeros_like(hit)), TN_I64)));
+        count += tn_item(tn_sum_all(tn_cast(real, TN_I64)));
+    }
+    tn_loader_free(loader);
+    return tn_group_mean(world, right, count);
+}
+
+/* ---- Training ----------------------------------------------------------------------------------- */
+
+int main(void) {
+    tn_on_error(tn_error_exit);
+    tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank when nothing is set */
+    tn_seed(7);
+    mlp net;
+    mlp_init(&net, WIDTH, 128, CLASSES);
+    tn_ddp(&net, world, tn_ddp_defaults()); /* before the optimiser is made */
+
+    tn_adamw_options options = tn_adamw_defaults();
+    options.lr = 3e-3;
+    tn_optim *opt = tn_adamw(&net, options);
+    tn_dataset train = points(TRAIN), test = points(TEST);
+    tn_loader *loader = load(&train, world, tn_random_sampler(7), EPOCHS);
+    tn_batch b;
+    for (int64_t step = 0; tn_loader_next(loader, &b); step++) {
+        TN_SCOPE;
+        tn_tensor *loss = tn_cross_entropy(tn_call(&net, b.x), b.y, TN_MEAN);
+        tn_backward(loss);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        if (step % 40 == 0) {
+            double mean = tn_group_mean(world, tn_item(loss), 1); /* every rank calls it */
+            if (tn_group_rank(world) == 0) {
+                printf("step %3d  loss %.4f\n", (int)step, mean);
+            }
+        }
+    }
+    double right = accuracy(&net, world, &test);
+    if (tn_group_rank(world) == 0) {
+        printf("%d ranks: %.1f %% of the test points are right\n", tn_group_size(world), 100 * right);
+    }
+    tn_loader_free(loader);
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+    tn_dist_finish();
+    return 0;
+}
