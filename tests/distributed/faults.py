@@ -313,15 +313,16 @@ def cut(folder, reference, phase):
         ip("-n", names[0], "link", "set", "v" + names[0], "down")
         open(os.path.join(out, "go-on"), "w").close()
         begin, limit = time.time(), 20 + SLACK
+        for _, log in hosts if phase != "rendezvous" else []:
+            while not ("group world" in text_of(log.name) and "operation " in text_of(log.name)):
+                need(time.time() < begin + TIMEOUT + 2 + SLACK, "a rank does not say in time what it waits for: " + text_of(log.name)[-2000:])
+                time.sleep(0.05)
         for process, log in hosts:
             try:
                 process.wait(max(0.1, begin + limit - time.time()))
             except subprocess.TimeoutExpired:
                 raise Broken("a host's launcher goes on %g s after the cut: %s" % (limit, text_of(log.name)[-1000:]))
             need(process.returncode != 0, "a host's launcher ended well: " + text_of(log.name)[-1000:])
-        if phase != "rendezvous":
-            texts = "".join(text_of(log.name) for _, log in hosts)
-            need("group world" in texts and "operation " in texts, "no rank says what it waited for: " + texts[-2000:])
         no_orphans()
     finally:
         for pid in marked():
