@@ -1,0 +1,166 @@
+"""Programs started as ranks by other launchers than ours: mpirun of OpenMPI and MPICH, torchrun, and srun with a Slurm of our
+own. Each is skipped where it is not installed. (What they set in the environment is replayed in test_environment.c.)"""
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+# pylint: disable=wrong-import-position
+from launch import Skip, environment, free_port, holds, main, same, test, until
+
+PROGRAM = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "rank_program")
+LIMIT = 60
+
+
+def need(*names):
+    for name in names:
+        if not shutil.which(name):
+            raise Skip(f"{name} is not installed")
+
+
+def ranks(command, count, local=None, **variables):
+    """Runs the command, and finds what `count` ranks print, be it among other lines."""
+    env = environment(OMP_NUM_THREADS="1", TERN_TIMEOUT="20", **variables)
+    p = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                       timeout=LIMIT, check=False)
+    said = p.stdout.decode("utf-8", "replace")
+    same(p.returncode, 0, said)
+    local = local or list(range(count))
+    total = count * (count + 1) // 2
+    for rank in range(count):
+        holds(f"rank {rank} of {count}, local {local[rank]}, sum {total}" in said, said)
+
+
+@test
+def test_openmpi():
+    """mpirun of OpenMPI"""
+    need("mpirun.openmpi")
+    ranks(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "3", PROGRAM], 3)
+
+
+@test
+def test_mpich():
+    """mpirun of MPICH"""
+    need("mpirun.mpich")
+    ranks(["mpirun.mpich", "-n", "3", PROGRAM], 3)
+
+
+@test
+def test_mpich_shell():
+    """mpirun of MPICH, through a shell"""
+    need("mpirun.mpich")
+    ranks(["mpirun.mpich", "-n", "2", "sh", "-c", f"{PROGRAM}; exit $?"], 2)
+
+
+# Debian's PyTorch 1.13 cannot start its torchrun with Python 3.11: a map of outputs comes as None.
+TORCHRUN = """
+import torch.distributed.elastic.multiprocessing as package
+import torch.distributed.elastic.multiprocessing.api as api
+def to_map(value, count):
+    return {i: (value.get(i) if isinstance(value, dict) else value) or api.Std.NONE for i in range(count)}
+package.to_map = api.to_map = to_map
+from torch.distributed.run import main
+main()
+"""
+
+
+def torchrun(*options):
+    python = "/usr/bin/python3"
+    found = subprocess.run([python, "-c", "import torch.distributed.run"], check=False, capture_output=True)
+    if found.returncode != 0:
+        raise Skip("PyTorch is not installed")
+    return [python, "-c", TORCHRUN, "--no_python", "--nproc_per_node", "2", *options, PROGRAM]
+
+
+@test
+def test_torchrun():
+    """torchrun, which serves a store of its own at MASTER_PORT"""
+    ranks(torchrun("--master_port", str(free_port())), 2)
+
+
+@test
+def test_torchrun_standalone():
+    """torchrun --standalone"""
+    ranks(torchrun("--standalone"), 2)
+
+
+CONFIGURATION = """
+ClusterName=tern
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/none
+CredType=cred/none
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+SlurmctldPort={ports[0]}
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n
+SlurmUser=root
+ReturnToService=2
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
+PartitionName=p Nodes=n1,n2 Default=YES State=UP
+"""
+
+
+class Slurm:
+    """A controller and two nodes on this machine."""
+
+    def __enter__(self):
+        need("srun", "slurmctld", "slurmd")
+        if os.geteuid() != 0:
+            raise Skip("a Slurm of our own needs root")
+        folder = os.getcwd()
+        os.mkdir("state")
+        with open("slurm.conf", "w", encoding="utf-8") as file:
+            file.write(CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=[free_port() for _ in range(3)]))
+        self.env = environment(SLURM_CONF=os.path.join(folder, "slurm.conf"))
+        commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
+        with open("daemons.log", "wb") as log:
+            self.daemons = [subprocess.Popen(c, env=self.env, stdout=log, stderr=log) for c in commands]
+        try:
+            until(self.is_up, "Slurm's nodes are idle", 30)
+        except AssertionError as why:
+            self.__exit__()
+            raise Skip(f"slurmctld does not start here: {why}") from why
+        return self
+
+    def is_up(self):
+        time.sleep(0.2)
+        p = subprocess.run(["sinfo", "-h", "-o", "%t %D"], env=self.env, capture_output=True, check=False)
+        return p.stdout.strip() == b"idle 2"
+
+    def __exit__(self, *_):
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+
+@test
+def test_slurm():
+    """srun: two nodes, a step of a batch job, and the batch script itself"""
+    with Slurm() as slurm:
+        conf = slurm.env["SLURM_CONF"]
+        ranks(["srun", "-N2", "-n4", "--ntasks-per-node=2", PROGRAM], 4, local=[0, 1, 0, 1], SLURM_CONF=conf)
+        with open("job.sh", "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\n{PROGRAM} && srun -N1 -n2 {PROGRAM}\n")
+        ranks(["sbatch", "-W", "-N2", "-n3", "-o", "job.out", "job.sh"], 0, SLURM_CONF=conf)
+        with open("job.out", encoding="utf-8") as file:
+            said = file.read()
+        holds("rank 0 of 1, local 0, sum 1" in said, said)
+        holds("rank 1 of 2, local 1, sum 3" in said, said)
+
+
+main()
