@@ -10,6 +10,9 @@
  *
  * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
  * waits for a bucket that will never come. Under no_sync a backward is this rank's alone.
+ *
+ * Several modules may share a group, also in one backward: they travel in the order in which backward
+ * reaches their parameters, which must be the same on all ranks.
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
@@ -23,8 +26,7 @@
 /* ---- A backward --------------------------------------------------------------------------------- */
 
 static void finish_step(tn_ddp_state *d) {
-    tn_flight_mark("backward", d->began);
-    if (tn__ddp_hear_backward(d) && tn__ddp_complete(d)) {
+    if (tn__ddp_complete(d)) {
         d->stats.steps++;
         d->rebuild_due |= d->stats.steps == 1 && d->options.rebuild;
     }
@@ -43,7 +45,10 @@ static void backward_ended(void *user) {
         return;
     }
     if (d->sync && d->touched && !tn__pending()) {
-        finish_step(d);
+        tn_flight_mark("backward", d->began);
+        if (tn__ddp_hear_backward(d)) {
+            finish_step(d);
+        }
     }
     if (d->sync && tn__pending()) {
         give_up(d, tn_error_message());
@@ -136,10 +141,8 @@ void tn__ddp_pass(tn_ddp_state *d) {
     for (int i = 0; i < d->param_count; i++) {
         d->params[i].wanted = false;
     }
-    if (tn__ddp_complete(d)) {
-        d->stats.steps++;
-        d->rebuild_due |= d->stats.steps == 1 && d->options.rebuild;
-    } else {
+    finish_step(d);
+    if (tn__pending()) {
         give_up(d, tn_error_message());
     }
 }

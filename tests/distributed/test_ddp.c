@@ -227,6 +227,42 @@ static void test_gradients_are_averaged_or_summed(void **state) {
     }
 }
 
+/* The module is a part of another one, which runs again in backward. */
+static void inside_recompute(tn_group *g, void *user) {
+    TN_SCOPE;
+    int rank = tn_group_rank(g);
+    net m, alone[2];
+    tn_sequential outer;
+    net_init(&m, 1);
+    tn_sequential_init(&outer);
+    tn_sequential_add(&outer, &m);
+    tn_module_set_recompute(&outer, true);
+    tn_ddp_state *ddp = tn_ddp(&m, g, small_buckets());
+    tn_fill_(m.mean, rank);
+    for (int step = 0; step < 2; step++) {
+        tn_module_zero_grad(&m);
+        tn_backward(tn_sum_all(tn_call(&outer, tn_full(TN_DIMS(3, NET_IN), rank + 1, TN_F32))));
+    }
+    CHECK(tn_at(m.mean, (int64_t[]){0}) == 0); /* buffers came, although nothing seemed recorded */
+    CHECK(tn_ddp_statistics(ddp).steps == 2);
+    CHECK(tn_default_generator()->stream == (uint64_t)(2 * 2 + rank + 1));
+    numbers own[2];
+    for (int r = 0; r < 2; r++) {
+        net_init(&alone[r], 1);
+        tn_backward(tn_sum_all(tn_call(&alone[r], tn_full(TN_DIMS(3, NET_IN), r + 1, TN_F32))));
+        own[r] = grads_of(&alone[r]);
+        tn_module_finish(&alone[r]);
+    }
+    numbers want = numbers_sum(&own[0], &own[1], 2), is = grads_of(&m);
+    CHECK(same_numbers(&is, &want));
+    tn_module_finish(&outer);
+}
+
+static void test_a_part_of_a_recomputed_module(void **state) {
+    (void)state;
+    run_ok(2, inside_recompute, NULL);
+}
+
 static void accumulates(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
@@ -919,6 +955,7 @@ int main(void) {
         TEST(test_a_difference_is_named),
         TEST(test_what_is_refused),
         TEST(test_gradients_are_averaged_or_summed),
+        TEST(test_a_part_of_a_recomputed_module),
         TEST(test_no_sync_accumulates),
         TEST(test_a_second_backward_without_zeroing),
         TEST(test_buffers_come_from_rank_0),

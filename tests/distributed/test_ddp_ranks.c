@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-/* ---- Bodies: the argument is ENGINE or ENGINE,ordered -------------------------------------------- */
+/* ---- Bodies: the argument is ENGINE with ,ordered ,checked ,hook -------------------------------------------- */
 
 static tn_group *start(const char *argument) {
     static char engine[32];
@@ -24,6 +24,7 @@ static tn_group *start(const char *argument) {
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ","), argument);
     o.engine = engine;
     o.ordered = strstr(argument, ",ordered") != NULL;
+    o.checked = strstr(argument, ",checked") != NULL;
     o.timeout = 30;
     return tn_dist_init(o);
 }
@@ -98,6 +99,7 @@ static void test_shm(void **state) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         run_train(ranks, "shm");
     }
+    run_train(2, "shm,checked");
 }
 
 static void test_eight_ranks_on_shm(void **state) {
