@@ -1,0 +1,348 @@
+/* Collectives with gradients against the same mathematics in one graph: values, first and second
+ * derivatives, in f64, on groups of threads; and a network that is split between ranks. */
+#include "tern/tern.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <unistd.h>
+
+enum { MOST = 4 };
+
+/* Ranks are threads, in which cmocka's assertions may not jump: they count. */
+static int failures;
+#define CHECK(truth)                                                              \
+    do {                                                                          \
+        if (!(truth)) {                                                           \
+            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
+        }                                                                         \
+    } while (0)
+
+static void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
+    failures = 0;
+    tn_status status = tn_local_run(ranks, f, user);
+    assert_string_equal(tn_error_message(), "");
+    assert_int_equal(status, TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+/* Numbers of no pattern between -1 and 1. */
+static tn_tensor *numbers(tn_dims dims, int seed) {
+    tn_tensor *t = tn_empty(dims, TN_F64);
+    double *data = tn_data_mut(t);
+    for (int64_t i = 0; i < tn_count(t); i++) {
+        data[i] = sin(1.0 + 12.9898 * (double)i + 78.233 * seed);
+    }
+    return t;
+}
+
+static tn_tensor *leaf(tn_dims dims, int seed) {
+    return tn_set_requires_grad(numbers(dims, seed), true);
+}
+
+static void check_near(const char *what, tn_tensor *got, tn_tensor *want) {
+    got = tn_contiguous(got);
+    want = tn_contiguous(want);
+    const double *a = tn_data(got), *b = tn_data(want);
+    double worst = tn_dims_equal(tn_shape(got), tn_shape(want)) ? 0 : INFINITY;
+    for (int64_t i = 0; worst < INFINITY && i < tn_count(got); i++) {
+        worst = fmax(worst, fabs(a[i] - b[i]));
+    }
+    if (!(worst < 1e-12)) {
+        fprintf(stderr, "%s: off by %g\n", what, worst);
+        CHECK(false);
+    }
+}
+
+static tn_tensor *gradient(tn_tensor *y, tn_tensor *x) {
+    tn_tensor *result = NULL;
+    tn_grad_options o = tn_grad_defaults();
+    o.create_graph = true;
+    CHECK(tn_grad(&y, NULL, 1, &x, 1, &result, o) == TN_OK);
+    return result;
+}
+
+/* ---- Maps from all ranks to all ranks -------------------------------------------------------- */
+
+typedef struct map {
+    const char *name;
+    tn_tensor *(*split)(tn_group *g, tn_tensor *x);
+    tn_tensor *(*whole)(tn_tensor *const *x, int ranks, int r); /* rank r's y */
+    bool by_rank;                                               /* x is (N, …) */
+} map;
+
+static tn_tensor *total(tn_tensor *const *x, int n) {
+    tn_tensor *sum = x[0];
+    for (int i = 1; i < n; i++) {
+        sum = tn_add(sum, x[i]);
+    }
+    return sum;
+}
+
+static tn_tensor *whole_sum(tn_tensor *const *x, int ranks, int r) {
+    (void)r;
+    return total(x, ranks);
+}
+
+static tn_tensor *whole_gather(tn_tensor *const *x, int ranks, int r) {
+    (void)r;
+    return tn_stack(x, ranks, 0);
+}
+
+static tn_tensor *whole_scatter(tn_tensor *const *x, int ranks, int r) {
+    return tn_select(total(x, ranks), 0, r);
+}
+
+static tn_tensor *whole_exchange(tn_tensor *const *x, int ranks, int r) {
+    tn_tensor *parts[MOST];
+    for (int s = 0; s < ranks; s++) {
+        parts[s] = tn_select(x[s], 0, r);
+    }
+    return tn_stack(parts, ranks, 0);
+}
+
+static const map maps[] = {
+    {"sum", tn_dist_sum, whole_sum, false},
+    {"gather", tn_dist_gather, whole_gather, false},
+    {"scatter", tn_dist_scatter, whole_scatter, true},
+    {"exchange", tn_dist_exchange, whole_exchange, true},
+};
+
+/* Something crooked of rank r's y, and of rank r's gradient. */
+static tn_tensor *loss_of(tn_tensor *y, int r) {
+    return tn_sum_all(tn_mul(numbers(tn_shape(y), 100 + r), tn_tanh(y)));
+}
+
+static tn_tensor *loss_of_gradient(tn_tensor *dx, int r) {
+    return tn_sum_all(tn_mul(numbers(tn_shape(dx), 200 + r), tn_square(dx)));
+}
+
+/* x's last two dimensions are exchanged on the way, so what travels was not contiguous. */
+static tn_tensor *turned(tn_tensor *x) {
+    int n = tn_ndim(x);
+    return tn_transpose(x, n - 2, n - 1);
+}
+
+static void compare_map(tn_group *g, void *user) {
+    const map *m = user;
+    TN_SCOPE;
+    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    tn_dims dims = m->by_rank ? TN_DIMS(ranks, 3, 2) : TN_DIMS(3, 2);
+
+    tn_tensor *all[MOST], *bent[MOST], *losses[MOST] = {NULL}, *second[MOST] = {NULL}, *dx[MOST],
+                                       *wy = NULL;
+    for (int r = 0; r < ranks; r++) {
+        all[r] = leaf(dims, r);
+        bent[r] = turned(all[r]);
+    }
+    for (int r = 0; r < ranks; r++) {
+        tn_tensor *y = m->whole(bent, ranks, r);
+        wy = r == me ? y : wy;
+        losses[r] = loss_of(y, r);
+    }
+    tn_tensor *loss = total(losses, ranks);
+    for (int r = 0; r < ranks; r++) {
+        dx[r] = gradient(loss, all[r]);
+        second[r] = loss_of_gradient(dx[r], r);
+    }
+    CHECK(tn_backward(total(second, ranks)) == TN_OK);
+
+    tn_tensor *x = leaf(dims, me);
+    tn_tensor *y = m->split(g, turned(x));
+    check_near(m->name, y, wy);
+    tn_tensor *own = gradient(loss_of(y, me), x);
+    check_near(m->name, own, dx[me]);
+    CHECK(tn_backward(loss_of_gradient(own, me)) == TN_OK);
+    check_near(m->name, tn_grad_of(x), tn_grad_of(all[me]));
+}
+
+static void test_maps(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
+        for (int ranks = 1; ranks <= MOST; ranks++) {
+            run_ok(ranks, compare_map, (void *)&maps[i]);
+        }
+    }
+}
+
+/* ---- copy and reduce: one x, split work, one loss -------------------------------------------- */
+
+/* Rank r's share of the work. */
+static tn_tensor *work(tn_tensor *x, int r) {
+    return tn_mul(numbers(tn_shape(x), 100 + r), tn_tanh(tn_mul_scalar(x, 1.0 + 0.5 * r)));
+}
+
+static void compare_copy_and_reduce(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    tn_dims dims = TN_DIMS(2, 3);
+    tn_tensor *shares[MOST] = {NULL}, *one = leaf(dims, 7), *x = leaf(dims, 7);
+    for (int r = 0; r < ranks; r++) {
+        shares[r] = work(one, r);
+    }
+    tn_tensor *dx = gradient(tn_sum_all(tn_square(total(shares, ranks))), one);
+    CHECK(tn_backward(loss_of_gradient(dx, 0)) == TN_OK);
+
+    tn_tensor *y = tn_dist_reduce(g, work(tn_dist_copy(g, x), me));
+    check_near("reduce", y, total(shares, ranks));
+    tn_tensor *own = gradient(tn_sum_all(tn_square(y)), x);
+    check_near("copy", own, dx);
+    CHECK(tn_backward(loss_of_gradient(own, 0)) == TN_OK);
+    check_near("copy and reduce", tn_grad_of(x), tn_grad_of(one));
+}
+
+static void test_copy_and_reduce(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        run_ok(ranks, compare_copy_and_reduce, NULL);
+    }
+}
+
+/* ---- A network whose hidden layer is split --------------------------------------------------- */
+
+enum { IN = 4, HIDDEN = 12, OUT = 5, BATCH = 7 };
+
+/* w1 (IN, HIDDEN) by columns, w2 (HIDDEN, OUT) by rows: one sum forward, one sum backward. */
+static tn_tensor *network(tn_group *g, tn_tensor *x, tn_tensor *w1, tn_tensor *w2) {
+    tn_tensor *hidden = tn_tanh(tn_matmul(tn_dist_copy(g, x), w1));
+    return tn_dist_reduce(g, tn_matmul(hidden, w2));
+}
+
+static tn_tensor *shard(tn_tensor *t, int dim, int r, int ranks) {
+    int64_t n = tn_size(t, dim) / ranks;
+    return tn_contiguous(tn_slice(tn_detach(t), dim, r * n, (r + 1) * n, 1));
+}
+
+static void compare_networks(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    tn_tensor *target = numbers(TN_DIMS(BATCH, OUT), 4);
+    tn_tensor *x = leaf(TN_DIMS(BATCH, IN), 1), *own_x = leaf(TN_DIMS(BATCH, IN), 1);
+    tn_tensor *w1 = leaf(TN_DIMS(IN, HIDDEN), 2), *w2 = leaf(TN_DIMS(HIDDEN, OUT), 3);
+    tn_tensor *own1 = tn_set_requires_grad(shard(w1, 1, me, ranks), true);
+    tn_tensor *own2 = tn_set_requires_grad(shard(w2, 0, me, ranks), true);
+
+    tn_tensor *want = tn_mse(tn_matmul(tn_tanh(tn_matmul(x, w1)), w2), target, TN_MEAN);
+    tn_tensor *got = tn_mse(network(g, own_x, own1, own2), target, TN_MEAN);
+    check_near("loss", got, want);
+    CHECK(tn_backward(want) == TN_OK && tn_backward(got) == TN_OK);
+    check_near("x", tn_grad_of(own_x), tn_grad_of(x));
+    check_near("w1", tn_grad_of(own1), shard(tn_grad_of(w1), 1, me, ranks));
+    check_near("w2", tn_grad_of(own2), shard(tn_grad_of(w2), 0, me, ranks));
+}
+
+static void test_network(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        run_ok(ranks, compare_networks, NULL);
+    }
+}
+
+/* ---- Mistakes -------------------------------------------------------------------------------- */
+
+static tn_tensor *(*const all_ops[])(tn_group *g, tn_tensor *x) = {
+    tn_dist_sum, tn_dist_copy, tn_dist_reduce, tn_dist_gather, tn_dist_scatter, tn_dist_exchange,
+};
+enum { OPS = sizeof(all_ops) / sizeof(all_ops[0]) };
+
+static bool told; /* rank 0 has its error */
+
+/* Of an inert x nothing comes, and the group is given up: the other rank does not wait. */
+static void half_inert(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
+    if (tn_group_rank(g) == 1) {
+        tn_raise(TN_EIO, "rank 1 has no data");
+        x = tn_neg(NULL); /* inert */
+    }
+    CHECK(tn_is_inert(all_ops[*(int *)user](g, x)));
+    CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_EIO : TN_EPEER));
+    if (tn_group_rank(g) == 0) {
+        __atomic_store_n(&told, true, __ATOMIC_RELEASE);
+    }
+    for (int i = 0; i < 1000 && !__atomic_load_n(&told, __ATOMIC_ACQUIRE); i++) {
+        usleep(10000);
+    }
+    CHECK(told);
+}
+
+/* Only some notice at once, so rank 1 brings a wrong shape. */
+static void wrong_shape(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(tn_group_rank(g) == 1 ? 3 : 2, 3), TN_F32);
+    CHECK(tn_is_inert(all_ops[*(int *)user](g, x)));
+    CHECK(tn_group_rank(g) == 0 || strstr(tn_error_message(), "[3, 3]"));
+}
+
+static void not_a_member(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_group *zero = tn_group_new(g, (int[]){0}, 1);
+    tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
+    tn_tensor *y = all_ops[*(int *)user](zero, x);
+    CHECK(tn_is_inert(y) == (tn_group_rank(g) == 1));
+    CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_ESTATE : TN_OK));
+    tn_group_free(zero);
+}
+
+static void expect(void (*f)(tn_group *, void *), int op, tn_status want) {
+    failures = 0;
+    told = false;
+    tn_status status = tn_local_run(2, f, &op);
+    if (status != want) {
+        fail_msg("operation %d: %s", op, tn_error_message());
+    }
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    for (int i = 0; i < OPS; i++) {
+        if (all_ops[i] != tn_dist_copy) { /* which waits for nobody */
+            expect(half_inert, i, TN_EIO);
+        }
+        if (all_ops[i] == tn_dist_scatter || all_ops[i] == tn_dist_exchange) {
+            expect(wrong_shape, i, TN_ESHAPE);
+        }
+        expect(not_a_member, i, TN_ESTATE);
+    }
+}
+
+/* One rank, which needs no group. */
+static void test_alone(void **state) {
+    (void)state;
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *x = leaf(TN_DIMS(1, 2), 3);
+        for (int i = 0; i < OPS; i++) {
+            tn_tensor *y = all_ops[i](NULL, x);
+            assert_int_equal(tn_count(y), 2);
+            assert_int_equal(tn_ndim(y),
+                             2 + (all_ops[i] == tn_dist_gather) - (all_ops[i] == tn_dist_scatter));
+            check_near("alone", tn_reshape(y, TN_DIMS(1, 2)), x);
+            assert_true(tn_is_inert(all_ops[i](NULL, NULL)));
+            tn_error_clear();
+        }
+        assert_true(tn_is_inert(tn_dist_scatter(NULL, tn_ones(TN_DIMS(), TN_F32))));
+        assert_int_equal(tn_error(), TN_ESHAPE);
+        tn_error_clear();
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_maps),    cmocka_unit_test(test_copy_and_reduce),
+        cmocka_unit_test(test_network), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
