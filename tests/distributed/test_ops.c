@@ -291,12 +291,12 @@ static void not_a_member(tn_group *g, void *user) {
     tn_group_free(zero);
 }
 
-static void expect(void (*f)(tn_group *, void *), int op, tn_status want) {
+static void expect(void (*f)(tn_group *, void *), int op, const char *text) {
     failures = 0;
     told = false;
-    tn_status status = tn_local_run(2, f, &op);
-    if (status != want) {
-        fail_msg("operation %d: %s", op, tn_error_message());
+    tn_local_run(2, f, &op);
+    if (!strstr(tn_error_message(), text)) {
+        fail_msg("operation %d: \"%s\" does not say \"%s\"", op, tn_error_message(), text);
     }
     tn_error_clear();
     assert_int_equal(failures, 0);
@@ -306,12 +306,12 @@ static void test_mistakes(void **state) {
     (void)state;
     for (int i = 0; i < OPS; i++) {
         if (all_ops[i] != tn_dist_copy) { /* which waits for nobody */
-            expect(half_inert, i, TN_EIO);
+            expect(half_inert, i, "rank 1 has no data");
         }
         if (all_ops[i] == tn_dist_scatter || all_ops[i] == tn_dist_exchange) {
-            expect(wrong_shape, i, TN_ESHAPE);
+            expect(wrong_shape, i, "x is [3, 3] (the first dimension must be 2");
         }
-        expect(not_a_member, i, TN_ESTATE);
+        expect(not_a_member, i, "not a member of group world/0");
     }
 }
 
