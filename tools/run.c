@@ -64,8 +64,10 @@ static void begin_round(launcher *l, const run_round *r) {
         return;
     }
     if (r->nodes > 1) {
-        output_say(l->out, "node %d of %d, ranks %d-%d of %d", r->node, r->nodes, r->first,
-                   r->first + r->local - 1, r->world);
+        char *last = r->local > 1 ? text_new("-%d", r->first + r->local - 1) : text_new("%s", "");
+        output_say(l->out, "node %d of %d, rank %d%s of %d", r->node, r->nodes, r->first, last,
+                   r->world);
+        free(last);
     }
     if (o->guessable && o->max_nodes > 1 && agent_leads(l->agent) && r->restarts == 0) {
         output_say(l->out,
@@ -138,13 +140,6 @@ static void take_orders(launcher *l) {
     for (order *o; (o = agent_order(l->agent));) {
         obey(l, o);
         order_free(o);
-    }
-    double silence = agent_silence(l->agent);
-    if (l->phase != ENDING && silence > l->options.heartbeat + 1) {
-        output_say(l->out, "node 0 is lost: the store at %s:%d has not answered for %.0f s",
-                   l->options.host, l->round.port, silence);
-        begin_ending(l, 1, SIGTERM);
-        l->left = true; /* nobody would hear it */
     }
 }
 

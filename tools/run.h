@@ -236,8 +236,6 @@ void agent_tell(agent *a, node_state state, int round, int code, const char *tex
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
 bool agent_leads(agent *a);
-/* Seconds since the store last answered; 0 before the node has joined. */
-double agent_silence(agent *a);
 /* All has been said, or cannot be. */
 bool agent_ended(agent *a);
 /* Gives the thread up when it has not ended: its memory is then left to the end of the process. */

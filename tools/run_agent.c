@@ -35,7 +35,6 @@ struct agent {
     char *end;    /* it ends the job, with end_code */
     int end_code;
     bool leads, ended;
-    double contact; /* when the store last answered; 0: never */
 
     /* The thread's own. */
     tn_store_server *server;
@@ -252,9 +251,6 @@ static bool turn(agent *a) {
     }
     free(t.text);
     free(t.end);
-    pthread_mutex_lock(&a->lock);
-    a->contact = tn__now();
-    pthread_mutex_unlock(&a->lock);
     return tn_error() == TN_OK && !(t.state == NODE_LEFT && (!a->leader || leader_over(a->leader)));
 }
 
@@ -272,15 +268,15 @@ static void pause_until_next(agent *a) {
 
 static void *run(void *user) {
     agent *a = user;
-    if (meet(a)) {
+    bool met = meet(a);
+    if (met) {
         while (turn(a)) {
             pause_until_next(a);
         }
     }
     tn_error_record error;
     if (tn_error_take(&error)) {
-        bool met = a->contact > 0 && !a->leader;
-        char *text = text_new("%s%s", met ? "node 0 is lost: " : "", error.message);
+        char *text = text_new("%s%s", met && !a->leader ? "node 0 is lost: " : "", error.message);
         hand_over(a, ORDER_END, (run_round){0}, 1, text);
         free(text);
     }
@@ -366,13 +362,6 @@ bool agent_leads(agent *a) {
     bool leads = a->leads;
     pthread_mutex_unlock(&a->lock);
     return leads;
-}
-
-double agent_silence(agent *a) {
-    pthread_mutex_lock(&a->lock);
-    double silence = a->contact > 0 && !a->ended ? tn__now() - a->contact : 0;
-    pthread_mutex_unlock(&a->lock);
-    return silence;
 }
 
 bool agent_ended(agent *a) {

@@ -71,7 +71,7 @@ def places():
     tail = f"2 {HOST} {job.port} secret job"
     same(output(first).splitlines(), [f"[0] 0 0 3 1 0 {tail}"])
     same(sorted(output(second).splitlines()), [f"[1] 1 0 3 2 1 {tail}", f"[2] 2 1 3 2 1 {tail}"])
-    has(errors(second), "node 1 of 2, ranks 1-2 of 3")
+    has(errors(second), "node 1 of 2, rank 1-2 of 3")
 
 
 @test
@@ -116,17 +116,31 @@ def first_failure():
 
 @test
 def restarts():
-    """all nodes start again together while there are restarts left"""
+    """all nodes start again together while there are restarts left; each failure is reported as its own"""
     job = Job(2, "--max-restarts", 2)
     program = shell(SAYS + 'while [ $(cat said.* | wc -l) -lt $((2 * TERN_RESTART_COUNT + 2)) ]; do sleep 0.02; done; '
-                    '[ $RANK = 0 ] || exit $((2 - TERN_RESTART_COUNT)); [ $TERN_RESTART_COUNT = 2 ] || exec sleep 1000')
+                    '[ $TERN_RESTART_COUNT != 2 ] || exit 0; [ $RANK != $TERN_RESTART_COUNT ] || exit $((RANK + 7)); exec sleep 1000')
     first = job.leader(*program)
     second = job.start(*program)
     for p in (first, second):
         finish(p, 0)
-        has(errors(p), "restart 1 of 2", "restart 2 of 2")
+        report = [line for line in errors(p).splitlines() if "(host" in line or "restart " in line]
+        same(len(report), 4, report)
+        for line, words in zip(report, ("rank 0 (host", "restart 1 of 2", "rank 1 (host", "restart 2 of 2")):
+            has(line, words)
+        has(errors(p), "exit code 7", "exit code 8")
     for rank in range(2):
         same(said(rank), [f"{k}: {rank} of 2" for k in range(3)])
+
+
+@test
+def restart_at_once():
+    """a restart after a failure waits for nobody: the last call was at the beginning"""
+    job = Job("1:2", "--last-call", 3, "--max-restarts", 1)
+    p = job.start(*shell('date +%s.%N > began.$TERN_RESTART_COUNT; exit $((1 - TERN_RESTART_COUNT))'))
+    finish(p, 0)
+    gap = float(text("began.1")) - float(text("began.0"))
+    holds(gap < 2.5, f"{gap} s between the two rounds")
 
 
 @test
@@ -259,19 +273,44 @@ def leader_leaves():
 
 @test
 def spare():
-    """a node more than MAX waits, and takes the place of one that is lost"""
-    job = Job(2)
-    first = job.leader(*UNTIL_GO)
-    second = job.start(*UNTIL_GO)
-    until(lambda: said(0) and said(1), "two have started")
-    third = job.start(*UNTIL_GO)
+    """a node more than MAX waits; the first keep their places in a restart, and the spare takes that of one that is lost"""
+    job = Job(2, "--max-restarts", 1)
+
+    def program(name):
+        return shell(f'echo "$TERN_RESTART_COUNT $RANK" >> {name}; while [ ! -e go ]; do sleep 0.05; '
+                     '[ ! -e fail ] || [ "$RANK $TERN_RESTART_COUNT" != "1 0" ] || exit 1; done')
+    first = job.leader(*program("first"))
+    second = job.start(*program("second"))
+    until(lambda: text("first") and text("second"), "two have started")
+    third = job.start(*program("third"))
     until(lambda: "waits until it is needed" in errors(third), "the third waits")
-    same((said(0), said(1)), (["0: 0 of 2"], ["0: 1 of 2"]))
+    with open("fail", "w", encoding="utf-8"):
+        pass
+    until(lambda: text("second") == "0 1\n1 1\n", "the second has started again")
+    same((text("first"), text("third")), ("0 0\n1 0\n", ""))
     second.kill()
-    until(lambda: said(1) == ["0: 1 of 2", "1: 1 of 2"], "the third has its place", 30)
+    until(lambda: text("third") == "2 1\n", "the third has its place", 30)
     go()
     finish(first, 0)
     finish(third, 0)
+
+
+@test
+def near_the_end():
+    """a node that comes when others have ended well restarts nobody"""
+    job = Job("2:3", "--last-call", 1)
+    program = shell(SAYS + '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done')
+    first = job.leader(*program)
+    second = job.start(*program)
+    until(lambda: said(0) and said(1), "both have started")
+    time.sleep(0.5)  # for the first to be done
+    third = job.start(*program)
+    until(lambda: "waits until it is needed" in errors(third), "the third waits")
+    time.sleep(0.5)
+    go()
+    for p in (first, second, third):
+        finish(p, 0)
+    same((said(0), said(1), said(2)), (["0: 0 of 2"], ["0: 1 of 2"], []))
 
 
 @test

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""`tern run` on two hosts: network namespaces joined by a cable (veth) that can be cut. Where namespaces are refused, the two
+hosts are 127.0.0.1 and 127.0.0.2, no cable can be cut, and that is said."""
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+# pylint: disable=wrong-import-position
+from launch import Skip, environment, errors, finish, has, holds, main, output, same, start, test, text, until
+
+PORT = 29400
+UNIQUE = os.getpid() % 30000
+
+
+def ip(*args):
+    done = subprocess.run(["ip", *args], capture_output=True, check=False, text=True)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(args)}: {done.stderr.strip()}")
+
+
+class Namespaces:
+    """Two hosts with a cable."""
+
+    real = True
+
+    def __init__(self):
+        self.names = [f"tern{UNIQUE}a", f"tern{UNIQUE}b"]
+        self.addresses = [f"10.{77 + UNIQUE // 256 % 100}.{UNIQUE % 256}.{end}" for end in (1, 2)]
+        atexit.register(self.remove)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a runner's time-out
+        for name in self.names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", self.names[0], "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", self.names[1])
+        for end in (0, 1):
+            ip("-n", self.names[end], "addr", "add", f"{self.addresses[end]}/24", "dev", f"cable{end}")
+        self.mend()
+
+    def on(self, host):
+        return ["ip", "netns", "exec", self.names[host]]
+
+    def cut(self):
+        ip("-n", self.names[0], "link", "set", "cable0", "down")
+
+    def mend(self):
+        for end in (0, 1):
+            ip("-n", self.names[end], "link", "set", f"cable{end}", "up")
+
+    def remove(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+class Pseudo:
+    """Two addresses of this host."""
+
+    real = False
+    addresses = ["127.0.0.1", "127.0.0.2"]
+
+    def on(self, host):
+        return []
+
+
+def make_hosts():
+    if os.environ.get("TERN_TEST_HOSTS") == "pseudo":
+        return Pseudo()
+    try:
+        return Namespaces()
+    except OSError as error:
+        if os.geteuid() != 0 and "TERN_TEST_UNSHARED" not in os.environ and shutil.which("unshare"):
+            os.environ["TERN_TEST_UNSHARED"] = "1"
+            inside = "mount -t tmpfs none /run && exec " + " ".join([sys.executable, os.path.abspath(__file__)] + sys.argv[1:])
+            if subprocess.run(["unshare", "-Urnm", "true"], capture_output=True, check=False).returncode == 0:
+                os.execvp("unshare", ["unshare", "-Urnm", "sh", "-c", inside])
+        print(f"# NO NETWORK NAMESPACES HERE ({error}): two addresses of this host stand for two hosts")
+        return Pseudo()
+
+
+hosts = make_hosts()
+
+
+def launch(host, nnodes, *program, options=()):
+    return start("--nnodes", nnodes, "--rdzv-endpoint", f"{hosts.addresses[0]}:{PORT}", "--heartbeat", 2, "--grace", 1,
+                 "--last-call", 0.5, "--timeout", 30, *options, *program, prefix=hosts.on(host),
+                 env=environment(TERN_TOKEN="secret"))
+
+
+SAYS = 'echo "$TERN_RESTART_COUNT: $RANK of $WORLD_SIZE" >> "said.$GROUP_RANK.$LOCAL_RANK"; '
+FOREVER = ["sh", "-c", SAYS + "exec sleep 1000"]
+UNTIL_GO = ["sh", "-c", SAYS + "while [ ! -e go ]; do sleep 0.05; done"]
+
+
+def needs_cable():
+    if not hosts.real:
+        raise Skip("two addresses of one host have no cable")
+    hosts.mend()
+
+
+@test
+def two_hosts():
+    """one job on two hosts, whichever launcher comes first; every rank reaches the store"""
+    program = [sys.executable, "-c", "import os, socket\n"
+               "socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])), 10).close()\n"
+               "print(*(os.environ[n] for n in ('RANK', 'GROUP_RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')))"]
+    for order in ((0, 1), (1, 0)) if hosts.real else ((0, 1),):
+        started = {}
+        for host in order:
+            started[host] = launch(host, 2, *program, options=["-n", 2])
+            time.sleep(0.3)
+        for host in (0, 1):
+            finish(started[host], 0)
+            same(sorted(output(started[host]).splitlines()),
+                 [f"[{2 * host + r}] {2 * host + r} {host} {r} 4 {hosts.addresses[0]}" for r in range(2)])
+
+
+@test
+def failure_across():
+    """a failure on one host ends the ranks of the other, and both report it"""
+    program = ["sh", "-c", '[ $RANK = 3 ] || exec sleep 1000; echo last words >&2; exit 6']
+    first = launch(0, 2, *program, options=["-n", 2])
+    second = launch(1, 2, *program, options=["-n", 2])
+    for p in (first, second):
+        finish(p, 6)
+        has(errors(p), "rank 3 (host ", "exit code 6", "    | last words")
+
+
+@test
+def cable_cut():
+    """the cable cut: both hosts end their ranks and say what they miss, within the time for signs of life"""
+    needs_cable()
+    first, second = launch(0, 2, *FOREVER), launch(1, 2, *FOREVER)
+    until(lambda: text("said.0.0") and text("said.1.0"), "both have started")
+    begin = time.monotonic()
+    hosts.cut()
+    finish(first, 1, 20)
+    finish(second, 1, 20)
+    holds(time.monotonic() - begin < 15, "in bounded time")
+    has(errors(first), "node 1 (host ", "is lost: it gave no sign of life", "1 of at least 2 hosts are left")
+    has(errors(second), "node 0 is lost")
+
+
+@test
+def cable_cut_and_mended():
+    """MIN:MAX: the first host goes on alone; when the cable is mended a new launcher joins again"""
+    needs_cable()
+    first, second = launch(0, "1:2", *UNTIL_GO), launch(1, "1:2", *UNTIL_GO)
+    until(lambda: text("said.1.0"), "both have started")
+    rounds = text("said.0.0").count("\n")
+    hosts.cut()
+    finish(second, 1, 20)
+    until(lambda: text("said.0.0").splitlines()[rounds:] == [f"{rounds}: 0 of 1"], "the first goes on alone", 20)
+    hosts.mend()
+    second = launch(1, "1:2", *UNTIL_GO)
+    until(lambda: text("said.0.0").splitlines()[rounds + 1:] == [f"{rounds + 1}: 0 of 2"], "both go on", 20)
+    with open("go", "w", encoding="utf-8"):
+        pass
+    finish(first, 0)
+    finish(second, 0)
+
+
+main()
