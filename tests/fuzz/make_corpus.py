@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, right ones and wrong ones.
+"""Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
+launchers; right ones and wrong ones.
 
     python3 tests/fuzz/make_corpus.py
 
-A second writer of both formats, in a few lines. The digests of the checkpoints are zeros: the target puts them right. What a fuzz
+A second writer of these formats, in a few lines. The digests of the checkpoints are zeros: the target puts them right. What a fuzz
 run finds is added to the same folders by hand.
 """
 import json, pathlib, struct
@@ -121,7 +122,90 @@ checkpoints = {
     "wrong_dtype": checkpoint(tensors=[("model.bias", "F64", [1], bytes(8)), ("model.weight", "F32", [1, 2], bytes(8))]),
 }
 
-for target, seeds in (("fuzz_safetensors", safetensors), ("fuzz_checkpoint", checkpoints)):
+# ---- What clients say to the server of the TCP store (distributed/store/wire.h) ----------------------------------------------
+
+SET, GET, ADD, COMPARE_SET, CHECK, REMOVE = range(1, 7)
+TIME, LEAVE, PROVE = 4, 8, 12
+
+
+def request(kind, key=b"key", first=b"", second=b"", amount=0, seconds=0.0, lengths=None):
+    sizes = lengths or (len(key), len(first), len(second))
+    return struct.pack("<BBHIIqQ", kind, sizes[0], 0, sizes[1], sizes[2], amount, int(seconds * 1e6)) + key + first + second
+
+
+def say(who, said, what=0):
+    """Pieces of at most 255 bytes."""
+    pieces = [said[at : at + 255] for at in range(0, len(said), 255)] or [b""]
+    return b"".join(struct.pack("BB", who | (0 if i else what), len(piece)) + piece for i, piece in enumerate(pieces))
+
+
+def hello(version=1, magic=b"TERN"):
+    return magic + struct.pack("<HH", version, 0) + bytes(range(16))
+
+
+store = {
+    "empty": b"",
+    "joins": say(0, hello()) + say(0, request(SET, first=b"value"), PROVE) + say(1, request(GET)),
+    "wrong_proof": say(0, hello()) + say(0, bytes(32)) + say(0, request(SET)),
+    "other_version": say(0, hello(2)) + say(0, bytes(32)),
+    "other_language": say(0, b"GET / HTTP/1.1\r\nHost: tern\r\n\r\n"),
+    "half_a_hello": say(0, hello()[:7]) + say(0, b"", TIME) + say(0, hello()[7:]),
+    "request_without_proof": say(0, hello()) + say(0, request(SET, first=b"x" * 40)),
+    "waits": say(1, request(GET, seconds=10)) + say(2, request(SET, first=b"v")) + say(1, request(CHECK)),
+    "waits_in_vain": say(1, request(GET, seconds=1)) + say(2, b"", TIME) + say(2, b"", TIME),
+    "speaks_while_it_waits": say(1, request(GET, seconds=10)) + say(1, request(CHECK)),
+    "leaves_while_it_waits": say(1, request(GET, seconds=10)) + say(1, b"", LEAVE) + say(2, request(SET)),
+    "adds": say(1, request(ADD, amount=5)) + say(2, request(ADD, amount=-7)) + say(3, request(GET)),
+    "adds_to_text": say(1, request(SET, first=b"1x")) + say(1, request(ADD, amount=1)),
+    "adds_too_much": say(1, request(ADD, amount=2**63 - 1)) + say(1, request(ADD, amount=1)),
+    "compares": say(1, request(COMPARE_SET, second=b"a")) + say(2, request(COMPARE_SET, first=b"a", second=b"b")),
+    "removes": say(1, request(SET)) + say(2, request(REMOVE)) + say(2, request(REMOVE)) + say(1, request(CHECK)),
+    "two_at_a_time": say(1, request(CHECK) * 2),
+    "bytes_one_by_one": b"".join(say(1, bytes([b])) for b in request(SET, first=b"v")),
+    "full": b"".join(say(1, request(SET, key=b"k%d" % i, first=b"v" * 200)) for i in range(12)),
+    "too_long": say(1, request(SET, first=b"v" * 1100)) + say(1, request(CHECK)),
+    "length_huge": say(1, request(SET, lengths=(3, 2**32 - 1, 0))),
+    "length_at_the_limit": say(1, request(SET, lengths=(3, 64 << 20, 0)) + bytes(100)),
+    "second_length": say(1, request(SET, lengths=(3, 0, 1)) + b"x"),
+    "no_key": say(1, request(CHECK, key=b"")),
+    "long_key": say(1, request(SET, key=b"k" * 255)) + say(1, request(CHECK, key=b"k" * 255)),
+    "nul_in_key": say(1, request(SET, key=b"a\0b")),
+    "space_in_key": say(1, request(SET, key=b"a b")),
+    "unknown_kind": say(1, request(7)),
+    "waits_for_ever": say(1, struct.pack("<BBHIIqQ", GET, 1, 0, 0, 0, 0, 2**64 - 1) + b"k") + say(1, b"", TIME),
+}
+
+# ---- Environments ---------------------------------------------------------------------------------------------------------
+
+
+def lines(*variables):
+    return "\n".join(variables).encode()
+
+
+environments = {
+    "nothing": b"PATH=/bin",
+    "tern_run": lines("RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29400",
+                      "TERN_TOKEN=t", "TERN_STORE=agent", "TERN_RESTART_COUNT=3", "TERN_TIMEOUT=2.5"),
+    "torchrun": lines("RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=29500", "TORCHELASTIC_RUN_ID=none",
+                      "TORCHELASTIC_USE_AGENT_STORE=True"),
+    "openmpi": lines("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=1",
+                     "OMPI_COMM_WORLD_LOCAL_SIZE=2", "PMIX_NAMESPACE=345702401"),
+    "mpich": lines("PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"),
+    "slurm": lines("SLURM_PROCID=3", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_LOCALID=0", "SLURM_JOB_ID=12",
+                   "SLURM_STEP_NODELIST=n[1-2]", "SLURM_LAUNCH_NODE_IPADDR=192.0.2.9"),
+    "slurm_batch": lines("SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_NODELIST=n[1-2]"),
+    "slurm_bad_list": lines("SLURM_PROCID=0", "SLURM_STEPID=1", "SLURM_NTASKS=4", "SLURM_JOB_NODELIST=n[1-"),
+    "rank_alone": b"RANK=0",
+    "rank_too_large": lines("RANK=2", "WORLD_SIZE=2"),
+    "rank_text": lines("RANK=two", "WORLD_SIZE=2"),
+    "long_host": lines("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=" + "h" * 300),
+    "lists": lines("=n1", "=n[1-3,07-09],gpu5", "=r[0-1]n[1,3]", "=n[098-101]x", "=[1-2]"),
+    "bad_lists": lines("=n[", "=n[]", "=n[3-1]", "=n[1-[2-3]]", "=a,,b", "=n[1-99999999]", "=n[9999999999999999999]"),
+    "large_lists": lines("=n[1-1000]m[1-1000]", "=n[1-1000]m[1-1000]k[1-1000]", "=n[1][1][1][1][1][1][1][1][1]"),
+}
+
+targets = {"fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints, "fuzz_store": store, "fuzz_environment": environments}
+for target, seeds in targets.items():
     folder = here / target
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in seeds.items():

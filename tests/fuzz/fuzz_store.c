@@ -1,0 +1,117 @@
+/* The input is what clients say to the server of the TCP store. Whatever it is: the limits hold, every reply is one, and when
+ * all have gone nothing is left.
+ *
+ *     input    pieces: u8 who and what, u8 length, bytes
+ *     who      bits 0-1: one of four clients. The first begins as a stranger, the others have shown the token.
+ *     what     bits 2-3, before its bytes are taken: 1: a second passes. 2: the client goes, and another comes.
+ *              3: the client shows the token (where that is due), and its bytes come after it.
+ */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "distributed/store/session.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+enum { CLIENTS = 4, TABLE = 2048, BUFFERS = 1024 };
+
+typedef struct target {
+    tn__hub hub;
+    tn__session clients[CLIENTS];
+    double now;
+} target;
+
+static void begin(target *t, int who) {
+    must(tn__session_begin(&t->clients[who], &t->hub), "no random numbers");
+    if (who > 0) {
+        t->clients[who].state = TN__SESSION_REQUEST;
+    }
+}
+
+static void renew(target *t, int who) {
+    tn__session_end(&t->clients[who]);
+    begin(t, who);
+}
+
+/* A reply is whole and says what it has; before the proof there are only the two answers of the server. */
+static void check_output(const tn__session *s, const struct iovec *parts, int n) {
+    tn__reply r;
+    if (tn__session_trusted(s) && parts[0].iov_len == TN__REPLY_HEAD) {
+        must(tn__reply_read(parts[0].iov_base, &r), "a reply that is none");
+        must(r.bytes == (n == 2 ? parts[1].iov_len : 0), "a reply of another length");
+    } else {
+        must(n == 1 && (parts[0].iov_len == TN__HELLO || parts[0].iov_len == TN__DIGEST ||
+                        parts[0].iov_len == TN__REPLY_HEAD),
+             "an answer of no known length");
+    }
+}
+
+static void send_all(target *t) {
+    for (tn__session *s; (s = tn__hub_answered(&t->hub));) {
+        struct iovec parts[2];
+        int n = tn__session_output(s, parts);
+        must(n > 0, "answered, with nothing to send");
+        check_output(s, parts, n);
+        tn__session_sent(s, 1);
+        for (; (n = tn__session_output(s, parts)) > 0;) {
+            tn__session_sent(s, parts[0].iov_len);
+        }
+        if (s->state == TN__SESSION_CLOSE) {
+            renew(t, (int)(s - t->clients));
+        }
+    }
+}
+
+static void take(target *t, int who, const void *data, size_t bytes) {
+    tn__session *s = &t->clients[who];
+    if (!tn__session_take(s, data, bytes, t->now)) {
+        must(s->fault != NULL && s->state == TN__SESSION_CLOSE, "dropped without a reason");
+        renew(t, who);
+    }
+    send_all(t);
+    must(t->hub.buffered <= BUFFERS, "more on its way than is allowed");
+    must(t->hub.table.bytes <= TABLE, "more stored than is allowed");
+}
+
+static void prove(target *t, int who) {
+    tn__session *s = &t->clients[who];
+    if (s->state == TN__SESSION_PROOF && s->head_bytes == 0) {
+        uint8_t proof[TN__DIGEST];
+        tn__proof(t->hub.token, "client", s->client_nonce, s->server_nonce, proof);
+        take(t, who, proof, sizeof(proof));
+        must(tn__session_trusted(s), "the token is not believed");
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    target t = {.hub = {.token = "token", .table.limit = TABLE, .buffered_limit = BUFFERS}};
+    for (int who = 0; who < CLIENTS; who++) {
+        begin(&t, who);
+    }
+    while (bytes >= 2) {
+        int who = data[0] & 3, what = data[0] >> 2 & 3;
+        size_t length = data[1] < bytes - 2 ? data[1] : bytes - 2;
+        t.now += what == 1;
+        for (int i = 0; what == 1 && i < CLIENTS; i++) {
+            tn__session_expire(&t.clients[i], t.now);
+        }
+        if (what == 2) {
+            renew(&t, who);
+        } else if (what == 3) {
+            prove(&t, who);
+        }
+        send_all(&t);
+        take(&t, who, data + 2, length);
+        data += 2 + length;
+        bytes -= 2 + length;
+    }
+    for (int who = 0; who < CLIENTS; who++) {
+        tn__session_end(&t.clients[who]);
+    }
+    must(t.hub.buffered == 0 && !t.hub.waiting && !t.hub.answered, "something is left on its way");
+    tn__hub_clear(&t.hub);
+    must(t.hub.table.bytes == 0 && t.hub.table.count == 0, "something is left in the table");
+    return 0;
+}
