@@ -1,4 +1,5 @@
 /* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a prefix. */
+#define _GNU_SOURCE
 #include "core/memory.h"
 #include "distributed/store/store.h"
 #include "tests/support/ranks.h"
@@ -10,8 +11,11 @@
 
 #include "tests/support/temp.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define TOKEN "a token of tests"
@@ -458,6 +462,130 @@ static void test_processes(void **state) {
     tn_store_server_free(server);
 }
 
+/* ---- The log of the file store --------------------------------------------------------------------------- */
+
+/* A rank that dies with its store open: what it wrote stays. argument: the path. */
+static int die_in_file(tn_group *none, const char *argument) {
+    tn_store *s = tn_file_store(argument);
+    rank_assert(s != NULL && tn_store_set(s, "k", "of a dead job", 13) == TN_OK);
+    raise(SIGKILL);
+    return 1;
+}
+
+static void test_used_file(void **state) {
+    const char *path = temp_path("used");
+    ranks_result r = ranks_run(1, "-die", path, NULL, 20);
+    assert_true(WIFSIGNALED(r.status[0]) && !r.timed_out);
+    ranks_free(&r);
+    double begin = tn__now();
+    assert_null(tn_file_store(path));
+    assert_non_null(strstr(tn_error_message(), path));
+    assert_error(TN_ESTATE, "an earlier job has used this file");
+    assert_true(tn__now() - begin < 20);
+    assert_int_equal(unlink(path), 0);
+    tn_store *s = tn_file_store(path);
+    assert_non_null(s);
+    bool exists;
+    assert_int_equal(tn_store_check(s, "k", &exists), TN_OK);
+    assert_false(exists);
+    tn_store_free(s);
+}
+
+/* While one has it open, a rank that dies is only a rank that dies. */
+static void test_dead_rank(void **state) {
+    const char *path = temp_path("shared_with_the_dead");
+    tn_store *s = tn_file_store(path);
+    ranks_result r = ranks_run(1, "-die", path, NULL, 20);
+    assert_true(WIFSIGNALED(r.status[0]));
+    ranks_free(&r);
+    assert_text(s, "k", "of a dead job");
+    tn_store_free(s);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void append_bytes(const char *path, const void *data, size_t bytes) {
+    FILE *file = fopen(path, "ab");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_broken_file(void **state) {
+    const char *path = temp_path("broken");
+    temp_write(path, "not a log at all", 16);
+    assert_null(tn_file_store(path));
+    assert_error(TN_EFORMAT, "not the file of a store");
+    temp_write(path, "TE", 2);
+    assert_null(tn_file_store(path));
+    assert_error(TN_EFORMAT, "not the file of a store");
+
+    temp_write(path, "", 0); /* as mktemp leaves it */
+    tn_store *s = tn_file_store(path);
+    assert_int_equal(tn_store_set(s, "a", "1", 1), TN_OK);
+    /* A rank was killed in the middle of a record: the next one to write takes its place. */
+    append_bytes(path, "\1\1\0\0\5\0\0\0bhal", 12);
+    assert_text(s, "a", "1");
+    assert_int_equal(tn_store_set(s, "c", "3", 1), TN_OK);
+    tn_store *other = tn_file_store(path);
+    assert_text(other, "c", "3");
+    bool exists;
+    assert_int_equal(tn_store_check(other, "b", &exists), TN_OK);
+    assert_false(exists);
+
+    append_bytes(path, "\1\1\0\0\377\377\377\377bhalf a record", 24);
+    assert_int_equal(tn_store_check(s, "a", &exists), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "no record of a store");
+    append_bytes(path, "x", 1);
+    assert_int_equal(tn_store_set(other, "a", "", 0), TN_EFORMAT);
+    tn_error_clear();
+    tn_store_free(other);
+    tn_store_free(s);
+}
+
+/* A full disk: nothing changes, and when there is room again it goes on. */
+static void test_full_disk(void **state) {
+    const char *path = temp_path("full");
+    tn_store *s = tn_file_store(path), *other = tn_file_store(path);
+    char large[5000] = "";
+    struct rlimit before, small;
+    assert_int_equal(tn_store_set(s, "a", "1", 1), TN_OK);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 4096;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    assert_int_equal(tn_store_set(s, "a", large, sizeof(large)), TN_EIO);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_error(TN_EIO, path);
+    assert_text(s, "a", "1");
+    assert_text(other, "a", "1");
+    assert_int_equal(tn_store_set(s, "b", "2", 1), TN_OK);
+    assert_text(other, "b", "2");
+    tn_store_free(s);
+    tn_store_free(other);
+}
+
+/* Somebody holds the log's lock and does not give it back. */
+static void test_locked_file(void **state) {
+    const char *path = temp_path("locked");
+    tn_store *s = tn_file_store(path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 62, .l_len = 1};
+    assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    s->timeout = 0.1;
+    double begin = tn__now();
+    assert_int_equal(tn_store_set(s, "a", "", 0), TN_EPEER);
+    assert_error(TN_EPEER, "has it locked");
+    void *data;
+    assert_int_equal(tn_store_get(s, "a", &data, NULL, 0.1), TN_EPEER);
+    assert_error(TN_EPEER, "has it locked");
+    assert_true(tn__now() - begin < 20);
+    close(fd);
+    assert_int_equal(tn_store_set(s, "a", "", 0), TN_OK);
+    tn_store_free(s);
+}
+
 /* ---- Arguments and memory -------------------------------------------------------------------------------- */
 
 static void test_nothing(void **state) {
@@ -544,17 +672,20 @@ static void test_no_memory(void **state) {
     }
 }
 
-static const rank_entry bodies[] = {{"-store", rank_of_store}};
+static const rank_entry bodies[] = {{"-store", rank_of_store}, {"-die", die_in_file}};
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
+    ranks_main(argc, argv, bodies, 2);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),     cmocka_unit_test(test_compare_set),
-        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_large),
-        cmocka_unit_test(test_keys),      cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_deadlines), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_waiting),   cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_nothing),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_compare_set),
+        cmocka_unit_test(test_numbers),     cmocka_unit_test(test_large),
+        cmocka_unit_test(test_keys),        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_deadlines),   cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_waiting),     cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_used_file),   cmocka_unit_test(test_dead_rank),
+        cmocka_unit_test(test_broken_file), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_locked_file), cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
