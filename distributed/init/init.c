@@ -183,6 +183,13 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
     return world.store ? make_group(NULL, o) : NULL;
 }
 
+/* A program that ends at its first error (tn_error_exit) tells the others why. */
+static void at_exit(void) {
+    if (world.group && tn__pending()) {
+        tn_group_abort(world.group, tn_error_message());
+    }
+}
+
 tn_group *tn_dist_init(tn_dist_options options) {
     tn__environment e;
     if (world.group) {
@@ -202,6 +209,8 @@ tn_group *tn_dist_init(tn_dist_options options) {
     if (options.signals && e.ranks > 1) {
         tn__flight_signals(e.rank);
     }
+    static bool registered;
+    registered = registered || atexit(at_exit) == 0;
     return world.group;
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}.
+"""The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
+of a rank's own.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -29,9 +30,10 @@ RANKS, VICTIM, STEP, STEPS = 3, 1, 4, 9
 MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
+BESIDES = [("throw", "hook"), ("throw", "optimiser")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
-      "disk@save", "cut@bucket"]
+      "disk@save", "cut@bucket", "throw@hook"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -194,6 +196,21 @@ def breaks(kind):
     return cell
 
 
+def throw(folder, reference, phase):
+    """A rank has an error of its own: the others end at once, and quote it."""
+    out = folder("ranks")
+    ranks = Ranks(out, "throw@%s:%d:%d" % (phase, VICTIM, STEP))
+    try:
+        statuses = ranks.wait(range(RANKS), SLACK)
+        need(statuses == [1] * RANKS, "ended with %s" % statuses)
+        for rank in range(RANKS):
+            need("thrown on purpose at " + phase in ranks.log(rank), "rank %d does not quote the error: %s" % (rank, ranks.log(rank)))
+            need(rank == VICTIM or "rank %d gave up" % VICTIM in ranks.log(rank), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
+    finally:
+        ranks.close()
+    job_resumes(folder("job"), reference, "throw", phase, VICTIM)
+
+
 def pause(folder, reference, phase):
     all_go_on(folder("ranks"), reference, "pause@%s:%d:%d" % (phase, 0 if phase == "save" else VICTIM, STEP))
 
@@ -331,14 +348,15 @@ def cut(folder, reference, phase):
             ip("netns", "del", name)
 
 
-CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk}
+CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw}
 
 
 def main():
     wanted = [a for a in sys.argv[1:] if not a.startswith("-")]
     if "--ci" in sys.argv or (not wanted and os.environ.get("TERN_FAULTS") == "ci"):
         wanted = CI
-    cells = [(f, p) for f in FAULTS for p in PHASES if not wanted or "%s@%s" % (f, p) in wanted]
+    cells = [(f, p) for f in FAULTS for p in PHASES] + BESIDES
+    cells = [cell for cell in cells if not wanted or "%s@%s" % cell in wanted]
     base = tempfile.mkdtemp(prefix="tern_faults_")
 
     def folder(name):
