@@ -1,0 +1,115 @@
+/* Data parallelism by hand, with threads: what tn_ddp does between processes.
+ *
+ * Each thread is a rank. It has a model of its own, sees its own share of every batch, and computes its own gradients. Then
+ * all gradients are averaged over the ranks, and every rank takes the same step. So four ranks do what one does with the whole
+ * batch: the losses are the same up to rounding, and the models of the ranks stay equal to the last bit.
+ *
+ * The same with processes, with less waiting, and without a line in the loop: 07_ddp.c.
+ */
+#include <tern/tern.h>
+
+#include <stdio.h>
+
+enum { BATCH = 64, STEPS = 300, MOST = 16 };
+
+/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank, since it depends on the step alone. */
+static tn_tensor *points(int64_t step) {
+    tn_generator g = {.seed = 1, .stream = (uint64_t)step};
+    return tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &g);
+}
+
+static tn_tensor *wanted(tn_tensor *x) {
+    tn_tensor *a = tn_slice(x, 1, 0, 1, 1), *b = tn_slice(x, 1, 1, 2, 1);
+    return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
+}
+
+/* ---- The gradients of all ranks ----------------------------------------------------------------- */
+
+typedef struct {
+    tn_group *world;
+    tn_work *works[MOST]; /* on their way */
+    int n;
+} journey;
+
+static bool send(const tn_entry *entry, void *user) {
+    journey *j = user;
+    j->works[j->n++] = tn_all_reduce(j->world, tn_grad_of(*entry->field), TN_REDUCE_MEAN);
+    return j->n < MOST;
+}
+
+/* Every gradient of the model becomes its mean over the ranks. All travel at once; then all are waited for. */
+static void average_gradients(void *model, tn_group *world) {
+    journey j = {.world = world};
+    tn_module_each(model, (tn_walk){0}, send, &j);
+    for (int i = 0; i < j.n; i++) {
+        tn_work_wait(j.works[i], 0);
+    }
+}
+
+/* Counts the parameters of which two ranks have different ones. */
+static bool compare(const tn_entry *entry, void *user) {
+    journey *j = user;
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *low = tn_copy(*entry->field), *high = tn_copy(*entry->field);
+    tn_work_wait(tn_all_reduce(j->world, low, TN_REDUCE_MIN), 0);
+    tn_work_wait(tn_all_reduce(j->world, high, TN_REDUCE_MAX), 0);
+    j->n += tn_item(tn_sum_all(tn_sub(high, low))) != 0.0;
+    return true;
+}
+
+/* ---- What every rank does ------------------------------------------------------------------------ */
+
+static void train(tn_group *world, void *user) {
+    int rank = tn_group_rank(world), ranks = tn_group_size(world);
+    double *losses = user; /* what rank 0 tells the main program */
+    tn_seed(3);            /* the same first weights on all ranks */
+    tn_linear in, out;
+    tn_function bend;
+    tn_sequential net;
+    tn_linear_init(&in, 2, 64, tn_linear_defaults());
+    tn_function_init(&bend, "tanh", tn_tanh);
+    tn_linear_init(&out, 64, 1, tn_linear_defaults());
+    tn_sequential_init(&net);
+    tn_sequential_add(&net, &in);
+    tn_sequential_add(&net, &bend);
+    tn_sequential_add(&net, &out);
+    tn_adamw_options options = tn_adamw_defaults();
+    options.lr = 1e-2;
+    tn_optim *opt = tn_adamw(&net, options);
+
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        int share = BATCH / ranks; /* examples of this rank */
+        tn_tensor *x = tn_slice(points(step), 0, rank * share, (rank + 1) * share, 1);
+        tn_tensor *loss = tn_mse(tn_call(&net, x), wanted(x), TN_MEAN);
+        tn_backward(loss);
+        average_gradients(&net, world);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        double mean = tn_group_mean(world, tn_item(loss), 1); /* of the whole batch */
+        if (rank == 0 && (step + 1) % (STEPS / 3) == 0) {
+            losses[(step + 1) / (STEPS / 3) - 1] = mean;
+        }
+    }
+
+    journey different = {.world = world};
+    tn_module_each(&net, (tn_walk){0}, compare, &different);
+    if (rank == 0) {
+        losses[3] = different.n;
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+}
+
+int main(void) {
+    tn_on_error(tn_error_exit);
+    tn_set_threads(1); /* the ranks are the threads */
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        double told[4] = {0};
+        tn_local_run(ranks, train, told);
+        printf("ranks %d  loss %.6f %.6f %.6f  parameters that differ between ranks: %.0f\n", ranks,
+               told[0], told[1], told[2], told[3]);
+    }
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* Local SGD: ranks train alone and average their weights now and then.
+ *
+ *     tern run -n 4 10_local_sgd          averages every 16 steps
+ *     tern run -n 4 10_local_sgd 64       every 64
+ *
+ *     Stich 2018, arXiv:1805.09767
+ *
+ * tn_ddp averages gradients in every step. Here each rank takes steps of its own, with its own data; every k steps all weights
+ * become their mean over the ranks. Between two averages nothing travels and nobody waits, which counts where the network is
+ * slow. The ranks' models drift apart meanwhile, so the price is a slightly different path. The program trains twice from the
+ * same start, with k = 1 (which for plain SGD equals averaging gradients) and with the k asked for, and prints both.
+ */
+#include <tern/tern.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { BATCH = 16, STEPS = 1024 };
+
+/* ---- The data: y = sin(3 a) b, for points (a, b) in a square -------------------------------------- */
+
+static tn_tensor *points(tn_generator *g, int64_t n) {
+    return tn_uniform_(tn_empty(TN_DIMS(n, 2), TN_F32), -1.0, 1.0, g);
+}
+
+static tn_tensor *wanted(tn_tensor *x) {
+    tn_tensor *a = tn_slice(x, 1, 0, 1, 1), *b = tn_slice(x, 1, 1, 2, 1);
+    return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
+}
+
+/* ---- The model ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    tn_module base; /* comes first */
+    tn_linear in, out;
+} mlp;
+
+static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
+    mlp *net = (mlp *)self;
+    return tn_call(&net->out, tn_tanh(tn_call(&net->in, x)));
+}
+
+static void mlp_init(mlp *net) {
+    tn_module_init(&net->base, "mlp", mlp_forward);
+    tn_linear_init(&net->in, 2, 64, tn_linear_defaults());
+    tn_linear_init(&net->out, 64, 1, tn_linear_defaults());
+    tn_module_add(&net->base, "in", &net->in);
+    tn_module_add(&net->base, "out", &net->out);
+}
+
+/* ---- Averaging ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    tn_group *world;
+    double drift;  /* squared distance of this rank's weights from the mean */
+    int64_t bytes; /* given to all_reduce */
+} averaging;
+
+static bool average(const tn_entry *entry, void *user) {
+    averaging *a = user;
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *weight = *entry->field, *own = tn_copy(weight);
+    tn_work_wait(tn_all_reduce(a->world, weight, TN_REDUCE_MEAN), 0);
+    a->drift += tn_item(tn_sum_all(tn_square(tn_sub(own, weight))));
+    a->bytes += tn_count(weight) * (int64_t)sizeof(float);
+    return true;
+}
+
+/* ---- Training ------------------------------------------------------------------------------------ */
+
+/* The loss on points that no rank has seen; every rank computes a share. */
+static double test(mlp *net, tn_group *world) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_generator g = {.seed = 5, .stream = (uint64_t)tn_group_rank(world)};
+    tn_tensor *x = points(&g, 500);
+    return tn_group_mean(world, tn_item(tn_mse(tn_call(net, x), wanted(x), TN_MEAN)), 1);
+}
+
+static void train(tn_group *world, int k) {
+    bool speaks = tn_group_rank(world) == 0;
+    tn_seed(7); /* all ranks start from the same weights … */
+    tn_generator data = {.seed = 1, .stream = (uint64_t)tn_group_rank(world)}; /* … and differ here */
+    mlp net;
+    mlp_init(&net);
+    tn_sgd_options options = tn_sgd_defaults();
+    options.lr = 0.1;
+    tn_optim *opt = tn_sgd(&net, options);
+    averaging a = {.world = world};
+    for (int step = 1; step <= STEPS; step++) {
+        TN_SCOPE;
+        tn_tensor *x = points(&data, BATCH);
+        tn_backward(tn_mse(tn_call(&net, x), wanted(x), TN_MEAN));
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        if (step % k == 0 || step == STEPS) {
+            a.drift = 0.0;
+            tn_module_each(&net, (tn_walk){0}, average, &a);
+        }
+        if (step % (STEPS / 4) == 0) {
+            double loss = test(&net, world);
+            double drift = sqrt(tn_group_mean(world, a.drift, 1));
+            if (speaks) {
+                printf("average every %3d  step %3d  test loss %.5f  drift before it %.4f\n", k,
+                       step, loss, drift);
+            }
+        }
+    }
+    if (speaks) {
+        printf("average every %3d: %d ranks have sent %.0f kB each\n", k, tn_group_size(world),
+               (double)a.bytes / 1000.0);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+}
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    int k = argc > 1 ? atoi(argv[1]) : 16;
+    if (k < 1) {
+        fprintf(stderr, "usage: %s [steps between two averages]\n", argv[0]);
+        return 2;
+    }
+    tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank when nothing is set */
+    train(world, 1);
+    train(world, k);
+    tn_dist_finish();
+    return 0;
+}

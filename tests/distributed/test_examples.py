@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""The examples of parallel training do what their first lines say: 08_threads_dp, 09_hogwild, 10_local_sgd."""
+import os
+import pathlib
+import re
+import subprocess
+
+root = pathlib.Path(__file__).resolve().parents[2]
+programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/release/examples"))
+tern = programs.parent / "tools" / "tern"
+
+
+def lines(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{command}: status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout.splitlines()
+
+
+def numbers(line, pattern):
+    match = re.search(pattern, line)
+    assert match, f"not {pattern!r}: {line}"
+    return [float(x) for x in match.groups()]
+
+
+def threads():
+    """Any number of ranks takes the same steps, and their models stay equal to the last bit."""
+    pattern = r"^ranks (\d)  loss (\S+) (\S+) (\S+)  parameters that differ between ranks: (\d+)$"
+    found = [numbers(line, pattern) for line in lines(programs / "08_threads_dp")]
+    assert [int(x[0]) for x in found] == [1, 2, 4], found
+    for _, first, middle, last, different in found:
+        assert different == 0 and last < middle < first < 0.1, found
+        assert abs(last - found[0][3]) < 1e-3 * last, found
+
+
+def hogwild():
+    """Without a lock the loss still falls; every process takes part, and no step is taken twice."""
+    for workers in (1, 3):
+        out = lines(programs / "09_hogwild", workers)
+        pattern = r"^(\d) processes: test loss (\S+) after (\S+) s; steps taken by each: (.*)$"
+        match = re.match(pattern, out[-1])
+        assert match and int(match.group(1)) == workers, out
+        taken = [int(x) for x in match.group(4).split()]
+        assert len(taken) == workers and sum(taken) == 4000, out
+        assert float(match.group(2)) < 0.02, out
+
+
+def local_sgd():
+    """With a sixteenth of the traffic the loss falls as far."""
+    for start in ([], [tern, "run", "-n", "2"]):
+        out = [re.sub(r"^\[0\] ", "", line) for line in lines(*start, programs / "10_local_sgd")]
+        sent = r"^average every +(\d+): (\d) ranks have sent (\d+) kB each$"
+        curve = r"^average every +(\d+)  step +(\d+)  test loss (\S+)  drift before it (\S+)$"
+        often, seldom = [numbers(out[i], sent) for i in (4, 9)]
+        assert often[1] == seldom[1] == (2 if start else 1), out
+        assert (often[0], seldom[0]) == (1, 16) and abs(often[2] - 16 * seldom[2]) <= 16, out
+        losses = [numbers(out[i], curve) for i in (0, 3, 5, 8)]
+        assert losses[1][2] < losses[0][2] and losses[3][2] < losses[2][2], out
+        assert losses[3][2] < 2 * losses[1][2], out
+        assert (losses[3][3] > 0) == bool(start), out
+
+
+tests = [threads, hogwild, local_sgd]
+print(f"1..{len(tests)}", flush=True)
+for number, test in enumerate(tests, 1):
+    try:
+        test()
+        print(f"ok {number} - {test.__name__}", flush=True)
+    except Exception as error:  # one line each, whatever it is
+        print(f"not ok {number} - {test.__name__}")
+        print("# " + f"{type(error).__name__}: {error}".replace("\n", "\n# "), flush=True)
