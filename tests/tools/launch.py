@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 
-TERN = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "..", "tools", "tern")
+TESTS = os.path.abspath(os.environ.get("TERN_TEST_BIN", "build/test/tests"))  # the programs of the tests
+TERN = os.path.join(os.path.dirname(TESTS), "tools", "tern")
 LIMIT = 60  # seconds; nothing here takes so long unless it hangs
 MARK = "TERN_TEST_MARK"
 _tests = []

@@ -12,7 +12,7 @@ import time
 sys.dont_write_bytecode = True
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 # pylint: disable=wrong-import-position
-from launch import Skip, environment, errors, finish, has, holds, main, output, same, start, test, text, until
+from launch import TERN, TESTS, Skip, environment, errors, finish, has, holds, main, output, same, start, test, text, until
 
 PORT = 29400
 UNIQUE = os.getpid() % 30000
@@ -66,6 +66,9 @@ class Pseudo:
     def on(self, host):
         return []
 
+    def mend(self):
+        pass
+
 
 def make_hosts():
     if os.environ.get("TERN_TEST_HOSTS") == "pseudo":
@@ -99,7 +102,6 @@ UNTIL_GO = ["sh", "-c", SAYS + "while [ ! -e go ]; do sleep 0.05; done"]
 def needs_cable():
     if not hosts.real:
         raise Skip("two addresses of one host have no cable")
-    hosts.mend()
 
 
 @test
@@ -134,6 +136,7 @@ def failure_across():
 def cable_cut():
     """the cable cut: both hosts end their ranks and say what they miss, within the time for signs of life"""
     needs_cable()
+    hosts.mend()
     first, second = launch(0, 2, *FOREVER), launch(1, 2, *FOREVER)
     until(lambda: text("said.0.0") and text("said.1.0"), "both have started")
     begin = time.monotonic()
@@ -145,10 +148,52 @@ def cable_cut():
     has(errors(second), "node 0 is lost")
 
 
+def ranks_at_work(host, *options):
+    """One rank of loop_program on this host, in its own words an engine for hosts."""
+    env = environment(TERN_TOKEN="secret", TERN_TIMEOUT=3, OMP_NUM_THREADS=1, TERN_HOST=f"host-{host}")
+    return start("--nnodes", 2, "--rdzv-endpoint", f"{hosts.addresses[0]}:{PORT}", "--heartbeat", 2, "--grace", 1, *options,
+                 os.path.join(TESTS, "loop_program"), prefix=hosts.on(host), env=env)
+
+
+def needs_gloo():
+    if "  gloo   yes" not in subprocess.run([TERN, "info"], capture_output=True, check=True, text=True).stdout:
+        raise Skip("this build has no gloo")
+
+
+@test
+def work_across():
+    """ranks on two hosts reduce tensors over the cable"""
+    needs_gloo()
+    hosts.mend()
+    both = [ranks_at_work(host) for host in (0, 1)]
+    until(lambda: text("steps.0").count("\n") >= 10, "they work")
+    with open("go", "w", encoding="utf-8"):
+        pass
+    for p in both:
+        finish(p, 0)
+    has(text("steps.1"), "1 of 2, restart 0, step 9, gloo")
+
+
+@test
+def cable_cut_at_work():
+    """the cable cut while the ranks work: everything on both hosts ends in bounded time"""
+    needs_gloo()
+    needs_cable()
+    hosts.mend()
+    both = [ranks_at_work(host) for host in (0, 1)]
+    until(lambda: text("steps.0").count("\n") >= 10, "they work")
+    hosts.cut()
+    for p in both:
+        finish(p, 1, 20)
+    has(errors(both[0]), "node 1 (host ", "is lost")
+    has(errors(both[1]), "node 0 is lost")
+
+
 @test
 def cable_cut_and_mended():
     """MIN:MAX: the first host goes on alone; when the cable is mended a new launcher joins again"""
     needs_cable()
+    hosts.mend()
     first, second = launch(0, "1:2", *UNTIL_GO), launch(1, "1:2", *UNTIL_GO)
     until(lambda: text("said.1.0"), "both have started")
     rounds = text("said.0.0").count("\n")
