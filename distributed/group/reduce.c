@@ -95,28 +95,30 @@ static void narrow(tn_dtype dtype, void *y, const float *restrict x, int64_t n) 
 }
 
 /* x / ranks. Where ranks is a power of two its inverse is exact, and the faster product has the same bits. */
-static void divide_f32(float *x, int64_t n, int ranks) {
-    float divisor = (float)ranks, inverse = 1.0f / divisor;
-    if ((ranks & (ranks - 1)) == 0) {
-        for (int64_t i = 0; i < n; i++) {
-            x[i] *= inverse;
-        }
-        return;
+#define DIVIDE_FLOAT(name, type)                                 \
+    static void name(type *x, int64_t n, int ranks) {            \
+        const type divisor = (type)ranks, inverse = 1 / divisor; \
+        if ((ranks & (ranks - 1)) == 0) {                        \
+            for (int64_t i = 0; i < n; i++) {                    \
+                x[i] *= inverse;                                 \
+            }                                                    \
+            return;                                              \
+        }                                                        \
+        for (int64_t i = 0; i < n; i++) {                        \
+            x[i] /= divisor;                                     \
+        }                                                        \
     }
-    for (int64_t i = 0; i < n; i++) {
-        x[i] /= divisor;
-    }
-}
+DIVIDE_FLOAT(divide_f32, float)
+DIVIDE_FLOAT(divide_f64, double)
 
-#define DIVIDE(name, type)                            \
+#define DIVIDE_INT(name, type)                        \
     static void name(type *x, int64_t n, int ranks) { \
         for (int64_t i = 0; i < n; i++) {             \
-            x[i] = (type)(x[i] / (type)ranks);        \
+            x[i] /= (type)ranks;                      \
         }                                             \
     }
-DIVIDE(divide_f64, double)
-DIVIDE(divide_i64, int64_t)
-DIVIDE(divide_i32, int32_t)
+DIVIDE_INT(divide_i64, int64_t)
+DIVIDE_INT(divide_i32, int32_t)
 
 /* The number of ranks may be more than fits into the dtype. */
 static void divide_u8(uint8_t *x, int64_t n, int ranks) {

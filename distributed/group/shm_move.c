@@ -157,9 +157,7 @@ static void read_view(const tn__shm *e, const tn_transfer *t, const view *v) {
         }
         break;
     case TN_BROADCAST:
-        if (me != t->root || t->in != t->out) {
-            copy(mine_at(t, 0, v->at), part_of(v, t->root, 0), bytes);
-        }
+        copy(mine_at(t, 0, v->at), part_of(v, t->root, 0), bytes);
         break;
     case TN_SCATTER:
         copy(mine_at(t, 0, v->at), part_of(v, t->root, me), bytes);
@@ -264,6 +262,9 @@ static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
         v.stride = most * size_of(t);
         for (int r = 0; r < e->base.ranks; r++) {
             v.base[r] = slot_of(e, r, e->chunks);
+        }
+        if (parts == 1 && !sliced && t->in) { /* my own is nearer, and read already */
+            v.base[e->base.rank] = (const char *)t->in + at * size_of(t);
         }
         fill_slot(e, t, &v);
         status = tn__shm_barrier(e, t->deadline);

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double SPIN = 10e-6, SLEEP = 0.02; /* seconds */
+static const double SPIN = 20e-6, SLEEP = 0.02; /* seconds */
 
 static tn__shm_seat *seat_of(const tn__shm *e, int rank) {
     return &e->control->seats[rank];
