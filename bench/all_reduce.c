@@ -1,0 +1,115 @@
+/* One rank of an all-reduce of f32, beside what memory allows: `all_reduce ENGINE ROUNDS MIB …`, started once for each rank with
+ * the variables of a launcher (all_reduce.py does it). Rank 0 prints lines "NAME MIB MS", the medians of the rounds:
+ *
+ *   shared   a tensor of tn_group_empty, which the engine shm need not copy
+ *   private  any other tensor
+ *   limit    each rank adds a number to as many bytes of its own: the same traffic, since an all-reduce has to
+ *            read and write every rank's tensor once. All ranks at the same time.
+ */
+#include "bench/bench.h"
+
+static void must(tn_status status) {
+    if (status != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+        exit(1);
+    }
+}
+
+static void add_number(float *x, int64_t n, float number) {
+    for (int64_t i = 0; i < n; i++) {
+        x[i] += number;
+    }
+}
+
+/* Seconds from the moment when all ranks are here to the end of the operation. */
+static double reduce(tn_group *g, tn_tensor *t) {
+    must(tn_barrier(g));
+    double start = bench_now();
+    must(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_MEAN), 0));
+    return bench_now() - start;
+}
+
+/* … until all ranks have added. */
+static double add(tn_group *g, tn_tensor *t) {
+    float *x = tn_data_mut(t);
+    must(tn_barrier(g));
+    double start = bench_now();
+    add_number(x, tn_count(t), 1.0f);
+    must(tn_barrier(g));
+    return bench_now() - start;
+}
+
+static double best_of(double (*measure)(tn_group *, tn_tensor *), tn_group *g, tn_tensor *t,
+                      int times) {
+    double best = measure(g, t);
+    for (int i = 1; i < times; i++) {
+        double seconds = measure(g, t);
+        best = seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+/* A mean of ones stays one. */
+static tn_tensor *checked(tn_tensor *t) {
+    const float *x = tn_data(t);
+    if (x[0] != 1.0f || x[tn_count(t) / 2] != 1.0f || x[tn_count(t) - 1] != 1.0f) {
+        fprintf(stderr, "the result is wrong\n");
+        exit(1);
+    }
+    return t;
+}
+
+static tn_tensor *ones(tn_tensor *t) {
+    float *x = tn_data_mut(t);
+    for (int64_t i = 0; i < tn_count(t); i++) {
+        x[i] = 1.0f;
+    }
+    return t;
+}
+
+enum { MOST_ROUNDS = 100 };
+
+static void measure(tn_group *g, int rounds, long mib) {
+    TN_SCOPE;
+    bool has_memory = strcmp(tn_group_engine(g), "shm") == 0;
+    int times = mib <= 1 ? 50 : 3;
+    double shared_ms[MOST_ROUNDS], private_ms[MOST_ROUNDS], limit_ms[MOST_ROUNDS];
+    tn_dims dims = TN_DIMS(mib << 18);
+    tn_tensor *shared = has_memory ? ones(tn_group_empty(g, dims, TN_F32)) : NULL;
+    tn_tensor *private = ones(tn_empty(dims, TN_F32));
+    must(tn_error());
+    for (int r = 0; r < rounds; r++) {
+        shared_ms[r] = shared ? best_of(reduce, g, shared, times) * 1e3 : 0.0;
+        private_ms[r] = best_of(reduce, g, checked(private), times) * 1e3;
+        limit_ms[r] = best_of(add, g, private, times) * 1e3;
+        ones(private);
+    }
+    if (tn_group_rank(g) == 0) {
+        if (shared) {
+            printf("shared %ld %.4f\n", mib, bench_median(shared_ms, rounds));
+        }
+        printf("private %ld %.4f\n", mib, bench_median(private_ms, rounds));
+        printf("limit %ld %.4f\n", mib, bench_median(limit_ms, rounds));
+        fflush(stdout);
+    }
+    if (shared) {
+        checked(shared);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) {
+        fprintf(stderr, "all_reduce ENGINE ROUNDS MIB …\n");
+        return 2;
+    }
+    tn_on_error(tn_error_exit);
+    tn_dist_options o = tn_dist_defaults();
+    o.engine = argv[1];
+    tn_group *g = tn_dist_init(o);
+    int rounds = atoi(argv[2]);
+    for (int i = 3; i < argc; i++) {
+        measure(g, rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds, atol(argv[i]));
+    }
+    tn_dist_finish();
+    return 0;
+}
