@@ -36,4 +36,9 @@ fi
 # What the library brings: only tn_ names, and none of its own is missing.
 others=$(nm -D --defined-only "$lib/libtern.so" | awk '$3 !~ /^tn_/ && $2 != "A" {print $3}')
 [ -z "$others" ] || { echo "exported without the prefix tn_: $others"; exit 1; }
+
+# The command finds the library beside itself.
+tern=$(find "$work/install" -name tern -path '*/bin/*')
+[ "$("$tern" --version)" = "tern $version" ] || { echo "tern --version says $("$tern" --version)"; exit 1; }
+[ "$("$tern" run -n 2 sh -c 'echo $((RANK + WORLD_SIZE))' | sort)" = "$(printf '[0] 2\n[1] 3')" ] || { echo "tern run fails"; exit 1; }
 echo "installed tern $version"

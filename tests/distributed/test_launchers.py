@@ -1,24 +1,16 @@
 """Programs started as ranks by other launchers than ours: mpirun of OpenMPI and MPICH, torchrun, and srun with a Slurm of our
 own. Each is skipped where it is not installed. (What they set in the environment is replayed in test_environment.c.)"""
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 # pylint: disable=wrong-import-position
-from launch import Skip, environment, free_port, holds, main, same, test, until
+from launch import Skip, environment, free_port, holds, main, need, same, test
+from slurm import Slurm
 
 PROGRAM = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "rank_program")
 LIMIT = 60
-
-
-def need(*names):
-    for name in names:
-        if not shutil.which(name):
-            raise Skip(f"{name} is not installed")
 
 
 def ranks(command, count, local=None, **variables):
@@ -85,67 +77,6 @@ def test_torchrun():
 def test_torchrun_standalone():
     """torchrun --standalone"""
     ranks(torchrun("--standalone"), 2)
-
-
-CONFIGURATION = """
-ClusterName=tern
-SlurmctldHost={host}(127.0.0.1)
-AuthType=auth/none
-CredType=cred/none
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SlurmdParameters=config_overrides
-SlurmctldPort={ports[0]}
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/%n.pid
-SlurmdSpoolDir={folder}/%n
-SlurmUser=root
-ReturnToService=2
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
-PartitionName=p Nodes=n1,n2 Default=YES State=UP
-"""
-
-
-class Slurm:
-    """A controller and two nodes on this machine."""
-
-    def __enter__(self):
-        need("srun", "slurmctld", "slurmd")
-        if os.geteuid() != 0:
-            raise Skip("a Slurm of our own needs root")
-        folder = os.getcwd()
-        os.mkdir("state")
-        with open("slurm.conf", "w", encoding="utf-8") as file:
-            file.write(CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=[free_port() for _ in range(3)]))
-        self.env = environment(SLURM_CONF=os.path.join(folder, "slurm.conf"))
-        commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
-        with open("daemons.log", "wb") as log:
-            self.daemons = [subprocess.Popen(c, env=self.env, stdout=log, stderr=log) for c in commands]
-        try:
-            until(self.is_up, "Slurm's nodes are idle", 30)
-        except AssertionError as why:
-            self.__exit__()
-            raise Skip(f"slurmctld does not start here: {why}") from why
-        return self
-
-    def is_up(self):
-        time.sleep(0.2)
-        p = subprocess.run(["sinfo", "-h", "-o", "%t %D"], env=self.env, capture_output=True, check=False)
-        return p.stdout.strip() == b"idle 2"
-
-    def __exit__(self, *_):
-        for daemon in reversed(self.daemons):
-            daemon.terminate()
-        for daemon in self.daemons:
-            try:
-                daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
 
 
 @test

@@ -28,6 +28,13 @@ class Skip(Exception):
     """The test cannot run here; the text says why."""
 
 
+def need(*names):
+    """Skips the test where one of these programs is not installed."""
+    for name in names:
+        if not shutil.which(name):
+            raise Skip(f"{name} is not installed")
+
+
 def environment(**more):
     """The tests' environment without what an outer launcher may have set."""
     names = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|TERN_(?!TEST|ROOT|EXAMPLE)|TORCHELASTIC_|NO_COLOR|OMPI_|PMI|SLURM_)")
