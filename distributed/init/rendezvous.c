@@ -19,7 +19,7 @@ enum { PORTS_TRIED = 17 };
 #define KNOCK_SECONDS 1.0 /* for one port */
 #define FIRST_PAUSE 0.01  /* between two rounds over the ports; doubles up to the longest */
 #define LONGEST_PAUSE 0.2
-#define DYING_SECONDS 3.0 /* how long this job's former rank 0 may take to give up the port */
+#define DYING_SECONDS 1.0 /* how long this job's former rank 0 may take to give up the port */
 
 /* Where to look. */
 typedef struct ports {

@@ -233,20 +233,20 @@ static void test_missing(void **state) {
 }
 
 static void test_disagreement(void **state) {
-    ranks_result r = ranks_run(3, "meet", "", ENV("TERN_TIMEOUT=1", "2:RANK=1"), 60);
+    ranks_result r = ranks_run(3, "meet", "", ENV("TERN_TIMEOUT=3", "2:RANK=1"), 60);
     assert_false(r.timed_out || r.status[1] == r.status[0] + r.status[2]);
     bool first = strstr(r.output[1], "two processes have rank 1") != NULL;
     assert_says(&r, first ? 1 : 2, "two processes have rank 1");
     ranks_free(&r);
 
-    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=1", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"),
+    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=3", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"),
                   60);
     assert_false(r.timed_out);
     assert_says(&r, 0, "is one of 5 ranks, but here there are 2");
     assert_says(&r, 1, "is one of 5 ranks, but here there are 2");
     ranks_free(&r);
 
-    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=1", "RANK=0", "LOCAL_RANK=0"), 60);
+    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=3", "RANK=0", "LOCAL_RANK=0"), 60);
     assert_false(r.timed_out);
     bool second = strstr(r.output[1], "another process is rank 0") != NULL;
     assert_says(&r, second ? 1 : 0, "another process is rank 0");
