@@ -1,12 +1,14 @@
-/* `tern run`, the main thread: one loop over signals, ended ranks, orders of the leader, and time.
+/* `tern run`, the main thread: one loop over signals, ended ranks, orders of the leader, and
+ * time.
  *
  *     WAITING   no ranks: before the first round, between rounds, and when all have ended well
  *     RUNNING   ranks are there
- *     STOPPING  a rank has failed or the leader wants it: the ranks are being ended, then the node reports
+ *     STOPPING  a rank has failed, or the leader wants it: the ranks are being ended, and then the
+ *               node reports
  *     ENDING    the job is over, for everybody or for this node: the same, then the program ends
  *
- * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads that are left behind when they
- * do not end in time.
+ * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads that
+ * are left behind when they do not end in time.
  */
 #include "tools/run.h"
 
@@ -40,7 +42,7 @@ typedef struct launcher {
     int interrupts; /* signals that asked us to end */
 } launcher;
 
-/* ---- Phases --------------------------------------------------------------------------------------------------------- */
+/* ---- Phases ---------------------------------------------------------------------------------- */
 
 static void leave(launcher *l, const char *reason) {
     if (!l->left) {
@@ -114,7 +116,7 @@ static void interrupted(launcher *l, int signal) {
     free(reason);
 }
 
-/* ---- What happens --------------------------------------------------------------------------------------------------- */
+/* ---- What happens ---------------------------------------------------------------------------- */
 
 static void take_signals(launcher *l) {
     struct signalfd_siginfo info;
@@ -143,7 +145,8 @@ static void take_orders(launcher *l) {
     }
 }
 
-/* All ranks have ended and their last words have been read, or nobody can wait for these any longer. */
+/* All ranks have ended and their last words have been read, or nobody can wait for these any
+ * longer. */
 static bool settled(launcher *l) {
     return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
 }
@@ -190,7 +193,8 @@ static bool may_end(launcher *l) {
     double most = agent_leads(l->agent) ? l->options.grace + farewell : last_words;
     bool hurry = l->interrupts > 1;
     bool said = agent_ended(l->agent) || waited > most || hurry;
-    /* A terminal that stands still is waited for as any program would, unless we were told to end. */
+    /* A terminal that stands still is waited for as any program would, unless we were told to
+     * end. */
     bool shown = output_ended(l->out) || (l->interrupts > 0 && waited > l->options.grace) || hurry;
     return said && shown;
 }
@@ -216,7 +220,7 @@ static void loop(launcher *l) {
     } while (!may_end(l));
 }
 
-/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+/* ---- Beginning and end ----------------------------------------------------------------------- */
 
 /* What the user of nohup, or a shell in the background, has silenced stays silent. */
 static void add_unless_ignored(sigset_t *set, int signal) {
@@ -258,7 +262,8 @@ static bool begin(launcher *l) {
         o->log_dir = text_new("%s", o->log_dir);
     }
     l->signals = open_signals(&l->workers);
-    if (l->signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || !guard_start(&l->workers.guard)) {
+    bool ready = l->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+    if (!ready || !guard_start(&l->workers.guard)) {
         return false;
     }
     l->out = output_new();

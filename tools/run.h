@@ -1,4 +1,5 @@
-/* `tern run`: starts a program as ranks, together with launchers on other hosts, and ends with them.
+/* `tern run`: starts a program as ranks, together with launchers on other hosts, and ends with
+ * them.
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
@@ -10,8 +11,8 @@
  *     run_agent.c      a thread that talks to the store: what this node shall do, how it fares
  *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
  *
- * The main thread never waits for the network or for a terminal; the threads that do may hang there,
- * and the program still ends in bounded time.
+ * The main thread never waits for the network or for a terminal; the threads that do may hang
+ * there, and the program still ends in bounded time.
  *
  * A node is one launcher with its ranks. A round is one start of all ranks on all nodes.
  */
@@ -24,7 +25,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* ---- Options (run_options.c) ------------------------------------------------------------------ */
+/* ---- Options (run_options.c) ----------------------------------------------------------------- */
 
 typedef struct run_options {
     int min_nodes, max_nodes;
@@ -53,7 +54,7 @@ void run_options_parse(run_options *o, int argc, char **argv);
 /* `tern run`; the exit status. */
 int run_main(int argc, char **argv);
 
-/* ---- Small things (run_options.c) -------------------------------------------------------------- */
+/* ---- Small things (run_options.c) ------------------------------------------------------------ */
 
 /* printf into new memory. Ends the program when there is none: the guard then ends the ranks. */
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
@@ -62,7 +63,7 @@ void *memory_new(size_t count, size_t bytes);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
 
-/* ---- A round, as one node sees it --------------------------------------------------------------- */
+/* ---- A round, as one node sees it ------------------------------------------------------------ */
 
 typedef struct run_round {
     int number;              /* 1 for the first */
@@ -72,7 +73,7 @@ typedef struct run_round {
     int port;                /* of the store */
 } run_round;
 
-/* ---- Guard (run_guard.c) ------------------------------------------------------------------------ */
+/* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 
 typedef struct guard {
     pid_t pid;
@@ -92,7 +93,7 @@ void guard_finish(guard *g);
 /* The guard's own main program: `tern _guard PIPE MARKER`. */
 int guard_main(int argc, char **argv);
 
-/* ---- Workers (run_workers.c) -------------------------------------------------------------------- */
+/* ---- Workers (run_workers.c) ----------------------------------------------------------------- */
 
 typedef struct worker {
     int rank;
@@ -123,8 +124,8 @@ void workers_start(workers *w, const run_options *o, const run_round *r, output 
 bool workers_reap(workers *w);
 /* Begins to end them with this signal. Another call with SIGKILL makes it quick. */
 void workers_stop(workers *w, int signal);
-/* Kills those that have not ended `grace` seconds after workers_stop, and gives up those that cannot
- * even be killed. */
+/* Kills those that have not ended `grace` seconds after workers_stop, and gives up those that
+ * cannot even be killed. */
 void workers_tick(workers *w, double grace, output *out);
 /* No rank is left, nor anything that one started. */
 bool workers_gone(workers *w);
@@ -134,7 +135,7 @@ const worker *workers_first_failure(const workers *w);
 void workers_signal(workers *w, int signal);
 void workers_finish(workers *w);
 
-/* ---- Output (run_output.c) ---------------------------------------------------------------------- */
+/* ---- Output (run_output.c) ------------------------------------------------------------------- */
 
 /* How much of each rank's stderr is kept for a report. */
 enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
@@ -160,7 +161,7 @@ void output_end(output *o);
 bool output_ended(output *o);
 void output_free(output *o); /* only when it has ended */
 
-/* ---- Screen (run_screen.c) ---------------------------------------------------------------------- */
+/* ---- Screen (run_screen.c) ------------------------------------------------------------------- */
 
 typedef struct screen_end {
     int fd;
@@ -191,7 +192,7 @@ void screen_flush(screen *s);
 int screen_prefix_columns(int rank);
 void screen_finish(screen *s);
 
-/* ---- Reports (run_report.c) --------------------------------------------------------------------- */
+/* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed afterwards. The
  * caller frees. NULL when none failed. */
@@ -199,7 +200,7 @@ char *report_failure(const workers *w, const run_options *o, output *out);
 /* The exit status that tells of this worker's end: its own, or 128 + signal. */
 int report_code(const worker *w);
 
-/* ---- Agent (run_agent.c) ------------------------------------------------------------------------ */
+/* ---- Agent (run_agent.c) --------------------------------------------------------------------- */
 
 /* How a node fares in its round, told with every sign of life. */
 typedef enum node_state {
@@ -230,8 +231,8 @@ int agent_event(const agent *a);
 /* The next order, or NULL. The caller frees it with order_free. */
 order *agent_order(agent *a);
 void order_free(order *o);
-/* Tells the leader how this node fares. FAILED and STOPPED may come with a report, LEFT with a reason;
- * `code` goes with them. */
+/* Tells the leader how this node fares. FAILED and STOPPED may come with a report, LEFT with a
+ * reason; `code` goes with them. */
 void agent_tell(agent *a, node_state state, int round, int code, const char *text);
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
@@ -241,7 +242,7 @@ bool agent_ended(agent *a);
 /* Gives the thread up when it has not ended: its memory is then left to the end of the process. */
 void agent_free(agent *a);
 
-/* ---- Leader (run_leader.c) ---------------------------------------------------------------------- */
+/* ---- Leader (run_leader.c) ------------------------------------------------------------------- */
 
 typedef struct leader leader;
 
@@ -255,23 +256,24 @@ void leader_end(leader *l, int code, const char *text);
 bool leader_over(const leader *l);
 void leader_free(leader *l);
 
-/* ---- The words between agents and leader ---------------------------------------------------------- *
+/* ---- The words between agents and leader ----------------------------------------------------- *
  *
  * Keys of the store, all under "agent/":
  *   joined           counter: who makes it n is node n
  *   node/N           "min max ranks wanted-rank pid run-id host", once
  *   sign/N           "count round state code failure", several times a second
- *   text/N/ROUND     the report of a node that has STOPPED after a failure, the reason of one that LEFT
+ *   text/N/ROUND     the report of a node that has STOPPED after a failure, or why one has LEFT
  *   failures/ROUND   counter: the order of failures over all nodes
  *   order/K          K = 1, 2, …: what the leader wants, read by every node:
- *       "start ROUND RESTARTS WORLD NODES", then NODES lines "N node-rank first-rank ranks", then text
+ *       "start ROUND RESTARTS WORLD NODES", NODES lines "N node-rank first-rank ranks", text
  *       "stop ROUND", then text        every member ends its ranks
  *       "drop N", then text            node N has no place any more
  *       "end CODE", then text          the job is over
  */
 #define AGENT_PREFIX "agent"
 
-/* The text at this key, which is there or will be at once; the caller frees. NULL: an error is pending. */
+/* The text at this key, which is there or will be at once; the caller frees. NULL: an error is
+ * pending. */
 char *agent_get(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
 void agent_set(tn_store *keys, const char *key, const char *text);
 bool agent_has(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);

@@ -1,11 +1,13 @@
-/* A node's voice: a thread that meets the other launchers in the store, tells how this node fares, and hears what the
- * leader wants. The keys are described at the end of run.h.
+/* A node's voice: a thread that meets the other launchers in the store, tells how this node
+ * fares, and hears what the leader wants. The keys are described at the end of run.h.
  *
- * The launcher whose address the endpoint is serves the store: all try to, one succeeds, the others join. It is the
- * leader, and its thread also runs run_leader.c. A node without leader has lost the job: there is no second one.
+ * The launcher whose address the endpoint is serves the store: all try to, one succeeds, the
+ * others join. It is the leader, and its thread also runs run_leader.c. A node without leader
+ * has lost the job: there is no second one.
  *
- * The main thread and this one share a few fields under a lock, which is not held while the store is asked. So the main
- * thread never waits for the network; it sees from agent_silence that this thread hangs.
+ * The main thread and this one share a few fields under a lock, which is not held while the
+ * store is asked. So the main thread never waits for the network; it sees from agent_silence
+ * that this thread hangs.
  */
 #include "tools/run.h"
 
@@ -55,7 +57,7 @@ typedef struct telling {
     int end_code;
 } telling;
 
-/* ---- Keys --------------------------------------------------------------------------------------------------------- */
+/* ---- Keys ------------------------------------------------------------------------------------ */
 
 static void format_key(char key[TN_STORE_KEY + 1], const char *format, va_list arguments) {
     vsnprintf(key, TN_STORE_KEY + 1, format, arguments);
@@ -82,10 +84,10 @@ bool agent_has(tn_store *keys, const char *key_format, ...) {
 }
 
 void agent_set(tn_store *keys, const char *key, const char *text) {
-    tn_store_set(keys, key, text, strlen(text)); /* an error stays pending and ends the agent's turn */
+    tn_store_set(keys, key, text, strlen(text)); /* an error stays pending, for the turn's end */
 }
 
-/* ---- Orders --------------------------------------------------------------------------------------------------------- */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
 static void hand_over(agent *a, order_kind kind, run_round round, int code, const char *text) {
     order *o = memory_new(1, sizeof(*o));
@@ -138,7 +140,7 @@ static void hear(agent *a, const char *text) {
     }
 }
 
-/* ---- Meeting -------------------------------------------------------------------------------------------------------- */
+/* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* True when this launcher serves the store; otherwise `why` says why it does not. */
 static bool serve(agent *a, char *why, size_t room) {
@@ -199,7 +201,7 @@ static bool meet(agent *a) {
     return tn_error() == TN_OK;
 }
 
-/* ---- Turns ------------------------------------------------------------------------------------------------------------ */
+/* ---- Turns ----------------------------------------------------------------------------------- */
 
 static telling listen_to_main(agent *a) {
     pthread_mutex_lock(&a->lock);
@@ -288,7 +290,7 @@ static void *run(void *user) {
     return NULL;
 }
 
-/* ---- The main thread's side --------------------------------------------------------------------------------------------- */
+/* ---- The main thread's side ------------------------------------------------------------------ */
 
 agent *agent_new(const run_options *o) {
     agent *a = memory_new(1, sizeof(*a));

@@ -1,12 +1,16 @@
-/* The guard: a process that outlives the launcher by a moment and leaves none of its ranks behind.
+/* The guard: a process that outlives the launcher by a moment and leaves none of its ranks
+ * behind.
  *
- * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard knows the ranks' process
- * groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds the only writing end: when it is closed, the
- * launcher has ended, in whatever way. The guard then kills the groups that are left, and after them every process that
- * carries the launcher's marker in its environment: that finds those which have left their group. A launcher that ends in good order has looked itself, and says "." first.
+ * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard
+ * knows the ranks' process groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds
+ * the only writing end: when it is closed, the launcher has ended, in whatever way. The guard
+ * then kills the groups that are left, and after them every process that carries the launcher's
+ * marker in its environment: that finds those which have left their group. A launcher that ends
+ * in good order has looked itself, and says "." first.
  *
- * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the pipe, so that whoever
- * reads our output sees its end. When somebody kills the guard, the launcher starts another.
+ * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the
+ * pipe, so that whoever reads our output sees its end. When somebody kills the guard, the
+ * launcher starts another.
  */
 #include "tools/run.h"
 
@@ -21,7 +25,7 @@
 
 enum { MOST_GROUPS = 8192 };
 
-/* ---- The launcher's side ------------------------------------------------------------------------------------------ */
+/* ---- The launcher's side --------------------------------------------------------------------- */
 
 bool guard_start(guard *g) {
     if (!*g->marker) {
@@ -78,7 +82,7 @@ void guard_finish(guard *g) {
     g->pid = 0;
 }
 
-/* ---- Finding what carries the marker ------------------------------------------------------------------------------ */
+/* ---- Finding what carries the marker --------------------------------------------------------- */
 
 static bool carries(const char *pid, const char *marker) {
     char path[64], *text = NULL;
@@ -112,7 +116,7 @@ int guard_sweep(const char *marker) {
     return found;
 }
 
-/* ---- The guard itself --------------------------------------------------------------------------------------------- */
+/* ---- The guard itself ------------------------------------------------------------------------ */
 
 typedef struct groups {
     pid_t list[MOST_GROUPS];

@@ -1,13 +1,18 @@
-/* The leader: on the node that serves the store, decides who takes part, when a round starts and stops, and how the job ends.
+/* The leader: on the node that serves the store, decides who takes part, when a round starts and
+ * stops, and how the job ends.
  *
- *     GATHER    enough nodes? MAX start at once; MIN after a last call; too few for too long end the job
- *     RUN       a failure, a lost node, or a new one while there is room stops the round; all done ends the job
- *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node is the reason for failures
- *               elsewhere, so it comes first and costs no restart; then the first failure of all nodes; then arrivals
+ *     GATHER    enough nodes? MAX start at once, MIN after a last call; too few for too long end
+ *               the job
+ *     RUN       a failure, a lost node, or a new one while there is room stops the round; all done
+ *               ends the job
+ *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node is the
+ *               reason for failures elsewhere, so it comes first and costs no restart; then the
+ *               first failure of all nodes; then arrivals
  *     OVER      the nodes are told, and have time to hear it
  *
- * Everything is seen in the nodes' signs of life. Time is measured by this host's clock alone: a node is lost when its
- * sign has not changed for too long. Errors of the store are sticky, so a turn runs through and its caller looks.
+ * Everything is seen in the nodes' signs of life. Time is measured by this host's clock alone: a
+ * node is lost when its sign has not changed for too long. Errors of the store are sticky, so a
+ * turn runs through and its caller looks.
  */
 #include "tools/run.h"
 
@@ -69,7 +74,7 @@ void leader_free(leader *l) {
     }
 }
 
-/* ---- Words ---------------------------------------------------------------------------------------------------------- */
+/* ---- Words ----------------------------------------------------------------------------------- */
 
 /* Takes the text over. */
 static void publish(leader *l, char *text) {
@@ -156,7 +161,7 @@ static void give_up(leader *l, node *n, char *reason) {
     }
 }
 
-/* ---- Looking -------------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 /* Whether this node may take part; if not, it is told why. */
 static void admit(leader *l, node *n) {
@@ -227,13 +232,14 @@ static void look_at(leader *l, node *n) {
     }
 }
 
-/* ---- Starting a round ----------------------------------------------------------------------------------------------- */
+/* ---- Starting a round ------------------------------------------------------------------------ */
 
 /* By wanted rank, then the leader's own node, then by arrival. */
 static int compare(const void *left, const void *right, void *user) {
     const leader *l = user;
     const node *a = *(node *const *)left, *b = *(node *const *)right;
-    int want_a = a->wanted >= 0 ? a->wanted : INT_MAX, want_b = b->wanted >= 0 ? b->wanted : INT_MAX;
+    int want_a = a->wanted >= 0 ? a->wanted : INT_MAX;
+    int want_b = b->wanted >= 0 ? b->wanted : INT_MAX;
     if (want_a != want_b) {
         return want_a < want_b ? -1 : 1;
     }
@@ -314,13 +320,14 @@ static void gather(leader *l) {
     }
 }
 
-/* ---- The verdict --------------------------------------------------------------------------------------------------- */
+/* ---- The verdict ----------------------------------------------------------------------------- */
 
 static bool in_round(const leader *l, const node *n, node_state state) {
     return n->member && n->round == l->round && n->state == state;
 }
 
-/* The report of the failure that came first, with the first lines of the other nodes'; NULL when no rank has failed. */
+/* The report of the failure that came first, with the first lines of the other nodes'; NULL when
+ * no rank has failed. */
 static char *first_report(leader *l, int *code) {
     const node *first = NULL;
     for (int i = 0; i < l->count; i++) {
@@ -369,8 +376,7 @@ static void judge(leader *l) {
     int code = 0, left = count_usable(l);
     char *lost = losses(l), *report = lost ? NULL : first_report(l, &code);
     if (lost && left < o->min_nodes) {
-        end(l, 1,
-            text_new("%s\n%d of at least %d hosts are left: the job ends", lost, left, o->min_nodes));
+        end(l, 1, text_new("%s\n%d of at least %d hosts are left", lost, left, o->min_nodes));
     } else if (lost) {
         set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
                             left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
@@ -390,7 +396,7 @@ static void judge(leader *l) {
     free(report);
 }
 
-/* ---- Watching a round ----------------------------------------------------------------------------------------------- */
+/* ---- Watching a round ------------------------------------------------------------------------ */
 
 static void watch(leader *l) {
     int done = 0, members = count_members(l);
@@ -424,7 +430,7 @@ static void settle(leader *l) {
         if (tn__now() - l->since < l->options->grace + patience) {
             return;
         }
-        give_up(l, n, text_new("its ranks did not end within %.0f s", l->options->grace + patience));
+        give_up(l, n, text_new("its ranks did not end in time"));
     }
     judge(l);
 }

@@ -1,4 +1,5 @@
-/* What the user asked `tern run` for: torchrun's options by torchrun's names, checked before anything starts. */
+/* What the user asked `tern run` for: torchrun's options by torchrun's names, checked before
+ * anything starts. */
 #include "tools/run.h"
 
 #include <argp.h>
@@ -38,12 +39,12 @@ enum {
 static const struct argp_option option_list[] = {
     {"nproc-per-node", 'n', "N", 0, "ranks on this host; \"auto\": one per core (1)", 1},
     ALIAS("nproc_per_node"),
-    {"max-restarts", MAX_RESTARTS, "N", 0, "how often all ranks start again after a failure (0)", 1},
+    {"max-restarts", MAX_RESTARTS, "N", 0, "how often all start again after a failure (0)", 1},
     ALIAS("max_restarts"),
     {"log-dir", LOG_DIR, "DIR", 0,
-     "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight recorders go there too", 1},
+     "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there", 1},
     ALIAS("log_dir"),
-    {"grace", GRACE, "S", 0, "seconds between SIGTERM and SIGKILL for ranks that have to end (5)", 1},
+    {"grace", GRACE, "S", 0, "seconds between SIGTERM and SIGKILL for the ranks (5)", 1},
     {"nnodes", NNODES, "N or MIN:MAX", 0, "hosts, each with its own `tern run` (1)", 2},
     {"rdzv-endpoint", ENDPOINT, "HOST:PORT", 0,
      "where the launchers meet: the one whose address this is serves the store (port 29400)", 2},
@@ -74,15 +75,15 @@ typedef struct parsing {
     bool standalone, has_id, has_token;
 } parsing;
 
-/* ---- Values ------------------------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
-static int integer(struct argp_state *state, const char *name, const char *text, int least, int most) {
+static int integer(struct argp_state *state, const char *name, const char *text, int min, int max) {
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < least || value > most) {
-        argp_error(state, "--%s is \"%s\": a whole number from %d to %d is wanted", name, text,
-                   least, most);
+    if (errno || end == text || *end || value < min || value > max) {
+        argp_error(state, "--%s is \"%s\": a whole number from %d to %d is wanted", name, text, min,
+                   max);
     }
     return (int)value;
 }
@@ -162,9 +163,10 @@ static void endpoint(struct argp_state *state, run_options *o, const char *text)
     o->port = port ? integer(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
 }
 
-/* ---- All together --------------------------------------------------------------------------------------------------- */
+/* ---- All together ---------------------------------------------------------------------------- */
 
-/* Whether there is a program to start is known before anything is: a wrong name needs no restarts. */
+/* Whether there is a program to start is known before anything is: a wrong name needs no
+ * restarts. */
 static void check_program(struct argp_state *state, const char *name) {
     if (strchr(name, '/')) {
         if (access(name, X_OK) != 0) {
@@ -333,7 +335,7 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     argp_parse(&description, argc, argv, ARGP_IN_ORDER, NULL, &p);
 }
 
-/* ---- Small things ------------------------------------------------------------------------------------------------------ */
+/* ---- Small things ---------------------------------------------------------------------------- */
 
 static _Noreturn void no_memory(void) {
     static const char text[] = "tern: no memory\n";

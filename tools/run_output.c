@@ -1,12 +1,13 @@
-/* Between the ranks and the user: a thread that reads every rank's stdout and stderr, writes the bytes as they are to log
- * files, and whole lines to the screen.
+/* Between the ranks and the user: a thread that reads every rank's stdout and stderr, writes the
+ * bytes as they are to log files, and whole lines to the screen.
  *
- * The thread may block on a slow terminal; then the pipes fill, the ranks wait, and nothing is lost. The main thread never
- * blocks here: it adds sources, and lines of its own, to lists under a lock that is not held while anything is written.
- * Fields of a source belong to the thread, but for its tail and the links of the list, which the lock guards.
+ * The thread may block on a slow terminal; then the pipes fill, the ranks wait, and nothing is
+ * lost. The main thread never blocks here: it adds sources, and lines of its own, to lists under
+ * a lock that is not held while anything is written. Fields of a source belong to the thread,
+ * but for its tail and the links of the list, which the lock guards.
  *
- * Ranks write into pipes. Rank 0 gets a pseudo-terminal instead where we write to a terminal, so that it draws its
- * progress bar: that is the one that is seen.
+ * Ranks write into pipes. Rank 0 gets a pseudo-terminal instead where we write to a terminal, so
+ * that it draws its progress bar: that is the one that is seen.
  */
 #include "tools/run.h"
 
@@ -63,7 +64,7 @@ static void notify(int event) {
     (void)put;
 }
 
-/* ---- One source --------------------------------------------------------------------------------------------------- */
+/* ---- One source ------------------------------------------------------------------------------ */
 
 static void write_log(output *o, source *s, const char *text, size_t length) {
     while (s->log >= 0 && length > 0) {
@@ -174,7 +175,7 @@ static void read_source(output *o, source *s) {
     ssize_t got = read(s->fd, chunk, sizeof(chunk));
     if (got > 0) {
         take(o, s, chunk, (size_t)got);
-    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) { /* a pseudo-terminal ends with EIO */
+    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) { /* a terminal ends with EIO */
         close_source(o, s);
     }
 }
@@ -184,7 +185,7 @@ static void free_source(source *s) {
     free(s);
 }
 
-/* ---- The thread ----------------------------------------------------------------------------------------------------- */
+/* ---- The thread ------------------------------------------------------------------------------ */
 
 static void set_size(const source *s) {
     struct winsize size;
@@ -250,7 +251,8 @@ static bool turn(output *o) {
 
     show_said(o, list);
     bool more = !ending || count > 0;
-    /* At the end a pipe that is silent for a second is held open by somebody whom nobody could kill. */
+    /* At the end a pipe that is silent for a second is held open by somebody whom nobody could
+     * kill. */
     int ready = more ? poll(fds, (nfds_t)count + 1, ending ? 1000 : -1) : 0;
     more = more && !(ending && ready == 0);
     for (int i = 0; i < count && ready > 0; i++) {
@@ -285,7 +287,7 @@ static void *run(void *user) {
     return NULL;
 }
 
-/* ---- The main thread's side ----------------------------------------------------------------------------------------- */
+/* ---- The main thread's side ------------------------------------------------------------------ */
 
 output *output_new(void) {
     output *o = memory_new(1, sizeof(*o));
@@ -337,7 +339,7 @@ static int open_log(output *o, const char *folder, int end) {
     return fd;
 }
 
-static source *source_new(output *o, int rank, int end, bool live, const char *folder, int *writing) {
+static source *source_new(output *o, int rank, int end, bool live, const char *folder, int *far) {
     int ends[2];
     live = live && o->screen.end[end].terminal && open_terminal(&ends[0], &ends[1]);
     if (!live && pipe2(ends, O_CLOEXEC) != 0) {
@@ -349,7 +351,7 @@ static source *source_new(output *o, int rank, int end, bool live, const char *f
     s->end = end;
     s->live = live;
     s->log = open_log(o, folder, end);
-    *writing = ends[1];
+    *far = ends[1];
     set_size(s);
     return s;
 }

@@ -1,4 +1,5 @@
-/* What the user is told about a rank that failed: which, where, how, its last words, and who failed after it. */
+/* What the user is told about a rank that failed: which, where, how, its last words, and who
+ * failed after it. */
 #include "tools/run.h"
 
 #include <stdio.h>

@@ -1,7 +1,9 @@
-/* What the user sees: whole lines, each with "[rank] " in front, and on a terminal one line at the bottom that its rank
- * redraws (a progress bar). Another rank's line takes the bottom line's place, which is then drawn again below.
+/* What the user sees: whole lines, each with "[rank] " in front, and on a terminal one line at
+ * the bottom that its rank redraws (a progress bar). Another rank's line takes the bottom line's
+ * place, which is then drawn again below.
  *
- * Only the output thread is here. Lines are gathered and written by screen_flush, in one piece as a rule.
+ * Only the output thread is here. Lines are gathered and written by screen_flush, in one piece
+ * as a rule.
  */
 #include "tools/run.h"
 
@@ -36,7 +38,7 @@ void screen_finish(screen *s) {
     *s = (screen){0};
 }
 
-/* ---- Writing ------------------------------------------------------------------------------------------------------ */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 /* False when nobody reads any more. */
 static bool write_all(int fd, const char *text, size_t length) {
@@ -97,7 +99,7 @@ static void put_text(screen *s, int end, const char *text) {
     put(s, end, text, strlen(text));
 }
 
-/* ---- Lines -------------------------------------------------------------------------------------------------------- */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 static int format_prefix(char *text, size_t room, int rank) {
     return rank == RANK_TERN ? snprintf(text, room, "tern: ") : snprintf(text, room, "[%d] ", rank);
@@ -113,8 +115,7 @@ static void put_prefix(screen *s, int end, int rank) {
     format_prefix(text, sizeof(text), rank);
     if (s->end[end].colour) {
         int count = (int)(sizeof(colours) / sizeof(*colours));
-        const char *colour = rank == RANK_TERN ? bold : colours[rank % count];
-        put(s, end, colour, rank == RANK_TERN ? sizeof(bold) - 1 : strnlen(colour, sizeof(*colours)));
+        put_text(s, end, rank == RANK_TERN ? bold : colours[rank % count]);
     }
     put_text(s, end, text);
     if (s->end[end].colour) {
@@ -122,7 +123,8 @@ static void put_prefix(screen *s, int end, int rank) {
     }
 }
 
-/* On a terminal a \r inside a line would wipe out the prefix: what stands behind the last one is what would be seen. */
+/* On a terminal a \r inside a line would wipe out the prefix: what stands behind the last one is
+ * what would be seen. */
 static const char *visible(const screen_end *e, const char *text, size_t *length) {
     if (!e->terminal) {
         return text;

@@ -1,9 +1,10 @@
 /* The ranks of this host as processes.
  *
- * Each rank is the head of a process group, so that a signal reaches what it has started, and dies with the launcher
- * (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is killed before it is reaped: until then
- * the group's number cannot belong to anybody else. The launcher is a subreaper: what has left a group becomes its child
- * when its parents have ended. At the end of a round those are killed, and what carries the launcher's marker.
+ * Each rank is the head of a process group, so that a signal reaches what it has started, and
+ * dies with the launcher (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its
+ * group is killed before it is reaped: until then the group's number cannot belong to anybody
+ * else. The launcher is a subreaper: what has left a group becomes its child when its parents
+ * have ended. At the end of a round those are killed, and what carries the launcher's marker.
  *
  * Only the main thread starts ranks: PR_SET_PDEATHSIG means the thread that forked.
  */
@@ -23,7 +24,7 @@
 /* A process that SIGKILL does not end hangs in the kernel. */
 static const double unkillable_seconds = 10;
 
-/* ---- What a rank is told ------------------------------------------------------------------------------------------ */
+/* ---- What a rank is told --------------------------------------------------------------------- */
 
 static const char *const names[] = {
     "RANK",
@@ -56,7 +57,8 @@ static bool is_ours(const char *entry) {
     return false;
 }
 
-/* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when there is no log folder. */
+/* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when
+ * there is no log folder. */
 static char **environment(const workers *w, const run_options *o, const run_round *r, int local,
                           const char *folder) {
     extern char **environ;
@@ -137,9 +139,10 @@ static void keep_guard(workers *w, output *out) {
     }
 }
 
-/* ---- Starting ------------------------------------------------------------------------------------------------------- */
+/* ---- Starting -------------------------------------------------------------------------------- */
 
-/* The child, from fork to exec: other threads may have held any lock at the fork, so nothing here allocates. */
+/* The child, from fork to exec: other threads may have held any lock at the fork, so nothing
+ * here allocates. */
 static _Noreturn void become_rank(const workers *w, const run_options *o, char **env,
                                   const int ends[2], pid_t launcher) {
     setpgid(0, 0);
@@ -164,11 +167,11 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     _exit(why == ENOENT ? 127 : 126);
 }
 
-static void start_one(workers *w, const run_options *o, const run_round *r, int local, output *out) {
-    worker *one = &w->list[local];
-    *one = (worker){.rank = r->first + local, .began = tn__now()};
+static void start_one(workers *w, const run_options *o, const run_round *r, int nth, output *out) {
+    worker *one = &w->list[nth];
+    *one = (worker){.rank = r->first + nth, .began = tn__now()};
     char *folder = log_folder(o, r, one->rank, out);
-    char **env = environment(w, o, r, local, folder);
+    char **env = environment(w, o, r, nth, folder);
     int ends[2];
     pid_t launcher = getpid();
     bool opened = output_open(out, one->rank, one->rank == 0, folder, ends);
@@ -208,7 +211,7 @@ void workers_start(workers *w, const run_options *o, const run_round *r, output 
     }
 }
 
-/* ---- Ends ----------------------------------------------------------------------------------------------------------- */
+/* ---- Ends ------------------------------------------------------------------------------------ */
 
 static worker *find(workers *w, pid_t pid) {
     for (int i = 0; i < w->count; i++) {
@@ -227,8 +230,8 @@ static void note_end(workers *w, worker *one, int status) {
     w->ended = one->end;
 }
 
-/* Failures that were seen at the same time: one that a signal killed comes first, since its peers notice and end with
- * an exit code. */
+/* Failures that were seen at the same time: one that a signal killed comes first, since its
+ * peers notice and end with an exit code. */
 static void order_failures(workers *w, double since) {
     for (int by_signal = 1; by_signal >= 0; by_signal--) {
         for (int i = 0; i < w->count; i++) {
@@ -307,7 +310,8 @@ void workers_tick(workers *w, double grace, output *out) {
     }
 }
 
-/* Kills our children that are neither ranks nor the guard: a rank's, which came to us when it ended. How many. */
+/* Kills our children that are neither ranks nor the guard: a rank's, which came to us when it
+ * ended. How many. */
 static int kill_strays(const workers *w) {
     int count = 0, pid;
     FILE *children = fopen("/proc/thread-self/children", "re");

@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
         printf("tern %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
         return 0;
     }
-    bool asked = strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0;
+    bool asked = strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0;
     if (!asked) {
         fprintf(stderr, "tern: there is no verb \"%s\"\n", verb);
     }
