@@ -163,10 +163,8 @@ void *tn__shm_at(tn__shm *e, tn__shm_place place);
 
 /* ---- shm_move.c ---------------------------------------------------------------------------------- */
 
-/* Arrives at a collective and compares what all are about to do. Afterwards *records are everybody's,
- * valid until the next meeting. */
-tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline,
-                       const tn__shm_record **records);
+/* Arrives at a collective (or an allocation), and compares what all are about to do. */
+tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline);
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t);
 
 /* ---- shm_lanes.c --------------------------------------------------------------------------------- */

@@ -202,7 +202,7 @@ static tn_status check_envelope(tn__shm *e, const tn_transfer *t, const envelope
 
 /* The message that begins with a letter, or else in the lane. */
 static tn_status receive(tn__shm *e, const tn_transfer *t, const tn__shm_letter *letter) {
-    envelope about;
+    envelope about = {0};
     tn_status status = TN_OK;
     int64_t got = 0;
     if (letter) {

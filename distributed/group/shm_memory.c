@@ -151,10 +151,9 @@ static bool all_have(const tn__shm *e) {
 /* Makes g everybody's memory. False when a rank has none for it, or the group has failed. */
 static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double deadline) {
     const tn__shm_record mine = {.print = tn__fingerprint_of_alloc(bytes)};
-    const tn__shm_record *records[TN__SHM_RANKS];
     int fd = e->base.rank == 0 ? announce_region(e, bytes, g->bytes) : -1;
     int failed = e->base.rank == 0 && fd < 0 ? errno : 0;
-    tn_status status = tn__shm_meet(e, &mine, deadline, records);
+    tn_status status = tn__shm_meet(e, &mine, deadline);
     if (status == TN_OK) {
         if (e->base.rank != 0) {
             fd = open_region(e);

@@ -32,25 +32,28 @@ static int64_t size_of(const tn_transfer *t) {
 }
 
 static void copy(void *to, const void *from, int64_t bytes) {
-    if (bytes > 0 && to != from) {
+    if (bytes > 0 && from && to != from) {
         memmove(to, from, (size_t)bytes);
     }
 }
 
 /* ---- Meeting ------------------------------------------------------------------------------------- */
 
-tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline,
-                       const tn__shm_record **records) {
-    uint64_t parity = e->collectives++ % 2;
-    e->control->seats[e->base.rank].records[parity] = *mine;
+/* Of the collective at which all have met last. */
+static const tn__shm_record *record_at(const tn__shm *e, int rank) {
+    return &e->control->seats[rank].records[e->collectives % 2];
+}
+
+tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline) {
+    e->collectives++;
+    e->control->seats[e->base.rank].records[e->collectives % 2] = *mine;
     tn_status status = tn__shm_barrier(e, deadline);
     if (status != TN_OK) {
         return status;
     }
-    const tn__fingerprint *prints[TN__SHM_RANKS];
+    const tn__fingerprint *prints[TN__SHM_RANKS] = {NULL};
     for (int r = 0; r < e->base.ranks; r++) {
-        records[r] = &e->control->seats[r].records[parity];
-        prints[r] = &records[r]->print;
+        prints[r] = &record_at(e, r)->print;
     }
     char text[TN_ENGINE_WHY];
     if (tn__fingerprint_differ(prints, e->base.ranks, text, sizeof(text))) {
@@ -67,35 +70,36 @@ static tn__shm_record record_of(tn__shm *e, const tn_transfer *t) {
 }
 
 /* Whether all ranks' inputs (and outputs) lie where all can reach them. */
-static bool all_placed(const tn__shm *e, const tn__shm_record **records, bool outputs) {
+static bool all_placed(const tn__shm *e, bool outputs) {
     bool placed = true;
     for (int r = 0; r < e->base.ranks; r++) {
-        placed &= records[r]->in.region >= 0 && (!outputs || records[r]->out.region >= 0);
+        const tn__shm_record *theirs = record_at(e, r);
+        placed &= theirs->in.region >= 0 && (!outputs || theirs->out.region >= 0);
     }
     return placed;
 }
 
-static bool any_in_place(const tn__shm *e, const tn__shm_record **records) {
+static bool any_in_place(const tn__shm *e) {
     bool any = false;
     for (int r = 0; r < e->base.ranks; r++) {
-        any |= records[r]->in_place;
+        any |= record_at(e, r)->in_place;
     }
     return any;
 }
 
-static bool goes_directly(const tn__shm *e, const tn_transfer *t, const tn__shm_record **records) {
-    const tn__shm_record *root = records[records[0]->print.root]; /* 0 where there is none */
+static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
+    const tn__shm_record *root = record_at(e, record_at(e, 0)->print.root); /* 0 where there is none */
     switch (t->kind) {
     case TN_ALL_REDUCE:
-        return all_placed(e, records, true);
+        return all_placed(e, true);
     case TN_REDUCE_TO_ROOT:
-        return all_placed(e, records, false) && root->out.region >= 0;
+        return all_placed(e, false) && root->out.region >= 0;
     case TN_ALL_GATHER:
     case TN_REDUCE_SCATTER:
     case TN_GATHER:
-        return all_placed(e, records, false);
+        return all_placed(e, false);
     case TN_ALL_TO_ALL: /* in place, a rank would write what another still has to read */
-        return all_placed(e, records, false) && !any_in_place(e, records);
+        return all_placed(e, false) && !any_in_place(e);
     default:
         return root->in.region >= 0;
     }
@@ -170,13 +174,12 @@ static void read_view(const tn__shm *e, const tn_transfer *t, const view *v) {
 /* ---- Directly ------------------------------------------------------------------------------------ */
 
 /* My slice of a reduction, into all outputs that there are. */
-static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v,
-                            const tn__shm_record **records) {
-    char *out[TN__SHM_RANKS];
+static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v) {
+    char *out[TN__SHM_RANKS] = {NULL};
     int outs = 0;
     for (int r = 0; r < e->base.ranks; r++) {
         if (t->kind == TN_ALL_REDUCE || r == t->root) {
-            out[outs++] = tn__shm_at(e, records[r]->out);
+            out[outs++] = tn__shm_at(e, record_at(e, r)->out);
         }
     }
     int64_t begin, end, step = BLOCK / size_of(t);
@@ -190,13 +193,13 @@ static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v,
     }
 }
 
-static tn_status run_directly(tn__shm *e, const tn_transfer *t, const tn__shm_record **records) {
+static tn_status run_directly(tn__shm *e, const tn_transfer *t) {
     view v = {.stride = t->count * size_of(t), .count = t->count};
     for (int r = 0; r < e->base.ranks; r++) {
-        v.base[r] = tn__shm_at(e, records[r]->in);
+        v.base[r] = tn__shm_at(e, record_at(e, r)->in);
     }
     if (t->kind == TN_ALL_REDUCE || t->kind == TN_REDUCE_TO_ROOT) {
-        reduce_directly(e, t, &v, records);
+        reduce_directly(e, t, &v);
     } else {
         read_view(e, t, &v);
     }
@@ -281,10 +284,10 @@ static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
 /* -------------------------------------------------------------------------------------------------- */
 
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t) {
-    const tn__shm_record mine = record_of(e, t), *records[TN__SHM_RANKS];
-    tn_status status = tn__shm_meet(e, &mine, t->deadline, records);
+    const tn__shm_record mine = record_of(e, t);
+    tn_status status = tn__shm_meet(e, &mine, t->deadline);
     if (status != TN_OK || t->kind == TN_BARRIER || t->count <= 0) {
         return status;
     }
-    return goes_directly(e, t, records) ? run_directly(e, t, records) : run_staged(e, t);
+    return goes_directly(e, t) ? run_directly(e, t) : run_staged(e, t);
 }
