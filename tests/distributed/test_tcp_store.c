@@ -291,7 +291,8 @@ static void test_strangers(void **state) {
     assert_true(is_closed(fd));
 
     fd = connect_raw(port);
-    say(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 37);
+    static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    say(fd, http, strlen(http));
     assert_true(is_closed(fd));
 
     tn__hello_write(hello, nonce); /* a request instead of the proof */
