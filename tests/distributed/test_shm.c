@@ -1,6 +1,7 @@
 /* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named; its memory; its
  * messages. That the numbers are right is test_collectives.c. */
 #include "core/allocator.h"
+#include "distributed/group/group.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"
 
@@ -696,6 +697,7 @@ static void test_arguments(void **state) {
     assert_non_null(strstr(why, "rank 2 of 2"));
     o = (tn_engine_options){.rank = 0, .ranks = 100000};
     assert_null(tn_engine_new("shm", &o, why));
+    assert_null(tn__checked_new(NULL));
 }
 
 int main(int argc, char **argv) {
