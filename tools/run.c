@@ -190,7 +190,9 @@ static bool may_end(launcher *l) {
         output_end(l->out);
     }
     double waited = tn__now() - l->left_at;
-    double most = agent_leads(l->agent) ? l->options.grace + farewell : last_words;
+    double most = agent_leads(l->agent)    ? l->options.grace + farewell
+                  : agent_joined(l->agent) ? last_words
+                                           : 0;
     bool hurry = l->interrupts > 1;
     bool said = agent_ended(l->agent) || waited > most || hurry;
     /* A terminal that stands still is waited for as any program would, unless we were told to
@@ -263,7 +265,7 @@ static bool begin(launcher *l) {
     }
     l->signals = open_signals(&l->workers);
     bool ready = l->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
-    if (!ready || !guard_start(&l->workers.guard)) {
+    if (!ready || !workers_init(&l->workers)) {
         return false;
     }
     l->out = output_new();

@@ -106,6 +106,8 @@ typedef struct worker {
 
 typedef struct output output;
 
+enum { MOST_CHILDREN = 256 };
+
 typedef struct workers {
     worker *list; /* [count] */
     int count, running;
@@ -115,9 +117,13 @@ typedef struct workers {
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
-    sigset_t mask; /* for the ranks: the signals that were blocked before we started */
+    sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
+    pid_t elder[MOST_CHILDREN]; /* children that we had before: of a shell, then exec */
+    int elders;
 } workers;
 
+/* `mask` is the caller's to set. False with errno. */
+bool workers_init(workers *w);
 /* Starts the round's ranks; those that cannot be started appear as failures. */
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out);
 /* Collects those that have ended; true when a rank did. */
@@ -237,10 +243,10 @@ void agent_tell(agent *a, node_state state, int round, int code, const char *tex
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
 bool agent_leads(agent *a);
+bool agent_joined(agent *a);
 /* All has been said, or cannot be. */
 bool agent_ended(agent *a);
-/* Gives the thread up when it has not ended: its memory is then left to the end of the process. */
-void agent_free(agent *a);
+void agent_free(agent *a); /* only when it has ended */
 
 /* ---- Leader (run_leader.c) ------------------------------------------------------------------- */
 

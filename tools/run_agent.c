@@ -36,7 +36,7 @@ struct agent {
     bool changed; /* since the last sign */
     char *end;    /* it ends the job, with end_code */
     int end_code;
-    bool leads, ended;
+    bool joined, leads, ended;
 
     /* The thread's own. */
     tn_store_server *server;
@@ -196,6 +196,7 @@ static bool meet(agent *a) {
     free(text);
     a->leader = leads ? leader_new(o, a->keys, a->id) : NULL;
     pthread_mutex_lock(&a->lock);
+    a->joined = true;
     a->leads = leads;
     pthread_mutex_unlock(&a->lock);
     return tn_error() == TN_OK;
@@ -366,6 +367,13 @@ bool agent_leads(agent *a) {
     return leads;
 }
 
+bool agent_joined(agent *a) {
+    pthread_mutex_lock(&a->lock);
+    bool joined = a->joined;
+    pthread_mutex_unlock(&a->lock);
+    return joined;
+}
+
 bool agent_ended(agent *a) {
     pthread_mutex_lock(&a->lock);
     bool ended = a->ended;
@@ -374,10 +382,6 @@ bool agent_ended(agent *a) {
 }
 
 void agent_free(agent *a) {
-    if (!agent_ended(a)) {
-        pthread_detach(a->thread);
-        return;
-    }
     pthread_join(a->thread, NULL);
     for (order *o; (o = agent_order(a));) {
         order_free(o);

@@ -215,6 +215,11 @@ static void complete(struct argp_state *state, parsing *p) {
         argp_error(state, "--node-rank is %d, but there are at most %d hosts", o->node_rank,
                    o->max_nodes);
     }
+    if (o->monitor < 0.01 || o->heartbeat < 3 * o->monitor) {
+        argp_error(state,
+                   "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
+                   o->monitor, o->heartbeat);
+    }
     check_program(state, o->program[0]);
     if (!p->has_id && o->alone) {
         random_text(o->run_id, 4);

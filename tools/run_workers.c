@@ -125,6 +125,25 @@ static char *log_folder(const run_options *o, const run_round *r, int rank, outp
     }
 }
 
+/* The children of the main thread, at most MOST_CHILDREN; how many. -1 where the kernel has no
+ * list, or it tells nothing: the first process of a container is given everybody's orphans. */
+static int list_children(pid_t *list) {
+    FILE *children = getpid() == 1 ? NULL : fopen("/proc/thread-self/children", "re");
+    int count = 0;
+    while (children && count < MOST_CHILDREN && fscanf(children, "%d", &list[count]) == 1) {
+        count++;
+    }
+    if (children) {
+        fclose(children);
+    }
+    return children ? count : -1;
+}
+
+bool workers_init(workers *w) {
+    w->elders = list_children(w->elder);
+    return guard_start(&w->guard);
+}
+
 /* A guard that was killed is replaced; the new one learns the groups. */
 static void keep_guard(workers *w, output *out) {
     if (w->guard.pid > 0 || !guard_start(&w->guard)) {
@@ -310,22 +329,22 @@ void workers_tick(workers *w, double grace, output *out) {
     }
 }
 
-/* Kills our children that are neither ranks nor the guard: a rank's, which came to us when it
- * ended. How many. */
+/* Kills our children that came to us when a rank ended: they are neither ranks nor the guard, and
+ * younger than we are. How many. */
 static int kill_strays(const workers *w) {
-    int count = 0, pid;
-    FILE *children = fopen("/proc/thread-self/children", "re");
-    if (!children) { /* a kernel without this list: the marker finds most */
-        return guard_sweep(w->guard.marker);
-    }
-    while (fscanf(children, "%d", &pid) == 1) {
-        if (pid != w->guard.pid) {
-            kill(pid, SIGKILL);
-            count++;
+    pid_t list[MOST_CHILDREN];
+    int found = list_children(list), strays = 0;
+    for (int i = 0; i < found; i++) {
+        bool elder = list[i] == w->guard.pid;
+        for (int k = 0; k < w->elders; k++) {
+            elder = elder || w->elder[k] == list[i];
+        }
+        if (!elder) {
+            kill(list[i], SIGKILL);
+            strays++;
         }
     }
-    fclose(children);
-    return count;
+    return found >= 0 ? strays : guard_sweep(w->guard.marker);
 }
 
 bool workers_gone(workers *w) {

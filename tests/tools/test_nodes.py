@@ -336,6 +336,10 @@ def nobody_comes():
     second = job.start("true", options=["--node-rank", 1])
     finish(second, 1, 30)
     has(errors(second), str(job.port))
+    third = Job(2).start("true", options=["--node-rank", 1])
+    time.sleep(0.3)
+    third.terminate()
+    finish(third, 143, 20)
 
 
 @test

@@ -3,11 +3,12 @@
 ranks here do what they can to survive."""
 import os
 import signal
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import MARK, errors, finish, holds, main, marked, run, same, start, test, text, until
+from launch import MARK, command, environment, errors, finish, holds, main, marked, run, same, start, test, text, until
 
 # A rank that ignores what can be ignored, with a child in its group, one there without our environment, and two in sessions
 # of their own.
@@ -115,6 +116,15 @@ def left_behind():
     same(mine(), [])
     holds(text("bare.0") and text("bare.1"))
     bare_gone()
+
+
+@test
+def elder_children():
+    """what a shell had started before it became the launcher is not the launcher's to end"""
+    done = subprocess.run(["sh", "-c", 'sleep 1000 > /dev/null 2>&1 & echo $! > elder; exec "$@"', "-", *command("true")],
+                          env=environment(), capture_output=True, check=False, timeout=60)
+    same(done.returncode, 0, done.stderr)
+    os.kill(int(text("elder")), signal.SIGTERM)  # it is there
 
 
 @test

@@ -61,6 +61,8 @@ def wrong_options():
             (["--node-rank", "1", "true"], "at most 1 hosts"),
             (["--token", "", "true"], "the token has 0 characters"),
             (["--grace", "soon", "true"], "a number of seconds"),
+            (["--monitor-interval", "0", "true"], "at least 0.01"),
+            (["--heartbeat", "0.2", "true"], "three times"),
             ([], "no program to start")):
         done = run(*args)
         same(done.returncode, 64, args)
