@@ -1,8 +1,10 @@
 /* Groups of threads: the front's promises, on the engine that is easiest to see through. */
+#include "distributed/group/group.h"
 #include "tern/tern.h"
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -359,6 +361,26 @@ static void test_mean_over_the_global_count(void **state) {
     run_ok(3, global_mean);
 }
 
+/* The file is there after a while, since a thread writes it. */
+static void test_sigusr1_writes_the_recorder(void **state) {
+    (void)state;
+    run_ok(2, tensor_outlives);
+    tn__flight_signals(7);
+    assert_int_equal(raise(SIGUSR1), 0);
+    static char text[1 << 20];
+    const char *path = temp_path("tern-flight-7.txt");
+    for (int i = 0; i < 500 && !strstr(text, "all_reduce f32 [1000] sum"); i++) {
+        usleep(10000);
+        FILE *file = fopen(path, "r");
+        text[file ? fread(text, 1, sizeof(text) - 1, file) : 0] = 0;
+        if (file) {
+            fclose(file);
+        }
+    }
+    assert_has(text, "asked by SIGUSR1");
+    assert_has(text, "all_reduce f32 [1000] sum");
+}
+
 static void test_trace(void **state) {
     (void)state;
     const char *path = temp_path("trace.json");
@@ -397,6 +419,7 @@ int main(void) {
         TEST(test_monitored_barrier_names_who_is_missing),
         TEST(test_null_is_one_rank),
         TEST(test_mean_over_the_global_count),
+        TEST(test_sigusr1_writes_the_recorder),
         TEST(test_trace),
     };
     return cmocka_run_group_tests_name("groups of threads", tests, NULL, temp_clean);
