@@ -204,7 +204,8 @@ static tn_status read_log(file_store *f, char *why) {
     }
 }
 
-/* Appends a record whole or not at all. The log is locked, and read to its end. */
+/* Appends a record whole or not at all: part of one is none, and goes with the next. The log is locked, and
+ * read to its end. */
 static tn_status append(file_store *f, int kind, const char *key, const void *data, size_t bytes,
                         char *why) {
     record r = {.kind = kind, .key_bytes = strlen(key), .value_bytes = bytes};
@@ -217,10 +218,7 @@ static tn_status append(file_store *f, int kind, const char *key, const void *da
     error = error ? error : write_at(f->fd, data, bytes, f->known + (off_t)before);
     if (error) {
         errno = error;
-        fail(f, why, "writing");
-        /* Should this fail too: what is left is no whole record. */
-        (void)!ftruncate(f->fd, f->known);
-        return TN_EIO;
+        return fail(f, why, "writing");
     }
     f->known += (off_t)(before + bytes);
     return TN_OK;
