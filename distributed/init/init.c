@@ -86,7 +86,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
 
 /* ---- Hosts ----------------------------------------------------------------------------------------------- */
 
-/* Where this rank is among those of its host, and how many share its cores. */
+/* Where this rank is among those of its host, and how many share its cores, itself too. */
 typedef struct neighbours {
     int local_rank;
     int on_cores;
@@ -94,13 +94,15 @@ typedef struct neighbours {
 } neighbours;
 
 static neighbours look_around(const tn__member *members, int rank, int ranks) {
-    neighbours n = {.one_host = true};
+    neighbours n = {.one_host = true, .on_cores = 1};
     const tn__member *mine = &members[rank];
     for (int r = 0; r < ranks; r++) {
-        bool here = strcmp(members[r].host, mine->host) == 0;
-        n.one_host = n.one_host && here;
-        n.local_rank += here && r < rank;
-        n.on_cores += here && tn__cpus_overlap(members[r].cpus, mine->cpus);
+        if (strcmp(members[r].host, mine->host) != 0) {
+            n.one_host = false;
+        } else if (r != rank) {
+            n.local_rank += r < rank ? 1 : 0;
+            n.on_cores += tn__cpus_overlap(members[r].cpus, mine->cpus) ? 1 : 0;
+        }
     }
     return n;
 }

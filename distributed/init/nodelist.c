@@ -117,7 +117,7 @@ int64_t tn__nodelist_count(const char *list) {
 }
 
 static bool write_name(const entry *e, int64_t index, char *name, size_t room) {
-    int64_t choice[BRACKETS];
+    int64_t choice[BRACKETS] = {0};
     for (int b = e->brackets - 1; b >= 0; b--) {
         choice[b] = index % e->counts[b];
         index /= e->counts[b];

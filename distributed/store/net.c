@@ -55,12 +55,14 @@ static struct addrinfo *resolve(const char *host, int port, int flags, char *why
 }
 
 static int port_of(int fd) {
-    struct sockaddr_storage address = {0};
+    union {
+        struct sockaddr_storage any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address = {0};
     socklen_t size = sizeof(address);
     getsockname(fd, (struct sockaddr *)&address, &size);
-    in_port_t port = address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
-                                                   : ((struct sockaddr_in *)&address)->sin_port;
-    return ntohs(port);
+    return ntohs(address.any.ss_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
 }
 
 static int listen_at(const struct addrinfo *at) {

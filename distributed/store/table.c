@@ -77,34 +77,6 @@ static bool fits(const tn__table *t, size_t more, size_t less) {
     return !t->limit || (t->bytes - less <= t->limit && more <= t->limit - (t->bytes - less));
 }
 
-/* The new value lies where the old one was, or in a new entry. */
-static tn_status put(tn__table *t, const char *key, void *data, size_t bytes, char *why) {
-    uint64_t hash = hash_of(key);
-    if (!grow(t)) {
-        return no_memory(why, key, bytes);
-    }
-    tn__entry **at = place_of(t, key, hash), *entry = *at;
-    size_t less = entry ? size_of(key, entry->value.bytes) : 0, more = size_of(key, bytes);
-    if (!fits(t, more, less)) {
-        return tn__why(why, TN_ENOMEM, "\"%.120s\" with %zu bytes: the store is full (%zu bytes)",
-                       key, bytes, t->limit);
-    }
-    if (!entry) {
-        entry = tn__calloc(1, sizeof(*entry) + strlen(key) + 1);
-        if (!entry) {
-            return no_memory(why, key, bytes);
-        }
-        strcpy(entry->key, key);
-        entry->hash = hash;
-        *at = entry;
-        t->count++;
-    }
-    free(entry->value.data);
-    entry->value = (tn_store_value){.data = data, .bytes = bytes};
-    t->bytes = t->bytes - less + more;
-    return TN_OK;
-}
-
 tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *why) {
     *to = (tn_store_value){0};
     if (from->bytes == 0) {
@@ -119,14 +91,45 @@ tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *w
     return TN_OK;
 }
 
+/* A new entry at *at, without a value. */
+static tn__entry *add_entry(tn__table *t, tn__entry **at, const char *key, uint64_t hash) {
+    tn__entry *entry = tn__calloc(1, sizeof(*entry) + strlen(key) + 1);
+    if (entry) {
+        strcpy(entry->key, key);
+        entry->hash = hash;
+        *at = entry;
+        t->count++;
+        t->bytes += size_of(key, 0);
+    }
+    return entry;
+}
+
 tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why) {
+    uint64_t hash = hash_of(key);
+    if (!grow(t)) {
+        return no_memory(why, key, bytes);
+    }
+    tn__entry **at = place_of(t, key, hash), *entry = *at;
+    size_t less = entry ? size_of(key, entry->value.bytes) : 0, more = size_of(key, bytes);
+    if (!fits(t, more, less)) {
+        return tn__why(why, TN_ENOMEM, "\"%.120s\" with %zu bytes: the store is full (%zu bytes)",
+                       key, bytes, t->limit);
+    }
     tn_store_value copy;
     tn_status status = tn__value_copy(
         &(tn_store_value){.data = (void *)(uintptr_t)data, .bytes = bytes}, &copy, why);
-    if (status == TN_OK && (status = put(t, key, copy.data, bytes, why)) != TN_OK) {
-        free(copy.data);
+    if (status != TN_OK) {
+        return status;
     }
-    return status;
+    entry = entry ? entry : add_entry(t, at, key, hash);
+    if (!entry) {
+        free(copy.data);
+        return no_memory(why, key, bytes);
+    }
+    t->bytes += bytes - entry->value.bytes;
+    free(entry->value.data);
+    entry->value = copy;
+    return TN_OK;
 }
 
 /* Decimal digits, with a minus at most, in at most 20 characters. */
