@@ -224,10 +224,11 @@ static void complete(struct argp_state *state, parsing *p) {
     if (!p->has_id && o->alone) {
         random_text(o->run_id, 4);
     }
+    const char *given = getenv("TERN_TOKEN");
     if (o->alone) {
         random_text(o->token, 16);
-    } else if (!p->has_token && getenv("TERN_TOKEN")) {
-        token(state, o, getenv("TERN_TOKEN"));
+    } else if (!p->has_token && given) {
+        token(state, o, given);
     } else if (!p->has_token) {
         snprintf(o->token, sizeof(o->token), "tern-%s", o->run_id);
         o->guessable = true;

@@ -196,43 +196,52 @@ def colour_stays_inside():
 
 
 BAR = r"""
+def wait(name):
+    while not os.path.exists(name): time.sleep(0.005)
 if rank == 0:
     sys.stderr.write('start\n')
     for i in range(11):
-        sys.stderr.write('\r' + f'[{"#" * i:10}] {i}/10 terminal {sys.stderr.isatty()} {os.get_terminal_size(2).columns if sys.stderr.isatty() else 0}\033[K')
+        columns = os.get_terminal_size(2).columns if sys.stderr.isatty() else 0
+        sys.stderr.write('\r' + f'[{"#" * i:10}] {i}/10 terminal {sys.stderr.isatty()} {columns}\033[K')
         sys.stderr.flush()
-        open(f'step.{i}', 'w').write('x')
-        while i < 10 and not os.path.exists(f'said.{i}'): time.sleep(0.005)
+        if i < 10: wait(f'next.{i}')
     sys.stderr.write('\nend\n')
 else:
     for i in range(10):
-        while not os.path.exists(f'step.{i}'): time.sleep(0.005)
-        time.sleep(0.01)
+        wait(f'shown.{i}')
         print(f'line {i} terminal {sys.stdout.isatty()}', flush=True)
-        time.sleep(0.03)
-        open(f'said.{i}', 'w').write('x')
 """
+
+
+def touch(name):
+    with open(name, "w", encoding="utf-8"):
+        pass
 
 
 @test
 def one_progress_line():
     """rank 0 redraws one line at the bottom, other ranks' lines appear above it"""
     t = Terminal("-n", 2, *python(BAR))
-    seen = t.finish(0)
-    rows = screen(seen)
+    for i in range(10):
+        until(lambda: b" %d/10 " % i in t.seen, "the progress line is shown")
+        touch(f"shown.{i}")
+        # It comes back below the other rank's line.
+        again = re.compile(rb"line %d terminal False\n\r\033\[K[^\n\r]* %d/10 terminal" % (i, i))
+        until(lambda: again.search(t.seen), "it is shown again")
+        touch(f"next.{i}")
+    rows = screen(t.finish(0))
     same(rows[0], "[0] start")
     same(rows[1:11], [f"[1] line {i} terminal False" for i in range(10)])
     same(rows[11], "[0] [##########] 10/10 terminal True 96")
     same(rows[12:], ["[0] end", ""])
-    for i in range(11):
-        has(seen, f"{i}/10")  # every state was to be seen
-    for i in range(10):  # and comes back below another rank's line
-        holds(re.search(rb"line %d terminal False\n\r\033\[K[^\n\r]* %d/10 " % (i, i), seen), seen)
 
 
 @test
 def no_progress_line():
     """elsewhere than on a terminal ranks see that there is none, and bytes stay as they are"""
+    for i in range(10):
+        touch(f"shown.{i}")
+        touch(f"next.{i}")
     done = run("-n", 2, *python(BAR))
     same(done.returncode, 0)
     has(done.stderr, "[0] start\n[0] \r[          ] 0/10 terminal False 0\033[K\r[#")

@@ -7,7 +7,7 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TERN, environment, errors, finish, free_port, has, holds, main, output, run, same, start, test, text, until
+from launch import TERN, environment, errors, finish, free_port, has, holds, main, run, same, start, test, text, until
 
 
 def shell(script):
