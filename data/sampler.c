@@ -77,15 +77,20 @@ int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
     case TN_PARTS_PAD:
         return size <= 0 ? 0 : (size - 1) / s->parts + 1;
     case TN_PARTS_DROP:
-        return size / s->parts;
+        return size <= 0 ? 0 : size / s->parts;
     }
     tn__raise(TN_EVALUE, "sampling", "there is no rule %d", (int)s->rule);
     return 0;
 }
 
+/* In the whole order; what fills up stands behind its end, perhaps also behind what an int64_t holds. */
+static uint64_t place_of(const tn_sampling *s, int64_t position) {
+    return (uint64_t)s->part + (uint64_t)position * (uint64_t)s->parts;
+}
+
 bool tn_sampling_is_real(const tn_sampling *s, int64_t size, int64_t position) {
     return position >= 0 && position < tn_sampling_count(s, size) &&
-           s->part + position * s->parts < size;
+           place_of(s, position) < (uint64_t)size;
 }
 
 int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position) {
@@ -99,7 +104,7 @@ int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_
                   (long long)position, (long long)epoch, (long long)count, (long long)size);
         return -1;
     }
-    int64_t at = (s->part + position * s->parts) % size;
+    int64_t at = (int64_t)(place_of(s, position) % (uint64_t)size);
     switch (s->kind) {
     case TN_SAMPLE_SEQUENTIAL:
         return at;

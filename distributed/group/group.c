@@ -263,7 +263,7 @@ static bool set_dead(tn_group *g, tn_status status, const char *why) {
     pthread_mutex_lock(&g->lock);
     bool first = g->dead == TN_OK;
     if (first) {
-        snprintf(g->reason, sizeof(g->reason), "group %s (%s), rank %d of %d: %s", g->name,
+        snprintf(g->reason, sizeof(g->reason), "group %s (%s), rank %d of %d: %.800s", g->name,
                  g->engine_name, g->rank, g->size, why);
         g->dead = status;
         pthread_cond_broadcast(&g->changed);

@@ -180,8 +180,9 @@ typedef struct tn_ddp_options {
     bool join;              /* false; true: ranks may have fewer batches, see tn_ddp_join */
     bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets travel when backward is done (to measure) */
-    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Replaces the bucket's (flat, f32
-     * as a rule) contents by the reduction; see tn_ddp_bf16. */
+    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces the
+     * bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its size
+     * will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
     tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);
     void *hook_user;
 } tn_ddp_options;

@@ -367,8 +367,10 @@ static void loaders(tn_tensor *t) {
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             for (int k = 0; k < LONGS; k++) {
-                tn_sampling odd = {(tn_sampling_kind)(i % 4), UINT64_MAX, longs[j], longs[k]};
+                tn_sampling odd = {(tn_sampling_kind)(i % 4), UINT64_MAX, longs[j], longs[k],
+                                   (tn_part_rule)(j % 4)};
                 TAKES(tn_sampling_count(&odd, longs[i]));
+                TAKES(tn_sampling_is_real(&odd, longs[i], longs[k]));
                 TAKES(tn_sampling_at(&odd, longs[i], longs[j], longs[k]));
                 s = tn_random_sampler(1);
                 TAKES(tn_sampling_at(&s, longs[i], longs[j], longs[k]));
