@@ -150,7 +150,6 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
     }
     w->t = *t;
     w->t.sequence = ++g->sequence;
-    w->t.ordered = g->options.ordered;
     w->in = tn_keep(in);
     w->out = tn_keep(out);
     w->record = tn__flight_queued(g, &w->t);

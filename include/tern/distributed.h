@@ -44,7 +44,6 @@ typedef struct tn_dist_options {
     const char *interface; /* network interface of gloo, NULL: the one that reaches the store */
     double timeout;        /* seconds an operation may take: 600, or TERN_TIMEOUT */
     bool checked;          /* compare operations before they run: false, or TERN_CHECKED=1 */
-    bool ordered;          /* reduce in the order of the ranks: false */
     bool signals;          /* SIGUSR1 dumps the flight recorder: true */
     bool threads; /* true: tn_set_threads(cores / ranks of this host) unless OMP_NUM_THREADS is set */
 } tn_dist_options;
@@ -91,8 +90,8 @@ TN_API tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype);
  *
  * All ranks of a group call the same operations in the same order. A call returns at once; the
  * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
- * i32 u8. Not recorded (below are those that are). The bits of a result do not depend on timing: a
- * rerun gives the same. local and shm reduce in the order of the ranks; gloo does when asked. */
+ * i32 u8. Not recorded (below are those that are). Engines reduce in
+ * the order of the ranks, so a rerun gives the same bits, and so does another engine. */
 
 /* MEAN of integers rounds towards zero. The same numbers as a loss's, so TN_SUM and TN_MEAN do. */
 typedef enum tn_reduce {

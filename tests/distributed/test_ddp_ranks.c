@@ -16,14 +16,13 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-/* ---- Bodies: the argument is ENGINE with ,ordered ,checked ,hook -------------------------------------------- */
+/* ---- Bodies: the argument is ENGINE with ,checked ,hook ---------------------------------------------------- */
 
 static tn_group *start(const char *argument) {
     static char engine[32];
     tn_dist_options o = tn_dist_defaults();
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ","), argument);
     o.engine = engine;
-    o.ordered = strstr(argument, ",ordered") != NULL;
     o.checked = strstr(argument, ",checked") != NULL;
     o.timeout = 30;
     return tn_dist_init(o);
@@ -115,8 +114,8 @@ static void test_gloo(void **state) {
         skip();
     }
     run_train(2, "gloo");
-    run_train(3, "gloo,ordered");
-    run_train(4, "gloo,ordered");
+    run_train(3, "gloo");
+    run_train(4, "gloo");
 }
 
 static ranks_result run_badly(const char *argument) {

@@ -56,7 +56,6 @@ typedef struct tn_transfer {
     tn_collective kind;
     tn_dtype dtype;
     tn_reduce reduce;
-    bool ordered; /* reduce in the order of the ranks: rank 0's + rank 1's + … */
     int root;
     const void *in;
     void *out;
