@@ -23,12 +23,12 @@
 #ifndef TERN_DISTRIBUTED_STORE_WIRE_H
 #define TERN_DISTRIBUTED_STORE_WIRE_H
 
-#include "distributed/store/sha256.h"
 #include "tern/sys/store.h"
 
 enum {
     TN__WIRE_VERSION = 1,
     TN__NONCE = 16,
+    TN__DIGEST = 32, /* HMAC-SHA-256 */
     TN__HELLO = 4 + 2 + 2 + TN__NONCE,
     TN__REQUEST_HEAD = 28,
     TN__REPLY_HEAD = 16
