@@ -261,14 +261,14 @@ static bool good_options(const tn_ddp_options *o) {
     return !tn__pending();
 }
 
-static bool same_everywhere(tn_module *m, tn_group *g, const tn_ddp_options *o) {
+static bool same_everywhere(tn_module *m, tn_group *g, const tn_ddp_options *o, bool *differ) {
     char text[256];
     snprintf(text, sizeof(text),
              "bucket_bytes %lld, first_bucket %lld, sum %d, find_unused %d, broadcast_buffers %d, "
              "join %d, rebuild %d, overlap %d, %s",
              (long long)o->bucket_bytes, (long long)o->first_bucket, o->sum, o->find_unused,
              o->broadcast_buffers, o->join, o->rebuild, o->overlap, o->hook ? "a hook" : "no hook");
-    return tn__ddp_compare(m, g, text, "ddp");
+    return tn__ddp_compare(m, g, text, "ddp", differ);
 }
 
 static bool count_param(const tn_entry *entry, void *user) {
@@ -356,11 +356,8 @@ static void state_free(void *user) {
     }
 }
 
-tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
-    if (!tn__ddp_may_attach(m, g, "ddp") || !good_options(&options) ||
-        !same_everywhere(m, g, &options) || tn__ddp_share(m, g, 0, true) != TN_OK) {
-        return NULL;
-    }
+/* The module is the same on all ranks. */
+static tn_ddp_state *attach(tn_module *m, tn_group *g, tn_ddp_options options) {
     tn_ddp_state *d = tn__calloc(1, sizeof(*d));
     if (!d) {
         tn__raise(TN_ENOMEM, "ddp", "no memory");
@@ -377,6 +374,19 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
         return NULL;
     }
     tn__round_begin(g);
+    return d;
+}
+
+tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
+    bool differ = false;
+    tn_ddp_state *d = NULL;
+    if (tn__ddp_may_attach(m, g, "ddp") && good_options(&options) &&
+        same_everywhere(m, g, &options, &differ) && tn__ddp_share(m, g, 0, true) == TN_OK) {
+        d = attach(m, g, options);
+    }
+    if (!d && !differ) { /* a difference is known to all; of the rest the others know nothing */
+        tn_group_abort(g, tn_error_message());
+    }
     return d;
 }
 

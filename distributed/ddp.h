@@ -112,8 +112,10 @@ void tn__ddp_abandon(tn_ddp_state *d);
 /* ---- ddp_state.c ------------------------------------------------------------------------------- */
 
 /* Compares names, shapes, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH, on every
- * rank, names the first difference and both sides. False after raising. */
-bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation);
+ * rank, names the first difference and both sides; *differ is true then and not written otherwise.
+ * False after raising. */
+bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
+                     bool *differ);
 
 /* Gives every rank the values of rank `root`: of buffers, and of parameters too. */
 tn_status tn__ddp_share(tn_module *m, tn_group *g, int root, bool parameters);

@@ -117,22 +117,31 @@ static bool hook_leaf(const tn_entry *entry, void *user) {
     return hook != 0;
 }
 
-tn_status tn_ddp_naive(void *m, tn_group *g) {
-    if (!tn__ddp_may_attach(m, g, "ddp_naive") ||
-        !tn__ddp_compare(m, g, "of ddp_naive", "ddp_naive") || tn__ddp_share(m, g, 0, true) != TN_OK) {
-        return tn_error();
-    }
+static void attach(tn_module *m, tn_group *g) {
     naive *d = tn__calloc(1, sizeof(*d));
     if (!d) {
-        return tn__raise(TN_ENOMEM, "ddp_naive", "no memory");
+        tn__raise(TN_ENOMEM, "ddp_naive", "no memory");
+        return;
     }
     *d = (naive){.module = m, .group = g};
     tn_module_each(m, (tn_walk){0}, hook_leaf, d);
     tn_module_hooks hooks = {.before = tn__ddp_naive_before, .user = d, .free_user = naive_free};
     if (tn_error() != TN_OK || !tn_module_hook(m, hooks)) {
         naive_free(d);
-        return tn_error();
+        return;
     }
     tn__round_begin(g);
-    return TN_OK;
+}
+
+tn_status tn_ddp_naive(void *m, tn_group *g) {
+    bool differ = false;
+    if (tn__ddp_may_attach(m, g, "ddp_naive") &&
+        tn__ddp_compare(m, g, "of ddp_naive", "ddp_naive", &differ) &&
+        tn__ddp_share(m, g, 0, true) == TN_OK) {
+        attach(m, g);
+    }
+    if (tn_error() != TN_OK && !differ) {
+        tn_group_abort(g, tn_error_message());
+    }
+    return tn_error();
 }

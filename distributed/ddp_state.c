@@ -104,7 +104,8 @@ static void raise_difference(const char *texts, int64_t room, int ranks, const c
               line_of(a, ours, sizeof(ours)), other, line_of(b, theirs, sizeof(theirs)));
 }
 
-static void exchange_texts(tn_group *g, const text *t, int64_t longest, const char *operation) {
+/* False when the texts did not arrive. */
+static bool exchange_texts(tn_group *g, const text *t, int64_t longest, const char *operation) {
     TN_SCOPE;
     int ranks = tn_group_size(g);
     int64_t room = longest + 1;
@@ -112,12 +113,15 @@ static void exchange_texts(tn_group *g, const text *t, int64_t longest, const ch
     if (!tn__pending()) {
         memcpy(tn_data_mut(mine), t->data, t->length);
     }
-    if (tn_work_wait(tn_all_gather(g, all, mine), 0) == TN_OK) {
-        raise_difference(tn_data(all), room, ranks, operation);
+    if (tn_work_wait(tn_all_gather(g, all, mine), 0) != TN_OK) {
+        return false;
     }
+    raise_difference(tn_data(all), room, ranks, operation);
+    return true;
 }
 
-bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation) {
+bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
+                     bool *differ) {
     text t = {0};
     append(&t, "options %s\n", options);
     tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe, &t);
@@ -127,7 +131,7 @@ bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char 
         tn__raise(TN_ENOMEM, operation, "no memory to describe the module");
     }
     if (!tn__pending() && compare_digests(g, &t, &same, &longest) && !same) {
-        exchange_texts(g, &t, longest, operation);
+        *differ = exchange_texts(g, &t, longest, operation);
     }
     free(t.data);
     return !tn__pending();

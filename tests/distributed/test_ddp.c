@@ -138,6 +138,53 @@ static void test_a_difference_is_named(void **state) {
     }
 }
 
+static int told; /* ranks that have heard of rank 1's error */
+
+/* The rank that failed stays until the others know: it is not its leaving that tells them. */
+static void stay_until_told(tn_group *g) {
+    if (tn_group_rank(g) != 1) {
+        __atomic_fetch_add(&told, 1, __ATOMIC_RELEASE);
+        return;
+    }
+    int others = tn_group_size(g) - 1;
+    for (int i = 0; i < 1000 && __atomic_load_n(&told, __ATOMIC_ACQUIRE) < others; i++) {
+        usleep(10000);
+    }
+    CHECK(__atomic_load_n(&told, __ATOMIC_ACQUIRE) == others);
+}
+
+/* Rank 1 cannot attach: it has an error already, or finds one that the others do not have. */
+static void cannot_attach(tn_group *g, void *user) {
+    const char *why = user;
+    bool mine = tn_group_rank(g) == 1, naive = strstr(why, "naive");
+    tn_ddp_options o = tn_ddp_defaults();
+    net m;
+    net_init(&m, 1);
+    if (mine && strstr(why, "pending")) {
+        tn_raise(TN_EVALUE, "of old");
+    } else if (mine && strstr(why, "options")) {
+        o.bucket_bytes = 0;
+    }
+    void *module = mine && strstr(why, "module") ? NULL : &m;
+    CHECK(naive ? tn_ddp_naive(module, g) != TN_OK : !tn_ddp(module, g, o));
+    CHECK(tn_error() == (mine ? TN_EVALUE : TN_EPEER));
+    CHECK(mine || strstr(tn_error_message(), "rank 1 gave up"));
+    stay_until_told(g);
+    tn_module_finish(&m);
+}
+
+static void test_who_cannot_attach_tells_the_others(void **state) {
+    (void)state;
+    static const char *const why[] = {"pending", "options", "module", "naive, pending",
+                                      "naive, module"};
+    for (int i = 0; i < 5; i++) {
+        char text[32];
+        snprintf(text, sizeof(text), "%s", why[i]);
+        told = 0;
+        run_failing(3, cannot_attach, text, TN_EVALUE);
+    }
+}
+
 static void assert_refused(void *m, tn_group *g, tn_ddp_options o, tn_status status,
                            const char *says) {
     assert_null(tn_ddp(m, g, o));
@@ -758,16 +805,6 @@ static tn_tensor *fail_here(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-static int told; /* ranks that have heard of the error */
-
-/* The rank that failed stays until the others know: it is not its leaving that tells them. */
-static void wait_until_told(int ranks) {
-    for (int i = 0; i < 1000 && __atomic_load_n(&told, __ATOMIC_ACQUIRE) < ranks; i++) {
-        usleep(10000);
-    }
-    CHECK(__atomic_load_n(&told, __ATOMIC_ACQUIRE) == ranks);
-}
-
 /* Rank 1 fails before its first bucket, between buckets, or at the module's output. */
 static void fails_in_backward(tn_group *g, void *user) {
     const char *where = user;
@@ -798,11 +835,7 @@ static void fails_in_backward(tn_group *g, void *user) {
     CHECK(strstr(tn_error_message(), "does not like"));
     CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1 gave up"));
     CHECK(!strstr(tn_error_message(), "tn_ddp_join")); /* it is clear what happened */
-    if (tn_group_rank(g) == 1) {
-        wait_until_told(tn_group_size(g) - 1);
-    } else {
-        __atomic_fetch_add(&told, 1, __ATOMIC_RELEASE);
-    }
+    stay_until_told(g);
     tn_module_finish(&m);
 }
 
@@ -813,7 +846,7 @@ static void test_an_error_in_backward_reaches_all(void **state) {
         char text[16];
         snprintf(text, sizeof(text), "%s", where[i]);
         told = 0;
-        run_failing(3, fails_in_backward, text, TN_EPEER);
+        run_failing(3, fails_in_backward, text, TN_EVALUE);
     }
 }
 
@@ -953,6 +986,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_all_take_rank_0s_state),
         TEST(test_a_difference_is_named),
+        TEST(test_who_cannot_attach_tells_the_others),
         TEST(test_what_is_refused),
         TEST(test_gradients_are_averaged_or_summed),
         TEST(test_a_part_of_a_recomputed_module),
