@@ -151,11 +151,11 @@ void tn__ddp_pass(tn_ddp_state *d) {
 
 tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
     tn_ddp_state *d = user;
-    if (!tn__will_record() || tn_in_recompute() || tn__pending()) {
+    if (!tn__will_record() || tn__pending()) {
         return in;
     }
     tn__round_begin(d->group);
-    if (d->no_sync > 0) {
+    if (d->no_sync > 0 || tn_in_recompute()) {
         return in;
     }
     bool relayout = tn__ddp_relayout_due(d), buffers = d->options.broadcast_buffers && m->training;

@@ -9,6 +9,7 @@
  * backward reaches this module; and one at the end of that backward. What it costs: nothing travels
  * while backward computes, and each small gradient travels alone. ddp.c mends both, with buckets.
  */
+#include "autograd/mode.h"
 #include "core/memory.h"
 #include "distributed/ddp.h"
 
@@ -46,9 +47,9 @@ static void naive_free(void *user) {
 
 tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
     naive *d = user;
-    if (tn_grad_mode() && !tn_in_recompute()) {
+    if (tn__will_record()) {
         tn__round_begin(d->group);
-        if (m->training) {
+        if (m->training && !tn_in_recompute()) {
             tn__ddp_share(m, d->group, 0, false);
         }
     }

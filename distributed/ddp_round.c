@@ -6,6 +6,8 @@
  *
  * A round ends with the outermost backward. The stream is read as "somewhere in round k" before every
  * forward, so a generator that was seeded again, or comes from rank 0's checkpoint, is keyed as well.
+ * A forward that runs again in backward finds the generator as it was before the first time, perhaps not
+ * keyed yet, and keys it to the same.
  */
 #include "distributed/ddp.h"
 
