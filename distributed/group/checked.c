@@ -91,6 +91,11 @@ static void release(tn_engine *base, void *memory) {
     c->inner->free(c->inner, memory);
 }
 
+static void leave(tn_engine *base) {
+    checked *c = (checked *)base;
+    c->inner->leave(c->inner);
+}
+
 static void destroy(tn_engine *base) {
     checked *c = (checked *)base;
     if (c) {
@@ -129,6 +134,7 @@ tn_engine *tn__checked_new(tn_engine *inner) {
                           .abort = stop,
                           .alloc = inner->alloc ? alloc : NULL,
                           .free = inner->alloc ? release : NULL,
+                          .leave = inner->leave ? leave : NULL,
                           .destroy = destroy};
     return &c->base;
 }

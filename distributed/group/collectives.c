@@ -251,7 +251,47 @@ tn_status tn_barrier(tn_group *g) {
     return tn_work_wait(issue(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
 }
 
-/* Each rank writes a key; each waits for all keys. */
+/* The ranks whose keys have not come by the deadline, as text " 1 3"; "" when all have. */
+static void await_keys(tn_group *g, uint64_t number, double deadline, char *missing, size_t room) {
+    size_t length = 0;
+    *missing = 0;
+    for (int r = 0; r < g->size && length < room; r++) {
+        char key[64], why[TN_STORE_WHY];
+        tn_store_value value = {0};
+        snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, r);
+        if (g->store->get(g->store, key, &value, deadline, why) != TN_OK) {
+            length += (size_t)snprintf(missing + length, room - length, " %d", r);
+        }
+        free(value.data);
+    }
+}
+
+/* Each rank writes a key and waits for all keys. The first to know how it went says so for all: who comes
+ * when another has given up already learns of it. */
+static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char *missing,
+                              size_t room, char *why) {
+    tn_store *s = g->store;
+    char key[64];
+    double deadline = tn__now() + seconds;
+    snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, g->rank);
+    tn_status status = s->set(s, key, "", 0, deadline, why);
+    if (status != TN_OK) {
+        return status;
+    }
+    await_keys(g, number, deadline, missing, room - 1);
+    snprintf(key, sizeof(key), "barrier/%llu/end", (unsigned long long)number);
+    tn_store_value nothing = {0}, now = {0};
+    tn_store_value mine = {.data = *missing ? missing : (char *)"all", .bytes = 0};
+    mine.bytes = strlen(mine.data);
+    status = s->compare_set(s, key, &nothing, &mine, &now, tn__now() + 1, why);
+    if (status == TN_OK) {
+        bool all = now.bytes == 3 && memcmp(now.data, "all", 3) == 0;
+        snprintf(missing, room, "%.*s", all ? 0 : (int)now.bytes, (const char *)now.data);
+    }
+    free(now.data);
+    return *missing ? TN_OK : status;
+}
+
 tn_status tn_monitored_barrier(tn_group *g, double timeout) {
     static const char name[] = "monitored_barrier";
     if (!begin(g, name)) {
@@ -260,31 +300,20 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
     if (tn_group_size(g) == 1) {
         return TN_OK;
     }
-    double deadline = tn__now() + (timeout > 0 ? timeout : g->options.timeout);
+    double seconds = timeout > 0 && timeout <= TN__TIMEOUT_MOST ? timeout : g->options.timeout;
     uint64_t number = ++g->barriers;
-    char key[64], why[TN_STORE_WHY], missing[256] = "";
-    tn_store *s = g->store;
-    snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, g->rank);
-    tn_status status = s->set(s, key, "", 0, deadline, why);
+    char why[TN_STORE_WHY] = "", missing[256] = "";
+    tn_status status = meet_at_keys(g, number, seconds, missing, sizeof(missing), why);
     if (status != TN_OK) {
-        return tn__raise(status, name, "group %s: %s", g->name, why);
+        tn__raise(status, name, "group %s: %s", g->name, why);
+    } else if (*missing) {
+        tn__raise(TN_EPEER, name, "group %s, barrier %llu: missing after %g s: rank%s", g->name,
+                  (unsigned long long)number, seconds, missing);
     }
-    size_t length = 0;
-    for (int r = 0; r < g->size && length < sizeof(missing); r++) {
-        tn_store_value value = {0};
-        snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, r);
-        if (s->get(s, key, &value, deadline, why) != TN_OK) {
-            length += (size_t)snprintf(missing + length, sizeof(missing) - length, " %d", r);
-        }
-        free(value.data);
+    if (tn__pending()) {
+        refuse(g);
     }
-    if (!length) {
-        return TN_OK;
-    }
-    tn__raise(TN_EPEER, name, "group %s, barrier %llu: missing after %g s: rank%s", g->name,
-              (unsigned long long)number, timeout > 0 ? timeout : g->options.timeout, missing);
-    refuse(g);
-    return TN_EPEER;
+    return tn_error();
 }
 
 double tn_group_mean(tn_group *g, double sum, double count) {
@@ -295,5 +324,5 @@ double tn_group_mean(tn_group *g, double sum, double count) {
         return (double)NAN;
     }
     const double *all = tn_data(t);
-    return all[0] / all[1]; /* 0 / 0 is NaN */
+    return all[1] != 0 ? all[0] / all[1] : (double)NAN;
 }

@@ -38,6 +38,11 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     g->size = ranks;
     g->world = copy;
     g->options = options ? *options : tn_dist_defaults();
+    if (g->options.interface) {
+        snprintf(g->interface, sizeof(g->interface), "%s", g->options.interface);
+        g->options.interface = g->interface;
+    }
+    g->options.init = g->options.engine = NULL; /* the caller's texts */
     pthread_mutex_init(&g->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
@@ -125,22 +130,47 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, 
     return true;
 }
 
-/* All ranks of the parent write the same list: the first one is compared with. */
-static bool same_list(tn_group *g, tn_store *store, const char *list) {
-    bool is_set;
-    if (tn_store_compare_set(store, "ranks", NULL, list, &is_set) != TN_OK) {
-        return false;
+/* Tells the others this rank's list, or after a '!' why it has none. */
+static tn_status tell_list(tn_group *g, tn_store *store, const char *list, double deadline,
+                           char *why) {
+    char key[32];
+    snprintf(key, sizeof(key), "list/%d", g->rank);
+    return store->set(store, key, list, strlen(list), deadline, why);
+}
+
+/* Raises when rank r's list is not `mine`. */
+static void compare_list(const tn_group *g, int r, const char *mine, const tn_store_value *theirs) {
+    int bytes = (int)theirs->bytes;
+    const char *text = theirs->bytes ? theirs->data : "";
+    if (bytes > 0 && *text == '!') {
+        tn__raise(TN_EPEER, "group_new", "rank %d of %s cannot make the group: %.*s", r, g->name,
+                  bytes - 1, text + 1);
+    } else if ((size_t)bytes != strlen(mine) || memcmp(text, mine, (size_t)bytes) != 0) {
+        tn__raise(TN_EMISMATCH, "group_new",
+                  "rank %d of %s makes a group of ranks%s, but rank %d one of ranks%.*s", g->rank,
+                  g->name, mine, r, bytes, text);
     }
-    if (!is_set) {
-        void *first = NULL;
-        if (tn_store_get(store, "ranks", &first, NULL, g->options.timeout) == TN_OK) {
-            tn__raise(TN_EMISMATCH, "group_new",
-                      "rank %d of %s makes a group of ranks%s, but another rank one of ranks%s",
-                      g->rank, g->name, list, (const char *)first);
+}
+
+/* Every rank of the parent hears every list, so all find the same fault. */
+static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
+    double deadline = tn__now() + g->options.timeout;
+    char key[32], why[TN_STORE_WHY];
+    tn_status status = tell_list(g, store, mine, deadline, why);
+    for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
+        tn_store_value theirs = {0};
+        snprintf(key, sizeof(key), "list/%d", r);
+        status = store->get(store, key, &theirs, deadline, why);
+        if (status == TN_OK) {
+            compare_list(g, r, mine, &theirs);
         }
-        free(first);
+        free(theirs.data);
     }
-    return is_set;
+    if (status != TN_OK) {
+        tn__raise(status, "group_new", "rank %d of %s: the other ranks' lists: %s", g->rank,
+                  g->name, why);
+    }
+    return !tn__pending();
 }
 
 static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted, int n) {
@@ -158,35 +188,45 @@ static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const 
     return child;
 }
 
+/* With the parent's store under a prefix of the child's own. `sorted` and `list` have room for n ranks. */
+static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
+                               char *list, size_t room) {
+    char name[64], why[TN_STORE_WHY], excuse[256];
+    snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
+    if (!sort_ranks(g, ranks, n, sorted, list, room)) {
+        snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
+        if (store) {
+            tell_list(g, store, excuse, tn__now() + 1, why);
+        }
+        return NULL;
+    }
+    return store && !same_lists(g, store, list) ? NULL : subgroup(g, name, store, sorted, n);
+}
+
 tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
-    if (!g || !ranks || n < 1 || n > g->size) {
-        tn__raise(TN_EVALUE, "group_new", "%s",
-                  !g       ? "the parent is NULL"
-                  : !ranks ? "the list of ranks is NULL"
-                           : "the list of ranks is empty or longer than the parent");
+    if (!g) {
+        tn__raise(TN_EVALUE, "group_new", "the parent is NULL");
         return NULL;
     }
     if (!tn__group_usable(g, "group_new")) {
         return NULL;
     }
-    char name[64], list[1024] = "";
-    int *sorted = tn__malloc((size_t)n * sizeof(int));
-    if (!sorted) {
-        tn__raise(TN_ENOMEM, "group_new", "out of memory");
-        return NULL;
-    }
+    char key[32];
+    snprintf(key, sizeof(key), "group%d", ++g->children);
+    size_t count = n > 0 && n <= g->size ? (size_t)n : 1, room = count * 12 + 1;
+    int *sorted = tn__calloc(count, sizeof(int));
+    char *list = tn__calloc(1, room);
+    tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
     tn_group *child = NULL;
-    snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children++);
-    if (sort_ranks(g, ranks, n, sorted, list, sizeof(list))) {
-        char key[32];
-        snprintf(key, sizeof(key), "group%d", g->children);
-        tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
-        if (g->size == 1 || (store && same_list(g, store, list))) {
-            child = subgroup(g, name, store, sorted, n);
-        }
-        tn_store_free(store);
+    if (!sorted || !list) {
+        tn__raise(TN_ENOMEM, "group_new", "no memory for a list of %d ranks", n);
+        tn_group_abort(g, tn_error_message());
+    } else if (!tn__pending()) {
+        child = meet_and_make(g, store, ranks, n, sorted, list, room);
     }
+    tn_store_free(store);
     free(sorted);
+    free(list);
     return child;
 }
 
@@ -207,6 +247,9 @@ void tn_group_free(tn_group *g) {
         tn_group_abort(g, tn_error_message());
     }
     tn__group_stop(g);
+    if (g->engine && g->engine->engine->leave) { /* tensors of tn_group_empty may still hold the engine */
+        g->engine->engine->leave(g->engine->engine);
+    }
     engine_drop(g->engine);
     tn_store_free(g->store);
     pthread_cond_destroy(&g->changed);
@@ -274,8 +317,12 @@ static bool set_dead(tn_group *g, tn_status status, const char *why) {
 
 void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     char aborted[512], text[1024];
+    tn_engine *e = g->engine ? g->engine->engine : NULL;
     snprintf(text, sizeof(text), "%s", why);
-    if (g->engine && g->engine->engine->vague) {
+    if (e) {
+        e->abort(e, why); /* the others must fail too before they can say that they are there */
+    }
+    if (e && e->vague) {
         read_abort(g, aborted, sizeof(aborted));
         if (*aborted) {
             snprintf(text, sizeof(text), "%s; %s", why, aborted);
@@ -284,9 +331,6 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
         }
     }
     if (set_dead(g, status, text)) {
-        if (g->engine) {
-            g->engine->engine->abort(g->engine->engine, text);
-        }
         tn__flight_save(g->world[g->rank], g->reason);
     }
 }
@@ -365,8 +409,9 @@ int tn_group_world_rank(const tn_group *g, int rank) {
 }
 
 void tn_group_set_timeout(tn_group *g, double seconds) {
-    if (!(seconds > 0)) {
-        tn__raise(TN_EVALUE, "group_set_timeout", "%g seconds (must be above 0)", seconds);
+    if (!(seconds > 0 && seconds <= TN__TIMEOUT_MOST)) {
+        tn__raise(TN_EVALUE, "group_set_timeout", "%g seconds (above 0, at most %g)", seconds,
+                  TN__TIMEOUT_MOST);
     } else if (g) {
         pthread_mutex_lock(&g->lock);
         g->options.timeout = seconds;

@@ -14,6 +14,9 @@
 
 #include <pthread.h>
 
+/* Seconds; deadlines in clock time stay far from any overflow. */
+#define TN__TIMEOUT_MOST 1e9
+
 /* An engine with a count of who still needs it: the group, and each tensor of tn_group_empty. */
 typedef struct tn__engine_ref {
     tn_engine *engine;
@@ -45,6 +48,7 @@ struct tn_group {
     tn_store *store;
     tn__engine_ref *engine; /* NULL: one rank, or not a member */
     char engine_name[32];
+    char interface[64]; /* what options.interface points to */
     tn_dist_options options;
     int children;      /* groups made from this one */
     uint64_t sequence; /* of the last operation issued */

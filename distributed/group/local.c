@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "distributed/group/group.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -60,26 +60,50 @@ static tn_status die(hub *h, tn_status status, const char *reason) {
     return h->dead;
 }
 
-/* Who keeps rank `me` waiting in t: the ranks that have left, else those that are not here. */
-static void name_missing(const hub *h, int me, char *text, size_t room) {
-    size_t length = (size_t)snprintf(text, room, "timed out waiting for");
-    for (int r = 0; r < h->ranks && length < room; r++) {
+/* What rank r is at, appended to text. */
+static size_t tell_seat(const hub *h, int r, char *text, size_t used, size_t room) {
+    char what[128];
+    const seat *s = &h->seats[r];
+    if (used >= room) {
+        return used;
+    }
+    if (s->here) {
+        tn__transfer_text(&s->t, what, sizeof(what));
+        return used +
+               (size_t)snprintf(text + used, room - used, " rank %d (which is in %s)", r, what);
+    }
+    return used + (size_t)snprintf(text + used, room - used,
+                                   " rank %d (which has done %llu operations)", r,
+                                   (unsigned long long)s->finished);
+}
+
+/* Who keeps rank `me` waiting in t. */
+static void name_missing(const hub *h, int me, const tn_transfer *t, char *text, size_t room) {
+    size_t used = (size_t)snprintf(text, room, "timed out waiting for");
+    if (t->kind == TN_RECV) {
+        tell_seat(h, t->root, text, used, room);
+        return;
+    }
+    for (int r = 0; r < h->ranks; r++) {
         if (r != me && !h->seats[r].here) {
-            length += (size_t)snprintf(text + length, room - length,
-                                       " rank %d (which has done %llu operations)", r,
-                                       (unsigned long long)h->seats[r].finished);
+            used = tell_seat(h, r, text, used, room);
         }
     }
 }
 
-/* Under the lock: waits for a change until the deadline. */
-static tn_status wait_change(hub *h, int me, double deadline) {
-    struct timespec until = {.tv_sec = (time_t)deadline,
-                             .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
-    if (pthread_cond_timedwait(&h->changed, &h->lock, &until) == ETIMEDOUT && h->dead == TN_OK) {
+/* Under the lock: waits for a change. Call it in a loop around the condition: the deadline is looked at
+ * before the wait, so that what came with the last moment is seen. */
+static tn_status wait_change(hub *h, int me, const tn_transfer *t) {
+    if (h->dead == TN_OK && tn__now() >= t->deadline) {
         char text[TN_ENGINE_WHY];
-        name_missing(h, me, text, sizeof(text));
+        name_missing(h, me, t, text, sizeof(text));
         return die(h, TN_EPEER, text);
+    }
+    if (h->dead == TN_OK) {
+        double seconds = t->deadline;
+        struct timespec until = {.tv_sec = (time_t)seconds,
+                                 .tv_nsec = (long)((seconds - floor(seconds)) * 1e9)};
+        pthread_cond_timedwait(&h->changed, &h->lock, &until);
     }
     return h->dead;
 }
@@ -132,7 +156,7 @@ static tn_status arrive(local *e, const tn_transfer *t) {
     while (status == TN_OK && h->round == round) {
         status = check_left(h);
         if (status == TN_OK) {
-            status = wait_change(h, e->base.rank, t->deadline);
+            status = wait_change(h, e->base.rank, t);
         }
     }
     return h->round != round ? TN_OK : status;
@@ -290,7 +314,7 @@ static tn_status receive_parcel(local *e, const tn_transfer *t) {
     parcel *p = NULL;
     tn_status status = h->dead;
     while (status == TN_OK && !(p = find_parcel(h, t->root, e->base.rank))) {
-        status = h->seats[t->root].left ? check_left(h) : wait_change(h, e->base.rank, t->deadline);
+        status = h->seats[t->root].left ? check_left(h) : wait_change(h, e->base.rank, t);
     }
     if (p && (p->dtype != t->dtype || p->count != t->count)) {
         char text[TN_ENGINE_WHY];

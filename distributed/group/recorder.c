@@ -19,6 +19,7 @@ typedef struct entry {
     uint64_t number; /* 1 for the first of the process; 0: unused */
     char group[64];
     int rank, size;
+    int process; /* the rank in the world */
     tn_transfer t;
     char mark[48]; /* instead of an operation: an event of the program */
     double queued, started, ended;
@@ -28,6 +29,7 @@ typedef struct entry {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static entry ring[ENTRIES];
 static uint64_t count;
+static int process; /* of the last operation: marks are of the same one */
 
 /* Under the lock: the next entry, emptied. */
 static entry *next_entry(void) {
@@ -49,6 +51,7 @@ uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t) {
     snprintf(e->group, sizeof(e->group), "%s", g->name);
     e->rank = g->rank;
     e->size = g->size;
+    e->process = process = g->world[g->rank];
     e->t = *t;
     e->queued = tn__now();
     uint64_t number = e->number;
@@ -83,6 +86,7 @@ void tn_flight_mark(const char *name, double begin) {
     pthread_mutex_lock(&lock);
     entry *e = next_entry();
     snprintf(e->mark, sizeof(e->mark), "%s", name ? name : "");
+    e->process = process;
     e->queued = e->started = begin;
     e->ended = tn__now();
     pthread_mutex_unlock(&lock);
@@ -132,6 +136,26 @@ void tn_flight_dump(FILE *file) {
     }
 }
 
+/* As a JSON string without its quotes; a control character becomes a space. */
+static void write_escaped(FILE *file, const char *text) {
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') {
+            fputc('\\', file);
+        }
+        fputc((unsigned char)*text < 32 ? ' ' : *text, file);
+    }
+}
+
+static void write_event(FILE *file, const entry *e) {
+    char text[128];
+    tn__transfer_text(&e->t, text, sizeof(text));
+    fprintf(file, "{\"name\": \"");
+    write_escaped(file, *e->mark ? e->mark : text);
+    fprintf(file, "\", \"ph\": \"X\", \"pid\": %d, \"tid\": \"%s\", \"ts\": %.3f, \"dur\": %.3f}",
+            e->process, *e->mark ? "program" : e->group, e->started * 1e6,
+            (e->ended - e->started) * 1e6);
+}
+
 tn_status tn_flight_trace(const char *path) {
     if (!path) {
         return tn__raise(TN_EVALUE, "flight_trace", "the path is NULL");
@@ -141,20 +165,14 @@ tn_status tn_flight_trace(const char *path) {
         return tn__raise(TN_EIO, "flight_trace", "%s: %s", path, strerror(errno));
     }
     fprintf(file, "[");
-    const char *comma = "";
+    const char *comma = "\n";
     entry e;
     for (uint64_t number = 0; entry_after(&number, &e);) {
-        if (!(e.ended > 0)) {
-            continue;
+        if (e.ended > 0) {
+            fputs(comma, file);
+            write_event(file, &e);
+            comma = ",\n";
         }
-        char text[128];
-        tn__transfer_text(&e.t, text, sizeof(text));
-        fprintf(file,
-                "%s\n{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": \"%s\", \"ts\": %.3f, "
-                "\"dur\": %.3f}",
-                comma, *e.mark ? e.mark : text, e.rank, *e.mark ? "program" : e.group,
-                e.started * 1e6, (e.ended - e.started) * 1e6);
-        comma = ",";
     }
     fprintf(file, "\n]\n");
     bool failed = ferror(file) != 0;

@@ -2,7 +2,7 @@
  * vectorises. An engine splits the work between ranks; nothing here starts a thread.
  *
  * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at a time. Integers wrap:
- * their sums and products are computed unsigned.
+ * their sums and products are computed unsigned; but a mean of i32 and u8 is that of the whole sum.
  */
 #include "tensor/half.h"
 #include "tern/sys/group.h"
@@ -111,88 +111,29 @@ static void narrow(tn_dtype dtype, void *y, const float *restrict x, int64_t n) 
 DIVIDE_FLOAT(divide_f32, float)
 DIVIDE_FLOAT(divide_f64, double)
 
-#define DIVIDE_INT(name, type)                        \
-    static void name(type *x, int64_t n, int ranks) { \
-        for (int64_t i = 0; i < n; i++) {             \
-            x[i] /= (type)ranks;                      \
-        }                                             \
+/* The mean of integers, towards zero. Sums of i32 and u8 are exact; those of i64 wrap. */
+#define MEAN_INT(name, type)                                                               \
+    static void name(type *y, const void *const *x, int ranks, int64_t begin, int64_t n) { \
+        uint64_t sum[BLOCK] = {0};                                                         \
+        for (int r = 0; r < ranks; r++) {                                                  \
+            const type *from = (const type *)x[r] + begin;                                 \
+            for (int64_t i = 0; i < n; i++) {                                              \
+                sum[i] += (uint64_t)from[i];                                               \
+            }                                                                              \
+        }                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                  \
+            y[i] = (type)((int64_t)sum[i] / ranks);                                        \
+        }                                                                                  \
     }
-DIVIDE_INT(divide_i64, int64_t)
-DIVIDE_INT(divide_i32, int32_t)
-
-/* The number of ranks may be more than fits into the dtype. */
-static void divide_u8(uint8_t *x, int64_t n, int ranks) {
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = (uint8_t)(x[i] / ranks);
-    }
-}
-
-/* x is not of a half dtype. */
-static void divide(tn_dtype dtype, void *x, int64_t n, int ranks) {
-    switch (dtype) {
-    case TN_F32:
-        divide_f32(x, n, ranks);
-        break;
-    case TN_F64:
-        divide_f64(x, n, ranks);
-        break;
-    case TN_I64:
-        divide_i64(x, n, ranks);
-        break;
-    case TN_I32:
-        divide_i32(x, n, ranks);
-        break;
-    case TN_U8:
-        divide_u8(x, n, ranks);
-        break;
-    default:
-        break;
-    }
-}
+MEAN_INT(mean_i64, int64_t)
+MEAN_INT(mean_i32, int32_t)
+MEAN_INT(mean_u8, uint8_t)
 
 static int64_t block_at(int64_t at, int64_t n) {
     return n - at < BLOCK ? n - at : BLOCK;
 }
 
 /* ---- The reductions -------------------------------------------------------------------------------------------------- */
-
-void tn__reduce_into(tn_reduce how, tn_dtype dtype, void *acc, const void *x, int64_t n) {
-    combine *f = combine_of(how, dtype);
-    if (!f || !acc || !x) {
-        return;
-    }
-    if (!is_half(dtype)) {
-        f(acc, acc, x, n);
-        return;
-    }
-    float a[BLOCK], b[BLOCK];
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t m = block_at(at, n);
-        char *to = (char *)acc + at * (int64_t)sizeof(tn_bf16);
-        widen(dtype, a, to, m);
-        widen(dtype, b, (const char *)x + at * (int64_t)sizeof(tn_bf16), m);
-        f(a, a, b, m);
-        narrow(dtype, to, a, m);
-    }
-}
-
-void tn__reduce_finish(tn_reduce how, tn_dtype dtype, void *acc, int64_t n, int ranks) {
-    if (how != TN_REDUCE_MEAN || !acc || ranks <= 1) {
-        return;
-    }
-    if (!is_half(dtype)) {
-        divide(dtype, acc, n, ranks);
-        return;
-    }
-    float a[BLOCK];
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t m = block_at(at, n);
-        char *to = (char *)acc + at * (int64_t)sizeof(tn_bf16);
-        widen(dtype, a, to, m);
-        divide_f32(a, m, ranks);
-        narrow(dtype, to, a, m);
-    }
-}
 
 /* The reduction of one block at byte `offset` of every x. Partial results stay in `acc`, so y may be any of the x. */
 static void reduce_block(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
@@ -205,8 +146,10 @@ static void reduce_block(tn_reduce how, tn_dtype dtype, void *y, const void *con
         f(to, left, (const char *)x[r] + offset, n);
         left = acc;
     }
-    if (how == TN_REDUCE_MEAN) {
-        divide(dtype, y, n, ranks);
+    if (how == TN_REDUCE_MEAN && dtype == TN_F32) {
+        divide_f32(y, n, ranks);
+    } else if (how == TN_REDUCE_MEAN) {
+        divide_f64(y, n, ranks);
     }
 }
 
@@ -240,6 +183,12 @@ void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x
         int64_t m = block_at(at, n);
         if (is_half(dtype)) {
             reduce_half_block(how, dtype, to, x, ranks, at * size, m);
+        } else if (how == TN_REDUCE_MEAN && dtype == TN_I64) {
+            mean_i64(to, x, ranks, at, m);
+        } else if (how == TN_REDUCE_MEAN && dtype == TN_I32) {
+            mean_i32(to, x, ranks, at, m);
+        } else if (how == TN_REDUCE_MEAN && dtype == TN_U8) {
+            mean_u8(to, x, ranks, at, m);
         } else {
             reduce_block(how, dtype, to, x, ranks, at * size, m);
         }

@@ -229,16 +229,21 @@ static void stop(tn_engine *base, const char *reason) {
     tn__shm_fail((tn__shm *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
+static void leave(tn_engine *base) {
+    tn__shm *e = (tn__shm *)base;
+    atomic_store_explicit(&e->control->seats[base->rank].left, true, memory_order_release);
+    for (int r = 0; r < base->ranks; r++) {
+        tn__shm_ring(e, r);
+    }
+}
+
 static void destroy(tn_engine *base) {
     tn__shm *e = (tn__shm *)base;
     if (!e) {
         return;
     }
     if (e->control) {
-        atomic_store_explicit(&e->control->seats[base->rank].left, true, memory_order_release);
-        for (int r = 0; r < base->ranks; r++) {
-            tn__shm_ring(e, r);
-        }
+        leave(base);
         unmap_block(e);
     }
     for (int r = 0; e->peers && r < base->ranks; r++) {
@@ -268,6 +273,7 @@ static tn__shm *make(const tn_engine_options *o) {
                           .abort = stop,
                           .alloc = tn__shm_alloc,
                           .free = tn__shm_free,
+                          .leave = leave,
                           .destroy = destroy};
     pthread_mutex_init(&e->lock, NULL);
     e->reading = -1;

@@ -13,7 +13,7 @@ typedef struct party {
     void *user;
     pthread_mutex_t lock;
     bool failed;
-    tn_error_record error; /* the first by time: what the others say follows from it */
+    tn_error_record error; /* the first that is not about a peer, else the first */
 } party;
 
 typedef struct guest {
@@ -25,7 +25,8 @@ typedef struct guest {
 static void note_error(party *p) {
     tn_error_record record;
     pthread_mutex_lock(&p->lock);
-    if (tn_error_take(&record) && !p->failed) {
+    bool better = p->error.status == TN_EPEER; /* which follows from what another says */
+    if (tn_error_take(&record) && (!p->failed || (better && record.status != TN_EPEER))) {
         p->failed = true;
         p->error = record;
     }

@@ -51,12 +51,13 @@ static tn_work *take(tn_group *g) {
 static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, const char *why) {
     char what[128], text[128 + TN_ENGINE_WHY];
     if (w->is_alloc) {
-        snprintf(what, sizeof(what), "shared memory of %zu bytes", w->alloc_bytes);
+        snprintf(text, sizeof(text), "shared memory of %zu bytes after operation %llu: %s",
+                 w->alloc_bytes, (unsigned long long)w->t.sequence, why);
     } else {
         tn__transfer_text(&w->t, what, sizeof(what));
+        snprintf(text, sizeof(text), "operation %llu, %s: %s", (unsigned long long)w->t.sequence,
+                 what, why);
     }
-    snprintf(text, sizeof(text), "operation %llu, %s: %s", (unsigned long long)w->t.sequence, what,
-             why);
     tn__group_fail(g, status, text);
 }
 
@@ -177,7 +178,11 @@ static bool wait_done(tn_work *w, double deadline) {
         if (now >= deadline && !aborted) {
             aborted = true;
             pthread_mutex_unlock(&g->lock);
-            fail_with_text(g, w, TN_EPEER, "not done when the program stopped waiting");
+            char what[128], text[256];
+            tn__transfer_text(&w->t, what, sizeof(what));
+            snprintf(text, sizeof(text), "it stopped waiting for operation %llu, %s",
+                     (unsigned long long)w->t.sequence, what);
+            tn_group_abort(g, text);
             pthread_mutex_lock(&g->lock);
             continue;
         }
@@ -228,6 +233,7 @@ void *tn__group_alloc(tn_group *g, size_t bytes) {
         return NULL;
     }
     w->is_alloc = true;
+    w->t.sequence = g->sequence;
     w->alloc_bytes = bytes;
     w->t.deadline = HUGE_VAL;
     append(g, w);

@@ -1,5 +1,5 @@
 /* What tn_dist_init does when the program asks for nothing special. */
-#include "tern/distributed.h"
+#include "distributed/group/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ tn_dist_options tn_dist_defaults(void) {
     return (tn_dist_options){.init = "env://",
                              .rank = -1,
                              .ranks = -1,
-                             .timeout = seconds > 0 ? seconds : 600,
+                             .timeout = seconds > 0 && seconds <= TN__TIMEOUT_MOST ? seconds : 600,
                              .checked = checked && strcmp(checked, "1") == 0,
                              .signals = true,
                              .threads = true};

@@ -41,8 +41,9 @@ static tn_group *failed(tn_status status, const char *why) {
 /* ---- Arguments ------------------------------------------------------------------------------------------- */
 
 static bool sound(const tn_dist_options *o) {
-    if (!(o->timeout > 0) || isinf(o->timeout)) {
-        failed(TN_EVALUE, "the time-out must be a number of seconds, more than 0");
+    if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
+        tn__raise(TN_EVALUE, OPERATION, "a time-out of %g seconds (above 0, at most %g)",
+                  o->timeout, TN__TIMEOUT_MOST);
     } else if ((o->rank >= 0) != (o->ranks >= 0) || o->rank >= (o->ranks < 0 ? 1 : o->ranks) ||
                o->ranks == 0) {
         tn__raise(TN_EVALUE, OPERATION,

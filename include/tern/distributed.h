@@ -93,7 +93,7 @@ TN_API tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype);
  * i32 u8. Not recorded (below are those that are). Engines reduce in
  * the order of the ranks, so a rerun gives the same bits, and so does another engine. */
 
-/* MEAN of integers rounds towards zero. The same numbers as a loss's, so TN_SUM and TN_MEAN do. */
+/* Sums and products of integers wrap; MEAN rounds towards zero, and wraps for i64 alone. The same numbers as a loss's, so TN_SUM and TN_MEAN do. */
 typedef enum tn_reduce {
     TN_REDUCE_MEAN = TN_MEAN,
     TN_REDUCE_SUM = TN_SUM,

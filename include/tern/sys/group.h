@@ -90,7 +90,9 @@ struct tn_engine {
     void *(*alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
     void (*free)(tn_engine *e, void *memory);
 
-    /* Says goodbye: peers that still need this rank get an error which says that it left. */
+    /* Says goodbye: peers that still need this rank get an error which says that it left. Only `free` and
+     * `destroy` follow. NULL: destroy does it. */
+    void (*leave)(tn_engine *e);
     void (*destroy)(tn_engine *e);
 };
 
@@ -104,11 +106,6 @@ typedef struct tn_engine_options {
     const char *interface; /* network interface or address for gloo; NULL: chosen */
 } tn_engine_options;
 TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why);
-
-/* acc[i] = acc[i] (op) x[i]: every dtype of collectives, in f32 for bf16 and f16, rounded once per
- * call. MEAN adds; tn__reduce_finish divides by the number of ranks. */
-TN_API void tn__reduce_into(tn_reduce how, tn_dtype dtype, void *acc, const void *x, int64_t n);
-TN_API void tn__reduce_finish(tn_reduce how, tn_dtype dtype, void *acc, int64_t n, int ranks);
 
 /* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded once.
  * y may be one of the x. */
