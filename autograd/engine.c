@@ -414,6 +414,7 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
     }
     tn__run run = {.accumulate = true, .retain_graph = retain_graph};
     tn__grad_self.backward_depth++;
+    tn__grad_self.accumulating++;
     {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -422,6 +423,7 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
         }
         tn__run_finish(&run);
     }
+    tn__grad_self.accumulating--;
     if (--tn__grad_self.backward_depth == 0) {
         tn__backward_ended();
     }

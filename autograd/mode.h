@@ -13,6 +13,7 @@ typedef struct tn__after {
 typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* runs inside runs */
+    int accumulating;   /* of them, those that add to leaves */
     int recompute_depth;
     int first_pass_depth; /* forwards that will be run again, recorded */
     /* a backward rule is running: its NaNs are named after it, not after what it calls */

@@ -37,6 +37,23 @@ static void give_up(tn_ddp_state *d, const char *reason) {
     tn__ddp_abandon(d);
 }
 
+/* A parameter that was thawed since the last synchronised forward is in no bucket. False after raising
+ * about one that has a gradient: it is this rank's own. */
+static bool all_in_buckets(const tn_ddp_state *d) {
+    for (int i = 0; i < d->param_count; i++) {
+        const tn__ddp_param *p = &d->params[i];
+        if (p->bucket < 0 && tn_requires_grad(p->leaf) && tn_grad_of(p->leaf)) {
+            tn__raise(
+                TN_ESTATE, "ddp",
+                "%s has a gradient but no bucket to travel in: it was frozen until after the last "
+                "synchronised forward (a forward outside of TN_NO_SYNC gives it one)",
+                p->path);
+            return false;
+        }
+    }
+    return true;
+}
+
 static void backward_ended(void *user) {
     tn_ddp_state *d = user;
     d->running = false;
@@ -46,7 +63,7 @@ static void backward_ended(void *user) {
     }
     if (d->sync && d->touched && !tn__pending()) {
         tn_flight_mark("backward", d->began);
-        if (tn__ddp_hear_backward(d)) {
+        if (all_in_buckets(d) && tn__ddp_hear_backward(d)) {
             finish_step(d);
         }
     }
@@ -66,7 +83,8 @@ static bool begin(tn_ddp_state *d) {
     return d->running;
 }
 
-/* The first gradient of a parameter: this backward is one of the module's. */
+/* This backward is one of the module's: it has come to a parameter, or to the output of a module that
+ * wants gradients. */
 static bool touch(tn_ddp_state *d) {
     if (!begin(d) || d->touched) {
         return d->running;
@@ -81,9 +99,22 @@ static bool touch(tn_ddp_state *d) {
     return tn__round_end(d->group) == TN_OK;
 }
 
+static bool wants_gradients(const tn_ddp_state *d) {
+    for (int i = 0; i < d->placed; i++) {
+        if (tn_requires_grad(d->params[d->order[i]].leaf)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A rank whose backward reaches no parameter beyond this point must not leave the others waiting. */
 static void backward_begins(tn_module *m, void *user) {
     (void)m;
-    begin(user);
+    tn_ddp_state *d = user;
+    if (begin(d) && tn__grad_self.accumulating > 0 && wants_gradients(d)) {
+        touch(d);
+    }
 }
 
 /* Before a gradient is written: not on top of a sum that has been taken already, which the next sum

@@ -59,7 +59,7 @@ struct tn_ddp_state {
 
     int no_sync;   /* depth */
     bool running;  /* a backward is under way */
-    bool touched;  /* and has reached a parameter */
+    bool touched;  /* and has reached a parameter, or the output */
     bool sync;     /* and is synchronised */
     bool finished; /* the module is gone: what is left of the state goes with the backward */
     double began;

@@ -537,6 +537,51 @@ static void keeps_unused_sums(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
+typedef struct skipping {
+    tn_module base;
+    tn_linear linear;
+    bool skip;
+} skipping;
+
+static tn_tensor *skipping_forward(tn_module *self, tn_tensor *x) {
+    skipping *m = (skipping *)self;
+    return m->skip ? tn_square(x) : tn_call(&m->linear, x);
+}
+
+/* Rank 1 uses the module's output, but none of its parameters. */
+static void skips_all(tn_group *g, void *user) {
+    const tn_ddp_options *o = user;
+    TN_SCOPE;
+    skipping m = {.skip = tn_group_rank(g) == 1};
+    tn_module_init(&m.base, "skipping", skipping_forward);
+    tn_linear_init(&m.linear, 4, 4, tn_linear_defaults());
+    tn_module_add(&m.base, "linear", &m.linear);
+    tn_ddp_state *ddp = tn_ddp(&m, g, *o);
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 4), TN_F32), true), *grad;
+    tn_tensor *y = tn_sum_all(tn_call(&m, x));
+    CHECK(tn_grad(&y, NULL, 1, &x, 1, &grad, (tn_grad_options){.retain_graph = true}) == TN_OK);
+    CHECK(tn_ddp_statistics(ddp).steps == 0); /* nothing of a parameter was asked for */
+    tn_backward(y);
+    if (o->find_unused) {
+        CHECK(tn_error() == TN_OK && tn_ddp_statistics(ddp).steps == 1);
+        CHECK(tn_at(tn_grad_of(m.linear.bias), (int64_t[]){1}) == 1); /* 2 and none */
+    } else {
+        CHECK(tn_error() == (m.skip ? TN_ESTATE : TN_EPEER));
+        CHECK(strstr(tn_error_message(), "did not reach 2 of 2 parameters"));
+        stay_until_told(g);
+    }
+    tn_module_finish(&m);
+}
+
+static void test_a_rank_that_uses_no_parameter(void **state) {
+    (void)state;
+    tn_ddp_options o = tn_ddp_defaults();
+    told = 0;
+    run_failing(2, skips_all, &o, TN_ESTATE);
+    o.find_unused = true;
+    run_ok(2, skips_all, &o);
+}
+
 static void test_unused_parameters_are_found(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -634,6 +679,33 @@ static void thaws(tn_group *g, void *user) {
     numbers want = numbers_sum(&ranks[0], &ranks[1], 2), is = grads_of(&m);
     CHECK(same_numbers(&is, &want));
     tn_module_finish(&m);
+}
+
+/* Thawed, and no synchronised forward since: its gradient would stay this rank's own. */
+static void thaws_too_late(tn_group *g, void *user) {
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
+    tn_module_requires_grad(&m.extra, false);
+    tn_ddp_options o = tn_ddp_defaults();
+    o.join = user != NULL;
+    tn_ddp_state *ddp = tn_ddp(&m, g, o);
+    tn_module_requires_grad(&m.extra, true);
+    tn_tensor *loss;
+    {
+        TN_NO_SYNC(ddp);
+        loss = net_loss(&m, 0);
+    }
+    tn_backward(loss);
+    CHECK(tn_error() == TN_ESTATE || tn_error() == TN_EPEER);
+    CHECK(strstr(tn_error_message(), "extra.weight has a gradient but no bucket"));
+    tn_module_finish(&m);
+}
+
+static void test_thawed_too_late(void **state) {
+    (void)state;
+    run_failing(2, thaws_too_late, NULL, TN_ESTATE);
+    run_failing(2, thaws_too_late, "join", TN_ESTATE);
 }
 
 static void test_frozen_parameters(void **state) {
@@ -1039,7 +1111,9 @@ int main(void) {
         TEST(test_buffers_come_from_rank_0),
         TEST(test_unused_parameters_are_named),
         TEST(test_unused_parameters_are_found),
+        TEST(test_a_rank_that_uses_no_parameter),
         TEST(test_frozen_parameters),
+        TEST(test_thawed_too_late),
         TEST(test_buckets_follow_readiness),
         TEST(test_dtypes),
         TEST(test_random_numbers_are_the_micro_batchs),
