@@ -2,8 +2,9 @@
  *
  * A step, on each rank:
  *
- *     forward     before: the generator is keyed, buffers come from rank 0, buckets are laid out again
- *                 when the first backward has shown a better order
+ *     forward     before: the generator is keyed; buckets are laid out again when the first backward has
+ *                 shown a better order; in the first of the step buffers come from rank 0 (not in the
+ *                 next, since those may be saved for the backward by then)
  *     backward    each gradient is written into its bucket; a bucket that is complete travels, while
  *                 backward goes on with the layers below
  *     its end     what is missing is an error or travels as zeros; all buckets are waited for
@@ -91,6 +92,7 @@ static bool touch(tn_ddp_state *d) {
     }
     d->touched = true;
     if (d->sync) {
+        d->buffers_due = true;
         tn__ddp_expect(d);
         if (d->options.join && !tn__ddp_announce_backward(d)) {
             return false;
@@ -189,14 +191,15 @@ tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
     if (d->no_sync > 0 || tn_in_recompute()) {
         return in;
     }
-    bool relayout = tn__ddp_relayout_due(d), buffers = d->options.broadcast_buffers && m->training;
+    bool relayout = tn__ddp_relayout_due(d);
+    bool buffers = d->options.broadcast_buffers && d->buffers_due && m->training;
     int root = 0;
     if (d->options.join) {
         root = tn__ddp_announce(d, TN__DDP_FORWARD | (relayout ? TN__DDP_RELAYOUT : 0) |
                                        (buffers ? TN__DDP_BUFFERS : 0));
     }
     if (root >= 0 && (!relayout || tn__ddp_relayout(d, root)) && buffers) {
-        tn__ddp_share(m, d->group, root, false);
+        d->buffers_due = tn__ddp_share(m, d->group, root, false) != TN_OK;
     }
     if (tn__pending()) {
         tn_group_abort(d->group, tn_error_message());
@@ -394,7 +397,7 @@ static tn_ddp_state *attach(tn_module *m, tn_group *g, tn_ddp_options options) {
         tn__raise(TN_ENOMEM, "ddp", "no memory");
         return NULL;
     }
-    *d = (tn_ddp_state){.module = m, .group = g, .options = options};
+    *d = (tn_ddp_state){.module = m, .group = g, .options = options, .buffers_due = true};
     tn_module_hooks hooks = {.before = tn__ddp_before,
                              .backward_before = backward_begins,
                              .user = d,

@@ -52,6 +52,7 @@ struct tn_ddp_state {
     int *ready; /* [param_count]: as they became ready in the last synchronised backward */
     int readies;
     bool rebuild_due;
+    bool buffers_due; /* none came since the last synchronised backward, or attaching */
 
     tn__ddp_bucket *buckets;
     int bucket_count;

@@ -4,7 +4,7 @@
  * what it is about to do, and hears the others. A rank that has joined says 0, and takes the part of
  * whatever the others announce: buffers and the order of buckets come from the lowest rank that is still
  * active, gradients of zero go into the buckets. When all say 0 it is over, and all take the parameters
- * of the lowest rank of the last step.
+ * of the lowest rank of the last step, and its optimiser's state: who joined has made fewer steps.
  *
  * An average goes on dividing by the number of all ranks.
  */
@@ -82,22 +82,38 @@ static bool take_part(tn_ddp_state *d, int root) {
     return !tn__pending();
 }
 
-/* Parameters, buffers and the place in the random numbers of the last that trained. */
-static void take_over(tn_ddp_state *d) {
+static bool take_state(const char *name, tn_tensor *state, void *user) {
+    (void)name;
+    tn_ddp_state *d = user;
+    return tn__ddp_wait(tn_broadcast(d->group, state, d->last_active)) == TN_OK;
+}
+
+/* The place in the random numbers and the optimiser's steps. */
+static void take_counts(tn_ddp_state *d, tn_optim *optim) {
     TN_SCOPE;
-    tn__ddp_share(d->module, d->group, d->last_active, true);
     tn_generator *generator = tn_default_generator();
-    int64_t stream = (int64_t)generator->stream;
-    tn_tensor *t = tn_from_data(&stream, TN_DIMS(), TN_I64);
+    int64_t counts[] = {(int64_t)generator->stream, tn_optim_steps(optim)};
+    tn_tensor *t = TN_FROM(counts, TN_DIMS(2), TN_I64);
     if (tn__ddp_wait(tn_broadcast(d->group, t, d->last_active)) == TN_OK) {
-        tn_copy_out(t, &stream);
-        generator->stream = (uint64_t)stream;
+        tn_copy_out(t, counts);
+        generator->stream = (uint64_t)counts[0];
         generator->call = 0;
         tn__round_begin(d->group);
+        tn_optim_set_steps(optim, counts[1]);
     }
 }
 
-tn_status tn_ddp_join(tn_ddp_state *d) {
+/* What the last that trained has. */
+static void take_over(tn_ddp_state *d, tn_optim *optim) {
+    tn__ddp_share(d->module, d->group, d->last_active, true);
+    if (!tn__pending()) {
+        tn_optim_each(optim, take_state, d);
+    }
+    take_counts(d, optim);
+    d->buffers_due = true;
+}
+
+tn_status tn_ddp_join(tn_ddp_state *d, tn_optim *optim) {
     if (!d) {
         return tn__raise(TN_EVALUE, "ddp_join", "the state is NULL (what tn_ddp returned)");
     }
@@ -115,8 +131,9 @@ tn_status tn_ddp_join(tn_ddp_state *d) {
         }
     }
     if (!tn__pending()) {
-        take_over(d);
-    } else {
+        take_over(d, optim);
+    }
+    if (tn__pending()) {
         tn_group_abort(d->group, tn_error_message());
     }
     return tn_error();

@@ -1,7 +1,7 @@
 /* Data parallelism in the plainest way: what ddp.c does, without what makes it fast.
  *
  * Every rank has the same module and sees its own batch. The gradient of the whole batch is the mean of
- * the ranks' gradients. So: at the start all take rank 0's parameters; before each forward, its buffers;
+ * the ranks' gradients. So: at the start all take rank 0's parameters; before the first forward of a step, its buffers;
  * after each backward every gradient is replaced by its mean over the ranks. Then all optimisers take
  * the same step, and the parameters stay equal.
  *
@@ -25,8 +25,9 @@ typedef struct naive {
     tn_group *group;
     leaf *leaves;
     int count, room;
-    bool running;  /* a backward has reached a parameter */
-    bool finished; /* the module went while it ran */
+    bool running;     /* a backward has reached a parameter */
+    bool buffers_due; /* none came since the last, or attaching */
+    bool finished;    /* the module went while it ran */
 } naive;
 
 static void naive_free(void *user) {
@@ -49,8 +50,8 @@ tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
     naive *d = user;
     if (tn__will_record()) {
         tn__round_begin(d->group);
-        if (m->training && !tn_in_recompute()) {
-            tn__ddp_share(m, d->group, 0, false);
+        if (m->training && d->buffers_due && !tn_in_recompute()) {
+            d->buffers_due = tn__ddp_share(m, d->group, 0, false) != TN_OK;
         }
     }
     return in;
@@ -78,6 +79,7 @@ static void backward_ended(void *user) {
     }
     if (tn_error() == TN_OK) {
         tn_module_each(d->module, (tn_walk){0}, average, d);
+        d->buffers_due = true;
     }
     if (tn_error() != TN_OK) { /* the other ranks must not wait for this one */
         tn_group_abort(d->group, tn_error_message());
@@ -124,7 +126,7 @@ static void attach(tn_module *m, tn_group *g) {
         tn__raise(TN_ENOMEM, "ddp_naive", "no memory");
         return;
     }
-    *d = (naive){.module = m, .group = g};
+    *d = (naive){.module = m, .group = g, .buffers_due = true};
     tn_module_each(m, (tn_walk){0}, hook_leaf, d);
     tn_module_hooks hooks = {.before = tn__ddp_naive_before, .user = d, .free_user = naive_free};
     if (tn_error() != TN_OK || !tn_module_hook(m, hooks)) {

@@ -175,7 +175,9 @@ typedef struct tn_ddp_options {
     bool sum;         /* false: gradients are averaged. true: summed, for a loss that the program
                                divides by the global number of tokens */
     bool find_unused; /* false: a parameter that backward does not reach is an error */
-    bool broadcast_buffers; /* true: rank 0's buffers before every forward that records */
+    /* true: all take rank 0's buffers before the first forward that records after attaching and after
+     * each synchronised backward (not before every: a backward may need those of several forwards) */
+    bool broadcast_buffers;
     bool join;              /* false; true: ranks may have fewer batches, see tn_ddp_join */
     bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets travel when backward is done (to measure) */
@@ -201,8 +203,9 @@ TN_API tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp);
 TN_API void tn_no_sync_end(tn_ddp_state **ddp);
 
 /* With options.join: a rank whose data has ended stays until every rank's has, taking part with
- * gradients of zero; then all have the parameters of the last that trained. */
-TN_API tn_status tn_ddp_join(tn_ddp_state *ddp);
+ * gradients of zero; then all have the parameters and buffers of the last that trained, and the state
+ * and the steps of its optimiser (NULL, on every rank: none, or one without state). */
+TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
 
 /* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
 TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);

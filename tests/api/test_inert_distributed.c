@@ -129,7 +129,7 @@ static void data_parallel(tn_tensor *t) {
     tn_ddp_state *none = NULL;
     TAKES(tn_no_sync_end(NULL));
     TAKES(tn_no_sync_end(&none));
-    QUIET(tn_ddp_join(NULL) != TN_OK, true);
+    QUIET(tn_ddp_join(NULL, NULL) != TN_OK, true);
     QUIET(tn_ddp_bf16(NULL, t, TN_REDUCE_SUM, NULL), NULL);
     QUIET(tn_ddp_statistics(NULL).buckets, 0);
 }

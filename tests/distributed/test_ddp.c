@@ -235,7 +235,7 @@ static void test_what_is_refused(void **state) {
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
     tn_no_sync_end(NULL);
-    assert_int_equal(tn_ddp_join(NULL), TN_EVALUE);
+    assert_int_equal(tn_ddp_join(NULL, NULL), TN_EVALUE);
     tn_error_clear();
     assert_int_equal(tn_ddp_statistics(NULL).buckets, 0);
 }
@@ -455,6 +455,46 @@ static void buffers(tn_group *g, void *user) {
     net_backward(&m, 0);
     CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 20);
     tn_module_finish(&m);
+}
+
+typedef struct scaled {
+    tn_module base;
+    tn_linear linear;
+    tn_tensor *scale; /* buffer that backward needs */
+} scaled;
+
+static tn_tensor *scaled_forward(tn_module *self, tn_tensor *x) {
+    scaled *m = (scaled *)self;
+    return tn_mul(tn_call(&m->linear, x), m->scale);
+}
+
+/* Two forwards and one backward, as a discriminator has them. */
+static void saves_buffers(tn_group *g, void *user) {
+    scaled m;
+    tn_module_init(&m.base, "scaled", scaled_forward);
+    tn_linear_init(&m.linear, 4, 3, tn_linear_defaults());
+    tn_module_add(&m.base, "linear", &m.linear);
+    tn_module_buffer(&m.base, "scale", &m.scale, tn_ones(TN_DIMS(3), TN_F32));
+    if (user) {
+        CHECK(tn_ddp_naive(&m, g) == TN_OK);
+    } else {
+        CHECK(tn_ddp(&m, g, tn_ddp_defaults()) != NULL);
+    }
+    for (int step = 0; step < 2; step++) {
+        TN_SCOPE;
+        tn_module_zero_grad(&m);
+        tn_fill_(m.scale, 10 * step + 2 + tn_group_rank(g));
+        tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *real = tn_call(&m, x);
+        CHECK(tn_backward(tn_sum_all(tn_add(real, tn_call(&m, x)))) == TN_OK);
+        CHECK(tn_at(tn_grad_of(m.linear.bias), (int64_t[]){0}) == 4 * (10 * step + 2));
+    }
+    tn_module_finish(&m);
+}
+
+static void test_two_forwards_and_one_backward(void **state) {
+    (void)state;
+    run_ok(2, saves_buffers, NULL);
+    run_ok(2, saves_buffers, "naive");
 }
 
 static void test_buffers_come_from_rank_0(void **state) {
@@ -1109,6 +1149,7 @@ int main(void) {
         TEST(test_no_sync_accumulates),
         TEST(test_a_second_backward_without_zeroing),
         TEST(test_buffers_come_from_rank_0),
+        TEST(test_two_forwards_and_one_backward),
         TEST(test_unused_parameters_are_named),
         TEST(test_unused_parameters_are_found),
         TEST(test_a_rank_that_uses_no_parameter),

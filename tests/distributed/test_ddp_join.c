@@ -132,7 +132,7 @@ static void joins(tn_group *g, void *user) {
             descend(&m);
         }
         tn_set_grad(m.in.bias, tn_ones(tn_shape(m.in.bias), TN_F32)); /* what a loop may leave */
-        CHECK(tn_ddp_join(ddp) == TN_OK);
+        CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
         CHECK(tn_at(tn_grad_of(m.in.bias), (int64_t[]){3}) == 1);
         tn_module_zero_grad(&m);
     }
@@ -184,7 +184,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
         tn_backward(tn_add(net_loss(&m, 2), net_loss(&m, 3)));
         descend(&m);
     }
-    CHECK(tn_ddp_join(ddp) == TN_OK);
+    CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
     CHECK(tn_ddp_statistics(ddp).steps == 2);
     CHECK(tn_at(m.mean, (int64_t[]){0}) == 201);
     CHECK(tn_default_generator()->stream == (uint64_t)(4 * 3 + rank + 1));
@@ -206,6 +206,49 @@ static void test_join_in_a_richer_loop(void **state) {
     run_ok(3, joins_a_richer_loop, &o);
 }
 
+/* Who joins has made fewer steps: an optimiser with state must go on as the others' do. Weights in bf16
+ * have a master copy in it. */
+static void goes_on_with_state(tn_group *g, void *user) {
+    const tn_dtype *dtype = user;
+    TN_SCOPE;
+    int rank = tn_group_rank(g);
+    tn_linear m;
+    tn_linear_options lo = tn_linear_defaults();
+    lo.dtype = *dtype;
+    tn_linear_init(&m, NET_IN, NET_OUT, lo);
+    tn_ddp_options o = tn_ddp_defaults();
+    o.join = true;
+    tn_ddp_state *ddp = tn_ddp(&m, g, o);
+    tn_adamw_options ao = tn_adamw_defaults();
+    ao.lr = 0.1;
+    tn_optim *opt = tn_adamw(&m, ao);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        int batches = epoch == 0 ? (int[]){0, 4, 2}[rank] : 3;
+        for (int step = 0; step < batches; step++) {
+            tn_tensor *x = tn_cast(tn_full(TN_DIMS(2, NET_IN), step + rank + 1, TN_F32), *dtype);
+            tn_backward(tn_sum_all(tn_call(&m, x)));
+            tn_optim_step(opt);
+            tn_optim_zero_grad(opt);
+            if (epoch == 1) {
+                tn_tensor *other = tn_copy(tn_detach(m.weight));
+                tn_work_wait(tn_broadcast(g, other, 1), 0);
+                CHECK(tn_equal(tn_detach(m.weight), other));
+            }
+        }
+        CHECK(tn_ddp_join(ddp, opt) == TN_OK);
+        CHECK(tn_optim_steps(opt) == (epoch == 0 ? 4 : 7));
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_join_with_an_optimiser(void **state) {
+    (void)state;
+    tn_dtype dtypes[] = {TN_F32, TN_BF16};
+    run_ok(3, goes_on_with_state, &dtypes[0]);
+    run_ok(3, goes_on_with_state, &dtypes[1]);
+}
+
 /* The joined rank hears of an error; active ranks that do different things are told. */
 static void fails_while_joined(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
@@ -213,7 +256,7 @@ static void fails_while_joined(tn_group *g, void *user) {
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, g, *o);
     if (tn_group_rank(g) == 0) {
-        CHECK(tn_ddp_join(ddp) == TN_EPEER);
+        CHECK(tn_ddp_join(ddp, NULL) == TN_EPEER);
     } else {
         m.use_extra = false;
         net_backward(&m, 0);
@@ -242,7 +285,7 @@ static void does_not_join(tn_group *g, void *user) {
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
-    CHECK(tn_ddp_join(ddp) == TN_ESTATE);
+    CHECK(tn_ddp_join(ddp, NULL) == TN_ESTATE);
     CHECK(strstr(tn_error_message(), "the option join is false"));
     tn_error_clear();
     tn_module_finish(&m);
@@ -276,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_the_short_rank_is_named),
         cmocka_unit_test(test_join),
         cmocka_unit_test(test_join_in_a_richer_loop),
+        cmocka_unit_test(test_join_with_an_optimiser),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests_name("uneven data", tests, divert_flights, temp_clean);
