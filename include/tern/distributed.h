@@ -178,7 +178,7 @@ typedef struct tn_ddp_options {
     /* true: all take rank 0's buffers before the first forward that records after attaching and after
      * each synchronised backward (not before every: a backward may need those of several forwards) */
     bool broadcast_buffers;
-    bool join;              /* false; true: ranks may have fewer batches, see tn_ddp_join */
+    bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
     bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets travel when backward is done (to measure) */
     /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces the
