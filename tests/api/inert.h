@@ -19,6 +19,7 @@
 #include <tern/sys/tensor.h>
 #include <tern/tern.h>
 
+#include "core/sanitize.h"
 #include "tests/support/temp.h"
 
 /* ---- Around each call ---------------------------------------------------------------------------------------------------------- */
