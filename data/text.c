@@ -41,7 +41,7 @@ static char *read_all(int fd, size_t guess, size_t *bytes) {
 }
 
 char *tn_text_read(const char *path, size_t *bytes) {
-    size_t ignored;
+    size_t ignored = 0;
     bytes = bytes ? bytes : &ignored;
     *bytes = 0;
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;

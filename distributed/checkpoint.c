@@ -94,14 +94,14 @@ static int memory_file(const void *data, size_t bytes, char *text, size_t room) 
     return file;
 }
 
-static void load_bytes(tn_checkpoint *c, const void *data, size_t bytes) {
+static tn_status load_bytes(tn_checkpoint *c, const void *data, size_t bytes) {
     char path[64];
     int file = memory_file(data, bytes, path, sizeof(path));
+    tn_status status = file < 0 ? tn_error() : tn_checkpoint_load(c, path);
     if (file >= 0) {
-        tn_status status = tn_checkpoint_load(c, path);
-        (void)status; /* the error is pending */
         close(file);
     }
+    return status;
 }
 
 tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
@@ -122,11 +122,8 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
     }
     if (status == TN_OK) {
         begin_quiet();
-        if (reads) {
-            status = tn_checkpoint_load(c, path);
-        } else {
-            load_bytes(c, data, bytes);
-        }
+        status = reads ? tn_checkpoint_load(c, path) : load_bytes(c, data, bytes);
+        (void)status; /* in the record too */
         record = end_quiet();
         status = agree(g, &record, "dist_load");
     }
