@@ -355,7 +355,7 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
 }
 
 tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *in, int n) {
-    tn_tensor *results[TN_OP_OUTPUTS];
+    tn_tensor *results[TN_OP_OUTPUTS] = {NULL};
     tn_apply_many(op, args, in, n, results);
     return results[0];
 }

@@ -325,7 +325,7 @@ const char *tn_optim_kind(const tn_optim *opt) {
 /* False when the visitor stops or memory is out. */
 static bool visit(const tn__item *item, const char *what, tn_tensor *t, tn_optim_visitor f,
                   void *user) {
-    if (!t) {
+    if (!t || !what) {
         return true;
     }
     size_t room = strlen(item->entry.path) + strlen(what) + 2;

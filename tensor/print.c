@@ -327,7 +327,7 @@ static void write_text(sink *out, const tn_tensor *t, const char *operation) {
 size_t tn_format(const tn_tensor *t, char *text, size_t room) {
     sink out = {.text = text, .room = text ? room : 0};
     write_text(&out, t, "format");
-    if (out.room > 0) {
+    if (text && out.room > 0) {
         text[out.length < room ? out.length : room - 1] = 0;
     }
     return out.length;

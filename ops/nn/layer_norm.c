@@ -36,7 +36,9 @@ static bool layer_norm_shape(tn_op_call *c) {
     }
     tn_dims rows = tn__dims_leading(x);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
-    return !c->record || (tn_op_out(c, rows, wide) && tn_op_out(c, rows, wide));
+    bool has_mean = !c->record || tn_op_out(c, rows, wide);
+    bool has_rstd = !c->record || (has_mean && tn_op_out(c, rows, wide));
+    return has_mean && has_rstd;
 }
 
 static tn_status layer_norm_forward(tn_op_call *c) {

@@ -57,7 +57,7 @@ bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
     int run = runs - 1;
     int64_t left = run >= 0 ? size[run] : 1, next = run >= 0 ? step[run] : 1;
     for (int i = dims.ndim - 1; i >= 0; i--) {
-        if (dims.size[i] > 1 && left == 1) {
+        if (dims.size[i] > 1 && left == 1 && run > 0) {
             run--;
             left = size[run];
             next = step[run];
