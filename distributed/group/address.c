@@ -131,7 +131,7 @@ static bool toward(const char *host, char *address, bool *loopback) {
         return false;
     }
     for (struct addrinfo *a = found; a && !fine; a = a->ai_next) {
-        struct sockaddr_storage own;
+        struct sockaddr_storage own = {0};
         socklen_t length = sizeof(own);
         int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         fine = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
