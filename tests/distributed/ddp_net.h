@@ -1,24 +1,13 @@
-/* A small net for tests of data parallelism, whose gradients are easily made by hand, and checks that
- * work in threads which are ranks. */
+/* A small net for tests of data parallelism, whose gradients are easily made by hand. Include after
+ * <cmocka.h>. */
 #ifndef TERN_TESTS_DDP_NET_H
 #define TERN_TESTS_DDP_NET_H
 
-#include <tern/tern.h>
+#include "rank_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* cmocka's asserts belong to the main thread: ranks count what is wrong instead. */
-static int failures;
-
-#define CHECK(condition)                                                                             \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
-        }                                                                                            \
-    } while (0)
 
 enum { NET_IN = 6, NET_HIDDEN = 10, NET_OUT = 3, NET_BATCH = 4 };
 

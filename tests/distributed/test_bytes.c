@@ -8,23 +8,7 @@
 
 #include <cmocka.h>
 
-/* Ranks are threads, in which cmocka's assertions may not jump: they count. */
-static int failures;
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
-        }                                                                         \
-    } while (0)
-
-static void run_ok(int ranks, void (*f)(tn_group *, void *)) {
-    failures = 0;
-    tn_status status = tn_local_run(ranks, f, NULL);
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(status, TN_OK);
-    assert_int_equal(failures, 0);
-}
+#include "rank_check.h"
 
 static size_t length_of(int rank) {
     return rank == 1 ? 0 : (size_t)rank * 5000 + 1;
@@ -83,8 +67,8 @@ static void gather(tn_group *g, void *user) {
 static void test_bytes(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
-        run_ok(ranks, broadcast);
-        run_ok(ranks, gather);
+        run_ok(ranks, broadcast, NULL);
+        run_ok(ranks, gather, NULL);
     }
     gather(NULL, NULL); /* one rank */
     broadcast(NULL, NULL);

@@ -12,29 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/temp.h"
-
-/* A target that finds something wrong aborts. */
-static int replay(const char *name, int (*run)(const uint8_t *, size_t)) {
-    char folder[3000], path[4000];
-    const char *root = getenv("TERN_ROOT");
-    snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus/%s", root ? root : ".", name);
-    DIR *list = opendir(folder);
-    assert_non_null(list);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(list));) {
-        if (entry->d_name[0] != '.') {
-            snprintf(path, sizeof(path), "%s/%.900s", folder, entry->d_name);
-            size_t bytes;
-            unsigned char *data = temp_read(path, &bytes);
-            assert_int_equal(run(data, bytes), 0);
-            free(data);
-            count++;
-        }
-    }
-    closedir(list);
-    return count;
-}
+#include "tests/support/replay.h"
 
 static void test_store(void **state) {
     assert_true(replay("fuzz_store", fuzz_store) >= 25);

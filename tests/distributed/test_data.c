@@ -10,16 +10,9 @@
 
 #include <cmocka.h>
 
-#include "../support/temp.h"
+#include "rank_check.h"
 
-static int failures;
-#define CHECK(condition)                                                                             \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
-        }                                                                                            \
-    } while (0)
+#include "../support/temp.h"
 
 /* ---- Shares ------------------------------------------------------------------------------------ */
 

@@ -12,46 +12,6 @@
 #include "ddp_net.h"
 #include "tests/support/temp.h"
 
-static int64_t live_before;
-
-static int no_leak(void **state) {
-    (void)state;
-    if (tn_live_tensors() != live_before) {
-        fprintf(stderr, "%lld tensors were left\n", (long long)(tn_live_tensors() - live_before));
-        return 1;
-    }
-    return 0;
-}
-
-static void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
-    failures = 0;
-    if (tn_local_run(ranks, f, user) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
-    assert_int_equal(failures, 0);
-}
-
-/* Runs f, in which every rank must fail, and returns the first error. */
-static const char *run_failing(int ranks, void (*f)(tn_group *, void *), void *user, tn_status want) {
-    static char message[1024];
-    failures = 0;
-    tn_status status = tn_local_run(ranks, f, user);
-    snprintf(message, sizeof(message), "%s", tn_error_message());
-    tn_error_clear();
-    assert_int_equal(failures, 0);
-    if (status != want) {
-        fail_msg("%s instead of %s: %s", tn_status_name(status), tn_status_name(want), message);
-    }
-    return message;
-}
-
-#define assert_has(text, part)                                  \
-    do {                                                        \
-        if (!strstr(text, part)) {                              \
-            fail_msg("\"%s\" does not say \"%s\"", text, part); \
-        }                                                       \
-    } while (0)
-
 /* Every parameter in a bucket of its own. */
 static tn_ddp_options small_buckets(void) {
     tn_ddp_options o = tn_ddp_defaults();

@@ -12,14 +12,6 @@
 
 enum { MOST = 4 };
 
-static void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
-    failures = 0;
-    if (tn_local_run(ranks, f, user) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
-    assert_int_equal(failures, 0);
-}
-
 /* ---- Without join ------------------------------------------------------------------------------- */
 
 static void ends_early(tn_group *g, void *user) {

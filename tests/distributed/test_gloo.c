@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "rank_check.h"
+
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 
@@ -24,15 +26,6 @@ static bool missing; /* the plugin is not built here */
     if (missing) {   \
         skip();      \
     }
-
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
-        }                                                                         \
-    } while (0)
-static int failures;
 
 static tn_engine *join(tn_store *store, int rank, int ranks, const char *interface, double seconds,
                        char *why) {
@@ -89,7 +82,7 @@ static void run_threads(int ranks, void (*body)(tn_engine *e)) {
     assert_int_equal(failures, 0);
 }
 
-static void run_ok(tn_engine *e, tn_transfer t) {
+static void transfer_ok(tn_engine *e, tn_transfer t) {
     char why[TN_ENGINE_WHY] = "", text[128];
     t.deadline = tn__now() + 30;
     if (e->run(e, &t, why) != TN_OK) {
@@ -172,7 +165,7 @@ static void task_begin(task *x, tn_engine *e, tn_collective kind, tn_dtype dtype
 
 static void task_end(task *x) {
     int64_t bytes = x->e->ranks * x->bytes;
-    run_ok(x->e, x->t);
+    transfer_ok(x->e, x->t);
     const char *got = x->t.out ? x->t.out : x->want;
     char text[128];
     if (memcmp(got, x->want, (size_t)bytes + sizeof(canary)) != 0) {
@@ -298,7 +291,7 @@ static void all_operations(tn_engine *e) {
             ring(e, dtypes[d], counts[c]);
         }
     }
-    run_ok(e, (tn_transfer){.kind = TN_BARRIER});
+    transfer_ok(e, (tn_transfer){.kind = TN_BARRIER});
 }
 
 /* Longer than a block: several are on their way at once, and the last one is not full. */

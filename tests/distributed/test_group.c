@@ -13,58 +13,9 @@
 
 #include <cmocka.h>
 
+#include "rank_check.h"
+
 #include "../support/temp.h"
-
-/* Assertions of cmocka jump, which only the main thread may do: ranks count their failures instead. */
-static int failures;
-#define CHECK(condition)                                                                             \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
-        }                                                                                            \
-    } while (0)
-
-static void run_ok(int ranks, void (*f)(tn_group *, void *)) {
-    failures = 0;
-    tn_status status = tn_local_run(ranks, f, NULL);
-    if (status != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
-    assert_int_equal(status, TN_OK);
-    assert_int_equal(failures, 0);
-}
-
-/* Runs f, which must fail, and keeps the message. */
-static const char *run_failing(int ranks, void (*f)(tn_group *, void *), tn_status want) {
-    static char message[1024];
-    failures = 0;
-    tn_status status = tn_local_run(ranks, f, NULL);
-    snprintf(message, sizeof(message), "%s", tn_error_message());
-    assert_int_equal(tn_error(), want);
-    assert_int_equal(status, want);
-    tn_error_clear();
-    assert_int_equal(failures, 0);
-    return message;
-}
-
-#define assert_has(text, part)                                  \
-    do {                                                        \
-        if (!strstr(text, part)) {                              \
-            fail_msg("\"%s\" does not say \"%s\"", text, part); \
-        }                                                       \
-    } while (0)
-
-static int64_t live_before;
-
-static int no_leak(void **state) {
-    (void)state;
-    if (tn_live_tensors() != live_before) {
-        fprintf(stderr, "%lld tensors were left\n", (long long)(tn_live_tensors() - live_before));
-        return 1;
-    }
-    return 0;
-}
 
 /* ---- Order and overlap ------------------------------------------------------------------------- */
 
@@ -87,7 +38,7 @@ static void many_works(tn_group *g, void *user) {
 
 static void test_works_in_any_order(void **state) {
     (void)state;
-    run_ok(4, many_works);
+    run_ok(4, many_works, NULL);
 }
 
 static void tensor_outlives(tn_group *g, void *user) {
@@ -102,7 +53,7 @@ static void tensor_outlives(tn_group *g, void *user) {
 
 static void test_a_work_keeps_its_tensors(void **state) {
     (void)state;
-    run_ok(3, tensor_outlives);
+    run_ok(3, tensor_outlives, NULL);
 }
 
 /* ---- Failures ---------------------------------------------------------------------------------- */
@@ -126,7 +77,7 @@ static void late(tn_group *g, void *user) {
 
 static void test_time_out_names_the_missing_rank(void **state) {
     (void)state;
-    run_failing(3, late, TN_EPEER);
+    run_failing(3, late, NULL, TN_EPEER);
     FILE *file = fopen(temp_path("tern-flight-0.txt"), "r");
     assert_non_null(file);
     static char text[1 << 20];
@@ -152,7 +103,7 @@ static void impatient(tn_group *g, void *user) {
 
 static void test_the_waits_own_time_out(void **state) {
     (void)state;
-    run_failing(2, impatient, TN_EPEER);
+    run_failing(2, impatient, NULL, TN_EPEER);
 }
 
 static void wrong_size(tn_group *g, void *user) {
@@ -179,12 +130,12 @@ static void wrong_parcel(tn_group *g, void *user) {
 
 static void test_ranks_that_disagree(void **state) {
     (void)state;
-    const char *text = run_failing(2, wrong_size, TN_EMISMATCH);
+    const char *text = run_failing(2, wrong_size, NULL, TN_EMISMATCH);
     assert_has(text, "all_reduce f32 [3] sum");
     assert_has(text, "all_reduce f32 [4] sum");
-    text = run_failing(2, wrong_order, TN_EMISMATCH);
+    text = run_failing(2, wrong_order, NULL, TN_EMISMATCH);
     assert_has(text, "broadcast f32 [3] from rank 0");
-    text = run_failing(2, wrong_parcel, TN_EMISMATCH);
+    text = run_failing(2, wrong_parcel, NULL, TN_EMISMATCH);
     assert_has(text, "rank 0 sends f32 [3], but rank 1 receives f32 [4]");
 }
 
@@ -207,7 +158,7 @@ static void own_error(tn_group *g, void *user) {
 
 static void test_an_error_reaches_the_peers(void **state) {
     (void)state;
-    assert_has(run_failing(3, own_error, TN_ESHAPE), "add: ");
+    assert_has(run_failing(3, own_error, NULL, TN_ESHAPE), "add: ");
 }
 
 static void bad_arguments(tn_group *g, void *user) {
@@ -223,7 +174,7 @@ static void bad_arguments(tn_group *g, void *user) {
 
 static void test_a_refused_call_ends_the_peers(void **state) {
     (void)state;
-    assert_has(run_failing(2, bad_arguments, TN_EDTYPE), "bool");
+    assert_has(run_failing(2, bad_arguments, NULL, TN_EDTYPE), "bool");
 }
 
 static void leaves_early(tn_group *g, void *user) {
@@ -238,7 +189,7 @@ static void leaves_early(tn_group *g, void *user) {
 
 static void test_a_rank_that_left(void **state) {
     (void)state;
-    run_failing(3, leaves_early, TN_EPEER);
+    run_failing(3, leaves_early, NULL, TN_EPEER);
 }
 
 static void dead_stays_dead(tn_group *g, void *user) {
@@ -254,7 +205,7 @@ static void dead_stays_dead(tn_group *g, void *user) {
 
 static void test_a_dead_group_stays_dead(void **state) {
     (void)state;
-    run_ok(2, dead_stays_dead);
+    run_ok(2, dead_stays_dead, NULL);
 }
 
 /* ---- Threads ----------------------------------------------------------------------------------- */
@@ -278,7 +229,7 @@ static void two_threads(tn_group *g, void *user) {
 
 static void test_a_second_thread_is_refused(void **state) {
     (void)state;
-    run_ok(2, two_threads);
+    run_ok(2, two_threads, NULL);
 }
 
 /* ---- Subgroups and barriers -------------------------------------------------------------------- */
@@ -303,7 +254,7 @@ static void subgroups(tn_group *g, void *user) {
 
 static void test_subgroups(void **state) {
     (void)state;
-    run_ok(4, subgroups);
+    run_ok(4, subgroups, NULL);
 }
 
 /* All learn of it, and at once. */
@@ -322,7 +273,7 @@ static void different_lists(tn_group *g, void *user) {
 
 static void test_subgroups_of_different_ranks(void **state) {
     (void)state;
-    run_ok(3, different_lists);
+    run_ok(3, different_lists, NULL);
 }
 
 static void monitored(tn_group *g, void *user) {
@@ -346,12 +297,12 @@ static void late_at_barrier(tn_group *g, void *user) {
 
 static void test_late_at_a_monitored_barrier(void **state) {
     (void)state;
-    run_ok(3, late_at_barrier);
+    run_ok(3, late_at_barrier, NULL);
 }
 
 static void test_monitored_barrier_names_who_is_missing(void **state) {
     (void)state;
-    run_failing(3, monitored, TN_EPEER);
+    run_failing(3, monitored, NULL, TN_EPEER);
 }
 
 /* ---- One rank, and means ----------------------------------------------------------------------- */
@@ -384,13 +335,13 @@ static void global_mean(tn_group *g, void *user) {
 
 static void test_mean_over_the_global_count(void **state) {
     (void)state;
-    run_ok(3, global_mean);
+    run_ok(3, global_mean, NULL);
 }
 
 /* The file is there after a while, since a thread writes it. */
 static void test_sigusr1_writes_the_recorder(void **state) {
     (void)state;
-    run_ok(2, tensor_outlives);
+    run_ok(2, tensor_outlives, NULL);
     tn__flight_signals(7);
     assert_int_equal(raise(SIGUSR1), 0);
     static char text[1 << 20];

@@ -7,15 +7,7 @@
 
 #include <cmocka.h>
 
-/* Ranks are threads, in which cmocka's assertions may not jump: they count. */
-static int failures;
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
-        }                                                                         \
-    } while (0)
+#include "rank_check.h"
 
 typedef struct shape {
     int n;

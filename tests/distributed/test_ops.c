@@ -8,28 +8,12 @@
 
 #include <cmocka.h>
 
+#include "rank_check.h"
+
 #include <math.h>
 #include <unistd.h>
 
 enum { MOST = 4 };
-
-/* Ranks are threads, in which cmocka's assertions may not jump: they count. */
-static int failures;
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth); \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                   \
-        }                                                                         \
-    } while (0)
-
-static void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
-    failures = 0;
-    tn_status status = tn_local_run(ranks, f, user);
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(status, TN_OK);
-    assert_int_equal(failures, 0);
-}
 
 /* Numbers of no pattern between -1 and 1. */
 static tn_tensor *numbers(tn_dims dims, int seed) {

@@ -1,0 +1,63 @@
+/* Checks for tests whose ranks are threads (tn_local_run). cmocka's assertions jump, which only the main thread may do: ranks count
+ * what is wrong, and the main thread looks at the count. Include after <cmocka.h>. */
+#ifndef TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
+#define TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include <tern/tern.h>
+
+static int failures;
+
+#define CHECK(condition)                                                                             \
+    do {                                                                                             \
+        if (!(condition)) {                                                                          \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
+        }                                                                                            \
+    } while (0)
+
+#define assert_has(text, part)                                  \
+    do {                                                        \
+        if (!strstr(text, part)) {                              \
+            fail_msg("\"%s\" does not say \"%s\"", text, part); \
+        }                                                       \
+    } while (0)
+
+static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
+    failures = 0;
+    if (tn_local_run(ranks, f, user) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* Runs f, which must fail with `want`, and returns the error's text. */
+static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), void *user,
+                                      tn_status want) {
+    static char message[1024];
+    failures = 0;
+    tn_status status = tn_local_run(ranks, f, user);
+    snprintf(message, sizeof(message), "%s", tn_error_message());
+    tn_error_clear();
+    assert_int_equal(failures, 0);
+    if (status != want) {
+        fail_msg("%s instead of %s: %s", tn_status_name(status), tn_status_name(want), message);
+    }
+    return message;
+}
+
+/* A teardown: as many tensors as live_before, which main sets, are alive. */
+static int64_t live_before;
+
+static inline int no_leak(void **state) {
+    (void)state;
+    if (tn_live_tensors() != live_before) {
+        fprintf(stderr, "%lld tensors were left\n", (long long)(tn_live_tensors() - live_before));
+        return 1;
+    }
+    return 0;
+}
+
+#endif
