@@ -3,6 +3,7 @@
 
 #include "core/allocator.h"
 #include "core/build_info.h"
+#include "tern/sys/device.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -58,6 +59,9 @@ const tn_backend *tn_backend_named(const char *name) {
     if (strcmp(name, "ref") == 0) {
         return tn__ref_table();
     }
+    if (strcmp(name, "cuda") == 0) {
+        return tn_backend_of((tn_device){TN_CUDA, 0});
+    }
     static const char *const names[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
     bool best = strcmp(name, "cpu") == 0;
     for (int level = 4; level >= 2; level--) {
@@ -94,7 +98,8 @@ static const tn_backend *first_use(void) {
 
 const tn_backend *tn_backend_of(tn_device device) {
     if (device.kind != TN_CPU) {
-        return NULL;
+        const tn_device_table *devices = tn__device_table(device);
+        return devices ? devices->kernels : NULL;
     }
     const tn_backend *table = atomic_load_explicit(&chosen, memory_order_acquire);
     return table ? table : first_use();
@@ -113,8 +118,22 @@ __attribute__((constructor)) static void backend_begin(void) {
     tn_backend_use(NULL);
 }
 
+static void *host_workspace(tn_context *ctx, size_t bytes) {
+    (void)ctx;
+    return tn__alloc(bytes);
+}
+
+static void host_workspace_free(tn_context *ctx, void *memory, size_t bytes) {
+    (void)ctx;
+    tn__free(memory, bytes);
+}
+
 tn_context *tn_context_of(tn_device device) {
     static _Thread_local tn_context context = {
-        .deterministic = true, .workspace = tn__alloc, .workspace_free = tn__free};
-    return device.kind == TN_CPU ? &context : NULL;
+        .deterministic = true, .workspace = host_workspace, .workspace_free = host_workspace_free};
+    if (device.kind != TN_CPU) {
+        const tn_device_table *devices = tn__device_table(device);
+        return devices ? devices->context(device.index) : NULL;
+    }
+    return &context;
 }

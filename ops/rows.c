@@ -44,7 +44,7 @@ tn_status tn__rows_open(tn__kernels k, const tn_desc *x, int kept, tn__rows *row
         count *= x->size[i];
     }
     rows->bytes = (size_t)count * tn_dtype_size(x->dtype);
-    copy.data = rows->scratch = k.ctx->workspace(rows->bytes);
+    copy.data = rows->scratch = k.ctx->workspace(k.ctx, rows->bytes);
     if (!copy.data) {
         return TN_ENOMEM;
     }
@@ -54,7 +54,7 @@ tn_status tn__rows_open(tn__kernels k, const tn_desc *x, int kept, tn__rows *row
 
 void tn__rows_close(tn__kernels k, tn__rows *rows) {
     if (rows->scratch) {
-        k.ctx->workspace_free(rows->scratch, rows->bytes);
+        k.ctx->workspace_free(k.ctx, rows->scratch, rows->bytes);
         rows->scratch = NULL;
     }
 }

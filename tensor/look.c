@@ -1,6 +1,8 @@
 /* Looking at tensors: metadata, single elements, copying out. Nothing here changes a tensor. */
+#include "core/allocator.h"
 #include "tensor/half.h"
 #include "tensor/tensor.h"
+#include "tern/sys/device.h"
 
 #include <math.h>
 
@@ -112,6 +114,16 @@ void *tn_data_mut(tn_tensor *t) {
 
 double tn__element(const tn_tensor *t, int64_t position) {
     const void *data = t->storage->data;
+    if (t->storage->device.kind != TN_CPU) {
+        static _Thread_local uint64_t here;
+        size_t size = tn_dtype_size(t->dtype);
+        data = (const char *)data + (size_t)position * size;
+        position = 0;
+        if (tn__copy_bytes(tn_cpu(), &here, t->storage->device, data, size, "item") != TN_OK) {
+            return NAN;
+        }
+        data = &here;
+    }
     switch (t->dtype) {
     case TN_F32:
         return ((const float *)data)[position];
@@ -176,6 +188,46 @@ static void copy_row(char *to, const char *from, int64_t count, int64_t stride, 
     }
 }
 
+/* The elements of a CPU tensor, row by row. `from` is the address of element 0. */
+static void copy_rows(const tn_tensor *t, const char *from, char *to, int64_t count) {
+    int64_t index[TN_MAX_DIMS] = {0};
+    size_t size = tn_dtype_size(t->dtype);
+    int last = t->dims.ndim - 1;
+    int64_t row = t->dims.size[last];
+    for (char *end = to + (size_t)count * size; to < end; to += (size_t)row * size) {
+        copy_row(to, from, row, t->stride[last], size);
+        for (int i = last - 1; i >= 0; i--) {
+            from += t->stride[i] * (int64_t)size;
+            if (++index[i] < t->dims.size[i]) {
+                break;
+            }
+            from -= index[i] * t->stride[i] * (int64_t)size;
+            index[i] = 0;
+        }
+    }
+}
+
+/* A strided tensor of a device: the part of the storage that it spans comes over, then as on the CPU. */
+static tn_status copy_out_spread(const tn_tensor *t, void *out, int64_t count) {
+    size_t size = tn_dtype_size(t->dtype);
+    int64_t last = 0;
+    for (int i = 0; i < t->dims.ndim; i++) {
+        last += (t->dims.size[i] - 1) * t->stride[i];
+    }
+    size_t bytes = (size_t)(last + 1) * size;
+    char *span = tn__alloc(bytes);
+    if (!span) {
+        return tn__raise(TN_ENOMEM, "copy_out", "no memory for %zu bytes on the host", bytes);
+    }
+    tn_status status =
+        tn__copy_bytes(tn_cpu(), span, t->storage->device, tn__address(t), bytes, "copy_out");
+    if (status == TN_OK) {
+        copy_rows(t, span, out, count);
+    }
+    tn__free(span, bytes);
+    return status;
+}
+
 tn_status tn_copy_out(const tn_tensor *t, void *out) {
     if (!tn__usable(t, "copy_out")) {
         return tn__pending() ? tn_error() : TN_ESTATE;
@@ -188,25 +240,14 @@ tn_status tn_copy_out(const tn_tensor *t, void *out) {
         return tn__raise(TN_EVALUE, "copy_out", "the destination is NULL but the tensor is %s",
                          tn_shape_text(t));
     }
-    size_t size = tn_dtype_size(t->dtype);
-    int last = t->dims.ndim - 1;
     if (tn_is_contiguous(t)) {
-        memcpy(out, tn__address(t), (size_t)count * size);
-        return TN_OK;
+        return tn__copy_bytes(tn_cpu(), out, t->storage->device, tn__address(t),
+                              (size_t)count * tn_dtype_size(t->dtype), "copy_out");
     }
-    int64_t index[TN_MAX_DIMS] = {0}, row = t->dims.size[last];
-    const char *from = tn__address(t);
-    for (char *to = out, *end = to + (size_t)count * size; to < end; to += (size_t)row * size) {
-        copy_row(to, from, row, t->stride[last], size);
-        for (int i = last - 1; i >= 0; i--) {
-            from += t->stride[i] * (int64_t)size;
-            if (++index[i] < t->dims.size[i]) {
-                break;
-            }
-            from -= index[i] * t->stride[i] * (int64_t)size;
-            index[i] = 0;
-        }
+    if (t->storage->device.kind != TN_CPU) {
+        return copy_out_spread(t, out, count);
     }
+    copy_rows(t, tn__address(t), out, count);
     return TN_OK;
 }
 

@@ -2,14 +2,36 @@
 #include "core/allocator.h"
 #include "core/memory.h"
 #include "tensor/tensor.h"
+#include "tern/sys/device.h"
+
+/* Bytes on a device; NULL for 0 bytes, and after raising TN_ENOMEM. */
+static void *alloc_bytes(size_t bytes, tn_device device, const char *operation) {
+    const tn_device_table *table = tn__device_table(device);
+    void *data = table ? table->alloc(device.index, bytes, "tensors") : tn__alloc(bytes);
+    if (data || bytes == 0) {
+        return data;
+    }
+    if (table) {
+        char text[512];
+        table->memory_text(device.index, text, sizeof(text));
+        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes on %s (%s)", bytes,
+                  tn_device_text(device), text);
+    } else {
+        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes (%lld are in tensors)", bytes,
+                  (long long)tn_memory().allocated);
+    }
+    return NULL;
+}
 
 tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operation) {
     tn_storage *storage = tn__struct_alloc(sizeof(*storage));
-    void *data = storage ? tn__alloc(bytes) : NULL;
-    if (!storage || (bytes > 0 && !data)) {
+    if (!storage) {
+        tn__raise(TN_ENOMEM, operation, "no memory for a storage");
+        return NULL;
+    }
+    void *data = alloc_bytes(bytes, device, operation);
+    if (bytes > 0 && !data) {
         tn__struct_free(storage, sizeof(*storage));
-        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes (%lld are in tensors)", bytes,
-                  (long long)tn_memory().allocated);
         return NULL;
     }
     *storage = (tn_storage){.refs = 1, .device = device, .data = data, .bytes = bytes};
@@ -30,6 +52,11 @@ static void free_bytes(tn_storage *storage) {
     storage->release = NULL;
     if (release) {
         release(data, storage->user);
+        return;
+    }
+    const tn_device_table *table = tn__device_table(storage->device);
+    if (table) {
+        table->free(storage->device.index, data, storage->bytes);
     } else {
         tn__free(data, storage->bytes);
     }
@@ -65,10 +92,9 @@ tn_status tn_storage_refill(tn_tensor *t) {
         return status;
     }
     tn_storage *storage = t->storage;
-    void *data = tn__alloc(storage->bytes);
+    void *data = alloc_bytes(storage->bytes, storage->device, "storage_refill");
     if (!data && storage->bytes > 0) {
-        return tn__raise(TN_ENOMEM, "storage_refill", "no memory for %zu bytes (%lld are in tensors)",
-                         storage->bytes, (long long)tn_memory().allocated);
+        return TN_ENOMEM;
     }
     storage->data = data;
     storage->emptied = false;

@@ -5,6 +5,7 @@
  * a quarantine for a while, so that using it is an error that says where it died.
  */
 #include "tensor/tensor.h"
+#include "tern/sys/device.h"
 
 #include "core/memory.h"
 
@@ -156,11 +157,7 @@ tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype) {
 
 tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
     size_t bytes;
-    if (device.kind != TN_CPU || device.index != 0) {
-        tn__raise(TN_EDEVICE, "empty", "there is no device %d:%d", (int)device.kind, device.index);
-        return &inert;
-    }
-    if (!tn__bytes_of(dims, dtype, &bytes, "empty")) {
+    if (!tn__device_exists(device, "empty") || !tn__bytes_of(dims, dtype, &bytes, "empty")) {
         return &inert;
     }
     tn_storage *storage = tn__storage_new(bytes, device, "empty");
@@ -238,7 +235,11 @@ tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
 }
 
 tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype) {
-    return tn__new(dims, dtype, (tn_device){TN_CPU, 0});
+    return tn__new(dims, dtype, tn_default_device());
+}
+
+tn_tensor *tn_empty_on(tn_device device, tn_dims dims, tn_dtype dtype) {
+    return tn__new(dims, dtype, device);
 }
 
 tn_tensor *tn_empty_like(const tn_tensor *t) {
@@ -255,8 +256,9 @@ tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype) {
         return &inert;
     }
     tn_tensor *t = tn_empty(dims, dtype);
-    if (!t->inert && bytes > 0) {
-        memcpy(t->storage->data, data, bytes);
+    if (!t->inert && tn__copy_bytes(t->storage->device, t->storage->data, tn_cpu(), data, bytes,
+                                    "from_data") != TN_OK) {
+        return &inert;
     }
     return t;
 }

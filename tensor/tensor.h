@@ -23,13 +23,17 @@ void tn__storage_release(tn_storage *storage);
  * also on failure (then: the inert tensor). */
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);
 
+/* Whether the device is there; otherwise raises TN_EDEVICE and says why not. */
+bool tn__device_exists(tn_device device, const char *operation);
+
 /* Whether t's metadata can be read: not NULL, not inert, not dead. Raises as tn__usable does; an emptied storage is fine. */
 bool tn__readable(const tn_tensor *t, const char *operation);
 
 /* Raises TN_ESTATE for a tensor that was released; debug builds say where. */
 void tn__raise_dead(const tn_tensor *t, const char *operation);
 
-/* Element at `position` elements from the beginning of the storage, as a double. The storage is filled. */
+/* Element at `position` elements from the beginning of the storage, as a double; NaN after raising what went wrong on
+ * its device. The storage is filled. */
 double tn__element(const tn_tensor *t, int64_t position);
 
 /* "[2, 3]": into one of 8 buffers of this thread, as tn_shape_text. */

@@ -20,7 +20,7 @@ import tempfile
 ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
 # The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
-SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "group": "distributed",
+SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed",
        "store": "distributed"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 

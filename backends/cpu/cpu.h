@@ -62,11 +62,11 @@ static inline int64_t max64(int64_t a, int64_t b) {
 
 /* Scratch memory of a call: NULL when there is none. Rounded up so that the pieces of several threads keep their distance. */
 static inline void *scratch(tn_context *ctx, size_t bytes) {
-    return ctx->workspace(bytes ? bytes : 1);
+    return ctx->workspace(ctx, bytes ? bytes : 1);
 }
 static inline void scratch_free(tn_context *ctx, void *memory, size_t bytes) {
     if (memory) {
-        ctx->workspace_free(memory, bytes ? bytes : 1);
+        ctx->workspace_free(ctx, memory, bytes ? bytes : 1);
     }
 }
 

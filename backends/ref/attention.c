@@ -94,14 +94,14 @@ tn_status tn__ref_attention(tn_context *ctx, const tn_desc *y, const tn_desc *ls
     }
     problem p = {.q = q, .k = k, .v = v, .y = y, .lse = lse, .args = args};
     size_t bytes = (size_t)(k->size[2] + 1) * sizeof(double);
-    double *scores = ctx->workspace(bytes);
+    double *scores = ctx->workspace(ctx, bytes);
     if (!scores) {
         return TN_ENOMEM;
     }
     for (walk w = walk_over(1, lse); w.left > 0; walk_next(&w)) {
         attend(&p, w.index[0], w.index[1], w.index[2], scores);
     }
-    ctx->workspace_free(scores, bytes);
+    ctx->workspace_free(ctx, scores, bytes);
     return TN_OK;
 }
 
@@ -171,7 +171,7 @@ tn_status tn__ref_attention_backward(tn_context *ctx, const tn_desc *dq, const t
     problem p = {.q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .args = args};
     int64_t width = q->size[3];
     size_t bytes = (size_t)(2 * width + 1) * sizeof(double);
-    double *sums = ctx->workspace(bytes);
+    double *sums = ctx->workspace(ctx, bytes);
     if (!sums) {
         return TN_ENOMEM;
     }
@@ -182,6 +182,6 @@ tn_status tn__ref_attention_backward(tn_context *ctx, const tn_desc *dq, const t
     for (walk w = walk_over(1, &key_rows); w.left > 0; walk_next(&w)) {
         key_gradient(&p, dk, dv, w.index[0], w.index[1], w.index[2], sums, sums + width);
     }
-    ctx->workspace_free(sums, bytes);
+    ctx->workspace_free(ctx, sums, bytes);
     return TN_OK;
 }

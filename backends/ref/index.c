@@ -63,7 +63,7 @@ static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index
     if (bytes == 0) {
         return TN_OK;
     }
-    sum.data = ctx->workspace(bytes);
+    sum.data = ctx->workspace(ctx, bytes);
     if (!sum.data) {
         return TN_ENOMEM;
     }
@@ -74,7 +74,7 @@ static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index
     for (walk w = walk_over(2, y, &sum); w.left > 0; walk_next(&w)) {
         store(y, w.at[0], load(&sum, w.at[1]));
     }
-    ctx->workspace_free(sum.data, bytes);
+    ctx->workspace_free(ctx, sum.data, bytes);
     return TN_OK;
 }
 

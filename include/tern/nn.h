@@ -164,6 +164,8 @@ TN_API tn_module *tn_module_child(void *m, const char *path);
 TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
 
 TN_API void tn_module_train(void *m, bool training); /* m and below */
+/* Parameters and buffers of m and below to a device; before an optimiser is made over them. */
+TN_API tn_status tn_module_to(void *m, tn_device device);
 TN_API void tn_module_requires_grad(void *m, bool requires_grad);
 TN_API void tn_module_zero_grad(void *m);
 TN_API void tn_module_set_recompute(void *m, bool on); /* m alone */

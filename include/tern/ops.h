@@ -75,6 +75,8 @@ TN_API tn_tensor *tn_copy(tn_tensor *x);       /* a contiguous copy */
 TN_API tn_tensor *tn_contiguous(tn_tensor *x); /* x itself when it is contiguous */
 /* x itself when it has that dtype; gradient between float dtypes */
 TN_API tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype);
+/* x itself when it is there; the gradient goes back to x's device */
+TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
 TN_API tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim);
 TN_API tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim); /* a new dimension */
 TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with a node of its own: a place for hooks */
@@ -84,7 +86,8 @@ TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with a node of its own: a
  * while recording is on (TN_ESTATE). Each counts as a change of x: backward through something that
  * saved x is then an error. Return x. */
 
-TN_API tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from); /* from broadcasts; dtypes may differ */
+/* from broadcasts; dtypes and devices may differ */
+TN_API tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from);
 TN_API tn_tensor *tn_fill_(tn_tensor *x, double value);
 TN_API tn_tensor *tn_zero_(tn_tensor *x);
 TN_API tn_tensor *tn_add_(tn_tensor *x, tn_tensor *y); /* y broadcasts */

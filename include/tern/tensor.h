@@ -35,10 +35,10 @@ typedef struct tn_f16 {
     uint16_t bits;
 } tn_f16;
 
-typedef enum tn_device_kind { TN_CPU } tn_device_kind;
+typedef enum tn_device_kind { TN_CPU, TN_CUDA } tn_device_kind;
 typedef struct tn_device {
     tn_device_kind kind;
-    int index;
+    int index; /* 0 for the CPU */
 } tn_device;
 
 /* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar). Sizes may be 0.
@@ -67,10 +67,52 @@ TN_API tn_bf16 tn_bf16_from_float(float x); /* rounds to nearest even */
 TN_API float tn_f16_to_float(tn_f16 x);
 TN_API tn_f16 tn_f16_from_float(float x);
 
+/* ---- Devices -------------------------------------------------------------------------------- *
+ *
+ * A tensor lives on one device, and so do all tensors of one operation (TN_EDEVICE names both). The
+ * CPU is always there. CUDA devices come from the plugin libtern_cuda.so, which is loaded when a
+ * program first asks for one; docs/cuda.md. Work on a device is queued: what reads an element
+ * (tn_item, tn_copy_out, tn_print) waits for it, and an error there may be noticed only then. */
+
+TN_API tn_device tn_cpu(void);
+TN_API tn_device tn_cuda(int index);
+
+/* How many there are, and, when there are none, why: the loader's or the driver's own words. Neither
+ * raises. */
+TN_API int tn_device_count(tn_device_kind kind);
+TN_API const char *tn_device_why(tn_device_kind kind);
+
+/* "cpu", "cuda" (device 0), "cuda:1". A text that names no device, or one that is not here, is
+ * TN_EDEVICE with the reason; the CPU is returned then. */
+TN_API tn_device tn_device_named(const char *text);
+TN_API const char *tn_device_text(tn_device device); /* into one of 8 buffers of this thread */
+
+typedef struct tn_device_info {
+    char name[256];   /* "NVIDIA H200" */
+    int major, minor; /* compute capability; 0.0 for the CPU */
+    int processors;   /* streaming multiprocessors, or cores */
+    int64_t memory;   /* bytes */
+} tn_device_info;
+TN_API tn_status tn_device_describe(tn_device device, tn_device_info *info);
+
+/* Where this thread makes tensors that say nothing else: tn_empty and its kin, parameters of layers,
+ * batches of a loader. The CPU at first. */
+TN_API tn_device tn_default_device(void);
+TN_API tn_status tn_set_default_device(tn_device device);
+
+/* Waits until everything that was queued on the device is done, and raises what went wrong. */
+TN_API tn_status tn_device_synchronize(tn_device device);
+
+/* As tn_memory and its kin (core.h), for one device. */
+TN_API tn_memory_stats tn_device_memory(tn_device device);
+TN_API void tn_device_memory_reset_peak(tn_device device);
+TN_API void tn_device_memory_trim(tn_device device);
+
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-/* Elements are not set. */
+/* Elements are not set. On the default device, or on another. */
 TN_API tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype);
+TN_API tn_tensor *tn_empty_on(tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_empty_like(const tn_tensor *t);
 
 TN_API tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype);
@@ -115,7 +157,8 @@ TN_API tn_device tn_device_of(const tn_tensor *t);
 TN_API bool tn_is_contiguous(const tn_tensor *t);
 TN_API bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b);
 
-/* The address of the first element (element (i, j) is at data + (i*stride0 + j*stride1) elements).
+/* The address of the first element, on the tensor's device: the host may follow it only on the CPU
+ * (element (i, j) is at data + (i*stride0 + j*stride1) elements).
  * Do not keep it: a storage can move. Writing through it is not seen by the version check. For an
  * inert tensor: a read-only page of zeros, and from tn_data_mut 64 KiB that nobody reads. */
 TN_API const void *tn_data(const tn_tensor *t);

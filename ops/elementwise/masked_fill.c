@@ -26,7 +26,7 @@ static bool masked_fill_shape(tn_op_call *c) {
 /* The value goes into scratch memory, from where `where` reads it with stride 0. */
 static tn_status masked_fill_forward(tn_op_call *c) {
     size_t bytes = tn_dtype_size(c->x[0].dtype);
-    void *memory = c->ctx->workspace(bytes);
+    void *memory = c->ctx->workspace(c->ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
@@ -36,7 +36,7 @@ static tn_status masked_fill_forward(tn_op_call *c) {
         tn_desc a = tn_desc_expand(&value, &c->y[0]), mask = tn_desc_expand(&c->x[1], &c->y[0]);
         status = c->kernels->where(c->ctx, &c->y[0], &mask, &a, &c->x[0]);
     }
-    c->ctx->workspace_free(memory, bytes);
+    c->ctx->workspace_free(c->ctx, memory, bytes);
     return status;
 }
 

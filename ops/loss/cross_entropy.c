@@ -85,7 +85,7 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
     int64_t n = x->size[0];
     tn_dtype wide = c->y[0].dtype;
     size_t elements = (size_t)n * tn_dtype_size(wide), bytes = sizeof(int64_t) + elements + (size_t)n;
-    char *scratch = c->ctx->workspace(bytes); /* one label, n losses, n flags */
+    char *scratch = c->ctx->workspace(c->ctx, bytes); /* one label, n losses, n flags */
     if (!scratch) {
         return TN_ENOMEM;
     }
@@ -101,7 +101,7 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
             status = c->kernels->binary(c->ctx, TN_DIV, &c->y[0], &c->y[0], &c->y[2]);
         }
     }
-    c->ctx->workspace_free(scratch, bytes);
+    c->ctx->workspace_free(c->ctx, scratch, bytes);
     return status;
 }
 

@@ -44,7 +44,7 @@ static tn_status mse_forward(tn_op_call *c) {
         n *= all.size[i];
     }
     size_t bytes = (size_t)(n ? n : 1) * tn_dtype_size(all.dtype);
-    all.data = c->ctx->workspace(bytes);
+    all.data = c->ctx->workspace(c->ctx, bytes);
     if (!all.data) {
         return TN_ENOMEM;
     }
@@ -55,7 +55,7 @@ static tn_status mse_forward(tn_op_call *c) {
         status =
             c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_RED_MEAN : TN_RED_SUM, &y, &row);
     }
-    c->ctx->workspace_free(all.data, bytes);
+    c->ctx->workspace_free(c->ctx, all.data, bytes);
     return status;
 }
 

@@ -102,14 +102,14 @@ tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype) {
         desc.size[i] = dims.size[i];
     }
     tn__contiguous_strides(dims, desc.stride);
-    desc.data = ctx->workspace((size_t)tn_dims_count(dims) * tn_dtype_size(dtype));
+    desc.data = ctx->workspace(ctx, (size_t)tn_dims_count(dims) * tn_dtype_size(dtype));
     return desc;
 }
 
 void tn__scratch_free(tn_context *ctx, const tn_desc *scratch) {
     if (scratch->data) {
         tn_dims dims = tn_dims_from(scratch->ndim, scratch->size);
-        ctx->workspace_free(scratch->data,
+        ctx->workspace_free(ctx, scratch->data,
                             (size_t)tn_dims_count(dims) * tn_dtype_size(scratch->dtype));
     }
 }

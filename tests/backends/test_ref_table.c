@@ -89,11 +89,11 @@ static void test_context(void **state) {
     assert_non_null(ctx);
     assert_ptr_equal(ctx, tn_context_of(cpu));
     assert_true(ctx->deterministic && !ctx->stream);
-    void *memory = ctx->workspace(1000);
+    void *memory = ctx->workspace(ctx, 1000);
     assert_non_null(memory);
     assert_int_equal((uintptr_t)memory % 64, 0);
     memset(memory, 0, 1000);
-    ctx->workspace_free(memory, 1000);
+    ctx->workspace_free(ctx, memory, 1000);
 }
 
 int main(void) {

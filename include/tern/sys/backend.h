@@ -16,6 +16,9 @@
  *     TN_EINDEX, with ctx->bad_position and ctx->bad_value set; outputs are then unspecified.
  *     Nothing else can fail but memory (TN_ENOMEM).
  *   - Entries raise no errors; the operation does, from the status.
+ *   - Data lies on the context's device: the host does not look at it (sys/device.h).
+ *     There a bad index is noticed late: the entry returns TN_OK, no element outside is touched, and
+ *     the next call that waits for the device gives TN_EINDEX (at once with TERN_SYNC=1).
  *
  * Entries are primitive (every backend fills them) or fused (may be NULL: the operation's
  * composition runs instead).
@@ -37,15 +40,21 @@ typedef struct tn_desc {
     int64_t stride[TN_MAX_DIMS]; /* in elements */
 } tn_desc;
 
-/* What a kernel runs in. */
-typedef struct tn_context {
-    void *stream;         /* NULL on the CPU */
+/* What a kernel runs in: one for each thread and device. Kernels of a device are queued: an entry
+ * returns when its work is in the stream, and the next entry sees its results. */
+typedef struct tn_context tn_context;
+struct tn_context {
+    tn_device device;
+    void *stream;         /* a cudaStream_t; NULL on the CPU */
     bool deterministic;   /* always true by default */
     int64_t bad_position; /* with TN_EINDEX: which index (row-major) was bad, and its value */
     int64_t bad_value;
-    void *(*workspace)(size_t bytes); /* scratch memory; NULL when there is none left */
-    void (*workspace_free)(void *memory, size_t bytes);
-} tn_context;
+    /* Scratch memory on the device, for kernels alone: the host neither reads nor writes it. NULL
+     * when there is none left. It may be freed as soon as the kernels that use it are queued. */
+    void *(*workspace)(tn_context *ctx, size_t bytes);
+    void (*workspace_free)(tn_context *ctx, void *memory, size_t bytes);
+    void *own; /* the backend's */
+};
 
 /* One-argument formulas; k0 and k1 are the entry's constants. The formulas are in
  * backends/formulas.h. */
@@ -157,7 +166,7 @@ typedef struct tn_cross_entropy_args {
     double label_smoothing; /* in [0, 1] */
 } tn_cross_entropy_args;
 
-#define TN_BACKEND_VERSION 1
+#define TN_BACKEND_VERSION 2
 
 typedef struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */

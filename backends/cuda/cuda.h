@@ -1,0 +1,90 @@
+/* What the plugin's files share on the host's side: devices, streams, reasons, launches.
+ *
+ *     device.c      the table that the core sees, devices, contexts, copies, marks
+ *     allocator.c   device memory: a caching allocator over any source of segments
+ *     table.c       the kernels as a tn_backend
+ *     *.cu          own kernels: kernel.h is what they may use
+ *     gemm.c        matrix products through cuBLASLt
+ *     sdpa.c        attention through cuDNN
+ *     nccl.c        the engine of groups
+ *
+ * Nothing here raises: an entry returns a status, and tn__cuda_note keeps the reason for this thread.
+ */
+#ifndef TERN_BACKENDS_CUDA_H
+#define TERN_BACKENDS_CUDA_H
+
+#include "backends/entries.h"
+
+#include <cuda_runtime_api.h>
+#include <tern/sys/backend.h>
+#include <tern/sys/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A bad index, as a kernel found it: the first one is kept. In page-locked memory that kernels write. */
+typedef struct tn__cuda_fault {
+    int raised;
+    int padding;
+    long long position, value;
+} tn__cuda_fault;
+
+typedef struct tn__cuda_device {
+    int index;
+    int major, minor;       /* compute capability */
+    int processors;         /* streaming multiprocessors */
+    int shared_most;        /* bytes of shared memory that a block can ask for */
+    cudaStream_t compute;   /* where every thread's kernels go */
+    tn__cuda_fault *fault;  /* the host's address */
+    tn__cuda_fault *fault_on_device;
+    struct tn__cuda_pool *pool; /* allocator.h */
+    void *gemm;             /* gemm.c: handle, plans, workspace; made when first needed */
+    void *sdpa;             /* sdpa.c */
+} tn__cuda_device;
+
+static inline tn__cuda_device *tn__cuda_device_of(const tn_context *ctx) {
+    return (tn__cuda_device *)ctx->own;
+}
+
+static inline cudaStream_t tn__cuda_stream(const tn_context *ctx) {
+    return (cudaStream_t)ctx->stream;
+}
+
+/* The device of this index, its stream and pool made; NULL after a note. Makes it the calling thread's
+ * current device. */
+tn__cuda_device *tn__cuda_device_at(int index);
+
+/* The reason of this thread's last failure. */
+void tn__cuda_note(const char *format, ...) TN_PRINTF(1, 2);
+const char *tn__cuda_reason(void);
+
+/* TN_OK, or notes "what: the runtime's words" and gives TN_ENOMEM or TN_EDEVICE. */
+tn_status tn__cuda_check(cudaError_t error, const char *what);
+
+/* Called by TN_LAUNCH behind each launch: notes a launch that failed, keeps the kernel's name for the
+ * message of an error that comes late, and waits when TERN_SYNC=1. */
+tn_status tn__cuda_launched(tn_context *ctx, const char *kernel);
+
+/* Scratch on the device, by the context; 0 bytes give an address as well. NULL: none left. */
+static inline void *tn__cuda_scratch(tn_context *ctx, size_t bytes) {
+    return ctx->workspace(ctx, bytes ? bytes : 1);
+}
+static inline void tn__cuda_scratch_free(tn_context *ctx, void *memory, size_t bytes) {
+    if (memory) {
+        ctx->workspace_free(ctx, memory, bytes ? bytes : 1);
+    }
+}
+
+/* The entries: tn__cuda_fill, tn__cuda_copy, …: each has the type of its entry in tn_backend. */
+#define TN__DECLARE(name) __typeof__(*((tn_backend *)0)->name) tn__cuda_##name;
+TN_PRIMITIVE_ENTRIES(TN__DECLARE)
+TN_FUSED_ENTRIES(TN__DECLARE)
+#undef TN__DECLARE
+
+const tn_backend *tn__cuda_kernels(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

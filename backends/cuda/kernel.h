@@ -1,0 +1,130 @@
+/* What a kernel may use. A .cu file includes this and nothing of CUDA's own.
+ *
+ * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler over the emulator
+ * (emulator/), where a block's threads are fibres and tests run every kernel against ref. So they keep
+ * to what both know:
+ *
+ *     __global__ __device__ __launch_bounds__(n) __restrict__
+ *     threadIdx blockIdx blockDim gridDim
+ *     __syncthreads() __syncwarp()
+ *     __shfl_sync __shfl_xor_sync __shfl_down_sync __shfl_up_sync   (all 32 lanes take part: TN_FULL)
+ *     __ballot_sync __any_sync __all_sync
+ *     atomicAdd (int, unsigned, unsigned long long, float) atomicMax atomicMin atomicCAS atomicExch
+ *     __threadfence() __ldg(p) __popc __ffs __clz
+ *     the C mathematics library, fmaf, rsqrtf; float2 float4 uint2 uint4 int4 double2
+ *     __nv_bfloat16, __half and their conversions
+ *
+ * and instead of __shared__ and <<< >>>:
+ *
+ *     TN_SHARED(float, partial, 32);           float *partial: 32 elements of the block's own
+ *     TN_DYNAMIC(float, rows);                 float *rows: the bytes that the launch asked for
+ *     status = TN_LAUNCH(ctx, (scale<float>), grid, block, bytes, y, x, n);
+ *
+ * Shared memory is not set at first, and neither is scratch. No inline assembly, no cooperative groups.
+ * A kernel gives the same bits whatever order its blocks run in: no atomicAdd of floats where the order
+ * could be seen, unless ctx->deterministic is false.
+ */
+#ifndef TERN_BACKENDS_CUDA_KERNEL_H
+#define TERN_BACKENDS_CUDA_KERNEL_H
+
+#include "backends/cuda/cuda.h"
+
+#define TN_FULL 0xffffffffu /* every lane of a warp */
+
+#ifdef TN_CUDA_EMULATOR
+#include "backends/cuda/emulator/kernel.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define TN_SHARED(type, name, count) \
+    __shared__ type name##_memory[count]; \
+    type *name = name##_memory
+#define TN_DYNAMIC(type, name) \
+    extern __shared__ __align__(16) unsigned char tn__dynamic_memory[]; \
+    type *name = reinterpret_cast<type *>(tn__dynamic_memory)
+
+/* Launches, and gives a tn_status. `kernel` stands in parentheses when it has commas. More than 48 KiB
+ * of dynamic shared memory are asked for here. */
+#define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                              \
+    (((bytes) > 48 * 1024                                                                            \
+          ? (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, \
+                                       (int)(bytes))                                                 \
+          : (void)0),                                                                                \
+     kernel<<<(grid), (block), (bytes), tn__cuda_stream(ctx)>>>(__VA_ARGS__),                        \
+     tn__cuda_launched((ctx), #kernel))
+#endif
+
+/* ---- Elements -------------------------------------------------------------------------------- */
+
+typedef __nv_bfloat16 tn__bf16;
+typedef __half tn__half;
+
+/* The type in which a dtype is computed: float, or double for f64. */
+template <typename T> struct tn__compute {
+    typedef float type;
+};
+template <> struct tn__compute<double> {
+    typedef double type;
+};
+
+static __device__ __forceinline__ float tn__load(float x) {
+    return x;
+}
+static __device__ __forceinline__ double tn__load(double x) {
+    return x;
+}
+static __device__ __forceinline__ float tn__load(tn__bf16 x) {
+    return __bfloat162float(x);
+}
+static __device__ __forceinline__ float tn__load(tn__half x) {
+    return __half2float(x);
+}
+
+/* A computed value as an element: rounded to nearest even. */
+template <typename T, typename C> static __device__ __forceinline__ T tn__store(C x);
+template <> __device__ __forceinline__ float tn__store<float, float>(float x) {
+    return x;
+}
+template <> __device__ __forceinline__ double tn__store<double, double>(double x) {
+    return x;
+}
+template <> __device__ __forceinline__ tn__bf16 tn__store<tn__bf16, float>(float x) {
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float x) {
+    return __float2half_rn(x);
+}
+
+/* Runs the statement with T as the type of a float dtype; TN_EUNSUPPORTED leaves the function for the
+ * others. The type is named `T` inside:
+ *
+ *     TN_FLOATS(y->dtype, return launch_softmax<T>(ctx, y, x)); */
+#define TN_FLOATS(dtype, ...)          \
+    switch (dtype) {                   \
+    case TN_F32: {                     \
+        typedef float T;               \
+        __VA_ARGS__;                   \
+    } break;                           \
+    case TN_F64: {                     \
+        typedef double T;              \
+        __VA_ARGS__;                   \
+    } break;                           \
+    case TN_BF16: {                    \
+        typedef tn__bf16 T;            \
+        __VA_ARGS__;                   \
+    } break;                           \
+    case TN_F16: {                     \
+        typedef tn__half T;            \
+        __VA_ARGS__;                   \
+    } break;                           \
+    default:                           \
+        return TN_EUNSUPPORTED;        \
+    }
+
+static inline int64_t tn__ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+#endif
