@@ -1,0 +1,21 @@
+/* The entries that this folder has, by file. An entry that is not named here stays NULL in the table: a
+ * fused one then runs as its operation's composition, a primitive one is an error that names it. */
+#ifndef TERN_BACKENDS_CUDA_TABLE_H
+#define TERN_BACKENDS_CUDA_TABLE_H
+
+/* clang-format off */
+#define TN_CUDA_ENTRIES(X) \
+    /* matmul.cu */ \
+    /* elementwise.cu */ \
+    /* copy.cu */ \
+    /* random.cu */ \
+    /* index.cu */ \
+    /* reduce.cu */ \
+    /* softmax.cu */ \
+    /* norm.cu */ \
+    /* cross_entropy.cu */ \
+    /* optim.cu */ \
+    /* attention.cu */
+/* clang-format on */
+
+#endif
