@@ -1,0 +1,209 @@
+/* Loading cuDNN and NCCL. Each library is a list of symbols and the place of each in a table. */
+#include "backends/cuda/libraries.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WHY = 512 };
+
+#if TN_HAVE_CUDNN || TN_HAVE_NCCL
+
+typedef struct symbol {
+    const char *name;
+    size_t place; /* in the table */
+    bool optional;
+} symbol;
+
+typedef struct library {
+    const char *name, *soname, *variable; /* "cuDNN", its file, what names another one */
+    const symbol *symbols;
+    int count;
+} library;
+
+/* The file to open; NULL after `why` was written. */
+static const char *file_of(const library *l, char why[WHY]) {
+    const char *chosen = getenv(l->variable);
+    if (chosen && strcmp(chosen, "off") == 0) {
+        snprintf(why, WHY, "%s is switched off (%s=off)", l->name, l->variable);
+        return NULL;
+    }
+    if (chosen && *chosen) {
+        return chosen;
+    }
+#ifdef TN_CUDA_EMULATOR
+    snprintf(why, WHY, "the emulator has no %s (%s is not set)", l->name, l->variable);
+    return NULL;
+#else
+    return l->soname;
+#endif
+}
+
+/* Opens the library and fills the table's functions. The library stays open: its threads and handlers
+ * do not end with us. */
+static bool load(const library *l, void *table, char why[WHY]) {
+    const char *file = file_of(l, why);
+    if (!file) {
+        return false;
+    }
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        snprintf(why, WHY, "%s could not be loaded: %s", l->name, dlerror());
+        return false;
+    }
+    for (int i = 0; i < l->count; i++) {
+        const symbol *s = &l->symbols[i];
+        void *address = dlsym(handle, s->name);
+        if (!address && !s->optional) {
+            snprintf(why, WHY, "%s has no function %s", file, s->name);
+            dlclose(handle);
+            return false;
+        }
+        memcpy((char *)table + s->place, &address, sizeof(address));
+    }
+    return true;
+}
+
+#endif
+
+/* ---- cuDNN ----------------------------------------------------------------------------------- */
+
+#if TN_HAVE_CUDNN
+
+static char cudnn_why[WHY];
+
+/* The attention graph was written for this version's rules (sdpa_graph.c). */
+enum { CUDNN_OLDEST = 90000 };
+
+static tn__cudnn_table cudnn_table;
+static const tn__cudnn_table *cudnn_loaded;
+static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
+
+static void load_cudnn(void) {
+#define SYMBOL(function) {"cudnn" #function, offsetof(tn__cudnn_table, function), false},
+    static const symbol symbols[] = {TN__CUDNN_FUNCTIONS(SYMBOL)};
+#undef SYMBOL
+    static const library cudnn = {"cuDNN", "libcudnn.so.9", "TERN_CUDNN", symbols,
+                                  sizeof(symbols) / sizeof(*symbols)};
+    tn__cudnn_table *t = &cudnn_table;
+    if (!load(&cudnn, t, cudnn_why)) {
+        return;
+    }
+    t->number = (int)t->GetVersion();
+    snprintf(t->version, sizeof(t->version), "%d.%d.%d", t->number / 10000, t->number / 100 % 100,
+             t->number % 100);
+    int runtime = (int)t->GetCudartVersion() / 1000;
+    if (t->number < CUDNN_OLDEST || t->number / 10000 != CUDNN_MAJOR) {
+        snprintf(cudnn_why, WHY, "cuDNN is %s (the plugin needs version %d.0 or newer of %d.x)",
+                 t->version, CUDNN_OLDEST / 10000, CUDNN_MAJOR);
+    } else if (runtime != CUDART_VERSION / 1000) {
+        snprintf(cudnn_why, WHY, "cuDNN %s was made for CUDA %d, the plugin for CUDA %d",
+                 t->version, runtime, CUDART_VERSION / 1000);
+    } else {
+        cudnn_loaded = t;
+    }
+}
+
+const tn__cudnn_table *tn__cudnn(void) {
+    pthread_once(&cudnn_once, load_cudnn);
+    return cudnn_loaded;
+}
+
+const char *tn__cudnn_version(void) {
+    const tn__cudnn_table *t = tn__cudnn();
+    return t ? t->version : NULL;
+}
+
+const char *tn__cudnn_why(void) {
+    return tn__cudnn() ? "" : cudnn_why;
+}
+
+#else
+
+const tn__cudnn_table *tn__cudnn(void) {
+    return NULL;
+}
+
+const char *tn__cudnn_version(void) {
+    return NULL;
+}
+
+const char *tn__cudnn_why(void) {
+    return "the plugin was built without cudnn.h";
+}
+
+#endif
+
+/* ---- NCCL ------------------------------------------------------------------------------------ */
+
+#if TN_HAVE_NCCL
+
+static char nccl_why[WHY];
+
+/* The first with ncclCommSplit. */
+enum { NCCL_OLDEST = 21800 };
+
+static tn__nccl_table nccl_table;
+static const tn__nccl_table *nccl_loaded;
+static pthread_once_t nccl_once = PTHREAD_ONCE_INIT;
+
+static void load_nccl(void) {
+#define SYMBOL(function) {"nccl" #function, offsetof(tn__nccl_table, function), false},
+#define OPTIONAL(function) {"nccl" #function, offsetof(tn__nccl_table, function), true},
+    static const symbol symbols[] = {TN__NCCL_FUNCTIONS(SYMBOL) TN__NCCL_OPTIONAL(OPTIONAL)};
+#undef SYMBOL
+#undef OPTIONAL
+    static const library nccl = {"NCCL", "libnccl.so.2", "TERN_NCCL", symbols,
+                                 sizeof(symbols) / sizeof(*symbols)};
+    tn__nccl_table *t = &nccl_table;
+    if (!load(&nccl, t, nccl_why)) {
+        return;
+    }
+    if (t->GetVersion(&t->number) != ncclSuccess) {
+        snprintf(nccl_why, WHY, "NCCL does not tell its version");
+        return;
+    }
+    snprintf(t->version, sizeof(t->version), "%d.%d.%d", t->number / 10000, t->number / 100 % 100,
+             t->number % 100);
+    if (t->number < NCCL_OLDEST) {
+        snprintf(nccl_why, WHY, "NCCL is %s (the plugin needs version %d.%d or newer)", t->version,
+                 NCCL_OLDEST / 10000, NCCL_OLDEST / 100 % 100);
+        return;
+    }
+    nccl_loaded = t;
+}
+
+const tn__nccl_table *tn__nccl(void) {
+    pthread_once(&nccl_once, load_nccl);
+    return nccl_loaded;
+}
+
+const char *tn__nccl_version(void) {
+    const tn__nccl_table *t = tn__nccl();
+    return t ? t->version : NULL;
+}
+
+const char *tn__nccl_why(void) {
+    return tn__nccl() ? "" : nccl_why;
+}
+
+#else
+
+const tn__nccl_table *tn__nccl(void) {
+    return NULL;
+}
+
+const char *tn__nccl_version(void) {
+    return NULL;
+}
+
+const char *tn__nccl_why(void) {
+    return "the plugin was built without nccl.h";
+}
+
+#endif

@@ -1,0 +1,80 @@
+/* cuDNN and NCCL, loaded when they are first asked for: a machine without them still runs the rest.
+ *
+ *     const tn__cudnn_table *dnn = tn__cudnn();
+ *     if (!dnn) { … tn__cudnn_why() … }
+ *     status = dnn->Create(&handle);            the function cudnnCreate
+ *
+ * A library is searched for by its soname, so along the plugin's own run path, LD_LIBRARY_PATH and the
+ * system's folders. TERN_CUDNN and TERN_NCCL name another file; "off" is a machine without it. The
+ * emulator has no device for the real libraries: it loads only what these two variables name.
+ *
+ * The types are those of the libraries' headers. Built without one (TN_HAVE_CUDNN, TN_HAVE_NCCL: meson
+ * says), the library is missing.
+ */
+#ifndef TERN_BACKENDS_CUDA_LIBRARIES_H
+#define TERN_BACKENDS_CUDA_LIBRARIES_H
+
+#if TN_HAVE_CUDNN
+#include <cudnn.h>
+#endif
+#if TN_HAVE_NCCL
+#include <nccl.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* clang-format off */
+#define TN__CUDNN_FUNCTIONS(X)                                                                     \
+    X(GetVersion) X(GetCudartVersion) X(GetErrorString) X(GetLastErrorString) X(Create) X(Destroy) \
+    X(SetStream) X(BackendCreateDescriptor) X(BackendDestroyDescriptor) X(BackendSetAttribute)     \
+    X(BackendGetAttribute) X(BackendFinalize) X(BackendExecute)
+
+#define TN__NCCL_FUNCTIONS(X)                                                                      \
+    X(GetVersion) X(GetErrorString) X(GetLastError) X(GetUniqueId) X(CommInitRankConfig)           \
+    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommSplit) X(CommCount)     \
+    X(CommUserRank) X(CommCuDevice) X(AllReduce) X(AllGather) X(ReduceScatter) X(Broadcast)        \
+    X(Reduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
+/* NULL in a library that has none: registered buffers (2.19), memory that can be registered (2.19). */
+#define TN__NCCL_OPTIONAL(X) X(CommRegister) X(CommDeregister) X(MemAlloc) X(MemFree)
+/* clang-format on */
+
+typedef struct tn__cudnn_table tn__cudnn_table;
+typedef struct tn__nccl_table tn__nccl_table;
+
+#if TN_HAVE_CUDNN
+struct tn__cudnn_table {
+    char version[16]; /* "9.19.0" */
+    int number;       /* as cudnnGetVersion: 91900 */
+#define TN__FIELD(name) __typeof__(cudnn##name) *name;
+    TN__CUDNN_FUNCTIONS(TN__FIELD)
+#undef TN__FIELD
+};
+#endif
+
+#if TN_HAVE_NCCL
+struct tn__nccl_table {
+    char version[16]; /* "2.28.9" */
+    int number;       /* as ncclGetVersion: 22809 */
+#define TN__FIELD(name) __typeof__(nccl##name) *name;
+    TN__NCCL_FUNCTIONS(TN__FIELD)
+    TN__NCCL_OPTIONAL(TN__FIELD)
+#undef TN__FIELD
+};
+#endif
+
+/* The library, or NULL; then `why` says it in the loader's words. Any thread; loaded once. */
+const tn__cudnn_table *tn__cudnn(void);
+const char *tn__cudnn_why(void);
+const tn__nccl_table *tn__nccl(void);
+const char *tn__nccl_why(void);
+
+/* "9.19.0", or NULL where there is none. */
+const char *tn__cudnn_version(void);
+const char *tn__nccl_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
