@@ -6,6 +6,7 @@
  *     *.cu          own kernels: kernel.h is what they may use
  *     gemm.c        matrix products through cuBLASLt
  *     sdpa.c        attention through cuDNN
+ *     stream.c      streams beside the compute stream
  *     nccl.c        the engine of groups
  *
  * Nothing here raises: an entry returns a status, and tn__cuda_note keeps the reason for this thread.
@@ -65,6 +66,23 @@ tn_status tn__cuda_check(cudaError_t error, const char *what);
 /* Called by TN_LAUNCH behind each launch: notes a launch that failed, keeps the kernel's name for the
  * message of an error that comes late, and waits when TERN_SYNC=1. */
 tn_status tn__cuda_launched(tn_context *ctx, const char *kernel);
+
+/* A mark of the device table. */
+typedef struct tn__cuda_mark {
+    int index;
+    cudaEvent_t event;
+} tn__cuda_mark;
+
+/* A mark behind all that is queued now in a stream of this device; NULL after a note. */
+tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream);
+void tn__cuda_mark_free(void *mark);
+
+/* stream.c: the table's streams beside the compute stream. */
+void *tn__cuda_stream_new(int index);
+void tn__cuda_stream_free(void *stream);
+tn_status tn__cuda_stream_join(void *stream, void *mark);
+void *tn__cuda_stream_mark(void *stream);
+tn_status tn__cuda_stream_copy(void *stream, void *to, const void *from, size_t bytes);
 
 /* Scratch on the device, by the context; 0 bytes give an address as well. NULL: none left. */
 static inline void *tn__cuda_scratch(tn_context *ctx, size_t bytes) {

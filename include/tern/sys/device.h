@@ -67,6 +67,15 @@ typedef struct tn_device_table {
     tn_status (*mark_wait)(void *mark);            /* the host waits */
     tn_status (*mark_join)(int index, void *mark); /* the compute stream waits, the host does not */
     void (*mark_free)(void *mark);
+
+    /* Streams beside the compute stream, for transfers: what is queued in one neither waits for the
+     * compute stream's later work nor holds it up. */
+    void *(*stream_new)(int index);                     /* NULL: failed */
+    void (*stream_free)(void *stream);                  /* when what is queued in it is done */
+    tn_status (*stream_join)(void *stream, void *mark); /* what is queued from now on waits for it */
+    void *(*stream_mark)(void *stream);                 /* as mark, in this stream */
+    /* Queues a copy between its device and page-locked host memory, which stays as it is until then. */
+    tn_status (*stream_copy)(void *stream, void *to, const void *from, size_t bytes);
 } tn_device_table;
 
 /* The plugin's exported functions. `why` has room for TN_DEVICE_WHY bytes; NULL: this core's version
