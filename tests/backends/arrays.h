@@ -35,13 +35,21 @@ typedef struct array {
 } array;
 
 enum { ARRAY_GAP = 0xA5, ARRAY_MOST = 4096 };
-static void *arrays_kept[ARRAY_MOST];
+static struct {
+    void *memory;
+    size_t bytes;
+} arrays_kept[ARRAY_MOST];
 static int arrays_count;
+
+/* In trial.c: memory that the kernels under test can reach. */
+void *array_memory(size_t bytes);
+void array_memory_free(void *memory, size_t bytes);
 
 static inline int arrays_free(void **state) {
     (void)state;
     while (arrays_count > 0) {
-        free(arrays_kept[--arrays_count]);
+        arrays_count--;
+        array_memory_free(arrays_kept[arrays_count].memory, arrays_kept[arrays_count].bytes);
     }
     return 0;
 }
@@ -79,10 +87,10 @@ static inline array array_new(tn_dtype dtype, array_layout layout, int ndim, con
     }
     a.bytes = ((size_t)step + 8) *
               tn_dtype_size(dtype); /* four elements of gap before, at least four behind */
-    a.memory = malloc(a.bytes);
-    assert_non_null(a.memory);
+    a.memory = array_memory(a.bytes);
     assert_true(arrays_count < ARRAY_MOST);
-    arrays_kept[arrays_count++] = a.memory;
+    arrays_kept[arrays_count].memory = a.memory;
+    arrays_kept[arrays_count++].bytes = a.bytes;
     memset(a.memory, ARRAY_GAP, a.bytes);
     a.d.data = a.memory + 4 * tn_dtype_size(dtype);
     array_poison(&a);

@@ -1,0 +1,88 @@
+/* attention and its backward against ref: trial.h. */
+#include "trial.h"
+
+typedef struct attending {
+    tn_desc q, k, v, y, dy, lse, mask;
+    tn_attention_args args;
+} attending;
+static tn_status call_attention(const tn_backend *t, const tn_desc *const *out, void *user) {
+    attending *a = user;
+    return TRIAL_CALL(t, attention, out[0], out[1], &a->q, &a->k, &a->v, &a->args);
+}
+static tn_status call_attention_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+    attending *a = user;
+    return TRIAL_CALL(t, attention_backward, out[0], out[1], out[2], &a->dy, &a->y, &a->lse, &a->q,
+                      &a->k, &a->v, &a->args);
+}
+
+/* B, H, G, Tq, Tk, D */
+static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout, bool causal,
+                          int masked, bool odd) {
+    const int64_t q_size[] = {s[0], s[1], s[3], s[5]}, k_size[] = {s[0], s[2], s[4], s[5]},
+                  mask_size[] = {1, s[1], s[3], s[4]};
+    tn_dtype stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+    array q = varied(dtype, layout, 4, q_size, 1), k = varied(dtype, layout, 4, k_size, 2),
+          v = varied(dtype, layout, 4, k_size, 3);
+    array dy = varied(dtype, layout, 4, q_size, 4), y = make(dtype, layout, 4, q_size),
+          lse = make(stat, layout, 3, q_size);
+    array mask = make(TN_BOOL, DENSE, 4, mask_size);
+    for (int64_t i = 0; i < mask.count; i++) {
+        array_set(&mask, i,
+                  (i * 7 + i / 5) % 3 != 0 &&
+                      (masked < 2 || i / s[4] % 3 != 1)); /* 2: some rows see nothing */
+    }
+    if (odd && k.count > 0 && q.count > 0) { /* in the last key and in one query */
+        array_set(&v, v.count - 1, NAN);
+        array_set(&k, k.count - 1, INFINITY);
+        array_set(&dy, dy.count / 2, NAN);
+    }
+    attending a = {.q = q.d, .k = k.d, .v = v.d, .dy = dy.d, .mask = broadcast(&mask, 0, s[0])};
+    a.args = (tn_attention_args){1 / sqrt((double)s[5] + 1), causal, masked ? &a.mask : NULL};
+    bool double_form = dtype == TN_F64;
+    trial t = {"attention",
+               2,
+               {y, lse},
+               call_attention,
+               &a,
+               double_form ? 1e-12 : 4e-6,
+               double_form ? 1e-12 : 4e-6};
+    trial_run(&t);
+    const tn_backend *ref = tn_backend_named("ref");
+    assert_int_equal(TRIAL_CALL(ref, attention, &y.d, &lse.d, &q.d, &k.d, &v.d, &a.args), TN_OK);
+    a.y = y.d;
+    a.lse = lse.d;
+    array dq = make(dtype, layout, 4, q_size), dk = make(dtype, layout, 4, k_size),
+          dv = make(dtype, layout, 4, k_size);
+    trial back = {"attention_backward",
+                  3,
+                  {dq, dk, dv},
+                  call_attention_backward,
+                  &a,
+                  double_form ? 1e-11 : 3e-5,
+                  double_form ? 1e-11 : 3e-5 + step_of(dtype)};
+    trial_run(&back);
+    trial_forget();
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    static const int64_t sizes[][6] = {
+        {1, 1, 1, 1, 1, 1},    {2, 4, 2, 5, 5, 3},     {1, 2, 2, 65, 65, 8}, {2, 2, 1, 3, 70, 33},
+        {1, 1, 1, 9, 4, 5},    {0, 2, 2, 3, 3, 4},     {1, 2, 2, 0, 3, 4},   {1, 2, 1, 3, 0, 4},
+        {1, 3, 3, 64, 64, 32}, {1, 1, 1, 130, 133, 16}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int k = 0; k < 4 * 2 * 2 * 3; k++) {
+            if (sizes[s][3] * sizes[s][4] > 5000 && k % 4 != 0 && k > 14) { /* ref is slow */
+                continue;
+            }
+            try_attention(array_floats[k % 4], sizes[s], k / 4 & 1, k / 8 & 1, k / 16, k % 5 == 4);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_attention),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

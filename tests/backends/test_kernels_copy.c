@@ -1,0 +1,101 @@
+/* copy, fill and arange against ref: every pair of dtypes, trial.h. */
+#include "trial.h"
+
+typedef struct moving {
+    tn_desc x;
+    double k0, k1;
+} moving;
+
+static tn_status call_copy(const tn_backend *t, const tn_desc *const *out, void *user) {
+    moving *e = user;
+    return TRIAL_CALL(t, copy, out[0], &e->x);
+}
+static tn_status call_fill(const tn_backend *t, const tn_desc *const *out, void *user) {
+    moving *e = user;
+    return TRIAL_CALL(t, fill, out[0], e->k0);
+}
+
+static void test_copy(void **state) {
+    (void)state;
+    for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * TN_DTYPES * 4; k++) {
+        const int64_t *size = trial_shapes[k / (4 * TN_DTYPES * TN_DTYPES)];
+        tn_dtype from = (tn_dtype)(k / 4 % TN_DTYPES), to = (tn_dtype)(k / 4 / TN_DTYPES % TN_DTYPES);
+        array x = make(from, k & 1, 3, size), y = make(to, k >> 1 & 1, 3, size);
+        for (int64_t i = 0; i < x.count; i++) {
+            array_set(&x, i,
+                      from == TN_BOOL ? i & 1
+                      : from == TN_U8 ? i % 200
+                                      : (double)(i % 199) - 90.25);
+        }
+        if (tn_dtype_is_float(from) && tn_dtype_is_float(to)) {
+            spoil(&x);
+        }
+        moving e = {.x = x.d};
+        trial t = {"copy", 1, {y}, call_copy, &e, 0, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+    for (int k = 0; k < 4; k++) { /* the blocked transposition, with rests on both sides */
+        tn_dtype dtype = (tn_dtype[]){TN_F32, TN_F64, TN_BF16, TN_U8}[k];
+        array x = varied(dtype, SPREAD, 2, SIZES(150, 131), 1),
+              y = make(dtype, DENSE, 2, SIZES(150, 131));
+        moving e = {.x = x.d};
+        trial t = {"transposed copy", 1, {y}, call_copy, &e, 0, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+/* Every bf16 and f16 to f32, and f32 near every f16 back: the conversions are our own code. */
+static void test_conversions(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        tn_dtype half = k ? TN_F16 : TN_BF16;
+        array x = make(half, DENSE, 1, SIZES(65536)), y = make(TN_F32, DENSE, 1, SIZES(65536));
+        for (int64_t i = 0; i < x.count; i++) {
+            ((uint16_t *)x.d.data)[i] = (uint16_t)i;
+        }
+        moving e = {.x = x.d};
+        trial t = {"from half", 1, {y}, call_copy, &e, 0, 0};
+        trial_run(&t);
+        array wide = make(TN_F32, DENSE, 1, SIZES(5 * 65536)),
+              back = make(half, DENSE, 1, SIZES(5 * 65536));
+        for (int64_t i = 0; i < wide.count; i++) {
+            float f = k ? tn_f16_to_float((tn_f16){(uint16_t)(i / 5)})
+                        : tn_bf16_to_float((tn_bf16){(uint16_t)(i / 5)});
+            uint32_t bits;
+            memcpy(&bits, &f, 4);
+            bits += (uint32_t)((int[]){0, 1, -1, k ? 0x1000 : 0x8000, k ? 0x1001 : 0x7fff})[i % 5];
+            memcpy((float *)wide.d.data + i, &bits, 4);
+        }
+        e.x = wide.d;
+        trial to = {"to half", 1, {back}, call_copy, &e, 0, 0};
+        trial_run(&to);
+        trial_forget();
+    }
+}
+
+static void test_fill(void **state) {
+    (void)state;
+    for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
+        moving e = {.k0 = k % 3 - 0.75};
+        trial t = {"fill",
+                   1,
+                   {make((tn_dtype)(k / 2 % TN_DTYPES), k & 1, 3, trial_shapes[k / 2 / TN_DTYPES])},
+                   call_fill,
+                   &e,
+                   0,
+                   0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_copy),
+        ARRAY_TEST(test_conversions),
+        ARRAY_TEST(test_fill),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

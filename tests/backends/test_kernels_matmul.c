@@ -1,0 +1,111 @@
+/* matmul and linear against ref: trial.h. */
+#include "trial.h"
+
+typedef struct product {
+    tn_desc a, b, c;
+    bool bias;
+    double alpha, beta;
+} product;
+static tn_status call_matmul(const tn_backend *t, const tn_desc *const *out, void *user) {
+    product *p = user;
+    return TRIAL_CALL(t, matmul, out[0], &p->a, &p->b, p->alpha, p->beta);
+}
+static tn_status call_linear(const tn_backend *t, const tn_desc *const *out, void *user) {
+    product *p = user;
+    return TRIAL_CALL(t, linear, out[0], &p->a, &p->b, p->bias ? &p->c : NULL);
+}
+
+static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int64_t n, int layouts,
+                       bool accumulate) {
+    array a = varied(dtype, layouts & 1, 3, SIZES(batch, m, k), 1),
+          b = varied(dtype, layouts >> 1 & 1, 3, SIZES(batch, k, n), 2);
+    array y = make(dtype, layouts >> 2 & 1, 3, SIZES(batch, m, n));
+    if (accumulate) {
+        array_vary(&y, 3);
+    }
+    product p = {.a = a.d, .b = b.d, .alpha = accumulate ? -0.5 : 1, .beta = accumulate ? 0.75 : 0};
+    double scale = sqrt((double)k + 1);
+    trial t = {"matmul",
+               1,
+               {y},
+               call_matmul,
+               &p,
+               dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
+               dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
+    trial_run(&t);
+    trial_forget();
+}
+
+static void test_matmul(void **state) {
+    (void)state;
+    static const int64_t sizes[][4] = {{1, 1, 1, 1},     {1, 5, 3, 4},     {3, 7, 17, 33},
+                                       {1, 13, 400, 17}, {0, 3, 3, 3},     {2, 0, 3, 3},
+                                       {2, 3, 0, 3},     {2, 3, 3, 0},     {1, 1, 70, 50},
+                                       {1, 50, 70, 1},   {20, 33, 20, 35}, {1, 97, 129, 130}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int k = 0; k < 4 * 8 * 2; k++) {
+            try_matmul(array_floats[k % 4], sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3],
+                       k / 4 % 8, k / 32);
+        }
+    }
+    try_matmul(TN_F32, 1, 1300, 9, 40, 0,
+               false); /* beyond one packed block of rows, of depth, of columns */
+    try_matmul(TN_F32, 1, 30, 1000, 40, 2, true);
+    try_matmul(TN_F32, 1, 20, 9, 6500, 0, false);
+}
+
+/* Rows contiguous but further apart than they are long, and one operand for the whole batch. */
+static void test_matmul_broadcast(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        tn_dtype dtype = array_floats[k];
+        array a = varied(dtype, DENSE, 3, SIZES(1, 33, 21), 1),
+              b = varied(dtype, DENSE, 3, SIZES(6, 21, 19), 2);
+        product p = {.a = broadcast(&a, 0, 6), .b = b.d, .alpha = 1};
+        trial t = {"broadcast matmul",
+                   1,
+                   {make(dtype, DENSE, 3, SIZES(6, 33, 19))},
+                   call_matmul,
+                   &p,
+                   1e-5,
+                   1e-5 + 8 * step_of(dtype)};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+static void test_linear(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},    {0, 3, 4},     {3, 0, 4},
+                                       {3, 4, 0}, {1, 130, 70}, {100, 65, 48}, {70, 400, 37}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int k = 0; k < 4 * 8 * 2; k++) {
+            tn_dtype dtype = array_floats[k % 4];
+            int64_t m = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
+            array x = varied(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
+                  w = varied(dtype, k / 8 & 1, 2, SIZES(out, in), 2);
+            array b = varied(dtype, k / 4 & 1, 1, SIZES(out), 3),
+                  y = make(dtype, k / 16 & 1, 2, SIZES(m, out));
+            product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k >= 32};
+            double scale = sqrt((double)in + 1);
+            trial t = {"linear",
+                       1,
+                       {y},
+                       call_linear,
+                       &p,
+                       dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
+                       dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
+            trial_run(&t);
+            trial_forget();
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_matmul),
+        ARRAY_TEST(test_matmul_broadcast),
+        ARRAY_TEST(test_linear),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

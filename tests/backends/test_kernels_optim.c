@@ -1,0 +1,71 @@
+/* adam and sgd against ref: trial.h. */
+#include "trial.h"
+
+/* Five spans of all kinds; out[0] … out[2] are the memory of parameters, first and second state. */
+typedef struct stepping {
+    bool adam, master;
+    tn_adam_step a;
+    tn_sgd_step s;
+    array grad;
+    tn_dtype param_dtype;
+} stepping;
+static tn_status call_step(const tn_backend *t, const tn_desc *const *out, void *user) {
+    stepping *s = user;
+    tn_optim_span spans[5];
+    const int64_t counts[5] = {1, 0, 16385, 100, 3000};
+    int64_t from = 0;
+    for (int i = 0; i < 5; i++) {
+        size_t wide = out[1]->dtype == TN_F64 ? 8 : 4;
+        spans[i] = (tn_optim_span){
+            .param = (char *)out[0]->data + from * (int64_t)tn_dtype_size(out[0]->dtype),
+            .param_dtype = out[0]->dtype,
+            .grad = (char *)s->grad.d.data + from * (int64_t)tn_dtype_size(s->grad.d.dtype),
+            .grad_dtype = s->grad.d.dtype,
+            .state = {(float *)((char *)out[1]->data + from * (int64_t)wide),
+                      (float *)((char *)out[2]->data + from * (int64_t)wide)},
+            .count = counts[i],
+        };
+        if (!s->adam && s->s.momentum == 0) {
+            spans[i].state[0] = NULL;
+        }
+        if (s->master) { /* instead of the second state, which SGD does not need */
+            spans[i].master = spans[i].state[1];
+        }
+        from += counts[i];
+    }
+    return s->adam ? TRIAL_CALL(t, adam, spans, 5, &s->a) : TRIAL_CALL(t, sgd, spans, 5, &s->s);
+}
+static void test_optimisers(void **state) {
+    (void)state;
+    const int64_t n = 1 + 16385 + 100 + 3000;
+    for (int k = 0; k < 4 * 16; k++) {
+        tn_dtype dtype = array_floats[k / 16], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
+        stepping s = {.adam = k & 1, .param_dtype = dtype};
+        s.a = (tn_adam_step){1e-2, 0.9, 0.999, 1e-8, 0.1, k & 2, 1 + k % 5, 0.5};
+        s.s = (tn_sgd_step){1e-2, k & 2 ? 0.9 : 0, k & 4 ? 0.1 : 0, 0.01, k & 4, k & 8, 0.5};
+        s.master = !s.adam && k & 8 && dtype != TN_F64;
+        s.grad = varied(k & 8 && dtype != TN_F64 ? TN_F32 : dtype, DENSE, 1, &n, 3);
+        array p = varied(dtype, DENSE, 1, &n, 1), m = varied(wide, DENSE, 1, &n, 2),
+              v = varied(wide, DENSE, 1, &n, 4);
+        for (int64_t i = 0; i < n; i++) {
+            array_set(&v, i, fabs(array_get(&v, i)) + 0.01);
+        }
+        if (!s.adam && s.s.first) {
+            array_poison(&m); /* the buffer may hold anything before the first step */
+            if (s.s.momentum == 0) {
+                array_vary(&m, 2);
+            }
+        }
+        trial t = {s.adam ? "adam" : "sgd",       3, {p, m, v}, call_step, &s,
+                   wide == TN_F64 ? 1e-13 : 2e-6, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_optimisers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

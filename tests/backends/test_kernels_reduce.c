@@ -1,0 +1,118 @@
+/* reduce and argmax against ref: trial.h. */
+#include "trial.h"
+
+typedef struct reducing {
+    tn_reduction f;
+    tn_desc x;
+} reducing;
+static tn_status call_reduce(const tn_backend *t, const tn_desc *const *out, void *user) {
+    reducing *r = user;
+    return TRIAL_CALL(t, reduce, r->f, out[0], &r->x);
+}
+
+static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, const int64_t *size,
+                       int which, bool odd) {
+    int64_t small[3];
+    for (int d = 0; d < 3; d++) {
+        small[d] = which >> d & 1 ? 1 : size[d];
+    }
+    tn_dtype to = f == TN_RED_SUM_SQUARES && which % 2 ? TN_F64 : dtype;
+    array x = varied(dtype, layout, 3, size, which), y = make(to, DENSE, 3, small);
+    if (odd) {
+        spoil(&x);
+    }
+    if ((f == TN_RED_MAX || f == TN_RED_MIN) && x.count == 0 && y.count > 0) {
+        return;
+    }
+    reducing r = {f, x.d};
+    trial t = {"reduce",
+               1,
+               {y},
+               call_reduce,
+               &r,
+               dtype == TN_F64 ? 1e-12 : 3e-6,
+               dtype == TN_F64 ? 0 : 1e-5};
+    trial_run(&t);
+}
+
+static void test_reduce(void **state) {
+    (void)state;
+    static const int64_t large[][3] = {{3, 700, 40},  {1, 1, 50001}, {20000, 1, 3},
+                                       {2, 300, 300}, {5, 1, 20000}, {70, 9, 50}};
+    for (int f = 0; f <= TN_RED_SUM_SQUARES; f++) {
+        for (int k = 0; k < TRIAL_SHAPES * 4 * 2 * 8; k++) {
+            try_reduce((tn_reduction)f, array_floats[k / 8 % 4], k / 32 & 1, trial_shapes[k / 64],
+                       k % 8, k % 3 == 0);
+            trial_forget();
+        }
+        for (int k = 0; k < 6 * 2 * 8 && f != TN_RED_MEAN && f != TN_RED_MIN; k++) {
+            try_reduce((tn_reduction)f, k % 5 == 4 ? TN_BF16 : TN_F32, k / 8 & 1, large[k / 16],
+                       k % 8, false);
+            trial_forget();
+        }
+    }
+}
+
+/* A million times 0.1: the table promises about log(n) roundings, 20 of 2^-24 of the sum or 0.12. Adding one by one in f32 is
+ * off by 1034. */
+static void test_sum_is_accurate(void **state) {
+    (void)state;
+    const int64_t n = 1 << 20;
+    for (int columns = 0; columns < 2; columns++) {
+        array x = make(TN_F32, DENSE, 2, columns ? SIZES(n, 1) : SIZES(1, n)),
+              y = make(TN_F32, DENSE, 2, SIZES(1, 1));
+        for (int64_t i = 0; i < n; i++) {
+            ((float *)x.d.data)[i] = 0.1f;
+        }
+        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+            tn_status status = TRIAL_CALL(*t, reduce, TN_RED_SUM, &y.d, &x.d);
+            assert_int_equal(trial_wait(*t, status), TN_OK);
+            assert_true(fabs(array_get(&y, 0) - (double)n * (double)0.1f) < 0.05);
+        }
+    }
+}
+
+typedef struct finding {
+    int dim;
+    tn_desc x;
+} finding;
+static tn_status call_argmax(const tn_backend *t, const tn_desc *const *out, void *user) {
+    finding *f = user;
+    return TRIAL_CALL(t, argmax, out[0], &f->x, f->dim);
+}
+
+/* Values repeat, so that the first of equals is asked for; a NaN counts as largest. */
+static void test_argmax(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{0, 3, 2}, {1, 1, 1}, {3, 5, 7}, {2, 3, 1030}, {700, 2, 3}};
+    for (int k = 0; k < 5 * 7 * 3 * 2; k++) {
+        const int64_t *size = sizes[k / 42];
+        tn_dtype dtype = (tn_dtype)(k / 6 % 7);
+        int dim = k / 2 % 3;
+        int64_t small[3] = {size[0], size[1], size[2]};
+        small[dim] = 1;
+        if (size[dim] == 0) {
+            continue;
+        }
+        array x = make(dtype, k & 1, 3, size);
+        for (int64_t i = 0; i < x.count; i++) {
+            array_set(&x, i, (double)(i * 37 % 101));
+        }
+        if (tn_dtype_is_float(dtype) && k % 3 == 0) {
+            spoil(&x);
+        }
+        finding f = {dim, x.d};
+        trial t = {"argmax", 1, {make(TN_I64, k & 1, 3, small)}, call_argmax, &f, 0, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_reduce),
+        ARRAY_TEST(test_sum_is_accurate),
+        ARRAY_TEST(test_argmax),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/* Rows against ref: softmax, norms, cross-entropy. trial.h. */
+#include "trial.h"
+
+typedef struct rows {
+    tn_desc x, y, dy, w, b, mean, rstd, label, lse;
+    bool log_form, has_w, has_b, centred;
+    tn_cross_entropy_args args;
+} rows;
+
+static tn_status call_softmax(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, softmax, out[0], &r->x, r->log_form);
+}
+static tn_status call_softmax_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, softmax_backward, out[0], &r->y, &r->dy, r->log_form);
+}
+
+static const int64_t row_shapes[][2] = {{0, 4},   {4, 0},    {1, 1},     {3, 5},
+                                        {70, 65}, {6, 1500}, {40, 1030}, {700, 40}};
+enum { ROW_SHAPES = sizeof row_shapes / sizeof *row_shapes };
+
+static void test_softmax(void **state) {
+    (void)state;
+    for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
+        const int64_t *size = row_shapes[k / 32];
+        tn_dtype dtype = array_floats[k / 8 % 4];
+        bool log_form = k & 1;
+        array x = varied(dtype, k >> 1 & 1, 2, size, 1), dy = varied(dtype, k >> 1 & 1, 2, size, 2),
+              y = make(dtype, k >> 2 & 1, 2, size);
+        if (size[0] >= 6) {
+            array_set(&x, 1, -INFINITY);
+            array_set(&x, size[1], NAN);
+            for (int64_t j = 0; j < size[1]; j++) {
+                array_set(&x, 2 * size[1] + j, -INFINITY);
+            }
+        }
+        rows r = {.x = x.d, .y = x.d, .dy = dy.d, .log_form = log_form};
+        trial t = {"softmax", 1, {y}, call_softmax, &r, dtype == TN_F64 ? 1e-13 : 2e-6, 1e-7};
+        trial_run(&t);
+        trial back = {"softmax_backward",           1,  {y},
+                      call_softmax_backward,        &r, dtype == TN_F64 ? 1e-12 : 2e-5,
+                      dtype == TN_F64 ? 1e-9 : 2e-4};
+        if (size[0] < 6) {
+            trial_run(&back);
+        }
+        trial_forget();
+    }
+}
+
+static tn_status call_norm(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    if (r->centred) {
+        return TRIAL_CALL(t, layer_norm, out[0], out[1], out[2], &r->x, r->has_w ? &r->w : NULL,
+                          r->has_b ? &r->b : NULL, 1e-5);
+    }
+    return TRIAL_CALL(t, rms_norm, out[0], out[1], &r->x, r->has_w ? &r->w : NULL, 1e-5);
+}
+static tn_status call_norm_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    const tn_desc *w = r->has_w ? &r->w : NULL;
+    if (r->centred) {
+        return TRIAL_CALL(t, layer_norm_backward, out[0], out[1], out[2], &r->dy, &r->x, &r->mean,
+                          &r->rstd, w);
+    }
+    return TRIAL_CALL(t, rms_norm_backward, out[0], out[1], &r->dy, &r->x, &r->rstd, w);
+}
+
+static void test_norms(void **state) {
+    (void)state;
+    for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
+        const int64_t *size = row_shapes[k / 64];
+        tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        array x = varied(dtype, k & 1, 2, size, 1), dy = varied(dtype, k & 1, 2, size, 2),
+              w = varied(dtype, k & 1, 1, size + 1, 3);
+        array b = varied(dtype, DENSE, 1, size + 1, 4), mean = varied(stat, k & 1, 1, size, 5),
+              rstd = varied(stat, DENSE, 1, size, 6);
+        rows r = {.x = x.d,
+                  .dy = dy.d,
+                  .w = w.d,
+                  .b = b.d,
+                  .mean = mean.d,
+                  .rstd = rstd.d,
+                  .has_w = k & 2,
+                  .has_b = k & 2,
+                  .centred = k & 4};
+        bool double_form = dtype == TN_F64;
+        array y = make(dtype, k >> 3 & 1, 2, size), s0 = make(stat, k & 1, 1, size),
+              s1 = make(stat, DENSE, 1, size);
+        trial t = {"norm",
+                   r.centred ? 3 : 2,
+                   {y, s0, s1},
+                   call_norm,
+                   &r,
+                   double_form ? 1e-13 : 4e-6,
+                   double_form ? 1e-12 : 4e-6 + step_of(dtype)};
+        trial_run(&t);
+        array dw = make(dtype, k & 1, 1, size + 1), db = make(dtype, DENSE, 1, size + 1);
+        double scale = 1 + sqrt((double)size[0]);
+        trial back = {"norm_backward",
+                      r.centred ? 3 : 2,
+                      {y, dw, db},
+                      call_norm_backward,
+                      &r,
+                      double_form ? 1e-12 : 1e-5,
+                      double_form ? 1e-11 : 4e-5 * scale + step_of(dtype)};
+        trial_run(&back);
+        trial_forget();
+    }
+}
+
+static tn_status call_loss(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, cross_entropy, out[0], out[1], &r->x, &r->label, &r->args);
+}
+static tn_status call_loss_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, cross_entropy_backward, out[0], &r->dy, &r->lse, &r->x, &r->label, &r->args);
+}
+
+static void test_cross_entropy(void **state) {
+    (void)state;
+    for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
+        const int64_t *size = row_shapes[k / 64];
+        tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        array x = varied(dtype, k & 1, 2, size, 1),
+              label = make(k & 4 ? TN_I32 : TN_I64, k & 1, 1, size);
+        array dloss = varied(stat, k & 1, 1, size, 5), lse = varied(stat, DENSE, 1, size, 6);
+        for (int64_t i = 0; i < size[0]; i++) {
+            array_set(&label, i, size[1] == 0 || i % 5 == 4 ? -100 : (double)(i * 7 % size[1]));
+            array_set(&lse, i, 5 + array_get(&lse, i));
+        }
+        rows r = {
+            .x = x.d, .dy = dloss.d, .lse = lse.d, .label = label.d, .args = {-100, k & 2 ? 0.1 : 0}};
+        bool double_form = dtype == TN_F64;
+        array loss = make(stat, k & 1, 1, size), sum = make(stat, DENSE, 1, size),
+              dx = make(dtype, k >> 3 & 1, 2, size);
+        trial t = {"cross_entropy", 2, {loss, sum}, call_loss, &r, double_form ? 1e-13 : 2e-6, 0};
+        if (size[1] > 0) {
+            trial_run(&t);
+        }
+        trial back = {"cross_entropy_backward",   1, {dx}, call_loss_backward, &r,
+                      double_form ? 1e-13 : 2e-6, 0};
+        trial_run(&back);
+        trial_forget();
+    }
+}
+
+/* A label out of range: TN_EINDEX with its place, as ref. */
+static void test_bad_labels(void **state) {
+    (void)state;
+    array x = varied(TN_F32, DENSE, 2, SIZES(4, 6), 1), label = make(TN_I64, DENSE, 1, SIZES(4));
+    array loss = make(TN_F32, DENSE, 1, SIZES(4)), lse = make(TN_F32, DENSE, 1, SIZES(4));
+    tn_cross_entropy_args args = {-100, 0};
+    for (int64_t i = 0; i < 4; i++) {
+        array_set(&label, i, i == 2 ? 6 : 1);
+    }
+    for (const tn_backend *const *t = trial_tables(); *t; t++) {
+        trial_expect_bad(*t, TRIAL_CALL(*t, cross_entropy, &loss.d, &lse.d, &x.d, &label.d, &args),
+                         2, 6);
+        array_check_gaps(&loss);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ARRAY_TEST(test_softmax),
+        ARRAY_TEST(test_norms),
+        ARRAY_TEST(test_cross_entropy),
+        ARRAY_TEST(test_bad_labels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

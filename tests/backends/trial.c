@@ -1,0 +1,193 @@
+/* Runs trials; finds the tables and their contexts. */
+#include "trial.h"
+
+#include "core/plugin.h"
+
+#include <stdio.h>
+#include <tern/sys/device.h>
+
+enum { WAYS = 3 }; /* numbers of threads, or orders of blocks */
+
+/* ---- Where ----------------------------------------------------------------------------------- */
+
+bool trial_on_cuda(void) {
+    return getenv("TERN_TEST_CUDA") != NULL;
+}
+
+static bool on_device(void) {
+    const char *wanted = getenv("TERN_TEST_CUDA");
+    return wanted && strcmp(wanted, "device") == 0;
+}
+
+bool trial_on_emulator(void) {
+    return trial_on_cuda() && !on_device();
+}
+
+/* The plugin, with a device; a test that was asked to use one fails without. */
+static const tn_device_table *device(void) {
+    const tn_device_table *table = tn__device_table(tn_cuda(0));
+    if (!table) {
+        fail_msg("TERN_TEST_CUDA is set, but there is no device: %s", tn_device_why(TN_CUDA));
+    }
+    return table;
+}
+
+const tn_backend *const *trial_tables(void) {
+    static const tn_backend *found[TRIAL_TABLES + 1];
+    if (!found[0] && trial_on_cuda()) {
+        found[0] = device()->kernels;
+    }
+    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
+    for (int i = 0, n = 0; !trial_on_cuda() && i < 3; i++) {
+        found[n] = tn_backend_named(levels[i]);
+        n += found[n] != NULL;
+    }
+    return found;
+}
+
+static bool is_cuda(const tn_backend *t) {
+    return trial_on_cuda() && t == trial_tables()[0];
+}
+
+tn_context *trial_context(const tn_backend *t) {
+    return tn_context_of(is_cuda(t) ? tn_cuda(0) : tn_cpu());
+}
+
+tn_status trial_wait(const tn_backend *t, tn_status status) {
+    if (!is_cuda(t)) {
+        return status;
+    }
+    tn_status later = device()->synchronize(0);
+    return status == TN_OK ? later : status;
+}
+
+void *array_memory(size_t bytes) {
+    void *memory = on_device() ? device()->host_alloc(bytes) : malloc(bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+void array_memory_free(void *memory, size_t bytes) {
+    if (on_device()) {
+        device()->host_free(memory, bytes);
+    } else {
+        free(memory);
+    }
+}
+
+/* ---- How ------------------------------------------------------------------------------------- */
+
+/* The emulator runs blocks in this order from now on: 0 forwards, 1 backwards, 2 shuffled. */
+static void set_order(int order) {
+    char why[256];
+    void (*set)(int);
+    void *symbol = tn__plugin_symbol("cuda_emulator", "tern_emulator_order", why, sizeof(why));
+    if (!symbol) {
+        fail_msg("the emulator cannot change the order of blocks: %s", why);
+    }
+    memcpy(&set, &symbol, sizeof(set));
+    set(order);
+}
+
+static void set_way(const tn_backend *t, int way) {
+    if (!is_cuda(t)) {
+        tn_set_threads(way + 1);
+    } else if (!on_device()) {
+        set_order(way);
+    }
+}
+
+static const char *way_name(const tn_backend *t, int way) {
+    static const char *const threads[WAYS] = {"1 thread", "2 threads", "3 threads"},
+                             *const orders[WAYS] = {"blocks forwards", "blocks backwards",
+                                                    "blocks shuffled"};
+    return !is_cuda(t) ? threads[way] : on_device() ? "one more run" : orders[way];
+}
+
+/* ---- A trial --------------------------------------------------------------------------------- */
+
+/* A copy of an array with memory of its own. */
+static array duplicate(const array *a) {
+    array b = *a;
+    b.memory = array_memory(a->bytes);
+    memcpy(b.memory, a->memory, a->bytes);
+    b.d.data = b.memory + ((unsigned char *)a->d.data - a->memory);
+    return b;
+}
+
+static void drop(const trial *t, const array *out) {
+    for (int i = 0; i < t->outputs; i++) {
+        array_memory_free(out[i].memory, out[i].bytes);
+    }
+}
+
+static tn_status call(const trial *t, const tn_backend *backend, array *out) {
+    const tn_desc *d[TRIAL_OUTPUTS] = {NULL};
+    for (int i = 0; i < t->outputs; i++) {
+        out[i] = duplicate(&t->start[i]);
+        d[i] = &out[i].d;
+    }
+    return trial_wait(backend, t->call(backend, d, t->user));
+}
+
+static void expect_near(const trial *t, const tn_backend *backend, const array *a, const array *b) {
+    double step = t->relative + t->absolute > 0 ? step_of(a->d.dtype) : 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        double value = array_get(a, i), expected = array_get(b, i);
+        bool fine = value == expected || (isnan(value) && isnan(expected));
+        if (!fine && isfinite(value) && isfinite(expected)) {
+            fine = fabs(value - expected) <=
+                   t->absolute + fmax(1, fabs(expected)) * t->relative + fabs(expected) * step;
+        }
+        if (!fine) {
+            fail_msg("%s on %s, %s: element %ld of %ld is %.9g, expected %.9g", t->name,
+                     backend->name, tn_dtype_name(a->d.dtype), (long)i, (long)a->count, value,
+                     expected);
+        }
+    }
+}
+
+static void expect_same_bits(const trial *t, const tn_backend *backend, int way, const array *a,
+                             const array *b) {
+    if (memcmp(a->memory, b->memory, a->bytes) != 0) {
+        fail_msg("%s on %s, %s: other bits with %s", t->name, backend->name,
+                 tn_dtype_name(a->d.dtype), way_name(backend, way));
+    }
+}
+
+static void try_table(const trial *t, const tn_backend *backend, tn_status status,
+                      const array *expected) {
+    array first[TRIAL_OUTPUTS], out[TRIAL_OUTPUTS];
+    for (int way = 0; way < WAYS; way++) {
+        set_way(backend, way);
+        array *here = way == 0 ? first : out;
+        tn_status given = call(t, backend, here);
+        if (given != status) {
+            fail_msg("%s on %s with %s, %s: status %d, ref's is %d", t->name, backend->name,
+                     way_name(backend, way), tn_dtype_name(t->start[0].d.dtype), given, status);
+        }
+        for (int i = 0; i < t->outputs && status == TN_OK; i++) {
+            if (way == 0) {
+                expect_near(t, backend, &first[i], &expected[i]);
+                array_check_gaps(&first[i]);
+            } else {
+                expect_same_bits(t, backend, way, &out[i], &first[i]);
+            }
+        }
+        if (way > 0) {
+            drop(t, out);
+        }
+    }
+    drop(t, first);
+    set_way(backend, 0);
+}
+
+void trial_run(const trial *t) {
+    array expected[TRIAL_OUTPUTS];
+    tn_status status = call(t, tn_backend_named("ref"), expected);
+    for (const tn_backend *const *table = trial_tables(); *table; table++) {
+        try_table(t, *table, status, expected);
+    }
+    tn_set_threads(2);
+    drop(t, expected);
+}
