@@ -52,6 +52,13 @@ TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
  * (length), i64. There are n - length of them. The tokens are copied. */
 TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length);
 
+/* The same windows from files of 16-bit tokens, as llm.c writes them (a head of 1024 bytes, then the
+ * tokens) or nanoGPT (the tokens alone): the files that match `pattern` ("fineweb/train_*.bin"), in
+ * the order of their names, mapped and not read. The windows lie one behind the other and do not
+ * cross from file to file. A token outside [0, vocab) is TN_EFORMAT, which names file and place, when
+ * it is read. TN_EIO, TN_EFORMAT. */
+TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
+
 /* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,
  * train-images-idx3-ubyte and so on, plain or .gz. x (1, 28, 28) f32 in [0, 1], y () i64. TN_EIO,
  * TN_EFORMAT. */

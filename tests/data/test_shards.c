@@ -1,0 +1,130 @@
+/* Token shards: both kinds of files, windows at the edges of shards, and files that are wrong. */
+#include "tern/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/temp.h"
+
+enum { HEAD = 1024, MOST = 64 };
+
+static void expect(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+static void put_word(unsigned char *at, int32_t value) {
+    for (int i = 0; i < 4; i++) {
+        at[i] = (unsigned char)((uint32_t)value >> (8 * i));
+    }
+}
+
+/* A shard whose tokens are first, first + 1, …; magic 0: without a head. */
+static void write_shard(const char *name, int32_t magic, int32_t version, int32_t said, int count,
+                        int first) {
+    unsigned char file[HEAD + 2 * MOST] = {0};
+    size_t head = magic ? HEAD : 0;
+    put_word(file, magic);
+    put_word(file + 4, version);
+    put_word(file + 8, said);
+    for (int i = 0; i < count; i++) {
+        file[head + 2 * (size_t)i] = (unsigned char)(first + i);
+        file[head + 2 * (size_t)i + 1] = (unsigned char)((first + i) >> 8);
+    }
+    temp_write(temp_path(name), file, head + 2 * (size_t)count);
+}
+
+static void write_llmc(const char *name, int count, int first) {
+    write_shard(name, 20240520, 1, count, count, first);
+}
+
+static void expect_window(tn_dataset *d, int64_t i, int64_t first) {
+    int64_t x[4], y[4];
+    assert_int_equal(d->get(d, i, x, y), TN_OK);
+    for (int t = 0; t < 4; t++) {
+        assert_int_equal(x[t], first + t);
+        assert_int_equal(y[t], first + t + 1);
+    }
+}
+
+/* 13 tokens are 3 windows of 4 (the last target is token 12), 12 are 2, 4 are none. */
+static void test_windows(void **state) {
+    (void)state;
+    write_llmc("a_0.bin", 13, 0);
+    write_shard("a_1.bin", 0, 0, 0, 4, 900);
+    write_shard("a_2.bin", 0, 0, 0, 12, 50000);
+    tn_dataset *d = tn_token_shards(temp_path("a_*.bin"), 4, 50257);
+    assert_non_null(d);
+    assert_int_equal(d->size, 5);
+    expect_window(d, 0, 0);
+    expect_window(d, 2, 8);
+    expect_window(d, 3, 50000);
+    expect_window(d, 4, 50004);
+    tn_dataset_free(d);
+}
+
+static void test_through_a_loader(void **state) {
+    (void)state;
+    write_llmc("a_0.bin", 13, 0);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 3;
+    tn_loader *loader =
+        tn_loader_new(tn_token_shards(temp_path("a_0.bin"), 4, 13), tn_sequential_sampler(), o);
+    tn_batch b;
+    assert_true(tn_loader_next(loader, &b));
+    assert_int_equal((int)tn_at(b.y, (int64_t[]){2, 3}), 12);
+    assert_false(tn_loader_next(loader, &b));
+    tn_loader_free(loader);
+}
+
+static void test_token_outside(void **state) {
+    (void)state;
+    write_llmc("a_0.bin", 13, 0);
+    tn_dataset *d = tn_token_shards(temp_path("a_0.bin"), 4, 12);
+    int64_t x[4], y[4];
+    assert_int_equal(d->get(d, 1, x, y), TN_OK);
+    assert_int_equal(d->get(d, 2, x, y), TN_EFORMAT);
+    expect(TN_EFORMAT, "token 12 is 12 but the vocabulary has 12");
+    tn_dataset_free(d);
+}
+
+static void test_wrong_files(void **state) {
+    (void)state;
+    const char *path = temp_path("a_0.bin");
+    assert_null(tn_token_shards(path, 4, 100));
+    expect(TN_EIO, "no such file");
+    write_shard("a_0.bin", 20240520, 2, 13, 13, 0);
+    assert_null(tn_token_shards(path, 4, 100));
+    expect(TN_EFORMAT, "version 2");
+    write_shard("a_0.bin", 20240520, 1, 14, 13, 0);
+    assert_null(tn_token_shards(path, 4, 100));
+    expect(TN_EFORMAT, "says 14 tokens but 13 follow");
+    write_llmc("a_0.bin", 4, 0);
+    assert_null(tn_token_shards(path, 4, 100));
+    expect(TN_EFORMAT, "no file has the 5 tokens");
+    temp_write(path, "abc", 3);
+    assert_null(tn_token_shards(path, 1, 100));
+    expect(TN_EFORMAT, "not a whole number");
+    temp_write(path, "", 0);
+    assert_null(tn_token_shards(path, 1, 100));
+    expect(TN_EFORMAT, "empty");
+    assert_null(tn_token_shards(path, 0, 100));
+    expect(TN_EVALUE, "window 0");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_windows, temp_clean),
+        cmocka_unit_test_teardown(test_through_a_loader, temp_clean),
+        cmocka_unit_test_teardown(test_token_outside, temp_clean),
+        cmocka_unit_test_teardown(test_wrong_files, temp_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
