@@ -23,7 +23,8 @@ struct tn_progress {
     double begun, last, drawn; /* seconds: of tn_progress_new, the last step, the last drawing */
     double busy;               /* seconds in steps */
     int64_t units;
-    float *times; /* [count], ms; float is enough for a median */
+    double flops, peak; /* of a unit; of the device in a second; 0: not shown */
+    float *times;       /* [count], ms; float is enough for a median */
     int64_t count, room;
 };
 
@@ -82,9 +83,14 @@ static void format_facts(const tn_progress *p, char *text, size_t room) {
                         passed / ((double)p->done - (double)p->start) *
                             ((double)p->total - (double)p->done));
     }
+    char mfu[32] = "";
+    if (p->flops > 0 && p->peak > 0 && p->busy > 0) {
+        snprintf(mfu, sizeof(mfu), "   MFU %.1f %%",
+                 100 * (double)p->units / p->busy * p->flops / p->peak);
+    }
     int width = snprintf(NULL, 0, "%lld", (long long)p->total);
-    snprintf(text, room, "%*lld/%lld   loss %.4f   %s %s/s   %s left", width, (long long)p->done,
-             (long long)p->total, p->loss, rate, p->unit, left);
+    snprintf(text, room, "%*lld/%lld   loss %.4f   %s %s/s%s   %s left", width, (long long)p->done,
+             (long long)p->total, p->loss, rate, p->unit, mfu, left);
 }
 
 /* `columns` characters; the last one in eighths where there are glyphs for that. */
@@ -152,6 +158,13 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     }
     if (time - p->drawn >= (p->terminal ? redraw_seconds : line_seconds)) {
         draw(p);
+    }
+}
+
+void tn_progress_utilisation(tn_progress *p, double flops, double peak) {
+    if (p) {
+        p->flops = flops;
+        p->peak = peak;
     }
 }
 

@@ -22,6 +22,11 @@ TN_API tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, co
 TN_API void tn_progress_step(tn_progress *p, int64_t step, double loss,
                              int64_t units); /* a step is done, with its units */
 
+/* Also shows the model FLOPs utilisation, "MFU 45 %": of the device's `peak` floating-point operations
+ * a second, those that the model's mathematics takes, `flops` for each unit (Chowdhery et al. 2022,
+ * arXiv:2204.02311, appendix B). 0: not shown. */
+TN_API void tn_progress_utilisation(tn_progress *p, double flops, double peak);
+
 /* The median time of a step so far, in milliseconds; 0 before the first. A step's time runs from
  * the call of tn_progress_step before it, or from tn_progress_resume, which leaves out what the
  * program did since then (a save, say). */
