@@ -1,0 +1,465 @@
+/* The threads of a block.
+ *
+ * Threads wait in one queue. A thread runs until it waits or ends, and then gives the processor to the
+ * next. One that has not begun is begun on the stack of the one that has just ended, so a kernel
+ * without barriers runs on a single stack without a switch. When the queue is empty and not every
+ * thread has ended, those that are left wait for something that cannot come: the launch fails.
+ *
+ * A barrier wants every thread of the block at the same line; a thread that has ended counts as
+ * missing. A warp's operations want every lane of the mask with the same operation and mask; lanes
+ * that the block does not have are left out.
+ */
+#include "backends/cuda/emulator/block.h"
+
+#include "backends/cuda/emulator/fibre.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+namespace tn_emulator {
+
+position here;
+
+enum state { FRESH, READY, IN_BARRIER, IN_WARP, ENDED };
+
+struct lane {
+    enum state state;
+    fibre *stack; /* NULL: not begun, or ended */
+    uint3 thread;
+    place at;     /* where it waits, and … */
+    int what;     /* … in which operation or barrier, */
+    unsigned mask;
+    unsigned argument;
+    int width;
+    uint64_t value; /* in, and what it gets */
+};
+
+static lane lanes[MOST_THREADS];
+static unsigned lane_count;
+static unsigned waiting_in_warp[MOST_THREADS / WARP];
+static unsigned waiting_in_barrier;
+static unsigned ended;
+
+static lane *queue[MOST_THREADS]; /* a ring; no lane is in it twice */
+static unsigned queue_first, queue_length;
+
+static const launch *current_launch;
+static lane *current;
+static fibre outside; /* the host thread's */
+static fibre fibres[MOST_THREADS];
+static fibre *idle[MOST_THREADS];
+static unsigned idle_count, fibre_count;
+
+static bool failed;
+static char *reason;
+static size_t reason_room;
+
+/* ---- Order ----------------------------------------------------------------------------------- */
+
+static order chosen = FORWARD;
+static uint64_t random_state;
+static bool chosen_once;
+
+void set_order(order o, uint64_t seed) {
+    chosen_once = true;
+    chosen = o;
+    random_state = seed * 2 + 1;
+}
+
+static void order_of_environment() {
+    const char *text = getenv("TERN_EMULATOR_ORDER");
+    if (text && strcmp(text, "reverse") == 0) {
+        set_order(REVERSE, 0);
+    } else if (text && strncmp(text, "shuffle", 7) == 0) {
+        set_order(SHUFFLED, text[7] == ':' ? strtoull(text + 8, nullptr, 10) : 1);
+    } else {
+        set_order(FORWARD, 0);
+    }
+}
+
+static uint64_t draw() {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return random_state >> 33;
+}
+
+/* 0 … count - 1 in the chosen order: position i is (i factor + shift) mod count, with a factor that has
+ * no divisor in common with count. */
+struct permutation {
+    uint64_t count, factor, shift;
+
+    explicit permutation(uint64_t n) : count(n), factor(1), shift(0) {
+        if (chosen == REVERSE) {
+            factor = count - 1;
+            shift = count - 1;
+        } else if (chosen == SHUFFLED && count > 1) {
+            do {
+                factor = 1 + draw() % (count - 1);
+            } while (divisor(factor, count) != 1);
+            shift = draw() % count;
+        }
+    }
+    static uint64_t divisor(uint64_t a, uint64_t b) {
+        return b == 0 ? a : divisor(b, a % b);
+    }
+    uint64_t operator[](uint64_t i) const {
+        return (uint64_t)(((unsigned __int128)i * factor + shift) % count);
+    }
+};
+
+/* ---- Messages ---------------------------------------------------------------------------------- */
+
+struct text {
+    char words[160];
+};
+
+static text thread_text(const lane *l) {
+    text t;
+    snprintf(t.words, sizeof(t.words), "thread (%u, %u, %u)", l->thread.x, l->thread.y, l->thread.z);
+    return t;
+}
+
+static const char *operation_name(const lane *l) {
+    static const char *const warp[] = {"__syncwarp",       "__shfl_sync",     "__shfl_up_sync",
+                                       "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync",
+                                       "__any_sync",       "__all_sync"};
+    static const char *const block[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and",
+                                        "__syncthreads_or"};
+    return l->state == IN_WARP ? warp[l->what] : block[l->what];
+}
+
+static text wait_text(const lane *l) {
+    text t;
+    const char *slash = l->at.file ? strrchr(l->at.file, '/') : nullptr;
+    if (l->state == ENDED) {
+        snprintf(t.words, sizeof(t.words), "has ended");
+    } else {
+        snprintf(t.words, sizeof(t.words), "waits in %s (%s:%d)", operation_name(l),
+                 slash ? slash + 1 : l->at.file, l->at.line);
+    }
+    return t;
+}
+
+static void describe(const char *format, va_list arguments) {
+    const char *name = current_launch->kernel;
+    int length = (int)strlen(name);
+    if (length > 2 && name[0] == '(' && name[length - 1] == ')') { /* TN_LAUNCH's parentheses */
+        name++;
+        length -= 2;
+    }
+    int used = snprintf(reason, reason_room, "kernel %.*s, block (%u, %u, %u): ", length, name,
+                        here.block.x, here.block.y, here.block.z);
+    if (used > 0 && (size_t)used < reason_room) {
+        vsnprintf(reason + used, reason_room - (size_t)used, format, arguments);
+    }
+    failed = true;
+}
+
+__attribute__((format(printf, 1, 2))) static void note(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    describe(format, arguments);
+    va_end(arguments);
+}
+
+void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    describe(format, arguments);
+    va_end(arguments);
+    fibre_switch(current->stack, &outside, true);
+    __builtin_unreachable();
+}
+
+/* ---- Who runs ---------------------------------------------------------------------------------- */
+
+static void push(lane *l) {
+    queue[(queue_first + queue_length++) % MOST_THREADS] = l;
+}
+
+static lane *pop() {
+    if (queue_length == 0) {
+        return nullptr;
+    }
+    lane *l = queue[queue_first];
+    queue_first = (queue_first + 1) % MOST_THREADS;
+    queue_length--;
+    return l;
+}
+
+static void become(lane *l) {
+    current = l;
+    here.thread = l->thread;
+}
+
+/* A stack's life: thread after thread, as long as the next has not begun. */
+static void run_threads() {
+    for (;;) {
+        lane *self = current;
+        fibre *stack = self->stack;
+        current_launch->thread();
+        self->state = ENDED;
+        self->stack = nullptr;
+        ended++;
+        lane *next = pop();
+        if (next && next->state == FRESH) {
+            next->state = READY;
+            next->stack = stack;
+            become(next);
+            continue;
+        }
+        idle[idle_count++] = stack;
+        if (next) {
+            become(next);
+        }
+        fibre_switch(stack, next ? next->stack : &outside, true);
+    }
+}
+
+static fibre *begin(lane *l) {
+    fibre *stack = idle_count > 0 ? idle[--idle_count] : &fibres[fibre_count];
+    if (!fibre_prepare(stack, run_threads)) {
+        return nullptr;
+    }
+    fibre_count += stack == &fibres[fibre_count];
+    l->state = READY;
+    l->stack = stack;
+    return stack;
+}
+
+/* The current thread waits: the others run until it is its turn again. */
+static void wait() {
+    lane *self = current;
+    lane *next = pop();
+    if (next == self) {
+        return;
+    }
+    if (next && next->state == FRESH && !begin(next)) {
+        fail("there is no memory for the stack of a thread");
+    }
+    if (next) {
+        become(next);
+    }
+    fibre_switch(self->stack, next ? next->stack : &outside);
+}
+
+/* ---- Barriers ---------------------------------------------------------------------------------- */
+
+static void release_block(barrier kind) {
+    const lane *first = &lanes[0];
+    uint64_t count = 0;
+    for (unsigned i = 0; i < lane_count; i++) {
+        lane *l = &lanes[i];
+        if (l->at.line != first->at.line || strcmp(l->at.file, first->at.file) != 0) {
+            fail("%s %s, but %s %s", thread_text(first).words, wait_text(first).words,
+                 thread_text(l).words, wait_text(l).words);
+        }
+        count += l->value;
+    }
+    uint64_t result = kind == AND ? count == lane_count : kind == OR ? count > 0 : count;
+    permutation turns(lane_count);
+    for (unsigned i = 0; i < lane_count; i++) {
+        lane *l = &lanes[turns[i]];
+        l->value = result;
+        l->state = READY;
+        push(l);
+    }
+    waiting_in_barrier = 0;
+}
+
+int sync_block(barrier kind, int predicate, place at) {
+    lane *self = current;
+    self->state = IN_BARRIER;
+    self->what = kind;
+    self->value = predicate != 0;
+    self->at = at;
+    if (++waiting_in_barrier == lane_count) {
+        release_block(kind);
+    }
+    wait();
+    return (int)self->value;
+}
+
+/* ---- Warps ------------------------------------------------------------------------------------- */
+
+/* The lane whose value a shuffle gives; its own where the source is beyond the segment. */
+static unsigned shuffle_source(const lane *l, unsigned own) {
+    unsigned width = (unsigned)l->width, first = own & ~(width - 1), last = first + width - 1;
+    switch (l->what) {
+    case SHUFFLE:
+        return first | (l->argument & (width - 1));
+    case SHUFFLE_UP:
+        return l->argument > own - first ? own : own - l->argument;
+    case SHUFFLE_DOWN:
+        return l->argument > last - own ? own : own + l->argument;
+    default:
+        return (own ^ l->argument) > last ? own : own ^ l->argument;
+    }
+}
+
+/* All lanes of the current one's mask are there: what each gets. */
+static void give_results(lane *warp, unsigned present) {
+    uint64_t values[WARP], votes = 0;
+    for (unsigned i = 0; i < WARP; i++) {
+        if (present >> i & 1) {
+            values[i] = warp[i].value;
+            votes |= (values[i] & 1) << i;
+        }
+    }
+    operation what = (operation)current->what;
+    for (unsigned i = 0; i < WARP; i++) {
+        lane *l = &warp[i];
+        if (!(present >> i & 1)) {
+            continue;
+        }
+        if (what >= SHUFFLE && what <= SHUFFLE_XOR) {
+            unsigned source = shuffle_source(l, i);
+            if (source >= WARP || !(present >> source & 1)) {
+                fail("%s (%s:%d): %s reads lane %u, which takes no part", operation_name(l),
+                     l->at.file, l->at.line, thread_text(l).words, source);
+            }
+            l->value = values[source];
+        } else {
+            l->value = what == ANY ? votes != 0 : what == ALL ? votes == present : votes;
+        }
+    }
+}
+
+/* Lets the lanes of the current one's mask go on when all of them wait in its operation. */
+static void try_release_warp(unsigned first, unsigned in_warp) {
+    lane *warp = &lanes[first];
+    unsigned there = lane_count - first >= WARP ? ~0u : (1u << (lane_count - first)) - 1;
+    unsigned present = current->mask & there;
+    if (in_warp < (unsigned)__builtin_popcount(present)) {
+        return;
+    }
+    for (unsigned i = 0; i < WARP; i++) {
+        if (present >> i & 1 && (warp[i].state != IN_WARP || warp[i].what != current->what ||
+                                 warp[i].mask != current->mask)) {
+            return;
+        }
+    }
+    give_results(warp, present);
+    permutation turns(WARP);
+    for (unsigned i = 0; i < WARP; i++) {
+        unsigned which = (unsigned)turns[i];
+        if (present >> which & 1) {
+            warp[which].state = READY;
+            push(&warp[which]);
+            waiting_in_warp[first / WARP]--;
+        }
+    }
+}
+
+uint64_t sync_warp(operation what, unsigned mask, uint64_t value, unsigned argument, int width,
+                   place at) {
+    lane *self = current;
+    unsigned index = (unsigned)(self - lanes), first = index / WARP * WARP;
+    self->state = IN_WARP;
+    self->what = what;
+    self->mask = mask;
+    self->value = value;
+    self->argument = argument;
+    self->width = width;
+    self->at = at;
+    if (!(mask >> (index - first) & 1)) {
+        fail("%s %s with a mask, 0x%x, that leaves its own lane out", thread_text(self).words,
+             wait_text(self).words, mask);
+    }
+    if (width < 1 || width > WARP || (width & (width - 1)) != 0) {
+        fail("%s %s with a width of %d, not a power of 2 up to 32", thread_text(self).words,
+             wait_text(self).words, width);
+    }
+    try_release_warp(first, ++waiting_in_warp[first / WARP]);
+    wait();
+    return self->value;
+}
+
+/* ---- Blocks ------------------------------------------------------------------------------------ */
+
+/* Nobody can go on: names one that waits, and one that it waits for. */
+static void note_stuck() {
+    const lane *waits = nullptr, *other = nullptr;
+    for (unsigned i = 0; i < lane_count && !waits; i++) {
+        waits = lanes[i].state != ENDED ? &lanes[i] : nullptr;
+    }
+    unsigned first = (unsigned)(waits - lanes) / WARP * WARP;
+    for (unsigned i = 0; i < lane_count && !other; i++) {
+        const lane *l = &lanes[i];
+        bool concerned = waits->state == IN_BARRIER ||
+                         (i >= first && i < first + WARP && waits->mask >> (i - first) & 1);
+        bool same = l->state == waits->state && l->what == waits->what &&
+                    (l->state != IN_WARP || l->mask == waits->mask);
+        other = concerned && !same ? l : nullptr;
+    }
+    if (!other) {
+        other = waits;
+    }
+    note("%s %s, but %s %s", thread_text(waits).words, wait_text(waits).words,
+         thread_text(other).words, wait_text(other).words);
+}
+
+static void reset_lanes(dim3 size) {
+    lane_count = size.x * size.y * size.z;
+    for (unsigned i = 0; i < lane_count; i++) {
+        lane *l = &lanes[i];
+        l->state = FRESH;
+        l->stack = nullptr;
+        l->thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+    }
+    memset(waiting_in_warp, 0, sizeof(waiting_in_warp));
+    waiting_in_barrier = ended = 0;
+    queue_first = queue_length = 0;
+    permutation turns(lane_count);
+    for (unsigned i = 0; i < lane_count; i++) {
+        push(&lanes[turns[i]]);
+    }
+}
+
+static void run_block(const launch &l) {
+    reset_lanes(l.block);
+    shared_start(l.dynamic_bytes);
+    lane *first = pop();
+    if (!begin(first)) {
+        note("there is no memory for the stack of a thread");
+    } else {
+        become(first);
+        fibre_switch(&outside, first->stack);
+    }
+    if (!failed && ended < lane_count) {
+        note_stuck();
+    }
+    const char *broken = shared_finish();
+    if (!failed && broken) {
+        note("it wrote beyond the ends of %s in shared memory", broken);
+    }
+    if (failed) { /* whoever was in the middle stays there */
+        idle_count = 0;
+        while (idle_count < fibre_count) {
+            idle[idle_count] = &fibres[idle_count];
+            idle_count++;
+        }
+    }
+}
+
+bool run(const launch &l, char *why, size_t room) {
+    if (!chosen_once) {
+        order_of_environment();
+    }
+    current_launch = &l;
+    reason = why;
+    reason_room = room;
+    failed = false;
+    here.block_size = l.block;
+    here.grid_size = l.grid;
+    uint64_t blocks = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
+    permutation turns(blocks);
+    for (uint64_t i = 0; i < blocks && !failed; i++) {
+        uint64_t b = turns[i];
+        here.block = {(unsigned)(b % l.grid.x), (unsigned)(b / l.grid.x % l.grid.y),
+                      (unsigned)(b / l.grid.x / l.grid.y)};
+        run_block(l);
+    }
+    return !failed;
+}
+
+} // namespace tn_emulator

@@ -1,0 +1,45 @@
+/* How a launch runs: block after block, the threads of a block as fibres.
+ *
+ *     kernel.h    what kernels see
+ *     block.cc    threads, barriers, warps, orders
+ *     shared.cc   shared memory
+ *     fibre.cc    stacks
+ *     runtime.cc  devices and streams: when a launch runs
+ */
+#ifndef TERN_CUDA_EMULATOR_BLOCK_H
+#define TERN_CUDA_EMULATOR_BLOCK_H
+
+#include "backends/cuda/emulator/kernel.h"
+
+#include <stdarg.h>
+
+namespace tn_emulator {
+
+enum {
+    MOST_THREADS = 1024,
+    WARP = 32,
+    MOST_STATIC = 48 << 10,  /* bytes of shared memory that a kernel declares */
+    MOST_SHARED = 227 << 10, /* and altogether */
+};
+
+enum order { FORWARD, REVERSE, SHUFFLED };
+
+/* The order in which blocks, and threads between two waits, run. At first $TERN_EMULATOR_ORDER:
+ * forward, reverse, shuffle or shuffle:SEED. */
+void set_order(order o, uint64_t seed);
+
+/* Runs all of a launch. False: it went wrong, and `why` says which kernel, block and thread. Under
+ * the emulator's lock. */
+bool run(const launch &l, char *why, size_t room);
+
+/* Ends the launch from inside one of its threads. */
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Shared memory of one block after another. `shared_finish` gives the name of a piece that was written
+ * beyond its ends; NULL: none was. */
+void shared_start(size_t dynamic_bytes);
+const char *shared_finish();
+
+} // namespace tn_emulator
+
+#endif
