@@ -1,0 +1,68 @@
+/* A caching allocator over any source of segments: device memory, page-locked memory, the host's in
+ * tests. It knows nothing of CUDA.
+ *
+ * All that it knows about a block lies on the host; it never looks into a segment, except for guards. A
+ * free block may still be in use by work that is queued: the pool belongs to one stream, so the next
+ * owner's work comes behind it (sys/device.h).
+ */
+#ifndef TERN_BACKENDS_CUDA_ALLOCATOR_H
+#define TERN_BACKENDS_CUDA_ALLOCATOR_H
+
+#include <tern/core.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN__CUDA_ALIGN 512 /* of blocks, and of segments */
+
+/* Where segments come from. The calls come one at a time. */
+typedef struct tn__cuda_source {
+    void *user;
+    void *(*alloc_segment)(void *user, size_t bytes);              /* NULL: none left */
+    void (*free_segment)(void *user, void *segment, size_t bytes); /* waits for what uses it */
+    /* For guards alone, in the order of the stream; false: could not. */
+    bool (*read)(void *user, void *to_host, const void *from, size_t bytes);
+    bool (*fill)(void *user, void *to, int byte, size_t bytes);
+} tn__cuda_source;
+
+typedef struct tn__cuda_pool tn__cuda_pool;
+
+/* `guarded`: blocks lie between guard bytes, which are checked when they are freed; new ones are all
+ * bits 1 (NaN), freed ones 0xA5. NULL: no memory on the host. */
+tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, bool guarded);
+/* Returns every segment, also those with blocks in use. */
+void tn__cuda_pool_free(tn__cuda_pool *pool);
+
+/* Any thread. NULL for 0 bytes, and when the source has none left after everything that is cached went
+ * back. `tag` is static text. */
+void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *tag);
+
+/* `bytes` as taken; NULL memory is fine. false, with the reason in why[room]: the address is not one
+ * that is in use (nothing happens), was taken with another size, or its guards were written to (it is
+ * freed). */
+bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t room);
+
+/* Returns the segments that have no block in use. */
+void tn__cuda_pool_trim(tn__cuda_pool *pool);
+
+tn_memory_stats tn__cuda_pool_stats(tn__cuda_pool *pool);
+void tn__cuda_pool_reset_peak(tn__cuda_pool *pool);
+
+/* Bytes in blocks of this tag, and the most there have been since reset_peak. */
+void tn__cuda_pool_tag(tn__cuda_pool *pool, const char *tag, int64_t *now, int64_t *peak);
+
+typedef struct tn__cuda_pool_shape {
+    int64_t segments, used_blocks, free_blocks;
+    int64_t free_bytes, largest_free; /* largest_free: of one block */
+    double fragmentation;             /* 1 - largest_free / free_bytes; 0 when nothing is free */
+} tn__cuda_pool_shape;
+tn__cuda_pool_shape tn__cuda_pool_look(tn__cuda_pool *pool);
+
+/* All of this in words, for the message of an allocation that failed. As snprintf. */
+int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t room);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
