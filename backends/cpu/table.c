@@ -1,4 +1,4 @@
-/* This level's table: ref's, with the entries of table.h replaced. */
+/* This level's table: ref's, with the entries of table.h replaced or left empty. */
 #include "backends/backend.h"
 #include "backends/cpu/table.h"
 
@@ -19,6 +19,8 @@ static void fill_table(void) {
     table.name = NAME_OF(TN_CPU_LEVEL);
 #define OVERRIDE(entry) table.entry = TN_CPU(entry);
     TN_CPU_ENTRIES(OVERRIDE)
+#define EMPTY(entry) table.entry = NULL;
+    TN_CPU_EMPTY(EMPTY)
 }
 
 const tn_backend *TABLE_OF(TN_CPU_LEVEL)(void) {

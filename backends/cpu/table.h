@@ -10,6 +10,10 @@
     X(scatter_add_rows) X(random) X(dropout) X(adam) X(sgd) X(linear) X(softmax) X(softmax_backward) \
     X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) X(attention) \
     X(attention_backward) X(cross_entropy) X(cross_entropy_backward)
+
+/* Fused entries that are left empty: their operations call the entries above one after another, which
+ * is as fast here. */
+#define TN_CPU_EMPTY(X) X(linear_gelu) X(linear_backward_weight)
 /* clang-format on */
 
 #define TN_CPU_DECLARE(entry) __typeof__(*((tn_backend *)0)->entry) TN_CPU(entry);

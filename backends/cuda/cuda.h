@@ -94,6 +94,23 @@ static inline void tn__cuda_scratch_free(tn_context *ctx, void *memory, size_t b
     }
 }
 
+/* Bytes of an element. */
+static inline size_t tn__cuda_element(tn_dtype dtype) {
+    switch (dtype) {
+    case TN_F64:
+    case TN_I64:
+        return 8;
+    case TN_F32:
+    case TN_I32:
+        return 4;
+    case TN_BF16:
+    case TN_F16:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
 /* The entries: tn__cuda_fill, tn__cuda_copy, …: each has the type of its entry in tn_backend. */
 #define TN__DECLARE(name) __typeof__(*((tn_backend *)0)->name) tn__cuda_##name;
 TN_PRIMITIVE_ENTRIES(TN__DECLARE)

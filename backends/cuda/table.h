@@ -5,7 +5,8 @@
 
 /* clang-format off */
 #define TN_CUDA_ENTRIES(X) \
-    /* matmul.cu */ \
+    /* products.c */ \
+    X(matmul) X(linear) X(linear_gelu) X(linear_backward_weight) \
     /* elementwise.cu */ \
     /* copy.cu */ \
     /* random.cu */ \

@@ -1,4 +1,4 @@
-/* Matrix products: three nested loops, sums in double. */
+/* Matrix products, and what is fused with them: three nested loops, sums in double. */
 #include "backends/ref/ref.h"
 
 /* sum over t of a[at_a + t step_a] b[at_b + t step_b] */
@@ -42,6 +42,53 @@ tn_status tn__ref_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
         double value =
             dot(x, i * x->stride[0], x->stride[1], w, j * w->stride[0], w->stride[1], x->size[1]);
         store(y, at.at[0], value + (b ? load(b, j * b->stride[0]) : 0));
+    }
+    return TN_OK;
+}
+
+static double gelu_tanh(double x) {
+    return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+}
+
+tn_status tn__ref_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
+                              const tn_desc *x, const tn_desc *w, const tn_desc *b) {
+    (void)ctx;
+    if (!is_float(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
+        (b && b->dtype != y->dtype) || (pre && pre->dtype != y->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {
+        int64_t i = at.index[0], j = at.index[1];
+        double value =
+            dot(x, i * x->stride[0], x->stride[1], w, j * w->stride[0], w->stride[1], x->size[1]);
+        value += b ? load(b, j * b->stride[0]) : 0;
+        if (pre) {
+            store(pre, i * pre->stride[0] + j * pre->stride[1], value);
+        }
+        store(y, at.at[0], gelu_tanh(value));
+    }
+    return TN_OK;
+}
+
+tn_status tn__ref_linear_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
+                                         const tn_desc *dy, const tn_desc *x, bool accumulate) {
+    (void)ctx;
+    if (!is_float(dw->dtype) || dy->dtype != dw->dtype || x->dtype != dw->dtype ||
+        (db && db->dtype != dw->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    for (walk at = walk_over(1, dw); at.left > 0; walk_next(&at)) {
+        int64_t i = at.index[0], j = at.index[1];
+        double value =
+            dot(dy, i * dy->stride[1], dy->stride[0], x, j * x->stride[1], x->stride[0], x->size[0]);
+        store(dw, at.at[0], value + (accumulate ? load(dw, at.at[0]) : 0));
+    }
+    for (int64_t i = 0; db && i < db->size[0]; i++) {
+        double value = 0;
+        for (int64_t n = 0; n < dy->size[0]; n++) {
+            value += load(dy, n * dy->stride[0] + i * dy->stride[1]);
+        }
+        store(db, i * db->stride[0], value + (accumulate ? load(db, i * db->stride[0]) : 0));
     }
     return TN_OK;
 }

@@ -286,6 +286,14 @@ typedef struct tn_backend {
     tn_status (*cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
                                         const tn_desc *lse, const tn_desc *x, const tn_desc *label,
                                         const tn_cross_entropy_args *args);
+    /* pre = x w^T + b and y = gelu(pre), the tanh form; operands as linear's, pre as y or NULL (not
+     * wanted). gelu may take pre before or after it is rounded. */
+    tn_status (*linear_gelu)(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
+                             const tn_desc *x, const tn_desc *w, const tn_desc *b);
+    /* dw (out, in) = dy^T x and db (out) = the sums of dy's columns, db NULL: not wanted; dy (n,
+     * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16. */
+    tn_status (*linear_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
+                                        const tn_desc *dy, const tn_desc *x, bool accumulate);
 } tn_backend;
 
 /* The table for a device; NULL when there is none. TN_CPU uses cpu's table, or ref's with

@@ -1,0 +1,448 @@
+/* Matrix products through cuBLASLt: plans, the cache of plans, and the choice of an algorithm.
+ *
+ * A plan is cuBLASLt's description of one kind of product with the algorithm that was chosen for it.
+ * It is made at the first call and found again by its key: everything about the product but the
+ * addresses, of which only the alignment matters.
+ *
+ * Which algorithm. cuBLASLt's heuristic orders up to 8. Its first is taken, so that each run of a
+ * program gives the same bits. Algorithms sum in different orders, and which one is fastest is a matter
+ * of nanoseconds: so they are timed only where the context need not be deterministic, or with
+ * TERN_AUTOTUNE=1 (TERN_AUTOTUNE=0: never). Splitting k over blocks is allowed where partial sums go
+ * through the workspace in the compute type and are added in a fixed order.
+ *
+ * f32 is computed in f32, as PyTorch does by default; TERN_TF32=1 allows TF32.
+ */
+#include "backends/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SLOTS = 8192, /* of the table; a power of 2 */
+    PLANS = 4096, /* when there are more, all are forgotten: a program of ever new shapes */
+    CANDIDATES = 8,
+    REPEATS = 5, /* of a timed candidate */
+    ALIGNMENT = 16
+};
+static const uint64_t WORKSPACE = (uint64_t)32 << 20; /* at most; what NVIDIA advises for Hopper */
+
+/* All fields have 8 bytes: no padding, so that keys compare as bytes. */
+typedef struct plan_key {
+    int64_t m, n, k, batch;
+    int64_t ld[3], step[3], alignment[3]; /* of a, b, d */
+    int64_t aux_ld, aux_alignment;
+    int64_t dtype, epilogue;
+    int64_t transposed_a, transposed_b, biased, accumulates, timed;
+} plan_key;
+
+typedef struct plan {
+    plan_key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;
+    bool usable; /* false: cuBLASLt has no algorithm; remembered as well */
+} plan;
+
+/* Of one device. A plan's addresses are set for each call, so calls are made one after another. */
+typedef struct gemm_state {
+    pthread_mutex_t lock;
+    cublasLtHandle_t handle;
+    plan *slot[SLOTS];
+    int plans;
+} gemm_state;
+
+static tn_status failed(cublasStatus_t status, const char *what) {
+    tn__cuda_note("%s: %s", what, cublasLtGetStatusString(status));
+    return status == CUBLAS_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
+}
+
+static bool switched(const char *variable, char value) {
+    const char *text = getenv(variable);
+    return text && text[0] == value && !text[1];
+}
+
+/* ---- State ----------------------------------------------------------------------------------- */
+
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static tn_status state_of(tn_context *ctx, gemm_state **state) {
+    tn__cuda_device *device = tn__cuda_device_of(ctx);
+    tn_status status = TN_OK;
+    pthread_mutex_lock(&making);
+    if (!device->gemm) {
+        gemm_state *made = calloc(1, sizeof(*made));
+        cublasStatus_t created = made ? cublasLtCreate(&made->handle) : CUBLAS_STATUS_ALLOC_FAILED;
+        if (created != CUBLAS_STATUS_SUCCESS) {
+            free(made);
+            status = failed(created, "cublasLtCreate");
+        } else {
+            pthread_mutex_init(&made->lock, NULL);
+            device->gemm = made;
+        }
+    }
+    *state = device->gemm;
+    pthread_mutex_unlock(&making);
+    return status;
+}
+
+static void plan_free(plan *p) {
+    if (p) {
+        cublasLtMatmulDescDestroy(p->product);
+        cublasLtMatrixLayoutDestroy(p->a);
+        cublasLtMatrixLayoutDestroy(p->b);
+        cublasLtMatrixLayoutDestroy(p->d);
+        free(p);
+    }
+}
+
+/* The slot of this key: the plan's, or the free one where it belongs. */
+static plan **slot_of(gemm_state *state, const plan_key *key) {
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a over words */
+    const int64_t *words = (const int64_t *)key;
+    for (size_t i = 0; i < sizeof(*key) / sizeof(*words); i++) {
+        hash = (hash ^ (uint64_t)words[i]) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    size_t at = hash % SLOTS;
+    while (state->slot[at] && memcmp(&state->slot[at]->key, key, sizeof(*key)) != 0) {
+        at = (at + 1) % SLOTS;
+    }
+    return &state->slot[at];
+}
+
+static void forget_all(gemm_state *state) {
+    for (int i = 0; i < SLOTS; i++) {
+        plan_free(state->slot[i]);
+        state->slot[i] = NULL;
+    }
+    state->plans = 0;
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+static int64_t alignment_of(const void *address) {
+    uintptr_t bits = (uintptr_t)address;
+    uintptr_t lowest = bits & (~bits + 1);
+    return lowest == 0 || lowest > ALIGNMENT ? ALIGNMENT : (int64_t)lowest;
+}
+
+static plan_key key_of(const tn_context *ctx, const tn__gemm *g) {
+    bool aux = g->epilogue == TN__GEMM_GELU_AUX;
+    return (plan_key){
+        .m = g->m,
+        .n = g->n,
+        .k = g->k,
+        .batch = g->batch,
+        .ld = {g->a.ld, g->b.ld, g->d.ld},
+        .step = {g->a.batch, g->b.batch, g->d.batch},
+        .alignment = {alignment_of(g->a.data), alignment_of(g->b.data), alignment_of(g->d.data)},
+        .aux_ld = aux ? g->aux_ld : 0,
+        .aux_alignment = aux ? alignment_of(g->aux) : 0,
+        .dtype = g->dtype,
+        .epilogue = g->epilogue,
+        .transposed_a = g->a.transposed,
+        .transposed_b = g->b.transposed,
+        .biased = g->bias != NULL,
+        .accumulates = g->beta != 0,
+        .timed = switched("TERN_AUTOTUNE", '1') ||
+                 (!ctx->deterministic && !switched("TERN_AUTOTUNE", '0')),
+    };
+}
+
+static cudaDataType_t type_of(tn_dtype dtype) {
+    switch (dtype) {
+    case TN_F64:
+        return CUDA_R_64F;
+    case TN_BF16:
+        return CUDA_R_16BF;
+    case TN_F16:
+        return CUDA_R_16F;
+    default:
+        return CUDA_R_32F;
+    }
+}
+
+static cublasComputeType_t compute_of(tn_dtype dtype) {
+    if (dtype == TN_F64) {
+        return CUBLAS_COMPUTE_64F;
+    }
+    bool tf32 = dtype == TN_F32 && switched("TERN_TF32", '1');
+    return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+static cublasLtEpilogue_t epilogue_of(const tn__gemm *g) {
+    switch (g->epilogue) {
+    case TN__GEMM_BIAS:
+        return CUBLASLT_EPILOGUE_BIAS;
+    case TN__GEMM_GELU:
+        return g->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case TN__GEMM_GELU_AUX:
+        return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case TN__GEMM_COLUMN_SUMS:
+        return CUBLASLT_EPILOGUE_BGRADB;
+    default:
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+/* The first failure of a row of calls stays. */
+static void also(cublasStatus_t *status, cublasStatus_t next) {
+    *status = *status == CUBLAS_STATUS_SUCCESS ? next : *status;
+}
+
+static void set_product(cublasStatus_t *status, cublasLtMatmulDesc_t product,
+                        cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size) {
+    also(status, cublasLtMatmulDescSetAttribute(product, attribute, value, size));
+}
+
+/* A column-major matrix in memory. */
+static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, const tn__gemm *g,
+                        const tn__gemm_matrix *x, int64_t rows, int64_t columns) {
+    if (*status != CUBLAS_STATUS_SUCCESS) {
+        return;
+    }
+    *status = cublasLtMatrixLayoutCreate(layout, type_of(g->dtype),
+                                         (uint64_t)(x->transposed ? columns : rows),
+                                         (uint64_t)(x->transposed ? rows : columns), x->ld);
+    if (g->batch > 1 && *status == CUBLAS_STATUS_SUCCESS) {
+        int32_t batch = (int32_t)g->batch;
+        *status = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                   &batch, sizeof(batch));
+        also(status,
+             cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                              &x->batch, sizeof(x->batch)));
+    }
+}
+
+/* The addresses of this call. */
+static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g) {
+    if (g->bias) {
+        set_product(status, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof(g->bias));
+    }
+    if (g->epilogue == TN__GEMM_GELU_AUX) {
+        set_product(status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux,
+                    sizeof(g->aux));
+    }
+}
+
+static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
+    cudaDataType_t type = type_of(g->dtype);
+    cudaDataType_t scale = g->dtype == TN_F64 ? CUDA_R_64F : CUDA_R_32F;
+    cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, compute_of(g->dtype), scale);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return status;
+    }
+    int32_t a = g->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int32_t b = g->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = epilogue_of(g);
+    set_product(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a));
+    set_product(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b));
+    set_product(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    if (g->bias) {
+        int32_t bias = type;
+        set_product(&status, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias, sizeof(bias));
+    }
+    if (g->epilogue == TN__GEMM_GELU_AUX) {
+        set_product(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->aux_ld,
+                    sizeof(g->aux_ld));
+    }
+    set_addresses(&status, p, g);
+    make_layout(&status, &p->a, g, &g->a, g->m, g->k);
+    make_layout(&status, &p->b, g, &g->b, g->k, g->n);
+    make_layout(&status, &p->d, g, &g->d, g->m, g->n);
+    return status;
+}
+
+/* ---- Choosing -------------------------------------------------------------------------------- */
+
+static void set_preference(cublasStatus_t *status, cublasLtMatmulPreference_t preference,
+                           cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                           size_t size) {
+    also(status, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size));
+}
+
+/* The heuristic's algorithms, best first. *count 0: there is none. */
+static cublasStatus_t candidates(gemm_state *state, plan *p, cublasLtMatmulHeuristicResult_t *found,
+                                 int *count) {
+    static const cublasLtMatmulPreferenceAttributes_t alignments[3] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    *count = 0;
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return status;
+    }
+    uint32_t splits = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    set_preference(&status, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE,
+                   sizeof(WORKSPACE));
+    set_preference(&status, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &splits,
+                   sizeof(splits));
+    for (int i = 0; i < 3; i++) {
+        uint32_t bytes = (uint32_t)p->key.alignment[i];
+        set_preference(&status, preference, alignments[i], &bytes, sizeof(bytes));
+    }
+    uint32_t d = (uint32_t)p->key.alignment[2]; /* C is D */
+    set_preference(&status, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d, sizeof(d));
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        status =
+            cublasLtMatmulAlgoGetHeuristic(state->handle, p->product, p->a, p->b, p->d, p->d,
+                                           preference, p->key.timed ? CANDIDATES : 1, found, count);
+        if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+            status = CUBLAS_STATUS_SUCCESS; /* an answer: none */
+            *count = 0;
+        }
+    }
+    cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+static cublasStatus_t enqueue(const tn_context *ctx, gemm_state *state, const plan *p,
+                              const tn__gemm *g, const cublasLtMatmulAlgo_t *algorithm, void *d,
+                              double beta, void *workspace, size_t bytes) {
+    float alpha32 = (float)g->alpha, beta32 = (float)beta;
+    bool wide = g->dtype == TN_F64;
+    return cublasLtMatmul(state->handle, p->product,
+                          wide ? (const void *)&g->alpha : (const void *)&alpha32, g->a.data, p->a,
+                          g->b.data, p->b, wide ? (const void *)&beta : (const void *)&beta32, d,
+                          p->d, d, p->d, algorithm, workspace, bytes, tn__cuda_stream(ctx));
+}
+
+/* Milliseconds of one candidate's REPEATS runs, after one to warm up; negative: it does not run. */
+static float time_of(tn_context *ctx, gemm_state *state, const plan *p, const tn__gemm *g,
+                     const cublasLtMatmulHeuristicResult_t *candidate, void *d,
+                     const cudaEvent_t event[2]) {
+    void *workspace = tn__cuda_scratch(ctx, candidate->workspaceSize);
+    bool runs = workspace != NULL;
+    float milliseconds = -1;
+    for (int i = 0; i <= REPEATS && runs; i++) {
+        runs = enqueue(ctx, state, p, g, &candidate->algo, d, 0, workspace,
+                       candidate->workspaceSize) == CUBLAS_STATUS_SUCCESS &&
+               (i > 0 || cudaEventRecord(event[0], tn__cuda_stream(ctx)) == cudaSuccess);
+    }
+    if (!runs || cudaEventRecord(event[1], tn__cuda_stream(ctx)) != cudaSuccess ||
+        cudaEventSynchronize(event[1]) != cudaSuccess ||
+        cudaEventElapsedTime(&milliseconds, event[0], event[1]) != cudaSuccess) {
+        milliseconds = -1;
+    }
+    tn__cuda_scratch_free(ctx, workspace, candidate->workspaceSize);
+    return milliseconds;
+}
+
+/* The fastest of several. They write the real output, which the call itself then writes again; where
+ * it is also read, they write scratch memory. */
+static int fastest(tn_context *ctx, gemm_state *state, const plan *p, const tn__gemm *g,
+                   const cublasLtMatmulHeuristicResult_t *found, int count) {
+    size_t last = (size_t)((g->batch - 1) * g->d.batch + (g->n - 1) * g->d.ld + g->m);
+    size_t bytes = g->beta != 0 ? last * tn__cuda_element(g->dtype) : 0;
+    void *d = bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data;
+    cudaEvent_t event[2] = {NULL, NULL};
+    int best = 0;
+    float least = -1;
+    if (d && cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess) {
+        for (int i = 0; i < count; i++) {
+            float milliseconds = time_of(ctx, state, p, g, &found[i], d, event);
+            if (milliseconds >= 0 && (least < 0 || milliseconds < least)) {
+                least = milliseconds;
+                best = i;
+            }
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        if (event[i]) {
+            cudaEventDestroy(event[i]);
+        }
+    }
+    if (bytes) {
+        tn__cuda_scratch_free(ctx, d, bytes);
+    }
+    return best;
+}
+
+static tn_status plan_make(tn_context *ctx, gemm_state *state, const plan_key *key,
+                           const tn__gemm *g, plan **result) {
+    plan *p = calloc(1, sizeof(*p));
+    if (!p) {
+        tn__cuda_note("there is no host memory for a product's plan");
+        return TN_ENOMEM;
+    }
+    p->key = *key;
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int count = 0;
+    cublasStatus_t status = plan_describe(p, g);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        status = candidates(state, p, found, &count);
+    }
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        plan_free(p);
+        return failed(status, "cuBLASLt's plan of a product");
+    }
+    if (count > 0) {
+        int chosen = count > 1 ? fastest(ctx, state, p, g, found, count) : 0;
+        p->algorithm = found[chosen].algo;
+        p->workspace = found[chosen].workspaceSize;
+        p->usable = true;
+    }
+    *result = p;
+    return TN_OK;
+}
+
+static tn_status plan_of(tn_context *ctx, gemm_state *state, const tn__gemm *g, plan **result) {
+    plan_key key = key_of(ctx, g);
+    plan **slot = slot_of(state, &key);
+    if (!*slot) {
+        plan *made;
+        tn_status status = plan_make(ctx, state, &key, g, &made);
+        if (status != TN_OK) {
+            return status;
+        }
+        if (state->plans == PLANS) {
+            forget_all(state);
+            slot = slot_of(state, &key);
+        }
+        *slot = made;
+        state->plans++;
+    }
+    *result = *slot;
+    return TN_OK;
+}
+
+/* ---- One product ----------------------------------------------------------------------------- */
+
+static tn_status run(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
+    plan *p;
+    tn_status status = plan_of(ctx, state, g, &p);
+    if (status != TN_OK || !p->usable) {
+        return status != TN_OK ? status : TN_EUNSUPPORTED;
+    }
+    void *workspace = tn__cuda_scratch(ctx, p->workspace);
+    if (!workspace) {
+        return TN_ENOMEM;
+    }
+    cublasStatus_t queued = CUBLAS_STATUS_SUCCESS;
+    set_addresses(&queued, p, g);
+    if (queued == CUBLAS_STATUS_SUCCESS) {
+        queued =
+            enqueue(ctx, state, p, g, &p->algorithm, g->d.data, g->beta, workspace, p->workspace);
+    }
+    tn__cuda_scratch_free(ctx, workspace, p->workspace);
+    return queued == CUBLAS_STATUS_SUCCESS ? tn__cuda_launched(ctx, "cublasLtMatmul")
+                                           : failed(queued, "cublasLtMatmul");
+}
+
+tn_status tn__cuda_gemm(tn_context *ctx, const tn__gemm *g) {
+    gemm_state *state;
+    if (g->batch > INT32_MAX) {
+        return TN_EUNSUPPORTED;
+    }
+    tn_status status = state_of(ctx, &state);
+    if (status == TN_OK) {
+        pthread_mutex_lock(&state->lock);
+        status = run(ctx, state, g);
+        pthread_mutex_unlock(&state->lock);
+    }
+    return status;
+}

@@ -1,0 +1,301 @@
+/* The entries matmul, linear, linear_gelu and linear_backward_weight: row-major operands with any
+ * strides, brought to cuBLASLt's column-major terms.
+ *
+ * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so cuBLASLt's
+ * first operand is b, its second a. An operand whose last stride is 1 lies there as its transpose, as is
+ * needed; one whose last stride but one is 1 (a transposed view) is transposed by cuBLASLt. Others are
+ * copied first. Whatever cuBLASLt refuses is done by our own kernel (matmul.cu).
+ */
+#include "backends/cuda/gemm.h"
+
+/* What a product does beside multiplying. */
+typedef struct extras {
+    double alpha, beta;
+    tn__gemm_epilogue epilogue;
+    const tn_desc *bias; /* of the columns of y, an input; or NULL */
+    void *sums;          /* the sums of a's rows over k, an output; or NULL */
+    const tn_desc *aux;  /* as y; or NULL */
+} extras;
+
+static bool same_floats(int count, const tn_desc *const *d) {
+    for (int i = 0; i < count; i++) {
+        if (d[i] && d[i]->dtype != d[0]->dtype) {
+            return false;
+        }
+    }
+    return d[0]->dtype == TN_F32 || d[0]->dtype == TN_F64 || d[0]->dtype == TN_BF16 ||
+           d[0]->dtype == TN_F16;
+}
+
+static tn_desc swapped(const tn_desc *x) {
+    tn_desc y = *x;
+    y.size[1] = x->size[2];
+    y.size[2] = x->size[1];
+    y.stride[1] = x->stride[2];
+    y.stride[2] = x->stride[1];
+    return y;
+}
+
+/* (n, c) as a batch of one. */
+static tn_desc one_matrix(const tn_desc *x) {
+    return (tn_desc){.data = x->data,
+                     .dtype = x->dtype,
+                     .ndim = 3,
+                     .size = {1, x->size[0], x->size[1]},
+                     .stride = {0, x->stride[0], x->stride[1]}};
+}
+
+/* ---- Operands -------------------------------------------------------------------------------- */
+
+/* x as columns in memory: transposed false when memory holds x^T, which is what row-major is. A stride
+ * of a dimension of size 1 says nothing. */
+static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
+    int64_t rows = x->size[1], columns = x->size[2];
+    *m = (tn__gemm_matrix){.data = x->data, .batch = x->size[0] > 1 ? x->stride[0] : 0};
+    if ((x->stride[2] == 1 || columns == 1) && (x->stride[1] >= columns || rows == 1)) {
+        m->ld = rows == 1 ? columns : x->stride[1];
+        return true;
+    }
+    if ((x->stride[1] == 1 || rows == 1) && (x->stride[2] >= rows || columns == 1)) {
+        m->ld = columns == 1 ? rows : x->stride[2];
+        m->transposed = true;
+        return true;
+    }
+    return false;
+}
+
+/* An operand that cuBLASLt can read: x itself or a dense copy, which the caller gives back. */
+typedef struct operand {
+    tn__gemm_matrix matrix;
+    void *scratch;
+    size_t bytes;
+} operand;
+
+static tn_status operand_open(tn_context *ctx, const tn_desc *x, operand *o) {
+    *o = (operand){.scratch = NULL};
+    if (columns_of(x, &o->matrix)) {
+        return TN_OK;
+    }
+    tn_desc from = *x;
+    if (from.stride[0] == 0) {
+        from.size[0] = 1;
+    }
+    tn_desc copy = from;
+    copy.stride[2] = 1;
+    copy.stride[1] = from.size[2];
+    copy.stride[0] = from.size[1] * from.size[2];
+    o->bytes = (size_t)(from.size[0] * copy.stride[0]) * tn__cuda_element(x->dtype);
+    o->scratch = copy.data = tn__cuda_scratch(ctx, o->bytes);
+    tn_status status = o->scratch ? tn__cuda_copy(ctx, &copy, &from) : TN_ENOMEM;
+    copy.size[0] = x->size[0];
+    copy.stride[0] = from.size[0] == 1 ? 0 : copy.stride[0];
+    columns_of(&copy, &o->matrix);
+    return status;
+}
+
+static void operand_close(tn_context *ctx, operand *o) {
+    tn__cuda_scratch_free(ctx, o->scratch, o->bytes);
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* One b for a whole batch of a: the batch becomes more rows of one product. */
+static void fold_batch(tn_desc *y, tn_desc *a, tn_desc *b) {
+    int64_t batch = y->size[0], rows = y->size[1];
+    bool folds = batch > 1 && b->stride[0] == 0 && a->stride[0] == rows * a->stride[1] &&
+                 y->stride[0] == rows * y->stride[1];
+    if (folds) {
+        y->size[1] = a->size[1] = batch * rows;
+        y->size[0] = a->size[0] = b->size[0] = 1;
+    }
+}
+
+/* The product through cuBLASLt; TN_EUNSUPPORTED: it cannot, and nothing was written. */
+static tn_status fast_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                              const extras *e) {
+    tn__gemm g = {
+        .dtype = y->dtype,
+        .m = y->size[2],
+        .n = y->size[1],
+        .k = a->size[2],
+        .batch = y->size[0],
+        .alpha = e->alpha,
+        .beta = e->beta,
+        .epilogue = e->epilogue,
+        .bias = e->bias ? e->bias->data : e->sums,
+        .aux = e->aux ? e->aux->data : NULL,
+        .aux_ld = e->aux ? e->aux->stride[0] : 0,
+    };
+    if (g.k == 0 || !columns_of(y, &g.d) || g.d.transposed) {
+        return TN_EUNSUPPORTED;
+    }
+    operand first, second = {.scratch = NULL};
+    tn_status status = operand_open(ctx, b, &first);
+    if (status == TN_OK) {
+        status = operand_open(ctx, a, &second);
+    }
+    if (status == TN_OK) {
+        g.a = first.matrix;
+        g.b = second.matrix;
+        status = tn__cuda_gemm(ctx, &g);
+    }
+    operand_close(ctx, &second);
+    operand_close(ctx, &first);
+    return status;
+}
+
+static bool empty(const tn_desc *y) {
+    return y->size[0] == 0 || y->size[1] == 0 || y->size[2] == 0;
+}
+
+tn_status tn__cuda_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                          double alpha, double beta) {
+    if (!same_floats(3, (const tn_desc *[]){y, a, b})) {
+        return TN_EUNSUPPORTED;
+    }
+    if (empty(y)) {
+        return TN_OK;
+    }
+    tn_desc d = *y, left = *a, right = *b;
+    tn__gemm_matrix as_it_lies;
+    if (columns_of(&d, &as_it_lies) && as_it_lies.transposed) { /* y^T = b^T a^T */
+        d = swapped(y);
+        left = swapped(b);
+        right = swapped(a);
+    }
+    fold_batch(&d, &left, &right);
+    extras e = {.alpha = alpha, .beta = beta};
+    tn_status status = fast_product(ctx, &d, &left, &right, &e);
+    return status == TN_EUNSUPPORTED ? tn__cuda_product(ctx, y, a, b, NULL, alpha, beta) : status;
+}
+
+/* ---- Linear ---------------------------------------------------------------------------------- */
+
+/* Whether cuBLASLt can read or write this vector or matrix in an epilogue. */
+static bool aligned(const void *data) {
+    return (uintptr_t)data % 16 == 0;
+}
+
+/* A bias that cuBLASLt can read: b itself, or a dense copy. */
+static tn_status bias_open(tn_context *ctx, const tn_desc *b, tn_desc *bias, void **scratch) {
+    *scratch = NULL;
+    *bias = *b;
+    if (aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1)) {
+        return TN_OK;
+    }
+    bias->stride[0] = 1;
+    bias->data = *scratch = tn__cuda_scratch(ctx, (size_t)b->size[0] * tn__cuda_element(b->dtype));
+    return *scratch ? tn__cuda_copy(ctx, bias, b) : TN_ENOMEM;
+}
+
+/* y = x w^T + b with an epilogue of cuBLASLt. */
+static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                             const tn_desc *b, extras e) {
+    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swapped(&w1), bias;
+    void *scratch = NULL;
+    tn_status status = b ? bias_open(ctx, b, &bias, &scratch) : TN_OK;
+    if (status == TN_OK) {
+        e.alpha = 1;
+        e.bias = b ? &bias : NULL;
+        status = fast_product(ctx, &y1, &x1, &wt, &e);
+    }
+    if (scratch) {
+        tn__cuda_scratch_free(ctx, scratch, (size_t)b->size[0] * tn__cuda_element(b->dtype));
+    }
+    return status;
+}
+
+tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                          const tn_desc *b) {
+    if (!same_floats(4, (const tn_desc *[]){y, x, w, b})) {
+        return TN_EUNSUPPORTED;
+    }
+    if (y->size[0] == 0 || y->size[1] == 0) {
+        return TN_OK;
+    }
+    extras e = {.epilogue = b ? TN__GEMM_BIAS : TN__GEMM_PLAIN};
+    tn_status status = fast_linear(ctx, y, x, w, b, e);
+    if (status != TN_EUNSUPPORTED) {
+        return status;
+    }
+    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swapped(&w1);
+    return tn__cuda_product(ctx, &y1, &x1, &wt, b, 1, 0);
+}
+
+/* Whether y and pre lie so that the product's epilogue can write both. */
+static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
+    return !pre || (pre->stride[1] == 1 && pre->stride[0] % 8 == 0 &&
+                    pre->stride[0] >= pre->size[1] && aligned(pre->data) && aligned(y->data));
+}
+
+/* cuBLASLt's GELU has the accuracy of bf16 and f16; f32 and f64 take the formula of the other kernels. */
+tn_status tn__cuda_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
+                               const tn_desc *x, const tn_desc *w, const tn_desc *b) {
+    if (!same_floats(5, (const tn_desc *[]){y, pre, x, w, b})) {
+        return TN_EUNSUPPORTED;
+    }
+    if (y->size[0] == 0 || y->size[1] == 0) {
+        return TN_OK;
+    }
+    if ((y->dtype == TN_BF16 || y->dtype == TN_F16) && gelu_fits(y, pre)) {
+        extras e = {.epilogue = pre ? TN__GEMM_GELU_AUX : TN__GEMM_GELU, .aux = pre};
+        tn_status status = fast_linear(ctx, y, x, w, b, e);
+        if (status != TN_EUNSUPPORTED) {
+            return status;
+        }
+    }
+    const tn_desc *sum = pre ? pre : y;
+    tn_status status = tn__cuda_linear(ctx, sum, x, w, b);
+    return status == TN_OK ? tn__cuda_unary(ctx, TN_GELU_TANH, y, sum, 0, 0) : status;
+}
+
+/* ---- The gradients of linear's weight and bias ---------------------------------------------------- */
+
+/* db = the sums of dy's columns */
+static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *dy) {
+    tn_desc row = {.data = db->data,
+                   .dtype = db->dtype,
+                   .ndim = 2,
+                   .size = {1, db->size[0]},
+                   .stride = {0, db->stride[0]}};
+    return tn__cuda_reduce(ctx, TN_RED_SUM, &row, dy);
+}
+
+/* dw and db in one product; db is overwritten. */
+static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
+                                 const tn_desc *dy, const tn_desc *x, double beta) {
+    tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x), dyt = swapped(&dy1);
+    bool together = db && aligned(db->data) && (db->stride[0] == 1 || db->size[0] == 1);
+    if (together && !empty(&dw1)) {
+        extras e = {.alpha = 1, .beta = beta, .epilogue = TN__GEMM_COLUMN_SUMS, .sums = db->data};
+        tn_status status = fast_product(ctx, &dw1, &dyt, &x1, &e);
+        if (status != TN_EUNSUPPORTED) {
+            return status;
+        }
+    }
+    tn_status status = tn__cuda_matmul(ctx, &dw1, &dyt, &x1, 1, beta);
+    return status == TN_OK && db ? column_sums(ctx, db, dy) : status;
+}
+
+tn_status tn__cuda_linear_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
+                                          const tn_desc *dy, const tn_desc *x, bool accumulate) {
+    if (!same_floats(4, (const tn_desc *[]){dw, db, dy, x})) {
+        return TN_EUNSUPPORTED;
+    }
+    if (!accumulate || !db) {
+        return weight_and_sums(ctx, dw, db, dy, x, accumulate);
+    }
+    tn_desc fresh = *db; /* cuBLASLt stores these sums, it does not add them */
+    size_t bytes = (size_t)db->size[0] * tn__cuda_element(db->dtype);
+    fresh.stride[0] = 1;
+    fresh.data = tn__cuda_scratch(ctx, bytes);
+    if (!fresh.data) {
+        return TN_ENOMEM;
+    }
+    tn_status status = weight_and_sums(ctx, dw, &fresh, dy, x, 1);
+    if (status == TN_OK) {
+        status = tn__cuda_binary(ctx, TN_ADD, db, db, &fresh);
+    }
+    tn__cuda_scratch_free(ctx, fresh.data, bytes);
+    return status;
+}
