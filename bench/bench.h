@@ -44,7 +44,8 @@ static inline int bench_serve(double (*step)(void *user), void *user) {
     while (fgets(line, sizeof(line), stdin)) {
         int n = 0;
         if (strncmp(line, "memory", 6) == 0) {
-            printf("%.1f %.1f\n", bench_peak_rss(), (double)tn_memory().peak / 1048576.0);
+            printf("%.1f %.1f\n", bench_peak_rss(),
+                   (double)tn_device_memory(tn_default_device()).peak / 1048576.0);
         } else if (sscanf(line, "run %d", &n) == 1 && n > 0) {
             double loss = 0.0, *ms = malloc((size_t)n * sizeof(*ms));
             if (!ms) {

@@ -13,7 +13,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+PYTHON = sys.executable  # ./run chooses the one that has PyTorch
 THREADS = int(os.environ.get("TERN_BENCH_THREADS", min(2, os.cpu_count())))
 
 

@@ -1,6 +1,12 @@
-"""One training step of GPT-2 124M in f32, as ../gpt2.c, in PyTorch. Usage: torch_gpt2.py T THREADS"""
+"""Training steps of GPT-2, as ../gpt2.c, in PyTorch.
+
+torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] T THREADS
+
+On the CPU Debian's PyTorch 1.13 is meant; on a GPU a present one, where --compile fuses what it can and attention is the
+flash kernel.
+"""
+import argparse
 import math
-import sys
 
 import torch
 import torch.nn as nn
@@ -8,32 +14,35 @@ import torch.nn.functional as F
 
 from serve import serve
 
-VOCAB, CONTEXT, LAYERS, HEADS, WIDTH, BATCH = 50257, 1024, 12, 12, 768, 4
+CONTEXT = 1024
+SIZES = {"124M": (12, 12, 768), "350M": (24, 16, 1024), "774M": (36, 20, 1280), "1.5B": (48, 25, 1600)}
 
 
 class Attention(nn.Module):
-    def __init__(self, T):
+    def __init__(self, T, heads, width):
         super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        future = torch.ones(T, T).triu(1) == 1
-        self.register_buffer("future", future[None, None])
+        self.heads = heads
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        if not hasattr(F, "scaled_dot_product_attention"):
+            future = torch.ones(T, T).triu(1) == 1
+            self.register_buffer("future", future[None, None])
 
     def forward(self, x):
         B, T, C = x.shape
-        q, k, v = (part.view(B, T, HEADS, -1).transpose(1, 2) for part in self.c_attn(x).chunk(3, dim=2))
+        q, k, v = (part.view(B, T, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).chunk(3, dim=2))
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            scores = (q @ k.transpose(2, 3)) * (C // HEADS) ** -0.5
+            scores = (q @ k.transpose(2, 3)) * (C // self.heads) ** -0.5
             y = scores.masked_fill(self.future, -math.inf).softmax(dim=-1) @ v
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
 
 
 class Block(nn.Module):
-    def __init__(self, T):
+    def __init__(self, T, heads, width):
         super().__init__()
-        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(WIDTH), Attention(T), nn.LayerNorm(WIDTH)
-        self.c_fc, self.c_proj = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(width), Attention(T, heads, width), nn.LayerNorm(width)
+        self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))
@@ -41,32 +50,45 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    def __init__(self, T):
+    def __init__(self, T, vocab, layers, heads, width):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.h = nn.Sequential(*(Block(T) for _ in range(LAYERS)))
-        self.ln_f = nn.LayerNorm(WIDTH)
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(CONTEXT, width)
+        self.h = nn.Sequential(*(Block(T, heads, width) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
         for p in self.parameters():
             if p.dim() > 1:
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, x, y):
-        h = self.wte(x) + self.wpe(torch.arange(x.shape[1]))
+        h = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
         logits = F.linear(self.ln_f(self.h(h)), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
 def main():
-    T = int(sys.argv[1])
-    torch.set_num_threads(int(sys.argv[2]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", choices=SIZES, default="124M")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--vocab", type=int, default=50257)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("T", type=int)
+    parser.add_argument("threads", type=int)
+    o = parser.parse_args()
+    torch.set_num_threads(o.threads)
     torch.manual_seed(1337)
-    model = GPT2(T)
-    # foreach=True would be no faster here and keeps more temporaries.
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
-    x, y = torch.randint(VOCAB, (BATCH, T)), torch.randint(VOCAB, (BATCH, T))
+    device = o.device.split(":")[0]
+    model = GPT2(o.T, o.vocab, *SIZES[o.size]).to(o.device)
+    # On the CPU foreach=True would be no faster here and keeps more temporaries.
+    fast = {"fused": True} if device == "cuda" else {"foreach": False}
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-4, **fast)
+    call = torch.compile(model) if o.compile else model
+    x, y = (torch.randint(50257, (o.batch, o.T), device=o.device) for _ in range(2))
 
     def step():
-        loss = model(x, y)
+        with torch.autocast(device, torch.bfloat16, enabled=o.precision == "bf16"):
+            loss = call(x, y)
         opt.zero_grad(set_to_none=True)
         loss.backward()
         opt.step()
