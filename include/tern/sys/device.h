@@ -30,7 +30,9 @@ typedef struct tn_device_table {
     const char *name; /* "cuda" */
     int count;        /* devices; 0: none, because … */
     const char *why;  /* … of this; "" when there are some */
-    char versions[256]; /* of what it found: "CUDA 13.0 cuBLASLt 13.0.2 cuDNN 9.19 NCCL 2.28.9 (driver 13.0)" */
+    /* What it works with: "CUDA 13.0 (driver 13.0), cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9". Loads
+     * the libraries that are loaded when needed. As snprintf. */
+    int (*versions)(char *text, size_t room);
 
     const struct tn_backend *kernels;         /* for every device of this kind */
     struct tn_context *(*context)(int index); /* this thread's */

@@ -1,0 +1,408 @@
+/* The devices, and the table through which the core reaches them.
+ *
+ * A device is made when it is first used: its compute stream, its pool of memory, its fault cell. It
+ * lives as long as the process; when that ends nothing is torn down, because the driver may have gone
+ * before.
+ *
+ * Threads: any thread may call anything. All of them queue into one compute stream a device, each with a
+ * context of its own. fork: CUDA does not survive it, so in a child nothing here touches the runtime:
+ * every call fails with a reason, and frees do nothing.
+ */
+#include "backends/cuda/device.h"
+
+#include "backends/cuda/allocator.h"
+#include "backends/cuda/libraries.h"
+
+#include <cublasLt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TN_DEBUG_TENSORS
+enum { DEBUG_BUILD = 1 };
+#else
+enum { DEBUG_BUILD = 0 };
+#endif
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static tn_device_table table;
+static char table_why[TN_DEVICE_WHY];
+static bool guarded; /* TERN_CUDA_GUARD=1, or a debug build */
+static atomic_bool forked;
+
+static tn__cuda_own devices[TN__CUDA_DEVICES];
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+tn__cuda_own *tn__cuda_own_at(int index) {
+    return &devices[index];
+}
+
+bool tn__cuda_forked(void) {
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+static void in_child(void) {
+    atomic_store(&forked, true);
+}
+
+int tn__cuda_enter(int index) {
+    int previous = index;
+    if (cudaGetDevice(&previous) == cudaSuccess && previous != index) {
+        (void)cudaSetDevice(index);
+    }
+    return previous;
+}
+
+void tn__cuda_leave(int previous) {
+    int now = previous;
+    if (cudaGetDevice(&now) == cudaSuccess && previous != now) {
+        (void)cudaSetDevice(previous);
+    }
+}
+
+/* ---- Memory, as the pool's source ---------------------------------------------------------------- */
+
+static void *segment_alloc(void *user, size_t bytes) {
+    const tn__cuda_device *device = user;
+    int previous = tn__cuda_enter(device->index);
+    void *memory = NULL;
+    tn_status status = tn__cuda_check(cudaMalloc(&memory, bytes), "device memory");
+    tn__cuda_leave(previous);
+    return status == TN_OK ? memory : NULL;
+}
+
+static void segment_free(void *user, void *memory, size_t bytes) {
+    const tn__cuda_device *device = user;
+    (void)bytes;
+    (void)cudaStreamSynchronize(device->compute);
+    (void)cudaFree(memory);
+    (void)cudaGetLastError();
+}
+
+static bool segment_read(void *user, void *to, const void *from, size_t bytes) {
+    const tn__cuda_device *device = user;
+    int previous = tn__cuda_enter(device->index);
+    bool done =
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, device->compute) == cudaSuccess &&
+        cudaStreamSynchronize(device->compute) == cudaSuccess;
+    tn__cuda_leave(previous);
+    return done;
+}
+
+static bool segment_fill(void *user, void *to, int byte, size_t bytes) {
+    const tn__cuda_device *device = user;
+    int previous = tn__cuda_enter(device->index);
+    bool done = cudaMemsetAsync(to, byte, bytes, device->compute) == cudaSuccess;
+    tn__cuda_leave(previous);
+    return done;
+}
+
+/* ---- Devices --------------------------------------------------------------------------------------- */
+
+static tn_status read_limits(tn__cuda_device *d) {
+    const struct {
+        int *value;
+        enum cudaDeviceAttr attribute;
+    } limits[] = {
+        {&d->major, cudaDevAttrComputeCapabilityMajor},
+        {&d->minor, cudaDevAttrComputeCapabilityMinor},
+        {&d->processors, cudaDevAttrMultiProcessorCount},
+        {&d->shared_most, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+    };
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < sizeof(limits) / sizeof(*limits) && status == TN_OK; i++) {
+        cudaError_t error = cudaDeviceGetAttribute(limits[i].value, limits[i].attribute, d->index);
+        status = tn__cuda_check(error, "the device's properties");
+    }
+    return status;
+}
+
+static tn_status make_fault(tn__cuda_device *d) {
+    void *host = NULL, *device = NULL;
+    cudaError_t error =
+        cudaHostAlloc(&host, sizeof(*d->fault), cudaHostAllocMapped | cudaHostAllocPortable);
+    if (error == cudaSuccess) {
+        memset(host, 0, sizeof(*d->fault));
+        d->fault = host;
+        error = cudaHostGetDevicePointer(&device, host, 0);
+        d->fault_on_device = device;
+    }
+    return tn__cuda_check(error, "the device's fault cell");
+}
+
+static tn_status make_pool(tn__cuda_device *d) {
+    const tn__cuda_source source = {d, segment_alloc, segment_free, segment_read, segment_fill};
+    d->pool = tn__cuda_pool_new(&source, guarded);
+    if (!d->pool) {
+        tn__cuda_note("no memory on the host for the device's pool");
+    }
+    return d->pool ? TN_OK : TN_ENOMEM;
+}
+
+/* Under the lock. What was made before a failure is there for the next try. */
+static tn_status make(tn__cuda_own *own, int index) {
+    tn__cuda_device *d = &own->base;
+    d->index = index;
+    tn_status status = read_limits(d);
+    if (status == TN_OK && !d->compute) {
+        cudaError_t error = cudaStreamCreateWithFlags(&d->compute, cudaStreamNonBlocking);
+        status = tn__cuda_check(error, "the device's stream");
+    }
+    if (status == TN_OK && !d->fault_on_device) {
+        cudaFreeHost(d->fault);
+        status = make_fault(d);
+    }
+    return status == TN_OK && !d->pool ? make_pool(d) : status;
+}
+
+tn__cuda_device *tn__cuda_device_at(int index) {
+    if (index < 0 || index >= table.count) {
+        tn__cuda_note("there is no CUDA device %d: %d %s here", index, table.count,
+                      table.count == 1 ? "is" : "are");
+        return NULL;
+    }
+    if (tn__cuda_forked()) {
+        tn__cuda_note(
+            "this process was forked by one that uses CUDA, which cannot go on in a child "
+            "(start it as a program of its own, or use threads)");
+        return NULL;
+    }
+    tn__cuda_own *own = &devices[index];
+    if (tn__cuda_check(cudaSetDevice(index), "choosing the device") != TN_OK) {
+        return NULL;
+    }
+    if (!atomic_load_explicit(&own->ready, memory_order_acquire)) {
+        pthread_mutex_lock(&making);
+        bool ready = atomic_load(&own->ready) || make(own, index) == TN_OK;
+        atomic_store_explicit(&own->ready, ready, memory_order_release);
+        pthread_mutex_unlock(&making);
+        if (!ready) {
+            return NULL;
+        }
+    }
+    return &own->base;
+}
+
+/* The pool of a device that has one already; statistics do not make it. */
+static tn__cuda_pool *pool_at(int index) {
+    bool there = index >= 0 && index < table.count && !tn__cuda_forked() &&
+                 atomic_load_explicit(&devices[index].ready, memory_order_acquire);
+    return there ? devices[index].base.pool : NULL;
+}
+
+static tn_status describe(int index, tn_device_info *info) {
+    struct cudaDeviceProp properties;
+    tn_status status = tn__cuda_forked() ? TN_EDEVICE : TN_OK;
+    if (status != TN_OK) {
+        tn__cuda_note("this process was forked by one that uses CUDA");
+        return status;
+    }
+    status = tn__cuda_check(cudaGetDeviceProperties(&properties, index), "the device's properties");
+    if (status == TN_OK) {
+        snprintf(info->name, sizeof(info->name), "%s", properties.name);
+        info->major = properties.major;
+        info->minor = properties.minor;
+        info->processors = properties.multiProcessorCount;
+        info->memory = (int64_t)properties.totalGlobalMem;
+    }
+    return status;
+}
+
+/* ---- Contexts -------------------------------------------------------------------------------------- */
+
+static void *workspace(tn_context *ctx, size_t bytes) {
+    const tn__cuda_device *d = tn__cuda_device_of(ctx);
+    return d->pool ? tn__cuda_pool_take(d->pool, bytes, "scratch") : NULL;
+}
+
+/* Keeps what a wrong free was, for the next wait: a free has no way to say it. */
+static void give(tn__cuda_own *own, void *memory, size_t bytes) {
+    char why[256];
+    if (!tn__cuda_pool_give(own->base.pool, memory, bytes, why, sizeof(why))) {
+        pthread_mutex_lock(&own->lock);
+        if (!own->damaged) {
+            memcpy(own->damage, why, sizeof(why));
+            __atomic_store_n(&own->damaged, true, __ATOMIC_RELEASE);
+        }
+        pthread_mutex_unlock(&own->lock);
+    }
+}
+
+static void workspace_free(tn_context *ctx, void *memory, size_t bytes) {
+    give(ctx->own, memory, bytes);
+}
+
+tn_context *tn__cuda_context(int index) {
+    static _Thread_local tn_context contexts[TN__CUDA_DEVICES];
+    tn_context *ctx = &contexts[index];
+    if (!ctx->own) {
+        *ctx = (tn_context){.device = {TN_CUDA, index},
+                            .deterministic = true,
+                            .workspace = workspace,
+                            .workspace_free = workspace_free,
+                            .own = &devices[index]};
+    }
+    ctx->stream = devices[index].base.compute;
+    return ctx;
+}
+
+/* Of a device that cannot be made as well: its launches fail, and say why. */
+static tn_context *context(int index) {
+    (void)tn__cuda_device_at(index);
+    return tn__cuda_context(index);
+}
+
+/* ---- The rest of the table ----------------------------------------------------------------------- */
+
+static void *memory_alloc(int index, size_t bytes, const char *tag) {
+    const tn__cuda_device *d = tn__cuda_device_at(index);
+    return d ? tn__cuda_pool_take(d->pool, bytes, tag) : NULL;
+}
+
+static void memory_free(int index, void *memory, size_t bytes) {
+    if (memory && pool_at(index)) {
+        give(&devices[index], memory, bytes);
+    }
+}
+
+static tn_memory_stats memory_stats(int index) {
+    tn__cuda_pool *pool = pool_at(index);
+    return pool ? tn__cuda_pool_stats(pool) : (tn_memory_stats){.allocated = 0};
+}
+
+static void memory_reset_peak(int index) {
+    tn__cuda_pool *pool = pool_at(index);
+    if (pool) {
+        tn__cuda_pool_reset_peak(pool);
+    }
+}
+
+static void memory_trim(int index) {
+    tn__cuda_pool *pool = pool_at(index);
+    if (pool) {
+        tn__cuda_pool_trim(pool);
+        tn__cuda_host_trim();
+    }
+}
+
+static int memory_text(int index, char *text, size_t room) {
+    if (!pool_at(index) && !tn__cuda_device_at(index)) {
+        return snprintf(text, room, "%s", tn__cuda_reason());
+    }
+    size_t idle = 0, all = 0;
+    int length = tn__cuda_pool_text(pool_at(index), text, room);
+    int previous = tn__cuda_enter(index);
+    if (cudaMemGetInfo(&idle, &all) == cudaSuccess) {
+        size_t used = (size_t)length < room ? (size_t)length : room;
+        length += snprintf(room ? text + used : NULL, room - used,
+                           "; the device has %.1f MiB left of %.1f", (double)idle / (1 << 20),
+                           (double)all / (1 << 20));
+    }
+    tn__cuda_leave(previous);
+    return length;
+}
+
+static tn_status synchronize(int index) {
+    return tn__cuda_device_at(index) ? tn__cuda_settle(&devices[index], "waiting for the device")
+                                     : TN_EDEVICE;
+}
+
+/* ", cuDNN 9.19.0", or that there is none and why. */
+static int library_text(char *text, size_t room, const char *name, const char *version,
+                        const char *(*why)(void)) {
+    return version ? snprintf(text, room, ", %s %s", name, version)
+                   : snprintf(text, room, ", no %s (%s)", name, why());
+}
+
+static int versions(char *text, size_t room) {
+    int runtime = 0, driver = 0;
+    size_t blas = cublasLtGetVersion();
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)cudaDriverGetVersion(&driver);
+    char own[1024], driver_text[32] = "no driver";
+    if (driver > 0) {
+        snprintf(driver_text, sizeof(driver_text), "driver %d.%d", driver / 1000, driver % 1000 / 10);
+    }
+    int length =
+        snprintf(own, sizeof(own), "CUDA %d.%d (%s), cuBLASLt %zu.%zu.%zu", runtime / 1000,
+                 runtime % 1000 / 10, driver_text, blas / 10000, blas / 100 % 100, blas % 100);
+    length += library_text(own + length, sizeof(own) - (size_t)length, "cuDNN", tn__cudnn_version(),
+                           tn__cudnn_why);
+    if ((size_t)length < sizeof(own)) {
+        library_text(own + length, sizeof(own) - (size_t)length, "NCCL", tn__nccl_version(),
+                     tn__nccl_why);
+    }
+    return snprintf(text, room, "%s", own);
+}
+
+/* How many devices; 0 with the driver's words in table_why. */
+static int count_devices(void) {
+    int count = 0, driver = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    if (error != cudaSuccess || count <= 0) {
+        bool missing = cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
+        const char *words = error != cudaSuccess ? cudaGetErrorString(error) : "it counts 0 devices";
+        snprintf(table_why, sizeof(table_why), "%s%s",
+                 missing ? "no CUDA driver is installed: " : "the CUDA driver says: ", words);
+        return 0;
+    }
+    return count < TN__CUDA_DEVICES ? count : TN__CUDA_DEVICES;
+}
+
+static void fill_table(void) {
+    const char *wish = getenv("TERN_CUDA_GUARD");
+    guarded = DEBUG_BUILD || (wish && strcmp(wish, "1") == 0);
+    tn__cuda_failure_begin();
+    for (int i = 0; i < TN__CUDA_DEVICES; i++) {
+        pthread_mutex_init(&devices[i].lock, NULL);
+        pthread_mutex_init(&devices[i].stage_lock, NULL);
+    }
+    table = (tn_device_table){
+        .size = sizeof(table),
+        .version = TN_DEVICE_VERSION,
+        .name = "cuda",
+        .count = count_devices(),
+        .why = table_why,
+        .versions = versions,
+        .kernels = tn__cuda_kernels(),
+        .context = context,
+        .describe = describe,
+        .reason = tn__cuda_reason,
+        .alloc = memory_alloc,
+        .free = memory_free,
+        .memory = memory_stats,
+        .memory_reset_peak = memory_reset_peak,
+        .memory_trim = memory_trim,
+        .memory_text = memory_text,
+        .host_alloc = tn__cuda_host_alloc,
+        .host_free = tn__cuda_host_free,
+        .copy = tn__cuda_transfer,
+        .synchronize = synchronize,
+        .mark = tn__cuda_mark_new,
+        .mark_reached = tn__cuda_mark_reached,
+        .mark_wait = tn__cuda_mark_wait,
+        .mark_join = tn__cuda_mark_join,
+        .mark_free = tn__cuda_mark_free,
+        .stream_new = tn__cuda_stream_new,
+        .stream_free = tn__cuda_stream_free,
+        .stream_join = tn__cuda_stream_join,
+        .stream_mark = tn__cuda_stream_mark,
+        .stream_copy = tn__cuda_stream_copy,
+    };
+    if (table.count > 0) {
+        pthread_atfork(NULL, NULL, in_child);
+    }
+}
+
+TN_API const tn_device_table *tern_device_table(uint32_t version, char *why);
+
+const tn_device_table *tern_device_table(uint32_t version, char *why) {
+    if (version != TN_DEVICE_VERSION) {
+        snprintf(why, TN_DEVICE_WHY, "it speaks version %d of the device table, this libtern %u",
+                 TN_DEVICE_VERSION, version);
+        return NULL;
+    }
+    pthread_once(&once, fill_table);
+    return &table;
+}

@@ -1,0 +1,74 @@
+/* What device.c, failure.c and transfer.c share: a device with what only they know of it. */
+#ifndef TERN_BACKENDS_CUDA_DEVICE_H
+#define TERN_BACKENDS_CUDA_DEVICE_H
+
+#include "backends/cuda/cuda.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    TN__CUDA_DEVICES = 32, /* the most that one process uses */
+    TN__CUDA_NAMES = 8,    /* kernels that a late error names */
+    TN__CUDA_STAGES = 4,
+};
+
+/* A mark that waits for its next use. */
+typedef struct tn__cuda_idle_mark {
+    tn__cuda_mark base; /* comes first */
+    struct tn__cuda_idle_mark *next;
+} tn__cuda_idle_mark;
+
+/* Page-locked memory that pageable bytes pass through on their way to the device. */
+typedef struct tn__cuda_stage {
+    void *memory;
+    cudaEvent_t sent; /* behind the last copy out of it */
+} tn__cuda_stage;
+
+typedef struct tn__cuda_own {
+    tn__cuda_device base; /* comes first */
+    atomic_bool ready;    /* base is made */
+
+    _Atomic(const char *) kernel[TN__CUDA_NAMES]; /* the last ones launched, in a ring */
+    atomic_uint launches;
+
+    pthread_mutex_t lock; /* for what follows, down to the stages */
+    tn__cuda_idle_mark *idle_marks;
+    bool damaged; /* a block was freed wrongly or overrun: the next wait tells, because … */
+    char damage[256];
+
+    pthread_mutex_t stage_lock;
+    tn__cuda_stage stage[TN__CUDA_STAGES];
+    unsigned next_stage;
+} tn__cuda_own;
+
+/* device.c. Without a check of the index. */
+tn__cuda_own *tn__cuda_own_at(int index);
+/* This thread's context, also of a device that could not be made. */
+tn_context *tn__cuda_context(int index);
+/* This process is a child of one that has used CUDA: nothing here may touch the runtime. */
+bool tn__cuda_forked(void);
+
+/* Makes a device the thread's current one for a while: the value is for tn__cuda_leave. */
+int tn__cuda_enter(int index);
+void tn__cuda_leave(int previous);
+
+/* failure.c */
+void tn__cuda_failure_begin(void); /* reads TERN_SYNC */
+/* Waits for the compute stream, then tells what has gone wrong on the device since the last time. */
+tn_status tn__cuda_settle(tn__cuda_own *own, const char *what);
+/* Whether tn__cuda_settle has something to tell; does not wait. */
+bool tn__cuda_unsettled(tn__cuda_own *own);
+
+/* transfer.c: the entries of the device table. */
+void *tn__cuda_host_alloc(size_t bytes);
+void tn__cuda_host_free(void *memory, size_t bytes);
+void tn__cuda_host_trim(void);
+tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device, const void *from,
+                            size_t bytes);
+void *tn__cuda_mark_new(int index);
+bool tn__cuda_mark_reached(void *mark);
+tn_status tn__cuda_mark_wait(void *mark);
+tn_status tn__cuda_mark_join(int index, void *mark);
+
+#endif

@@ -1,0 +1,149 @@
+/* What went wrong, and when it is noticed.
+ *
+ * A call that fails at once is noted for its thread. What fails on the device comes late: a kernel that
+ * meets a bad index writes it to the device's fault cell, a kernel that dies makes every later call
+ * fail. Whoever waits for the device next tells of it (tn__cuda_settle), with the names of the last
+ * kernels. With TERN_SYNC=1 that is the call itself.
+ */
+#include "backends/cuda/device.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char reason[TN_DEVICE_WHY];
+static bool wait_always; /* TERN_SYNC=1 */
+
+void tn__cuda_failure_begin(void) {
+    const char *wish = getenv("TERN_SYNC");
+    wait_always = wish && strcmp(wish, "1") == 0;
+}
+
+void tn__cuda_note(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(reason, sizeof(reason), format, list);
+    va_end(list);
+}
+
+const char *tn__cuda_reason(void) {
+    return reason;
+}
+
+/* " (noticed late; the last kernels were a, b; TERN_SYNC=1 finds the call)" */
+static void late_text(tn__cuda_own *own, char *text, size_t room) {
+    unsigned launches = atomic_load(&own->launches);
+    unsigned first = launches > TN__CUDA_NAMES ? launches - TN__CUDA_NAMES : 0;
+    size_t used = (size_t)snprintf(text, room, " (noticed late; the last kernels were ");
+    if (first == launches) {
+        used = (size_t)snprintf(text, room, " (noticed late; no kernel ran; ");
+    }
+    for (unsigned i = first; i < launches && used < room; i++) {
+        const char *name = atomic_load(&own->kernel[i % TN__CUDA_NAMES]);
+        used += (size_t)snprintf(text + used, room - used, "%.80s%s", name ? name : "?",
+                                 i + 1 < launches ? ", " : "; ");
+    }
+    if (used < room) {
+        snprintf(text + used, room - used, "TERN_SYNC=1 finds the call)");
+    }
+}
+
+/* Errors of a kernel that has died: the runtime gives them to every call from then on. */
+static bool is_sticky(cudaError_t error) {
+    switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorECCUncorrectable:
+        return true;
+    default:
+        return false;
+    }
+}
+
+tn_status tn__cuda_check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) {
+        return TN_OK;
+    }
+    (void)cudaGetLastError(); /* it is told here, and not of the next launch */
+    if (error == cudaErrorMemoryAllocation) {
+        tn__cuda_note("%s: %s", what, cudaGetErrorString(error));
+        return TN_ENOMEM;
+    }
+    char late[640] = "";
+    int index = -1;
+    if (is_sticky(error) && cudaGetDevice(&index) == cudaSuccess && index >= 0 &&
+        index < TN__CUDA_DEVICES && !wait_always) {
+        late_text(tn__cuda_own_at(index), late, sizeof(late));
+    }
+    tn__cuda_note("%s: %s%s%s", what, cudaGetErrorString(error), late,
+                  is_sticky(error) ? "; this process cannot use the device any more" : "");
+    return TN_EDEVICE;
+}
+
+bool tn__cuda_unsettled(tn__cuda_own *own) {
+    return __atomic_load_n(&own->base.fault->raised, __ATOMIC_ACQUIRE) != 0 ||
+           __atomic_load_n(&own->damaged, __ATOMIC_ACQUIRE);
+}
+
+/* Takes the fault out of its cell. The stream was waited for, so no kernel is writing it. */
+static bool take_fault(tn__cuda_own *own, tn__cuda_fault *fault) {
+    volatile tn__cuda_fault *cell = own->base.fault;
+    pthread_mutex_lock(&own->lock);
+    fault->raised = cell->raised;
+    fault->position = cell->position;
+    fault->value = cell->value;
+    cell->raised = 0;
+    pthread_mutex_unlock(&own->lock);
+    return fault->raised != 0;
+}
+
+static bool take_damage(tn__cuda_own *own) {
+    pthread_mutex_lock(&own->lock);
+    bool damaged = own->damaged;
+    if (damaged) {
+        tn__cuda_note("the device's memory was damaged: %s", own->damage);
+        __atomic_store_n(&own->damaged, false, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&own->lock);
+    return damaged;
+}
+
+tn_status tn__cuda_settle(tn__cuda_own *own, const char *what) {
+    tn_status status = tn__cuda_check(cudaStreamSynchronize(own->base.compute), what);
+    if (status != TN_OK || !tn__cuda_unsettled(own)) {
+        return status;
+    }
+    tn__cuda_fault fault;
+    if (take_fault(own, &fault)) {
+        tn_context *ctx = tn__cuda_context(own->base.index);
+        ctx->bad_position = fault.position;
+        ctx->bad_value = fault.value;
+        char late[640] = "";
+        if (!wait_always) {
+            late_text(own, late, sizeof(late));
+        }
+        tn__cuda_note("index %lld at position %lld is out of range%s", fault.value, fault.position,
+                      late);
+        return TN_EINDEX;
+    }
+    return take_damage(own) ? TN_EDEVICE : TN_OK;
+}
+
+tn_status tn__cuda_launched(tn_context *ctx, const char *kernel) {
+    tn__cuda_own *own = ctx->own;
+    unsigned number = atomic_fetch_add_explicit(&own->launches, 1, memory_order_relaxed);
+    atomic_store_explicit(&own->kernel[number % TN__CUDA_NAMES], kernel, memory_order_relaxed);
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) {
+        return tn__cuda_check(error, kernel);
+    }
+    return wait_always ? tn__cuda_settle(own, kernel) : TN_OK;
+}

@@ -1,0 +1,254 @@
+/* Bytes and time: page-locked memory, copies, marks. */
+#include "backends/cuda/allocator.h"
+#include "backends/cuda/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    AT_ONCE = 64 << 10, /* up to here the runtime has taken pageable bytes when it returns */
+    STAGE = 1 << 20,
+};
+
+/* ---- Page-locked memory ------------------------------------------------------------------------ *
+ *
+ * Locking pages takes milliseconds, so it is pooled as device memory is. */
+
+static pthread_once_t host_once = PTHREAD_ONCE_INIT;
+static tn__cuda_pool *host_pool;
+
+static void *lock_pages(void *user, size_t bytes) {
+    (void)user;
+    void *memory = NULL;
+    cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    return tn__cuda_check(error, "page-locked memory") == TN_OK ? memory : NULL;
+}
+
+static void unlock_pages(void *user, void *memory, size_t bytes) {
+    (void)user;
+    (void)bytes;
+    cudaFreeHost(memory);
+    (void)cudaGetLastError();
+}
+
+static void make_host_pool(void) {
+    static const tn__cuda_source source = {.alloc_segment = lock_pages, .free_segment = unlock_pages};
+    host_pool = tn__cuda_pool_new(&source, false);
+}
+
+void *tn__cuda_host_alloc(size_t bytes) {
+    pthread_once(&host_once, make_host_pool);
+    if (!host_pool || tn__cuda_forked()) {
+        tn__cuda_note("no page-locked memory: %s",
+                      host_pool ? "this process was forked" : "no memory for its pool");
+        return NULL;
+    }
+    return tn__cuda_pool_take(host_pool, bytes, "page-locked");
+}
+
+void tn__cuda_host_free(void *memory, size_t bytes) {
+    if (memory && host_pool && !tn__cuda_forked()) {
+        char why[256];
+        (void)tn__cuda_pool_give(host_pool, memory, bytes, why, sizeof(why));
+    }
+}
+
+void tn__cuda_host_trim(void) {
+    if (host_pool) {
+        tn__cuda_pool_trim(host_pool);
+    }
+}
+
+static bool is_page_locked(const void *memory) {
+    struct cudaPointerAttributes attributes;
+    cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
+}
+
+/* ---- Marks --------------------------------------------------------------------------------------- */
+
+/* An event that is not in use, or a new one. */
+static tn__cuda_idle_mark *mark_take(tn__cuda_own *own) {
+    pthread_mutex_lock(&own->lock);
+    tn__cuda_idle_mark *mark = own->idle_marks;
+    if (mark) {
+        own->idle_marks = mark->next;
+    }
+    pthread_mutex_unlock(&own->lock);
+    if (mark) {
+        return mark;
+    }
+    mark = malloc(sizeof(*mark));
+    if (!mark) {
+        tn__cuda_note("no memory for a mark");
+        return NULL;
+    }
+    mark->base.index = own->base.index;
+    cudaError_t error = cudaEventCreateWithFlags(&mark->base.event, cudaEventDisableTiming);
+    if (tn__cuda_check(error, "a mark") != TN_OK) {
+        free(mark);
+        return NULL;
+    }
+    return mark;
+}
+
+tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream) {
+    int previous = tn__cuda_enter(index);
+    tn__cuda_idle_mark *mark = mark_take(tn__cuda_own_at(index));
+    if (mark && tn__cuda_check(cudaEventRecord(mark->base.event, stream), "a mark") != TN_OK) {
+        tn__cuda_mark_free(mark);
+        mark = NULL;
+    }
+    tn__cuda_leave(previous);
+    return mark ? &mark->base : NULL;
+}
+
+void tn__cuda_mark_free(void *mark) {
+    if (!mark || tn__cuda_forked()) {
+        return;
+    }
+    tn__cuda_idle_mark *idle = mark;
+    tn__cuda_own *own = tn__cuda_own_at(idle->base.index);
+    pthread_mutex_lock(&own->lock);
+    idle->next = own->idle_marks;
+    own->idle_marks = idle;
+    pthread_mutex_unlock(&own->lock);
+}
+
+void *tn__cuda_mark_new(int index) {
+    const tn__cuda_device *device = tn__cuda_device_at(index);
+    return device ? tn__cuda_mark_in(index, device->compute) : NULL;
+}
+
+bool tn__cuda_mark_reached(void *mark) {
+    const tn__cuda_mark *m = mark;
+    cudaError_t error = tn__cuda_forked() ? cudaSuccess : cudaEventQuery(m->event);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    return error != cudaErrorNotReady; /* of what went wrong the next wait tells */
+}
+
+tn_status tn__cuda_mark_wait(void *mark) {
+    const tn__cuda_mark *m = mark;
+    if (!tn__cuda_device_at(m->index)) {
+        return TN_EDEVICE;
+    }
+    tn__cuda_own *own = tn__cuda_own_at(m->index);
+    tn_status status = tn__cuda_check(cudaEventSynchronize(m->event), "waiting for a mark");
+    return status == TN_OK && tn__cuda_unsettled(own) ? tn__cuda_settle(own, "waiting for a mark")
+                                                      : status;
+}
+
+tn_status tn__cuda_mark_join(int index, void *mark) {
+    const tn__cuda_device *device = tn__cuda_device_at(index);
+    const tn__cuda_mark *m = mark;
+    return !device ? TN_EDEVICE
+                   : tn__cuda_check(cudaStreamWaitEvent(device->compute, m->event, 0),
+                                    "a stream that waits for a mark");
+}
+
+/* ---- Copies ---------------------------------------------------------------------------------------- */
+
+/* The next stage, free of its last copy; NULL: there is no memory for it. */
+static tn__cuda_stage *stage_take(tn__cuda_own *own) {
+    tn__cuda_stage *s = &own->stage[own->next_stage++ % TN__CUDA_STAGES];
+    if (!s->sent && cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming) != cudaSuccess) {
+        s->sent = NULL;
+    }
+    if (s->sent && !s->memory) {
+        s->memory = tn__cuda_host_alloc(STAGE);
+    }
+    (void)cudaGetLastError();
+    return s->memory && cudaEventSynchronize(s->sent) == cudaSuccess ? s : NULL;
+}
+
+/* Queues one piece; the host's bytes may change when it returns. */
+static cudaError_t send_piece(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
+    cudaStream_t compute = own->base.compute;
+    tn__cuda_stage *s = stage_take(own);
+    if (!s) {
+        cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, compute);
+        return error == cudaSuccess ? cudaStreamSynchronize(compute) : error;
+    }
+    memcpy(s->memory, from, bytes);
+    cudaError_t error = cudaMemcpyAsync(to, s->memory, bytes, cudaMemcpyHostToDevice, compute);
+    return error == cudaSuccess ? cudaEventRecord(s->sent, compute) : error;
+}
+
+/* Pageable memory passes the stages: the host fills one while the device empties another, and waits for
+ * nothing that was queued before. */
+static tn_status send(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
+    static const char *const what = "a copy to the device";
+    if (bytes <= AT_ONCE || is_page_locked(from)) {
+        return tn__cuda_check(
+            cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, own->base.compute), what);
+    }
+    cudaError_t error = cudaSuccess;
+    pthread_mutex_lock(&own->stage_lock);
+    for (size_t at = 0; at < bytes && error == cudaSuccess; at += STAGE) {
+        size_t piece = bytes - at < STAGE ? bytes - at : STAGE;
+        error = send_piece(own, (char *)to + at, (const char *)from + at, piece);
+    }
+    pthread_mutex_unlock(&own->stage_lock);
+    return tn__cuda_check(error, what);
+}
+
+static tn_status fetch(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
+    static const char *const what = "a copy from the device";
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, own->base.compute);
+    tn_status status = tn__cuda_check(error, what);
+    return status == TN_OK ? tn__cuda_settle(own, what) : status;
+}
+
+/* Lets a device's compute stream wait for what is queued in another's. */
+static tn_status follow(int index, int before) {
+    void *mark = tn__cuda_mark_new(before);
+    tn_status status = mark ? tn__cuda_mark_join(index, mark) : TN_EDEVICE;
+    tn__cuda_mark_free(mark);
+    return status;
+}
+
+/* Between two devices: behind what both have queued, and before what either queues next. */
+static tn_status pass(tn__cuda_own *to_own, void *to, tn__cuda_own *from_own, const void *from,
+                      size_t bytes) {
+    int to_index = to_own->base.index, from_index = from_own->base.index;
+    tn_status status = follow(to_index, from_index);
+    if (status == TN_OK) {
+        cudaError_t error =
+            cudaMemcpyPeerAsync(to, to_index, from, from_index, bytes, to_own->base.compute);
+        status = tn__cuda_check(error, "a copy between devices");
+    }
+    return status == TN_OK ? follow(from_index, to_index) : status;
+}
+
+tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device, const void *from,
+                            size_t bytes) {
+    bool sends = to_device.kind == TN_CUDA, fetches = from_device.kind == TN_CUDA;
+    if (bytes == 0) {
+        return TN_OK;
+    }
+    if (!sends && !fetches) {
+        memcpy(to, from, bytes);
+        return TN_OK;
+    }
+    int index = sends ? to_device.index : from_device.index;
+    if ((fetches && !tn__cuda_device_at(from_device.index)) || !tn__cuda_device_at(index)) {
+        return TN_EDEVICE;
+    }
+    tn__cuda_own *own = tn__cuda_own_at(index);
+    if (!fetches) {
+        return send(own, to, from, bytes);
+    }
+    if (!sends) {
+        return fetch(own, to, from, bytes);
+    }
+    if (from_device.index != index) {
+        return pass(own, to, tn__cuda_own_at(from_device.index), from, bytes);
+    }
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, own->base.compute);
+    return tn__cuda_check(error, "a copy on the device");
+}
