@@ -44,13 +44,17 @@ typedef struct tag {
 struct tn__cuda_pool {
     pthread_mutex_t lock; /* for all that follows */
     tn__cuda_source source;
-    bool guarded;
+    tn__cuda_pool_kind kind;
     segment *segments;
     tree used, free[2]; /* free: small, large */
     uint64_t random;
     tn_memory_stats stats;
     tag tags[TAGS]; /* the last one takes what has no place of its own */
 };
+
+static bool is_guarded(const tn__cuda_pool *pool) {
+    return pool->kind == TN__CUDA_GUARDED;
+}
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
@@ -121,7 +125,10 @@ static size_t round_up(size_t bytes, size_t step) {
     return (bytes + step - 1) / step * step;
 }
 
-static size_t segment_bytes(size_t bytes) {
+static size_t segment_bytes(const tn__cuda_pool *pool, size_t bytes) {
+    if (pool->kind == TN__CUDA_DIRECT) {
+        return bytes;
+    }
     if (bytes <= SMALL) {
         return SMALL_SEGMENT;
     }
@@ -174,10 +181,10 @@ static void trim(tn__cuda_pool *pool) {
  * kind. */
 static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
     bool large = bytes > SMALL;
-    block *b = segment_new(pool, segment_bytes(bytes), large);
+    block *b = segment_new(pool, segment_bytes(pool, bytes), large);
     if (!b) {
         trim(pool);
-        b = segment_new(pool, segment_bytes(bytes), large);
+        b = segment_new(pool, segment_bytes(pool, bytes), large);
     }
     if (!b) {
         b = segment_new(pool, bytes, large);
@@ -249,11 +256,11 @@ static void count(tn__cuda_pool *pool, int at, int64_t bytes) {
 
 /* ---- Taking and giving ----------------------------------------------------------------------- */
 
-tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, bool guarded) {
+tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_kind kind) {
     tn__cuda_pool *pool = calloc(1, sizeof(*pool));
     if (pool) {
         pool->source = *source;
-        pool->guarded = guarded;
+        pool->kind = kind;
         pool->free[0].by_size = pool->free[1].by_size = true;
         pool->random = 0x9e3779b97f4a7c15;
         pthread_mutex_init(&pool->lock, NULL);
@@ -277,8 +284,8 @@ void tn__cuda_pool_free(tn__cuda_pool *pool) {
 }
 
 static block *take(tn__cuda_pool *pool, size_t bytes, const char *name) {
-    size_t guards = pool->guarded ? 2 * GUARD : 0;
-    size_t wanted = round_up(bytes, ALIGN) + guards;
+    size_t rounded = pool->kind == TN__CUDA_DIRECT ? bytes : round_up(bytes, ALIGN);
+    size_t wanted = rounded + (is_guarded(pool) ? 2 * GUARD : 0);
     tree *fitting = &pool->free[wanted > SMALL];
     block *b = tree_best_fit(fitting, wanted);
     bool cached = b;
@@ -295,7 +302,7 @@ static block *take(tn__cuda_pool *pool, size_t bytes, const char *name) {
     pool->stats.allocations++;
     pool->stats.from_cache += cached;
     count(pool, b->tag, (int64_t)bytes);
-    if (pool->guarded) {
+    if (is_guarded(pool)) {
         guard_set(pool, b);
     }
     return b;
@@ -307,7 +314,7 @@ void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
     }
     pthread_mutex_lock(&pool->lock);
     block *b = take(pool, bytes, name);
-    char *memory = !b ? NULL : pool->guarded ? b->address + GUARD : b->address;
+    char *memory = !b ? NULL : is_guarded(pool) ? b->address + GUARD : b->address;
     pthread_mutex_unlock(&pool->lock);
     return memory;
 }
@@ -327,12 +334,12 @@ static bool stranger(tn__cuda_pool *pool, const char *memory, char *why, size_t 
 }
 
 static bool give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t room) {
-    block *b = tree_at(&pool->used, pool->guarded ? memory - GUARD : memory);
+    block *b = tree_at(&pool->used, is_guarded(pool) ? memory - GUARD : memory);
     if (!b) {
         return stranger(pool, memory, why, room);
     }
     int64_t at = 0;
-    bool broken = pool->guarded && guard_broken(pool, b, &at);
+    bool broken = is_guarded(pool) && guard_broken(pool, b, &at);
     if (broken) {
         snprintf(why, room, "byte %lld of a block of %zu bytes at %p (%s) was written to",
                  (long long)at, b->asked, (void *)memory, pool->tags[b->tag].name);
@@ -341,12 +348,15 @@ static bool give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, siz
                  (void *)memory, b->asked, pool->tags[b->tag].name);
     }
     bool well = !broken && b->asked == bytes;
-    if (pool->guarded) {
+    if (is_guarded(pool)) {
         pool->source.fill(pool->source.user, b->address, FREED_BYTE, b->bytes);
     }
     count(pool, b->tag, -(int64_t)b->asked);
     tree_remove(&pool->used, b);
     release(pool, b);
+    if (pool->kind == TN__CUDA_DIRECT) {
+        trim(pool);
+    }
     return well;
 }
 

@@ -28,9 +28,18 @@ typedef struct tn__cuda_source {
 
 typedef struct tn__cuda_pool tn__cuda_pool;
 
-/* `guarded`: blocks lie between guard bytes, which are checked when they are freed; new ones are all
- * bits 1 (NaN), freed ones 0xA5. NULL: no memory on the host. */
-tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, bool guarded);
+typedef enum tn__cuda_pool_kind {
+    TN__CUDA_CACHING,
+    /* Blocks lie between guard bytes, which are checked when they are freed; new ones are all bits 1
+     * (NaN), freed ones 0xA5. */
+    TN__CUDA_GUARDED,
+    /* Every block is a segment of exactly its size and goes back at once: for checkers that know what
+     * the source gave out (compute-sanitizer, the emulator's pages). */
+    TN__CUDA_DIRECT,
+} tn__cuda_pool_kind;
+
+/* NULL: no memory on the host. */
+tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_kind kind);
 /* Returns every segment, also those with blocks in use. */
 void tn__cuda_pool_free(tn__cuda_pool *pool);
 

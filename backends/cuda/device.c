@@ -27,7 +27,8 @@ enum { DEBUG_BUILD = 0 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tn_device_table table;
 static char table_why[TN_DEVICE_WHY];
-static bool guarded; /* TERN_CUDA_GUARD=1, or a debug build */
+/* TERN_CUDA_CACHE=0: direct; TERN_CUDA_GUARD=1, or a debug build: guarded. */
+static tn__cuda_pool_kind pool_kind;
 static atomic_bool forked;
 
 static tn__cuda_own devices[TN__CUDA_DEVICES];
@@ -132,7 +133,7 @@ static tn_status make_fault(tn__cuda_device *d) {
 
 static tn_status make_pool(tn__cuda_device *d) {
     const tn__cuda_source source = {d, segment_alloc, segment_free, segment_read, segment_fill};
-    d->pool = tn__cuda_pool_new(&source, guarded);
+    d->pool = tn__cuda_pool_new(&source, pool_kind);
     if (!d->pool) {
         tn__cuda_note("no memory on the host for the device's pool");
     }
@@ -350,9 +351,15 @@ static int count_devices(void) {
     return count < TN__CUDA_DEVICES ? count : TN__CUDA_DEVICES;
 }
 
+static bool is_set(const char *variable, const char *to) {
+    const char *value = getenv(variable);
+    return value && strcmp(value, to) == 0;
+}
+
 static void fill_table(void) {
-    const char *wish = getenv("TERN_CUDA_GUARD");
-    guarded = DEBUG_BUILD || (wish && strcmp(wish, "1") == 0);
+    pool_kind = is_set("TERN_CUDA_CACHE", "0")                  ? TN__CUDA_DIRECT
+                : DEBUG_BUILD || is_set("TERN_CUDA_GUARD", "1") ? TN__CUDA_GUARDED
+                                                                : TN__CUDA_CACHING;
     tn__cuda_failure_begin();
     for (int i = 0; i < TN__CUDA_DEVICES; i++) {
         pthread_mutex_init(&devices[i].lock, NULL);

@@ -33,7 +33,7 @@ static void unlock_pages(void *user, void *memory, size_t bytes) {
 
 static void make_host_pool(void) {
     static const tn__cuda_source source = {.alloc_segment = lock_pages, .free_segment = unlock_pages};
-    host_pool = tn__cuda_pool_new(&source, false);
+    host_pool = tn__cuda_pool_new(&source, TN__CUDA_CACHING);
 }
 
 void *tn__cuda_host_alloc(size_t bytes) {

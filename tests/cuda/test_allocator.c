@@ -19,11 +19,11 @@ typedef struct host {
 static void *host_alloc(void *user, size_t bytes) {
     host *h = user;
     h->asked++;
-    assert_int_equal(bytes % ALIGN, 0);
     if (h->most && h->bytes + (int64_t)bytes > h->most) {
         return NULL;
     }
-    void *memory = aligned_alloc(ALIGN, bytes); /* not touched: huge sizes cost nothing */
+    size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    void *memory = aligned_alloc(ALIGN, whole); /* not touched: huge sizes cost nothing */
     if (memory) {
         h->bytes += (int64_t)bytes;
         h->segments++;
@@ -50,9 +50,9 @@ static bool host_fill(void *user, void *to, int byte, size_t bytes) {
     return true;
 }
 
-static tn__cuda_pool *pool_over(host *h, bool guarded) {
+static tn__cuda_pool *pool_over(host *h, tn__cuda_pool_kind kind) {
     tn__cuda_source source = {h, host_alloc, host_free, host_read, host_fill};
-    tn__cuda_pool *pool = tn__cuda_pool_new(&source, guarded);
+    tn__cuda_pool *pool = tn__cuda_pool_new(&source, kind);
     assert_non_null(pool);
     return pool;
 }
@@ -162,16 +162,16 @@ static void check_apart(const model *m, const char *memory, size_t bytes) {
     }
 }
 
-static void storm(uint64_t seed, bool guarded) {
+static void storm(uint64_t seed, tn__cuda_pool_kind kind) {
     host h = {.most = 512 * (int64_t)MIB};
-    tn__cuda_pool *pool = pool_over(&h, guarded);
+    tn__cuda_pool *pool = pool_over(&h, kind);
     model m = {.n = 0};
     int64_t allocated = 0, peak = 0;
     for (int step = 0; step < 3000; step++) {
         bool grow = draw(&seed, 100) < (step / 500 % 2 ? 35 : 65);
         if (grow && m.n < LIVE) {
             size_t bytes = draw_bytes(&seed);
-            const char *expected = guarded ? NULL : best_slowly(pool, bytes);
+            const char *expected = kind == TN__CUDA_CACHING ? best_slowly(pool, bytes) : NULL;
             char *memory = tn__cuda_pool_take(pool, bytes, step % 2 ? "odd" : "even");
             if (memory) {
                 assert_int_equal((uintptr_t)memory % ALIGN, 0);
@@ -211,7 +211,7 @@ static void storm(uint64_t seed, bool guarded) {
 static void test_random_life(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
-        storm(seed, false);
+        storm(seed, TN__CUDA_CACHING);
     }
 }
 
@@ -225,7 +225,7 @@ static void test_segments_by_size(void **state) {
     };
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         host h = {0};
-        tn__cuda_pool *pool = pool_over(&h, false);
+        tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
         void *memory = tn__cuda_pool_take(pool, sizes[i][0], "tensors");
         assert_non_null(memory);
         assert_int_equal(h.bytes, sizes[i][1]);
@@ -237,7 +237,7 @@ static void test_segments_by_size(void **state) {
 static void test_split_and_join(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 512, "tensors");
     char *b = tn__cuda_pool_take(pool, 1, "tensors");
     char *c = tn__cuda_pool_take(pool, 1000, "tensors");
@@ -272,7 +272,7 @@ static void test_split_and_join(void **state) {
 static void test_smallest_rest(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 1024, "tensors");
     char *b = tn__cuda_pool_take(pool, 512, "tensors");
     give_well(pool, a, 1024);
@@ -287,7 +287,7 @@ static void test_smallest_rest(void **state) {
 static void test_large_rests_stay(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 19 * MIB, "tensors"); /* 20 MiB: the rest is not cut off */
     assert_int_equal(h.bytes, 20 * MIB);
     assert_int_equal(tn__cuda_pool_look(pool).free_blocks, 0);
@@ -305,7 +305,7 @@ static void test_large_rests_stay(void **state) {
 static void test_cache_serves_again(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     for (int i = 0; i < 10; i++) {
         void *memory = tn__cuda_pool_take(pool, 3 * MIB, "tensors");
         give_well(pool, memory, 3 * MIB);
@@ -320,7 +320,7 @@ static void test_cache_serves_again(void **state) {
 static void test_exhausted_and_back(void **state) {
     (void)state;
     host h = {.most = 64 * (int64_t)MIB};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 30 * MIB, "tensors");
     char *b = tn__cuda_pool_take(pool, 20 * MIB, "tensors");
     assert_non_null(b);
@@ -367,7 +367,7 @@ static void test_exhausted_and_back(void **state) {
 static void test_trim_keeps_what_is_used(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 100, "tensors");
     char *b = tn__cuda_pool_take(pool, 50 * MIB, "tensors");
     char *c = tn__cuda_pool_take(pool, 2 * MIB, "tensors");
@@ -387,7 +387,7 @@ static void test_trim_keeps_what_is_used(void **state) {
 static void test_statistics_by_tag(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     int64_t now, peak;
     char scratch[] = "scratch"; /* tags are told apart by their text */
     char *a = tn__cuda_pool_take(pool, 700, "tensors");
@@ -429,7 +429,7 @@ static void test_more_tags_than_places(void **state) {
     (void)state;
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     void *memory[10];
     for (int i = 0; i < 10; i++) {
         memory[i] = tn__cuda_pool_take(pool, 100, names[i]);
@@ -448,7 +448,7 @@ static void test_more_tags_than_places(void **state) {
 static void test_nothing_and_too_much(void **state) {
     (void)state;
     host h = {.most = 100 * (int64_t)MIB};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     static const size_t huge[] = {SIZE_MAX,          SIZE_MAX - 511,        SIZE_MAX / 2,
                                   (size_t)INT64_MAX, (size_t)INT64_MAX / 2, (size_t)1 << 60,
                                   101 * MIB};
@@ -466,8 +466,8 @@ static void test_wrong_frees(void **state) {
     (void)state;
     host h = {0};
     char why[256];
-    for (int guarded = 0; guarded < 2; guarded++) {
-        tn__cuda_pool *pool = pool_over(&h, guarded);
+    for (int kind = TN__CUDA_CACHING; kind <= TN__CUDA_GUARDED; kind++) {
+        tn__cuda_pool *pool = pool_over(&h, kind);
         char *a = tn__cuda_pool_take(pool, 5000, "tensors");
         char *b = tn__cuda_pool_take(pool, 5000, "tensors");
         give_well(pool, a, 5000);
@@ -489,7 +489,7 @@ static void test_wrong_frees(void **state) {
 static void test_guards(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, true);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_GUARDED);
     char why[256], expected[64];
     static const size_t sizes[] = {1, 511, 512, 513, 5000, MIB - 1, 3 * MIB + 7};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -517,7 +517,28 @@ static void test_guards(void **state) {
         }
     }
     end(pool, &h);
-    storm(1, true);
+    storm(1, TN__CUDA_GUARDED);
+}
+
+static void test_direct(void **state) {
+    (void)state;
+    host h = {.most = 5000};
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_DIRECT);
+    char *a = tn__cuda_pool_take(pool, 1001, "tensors");
+    char *b = tn__cuda_pool_take(pool, 3, "tensors");
+    assert_int_equal(h.bytes, 1004); /* not a byte that somebody could overrun unseen */
+    assert_null(tn__cuda_pool_take(pool, 4000, "tensors"));
+    give_well(pool, a, 1001);
+    assert_int_equal(h.bytes, 3);
+    char *c = tn__cuda_pool_take(pool, 4000, "tensors");
+    assert_non_null(c);
+    check_inside(pool);
+    give_well(pool, c, 4000);
+    give_well(pool, b, 3);
+    assert_int_equal(tn__cuda_pool_stats(pool).from_cache, 0);
+    assert_int_equal(h.asked, 6); /* the one that failed asked three times */
+    end(pool, &h);
+    storm(9, TN__CUDA_DIRECT);
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------ */
@@ -555,7 +576,7 @@ static void *live_beside(void *argument) {
 static void test_threads(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     pthread_t threads[4];
     pthread_barrier_init(&all_there, NULL, 4);
     for (int i = 0; i < 4; i++) {
@@ -574,7 +595,7 @@ static void test_threads(void **state) {
 static void test_free_with_blocks_in_use(void **state) {
     (void)state;
     host h = {0};
-    tn__cuda_pool *pool = pool_over(&h, false);
+    tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     for (int i = 0; i < 20; i++) {
         assert_non_null(tn__cuda_pool_take(pool, 200000, "tensors"));
     }
@@ -597,6 +618,7 @@ int main(void) {
         cmocka_unit_test(test_nothing_and_too_much),
         cmocka_unit_test(test_wrong_frees),
         cmocka_unit_test(test_guards),
+        cmocka_unit_test(test_direct),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_free_with_blocks_in_use),
     };
