@@ -11,7 +11,8 @@
 #define TN_FUSED_ENTRIES(X)                                                                        \
     X(linear) X(softmax) X(softmax_backward) X(layer_norm) X(layer_norm_backward) X(rms_norm)      \
     X(rms_norm_backward) X(attention) X(attention_backward) X(cross_entropy)                       \
-    X(cross_entropy_backward) X(linear_gelu) X(linear_backward_weight)
+    X(cross_entropy_backward) X(linear_gelu) X(linear_backward_weight) X(add_layer_norm)           \
+    X(add_layer_norm_backward)
 /* clang-format on */
 
 #endif

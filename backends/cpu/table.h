@@ -13,7 +13,8 @@
 
 /* Fused entries that are left empty: their operations call the entries above one after another, which
  * is as fast here. */
-#define TN_CPU_EMPTY(X) X(linear_gelu) X(linear_backward_weight)
+#define TN_CPU_EMPTY(X) X(linear_gelu) X(linear_backward_weight) \
+    X(add_layer_norm) X(add_layer_norm_backward)
 /* clang-format on */
 
 #define TN_CPU_DECLARE(entry) __typeof__(*((tn_backend *)0)->entry) TN_CPU(entry);

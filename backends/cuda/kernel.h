@@ -33,7 +33,9 @@
 
 #ifdef TN_CUDA_EMULATOR
 #include "backends/cuda/emulator/kernel.h"
+#define TN_UNROLL
 #else
+#define TN_UNROLL _Pragma("unroll") /* before a loop whose count is a constant */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

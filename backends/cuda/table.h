@@ -13,7 +13,10 @@
     /* index.cu */ \
     /* reduce.cu */ \
     /* softmax.cu */ \
+    X(softmax) X(softmax_backward) \
     /* norm.cu */ \
+    X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) X(add_layer_norm) \
+    X(add_layer_norm_backward) \
     /* cross_entropy.cu */ \
     /* optim.cu */ \
     /* attention.cu */

@@ -82,10 +82,24 @@ tn_status tn__ref_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rst
     return TN_OK;
 }
 
-/* Both backwards: `mean` NULL is RMS norm. */
+tn_status tn__ref_add_layer_norm(tn_context *ctx, const tn_desc *s, const tn_desc *y,
+                                 const tn_desc *mean, const tn_desc *rstd, const tn_desc *a,
+                                 const tn_desc *b, const tn_desc *w, const tn_desc *bias, double eps) {
+    if (!floats(8, (const tn_desc *[]){s, y, mean, rstd, a, b, w, bias})) {
+        return TN_EUNSUPPORTED;
+    }
+    for (int64_t i = 0; i < s->size[0]; i++) {
+        for (int64_t j = 0; j < s->size[1]; j++) {
+            store(s, i * s->stride[0] + j * s->stride[1], at2(a, i, j) + at2(b, i, j));
+        }
+    }
+    return tn__ref_layer_norm(ctx, y, mean, rstd, s, w, bias, eps);
+}
+
+/* All backwards: `mean` NULL is RMS norm; dsum is added to dx. */
 static void norm_backward(const tn_desc *dx, const tn_desc *dw, const tn_desc *db,
-                          const tn_desc *dy, const tn_desc *x, const tn_desc *mean,
-                          const tn_desc *rstd, const tn_desc *w) {
+                          const tn_desc *dsum, const tn_desc *dy, const tn_desc *x,
+                          const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
     int64_t rows = x->size[0], c = x->size[1];
     for (int64_t i = 0; i < rows && dx; i++) {
         double r = at1(rstd, i), m = mean ? at1(mean, i) : 0, sum_g = 0, sum_gh = 0;
@@ -97,7 +111,8 @@ static void norm_backward(const tn_desc *dx, const tn_desc *dw, const tn_desc *d
         double mean_g = mean ? sum_g / (double)c : 0, mean_gh = sum_gh / (double)c;
         for (int64_t j = 0; j < c; j++) {
             double g = at2(dy, i, j) * (w ? at1(w, j) : 1), h = (at2(x, i, j) - m) * r;
-            store(dx, i * dx->stride[0] + j * dx->stride[1], r * (g - mean_g - h * mean_gh));
+            store(dx, i * dx->stride[0] + j * dx->stride[1],
+                  r * (g - mean_g - h * mean_gh) + (dsum ? at2(dsum, i, j) : 0));
         }
     }
     for (int64_t j = 0; j < c && (dw || db); j++) {
@@ -122,7 +137,7 @@ tn_status tn__ref_layer_norm_backward(tn_context *ctx, const tn_desc *dx, const 
     if (!floats(8, (const tn_desc *[]){dx, dw, db, dy, x, mean, rstd, w})) {
         return TN_EUNSUPPORTED;
     }
-    norm_backward(dx, dw, db, dy, x, mean, rstd, w);
+    norm_backward(dx, dw, db, NULL, dy, x, mean, rstd, w);
     return TN_OK;
 }
 
@@ -133,6 +148,18 @@ tn_status tn__ref_rms_norm_backward(tn_context *ctx, const tn_desc *dx, const tn
     if (!floats(6, (const tn_desc *[]){dx, dw, dy, x, rstd, w})) {
         return TN_EUNSUPPORTED;
     }
-    norm_backward(dx, dw, NULL, dy, x, NULL, rstd, w);
+    norm_backward(dx, dw, NULL, NULL, dy, x, NULL, rstd, w);
+    return TN_OK;
+}
+
+tn_status tn__ref_add_layer_norm_backward(tn_context *ctx, const tn_desc *ds, const tn_desc *dw,
+                                          const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
+                                          const tn_desc *s, const tn_desc *mean,
+                                          const tn_desc *rstd, const tn_desc *w) {
+    (void)ctx;
+    if (!floats(9, (const tn_desc *[]){ds, dw, db, dsum, dy, s, mean, rstd, w})) {
+        return TN_EUNSUPPORTED;
+    }
+    norm_backward(ds, dw, db, dsum, dy, s, mean, rstd, w);
     return TN_OK;
 }

@@ -294,6 +294,16 @@ typedef struct tn_backend {
      * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16. */
     tn_status (*linear_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                         const tn_desc *dy, const tn_desc *x, bool accumulate);
+    /* s = a + b, rounded, and y = layer_norm(s); a, b, s, y (n, c), the others as in layer_norm. */
+    tn_status (*add_layer_norm)(tn_context *ctx, const tn_desc *s, const tn_desc *y,
+                                const tn_desc *mean, const tn_desc *rstd, const tn_desc *a,
+                                const tn_desc *b, const tn_desc *w, const tn_desc *bias, double eps);
+    /* ds = dsum + layer_norm's gradient, which is a's and b's; dsum, the gradient that reached s
+     * itself, may be NULL (0). ds, dw, db as in layer_norm_backward. */
+    tn_status (*add_layer_norm_backward)(tn_context *ctx, const tn_desc *ds, const tn_desc *dw,
+                                         const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
+                                         const tn_desc *s, const tn_desc *mean,
+                                         const tn_desc *rstd, const tn_desc *w);
 } tn_backend;
 
 /* The table for a device; NULL when there is none. TN_CPU uses cpu's table, or ref's with

@@ -1,0 +1,159 @@
+/* Reductions over the threads of a warp or a block, in a fixed order.
+ *
+ * A team is the threads that work on one row: a warp (TEAM 32, several teams a block) or a whole block (TEAM 64 … 1024, a
+ * power of two). Lanes exchange by butterflies, warps through `shared`, so every thread of the team gets the result, and
+ * with a join that is commutative to the bit they all get the same. All threads of a team must call.
+ *
+ *     TN_SHARED(float, shared, 32);
+ *     float sum = tn__team_reduce<TEAM>(mine, shared, tn__join_sum());
+ */
+#ifndef TERN_BACKENDS_CUDA_BLOCK_CUH
+#define TERN_BACKENDS_CUDA_BLOCK_CUH
+
+#include "backends/cuda/kernel.h"
+
+#include <math.h>
+
+/* ---- Mathematics by type --------------------------------------------------------------------- */
+
+#define TN__BY_TYPE(name)                                           \
+    static __device__ __forceinline__ float tn__##name(float x) {   \
+        return name##f(x);                                          \
+    }                                                               \
+    static __device__ __forceinline__ double tn__##name(double x) { \
+        return name(x);                                             \
+    }
+TN__BY_TYPE(exp)
+TN__BY_TYPE(log)
+TN__BY_TYPE(sqrt)
+#undef TN__BY_TYPE
+
+/* The larger one; a NaN only when both are. */
+static __device__ __forceinline__ float tn__top(float a, float b) {
+    return fmaxf(a, b);
+}
+static __device__ __forceinline__ double tn__top(double a, double b) {
+    return fmax(a, b);
+}
+
+/* ---- Joins: two partial results in one --------------------------------------------------------- */
+
+struct tn__join_sum {
+    template <typename V> __device__ __forceinline__ V operator()(V a, V b) const { return a + b; }
+};
+
+/* Two sums at once. */
+template <typename C> struct tn__two {
+    C a, b;
+    __device__ __forceinline__ tn__two operator+(tn__two other) const {
+        return {a + other.a, b + other.b};
+    }
+};
+
+/* NaN loses: what a softmax subtracts. */
+struct tn__join_top {
+    template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
+        return tn__top(a, b);
+    }
+};
+
+/* The largest of some numbers x and the sum of exp(x - most): log sum exp(x) = most + log(sum). NaN and infinities go into
+ * the sum. */
+template <typename C> struct tn__exps { C most, sum; };
+
+template <typename C> static __device__ __forceinline__ tn__exps<C> tn__no_exps() {
+    return {-(C)INFINITY, 0};
+}
+
+/* Takes in V numbers. */
+template <int V, typename C>
+static __device__ __forceinline__ void tn__exps_take(tn__exps<C> &total, const C *x) {
+    C most = total.most, sum = 0;
+    TN_UNROLL
+    for (int k = 0; k < V; k++) {
+        most = tn__top(most, x[k]);
+    }
+    C shift = most == -(C)INFINITY ? (C)0 : most;
+    TN_UNROLL
+    for (int k = 0; k < V; k++) {
+        sum += tn__exp(x[k] - shift);
+    }
+    C scale = total.most == most ? (C)1 : tn__exp(total.most - shift);
+    total = {most, total.sum * scale + sum};
+}
+
+struct tn__join_exps {
+    template <typename C>
+    __device__ __forceinline__ tn__exps<C> operator()(tn__exps<C> a, tn__exps<C> b) const {
+        bool first = a.most >= b.most;
+        tn__exps<C> high = first ? a : b, low = first ? b : a;
+        C scale = low.most == -(C)INFINITY ? (C)1 : tn__exp(low.most - high.most);
+        return {high.most, high.sum + low.sum * scale};
+    }
+};
+
+/* A number and where it stands: the largest wins, NaN before all, then the first. */
+template <typename V> struct tn__place {
+    V value;
+    long long at;
+};
+
+struct tn__join_place {
+    template <typename V>
+    __device__ __forceinline__ tn__place<V> operator()(tn__place<V> a, tn__place<V> b) const {
+        bool odd_a = a.value != a.value, odd_b = b.value != b.value;
+        bool same = (odd_a && odd_b) || a.value == b.value;
+        bool larger = (odd_a && !odd_b) || a.value > b.value;
+        return larger || (same && a.at < b.at) ? a : b;
+    }
+};
+
+/* ---- Teams ------------------------------------------------------------------------------------- */
+
+template <typename V> static __device__ __forceinline__ V tn__lane_xor(V v, int mask) {
+    return __shfl_xor_sync(TN_FULL, v, mask);
+}
+template <typename C>
+static __device__ __forceinline__ tn__two<C> tn__lane_xor(tn__two<C> v, int mask) {
+    return {tn__lane_xor(v.a, mask), tn__lane_xor(v.b, mask)};
+}
+template <typename C>
+static __device__ __forceinline__ tn__exps<C> tn__lane_xor(tn__exps<C> v, int mask) {
+    return {tn__lane_xor(v.most, mask), tn__lane_xor(v.sum, mask)};
+}
+template <typename V>
+static __device__ __forceinline__ tn__place<V> tn__lane_xor(tn__place<V> v, int mask) {
+    return {tn__lane_xor(v.value, mask), tn__lane_xor(v.at, mask)};
+}
+
+/* This thread's number in its team, and the team's in the grid. */
+template <int TEAM> static __device__ __forceinline__ int tn__team_lane() {
+    return (int)(threadIdx.x % TEAM);
+}
+template <int TEAM> static __device__ __forceinline__ int64_t tn__team_number() {
+    return (int64_t)blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM;
+}
+
+/* shared: TEAM / 32 elements, not read for a warp. It may be used again at once. */
+template <int TEAM, typename V, typename Join>
+static __device__ __forceinline__ V tn__team_reduce(V v, V *shared, Join join) {
+    for (int mask = 16; mask > 0; mask /= 2) {
+        v = join(v, tn__lane_xor(v, mask));
+    }
+    if (TEAM > 32) {
+        const int warps = TEAM / 32;
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        __syncthreads();
+        if (lane == 0) {
+            shared[warp] = v;
+        }
+        __syncthreads();
+        v = shared[lane % warps];
+        for (int mask = warps / 2; mask > 0; mask /= 2) {
+            v = join(v, tn__lane_xor(v, mask));
+        }
+    }
+    return v;
+}
+
+#endif

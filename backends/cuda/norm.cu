@@ -1,0 +1,388 @@
+/* Layer norm and RMS norm, forward and backward, also with the residual sum in front (ref/norm.c has the formulas).
+ *
+ * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done one row goes on with a
+ * later one and keeps its share of dw and db in registers; each block's share then goes to scratch memory, where a second
+ * kernel adds them up in order. How many blocks there are depends on the shape alone. Rows that registers cannot hold
+ * gather dw and db in scratch memory directly.
+ */
+#include "backends/cuda/rows.cuh"
+
+enum norm_kind { LAYER_NORM, RMS_NORM, ADD_LAYER_NORM };
+
+template <typename T> struct matrix {
+    T *data;
+    int64_t row, column; /* strides */
+};
+
+template <typename T> static matrix<T> matrix_of(const tn_desc *d) {
+    return d ? matrix<T>{static_cast<T *>(d->data), d->stride[0], d->stride[1]}
+             : matrix<T>{NULL, 0, 0};
+}
+
+template <typename T> struct vector {
+    T *data;
+    int64_t stride;
+};
+
+template <typename T> static vector<T> vector_of(const tn_desc *d) {
+    return d ? vector<T>{static_cast<T *>(d->data), d->stride[0]} : vector<T>{NULL, 0};
+}
+
+template <typename T>
+static __device__ __forceinline__ tn__line<T> line_at(const matrix<T> &m, int64_t row) {
+    return tn__line_of(m.data + row * m.row, m.column);
+}
+
+/* A pack of a vector, or `missing` when there is none. */
+template <typename T, typename C>
+static __device__ __forceinline__ void load_vector(C *out, const vector<T> &v, int64_t at,
+                                                   int64_t n, C missing) {
+    if (v.data) {
+        tn__pack_load(out, tn__line_of(v.data, v.stride), at, n, (C)0);
+    } else {
+        TN_UNROLL
+        for (int k = 0; k < tn__pack<T>::size; k++) {
+            out[k] = missing;
+        }
+    }
+}
+
+/* All given operands have this dtype. */
+static bool all_of(tn_dtype dtype, int count, const tn_desc *const *d) {
+    for (int i = 0; i < count; i++) {
+        if (d[i] && d[i]->dtype != dtype) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Forward ----------------------------------------------------------------------------------- */
+
+template <typename T> struct forward {
+    typedef typename tn__compute<T>::type C;
+    matrix<T> x, other, sum, y; /* other and sum: ADD_LAYER_NORM only */
+    vector<T> w, b;
+    vector<C> mean, rstd;
+    int64_t rows, c;
+    C eps;
+};
+
+/* sum = x + other, rounded; the rounded row is what is normalised. */
+template <typename T, int TEAM, int ITEMS, typename C>
+static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, tn__line<T> sum,
+                                                tn__line<T> x, tn__line<T> other, int64_t c) {
+    const int V = tn__pack<T>::size;
+    tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
+        C *v = held.value + (ITEMS > 0 ? p * V : 0), u[V];
+        tn__pack_load(v, x, at, c, (C)0);
+        tn__pack_load(u, other, at, c, (C)0);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            v[k] = tn__load(tn__store<T>(v[k] + u[k]));
+        }
+        tn__pack_store(sum, at, c, v);
+    });
+}
+
+template <typename T, int TEAM, int ITEMS, int KIND>
+__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel(forward<T> f) {
+    typedef typename tn__compute<T>::type C;
+    const int V = tn__pack<T>::size;
+    TN_SHARED(C, shared, 32);
+    int64_t row = tn__team_number<TEAM>(), c = f.c;
+    if (row >= f.rows) {
+        return;
+    }
+    tn__line<T> x = line_at(f.x, row), y = line_at(f.y, row);
+    tn__held<T, TEAM, ITEMS> held;
+    if (KIND == ADD_LAYER_NORM) {
+        tn__line<T> sum = line_at(f.sum, row);
+        add_rows<T, TEAM, ITEMS, C>(held, sum, x, line_at(f.other, row), c);
+        x = sum;
+    } else {
+        held.open(x, c, (C)0);
+    }
+    C mean = 0, squares = 0;
+    if (KIND != RMS_NORM) {
+        tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
+            const C *v = held.pack(x, at, p, c, (C)0);
+            C part = 0;
+            TN_UNROLL
+            for (int k = 0; k < V; k++) {
+                part += v[k];
+            }
+            mean += part;
+        });
+        mean = tn__team_reduce<TEAM>(mean, shared, tn__join_sum()) / (C)c;
+    }
+    tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
+        const C *v = held.pack(x, at, p, c, mean); /* beyond the end: no deviation */
+        C part = 0;
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            part += at + k < c ? (v[k] - mean) * (v[k] - mean) : 0;
+        }
+        squares += part;
+    });
+    squares = tn__team_reduce<TEAM>(squares, shared, tn__join_sum());
+    C rstd = 1 / tn__sqrt(squares / (C)c + f.eps);
+    tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
+        C *v = held.pack(x, at, p, c, (C)0), w[V], b[V];
+        load_vector(w, f.w, at, c, (C)1);
+        load_vector(b, f.b, at, c, (C)0);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            v[k] = (v[k] - mean) * rstd * w[k] + b[k];
+        }
+        tn__pack_store(y, at, c, v);
+    });
+    if (tn__team_lane<TEAM>() == 0) {
+        if (f.mean.data) {
+            f.mean.data[row * f.mean.stride] = mean;
+        }
+        if (f.rstd.data) {
+            f.rstd.data[row * f.rstd.stride] = rstd;
+        }
+    }
+}
+
+template <typename T, int KIND> static tn_status launch(tn_context *ctx, const forward<T> &f) {
+    TN_BY_LENGTH(T, f.c,
+                 return TN_LAUNCH(ctx, (norm_kernel<T, TEAM, ITEMS, KIND>),
+                                  tn__team_grid<TEAM>(f.rows), tn__team_block<TEAM>(), 0, f));
+}
+
+/* The operands of any of the three. `other` and `sum` are NULL but for ADD_LAYER_NORM. */
+template <int KIND>
+static tn_status norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y, const tn_desc *mean,
+                      const tn_desc *rstd, const tn_desc *x, const tn_desc *other, const tn_desc *w,
+                      const tn_desc *b, double eps) {
+    const tn_desc *same[] = {sum, y, other, w, b}, *wide[] = {mean, rstd};
+    if (!all_of(x->dtype, 5, same) || !all_of(tn__wide(x->dtype), 2, wide)) {
+        return TN_EUNSUPPORTED;
+    }
+    if (x->size[0] == 0) {
+        return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f;
+              f.x = matrix_of<T>(x); f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum);
+              f.y = matrix_of<T>(y); f.w = vector_of<T>(w); f.b = vector_of<T>(b);
+              f.mean = vector_of<C>(mean); f.rstd = vector_of<C>(rstd); f.rows = x->size[0];
+              f.c = x->size[1]; f.eps = (C)eps; return launch<T, KIND>(ctx, f));
+}
+
+extern "C" tn_status tn__cuda_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
+                                         const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
+                                         const tn_desc *b, double eps) {
+    return norm<LAYER_NORM>(ctx, NULL, y, mean, rstd, x, NULL, w, b, eps);
+}
+
+extern "C" tn_status tn__cuda_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd,
+                                       const tn_desc *x, const tn_desc *w, double eps) {
+    return norm<RMS_NORM>(ctx, NULL, y, NULL, rstd, x, NULL, w, NULL, eps);
+}
+
+extern "C" tn_status tn__cuda_add_layer_norm(tn_context *ctx, const tn_desc *s, const tn_desc *y,
+                                             const tn_desc *mean, const tn_desc *rstd,
+                                             const tn_desc *a, const tn_desc *b, const tn_desc *w,
+                                             const tn_desc *bias, double eps) {
+    return norm<ADD_LAYER_NORM>(ctx, s, y, mean, rstd, a, b, w, bias, eps);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------- */
+
+template <typename T> struct backward {
+    typedef typename tn__compute<T>::type C;
+    matrix<T> dx, dsum, dy, x;
+    vector<T> w;
+    vector<C> mean, rstd; /* without a mean: RMS norm */
+    C *partial;           /* (blocks, 2, c): dw and db of each block's rows; NULL: not wanted */
+    int64_t rows, c;
+};
+
+/* What the teams of a block have in registers, to the block's part of `partial`: team by team, in order. */
+template <int TEAM, int ITEMS, int V, typename C>
+static __device__ __forceinline__ void flush(C *partial, int64_t c, const C *dw, const C *db) {
+    TN_DYNAMIC(C, columns); /* (2, c) where a block has several teams */
+    C *to = TEAM == 32 ? columns : partial;
+    int teams = blockDim.x / TEAM, mine = threadIdx.x / TEAM;
+    for (int team = 0; team < teams; team++) {
+        if (team == mine) {
+            TN_UNROLL
+            for (int i = 0; i < ITEMS; i++) {
+                int64_t at = (i / V * TEAM + tn__team_lane<TEAM>()) * V + i % V;
+                if (at < c) {
+                    to[at] = team > 0 ? to[at] + dw[i] : dw[i];
+                    to[c + at] = team > 0 ? to[c + at] + db[i] : db[i];
+                }
+            }
+        }
+        __syncthreads();
+    }
+    for (int64_t at = threadIdx.x; TEAM == 32 && at < 2 * c; at += blockDim.x) {
+        partial[at] = columns[at];
+    }
+}
+
+template <typename T, int TEAM, int ITEMS>
+__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
+    norm_backward_kernel(backward<T> f) {
+    typedef typename tn__compute<T>::type C;
+    const int V = tn__pack<T>::size, KEPT = ITEMS > 0 ? ITEMS : 1;
+    TN_SHARED(tn__two<C>, shared, 32);
+    int64_t c = f.c, teams = (int64_t)gridDim.x * (blockDim.x / TEAM);
+    C *partial = f.partial ? f.partial + (int64_t)blockIdx.x * 2 * c : NULL;
+    C dw[KEPT] = {0}, db[KEPT] = {0};
+    bool first = true;
+    for (int64_t row = tn__team_number<TEAM>(); row < f.rows; row += teams) {
+        tn__line<T> x = line_at(f.x, row), dy = line_at(f.dy, row);
+        C mean = f.mean.data ? f.mean.data[row * f.mean.stride] : 0,
+          rstd = f.rstd.data[row * f.rstd.stride];
+        tn__held<T, TEAM, ITEMS> held_x, held_dy;
+        held_x.open(x, c, mean);
+        held_dy.open(dy, c, (C)0);
+        tn__two<C> sums = {0, 0}; /* of g = dy w, and of g h */
+        tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
+            C *v = held_x.pack(x, at, p, c, mean), *g = held_dy.pack(dy, at, p, c, (C)0), w[V];
+            load_vector(w, f.w, at, c, (C)1);
+            tn__two<C> part = {0, 0};
+            TN_UNROLL
+            for (int k = 0; k < V; k++) {
+                C h = (v[k] - mean) * rstd, share = g[k] * h;
+                part.a += g[k] * w[k];
+                part.b += share * w[k];
+                if (ITEMS > 0) {
+                    v[k] = h;
+                    dw[(p * V + k) % KEPT] += share;
+                    db[(p * V + k) % KEPT] += g[k];
+                } else if (partial && at + k < c) {
+                    partial[at + k] = first ? share : partial[at + k] + share;
+                    partial[c + at + k] = first ? g[k] : partial[c + at + k] + g[k];
+                }
+            }
+            sums = sums + part;
+        });
+        first = false;
+        if (!f.dx.data) {
+            continue;
+        }
+        sums = tn__team_reduce<TEAM>(sums, shared, tn__join_sum());
+        C mean_g = f.mean.data ? sums.a / (C)c : 0, mean_gh = sums.b / (C)c;
+        tn__line<T> dx = line_at(f.dx, row), dsum = line_at(f.dsum, row);
+        tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
+            const C *v = held_x.pack(x, at, p, c, mean);
+            C *g = held_dy.pack(dy, at, p, c, (C)0), w[V], add[V] = {0};
+            load_vector(w, f.w, at, c, (C)1);
+            if (f.dsum.data) {
+                tn__pack_load(add, dsum, at, c, (C)0);
+            }
+            TN_UNROLL
+            for (int k = 0; k < V; k++) {
+                C h = ITEMS > 0 ? v[k] : (v[k] - mean) * rstd;
+                g[k] = rstd * (g[k] * w[k] - mean_g - h * mean_gh) + add[k];
+            }
+            tn__pack_store(dx, at, c, g);
+        });
+    }
+    if (ITEMS > 0 && partial) {
+        flush<TEAM, ITEMS, V>(partial, c, dw, db);
+    }
+}
+
+/* dw and db: the blocks' parts, added in order by strips and then the strips in order. */
+enum { STRIPS = 16 };
+template <typename C>
+__global__ void __launch_bounds__(32 * STRIPS)
+    add_partials_kernel(void *dw, int64_t dw_stride, tn_dtype dw_dtype, void *db, int64_t db_stride,
+                        tn_dtype db_dtype, const C *partial, int64_t blocks, int64_t c) {
+    TN_SHARED(double, strips, 32 * STRIPS);
+    int lane = threadIdx.x % 32, strip = threadIdx.x / 32;
+    int64_t at = (int64_t)blockIdx.x * 32 + lane, which = blockIdx.y;
+    double sum = 0;
+    for (int64_t block = strip; block < blocks && at < c; block += STRIPS) {
+        sum += (double)partial[(block * 2 + which) * c + at];
+    }
+    strips[threadIdx.x] = sum;
+    __syncthreads();
+    void *to = which ? db : dw;
+    if (strip > 0 || at >= c || !to) {
+        return;
+    }
+    for (int i = 1; i < STRIPS; i++) {
+        sum += strips[i * 32 + lane];
+    }
+    tn__store_float(to, which ? db_dtype : dw_dtype, at * (which ? db_stride : dw_stride), sum);
+}
+
+/* Enough for every processor of a large GPU to have work, few enough that adding up their parts costs little. */
+static const int64_t most_blocks = 384;
+
+template <typename T>
+static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw, const tn_desc *db) {
+    typedef typename tn__compute<T>::type C;
+    bool columns = dw || db;
+    int64_t blocks = 0;
+    size_t bytes = 0;
+    tn_status status = TN_OK;
+    TN_BY_LENGTH(
+        T, f.c, unsigned block = ITEMS > 0 ? tn__team_block<TEAM>() : TEAM;
+        blocks = tn__ceil_div(f.rows, block / TEAM); if (columns) {
+            blocks = blocks < most_blocks ? blocks : most_blocks;
+            bytes = (size_t)(blocks * 2 * f.c) * sizeof(C);
+            f.partial = static_cast<C *>(tn__cuda_scratch(ctx, bytes));
+            if (!f.partial) {
+                return TN_ENOMEM;
+            }
+        } if (blocks > 0) {
+            size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f.c) * sizeof(C) : 0;
+            status = TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>), (unsigned)blocks, block,
+                               shared, f);
+        });
+    if (status == TN_OK && columns && f.c > 0) {
+        status = TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(f.c, 32), 2),
+                           32 * STRIPS, 0, dw ? dw->data : NULL, dw ? dw->stride[0] : 0,
+                           dw ? dw->dtype : TN_F32, db ? db->data : NULL, db ? db->stride[0] : 0,
+                           db ? db->dtype : TN_F32, f.partial, blocks, f.c);
+    }
+    tn__cuda_scratch_free(ctx, f.partial, bytes);
+    return status;
+}
+
+static tn_status norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                               const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
+                               const tn_desc *x, const tn_desc *mean, const tn_desc *rstd,
+                               const tn_desc *w) {
+    const tn_desc *same[] = {dx, dsum, dy, w}, *wide[] = {mean, rstd};
+    if (!all_of(x->dtype, 4, same) || !all_of(tn__wide(x->dtype), 2, wide) ||
+        (dw && !tn__is_float(dw->dtype)) || (db && !tn__is_float(db->dtype))) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; backward<T> f;
+              f.dx = matrix_of<T>(dx); f.dsum = matrix_of<T>(dsum); f.dy = matrix_of<T>(dy);
+              f.x = matrix_of<T>(x); f.w = vector_of<T>(w); f.mean = vector_of<C>(mean);
+              f.rstd = vector_of<C>(rstd); f.partial = NULL; f.rows = x->size[0]; f.c = x->size[1];
+              return backward_rows<T>(ctx, f, dw, db));
+}
+
+extern "C" tn_status tn__cuda_layer_norm_backward(tn_context *ctx, const tn_desc *dx,
+                                                  const tn_desc *dw, const tn_desc *db,
+                                                  const tn_desc *dy, const tn_desc *x,
+                                                  const tn_desc *mean, const tn_desc *rstd,
+                                                  const tn_desc *w) {
+    return norm_backward(ctx, dx, dw, db, NULL, dy, x, mean, rstd, w);
+}
+
+extern "C" tn_status tn__cuda_rms_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                                const tn_desc *dy, const tn_desc *x,
+                                                const tn_desc *rstd, const tn_desc *w) {
+    return norm_backward(ctx, dx, dw, NULL, NULL, dy, x, NULL, rstd, w);
+}
+
+extern "C" tn_status tn__cuda_add_layer_norm_backward(tn_context *ctx, const tn_desc *ds,
+                                                      const tn_desc *dw, const tn_desc *db,
+                                                      const tn_desc *dsum, const tn_desc *dy,
+                                                      const tn_desc *s, const tn_desc *mean,
+                                                      const tn_desc *rstd, const tn_desc *w) {
+    return norm_backward(ctx, ds, dw, db, dsum, dy, s, mean, rstd, w);
+}

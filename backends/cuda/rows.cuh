@@ -1,0 +1,228 @@
+/* Rows as kernels read and write them: 16 bytes at a time where a row is dense and aligned, element by element otherwise.
+ *
+ *     tn__rows     an operand as rows, made on the host: any number of outer dimensions, merged
+ *     tn__line     one row: address and stride
+ *     tn__held     a row in a team's registers, or one that is read again for each pass (ITEMS 0)
+ *
+ * Which thread takes which element depends on the row's length alone, never on its address: a row gives the same bits
+ * wherever it lies.
+ */
+#ifndef TERN_BACKENDS_CUDA_ROWS_CUH
+#define TERN_BACKENDS_CUDA_ROWS_CUH
+
+#include "backends/cuda/block.cuh"
+
+/* ---- Packs: 16 bytes of elements ---------------------------------------------------------------- */
+
+template <typename T> struct alignas(16) tn__pack {
+    static const int size = 16 / sizeof(T);
+    T element[size];
+};
+
+/* n elements; `packed`: dense and aligned for packs. */
+template <typename T> struct tn__line {
+    T *data;
+    int64_t stride;
+    bool packed;
+};
+
+template <typename T>
+static __device__ __forceinline__ tn__line<T> tn__line_of(T *data, int64_t stride) {
+    return {data, stride, stride == 1 && (uintptr_t)data % 16 == 0};
+}
+
+/* Elements at … at + V - 1 of n; `fill` beyond the end. */
+template <typename T, typename C>
+static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, int64_t at,
+                                                     int64_t n, C fill) {
+    const int V = tn__pack<T>::size;
+    if (line.packed && at + V <= n) {
+        tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(line.data + at);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            out[k] = tn__load(pack.element[k]);
+        }
+    } else {
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            out[k] = at + k < n ? tn__load(line.data[(at + k) * line.stride]) : fill;
+        }
+    }
+}
+
+template <typename T, typename C>
+static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t at, int64_t n,
+                                                      const C *value) {
+    const int V = tn__pack<T>::size;
+    if (line.packed && at + V <= n) {
+        tn__pack<T> pack;
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            pack.element[k] = tn__store<T>(value[k]);
+        }
+        *reinterpret_cast<tn__pack<T> *>(line.data + at) = pack;
+    } else {
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            if (at + k < n) {
+                line.data[(at + k) * line.stride] = tn__store<T>(value[k]);
+            }
+        }
+    }
+}
+
+/* An element of any float dtype: for results that are few. */
+static __device__ __forceinline__ void tn__store_float(void *data, tn_dtype dtype, int64_t at,
+                                                       double value) {
+    switch (dtype) {
+    case TN_F32:
+        static_cast<float *>(data)[at] = (float)value;
+        break;
+    case TN_BF16:
+        static_cast<tn__bf16 *>(data)[at] = tn__store<tn__bf16>((float)value);
+        break;
+    case TN_F16:
+        static_cast<tn__half *>(data)[at] = tn__store<tn__half>((float)value);
+        break;
+    default:
+        static_cast<double *>(data)[at] = value;
+        break;
+    }
+}
+
+static inline bool tn__is_float(tn_dtype dtype) {
+    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
+}
+
+/* What statistics of a dtype's rows are kept in. */
+static inline tn_dtype tn__wide(tn_dtype dtype) {
+    return dtype == TN_F64 ? TN_F64 : TN_F32;
+}
+
+/* ---- A team on a row ---------------------------------------------------------------------------- */
+
+/* f(at, p) for each of this thread's packs: p counts them where the row is held. */
+template <typename T, int TEAM, int ITEMS, typename F>
+static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
+    const int V = tn__pack<T>::size;
+    int64_t first = tn__team_lane<TEAM>() * V;
+    if (ITEMS > 0) {
+        TN_UNROLL
+        for (int p = 0; p < ITEMS / V; p++) {
+            int64_t at = first + p * TEAM * V;
+            if (at < n) {
+                f(at, p);
+            }
+        }
+    } else {
+        for (int64_t at = first; at < n; at += TEAM * V) {
+            f(at, 0);
+        }
+    }
+}
+
+/* ITEMS elements of a row in each thread's registers; with ITEMS 0 only the pack at hand, and `pack` reads. */
+template <typename T, int TEAM, int ITEMS> struct tn__held {
+    typedef typename tn__compute<typename std::remove_const<T>::type>::type C;
+    C value[ITEMS > 0 ? ITEMS : tn__pack<T>::size];
+
+    __device__ __forceinline__ void open(tn__line<T> line, int64_t n, C fill) {
+        if (ITEMS > 0) {
+            tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
+                tn__pack_load(value + p * tn__pack<T>::size, line, at, n, fill);
+            });
+        }
+    }
+
+    __device__ __forceinline__ C *pack(tn__line<T> line, int64_t at, int p, int64_t n, C fill) {
+        if (ITEMS == 0) {
+            tn__pack_load(value, line, at, n, fill);
+        }
+        return value + p * (ITEMS > 0 ? tn__pack<T>::size : 0);
+    }
+};
+
+/* ---- Operands as rows ----------------------------------------------------------------------------- */
+
+typedef struct tn__rows {
+    char *data;
+    int64_t stride; /* inside a row */
+    int outer;
+    int64_t size[TN_MAX_DIMS], step[TN_MAX_DIMS]; /* steps in elements */
+} tn__rows;
+
+/* d's last dimension is the row. A 0-dimensional operand is one row of one element. */
+static inline tn__rows tn__rows_from(const tn_desc *d) {
+    tn__rows r;
+    r.data = (char *)d->data;
+    r.stride = d->ndim > 0 ? d->stride[d->ndim - 1] : 1;
+    r.outer = 0;
+    for (int i = 0; i + 1 < d->ndim; i++) {
+        int k = r.outer;
+        if (d->size[i] == 1) {
+            continue;
+        }
+        if (k > 0 && r.step[k - 1] == d->stride[i] * d->size[i]) {
+            r.size[k - 1] *= d->size[i];
+            r.step[k - 1] = d->stride[i];
+        } else {
+            r.size[k] = d->size[i];
+            r.step[k] = d->stride[i];
+            r.outer++;
+        }
+    }
+    return r;
+}
+
+static inline int64_t tn__row_length(const tn_desc *d) {
+    return d->ndim > 0 ? d->size[d->ndim - 1] : 1;
+}
+
+static inline int64_t tn__row_count(const tn_desc *d) {
+    int64_t count = 1;
+    for (int i = 0; i + 1 < d->ndim; i++) {
+        count *= d->size[i];
+    }
+    return count;
+}
+
+template <typename T>
+static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows, int64_t row) {
+    int64_t offset = 0;
+    for (int k = rows.outer - 1; k > 0; k--) {
+        offset += row % rows.size[k] * rows.step[k];
+        row /= rows.size[k];
+    }
+    offset += rows.outer > 0 ? row * rows.step[0] : 0;
+    return tn__line_of(reinterpret_cast<T *>(rows.data) + offset, rows.stride);
+}
+
+/* ---- Launches -------------------------------------------------------------------------------------- */
+
+/* How rows of a length are worked on: by a warp or a block, in registers or read again. Runs the
+ * statement with the constants TEAM and ITEMS; f64 is never held (it is there for checks of
+ * gradients). */
+enum { TN_WARP_BLOCK = 128 };
+/* clang-format off */
+#define TN_BY_LENGTH(T, n, ...)                                                             \
+    do {                                                                                    \
+        if constexpr (sizeof(T) == 8) {                                                     \
+            if ((n) <= 1024) { constexpr int TEAM = 32, ITEMS = 0; __VA_ARGS__; }           \
+            else { constexpr int TEAM = 256, ITEMS = 0; __VA_ARGS__; }                      \
+        } else if ((n) <= 256) { constexpr int TEAM = 32, ITEMS = 8; __VA_ARGS__; }         \
+        else if ((n) <= 768) { constexpr int TEAM = 32, ITEMS = 24; __VA_ARGS__; }          \
+        else if ((n) <= 2048) { constexpr int TEAM = 128, ITEMS = 16; __VA_ARGS__; }        \
+        else if ((n) <= 8192) { constexpr int TEAM = 256, ITEMS = 32; __VA_ARGS__; }        \
+        else { constexpr int TEAM = 512, ITEMS = 0; __VA_ARGS__; }                          \
+    } while (0)
+/* clang-format on */
+
+/* Threads of a block, and blocks for so many rows of a team each. */
+template <int TEAM> static inline unsigned tn__team_block() {
+    return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
+}
+template <int TEAM> static inline unsigned tn__team_grid(int64_t rows) {
+    return (unsigned)tn__ceil_div(rows, tn__team_block<TEAM>() / TEAM);
+}
+
+#endif

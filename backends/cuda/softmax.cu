@@ -1,0 +1,123 @@
+/* Softmax and log-softmax over the last dimension, and their gradients (ref/softmax.c has the formulas).
+ *
+ * A team of threads takes one row. Up to 8192 elements stay in registers between the passes; longer rows keep a running
+ * maximum while they are read, and are read again when they are written.
+ */
+#include "backends/cuda/rows.cuh"
+
+/* ---- Forward ----------------------------------------------------------------------------------- */
+
+template <typename T, int TEAM, int ITEMS>
+__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
+    softmax_kernel(tn__rows y_rows, tn__rows x_rows, int64_t rows, int64_t n, bool log_form) {
+    typedef typename tn__compute<T>::type C;
+    const int V = tn__pack<T>::size;
+    TN_SHARED(tn__exps<C>, shared, 32);
+    int64_t row = tn__team_number<TEAM>();
+    if (row >= rows) {
+        return;
+    }
+    tn__line<T> x = tn__rows_line<T>(x_rows, row), y = tn__rows_line<T>(y_rows, row);
+    tn__held<T, TEAM, ITEMS> held;
+    held.open(x, n, -(C)INFINITY);
+    tn__exps<C> mine = tn__no_exps<C>();
+    tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
+        tn__exps_take<V>(mine, held.pack(x, at, p, n, -(C)INFINITY));
+    });
+    tn__exps<C> total = tn__team_reduce<TEAM>(mine, shared, tn__join_exps());
+    C shift = total.most, lost = log_form ? tn__log(total.sum) : 0, scale = 1 / total.sum;
+    if (shift == -(C)INFINITY) {
+        scale = lost = (C)NAN; /* nothing but -inf */
+    }
+    tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
+        C *v = held.pack(x, at, p, n, -(C)INFINITY);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            v[k] = log_form ? v[k] - shift - lost : tn__exp(v[k] - shift) * scale;
+        }
+        tn__pack_store(y, at, n, v);
+    });
+}
+
+template <typename T>
+static tn_status softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
+    int64_t rows = tn__row_count(x), n = tn__row_length(x);
+    if (rows == 0 || n == 0) {
+        return TN_OK;
+    }
+    TN_BY_LENGTH(T, n,
+                 return TN_LAUNCH(ctx, (softmax_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(rows),
+                                  tn__team_block<TEAM>(), 0, tn__rows_from(y), tn__rows_from(x),
+                                  rows, n, log_form));
+}
+
+extern "C" tn_status tn__cuda_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                                      bool log_form) {
+    if (x->dtype != y->dtype) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(y->dtype, return softmax<T>(ctx, y, x, log_form));
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------- */
+
+/* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy). */
+template <typename T, int TEAM, int ITEMS>
+__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
+    softmax_backward_kernel(tn__rows dx_rows, tn__rows y_rows, tn__rows dy_rows, int64_t rows,
+                            int64_t n, bool log_form) {
+    typedef typename tn__compute<T>::type C;
+    const int V = tn__pack<T>::size;
+    TN_SHARED(C, shared, 32);
+    int64_t row = tn__team_number<TEAM>();
+    if (row >= rows) {
+        return;
+    }
+    tn__line<T> y = tn__rows_line<T>(y_rows, row), dy = tn__rows_line<T>(dy_rows, row),
+                dx = tn__rows_line<T>(dx_rows, row);
+    tn__held<T, TEAM, ITEMS> held_y, held_dy;
+    held_y.open(y, n, (C)0);
+    held_dy.open(dy, n, (C)0);
+    C sum = 0;
+    tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
+        const C *g = held_dy.pack(dy, at, p, n, (C)0), *value = held_y.pack(y, at, p, n, (C)0);
+        C part = 0;
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            part += log_form ? g[k] : g[k] * value[k];
+        }
+        sum += part;
+    });
+    sum = tn__team_reduce<TEAM>(sum, shared, tn__join_sum());
+    tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
+        C *g = held_dy.pack(dy, at, p, n, (C)0);
+        const C *value = held_y.pack(y, at, p, n, (C)0);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            g[k] = log_form ? g[k] - tn__exp(value[k]) * sum : value[k] * (g[k] - sum);
+        }
+        tn__pack_store(dx, at, n, g);
+    });
+}
+
+template <typename T>
+static tn_status softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
+                                  const tn_desc *dy, bool log_form) {
+    int64_t rows = tn__row_count(dx), n = tn__row_length(dx);
+    if (rows == 0 || n == 0) {
+        return TN_OK;
+    }
+    TN_BY_LENGTH(T, n,
+                 return TN_LAUNCH(ctx, (softmax_backward_kernel<T, TEAM, ITEMS>),
+                                  tn__team_grid<TEAM>(rows), tn__team_block<TEAM>(), 0,
+                                  tn__rows_from(dx), tn__rows_from(y), tn__rows_from(dy), rows, n,
+                                  log_form));
+}
+
+extern "C" tn_status tn__cuda_softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
+                                               const tn_desc *dy, bool log_form) {
+    if (y->dtype != dx->dtype || dy->dtype != dx->dtype) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(dx->dtype, return softmax_backward<T>(ctx, dx, y, dy, log_form));
+}
