@@ -56,25 +56,23 @@ static size_t reason_room;
 
 /* ---- Order ----------------------------------------------------------------------------------- */
 
-static order chosen = FORWARD;
+enum order { NOT_CHOSEN, FORWARD, REVERSE, SHUFFLED };
+
+static order chosen;
 static uint64_t random_state;
-static bool chosen_once;
 
-void set_order(order o, uint64_t seed) {
-    chosen_once = true;
-    chosen = o;
-    random_state = seed * 2 + 1;
-}
-
-static void order_of_environment() {
-    const char *text = getenv("TERN_EMULATOR_ORDER");
-    if (text && strcmp(text, "reverse") == 0) {
-        set_order(REVERSE, 0);
-    } else if (text && strncmp(text, "shuffle", 7) == 0) {
-        set_order(SHUFFLED, text[7] == ':' ? strtoull(text + 8, nullptr, 10) : 1);
+bool set_order(const char *text) {
+    if (strcmp(text, "forward") == 0) {
+        chosen = FORWARD;
+    } else if (strcmp(text, "reverse") == 0) {
+        chosen = REVERSE;
+    } else if (strcmp(text, "shuffle") == 0 || strncmp(text, "shuffle:", 8) == 0) {
+        chosen = SHUFFLED;
+        random_state = text[7] == ':' ? strtoull(text + 8, nullptr, 10) : 1;
     } else {
-        set_order(FORWARD, 0);
+        return false;
     }
+    return true;
 }
 
 static uint64_t draw() {
@@ -442,8 +440,9 @@ static void run_block(const launch &l) {
 }
 
 bool run(const launch &l, char *why, size_t room) {
-    if (!chosen_once) {
-        order_of_environment();
+    if (chosen == NOT_CHOSEN) {
+        const char *wish = getenv("TERN_EMULATOR_ORDER");
+        chosen = wish && set_order(wish) ? chosen : FORWARD;
     }
     current_launch = &l;
     reason = why;

@@ -22,11 +22,8 @@ enum {
     MOST_SHARED = 227 << 10, /* and altogether */
 };
 
-enum order { FORWARD, REVERSE, SHUFFLED };
-
-/* The order in which blocks, and threads between two waits, run. At first $TERN_EMULATOR_ORDER:
- * forward, reverse, shuffle or shuffle:SEED. */
-void set_order(order o, uint64_t seed);
+/* As tern_emulator_set_order (emulator.h). */
+bool set_order(const char *text);
 
 /* Runs all of a launch. False: it went wrong, and `why` says which kernel, block and thread. Under
  * the emulator's lock. */

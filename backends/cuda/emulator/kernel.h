@@ -28,7 +28,6 @@
 #define blockIdx (tn_emulator::here.block)
 #define blockDim (tn_emulator::here.block_size)
 #define gridDim (tn_emulator::here.grid_size)
-#define warpSize 32
 
 namespace tn_emulator {
 

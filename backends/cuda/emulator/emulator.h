@@ -1,0 +1,28 @@
+/* What tests can ask of the emulator; libtern_cuda_emulator.so exports it. */
+#ifndef TERN_CUDA_EMULATOR_H
+#define TERN_CUDA_EMULATOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN_EMULATOR_API __attribute__((visibility("default")))
+
+/* The order in which blocks, and threads between two waits, run from now on: "forward", "reverse",
+ * "shuffle" or "shuffle:SEED", as $TERN_EMULATOR_ORDER. False: it is none of them. */
+TN_EMULATOR_API bool tern_emulator_set_order(const char *order);
+
+/* Bytes that each device has, as $TERN_EMULATOR_MEMORY (at first 4 GiB). */
+TN_EMULATOR_API void tern_emulator_set_memory(size_t bytes);
+
+/* Forgets the work that is queued and the errors that stick: new devices, with the old memory. */
+TN_EMULATOR_API void tern_emulator_reset(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

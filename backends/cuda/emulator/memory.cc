@@ -1,0 +1,144 @@
+/* Device memory: mapped pages that code outside of the devices' work cannot touch.
+ *
+ * An allocation lies at the end of its pages, behind and before pages that nobody can touch, and is NaN
+ * bytes at first. Page-locked host memory is the same without the protection.
+ */
+#include "backends/cuda/emulator/runtime.h"
+
+#include "backends/cuda/emulator/fibre.h"
+
+#include <map>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef TN_FIBRE_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace tn_emulator {
+
+static const size_t alignment = 512;
+
+static std::map<uintptr_t, allocation> allocations; /* by the address behind their last byte */
+static size_t used[DEVICES];
+static size_t capacity; /* 0: not asked for yet */
+static unsigned opened; /* devices whose memory can be reached */
+
+static bool protects() {
+    static const char *wish = getenv("TERN_EMULATOR_PROTECT");
+    return !wish || strcmp(wish, "0") != 0;
+}
+
+/* "512", "64M", "2G". */
+static size_t size_of_text(const char *text) {
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    return (size_t)(value << (*end == 'G' ? 30 : *end == 'M' ? 20 : *end == 'K' ? 10 : 0));
+}
+
+size_t memory_capacity() {
+    if (capacity == 0) {
+        const char *text = getenv("TERN_EMULATOR_MEMORY");
+        capacity = text ? size_of_text(text) : 0;
+        capacity = capacity ? capacity : (size_t)4 << 30;
+    }
+    return capacity;
+}
+
+void set_memory_capacity(size_t bytes) {
+    capacity = bytes;
+}
+
+size_t memory_used(int device) {
+    return used[device];
+}
+
+static void set_access(const allocation &a, bool open) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    mprotect(a.mapping + page, a.mapping_bytes - 2 * page, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static cudaError_t map(int device, size_t bytes, void **memory) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    size_t inside = (rounded + page - 1) / page * page;
+    void *mapping = mmap(nullptr, inside + 2 * page, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) {
+        return cudaErrorMemoryAllocation;
+    }
+    char *start = (char *)mapping + page + inside - rounded;
+    allocation a = {start, bytes, device, (char *)mapping, inside + 2 * page};
+    set_access(a, true);
+    memset(start, 0xFF, rounded);
+#ifdef TN_FIBRE_ASAN
+    ASAN_POISON_MEMORY_REGION(start + bytes, rounded - bytes);
+#endif
+    if (device >= 0 && protects()) {
+        set_access(a, opened >> device & 1);
+    }
+    allocations[(uintptr_t)start + rounded] = a;
+    *memory = start;
+    return cudaSuccess;
+}
+
+cudaError_t device_alloc(int device, size_t bytes, void **memory) {
+    *memory = nullptr;
+    if (bytes == 0) {
+        return cudaSuccess;
+    }
+    if (bytes > memory_capacity() - (used[device] < capacity ? used[device] : capacity)) {
+        return cudaErrorMemoryAllocation;
+    }
+    cudaError_t error = map(device, bytes, memory);
+    used[device] += error == cudaSuccess ? bytes : 0;
+    return error;
+}
+
+cudaError_t host_alloc(size_t bytes, void **memory) {
+    *memory = nullptr;
+    return bytes == 0 ? cudaErrorInvalidValue : map(-1, bytes, memory);
+}
+
+const allocation *allocation_of(const void *address) {
+    auto found = allocations.upper_bound((uintptr_t)address);
+    if (found == allocations.end() || (uintptr_t)found->second.start > (uintptr_t)address) {
+        return nullptr;
+    }
+    return &found->second;
+}
+
+bool release(void *memory, bool of_device) {
+    const allocation *found = allocation_of(memory);
+    if (!found || found->start != memory || (found->device >= 0) != of_device) {
+        return false;
+    }
+    allocation a = *found;
+    allocations.erase(allocations.upper_bound((uintptr_t)memory));
+    if (of_device) {
+        used[a.device] -= a.bytes;
+    }
+#ifdef TN_FIBRE_ASAN
+    ASAN_UNPOISON_MEMORY_REGION(a.mapping, a.mapping_bytes);
+#endif
+    munmap(a.mapping, a.mapping_bytes);
+    return true;
+}
+
+void open_memory(unsigned devices) {
+    unsigned changed = devices ^ opened;
+    opened = devices;
+    if (!changed || !protects()) {
+        return;
+    }
+    for (const auto &entry : allocations) {
+        const allocation &a = entry.second;
+        if (a.device >= 0 && changed >> a.device & 1) {
+            set_access(a, devices >> a.device & 1);
+        }
+    }
+}
+
+} // namespace tn_emulator
