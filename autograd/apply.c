@@ -5,6 +5,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "tern/sys/device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,14 +34,29 @@ static bool add_output(tn_op_call *c, tn_tensor *t) {
     return true;
 }
 
-bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype) {
-    tn_device device = {TN_CPU, 0};
+/* The first input that is there; NULL: none is. */
+static const tn_tensor *first_input(const tn_op_call *c, int *place) {
     for (int i = 0; i < c->inputs; i++) {
         if (c->in[i]) {
-            device = c->in[i]->storage->device;
-            break;
+            *place = i;
+            return c->in[i];
         }
     }
+    return NULL;
+}
+
+/* Where the operation runs. */
+static tn_device device_of(const tn_op_call *c) {
+    int place;
+    const tn_tensor *first = first_input(c, &place);
+    return first ? first->storage->device : tn_default_device();
+}
+
+bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype) {
+    return add_output(c, tn__new(dims, dtype, device_of(c)));
+}
+
+bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype) {
     return add_output(c, tn__new(dims, dtype, device));
 }
 
@@ -181,8 +197,10 @@ tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
+/* Every input can be used, and all are on one device. */
 static bool check_inputs(const tn_op_call *c) {
-    const tn_tensor *first = NULL;
+    int place = 0;
+    const tn_tensor *first = first_input(c, &place);
     for (int i = 0; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
         if (!t) {
@@ -194,11 +212,12 @@ static bool check_inputs(const tn_op_call *c) {
         if (!tn__usable(t, c->op->name)) {
             return false;
         }
-        if (first && (t->storage->device.kind != first->storage->device.kind ||
-                      t->storage->device.index != first->storage->device.index)) {
-            return tn_op_fail(c, TN_EDEVICE, "input %d is on another device than the first", i);
+        if (!tn__same_device(t->storage->device, first->storage->device)) {
+            return tn_op_fail(c, TN_EDEVICE,
+                              "input %d %s is on %s but input %d %s is on %s (tn_to one of them)",
+                              place, tn_shape_text(first), tn_device_text(first->storage->device),
+                              i, tn_shape_text(t), tn_device_text(t->storage->device));
         }
-        first = first ? first : t;
     }
     return true;
 }
@@ -287,10 +306,7 @@ static bool run(tn_op_call *c, bool *taken) {
     if (!check_inputs(c)) {
         return false;
     }
-    tn_device device = {TN_CPU, 0};
-    if (c->inputs > 0 && c->in[0]) {
-        device = c->in[0]->storage->device;
-    }
+    tn_device device = device_of(c);
     c->kernels = tn_backend_of(device);
     c->ctx = tn_context_of(device);
     c->record = wants_grad(c);

@@ -13,6 +13,7 @@
 #include "autograd/mode.h"
 #include "autograd/run.h"
 #include "core/memory.h"
+#include "tern/sys/device.h"
 
 #include <string.h>
 
@@ -60,6 +61,12 @@ static _Thread_local tn__run *current_run;
 
 tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
     if (i < 0 || i >= g->inputs) {
+    if (!tn__same_device(gradient->storage->device, edge->device)) {
+        tn__raise(TN_EDEVICE, g->op->name,
+                  "backward gives a gradient on %s for input %d, which is on %s",
+                  tn_device_text(gradient->storage->device), i, tn_device_text(edge->device));
+        return;
+    }
         return NULL;
     }
     const tn__edge *edge = &g->node->edges[i];
@@ -397,6 +404,12 @@ static bool check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
     }
     if (!roots || n < 1) {
         tn__raise(TN_EVALUE, operation, "no roots are given");
+    if (grad && !tn__same_device(grad->storage->device, root->storage->device)) {
+        tn__raise(TN_EDEVICE, operation, "the root %s is on %s but its gradient is on %s",
+                  tn_shape_text(root), tn_device_text(root->storage->device),
+                  tn_device_text(grad->storage->device));
+        return false;
+    }
         return false;
     }
     for (int i = 0; i < n; i++) {

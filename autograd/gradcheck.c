@@ -7,8 +7,10 @@
  */
 #include "autograd/links.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "tensor/tensor.h"
 #include "tern/autograd.h"
+#include "tern/sys/device.h"
 
 #include <math.h>
 
@@ -22,23 +24,51 @@ static double weight(int k, int64_t i) {
     return u < 0.5 ? -0.25 - 1.5 * u : 1.0 - 1.5 * (u - 0.5);
 }
 
-static tn_tensor *weights_like(const tn_tensor *t, int k) {
-    tn_tensor *w = tn_empty(t->dims, t->dtype);
-    double *data = tn_data_mut(w);
-    for (int64_t i = 0; !w->inert && i < tn_count(w); i++) {
-        data[i] = weight(k, i);
+/* ---- Elements, on whatever device ------------------------------------------------------------ */
+
+/* Room on the host for t's elements; NULL after raising. The caller frees. */
+static double *host_room(const tn_tensor *t) {
+    double *room = tn__malloc((size_t)(tn_count(t) > 0 ? tn_count(t) : 1) * sizeof *room);
+    if (!room) {
+        tn__raise(TN_ENOMEM, "gradcheck", "no memory for %lld elements on the host",
+                  (long long)tn_count(t));
     }
-    return w;
+    return room;
 }
 
-/* Walks all elements of t in row-major order: address of element number `i`. */
-static double *element(const tn_tensor *t, int64_t i) {
+/* t's elements in row-major order; NULL after raising. The caller frees. */
+static double *host_copy(const tn_tensor *t) {
+    double *copy = host_room(t);
+    if (copy && tn_copy_out(t, copy) != TN_OK) {
+        free(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* Element number i of t, counted in row-major order, becomes `value`. */
+static void set_element(const tn_tensor *t, int64_t i, double value) {
     int64_t offset = 0;
     for (int d = t->dims.ndim - 1; d >= 0; d--) {
         offset += i % t->dims.size[d] * t->stride[d];
         i /= t->dims.size[d];
     }
-    return (double *)tn__address(t) + offset;
+    tn__copy_bytes(t->storage->device, (double *)tn__address(t) + offset, tn_cpu(), &value,
+                   sizeof value, "gradcheck");
+}
+
+static tn_tensor *weights_like(const tn_tensor *t, int k) {
+    tn_tensor *w = tn_empty_like(t);
+    double *data = w->inert ? NULL : host_room(w);
+    for (int64_t i = 0; data && i < tn_count(w); i++) {
+        data[i] = weight(k, i);
+    }
+    if (data) {
+        tn__copy_bytes(w->storage->device, tn__address(w), tn_cpu(), data,
+                       (size_t)tn_count(w) * sizeof *data, "gradcheck");
+    }
+    free(data);
+    return w;
 }
 
 /* L at the inputs as they are now. */
@@ -48,34 +78,41 @@ static double evaluate(tn_forward f, void *user, tn_values inputs) {
     double sum = 0.0;
     for (int k = 0; k < out.n; k++) {
         const tn_tensor *t = out.v[k];
-        if (t && !t->inert && t->dtype == TN_F64) {
-            for (int64_t i = 0; i < tn_count(t); i++) {
-                sum += weight(k, i) * *element(t, i);
-            }
+        double *y = t && !t->inert && t->dtype == TN_F64 ? host_copy(t) : NULL;
+        for (int64_t i = 0; y && i < tn_count(t); i++) {
+            sum += weight(k, i) * y[i];
         }
+        free(y);
     }
     return sum;
+}
+
+/* dL/dx[i] by differences; x[i] is `before` again afterwards. */
+static double difference(tn_forward f, void *user, tn_values inputs, const tn_tensor *x, int64_t i,
+                         double before, double eps) {
+    set_element(x, i, before + eps);
+    double up = evaluate(f, user, inputs);
+    set_element(x, i, before - eps);
+    double down = evaluate(f, user, inputs);
+    set_element(x, i, before);
+    return (up - down) / (2.0 * eps);
 }
 
 static bool compare(tn_forward f, void *user, tn_values inputs, int which, const tn_tensor *grad,
                     tn_gradcheck_options o) {
     const tn_tensor *x = inputs.v[which];
+    double *values = host_copy(x), *gradient = grad ? host_copy(grad) : NULL;
     for (int64_t i = 0; i < tn_count(x) && !tn__pending(); i++) {
-        double *at = element(x, i), before = *at;
-        *at = before + o.eps;
-        double up = evaluate(f, user, inputs);
-        *at = before - o.eps;
-        double down = evaluate(f, user, inputs);
-        *at = before;
-        double expected = (up - down) / (2.0 * o.eps);
-        double got = grad ? *element(grad, i) : 0.0;
+        double expected = difference(f, user, inputs, x, i, values[i], o.eps);
+        double got = gradient ? gradient[i] : 0.0;
         if (!(fabs(got - expected) <= o.atol + o.rtol * fabs(expected))) {
             tn__raise(TN_EVALUE, "gradcheck",
                       "input %d, element %lld: backward gives %.9g but differences give %.9g",
                       which, (long long)i, got, expected);
-            return false;
         }
     }
+    free(values);
+    free(gradient);
     return !tn__pending();
 }
 

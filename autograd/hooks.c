@@ -5,6 +5,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "tern/sys/device.h"
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
@@ -89,6 +90,12 @@ bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype) {
         tn__raise(TN_ESHAPE, "gradient hook", "the gradient is %s %s but the hook returned %s %s",
                   tn_dtype_name(given->dtype), tn_shape_text(given), tn_dtype_name(other->dtype),
                   tn_shape_text(other));
+        return false;
+    }
+    if (!tn__same_device(other->storage->device, given->storage->device)) {
+        tn__raise(TN_EDEVICE, "gradient hook",
+                  "the gradient is on %s but the hook returned one on %s",
+                  tn_device_text(given->storage->device), tn_device_text(other->storage->device));
         return false;
     }
     *grad = tn_keep(other);

@@ -5,6 +5,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "tern/sys/device.h"
 
 struct tn__op_links tn__ops;
 
@@ -107,6 +108,11 @@ static tn_status must_match(const tn_tensor *t, const tn_tensor *grad, const cha
                          tn_dtype_name(t->leaf->grad_dtype), tn_dtype_name(grad->dtype));
     }
     return TN_OK;
+    if (!tn__same_device(grad->storage->device, t->storage->device)) {
+        return tn__raise(TN_EDEVICE, operation, "the leaf %s is on %s but the gradient is on %s",
+                         tn_shape_text(t), tn_device_text(t->storage->device),
+                         tn_device_text(grad->storage->device));
+    }
 }
 
 static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {

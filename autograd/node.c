@@ -45,6 +45,7 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
             continue;
         }
         edge->dtype = t->dtype;
+        edge->device = t->storage->device;
         edge->dims = t->dims;
         if (t->node) {
             edge->node = t->node;
@@ -190,6 +191,10 @@ tn_dims tn_op_input_dims(const tn_op_grad *g, int i) {
 
 tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i) {
     return i >= 0 && i < g->inputs ? g->node->edges[i].dtype : TN_F32;
+}
+
+tn_device tn_op_input_device(const tn_op_grad *g, int i) {
+    return i >= 0 && i < g->inputs ? g->node->edges[i].device : tn_cpu();
 }
 
 /* ---- Release --------------------------------------------------------------------------------- */

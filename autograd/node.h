@@ -19,6 +19,7 @@ typedef struct tn__edge {
     int output;      /* of node */
     bool present;    /* false: an optional input that was absent */
     tn_dtype dtype;
+    tn_device device;
     tn_dims dims;
 } tn__edge;
 

@@ -162,6 +162,12 @@ enum {
     ALL_SECOND = 150
 }; /* larger samples: one direction, no second derivative */
 
+/* Numbers in [-1, 1], of t's shape and dtype and on its device. */
+static tn_tensor *random_like(tn_tensor *t, uint64_t seed) {
+    tn_spec spec = tn_spec_real(tn_shape(t), -1.0, 1.0);
+    return tn_to(tn__spec_tensor(&spec, tn_dtype_of(t), TN__PLAIN, false, seed), tn_device_of(t));
+}
+
 /* The weighted sum of all float results: one number whose gradient involves every output. */
 static tn_tensor *weighted_sum(tn_values out, uint64_t seed) {
     tn_tensor *sum = NULL;
@@ -169,9 +175,7 @@ static tn_tensor *weighted_sum(tn_values out, uint64_t seed) {
         if (!tn_dtype_is_float(tn_dtype_of(out.v[i]))) {
             continue;
         }
-        tn_spec spec = tn_spec_real(tn_shape(out.v[i]), -1.0, 1.0);
-        tn_tensor *w =
-            tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, seed + (uint64_t)i);
+        tn_tensor *w = random_like(out.v[i], seed + (uint64_t)i);
         tn_tensor *part = tn_sum_all(tn_mul(out.v[i], w));
         sum = sum ? tn_add(sum, part) : part;
     }
@@ -199,8 +203,7 @@ static tn_status check_direction(function *f, tn_values in) {
         if (!in.v[i] || !tn_requires_grad(in.v[i])) {
             continue;
         }
-        tn_spec spec = tn_spec_real(tn_shape(in.v[i]), -1.0, 1.0);
-        step.v[i] = tn__spec_tensor(&spec, TN_F64, TN__PLAIN, false, 500 + (uint64_t)i);
+        step.v[i] = random_like(in.v[i], 500 + (uint64_t)i);
         tn_tensor *product =
             tn_mul(tn_grad_of(in.v[i]) ? tn_grad_of(in.v[i]) : tn_zeros_like(in.v[i]), step.v[i]);
         got += tn_item(tn_sum_all(product));
@@ -280,26 +283,42 @@ static const precision precisions[] = {
 };
 
 /* |x - y| <= tolerance of (|y| + the largest |y|), where y fits the dtype at all. */
-static tn_status compare(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
-                         const char *what, int i) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    tn_tensor *a = tn_contiguous(tn_cast(x, TN_F64)), *b = tn_contiguous(tn_cast(y, TN_F64));
-    const double *got = tn_data(a), *want = tn_data(b);
+static tn_status compare_elements(const double *got, const double *want, int64_t count,
+                                  tn_dtype dtype, double tolerance, double largest,
+                                  const char *what, int i) {
     double top = 0.0;
-    for (int64_t k = 0; k < tn_count(b); k++) {
+    for (int64_t k = 0; k < count; k++) {
         if (isfinite(want[k]) && fabs(want[k]) <= largest) {
             top = fmax(top, fabs(want[k]));
         }
     }
-    for (int64_t k = 0; k < tn_count(b) && tn_error() == TN_OK; k++) {
+    for (int64_t k = 0; k < count && tn_error() == TN_OK; k++) {
         bool same = (isnan(want[k]) && isnan(got[k])) || want[k] == got[k] || fabs(want[k]) > largest;
         if (!same && !(fabs(got[k] - want[k]) <= tolerance * (fabs(want[k]) + top) + 1e-7)) {
             tn__raise(TN_EVALUE, "op_check", "%s %d, element %lld: %s gives %.9g but f64 gives %.9g",
-                      what, i, (long long)k, tn_dtype_name(tn_dtype_of(x)), got[k], want[k]);
+                      what, i, (long long)k, tn_dtype_name(dtype), got[k], want[k]);
         }
     }
     return tn_error();
+}
+
+static tn_status compare(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
+                         const char *what, int i) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    int64_t count = tn_count(y);
+    double *got = tn__malloc((size_t)(count > 0 ? 2 * count : 1) * sizeof *got);
+    if (!got) {
+        return tn__raise(TN_ENOMEM, "op_check", "out of memory for a comparison");
+    }
+    double *want = got + count;
+    tn_status status = tn_copy_out(tn_cast(x, TN_F64), got);
+    status = status == TN_OK ? tn_copy_out(tn_cast(y, TN_F64), want) : status;
+    if (status == TN_OK) {
+        status = compare_elements(got, want, count, tn_dtype_of(x), tolerance, largest, what, i);
+    }
+    free(got);
+    return status;
 }
 
 static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const precision *p,
@@ -328,9 +347,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
     }
     tn_tensor *weights[TN_MAX_VALUES], *wide_weights[TN_MAX_VALUES];
     for (int i = 0; i < out.n; i++) {
-        tn_spec spec = tn_spec_real(tn_shape(out.v[i]), -1.0, 1.0);
-        weights[i] =
-            tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, 900 + (uint64_t)i);
+        weights[i] = random_like(out.v[i], 900 + (uint64_t)i);
         wide_weights[i] = tn_cast(weights[i], tn_dtype_of(expected.v[i]));
     }
     tn_backward_from(out.v, weights, out.n, false);

@@ -64,6 +64,7 @@ TN_OP(select)
 TN_OP(identity)
 TN_OP(copy)
 TN_OP(cast)
+TN_OP(to)
 TN_OP(cat)
 TN_OP(stack)
 

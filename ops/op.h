@@ -53,6 +53,9 @@ bool tn__kernel_ok(tn_status status, const char *operation);
 /* A 0-dimensional tensor with this value, of t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);
 
+/* tn_arange on a device. */
+tn_tensor *tn__arange(tn_device device, double start, double end, double step, tn_dtype dtype);
+
 /* Zeros (or any value) of these dims, of t's dtype and device. */
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
 

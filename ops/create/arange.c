@@ -26,7 +26,7 @@ static const char *refused(double start, double end, double step, double count, 
     return NULL;
 }
 
-tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype) {
+tn_tensor *tn__arange(tn_device device, double start, double end, double step, tn_dtype dtype) {
     double count = fmax(ceil((end - start) / step), 0.0);
     if (dtype == TN_BOOL) {
         tn__raise(TN_EDTYPE, "arange", "the dtype is bool (a number is needed)");
@@ -38,14 +38,17 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype) {
                   tn_dtype_name(dtype), why);
         return tn_inert();
     }
-    tn_tensor *y = tn_empty(TN_DIMS((int64_t)count), dtype);
+    tn_tensor *y = tn_empty_on(device, TN_DIMS((int64_t)count), dtype);
     if (tn_is_inert(y)) {
         return y;
     }
-    tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
     return tn__kernel_ok(tn_backend_of(device)->arange(tn_context_of(device), &desc, start, step),
                          "arange")
                ? y
                : tn_inert();
+}
+
+tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype) {
+    return tn__arange(tn_default_device(), start, end, step, dtype);
 }

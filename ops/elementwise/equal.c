@@ -1,10 +1,20 @@
 /* Whole tensors compared, the answer a bool: made of operations, nothing recorded. */
 #include "ops/op.h"
+#include "tern/sys/device.h"
 
 #include <math.h>
 
 static bool comparable(const tn_tensor *a, const tn_tensor *b, const char *name) {
-    return tn__usable(a, name) && tn__usable(b, name) && tn_dims_equal(a->dims, b->dims);
+    if (!tn__usable(a, name) || !tn__usable(b, name)) {
+        return false;
+    }
+    if (!tn__same_device(a->storage->device, b->storage->device)) {
+        tn__raise(TN_EDEVICE, name, "a %s is on %s but b %s is on %s (tn_to one of them)",
+                  tn_shape_text(a), tn_device_text(a->storage->device), tn_shape_text(b),
+                  tn_device_text(b->storage->device));
+        return false;
+    }
+    return tn_dims_equal(a->dims, b->dims);
 }
 
 bool tn_equal(tn_tensor *a, tn_tensor *b) {
@@ -28,7 +38,7 @@ bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
     tn_tensor *p = tn_cast(a, TN_F64), *q = tn_cast(b, TN_F64);
     tn_tensor *same = tn_eq(p, q);
     tn_tensor *bound = tn_add_scalar(tn_mul_scalar(tn_abs(q), rtol), atol);
-    tn_tensor *apart = tn_abs(tn_sub(p, q)), *finite = tn_lt(apart, tn_scalar(INFINITY, TN_F64));
+    tn_tensor *apart = tn_abs(tn_sub(p, q)), *finite = tn_lt(apart, tn__constant(apart, INFINITY));
     tn_tensor *near = tn_where(finite, tn_le(apart, bound), finite);
     tn_tensor *all = tn_all(tn_where(same, same, near));
     return !tn_is_inert(all) && tn_item(all) != 0.0;

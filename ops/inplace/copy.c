@@ -1,9 +1,31 @@
 /* x = from, x = value, x = 0: in place. */
 #include "ops/inplace/inplace.h"
+#include "tern/sys/device.h"
+
+/* Bytes from another device that need nothing done to them: straight into x. */
+static tn_tensor *copy_dense(tn_tensor *x, tn_tensor *from) {
+    TN_NO_GRAD;
+    from = tn_contiguous(from);
+    if (tn_is_inert(from)) {
+        return from;
+    }
+    tn_status status =
+        tn__copy_bytes(x->storage->device, tn__address(x), from->storage->device, tn__address(from),
+                       (size_t)tn_count(x) * tn_dtype_size(x->dtype), "copy_");
+    return tn__changed(x, status, "copy_");
+}
 
 tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     TN_SCOPE;
     tn_desc source;
+    if (tn__writable(x, "copy_") && tn__usable(from, "copy_") &&
+        !tn__same_device(x->storage->device, from->storage->device)) {
+        if (x->dtype == from->dtype && tn_dims_equal(x->dims, from->dims) && tn_is_contiguous(x)) {
+            return copy_dense(x, from);
+        }
+        TN_NO_GRAD;
+        from = tn_to(from, x->storage->device);
+    }
     if (!tn__writable(x, "copy_") || !tn__operand(x, from, "copy_", &source)) {
         return tn_inert();
     }

@@ -2,6 +2,7 @@
 #include "ops/inplace/inplace.h"
 
 #include "autograd/node.h"
+#include "tern/sys/device.h"
 
 bool tn__writable(const tn_tensor *x, const char *operation) {
     if (tn__pending() || !tn__usable(x, operation)) {
@@ -73,6 +74,12 @@ bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_des
         (!tn_dims_broadcast(x->dims, y->dims, &all) || !tn_dims_equal(all, x->dims))) {
         tn__raise(TN_ESHAPE, operation, "x is %s but y is %s (it must broadcast to x)",
                   tn_shape_text(x), tn_shape_text(y));
+        return false;
+    }
+    if (!tn__same_device(x->storage->device, y->storage->device)) {
+        tn__raise(TN_EDEVICE, operation, "x %s is on %s but y %s is on %s (tn_to one of them)",
+                  tn_shape_text(x), tn_device_text(x->storage->device), tn_shape_text(y),
+                  tn_device_text(y->storage->device));
         return false;
     }
     if (in_the_way(x, y)) {

@@ -65,15 +65,17 @@ static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
 }
 
 /* Which keys are seen, broadcastable to (B, H, T, S); NULL: all. */
-static tn_tensor *seen_keys(tn_tensor *mask, bool causal, int64_t queries, int64_t keys) {
+static tn_tensor *seen_keys(tn_device device, tn_tensor *mask, bool causal, int64_t queries,
+                            int64_t keys) {
     if (!causal) {
         return mask;
     }
     int64_t ahead = keys - queries;
-    tn_tensor *last =
-        tn_arange((double)ahead, (double)(queries + ahead), 1.0, TN_I64); /* that query i sees */
-    tn_tensor *past = tn_le(tn_arange(0.0, (double)keys, 1.0, TN_I64), tn_unsqueeze(last, 1));
-    return mask ? tn_where(mask, past, tn_zeros(TN_DIMS(), TN_BOOL)) : past;
+    tn_tensor *last = tn__arange(device, (double)ahead, (double)(queries + ahead), 1.0,
+                                 TN_I64); /* that query i sees */
+    tn_tensor *all = tn__arange(device, 0.0, (double)keys, 1.0, TN_I64);
+    tn_tensor *past = tn_le(all, tn_unsqueeze(last, 1));
+    return mask ? tn_where(mask, past, tn__constant(past, 0.0)) : past;
 }
 
 tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
@@ -86,7 +88,7 @@ tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_t
     k = repeat_groups(tn__widen(k), heads);
     v = repeat_groups(tn__widen(v), heads);
     tn_tensor *scores = tn_matmul(q, tn_transpose(k, 2, 3)); /* (B, H, T, S) */
-    tn_tensor *seen = seen_keys(mask, options.causal, queries, keys);
+    tn_tensor *seen = seen_keys(tn_device_of(q), mask, options.causal, queries, keys);
     if (!seen) {
         return tn_cast(tn_matmul(tn_softmax(scores, 3), v), dtype);
     }

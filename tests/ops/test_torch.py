@@ -105,6 +105,7 @@ TWINS = {
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, dims: x.permute(dims), "expand": lambda x, size: x.expand(size),
     "slice": lambda x, dim, start, length, step: x.index_select(dim, torch.arange(length) * step + start), "place": place,
     "select": lambda x, dim, index: x.select(dim, index), "identity": lambda x: x.view(x.shape), "copy": torch.clone,
+    "to": lambda x, device: x.to(device),
     "cast": lambda x, dtype: x.to(DTYPES[dtype]),
     "cat": lambda *x, dim: torch.cat(x, dim), "stack": lambda *x, dim: torch.stack(x, dim),
     "matmul": torch.matmul, "linear": F.linear,

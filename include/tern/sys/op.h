@@ -117,8 +117,10 @@ TN_API bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_out_like(tn_op_call *c, int i);
 TN_API bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype);
 TN_API bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64_t offset);
+ * On the device of the first input that is there (the default device without any), or on another.
 
 /* Raises "name: text" and returns false. */
+TN_API bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
 
@@ -147,6 +149,7 @@ TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
 /* The gradient gathered so far for input i, when this run alone owns it and it may be added to in
  * place; else NULL. Then the rule adds into it and gives nothing. */
+TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
 TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
 /* ---- Samples --------------------------------------------------------------------------------- */

@@ -1,0 +1,55 @@
+/* y = x on another device
+ *
+ *     x: any shape and dtype       y: as x, contiguous, on args.device
+ *     dx = dy, back on x's device
+ *
+ * Dense bytes travel: x is made contiguous where it is first.
+ */
+#include "ops/op.h"
+#include "tern/sys/device.h"
+
+typedef struct to_args {
+    tn_device device;
+} to_args;
+
+static bool to_shape(tn_op_call *c) {
+    return tn_op_out_on(c, ((const to_args *)c->args)->device, c->in[0]->dims, c->in[0]->dtype);
+}
+
+static tn_status to_forward(tn_op_call *c) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    const tn_tensor *x = tn_contiguous(c->in[0]);
+    if (tn_is_inert(x)) {
+        return tn_error();
+    }
+    return tn__copy_bytes(((const to_args *)c->args)->device, c->y[0].data, x->storage->device,
+                          tn__address(x), (size_t)tn_count(x) * tn_dtype_size(x->dtype), "to");
+}
+
+static void to_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_to(g->dout[0], tn_op_input_device(g, 0)));
+}
+
+/* To the CPU: elsewhere there is not always another device. */
+static void to_samples(tn_sampler *s) {
+    static const to_args args = {{TN_CPU, 0}};
+    tn__sample_unary_with(s, -3.0, 3.0, "device='cpu'", &args);
+}
+
+const tn_op tn__op_to = {
+    .name = "to",
+    .args_size = sizeof(to_args),
+    .shape = to_shape,
+    .forward = to_forward,
+    .backward = to_backward,
+    .samples = to_samples,
+};
+
+tn_tensor *tn_to(tn_tensor *x, tn_device device) {
+    if (!tn__usable(x, "to") || !tn__device_exists(device, "to")) {
+        return tn_inert();
+    }
+    to_args args = {device};
+    return tn__same_device(x->storage->device, device) ? x : tn_apply1(&tn__op_to, &args, x);
+}
