@@ -68,8 +68,8 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
                   tn_shape_text(y));
         return NULL;
     }
-    x = tn_contiguous(x);
-    y = y ? tn_contiguous(y) : NULL;
+    x = tn_to(tn_contiguous(x), tn_cpu());
+    y = y ? tn_to(tn_contiguous(y), tn_cpu()) : NULL;
     if (tn_is_inert(x) || (y && tn_is_inert(y))) {
         return NULL;
     }

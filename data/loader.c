@@ -5,9 +5,13 @@
  * workers claim the numbers in order and fill the slot `number % prefetch`; a number is claimed only when it is less than
  * `prefetch` ahead of the next to be given, so its slot is free. One mutex guards all of it; reading examples happens
  * outside the mutex. A worker that fails leaves the error in the slot, to be raised when that number is due.
+ *
+ * For a device the examples are read into staging memory of the slot (stage.h), and copies from there are queued at once: a
+ * worker's batch is on its way long before it is due.
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/stage.h"
 #include "tern/data.h"
 
 #include <pthread.h>
@@ -18,12 +22,14 @@ typedef struct slot {
     bool ready, failed;
     tn_tensor *x, *y, *valid; /* one reference each */
     tn_error_record error;    /* of a failed one */
+    tn__stage stage;          /* unused on the CPU */
 } slot;
 
 struct tn_loader {
     tn_dataset *dataset;
     tn_sampling sampling;
     tn_loader_options options;
+    tn_device device; /* where batches go: the default device of the thread that made the loader */
     int64_t examples; /* of one epoch of this part */
     int64_t batches;  /* of one epoch */
     int64_t next;     /* number of the next batch to give */
@@ -49,17 +55,58 @@ tn_loader_options tn_loader_defaults(void) {
 /* ---- Making a batch -------------------------------------------------------------------------------------------------- */
 
 /* A tensor for `count` examples, kept for the caller; NULL after raising. */
-static tn_tensor *batch_tensor(tn_dims one, tn_dtype dtype, int64_t count) {
+static tn_tensor *batch_tensor(const tn_loader *l, tn_dims one, tn_dtype dtype, int64_t count) {
     tn_dims dims = {.ndim = one.ndim + 1, .size = {count}};
     memcpy(dims.size + 1, one.size, (size_t)one.ndim * sizeof(int64_t));
-    tn_tensor *t = tn_empty(dims, dtype);
+    tn_tensor *t = tn_empty_on(l->device, dims, dtype);
     return tn_is_inert(t) ? NULL : tn_keep(t);
 }
 
+/* Where the host writes a batch. */
+typedef struct page {
+    char *x, *y;    /* y: NULL without one */
+    uint8_t *valid; /* NULL when all examples are real */
+} page;
+
+static size_t batch_bytes(const tn_tensor *t) { /* the parts of a stage begin at multiples of 64 */
+    return t ? ((size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)) + 63) / 64 * 64 : 0;
+}
+
+/* The tensors' own memory on the CPU, else the slot's staging memory. False after raising. */
+static bool open_page(const tn_loader *l, slot *into, page *p) {
+    if (l->device.kind == TN_CPU) {
+        p->x = tn_data_mut(into->x);
+        p->y = into->y ? tn_data_mut(into->y) : NULL;
+        p->valid = into->valid ? tn_data_mut(into->valid) : NULL;
+        return true;
+    }
+    size_t x = batch_bytes(into->x), y = batch_bytes(into->y);
+    char *memory = tn__stage_begin(&into->stage, l->device, x + y + batch_bytes(into->valid));
+    p->x = memory;
+    p->y = memory && into->y ? memory + x : NULL;
+    p->valid = memory && into->valid ? (uint8_t *)memory + x + y : NULL;
+    return memory != NULL;
+}
+
+/* Sends a page to the device, unless it is the tensors' memory. */
+static tn_status send_page(const tn_loader *l, slot *into, const page *p) {
+    if (l->device.kind == TN_CPU) {
+        return TN_OK;
+    }
+    tn_status status = tn__stage_send(&into->stage, into->x, p->x);
+    if (status == TN_OK && into->y) {
+        status = tn__stage_send(&into->stage, into->y, p->y);
+    }
+    if (status == TN_OK && into->valid) {
+        status = tn__stage_send(&into->stage, into->valid, p->valid);
+    }
+    return status == TN_OK ? tn__stage_end(&into->stage) : status;
+}
+
 static tn_status read_examples(const tn_loader *l, int64_t epoch, int64_t first, int64_t count,
-                               slot *into) {
+                               const page *into) {
     tn_dataset *d = l->dataset;
-    char *x = tn_data_mut(into->x), *y = into->y ? tn_data_mut(into->y) : NULL;
+    char *x = into->x, *y = into->y;
     size_t x_bytes = (size_t)tn_dims_count(d->x_dims) * tn_dtype_size(d->x_dtype);
     size_t y_bytes = y ? (size_t)tn_dims_count(d->y_dims) * tn_dtype_size(d->y_dtype) : 0;
     for (int64_t i = 0; i < count; i++) {
@@ -83,30 +130,36 @@ static void release_batch(slot *s) {
     s->x = s->y = s->valid = NULL;
 }
 
-/* Which examples of a batch are real; nothing when all are. */
-static tn_status mark_valid(const tn_loader *l, int64_t first, int64_t count, slot *into) {
-    if (tn_sampling_is_real(&l->sampling, l->dataset->size, first + count - 1)) {
-        return TN_OK;
+/* The tensors of a batch, unset. False after raising. */
+static bool make_tensors(const tn_loader *l, int64_t first, int64_t count, slot *into) {
+    const tn_dataset *d = l->dataset;
+    bool has_y = d->y_dims.ndim >= 0;
+    bool all_real = tn_sampling_is_real(&l->sampling, d->size, first + count - 1);
+    into->x = batch_tensor(l, d->x_dims, d->x_dtype, count);
+    into->y = has_y ? batch_tensor(l, d->y_dims, d->y_dtype, count) : NULL;
+    into->valid = all_real ? NULL : batch_tensor(l, TN_DIMS(), TN_BOOL, count);
+    return into->x && (!has_y || into->y) && (all_real || into->valid);
+}
+
+/* Which examples of a batch are real. */
+static void mark_valid(const tn_loader *l, int64_t first, int64_t count, const page *into) {
+    for (int64_t i = 0; into->valid && i < count; i++) {
+        into->valid[i] = tn_sampling_is_real(&l->sampling, l->dataset->size, first + i);
     }
-    into->valid = batch_tensor(TN_DIMS(), TN_BOOL, count);
-    uint8_t *valid = into->valid ? tn_data_mut(into->valid) : NULL;
-    for (int64_t i = 0; valid && i < count; i++) {
-        valid[i] = tn_sampling_is_real(&l->sampling, l->dataset->size, first + i);
-    }
-    return tn_error();
 }
 
 /* Fills into->x, y and valid, or raises and leaves them NULL. */
 static void make_batch(const tn_loader *l, int64_t number, slot *into) {
     TN_SCOPE;
-    const tn_dataset *d = l->dataset;
     int64_t epoch = number / l->batches, first = number % l->batches * l->options.batch;
     int64_t left = l->examples - first, count = left < l->options.batch ? left : l->options.batch;
-    bool has_y = d->y_dims.ndim >= 0;
-    into->x = batch_tensor(d->x_dims, d->x_dtype, count);
-    into->y = has_y ? batch_tensor(d->y_dims, d->y_dtype, count) : NULL;
-    if (!into->x || (has_y && !into->y) || mark_valid(l, first, count, into) != TN_OK ||
-        read_examples(l, epoch, first, count, into) != TN_OK) {
+    page p;
+    if (!make_tensors(l, first, count, into) || !open_page(l, into, &p)) {
+        release_batch(into);
+        return;
+    }
+    mark_valid(l, first, count, &p);
+    if (read_examples(l, epoch, first, count, &p) != TN_OK || send_page(l, into, &p) != TN_OK) {
         release_batch(into);
     }
 }
@@ -252,6 +305,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_op
     l->dataset = dataset;
     l->sampling = sampling;
     l->options = options;
+    l->device = tn_default_device();
     if (tn_error() != TN_OK || !measure(l)) {
         tn_dataset_free(dataset);
         free(l);
@@ -271,8 +325,10 @@ void tn_loader_free(tn_loader *l) {
     stop_workers(l);
     for (int i = 0; l->slots && i < l->options.prefetch; i++) {
         empty_slot(&l->slots[i]);
+        tn__stage_free(&l->slots[i].stage);
     }
     release_batch(&l->lent);
+    tn__stage_free(&l->lent.stage);
     pthread_cond_destroy(&l->ready);
     pthread_cond_destroy(&l->claimable);
     pthread_mutex_destroy(&l->lock);

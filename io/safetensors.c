@@ -417,7 +417,7 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
         return tn_inert();
     }
     if (bytes == 0 || (uintptr_t)data % tn_dtype_size(e->dtype) != 0) {
-        tn_tensor *copy = tn_empty(e->dims, e->dtype);
+        tn_tensor *copy = tn_empty_on(tn_cpu(), e->dims, e->dtype);
         if (bytes && !tn_is_inert(copy)) {
             memcpy(tn_data_mut(copy), data, bytes);
         }

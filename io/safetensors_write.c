@@ -229,7 +229,7 @@ static bool put_tensors(const tn_safetensors_writer *w, tn__file *file, tn__dige
     TN_NO_GRAD;
     for (int i = 0; i < w->count && !file->failed; i++) {
         TN_SCOPE;
-        tn_tensor *t = tn_contiguous(w->items[i].tensor);
+        tn_tensor *t = tn_to(tn_contiguous(w->items[i].tensor), tn_cpu());
         if (!tn__usable(t, file->operation)) {
             return false;
         }

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/safetensors.h"
+#include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
 
 #include <stdio.h>
@@ -159,7 +160,8 @@ bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool p
     return !surplus;
 }
 
-/* Both sides have the same shape and dtype. A plain copy cannot fail; the general one, for strides, has nothing to fail on. */
+/* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy cannot fail; the general one,
+ * for strides, has nothing to fail on. A device that fails here has lost the run anyway. */
 void tn__state_apply(tn__state *s) {
     TN_NO_GRAD;
     for (int i = 0; i < s->count; i++) {
@@ -168,7 +170,8 @@ void tn__state_apply(tn__state *s) {
         if (!tn_is_contiguous(to) || !tn_is_contiguous(from)) {
             tn_copy_(to, from);
         } else if (bytes) {
-            memcpy(tn_data_mut(to), tn_data(from), bytes);
+            tn__copy_bytes(to->storage->device, tn__address(to), tn_cpu(), tn__address(from), bytes,
+                           s->operation);
             tn__touch(to);
         }
     }

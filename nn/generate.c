@@ -38,7 +38,9 @@ static void drop_caches(tn_gpt *m) {
 /* The logits of the next token, as doubles. */
 static tn_status next_logits(tn_gpt *m, window *w, double *logits) {
     TN_SCOPE;
-    tn_tensor *tokens = tn_from_data(w->tokens + w->seen, TN_DIMS(1, w->count - w->seen), TN_I64);
+    tn_tensor *tokens =
+        tn_to(tn_from_data(w->tokens + w->seen, TN_DIMS(1, w->count - w->seen), TN_I64),
+              tn_device_of(m->wte.weight));
     tn__gpt_context context = {.last_only = true};
     tn_values out = tn_call_values(m, tn_values_of(tokens, NULL), &context);
     w->seen = w->count;

@@ -14,6 +14,7 @@
 #include "autograd/mode.h"
 #include "core/memory.h"
 #include "nn/module.h"
+#include "ops/op.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,8 +31,8 @@ static int64_t first_position(const tn_gpt *m) {
 
 /* tokens (B, T) at positions start, start + 1, … -> (B, T, C) */
 static tn_tensor *embed(tn_gpt *m, tn_tensor *tokens, int64_t start) {
-    tn_tensor *positions =
-        tn_arange((double)start, (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
+    tn_tensor *positions = tn__arange(tn_device_of(tokens), (double)start,
+                                      (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
     tn_tensor *token = tn_call(&m->wte, tokens), *position = tn_call(&m->wpe, positions);
     tn_tensor *x = tn_add(token, position);
     tn_drop(token);

@@ -1,18 +1,34 @@
-/* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every weight of a model. */
+/* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every weight of a model. They
+ * are drawn on the host and copied where the weight is: the same bits on every device.
+ */
 #include "core/error.h"
 #include "tern/nn.h"
 #include "tern/sys/tensor.h"
 
 #include <math.h>
 
+/* Where t's values are drawn: t itself on the CPU, else a tensor like it there. */
+static tn_tensor *host_twin(tn_tensor *t) {
+    return tn_device_of(t).kind == TN_CPU ? t : tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t));
+}
+
+/* Copies what was drawn on the host to where t is. */
+static void give(tn_tensor *t, tn_tensor *drawn) {
+    if (drawn != t) {
+        tn_copy_(t, drawn);
+    }
+}
+
 void tn_init_uniform(tn_tensor *t, double low, double high) {
     TN_NO_GRAD;
-    tn_uniform_(t, low, high, NULL);
+    TN_SCOPE;
+    give(t, tn_uniform_(host_twin(t), low, high, NULL));
 }
 
 void tn_init_normal(tn_tensor *t, double mean, double std) {
     TN_NO_GRAD;
-    tn_normal_(t, mean, std, NULL);
+    TN_SCOPE;
+    give(t, tn_normal_(host_twin(t), mean, std, NULL));
 }
 
 void tn_init_constant(tn_tensor *t, double value) {

@@ -1,19 +1,21 @@
 /* Clipping by the norm of all gradients together (Pascanu et al. 2013, arXiv:1211.5063).
  *
- * The sum of squares is taken by a kernel for each gradient and added in double, in order of registration: the same bits in
- * every run. Clipping before a step costs nothing more: the step multiplies each gradient as it reads it.
+ * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come to the host together (one
+ * wait for a device) and are added in double, in order of registration: the same bits in every run. Clipping before a step
+ * costs nothing more: the step multiplies each gradient as it reads it.
  */
 #include "optim/optim.h"
 
 #include "core/memory.h"
+#include "tern/sys/device.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Sum of squares of one gradient; false after raising. */
-static bool sum_squares(const tn_tensor *g, double *sum, const char *operation) {
+/* Queues the sum of squares of one gradient, which goes to sums[place]; false after raising. */
+static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation) {
     tn_desc x = {.data = tn__address(g), .dtype = g->dtype, .ndim = g->dims.ndim},
-            y = {.data = sum, .dtype = TN_F64, .ndim = x.ndim};
+            y = {.data = (double *)tn__address(sums) + place, .dtype = TN_F64, .ndim = x.ndim};
     for (int i = 0; i < x.ndim; i++) {
         x.size[i] = g->dims.size[i];
         x.stride[i] = g->stride[i];
@@ -30,17 +32,71 @@ static bool sum_squares(const tn_tensor *g, double *sum, const char *operation) 
     return status == TN_OK;
 }
 
-double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation) {
-    double total = 0.0;
-    for (int i = 0; i < n; i++) {
-        double sum = 0.0;
-        if (grads[i] &&
-            (!tn__usable(grads[i], operation) || !sum_squares(grads[i], &sum, operation))) {
-            return NAN;
-        }
-        total += sum;
+/* The sums of squares of the gradients on one device into host[i]; the others stay. False after raising. */
+static bool sums_on(tn_device device, tn_tensor *const *grads, int n, double *host,
+                    const char *operation) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *sums = tn_empty_on(device, TN_DIMS(n), TN_F64);
+    double *here = tn__malloc((size_t)n * sizeof(*here));
+    bool done = here && !tn_is_inert(sums);
+    if (!here) {
+        tn__raise(TN_ENOMEM, operation, "no memory for the norms of %d gradients", n);
     }
-    return sqrt(total);
+    for (int i = 0; done && i < n; i++) {
+        if (grads[i] && tn__same_device(grads[i]->storage->device, device)) {
+            done = sum_squares(grads[i], sums, i, operation);
+        }
+    }
+    done = done && tn_copy_out(sums, here) == TN_OK;
+    for (int i = 0; done && i < n; i++) {
+        if (grads[i] && tn__same_device(grads[i]->storage->device, device)) {
+            host[i] = here[i];
+        }
+    }
+    free(here);
+    return done;
+}
+
+/* Whether an earlier gradient is on the same device as gradient i. */
+static bool device_seen(tn_tensor *const *grads, int i) {
+    for (int k = 0; k < i; k++) {
+        if (grads[k] && tn__same_device(grads[k]->storage->device, grads[i]->storage->device)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All sums of squares into host[n]; false after raising. */
+static bool all_sums(tn_tensor *const *grads, int n, double *host, const char *operation) {
+    for (int i = 0; i < n; i++) {
+        host[i] = 0.0;
+        if (grads[i] && !tn__usable(grads[i], operation)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (grads[i] && !device_seen(grads, i) &&
+            !sums_on(grads[i]->storage->device, grads, n, host, operation)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation) {
+    double *sums = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*sums)), total = 0.0;
+    if (!sums) {
+        tn__raise(TN_ENOMEM, operation, "no memory for the norms of %d gradients", n);
+        return NAN;
+    }
+    bool done = all_sums(grads, n, sums, operation);
+    for (int i = 0; done && i < n; i++) {
+        total += sums[i];
+    }
+    free(sums);
+    return done ? sqrt(total) : NAN;
 }
 
 double tn__clip_scale(double norm, double max_norm) {

@@ -1,7 +1,8 @@
 /* Optimisers: making one, its groups, its state by name. The step itself is in step.c.
  *
- * State is made here, at construction: f32, f64 for f64 parameters; bf16 and f16 parameters get an f32 master copy, which is
- * what steps change (the parameter is its rounding).
+ * State is made here, at construction, on the parameter's device: f32, f64 for f64 parameters; bf16 and f16 parameters get an
+ * f32 master copy, which is what steps change (the parameter is its rounding). The number of steps is read on the host at
+ * every step, so it stays there.
  */
 #include "optim/optim.h"
 
@@ -88,13 +89,14 @@ static bool make_state(const tn_optim *opt, tn__item *item) {
     const tn_tensor *p = item->param;
     int states = opt->method == TN__ADAM ? 2 : opt->sgd.momentum != 0.0;
     for (int i = 0; i < states; i++) {
-        item->state[i] = keep_new(tn_zeros(p->dims, p->dtype == TN_F64 ? TN_F64 : TN_F32));
+        tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;
+        item->state[i] = keep_new(tn_zero_(tn_empty_on(p->storage->device, p->dims, dtype)));
         if (!item->state[i]) {
             return false;
         }
     }
     if (states > 0) {
-        item->steps = keep_new(tn_zeros(TN_DIMS(), TN_I64));
+        item->steps = keep_new(tn_zero_(tn_empty_on(tn_cpu(), TN_DIMS(), TN_I64)));
         if (!item->steps) {
             return false;
         }

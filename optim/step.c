@@ -5,6 +5,8 @@
  */
 #include "optim/optim.h"
 
+#include "tern/sys/device.h"
+
 #include <math.h>
 
 /* ---- Looking ----------------------------------------------------------------------------------------------------------------- */
@@ -28,6 +30,14 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
             "optim_step", "%s is now %s %s but the optimiser was made for %s %s (shard and cast first, then make the optimiser)",
             item->entry.path, tn_dtype_name(p->dtype), tn_shape_text(p), tn_dtype_name(old->dtype),
             tn_shape_text(old));
+        return NULL;
+    }
+    if (!tn__same_device(p->storage->device, old->storage->device)) {
+        tn__raise(
+            TN_ESTATE,
+            "optim_step", "%s is now on %s but the optimiser was made for %s (move first, then make the optimiser)",
+            item->entry.path, tn_device_text(p->storage->device),
+            tn_device_text(old->storage->device));
         return NULL;
     }
     for (int i = 0; i < opt->item_count; i++) {
@@ -124,8 +134,8 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, int spans
 
 /* Whether two parameters can be stepped by one kernel call. */
 static bool alike(const tn__item *a, const tn__item *b) {
-    tn_device x = a->param->storage->device, y = b->param->storage->device;
-    return a->group == b->group && a->count == b->count && x.kind == y.kind && x.index == y.index;
+    return a->group == b->group && a->count == b->count &&
+           tn__same_device(a->param->storage->device, b->param->storage->device);
 }
 
 static void note_step(tn__item *item) {

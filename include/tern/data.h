@@ -44,7 +44,8 @@ struct tn_dataset {
 };
 TN_API void tn_dataset_free(tn_dataset *d); /* NULL is fine; a loader frees its own */
 
-/* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous.
+/* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous or
+ * not on the CPU, where examples are read.
  * Like every maker below: NULL after an error. */
 TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
 
@@ -147,7 +148,8 @@ typedef struct tn_loader_options {
 TN_API tn_loader_options tn_loader_defaults(void);
 
 /* Takes the dataset: it is freed with the loader, and also when this fails. NULL after an error; an
- * epoch without a batch is one. A loader is used by one thread at a time. */
+ * epoch without a batch is one. A loader is used by one thread at a time. Batches come on the default
+ * device of the thread that makes the loader. */
 TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* also in mid-epoch: waits for the examples being read */
 

@@ -1,0 +1,121 @@
+/* A module on another device: every parameter and buffer is exchanged for its copy there.
+ *
+ * All copies are made before the first field changes, so a device without room leaves the module as it was.
+ */
+#include "autograd/leaf.h"
+#include "core/memory.h"
+#include "nn/module.h"
+#include "tern/sys/device.h"
+
+#include <stdlib.h>
+
+/* A field and what will be in it. */
+typedef struct move {
+    tn_tensor **field;
+    tn_tensor *to; /* one reference */
+} move;
+
+typedef struct plan {
+    tn_device device;
+    move *moves;
+    int count, room;
+} plan;
+
+/* Optimisers and graphs that will call a module again hold its lists. */
+static bool check_free(tn_module *m, const char *path, void *user) {
+    (void)user;
+    if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
+        tn__raise(TN_ESTATE, "module_to",
+                  "%s%s%s is held by an optimiser or a graph: modules are moved first", m->kind,
+                  *path ? " " : "", path);
+    }
+    return !tn__pending();
+}
+
+/* What hangs on a leaf stays behind when the tensor is exchanged: hooks and a gradient buffer are somebody's. */
+static bool may_leave(const tn_entry *entry) {
+    const tn_leaf *leaf = (*entry->field)->leaf;
+    if (leaf && (leaf->preset || leaf->hooks)) {
+        tn__raise(TN_ESTATE, "module_to", "%s has %s: modules are moved first", entry->path,
+                  leaf->preset ? "a gradient buffer" : "hooks");
+        return false;
+    }
+    return true;
+}
+
+/* t on the device, a leaf that wants a gradient where t does. Inert after raising. */
+static tn_tensor *copy_on(tn_device device, tn_tensor *t) {
+    tn_tensor *copy = tn_to(t, device);
+    if (!tn_is_inert(copy) && !t->node && tn_requires_grad(t)) {
+        tn_set_requires_grad(copy, true);
+        tn_set_grad_dtype(copy, t->leaf->grad_dtype);
+    }
+    return tn__pending() ? tn_inert() : copy;
+}
+
+/* The copy that an earlier field with the same tensor got: they stay shared. NULL: this is the first. */
+static tn_tensor *copied_before(const plan *p, const tn_tensor *t) {
+    for (int i = 0; i < p->count; i++) {
+        if (*p->moves[i].field == t) {
+            return p->moves[i].to;
+        }
+    }
+    return NULL;
+}
+
+static bool reserve(plan *p) {
+    int room = p->room ? 2 * p->room : 16;
+    move *moves = p->count < p->room ? p->moves : tn__realloc(p->moves, (size_t)room * sizeof(move));
+    if (!moves) {
+        tn__raise(TN_ENOMEM, "module_to", "no memory for %d tensors", room);
+        return false;
+    }
+    p->room = p->count < p->room ? p->room : room;
+    p->moves = moves;
+    return true;
+}
+
+static bool plan_entry(const tn_entry *entry, void *user) {
+    plan *p = user;
+    tn_tensor *t = *entry->field;
+    if (!tn__usable(t, "module_to")) {
+        return false;
+    }
+    if (tn__same_device(t->storage->device, p->device)) {
+        return true;
+    }
+    if (!may_leave(entry) || !reserve(p)) {
+        return false;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *before = copied_before(p, t), *to = before ? before : copy_on(p->device, t);
+    if (tn_is_inert(to)) {
+        return false;
+    }
+    p->moves[p->count++] = (move){entry->field, tn_keep(to)};
+    return true;
+}
+
+tn_status tn_module_to(void *module, tn_device device) {
+    tn_module *m = tn__module_of(module, "module_to");
+    if (!m || tn__pending() || !tn__device_exists(device, "module_to")) {
+        return tn_error();
+    }
+    plan p = {.device = device};
+    tn_module_each_module(m, check_free, NULL);
+    if (!tn__pending()) {
+        tn_walk all = {.buffers = true, .scratch = true, .with_shared = true};
+        tn_module_each(m, all, plan_entry, &p);
+    }
+    for (int i = 0; i < p.count; i++) {
+        tn_tensor *other = p.moves[i].to;
+        if (!tn__pending()) {
+            other = *p.moves[i].field;
+            *p.moves[i].field = p.moves[i].to;
+        }
+        tn_release(other);
+    }
+    free(p.moves);
+    return tn_error();
+}
