@@ -30,6 +30,12 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
 
 /* ---- One node -------------------------------------------------------------------------------- */
 
+/* In which dtype gradients travel along an edge: those of a copy that was lent, in that of the leaf
+ * behind it. */
+static tn_dtype gradient_dtype(const tn__edge *edge) {
+    return edge->node && edge->node->op->lends ? edge->node->edges[1].dtype : edge->dtype;
+}
+
 void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     if (i < 0 || i >= g->inputs) {
         tn__raise(TN_EVALUE, g->op->name, "backward gives a gradient to input %d of %d", i,
@@ -43,12 +49,22 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     if (!tn_dims_equal(gradient->dims, edge->dims)) {
         gradient = tn__ops.sum_to(gradient, edge->dims);
     }
-    if (gradient->dtype != edge->dtype && !gradient->inert) {
+    tn_dtype dtype = gradient_dtype(edge);
+    if (gradient->dtype == edge->dtype) {
+        gradient = tn__ops.cast(gradient, dtype);
+    }
+    if (gradient->dtype != dtype && !gradient->inert) {
         tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for input %d, which is %s",
                   tn_dtype_name(gradient->dtype), i, tn_dtype_name(edge->dtype));
         return;
     }
     if (gradient->inert) {
+        return;
+    }
+    if (!tn__same_device(gradient->storage->device, edge->device)) {
+        tn__raise(TN_EDEVICE, g->op->name,
+                  "backward gives a gradient on %s for input %d, which is on %s",
+                  tn_device_text(gradient->storage->device), i, tn_device_text(edge->device));
         return;
     }
     tn_tensor *before = g->din[i];
@@ -61,12 +77,6 @@ static _Thread_local tn__run *current_run;
 
 tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
     if (i < 0 || i >= g->inputs) {
-    if (!tn__same_device(gradient->storage->device, edge->device)) {
-        tn__raise(TN_EDEVICE, g->op->name,
-                  "backward gives a gradient on %s for input %d, which is on %s",
-                  tn_device_text(gradient->storage->device), i, tn_device_text(edge->device));
-        return;
-    }
         return NULL;
     }
     const tn__edge *edge = &g->node->edges[i];
@@ -394,6 +404,12 @@ static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) 
                   tn_shape_text(grad));
         return false;
     }
+    if (grad && !tn__same_device(grad->storage->device, root->storage->device)) {
+        tn__raise(TN_EDEVICE, operation, "the root %s is on %s but its gradient is on %s",
+                  tn_shape_text(root), tn_device_text(root->storage->device),
+                  tn_device_text(grad->storage->device));
+        return false;
+    }
     return true;
 }
 
@@ -404,12 +420,6 @@ static bool check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
     }
     if (!roots || n < 1) {
         tn__raise(TN_EVALUE, operation, "no roots are given");
-    if (grad && !tn__same_device(grad->storage->device, root->storage->device)) {
-        tn__raise(TN_EDEVICE, operation, "the root %s is on %s but its gradient is on %s",
-                  tn_shape_text(root), tn_device_text(root->storage->device),
-                  tn_device_text(grad->storage->device));
-        return false;
-    }
         return false;
     }
     for (int i = 0; i < n; i++) {

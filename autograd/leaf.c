@@ -24,6 +24,7 @@ static tn_leaf *leaf_of(tn_tensor *t) {
 
 void tn__leaf_free(tn_leaf *leaf) {
     tn_release(leaf->grad);
+    tn_release(leaf->copy);
     tn__hooks_free(leaf->hooks);
     free(leaf);
 }
@@ -107,12 +108,12 @@ static tn_status must_match(const tn_tensor *t, const tn_tensor *grad, const cha
                          "gradients of this leaf are %s but the gradient given is %s",
                          tn_dtype_name(t->leaf->grad_dtype), tn_dtype_name(grad->dtype));
     }
-    return TN_OK;
     if (!tn__same_device(grad->storage->device, t->storage->device)) {
         return tn__raise(TN_EDEVICE, operation, "the leaf %s is on %s but the gradient is on %s",
                          tn_shape_text(t), tn_device_text(t->storage->device),
                          tn_device_text(grad->storage->device));
     }
+    return TN_OK;
 }
 
 static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {

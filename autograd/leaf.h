@@ -13,6 +13,8 @@ struct tn_leaf {
     tn_tensor *grad; /* one reference, or NULL */
     bool preset;     /* grad is the caller's buffer */
     tn__hook *hooks;
+    tn_tensor *copy;      /* the elements in another dtype, for tn__lend; one reference, or NULL */
+    uint32_t copied_from; /* the version that copy shows */
 };
 
 void tn__leaf_free(tn_leaf *leaf);
@@ -28,6 +30,14 @@ tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation);
  * caller's; hooks may exchange it. The first gradient is not copied when that reference is the only
  * one. */
 tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
+
+/* t's elements in another dtype: a result that leads to t, whose gradients arrive in t's dtype. The
+ * copy behind it is made once for each version of t and is filled anew in place: a graph that still
+ * reads the old elements then raises as if t itself had been saved. autograd/lend.c. */
+tn_tensor *tn__lend(tn_tensor *t, tn_dtype dtype);
+
+/* Frees that copy. */
+void tn__lend_forget(tn_tensor *t);
 
 /* Whether nobody else can see the elements of t: one reference to it, one to its storage, dense. */
 bool tn__exclusive(const tn_tensor *t);

@@ -96,8 +96,10 @@ bool tn__run_reserve_heap(tn__run *run) {
     return run->heap != NULL;
 }
 
+/* Copies that were lent come first: what waits for them is a leaf, and what they hold is large. */
 static uint64_t age(const tn__run *run, int place) {
-    return run->slots[run->heap[place]].node->age;
+    const tn_node *node = run->slots[run->heap[place]].node;
+    return node->op->lends ? node->age | (uint64_t)1 << 63 : node->age;
 }
 
 static void swap(tn__run *run, int a, int b) {

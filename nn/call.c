@@ -1,9 +1,9 @@
 /* The bracket: everything that happens around a module's forward, in one place and one order.
  *
- *     before hooks  ->  recompute  ->  scope { forward }  ->  after hooks
+ *     before hooks  ->  precision  ->  recompute  ->  scope { forward }  ->  after hooks
  *
- * The scope lets only the results out, so what backward does not need is gone when a call returns. A module without hooks
- * and recompute pays for the scope and for its name in error messages, nothing else.
+ * The scope lets only the results out, so what backward does not need is gone when a call returns. A module without hooks,
+ * policy and recompute pays for the scope and for its name in error messages, nothing else.
  */
 #include "core/memory.h"
 #include "nn/module.h"
@@ -63,6 +63,18 @@ static tn_values forward(tn_module *m, tn_values in, void *context) {
     return out;
 }
 
+/* The forward with the copies in the fields that the module's policy wants. */
+static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
+    bool ok;
+    tn_module_lists *lists = m->lists;
+    bool lent = tn__precision_begin(m, &ok);
+    tn_values out = ok ? forward(m, in, context) : tn__no_values();
+    if (lent) {
+        tn__precision_end(lists);
+    }
+    return out;
+}
+
 /* ---- Recompute --------------------------------------------------------------------------------------------------------------- */
 
 /* What a graph keeps in order to call the forward again. */
@@ -104,7 +116,7 @@ static tn_values forward_again(void *user, tn_values in) {
     tn__frame frames[DEEPEST];
     int count = 0;
     push_ancestors(m, frames, &count);
-    tn_values out = forward(m, in, a->context);
+    tn_values out = forward_lent(m, in, a->context);
     while (count > 0) {
         tn__frame_pop(&frames[--count]);
     }
@@ -120,12 +132,13 @@ typedef struct collection {
 
 static bool collect(const tn_entry *entry, void *user) {
     collection *c = user;
-    if (!tn_requires_grad(*entry->field)) {
+    tn_tensor *param = tn__entry_tensor(entry);
+    if (!tn_requires_grad(param)) {
         return true;
     }
     c->failed = !tn__module_grow((void ***)&c->tensors, c->count, &c->room, "recompute");
     if (!c->failed) {
-        c->tensors[c->count++] = *entry->field;
+        c->tensors[c->count++] = param;
     }
     return !c->failed;
 }
@@ -178,7 +191,26 @@ static bool has_hooks(const tn_module *m) {
     return m->lists && m->lists->hook_count > 0;
 }
 
-/* The bracket of a module with hooks or recompute: what they make besides the results dies with a scope of its own. */
+/* Precision and what is inside of it. */
+static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
+    bool ok = tn__precision_inputs(m, &in), lent = false;
+    tn_module_lists *lists = m->lists;
+    if (ok) {
+        lent = tn__precision_begin(m, &ok);
+    }
+    tn_values out = !ok                              ? tn__no_values()
+                    : m->recompute && tn_grad_mode() ? recompute(m, in, context)
+                                                     : forward(m, in, context);
+    if (lent) {
+        tn__precision_end(lists);
+    }
+    if (m->state == TN__MODULE_ALIVE) {
+        tn__precision_outputs(m, &out);
+    }
+    return out;
+}
+
+/* The bracket of a module with hooks, a policy or recompute: what they make besides the results dies with a scope of its own. */
 static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
     in = tn__hooks_before(m, in);
@@ -186,10 +218,8 @@ static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     tn_values out;
     if (!tn__module_of(m, "call") || !may_call(m, &in)) { /* a hook may have changed either */
         out = tn__no_values();
-    } else if (m->recompute && tn_grad_mode()) {
-        out = recompute(m, in, context);
     } else {
-        out = forward(m, in, context);
+        out = inner_bracket(m, in, context);
     }
     out = checked_results(m, tn__hooks_after(m, in, out));
     tn__watch_outputs(watch, &out);
@@ -208,7 +238,7 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     tn_values out;
     if (!may_call(m, &in)) {
         out = tn__no_values();
-    } else if (m->recompute || has_hooks(m)) {
+    } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
         out = full_bracket(m, in, context);
     } else {
         out = forward(m, in, context);

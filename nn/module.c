@@ -130,6 +130,7 @@ void tn__module_lists_release(tn_module_lists *lists) {
         free(lists->records);
         free(lists->children);
         free(lists->hooks);
+        free(lists->precision);
         free(lists);
     }
 }
@@ -405,6 +406,7 @@ static void release_all(tn_module_lists *lists) {
         tn_tensor *tensor = *record->field;
         *record->field = NULL;
         tn_release(tensor);
+        tn_release(record->lent);
         free(record);
     }
     lists->module = NULL;

@@ -18,8 +18,9 @@
 typedef struct tn__record {
     tn_tensor **field; /* holds one reference of the module; NULL in it: an empty buffer */
     bool buffer, scratch;
-    bool tied;   /* shares the tensor of another record */
-    bool sliced; /* whole, start and length were set */
+    bool tied;       /* shares the tensor of another record */
+    bool sliced;     /* whole, start and length were set */
+    tn_tensor *lent; /* while the field holds a copy of it in another dtype: the parameter itself */
     tn_dims whole;
     int64_t start, length;
     char name[TN_MODULE_NAME];
@@ -40,6 +41,8 @@ struct tn_module_lists {
     int record_count, record_room, child_count, child_room, hook_count, hook_room;
     int hooks_running;
     tn_hook last_hook;
+    tn_precision *precision; /* the policy that was set here, or NULL */
+    bool lending;            /* the fields hold what the policy wants: a call is in progress */
 };
 
 /* m as a module, or NULL after raising what is wrong with it. */
@@ -82,6 +85,31 @@ typedef struct tn__watch tn__watch;
 tn__watch *tn__watch_inputs(tn_module *m, tn_values *in);
 /* Puts identity nodes on *out and lets go of watch, which the nodes hold from now on. NULL is fine. */
 void tn__watch_outputs(tn__watch *watch, tn_values *out);
+
+/* ---- Precision around a call: nn/precision.c ------------------------------------------------------------------------------- */
+
+/* The policy of m: its own, or the nearest of the modules around it; NULL: none. */
+const tn_precision *tn__precision_of(const tn_module *m);
+
+/* Whether a call of m on these inputs has nothing to cast and nothing to lend. */
+bool tn__precision_idle(const tn_module *m, const tn_values *in);
+
+/* Casts floating inputs. False after raising. */
+bool tn__precision_inputs(const tn_module *m, tn_values *in);
+
+/* Puts copies into the fields of m and of what is below it, and the parameters back. `begin` is true when it did so, and then
+ * `end` has to follow, also after an error; *ok is false after raising. */
+bool tn__precision_begin(tn_module *m, bool *ok);
+void tn__precision_end(tn_module_lists *lists);
+
+/* Casts the outputs where the policy of m itself says so. */
+void tn__precision_outputs(const tn_module *m, tn_values *out);
+
+/* The parameter of a record, whatever its field holds now. */
+static inline tn_tensor *tn__record_tensor(const tn__record *record) {
+    return record->lent ? record->lent : *record->field;
+}
+tn_tensor *tn__entry_tensor(const tn_entry *entry);
 
 /* Nothing but inert tensors: what a failed call returns. */
 tn_values tn__no_values(void);

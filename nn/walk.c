@@ -102,7 +102,7 @@ static const tn__record *first_holder(const tn_module *m, const tn_tensor *tenso
     const tn_module_lists *lists = m->lists;
     for (int i = 0; lists && i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
-        if (!record->buffer && *record->field == tensor && !(untied && record->tied)) {
+        if (!record->buffer && tn__record_tensor(record) == tensor && !(untied && record->tied)) {
             return record;
         }
     }
@@ -120,8 +120,9 @@ static bool second_name(const walker *w, const tn__record *record) {
     if (!record->tied) {
         return false;
     }
-    const tn__record *first = first_holder(w->root, *record->field, true);
-    return (first ? first : first_holder(w->root, *record->field, false)) != record;
+    const tn_tensor *tensor = tn__record_tensor(record);
+    const tn__record *first = first_holder(w->root, tensor, true);
+    return (first ? first : first_holder(w->root, tensor, false)) != record;
 }
 
 static bool wanted(const walker *w, const tn__record *record, bool shared) {
@@ -299,8 +300,10 @@ void tn_module_set_recompute(void *module, bool on) {
 /* ---- Printing ------------------------------------------------------------------------------------------------------------------ */
 
 static void print_module(tn_module *m, FILE *file, int depth) {
-    fprintf(file, "%*s%s%s%s: %lld parameters%s\n", 2 * depth, "", m->name, m->name[0] ? " " : "",
-            m->kind, (long long)tn_module_count(m), m->recompute ? ", recomputed" : "");
+    const tn_precision *own = m->lists ? m->lists->precision : NULL;
+    fprintf(file, "%*s%s%s%s: %lld parameters%s%s%s\n", 2 * depth, "", m->name, m->name[0] ? " " : "",
+            m->kind, (long long)tn_module_count(m), m->recompute ? ", recomputed" : "",
+            own ? ", computed in " : "", own ? tn_dtype_name(own->compute) : "");
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
         const tn__record *record = m->lists->records[i];
         if (*record->field) {

@@ -10,7 +10,7 @@
  * Parameters, buffers and children are registered by name, with the address of the field that holds
  * them. Every tensor a forward reads is an input, a parameter or a registered buffer. A module is
  * called with tn_call (one tensor in, one out) or tn_call_values (several, with a context); both
- * are one bracket around its forward: hooks before, recompute, a scope, hooks after.
+ * are one bracket around its forward: hooks before, precision, recompute, a scope, hooks after.
  *
  * Read next: nn/module.c (the registry), nn/call.c (the bracket), nn/linear.c (the smallest
  * module).
@@ -101,8 +101,8 @@ TN_API tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims glo
  * tn_call: one tensor in, one out; a module of values gets one input and no context, and must give
  * one output. tn_call_values: the context reaches the forward as it is; with recompute it must live
  * until backward. Absent inputs are NULL. After an error n is 0 and every v inert. Around the
- * forward, in this order: `before` hooks, recompute, a scope that lets only the results out,
- * `after` hooks. */
+ * forward, in this order: `before` hooks, precision, recompute, a scope that lets only the results
+ * out, `after` hooks. */
 TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
 TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
 TN_API tn_values tn_values_of(tn_tensor *a, tn_tensor *b); /* two of them, or one when b is NULL */
@@ -124,6 +124,36 @@ typedef struct tn_module_hooks {
 } tn_module_hooks;
 TN_API tn_hook tn_module_hook(void *m, tn_module_hooks hooks);
 TN_API void tn_module_unhook(void *m, tn_hook hook);
+
+/* ---- Mixed precision ------------------------------------------------------------------------- */
+
+/* In which dtypes a module keeps its parameters, computes, and sums gradients.
+ *
+ *     tn_module_set_precision(&net, tn_precision_defaults());    // before the optimiser is made
+ *
+ * From then on the bracket casts floating inputs to `compute` and lends the forward a copy of each
+ * parameter in `compute` (the registered field holds it while the forward runs). A copy is made
+ * once for each change of the parameter, not for each call. The parameters themselves, which
+ * optimiser, checkpoint and sharding see between calls, stay as they are, and their gradients
+ * arrive, are summed and are reduced over ranks in `reduce`. docs/mixed_precision.md. */
+typedef struct tn_precision {
+    tn_dtype param;   /* TN_F32: of the parameters; others are converted when the policy is set */
+    tn_dtype compute; /* TN_BF16 */
+    tn_dtype reduce;  /* TN_F32: of the parameters' gradients */
+    bool cast_output; /* false: results stay in the dtype that the forward made them in … */
+    tn_dtype output;  /* … TN_F32: or become this one, where they are floating */
+} tn_precision;
+TN_API tn_precision tn_precision_defaults(void);
+
+/* The policy of m and of everything below it that has none of its own (the innermost wins:
+ * compute TN_F32 keeps a part of the network in f32). Before the gradients' first use and, when
+ * parameters have to be converted, before an optimiser is made. A module with a policy is called by
+ * one thread at a time. Parameters changed through tn_data_mut are seen after tn_copy_ or another
+ * operation in place has told of it. */
+TN_API tn_status tn_module_set_precision(void *m, tn_precision policy);
+
+/* The dtype in which m computes: its policy's, or that of the nearest module around it, or `none`. */
+TN_API tn_dtype tn_module_compute_dtype(const void *m, tn_dtype none);
 
 /* ---- Walking --------------------------------------------------------------------------------- */
 

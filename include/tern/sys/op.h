@@ -85,6 +85,11 @@ struct tn_op {
     void (*args_finish)(void *args);
 
     void (*samples)(tn_sampler *s);
+
+    /* The result stands for input 1 in a narrower dtype (a parameter's copy for computing).
+     * Gradients that reach it are cast to input 1's dtype before they are summed, and its backward
+     * runs as soon as the last is in. */
+    bool lends;
 };
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
 
@@ -112,15 +117,15 @@ static inline tn_tensor *tn_apply3(const tn_op *op, const void *args, tn_tensor 
 /* ---- In shape rules -------------------------------------------------------------------------- */
 
 /* Makes the next output: new, as input i, as the broadcast of inputs i and j, or a view of input 0.
+ * On the device of the first input that is there (the default device without any), or on another.
  * False when that failed. */
 TN_API bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype);
+TN_API bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_out_like(tn_op_call *c, int i);
 TN_API bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype);
 TN_API bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64_t offset);
- * On the device of the first input that is there (the default device without any), or on another.
 
 /* Raises "name: text" and returns false. */
-TN_API bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
 
@@ -144,12 +149,12 @@ TN_API tn_tensor *tn_op_saved_input(tn_op_grad *g, int i);
 TN_API tn_tensor *tn_op_saved_output(tn_op_grad *g, int i);
 TN_API tn_dims tn_op_input_dims(const tn_op_grad *g, int i); /* whether it was saved or not */
 TN_API tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i);
+TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
 
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
 /* The gradient gathered so far for input i, when this run alone owns it and it may be added to in
  * place; else NULL. Then the rule adds into it and gives nothing. */
-TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
 TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
 /* ---- Samples --------------------------------------------------------------------------------- */

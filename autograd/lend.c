@@ -1,0 +1,72 @@
+/* y = x in a narrower dtype, from a copy that x keeps and that is filled once for each change of x
+ *
+ *     copy: x's shape, another float dtype; x: a leaf       y: a view of copy
+ *     dx = dy, in x's dtype
+ *
+ * A tape that holds y holds the one copy, however many calls there were. Gradients that reach y are
+ * in x's dtype already (tn_op's `lends`): they were widened before they were summed.
+ */
+#include "autograd/leaf.h"
+#include "autograd/links.h"
+#include "tern/sys/device.h"
+#include "tern/sys/op.h"
+
+static bool lend_shape(tn_op_call *c) {
+    return tn_op_view(c, c->in[0]->dims, c->in[0]->stride, c->in[0]->offset);
+}
+
+static void lend_backward(tn_op_grad *g) {
+    tn_op_give(g, 1, tn__ops.cast(g->dout[0], tn_op_input_dtype(g, 1)));
+}
+
+static const tn_op lend_op = {
+    .name = "lend",
+    .shape = lend_shape,
+    .backward = lend_backward,
+    .lends = true,
+};
+
+/* The leaf's copy, showing what t holds now; NULL after raising. */
+static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
+    tn_leaf *leaf = t->leaf;
+    uint32_t now = __atomic_load_n(&t->version->value, __ATOMIC_RELAXED);
+    tn_tensor *copy = leaf->copy;
+    bool fits =
+        copy && copy->dtype == dtype && tn__same_device(copy->storage->device, t->storage->device);
+    if (fits && leaf->copied_from == now) {
+        return copy;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if (fits) {
+        tn__ops.copy_(copy, t);
+    } else {
+        tn__lend_forget(t);
+        copy = tn__ops.cast(t, dtype);
+        leaf->copy = copy->inert ? NULL : tn_keep(copy);
+    }
+    if (tn__pending() || !leaf->copy) {
+        tn__lend_forget(t);
+        return NULL;
+    }
+    leaf->copied_from = now;
+    return leaf->copy;
+}
+
+tn_tensor *tn__lend(tn_tensor *t, tn_dtype dtype) {
+    if (!tn__usable(t, "lend")) {
+        return tn_inert();
+    }
+    if (t->node || !t->leaf) { /* no parameter of its own: nothing that could keep the copy */
+        return tn__ops.cast(t, dtype);
+    }
+    tn_tensor *in[2] = {current_copy(t, dtype), t};
+    return in[0] ? tn_apply(&lend_op, NULL, in, 2) : tn_inert();
+}
+
+void tn__lend_forget(tn_tensor *t) {
+    if (t && t->leaf) {
+        tn_release(t->leaf->copy);
+        t->leaf->copy = NULL;
+    }
+}

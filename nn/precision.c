@@ -1,0 +1,259 @@
+/* Mixed precision: a policy on a module, and what the bracket does with it.
+ *
+ *     cast inputs  ->  copies into the fields  ->  recompute, forward  ->  parameters back  ->  cast outputs
+ *
+ * The outermost call of a region lends for everything below it, so that a forward may read a child's parameter (a classifier
+ * that is the embedding); the calls inside only cast inputs. The copies belong to the parameters (autograd/lend.c): tied
+ * ones share theirs. A record remembers the parameter while its field holds the copy, so walks know what is tied, recompute
+ * leads its gradients to the parameter, and finishing a module in its own forward loses nothing.
+ */
+#include "autograd/leaf.h"
+#include "core/memory.h"
+#include "nn/module.h"
+
+#include <stdlib.h>
+
+/* ---- The policy -------------------------------------------------------------------------------------------------------------- */
+
+tn_precision tn_precision_defaults(void) {
+    return (tn_precision){.param = TN_F32, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
+}
+
+const tn_precision *tn__precision_of(const tn_module *m) {
+    for (; m; m = m->parent) {
+        if (m->lists && m->lists->precision) {
+            return m->lists->precision;
+        }
+    }
+    return NULL;
+}
+
+tn_dtype tn_module_compute_dtype(const void *module, tn_dtype none) {
+    const tn_module *m = tn__module_of((void *)module, "module_compute_dtype");
+    const tn_precision *policy = m ? tn__precision_of(m) : NULL;
+    return policy ? policy->compute : none;
+}
+
+/* Gives every field below m that holds `old` the tensor `new`. */
+static void exchange(tn_module *m, tn_tensor *old, tn_tensor *new) {
+    for (int i = 0; m->lists && i < m->lists->record_count; i++) {
+        tn__record *record = m->lists->records[i];
+        if (!record->buffer && *record->field == old) {
+            *record->field = tn_keep(new);
+            tn_release(old);
+        }
+    }
+    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
+        exchange(m->lists->children[i], old, new);
+    }
+}
+
+/* The parameter in another dtype, wherever in the whole tree it is. False after raising. */
+static bool convert(tn_module *m, tn_tensor *t, tn_dtype dtype) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *converted = tn_cast(t, dtype);
+    if (tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t)))) {
+        return false;
+    }
+    while (m->parent) {
+        m = m->parent;
+    }
+    tn_adopt(tn_keep(t)); /* until this scope ends: the last field lets go of it */
+    exchange(m, t, converted);
+    return true;
+}
+
+/* Brings one parameter in line with the policy; false after raising. */
+static bool apply_to(tn_module *m, const tn__record *record, const tn_precision *policy) {
+    tn_tensor *t = *record->field;
+    if (record->buffer || !t || !tn_dtype_is_float(tn_dtype_of(t))) {
+        return true;
+    }
+    if (tn_dtype_of(t) != policy->param && !convert(m, t, policy->param)) {
+        return false;
+    }
+    t = *record->field;
+    tn__lend_forget(t);
+    return !tn_requires_grad(t) || tn_set_grad_dtype(t, policy->reduce) == TN_OK;
+}
+
+/* m and what is below it, up to modules with a policy of their own. False after raising. */
+static bool apply_below(tn_module *m, const tn_precision *policy) {
+    const tn_module_lists *lists = m->lists;
+    for (int i = 0; lists && i < lists->record_count; i++) {
+        if (!apply_to(m, lists->records[i], policy)) {
+            return false;
+        }
+    }
+    for (int i = 0; lists && i < lists->child_count; i++) {
+        tn_module *child = lists->children[i];
+        bool own = child->lists && child->lists->precision;
+        if (!own && !apply_below(child, policy)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+tn_status tn_module_set_precision(void *module, tn_precision policy) {
+    tn_module *m = tn__module_of(module, "module_set_precision");
+    if (!m || tn__pending()) {
+        return tn_error();
+    }
+    const tn_dtype dtypes[] = {policy.param, policy.compute, policy.reduce, policy.output};
+    for (int i = 0; i < 4; i++) {
+        if ((unsigned)dtypes[i] >= TN_DTYPES || !tn_dtype_is_float(dtypes[i])) {
+            static const char *const names[] = {"param", "compute", "reduce", "output"};
+            return tn__raise(TN_EDTYPE, "module_set_precision", "%s is %s (f32, f64, bf16 or f16)",
+                             names[i], tn_dtype_name(dtypes[i]));
+        }
+    }
+    tn_module_lists *lists = tn__module_lists(m, "module_set_precision");
+    if (!lists) {
+        return tn_error();
+    }
+    if (lists->lending) {
+        return tn__raise(TN_ESTATE, "module_set_precision", "%s is being called", m->kind);
+    }
+    tn_precision *kept = lists->precision ? lists->precision : tn__malloc(sizeof(*kept));
+    if (!kept) {
+        return tn__raise(TN_ENOMEM, "module_set_precision", "no memory for a policy");
+    }
+    *kept = policy;
+    lists->precision = kept;
+    apply_below(m, kept);
+    return tn_error();
+}
+
+/* ---- Inputs and outputs ---------------------------------------------------------------------------------------------------- */
+
+static bool differs(const tn_tensor *t, tn_dtype dtype) {
+    return t && tn_dtype_is_float(tn_dtype_of(t)) && tn_dtype_of(t) != dtype;
+}
+
+/* False after raising. */
+static bool cast_all(tn_values *values, tn_dtype dtype) {
+    for (int i = 0; i < values->n; i++) {
+        if (differs(values->v[i], dtype)) {
+            values->v[i] = tn_cast(values->v[i], dtype);
+            if (tn_is_inert(values->v[i])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool tn__precision_inputs(const tn_module *m, tn_values *in) {
+    const tn_precision *policy = tn__precision_of(m);
+    return !policy || cast_all(in, policy->compute);
+}
+
+void tn__precision_outputs(const tn_module *m, tn_values *out) {
+    const tn_precision *own = m->lists ? m->lists->precision : NULL;
+    if (own && own->cast_output && !cast_all(out, own->output)) {
+        *out = tn__no_values();
+    }
+}
+
+bool tn__precision_idle(const tn_module *m, const tn_values *in) {
+    const tn_precision *policy = tn__precision_of(m);
+    if (!policy) {
+        return true;
+    }
+    const tn_module_lists *lists = m->lists;
+    if (lists && (!lists->lending || (lists->precision && lists->precision->cast_output))) {
+        return false;
+    }
+    for (int i = 0; i < in->n; i++) {
+        if (differs(in->v[i], policy->compute)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Lending ---------------------------------------------------------------------------------------------------------------- */
+
+/* False after raising. */
+static bool lend_one(tn__record *record, tn_dtype dtype) {
+    if (record->buffer || record->lent || !differs(*record->field, dtype)) {
+        return true;
+    }
+    tn_tensor *copy = tn__lend(*record->field, dtype);
+    if (tn_is_inert(copy)) {
+        return false;
+    }
+    record->lent = *record->field;
+    *record->field = tn_keep(copy);
+    return true;
+}
+
+static bool lend_below(tn_module *m, const tn_precision *policy) {
+    tn_module_lists *lists = m->lists;
+    if (!lists || lists->lending) {
+        return true;
+    }
+    policy = lists->precision ? lists->precision : policy;
+    lists->lending = true;
+    for (int i = 0; i < lists->record_count; i++) {
+        if (!lend_one(lists->records[i], policy->compute)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < lists->child_count; i++) {
+        if (!lend_below(lists->children[i], policy)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void take_back(tn_module *m) {
+    tn_module_lists *lists = m->lists;
+    if (!lists) {
+        return;
+    }
+    lists->lending = false;
+    for (int i = 0; i < lists->record_count; i++) {
+        tn__record *record = lists->records[i];
+        if (record->lent) {
+            tn_tensor *copy = *record->field;
+            *record->field = record->lent;
+            record->lent = NULL;
+            tn_release(copy);
+        }
+    }
+    for (int i = 0; i < lists->child_count; i++) {
+        take_back(lists->children[i]);
+    }
+}
+
+bool tn__precision_begin(tn_module *m, bool *ok) {
+    const tn_precision *policy = tn__precision_of(m);
+    *ok = true;
+    if (!policy || !m->lists || m->lists->lending) {
+        return false;
+    }
+    tn__module_lists_keep(m->lists);
+    *ok = lend_below(m, policy);
+    return true;
+}
+
+void tn__precision_end(tn_module_lists *lists) {
+    if (lists->module) {
+        take_back(lists->module);
+    }
+    tn__module_lists_release(lists);
+}
+
+tn_tensor *tn__entry_tensor(const tn_entry *entry) {
+    const tn_module_lists *lists = entry->owner->lists;
+    for (int i = 0; i < lists->record_count; i++) {
+        if (lists->records[i]->field == entry->field) {
+            return tn__record_tensor(lists->records[i]);
+        }
+    }
+    return *entry->field;
+}
