@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <tern/sys/device.h>
 #include <tern/sys/group.h>
 #include <tern/sys/store.h>
 #include <unistd.h>
@@ -29,12 +30,42 @@ static void tell_engine(const char *name, const char *for_what) {
     tn_store_free(store);
 }
 
+static void tell_device(tn_device device) {
+    tn_device_info info;
+    if (tn_device_describe(device, &info) != TN_OK) {
+        printf("  %-6s %s\n", tn_device_text(device), tn_error_message());
+        tn_error_clear();
+        return;
+    }
+    printf("  %-6s %s (compute capability %d.%d, %d processors, %.1f GiB)\n", tn_device_text(device),
+           info.name, info.major, info.minor, info.processors, (double)info.memory / (1 << 30));
+}
+
+/* What the plugin is made of, and its devices; when there is none, why. */
+static void tell_devices(void) {
+    const tn_device_table *table = tn__device_plugin(TN_CUDA);
+    if (table) {
+        char text[1024];
+        table->versions(text, sizeof(text));
+        printf("  with   %s\n", text);
+    }
+    int count = tn_device_count(TN_CUDA);
+    for (int i = 0; i < count; i++) {
+        tell_device(tn_cuda(i));
+    }
+    if (count == 0) {
+        printf("  cuda   no (%s)\n", tn_device_why(TN_CUDA));
+    }
+}
+
 int info_main(void) {
     cpu_set_t set;
     int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
     printf("version   %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
     printf("build     %s\n", tn_build_info());
     printf("cores     %ld, usable %d\n", sysconf(_SC_NPROCESSORS_ONLN), usable);
+    printf("devices\n");
+    tell_devices();
     printf("engines\n");
     tell_engine("local", "threads of one process");
     tell_engine("shm", "processes of one host");
