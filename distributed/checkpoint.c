@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/on_cpu.h"
 #include "tern/distributed.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
  * own, or else that of the first rank that has one. */
 static tn_status agree(tn_group *g, const tn_error_record *mine, const char *operation) {
     TN_SCOPE;
+    TN__ON_CPU;
     int n = tn_group_size(g);
     const int64_t bytes = sizeof(*mine);
     tn_tensor *told = tn_from_data(mine, TN_DIMS(bytes), TN_U8);

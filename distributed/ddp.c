@@ -18,8 +18,10 @@
 #include "autograd/mode.h"
 #include "core/memory.h"
 #include "distributed/ddp.h"
+#include "distributed/on_cpu.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
+#include "tern/sys/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -322,6 +324,20 @@ static bool add_param(const tn_entry *entry, void *user) {
     return true;
 }
 
+/* Buckets hold gradients of one device. */
+static bool one_device(const tn_ddp_state *d) {
+    for (int i = 1; i < d->param_count; i++) {
+        const tn__ddp_param *a = &d->params[0], *b = &d->params[i];
+        if (!tn__same_device(tn_device_of(a->leaf), tn_device_of(b->leaf))) {
+            tn__raise(TN_EDEVICE, "ddp", "%s is on %s, but %s is on %s", a->path,
+                      tn_device_text(tn_device_of(a->leaf)), b->path,
+                      tn_device_text(tn_device_of(b->leaf)));
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool list_params(tn_ddp_state *d) {
     int count = 0;
     tn_module_each(d->module, (tn_walk){0}, count_param, &count);
@@ -359,6 +375,7 @@ static bool first_layout(tn_ddp_state *d) {
 
 static bool prepare_join(tn_ddp_state *d) {
     TN_SCOPE;
+    TN__ON_CPU;
     d->said = tn_keep(tn_zeros(TN_DIMS(1), TN_I64));
     d->heard = tn_keep(tn_zeros(TN_DIMS(tn_group_size(d->group), 1), TN_I64));
     return !tn__pending();
@@ -402,8 +419,8 @@ static tn_ddp_state *attach(tn_module *m, tn_group *g, tn_ddp_options options) {
                              .backward_before = backward_begins,
                              .user = d,
                              .free_user = state_free};
-    if (!list_params(d) || !first_layout(d) || (options.join && !prepare_join(d)) ||
-        !tn_module_hook(m, hooks)) {
+    if (!list_params(d) || !one_device(d) || !first_layout(d) ||
+        (options.join && !prepare_join(d)) || !tn_module_hook(m, hooks)) {
         state_free(d);
         return NULL;
     }

@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "distributed/ddp.h"
 #include "distributed/group/group.h"
+#include "distributed/on_cpu.h"
 #include "tern/sys/tensor.h"
 
 #include <stdio.h>
@@ -90,7 +91,8 @@ static bool place(tn__ddp_param *p, tn_tensor *flat, int64_t offset) {
 static bool allocate(tn_ddp_state *d) {
     for (int i = 0; i < d->bucket_count; i++) {
         tn__ddp_bucket *b = &d->buckets[i];
-        tn_tensor *flat = tn_group_empty(d->group, TN_DIMS(b->count), b->dtype);
+        tn_tensor *flat = tn_group_empty_on(d->group, tn_device_of(d->params[0].leaf),
+                                            TN_DIMS(b->count), b->dtype);
         if (tn_is_inert(flat)) {
             return false;
         }
@@ -230,6 +232,7 @@ static void wanted_order(const tn_ddp_state *d, int64_t *order) {
 /* Rank `root`'s order to all; its end is marked by -1. */
 bool tn__ddp_relayout(tn_ddp_state *d, int root) {
     TN_SCOPE;
+    TN__ON_CPU;
     tn_tensor *t = tn_full(TN_DIMS(d->param_count + 1), -1, TN_I64);
     if (tn_is_inert(t)) {
         return false;
@@ -352,6 +355,7 @@ static bool all_reached(const tn_ddp_state *d) {
 
 /* With find_unused: on how many ranks each parameter, as placed, has a gradient. (placed) i32 */
 static tn_tensor *count_users(const tn_ddp_state *d) {
+    TN__ON_CPU;
     tn_tensor *users = tn_zeros(TN_DIMS(d->placed), TN_I32);
     if (tn_is_inert(users)) {
         return users;

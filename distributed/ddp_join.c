@@ -10,6 +10,7 @@
  */
 #include "core/memory.h"
 #include "distributed/ddp.h"
+#include "distributed/on_cpu.h"
 
 /* What an announcement says in words. */
 static const char *text_of(int64_t what) {
@@ -91,6 +92,7 @@ static bool take_state(const char *name, tn_tensor *state, void *user) {
 /* The place in the random numbers and the optimiser's steps. */
 static void take_counts(tn_ddp_state *d, tn_optim *optim) {
     TN_SCOPE;
+    TN__ON_CPU;
     tn_generator *generator = tn_default_generator();
     int64_t counts[] = {(int64_t)generator->stream, tn_optim_steps(optim)};
     tn_tensor *t = TN_FROM(counts, TN_DIMS(2), TN_I64);

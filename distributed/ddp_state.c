@@ -7,6 +7,7 @@
 #include "autograd/leaf.h"
 #include "core/memory.h"
 #include "distributed/ddp.h"
+#include "distributed/on_cpu.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,6 +52,9 @@ static bool describe(const tn_entry *entry, void *user) {
     const tn_tensor *x = *entry->field;
     append(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
            tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
+    if (tn_device_of(x).kind != TN_CPU) {
+        append(t, ", on a device"); /* which one may differ */
+    }
     if (entry->shared) {
         append(t, ", tied");
     } else if (!entry->buffer && !tn_requires_grad(x)) {
@@ -67,6 +71,7 @@ static bool describe(const tn_entry *entry, void *user) {
 /* Digests and lengths of all ranks: whether the digests are the same, and the longest text. */
 static bool compare_digests(tn_group *g, const text *t, bool *same, int64_t *longest) {
     TN_SCOPE;
+    TN__ON_CPU;
     int64_t mine[2] = {(int64_t)XXH3_64bits(t->data, t->length), (int64_t)t->length};
     tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g), 2), TN_I64);
     if (tn_work_wait(tn_all_gather(g, all, TN_FROM(mine, TN_DIMS(2), TN_I64)), 0) != TN_OK) {
@@ -107,6 +112,7 @@ static void raise_difference(const char *texts, int64_t room, int ranks, const c
 /* False when the texts did not arrive. */
 static bool exchange_texts(tn_group *g, const text *t, int64_t longest, const char *operation) {
     TN_SCOPE;
+    TN__ON_CPU;
     int ranks = tn_group_size(g);
     int64_t room = longest + 1;
     tn_tensor *mine = tn_zeros(TN_DIMS(room), TN_U8), *all = tn_empty(TN_DIMS(ranks, room), TN_U8);

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
+#include "distributed/on_cpu.h"
 
 #include <string.h>
 
@@ -50,6 +51,7 @@ static tn_work *send_bytes(tn_group *g, void *data, int64_t n, int root) {
 tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) {
     static const char name[] = "broadcast_bytes";
     TN_SCOPE;
+    TN__ON_CPU;
     if (tn__pending()) {
         return refuse(g, tn_error());
     }
@@ -109,6 +111,7 @@ tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void 
                               size_t *all_bytes) {
     static const char name[] = "all_gather_bytes";
     TN_SCOPE;
+    TN__ON_CPU;
     if (tn__pending()) {
         return refuse(g, tn_error());
     }

@@ -78,17 +78,39 @@ static void stop(tn_engine *base, const char *reason) {
     c->inner->abort(c->inner, reason);
 }
 
-static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
-    checked *c = (checked *)base;
+/* Whether all ranks are about to make as much memory. */
+static bool same_alloc(checked *c, size_t bytes, double deadline, char *why) {
     const tn__fingerprint mine = tn__fingerprint_of_alloc(bytes);
     const tn_transfer t = {.deadline = deadline};
-    return compare_all(c, &t, &mine, why) == TN_OK ? c->inner->alloc(c->inner, bytes, deadline, why)
-                                                   : NULL;
+    return compare_all(c, &t, &mine, why) == TN_OK;
+}
+
+static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    checked *c = (checked *)base;
+    return same_alloc(c, bytes, deadline, why) ? c->inner->alloc(c->inner, bytes, deadline, why)
+                                               : NULL;
 }
 
 static void release(tn_engine *base, void *memory) {
     checked *c = (checked *)base;
     c->inner->free(c->inner, memory);
+}
+
+static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    checked *c = (checked *)base;
+    return same_alloc(c, bytes, deadline, why)
+               ? c->inner->device_alloc(c->inner, bytes, deadline, why)
+               : NULL;
+}
+
+static void device_release(tn_engine *base, void *memory) {
+    checked *c = (checked *)base;
+    c->inner->device_free(c->inner, memory);
+}
+
+static tn_status check(tn_engine *base, char *why) {
+    checked *c = (checked *)base;
+    return c->inner->check(c->inner, why);
 }
 
 static void leave(tn_engine *base) {
@@ -130,10 +152,14 @@ tn_engine *tn__checked_new(tn_engine *inner) {
                           .rank = inner->rank,
                           .ranks = inner->ranks,
                           .vague = inner->vague,
+                          .devices = inner->devices,
                           .run = run,
                           .abort = stop,
                           .alloc = inner->alloc ? alloc : NULL,
                           .free = inner->alloc ? release : NULL,
+                          .device_alloc = inner->device_alloc ? device_alloc : NULL,
+                          .device_free = inner->device_alloc ? device_release : NULL,
+                          .check = inner->check ? check : NULL,
                           .leave = inner->leave ? leave : NULL,
                           .destroy = destroy};
     return &c->base;

@@ -1,6 +1,7 @@
 /* The public operations: what a tensor must be, then a transfer of its elements. */
 #include "core/error.h"
 #include "distributed/group/group.h"
+#include "distributed/on_cpu.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -10,12 +11,19 @@
 
 /* ---- Checks ------------------------------------------------------------------------------------ */
 
-static bool good_tensor(const tn_tensor *t, const char *operation) {
+/* Whether the group's engine takes tensors from there. */
+static bool good_device(const tn_group *g, tn_device device) {
+    return !g || !g->engine || (g->engine->engine->devices >> device.kind & 1) != 0;
+}
+
+static bool good_tensor(const tn_group *g, const tn_tensor *t, const char *operation) {
     if (!tn__usable(t, operation)) {
         return false;
     }
-    if (t->storage->device.kind != TN_CPU) {
-        tn__raise(TN_EDEVICE, operation, "the tensor %s is not on the CPU", tn_shape_text(t));
+    if (!good_device(g, t->storage->device)) {
+        tn__raise(TN_EDEVICE, operation,
+                  "the tensor %s is on %s, but group %s (%s) moves tensors on the CPU",
+                  tn_shape_text(t), tn_device_text(t->storage->device), g->name, g->engine_name);
     } else if (!tn_is_contiguous(t)) {
         tn__raise(TN_ESHAPE, operation, "the tensor %s is not contiguous (tn_contiguous makes one)",
                   tn_shape_text(t));
@@ -53,6 +61,16 @@ static bool good_reduce(tn_reduce how, const char *operation) {
     return false;
 }
 
+/* in and out of one operation. */
+static bool same_place(const tn_tensor *a, const tn_tensor *b, const char *operation) {
+    if (!tn__same_device(a->storage->device, b->storage->device)) {
+        tn__raise(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
+                  tn_device_text(a->storage->device), tn_device_text(b->storage->device));
+        return false;
+    }
+    return true;
+}
+
 /* `all` must be (N, the shape of one). */
 static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor *one,
                        const char *operation) {
@@ -72,7 +90,7 @@ static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor 
                   tn_dtype_name(one->dtype));
         return false;
     }
-    return true;
+    return same_place(all, one, operation);
 }
 
 /* Every operation begins with this. NULL is one rank. An error of this rank aborts the group. */
@@ -91,7 +109,8 @@ static tn_work *refuse(tn_group *g) {
 /* With one rank every collective is a copy of what comes in. */
 static void alone(const tn_transfer *t) {
     if (t->in && t->out && t->in != t->out && t->count > 0) {
-        memmove(t->out, t->in, (size_t)t->count * tn_dtype_size(t->dtype));
+        tn__copy_bytes(t->device, t->out, t->device, t->in,
+                       (size_t)t->count * tn_dtype_size(t->dtype), tn_collective_name(t->kind));
     }
 }
 
@@ -99,6 +118,7 @@ static tn_work *issue(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out)
     const tn_tensor *any = in ? in : out;
     if (any) {
         t.dtype = any->dtype;
+        t.device = any->storage->device;
     }
     t.in = in ? tn__address(in) : NULL;
     t.out = out ? tn__address(out) : NULL;
@@ -117,7 +137,7 @@ tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduce how) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_reduce(how, name) || !good_tensor(t, name)) {
+    if (!good_reduce(how, name) || !good_tensor(g, t, name)) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t, t);
@@ -128,7 +148,7 @@ tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_tensor(t, name) || !good_tensor(out, name) || !good_parts(g, out, t, name)) {
+    if (!good_tensor(g, t, name) || !good_tensor(g, out, name) || !good_parts(g, out, t, name)) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_ALL_GATHER, .count = tn_count(t)}, t, out);
@@ -139,7 +159,7 @@ tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduce 
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_reduce(how, name) || !good_tensor(t, name) || !good_tensor(out, name) ||
+    if (!good_reduce(how, name) || !good_tensor(g, t, name) || !good_tensor(g, out, name) ||
         !good_parts(g, t, out, name)) {
         return refuse(g);
     }
@@ -152,7 +172,7 @@ tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_rank(g, root, true, name) || !good_tensor(t, name)) {
+    if (!good_rank(g, root, true, name) || !good_tensor(g, t, name)) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
@@ -163,7 +183,7 @@ tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_rank(g, root, true, name) || !good_reduce(how, name) || !good_tensor(t, name)) {
+    if (!good_rank(g, root, true, name) || !good_reduce(how, name) || !good_tensor(g, t, name)) {
         return refuse(g);
     }
     return issue(
@@ -178,8 +198,8 @@ tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
         return NULL;
     }
     bool mine = tn_group_rank(g) == root;
-    if (!good_rank(g, root, true, name) || !good_tensor(t, name) ||
-        (mine && (!good_tensor(out, name) || !good_parts(g, out, t, name)))) {
+    if (!good_rank(g, root, true, name) || !good_tensor(g, t, name) ||
+        (mine && (!good_tensor(g, out, name) || !good_parts(g, out, t, name)))) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_GATHER, .root = root, .count = tn_count(t)}, t,
@@ -192,8 +212,8 @@ tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
         return NULL;
     }
     bool mine = tn_group_rank(g) == root;
-    if (!good_rank(g, root, true, name) || !good_tensor(out, name) ||
-        (mine && (!good_tensor(t, name) || !good_parts(g, t, out, name)))) {
+    if (!good_rank(g, root, true, name) || !good_tensor(g, out, name) ||
+        (mine && (!good_tensor(g, t, name) || !good_parts(g, t, out, name)))) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_SCATTER, .root = root, .count = tn_count(out)},
@@ -205,7 +225,7 @@ tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_tensor(t, name) || !good_tensor(out, name)) {
+    if (!good_tensor(g, t, name) || !good_tensor(g, out, name)) {
         return refuse(g);
     }
     int n = tn_group_size(g);
@@ -217,6 +237,9 @@ tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
                   tn_shape_text(t), n);
         return refuse(g);
     }
+    if (!same_place(t, out, name)) {
+        return refuse(g);
+    }
     return issue(g, (tn_transfer){.kind = TN_ALL_TO_ALL, .count = tn_count(t) / n}, t, out);
 }
 
@@ -225,7 +248,7 @@ tn_work *tn_send(tn_group *g, tn_tensor *t, int to) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_rank(g, to, false, name) || !good_tensor(t, name)) {
+    if (!good_rank(g, to, false, name) || !good_tensor(g, t, name)) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_SEND, .root = to, .count = tn_count(t)}, t, NULL);
@@ -236,7 +259,7 @@ tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
     if (!begin(g, name)) {
         return NULL;
     }
-    if (!good_rank(g, from, false, name) || !good_tensor(t, name)) {
+    if (!good_rank(g, from, false, name) || !good_tensor(g, t, name)) {
         return refuse(g);
     }
     return issue(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)}, NULL, t);
@@ -318,6 +341,7 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
 
 double tn_group_mean(tn_group *g, double sum, double count) {
     TN_SCOPE;
+    TN__ON_CPU;
     double both[2] = {sum, count};
     tn_tensor *t = tn_from_data(both, TN_DIMS(2), TN_F64);
     if (tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) != TN_OK) {

@@ -15,18 +15,40 @@ static const struct {
 
 enum { ENGINES = sizeof(engines) / sizeof(engines[0]) };
 
-tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why) {
-    for (int i = 0; name && i < ENGINES; i++) {
-        if (strcmp(engines[i].name, name) == 0) {
+/* An engine of host memory. NULL with a reason. */
+static tn_engine *host_engine(const char *name, size_t length, const tn_engine_options *options,
+                              char *why) {
+    for (int i = 0; i < ENGINES; i++) {
+        if (strlen(engines[i].name) == length && memcmp(engines[i].name, name, length) == 0) {
             return engines[i].make(options, why);
         }
     }
-    size_t length = (size_t)snprintf(why, TN_ENGINE_WHY, "there is no engine \"%.40s\"; there are",
-                                     name ? name : "(NULL)");
+    int used = snprintf(why, TN_ENGINE_WHY, "there is no engine \"%.*s\"; there are",
+                        (int)(length < 40 ? length : 40), name);
     for (int i = 0; i < ENGINES; i++) {
-        length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, " %s", engines[i].name);
+        used += snprintf(why + used, TN_ENGINE_WHY - (size_t)used, " %s", engines[i].name);
     }
+    snprintf(why + used, TN_ENGINE_WHY - (size_t)used,
+             ", and for tensors on devices one of them with +staged or +nccl behind it");
     return NULL;
+}
+
+tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why) {
+    name = name ? name : "(NULL)";
+    size_t length = strcspn(name, "+");
+    const char *devices = name[length] ? name + length + 1 : NULL;
+    if (devices && strcmp(devices, "staged") != 0 && strcmp(devices, "nccl") != 0) {
+        snprintf(why, TN_ENGINE_WHY,
+                 "there is no engine \"%.40s\" for tensors on devices; there are staged and nccl",
+                 devices);
+        return NULL;
+    }
+    tn_engine *host = host_engine(name, length, options, why);
+    if (!host || !devices) {
+        return host;
+    }
+    return strcmp(devices, "nccl") == 0 ? tn__nccl_new(host, options, why)
+                                        : tn__staged_new(host, why);
 }
 
 const char *tn_collective_name(tn_collective kind) {

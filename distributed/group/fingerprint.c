@@ -10,6 +10,7 @@ tn__fingerprint tn__fingerprint_of(const tn_transfer *t) {
     }
     f.dtype = (int32_t)t->dtype;
     f.count = t->count;
+    f.device = (int32_t)t->device.kind;
     switch (t->kind) {
     case TN_ALL_REDUCE:
     case TN_REDUCE_SCATTER:
@@ -38,7 +39,7 @@ tn__fingerprint tn__fingerprint_of_alloc(size_t bytes) {
 
 bool tn__fingerprint_same(const tn__fingerprint *a, const tn__fingerprint *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->root == b->root && a->count == b->count;
+           a->root == b->root && a->device == b->device && a->count == b->count;
 }
 
 static void describe(const tn__fingerprint *f, char *text, size_t room) {
@@ -53,7 +54,8 @@ static void describe(const tn__fingerprint *f, char *text, size_t room) {
                            .root = f->root,
                            .count = f->count};
     tn__transfer_text(&t, what, sizeof(what));
-    snprintf(text, room, "is in %s (operation %llu)", what, (unsigned long long)f->sequence);
+    snprintf(text, room, "is in %s%s (operation %llu)", what,
+             f->device == TN_CPU ? "" : " on a device", (unsigned long long)f->sequence);
 }
 
 bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text, size_t room) {

@@ -10,6 +10,7 @@ enum { TN__ALLOCATION = TN_COLLECTIVES };
 /* The same bytes in every process. What the kind does not use is 0. */
 typedef struct tn__fingerprint {
     int32_t kind, dtype, reduce, root;
+    int32_t device, unused; /* the kind of device */
     int64_t count;
     uint64_t sequence; /* for messages: may differ, as sends and receives count too */
 } tn__fingerprint;

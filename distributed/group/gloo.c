@@ -273,6 +273,7 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
     }
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
+                          .devices = 1u << TN_CPU,
                           .name = "gloo",
                           .rank = o->rank,
                           .ranks = o->ranks,

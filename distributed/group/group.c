@@ -63,9 +63,11 @@ static bool connect_ranks(tn_group *g, const char *engine) {
                            .ranks = g->size,
                            .deadline = tn__now() + g->options.timeout,
                            .timeout = g->options.timeout,
-                           .interface = g->options.interface};
-    char why[TN_ENGINE_WHY] = "";
-    tn_engine *e = tn_engine_new(engine, &o, why);
+                           .interface = g->options.interface,
+                           .device = tn_default_device()};
+    char why[TN_ENGINE_WHY] = "", name[64];
+    snprintf(name, sizeof(name), "%s%s", engine, strchr(engine, '+') ? "" : "+staged");
+    tn_engine *e = tn_engine_new(name, &o, why);
     if (e && g->options.checked) {
         e = tn__checked_new(e);
         snprintf(why, sizeof(why), "out of memory");
@@ -325,7 +327,8 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     if (e && e->vague) {
         read_abort(g, aborted, sizeof(aborted));
         if (*aborted) {
-            snprintf(text, sizeof(text), "%s; %s", why, aborted);
+            bool told = strstr(why, aborted) != NULL;
+            snprintf(text, sizeof(text), "%s%s%s", why, told ? "" : "; ", told ? "" : aborted);
         } else if (status == TN_EPEER) {
             ask_store(g, why, text, sizeof(text));
         }
@@ -427,28 +430,45 @@ static void release_memory(void *data, void *user) {
     engine_drop(e);
 }
 
-tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype) {
+static void release_device_memory(void *data, void *user) {
+    tn__engine_ref *e = user;
+    e->engine->device_free(e->engine, data);
+    engine_drop(e);
+}
+
+/* The group's memory on this device as a tensor; inert after raising. */
+static tn_tensor *wrap_memory(tn_group *g, tn_device device, void *memory, tn_dims dims,
+                              tn_dtype dtype) {
+    bool on_cpu = device.kind == TN_CPU;
+    __atomic_fetch_add(&g->engine->refs, 1, __ATOMIC_RELAXED);
+    tn_tensor *t = tn_from_memory(memory, dims, dtype,
+                                  on_cpu ? release_memory : release_device_memory, g->engine);
+    if (tn_is_inert(t)) {
+        (on_cpu ? release_memory : release_device_memory)(memory, g->engine);
+    } else {
+        t->storage->device = device;
+    }
+    return t;
+}
+
+tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims, tn_dtype dtype) {
     size_t bytes;
     if (g && !tn__group_usable(g, "group_empty")) {
         return tn_inert();
     }
-    if (!tn__bytes_of(dims, dtype, &bytes, "group_empty")) {
+    if (!tn__device_exists(device, "group_empty") ||
+        !tn__bytes_of(dims, dtype, &bytes, "group_empty")) {
         return tn_inert();
     }
-    if (!g || !g->engine || !g->engine->engine->alloc || bytes == 0) {
-        return tn_empty(dims, dtype);
-    }
-    void *memory = tn__group_alloc(g, bytes);
+    const tn_engine *e = g && g->engine ? g->engine->engine : NULL;
+    bool has_memory = e && (device.kind == TN_CPU ? e->alloc != NULL : e->device_alloc != NULL);
+    void *memory = has_memory && bytes > 0 ? tn__group_alloc(g, device, bytes) : NULL;
     if (tn__pending()) {
         return tn_inert();
     }
-    if (!memory) {
-        return tn_empty(dims, dtype);
-    }
-    __atomic_fetch_add(&g->engine->refs, 1, __ATOMIC_RELAXED);
-    tn_tensor *t = tn_from_memory(memory, dims, dtype, release_memory, g->engine);
-    if (tn_is_inert(t)) {
-        release_memory(memory, g->engine);
-    }
-    return t;
+    return memory ? wrap_memory(g, device, memory, dims, dtype) : tn_empty_on(device, dims, dtype);
+}
+
+tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype) {
+    return tn_group_empty_on(g, tn_default_device(), dims, dtype);
 }

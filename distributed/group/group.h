@@ -5,10 +5,13 @@
  *     collectives.c  the public operations: checks, then tn__group_issue
  *     recorder.c     the last 1000 operations
  *     engine.c       engines by name
+ *     staged.c       transfers of device memory through a CPU engine
+ *     nccl.c         the plugin's engine beside a CPU engine
  */
 #ifndef TERN_DISTRIBUTED_GROUP_GROUP_H
 #define TERN_DISTRIBUTED_GROUP_GROUP_H
 
+#include "tern/sys/device.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"
 
@@ -26,17 +29,21 @@ typedef struct tn__engine_ref {
 struct tn_work {
     tn_group *group;
     tn_transfer t;
-    /* Instead of a transfer: memory of the engine. */
+    /* Instead of a transfer: memory of the engine, on t.device. */
     bool is_alloc;
     size_t alloc_bytes;
     void *allocated;
+
+    void *ready; /* on a device: t.ready, the work's own */
 
     tn_tensor *in, *out; /* one reference each, or NULL */
     uint64_t record;     /* its entry in the flight recorder */
     double started, ended;
 
     /* Under the group's lock. */
-    bool done;
+    bool done;      /* run has returned */
+    bool abandoned; /* nobody waits any more: the communication thread frees it when it is done */
+    void *end;      /* on a device, once all is queued: the mark behind it, the work's own */
     tn_status status;
     tn_work *next;
 };
@@ -87,7 +94,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why);
 bool tn__group_start(tn_group *g); /* the communication thread; false after raising */
 void tn__group_stop(tn_group *g);
 /* Memory of the engine, asked for in its thread; NULL when there is none, or after raising. */
-void *tn__group_alloc(tn_group *g, size_t bytes);
+void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes);
 
 /* Seconds from the start of a finished operation to its end. */
 TN_API double tn__work_seconds(const tn_work *w);
@@ -99,6 +106,12 @@ TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t room);
 tn_engine *tn__local_new(const tn_engine_options *options, char *why);
 tn_engine *tn__shm_new(const tn_engine_options *options, char *why);
 tn_engine *tn__gloo_new(const tn_engine_options *options, char *why);
+/* Engines that also take transfers on devices, around one that does not. Take `inner`; NULL with a
+ * reason: inner is destroyed. */
+tn_engine *tn__staged_new(tn_engine *inner, char *why);
+tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options, char *why);
+/* Whether this process can use NCCL; a reason otherwise. Loads it. */
+TN_API bool tn__nccl_is_there(char *why);
 TN_API tn_engine *tn__checked_new(tn_engine *inner); /* takes inner; NULL: no memory, inner is destroyed */
 
 /* recorder.c: the flight recorder of the process. */

@@ -369,6 +369,15 @@ static void hub_free(hub *h) {
     free(h);
 }
 
+static tn_status check(tn_engine *base, char *why) {
+    hub *h = ((local *)base)->hub;
+    pthread_mutex_lock(&h->lock);
+    tn_status status = h->dead == TN_OK ? check_left(h) : h->dead;
+    snprintf(why, TN_ENGINE_WHY, "%s", h->reason);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
 static void destroy(tn_engine *base) {
     hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
@@ -431,11 +440,13 @@ tn_engine *tn__local_new(const tn_engine_options *o, char *why) {
     }
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
+                          .devices = 1u << TN_CPU,
                           .name = "local",
                           .rank = o->rank,
                           .ranks = o->ranks,
                           .run = run,
                           .abort = stop,
+                          .check = check,
                           .destroy = destroy};
     if (share_hub(o, &e->hub, why) != TN_OK) {
         free(e);

@@ -229,6 +229,13 @@ static void stop(tn_engine *base, const char *reason) {
     tn__shm_fail((tn__shm *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
+static tn_status check(tn_engine *base, char *why) {
+    tn__shm *e = (tn__shm *)base;
+    tn_status status = tn__shm_look(e);
+    tn__shm_failed(e, why);
+    return status;
+}
+
 static void leave(tn_engine *base) {
     tn__shm *e = (tn__shm *)base;
     atomic_store_explicit(&e->control->seats[base->rank].left, true, memory_order_release);
@@ -266,6 +273,7 @@ static tn__shm *make(const tn_engine_options *o) {
     }
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
+                          .devices = 1u << TN_CPU,
                           .name = "shm",
                           .rank = o->rank,
                           .ranks = o->ranks,
@@ -274,6 +282,7 @@ static tn__shm *make(const tn_engine_options *o) {
                           .alloc = tn__shm_alloc,
                           .free = tn__shm_free,
                           .leave = leave,
+                          .check = check,
                           .destroy = destroy};
     pthread_mutex_init(&e->lock, NULL);
     e->reading = -1;

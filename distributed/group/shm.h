@@ -142,6 +142,9 @@ void tn__shm_leave(tn__shm *e);
 tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 tn_status tn__shm_failed(const tn__shm *e, char *why); /* TN_OK while there is none; why may be NULL */
 
+/* Whether a rank is gone or has given up, without waiting. */
+tn_status tn__shm_look(tn__shm *e);
+
 /* Opens the peers' processes, to be told when they end. Between two barriers. */
 tn_status tn__shm_watch(tn__shm *e);
 

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -200,6 +201,15 @@ static tn_status fail_for(tn__shm *e, const tn__shm_wait *w) {
     default:
         return fail_late(e, w);
     }
+}
+
+tn_status tn__shm_look(tn__shm *e) {
+    tn_status status = tn__shm_failed(e, NULL);
+    tn__shm_wait w = tn__shm_wait_begin(e, -1, HUGE_VAL);
+    if (status == TN_OK) {
+        look_around(e, &w);
+    }
+    return status == TN_OK && w.trouble != TN__SHM_FINE ? fail_for(e, &w) : status;
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------------- */

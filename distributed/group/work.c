@@ -4,6 +4,12 @@
  * while the program computes. tn__group_issue puts a work at the end of the queue; the thread takes
  * the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees it. After
  * a failure the rest of the queue fails with the same reason and nothing more is run.
+ *
+ * Work on a device is ordered by marks. Issuing sets one in the compute stream, behind what makes the
+ * tensors; the engine comes after it in a stream of its own, and gives the mark of its end when all is
+ * queued. From then on tn_work_wait need not wait: it lets the compute stream wait for that mark and
+ * lets the tensors go, since whoever gets their memory uses it in the compute stream. The thread stays
+ * with the operation until it is over, for its deadline.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -30,7 +36,9 @@ static void wait_until(tn_group *g, double deadline) {
 static tn_status run(tn_group *g, tn_work *w, char *why) {
     tn_engine *e = g->engine->engine;
     if (w->is_alloc) {
-        w->allocated = e->alloc(e, w->alloc_bytes, w->t.deadline, why);
+        w->allocated = w->t.device.kind == TN_CPU
+                           ? e->alloc(e, w->alloc_bytes, w->t.deadline, why)
+                           : e->device_alloc(e, w->alloc_bytes, w->t.deadline, why);
         return w->allocated || !*why ? TN_OK : TN_EPEER;
     }
     tn__flight_started(w->record, w->started);
@@ -48,11 +56,33 @@ static tn_work *take(tn_group *g) {
     return w;
 }
 
+/* The engine has queued all of w on its device. */
+static void launched(void *user, void *end) {
+    tn_work *w = user;
+    tn_group *g = w->group;
+    pthread_mutex_lock(&g->lock);
+    w->end = end;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void work_free(tn_work *w) {
+    const tn_device_table *table = tn__device_table(w->t.device);
+    if (table) {
+        table->mark_free(w->ready);
+        table->mark_free(w->end);
+    }
+    tn_release(w->in);
+    tn_release(w->out);
+    free(w);
+}
+
 static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, const char *why) {
     char what[128], text[128 + TN_ENGINE_WHY];
     if (w->is_alloc) {
-        snprintf(text, sizeof(text), "shared memory of %zu bytes after operation %llu: %s",
-                 w->alloc_bytes, (unsigned long long)w->t.sequence, why);
+        snprintf(text, sizeof(text), "%s memory of %zu bytes after operation %llu: %s",
+                 w->t.device.kind == TN_CPU ? "shared" : "registered", w->alloc_bytes,
+                 (unsigned long long)w->t.sequence, why);
     } else {
         tn__transfer_text(&w->t, what, sizeof(what));
         snprintf(text, sizeof(text), "operation %llu, %s: %s", (unsigned long long)w->t.sequence,
@@ -89,6 +119,9 @@ static void *communicate(void *user) {
         }
         w->status = status;
         w->done = true;
+        if (w->abandoned) {
+            work_free(w);
+        }
         pthread_cond_broadcast(&g->changed);
     }
     pthread_mutex_unlock(&g->lock);
@@ -144,6 +177,23 @@ static tn_work *work_new(tn_group *g, const char *operation) {
     return w;
 }
 
+/* On a device: what the operation comes after. False after raising. */
+static bool mark_ready(tn_work *w) {
+    const tn_device_table *table = tn__device_table(w->t.device);
+    if (!table) {
+        return true;
+    }
+    w->ready = table->mark(w->t.device.index);
+    if (!w->ready) {
+        tn__device_failed(w->t.device, TN_EDEVICE, tn_collective_name(w->t.kind));
+        return false;
+    }
+    w->t.ready = w->ready;
+    w->t.launched = launched;
+    w->t.launched_user = w;
+    return true;
+}
+
 tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out) {
     tn_work *w = work_new(g, tn_collective_name(t->kind));
     if (!w) {
@@ -153,6 +203,11 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
     w->t.sequence = ++g->sequence;
     w->in = tn_keep(in);
     w->out = tn_keep(out);
+    if (!mark_ready(w)) {
+        work_free(w);
+        tn_group_abort(g, tn_error_message());
+        return NULL;
+    }
     w->record = tn__flight_queued(g, &w->t);
     append(g, w);
     return w;
@@ -165,12 +220,17 @@ static bool engine_is_stuck(const tn_group *g, double now) {
     return g->running && now > g->running->t.deadline + engine_grace;
 }
 
-/* Waits until w is done. False when the engine does not come back: w then stays its own. */
-static bool wait_done(tn_work *w, double deadline) {
+/* Under the lock: whether nothing of w needs the host any more, but its end. */
+static bool is_over(const tn_work *w) {
+    return w->done || w->end;
+}
+
+/* Waits until w is over. False when the engine does not come back: w then stays its own. */
+static bool wait_over(tn_work *w, double deadline) {
     tn_group *g = w->group;
     bool aborted = false;
     pthread_mutex_lock(&g->lock);
-    while (!w->done) {
+    while (!is_over(w)) {
         double now = tn__now();
         if (engine_is_stuck(g, now)) {
             break;
@@ -188,15 +248,35 @@ static bool wait_done(tn_work *w, double deadline) {
         }
         wait_until(g, !aborted && deadline < now + 1 ? deadline : now + 1);
     }
-    bool done = w->done;
+    bool over = is_over(w);
     pthread_mutex_unlock(&g->lock);
-    return done;
+    return over;
 }
 
-static void work_free(tn_work *w) {
-    tn_release(w->in);
-    tn_release(w->out);
-    free(w);
+/* The compute stream waits for the end of w, so its tensors can go. */
+static tn_status join_end(tn_work *w) {
+    const tn_device_table *table = tn__device_table(w->t.device);
+    tn_status status = table->mark_join(w->t.device.index, w->end);
+    if (status == TN_OK) {
+        tn_release(w->in);
+        tn_release(w->out);
+        w->in = w->out = NULL;
+        return TN_OK;
+    }
+    tn_group_abort(w->group, table->reason());
+    return tn__device_failed(w->t.device, status, tn_collective_name(w->t.kind));
+}
+
+/* Frees w now, or when the engine is done with it. */
+static void let_go(tn_work *w) {
+    tn_group *g = w->group;
+    pthread_mutex_lock(&g->lock);
+    bool done = w->done;
+    w->abandoned = !done;
+    pthread_mutex_unlock(&g->lock);
+    if (done) {
+        work_free(w);
+    }
 }
 
 tn_status tn_work_wait(tn_work *w, double timeout) {
@@ -204,12 +284,20 @@ tn_status tn_work_wait(tn_work *w, double timeout) {
         return tn_error();
     }
     tn_group *g = w->group;
-    if (!wait_done(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
+    if (!wait_over(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
         tn__group_fail(g, TN_EPEER, "the engine does not return from an operation");
         return tn__raise(TN_EPEER, NULL, "%s", g->reason);
     }
-    tn_status status = w->status;
-    work_free(w);
+    pthread_mutex_lock(&g->lock);
+    tn_status status = w->done ? w->status : TN_OK;
+    bool on_device = w->end != NULL;
+    pthread_mutex_unlock(&g->lock);
+    if (status == TN_OK && on_device) {
+        status = join_end(w);
+        let_go(w);
+        return status == TN_OK ? tn_error() : status;
+    }
+    let_go(w);
     return status == TN_OK ? tn_error() : tn__raise(status, NULL, "%s", g->reason);
 }
 
@@ -218,26 +306,33 @@ bool tn_work_done(const tn_work *w) {
         return true;
     }
     pthread_mutex_lock(&w->group->lock);
-    bool done = w->done;
+    bool over = is_over(w);
     pthread_mutex_unlock(&w->group->lock);
-    return done;
+    return over;
 }
 
 double tn__work_seconds(const tn_work *w) {
-    return w && tn_work_done(w) ? w->ended - w->started : 0;
+    if (!w) {
+        return 0;
+    }
+    pthread_mutex_lock(&w->group->lock);
+    double seconds = w->done ? w->ended - w->started : 0;
+    pthread_mutex_unlock(&w->group->lock);
+    return seconds;
 }
 
-void *tn__group_alloc(tn_group *g, size_t bytes) {
+void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     tn_work *w = work_new(g, "group_empty");
     if (!w) {
         return NULL;
     }
     w->is_alloc = true;
+    w->t.device = device;
     w->t.sequence = g->sequence;
     w->alloc_bytes = bytes;
     w->t.deadline = HUGE_VAL;
     append(g, w);
-    if (!wait_done(w, HUGE_VAL)) {
+    if (!wait_over(w, HUGE_VAL)) {
         tn__raise(TN_EPEER, "group_empty", "the engine does not return");
         return NULL;
     }

@@ -4,11 +4,14 @@
  *     rendezvous.c    the store: serving it, or finding who does
  *     meet.c          is everybody there, and on which host
  *
+ *     gpus.c          which GPU a rank has, and how tensors on GPUs travel
+ *
  * Then the group is made, with the engine that suits the hosts.
  */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
+#include "distributed/init/gpus.h"
 #include "distributed/init/meet.h"
 #include "distributed/init/rendezvous.h"
 
@@ -157,6 +160,7 @@ static tn_group *join(const tn_dist_options *o, const tn__environment *e, tn__me
     tn__host_key(mine.host);
     tn__host_cpus(mine.cpus);
     tn__host_who(mine.who, sizeof(mine.who));
+    tn__gpus_here(o, &mine);
     tn_status status = tn__meet(world.store, &mine, e->rank, e->ranks, deadline, members, why);
     if (status != TN_OK) {
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
@@ -165,7 +169,12 @@ static tn_group *join(const tn_dist_options *o, const tn__environment *e, tn__me
     neighbours n = look_around(members, e->rank, e->ranks);
     world.local_rank = e->local_rank >= 0 ? e->local_rank : n.local_rank;
     set_threads(o, &mine, n.on_cores);
-    return make_group(o->engine ? o->engine : n.one_host ? "shm" : "gloo", o);
+    char engine[64];
+    if (!tn__gpus_assign(o, e->rank, world.local_rank) ||
+        !tn__gpus_engine(o, members, e->ranks, n.one_host ? "shm" : "gloo", engine, sizeof(engine))) {
+        return NULL;
+    }
+    return make_group(engine, o);
 }
 
 static tn_group *join_others(const tn_dist_options *o, const tn__environment *e) {
@@ -183,7 +192,7 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
     world.place.store = tn_memory_store();
     world.store = world.place.store ? world_store(world.place.store, e->restarts) : NULL;
     world.local_rank = e->local_rank >= 0 ? e->local_rank : 0;
-    return world.store ? make_group(NULL, o) : NULL;
+    return world.store && tn__gpus_assign(o, e->rank, world.local_rank) ? make_group(NULL, o) : NULL;
 }
 
 /* A program that ends at its first error (tn_error_exit) tells the others why. */

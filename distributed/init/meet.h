@@ -10,6 +10,8 @@ enum { TN__WHO = 80, TN__MEET_WHY = 768 };
 typedef struct tn__member {
     char host[TN__HOST_KEY];
     char cpus[TN__CPUS];
+    int gpus;          /* devices that this process sees, if it uses any */
+    int nccl;          /* 1: it can load NCCL */
     char who[TN__WHO]; /* "host:pid" */
 } tn__member;
 

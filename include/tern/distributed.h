@@ -39,8 +39,14 @@ typedef struct tn_dist_options {
      * "tcp://HOST:PORT": rank 0 serves the store there.  "file:///PATH": on a shared file system; a
      * file that an earlier job has used is an error. The last two need rank and ranks. */
     const char *init;
-    int rank, ranks;       /* -1: from the environment */
-    const char *engine;    /* NULL: shm on one host, gloo between hosts; or "shm", "gloo" */
+    int rank, ranks; /* -1: from the environment */
+    /* NULL: shm on one host, gloo between hosts; for tensors on devices, where the ranks use any, nccl
+     * if each rank has a GPU of its own and NCCL is there, else staged. Or "shm", "gloo", "nccl",
+     * "staged", "gloo+nccl", … (docs/distributed.md). */
+    const char *engine;
+    /* TN_CPU: the thread's default device stays as it is. TN_CUDA: it becomes the GPU LOCAL_RANK,
+     * modulo their number on this host; TN_EDEVICE when there is none. */
+    tn_device_kind device;
     const char *interface; /* network interface of gloo, NULL: the one that reaches the store */
     double timeout;        /* seconds an operation may take: 600, or TERN_TIMEOUT */
     bool checked;          /* compare operations before they run: false, or TERN_CHECKED=1 */
@@ -85,13 +91,22 @@ TN_API void tn_group_abort(tn_group *g, const char *reason);
 /* A tensor in memory that the group's operations need not copy (a plain one where the engine has
  * none). Every rank calls in the same order with the same shape and dtype. Must die before g does. */
 TN_API tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype);
+TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims, tn_dtype dtype);
 
 /* ---- Operations ------------------------------------------------------------------------------- *
  *
  * All ranks of a group call the same operations in the same order. A call returns at once; the
  * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
  * i32 u8. Not recorded (below are those that are). Engines reduce in
- * the order of the ranks, so a rerun gives the same bits, and so does another engine. */
+ * the order of the ranks, so a rerun gives the same bits, and so does another engine; nccl has an
+ * order of its own, which depends on the hardware.
+ *
+ * Tensors may be on a device: those of one call on the same one, and of one kind on all ranks. Such an
+ * operation comes after what was queued on the device before the call, and what is queued after
+ * tn_work_wait sees its result. The wait itself blocks only until all of the operation is queued (nccl:
+ * at once; staged: when the last bytes are on their way back to the device). So what fails later is
+ * raised by the group's next call, and tensors computed from the result until then are worthless;
+ * tn_barrier returns when every operation before it has ended. */
 
 /* Sums and products of integers wrap; MEAN rounds towards zero, and wraps for i64 alone. The same numbers as a loss's, so TN_SUM and TN_MEAN do. */
 typedef enum tn_reduce {

@@ -10,6 +10,11 @@
  *     shm       processes of one host           distributed/group/shm.c
  *     gloo      hosts, over TCP                 distributed/group/gloo.cc, a plugin
  *     checked   around any of them: compares what the ranks are about to do
+ *
+ * These move host memory. Tensors on a device travel through a second engine beside one of them:
+ *
+ *     staged    around one of them: over page-locked memory, by distributed/group/staged.c
+ *     nccl      between GPUs, by backends/cuda/nccl.c in the plugin of CUDA
  */
 #ifndef TERN_SYS_GROUP_H
 #define TERN_SYS_GROUP_H
@@ -62,12 +67,21 @@ typedef struct tn_transfer {
     int64_t count;
     uint64_t sequence; /* of the group's operations, 1 for the first; send and recv count as well */
     double deadline;   /* seconds of tn__now */
+
+    /* Where in and out are. On a device: `ready` is a mark of its compute stream (sys/device.h) which
+     * the operation comes after. `launched` is called once, as soon as all of the operation is queued
+     * on the device, with a mark behind it that becomes the caller's; the mark may be used until run
+     * returns. Not called: run has failed, or the operation was over when it returned. */
+    tn_device device;
+    void *ready;
+    void (*launched)(void *user, void *end);
+    void *launched_user;
 } tn_transfer;
 
 /* Room for an engine's reason. */
 #define TN_ENGINE_WHY 512
 
-#define TN_ENGINE_VERSION 1
+#define TN_ENGINE_VERSION 2
 typedef struct tn_engine tn_engine;
 struct tn_engine {
     size_t size; /* sizeof(tn_engine) of the build that filled it */
@@ -75,6 +89,7 @@ struct tn_engine {
     const char *name; /* "shm" */
     int rank, ranks;
     bool vague; /* its reasons cannot say which rank is missing: the front finds out in the store */
+    unsigned devices; /* where its transfers may be: bits 1 << TN_CPU, 1 << TN_CUDA */
 
     /* Runs one operation. Called by one thread, never twice at a time. TN_OK, or with a reason in
      * why[TN_ENGINE_WHY]: TN_EPEER (a rank is gone or late: named where the engine knows it),
@@ -89,6 +104,13 @@ struct tn_engine {
      * order with the same size, from the thread that calls run. NULL when there is none. */
     void *(*alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
     void (*free)(tn_engine *e, void *memory);
+    /* The same on the engine's device, or NULL entries. */
+    void *(*device_alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
+    void (*device_free)(tn_engine *e, void *memory);
+
+    /* Whether operations can still succeed: TN_OK, or what run would say. Called between operations and,
+     * by the same thread, while another engine runs one. Does not block. NULL: only run can tell. */
+    tn_status (*check)(tn_engine *e, char *why);
 
     /* Says goodbye: peers that still need this rank get an error which says that it left. Only `free` and
      * `destroy` follow. NULL: destroy does it. */
@@ -96,16 +118,27 @@ struct tn_engine {
     void (*destroy)(tn_engine *e);
 };
 
-/* Joins the engine of this name ("local", "shm", "gloo") as one of `ranks`; they meet through the
- * store, which is empty at first and the group's own. NULL with a reason. */
 typedef struct tn_engine_options {
     tn_store *store;
     int rank, ranks;
     double deadline;
     double timeout;        /* what the group uses later, in seconds */
     const char *interface; /* network interface or address for gloo; NULL: chosen */
+    tn_device device;      /* nccl: this rank's GPU */
+    /* What an engine of devices may call while an operation takes long: `check` of the engine beside
+     * it. May be NULL. */
+    tn_status (*check)(void *user, char *why);
+    void *check_user;
 } tn_engine_options;
+
+/* Joins the engine of this name ("local", "shm", "gloo") as one of `ranks`; they meet through the
+ * store, which is empty at first and the group's own. "shm+staged" and "shm+nccl" (and so on) take
+ * tensors on devices as well. NULL with a reason. */
 TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why);
+
+/* What libtern_cuda.so exports as tern_nccl_engine. Without options: NULL, and why says what is missing,
+ * or is "" when NCCL is there. Its unique id travels through the store. */
+typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_options *o, char *why);
 
 /* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded once.
  * y may be one of the x. */

@@ -1,0 +1,611 @@
+/* The engine "nccl": what groups of GPUs do through NCCL (sys/group.h; distributed/group/nccl.c loads it).
+ *
+ * Joining: rank 0 makes the unique id and writes it to the store; then all make a communicator that does
+ * not block, on a stream of its own. An operation comes after its ready mark in that stream, is given to
+ * NCCL, and is then watched until its end mark: for the deadline, for NCCL's asynchronous errors, for
+ * abort, and for what the engine beside this one knows about the ranks. After a failure the communicator
+ * is aborted, which ends its kernels, and nothing more is run.
+ *
+ * NCCL is used by one thread at a time: memory that others free waits in a list for the next operation.
+ */
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/libraries.h"
+
+#include <tern/sys/group.h>
+#include <tern/sys/store.h>
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+__attribute__((visibility("default"))) tn_nccl_engine_function tern_nccl_engine;
+
+#if !TN_HAVE_NCCL
+
+tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *why) {
+    (void)version;
+    (void)o;
+    snprintf(why, TN_ENGINE_WHY, "%s", tn__nccl_why());
+    return NULL;
+}
+
+#else
+
+static const double NAP = 10e-6, LONGEST_NAP = 200e-6, BETWEEN_CHECKS = 0.25;
+/* Seconds for the last words between communicators. */
+static const double GOODBYE = 5;
+
+/* Memory that is registered with the communicator. */
+typedef struct region {
+    struct region *next;
+    void *memory, *handle;
+    bool freed; /* under the lock */
+} region;
+
+typedef struct nccl {
+    tn_engine base;
+    const tn__nccl_table *api;
+    ncclComm_t comm; /* NULL: aborted */
+    int index;
+    cudaStream_t stream;
+    tn_status (*check)(void *user, char *why);
+    void *check_user;
+    bool finalized;
+
+    pthread_mutex_t lock;
+    tn_status dead; /* TN_OK while alive */
+    char reason[TN_ENGINE_WHY];
+    region *regions;
+} nccl;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* ---- Failing ----------------------------------------------------------------------------------- */
+
+/* The first reason stays, and is everybody's from then on. */
+TN_PRINTF(3, 4) static tn_status fail(nccl *e, tn_status status, const char *format, ...) {
+    char text[TN_ENGINE_WHY];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    pthread_mutex_lock(&e->lock);
+    if (e->dead == TN_OK) {
+        e->dead = status;
+        memcpy(e->reason, text, sizeof(text));
+    }
+    status = e->dead;
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* TN_OK while alive; then why, which may be NULL, is the reason. */
+static tn_status failed(nccl *e, char *why) {
+    pthread_mutex_lock(&e->lock);
+    tn_status status = e->dead;
+    if (status != TN_OK && why) {
+        memcpy(why, e->reason, sizeof(e->reason));
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+static tn_status status_of(ncclResult_t result) {
+    switch (result) {
+    case ncclUnhandledCudaError:
+        return TN_EDEVICE;
+    case ncclInvalidArgument:
+    case ncclInvalidUsage:
+        return TN_EUNSUPPORTED;
+    default:
+        return TN_EPEER;
+    }
+}
+
+/* In NCCL's words. */
+static tn_status fail_nccl(nccl *e, ncclResult_t result, const char *what) {
+    const char *last = e->api->GetLastError(e->comm);
+    bool shared = last && strstr(last, "Duplicate GPU");
+    return fail(e, status_of(result), "NCCL, %s: %s%s%.300s%s", what,
+                e->api->GetErrorString(result), last && *last ? ": " : "", last ? last : "",
+                shared
+                    ? " (NCCL wants a GPU for each rank; with the engine staged they can share one)"
+                    : "");
+}
+
+/* Ends what NCCL has under way. */
+static void abort_comm(nccl *e) {
+    if (e->comm) {
+        e->api->CommAbort(e->comm);
+        e->comm = NULL;
+    }
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------- */
+
+/* One wait: sleeps a little longer each time, and looks around now and then. */
+typedef struct patience {
+    double begun, deadline, next_check, nap;
+} patience;
+
+static patience patience_of(double deadline) {
+    double begun = now();
+    return (patience){begun, deadline, begun + BETWEEN_CHECKS, NAP};
+}
+
+static tn_status wait_more(nccl *e, patience *p, const char *what) {
+    char why[TN_ENGINE_WHY];
+    double time = now();
+    tn_status status = failed(e, NULL);
+    if (status == TN_OK && e->check && time >= p->next_check) {
+        status = e->check(e->check_user, why);
+        p->next_check = time + BETWEEN_CHECKS;
+        if (status != TN_OK) {
+            return fail(e, status, "%s", why);
+        }
+    }
+    if (status == TN_OK && time >= p->deadline) {
+        return fail(e, TN_EPEER, "NCCL has not finished %s within %.3g seconds", what,
+                    p->deadline - p->begun);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = (long)(p->nap * 1e9)}, NULL);
+    p->nap = p->nap < LONGEST_NAP ? 1.5 * p->nap : p->nap;
+    return status;
+}
+
+/* After a call that may go on behind our back: until it is settled. */
+static tn_status settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
+    patience p = patience_of(deadline);
+    tn_status status = TN_OK;
+    while (result == ncclInProgress && status == TN_OK) {
+        ncclResult_t asked = e->api->CommGetAsyncError(e->comm, &result);
+        result = asked != ncclSuccess ? asked : result;
+        status = result == ncclInProgress ? wait_more(e, &p, what) : TN_OK;
+    }
+    return status != TN_OK ? status : result == ncclSuccess ? TN_OK : fail_nccl(e, result, what);
+}
+
+/* Until the stream has come to the mark. */
+static tn_status await(nccl *e, const tn__cuda_mark *mark, double deadline, const char *what) {
+    patience p = patience_of(deadline);
+    tn_status status = TN_OK;
+    cudaError_t error;
+    while ((error = cudaEventQuery(mark->event)) == cudaErrorNotReady && status == TN_OK) {
+        ncclResult_t result = ncclSuccess, asked = e->api->CommGetAsyncError(e->comm, &result);
+        result = asked != ncclSuccess ? asked : result;
+        status = result == ncclSuccess || result == ncclInProgress ? wait_more(e, &p, what)
+                                                                   : fail_nccl(e, result, what);
+    }
+    (void)cudaGetLastError(); /* cudaErrorNotReady is none */
+    if (status == TN_OK && tn__cuda_check(error, what) != TN_OK) {
+        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    }
+    return status;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------- */
+
+static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
+    static const struct {
+        ncclDataType_t type;
+        size_t size;
+    } types[TN_DTYPES] = {
+        [TN_F32] = {ncclFloat32, 4}, [TN_F64] = {ncclFloat64, 8}, [TN_BF16] = {ncclBfloat16, 2},
+        [TN_F16] = {ncclFloat16, 2}, [TN_I64] = {ncclInt64, 8},   [TN_I32] = {ncclInt32, 4},
+        [TN_U8] = {ncclUint8, 1},
+    };
+    if ((unsigned)dtype >= TN_DTYPES || types[dtype].size == 0) {
+        return false;
+    }
+    *type = types[dtype].type;
+    *size = types[dtype].size;
+    return true;
+}
+
+/* NCCL's means of integers wrap in their sums, which ours do not. */
+static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
+    bool is_float =
+        t->dtype == TN_F32 || t->dtype == TN_F64 || t->dtype == TN_BF16 || t->dtype == TN_F16;
+    switch (t->reduce) {
+    case TN_REDUCE_MEAN:
+        *op = ncclAvg;
+        return is_float;
+    case TN_REDUCE_SUM:
+        *op = ncclSum;
+        return true;
+    case TN_REDUCE_PRODUCT:
+        *op = ncclProd;
+        return true;
+    case TN_REDUCE_MIN:
+        *op = ncclMin;
+        return true;
+    case TN_REDUCE_MAX:
+        *op = ncclMax;
+        return true;
+    }
+    return false;
+}
+
+/* Messages between ranks, as one operation: sends in[r] to each rank r in `to`, receives out[r] from each
+ * in `from`; -1: every rank, -2: none. */
+enum { EVERYBODY = -1, NOBODY = -2 };
+
+static bool includes(int whom, int rank) {
+    return whom == EVERYBODY || whom == rank;
+}
+
+static ncclResult_t exchange(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
+                             int to, int from) {
+    size_t count = (size_t)t->count;
+    ncclResult_t result = e->api->GroupStart();
+    for (int r = 0; r < e->base.ranks && result == ncclSuccess; r++) {
+        size_t skip = (size_t)r * count * size;
+        if (includes(to, r)) { /* to one rank: `in` has one part */
+            const char *part = (const char *)t->in + (to == EVERYBODY ? skip : 0);
+            result = e->api->Send(part, count, type, r, e->comm, e->stream);
+        }
+        if (includes(from, r) && (result == ncclSuccess || result == ncclInProgress)) {
+            char *part = (char *)t->out + (from == EVERYBODY ? skip : 0);
+            result = e->api->Recv(part, count, type, r, e->comm, e->stream);
+        }
+        result = result == ncclInProgress ? ncclSuccess : result;
+    }
+    ncclResult_t ended = e->api->GroupEnd();
+    return result != ncclSuccess ? result : ended;
+}
+
+/* Scatter: the root sends a part to each; gather: the root receives one from each. */
+static ncclResult_t scatter(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
+    bool root = e->base.rank == t->root;
+    return exchange(e, t, type, size, root ? EVERYBODY : NOBODY, t->root);
+}
+
+static ncclResult_t gather(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
+    bool root = e->base.rank == t->root;
+    return exchange(e, t, type, size, t->root, root ? EVERYBODY : NOBODY);
+}
+
+static ncclResult_t submit(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
+                           ncclRedOp_t op) {
+    const tn__nccl_table *api = e->api;
+    size_t count = (size_t)t->count;
+    switch (t->kind) {
+    case TN_ALL_REDUCE:
+        return api->AllReduce(t->in, t->out, count, type, op, e->comm, e->stream);
+    case TN_ALL_GATHER:
+        return api->AllGather(t->in, t->out, count, type, e->comm, e->stream);
+    case TN_REDUCE_SCATTER:
+        return api->ReduceScatter(t->in, t->out, count, type, op, e->comm, e->stream);
+    case TN_BROADCAST:
+        return api->Broadcast(t->in, t->out, count, type, t->root, e->comm, e->stream);
+    case TN_REDUCE_TO_ROOT:
+        return api->Reduce(t->in, t->out, count, type, op, t->root, e->comm, e->stream);
+    case TN_GATHER:
+        return gather(e, t, type, size);
+    case TN_SCATTER:
+        return scatter(e, t, type, size);
+    case TN_ALL_TO_ALL:
+        return exchange(e, t, type, size, EVERYBODY, EVERYBODY);
+    case TN_SEND:
+        return exchange(e, t, type, size, t->root, NOBODY);
+    case TN_RECV:
+        return exchange(e, t, type, size, NOBODY, t->root);
+    default:
+        return ncclInvalidUsage;
+    }
+}
+
+/* NCCL does not exchange in place: a copy of `in`, or NULL after failing. Seldom, so plainly allocated. */
+static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
+    void *copy = NULL;
+    tn_status status = tn__cuda_check(cudaMalloc(&copy, bytes), "all_to_all in place");
+    if (status == TN_OK) {
+        status = tn__cuda_check(
+            cudaMemcpyAsync(copy, t->in, bytes, cudaMemcpyDeviceToDevice, e->stream), "all_to_all");
+    }
+    if (status != TN_OK) {
+        fail(e, status, "%s", tn__cuda_reason());
+    }
+    return copy;
+}
+
+static const char *name_of(tn_collective kind) {
+    static const char *const names[TN_COLLECTIVES] = {
+        [TN_ALL_REDUCE] = "all_reduce",
+        [TN_ALL_GATHER] = "all_gather",
+        [TN_REDUCE_SCATTER] = "reduce_scatter",
+        [TN_BROADCAST] = "broadcast",
+        [TN_REDUCE_TO_ROOT] = "reduce_to",
+        [TN_GATHER] = "gather_to",
+        [TN_SCATTER] = "scatter_from",
+        [TN_ALL_TO_ALL] = "all_to_all",
+        [TN_SEND] = "send",
+        [TN_RECV] = "recv",
+        [TN_BARRIER] = "barrier",
+    };
+    return (unsigned)kind < TN_COLLECTIVES ? names[kind] : "operation";
+}
+
+/* The end of what is queued: tells the front, and stays until it is reached. */
+static tn_status watch(nccl *e, const tn_transfer *t, const char *what) {
+    tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
+    if (!end) {
+        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    }
+    if (t->launched) {
+        t->launched(t->launched_user, end);
+    }
+    tn_status status = await(e, end, t->deadline, what);
+    if (!t->launched) {
+        tn__cuda_mark_free(end);
+    }
+    return status;
+}
+
+static tn_status transfer(nccl *e, const tn_transfer *given) {
+    tn_transfer t = *given;
+    ncclDataType_t type;
+    ncclRedOp_t op = ncclSum;
+    size_t size;
+    const char *what = name_of(t.kind);
+    bool reduces =
+        t.kind == TN_ALL_REDUCE || t.kind == TN_REDUCE_SCATTER || t.kind == TN_REDUCE_TO_ROOT;
+    if (!type_of(t.dtype, &type, &size) || (reduces && !reduction_of(&t, &op))) {
+        return fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (a mean is of floats)", what);
+    }
+    if (t.device.index != e->index) {
+        return fail(e, TN_EDEVICE, "the tensors are on cuda:%d, but this rank's GPU is cuda:%d",
+                    t.device.index, e->index);
+    }
+    const tn__cuda_mark *ready = t.ready;
+    if (ready && tn__cuda_check(cudaStreamWaitEvent(e->stream, ready->event, 0), what) != TN_OK) {
+        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    }
+    void *copy = NULL;
+    if (t.kind == TN_ALL_TO_ALL && t.in == t.out && t.count > 0) {
+        t.in = copy = copy_input(e, &t, (size_t)t.count * size * (size_t)e->base.ranks);
+    }
+    tn_status status = failed(e, NULL);
+    if (status == TN_OK) {
+        status = settle(e, submit(e, &t, type, size, op), t.deadline, what);
+    }
+    status = status == TN_OK ? watch(e, &t, what) : status;
+    if (status != TN_OK) {
+        abort_comm(e);
+    }
+    cudaFree(copy);
+    return status;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------ */
+
+/* Gives back what was freed. The compute stream may still be at work on it. */
+static void reap(nccl *e, bool all) {
+    region *gone = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (region **at = &e->regions; *at;) {
+        region *r = *at;
+        if (r->freed || all) {
+            *at = r->next;
+            r->next = gone;
+            gone = r;
+        } else {
+            at = &r->next;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    const tn__cuda_device *device = gone ? tn__cuda_device_at(e->index) : NULL;
+    if (device) {
+        cudaStreamSynchronize(device->compute);
+    }
+    while (gone) {
+        region *r = gone;
+        gone = r->next;
+        if (e->comm && !e->finalized && r->handle) {
+            settle(e, e->api->CommDeregister(e->comm, r->handle), now() + GOODBYE, "deregistering");
+        }
+        e->api->MemFree(r->memory);
+        free(r);
+    }
+}
+
+static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    nccl *e = (nccl *)base;
+    *why = 0;
+    if (failed(e, why) != TN_OK || !tn__cuda_device_at(e->index)) {
+        return NULL;
+    }
+    reap(e, false);
+    region *r = calloc(1, sizeof(*r));
+    if (!r || e->api->MemAlloc(&r->memory, bytes) != ncclSuccess) {
+        free(r);
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    tn_status status = settle(e, e->api->CommRegister(e->comm, r->memory, bytes, &r->handle),
+                              deadline, "registering memory");
+    if (status != TN_OK) {
+        failed(e, why);
+        e->api->MemFree(r->memory);
+        free(r);
+        return NULL;
+    }
+    pthread_mutex_lock(&e->lock);
+    void *memory = r->memory;
+    r->next = e->regions;
+    e->regions = r;
+    pthread_mutex_unlock(&e->lock);
+    return memory;
+}
+
+static void device_free(tn_engine *base, void *memory) {
+    nccl *e = (nccl *)base;
+    pthread_mutex_lock(&e->lock);
+    for (region *r = e->regions; r && memory; r = r->next) {
+        if (r->memory == memory) {
+            r->freed = true;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- The engine -------------------------------------------------------------------------------- */
+
+static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+    nccl *e = (nccl *)base;
+    tn_status status = failed(e, why);
+    if (status == TN_OK && !tn__cuda_device_at(e->index)) {
+        status = fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    }
+    if (status == TN_OK) {
+        reap(e, false);
+        status = transfer(e, t);
+    }
+    failed(e, why);
+    return status;
+}
+
+static void stop(tn_engine *base, const char *reason) {
+    fail((nccl *)base, TN_EPEER, "%s", reason ? reason : "aborted");
+}
+
+/* Returns when the peers need nothing more of this rank. */
+static void leave(tn_engine *base) {
+    nccl *e = (nccl *)base;
+    if (e->comm && !e->finalized && failed(e, NULL) == TN_OK && tn__cuda_device_at(e->index)) {
+        reap(e, false);
+        e->finalized = true;
+        settle(e, e->api->CommFinalize(e->comm), now() + GOODBYE, "saying goodbye");
+    }
+}
+
+static void destroy(tn_engine *base) {
+    nccl *e = (nccl *)base;
+    bool there = tn__cuda_device_at(e->index) != NULL;
+    leave(base);
+    reap(e, true);
+    if (failed(e, NULL) != TN_OK) {
+        abort_comm(e);
+    } else if (e->comm) {
+        e->api->CommDestroy(e->comm);
+    }
+    if (e->stream && there) {
+        cudaStreamDestroy(e->stream);
+    }
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+/* ---- Joining ----------------------------------------------------------------------------------- */
+
+/* Rank 0's unique id to all; or, in other bytes, why there is none. */
+static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id) {
+    static const char key[] = "nccl/id";
+    char why[TN_STORE_WHY] = "";
+    if (o->rank == 0) {
+        ncclResult_t result = e->api->GetUniqueId(id);
+        const char *text = result == ncclSuccess ? id->internal : e->api->GetErrorString(result);
+        size_t bytes = result == ncclSuccess ? sizeof(*id) : strlen(text);
+        tn_status status = o->store->set(o->store, key, text, bytes, o->deadline, why);
+        return result != ncclSuccess ? fail_nccl(e, result, "a unique id")
+               : status == TN_OK     ? TN_OK
+                                     : fail(e, status, "the store: %s", why);
+    }
+    tn_store_value value = {0};
+    tn_status status = o->store->get(o->store, key, &value, o->deadline, why);
+    if (status != TN_OK) {
+        return fail(e, status, "the unique id of rank 0: %s", why);
+    }
+    if (value.bytes == sizeof(*id)) {
+        memcpy(id, value.data, sizeof(*id));
+    } else {
+        status = fail(e, TN_EPEER, "rank 0 has no unique id: %.*s",
+                      value.bytes < 300 ? (int)value.bytes : 300, (const char *)value.data);
+    }
+    free(value.data);
+    return status;
+}
+
+static tn_status make_stream(nccl *e) {
+    int least = 0, greatest = 0;
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    tn_status status = tn__cuda_check(
+        cudaStreamCreateWithPriority(&e->stream, cudaStreamNonBlocking, greatest), "a stream");
+    return status == TN_OK ? TN_OK : fail(e, status, "%s", tn__cuda_reason());
+}
+
+static tn_status join(nccl *e, const tn_engine_options *o) {
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (!tn__cuda_device_at(e->index)) {
+        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    }
+    tn_status status = make_stream(e);
+    status = status == TN_OK ? share_id(e, o, &id) : status;
+    if (status != TN_OK) {
+        return status;
+    }
+    ncclResult_t result = e->api->CommInitRankConfig(&e->comm, o->ranks, id, o->rank, &config);
+    return settle(e, result, o->deadline, "joining");
+}
+
+static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
+    nccl *e = calloc(1, sizeof(*e));
+    if (!e) {
+        return NULL;
+    }
+    bool has_memory = api->MemAlloc && api->MemFree && api->CommRegister && api->CommDeregister;
+    e->base = (tn_engine){.size = sizeof(tn_engine),
+                          .version = TN_ENGINE_VERSION,
+                          .name = "nccl",
+                          .rank = o->rank,
+                          .ranks = o->ranks,
+                          .vague = true,
+                          .devices = 1u << TN_CUDA,
+                          .run = run,
+                          .abort = stop,
+                          .device_alloc = has_memory ? device_alloc : NULL,
+                          .device_free = has_memory ? device_free : NULL,
+                          .leave = leave,
+                          .destroy = destroy};
+    e->api = api;
+    e->index = o->device.index;
+    e->check = o->check;
+    e->check_user = o->check_user;
+    pthread_mutex_init(&e->lock, NULL);
+    return e;
+}
+
+tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *why) {
+    const tn__nccl_table *api = tn__nccl();
+    *why = 0;
+    if (version != TN_ENGINE_VERSION) {
+        snprintf(why, TN_ENGINE_WHY, "the plugin of CUDA was built for another libtern");
+        return NULL;
+    }
+    if (!api) {
+        snprintf(why, TN_ENGINE_WHY, "%s", tn__nccl_why());
+        return NULL;
+    }
+    nccl *e = o ? engine_new(api, o) : NULL;
+    if (!e) {
+        snprintf(why, TN_ENGINE_WHY, "%s", o ? "out of memory" : "");
+        return NULL;
+    }
+    if (join(e, o) != TN_OK) {
+        failed(e, why);
+        destroy(&e->base);
+        return NULL;
+    }
+    return &e->base;
+}
+
+#endif

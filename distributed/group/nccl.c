@@ -1,0 +1,213 @@
+/* Groups of GPUs: NCCL moves what is on devices, an engine of host memory the rest.
+ *
+ * NCCL's part is in the plugin (backends/cuda/nccl.c). The two engines have one queue, so their
+ * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine of host
+ * memory, which NCCL's asks while an operation takes long.
+ */
+#include "core/memory.h"
+#include "core/plugin.h"
+#include "distributed/group/gloo.h"
+#include "distributed/group/group.h"
+#include "distributed/store/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Seconds that the store may take to say whether a rank has given up. */
+static const double store_seconds = 1;
+
+typedef struct pair {
+    tn_engine base;
+    tn_engine *host, *gpu;
+    tn_store *store;
+} pair;
+
+/* ---- The plugin ---------------------------------------------------------------------------------- */
+
+static tn_nccl_engine_function *load(char *why) {
+    char reason[TN_ENGINE_WHY - 64];
+    const char *plugin = getenv("TERN_CUDA");
+    tn_nccl_engine_function *function = NULL;
+    void *symbol = tn__plugin_symbol(plugin && *plugin ? plugin : "cuda", "tern_nccl_engine",
+                                     reason, sizeof(reason));
+    memcpy(&function, &symbol, sizeof(function));
+    if (!function) {
+        snprintf(why, TN_ENGINE_WHY, "the plugin of CUDA is not there: %s", reason);
+    }
+    return function;
+}
+
+bool tn__nccl_is_there(char *why) {
+    tn_nccl_engine_function *function = load(why);
+    if (!function) {
+        return false;
+    }
+    if (tn_device_count(TN_CUDA) == 0) {
+        snprintf(why, TN_ENGINE_WHY, "%.*s", TN_ENGINE_WHY - 1, tn_device_why(TN_CUDA));
+        return false;
+    }
+    *why = 0;
+    function(TN_ENGINE_VERSION, NULL, why);
+    return *why == 0;
+}
+
+/* ---- Failing ------------------------------------------------------------------------------------- */
+
+/* Whether a rank has given up or is gone, as far as one can tell without waiting. */
+static tn_status check_peers(void *user, char *why) {
+    pair *p = user;
+    if (p->host->check) {
+        return p->host->check(p->host, why);
+    }
+    bool exists = false;
+    char ignored[TN_STORE_WHY];
+    tn_store_value value = {0};
+    double deadline = tn__now() + store_seconds;
+    if (p->store->check(p->store, "abort", &exists, deadline, ignored) != TN_OK || !exists ||
+        p->store->get(p->store, "abort", &value, deadline, ignored) != TN_OK) {
+        return TN_OK;
+    }
+    snprintf(why, TN_ENGINE_WHY, "%.*s", value.bytes < 400 ? (int)value.bytes : 400,
+             (const char *)value.data);
+    free(value.data);
+    return TN_EPEER;
+}
+
+static tn_status check(tn_engine *base, char *why) {
+    return check_peers(base, why);
+}
+
+static void stop(tn_engine *base, const char *reason) {
+    pair *p = (pair *)base;
+    p->host->abort(p->host, reason);
+    p->gpu->abort(p->gpu, reason);
+}
+
+/* ---- The engine ---------------------------------------------------------------------------------- */
+
+static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+    pair *p = (pair *)base;
+    tn_engine *e = t->device.kind == TN_CPU ? p->host : p->gpu;
+    return e->run(e, t, why);
+}
+
+static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    tn_engine *host = ((pair *)base)->host;
+    return host->alloc(host, bytes, deadline, why);
+}
+
+static void release(tn_engine *base, void *memory) {
+    tn_engine *host = ((pair *)base)->host;
+    host->free(host, memory);
+}
+
+static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    tn_engine *gpu = ((pair *)base)->gpu;
+    return gpu->device_alloc(gpu, bytes, deadline, why);
+}
+
+static void device_release(tn_engine *base, void *memory) {
+    tn_engine *gpu = ((pair *)base)->gpu;
+    gpu->device_free(gpu, memory);
+}
+
+static void leave(tn_engine *base) {
+    pair *p = (pair *)base;
+    p->gpu->leave(p->gpu);
+    if (p->host->leave) {
+        p->host->leave(p->host);
+    }
+}
+
+static void destroy(tn_engine *base) {
+    pair *p = (pair *)base;
+    if (p->gpu) {
+        p->gpu->destroy(p->gpu);
+    }
+    p->host->destroy(p->host);
+    tn_store_free(p->store);
+    free(p);
+}
+
+/* ---- Joining ------------------------------------------------------------------------------------- */
+
+/* Every rank says whether it has NCCL, so that none waits for one that has not. */
+static bool all_have_it(const tn_engine_options *o, const char *mine, char *why) {
+    tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
+    if (!values) {
+        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
+        return false;
+    }
+    bool fine =
+        tn__gloo_meet(o, "nccl/has", *mine ? mine : "+", *mine ? strlen(mine) : 1, values, why);
+    for (int r = 0; fine && r < o->ranks; r++) {
+        const char *text = values[r].data;
+        fine = values[r].bytes == 1 && *text == '+';
+        if (!fine && r == o->rank) {
+            snprintf(why, TN_ENGINE_WHY, "%s", mine);
+        } else if (!fine) {
+            snprintf(why, TN_ENGINE_WHY, "rank %d cannot use NCCL: %.*s", r,
+                     values[r].bytes < 400 ? (int)values[r].bytes : 400, text ? text : "");
+        }
+    }
+    tn__gloo_forget(values, o->ranks);
+    free(values);
+    return fine;
+}
+
+/* What is missing here; "" when nothing is. */
+static void find_missing(const tn_engine_options *o, char *why) {
+    if (tn__nccl_is_there(why) && o->device.kind != TN_CUDA) {
+        snprintf(why, TN_ENGINE_WHY,
+                 "this rank's default device is %s when the group is made (a GPU is wanted: the "
+                 "option device of tn_dist_init, or tn_set_default_device)",
+                 tn_device_text(o->device));
+    }
+}
+
+static tn_engine *join(pair *p, const tn_engine_options *options, char *why) {
+    tn_engine_options o = *options;
+    char missing[TN_ENGINE_WHY] = "";
+    find_missing(&o, missing);
+    if (!all_have_it(&o, missing, why)) {
+        return NULL;
+    }
+    o.check = check_peers;
+    o.check_user = p;
+    return load(why)(TN_ENGINE_VERSION, &o, why);
+}
+
+tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o, char *why) {
+    pair *p = tn__calloc(1, sizeof(*p));
+    if (!p) {
+        host->destroy(host);
+        snprintf(why, TN_ENGINE_WHY, "out of memory");
+        return NULL;
+    }
+    p->host = host;
+    p->store = tn__store_keep(o->store);
+    p->base = (tn_engine){.size = sizeof(tn_engine),
+                          .version = TN_ENGINE_VERSION,
+                          .name = "nccl",
+                          .rank = o->rank,
+                          .ranks = o->ranks,
+                          .vague = true,
+                          .devices = 1u << TN_CPU | 1u << TN_CUDA,
+                          .run = run,
+                          .abort = stop,
+                          .alloc = host->alloc ? alloc : NULL,
+                          .free = host->alloc ? release : NULL,
+                          .check = check,
+                          .leave = leave,
+                          .destroy = destroy};
+    p->gpu = join(p, o, why);
+    if (!p->gpu) {
+        host->abort(host, why);
+        destroy(&p->base);
+        return NULL;
+    }
+    p->base.device_alloc = p->gpu->device_alloc ? device_alloc : NULL;
+    p->base.device_free = p->gpu->device_alloc ? device_release : NULL;
+    return &p->base;
+}

@@ -1,0 +1,377 @@
+/* The engine "staged": tensors on a device travel over an engine of host memory, so any number of ranks
+ * can share a GPU, and the bits are those of that engine.
+ *
+ *     device  --fetch-->  slot  --the inner engine-->  slot  --deliver-->  device
+ *
+ * A transfer goes in chunks of as many elements as a slot holds; each chunk is a transfer of the inner
+ * engine. There are two slots of page-locked memory. All copies are queued in one stream, in this order:
+ *
+ *     fetch 0, fetch 1, deliver 0, fetch 2, deliver 1, fetch 3, …
+ *
+ * so while the inner engine works on a chunk the next one is fetched and the one before is delivered. A
+ * fetch into a slot comes after the delivery out of it, and whoever has seen the fetch's mark may write
+ * to the slot. Transfers of host memory go to the inner engine as they are.
+ */
+#include "core/memory.h"
+#include "distributed/group/group.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { SLOT = 4 << 20, SLOTS = 2 };
+
+static const double NAP = 20e-6, LONGEST_NAP = 1e-3, BETWEEN_CHECKS = 0.25;
+/* Seconds for copies that are queued already, after a failure. */
+static const double SETTLE = 5;
+
+typedef struct staged {
+    tn_engine base;
+    tn_engine *inner;
+    const tn_device_table *table; /* NULL: no transfer on a device yet */
+    tn_device device;             /* of the stream */
+    void *stream;
+    char *slots[SLOTS];
+    void *fetched[SLOTS]; /* the mark behind the last fetch into it, or NULL */
+
+    pthread_mutex_t lock;
+    bool aborted;
+    char reason[TN_ENGINE_WHY];
+} staged;
+
+/* ---- What of a transfer this rank has ------------------------------------------------------------ */
+
+/* Runs of `count` elements on this rank's device. */
+typedef struct parts {
+    int in, out;
+    bool in_place; /* one place in the slot serves both */
+} parts;
+
+static parts parts_of(const tn_transfer *t, int rank, int ranks) {
+    bool root = rank == t->root;
+    switch (t->kind) {
+    case TN_ALL_REDUCE:
+        return (parts){1, 1, true};
+    case TN_REDUCE_TO_ROOT:
+        return (parts){1, root, true};
+    case TN_BROADCAST:
+        return (parts){root, !root || t->in != t->out, true};
+    case TN_ALL_GATHER:
+        return (parts){1, ranks, false};
+    case TN_REDUCE_SCATTER:
+        return (parts){ranks, 1, false};
+    case TN_GATHER:
+        return (parts){1, root ? ranks : 0, false};
+    case TN_SCATTER:
+        return (parts){root ? ranks : 0, 1, false};
+    case TN_ALL_TO_ALL:
+        return (parts){ranks, ranks, false};
+    case TN_SEND:
+        return (parts){1, 0, false};
+    case TN_RECV:
+        return (parts){0, 1, false};
+    default:
+        return (parts){0, 0, false};
+    }
+}
+
+/* Elements of each run that a chunk takes: the same on every rank. */
+static int64_t chunk_elements(const tn_transfer *t, int ranks) {
+    int64_t runs = 2 * (int64_t)ranks, size = (int64_t)tn_dtype_size(t->dtype);
+    if (t->kind == TN_ALL_REDUCE || t->kind == TN_REDUCE_TO_ROOT || t->kind == TN_BROADCAST ||
+        t->kind == TN_SEND || t->kind == TN_RECV) {
+        runs = 1;
+    }
+    int64_t n = SLOT / (runs * size);
+    return n > 0 ? n : 1;
+}
+
+/* One transfer under way. */
+typedef struct journey {
+    const tn_transfer *t;
+    parts have;
+    int64_t size; /* bytes of an element */
+    int64_t chunk, chunks;
+} journey;
+
+/* Elements of chunk i, from element i * j->chunk of each run. */
+static int64_t elements_of(const journey *j, int64_t i) {
+    int64_t left = j->t->count - i * j->chunk;
+    return left < j->chunk ? left : j->chunk;
+}
+
+/* ---- Failing and waiting ------------------------------------------------------------------------- */
+
+static tn_status device_failed(const staged *s, tn_status status, char *why) {
+    snprintf(why, TN_ENGINE_WHY, "%s: %s", tn_device_text(s->device), s->table->reason());
+    return status == TN_OK ? TN_EDEVICE : status;
+}
+
+static tn_status was_aborted(staged *s, char *why) {
+    pthread_mutex_lock(&s->lock);
+    bool aborted = s->aborted;
+    if (aborted) {
+        snprintf(why, TN_ENGINE_WHY, "%s", s->reason);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return aborted ? TN_EPEER : TN_OK;
+}
+
+/* Whether waiting still makes sense. */
+static tn_status look(staged *s, char *why) {
+    tn_status status = was_aborted(s, why);
+    return status == TN_OK && s->inner->check ? s->inner->check(s->inner, why) : status;
+}
+
+/* Waits until the device has come to the mark. */
+static tn_status await(staged *s, void *mark, double deadline, char *why) {
+    double nap = NAP, begun = tn__now(), next_look = begun + BETWEEN_CHECKS;
+    while (!s->table->mark_reached(mark)) {
+        double now = tn__now();
+        tn_status status = was_aborted(s, why);
+        if (status == TN_OK && now >= next_look) {
+            status = look(s, why);
+            next_look = now + BETWEEN_CHECKS;
+        }
+        if (status != TN_OK) {
+            return status;
+        }
+        if (now >= deadline) {
+            snprintf(why, TN_ENGINE_WHY, "%s has not come to it within %.3g seconds",
+                     tn_device_text(s->device), deadline - begun);
+            return TN_EPEER;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
+        nap = nap < LONGEST_NAP ? 1.5 * nap : nap;
+    }
+    tn_status status = s->table->mark_wait(mark);
+    return status == TN_OK ? TN_OK : device_failed(s, status, why);
+}
+
+/* ---- Chunks -------------------------------------------------------------------------------------- */
+
+/* Where the slot's chunk of n elements has its results. */
+static char *results(const journey *j, char *slot, int64_t n) {
+    return j->have.in_place ? slot : slot + j->have.in * n * j->size;
+}
+
+static tn_status fetch(staged *s, const journey *j, int64_t i, char *why) {
+    int64_t n = elements_of(j, i), bytes = n * j->size;
+    char *slot = s->slots[i % SLOTS];
+    const char *from = (const char *)j->t->in + i * j->chunk * j->size;
+    tn_status status = TN_OK;
+    for (int p = 0; p < j->have.in && bytes > 0 && status == TN_OK; p++) {
+        status = s->table->stream_copy(s->stream, slot + p * bytes,
+                                       from + p * j->t->count * j->size, (size_t)bytes);
+    }
+    s->table->mark_free(s->fetched[i % SLOTS]);
+    s->fetched[i % SLOTS] = status == TN_OK ? s->table->stream_mark(s->stream) : NULL;
+    return s->fetched[i % SLOTS] ? TN_OK : device_failed(s, status, why);
+}
+
+static tn_status deliver(staged *s, const journey *j, int64_t i, char *why) {
+    int64_t n = elements_of(j, i), bytes = n * j->size;
+    const char *slot = results(j, s->slots[i % SLOTS], n);
+    char *to = (char *)j->t->out + i * j->chunk * j->size;
+    tn_status status = TN_OK;
+    for (int p = 0; p < j->have.out && bytes > 0 && status == TN_OK; p++) {
+        status = s->table->stream_copy(s->stream, to + p * j->t->count * j->size, slot + p * bytes,
+                                       (size_t)bytes);
+    }
+    return status == TN_OK ? TN_OK : device_failed(s, status, why);
+}
+
+/* The inner engine's part. */
+static tn_status reduce(staged *s, const journey *j, int64_t i, char *why) {
+    int64_t n = elements_of(j, i);
+    char *slot = s->slots[i % SLOTS];
+    tn_transfer t = *j->t;
+    t.device = tn_cpu();
+    t.ready = NULL;
+    t.launched = NULL;
+    t.count = n;
+    bool is_input = j->have.in > 0 || t.kind == TN_BROADCAST;
+    bool is_output = j->have.out > 0 || t.kind == TN_BROADCAST;
+    t.in = is_input ? slot : NULL;
+    t.out = is_output ? results(j, slot, n) : NULL;
+    return s->inner->run(s->inner, &t, why);
+}
+
+static tn_status travel(staged *s, const journey *j, char *why) {
+    tn_status status = fetch(s, j, 0, why);
+    for (int64_t i = 0; i < j->chunks && status == TN_OK; i++) {
+        if (i + 1 < j->chunks) {
+            status = fetch(s, j, i + 1, why);
+        }
+        if (status == TN_OK) {
+            status = await(s, s->fetched[i % SLOTS], j->t->deadline, why);
+        }
+        if (status == TN_OK) {
+            status = reduce(s, j, i, why);
+        }
+        if (status == TN_OK) {
+            status = deliver(s, j, i, why);
+        }
+    }
+    return status;
+}
+
+/* ---- A transfer on a device ---------------------------------------------------------------------- */
+
+static bool make_slots(staged *s) {
+    for (int i = 0; i < SLOTS; i++) {
+        if (!s->slots[i]) {
+            s->slots[i] = s->table->host_alloc(SLOT);
+        }
+        if (!s->slots[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A stream on the device of t, and slots. */
+static tn_status prepare(staged *s, const tn_transfer *t, char *why) {
+    if (s->stream && tn__same_device(s->device, t->device)) {
+        return TN_OK;
+    }
+    s->table = tn__device_table(t->device);
+    if (!s->table) {
+        snprintf(why, TN_ENGINE_WHY, "there is no device %s", tn_device_text(t->device));
+        return TN_EDEVICE;
+    }
+    s->table->stream_free(s->stream);
+    s->device = t->device;
+    s->stream = s->table->stream_new(t->device.index);
+    return s->stream && make_slots(s) ? TN_OK : device_failed(s, TN_OK, why);
+}
+
+/* After a failure: what is queued still uses the tensors and the slots. */
+static void settle(staged *s) {
+    void *mark = s->stream ? s->table->stream_mark(s->stream) : NULL;
+    double end = tn__now() + SETTLE;
+    while (mark && !s->table->mark_reached(mark) && tn__now() < end) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)(LONGEST_NAP * 1e9)}, NULL);
+    }
+    if (mark) {
+        s->table->mark_free(mark);
+    }
+}
+
+/* All is queued: the program may go on. Waits for the end all the same, since a failure is still this
+ * operation's. */
+static tn_status finish(staged *s, const tn_transfer *t, char *why) {
+    void *end = s->table->stream_mark(s->stream);
+    if (!end) {
+        return device_failed(s, TN_OK, why);
+    }
+    if (t->launched) {
+        t->launched(t->launched_user, end);
+    }
+    tn_status status = await(s, end, t->deadline, why);
+    if (!t->launched) {
+        s->table->mark_free(end);
+    }
+    return status;
+}
+
+static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
+    tn_status status = prepare(s, t, why);
+    if (status == TN_OK && t->ready) {
+        status = s->table->stream_join(s->stream, t->ready);
+        status = status == TN_OK ? TN_OK : device_failed(s, status, why);
+    }
+    if (status != TN_OK) {
+        return status;
+    }
+    journey j = {.t = t,
+                 .have = parts_of(t, s->base.rank, s->base.ranks),
+                 .size = (int64_t)tn_dtype_size(t->dtype),
+                 .chunk = chunk_elements(t, s->base.ranks)};
+    j.chunks = t->count > 0 ? (t->count + j.chunk - 1) / j.chunk : 1;
+    status = travel(s, &j, why);
+    status = status == TN_OK ? finish(s, t, why) : status;
+    if (status != TN_OK) {
+        settle(s);
+    }
+    return status;
+}
+
+/* ---- The engine ---------------------------------------------------------------------------------- */
+
+static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+    staged *s = (staged *)base;
+    return t->device.kind == TN_CPU ? s->inner->run(s->inner, t, why) : run_on_device(s, t, why);
+}
+
+static void stop(tn_engine *base, const char *reason) {
+    staged *s = (staged *)base;
+    pthread_mutex_lock(&s->lock);
+    if (!s->aborted) {
+        s->aborted = true;
+        snprintf(s->reason, sizeof(s->reason), "%s", reason ? reason : "aborted");
+    }
+    pthread_mutex_unlock(&s->lock);
+    s->inner->abort(s->inner, reason);
+}
+
+static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+    tn_engine *inner = ((staged *)base)->inner;
+    return inner->alloc(inner, bytes, deadline, why);
+}
+
+static void release(tn_engine *base, void *memory) {
+    tn_engine *inner = ((staged *)base)->inner;
+    inner->free(inner, memory);
+}
+
+static tn_status check(tn_engine *base, char *why) {
+    return look((staged *)base, why);
+}
+
+static void leave(tn_engine *base) {
+    tn_engine *inner = ((staged *)base)->inner;
+    inner->leave(inner);
+}
+
+static void destroy(tn_engine *base) {
+    staged *s = (staged *)base;
+    for (int i = 0; i < SLOTS && s->table; i++) {
+        s->table->mark_free(s->fetched[i]);
+    }
+    if (s->table) {
+        s->table->stream_free(s->stream);
+    }
+    for (int i = 0; i < SLOTS && s->table; i++) {
+        s->table->host_free(s->slots[i], SLOT);
+    }
+    s->inner->destroy(s->inner);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+tn_engine *tn__staged_new(tn_engine *inner, char *why) {
+    staged *s = tn__calloc(1, sizeof(*s));
+    if (!s) {
+        inner->destroy(inner);
+        snprintf(why, TN_ENGINE_WHY, "out of memory");
+        return NULL;
+    }
+    s->inner = inner;
+    pthread_mutex_init(&s->lock, NULL);
+    s->base = (tn_engine){.size = sizeof(tn_engine),
+                          .version = TN_ENGINE_VERSION,
+                          .devices = 1u << TN_CPU | 1u << TN_CUDA,
+                          .name = "staged",
+                          .rank = inner->rank,
+                          .ranks = inner->ranks,
+                          .vague = inner->vague,
+                          .run = run,
+                          .abort = stop,
+                          .alloc = inner->alloc ? alloc : NULL,
+                          .free = inner->alloc ? release : NULL,
+                          .check = check,
+                          .leave = inner->leave ? leave : NULL,
+                          .destroy = destroy};
+    return &s->base;
+}
