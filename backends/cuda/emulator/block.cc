@@ -26,8 +26,8 @@ struct lane {
     enum state state;
     fibre *stack; /* NULL: not begun, or ended */
     uint3 thread;
-    place at;     /* where it waits, and … */
-    int what;     /* … in which operation or barrier, */
+    place at; /* where it waits, and … */
+    int what; /* … in which operation or barrier, */
     unsigned mask;
     unsigned argument;
     int width;
@@ -96,9 +96,7 @@ struct permutation {
             shift = draw() % count;
         }
     }
-    static uint64_t divisor(uint64_t a, uint64_t b) {
-        return b == 0 ? a : divisor(b, a % b);
-    }
+    static uint64_t divisor(uint64_t a, uint64_t b) { return b == 0 ? a : divisor(b, a % b); }
     uint64_t operator[](uint64_t i) const {
         return (uint64_t)(((unsigned __int128)i * factor + shift) % count);
     }

@@ -82,8 +82,8 @@ template <typename... P> struct bound_launch final : launch {
 void enqueue(cudaStream_t stream, std::unique_ptr<launch> l);
 
 template <typename... P, typename... A>
-void launch_kernel(cudaStream_t stream, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
-                   size_t dynamic_bytes, A &&...arguments) {
+void launch_kernel(cudaStream_t stream, const char *name, void (*kernel)(P...), dim3 grid,
+                   dim3 block, size_t dynamic_bytes, A &&...arguments) {
     static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");
     static_assert((std::is_trivially_copyable_v<P> && ...), "arguments are copied as bytes");
     static_assert((sizeof(P) + ... + 0) <= 4096, "a launch has 4096 bytes for its arguments");
@@ -98,7 +98,8 @@ void launch_kernel(cudaStream_t stream, const char *name, void (*kernel)(P...), 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
 template <typename T> inline uint64_t to_bits(T x) {
-    static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8),
+    static_assert(std::is_trivially_copyable_v<T> &&
+                      (sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8),
                   "a shuffle moves 2, 4 or 8 bytes");
     uint64_t bits = 0;
     memcpy(&bits, &x, sizeof(x));
@@ -112,16 +113,16 @@ template <typename T, typename U> inline T from_bits(U bits) {
 
 } // namespace tn_emulator
 
-#define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                         \
+#define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                          \
     (tn_emulator::launch_kernel(tn__cuda_stream(ctx), #kernel, kernel, (grid), (block), (bytes), \
-                                ##__VA_ARGS__),                                                 \
+                                ##__VA_ARGS__),                                                  \
      tn__cuda_launched((ctx), #kernel))
 
 /* The site's address tells the arrays of a kernel apart, and those of a template's instances. */
-#define TN_SHARED(type, name, count)   \
-    static char name##_site;           \
-    type *name = static_cast<type *>(  \
-        tn_emulator::shared_memory(&name##_site, sizeof(type) * (count), #name))
+#define TN_SHARED(type, name, count) \
+    static char name##_site;         \
+    type *name =                     \
+        static_cast<type *>(tn_emulator::shared_memory(&name##_site, sizeof(type) * (count), #name))
 #define TN_DYNAMIC(type, name) \
     type *name = static_cast<type *>(tn_emulator::shared_memory(nullptr, 0, #name))
 
@@ -155,12 +156,12 @@ inline int __all_sync(unsigned mask, int predicate, TN__HERE) {
     return (int)tn_emulator::sync_warp(tn_emulator::ALL, mask, predicate != 0, 0, 32, {file, line});
 }
 
-#define TN__SHUFFLE(name, what, argument_type)                                                    \
-    template <typename T>                                                                         \
-    inline T name(unsigned mask, T x, argument_type argument, int width = 32, TN__HERE) {         \
-        return tn_emulator::from_bits<T>(                                                         \
-            tn_emulator::sync_warp(tn_emulator::what, mask, tn_emulator::to_bits(x),              \
-                                   (unsigned)argument, width, {file, line}));                     \
+#define TN__SHUFFLE(name, what, argument_type)                                            \
+    template <typename T>                                                                 \
+    inline T name(unsigned mask, T x, argument_type argument, int width = 32, TN__HERE) { \
+        return tn_emulator::from_bits<T>(                                                 \
+            tn_emulator::sync_warp(tn_emulator::what, mask, tn_emulator::to_bits(x),      \
+                                   (unsigned)argument, width, {file, line}));             \
     }
 TN__SHUFFLE(__shfl_sync, SHUFFLE, int)
 TN__SHUFFLE(__shfl_up_sync, SHUFFLE_UP, unsigned)
@@ -174,11 +175,11 @@ inline void __threadfence_system() {}
 
 /* ---- Atomics: one thread runs at a time, so a plain change is one ------------------------------ */
 
-#define TN__ATOMIC(name, T, changed)      \
-    inline T name(T *address, T value) {  \
-        T old = *address;                 \
-        *address = (changed);             \
-        return old;                       \
+#define TN__ATOMIC(name, T, changed)     \
+    inline T name(T *address, T value) { \
+        T old = *address;                \
+        *address = (changed);            \
+        return old;                      \
     }
 TN__ATOMIC(atomicAdd, int, (int)((unsigned)old + (unsigned)value))
 TN__ATOMIC(atomicAdd, unsigned, old + value)
@@ -191,11 +192,11 @@ TN__ATOMIC(atomicExch, int, value)
 TN__ATOMIC(atomicExch, unsigned, value)
 TN__ATOMIC(atomicExch, unsigned long long, value)
 TN__ATOMIC(atomicExch, float, value)
-#define TN__ATOMIC_WHOLE(T)                              \
-    TN__ATOMIC(atomicMin, T, value < old ? value : old)  \
-    TN__ATOMIC(atomicMax, T, value > old ? value : old)  \
-    TN__ATOMIC(atomicAnd, T, old & value)                \
-    TN__ATOMIC(atomicOr, T, old | value)                 \
+#define TN__ATOMIC_WHOLE(T)                             \
+    TN__ATOMIC(atomicMin, T, value < old ? value : old) \
+    TN__ATOMIC(atomicMax, T, value > old ? value : old) \
+    TN__ATOMIC(atomicAnd, T, old &value)                \
+    TN__ATOMIC(atomicOr, T, old | value)                \
     TN__ATOMIC(atomicXor, T, old ^ value)
 TN__ATOMIC_WHOLE(int)
 TN__ATOMIC_WHOLE(unsigned)
@@ -207,11 +208,11 @@ TN__ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1)
 #undef TN__ATOMIC_WHOLE
 #undef TN__ATOMIC
 
-#define TN__ATOMIC_CAS(T)                                    \
-    inline T atomicCAS(T *address, T expected, T value) {    \
-        T old = *address;                                    \
-        *address = old == expected ? value : old;            \
-        return old;                                          \
+#define TN__ATOMIC_CAS(T)                                 \
+    inline T atomicCAS(T *address, T expected, T value) { \
+        T old = *address;                                 \
+        *address = old == expected ? value : old;         \
+        return old;                                       \
     }
 TN__ATOMIC_CAS(int)
 TN__ATOMIC_CAS(unsigned)
@@ -305,12 +306,12 @@ inline double __dadd_rn(double a, double b) {
     return a + b;
 }
 
-#define TN__MIN_MAX(T)               \
-    inline T min(T a, T b) {         \
-        return b < a ? b : a;        \
-    }                                \
-    inline T max(T a, T b) {         \
-        return a < b ? b : a;        \
+#define TN__MIN_MAX(T)        \
+    inline T min(T a, T b) {  \
+        return b < a ? b : a; \
+    }                         \
+    inline T max(T a, T b) {  \
+        return a < b ? b : a; \
     }
 TN__MIN_MAX(int)
 TN__MIN_MAX(unsigned)

@@ -314,10 +314,13 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     }
     unsigned devices = target.devices() | source.devices();
     if (source.in) {
-        push(s, [=] { memmove(to, from, bytes); }, devices);
+        push(
+            s, [=] { memmove(to, from, bytes); }, devices);
     } else {
-        auto staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-        push(s, [=] { memcpy(to, staged->data(), bytes); }, devices);
+        auto staged =
+            std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+        push(
+            s, [=] { memcpy(to, staged->data(), bytes); }, devices);
     }
     if (waits || !target.in) {
         run_all(s);
@@ -355,7 +358,8 @@ static cudaError_t set(void *memory, int value, size_t bytes, const std::shared_
         return cudaErrorInvalidValue;
     }
     if (bytes > 0) {
-        push(s, [=] { memset(memory, value, bytes); }, target.devices());
+        push(
+            s, [=] { memset(memory, value, bytes); }, target.devices());
     }
     return cudaSuccess;
 }
