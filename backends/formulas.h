@@ -21,6 +21,7 @@
 #define TERN_BACKENDS_FORMULAS_H
 
 #include "backends/polynomials.h"
+#include "core/inline.h"
 
 #include <tern/sys/backend.h>
 
@@ -35,18 +36,18 @@
  * far earlier. */
 /* clang-format off */
 #define TN__FORMULA_HELPERS(T)                                                                     \
-    static inline T tn__clamp_##T(T x, T low, T high) {                                            \
+    TN__INLINE T tn__clamp_##T(T x, T low, T high) {                                               \
         x = x < low ? low : x;                                                                     \
         return x > high ? high : x;                                                                \
     }                                                                                              \
-    static inline T tn__gelu_u_##T(T x) {                                                          \
+    TN__INLINE T tn__gelu_u_##T(T x) {                                                             \
         return (T)1.5957691216057308 * x * (1 + (T)0.044715 * x * x);                              \
     }                                                                                              \
-    static inline T tn__gelu_tanh_slope_##T(T x, T s) {                                            \
+    TN__INLINE T tn__gelu_tanh_slope_##T(T x, T s) {                                               \
         T z = tn__clamp_##T(x, -30, 30);                                                           \
         return s + z * s * (1 - s) * ((T)1.5957691216057308 * (1 + (T)0.134145 * z * z));          \
     }                                                                                              \
-    static inline T tn__silu_slope_##T(T x, T s) {                                                 \
+    TN__INLINE T tn__silu_slope_##T(T x, T s) {                                                    \
         return s * (1 + x * (1 - s));                                                              \
     }
 TN__FORMULA_HELPERS(float)
@@ -113,7 +114,7 @@ TN__FORMULA_HELPERS(double)
 #define TN__WRAP(a, op, b) ((int64_t)((uint64_t)(a)op(uint64_t)(b)))
 
 /* Towards zero; x / 0 = 0. */
-static inline int64_t tn__integer_div(int64_t a, int64_t b) {
+TN__INLINE int64_t tn__integer_div(int64_t a, int64_t b) {
     if (b == 0) {
         return 0;
     }

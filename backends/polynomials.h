@@ -64,8 +64,8 @@ static inline float tn__expf(float x) {
     float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
     int32_t n = (int32_t)(tn__bits_of(shifted) - 0x4B400000u);
     float p = 1.0f + tn__expm1_small(tn__exp_remainder(x, shifted));
-    int32_t half = n >> 1;
-    return p * tn__power_of_two(half) * tn__power_of_two(n - half);
+    int32_t h = n >> 1;
+    return p * tn__power_of_two(h) * tn__power_of_two(n - h);
 }
 
 /* e^x - 1 for -60 <= x <= 0, with a small relative error near 0 too: what tanh and erf are made of. */

@@ -17,42 +17,44 @@
 #ifndef TERN_BACKENDS_RANDOM_H
 #define TERN_BACKENDS_RANDOM_H
 
+#include "core/inline.h"
+
 #include <tern/core.h>
 
 #include <math.h>
 
 __extension__ typedef unsigned __int128 tn__uint128;
 
-static inline float tn__uniform24(uint32_t word) {
+TN__INLINE float tn__uniform24(uint32_t word) {
     return (float)(word >> 8) * 0x1p-24f;
 }
 
-static inline uint64_t tn__word64(uint32_t first, uint32_t second) {
+TN__INLINE uint64_t tn__word64(uint32_t first, uint32_t second) {
     return (uint64_t)second << 32 | first;
 }
 
-static inline double tn__uniform53(uint64_t word) {
+TN__INLINE double tn__uniform53(uint64_t word) {
     return (double)(word >> 11) * 0x1p-53;
 }
 
 /* In [0, range) from a 64-bit word. */
-static inline uint64_t tn__below(uint64_t word, uint64_t range) {
+TN__INLINE uint64_t tn__below(uint64_t word, uint64_t range) {
     return (uint64_t)(((tn__uint128)word * range) >> 64);
 }
 
 /* `word >> 8` below this happens with probability p. */
-static inline uint32_t tn__threshold24(double p) {
+TN__INLINE uint32_t tn__threshold24(double p) {
     return p >= 1.0 ? 1u << 24 : p > 0.0 ? (uint32_t)ceil(p * 0x1p24) : 0;
 }
 
 /* Two independent standard normals from two uniforms in [0, 1). */
-static inline void tn__box_muller_f(float u, float v, float *even, float *odd) {
+TN__INLINE void tn__box_muller_f(float u, float v, float *even, float *odd) {
     float r = sqrtf(-2.0f * logf(1.0f - u)), angle = 6.28318530717958648f * v;
     *even = r * cosf(angle);
     *odd = r * sinf(angle);
 }
 
-static inline void tn__box_muller_d(double u, double v, double *even, double *odd) {
+TN__INLINE void tn__box_muller_d(double u, double v, double *even, double *odd) {
     double r = sqrt(-2.0 * log(1.0 - u)), angle = 6.28318530717958648 * v;
     *even = r * cos(angle);
     *odd = r * sin(angle);

@@ -8,7 +8,9 @@
     /* products.c */ \
     X(matmul) X(linear) X(linear_gelu) X(linear_backward_weight) \
     /* elementwise.cu */ \
+    X(unary) X(binary) X(compare) X(where) \
     /* copy.cu */ \
+    X(copy) X(fill) X(arange) \
     /* random.cu */ \
     /* index.cu */ \
     /* reduce.cu */ \

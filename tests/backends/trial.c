@@ -77,30 +77,30 @@ void array_memory_free(void *memory, size_t bytes) {
 
 /* ---- How ------------------------------------------------------------------------------------- */
 
-/* The emulator runs blocks in this order from now on: 0 forwards, 1 backwards, 2 shuffled. */
-static void set_order(int order) {
+static const char *const orders[WAYS] = {"forward", "reverse", "shuffle"};
+
+/* The order in which the emulator runs blocks, and threads between two waits. */
+static void set_order(const char *order) {
     char why[256];
-    void (*set)(int);
-    void *symbol = tn__plugin_symbol("cuda_emulator", "tern_emulator_order", why, sizeof(why));
+    bool (*set)(const char *);
+    void *symbol = tn__plugin_symbol("cuda_emulator", "tern_emulator_set_order", why, sizeof(why));
     if (!symbol) {
-        fail_msg("the emulator cannot change the order of blocks: %s", why);
+        fail_msg("the emulator cannot change its order: %s", why);
     }
     memcpy(&set, &symbol, sizeof(set));
-    set(order);
+    assert_true(set(order));
 }
 
 static void set_way(const tn_backend *t, int way) {
     if (!is_cuda(t)) {
         tn_set_threads(way + 1);
     } else if (!on_device()) {
-        set_order(way);
+        set_order(orders[way]);
     }
 }
 
 static const char *way_name(const tn_backend *t, int way) {
-    static const char *const threads[WAYS] = {"1 thread", "2 threads", "3 threads"},
-                             *const orders[WAYS] = {"blocks forwards", "blocks backwards",
-                                                    "blocks shuffled"};
+    static const char *const threads[WAYS] = {"1 thread", "2 threads", "3 threads"};
     return !is_cuda(t) ? threads[way] : on_device() ? "one more run" : orders[way];
 }
 

@@ -1,0 +1,276 @@
+/* unary, binary, compare, where: the formulas of backends/formulas.h over strided operands.
+ *
+ * f32, bf16 and f16 have a kernel for each formula, eight or four elements a thread, for operands that
+ * are dense inside. All else (f64, integers, odd strides) has one kernel a dtype that looks the formula
+ * up for each element: rare, or bound by memory anyway.
+ */
+#include "backends/cuda/convert.cuh"
+#include "backends/cuda/loop.cuh"
+#include "backends/formulas.h"
+
+/* ---- Formulas as functions ------------------------------------------------------------------- */
+
+/* One formula in float. */
+template <int F> struct unary_one;
+template <int F> struct binary_one;
+#define UNARY_ONE(code, name, formula)                                                 \
+    template <> struct unary_one<code> {                                               \
+        float k0, k1;                                                                  \
+        __device__ __forceinline__ float operator()(float x) const { return formula; } \
+    };
+#define BINARY_ONE(code, name, formula)                                                         \
+    template <> struct binary_one<code> {                                                       \
+        __device__ __forceinline__ float operator()(float a, float b) const { return formula; } \
+    };
+TN_UNARY_FORMULAS(UNARY_ONE, float, TN_LIBM_F)
+TN_BINARY_FORMULAS(BINARY_ONE, float, TN_LIBM_F)
+
+#define RETURN(code, name, formula) \
+    case code:                      \
+        return formula;
+
+/* Any of them, by its number, in the compute type C: float, double, or int64_t for integers. */
+template <typename C> struct unary_any;
+template <typename C> struct binary_any;
+#define ANY(C, unary, binary)                                     \
+    template <> struct unary_any<C> {                             \
+        int f;                                                    \
+        C k0, k1;                                                 \
+        __device__ __forceinline__ C operator()(C x) const {      \
+            switch (f) { unary default : return x; }              \
+        }                                                         \
+    };                                                            \
+    template <> struct binary_any<C> {                            \
+        int f;                                                    \
+        __device__ __forceinline__ C operator()(C a, C b) const { \
+            switch (f) { binary default : return a; }             \
+        }                                                         \
+    };
+ANY(float, TN_UNARY_FORMULAS(RETURN, float, TN_LIBM_F), TN_BINARY_FORMULAS(RETURN, float, TN_LIBM_F))
+ANY(double, TN_UNARY_FORMULAS(RETURN, double, TN_LIBM_D),
+    TN_BINARY_FORMULAS(RETURN, double, TN_LIBM_D))
+ANY(int64_t, TN_UNARY_INTEGER_FORMULAS(RETURN), TN_BINARY_INTEGER_FORMULAS(RETURN))
+
+#define KNOWN(code, name, formula) \
+    case code:                     \
+        return true;
+
+static bool has_integer_form(tn_unary f) {
+    switch (f) {
+        TN_UNARY_INTEGER_FORMULAS(KNOWN)
+    default:
+        return false;
+    }
+}
+
+static bool has_integer_form(tn_binary f) {
+    switch (f) {
+        TN_BINARY_INTEGER_FORMULAS(KNOWN)
+    default:
+        return false;
+    }
+}
+
+/* ---- Bodies ---------------------------------------------------------------------------------- */
+
+/* Integers are computed in int64_t and cut when stored. */
+static __device__ __forceinline__ int64_t tn__load(int64_t x) {
+    return x;
+}
+static __device__ __forceinline__ int64_t tn__load(int32_t x) {
+    return x;
+}
+static __device__ __forceinline__ int64_t tn__load(uint8_t x) {
+    return x;
+}
+template <> __device__ __forceinline__ int64_t tn__store<int64_t, int64_t>(int64_t x) {
+    return x;
+}
+template <> __device__ __forceinline__ int32_t tn__store<int32_t, int64_t>(int64_t x) {
+    return (int32_t)x;
+}
+template <> __device__ __forceinline__ uint8_t tn__store<uint8_t, int64_t>(int64_t x) {
+    return (uint8_t)x;
+}
+
+template <typename T, typename F> struct unary_body {
+    F f;
+    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+        tn__pack<T, V> x = at.read<T, V>(1), y;
+        for (int i = 0; i < V; i++) {
+            y.at[i] = tn__store<T>(f(tn__load(x.at[i])));
+        }
+        at.write(0, y);
+    }
+};
+
+template <typename T, typename F> struct binary_body {
+    F f;
+    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+        tn__pack<T, V> a = at.read<T, V>(1), b = at.read<T, V>(2), y;
+        for (int i = 0; i < V; i++) {
+            y.at[i] = tn__store<T>(f(tn__load(a.at[i]), tn__load(b.at[i])));
+        }
+        at.write(0, y);
+    }
+};
+
+template <typename T> struct compare_body {
+    tn_compare f;
+    template <typename C> __device__ __forceinline__ bool holds(C a, C b) const {
+        switch (f) {
+            TN_COMPARE_FORMULAS(RETURN)
+        default:
+            return false;
+        }
+    }
+    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+        tn__pack<T, V> a = at.read<T, V>(1), b = at.read<T, V>(2);
+        tn__pack<uint8_t, V> y;
+        for (int i = 0; i < V; i++) {
+            y.at[i] = holds(tn__load(a.at[i]), tn__load(b.at[i]));
+        }
+        at.write(0, y);
+    }
+};
+
+template <typename U> struct where_body { /* U: an element of that many bytes */
+    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+        tn__pack<uint8_t, V> c = at.read<uint8_t, V>(1);
+        tn__pack<U, V> a = at.read<U, V>(2), b = at.read<U, V>(3), y;
+        for (int i = 0; i < V; i++) {
+            y.at[i] = c.at[i] ? a.at[i] : b.at[i];
+        }
+        at.write(0, y);
+    }
+};
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+template <typename T>
+static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, float k0, float k1) {
+    if (!tn__cuda_loop_packs(&loop, tn__wide<T>)) {
+        return tn__loop_launch<1>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});
+    }
+#define LAUNCH(code, name, formula) \
+    case code:                      \
+        return tn__loop_launch<tn__wide<T>>(ctx, loop, unary_body<T, unary_one<code>>{{k0, k1}});
+    switch (f) {
+        TN_UNARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
+    default:
+        return TN_EUNSUPPORTED;
+    }
+#undef LAUNCH
+}
+
+template <typename T>
+static tn_status binary_float(tn_context *ctx, tn_binary f, const tn__loop &loop) {
+    if (!tn__cuda_loop_packs(&loop, tn__wide<T>)) {
+        return tn__loop_launch<1>(ctx, loop, binary_body<T, binary_any<float>>{{f}});
+    }
+#define LAUNCH(code, name, formula) \
+    case code:                      \
+        return tn__loop_launch<tn__wide<T>>(ctx, loop, binary_body<T, binary_one<code>>{});
+    switch (f) {
+        TN_BINARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
+    default:
+        return TN_EUNSUPPORTED;
+    }
+#undef LAUNCH
+}
+
+tn_status tn__cuda_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,
+                         double k1) {
+    tn_dtype dtype = x->dtype;
+    if (y->dtype != dtype || dtype == TN_BOOL || (tn__is_integer(dtype) && !has_integer_form(f))) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__operands op = {y, x};
+    tn__loop loop = tn__cuda_loop(2, op);
+    unary_any<int64_t> integer = {f, tn__to_integer(k0), tn__to_integer(k1)};
+    switch (dtype) {
+    case TN_F32:
+        return unary_float<float>(ctx, f, loop, (float)k0, (float)k1);
+    case TN_BF16:
+        return unary_float<tn__bf16>(ctx, f, loop, (float)k0, (float)k1);
+    case TN_F16:
+        return unary_float<tn__half>(ctx, f, loop, (float)k0, (float)k1);
+    case TN_F64:
+        return tn__loop_launch<1>(ctx, loop, unary_body<double, unary_any<double>>{{f, k0, k1}});
+    case TN_I64:
+        return tn__loop_launch<1>(ctx, loop, unary_body<int64_t, unary_any<int64_t>>{integer});
+    case TN_I32:
+        return tn__loop_launch<1>(ctx, loop, unary_body<int32_t, unary_any<int64_t>>{integer});
+    default:
+        return tn__loop_launch<1>(ctx, loop, unary_body<uint8_t, unary_any<int64_t>>{integer});
+    }
+}
+
+tn_status tn__cuda_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
+                          const tn_desc *b) {
+    tn_dtype dtype = y->dtype;
+    if (a->dtype != dtype || b->dtype != dtype || dtype == TN_BOOL ||
+        (tn__is_integer(dtype) && !has_integer_form(f))) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__operands op = {y, a, b};
+    tn__loop loop = tn__cuda_loop(3, op);
+    switch (dtype) {
+    case TN_F32:
+        return binary_float<float>(ctx, f, loop);
+    case TN_BF16:
+        return binary_float<tn__bf16>(ctx, f, loop);
+    case TN_F16:
+        return binary_float<tn__half>(ctx, f, loop);
+    case TN_F64:
+        return tn__loop_launch<1>(ctx, loop, binary_body<double, binary_any<double>>{{f}});
+    case TN_I64:
+        return tn__loop_launch<1>(ctx, loop, binary_body<int64_t, binary_any<int64_t>>{{f}});
+    case TN_I32:
+        return tn__loop_launch<1>(ctx, loop, binary_body<int32_t, binary_any<int64_t>>{{f}});
+    default:
+        return tn__loop_launch<1>(ctx, loop, binary_body<uint8_t, binary_any<int64_t>>{{f}});
+    }
+}
+
+tn_status tn__cuda_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
+                           const tn_desc *b) {
+    if (y->dtype != TN_BOOL || a->dtype != b->dtype) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__operands op = {y, a, b};
+    switch (a->dtype) {
+    case TN_F32:
+        return tn__loop_run<4>(ctx, 3, op, compare_body<float>{f});
+    case TN_F64:
+        return tn__loop_run<2>(ctx, 3, op, compare_body<double>{f});
+    case TN_BF16:
+        return tn__loop_run<8>(ctx, 3, op, compare_body<tn__bf16>{f});
+    case TN_F16:
+        return tn__loop_run<8>(ctx, 3, op, compare_body<tn__half>{f});
+    case TN_I64:
+        return tn__loop_run<2>(ctx, 3, op, compare_body<int64_t>{f});
+    case TN_I32:
+        return tn__loop_run<4>(ctx, 3, op, compare_body<int32_t>{f});
+    default:
+        return tn__loop_run<16>(ctx, 3, op, compare_body<uint8_t>{f});
+    }
+}
+
+tn_status tn__cuda_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
+                         const tn_desc *b) {
+    if (c->dtype != TN_BOOL || y->dtype != a->dtype || y->dtype != b->dtype) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__operands op = {y, c, a, b};
+    switch (tn__size_of(y->dtype)) {
+    case 8:
+        return tn__loop_run<2>(ctx, 4, op, where_body<uint64_t>{});
+    case 4:
+        return tn__loop_run<4>(ctx, 4, op, where_body<uint32_t>{});
+    case 2:
+        return tn__loop_run<8>(ctx, 4, op, where_body<uint16_t>{});
+    default:
+        return tn__loop_run<16>(ctx, 4, op, where_body<uint8_t>{});
+    }
+}
