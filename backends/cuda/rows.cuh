@@ -12,6 +12,25 @@
 
 #include "backends/cuda/block.cuh"
 
+/* ---- Whole numbers, as 64 bits ------------------------------------------------------------------ */
+
+struct tn__truth { /* a bool: 0 or 1 */
+    uint8_t byte;
+};
+
+static __device__ __forceinline__ long long tn__load(int64_t x) {
+    return x;
+}
+static __device__ __forceinline__ long long tn__load(int32_t x) {
+    return x;
+}
+static __device__ __forceinline__ long long tn__load(uint8_t x) {
+    return x;
+}
+static __device__ __forceinline__ long long tn__load(tn__truth x) {
+    return x.byte != 0;
+}
+
 /* ---- Packs: 16 bytes of elements ---------------------------------------------------------------- */
 
 template <typename T> struct alignas(16) tn__pack {
@@ -141,6 +160,33 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
         return value + p * (ITEMS > 0 ? tn__pack<T>::size : 0);
     }
 };
+
+/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used where x and y lie alike, wherever that is;
+ * otherwise neighbouring threads take neighbouring elements. */
+template <int TEAM, typename T, typename F>
+static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x, int64_t n, F f) {
+    const int V = tn__pack<T>::size;
+    uintptr_t from = (uintptr_t)x.data, to = (uintptr_t)y.data;
+    int64_t head = n, packs = 0;
+    if (x.stride == 1 && y.stride == 1 && (from - to) % 16 == 0) {
+        int64_t before = (int64_t)((16 - from % 16) % 16 / sizeof(T));
+        head = before < n ? before : n;
+        packs = (n - head) / V;
+    }
+    for (int64_t i = tn__team_lane<TEAM>(); i < n - packs * V; i += TEAM) {
+        int64_t at = i < head ? i : i + packs * V;
+        y.data[at * y.stride] = tn__store<T>(f(at, tn__load(x.data[at * x.stride])));
+    }
+    for (int64_t i = tn__team_lane<TEAM>(); i < packs; i += TEAM) {
+        int64_t at = head + i * V;
+        tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(x.data + at);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            pack.element[k] = tn__store<T>(f(at + k, tn__load(pack.element[k])));
+        }
+        *reinterpret_cast<tn__pack<T> *>(y.data + at) = pack;
+    }
+}
 
 /* ---- Operands as rows ----------------------------------------------------------------------------- */
 

@@ -14,13 +14,16 @@
     /* random.cu */ \
     /* index.cu */ \
     /* reduce.cu */ \
+    X(reduce) X(argmax) \
     /* softmax.cu */ \
     X(softmax) X(softmax_backward) \
     /* norm.cu */ \
     X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) X(add_layer_norm) \
     X(add_layer_norm_backward) \
     /* cross_entropy.cu */ \
+    X(cross_entropy) X(cross_entropy_backward) \
     /* optim.cu */ \
+    X(adam) X(sgd) \
     /* attention.cu */
 /* clang-format on */
 

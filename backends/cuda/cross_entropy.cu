@@ -1,0 +1,175 @@
+/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
+ *
+ * A team of threads takes one row. Forward reads it once, with a running maximum. Backward reads it once more and writes
+ * the gradient, in the same place if so wished. A bad label is noted in the device's fault cell and its row left alone.
+ */
+#include "backends/cuda/rows.cuh"
+
+template <typename T> struct losses {
+    typedef typename tn__compute<T>::type C;
+    const T *x;
+    T *dx;
+    int64_t row, column, dx_row, dx_column; /* strides */
+    const void *label;
+    bool wide_label; /* i64, else i32 */
+    int64_t label_stride;
+    C *loss, *lse; /* loss: dloss in backward */
+    int64_t loss_stride, lse_stride;
+    int64_t rows, c, ignore_index;
+    double smoothing;
+    bool backward;
+    tn__cuda_fault *fault;
+};
+
+/* The row's label. False: it is bad, and has been noted unless another was. */
+template <typename T>
+static __device__ __forceinline__ bool read_label(const losses<T> &l, int64_t row, bool notes,
+                                                  int64_t *label) {
+    int64_t at = row * l.label_stride;
+    *label = l.wide_label ? static_cast<const int64_t *>(l.label)[at]
+                          : static_cast<const int32_t *>(l.label)[at];
+    if (*label == l.ignore_index || (*label >= 0 && *label < l.c)) {
+        return true;
+    }
+    if (notes && atomicCAS(&l.fault->raised, 0, 1) == 0) {
+        l.fault->position = row;
+        l.fault->value = *label;
+    }
+    return false;
+}
+
+template <int TEAM> __host__ __device__ constexpr int block_of() {
+    return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
+}
+
+template <typename T, int TEAM>
+__global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
+    typedef typename tn__compute<T>::type C;
+    const int V = tn__pack<T>::size;
+    TN_SHARED(tn__exps<C>, shared, 32);
+    TN_SHARED(C, shared_sum, 32);
+    int64_t row = tn__team_number<TEAM>(), label;
+    if (row >= l.rows || !read_label(l, row, tn__team_lane<TEAM>() == 0, &label)) {
+        return;
+    }
+    tn__line<const T> x = tn__line_of(l.x + row * l.row, l.column);
+    tn__exps<C> total = tn__no_exps<C>();
+    C sum = 0;
+    tn__each_pack<T, TEAM, 0>(l.c, [&](int64_t at, int) {
+        C v[V], part = 0;
+        tn__pack_load(v, x, at, l.c, -(C)INFINITY);
+        tn__exps_take<V>(total, v);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            part += at + k < l.c ? v[k] : 0;
+        }
+        sum += part;
+    });
+    total = tn__team_reduce<TEAM>(total, shared, tn__join_exps());
+    if (l.smoothing > 0) {
+        sum = tn__team_reduce<TEAM>(sum, shared_sum, tn__join_sum());
+    }
+    if (tn__team_lane<TEAM>() > 0) {
+        return;
+    }
+    double lse = (double)total.most + log((double)total.sum), value = 0, s = l.smoothing;
+    if (total.most == -(C)INFINITY && l.c > 0) {
+        lse = NAN; /* nothing but -inf */
+    }
+    if (label != l.ignore_index) {
+        value = (1 - s) * (lse - (double)tn__load(x.data[label * x.stride]));
+        value += s > 0 ? s * (lse - (double)sum / (double)l.c) : 0; /* 0 times an infinity is NaN */
+    }
+    l.loss[row * l.loss_stride] = (C)value;
+    l.lse[row * l.lse_stride] = (C)lse;
+}
+
+/* dx = dloss (exp(x - lse) - (1 - s) [at the label] - s / c) */
+template <typename T, int TEAM>
+__global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l) {
+    typedef typename tn__compute<T>::type C;
+    int64_t row = tn__team_number<TEAM>(), label;
+    if (row >= l.rows || !read_label(l, row, tn__team_lane<TEAM>() == 0, &label)) {
+        return;
+    }
+    tn__line<T> x = tn__line_of(const_cast<T *>(l.x) + row * l.row, l.column),
+                dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
+    bool ignored = label == l.ignore_index;
+    C g = l.loss[row * l.loss_stride], lse = l.lse[row * l.lse_stride],
+      even = (C)(l.smoothing / (double)l.c), sure = (C)(1 - l.smoothing + l.smoothing / (double)l.c);
+    tn__row_map<TEAM>(dx, x, l.c, [&](int64_t at, C v) {
+        return ignored ? (C)0 : g * (tn__exp(v - lse) - (at == label ? sure : even));
+    });
+}
+
+static bool handles(const tn_desc *a, const tn_desc *lse, const tn_desc *x, const tn_desc *label) {
+    tn_dtype wide = tn__wide(x->dtype);
+    return tn__is_float(x->dtype) && a->dtype == wide && lse->dtype == wide &&
+           (label->dtype == TN_I64 || label->dtype == TN_I32);
+}
+
+template <typename T>
+static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *loss,
+                           const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+                           const tn_cross_entropy_args *args) {
+    typedef typename tn__compute<T>::type C;
+    losses<T> l;
+    l.x = static_cast<const T *>(x->data);
+    l.row = x->stride[0];
+    l.column = x->stride[1];
+    l.backward = dx != NULL;
+    l.dx = dx ? static_cast<T *>(dx->data) : NULL;
+    l.dx_row = dx ? dx->stride[0] : 0;
+    l.dx_column = dx ? dx->stride[1] : 0;
+    l.label = label->data;
+    l.wide_label = label->dtype == TN_I64;
+    l.label_stride = label->stride[0];
+    l.loss = static_cast<C *>(loss->data);
+    l.loss_stride = loss->stride[0];
+    l.lse = static_cast<C *>(lse->data);
+    l.lse_stride = lse->stride[0];
+    l.rows = x->size[0];
+    l.c = x->size[1];
+    l.ignore_index = args->ignore_index;
+    l.smoothing = args->label_smoothing;
+    l.fault = tn__cuda_device_of(ctx)->fault_on_device;
+    return l;
+}
+
+template <typename T> static tn_status run(tn_context *ctx, const losses<T> &l) {
+    const int LONG = 512;
+    bool shorter = l.c <= 1024, backward = l.backward;
+    unsigned grid = shorter ? tn__team_grid<32>(l.rows) : tn__team_grid<LONG>(l.rows);
+    if (l.rows == 0) {
+        return TN_OK;
+    }
+    if (backward && shorter) {
+        return TN_LAUNCH(ctx, (gradient_kernel<T, 32>), grid, block_of<32>(), 0, l);
+    }
+    if (backward) {
+        return TN_LAUNCH(ctx, (gradient_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
+    }
+    if (shorter) {
+        return TN_LAUNCH(ctx, (loss_kernel<T, 32>), grid, block_of<32>(), 0, l);
+    }
+    return TN_LAUNCH(ctx, (loss_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
+}
+
+extern "C" tn_status tn__cuda_cross_entropy(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
+                                            const tn_desc *x, const tn_desc *label,
+                                            const tn_cross_entropy_args *args) {
+    if (!handles(loss, lse, x, label)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(x->dtype, return run(ctx, losses_of<T>(ctx, NULL, loss, lse, x, label, args)));
+}
+
+extern "C" tn_status tn__cuda_cross_entropy_backward(tn_context *ctx, const tn_desc *dx,
+                                                     const tn_desc *dloss, const tn_desc *lse,
+                                                     const tn_desc *x, const tn_desc *label,
+                                                     const tn_cross_entropy_args *args) {
+    if (!handles(dloss, lse, x, label) || dx->dtype != x->dtype) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(x->dtype, return run(ctx, losses_of<T>(ctx, dx, dloss, lse, x, label, args)));
+}
