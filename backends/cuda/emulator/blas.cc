@@ -16,6 +16,8 @@
 
 using namespace tn_emulator;
 
+namespace {
+
 /* ---- What the handles point at ----------------------------------------------------------------- */
 
 struct product {
@@ -73,6 +75,8 @@ template <typename T> static cublasStatus_t take(T *field, const void *value, si
     memcpy(field, value, sizeof(*field));
     return CUBLAS_STATUS_SUCCESS;
 }
+
+} // namespace
 
 /* ---- Handles and descriptions ------------------------------------------------------------------ */
 
@@ -228,11 +232,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
 /* ---- What can be computed ---------------------------------------------------------------------- */
 
 /* A product with its matrices A, B, C, D, as it was when it was asked for. */
+namespace {
 struct problem {
     product p;
     layout x[4];
     int64_t m, n, k;
 };
+} // namespace
 
 static size_t element(uint32_t type) {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
@@ -452,11 +458,13 @@ static void store_input_sums(const problem &q, const std::vector<T> &a, const st
     }
 }
 
+namespace {
 struct operands {
     double alpha, beta;
     const char *a, *b, *c;
     char *d;
 };
+} // namespace
 
 /* One element from the accumulator on; gives what DGELU_BGRAD sums. */
 static double finish(const problem &q, double value, int64_t i, int64_t j, const char *bias) {

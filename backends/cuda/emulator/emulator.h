@@ -22,6 +22,14 @@ TN_EMULATOR_API void tern_emulator_set_memory(size_t bytes);
 /* Forgets the work that is queued and the errors that stick: new devices, with the old memory. */
 TN_EMULATOR_API void tern_emulator_reset(void);
 
+/* For stand-ins of libraries (queue.cc). Queues work in a stream; it reaches the memory of the stream's
+ * device, as a kernel does. False: there is no such stream. */
+TN_EMULATOR_API bool tern_emulator_queue(void *stream, void (*work)(void *user), void *user);
+/* Memory of the calling thread's device, and which that is. */
+TN_EMULATOR_API void *tern_emulator_alloc(size_t bytes);
+TN_EMULATOR_API void tern_emulator_free(void *memory);
+TN_EMULATOR_API int tern_emulator_device(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -271,6 +271,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 
 /* ---- Copies ------------------------------------------------------------------------------------ */
 
+namespace {
 /* One end of a copy. */
 struct end {
     const allocation *in; /* NULL: pageable host memory */
@@ -282,6 +283,7 @@ struct end {
     }
     unsigned devices() const { return on_device ? 1u << in->device : 0; }
 };
+} // namespace
 
 static bool fits(enum cudaMemcpyKind kind, const end &to, const end &from) {
     switch (kind) {
