@@ -24,7 +24,8 @@
     X(cross_entropy) X(cross_entropy_backward) \
     /* optim.cu */ \
     X(adam) X(sgd) \
-    /* attention.cu */
+    /* attention.c */ \
+    X(attention) X(attention_backward)
 /* clang-format on */
 
 #endif

@@ -1,0 +1,526 @@
+/* Attention by our own kernels: any float dtype, any strides, masks, grouped heads, width up to 256.
+ *
+ * The mathematics is in backends/ref/attention.c. No Tq x Tk matrix exists: a block owns a tile of rows
+ * and meets the others in tiles of 32, one row a lane.
+ *
+ *     forward        a block owns queries, meets keys: scores, a running maximum and sum, and y
+ *     query_gradient a block owns queries, meets keys: dq
+ *     key_gradient   a block owns keys, meets the queries of all heads of its group: dk and dv
+ *
+ * So each result is summed by one thread in a fixed order. A warp owns ROWS rows; a lane holds their
+ * scores with its own row of the tile, and columns lane, lane + 32, … of their results. The tile is
+ * loaded anew for each use (k, then v, …) into one buffer, which leaves room for wide heads.
+ *
+ * A pair that is masked takes no part at all: what it would read may be NaN.
+ */
+#include "backends/cuda/attention.h"
+#include "backends/cuda/block.cuh"
+
+namespace {
+
+const int LANES = 32, WARPS = 4, THREADS = LANES * WARPS;
+
+/* An operand (B, heads, rows, width). */
+struct rows {
+    const void *data;
+    int64_t batch, head, row, column;
+};
+
+struct statistics { /* (B, H, Tq): lse, delta */
+    void *data;
+    int64_t batch, head, row;
+};
+
+struct problem {
+    rows q, k, v, y, dy, dq, dk, dv;
+    statistics lse, delta;
+    const unsigned char *mask; /* or NULL */
+    int64_t mask_batch, mask_head, mask_row, mask_column;
+    int64_t heads, groups, per_group, queries, keys, tiles; /* tiles of owned rows a head */
+    int64_t ahead; /* causal: query i sees keys up to i + ahead */
+    int width, causal;
+    double scale;
+};
+
+/* The head and the first owned row of this block. */
+struct place {
+    int64_t b, h, first;
+};
+__device__ place place_of(int64_t tiles, int64_t heads, int tile) {
+    int64_t block = blockIdx.x, head = block / tiles;
+    return {head / heads, head % heads, block % tiles * tile};
+}
+
+__device__ bool visible(const problem &p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (i >= p.queries || j >= p.keys || (p.causal && j > i + p.ahead)) {
+        return false;
+    }
+    return !p.mask ||
+           p.mask[b * p.mask_batch + h * p.mask_head + i * p.mask_row + j * p.mask_column] != 0;
+}
+
+/* ---- Tiles ----------------------------------------------------------------------------------- */
+
+/* Types and sizes of a kernel for heads of up to 32 COLUMNS. One element more than the width a row: the
+ * lanes' rows lie in different banks. */
+template <typename E, int C> struct shape {
+    typedef E element;
+    typedef typename tn__compute<E>::type number;
+    static const int COLUMNS = C;
+    static const int ROWS = sizeof(number) == 8 ? 4 : 8; /* of a warp */
+    static const int OWN = ROWS * WARPS;                 /* of a block */
+    static const int PITCH = LANES * C + 1;
+    /* Shared memory: the tile that is met, `owned` tiles of its own, each warp's weights. */
+    static size_t bytes(int owned) {
+        return sizeof(number) * (size_t)(LANES * PITCH + owned * OWN * PITCH + OWN * LANES);
+    }
+};
+
+/* Rows first … first + count - 1 of one head into shared memory; zeros beyond the operand. */
+template <typename S>
+__device__ void load_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
+                          int64_t first, int count, int64_t limit, int width) {
+    const typename S::element *from =
+        static_cast<const typename S::element *>(x.data) + b * x.batch + h * x.head;
+    for (int at = (int)threadIdx.x; at < count * (S::PITCH - 1); at += THREADS) {
+        int r = at / (S::PITCH - 1), d = at % (S::PITCH - 1);
+        bool inside = first + r < limit && d < width;
+        tile[r * S::PITCH + d] = inside ? tn__load(from[(first + r) * x.row + d * x.column]) : 0;
+    }
+}
+
+/* The same for a tile that is in use until now and ready afterwards. */
+template <typename S>
+__device__ void meet_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
+                          int64_t first, int64_t limit, int width) {
+    __syncthreads();
+    load_rows<S>(tile, x, b, h, first, LANES, limit, width);
+    __syncthreads();
+}
+
+/* dot[r] = owned row r of this warp times this lane's row of the tile */
+template <typename S>
+__device__ void multiply_rows(typename S::number (&dot)[S::ROWS], const typename S::number *own,
+                              const typename S::number *tile, int width) {
+    const typename S::number *other = tile + threadIdx.x % LANES * S::PITCH;
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        dot[r] = 0;
+    }
+    for (int d = 0; d < width; d++) {
+        typename S::number x = other[d];
+        TN_UNROLL
+        for (int r = 0; r < S::ROWS; r++) {
+            dot[r] += own[r * S::PITCH + d] * x;
+        }
+    }
+}
+
+/* total[r] += the tile's rows, each times weight[r][row]; only those whose bit is set in seen[r] */
+template <typename S>
+__device__ void add_rows(typename S::number (&total)[S::ROWS][S::COLUMNS],
+                         const typename S::number *weight, const unsigned (&seen)[S::ROWS],
+                         const typename S::number *tile) {
+    const typename S::number *columns = tile + threadIdx.x % LANES;
+    for (int j = 0; j < LANES; j++) {
+        typename S::number x[S::COLUMNS];
+        TN_UNROLL
+        for (int c = 0; c < S::COLUMNS; c++) {
+            x[c] = columns[j * S::PITCH + c * LANES];
+        }
+        TN_UNROLL
+        for (int r = 0; r < S::ROWS; r++) {
+            if (seen[r] >> j & 1) {
+                TN_UNROLL
+                for (int c = 0; c < S::COLUMNS; c++) {
+                    total[r][c] += weight[r * LANES + j] * x[c];
+                }
+            }
+        }
+    }
+}
+
+/* Owned row `row` of x = factor total, in columns lane, lane + 32, … */
+template <typename S>
+__device__ void store_row(const rows &x, int64_t b, int64_t h, int64_t row,
+                          const typename S::number (&total)[S::COLUMNS], typename S::number factor,
+                          int width) {
+    typename S::element *to = static_cast<typename S::element *>(const_cast<void *>(x.data)) +
+                              b * x.batch + h * x.head + row * x.row;
+    TN_UNROLL
+    for (int c = 0; c < S::COLUMNS; c++) {
+        int d = (int)threadIdx.x % LANES + c * LANES;
+        if (d < width) {
+            to[d * x.column] = tn__store<typename S::element>(total[c] * factor);
+        }
+    }
+}
+
+template <typename N>
+__device__ N *statistic(const statistics &x, int64_t b, int64_t h, int64_t i) {
+    return static_cast<N *>(x.data) + b * x.batch + h * x.head + i * x.row;
+}
+
+template <typename N> __device__ N lanes_top(N x) {
+    for (int mask = LANES / 2; mask > 0; mask /= 2) {
+        x = tn__top(x, tn__lane_xor(x, mask));
+    }
+    return x;
+}
+template <typename N> __device__ N lanes_sum(N x) {
+    for (int mask = LANES / 2; mask > 0; mask /= 2) {
+        x += tn__lane_xor(x, mask);
+    }
+    return x;
+}
+
+/* The keys that some query of the block may see end here. */
+__device__ int64_t last_key(const problem &p, int64_t first, int own) {
+    int64_t last = first + own + p.ahead;
+    return p.causal && last < p.keys ? last : p.keys;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* One row's running softmax: the largest score, this lane's part of the sum of exponentials. */
+template <typename N> struct running {
+    N most, sum;
+    bool any; /* some key was seen */
+};
+
+/* Takes a tile's scores in; gives this lane's weight and the factor for what was gathered before. All
+ * lanes call. While only -inf was seen, weights are 0. */
+template <typename N> __device__ N take(running<N> &row, N score, bool seen, N &factor) {
+    N most = tn__top(row.most, lanes_top(seen ? score : -(N)INFINITY));
+    N shift = most == -(N)INFINITY ? (N)0 : most;
+    N weight = seen ? tn__exp(score - shift) : (N)0;
+    factor = tn__exp(row.most - shift);
+    row.sum = row.sum * factor + weight;
+    row.most = most;
+    row.any = true;
+    return weight;
+}
+
+template <typename S> __global__ void __launch_bounds__(THREADS) forward(problem p) {
+    typedef typename S::number N;
+    TN_DYNAMIC(N, memory);
+    N *tile = memory, *queries = tile + LANES * S::PITCH;
+    int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
+    N *weight = queries + S::OWN * S::PITCH + warp * S::ROWS * LANES;
+    const N *own = queries + warp * S::ROWS * S::PITCH;
+    place at = place_of(p.tiles, p.heads, S::OWN);
+    int64_t top = at.first + warp * S::ROWS, g = at.h / p.per_group;
+    N total[S::ROWS][S::COLUMNS] = {};
+    running<N> row[S::ROWS];
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        row[r] = {-(N)INFINITY, 0, false};
+    }
+    load_rows<S>(queries, p.q, at.b, at.h, at.first, S::OWN, p.queries, p.width);
+    int64_t last = last_key(p, at.first, S::OWN);
+    for (int64_t first = 0; first < last; first += LANES) {
+        N score[S::ROWS];
+        unsigned seen[S::ROWS];
+        meet_rows<S>(tile, p.k, at.b, g, first, p.keys, p.width);
+        multiply_rows<S>(score, own, tile, p.width);
+        TN_UNROLL
+        for (int r = 0; r < S::ROWS; r++) {
+            bool mine = visible(p, at.b, at.h, top + r, first + lane);
+            seen[r] = __ballot_sync(TN_FULL, mine);
+            if (seen[r]) {
+                N factor, w = take(row[r], score[r] * (N)p.scale, mine, factor);
+                weight[r * LANES + lane] = w;
+                TN_UNROLL
+                for (int c = 0; c < S::COLUMNS; c++) {
+                    total[r][c] *= factor;
+                }
+            }
+        }
+        meet_rows<S>(tile, p.v, at.b, g, first, p.keys, p.width);
+        add_rows<S>(total, weight, seen, tile);
+    }
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        N sum = lanes_sum(row[r].sum);
+        if (top + r < p.queries) {
+            /* With only -inf seen the sum is 0, and y and lse are NaN. */
+            store_row<S>(p.y, at.b, at.h, top + r, total[r], row[r].any ? 1 / sum : (N)0, p.width);
+            if (lane == 0) {
+                N lse = sum == 0 ? (N)NAN : row[r].most + tn__log(sum);
+                *statistic<N>(p.lse, at.b, at.h, top + r) = row[r].any ? lse : -(N)INFINITY;
+            }
+        }
+    }
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+/* delta[i] = dy[i] . y[i], a warp a row */
+template <typename S> __global__ void __launch_bounds__(THREADS) row_products(problem p) {
+    typedef typename S::number N;
+    typedef typename S::element E;
+    int lane = (int)threadIdx.x % LANES;
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, head = row / p.queries;
+    int64_t i = row % p.queries, b = head / p.heads, h = head % p.heads;
+    if (head >= p.tiles) { /* here: how many heads there are in all */
+        return;
+    }
+    const E *dy = static_cast<const E *>(p.dy.data) + b * p.dy.batch + h * p.dy.head + i * p.dy.row;
+    const E *y = static_cast<const E *>(p.y.data) + b * p.y.batch + h * p.y.head + i * p.y.row;
+    N sum = 0;
+    for (int d = lane; d < p.width; d += LANES) {
+        sum += (N)tn__load(dy[d * p.dy.column]) * (N)tn__load(y[d * p.y.column]);
+    }
+    sum = lanes_sum(sum);
+    if (lane == 0) {
+        *statistic<N>(p.delta, b, h, i) = sum;
+    }
+}
+
+template <typename S> __global__ void __launch_bounds__(THREADS) query_gradient(problem p) {
+    typedef typename S::number N;
+    TN_DYNAMIC(N, memory);
+    N *tile = memory, *queries = tile + LANES * S::PITCH, *gradients = queries + S::OWN * S::PITCH;
+    int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
+    N *weight = gradients + S::OWN * S::PITCH + warp * S::ROWS * LANES;
+    const N *own_q = queries + warp * S::ROWS * S::PITCH;
+    const N *own_dy = gradients + warp * S::ROWS * S::PITCH;
+    place at = place_of(p.tiles, p.heads, S::OWN);
+    int64_t top = at.first + warp * S::ROWS, g = at.h / p.per_group;
+    N total[S::ROWS][S::COLUMNS] = {}, lse[S::ROWS], delta[S::ROWS];
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        bool inside = top + r < p.queries;
+        lse[r] = inside ? *statistic<N>(p.lse, at.b, at.h, top + r) : 0;
+        delta[r] = inside ? *statistic<N>(p.delta, at.b, at.h, top + r) : 0;
+    }
+    load_rows<S>(queries, p.q, at.b, at.h, at.first, S::OWN, p.queries, p.width);
+    load_rows<S>(gradients, p.dy, at.b, at.h, at.first, S::OWN, p.queries, p.width);
+    int64_t last = last_key(p, at.first, S::OWN);
+    for (int64_t first = 0; first < last; first += LANES) {
+        N score[S::ROWS], slope[S::ROWS];
+        unsigned seen[S::ROWS];
+        meet_rows<S>(tile, p.v, at.b, g, first, p.keys, p.width);
+        multiply_rows<S>(slope, own_dy, tile, p.width);
+        meet_rows<S>(tile, p.k, at.b, g, first, p.keys, p.width);
+        multiply_rows<S>(score, own_q, tile, p.width);
+        TN_UNROLL
+        for (int r = 0; r < S::ROWS; r++) {
+            bool mine = visible(p, at.b, at.h, top + r, first + lane);
+            seen[r] = __ballot_sync(TN_FULL, mine);
+            N probability = tn__exp(score[r] * (N)p.scale - lse[r]);
+            weight[r * LANES + lane] = mine ? probability * (slope[r] - delta[r]) : (N)0;
+        }
+        __syncwarp();
+        add_rows<S>(total, weight, seen, tile);
+    }
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        if (top + r < p.queries) {
+            store_row<S>(p.dq, at.b, at.h, top + r, total[r], (N)p.scale, p.width);
+        }
+    }
+}
+
+/* What key_gradient gathers for the rows of one warp. */
+template <typename S> struct key_sums {
+    typename S::number k[S::ROWS][S::COLUMNS], v[S::ROWS][S::COLUMNS];
+};
+
+/* The queries first … first + 31 of head h: this lane's query with the warp's keys, from `top` on. */
+template <typename S>
+__device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int64_t h,
+                            int64_t first, int64_t top, const typename S::number *own_k,
+                            const typename S::number *own_v, typename S::number *weight,
+                            typename S::number *tile) {
+    typedef typename S::number N;
+    int lane = (int)threadIdx.x % LANES;
+    bool inside = first + lane < p.queries;
+    N lse = inside ? *statistic<N>(p.lse, b, h, first + lane) : 0;
+    N delta = inside ? *statistic<N>(p.delta, b, h, first + lane) : 0;
+    N score[S::ROWS], slope[S::ROWS];
+    unsigned seen[S::ROWS];
+    meet_rows<S>(tile, p.q, b, h, first, p.queries, p.width);
+    multiply_rows<S>(score, own_k, tile, p.width);
+    meet_rows<S>(tile, p.dy, b, h, first, p.queries, p.width);
+    multiply_rows<S>(slope, own_v, tile, p.width);
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        bool mine = visible(p, b, h, first + lane, top + r);
+        seen[r] = __ballot_sync(TN_FULL, mine);
+        N probability = mine ? tn__exp(score[r] * (N)p.scale - lse) : (N)0;
+        slope[r] = mine ? probability * (slope[r] - delta) : (N)0;
+        weight[r * LANES + lane] = probability;
+    }
+    __syncwarp();
+    add_rows<S>(total.v, weight, seen, tile);
+    meet_rows<S>(tile, p.q, b, h, first, p.queries, p.width);
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        weight[r * LANES + lane] = slope[r];
+    }
+    __syncwarp();
+    add_rows<S>(total.k, weight, seen, tile);
+}
+
+template <typename S> __global__ void __launch_bounds__(THREADS) key_gradient(problem p) {
+    typedef typename S::number N;
+    TN_DYNAMIC(N, memory);
+    N *tile = memory, *keys = tile + LANES * S::PITCH, *values = keys + S::OWN * S::PITCH;
+    int warp = (int)threadIdx.x / LANES;
+    N *weight = values + S::OWN * S::PITCH + warp * S::ROWS * LANES;
+    place at = place_of(p.tiles, p.groups, S::OWN);
+    int64_t top = at.first + warp * S::ROWS;
+    key_sums<S> total = {};
+    load_rows<S>(keys, p.k, at.b, at.h, at.first, S::OWN, p.keys, p.width);
+    load_rows<S>(values, p.v, at.b, at.h, at.first, S::OWN, p.keys, p.width);
+    int64_t start = p.causal && at.first > p.ahead ? (at.first - p.ahead) / LANES * LANES : 0;
+    for (int64_t h = at.h * p.per_group; h < (at.h + 1) * p.per_group; h++) {
+        for (int64_t first = start; first < p.queries; first += LANES) {
+            add_queries<S>(p, total, at.b, h, first, top, keys + warp * S::ROWS * S::PITCH,
+                           values + warp * S::ROWS * S::PITCH, weight, tile);
+        }
+    }
+    TN_UNROLL
+    for (int r = 0; r < S::ROWS; r++) {
+        if (top + r < p.keys) {
+            store_row<S>(p.dk, at.b, at.h, top + r, total.k[r], (N)p.scale, p.width);
+            store_row<S>(p.dv, at.b, at.h, top + r, total.v[r], (N)1, p.width);
+        }
+    }
+}
+
+/* ---- Launches -------------------------------------------------------------------------------- */
+
+rows rows_of(const tn_desc *x) {
+    return x ? rows{x->data, x->stride[0], x->stride[1], x->stride[2], x->stride[3]} : rows{};
+}
+
+problem problem_of(const tn__attention *a) {
+    problem p = {};
+    p.q = rows_of(a->q);
+    p.k = rows_of(a->k);
+    p.v = rows_of(a->v);
+    p.y = rows_of(a->y);
+    p.dy = rows_of(a->dy);
+    p.dq = rows_of(a->dq);
+    p.dk = rows_of(a->dk);
+    p.dv = rows_of(a->dv);
+    p.lse = {a->lse->data, a->lse->stride[0], a->lse->stride[1], a->lse->stride[2]};
+    if (a->args->mask) {
+        const tn_desc *m = a->args->mask;
+        p.mask = static_cast<const unsigned char *>(m->data);
+        p.mask_batch = m->stride[0];
+        p.mask_head = m->stride[1];
+        p.mask_row = m->stride[2];
+        p.mask_column = m->stride[3];
+    }
+    p.heads = a->q->size[1];
+    p.groups = a->k->size[1];
+    p.per_group = p.groups > 0 ? p.heads / p.groups : 1;
+    p.queries = a->q->size[2];
+    p.keys = a->k->size[2];
+    p.ahead = p.keys - p.queries;
+    p.width = (int)a->q->size[3];
+    p.causal = a->args->causal;
+    p.scale = a->args->scale;
+    return p;
+}
+
+tn_status launchable(int64_t blocks) {
+    if (blocks > INT32_MAX) {
+        tn__cuda_note("attention has too many rows for one launch");
+        return TN_EUNSUPPORTED;
+    }
+    return TN_OK;
+}
+
+template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attention *a) {
+    problem p = problem_of(a);
+    p.tiles = tn__ceil_div(p.queries, S::OWN);
+    int64_t blocks = p.tiles * a->q->size[0] * p.heads;
+    tn_status status = launchable(blocks);
+    return blocks == 0 || status != TN_OK
+               ? status
+               : TN_LAUNCH(ctx, (forward<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
+}
+
+/* The three kernels of backward; delta is scratch memory. */
+template <typename S>
+tn_status launch_gradients(tn_context *ctx, const tn__attention *a, problem p, void *delta) {
+    int64_t heads = a->q->size[0] * p.heads, groups = a->k->size[0] * p.groups;
+    p.delta = {delta, p.heads * p.queries, p.queries, 1};
+    int64_t blocks = tn__ceil_div(heads * p.queries, WARPS);
+    tn_status status = launchable(blocks);
+    if (status == TN_OK && blocks > 0) {
+        p.tiles = heads;
+        status = TN_LAUNCH(ctx, (row_products<S>), (unsigned)blocks, THREADS, 0, p);
+    }
+    p.tiles = tn__ceil_div(p.queries, S::OWN);
+    if (status == TN_OK && blocks > 0) {
+        status = TN_LAUNCH(ctx, (query_gradient<S>), (unsigned)(p.tiles * heads), THREADS,
+                           S::bytes(2), p);
+    }
+    p.tiles = tn__ceil_div(p.keys, S::OWN);
+    status = status == TN_OK ? launchable(p.tiles * groups) : status;
+    if (status == TN_OK && p.tiles * groups > 0) {
+        status =
+            TN_LAUNCH(ctx, (key_gradient<S>), (unsigned)(p.tiles * groups), THREADS, S::bytes(2), p);
+    }
+    return status;
+}
+
+template <typename S> tn_status launch_backward(tn_context *ctx, const tn__attention *a) {
+    problem p = problem_of(a);
+    size_t bytes = sizeof(typename S::number) * (size_t)(a->q->size[0] * p.heads * p.queries);
+    void *delta = tn__cuda_scratch(ctx, bytes);
+    if (!delta) {
+        return TN_ENOMEM;
+    }
+    tn_status status = launch_gradients<S>(ctx, a, p, delta);
+    tn__cuda_scratch_free(ctx, delta, bytes);
+    return status;
+}
+
+const int WIDEST = 256;
+
+template <typename T> tn_status forward_of(tn_context *ctx, const tn__attention *a) {
+    int64_t width = a->q->size[3];
+    return width <= 64    ? launch_forward<shape<T, 2>>(ctx, a)
+           : width <= 128 ? launch_forward<shape<T, 4>>(ctx, a)
+                          : launch_forward<shape<T, 8>>(ctx, a);
+}
+
+template <typename T> tn_status backward_of(tn_context *ctx, const tn__attention *a) {
+    int64_t width = a->q->size[3];
+    return width <= 64    ? launch_backward<shape<T, 2>>(ctx, a)
+           : width <= 128 ? launch_backward<shape<T, 4>>(ctx, a)
+                          : launch_backward<shape<T, 8>>(ctx, a);
+}
+
+bool fits(const tn__attention *a) {
+    if (a->q->size[3] > WIDEST) {
+        tn__cuda_note("attention's heads are %lld wide (on a device at most %d)",
+                      (long long)a->q->size[3], WIDEST);
+        return false;
+    }
+    return true;
+}
+
+} // namespace
+
+tn_status tn__cuda_own_attention(tn_context *ctx, const tn__attention *a) {
+    if (!fits(a)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(a->q->dtype, return forward_of<T>(ctx, a));
+    return TN_OK;
+}
+
+tn_status tn__cuda_own_attention_backward(tn_context *ctx, const tn__attention *a) {
+    if (!fits(a)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(a->q->dtype, return backward_of<T>(ctx, a));
+    return TN_OK;
+}

@@ -1,0 +1,34 @@
+/* Attention on a device: the entries (attention.c) choose between cuDNN (sdpa.c) and our own kernels
+ * (attention.cu). */
+#ifndef TERN_BACKENDS_CUDA_ATTENTION_H
+#define TERN_BACKENDS_CUDA_ATTENTION_H
+
+#include "backends/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One call: the operands of the entries. In forward, those of backward alone are NULL. y and lse are
+ * outputs of forward. */
+typedef struct tn__attention {
+    const tn_desc *q, *k, *v, *y, *lse;
+    const tn_desc *dy, *dq, *dk, *dv;
+    const tn_attention_args *args;
+} tn__attention;
+
+/* sdpa.c, both ways: backward when there is a dq. TN_EUNSUPPORTED: cuDNN is not here or does not take
+ * this call, and nothing was queued. */
+tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a);
+
+/* How many calls cuDNN did not take on this device, and why the last one; "" when it took all. */
+long tn__cuda_sdpa_refused(tn__cuda_device *device, char *why, size_t room);
+
+/* attention.cu. Width up to 256. */
+tn_status tn__cuda_own_attention(tn_context *ctx, const tn__attention *a);
+tn_status tn__cuda_own_attention_backward(tn_context *ctx, const tn__attention *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

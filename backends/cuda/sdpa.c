@@ -1,0 +1,363 @@
+/* Attention through cuDNN: which calls it takes, the plans of a device, and their runs.
+ *
+ * A plan takes tenths of a second to build, so it is kept, by shape and strides; so is the fact that
+ * there is none. What is not taken goes to our own kernels, silently, but it is counted.
+ *
+ * Which plan: the heuristic's first, so that each run of a program gives the same bits; in a context that
+ * need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in gemm.c). Such a context
+ * also gets the faster backward, which adds up dq in the order of arrival; the other one needs scratch
+ * memory that grows with Tq Tk.
+ */
+#include "backends/cuda/attention.h"
+#include "backends/cuda/sdpa_graph.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if TN_HAVE_CUDNN
+
+enum { SHAPES = 512, REPEATS = 3 }; /* when there are more shapes, all plans are forgotten */
+
+typedef struct kept {
+    tn__sdpa_shape shape;
+    tn__sdpa_plan *plan; /* NULL: cuDNN does not take this shape, because … */
+    char why[TN__SDPA_WHY];
+    struct kept *next;
+} kept;
+
+/* Of one device. The handle belongs to one call at a time. */
+typedef struct sdpa_state {
+    pthread_mutex_t lock;
+    cudnnHandle_t handle; /* NULL: there is no cuDNN for this device */
+    kept *plans;
+    int count;
+    long refused;
+    char why[TN__SDPA_WHY]; /* of the last one */
+} sdpa_state;
+
+/* ---- State ----------------------------------------------------------------------------------- */
+
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static void open_handle(tn_context *ctx, sdpa_state *state) {
+    const tn__cudnn_table *dnn = tn__cudnn();
+    if (!dnn) {
+        snprintf(state->why, sizeof(state->why), "%s", tn__cudnn_why());
+        return;
+    }
+    cudnnStatus_t status = dnn->Create(&state->handle);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        status = dnn->SetStream(state->handle, tn__cuda_stream(ctx));
+    }
+    if (status != CUDNN_STATUS_SUCCESS) {
+        snprintf(state->why, sizeof(state->why), "cuDNN does not start: %s",
+                 dnn->GetErrorString(status));
+        if (state->handle) {
+            dnn->Destroy(state->handle);
+        }
+        state->handle = NULL;
+    }
+}
+
+/* NULL: no host memory. */
+static sdpa_state *state_of(tn_context *ctx) {
+    tn__cuda_device *device = tn__cuda_device_of(ctx);
+    pthread_mutex_lock(&making);
+    if (!device->sdpa) {
+        sdpa_state *made = calloc(1, sizeof(*made));
+        if (made) {
+            pthread_mutex_init(&made->lock, NULL);
+            open_handle(ctx, made);
+            device->sdpa = made;
+        }
+    }
+    sdpa_state *state = device->sdpa;
+    pthread_mutex_unlock(&making);
+    return state;
+}
+
+static void forget_all(sdpa_state *state) {
+    while (state->plans) {
+        kept *k = state->plans;
+        state->plans = k->next;
+        tn__sdpa_plan_free(tn__cudnn(), k->plan);
+        free(k);
+    }
+    state->count = 0;
+}
+
+/* ---- What is asked for ----------------------------------------------------------------------- */
+
+/* Rows of at least 16 bytes at multiples of 16 bytes: what the tensor cores' kernels load. */
+static bool loadable(const tn_desc *d) {
+    bool fits = (uintptr_t)d->data % 16 == 0 && d->stride[3] == 1;
+    for (int i = 0; i < 3; i++) {
+        fits = fits && (d->size[i] == 1 || (d->stride[i] > 0 && d->stride[i] % 8 == 0));
+    }
+    return fits;
+}
+
+static bool dense_rows(const tn_desc *lse) {
+    int64_t heads = lse->size[1], rows = lse->size[2];
+    return (lse->stride[2] == 1 || rows == 1) && (lse->stride[1] == rows || heads == 1) &&
+           (lse->stride[0] == heads * rows || lse->size[0] == 1);
+}
+
+/* NULL, or why this call is none for cuDNN whatever its version. */
+static const char *unfit(const tn__attention *a) {
+    const tn_desc *operand[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
+    int64_t queries = a->q->size[2], keys = a->k->size[2], width = a->q->size[3];
+    if (a->q->dtype != TN_BF16 && a->q->dtype != TN_F16) {
+        return "it takes bf16 and f16";
+    }
+    if (a->args->mask) {
+        return "it is not asked for masks";
+    }
+    if (a->q->size[0] == 0 || a->q->size[1] == 0 || queries == 0 || keys == 0) {
+        return "there is nothing to do";
+    }
+    if (width == 0 || width % 8 != 0 || width > 256) {
+        return "it takes heads of a multiple of 8 up to 256";
+    }
+    if (a->args->causal && queries != keys && queries != 1) {
+        return "its causal mask is aligned with the first key, not the last";
+    }
+    for (int i = 0; i < 8; i++) {
+        if (operand[i] && !loadable(operand[i])) {
+            return "it takes dense rows at multiples of 16 bytes";
+        }
+    }
+    return dense_rows(a->lse) ? NULL : "it takes a dense lse";
+}
+
+/* Strides; those of dimensions of size 1 as if dense, for they say nothing. */
+static void strides_of(int64_t *stride, const tn_desc *d) {
+    int64_t dense = 1;
+    for (int i = 3; i >= 0 && d; i--) {
+        stride[i] = d->size[i] == 1 ? dense : d->stride[i];
+        dense *= d->size[i];
+    }
+}
+
+static tn__sdpa_shape shape_of(const tn_context *ctx, const tn__attention *a) {
+    tn__sdpa_shape s = {
+        .batch = a->q->size[0],
+        .heads = a->q->size[1],
+        .groups = a->k->size[1],
+        .queries = a->q->size[2],
+        .keys = a->k->size[2],
+        .width = a->q->size[3],
+        .f16 = a->q->dtype == TN_F16,
+        /* One query sees every key. */
+        .causal = a->args->causal && a->q->size[2] > 1,
+        .backward = a->dq != NULL,
+        .deterministic = ctx->deterministic,
+    };
+    strides_of(s.q, a->q);
+    strides_of(s.k, a->k);
+    strides_of(s.v, a->v);
+    strides_of(s.y, a->y);
+    strides_of(s.dy, a->dy);
+    strides_of(s.dq, a->dq);
+    strides_of(s.dk, a->dk);
+    strides_of(s.dv, a->dv);
+    return s;
+}
+
+static void *data_of(const tn_desc *d) {
+    return d ? d->data : NULL;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+static tn_status run_plan(tn_context *ctx, sdpa_state *state, const tn__sdpa_plan *plan,
+                          const tn__attention *a, void *workspace) {
+    tn__sdpa_data data = {
+        .q = a->q->data,
+        .k = a->k->data,
+        .v = a->v->data,
+        .y = a->y->data,
+        .lse = a->lse->data,
+        .dy = data_of(a->dy),
+        .dq = data_of(a->dq),
+        .dk = data_of(a->dk),
+        .dv = data_of(a->dv),
+        .scale = (float)a->args->scale,
+    };
+    size_t zeroed = tn__sdpa_zeroed(plan);
+    if (zeroed > 0) {
+        tn_status status = tn__cuda_check(cudaMemsetAsync(workspace, 0, zeroed, tn__cuda_stream(ctx)),
+                                          "attention's scratch memory");
+        if (status != TN_OK) {
+            return status;
+        }
+    }
+    const tn__cudnn_table *dnn = tn__cudnn();
+    cudnnStatus_t status = tn__sdpa_run(dnn, state->handle, plan, &data, workspace);
+    if (status != CUDNN_STATUS_SUCCESS) {
+        tn__cuda_note("cuDNN's attention: %s", dnn->GetErrorString(status));
+        return status == CUDNN_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
+    }
+    return tn__cuda_launched(ctx, "cuDNN's attention");
+}
+
+static tn_status run_once(tn_context *ctx, sdpa_state *state, const tn__sdpa_plan *plan,
+                          const tn__attention *a) {
+    size_t bytes = tn__sdpa_workspace(plan);
+    void *workspace = tn__cuda_scratch(ctx, bytes);
+    if (!workspace) {
+        return TN_ENOMEM;
+    }
+    tn_status status = run_plan(ctx, state, plan, a, workspace);
+    tn__cuda_scratch_free(ctx, workspace, bytes);
+    return status;
+}
+
+/* Milliseconds of REPEATS runs after one to warm up; negative: it does not run. Outputs are written, and
+ * the call itself writes them again. */
+static float time_of(tn_context *ctx, sdpa_state *state, const tn__sdpa_plan *plan,
+                     const tn__attention *a, const cudaEvent_t event[2]) {
+    float milliseconds = -1;
+    bool runs = true;
+    for (int i = 0; i <= REPEATS && runs; i++) {
+        runs = run_once(ctx, state, plan, a) == TN_OK &&
+               (i > 0 || cudaEventRecord(event[0], tn__cuda_stream(ctx)) == cudaSuccess);
+    }
+    if (!runs || cudaEventRecord(event[1], tn__cuda_stream(ctx)) != cudaSuccess ||
+        cudaEventSynchronize(event[1]) != cudaSuccess ||
+        cudaEventElapsedTime(&milliseconds, event[0], event[1]) != cudaSuccess) {
+        return -1;
+    }
+    return milliseconds;
+}
+
+static int fastest(tn_context *ctx, sdpa_state *state, tn__sdpa_plan *const *plan, int count,
+                   const tn__attention *a) {
+    cudaEvent_t event[2] = {NULL, NULL};
+    int best = 0;
+    float least = -1;
+    if (cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess) {
+        for (int i = 0; i < count; i++) {
+            float milliseconds = time_of(ctx, state, plan[i], a, event);
+            if (milliseconds >= 0 && (least < 0 || milliseconds < least)) {
+                least = milliseconds;
+                best = i;
+            }
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        if (event[i]) {
+            cudaEventDestroy(event[i]);
+        }
+    }
+    return best;
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+static bool timed(const tn_context *ctx) {
+    const char *text = getenv("TERN_AUTOTUNE");
+    return text && *text ? strcmp(text, "0") != 0 : !ctx->deterministic;
+}
+
+/* The shape's entry, made when it is new; NULL: no host memory. */
+static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
+    tn__sdpa_shape shape = shape_of(ctx, a);
+    for (kept *k = state->plans; k; k = k->next) {
+        if (memcmp(&k->shape, &shape, sizeof(shape)) == 0) {
+            return k;
+        }
+    }
+    kept *k = calloc(1, sizeof(*k));
+    if (!k) {
+        return NULL;
+    }
+    k->shape = shape;
+    tn__sdpa_plan *plan[TN__SDPA_CHOICES];
+    tn__sdpa_target target = {.handle = state->handle};
+    int count =
+        tn__sdpa_plans(tn__cudnn(), target, &shape, timed(ctx) ? TN__SDPA_CHOICES : 1, plan, k->why);
+    int best = count > 1 ? fastest(ctx, state, plan, count, a) : 0;
+    for (int i = 0; i < count; i++) {
+        if (i == best) {
+            k->plan = plan[i];
+        } else {
+            tn__sdpa_plan_free(tn__cudnn(), plan[i]);
+        }
+    }
+    if (state->count == SHAPES) {
+        forget_all(state);
+    }
+    k->next = state->plans;
+    state->plans = k;
+    state->count++;
+    return k;
+}
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+static tn_status refuse(sdpa_state *state, const char *why) {
+    state->refused++;
+    if (why != state->why) {
+        snprintf(state->why, sizeof(state->why), "%s", why);
+    }
+    return TN_EUNSUPPORTED;
+}
+
+static tn_status attend(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
+    if (!state->handle) {
+        return refuse(state, state->why);
+    }
+    const char *why = unfit(a);
+    if (why) {
+        return refuse(state, why);
+    }
+    kept *k = kept_of(ctx, state, a);
+    if (!k) {
+        return TN_ENOMEM;
+    }
+    return k->plan ? run_once(ctx, state, k->plan, a) : refuse(state, k->why);
+}
+
+tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
+    sdpa_state *state = state_of(ctx);
+    if (!state) {
+        return TN_ENOMEM;
+    }
+    pthread_mutex_lock(&state->lock);
+    tn_status status = attend(ctx, state, a);
+    pthread_mutex_unlock(&state->lock);
+    return status;
+}
+
+long tn__cuda_sdpa_refused(tn__cuda_device *device, char *why, size_t room) {
+    pthread_mutex_lock(&making);
+    sdpa_state *state = device->sdpa;
+    pthread_mutex_unlock(&making);
+    if (!state) {
+        snprintf(why, room, "%s", "");
+        return 0;
+    }
+    pthread_mutex_lock(&state->lock);
+    long refused = state->refused;
+    snprintf(why, room, "%s", state->why);
+    pthread_mutex_unlock(&state->lock);
+    return refused;
+}
+
+#else
+
+tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
+    (void)ctx, (void)a;
+    return TN_EUNSUPPORTED;
+}
+
+long tn__cuda_sdpa_refused(tn__cuda_device *device, char *why, size_t room) {
+    (void)device;
+    snprintf(why, room, "%s", tn__cudnn_why());
+    return 0;
+}
+
+#endif

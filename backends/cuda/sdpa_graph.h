@@ -1,0 +1,63 @@
+/* Attention as a graph of cuDNN's backend interface, and the plan that runs it. sdpa.c keeps the plans of
+ * a device; a test makes them for devices that are only described.
+ */
+#ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
+#define TERN_BACKENDS_CUDA_SDPA_GRAPH_H
+
+#include "backends/cuda/libraries.h"
+
+#if TN_HAVE_CUDNN
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Strides in elements, in the order (B, H, T, D). All fields have 8 bytes, so shapes compare as bytes. */
+typedef struct tn__sdpa_shape {
+    int64_t batch, heads, groups, queries, keys, width;
+    int64_t q[4], k[4], v[4], y[4];
+    int64_t dy[4], dq[4], dk[4], dv[4]; /* backward */
+    int64_t f16;                        /* otherwise bf16 */
+    int64_t causal;                     /* query i sees keys 0 … i */
+    int64_t backward;
+    int64_t deterministic; /* backward: no additions in the order of arrival */
+} tn__sdpa_shape;
+
+/* Where the graph is to run: one of the two is NULL. */
+typedef struct tn__sdpa_target {
+    cudnnHandle_t handle;
+    cudnnBackendDescriptor_t described; /* a device that need not be here */
+} tn__sdpa_target;
+
+/* What a plan reads and writes. lse: (B, H, Tq) dense f32. */
+typedef struct tn__sdpa_data {
+    void *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
+    float scale;
+} tn__sdpa_data;
+
+typedef struct tn__sdpa_plan tn__sdpa_plan;
+
+enum { TN__SDPA_WHY = 256, TN__SDPA_CHOICES = 4 };
+
+/* Up to `most` plans, the heuristic's first choice first; the count. 0: `why` says why not. */
+int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn__sdpa_shape *shape,
+                   int most, tn__sdpa_plan **plans, char why[TN__SDPA_WHY]);
+void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *plan);
+
+/* Scratch memory for a run, and how much of its beginning has to be zero. */
+size_t tn__sdpa_workspace(const tn__sdpa_plan *plan);
+size_t tn__sdpa_zeroed(const tn__sdpa_plan *plan);
+
+/* Queues it in the handle's stream. */
+cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
+                           const tn__sdpa_plan *plan, const tn__sdpa_data *data, void *workspace);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+#endif
