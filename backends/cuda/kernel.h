@@ -125,7 +125,7 @@ template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float
         return TN_EUNSUPPORTED;        \
     }
 
-static inline int64_t tn__ceil_div(int64_t a, int64_t b) {
+static inline __host__ __device__ int64_t tn__ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
