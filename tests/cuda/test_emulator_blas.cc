@@ -1,0 +1,392 @@
+/* The emulator's cuBLASLt against a plain product: every dtype and epilogue, batches, what it refuses. */
+#include "test_emulator.h"
+
+#include <cublasLt.h>
+#include <random>
+#include <vector>
+
+typedef std::vector<double> matrix; /* column-major, with its leading dimension */
+
+/* One product, as a test wants it. */
+struct product {
+    int64_t m = 19, n = 13, k = 37, batch = 1;
+    bool transposed_a = false, transposed_b = false;
+    cudaDataType_t type = CUDA_R_32F;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    double alpha = 1, beta = 0;
+    uint32_t alignment = 16;
+    int candidates = 1; /* wanted, and … */
+    int candidate = 0;  /* … which of them runs */
+    bool scheme_none = false;
+    size_t workspace = 1 << 20, missing_workspace = 0;
+    int64_t aux_ld = 24;
+    size_t shift = 0; /* bytes by which A is off */
+};
+
+struct outcome {
+    cublasStatus_t heuristic, run;
+    int count;
+    matrix a, b, c, d, bias, aux; /* c: D before */
+};
+
+static size_t size_of(cudaDataType_t type) {
+    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
+
+static double rounded(cudaDataType_t type, double x) {
+    switch (type) {
+    case CUDA_R_64F:
+        return x;
+    case CUDA_R_32F:
+        return (float)x;
+    case CUDA_R_16BF:
+        return __bfloat162float(__float2bfloat16_rn((float)x));
+    default:
+        return __half2float(__float2half_rn((float)x));
+    }
+}
+
+static double load(cudaDataType_t type, const void *data, size_t i) {
+    switch (type) {
+    case CUDA_R_64F:
+        return ((const double *)data)[i];
+    case CUDA_R_32F:
+        return ((const float *)data)[i];
+    case CUDA_R_16BF:
+        return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
+    default:
+        return __half2float(((const __half *)data)[i]);
+    }
+}
+
+static void store(cudaDataType_t type, void *data, size_t i, double x) {
+    switch (type) {
+    case CUDA_R_64F:
+        ((double *)data)[i] = x;
+        break;
+    case CUDA_R_32F:
+        ((float *)data)[i] = (float)x;
+        break;
+    case CUDA_R_16BF:
+        ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)x);
+        break;
+    default:
+        ((__half *)data)[i] = __float2half_rn((float)x);
+    }
+}
+
+/* Device memory with these numbers, `shift` bytes in. */
+static void *upload(cudaDataType_t type, const matrix &x, size_t shift) {
+    std::vector<char> bytes(x.size() * size_of(type) + shift + 16);
+    for (size_t i = 0; i < x.size(); i++) {
+        store(type, bytes.data() + shift, i, x[i]);
+    }
+    void *memory;
+    assert_int_equal(cudaMalloc(&memory, bytes.size()), cudaSuccess);
+    cudaMemcpy(memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+    return (char *)memory + shift;
+}
+
+static matrix download(cudaDataType_t type, const void *memory, size_t count) {
+    std::vector<char> bytes(count * size_of(type));
+    assert_int_equal(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost),
+                     cudaSuccess);
+    matrix x(count);
+    for (size_t i = 0; i < count; i++) {
+        x[i] = load(type, bytes.data(), i);
+    }
+    return x;
+}
+
+static matrix random_matrix(cudaDataType_t type, int64_t count, unsigned seed) {
+    std::mt19937 source(seed);
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    matrix x((size_t)count);
+    for (double &value : x) {
+        value = rounded(type, uniform(source));
+    }
+    return x;
+}
+
+static int64_t rows_a(const product &p) {
+    return p.transposed_a ? p.k : p.m;
+}
+static int64_t rows_b(const product &p) {
+    return p.transposed_b ? p.n : p.k;
+}
+
+static cublasLtMatrixLayout_t new_layout(const product &p, int64_t rows, int64_t columns, int64_t ld) {
+    cublasLtMatrixLayout_t x;
+    cublasLtMatrixLayoutCreate(&x, p.type, (uint64_t)rows, (uint64_t)columns, ld);
+    int32_t batch = (int32_t)p.batch;
+    int64_t step = ld * columns;
+    cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch));
+    cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                                     sizeof(step));
+    return x;
+}
+
+static cublasLtMatmulDesc_t new_description(const product &p, void *bias, void *aux) {
+    bool wide = p.type == CUDA_R_64F;
+    cublasLtMatmulDesc_t d;
+    cublasLtMatmulDescCreate(&d, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                             wide ? CUDA_R_64F : CUDA_R_32F);
+    int32_t a = p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+            b = p.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = p.epilogue;
+    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a));
+    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b));
+    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
+    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p.aux_ld,
+                                   sizeof(p.aux_ld));
+    return d;
+}
+
+static cublasLtMatmulPreference_t new_preference(const product &p) {
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    cublasLtMatmulPreference_t w;
+    cublasLtMatmulPreferenceCreate(&w);
+    uint64_t workspace = p.workspace;
+    uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
+    cublasLtMatmulPreferenceSetAttribute(w, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                         sizeof(workspace));
+    if (p.scheme_none) {
+        cublasLtMatmulPreferenceSetAttribute(w, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none,
+                                             sizeof(none));
+    }
+    for (auto attribute : alignments) {
+        cublasLtMatmulPreferenceSetAttribute(w, attribute, &p.alignment, sizeof(p.alignment));
+    }
+    return w;
+}
+
+static outcome run(const product &p) {
+    outcome o;
+    int64_t m = p.m, n = p.n, columns_a = p.m * p.k / rows_a(p), columns_b = p.k * p.n / rows_b(p);
+    o.a = random_matrix(p.type, (rows_a(p) + 2) * columns_a * p.batch, 1);
+    o.b = random_matrix(p.type, (rows_b(p) + 1) * columns_b * p.batch, 2);
+    o.c = random_matrix(p.type, (m + 3) * n * p.batch, 3);
+    o.bias = random_matrix(p.type, m > n ? m : n, 4);
+    o.aux = random_matrix(p.type, p.aux_ld * n, 5);
+    void *a = upload(p.type, o.a, p.shift), *b = upload(p.type, o.b, 0), *d = upload(p.type, o.c, 0);
+    void *bias = upload(p.type, o.bias, 0), *aux = upload(p.type, o.aux, 0), *workspace;
+    cudaMalloc(&workspace, p.workspace + 1);
+
+    cublasLtHandle_t handle;
+    cublasLtCreate(&handle);
+    cublasLtMatmulDesc_t description = new_description(p, bias, aux);
+    cublasLtMatrixLayout_t la = new_layout(p, rows_a(p), columns_a, rows_a(p) + 2);
+    cublasLtMatrixLayout_t lb = new_layout(p, rows_b(p), columns_b, rows_b(p) + 1);
+    cublasLtMatrixLayout_t ld = new_layout(p, m, n, m + 3);
+    cublasLtMatmulPreference_t wishes = new_preference(p);
+    cublasLtMatmulHeuristicResult_t found[4];
+    o.heuristic = cublasLtMatmulAlgoGetHeuristic(handle, description, la, lb, ld, ld, wishes,
+                                                 p.candidates, found, &o.count);
+    o.run = CUBLAS_STATUS_NOT_INITIALIZED;
+    if (o.count > p.candidate) {
+        const auto &chosen = found[p.candidate];
+        float alpha = (float)p.alpha, beta = (float)p.beta;
+        bool wide = p.type == CUDA_R_64F;
+        o.run = cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
+                               lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
+                               workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
+        void *other = nullptr; /* what was set before the call counts */
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &other,
+                                       sizeof(other));
+        o.d = download(p.type, d, o.c.size());
+        o.bias = download(p.type, bias, o.bias.size());
+        o.aux = download(p.type, aux, o.aux.size());
+    }
+    cublasLtMatmulPreferenceDestroy(wishes);
+    cublasLtMatrixLayoutDestroy(la);
+    cublasLtMatrixLayoutDestroy(lb);
+    cublasLtMatrixLayoutDestroy(ld);
+    cublasLtMatmulDescDestroy(description);
+    cublasLtDestroy(handle);
+    for (void *memory : {(void *)((char *)a - p.shift), b, d, bias, aux, workspace}) {
+        assert_int_equal(cudaFree(memory), cudaSuccess);
+    }
+    return o;
+}
+
+/* ---- The same by definition -------------------------------------------------------------------- */
+
+static double gelu(double x) {
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+static double slope(double x) {
+    double h = 1e-6;
+    return (gelu(x + h) - gelu(x - h)) / (2 * h);
+}
+
+static void assert_near(const product &p, const char *what, double given, double expected) {
+    double unit = p.type == CUDA_R_64F    ? 1e-14
+                  : p.type == CUDA_R_32F  ? 1e-6
+                  : p.type == CUDA_R_16BF ? 1.0 / 256
+                                          : 1.0 / 2048;
+    if (!(fabs(given - expected) <= 4 * unit * (1 + fabs(expected)))) {
+        fail_msg("%s is %.9g and not %.9g", what, given, expected);
+    }
+}
+
+static double at_a(const product &p, const outcome &o, int64_t s, int64_t i, int64_t l) {
+    int64_t ld = rows_a(p) + 2, columns = p.m * p.k / rows_a(p);
+    return o.a[(size_t)(s * ld * columns + (p.transposed_a ? l + i * ld : i + l * ld))];
+}
+static double at_b(const product &p, const outcome &o, int64_t s, int64_t l, int64_t j) {
+    int64_t ld = rows_b(p) + 1, columns = p.k * p.n / rows_b(p);
+    return o.b[(size_t)(s * ld * columns + (p.transposed_b ? j + l * ld : l + j * ld))];
+}
+
+static void check_sums(const product &p, const outcome &o, const matrix &sums) {
+    int64_t count = p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? p.n : p.m;
+    for (int64_t i = 0; i < count; i++) {
+        double expected = sums[(size_t)i];
+        for (int64_t l = 0; l < p.k && p.epilogue != CUBLASLT_EPILOGUE_DGELU_BGRAD; l++) {
+            expected +=
+                p.epilogue == CUBLASLT_EPILOGUE_BGRADA ? at_a(p, o, 0, i, l) : at_b(p, o, 0, l, i);
+        }
+        assert_near(p, "a sum", o.bias[(size_t)i], expected);
+    }
+}
+
+static void check(const product &p) {
+    outcome o = run(p);
+    assert_int_equal(o.heuristic, CUBLAS_STATUS_SUCCESS);
+    assert_int_equal(o.run, CUBLAS_STATUS_SUCCESS);
+    matrix bias = random_matrix(p.type, (int64_t)o.bias.size(), 4),
+           aux = random_matrix(p.type, (int64_t)o.aux.size(), 5);
+    matrix sums((size_t)(p.m + p.n), 0.0);
+    int64_t ld = p.m + 3;
+    int e = p.epilogue;
+    for (int64_t s = 0; s < p.batch; s++) {
+        for (int64_t j = 0; j < p.n; j++) {
+            for (int64_t i = 0; i < p.m; i++) {
+                double sum = 0;
+                for (int64_t l = 0; l < p.k; l++) {
+                    sum += at_a(p, o, s, i, l) * at_b(p, o, s, l, j);
+                }
+                size_t at = (size_t)(s * ld * p.n + i + j * ld), at_aux = (size_t)(i + j * p.aux_ld);
+                double x = p.alpha * sum + p.beta * o.c[at];
+                x += e & CUBLASLT_EPILOGUE_BIAS ? bias[(size_t)i] : 0;
+                if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+                    assert_near(p, "aux", o.aux[at_aux], x);
+                }
+                if (e & CUBLASLT_EPILOGUE_GELU) {
+                    x = gelu(x);
+                } else if (e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+                    x *= slope(aux[at_aux]);
+                    sums[(size_t)i] += x;
+                }
+                assert_near(p, "D", o.d[at], x);
+            }
+            for (int64_t i = p.m; i < ld; i++) { /* between the columns */
+                size_t at = (size_t)(s * ld * p.n + i + j * ld);
+                assert_true(o.d[at] == o.c[at]);
+            }
+        }
+    }
+    if (e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADA ||
+        e == CUBLASLT_EPILOGUE_BGRADB) {
+        check_sums(p, o, sums);
+    }
+}
+
+static const cudaDataType_t types[] = {CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF, CUDA_R_16F};
+
+static void test_products(void **) {
+    for (cudaDataType_t type : types) {
+        for (int i = 0; i < 4; i++) {
+            product p;
+            p.type = type;
+            p.transposed_a = i & 1;
+            p.transposed_b = i & 2;
+            check(p);
+            p.batch = 3;
+            p.alpha = 0.5;
+            p.beta = -2;
+            check(p);
+        }
+    }
+}
+
+static void test_epilogues(void **) {
+    for (int e :
+         {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS,
+          CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
+          CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB}) {
+        for (cudaDataType_t type : {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F}) {
+            product p;
+            p.type = type;
+            p.epilogue = (cublasLtEpilogue_t)e;
+            p.transposed_a = e != CUBLASLT_EPILOGUE_DGELU;
+            p.alpha = 0.25;
+            check(p);
+        }
+    }
+}
+
+/* Several algorithms: right, and each with its own bits. */
+static void test_algorithms(void **) {
+    product p;
+    p.candidates = 4;
+    p.k = 1000;
+    outcome first = run(p);
+    assert_int_equal(first.count, 3);
+    p.candidate = 2;
+    outcome third = run(p);
+    assert_true(first.d != third.d);
+    assert_near(p, "D", third.d[0], first.d[0]);
+    p.candidate = 0;
+    assert_true(run(p).d == first.d);
+    p.scheme_none = true; /* k in one piece */
+    assert_int_equal(run(p).count, 1);
+    p.scheme_none = false;
+    p.workspace = 100;
+    assert_int_equal(run(p).count, 1);
+}
+
+static void test_refusals(void **) {
+    product p;
+    p.type = CUDA_R_16BF;
+    p.alignment = 8;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    p = product();
+    p.shift = 4; /* the heuristic was told 16 */
+    assert_int_equal(run(p).run, CUBLAS_STATUS_INVALID_VALUE);
+    p.alignment = 4;
+    check(p);
+    p = product();
+    p.missing_workspace = 1;
+    assert_int_equal(run(p).run, CUBLAS_STATUS_INVALID_VALUE);
+    p = product();
+    p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+    for (int64_t aux_ld : {0, 16, 20}) {
+        p.aux_ld = aux_ld;
+        assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
+    }
+    p = product();
+    p.type = CUDA_R_64F;
+    p.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    p.epilogue = CUBLASLT_EPILOGUE_RELU;
+    p.type = CUDA_R_32F;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(
+        cublasLtMatmulDescSetAttribute(nullptr, CUBLASLT_MATMUL_DESC_FAST_ACCUM, nullptr, 0),
+        CUBLAS_STATUS_INVALID_VALUE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_products, forget),
+        cmocka_unit_test_setup(test_epilogues, forget),
+        cmocka_unit_test_setup(test_algorithms, forget),
+        cmocka_unit_test_setup(test_refusals, forget),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,359 @@
+/* The emulator's devices: work that runs late, order between streams, memory that the host cannot touch. */
+#include "test_emulator.h"
+
+#include "backends/cuda/emulator/fibre.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static __global__ void add_one(int *x, int n) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) {
+        x[i] += 1;
+    }
+}
+
+static void launch(cudaStream_t stream, int *x, int n) {
+    tn_context ctx = {};
+    ctx.stream = stream;
+    assert_int_equal(TN_LAUNCH(&ctx, add_one, (n + 31) / 32, 32, 0, x, n), TN_OK);
+}
+
+static cudaStream_t new_stream() {
+    cudaStream_t stream;
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    return stream;
+}
+
+static int *new_ints(int count) {
+    void *memory;
+    assert_int_equal(cudaMalloc(&memory, (size_t)count * sizeof(int)), cudaSuccess);
+    assert_int_equal(cudaMemset(memory, 0, (size_t)count * sizeof(int)), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    return (int *)memory;
+}
+
+static int *new_pinned(int count) {
+    void *memory;
+    assert_int_equal(cudaHostAlloc(&memory, (size_t)count * sizeof(int), 0), cudaSuccess);
+    memset(memory, 0, (size_t)count * sizeof(int));
+    return (int *)memory;
+}
+
+/* ---- Streams ----------------------------------------------------------------------------------- */
+
+static void test_work_runs_late(void **) {
+    cudaStream_t stream = new_stream();
+    int *x = new_ints(4), *host = new_pinned(4);
+    launch(stream, x, 4);
+    assert_int_equal(cudaMemcpyAsync(host, x, 16, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+    assert_int_equal(host[3], 0); /* a missing wait is seen every time */
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    assert_int_equal(host[3], 1);
+    assert_int_equal(cudaFree(x), cudaSuccess);
+    assert_int_equal(cudaFreeHost(host), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
+}
+
+/* Pageable memory is read at once and has been written at the return; page-locked memory is neither. */
+static void test_host_memory_of_copies(void **) {
+    cudaStream_t stream = new_stream();
+    int *x = new_ints(1), *pinned = new_pinned(1), pageable = 5, back = 0;
+    assert_int_equal(cudaMemcpyAsync(x, &pageable, 4, cudaMemcpyHostToDevice, stream), cudaSuccess);
+    pageable = 6;
+    assert_int_equal(cudaMemcpyAsync(&back, x, 4, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+    assert_int_equal(back, 5);
+    *pinned = 7;
+    assert_int_equal(cudaMemcpyAsync(x, pinned, 4, cudaMemcpyDefault, stream), cudaSuccess);
+    *pinned = 8;
+    assert_int_equal(cudaMemcpyAsync(&back, x, 4, cudaMemcpyDefault, stream), cudaSuccess);
+    assert_int_equal(back, 8);
+    cudaFree(x);
+    cudaFreeHost(pinned);
+    cudaStreamDestroy(stream);
+}
+
+static void test_wrong_copies(void **) {
+    int *x = new_ints(4), host[4] = {0};
+    assert_int_equal(cudaMemcpy(x, host, 20, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(x + 1, x, 16, cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(host, x, 16, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemset(host, 0, 16), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpyPeerAsync(x, 1, x, 0, 16, nullptr), cudaErrorInvalidValue);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+    assert_int_equal(cudaFree(x + 1), cudaErrorInvalidValue);
+    assert_int_equal(cudaFree(x), cudaSuccess);
+    assert_int_equal(cudaFree(x), cudaErrorInvalidValue);
+}
+
+static void test_streams_are_not_ordered(void **) {
+    cudaStream_t first = new_stream(), second = new_stream();
+    int *x = new_ints(1), *host = new_pinned(1);
+    launch(first, x, 1);
+    cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, second);
+    cudaStreamSynchronize(second);
+    assert_int_equal(*host, 0); /* second did not wait for first */
+    cudaEvent_t event;
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaEventRecord(event, first), cudaSuccess);
+    launch(first, x, 1); /* behind the event: not waited for */
+    assert_int_equal(cudaStreamWaitEvent(second, event, 0), cudaSuccess);
+    cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, second);
+    cudaStreamSynchronize(second);
+    assert_int_equal(*host, 1);
+    cudaDeviceSynchronize();
+    cudaMemcpy(host, x, 4, cudaMemcpyDefault);
+    assert_int_equal(*host, 2);
+    cudaEventDestroy(event);
+    cudaFree(x);
+    cudaFreeHost(host);
+    cudaStreamDestroy(first);
+    cudaStreamDestroy(second);
+}
+
+/* The default stream and a blocking one wait for each other. */
+static void test_default_stream(void **) {
+    cudaStream_t blocking;
+    assert_int_equal(cudaStreamCreate(&blocking), cudaSuccess);
+    int *x = new_ints(1), *host = new_pinned(1);
+    launch(blocking, x, 1);
+    cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, nullptr);
+    launch(blocking, x, 1);
+    cudaStreamSynchronize(blocking);
+    assert_int_equal(*host, 1);
+    cudaFree(x);
+    cudaFreeHost(host);
+    cudaStreamDestroy(blocking);
+}
+
+/* Not ready at first; polling ends. */
+static void test_queries(void **) {
+    cudaStream_t stream = new_stream();
+    int *x = new_ints(1);
+    cudaEvent_t event;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    assert_int_equal(cudaEventQuery(event), cudaSuccess); /* never recorded */
+    for (int i = 0; i < 3; i++) {
+        launch(stream, x, 1);
+    }
+    cudaEventRecord(event, stream);
+    int polls = 0;
+    while (cudaEventQuery(event) == cudaErrorNotReady) {
+        polls++;
+    }
+    assert_int_equal(polls, 4);
+    assert_int_equal(cudaGetLastError(), cudaErrorNotReady);
+    launch(stream, x, 1);
+    assert_int_equal(cudaStreamQuery(stream), cudaErrorNotReady);
+    assert_int_equal(cudaStreamQuery(stream), cudaSuccess);
+    cudaEventDestroy(event);
+    assert_int_equal(cudaEventQuery(event), cudaErrorInvalidResourceHandle);
+    cudaFree(x);
+    cudaStreamDestroy(stream);
+}
+
+static void test_elapsed_time(void **) {
+    cudaStream_t stream = new_stream();
+    int *x = new_ints(1);
+    cudaEvent_t first, second, plain;
+    cudaEventCreate(&first);
+    cudaEventCreate(&second);
+    cudaEventCreateWithFlags(&plain, cudaEventDisableTiming);
+    float milliseconds = -1;
+    cudaEventRecord(first, stream);
+    launch(stream, x, 1);
+    cudaEventRecord(second, stream);
+    assert_int_equal(cudaEventElapsedTime(&milliseconds, first, second), cudaErrorNotReady);
+    assert_int_equal(cudaEventSynchronize(second), cudaSuccess);
+    assert_int_equal(cudaEventElapsedTime(&milliseconds, first, second), cudaSuccess);
+    assert_true(milliseconds > 0);
+    assert_int_equal(cudaEventElapsedTime(&milliseconds, first, plain),
+                     cudaErrorInvalidResourceHandle);
+    cudaEventDestroy(first);
+    cudaEventDestroy(second);
+    cudaEventDestroy(plain);
+    cudaFree(x);
+    cudaStreamDestroy(stream);
+}
+
+/* A queue that nobody waits for does not grow without end. */
+static void test_long_queue(void **) {
+    cudaStream_t stream = new_stream(), other = new_stream();
+    int *x = new_ints(1), host = 0;
+    cudaEvent_t event;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    for (int i = 0; i < 3000; i++) { /* each waits for the other's last */
+        cudaStream_t here = i % 2 ? stream : other;
+        cudaStreamWaitEvent(here, event, 0);
+        launch(here, x, 1);
+        cudaEventRecord(event, here);
+    }
+    cudaEventSynchronize(event);
+    cudaMemcpy(&host, x, 4, cudaMemcpyDefault);
+    assert_int_equal(host, 3000);
+    cudaEventDestroy(event);
+    cudaFree(x);
+    cudaStreamDestroy(stream);
+    cudaStreamDestroy(other);
+}
+
+/* ---- Devices ----------------------------------------------------------------------------------- */
+
+static void test_two_devices(void **) {
+    int count = 0, value = 9;
+    assert_int_equal(cudaGetDeviceCount(&count), cudaSuccess);
+    assert_int_equal(count, 2);
+    assert_int_equal(cudaSetDevice(2), cudaErrorInvalidDevice);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidDevice);
+    int *here = new_ints(1);
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    cudaStream_t stream = new_stream();
+    int *there = new_ints(1);
+    launch(stream, there, 1);
+    assert_int_equal(cudaMemcpyPeerAsync(here, 0, there, 1, 4, stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    assert_int_equal(cudaMemcpy(&value, here, 4, cudaMemcpyDefault), cudaSuccess);
+    assert_int_equal(value, 1);
+    assert_int_equal(cudaSetDevice(0), cudaSuccess); /* a stream of another device */
+    TN_LAUNCH(&context, add_one, 1, 1, 0, here, 1);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    tn_context wrong = {};
+    wrong.stream = stream;
+    assert_int_equal(TN_LAUNCH(&wrong, add_one, 1, 1, 0, there, 1), TN_EDEVICE);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+    cudaFree(here);
+    cudaFree(there);
+    cudaStreamDestroy(stream);
+}
+
+static void test_out_of_memory(void **) {
+    size_t unused, total;
+    tern_emulator_set_memory(1 << 20);
+    assert_int_equal(cudaMemGetInfo(&unused, &total), cudaSuccess);
+    assert_int_equal(total, 1 << 20);
+    size_t before = unused;
+    void *memory, *more;
+    assert_int_equal(cudaMalloc(&memory, before - 1000), cudaSuccess);
+    assert_int_equal(cudaMalloc(&more, 1001), cudaErrorMemoryAllocation);
+    assert_null(more);
+    assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaMalloc(&more, 1000), cudaSuccess);
+    cudaMemGetInfo(&unused, &total);
+    assert_int_equal(unused, 0);
+    cudaFree(more);
+    cudaFree(memory);
+    cudaMemGetInfo(&unused, &total);
+    assert_int_equal(unused, before);
+}
+
+static void test_fresh_memory_is_nan(void **) {
+    float *x, host[2] = {0, 0};
+    assert_int_equal(cudaMalloc((void **)&x, 8), cudaSuccess);
+    cudaMemcpy(host, x, 8, cudaMemcpyDefault);
+    assert_true(isnan(host[0]) && isnan(host[1]));
+    cudaFree(x);
+}
+
+/* ---- What ends a program ----------------------------------------------------------------------- */
+
+/* In a child: a read by the host, a kernel beyond its memory, a kernel on the other device's memory. */
+static void read_by_host(int *x) {
+    volatile int *p = x;
+    (void)*p;
+}
+static void kernel_beyond(int *x) {
+    launch(nullptr, x, 200);
+    cudaDeviceSynchronize();
+}
+static void kernel_of_other_device(int *x) {
+    cudaSetDevice(1);
+    launch(nullptr, x, 1);
+    cudaDeviceSynchronize();
+}
+
+static void assert_dies(void (*act)(int *), int *x) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        freopen("/dev/null", "w", stderr);
+        act(x);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+#ifdef TN_FIBRE_ASAN
+    assert_true(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+#else
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+#endif
+}
+
+static void test_protection(void **) {
+    int *x = new_ints(128); /* 512 bytes: the end of a page */
+    launch(nullptr, x, 128);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_dies(read_by_host, x);
+    assert_dies(kernel_beyond, x);
+    assert_dies(kernel_of_other_device, x);
+    cudaFree(x);
+    assert_dies(read_by_host, x);
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------- */
+
+static void *work(void *argument) {
+    int *x = (int *)argument;
+    cudaSetDevice(0);
+    cudaStream_t stream;
+    bool good = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess;
+    for (int i = 0; i < 200 && good; i++) {
+        tn_context ctx = {};
+        ctx.stream = stream;
+        TN_LAUNCH(&ctx, add_one, 2, 32, 0, x, 64);
+        good = i % 10 || cudaStreamSynchronize(stream) == cudaSuccess;
+    }
+    good = cudaStreamDestroy(stream) == cudaSuccess && good;
+    return good ? x : nullptr;
+}
+
+static void test_threads(void **) {
+    pthread_t threads[4];
+    int *x[4], host[64];
+    for (int i = 0; i < 4; i++) {
+        x[i] = new_ints(64);
+        assert_int_equal(pthread_create(&threads[i], nullptr, work, x[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        assert_ptr_equal(result, x[i]);
+        cudaMemcpy(host, x[i], sizeof(host), cudaMemcpyDefault);
+        assert_int_equal(host[0], 200);
+        assert_int_equal(host[63], 200);
+        cudaFree(x[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_work_runs_late, forget),
+        cmocka_unit_test_setup(test_host_memory_of_copies, forget),
+        cmocka_unit_test_setup(test_wrong_copies, forget),
+        cmocka_unit_test_setup(test_streams_are_not_ordered, forget),
+        cmocka_unit_test_setup(test_default_stream, forget),
+        cmocka_unit_test_setup(test_queries, forget),
+        cmocka_unit_test_setup(test_elapsed_time, forget),
+        cmocka_unit_test_setup(test_long_queue, forget),
+        cmocka_unit_test_setup(test_two_devices, forget),
+        cmocka_unit_test_setup(test_out_of_memory, forget),
+        cmocka_unit_test_setup(test_fresh_memory_is_nan, forget),
+        cmocka_unit_test_setup(test_protection, forget),
+        cmocka_unit_test_setup(test_threads, forget),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
