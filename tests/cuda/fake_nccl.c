@@ -1,0 +1,649 @@
+/* A stand-in for libnccl.so.2, for ranks over the emulator: TERN_NCCL names it.
+ *
+ * Ranks are processes or threads. They share one file, whose name is the unique id: a board with a slot
+ * for each rank's part of a collective, and a lane for each pair's messages. An operation is queued in the
+ * emulated stream, in slices of a few milliseconds: whoever polls for its end drives it, and each poll
+ * returns. As in NCCL a communicator with blocking = 0 is in progress at first.
+ *
+ * TERN_FAKE_NCCL breaks it; then no slice waits for long, and what is lost stays lost:
+ *     absent:R      rank R never joins
+ *     error:R:N     rank R's communicator has an asynchronous error from its N-th operation on
+ *     hang:R:N      rank R's N-th operation never comes
+ *     lossy         nothing; for ranks that are killed
+ */
+#define _GNU_SOURCE
+#include "tensor/half.h"
+
+#include <nccl.h>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum {
+    RANKS = 8,
+    SLOT = 64 << 20, /* the file is sparse */
+    LANE = 16 << 20,
+    SLICES = 400,
+    PIECES = 2 * RANKS,
+    UNSETTLED = 3, /* questions that are answered with "in progress" */
+};
+
+static const double SLICE = 3e-3, PATIENCE = 60; /* seconds */
+
+typedef struct seat {
+    _Atomic uint64_t posted, taken; /* collectives */
+    _Atomic int joined;             /* device + 1 */
+} seat;
+
+typedef struct lane {
+    _Atomic uint64_t sent, taken;
+} lane;
+
+typedef struct board {
+    seat seats[RANKS];
+    lane lanes[RANKS][RANKS]; /* from, to */
+} board;
+
+enum { HEADER = 1 << 16 };
+static const size_t BOARD = HEADER + (size_t)RANKS * SLOT + (size_t)RANKS * RANKS * LANE;
+
+struct ncclComm {
+    _Atomic int refs; /* the program's, and one for each operation */
+    board *board;
+    int rank, ranks, device;
+    int questions;
+    uint64_t operations, collectives;
+    ncclResult_t error;
+    atomic_bool aborted;
+    bool settled;
+    char path[NCCL_UNIQUE_ID_BYTES];
+};
+
+typedef enum kind { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, MESSAGES } kind;
+
+typedef struct piece {
+    bool sends, done;
+    int peer;
+    void *data;
+    size_t bytes;
+} piece;
+
+typedef struct op {
+    ncclComm_t comm;
+    kind kind;
+    const void *in;
+    void *out;
+    size_t count;
+    ncclDataType_t type;
+    ncclRedOp_t reduce;
+    int root;
+    uint64_t number; /* of the collectives */
+    bool posted, done, never;
+    int slices; /* left */
+    piece pieces[PIECES];
+    int piece_count;
+    void *stream;
+} op;
+
+static _Thread_local char last_error[256];
+
+/* ---- The emulator ------------------------------------------------------------------------------ */
+
+typedef struct emulator {
+    bool (*queue)(void *stream, void (*work)(void *), void *user);
+    void *(*alloc)(size_t bytes);
+    void (*free)(void *memory);
+    int (*device)(void);
+} emulator;
+
+static int find_emulator(struct dl_phdr_info *info, size_t size, void *user) {
+    (void)size;
+    if (info->dlpi_name && strstr(info->dlpi_name, "libtern_cuda_emulator")) {
+        *(const char **)user = info->dlpi_name;
+    }
+    return 0;
+}
+
+static const emulator *emulated(void) {
+    static emulator e;
+    if (!e.queue) {
+        const char *path = NULL;
+        dl_iterate_phdr(find_emulator, &path);
+        void *handle = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+        if (!handle) {
+            fprintf(stderr, "fake NCCL: the emulator is not loaded\n");
+            abort();
+        }
+        *(void **)&e.alloc = dlsym(handle, "tern_emulator_alloc");
+        *(void **)&e.free = dlsym(handle, "tern_emulator_free");
+        *(void **)&e.device = dlsym(handle, "tern_emulator_device");
+        *(void **)&e.queue = dlsym(handle, "tern_emulator_queue");
+    }
+    return &e;
+}
+
+/* ---- Faults ------------------------------------------------------------------------------------ */
+
+static bool broken(void) {
+    const char *fault = getenv("TERN_FAKE_NCCL");
+    return fault && *fault;
+}
+
+/* Whether the fault `name` is this rank's; *number is its N. */
+static bool has_fault(const char *name, int rank, int *number) {
+    const char *fault = getenv("TERN_FAKE_NCCL");
+    int whose = -1;
+    *number = 0;
+    size_t length = strlen(name);
+    if (!fault || strncmp(fault, name, length) != 0 || fault[length] != ':') {
+        return false;
+    }
+    sscanf(fault + length + 1, "%d:%d", &whose, number);
+    return whose == rank;
+}
+
+/* ---- Elements ---------------------------------------------------------------------------------- */
+
+static size_t size_of(ncclDataType_t type) {
+    return type == ncclUint8                             ? 1
+           : type == ncclFloat16 || type == ncclBfloat16 ? 2
+           : type == ncclInt64 || type == ncclFloat64    ? 8
+                                                         : 4;
+}
+
+static double get(ncclDataType_t type, const void *x, size_t i) {
+    switch (type) {
+    case ncclFloat32:
+        return (double)((const float *)x)[i];
+    case ncclFloat64:
+        return ((const double *)x)[i];
+    case ncclBfloat16:
+        return (double)tn__bf16_to_float(((const tn_bf16 *)x)[i]);
+    case ncclFloat16:
+        return (double)tn__f16_to_float(((const tn_f16 *)x)[i]);
+    case ncclInt64:
+        return (double)((const int64_t *)x)[i];
+    case ncclInt32:
+        return (double)((const int32_t *)x)[i];
+    default:
+        return (double)((const uint8_t *)x)[i];
+    }
+}
+
+static void put(ncclDataType_t type, void *x, size_t i, double value) {
+    switch (type) {
+    case ncclFloat32:
+        ((float *)x)[i] = (float)value;
+        break;
+    case ncclFloat64:
+        ((double *)x)[i] = value;
+        break;
+    case ncclBfloat16:
+        ((tn_bf16 *)x)[i] = tn__bf16_from_float((float)value);
+        break;
+    case ncclFloat16:
+        ((tn_f16 *)x)[i] = tn__f16_from_float((float)value);
+        break;
+    case ncclInt64:
+        ((int64_t *)x)[i] = (int64_t)value;
+        break;
+    case ncclInt32:
+        ((int32_t *)x)[i] = (int32_t)value;
+        break;
+    default:
+        ((uint8_t *)x)[i] = (uint8_t)(int64_t)value;
+        break;
+    }
+}
+
+static double combine(ncclRedOp_t how, double a, double b) {
+    return how == ncclProd  ? a * b
+           : how == ncclMin ? (a < b ? a : b)
+           : how == ncclMax ? (a > b ? a : b)
+                            : a + b;
+}
+
+/* ---- Collectives ------------------------------------------------------------------------------- */
+
+static char *slot_of(board *b, int rank) {
+    return (char *)b + HEADER + (size_t)rank * SLOT;
+}
+
+/* From the last rank to the first: an order of its own, as NCCL's. */
+static void reduce_parts(const op *o, size_t skip) {
+    const struct ncclComm *c = o->comm;
+    for (size_t i = 0; i < o->count; i++) {
+        double sum = get(o->type, slot_of(c->board, c->ranks - 1), skip + i);
+        for (int r = c->ranks - 2; r >= 0; r--) {
+            sum = combine(o->reduce, sum, get(o->type, slot_of(c->board, r), skip + i));
+        }
+        put(o->type, o->out, i, o->reduce == ncclAvg ? sum / c->ranks : sum);
+    }
+}
+
+static bool all_have(const struct ncclComm *c, bool posted, uint64_t number) {
+    for (int r = 0; r < c->ranks; r++) {
+        seat *s = &c->board->seats[r];
+        if (atomic_load(posted ? &s->posted : &s->taken) < number) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void take_results(const op *o) {
+    const struct ncclComm *c = o->comm;
+    size_t bytes = o->count * size_of(o->type);
+    switch (o->kind) {
+    case ALL_REDUCE:
+        reduce_parts(o, 0);
+        break;
+    case REDUCE:
+        if (c->rank == o->root) {
+            reduce_parts(o, 0);
+        }
+        break;
+    case REDUCE_SCATTER:
+        reduce_parts(o, (size_t)c->rank * o->count);
+        break;
+    case BROADCAST:
+        memcpy(o->out, slot_of(c->board, o->root), bytes);
+        break;
+    default:
+        for (int r = 0; r < c->ranks; r++) {
+            memcpy((char *)o->out + (size_t)r * bytes, slot_of(c->board, r), bytes);
+        }
+    }
+}
+
+static void advance_collective(op *o) {
+    const struct ncclComm *c = o->comm;
+    seat *mine = &c->board->seats[c->rank];
+    if (!o->posted && all_have(c, false, o->number - 1)) {
+        size_t parts = o->kind == REDUCE_SCATTER ? (size_t)c->ranks : 1;
+        if (o->kind != BROADCAST || c->rank == o->root) {
+            memcpy(slot_of(c->board, c->rank), o->in, parts * o->count * size_of(o->type));
+        }
+        atomic_store(&mine->posted, o->number);
+        o->posted = true;
+    }
+    if (o->posted && all_have(c, true, o->number)) {
+        take_results(o);
+        atomic_store(&mine->taken, o->number);
+        o->done = true;
+    }
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------- */
+
+static void advance_piece(const op *o, piece *p) {
+    const struct ncclComm *c = o->comm;
+    int from = p->sends ? c->rank : p->peer, to = p->sends ? p->peer : c->rank;
+    lane *l = &c->board->lanes[from][to];
+    char *data =
+        (char *)c->board + HEADER + (size_t)RANKS * SLOT + (size_t)(from * RANKS + to) * LANE;
+    uint64_t sent = atomic_load(&l->sent), taken = atomic_load(&l->taken);
+    if (p->sends && sent == taken) {
+        memcpy(data, p->data, p->bytes);
+        atomic_store(&l->sent, sent + 1);
+        p->done = true;
+    } else if (!p->sends && sent > taken) {
+        memcpy(p->data, data, p->bytes);
+        atomic_store(&l->taken, taken + 1);
+        p->done = true;
+    }
+}
+
+static void advance(op *o) {
+    if (o->kind != MESSAGES) {
+        advance_collective(o);
+        return;
+    }
+    o->done = true;
+    for (int i = 0; i < o->piece_count; i++) {
+        if (!o->pieces[i].done) {
+            advance_piece(o, &o->pieces[i]);
+        }
+        o->done = o->done && o->pieces[i].done;
+    }
+}
+
+/* ---- Slices ------------------------------------------------------------------------------------ */
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void comm_drop(ncclComm_t c) {
+    if (atomic_fetch_sub(&c->refs, 1) == 1) {
+        munmap(c->board, BOARD);
+        free(c);
+    }
+}
+
+static void slice(void *user) {
+    op *o = user;
+    bool last = --o->slices == 0;
+    double end = now() + (last && !broken() ? PATIENCE : SLICE);
+    while (!o->done && !o->never && !atomic_load(&o->comm->aborted)) {
+        advance(o);
+        if (o->done || now() >= end) {
+            break;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    if (o->never && !atomic_load(&o->comm->aborted)) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)(SLICE * 1e9)}, NULL);
+    }
+    if (last) {
+        comm_drop(o->comm);
+        free(o);
+    }
+}
+
+static ncclResult_t submit(op *o) {
+    ncclComm_t c = o->comm;
+    int number;
+    c->operations++;
+    if (has_fault("error", c->rank, &number) && c->operations >= (uint64_t)number) {
+        c->error = ncclRemoteError;
+        o->never = true;
+    }
+    if (has_fault("hang", c->rank, &number) && c->operations == (uint64_t)number) {
+        o->never = true;
+    }
+    if (o->kind != MESSAGES) {
+        o->number = ++c->collectives;
+    }
+    o->slices = SLICES;
+    atomic_fetch_add(&c->refs, 1);
+    c->questions = 1; /* in progress once more */
+    for (int i = 0; i < SLICES; i++) {
+        emulated()->queue(o->stream, slice, o);
+    }
+    return ncclInProgress;
+}
+
+static ncclResult_t collective(op given) {
+    op *o = malloc(sizeof(*o));
+    *o = given;
+    return submit(o);
+}
+
+/* ---- Groups of messages ------------------------------------------------------------------------ */
+
+static _Thread_local op *open_group;
+static _Thread_local int depth;
+
+static ncclResult_t message(bool sends, void *data, size_t count, ncclDataType_t type, int peer,
+                            ncclComm_t comm, cudaStream_t stream) {
+    if (!open_group) {
+        open_group = calloc(1, sizeof(op));
+        *open_group = (op){.comm = comm, .kind = MESSAGES, .stream = stream};
+    }
+    open_group->pieces[open_group->piece_count++] =
+        (piece){.sends = sends, .peer = peer, .data = data, .bytes = count * size_of(type)};
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclGroupStart(void); /* nccl.h has no prototypes of these */
+EXPORT ncclResult_t ncclGroupEnd(void);
+
+EXPORT ncclResult_t ncclGroupStart(void) {
+    depth++;
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void) {
+    op *o = --depth == 0 ? open_group : NULL;
+    if (!o) {
+        return ncclSuccess;
+    }
+    open_group = NULL;
+    return submit(o);
+}
+
+EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
+                             ncclComm_t comm, cudaStream_t stream) {
+    return message(true, (void *)data, count, type, peer, comm, stream);
+}
+
+EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer,
+                             ncclComm_t comm, cudaStream_t stream) {
+    return message(false, data, count, type, peer, comm, stream);
+}
+
+/* ---- The other operations ---------------------------------------------------------------------- */
+
+EXPORT ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                                  ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
+    return collective((op){.comm = comm,
+                           .kind = ALL_REDUCE,
+                           .in = in,
+                           .out = out,
+                           .count = count,
+                           .type = type,
+                           .reduce = how,
+                           .stream = stream});
+}
+
+EXPORT ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+                                      ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
+    return collective((op){.comm = comm,
+                           .kind = REDUCE_SCATTER,
+                           .in = in,
+                           .out = out,
+                           .count = count,
+                           .type = type,
+                           .reduce = how,
+                           .stream = stream});
+}
+
+EXPORT ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                                  ncclComm_t comm, cudaStream_t stream) {
+    return collective((op){.comm = comm,
+                           .kind = ALL_GATHER,
+                           .in = in,
+                           .out = out,
+                           .count = count,
+                           .type = type,
+                           .stream = stream});
+}
+
+EXPORT ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type,
+                                  int root, ncclComm_t comm, cudaStream_t stream) {
+    return collective((op){.comm = comm,
+                           .kind = BROADCAST,
+                           .in = in,
+                           .out = out,
+                           .count = count,
+                           .type = type,
+                           .root = root,
+                           .stream = stream});
+}
+
+EXPORT ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                               ncclRedOp_t how, int root, ncclComm_t comm, cudaStream_t stream) {
+    return collective((op){.comm = comm,
+                           .kind = REDUCE,
+                           .in = in,
+                           .out = out,
+                           .count = count,
+                           .type = type,
+                           .reduce = how,
+                           .root = root,
+                           .stream = stream});
+}
+
+/* ---- Communicators ----------------------------------------------------------------------------- */
+
+EXPORT ncclResult_t ncclGetVersion(int *version) {
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+EXPORT const char *ncclGetErrorString(ncclResult_t result) {
+    return result == ncclRemoteError    ? "remote process exited or there was a network error"
+           : result == ncclInvalidUsage ? "invalid usage (run with NCCL_DEBUG=WARN for details)"
+           : result == ncclSystemError  ? "unhandled system error"
+                                        : "no error";
+}
+
+EXPORT const char *ncclGetLastError(ncclComm_t comm) {
+    (void)comm;
+    return last_error;
+}
+
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    const char *folder = getenv("TMPDIR");
+    memset(id, 0, sizeof(*id));
+    snprintf(id->internal, sizeof(id->internal), "%.90s/fake_nccl_XXXXXX",
+             folder && *folder ? folder : "/tmp");
+    int file = mkstemp(id->internal);
+    bool fine = file >= 0 && ftruncate(file, (off_t)BOARD) == 0;
+    if (file >= 0) {
+        close(file);
+    }
+    return fine ? ncclSuccess : ncclSystemError;
+}
+
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                           ncclConfig_t *config) {
+    int file = open(id.internal, O_RDWR), number;
+    void *memory =
+        file < 0 ? MAP_FAILED
+                 : mmap(NULL, BOARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (file >= 0) {
+        close(file);
+    }
+    if (memory == MAP_FAILED || ranks > RANKS || config->blocking != 0) {
+        return ncclSystemError;
+    }
+    ncclComm_t c = calloc(1, sizeof(*c));
+    c->board = memory;
+    c->rank = rank;
+    c->ranks = ranks;
+    c->device = emulated()->device();
+    c->questions = UNSETTLED;
+    memcpy(c->path, id.internal, sizeof(c->path));
+    atomic_store(&c->refs, 1);
+    if (!has_fault("absent", rank, &number)) {
+        atomic_store(&c->board->seats[rank].joined, c->device + 1);
+    }
+    *comm = c;
+    return ncclInProgress;
+}
+
+/* All have joined: once, whether two are on one GPU. */
+static ncclResult_t settle(ncclComm_t c) {
+    for (int r = 0; r < c->ranks; r++) {
+        if (atomic_load(&c->board->seats[r].joined) == 0) {
+            return ncclInProgress;
+        }
+    }
+    c->settled = true;
+    unlink(c->path);
+    for (int r = 0; r < c->ranks; r++) {
+        if (r != c->rank && atomic_load(&c->board->seats[r].joined) == c->device + 1) {
+            snprintf(last_error, sizeof(last_error),
+                     "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d000",
+                     c->rank, r, c->device + 1);
+            c->error = ncclInvalidUsage;
+        }
+    }
+    return c->error;
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *result) {
+    if (c->questions > 0) {
+        c->questions--;
+        *result = ncclInProgress;
+    } else {
+        *result = c->settled ? c->error : settle(c);
+        if (*result == ncclRemoteError) {
+            snprintf(last_error, sizeof(last_error), "fake: connection closed by remote peer");
+        }
+    }
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    comm->questions = UNSETTLED;
+    return ncclInProgress;
+}
+
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    comm_drop(comm);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    atomic_store(&comm->aborted, true);
+    comm_drop(comm);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *split,
+                                  ncclConfig_t *config) {
+    (void)comm;
+    (void)color;
+    (void)key;
+    (void)split;
+    (void)config;
+    return ncclInvalidUsage;
+}
+
+EXPORT ncclResult_t ncclCommCount(const ncclComm_t comm, int *count) {
+    *count = comm->ranks;
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
+    *rank = comm->rank;
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
+    *device = comm->device;
+    return ncclSuccess;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------ */
+
+EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
+    *memory = emulated()->alloc(bytes);
+    return *memory ? ncclSuccess : ncclSystemError;
+}
+
+EXPORT ncclResult_t ncclMemFree(void *memory) {
+    emulated()->free(memory);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes,
+                                     void **handle) {
+    (void)bytes;
+    comm->questions = 1;
+    *handle = memory;
+    return ncclInProgress;
+}
+
+EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
+    (void)comm;
+    (void)handle;
+    return ncclSuccess;
+}

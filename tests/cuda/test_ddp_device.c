@@ -1,0 +1,293 @@
+/* Data parallelism on devices, over the emulator: the same bits as one rank that accumulates, buckets
+ * on the device, and everything around them. Rank r has device r % 2. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/distributed/ddp_net.h"
+#include "tests/distributed/ddp_train.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+#include <unistd.h>
+
+/* ---- For the ranks ----------------------------------------------------------------------------- */
+
+static tn_group *start(const char *argument) {
+    tn_dist_options o = tn_dist_defaults();
+    o.engine = argument;
+    o.device = TN_CUDA;
+    o.timeout = 100;
+    tn_group *world = tn_dist_init(o);
+    if (!world) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    rank_assert(world != NULL);
+    return world;
+}
+
+static int finish(void) {
+    tn_dist_finish();
+    if (tn_error() != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    return tn_error() != TN_OK;
+}
+
+/* A short run of a small GPT; clipping reads the norm of what has arrived. */
+static ddp_run small_run(int micro_batches) {
+    ddp_run run = ddp_run_of(micro_batches);
+    run.steps = 2;
+    run.clip = 0.5;
+    return run;
+}
+
+/* N ranks are one rank that accumulates N micro-batches. */
+static int accumulation(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    ddp_run run = small_run(tn_group_size(world));
+    ddp_bits together = ddp_train(world, &run);
+    rank_assert(tn_error() == TN_OK);
+    ddp_bits alone = ddp_train(NULL, &run);
+    rank_assert(ddp_same(together, alone));
+    free(together.data);
+    free(alone.data);
+    return finish();
+}
+
+/* With two micro-batches for each rank, one of them under TN_NO_SYNC. */
+static int no_sync(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    ddp_run run = small_run(2 * tn_group_size(world));
+    run.mean = true;
+    run.options.sum = false;
+    run.steps = 1;
+    ddp_bits buckets = ddp_train(world, &run);
+    run.naive = true;
+    run.micro_batches /= 2;
+    run.steps = 2;
+    ddp_bits naive = ddp_train(world, &run);
+    run.naive = false;
+    ddp_bits again = ddp_train(world, &run);
+    rank_assert(tn_error() == TN_OK && buckets.bytes == naive.bytes);
+    rank_assert(ddp_same(naive, again));
+    free(buckets.data);
+    free(naive.data);
+    free(again.data);
+    return finish();
+}
+
+/* A net whose gradients the test makes by hand: gradients of rank r are of micro-batch r + 1. */
+static numbers mean_of_two(bool use_extra) {
+    numbers a = grads_alone(1, use_extra, 1), b = grads_alone(1, use_extra, 2);
+    return numbers_sum(&a, &b, 2);
+}
+
+static int by_hand(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    numbers want = mean_of_two(true);
+    net m;
+    net_init(&m, 1 + (uint64_t)tn_group_rank(world));
+    rank_assert(tn_device_of(m.in.weight).kind == TN_CUDA);
+    tn_ddp_options o = tn_ddp_defaults();
+    o.first_bucket = o.bucket_bytes = 128;
+    tn_ddp_state *d = tn_ddp(&m, world, o);
+    for (int step = 0; step < 3; step++) { /* the second has the buckets in another order */
+        tn_module_zero_grad(&m);
+        net_backward(&m, tn_group_rank(world) + 1);
+        numbers got = grads_of(&m);
+        rank_assert(same_numbers(&got, &want));
+    }
+    rank_assert(d && tn_ddp_statistics(d).steps == 3 && tn_ddp_statistics(d).buckets > 2);
+    tn_module_finish(&m);
+    return finish();
+}
+
+static int unused_parameters(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    numbers want = mean_of_two(false);
+    net m;
+    net_init(&m, 1);
+    m.use_extra = false;
+    tn_ddp_options o = tn_ddp_defaults();
+    o.find_unused = true;
+    rank_assert(tn_ddp(&m, world, o) != NULL);
+    net_backward(&m, tn_group_rank(world) + 1);
+    numbers got = grads_of(&m);
+    rank_assert(same_numbers(&got, &want)); /* what nobody has is -77 in both */
+    tn_module_finish(&m);
+    return finish();
+}
+
+/* Half the bytes: every gradient is the mean in bf16, to its rounding. */
+static int bf16_hook(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    numbers want = mean_of_two(true);
+    net m;
+    net_init(&m, 1);
+    tn_ddp_options o = tn_ddp_defaults();
+    o.hook = tn_ddp_bf16;
+    rank_assert(tn_ddp(&m, world, o) != NULL);
+    net_backward(&m, tn_group_rank(world) + 1);
+    numbers got = grads_of(&m);
+    rank_assert(tn_error() == TN_OK && got.count == want.count);
+    double largest = 0;
+    for (int i = 0; i < got.count; i++) {
+        float rounded = tn_bf16_to_float(tn_bf16_from_float(got.at[i]));
+        rank_assert(got.at[i] == rounded);
+        largest = fabs((double)want.at[i]) > largest ? fabs((double)want.at[i]) : largest;
+    }
+    for (int i = 0; i < got.count; i++) {
+        rank_assert(fabs((double)(got.at[i] - want.at[i])) <= largest / 64);
+    }
+    tn_module_finish(&m);
+    return finish();
+}
+
+/* Rank 1 has one batch, the others three: in the end all have the same parameters. */
+static int joining(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    net m;
+    net_init(&m, 1);
+    tn_ddp_options o = tn_ddp_defaults();
+    o.join = true;
+    tn_ddp_state *d = tn_ddp(&m, world, o);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int i = 0; i < (tn_group_rank(world) == 1 ? 1 : 3); i++) {
+        tn_optim_zero_grad(opt);
+        net_backward(&m, 10 * i + tn_group_rank(world));
+        tn_optim_step(opt);
+    }
+    rank_assert(tn_ddp_join(d, opt) == TN_OK && tn_optim_steps(opt) == 3);
+    numbers mine = params_of(&m), first = mine;
+    void *data = &first;
+    size_t bytes = sizeof(first);
+    rank_assert(tn_broadcast_bytes(world, &data, &bytes, 0) == TN_OK && bytes == sizeof(first));
+    rank_assert(same_numbers(data, &mine));
+    if (data != &first) {
+        tn_bytes_free(data);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    return finish();
+}
+
+/* A rank has its parameters elsewhere. */
+static int two_devices(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    net m;
+    net_init(&m, 1);
+    tn_set_default_device(tn_cpu());
+    tn_linear other;
+    tn_linear_init(&other, 2, 2, tn_linear_defaults());
+    tn_module_add(&m.base, "other", &other);
+    rank_assert(tn_ddp(&m, world, tn_ddp_defaults()) == NULL);
+    rank_assert(tn_error() == TN_EDEVICE && strstr(tn_error_message(), "on cpu"));
+    tn_error_clear();
+    tn_module_finish(&m);
+    tn_dist_finish();
+    return 0;
+}
+
+static const rank_entry bodies[] = {
+    {"-accumulation", accumulation}, {"-no_sync", no_sync},
+    {"-by_hand", by_hand},           {"-unused_parameters", unused_parameters},
+    {"-bf16_hook", bf16_hook},       {"-joining", joining},
+    {"-two_devices", two_devices},
+};
+
+/* ---- Tests ------------------------------------------------------------------------------------- */
+
+static bool has_nccl; /* the stand-in was built */
+
+static void pass(int n, const char *body, const char *engine) {
+    char fake[512], folder[128];
+    snprintf(fake, sizeof(fake), "TERN_NCCL=%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
+    snprintf(folder, sizeof(folder), "TMPDIR=%s", temp_folder);
+    const char *env[] = {"TERN_CUDA=cuda_emulator", folder, fake, NULL};
+    ranks_result r = ranks_run(n, body, engine, env, 200);
+    assert_true(ranks_ok(&r));
+    ranks_free(&r);
+}
+
+static void test_ranks_are_accumulation(void **state) {
+    (void)state;
+    pass(2, "-accumulation", "staged");
+    pass(3, "-accumulation", "staged");
+}
+
+static void test_no_sync_and_the_naive_twin(void **state) {
+    (void)state;
+    pass(2, "-no_sync", "staged");
+}
+
+static void test_gradients_by_hand(void **state) {
+    (void)state;
+    pass(2, "-by_hand", "staged");
+    pass(2, "-unused_parameters", "staged");
+    pass(2, "-bf16_hook", "staged");
+}
+
+static void test_join(void **state) {
+    (void)state;
+    pass(2, "-joining", "staged");
+}
+
+static void test_one_device_for_all_parameters(void **state) {
+    (void)state;
+    pass(2, "-two_devices", "staged");
+}
+
+static void test_nccl(void **state) {
+    (void)state;
+    if (!has_nccl) {
+        fprintf(stderr, "the stand-in for NCCL was not built\n");
+        skip();
+    }
+    pass(2, "-by_hand", "nccl"); /* two addends have one sum in any order */
+    pass(2, "-accumulation", "nccl");
+    pass(2, "-joining", "nccl");
+}
+
+static int set_up(void **state) {
+    (void)state;
+    char path[512];
+    temp_path("");
+    snprintf(path, sizeof(path), "%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
+    has_nccl = access(path, R_OK) == 0;
+    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    setenv("TERN_CUDA", "cuda_emulator", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_are_accumulation),
+        cmocka_unit_test(test_no_sync_and_the_naive_twin),
+        cmocka_unit_test(test_gradients_by_hand),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_one_device_for_all_parameters),
+        cmocka_unit_test(test_nccl),
+    };
+    if (tn_device_count(TN_CUDA) == 0) {
+        printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA));
+        return 0;
+    }
+    return cmocka_run_group_tests_name("data parallelism on devices", tests, set_up, temp_clean);
+}

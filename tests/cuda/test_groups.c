@@ -1,0 +1,565 @@
+/* Groups of ranks whose tensors are on devices, over the emulator: staged with the bits of the engine
+ * beneath, nccl against a stand-in for the library; the order of compute and transfers; and what fails
+ * is told within the deadline. Rank r has device r % 2. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/distributed/elements.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <tern/sys/group.h>
+#include <tern/tern.h>
+
+/* ---- For the ranks ----------------------------------------------------------------------------- */
+
+static int rank, ranks;
+
+/* "ENGINE", or "auto"; with ",checked". */
+static tn_group *start_within(const char *argument, double timeout) {
+    static char engine[32];
+    tn_dist_options o = tn_dist_defaults();
+    snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ","), argument);
+    o.engine = strcmp(engine, "auto") == 0 ? NULL : engine;
+    o.checked = strstr(argument, ",checked") != NULL;
+    o.device = TN_CUDA;
+    o.timeout = timeout;
+    tn_group *world = tn_dist_init(o);
+    rank = tn_group_rank(world);
+    ranks = tn_group_size(world);
+    return world;
+}
+
+static tn_group *start(const char *argument) {
+    tn_group *world = start_within(argument, 60);
+    if (!world) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    rank_assert(world != NULL);
+    return world;
+}
+
+/* Ends a rank; an error goes to stderr, where the test reads it. */
+static int finish(void) {
+    tn_dist_finish();
+    if (tn_error() != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    return tn_error() != TN_OK;
+}
+
+static const tn_collective KINDS[] = {TN_ALL_REDUCE,     TN_ALL_GATHER, TN_REDUCE_SCATTER,
+                                      TN_BROADCAST,      TN_GATHER,     TN_SCATTER,
+                                      TN_REDUCE_TO_ROOT, TN_ALL_TO_ALL, TN_SEND};
+
+/* One operation on tensors on `where`; what this rank has then in out, which is zeroed before. */
+static void operate(tn_group *g, tn_collective kind, tn_reduce how, tn_dtype dtype, int64_t count,
+                    tn_device where, const void *in, void *out) {
+    TN_SCOPE;
+    tn_set_default_device(where);
+    int root = ranks - 1;
+    bool mine = rank == root;
+    tn_tensor *one = tn_from_data(in, TN_DIMS(count), dtype), *result = one;
+    tn_tensor *all = tn_from_data(in, TN_DIMS(ranks, count), dtype);
+    tn_work *w = NULL;
+    switch (kind) {
+    case TN_ALL_REDUCE:
+        w = tn_all_reduce(g, one, how);
+        break;
+    case TN_ALL_GATHER:
+        w = tn_all_gather(g, all, one);
+        result = all;
+        break;
+    case TN_REDUCE_SCATTER:
+        w = tn_reduce_scatter(g, one, all, how);
+        break;
+    case TN_BROADCAST:
+        w = tn_broadcast(g, one, root);
+        break;
+    case TN_GATHER:
+        w = tn_gather_to(g, mine ? all : NULL, one, root);
+        result = all;
+        break;
+    case TN_SCATTER:
+        w = tn_scatter_from(g, one, mine ? all : NULL, root);
+        break;
+    case TN_REDUCE_TO_ROOT:
+        w = tn_reduce_to(g, one, root, how);
+        break;
+    case TN_ALL_TO_ALL:
+        result = tn_from_data(in, TN_DIMS(ranks, count), dtype);
+        w = tn_all_to_all(g, result, all);
+        break;
+    default: /* from the first rank to the last */
+        w = rank == 0 ? tn_send(g, one, root) : mine ? tn_recv(g, one, 0) : NULL;
+    }
+    tn_work_wait(w, 0);
+    tn_copy_out(result, out);
+    rank_assert(tn_error() == TN_OK);
+    tn_set_default_device(tn_cuda(rank % 2));
+}
+
+static void fill(void *x, tn_dtype dtype, int64_t n, bool whole) {
+    for (int64_t i = 0; i < n; i++) {
+        double value = (double)((i * 7 + rank * 3) % 5 + 1);
+        put(dtype, x, i, whole ? value : value + 0.1 * (double)(i % 13) + 0.001 * rank);
+    }
+}
+
+/* The device's bits are the CPU's of the same group. */
+static void compare(tn_group *g, tn_collective kind, tn_reduce how, tn_dtype dtype, int64_t count,
+                    bool whole) {
+    size_t bytes = (size_t)(ranks * count) * tn_dtype_size(dtype) + 1;
+    char *in = malloc(bytes), *device = calloc(1, bytes), *cpu = calloc(1, bytes);
+    fill(in, dtype, ranks * count, whole);
+    operate(g, kind, how, dtype, count, tn_cuda(rank % 2), in, device);
+    operate(g, kind, how, dtype, count, tn_cpu(), in, cpu);
+    if (memcmp(device, cpu, bytes) != 0) {
+        fprintf(stderr, "%s %s [%lld] reduction %d differs\n", tn_collective_name(kind),
+                tn_dtype_name(dtype), (long long)count, (int)how);
+        rank_assert(false);
+    }
+    free(in);
+    free(device);
+    free(cpu);
+}
+
+static void every_collective(tn_group *g, tn_dtype dtype, tn_reduce how, int64_t count, bool whole) {
+    for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
+        compare(g, KINDS[i], how, dtype, count, whole);
+    }
+}
+
+/* ---- Numbers ----------------------------------------------------------------------------------- */
+
+static int collectives(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    bool nccl = strstr(tn_group_engine(world), "nccl") != NULL;
+    for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
+        for (size_t r = 0; r < COUNT_OF(REDUCES); r++) {
+            bool has_mean = tn_dtype_is_float(DTYPES[d]) || !nccl;
+            if (REDUCES[r] != TN_REDUCE_MEAN || has_mean) {
+                compare(world, TN_ALL_REDUCE, REDUCES[r], DTYPES[d], 100, nccl);
+            }
+        }
+        every_collective(world, DTYPES[d], TN_REDUCE_SUM, 33, nccl);
+    }
+    every_collective(world, TN_F32, TN_REDUCE_SUM, 0, nccl);
+    every_collective(world, TN_F32, TN_REDUCE_SUM, 1, nccl);
+    return finish();
+}
+
+/* Longer than the slots of staged, so that each is used again. */
+static int chunks(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    compare(world, TN_ALL_REDUCE, TN_REDUCE_SUM, TN_F32, (5 << 20) + 17, false);
+    every_collective(world, TN_F32, TN_REDUCE_MEAN, (2 << 20) + 5, false);
+    every_collective(world, TN_F64, TN_REDUCE_SUM, (1 << 19) + 1, false);
+    return finish();
+}
+
+/* Nothing but the marks keeps these in order: the emulator runs work as late as it may. */
+static int order(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    enum { N = 5000 };
+    float sum = (float)(ranks * (ranks + 1) / 2), out[N];
+    for (int round = 0; round < 20; round++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_full(TN_DIMS(N), rank + 1, TN_F32);
+        tn_tensor *y = tn_mul_scalar(tn_add(x, x), round + 1); /* queued, perhaps not begun */
+        tn_work *first = tn_all_reduce(world, y, TN_REDUCE_SUM);
+        tn_work *second = tn_all_reduce(world, x, TN_REDUCE_MAX);
+        tn_tensor *other = tn_full(TN_DIMS(N), -1, TN_F32); /* while they travel */
+        rank_assert(tn_work_wait(second, 0) == TN_OK && tn_work_wait(first, 0) == TN_OK);
+        tn_tensor *z = tn_mul_scalar(y, 0.5);
+        tn_drop(y); /* its memory is free for the next */
+        tn_tensor *next = tn_full(TN_DIMS(N), 77, TN_F32);
+        rank_assert(tn_copy_out(z, out) == TN_OK);
+        rank_assert(out[0] == sum * (float)(round + 1) && out[N - 1] == out[0]);
+        rank_assert(tn_copy_out(x, out) == TN_OK && out[N / 2] == (float)ranks);
+        rank_assert(tn_copy_out(other, out) == TN_OK && out[1] == -1);
+        rank_assert(tn_copy_out(next, out) == TN_OK && out[1] == 77);
+    }
+    return finish();
+}
+
+/* Host memory, bytes and barriers of the same group; the engine's own memory; subgroups. */
+static int beside(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    rank_assert(tn_default_device().kind == TN_CUDA && tn_default_device().index == rank % 2);
+    rank_assert(fabs(tn_group_mean(world, rank, 1) - 0.5 * (ranks - 1)) < 1e-12);
+    void *data = rank == 0 ? (void *)"hello" : NULL;
+    size_t bytes = rank == 0 ? 6 : 0;
+    rank_assert(tn_broadcast_bytes(world, &data, &bytes, 0) == TN_OK && bytes == 6);
+    rank_assert(strcmp(data, "hello") == 0 && tn_barrier(world) == TN_OK);
+    if (rank != 0) {
+        tn_bytes_free(data);
+    }
+    for (int i = 0; i < 3; i++) {
+        TN_SCOPE;
+        float ones[1000];
+        tn_tensor *flat = tn_group_empty(world, TN_DIMS(1000), TN_F32);
+        rank_assert(tn_device_of(flat).kind == TN_CUDA);
+        tn_copy_(flat, tn_ones(TN_DIMS(1000), TN_F32));
+        rank_assert(tn_work_wait(tn_all_reduce(world, flat, TN_REDUCE_SUM), 0) == TN_OK);
+        rank_assert(tn_copy_out(flat, ones) == TN_OK && ones[999] == (float)ranks);
+    }
+    int pair[2] = {0, 1};
+    tn_group *both = tn_group_new(world, pair, 2);
+    if (rank < 2) {
+        float got[1];
+        tn_tensor *t = tn_full(TN_DIMS(1), rank + 1, TN_F32);
+        rank_assert(tn_work_wait(tn_all_reduce(both, t, TN_REDUCE_PRODUCT), 0) == TN_OK);
+        rank_assert(tn_copy_out(t, got) == TN_OK && got[0] == 2);
+        rank_assert(strcmp(tn_group_engine(both), tn_group_engine(world)) == 0);
+    }
+    tn_group_free(both);
+    return finish();
+}
+
+/* The last rank comes late; the wait of the others must not. */
+static int early(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    tn_tensor *t = tn_full(TN_DIMS(100), 1, TN_F32);
+    float out[100];
+    rank_assert(tn_barrier(world) == TN_OK);
+    bool late = rank == ranks - 1;
+    usleep(late ? 800000 : 0);
+    double begin = tn_flight_now();
+    rank_assert(tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0) == TN_OK);
+    double waited = tn_flight_now() - begin;
+    rank_assert(late || waited < 0.6);
+    rank_assert(tn_copy_out(t, out) == TN_OK && out[99] == (float)ranks);
+    rank_assert(late || tn_flight_now() - begin > 0.6);
+    return finish();
+}
+
+static int tell_engine(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start_within(argument, 20);
+    printf("engine %s\n", world ? tn_group_engine(world) : tn_error_message());
+    tn_error_clear();
+    return finish();
+}
+
+/* ---- Faults ------------------------------------------------------------------------------------ */
+
+/* All-reduces until one fails. Rank 1 does what the argument says in its third. */
+static int fail_in_third(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = start(argument);
+    if (!strstr(argument, ",killed")) {
+        tn_group_set_timeout(world, 0.5);
+    }
+    for (int i = 0; i < 1000 && tn_error() == TN_OK; i++) {
+        TN_SCOPE;
+        float out[1000];
+        tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
+        if (i == 2 && rank == 1 && strstr(argument, ",killed")) {
+            kill(getpid(), SIGKILL);
+        }
+        if (i == 2 && rank == 1 && strstr(argument, ",late")) {
+            usleep(2500000);
+        }
+        if (i == 2 && rank == 1 && strstr(argument, ",raise")) {
+            tn_raise(TN_EVALUE, "this rank does not like it");
+        }
+        tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
+        tn_copy_out(t, out);
+    }
+    return finish();
+}
+
+static int join_only(tn_group *unused, const char *argument) {
+    (void)unused;
+    if (strstr(argument, ",same")) { /* both on device 0 */
+        tn_dist_options o = tn_dist_defaults();
+        o.engine = "shm+nccl";
+        tn_set_default_device(tn_cuda(0));
+        tn_dist_init(o);
+    } else {
+        start_within(argument, 3);
+    }
+    return finish();
+}
+
+static int two_places(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    tn_tensor *here = tn_empty(TN_DIMS(4), TN_F32);
+    tn_tensor *there = tn_empty_on(tn_cpu(), TN_DIMS(ranks, 4), TN_F32);
+    tn_all_gather(world, there, here);
+    return finish();
+}
+
+/* Rank 0's tensor is on its device, the others' are not. */
+static int two_kinds(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    tn_device where = rank == 0 ? tn_cuda(0) : tn_cpu();
+    tn_tensor *t = tn_empty_on(where, TN_DIMS(4), TN_F32);
+    tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
+    return finish();
+}
+
+static const rank_entry bodies[] = {
+    {"-collectives", collectives},
+    {"-chunks", chunks},
+    {"-order", order},
+    {"-beside", beside},
+    {"-early", early},
+    {"-tell_engine", tell_engine},
+    {"-fail_in_third", fail_in_third},
+    {"-join_only", join_only},
+    {"-two_places", two_places},
+    {"-two_kinds", two_kinds},
+};
+
+/* ---- Tests ------------------------------------------------------------------------------------- */
+
+static bool has_nccl; /* the stand-in was built */
+
+static ranks_result run_with(int n, const char *body, const char *argument, const char *more) {
+    char fake[512], flights[128], folder[128];
+    snprintf(fake, sizeof(fake), "TERN_NCCL=%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
+    snprintf(flights, sizeof(flights), "TERN_FLIGHT_DIR=%s", temp_folder);
+    snprintf(folder, sizeof(folder), "TMPDIR=%s", temp_folder);
+    const char *env[] = {"TERN_CUDA=cuda_emulator", flights, folder, fake, more, NULL};
+    return ranks_run(n, body, argument, env, 120);
+}
+
+static void pass(int n, const char *body, const char *argument) {
+    ranks_result r = run_with(n, body, argument, NULL);
+    assert_true(ranks_ok(&r));
+    ranks_free(&r);
+}
+
+/* Every rank but those killed ends with 1 within the seconds. */
+static ranks_result run_badly(int n, const char *body, const char *argument, const char *more,
+                              double seconds) {
+    ranks_result r = run_with(n, body, argument, more);
+    assert_false(r.timed_out);
+    if (r.seconds > seconds) {
+        fail_msg("%s took %.1f seconds", argument, r.seconds);
+    }
+    for (int i = 0; i < n; i++) {
+        if (WIFEXITED(r.status[i]) ? WEXITSTATUS(r.status[i]) != 1
+                                   : WTERMSIG(r.status[i]) != SIGKILL) {
+            fail_msg("rank %d ended with %d: %s", i, r.status[i], r.output[i]);
+        }
+    }
+    return r;
+}
+
+static void must_say(const ranks_result *r, int who, const char *text) {
+    if (!strstr(r->output[who], text)) {
+        fail_msg("rank %d does not say \"%s\" but: %s", who, text, r->output[who]);
+    }
+}
+
+static void need_nccl(void) {
+    if (!has_nccl) {
+        fprintf(stderr, "the stand-in for NCCL was not built\n");
+        skip();
+    }
+}
+
+static void test_staged_has_the_bits_of_shm(void **state) {
+    (void)state;
+    for (int n = 2; n <= 4; n++) {
+        pass(n, "-collectives", "staged");
+    }
+    pass(2, "-collectives", "shm,checked");
+}
+
+static void test_long_tensors_go_in_chunks(void **state) {
+    (void)state;
+    pass(2, "-chunks", "staged");
+    pass(3, "-chunks", "staged");
+}
+
+static void test_staged_keeps_the_order(void **state) {
+    (void)state;
+    pass(2, "-order", "staged");
+    pass(3, "-order", "staged");
+}
+
+static void test_staged_beside_the_host(void **state) {
+    (void)state;
+    pass(3, "-beside", "staged");
+}
+
+static void test_nccl(void **state) {
+    (void)state;
+    need_nccl();
+    pass(2, "-collectives", "nccl");
+    pass(2, "-collectives", "nccl,checked");
+    pass(2, "-order", "nccl");
+    pass(2, "-beside", "nccl");
+}
+
+static void test_waiting_for_nccl_does_not_block(void **state) {
+    (void)state;
+    need_nccl();
+    pass(2, "-early", "nccl");
+}
+
+static void expect_engine(int n, const char *wish, const char *more, const char *engine) {
+    char line[64];
+    snprintf(line, sizeof(line), "engine %s", engine);
+    ranks_result r = run_with(n, "-tell_engine", wish, more);
+    for (int i = 0; i < n; i++) {
+        must_say(&r, i, line);
+    }
+    ranks_free(&r);
+}
+
+static void test_the_engine_that_suits(void **state) {
+    (void)state;
+    expect_engine(2, "auto", "TERN_NCCL=off", "shm+staged");
+    expect_engine(2, "staged", NULL, "shm+staged");
+    need_nccl();
+    expect_engine(2, "auto", NULL, "shm+nccl");
+    expect_engine(3, "auto", NULL, "shm+staged"); /* there are two devices */
+    expect_engine(3, "nccl", NULL,
+                  "dist_init: the engine is nccl, but rank 0"); /* … and it was asked for */
+}
+
+static void test_a_dead_rank_of_staged(void **state) {
+    (void)state;
+    ranks_result r = run_badly(3, "-fail_in_third", "staged,killed", NULL, 20);
+    must_say(&r, 0, "rank 1 (process ");
+    must_say(&r, 0, "has died");
+    must_say(&r, 2, "has died");
+    ranks_free(&r);
+    r = run_badly(2, "-fail_in_third", "staged,late", NULL, 20);
+    must_say(&r, 0, "timed out waiting for rank 1");
+    ranks_free(&r);
+    r = run_badly(2, "-fail_in_third", "staged,raise", NULL, 20);
+    must_say(&r, 0, "rank 1 gave up");
+    must_say(&r, 0, "does not like it");
+    ranks_free(&r);
+}
+
+static void test_faults_of_nccl(void **state) {
+    (void)state;
+    need_nccl();
+    ranks_result r = run_badly(2, "-fail_in_third", "nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
+    must_say(&r, 0, "has died");
+    ranks_free(&r);
+    r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
+    must_say(&r, 0, "NCCL has not finished all_reduce within 0.5 seconds");
+    ranks_free(&r);
+    r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=error:1:3", 20);
+    must_say(&r, 1, "connection closed by remote peer");
+    must_say(&r, 1, "operation 3, all_reduce f32 [1000] sum");
+    must_say(&r, 0, "operation 3, all_reduce f32 [1000] sum");
+    ranks_free(&r);
+    r = run_badly(2, "-fail_in_third", "nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
+    must_say(&r, 0, "rank 1 gave up");
+    must_say(&r, 0, "does not like it");
+    ranks_free(&r);
+}
+
+static void test_joining_nccl_fails(void **state) {
+    (void)state;
+    need_nccl();
+    ranks_result r = run_badly(2, "-join_only", "nccl", "TERN_FAKE_NCCL=absent:1", 20);
+    must_say(&r, 0, "NCCL has not finished joining within");
+    ranks_free(&r);
+    r = run_badly(2, "-join_only", "nccl,same", NULL, 20);
+    must_say(&r, 0, "Duplicate GPU detected");
+    must_say(&r, 1, "with the engine staged they can share one");
+    ranks_free(&r);
+    r = run_badly(2, "-join_only", "shm+nccl", "1:TERN_NCCL=/nowhere/libnccl.so.2", 20);
+    must_say(&r, 0, "rank 1 cannot use NCCL");
+    must_say(&r, 0, "/nowhere/libnccl.so.2: cannot open shared object file");
+    must_say(&r, 1, "/nowhere/libnccl.so.2: cannot open shared object file");
+    ranks_free(&r);
+}
+
+static void test_tensors_in_two_places(void **state) {
+    (void)state;
+    ranks_result r = run_badly(2, "-two_places", "staged", NULL, 20);
+    must_say(&r, 0, "one tensor is on cpu and the other on cuda:0");
+    ranks_free(&r);
+    r = run_badly(2, "-two_kinds", "staged,checked", NULL, 20);
+    must_say(&r, 1, "all_reduce f32 [4] sum on a device");
+    ranks_free(&r);
+}
+
+/* Threads of this process, on both devices. */
+static void add_ranks(tn_group *world, void *user) {
+    TN_SCOPE;
+    float *sums = user, out[50];
+    int r = tn_group_rank(world);
+    tn_set_default_device(tn_cuda(r % 2));
+    tn_tensor *t = tn_full(TN_DIMS(50), r + 1, TN_F32);
+    tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
+    tn_copy_out(t, out);
+    sums[r] = out[49];
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    float sums[4] = {0};
+    if (tn_local_run(4, add_ranks, sums) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+    for (int r = 0; r < 4; r++) {
+        assert_true(sums[r] == 10);
+    }
+}
+
+static int set_up(void **state) {
+    (void)state;
+    char path[512];
+    temp_path("");
+    snprintf(path, sizeof(path), "%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
+    has_nccl = access(path, R_OK) == 0;
+    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    setenv("TERN_CUDA", "cuda_emulator", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_staged_has_the_bits_of_shm),
+        cmocka_unit_test(test_long_tensors_go_in_chunks),
+        cmocka_unit_test(test_staged_keeps_the_order),
+        cmocka_unit_test(test_staged_beside_the_host),
+        cmocka_unit_test(test_nccl),
+        cmocka_unit_test(test_waiting_for_nccl_does_not_block),
+        cmocka_unit_test(test_the_engine_that_suits),
+        cmocka_unit_test(test_a_dead_rank_of_staged),
+        cmocka_unit_test(test_faults_of_nccl),
+        cmocka_unit_test(test_joining_nccl_fails),
+        cmocka_unit_test(test_tensors_in_two_places),
+        cmocka_unit_test(test_threads),
+    };
+    if (tn_device_count(TN_CUDA) == 0) {
+        printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA));
+        return 0;
+    }
+    return cmocka_run_group_tests_name("groups on devices", tests, set_up, temp_clean);
+}
