@@ -147,7 +147,11 @@ tn__loop tn__cuda_loop_cut(tn__loop *loop) {
     return second;
 }
 
+/* Nothing is divided by 0: a dimension without packs has a rest alone. */
 static tn__divisor divisor_of(uint32_t size) {
+    if (size == 0) {
+        return (tn__divisor){0, 0, 0};
+    }
     tn__divisor d = {size, 0, 0};
     while (((uint64_t)1 << d.shift) < size) {
         d.shift++;
