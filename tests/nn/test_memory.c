@@ -63,12 +63,12 @@ typedef struct cost {
 static cost measure(model *m) {
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F32), *dy = tn_ones_like(x);
-    int64_t before = tn_memory().allocated;
-    tn_memory_reset_peak();
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
+    tn_device_memory_reset_peak(tn_default_device());
     tn_tensor *y = tn_call(&m->all, x);
-    cost c = {.forward = tn_memory().allocated - before};
+    cost c = {.forward = tn_device_memory(tn_default_device()).allocated - before};
     tn_backward_from(&y, &dy, 1, false);
-    c.peak = tn_memory().peak - before;
+    c.peak = tn_device_memory(tn_default_device()).peak - before;
     c.gradients = tn_module_count(&m->all) * (int64_t)sizeof(float);
     assert_string_equal(tn_error_message(), "");
     tn_module_zero_grad(&m->all);
@@ -142,11 +142,12 @@ static void peak_of_inference(void **state) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F32);
-    int64_t before = tn_memory().allocated;
-    tn_memory_reset_peak();
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
+    tn_device_memory_reset_peak(tn_default_device());
     tn_call(&m.all, x);
-    expect_at_most(tn_memory().peak - before, U + U + U + 4 * U + 4 * U + U + SCRATCH);
-    expect_at_most(tn_memory().allocated - before, U);
+    expect_at_most(tn_device_memory(tn_default_device()).peak - before,
+                   U + U + U + 4 * U + 4 * U + U + SCRATCH);
+    expect_at_most(tn_device_memory(tn_default_device()).allocated - before, U);
     tn_module_finish(&m.all);
 }
 

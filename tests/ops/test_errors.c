@@ -291,6 +291,7 @@ static void indices(void **state) {
     refused(apply("place", &outside, F(2, 3), NULL), TN_EINDEX,
             "place: x is [2, 3] but dimension 0 has room for 4");
     refused(apply("place", &nowhere, F(2, 3), NULL), TN_EINDEX, "place: dimension 2 of a tensor");
+    refused(tn_to(F(2, 3), tn_cuda(99)), TN_EDEVICE, "to: there is no device cuda:99");
 }
 
 /* ---- nn/, loss/ -------------------------------------------------------------------------------- */

@@ -98,8 +98,8 @@ static void gradients_twice(void **state) {
 static void indices_outside_are_named(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32), *index = tn_zeros(TN_DIMS(4, 5), TN_I64);
-    ((int64_t *)tn_data_mut(index))[12] = 70;
+    tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32),
+              *index = tn_from_data((int64_t[20]){[12] = 70}, TN_DIMS(4, 5), TN_I64);
     refuses(TN_EINDEX, "embedding: index 70 at position 12 is outside [0, 65)",
             tn_embedding_op(w, index));
     tn_tensor *negative = index_of((int64_t[]){0, -1}, TN_DIMS(2));
@@ -128,10 +128,10 @@ static void tied_weight(void **state) {
     tn_tensor *index = index_of((int64_t[]){7, 3999, 7}, TN_DIMS(3)),
               *weight = tn_randn(TN_DIMS(3, ENTRIES), TN_F32);
     tn_tensor *loss = tn_sum_all(tn_mul(tn_linear_op(tn_embedding_op(w, index), w, NULL), weight));
-    tn_memory_reset_peak();
-    int64_t before = tn_memory().allocated;
+    tn_device_memory_reset_peak(tn_default_device());
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
     assert_int_equal(tn_backward(loss), TN_OK);
-    assert_true(tn_memory().peak - before < bytes * 3 / 2);
+    assert_true(tn_device_memory(tn_default_device()).peak - before < bytes * 3 / 2);
     tn_tensor *a = tn_set_requires_grad(tn_copy(tn_detach(w)), true),
               *b = tn_set_requires_grad(tn_copy(tn_detach(w)), true);
     tn_backward(tn_sum_all(tn_mul(tn_linear_op(tn_embedding_op(a, index), b, NULL), weight)));

@@ -69,10 +69,10 @@ static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
     tn_tensor *a = tn_randn(TN_DIMS(64, 2, 128), TN_F32);
     tn_tensor *b = tn_set_requires_grad(tn_randn(TN_DIMS(128, 128), TN_F32), true);
     tn_tensor *loss = tn_sum_all(tn_matmul(a, b));
-    tn_memory_reset_peak();
-    int64_t before = tn_memory().allocated;
+    tn_device_memory_reset_peak(tn_default_device());
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
     assert_int_equal(tn_backward(loss), TN_OK);
-    assert_true(tn_memory().peak - before < 1 << 20);
+    assert_true(tn_device_memory(tn_default_device()).peak - before < 1 << 20);
     tn_tensor *column = tn_sum(tn_reshape(a, TN_DIMS(128, 128)), TN_DIMS(0), false);
     assert_true(tn_all_close(tn_select(tn_grad_of(b), 1, 5), column, 1e-4, 1e-4));
 }
@@ -84,10 +84,10 @@ static void frozen_weights_keep_no_input(void **state) {
     for (int frozen = 0; frozen < 2; frozen++) {
         tn_tensor *weight = tn_set_requires_grad(tn_randn(TN_DIMS(8, 4096), TN_F32), !frozen);
         tn_tensor *bias = tn_set_requires_grad(tn_zeros(TN_DIMS(8), TN_F32), true);
-        int64_t before = tn_memory().allocated;
+        int64_t before = tn_device_memory(tn_default_device()).allocated;
         tn_tensor *x = tn_randn(TN_DIMS(64, 4096), TN_F32), *y = tn_linear_op(x, weight, bias);
         tn_drop(x);
-        int64_t held = tn_memory().allocated - before;
+        int64_t held = tn_device_memory(tn_default_device()).allocated - before;
         assert_true(frozen ? held < 64 * 4096 : held >= 64 * 4096 * 4);
         assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
         assert_float_equal(tn_at(tn_grad_of(bias), (int64_t[]){3}), 64.0, 0.0);

@@ -1,0 +1,167 @@
+/* Tensors on several devices: moving, gradients that come back, and operations that refuse a mixture. Needs two devices
+ * beside the CPU.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+static tn_device first, second; /* cuda:0 and cuda:1 */
+
+static void expect(tn_status status, const char *message) {
+    if (tn_error() != status || !strstr(tn_error_message(), message)) {
+        fail_msg("%s \"%s\" has no \"%s\"", tn_status_name(tn_error()), tn_error_message(), message);
+    }
+    tn_error_clear();
+}
+
+static tn_tensor *numbers(tn_device device, tn_dims dims) {
+    return tn_to(
+        tn_to(tn_reshape(tn_arange(0.0, (double)tn_dims_count(dims), 1.0, TN_F32), dims), tn_cpu()),
+        device);
+}
+
+static bool is_on(const tn_tensor *t, tn_device device) {
+    return tn_device_of(t).kind == device.kind && tn_device_of(t).index == device.index;
+}
+
+static void moves(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = numbers(tn_cpu(), TN_DIMS(3, 4)), *y = tn_to(x, first);
+    assert_ptr_equal(tn_to(x, tn_cpu()), x);
+    assert_true(is_on(y, first));
+    /* strided where it is; dense where it arrives */
+    tn_tensor *z = tn_to(tn_slice(tn_t(y), 0, 1, 4, 2), second);
+    assert_true(is_on(z, second) && tn_is_contiguous(z));
+    assert_true(tn_equal(tn_to(z, tn_cpu()), tn_slice(tn_t(x), 0, 1, 4, 2)));
+    assert_int_equal(tn_count(tn_to(tn_zeros(TN_DIMS(0, 3), TN_F32), second)), 0);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_true(tn_is_inert(tn_to(x, tn_cuda(99))));
+    expect(TN_EDEVICE, "to: there is no device cuda:99");
+}
+
+/* x on the CPU, a product on one device, another factor on the next: gradients where the leaves are. */
+static void gradients_come_back(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(numbers(tn_cpu(), TN_DIMS(2, 3)), true);
+    tn_tensor *w = tn_set_requires_grad(numbers(first, TN_DIMS(2, 3)), true);
+    tn_tensor *there = tn_to(tn_mul(tn_to(x, first), w), second);
+    tn_tensor *loss = tn_sum_all(tn_mul(there, numbers(second, TN_DIMS(3))));
+    assert_int_equal(tn_backward(loss), TN_OK);
+    assert_true(is_on(tn_grad_of(x), tn_cpu()) && is_on(tn_grad_of(w), first));
+    float dx[6], dw[6];
+    tn_copy_out(tn_grad_of(x), dx);
+    tn_copy_out(tn_grad_of(w), dw);
+    for (int i = 0; i < 6; i++) {
+        assert_true(dx[i] == (float)(i * (i % 3)) && dw[i] == (float)(i * (i % 3)));
+    }
+    /* and a gradient of the gradient */
+    tn_tensor *g, *v = tn_set_requires_grad(numbers(first, TN_DIMS(3)), true);
+    tn_tensor *cube = tn_sum_all(tn_pow_scalar(tn_to(v, tn_cpu()), 3.0));
+    assert_int_equal(tn_grad(&cube, NULL, 1, &v, 1, &g, (tn_grad_options){.create_graph = true}),
+                     TN_OK);
+    tn_backward(tn_sum_all(g));
+    assert_true(is_on(tn_grad_of(v), first));
+    assert_float_equal(tn_at(tn_grad_of(v), (int64_t[]){2}), 12.0, 1e-5);
+}
+
+static void mixtures_are_refused(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = numbers(first, TN_DIMS(2, 3)), *b = numbers(tn_cpu(), TN_DIMS(3));
+    assert_true(tn_is_inert(tn_add(a, b)));
+    expect(TN_EDEVICE,
+           "add: input 0 [2, 3] is on cuda:0 but input 1 [3] is on cpu (tn_to one of them)");
+    tn_tensor *number = tn_to(tn_scalar(1.0, TN_F32), tn_cpu());
+    assert_true(tn_is_inert(tn_mul(number, a)));
+    expect(TN_EDEVICE, "mul: input 0 [] is on cpu but input 1 [2, 3] is on cuda:0");
+    assert_true(
+        tn_is_inert(tn_linear_op(a, numbers(first, TN_DIMS(4, 3)), numbers(second, TN_DIMS(4)))));
+    expect(TN_EDEVICE, "linear: input 0 [2, 3] is on cuda:0 but input 2 [4] is on cuda:1");
+    assert_true(tn_is_inert(tn_add_(a, b)));
+    expect(TN_EDEVICE, "add_: x [2, 3] is on cuda:0 but y [3] is on cpu");
+    assert_false(tn_equal(a, tn_to(a, tn_cpu())));
+    expect(TN_EDEVICE, "equal: a [2, 3] is on cuda:0 but b [2, 3] is on cpu");
+    assert_true(tn_equal(a, numbers(first, TN_DIMS(2, 3)))); /* nothing has changed */
+}
+
+static tn_tensor *elsewhere(tn_tensor *grad, void *user) {
+    return tn_to(grad, *(tn_device *)user);
+}
+
+static void gradients_elsewhere_are_refused(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(numbers(first, TN_DIMS(3)), true);
+    tn_tensor *wrong = numbers(second, TN_DIMS(3)), *y = tn_mul(x, x);
+    assert_int_equal(tn_backward_from(&y, &wrong, 1, false), TN_EDEVICE);
+    expect(TN_EDEVICE, "backward: the root [3] is on cuda:0 but its gradient is on cuda:1");
+    assert_int_equal(tn_set_grad(x, wrong), TN_EDEVICE);
+    expect(TN_EDEVICE, "set_grad: the leaf [3] is on cuda:0 but the gradient is on cuda:1");
+    assert_int_equal(tn_set_grad_buffer(x, wrong), TN_EDEVICE);
+    expect(TN_EDEVICE, "set_grad_buffer: the leaf [3]");
+    tn_on_grad(x, elsewhere, &second);
+    tn_backward(tn_sum_all(y));
+    expect(TN_EDEVICE, "the gradient is on cuda:0 but the hook returned one on cuda:1");
+    assert_null(tn_grad_of(x));
+}
+
+/* copy_ crosses devices: dense, converted, into strides, repeated. */
+static void copies_in_place(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *from = numbers(second, TN_DIMS(2, 3)), *x = tn_empty_on(first, TN_DIMS(2, 3), TN_F32);
+    tn_copy_(x, from);
+    assert_true(tn_equal(tn_to(x, second), from));
+    tn_tensor *wide = tn_to(tn_zeros(TN_DIMS(3, 4), TN_F64), first);
+    tn_copy_(tn_slice(tn_t(wide), 0, 0, 4, 2), tn_select(from, 0, 1)); /* (2, 3) from (3) */
+    for (int i = 0; i < 3; i++) {
+        assert_float_equal(tn_at(wide, (int64_t[]){i, 2}), 3.0 + i, 0.0);
+        assert_float_equal(tn_at(wide, (int64_t[]){i, 1}), 0.0, 0.0);
+    }
+    tn_tensor *host = tn_empty_on(tn_cpu(), TN_DIMS(2, 3), TN_F32);
+    tn_copy_(host, tn_mul_scalar(from, 2.0));
+    assert_true(((const float *)tn_data(host))[5] == 10.0f);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* The operations that make something of nothing use the default device; the rest does not look at it. */
+static void default_device(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_device before = tn_default_device();
+    assert_int_equal(tn_set_default_device(second), TN_OK);
+    tn_tensor *made = tn_randn(TN_DIMS(4), TN_F32), *x = numbers(first, TN_DIMS(1, 2, 3, 4));
+    tn_tensor *y = tn_attention_op(x, x, x, NULL, (tn_attention_options){.causal = true});
+    assert_true(is_on(made, second) && is_on(y, first));
+    assert_int_equal(tn_set_default_device(tn_cuda(7)), TN_EDEVICE);
+    tn_error_clear();
+    assert_true(is_on(tn_zeros(TN_DIMS(1), TN_F32), second));
+    tn_set_default_device(before);
+}
+
+int main(void) {
+    if (tn_device_count(TN_CUDA) < 2) {
+        print_message("1..0 # SKIP %d CUDA devices: %s\n", tn_device_count(TN_CUDA),
+                      tn_device_why(TN_CUDA));
+        return 0;
+    }
+    first = tn_cuda(0);
+    second = tn_cuda(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(moves),
+        cmocka_unit_test(gradients_come_back),
+        cmocka_unit_test(mixtures_are_refused),
+        cmocka_unit_test(gradients_elsewhere_are_refused),
+        cmocka_unit_test(copies_in_place),
+        cmocka_unit_test(default_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
