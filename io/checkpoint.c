@@ -9,6 +9,7 @@
  *     loader          what it loads and how: load compares it; loader.place: epoch and index of the next batch;
  *                     loader.share: size of a batch, and number of parts (ranks)
  *     generator       seed, stream, call
+ *     scaler          scale, streak
  *
  * Real numbers are written as %a, which is exact. Loading reads and checks everything into a `plan`, then applies it.
  */
@@ -79,11 +80,16 @@ static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
     return done;
 }
 
+static bool put_scaler(tn_safetensors_writer *w, const tn_scaler *scaler) {
+    tn_scaler_state state = tn_scaler_where(scaler);
+    return put(w, "scaler", text_of("%a %" PRId64, state.scale, state.streak));
+}
+
 static bool put_metadata(tn_safetensors_writer *w, const tn_checkpoint *c) {
     tn_loader_place place = tn_loader_where(c->loader);
     return put(w, "format", text_of(FORMAT)) && put(w, "step", text_of("%" PRId64, c->step)) &&
            put(w, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
-           (!c->optim || put_optim(w, c->optim)) &&
+           (!c->optim || put_optim(w, c->optim)) && (!c->scaler || put_scaler(w, c->scaler)) &&
            (!c->schedule || put(w, "schedule", describe_schedule(c->schedule))) &&
            (!c->loader ||
             (put(w, "loader", describe_loader(c->loader)) &&
@@ -130,6 +136,7 @@ typedef struct plan {
     double lr;
     tn_loader_place place;
     tn_generator generator;
+    tn_scaler_state scaler;
 } plan;
 
 /* Metadata as words in sequence. */
@@ -299,6 +306,16 @@ static bool read_generator(const tn_checkpoint *c, const tn_safetensors *f, plan
            next_u64(&w, &p->generator.call) && at_end(&w);
 }
 
+static bool read_scaler(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    bool wanted;
+    if (!agree(c, f, c->scaler, "scaler", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    words w = words_of(f, "scaler");
+    return next_double(&w, &p->scaler.scale) && next_i64(&w, &p->scaler.streak) && at_end(&w) &&
+           (p->scaler.scale > 0.0 || malformed(&w));
+}
+
 static bool read_head(const tn_safetensors *f, plan *p) {
     words format = words_of(f, "format"), step = words_of(f, "step"), note = words_of(f, "note");
     if (strcmp(format.at, FORMAT) != 0) {
@@ -312,7 +329,7 @@ static bool read_head(const tn_safetensors *f, plan *p) {
 static bool make_plan(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     return tn__safetensors_check_digest(f, "checkpoint_load") == TN_OK && read_head(f, p) &&
            read_optim(c, f, p) && read_schedule(c, f) && read_loader(c, f, p) &&
-           read_generator(c, f, p) && collect(&p->state, c) &&
+           read_generator(c, f, p) && read_scaler(c, f, p) && collect(&p->state, c) &&
            tn__state_match(&p->state, f, false, c->partial);
 }
 
@@ -331,6 +348,9 @@ static void apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     }
     if (c->generator) {
         *c->generator = p->generator;
+    }
+    if (c->scaler) {
+        tn_scaler_seek(c->scaler, p->scaler);
     }
     c->step = p->step;
     snprintf(c->note, sizeof(c->note), "%s", tn_safetensors_metadata(f, "note"));

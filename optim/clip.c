@@ -112,26 +112,28 @@ static bool may_clip(double max_norm, const char *operation) {
     return !tn__pending();
 }
 
-double tn_optim_clip(tn_optim *opt, double max_norm) {
-    if (!opt) {
-        tn__raise(TN_EVALUE, "optim_clip", "the optimiser is NULL");
-        return NAN;
-    }
-    tn_tensor **grads = may_clip(max_norm, "optim_clip")
-                            ? tn__malloc((size_t)opt->item_count * sizeof(*grads))
-                            : NULL;
+double tn__optim_norm(tn_optim *opt, const char *operation) {
+    tn_tensor **grads = tn__malloc((size_t)opt->item_count * sizeof(*grads));
     if (!grads) {
-        tn__raise(TN_ENOMEM, "optim_clip", "no memory for %d gradients",
-                  opt->item_count); /* an earlier error stays */
+        tn__raise(TN_ENOMEM, operation, "no memory for %d gradients", opt->item_count);
         return NAN;
     }
     for (int i = 0; i < opt->item_count; i++) {
         tn_tensor *p = tn__item_param(&opt->items[i]);
         grads[i] = p ? tn_grad_of(p) : NULL;
     }
-    double norm = tn__grad_norm(grads, opt->item_count, "optim_clip");
-    opt->grad_scale = tn__clip_scale(norm, max_norm);
+    double norm = tn__grad_norm(grads, opt->item_count, operation);
     free(grads);
+    return norm;
+}
+
+double tn_optim_clip(tn_optim *opt, double max_norm) {
+    if (!opt) {
+        tn__raise(TN_EVALUE, "optim_clip", "the optimiser is NULL");
+        return NAN;
+    }
+    double norm = may_clip(max_norm, "optim_clip") ? tn__optim_norm(opt, "optim_clip") : NAN;
+    opt->grad_scale = tn__clip_scale(norm, max_norm);
     return norm;
 }
 

@@ -43,7 +43,7 @@ struct tn_optim {
     int item_count, item_room;
     tn_optim_span *spans; /* [item_count] */
     int64_t steps;
-    double grad_scale; /* from tn_optim_clip, for the next step */
+    double grad_scale; /* from tn_optim_clip or a scaler, for the next step */
 };
 
 /* The parameter in the field now; NULL once the module, and with it the field, is gone. */
@@ -56,6 +56,9 @@ extern const char *const tn__adam_states[2], *const tn__sgd_states[2];
 
 /* The square root of the sum of squares of n gradients (NULL: passed over), in double and in order. NaN after raising. */
 double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation);
+
+/* The same of all gradients that the next step of opt reads. */
+double tn__optim_norm(tn_optim *opt, const char *operation);
 
 /* What gradients are multiplied with so that their norm is at most max_norm: as PyTorch, 1 at most. */
 double tn__clip_scale(double norm, double max_norm);

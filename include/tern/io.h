@@ -66,8 +66,8 @@ TN_API tn_status tn_load(void *m, const char *path) TN_MUST_USE;
 /* ---- Checkpoints: everything a run needs to go on, bit for bit ------------------------------- */
 
 /* What a checkpoint holds; NULL members are left out. Loading fills the same members: model, optim,
- * loader and generator are objects made with the same options as before, and get the state that was
- * saved; step and note are results. */
+ * loader, generator and scaler are objects made with the same options as before, and get the state
+ * that was saved; step and note are results. */
 typedef struct tn_checkpoint {
     void *model;                 /* a module */
     tn_optim *optim;             /* state, step count, learning rate, groups */
@@ -75,6 +75,7 @@ typedef struct tn_checkpoint {
     /* the next batch; load checks that data, order and batch size are the same */
     tn_loader *loader;
     tn_generator *generator; /* usually tn_default_generator() */
+    tn_scaler *scaler;       /* its scale and streak */
     int64_t step;            /* steps done */
     char note[256];          /* the program's own */
     /* load: what the file has beyond these members is ignored, otherwise TN_EMISMATCH */

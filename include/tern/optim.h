@@ -1,4 +1,4 @@
-/* Optimisers, clipping, schedules.
+/* Optimisers, clipping, schedules, a scale for losses in f16.
  *
  *     tn_adamw_options o = tn_adamw_defaults();
  *     o.lr = 3e-4;
@@ -85,6 +85,55 @@ typedef bool (*tn_optim_visitor)(const char *name, tn_tensor *state, void *user)
 TN_API void tn_optim_each(tn_optim *opt, tn_optim_visitor f, void *user);
 TN_API void tn_optim_set_steps(tn_optim *opt, int64_t steps);
 TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
+
+/* ---- A scale for f16 ------------------------------------------------------------------------- */
+
+/* Gradients in f16 vanish below 6e-8. So the loss is multiplied before backward, and the step divides
+ * the gradients as it reads them. A step whose gradients overflowed is skipped and the scale lowered;
+ * after `interval` steps without that it grows (Micikevicius et al. 2017, arXiv:1710.03740; the rule
+ * and its numbers are those of torch.cuda.amp.GradScaler). bf16 needs none of this.
+ *
+ *     tn_backward(tn_scaler_scale(scaler, loss));
+ *     tn_scaler_clip(scaler, opt, 1.0);                       // instead of tn_optim_clip
+ *     tn_scaler_step(scaler, opt);                            // instead of tn_optim_step
+ *     tn_scaler_update(scaler);
+ *
+ * On several ranks all decide alike, since an overflow anywhere is in everybody's reduced gradients. */
+typedef struct tn_scaler tn_scaler;
+typedef struct tn_scaler_options {
+    double scale;     /* 65536: at first */
+    double growth;    /* 2 */
+    double backoff;   /* 0.5 */
+    int64_t interval; /* 2000 */
+    bool enabled;     /* true; false: scale is 1 and no step is skipped */
+} tn_scaler_options;
+TN_API tn_scaler_options tn_scaler_defaults(void);
+TN_API tn_scaler *tn_scaler_new(tn_scaler_options options); /* NULL after an error */
+TN_API void tn_scaler_free(tn_scaler *s);
+
+/* loss times the scale. */
+TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
+
+/* As tn_optim_clip, of the gradients without the scale. */
+TN_API double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm);
+
+/* A step of opt, if all its gradients are finite. Several optimisers may step between updates. */
+TN_API tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
+
+/* Once after the steps: whether one was skipped decides how the scale goes on. TN_ESTATE when there
+ * was none. */
+TN_API tn_status tn_scaler_update(tn_scaler *s);
+
+/* Whether a step since the last update but one was skipped. */
+TN_API bool tn_scaler_skipped(const tn_scaler *s);
+
+/* What changes, for checkpoints. */
+typedef struct tn_scaler_state {
+    double scale;
+    int64_t streak; /* updates since the scale has changed */
+} tn_scaler_state;
+TN_API tn_scaler_state tn_scaler_where(const tn_scaler *s);
+TN_API tn_status tn_scaler_seek(tn_scaler *s, tn_scaler_state state);
 
 /* ---- Schedules: a learning rate as a function of the step, without state --------------------- */
 

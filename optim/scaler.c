@@ -1,0 +1,168 @@
+/* The scale of a loss in f16: torch.cuda.amp.GradScaler's rule.
+ *
+ * One reduction over the gradients, which clipping needs anyway, tells whether all are finite: the sum of their squares, in
+ * double, is finite then and only then. Nothing else passes over them, since the step divides by the scale as it reads them.
+ */
+#include "optim/optim.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct tn_scaler {
+    tn_scaler_options options;
+    tn_scaler_state state;
+    const tn_optim *clipped; /* whose norm is known: tn_scaler_clip has come before the step */
+    double norm;             /* of its gradients, with the scale */
+    int steps;               /* since the last update, those that were skipped too */
+    bool overflow;           /* one of them was skipped */
+    bool skipped;            /* the same, until the next step after an update */
+};
+
+tn_scaler_options tn_scaler_defaults(void) {
+    return (tn_scaler_options){
+        .scale = 65536.0, .growth = 2.0, .backoff = 0.5, .interval = 2000, .enabled = true};
+}
+
+/* A scale multiplies f32 numbers. */
+static bool scale_fits(double scale) {
+    return scale > 0.0 && isfinite((float)scale);
+}
+
+static bool options_fit(const tn_scaler_options *o) {
+    if (scale_fits(o->scale) && o->growth > 1.0 && isfinite(o->growth) && o->backoff > 0.0 &&
+        o->backoff < 1.0 && o->interval >= 1) {
+        return true;
+    }
+    tn__raise(TN_EVALUE, "scaler",
+              "scale %g, growth %g, backoff %g, interval %lld (scale positive and finite in f32, "
+              "growth above 1, backoff between 0 and 1, interval at least 1)",
+              o->scale, o->growth, o->backoff, (long long)o->interval);
+    return false;
+}
+
+tn_scaler *tn_scaler_new(tn_scaler_options options) {
+    if (tn__pending() || !options_fit(&options)) {
+        return NULL;
+    }
+    tn_scaler *s = tn__malloc(sizeof(*s));
+    if (!s) {
+        tn__raise(TN_ENOMEM, "scaler", "no memory for a scaler");
+        return NULL;
+    }
+    *s = (tn_scaler){.options = options, .state = {.scale = options.enabled ? options.scale : 1.0}};
+    return s;
+}
+
+void tn_scaler_free(tn_scaler *s) {
+    free(s);
+}
+
+/* False after raising, and while an error is pending. */
+static bool usable(const tn_scaler *s, const tn_optim *opt, const char *operation) {
+    if (tn__pending()) {
+        return false;
+    }
+    if (!s || !opt) {
+        tn__raise(TN_EVALUE, operation, "the %s is NULL", s ? "optimiser" : "scaler");
+        return false;
+    }
+    return true;
+}
+
+tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss) {
+    if (!s) {
+        tn__raise(TN_EVALUE, "scaler_scale", "the scaler is NULL");
+        return tn_inert();
+    }
+    if (!tn__usable(loss, "scaler_scale")) {
+        return tn_inert();
+    }
+    return s->options.enabled ? tn_mul_scalar(loss, s->state.scale) : loss;
+}
+
+double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm) {
+    if (!usable(s, opt, "scaler_clip")) {
+        return NAN;
+    }
+    if (!(max_norm >= 0.0)) {
+        tn__raise(TN_EVALUE, "scaler_clip", "max_norm is %g (must not be negative)", max_norm);
+        return NAN;
+    }
+    s->clipped = opt;
+    s->norm = tn__optim_norm(opt, "scaler_clip");
+    opt->grad_scale = tn__clip_scale(s->norm / s->state.scale, max_norm);
+    return s->norm / s->state.scale;
+}
+
+tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt) {
+    if (!usable(s, opt, "scaler_step")) {
+        return tn_error();
+    }
+    if (!s->options.enabled) {
+        s->steps++;
+        return tn_optim_step(opt);
+    }
+    double norm = s->clipped == opt ? s->norm : tn__optim_norm(opt, "scaler_step");
+    s->clipped = NULL;
+    if (tn__pending()) {
+        return tn_error();
+    }
+    s->overflow |= !isfinite(norm);
+    s->skipped = s->overflow;
+    tn_status status = TN_OK;
+    if (isfinite(norm)) {
+        opt->grad_scale /= s->state.scale;
+        status = tn_optim_step(opt);
+    } else {
+        opt->grad_scale = 1.0;
+    }
+    s->steps += status == TN_OK;
+    return status;
+}
+
+tn_status tn_scaler_update(tn_scaler *s) {
+    if (tn__pending() || !s) {
+        return tn__raise(TN_EVALUE, "scaler_update", "the scaler is NULL");
+    }
+    if (s->steps == 0) {
+        return tn__raise(TN_ESTATE, "scaler_update", "no step since the last update");
+    }
+    tn_scaler_state *state = &s->state;
+    if (!s->options.enabled) {
+        s->steps = 0;
+        return TN_OK;
+    }
+    if (s->overflow) {
+        state->scale *= s->options.backoff;
+        state->streak = 0;
+    } else if (++state->streak == s->options.interval) {
+        double larger = state->scale * s->options.growth;
+        state->scale = scale_fits(larger) ? larger : state->scale;
+        state->streak = 0;
+    }
+    s->steps = 0;
+    s->overflow = false;
+    return TN_OK;
+}
+
+bool tn_scaler_skipped(const tn_scaler *s) {
+    return s && s->skipped;
+}
+
+tn_scaler_state tn_scaler_where(const tn_scaler *s) {
+    return s ? s->state : (tn_scaler_state){.scale = 1.0};
+}
+
+tn_status tn_scaler_seek(tn_scaler *s, tn_scaler_state state) {
+    if (!s || tn__pending()) {
+        return tn__raise(TN_EVALUE, "scaler_seek", "the scaler is NULL");
+    }
+    if (!scale_fits(state.scale) || state.streak < 0) {
+        return tn__raise(TN_EVALUE, "scaler_seek", "scale %g, streak %lld", state.scale,
+                         (long long)state.streak);
+    }
+    s->state = state;
+    return TN_OK;
+}
