@@ -109,8 +109,9 @@ tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_optio
         tn_tensor *weight = m->c_attn.weight;
         tn_dims dims =
             TN_DIMS(options.batch, m->heads, options.length, tn_size(weight, 1) / m->heads);
-        k = tn_empty(dims, tn_dtype_of(weight));
-        v = tn_empty(dims, tn_dtype_of(weight));
+        tn_dtype dtype = tn_module_compute_dtype(m, tn_dtype_of(weight));
+        k = tn_empty_on(tn_device_of(weight), dims, dtype);
+        v = tn_empty_on(tn_device_of(weight), dims, dtype);
         if (tn_is_inert(k) || tn_is_inert(v)) {
             return tn_error();
         }
