@@ -58,6 +58,19 @@ static void tell_devices(void) {
     }
 }
 
+/* What moves tensors on devices between ranks. */
+static void tell_staged(void) {
+    bool there = tn_device_count(TN_CUDA) > 0;
+    printf("  staged %s (%s)\n", there ? "yes" : "no",
+           there ? "GPUs, any number of ranks on each, over host memory" : tn_device_why(TN_CUDA));
+}
+
+static void tell_nccl(void) {
+    char why[TN_ENGINE_WHY] = "";
+    bool there = tn__nccl_is_there(why);
+    printf("  nccl   %s (%s)\n", there ? "yes" : "no", there ? "GPUs, one for each rank" : why);
+}
+
 int info_main(void) {
     cpu_set_t set;
     int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
@@ -70,5 +83,7 @@ int info_main(void) {
     tell_engine("local", "threads of one process");
     tell_engine("shm", "processes of one host");
     tell_engine("gloo", "hosts");
+    tell_staged();
+    tell_nccl();
     return fflush(stdout) == 0 ? 0 : 1;
 }

@@ -110,8 +110,6 @@ tn_engine *tn__gloo_new(const tn_engine_options *options, char *why);
  * reason: inner is destroyed. */
 tn_engine *tn__staged_new(tn_engine *inner, char *why);
 tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options, char *why);
-/* Whether this process can use NCCL; a reason otherwise. Loads it. */
-TN_API bool tn__nccl_is_there(char *why);
 TN_API tn_engine *tn__checked_new(tn_engine *inner); /* takes inner; NULL: no memory, inner is destroyed */
 
 /* recorder.c: the flight recorder of the process. */

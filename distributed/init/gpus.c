@@ -18,6 +18,7 @@ static bool uses_gpus(const tn_dist_options *o) {
 void tn__gpus_here(const tn_dist_options *o, tn__member *mine) {
     char why[TN_ENGINE_WHY] = "";
     mine->gpus = uses_gpus(o) ? tn_device_count(TN_CUDA) : 0;
+    mine->gpu = o->device == TN_CUDA ? -1 : tn_default_device().index;
     mine->nccl = mine->gpus > 0 && tn__nccl_is_there(why);
     if (*why) {
         tn_log_write(TN_LOG_INFO, "%s: %s", OPERATION, why);
@@ -43,7 +44,12 @@ static int first_without(const tn__member *members, int ranks, char *text, size_
     for (int r = 0; r < ranks; r++) {
         int neighbours = 0;
         for (int other = 0; other < ranks; other++) {
-            neighbours += strcmp(members[r].host, members[other].host) == 0;
+            bool near = strcmp(members[r].host, members[other].host) == 0;
+            neighbours += near;
+            if (near && other > r && members[r].gpu >= 0 && members[r].gpu == members[other].gpu) {
+                snprintf(text, room, "ranks %d and %d are both on cuda:%d", r, other, members[r].gpu);
+                return r;
+            }
         }
         if (members[r].gpus < neighbours) {
             snprintf(text, room, "rank %d (%s) is one of %d on its host, which has %d %s", r,

@@ -2,7 +2,7 @@
  * everybody under one key, so that N ranks need N waits and not N². When the result does not come either,
  * a rank looks itself who is missing.
  *
- *     rank.R    "RANKS VERSION HOST CPUS GPUS NCCL WHO"
+ *     rank.R    "RANKS VERSION HOST CPUS GPUS GPU NCCL WHO"
  *     result    "+" and a line for each rank; or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
  */
 #define _GNU_SOURCE
@@ -36,8 +36,8 @@ static const char *key_of(const char *what, int rank, char key[KEY]) {
 /* ---- Lines ----------------------------------------------------------------------------------------------- */
 
 static void write_line(char line[LINE], int ranks, const tn__member *m) {
-    snprintf(line, LINE, "%d %d.%d.%d %s %s %d %d %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
-             TN_VERSION_PATCH, m->host, m->cpus, m->gpus, m->nccl, m->who);
+    snprintf(line, LINE, "%d %d.%d.%d %s %s %d %d %d %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
+             TN_VERSION_PATCH, m->host, m->cpus, m->gpus, m->gpu, m->nccl, m->who);
 }
 
 /* The next word of a line into text[room]. */
@@ -54,18 +54,19 @@ static bool next_word(const char **at, char *text, size_t room) {
 
 /* What rank `rank` says about itself. False with a reason when it belongs to something else. */
 static bool read_line(const char *line, int rank, int ranks, tn__member *m, char *why) {
-    char count[16], version[32], mine[32], gpus[16], nccl[16];
+    char count[16], version[32], mine[32], gpus[16], gpu[16], nccl[16];
     const char *at = line;
     snprintf(mine, sizeof(mine), "%d.%d.%d", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
     if (!next_word(&at, count, sizeof(count)) || !next_word(&at, version, sizeof(version)) ||
         !next_word(&at, m->host, sizeof(m->host)) || !next_word(&at, m->cpus, sizeof(m->cpus)) ||
-        !next_word(&at, gpus, sizeof(gpus)) || !next_word(&at, nccl, sizeof(nccl)) ||
-        !next_word(&at, m->who, sizeof(m->who))) {
+        !next_word(&at, gpus, sizeof(gpus)) || !next_word(&at, gpu, sizeof(gpu)) ||
+        !next_word(&at, nccl, sizeof(nccl)) || !next_word(&at, m->who, sizeof(m->who))) {
         say(why, TN_EMISMATCH, "rank %d says \"%.80s\" about itself: it is no rank of this world",
             rank, line);
         return false;
     }
     m->gpus = atoi(gpus);
+    m->gpu = atoi(gpu);
     m->nccl = atoi(nccl);
     if (strcmp(version, mine) != 0) {
         say(why, TN_EMISMATCH, "rank %d (%s) has version %s of the library, but here it is %s",

@@ -230,7 +230,8 @@ typedef struct tn_ddp_stats {
     int buckets;    /* now */
     int64_t bytes;  /* in them */
     double waiting; /* seconds that backward waited at its end, all steps together */
-    double traffic; /* seconds that buckets travelled, all steps together */
+    double traffic; /* seconds that buckets travelled, all steps together; on a device: as far as the
+                       host knew when it stopped waiting */
 } tn_ddp_stats;
 TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
 

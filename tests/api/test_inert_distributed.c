@@ -52,8 +52,10 @@ static void groups(tn_tensor *t) {
     TAKES(tn_group_abort(NULL, NULL));
     for (int i = 0; i < STRANGE; i++) {
         QUIET(tn_is_inert(tn_group_empty(NULL, strange[i], TN_F32)), true);
+        QUIET(tn_is_inert(tn_group_empty_on(NULL, tn_cpu(), strange[i], TN_F32)), true);
     }
     QUIET(tn_is_inert(tn_group_empty(NULL, TN_DIMS(2), no_dtype)), true);
+    QUIET(tn_is_inert(tn_group_empty_on(NULL, tn_cuda(1 << 20), TN_DIMS(2), TN_F32)), true);
 }
 
 static void operations(tn_tensor *t) {

@@ -136,6 +136,9 @@ typedef struct tn_engine_options {
  * tensors on devices as well. NULL with a reason. */
 TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why);
 
+/* Whether this process can use NCCL, which it loads; otherwise a reason in why[TN_ENGINE_WHY]. */
+TN_API bool tn__nccl_is_there(char *why);
+
 /* What libtern_cuda.so exports as tern_nccl_engine. Without options: NULL, and why says what is missing,
  * or is "" when NCCL is there. Its unique id travels through the store. */
 typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_options *o, char *why);
