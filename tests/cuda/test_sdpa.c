@@ -1,0 +1,161 @@
+/* Attention's graphs for cuDNN, on a machine without a GPU: cuDNN builds plans for devices that are only
+ * described (devices/), over a stand-in for the driver (driver/). That shows that the graphs are accepted
+ * and what scratch memory they ask for; only a GPU can show the numbers.
+ */
+#include "backends/cuda/sdpa_graph.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if TN_HAVE_CUDNN
+
+static const tn__cudnn_table *dnn;
+
+static cudnnBackendDescriptor_t described(const char *name) {
+    char path[512], text[4096];
+    const char *root = getenv("TERN_ROOT");
+    snprintf(path, sizeof(path), "%s/tests/cuda/devices/%s.json", root ? root : ".", name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t size = fread(text, 1, sizeof(text), file);
+    fclose(file);
+    cudnnBackendDescriptor_t d = NULL;
+    assert_int_equal(dnn->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d), 0);
+    assert_int_equal(dnn->BackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                              CUDNN_TYPE_CHAR, (int64_t)size, text),
+                     0);
+    assert_int_equal(dnn->BackendFinalize(d), 0);
+    return d;
+}
+
+/* A fused (B, T, H + 2 G, D) projection, causal, bf16. */
+static tn__sdpa_shape shape_of(int64_t batch, int64_t heads, int64_t groups, int64_t time,
+                               int64_t width) {
+    int64_t row = (heads + 2 * groups) * width, y = heads * width;
+    return (tn__sdpa_shape){
+        .batch = batch,
+        .heads = heads,
+        .groups = groups,
+        .queries = time,
+        .keys = time,
+        .width = width,
+        .q = {time * row, width, row, 1},
+        .k = {time * row, width, row, 1},
+        .v = {time * row, width, row, 1},
+        .y = {time * y, width, y, 1},
+        .dy = {time * y, width, y, 1},
+        .dq = {time * row, width, row, 1},
+        .dk = {time * row, width, row, 1},
+        .dv = {time * row, width, row, 1},
+        .causal = true,
+        .deterministic = true,
+    };
+}
+
+/* The scratch memory of the first plan; fails where there is none. */
+static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape *shape,
+                           size_t *zeroed) {
+    tn__sdpa_plan *plan = NULL;
+    char why[TN__SDPA_WHY];
+    tn__sdpa_target target = {.described = device};
+    if (tn__sdpa_plans(dnn, target, shape, 1, &plan, why) != 1) {
+        fail_msg("no plan: %s", why);
+    }
+    size_t bytes = tn__sdpa_workspace(plan);
+    *zeroed = tn__sdpa_zeroed(plan);
+    tn__sdpa_plan_free(dnn, plan);
+    return bytes;
+}
+
+static void expect_plans(const char *name) {
+    cudnnBackendDescriptor_t device = described(name);
+    tn__sdpa_shape s = shape_of(8, 12, 12, 1024, 64);
+    int64_t rows = 8 * 12 * 1024;
+    size_t zeroed;
+    size_t forward = workspace_of(device, &s, &zeroed);
+    assert_true(forward < 1 << 20); /* no Tq x Tk matrix */
+    assert_int_equal(zeroed, 0);
+    s.backward = true;
+    size_t exact = workspace_of(device, &s, &zeroed);
+    assert_int_equal(zeroed, 0);
+    assert_true(exact >= (size_t)rows * 4 && exact < (size_t)1 << 30);
+    s.deterministic = false;
+    size_t fast = workspace_of(device, &s, &zeroed);
+    assert_int_equal(zeroed, rows * 64 * 4);
+    assert_true(fast >= (size_t)rows * 65 * 4 && fast < (size_t)64 << 20);
+    dnn->BackendDestroyDescriptor(device);
+}
+
+static void test_a100(void **state) {
+    (void)state;
+    expect_plans("a100");
+}
+static void test_h200(void **state) {
+    (void)state;
+    expect_plans("h200");
+}
+static void test_b200(void **state) {
+    (void)state;
+    expect_plans("b200");
+}
+
+/* f16, grouped heads, wide heads, no causal mask, Tq != Tk. */
+static void test_shapes(void **state) {
+    (void)state;
+    cudnnBackendDescriptor_t device = described("h200");
+    size_t zeroed;
+    tn__sdpa_shape s = shape_of(2, 12, 4, 256, 128);
+    workspace_of(device, &s, &zeroed);
+    s.backward = true;
+    workspace_of(device, &s, &zeroed);
+    s = shape_of(2, 4, 4, 256, 64);
+    s.f16 = true;
+    workspace_of(device, &s, &zeroed);
+    s.causal = false;
+    s.keys = 384;
+    s.k[0] = s.v[0] = 384 * 12 * 64;
+    workspace_of(device, &s, &zeroed);
+    dnn->BackendDestroyDescriptor(device);
+}
+
+/* A refusal is an answer with a reason, and leaves nothing behind. */
+static void test_refused(void **state) {
+    (void)state;
+    cudnnBackendDescriptor_t device = described("h200");
+    tn__sdpa_plan *plan = NULL;
+    char why[TN__SDPA_WHY];
+    tn__sdpa_target target = {.described = device};
+    tn__sdpa_shape s = shape_of(2, 4, 4, 128, 1000); /* wider than any engine takes */
+    s.backward = true;
+    assert_int_equal(tn__sdpa_plans(dnn, target, &s, 1, &plan, why), 0);
+    assert_non_null(strstr(why, "cuDNN"));
+    s = shape_of(2, 4, 3, 128, 64); /* 4 heads do not read 3 groups */
+    assert_int_equal(tn__sdpa_plans(dnn, target, &s, 1, &plan, why), 0);
+    assert_non_null(strstr(why, "cuDNN"));
+    dnn->BackendDestroyDescriptor(device);
+}
+
+#endif
+
+int main(void) {
+#if TN_HAVE_CUDNN
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a100),   cmocka_unit_test(test_h200),    cmocka_unit_test(test_b200),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_refused),
+    };
+    dnn = tn__cudnn();
+    if (dnn) {
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    }
+#endif
+    printf("1..1\nok 1 - attention's plans # SKIP %s\n", tn__cudnn_why());
+    return 0;
+}
