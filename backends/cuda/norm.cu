@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(32 * STRIPS)
     for (int i = 1; i < STRIPS; i++) {
         sum += strips[i * 32 + lane];
     }
-    tn__store_float(to, which ? db_dtype : dw_dtype, at * (which ? db_stride : dw_stride), sum);
+    tn__put(to, which ? db_dtype : dw_dtype, at * (which ? db_stride : dw_stride), sum);
 }
 
 /* Enough for every processor of a large GPU to have work, few enough that adding up their parts costs little. */

@@ -5,6 +5,7 @@
  * ones in double, in launches of their own.
  */
 #include "backends/cuda/block.cuh"
+#include "backends/cuda/convert.cuh"
 
 enum { SPANS = 56, PIECE = 8192, THREADS = 256, V = 4 };
 
@@ -163,13 +164,9 @@ __global__ void __launch_bounds__(THREADS) step_kernel(span_list list, S step) {
 
 /* ---- Launches -------------------------------------------------------------------------------------- */
 
-static bool is_float(tn_dtype dtype) {
-    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
-}
-
 static bool all_floats(const tn_optim_span *spans, int count) {
     for (int i = 0; i < count; i++) {
-        if (!is_float(spans[i].param_dtype) || !is_float(spans[i].grad_dtype)) {
+        if (!tn__is_float(spans[i].param_dtype) || !tn__is_float(spans[i].grad_dtype)) {
             return false;
         }
     }

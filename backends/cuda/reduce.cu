@@ -3,7 +3,8 @@
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team of threads folds each
  * result's elements (fold_rows); if it stays, neighbouring threads fold neighbouring columns (fold_columns). Where there
  * are fewer results than the device has room for, the reduced range is cut in bands, whose partial results go to scratch
- * memory and are joined in order by a second kernel. All of that depends on the shape alone.
+ * memory and are joined in order by a second kernel. All of that depends on the shape alone. Reduced dimensions that do
+ * not merge to one are rare: x is then copied to scratch memory with them last.
  *
  * A thread adds up to eight f32 and goes on in double, so a sum's error is that of its last rounding. Integers are folded
  * in 64 bits.
@@ -106,10 +107,10 @@ struct axes {
 };
 
 struct plan {
-    axes stays, goes; /* without the inner dimension */
+    axes stays; /* without the inner dimension */
     int64_t inner, inner_x, inner_y;
     bool inner_goes;
-    int64_t length;        /* elements of a row's result, or rows of a column's */
+    int64_t length, step;  /* rows of a column's result, and their stride; or inner */
     int64_t bands, height; /* of length */
     const void *x;
     void *y;
@@ -142,18 +143,6 @@ static void push_axis(axes *a, int64_t size, int64_t x, int64_t y) {
     a->total *= size;
 }
 
-static void take_inner(plan *p, axes *a, bool goes) {
-    int k = --a->count;
-    p->inner = a->size[k];
-    p->inner_x = a->x[k];
-    p->inner_y = a->y[k];
-    p->inner_goes = goes;
-    a->total = 1;
-    for (int i = 0; i < k; i++) {
-        a->total *= a->size[i];
-    }
-}
-
 /* x's dimensions by stride, the largest first. */
 static int sorted(const tn_desc *x, int *order) {
     int n = 0;
@@ -170,36 +159,57 @@ static int sorted(const tn_desc *x, int *order) {
     return n;
 }
 
-/* Below this many, a result's elements are one thread's and neighbouring threads have neighbouring results. */
+/* x with the dimensions of `stays` and `goes`, in this order, copied to dense memory: *scratch. */
+static tn_status make_dense(tn_context *ctx, const tn_desc *x, axes *stays, axes *goes,
+                            void **scratch, size_t *bytes) {
+    tn_desc from = *x, to = *x;
+    int64_t count = 1;
+    from.ndim = to.ndim = stays->count + goes->count;
+    for (int k = from.ndim - 1; k >= 0; k--) {
+        axes *a = k < stays->count ? stays : goes;
+        int i = k < stays->count ? k : k - stays->count;
+        from.size[k] = to.size[k] = a->size[i];
+        from.stride[k] = a->x[i];
+        to.stride[k] = a->x[i] = count;
+        count *= a->size[i];
+    }
+    *bytes = (size_t)count * (size_t)tn__size_of(x->dtype);
+    *scratch = to.data = tn__cuda_scratch(ctx, *bytes);
+    goes->count = 1;
+    goes->size[0] = goes->total;
+    goes->x[0] = 1;
+    return *scratch ? tn__cuda_copy(ctx, &to, &from) : TN_ENOMEM;
+}
+
+/* With less than `few` elements to a result, these are one thread's, and neighbouring threads have neighbouring results. */
 static const int64_t few = 32;
 
-static plan plan_of(const tn_desc *y, const tn_desc *x) {
+static plan plan_of(const tn_desc *y, const void *x, const axes *stays, const axes *goes) {
     plan p;
-    p.x = x->data;
+    p.x = x;
     p.y = y->data;
     p.y_dtype = y->dtype;
     p.partial = NULL;
     p.divisor = 1;
     p.inner = p.inner_x = p.inner_y = 1;
-    p.inner_goes = true;
-    p.stays.count = p.goes.count = 0;
-    p.stays.total = p.goes.total = 1;
-    int order[TN_MAX_DIMS], n = sorted(x, order);
-    for (int k = 0; k < n; k++) {
-        int d = order[k];
-        bool goes = y->size[d] == 1;
-        push_axis(goes ? &p.goes : &p.stays, x->size[d], x->stride[d], goes ? 0 : y->stride[d]);
+    p.length = goes->total;
+    p.step = goes->count > 0 ? goes->x[0] : 1;
+    p.stays = *stays;
+    int last = stays->count - 1;
+    p.inner_goes = last < 0 || (p.step < stays->x[last] && p.length >= few);
+    if (p.inner_goes) {
+        p.inner = p.length;
+        p.inner_x = p.step;
+    } else {
+        p.inner = stays->size[last];
+        p.inner_x = stays->x[last];
+        p.inner_y = stays->y[last];
+        p.stays.count = last;
+        p.stays.total = 1;
+        for (int i = 0; i < last; i++) {
+            p.stays.total *= stays->size[i];
+        }
     }
-    axes *stays = &p.stays, *goes = &p.goes;
-    int64_t length = goes->total;
-    bool closer = goes->count > 0 && stays->count > 0 &&
-                  goes->x[goes->count - 1] < stays->x[stays->count - 1];
-    if (goes->count > 0 && (stays->count == 0 || (closer && length >= few))) {
-        take_inner(&p, goes, true);
-    } else if (stays->count > 0) {
-        take_inner(&p, stays, false);
-    }
-    p.length = length;
     return p;
 }
 
@@ -218,20 +228,10 @@ static void cut(plan *p, int64_t items, int64_t least, int64_t unit) {
 /* ---- Results ------------------------------------------------------------------------------------------ */
 
 static __device__ __forceinline__ void store_total(const plan &p, int64_t at, double total) {
-    tn__store_float(p.y, p.y_dtype, at, total / p.divisor);
+    tn__put(p.y, p.y_dtype, at, total / p.divisor);
 }
 static __device__ __forceinline__ void store_total(const plan &p, int64_t at, long long total) {
-    switch (p.y_dtype) {
-    case TN_I64:
-        static_cast<int64_t *>(p.y)[at] = total;
-        break;
-    case TN_I32:
-        static_cast<int32_t *>(p.y)[at] = (int32_t)total;
-        break;
-    default: /* u8 and bool */
-        static_cast<uint8_t *>(p.y)[at] = (uint8_t)total;
-        break;
-    }
+    tn__put_integer(p.y, p.y_dtype, at, total);
 }
 
 /* The result of a band for result (o, column): to y when there is only one. */
@@ -303,16 +303,7 @@ __global__ void __launch_bounds__(THREADS) fold_rows(plan p) {
     A total = neutral<F, A>();
     for (int64_t at = from + tn__team_lane<TEAM>() * V; at < end; at += TEAM * V) {
         C value[V];
-        if (p.goes.count == 0) {
-            tn__pack_load(value, line, at, end, neutral<F, C>());
-        } else {
-            for (int k = 0; k < V; k++) {
-                int64_t i = (at + k) / p.inner, j = (at + k) % p.inner;
-                value[k] = at + k < end
-                               ? (C)tn__load(x[offset_in(p.goes, p.goes.x, i) + j * p.inner_x])
-                               : neutral<F, C>();
-            }
-        }
+        tn__pack_load(value, line, at, end, neutral<F, C>());
         take<F, V, 1>(total, value);
     }
     total = tn__team_reduce<TEAM>(total, shared, joined<F>());
@@ -343,7 +334,7 @@ __global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
         TN_UNROLL
         for (int s = 0; s < STEPS; s++) {
             bool there = row + s * STRIPS < end;
-            T *here = x + (there ? offset_in(p.goes, p.goes.x, row + s * STRIPS) : 0);
+            T *here = x + (there ? (row + s * STRIPS) * p.step : 0);
             if (W == 1) {
                 value[s] = there ? (C)tn__load(here[first * p.inner_x]) : neutral<F, C>();
             } else {
@@ -367,26 +358,37 @@ __global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
     }
 }
 
+/* The others have only the kernels that they need. */
+template <typename T> static constexpr bool is_quick() {
+    return std::is_same<T, float>::value || std::is_same<T, tn__bf16>::value ||
+           std::is_same<T, tn__half>::value;
+}
+
 template <int F, typename T>
 static tn_status launch_fold(tn_context *ctx, const plan &p, bool packs) {
-    const int V = tn__pack<T>::size;
     int64_t results = p.stays.total * p.bands;
-    if (p.inner_goes && (p.bands > 1 || p.length > 2048)) {
-        return TN_LAUNCH(ctx, (fold_rows<F, T, THREADS>), (unsigned)results, THREADS, 0, p);
+    if constexpr (is_quick<T>()) {
+        const int V = tn__pack<T>::size;
+        if (p.inner_goes && (p.bands > 1 || p.length > 2048)) {
+            return TN_LAUNCH(ctx, (fold_rows<F, T, THREADS>), (unsigned)results, THREADS, 0, p);
+        }
+        if (packs) {
+            unsigned grid = (unsigned)(results * tn__ceil_div(p.inner, LANES * V));
+            return TN_LAUNCH(ctx, (fold_columns<F, T, V>), grid, THREADS, 0, p);
+        }
     }
     if (p.inner_goes) {
         unsigned grid = (unsigned)tn__ceil_div(results, THREADS / 32);
         return TN_LAUNCH(ctx, (fold_rows<F, T, 32>), grid, THREADS, 0, p);
     }
-    unsigned grid = (unsigned)(results * tn__ceil_div(p.inner, LANES * (packs ? V : 1)));
-    return packs ? TN_LAUNCH(ctx, (fold_columns<F, T, V>), grid, THREADS, 0, p)
-                 : TN_LAUNCH(ctx, (fold_columns<F, T, 1>), grid, THREADS, 0, p);
+    unsigned grid = (unsigned)(results * tn__ceil_div(p.inner, LANES));
+    return TN_LAUNCH(ctx, (fold_columns<F, T, 1>), grid, THREADS, 0, p);
 }
 
 template <int F, typename T> static tn_status run(tn_context *ctx, plan p) {
     typedef typename kind<T>::total A;
     const int V = tn__pack<T>::size;
-    bool packs = p.inner_x == 1 && p.inner >= LANES * V;
+    bool packs = is_quick<T>() && !p.inner_goes && p.inner_x == 1 && p.inner >= LANES * V;
     int64_t width = p.inner_goes ? 1 : p.inner;
     if (p.inner_goes) {
         cut(&p, p.stays.total, 8192, THREADS * V);
@@ -413,20 +415,16 @@ template <int F, typename T> static tn_status run(tn_context *ctx, plan p) {
 
 /* ---- reduce ----------------------------------------------------------------------------------------------- */
 
-static bool is_whole(tn_dtype dtype) {
-    return dtype == TN_I64 || dtype == TN_I32 || dtype == TN_U8;
-}
-
 static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
     switch (f) {
     case TN_RED_SUM:
-        return (tn__is_float(x) && tn__is_float(y)) || (is_whole(x) && y == TN_I64);
+        return (tn__is_float(x) && tn__is_float(y)) || (tn__is_integer(x) && y == TN_I64);
     case TN_RED_MEAN:
     case TN_RED_SUM_SQUARES:
         return tn__is_float(x) && tn__is_float(y);
     case TN_RED_MAX:
     case TN_RED_MIN:
-        return (tn__is_float(x) || is_whole(x)) && y == x;
+        return (tn__is_float(x) || tn__is_integer(x)) && y == x;
     default:
         return x == TN_BOOL && y == TN_BOOL;
     }
@@ -458,19 +456,8 @@ static tn_status reduce_whole(tn_context *ctx, tn_reduction f, const plan &p) {
     }
 }
 
-extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y,
-                                     const tn_desc *x) {
-    if (!reduces(f, y->dtype, x->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
-    for (int i = 0; i < y->ndim; i++) {
-        if (y->size[i] == 0) {
-            return TN_OK;
-        }
-    }
-    plan p = plan_of(y, x);
-    p.divisor = f == TN_RED_MEAN ? (double)p.length : 1;
-    switch (x->dtype) {
+static tn_status reduce(tn_context *ctx, tn_reduction f, tn_dtype dtype, const plan &p) {
+    switch (dtype) {
     case TN_I64:
         return reduce_whole<int64_t>(ctx, f, p);
     case TN_I32:
@@ -480,8 +467,39 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
     case TN_BOOL: /* any is the largest of 0 and 1, all the smallest */
         return f == TN_RED_ANY ? run<MOST, tn__truth>(ctx, p) : run<LEAST, tn__truth>(ctx, p);
     default:
-        TN_FLOATS(x->dtype, return reduce_floats<T>(ctx, f, p));
+        TN_FLOATS(dtype, return reduce_floats<T>(ctx, f, p));
     }
+}
+
+extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y,
+                                     const tn_desc *x) {
+    if (!reduces(f, y->dtype, x->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    axes stays = {}, goes = {};
+    stays.total = goes.total = 1;
+    int order[TN_MAX_DIMS], n = sorted(x, order);
+    for (int k = 0; k < n; k++) {
+        int d = order[k];
+        bool leaves = y->size[d] == 1;
+        push_axis(leaves ? &goes : &stays, x->size[d], x->stride[d], leaves ? 0 : y->stride[d]);
+    }
+    if (stays.total == 0) {
+        return TN_OK;
+    }
+    void *scratch = NULL;
+    size_t bytes = 0;
+    tn_status status = TN_OK;
+    if (goes.count > 1 && goes.total > 0) {
+        status = make_dense(ctx, x, &stays, &goes, &scratch, &bytes);
+    }
+    if (status == TN_OK) {
+        plan p = plan_of(y, scratch ? scratch : x->data, &stays, &goes);
+        p.divisor = f == TN_RED_MEAN ? (double)p.length : 1;
+        status = reduce(ctx, f, x->dtype, p);
+    }
+    tn__cuda_scratch_free(ctx, scratch, bytes);
+    return status;
 }
 
 /* ---- argmax ------------------------------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@
 #define TERN_BACKENDS_CUDA_ROWS_CUH
 
 #include "backends/cuda/block.cuh"
+#include "backends/cuda/convert.cuh"
 
 /* ---- Whole numbers, as 64 bits ------------------------------------------------------------------ */
 
@@ -88,29 +89,6 @@ static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t 
             }
         }
     }
-}
-
-/* An element of any float dtype: for results that are few. */
-static __device__ __forceinline__ void tn__store_float(void *data, tn_dtype dtype, int64_t at,
-                                                       double value) {
-    switch (dtype) {
-    case TN_F32:
-        static_cast<float *>(data)[at] = (float)value;
-        break;
-    case TN_BF16:
-        static_cast<tn__bf16 *>(data)[at] = tn__store<tn__bf16>((float)value);
-        break;
-    case TN_F16:
-        static_cast<tn__half *>(data)[at] = tn__store<tn__half>((float)value);
-        break;
-    default:
-        static_cast<double *>(data)[at] = value;
-        break;
-    }
-}
-
-static inline bool tn__is_float(tn_dtype dtype) {
-    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
 }
 
 /* What statistics of a dtype's rows are kept in. */
