@@ -11,7 +11,7 @@
 /* ---- One dtype ------------------------------------------------------------------------------- */
 
 template <typename U> struct move_body { /* U: an element of that many bytes */
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
         at.write(0, at.read<U, V>(1));
     }
 };
@@ -92,17 +92,17 @@ template <typename U> static tn_status move(tn_context *ctx, tn__operands &op) {
         unsigned grid = (unsigned)(t.squares < most ? t.squares : most);
         return TN_LAUNCH(ctx, (turn_kernel<U>), grid, SQUARE * SQUARE_ROWS, 0, t);
     }
-    return tn__cuda_loop_packs(&loop, tn__wide<U>)
-               ? tn__loop_launch<tn__wide<U>>(ctx, loop, move_body<U>{})
+    return tn__cuda_loop_packs(&loop, tn__per_load<U>)
+               ? tn__loop_launch<tn__per_load<U>>(ctx, loop, move_body<U>{})
                : tn__loop_launch<1>(ctx, loop, move_body<U>{});
 }
 
 /* ---- Two dtypes ------------------------------------------------------------------------------ */
 
 template <typename T, typename S> struct convert_body {
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
-        tn__pack<S, V> x = at.read<S, V>(1);
-        tn__pack<T, V> y;
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
+        tn__elements<S, V> x = at.read<S, V>(1);
+        tn__elements<T, V> y;
         for (int i = 0; i < V; i++) {
             y.at[i] = tn__store<T>((typename tn__compute<T>::type)tn__load(x.at[i]));
         }
@@ -113,7 +113,7 @@ template <typename T, typename S> struct convert_body {
 struct convert_any {
     tn_dtype to, from;
     bool from_float;
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
         const void *x = at.plan.data[1];
         void *y = at.plan.data[0];
         if (from_float) {
@@ -161,12 +161,12 @@ tn_status tn__cuda_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
 template <typename U> struct fill_body { /* U: an element of that many bytes */
     tn_dtype dtype;
     double value;
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
         alignas(8) unsigned char bytes[8];
         U element;
         tn__put(bytes, dtype, 0, value);
         memcpy(&element, bytes, sizeof(U));
-        tn__pack<U, V> y;
+        tn__elements<U, V> y;
         for (int i = 0; i < V; i++) {
             y.at[i] = element;
         }

@@ -95,8 +95,8 @@ template <> __device__ __forceinline__ uint8_t tn__store<uint8_t, int64_t>(int64
 
 template <typename T, typename F> struct unary_body {
     F f;
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
-        tn__pack<T, V> x = at.read<T, V>(1), y;
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
+        tn__elements<T, V> x = at.read<T, V>(1), y;
         for (int i = 0; i < V; i++) {
             y.at[i] = tn__store<T>(f(tn__load(x.at[i])));
         }
@@ -106,8 +106,8 @@ template <typename T, typename F> struct unary_body {
 
 template <typename T, typename F> struct binary_body {
     F f;
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
-        tn__pack<T, V> a = at.read<T, V>(1), b = at.read<T, V>(2), y;
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
+        tn__elements<T, V> a = at.read<T, V>(1), b = at.read<T, V>(2), y;
         for (int i = 0; i < V; i++) {
             y.at[i] = tn__store<T>(f(tn__load(a.at[i]), tn__load(b.at[i])));
         }
@@ -124,9 +124,9 @@ template <typename T> struct compare_body {
             return false;
         }
     }
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
-        tn__pack<T, V> a = at.read<T, V>(1), b = at.read<T, V>(2);
-        tn__pack<uint8_t, V> y;
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
+        tn__elements<T, V> a = at.read<T, V>(1), b = at.read<T, V>(2);
+        tn__elements<uint8_t, V> y;
         for (int i = 0; i < V; i++) {
             y.at[i] = holds(tn__load(a.at[i]), tn__load(b.at[i]));
         }
@@ -135,9 +135,9 @@ template <typename T> struct compare_body {
 };
 
 template <typename U> struct where_body { /* U: an element of that many bytes */
-    template <int V> __device__ __forceinline__ void run(const tn__place &at) const {
-        tn__pack<uint8_t, V> c = at.read<uint8_t, V>(1);
-        tn__pack<U, V> a = at.read<U, V>(2), b = at.read<U, V>(3), y;
+    template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
+        tn__elements<uint8_t, V> c = at.read<uint8_t, V>(1);
+        tn__elements<U, V> a = at.read<U, V>(2), b = at.read<U, V>(3), y;
         for (int i = 0; i < V; i++) {
             y.at[i] = c.at[i] ? a.at[i] : b.at[i];
         }
@@ -149,12 +149,13 @@ template <typename U> struct where_body { /* U: an element of that many bytes */
 
 template <typename T>
 static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, float k0, float k1) {
-    if (!tn__cuda_loop_packs(&loop, tn__wide<T>)) {
+    if (!tn__cuda_loop_packs(&loop, tn__per_load<T>)) {
         return tn__loop_launch<1>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});
     }
-#define LAUNCH(code, name, formula) \
-    case code:                      \
-        return tn__loop_launch<tn__wide<T>>(ctx, loop, unary_body<T, unary_one<code>>{{k0, k1}});
+#define LAUNCH(code, name, formula)                        \
+    case code:                                             \
+        return tn__loop_launch<tn__per_load<T>>(ctx, loop, \
+                                                unary_body<T, unary_one<code>>{{k0, k1}});
     switch (f) {
         TN_UNARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
     default:
@@ -165,12 +166,12 @@ static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, 
 
 template <typename T>
 static tn_status binary_float(tn_context *ctx, tn_binary f, const tn__loop &loop) {
-    if (!tn__cuda_loop_packs(&loop, tn__wide<T>)) {
+    if (!tn__cuda_loop_packs(&loop, tn__per_load<T>)) {
         return tn__loop_launch<1>(ctx, loop, binary_body<T, binary_any<float>>{{f}});
     }
 #define LAUNCH(code, name, formula) \
     case code:                      \
-        return tn__loop_launch<tn__wide<T>>(ctx, loop, binary_body<T, binary_one<code>>{});
+        return tn__loop_launch<tn__per_load<T>>(ctx, loop, binary_body<T, binary_one<code>>{});
     switch (f) {
         TN_BINARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
     default:

@@ -6,8 +6,8 @@
  *
  *     struct scale {                                        a body: what is done for V elements
  *         float k;
- *         template <int V> __device__ void run(const tn__place &at) const {
- *             tn__pack<float, V> x = at.read<float, V>(1), y;
+ *         template <int V> __device__ void run(const tn__loop_place &at) const {
+ *             tn__elements<float, V> x = at.read<float, V>(1), y;
  *             for (int i = 0; i < V; i++) {
  *                 y.at[i] = k * x.at[i];
  *             }
@@ -41,12 +41,12 @@ static inline unsigned tn__loop_grid(tn_context *ctx, int64_t threads) {
 /* ---- Elements side by side ------------------------------------------------------------------- */
 
 /* V elements, read and written at most 16 bytes at a time. */
-template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) tn__pack {
+template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) tn__elements {
     T at[V];
 };
 
 /* How many elements of this type are 16 bytes. */
-template <typename T> constexpr int tn__wide = (int)(16 / sizeof(T));
+template <typename T> constexpr int tn__per_load = (int)(16 / sizeof(T));
 
 /* ---- Loops ----------------------------------------------------------------------------------- */
 
@@ -55,11 +55,11 @@ static __device__ __forceinline__ uint32_t tn__divide(uint32_t n, const tn__divi
 }
 
 /* Where a body is. */
-struct tn__place {
+struct tn__loop_place {
     const tn__plan &plan;
     uint32_t at[TN__OPERANDS]; /* in elements */
 
-    __device__ __forceinline__ tn__place(const tn__plan &p, uint32_t pack)
+    __device__ __forceinline__ tn__loop_place(const tn__plan &p, uint32_t pack)
         : plan(p), at{0, 0, 0, 0} {
         for (int d = 0; d < plan.ndim; d++) {
             uint32_t rest = d + 1 < plan.ndim ? tn__divide(pack, plan.size[d]) : 0;
@@ -73,11 +73,12 @@ struct tn__place {
     template <typename T> __device__ __forceinline__ T *address(int operand) const {
         return (T *)plan.data[operand] + at[operand];
     }
-    template <typename T, int V> __device__ __forceinline__ tn__pack<T, V> read(int operand) const {
+    template <typename T, int V>
+    __device__ __forceinline__ tn__elements<T, V> read(int operand) const {
         if (V == 1 || !plan.same[operand]) {
-            return *(const tn__pack<T, V> *)address<T>(operand);
+            return *(const tn__elements<T, V> *)address<T>(operand);
         }
-        tn__pack<T, V> pack;
+        tn__elements<T, V> pack;
         T value = *address<T>(operand);
         for (int i = 0; i < V; i++) {
             pack.at[i] = value;
@@ -85,8 +86,8 @@ struct tn__place {
         return pack;
     }
     template <typename T, int V>
-    __device__ __forceinline__ void write(int operand, const tn__pack<T, V> &pack) const {
-        *(tn__pack<T, V> *)address<T>(operand) = pack;
+    __device__ __forceinline__ void write(int operand, const tn__elements<T, V> &pack) const {
+        *(tn__elements<T, V> *)address<T>(operand) = pack;
     }
 };
 
@@ -94,10 +95,10 @@ template <int V, typename Body>
 __global__ void __launch_bounds__(TN__LOOP_BLOCK) tn__loop_kernel(tn__plan plan, Body body) {
     uint32_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
     for (uint32_t pack = first; pack < plan.count; pack += step) {
-        body.template run<V>(tn__place(plan, pack));
+        body.template run<V>(tn__loop_place(plan, pack));
     }
     if (V > 1 && first < plan.rest) {
-        tn__place place(plan, plan.count);
+        tn__loop_place place(plan, plan.count);
         for (int k = 0; k < TN__OPERANDS; k++) {
             place.at[k] += plan.same[k] ? 0 : first;
         }

@@ -12,7 +12,9 @@
     /* copy.cu */ \
     X(copy) X(fill) X(arange) \
     /* random.cu */ \
+    X(random) X(dropout) \
     /* index.cu */ \
+    X(gather_rows) X(scatter_add_rows) X(gather) X(scatter_add) \
     /* reduce.cu */ \
     X(reduce) X(argmax) \
     /* softmax.cu */ \

@@ -1,0 +1,173 @@
+/* A stable sort of numbers, for sums whose order must not depend on the machine: keys with the position
+ * that each came from, least digit first (LSD radix sort, eight bits a pass).
+ *
+ * A pass: each tile counts its digits; one block a digit adds the counts up over the tiles; each tile
+ * moves its keys behind those of smaller digits and earlier tiles. In a tile, warps take 32 keys at a
+ * time, and equal digits keep their order by the lanes' votes.
+ */
+#ifndef TERN_BACKENDS_CUDA_SORT_CUH
+#define TERN_BACKENDS_CUDA_SORT_CUH
+
+#include "backends/cuda/kernel.h"
+
+enum { TN__DIGIT_BITS = 8, TN__DIGITS = 1 << TN__DIGIT_BITS, TN__SORT_TILE = 2048 };
+enum { TN__SORT_WARPS = TN__DIGITS / 32 }; /* a thread a digit */
+
+/* count keys in keys[0] and at[0]; [1] is room for as many. */
+struct tn__sort {
+    uint64_t *keys[2];
+    uint32_t *at[2];
+    uint32_t *counts; /* (digits, tiles), then (digits): totals */
+    uint32_t count, tiles;
+};
+
+static __device__ __forceinline__ uint32_t tn__digit(uint64_t key, int shift) {
+    return (uint32_t)(key >> shift) & (TN__DIGITS - 1);
+}
+
+/* Sum over the threads before this one, of a block of TN__DIGITS threads. */
+static __device__ __forceinline__ uint32_t tn__sum_before(uint32_t value, uint32_t *warp_sums) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = value;
+    for (unsigned step = 1; step < 32; step *= 2) {
+        uint32_t other = __shfl_up_sync(TN_FULL, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31) {
+        warp_sums[warp] = sum;
+    }
+    __syncthreads();
+    uint32_t before = 0;
+    for (uint32_t w = 0; w < warp; w++) {
+        before += warp_sums[w];
+    }
+    __syncthreads();
+    return before + sum - value;
+}
+
+static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_count(tn__sort s, int shift) {
+    TN_SHARED(uint32_t, counts, TN__DIGITS);
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+    uint32_t first = blockIdx.x * TN__SORT_TILE;
+    for (uint32_t i = first + threadIdx.x; i < s.count && i < first + TN__SORT_TILE; i += TN__DIGITS) {
+        atomicAdd(&counts[tn__digit(s.keys[0][i], shift)], 1u);
+    }
+    __syncthreads();
+    s.counts[(size_t)threadIdx.x * s.tiles + blockIdx.x] = counts[threadIdx.x];
+}
+
+/* Block d: the counts of digit d become sums over the tiles before. */
+static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_add(tn__sort s) {
+    TN_SHARED(uint32_t, warp_sums, TN__SORT_WARPS);
+    TN_SHARED(uint32_t, all, 1);
+    uint32_t *counts = s.counts + (size_t)blockIdx.x * s.tiles, total = 0;
+    for (uint32_t first = 0; first < s.tiles; first += TN__DIGITS) {
+        uint32_t tile = first + threadIdx.x, count = tile < s.tiles ? counts[tile] : 0;
+        uint32_t before = tn__sum_before(count, warp_sums);
+        if (tile < s.tiles) {
+            counts[tile] = total + before;
+        }
+        if (threadIdx.x == TN__DIGITS - 1) {
+            all[0] = before + count;
+        }
+        __syncthreads();
+        total += all[0];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        s.counts[(size_t)TN__DIGITS * s.tiles + blockIdx.x] = total;
+    }
+}
+
+/* The lanes of the warp that are there and have this digit. */
+static __device__ __forceinline__ unsigned tn__lanes_like(uint32_t digit, bool there) {
+    unsigned like = __ballot_sync(TN_FULL, there);
+    for (int bit = 0; bit < TN__DIGIT_BITS; bit++) {
+        unsigned set = __ballot_sync(TN_FULL, digit >> bit & 1);
+        like &= digit >> bit & 1 ? set : ~set;
+    }
+    return like;
+}
+
+static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_move(tn__sort s, int shift) {
+    TN_SHARED(uint32_t, warp_sums, TN__SORT_WARPS);
+    TN_SHARED(uint32_t, next, TN__DIGITS); /* where the next key of a digit goes */
+    TN_SHARED(uint32_t, in_warp, TN__SORT_WARPS * TN__DIGITS);
+    uint32_t me = threadIdx.x, warp = me / 32, lane = me % 32;
+    uint32_t smaller = tn__sum_before(s.counts[(size_t)TN__DIGITS * s.tiles + me], warp_sums);
+    next[me] = smaller + s.counts[(size_t)me * s.tiles + blockIdx.x];
+    uint32_t first = blockIdx.x * TN__SORT_TILE;
+    for (uint32_t round = 0; round < TN__SORT_TILE && first + round < s.count; round += TN__DIGITS) {
+        for (int w = 0; w < TN__SORT_WARPS; w++) {
+            in_warp[w * TN__DIGITS + me] = 0;
+        }
+        __syncthreads();
+        uint32_t i = first + round + me;
+        bool there = i < s.count;
+        uint64_t key = there ? s.keys[0][i] : 0;
+        uint32_t digit = tn__digit(key, shift);
+        unsigned like = tn__lanes_like(digit, there);
+        uint32_t rank = (uint32_t)__popc(like & ((1u << lane) - 1));
+        if (there && rank == 0) {
+            in_warp[warp * TN__DIGITS + digit] = (uint32_t)__popc(like);
+        }
+        __syncthreads();
+        uint32_t place = next[me]; /* of digit `me`: from counts of the warps to their places */
+        for (int w = 0; w < TN__SORT_WARPS; w++) {
+            uint32_t count = in_warp[w * TN__DIGITS + me];
+            in_warp[w * TN__DIGITS + me] = place;
+            place += count;
+        }
+        next[me] = place;
+        __syncthreads();
+        if (there) {
+            uint32_t to = in_warp[warp * TN__DIGITS + digit] + rank;
+            s.keys[1][to] = key;
+            s.at[1][to] = s.at[0][i];
+        }
+        __syncthreads();
+    }
+}
+
+/* Bytes of s's arrays, for this many keys. */
+static inline size_t tn__sort_bytes(int64_t count) {
+    size_t tiles = (size_t)tn__ceil_div(count, TN__SORT_TILE);
+    return (size_t)count * 2 * (sizeof(uint64_t) + sizeof(uint32_t)) +
+           TN__DIGITS * (tiles + 1) * sizeof(uint32_t);
+}
+
+static inline tn__sort tn__sort_in(void *memory, int64_t count) {
+    tn__sort s;
+    s.count = (uint32_t)count;
+    s.tiles = (uint32_t)tn__ceil_div(count, TN__SORT_TILE);
+    s.keys[0] = (uint64_t *)memory;
+    s.keys[1] = s.keys[0] + count;
+    s.at[0] = (uint32_t *)(s.keys[1] + count);
+    s.at[1] = s.at[0] + count;
+    s.counts = s.at[1] + count;
+    return s;
+}
+
+/* Sorts by keys in [0, limit); the result is in keys[0] and at[0]. */
+static inline tn_status tn__sort_run(tn_context *ctx, tn__sort *s, uint64_t limit) {
+    tn_status status = TN_OK;
+    for (int shift = 0; shift < 64 && (limit - 1) >> shift > 0 && status == TN_OK;
+         shift += TN__DIGIT_BITS) {
+        status = TN_LAUNCH(ctx, tn__sort_count, s->tiles, TN__DIGITS, 0, *s, shift);
+        if (status == TN_OK) {
+            status = TN_LAUNCH(ctx, tn__sort_add, TN__DIGITS, TN__DIGITS, 0, *s);
+        }
+        if (status == TN_OK) {
+            status = TN_LAUNCH(ctx, tn__sort_move, s->tiles, TN__DIGITS, 0, *s, shift);
+        }
+        tn__sort sorted = *s;
+        sorted.keys[0] = s->keys[1];
+        sorted.keys[1] = s->keys[0];
+        sorted.at[0] = s->at[1];
+        sorted.at[1] = s->at[0];
+        *s = sorted;
+    }
+    return status;
+}
+
+#endif
