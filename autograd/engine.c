@@ -36,6 +36,10 @@ static tn_dtype gradient_dtype(const tn__edge *edge) {
     return edge->node && edge->node->op->lends ? edge->node->edges[1].dtype : edge->dtype;
 }
 
+tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i) {
+    return i >= 0 && i < g->inputs ? gradient_dtype(&g->node->edges[i]) : TN_F32;
+}
+
 void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     if (i < 0 || i >= g->inputs) {
         tn__raise(TN_EVALUE, g->op->name, "backward gives a gradient to input %d of %d", i,
@@ -85,7 +89,7 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
     }
     tn__slot *slot = far_slot(current_run, edge);
     tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;
-    return sum && tn__exclusive(sum) && sum->dtype == edge->dtype &&
+    return sum && tn__exclusive(sum) && sum->dtype == gradient_dtype(edge) &&
                    tn_dims_equal(sum->dims, edge->dims)
                ? sum
                : NULL;

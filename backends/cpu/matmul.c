@@ -106,7 +106,8 @@ static tn_status item(tn_context *ctx, const tn_desc *y, const tn_desc *a, const
 
 tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                          double alpha, double beta) {
-    if (!handled(y->dtype) || a->dtype != y->dtype || b->dtype != y->dtype) {
+    bool widens = y->dtype == TN_F32 && (a->dtype == TN_BF16 || a->dtype == TN_F16);
+    if (!handled(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
         return TN_CPU(ref)->matmul(ctx, y, a, b, alpha, beta);
     }
     int64_t batch = y->size[0];

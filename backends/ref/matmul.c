@@ -14,7 +14,8 @@ static double dot(const tn_desc *a, int64_t at_a, int64_t step_a, const tn_desc 
 tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                          double alpha, double beta) {
     (void)ctx;
-    if (!is_float(y->dtype) || a->dtype != y->dtype || b->dtype != y->dtype) {
+    bool widens = y->dtype == TN_F32 && (a->dtype == TN_BF16 || a->dtype == TN_F16);
+    if (!is_float(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
         return TN_EUNSUPPORTED;
     }
     for (walk w = walk_over(1, y); w.left > 0; walk_next(&w)) {
@@ -73,7 +74,8 @@ tn_status tn__ref_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc *
 tn_status tn__ref_linear_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                          const tn_desc *dy, const tn_desc *x, bool accumulate) {
     (void)ctx;
-    if (!is_float(dw->dtype) || dy->dtype != dw->dtype || x->dtype != dw->dtype ||
+    bool widens = dw->dtype == TN_F32 && (x->dtype == TN_BF16 || x->dtype == TN_F16);
+    if (!is_float(dw->dtype) || !(x->dtype == dw->dtype || widens) || dy->dtype != x->dtype ||
         (db && db->dtype != dw->dtype)) {
         return TN_EUNSUPPORTED;
     }

@@ -60,7 +60,8 @@ static void add_rows(tn_op_grad *g, tn_tensor *sum, tn_tensor *index, tn_tensor 
 }
 
 static void embedding_backward(tn_op_grad *g) {
-    tn_tensor *index = tn_op_saved_input(g, 1), *dy = g->dout[0];
+    tn_tensor *index = tn_op_saved_input(g, 1);
+    tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0)); /* small beside the weight */
     tn_tensor *sum = tn_op_pending(g, 0);
     if (sum) {
         add_rows(g, sum, index, dy);

@@ -38,7 +38,8 @@ static void select_backward(tn_op_grad *g) {
     tn_dims x = tn_op_input_dims(g, 0);
     int dim = tn__known_dim(args->dim, x);
     int64_t index = args->index < 0 ? args->index + x.size[dim] : args->index;
-    tn_tensor *dy = g->dout[0], *sum = tn_op_pending(g, 0);
+    tn_tensor *sum = tn_op_pending(g, 0);
+    tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0));
     if (sum) {
         tn_add_(tn_select(sum, dim, index), dy);
         return;

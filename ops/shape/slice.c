@@ -38,7 +38,8 @@ static void slice_backward(tn_op_grad *g) {
     const tn__slice_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
     int dim = tn__known_dim(args->dim, x);
-    tn_tensor *dy = g->dout[0], *sum = tn_op_pending(g, 0);
+    tn_tensor *sum = tn_op_pending(g, 0);
+    tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0));
     if (sum) {
         tn__slice_args part = *args;
         tn_add_(tn_apply1(&tn__op_slice, &part, sum), dy);

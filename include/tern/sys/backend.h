@@ -207,7 +207,8 @@ typedef struct tn_backend {
      * Floats and integers. */
     tn_status (*argmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim);
     /* y = alpha a b + beta y (beta 0: y is not read). 3 dimensions: a (n, m, k), b (n, k, p), y (n,
-     * m, p); stride 0 along n in a or b broadcasts. f32 f64 bf16 f16. */
+     * m, p); stride 0 along n in a or b broadcasts. f32 f64 bf16 f16. y may be f32 where
+     * a and b are bf16 or f16; TN_EUNSUPPORTED from a table that cannot. */
     tn_status (*matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                         double alpha, double beta);
     /* y[i, ...] = x[index[i], ...]. index: 1 dimension, i64 or i32. Every dtype. TN_EINDEX. */

@@ -151,10 +151,14 @@ TN_API tn_dims tn_op_input_dims(const tn_op_grad *g, int i); /* whether it was s
 TN_API tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i);
 TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
 
+/* The input's dtype, or a wider one in which its gradients are summed (a parameter's, behind a copy
+ * that was lent): a rule may give either. */
+TN_API tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i);
+
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
-/* The gradient gathered so far for input i, when this run alone owns it and it may be added to in
- * place; else NULL. Then the rule adds into it and gives nothing. */
+/* The gradient gathered so far for input i (in tn_op_gradient_dtype), when this run alone owns it and
+ * it may be added to in place; else NULL. Then the rule adds into it and gives nothing. */
 TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
 /* ---- Samples --------------------------------------------------------------------------------- */
