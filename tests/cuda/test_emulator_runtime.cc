@@ -258,9 +258,8 @@ static void test_fresh_memory_is_nan(void **) {
     cudaFree(x);
 }
 
-/* ---- What ends a program ----------------------------------------------------------------------- */
+/* ---- Memory that is not there ------------------------------------------------------------------ */
 
-/* In a child: a read by the host, a kernel beyond its memory, a kernel on the other device's memory. */
 static void read_by_host(int *x) {
     volatile int *p = x;
     (void)*p;
@@ -275,13 +274,15 @@ static void kernel_of_other_device(int *x) {
     cudaDeviceSynchronize();
 }
 
+/* In a child. */
 static void assert_dies(void (*act)(int *), int *x) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
-        freopen("/dev/null", "w", stderr);
-        act(x);
+        if (freopen("/dev/null", "w", stderr)) {
+            act(x);
+        }
         _exit(0);
     }
     int status;
@@ -293,15 +294,39 @@ static void assert_dies(void (*act)(int *), int *x) {
 #endif
 }
 
-static void test_protection(void **) {
-    int *x = new_ints(128); /* 512 bytes: the end of a page */
+static void test_host_is_kept_out(void **) {
+    int *x = new_ints(128);
     launch(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_dies(read_by_host, x);
-    assert_dies(kernel_beyond, x);
-    assert_dies(kernel_of_other_device, x);
     cudaFree(x);
     assert_dies(read_by_host, x);
+}
+
+/* A kernel's own mistake is an error, which names the thread; with AddressSanitizer its report. */
+static void assert_illegal(void (*act)(int *), int *x, const char *first, const char *second) {
+#ifdef TN_FIBRE_ASAN
+    (void)first, (void)second;
+    assert_dies(act, x);
+#else
+    act(x);
+    assert_int_equal(cudaPeekAtLastError(), cudaErrorIllegalAddress);
+    assert_contains(cudaGetErrorString(cudaErrorIllegalAddress), first);
+    assert_contains(cudaGetErrorString(cudaErrorIllegalAddress), second);
+#endif
+    forget(nullptr);
+}
+
+static void test_kernel_is_kept_in(void **) {
+    int *x = new_ints(128); /* 512 bytes: the end of a page */
+    assert_illegal(kernel_beyond, x, "block (4, 0, 0): thread (0, 0, 0)",
+                   "0 bytes behind an allocation of 512");
+    assert_illegal(kernel_of_other_device, x, "kernel add_one", "memory of device 0");
+    launch(nullptr, x, 128); /* both devices go on after the reset, and the host is still kept out */
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_dies(read_by_host, x);
+    cudaFree(x);
+    assert_illegal(kernel_beyond, x, "thread (0, 0, 0) touches", "where nothing is");
 }
 
 /* ---- Threads ----------------------------------------------------------------------------------- */
@@ -352,7 +377,8 @@ int main(void) {
         cmocka_unit_test_setup(test_two_devices, forget),
         cmocka_unit_test_setup(test_out_of_memory, forget),
         cmocka_unit_test_setup(test_fresh_memory_is_nan, forget),
-        cmocka_unit_test_setup(test_protection, forget),
+        cmocka_unit_test_setup(test_host_is_kept_out, forget),
+        cmocka_unit_test_setup(test_kernel_is_kept_in, forget),
         cmocka_unit_test_setup(test_threads, forget),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

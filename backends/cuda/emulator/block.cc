@@ -50,7 +50,7 @@ static fibre fibres[MOST_THREADS];
 static fibre *idle[MOST_THREADS];
 static unsigned idle_count, fibre_count;
 
-static bool failed;
+static cudaError_t failed; /* of the launch that runs */
 static char *reason;
 static size_t reason_room;
 
@@ -80,25 +80,27 @@ static uint64_t draw() {
     return random_state >> 33;
 }
 
-/* 0 … count - 1 in the chosen order: position i is (i factor + shift) mod count, with a factor that has
- * no divisor in common with count. */
+/* 0 … count - 1 in the chosen order: steps of one length, which has no divisor in common with count. */
 struct permutation {
-    uint64_t count, factor, shift;
+    uint64_t count, step, at;
 
-    explicit permutation(uint64_t n) : count(n), factor(1), shift(0) {
+    explicit permutation(uint64_t n) : count(n), step(1), at(0) {
         if (chosen == REVERSE) {
-            factor = count - 1;
-            shift = count - 1;
+            step = count - 1;
+            at = count - 1;
         } else if (chosen == SHUFFLED && count > 1) {
             do {
-                factor = 1 + draw() % (count - 1);
-            } while (divisor(factor, count) != 1);
-            shift = draw() % count;
+                step = 1 + draw() % (count - 1);
+            } while (divisor(step, count) != 1);
+            at = draw() % count;
         }
     }
     static uint64_t divisor(uint64_t a, uint64_t b) { return b == 0 ? a : divisor(b, a % b); }
-    uint64_t operator[](uint64_t i) const {
-        return (uint64_t)(((unsigned __int128)i * factor + shift) % count);
+    uint64_t next() {
+        uint64_t now = at;
+        at += step;
+        at -= at >= count ? count : 0;
+        return now;
     }
 };
 
@@ -147,7 +149,7 @@ static void describe(const char *format, va_list arguments) {
     if (used > 0 && (size_t)used < reason_room) {
         vsnprintf(reason + used, reason_room - (size_t)used, format, arguments);
     }
-    failed = true;
+    failed = cudaErrorLaunchFailure;
 }
 
 __attribute__((format(printf, 1, 2))) static void note(const char *format, ...) {
@@ -162,6 +164,18 @@ void fail(const char *format, ...) {
     va_start(arguments, format);
     describe(format, arguments);
     va_end(arguments);
+    fibre_switch(current->stack, &outside, true);
+    __builtin_unreachable();
+}
+
+void fail_of(cudaError_t error, const char *format, ...) {
+    char words[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof(words), format, arguments);
+    va_end(arguments);
+    note("%s %s", thread_text(current).words, words);
+    failed = error;
     fibre_switch(current->stack, &outside, true);
     __builtin_unreachable();
 }
@@ -254,7 +268,7 @@ static void release_block(barrier kind) {
     uint64_t result = kind == AND ? count == lane_count : kind == OR ? count > 0 : count;
     permutation turns(lane_count);
     for (unsigned i = 0; i < lane_count; i++) {
-        lane *l = &lanes[turns[i]];
+        lane *l = &lanes[turns.next()];
         l->value = result;
         l->state = READY;
         push(l);
@@ -337,7 +351,7 @@ static void try_release_warp(unsigned first, unsigned in_warp) {
     give_results(warp, present);
     permutation turns(WARP);
     for (unsigned i = 0; i < WARP; i++) {
-        unsigned which = (unsigned)turns[i];
+        unsigned which = (unsigned)turns.next();
         if (present >> which & 1) {
             warp[which].state = READY;
             push(&warp[which]);
@@ -407,7 +421,7 @@ static void reset_lanes(dim3 size) {
     queue_first = queue_length = 0;
     permutation turns(lane_count);
     for (unsigned i = 0; i < lane_count; i++) {
-        push(&lanes[turns[i]]);
+        push(&lanes[turns.next()]);
     }
 }
 
@@ -437,7 +451,7 @@ static void run_block(const launch &l) {
     }
 }
 
-bool run(const launch &l, char *why, size_t room) {
+cudaError_t run(const launch &l, char *why, size_t room) {
     if (chosen == NOT_CHOSEN) {
         const char *wish = getenv("TERN_EMULATOR_ORDER");
         chosen = wish && set_order(wish) ? chosen : FORWARD;
@@ -445,18 +459,20 @@ bool run(const launch &l, char *why, size_t room) {
     current_launch = &l;
     reason = why;
     reason_room = room;
-    failed = false;
+    failed = cudaSuccess;
     here.block_size = l.block;
     here.grid_size = l.grid;
     uint64_t blocks = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
     permutation turns(blocks);
+    trap_begin();
     for (uint64_t i = 0; i < blocks && !failed; i++) {
-        uint64_t b = turns[i];
+        uint64_t b = turns.next();
         here.block = {(unsigned)(b % l.grid.x), (unsigned)(b / l.grid.x % l.grid.y),
                       (unsigned)(b / l.grid.x / l.grid.y)};
         run_block(l);
     }
-    return !failed;
+    trap_end();
+    return failed;
 }
 
 } // namespace tn_emulator

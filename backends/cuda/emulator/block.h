@@ -3,6 +3,7 @@
  *     kernel.h    what kernels see
  *     block.cc    threads, barriers, warps, orders
  *     shared.cc   shared memory
+ *     trap.cc     memory that is not there
  *     fibre.cc    stacks
  *     runtime.cc  devices and streams: when a launch runs
  */
@@ -25,12 +26,19 @@ enum {
 /* As tern_emulator_set_order (emulator.h). */
 bool set_order(const char *text);
 
-/* Runs all of a launch. False: it went wrong, and `why` says which kernel, block and thread. Under
+/* Runs all of a launch. An error: it went wrong, and `why` says which kernel, block and thread. Under
  * the emulator's lock. */
-bool run(const launch &l, char *why, size_t room);
+cudaError_t run(const launch &l, char *why, size_t room);
 
-/* Ends the launch from inside one of its threads. */
+/* Ends the launch from inside one of its threads, with cudaErrorLaunchFailure; fail_of: which thread it
+ * is comes first. */
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+[[noreturn]] void fail_of(cudaError_t error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Between these an access to memory that is not there ends the launch. */
+void trap_begin();
+void trap_end();
 
 /* Shared memory of one block after another. `shared_finish` gives the name of a piece that was written
  * beyond its ends; NULL: none was. */

@@ -22,6 +22,9 @@ TN_EMULATOR_API void tern_emulator_set_memory(size_t bytes);
 /* Forgets the work that is queued and the errors that stick: new devices, with the old memory. */
 TN_EMULATOR_API void tern_emulator_reset(void);
 
+/* As if a kernel had died on the device: its calls fail from now on, and say why. */
+TN_EMULATOR_API void tern_emulator_break(int device, const char *why);
+
 /* For stand-ins of libraries (queue.cc). Queues work in a stream; it reaches the memory of the stream's
  * device, as a kernel does. False: there is no such stream. */
 TN_EMULATOR_API bool tern_emulator_queue(void *stream, void (*work)(void *user), void *user);

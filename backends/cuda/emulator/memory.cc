@@ -8,6 +8,7 @@
 #include "backends/cuda/emulator/fibre.h"
 
 #include <map>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -139,6 +140,27 @@ void open_memory(unsigned devices) {
             set_access(a, devices >> a.device & 1);
         }
     }
+}
+
+void describe_address(const void *address, char *text, size_t room) {
+    const char *at = (const char *)address;
+    for (const auto &entry : allocations) {
+        const allocation &a = entry.second;
+        if (at < a.mapping || at >= a.mapping + a.mapping_bytes) {
+            continue;
+        }
+        if (at >= a.start && at < a.start + a.bytes) {
+            snprintf(text, room, "memory of device %d", a.device);
+        } else if (at < a.start) {
+            snprintf(text, room, "memory %td bytes before an allocation of %zu", a.start - at,
+                     a.bytes);
+        } else {
+            snprintf(text, room, "memory %td bytes behind an allocation of %zu",
+                     at - a.start - (ptrdiff_t)a.bytes, a.bytes);
+        }
+        return;
+    }
+    snprintf(text, room, "%p, where nothing is", address);
 }
 
 } // namespace tn_emulator

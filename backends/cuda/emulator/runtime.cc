@@ -182,7 +182,8 @@ const char *cudaGetErrorString(cudaError_t error) {
             return e.text;
         }
     }
-    return error == cudaErrorLaunchFailure ? stuck_text() : "unrecognized error code";
+    bool sticks = error == cudaErrorLaunchFailure || error == cudaErrorIllegalAddress;
+    return sticks ? stuck_text() : "unrecognized error code";
 }
 
 const char *cudaGetErrorName(cudaError_t error) {
@@ -191,7 +192,9 @@ const char *cudaGetErrorName(cudaError_t error) {
             return e.name;
         }
     }
-    return error == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" : "unrecognized error code";
+    return error == cudaErrorLaunchFailure    ? "cudaErrorLaunchFailure"
+           : error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress"
+                                              : "unrecognized error code";
 }
 
 cudaError_t cudaGetLastError(void) {

@@ -39,6 +39,9 @@ size_t memory_used(int device);
 size_t memory_capacity();
 void set_memory_capacity(size_t bytes);
 
+/* What lies at an address that a kernel could not reach, in words. */
+void describe_address(const void *address, char *text, size_t room);
+
 /* Lets code reach the memory of exactly these devices (a bit each); 0: of none. */
 void open_memory(unsigned devices);
 
@@ -101,7 +104,7 @@ void forget_work();
 
 /* A device's error that sticks: every call on it gives it from then on, and no work runs. */
 cudaError_t stuck(int device);
-void stick(int device, const char *why);
+void stick(int device, cudaError_t error, const char *why);
 const char *stuck_text();
 void forget_errors();
 

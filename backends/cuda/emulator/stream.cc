@@ -44,9 +44,11 @@ cudaError_t stuck(int device) {
     return sticky[device];
 }
 
-void stick(int device, const char *why) {
-    sticky[device] = cudaErrorLaunchFailure;
-    snprintf(sticky_text, sizeof(sticky_text), "unspecified launch failure: %s", why);
+void stick(int device, cudaError_t error, const char *why) {
+    const char *what = error == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
+                                                        : "unspecified launch failure";
+    sticky[device] = error;
+    snprintf(sticky_text, sizeof(sticky_text), "%s: %s", what, why);
 }
 
 const char *stuck_text() {
@@ -256,8 +258,9 @@ void enqueue(cudaStream_t handle, std::unique_ptr<launch> l) {
         s,
         [kept, device = s->device] {
             char why[768];
-            if (!run(*kept, why, sizeof(why))) {
-                stick(device, why);
+            cudaError_t failure = run(*kept, why, sizeof(why));
+            if (failure != cudaSuccess) {
+                stick(device, failure, why);
             }
         },
         1u << s->device);
@@ -271,6 +274,11 @@ void tern_emulator_reset(void) {
     std::lock_guard<std::mutex> guard(tn_emulator::lock);
     tn_emulator::forget_work();
     tn_emulator::forget_errors();
+}
+
+void tern_emulator_break(int device, const char *why) {
+    std::lock_guard<std::mutex> guard(tn_emulator::lock);
+    tn_emulator::stick(device, cudaErrorLaunchFailure, why);
 }
 
 void tern_emulator_set_memory(size_t bytes) {
