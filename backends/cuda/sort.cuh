@@ -1,7 +1,7 @@
 /* A stable sort of numbers, for sums whose order must not depend on the machine: keys with the position
  * that each came from, least digit first (LSD radix sort, eight bits a pass).
  *
- * A pass: each tile counts its digits; one block a digit adds the counts up over the tiles; each tile
+ * A pass: each tile counts its digits; one warp a digit adds the counts up over the tiles; each tile
  * moves its keys behind those of smaller digits and earlier tiles. In a tile, warps take 32 keys at a
  * time, and equal digits keep their order by the lanes' votes.
  */
@@ -25,23 +25,26 @@ static __device__ __forceinline__ uint32_t tn__digit(uint64_t key, int shift) {
     return (uint32_t)(key >> shift) & (TN__DIGITS - 1);
 }
 
+/* Sum over this lane and those before it. */
+static __device__ __forceinline__ uint32_t tn__sum_of_lanes(uint32_t value) {
+    for (unsigned step = 1; step < 32; step *= 2) {
+        uint32_t other = __shfl_up_sync(TN_FULL, value, step);
+        value += threadIdx.x % 32 >= step ? other : 0;
+    }
+    return value;
+}
+
 /* Sum over the threads before this one, of a block of TN__DIGITS threads. */
 static __device__ __forceinline__ uint32_t tn__sum_before(uint32_t value, uint32_t *warp_sums) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = value;
-    for (unsigned step = 1; step < 32; step *= 2) {
-        uint32_t other = __shfl_up_sync(TN_FULL, sum, step);
-        sum += lane >= step ? other : 0;
-    }
-    if (lane == 31) {
+    uint32_t warp = threadIdx.x / 32, sum = tn__sum_of_lanes(value);
+    if (threadIdx.x % 32 == 31) {
         warp_sums[warp] = sum;
     }
     __syncthreads();
-    uint32_t before = 0;
     for (uint32_t w = 0; w < warp; w++) {
-        before += warp_sums[w];
+        sum += warp_sums[w];
     }
-    __syncthreads();
-    return before + sum - value;
+    return sum - value;
 }
 
 static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_count(tn__sort s, int shift) {
@@ -56,26 +59,20 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_count(tn__sort s, 
     s.counts[(size_t)threadIdx.x * s.tiles + blockIdx.x] = counts[threadIdx.x];
 }
 
-/* Block d: the counts of digit d become sums over the tiles before. */
+/* A warp for each digit: its counts become sums over the tiles before. */
 static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_add(tn__sort s) {
-    TN_SHARED(uint32_t, warp_sums, TN__SORT_WARPS);
-    TN_SHARED(uint32_t, all, 1);
-    uint32_t *counts = s.counts + (size_t)blockIdx.x * s.tiles, total = 0;
-    for (uint32_t first = 0; first < s.tiles; first += TN__DIGITS) {
-        uint32_t tile = first + threadIdx.x, count = tile < s.tiles ? counts[tile] : 0;
-        uint32_t before = tn__sum_before(count, warp_sums);
+    uint32_t digit = blockIdx.x * TN__SORT_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t *counts = s.counts + (size_t)digit * s.tiles, total = 0;
+    for (uint32_t first = 0; first < s.tiles; first += 32) {
+        uint32_t tile = first + lane, count = tile < s.tiles ? counts[tile] : 0;
+        uint32_t sum = tn__sum_of_lanes(count);
         if (tile < s.tiles) {
-            counts[tile] = total + before;
+            counts[tile] = total + sum - count;
         }
-        if (threadIdx.x == TN__DIGITS - 1) {
-            all[0] = before + count;
-        }
-        __syncthreads();
-        total += all[0];
-        __syncthreads();
+        total += __shfl_sync(TN_FULL, sum, 31);
     }
-    if (threadIdx.x == 0) {
-        s.counts[(size_t)TN__DIGITS * s.tiles + blockIdx.x] = total;
+    if (lane == 0) {
+        s.counts[(size_t)TN__DIGITS * s.tiles + digit] = total;
     }
 }
 
@@ -155,7 +152,7 @@ static inline tn_status tn__sort_run(tn_context *ctx, tn__sort *s, uint64_t limi
          shift += TN__DIGIT_BITS) {
         status = TN_LAUNCH(ctx, tn__sort_count, s->tiles, TN__DIGITS, 0, *s, shift);
         if (status == TN_OK) {
-            status = TN_LAUNCH(ctx, tn__sort_add, TN__DIGITS, TN__DIGITS, 0, *s);
+            status = TN_LAUNCH(ctx, tn__sort_add, TN__DIGITS / TN__SORT_WARPS, TN__DIGITS, 0, *s);
         }
         if (status == TN_OK) {
             status = TN_LAUNCH(ctx, tn__sort_move, s->tiles, TN__DIGITS, 0, *s, shift);
