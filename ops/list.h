@@ -71,6 +71,7 @@ TN_OP(stack)
 /* linalg/ */
 TN_OP(matmul)
 TN_OP(linear)
+TN_OP(linear_gelu)
 
 /* index/ */
 TN_OP(index_select)

@@ -33,7 +33,7 @@ typedef struct plan_key {
     int64_t m, n, k, batch;
     int64_t ld[3], step[3], alignment[3]; /* of a, b, d */
     int64_t aux_ld, aux_alignment;
-    int64_t dtype, epilogue;
+    int64_t dtype, out, epilogue;
     int64_t transposed_a, transposed_b, biased, accumulates, timed;
 } plan_key;
 
@@ -142,6 +142,7 @@ static plan_key key_of(const tn_context *ctx, const tn__gemm *g) {
         .aux_ld = aux ? g->aux_ld : 0,
         .aux_alignment = aux ? alignment_of(g->aux) : 0,
         .dtype = g->dtype,
+        .out = g->out,
         .epilogue = g->epilogue,
         .transposed_a = g->a.transposed,
         .transposed_b = g->b.transposed,
@@ -200,11 +201,11 @@ static void set_product(cublasStatus_t *status, cublasLtMatmulDesc_t product,
 
 /* A column-major matrix in memory. */
 static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, const tn__gemm *g,
-                        const tn__gemm_matrix *x, int64_t rows, int64_t columns) {
+                        const tn__gemm_matrix *x, tn_dtype dtype, int64_t rows, int64_t columns) {
     if (*status != CUBLAS_STATUS_SUCCESS) {
         return;
     }
-    *status = cublasLtMatrixLayoutCreate(layout, type_of(g->dtype),
+    *status = cublasLtMatrixLayoutCreate(layout, type_of(dtype),
                                          (uint64_t)(x->transposed ? columns : rows),
                                          (uint64_t)(x->transposed ? rows : columns), x->ld);
     if (g->batch > 1 && *status == CUBLAS_STATUS_SUCCESS) {
@@ -229,7 +230,6 @@ static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g) {
 }
 
 static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
-    cudaDataType_t type = type_of(g->dtype);
     cudaDataType_t scale = g->dtype == TN_F64 ? CUDA_R_64F : CUDA_R_32F;
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, compute_of(g->dtype), scale);
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -242,7 +242,7 @@ static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
     set_product(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b));
     set_product(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
     if (g->bias) {
-        int32_t bias = type;
+        int32_t bias = type_of(g->epilogue == TN__GEMM_COLUMN_SUMS ? g->out : g->dtype);
         set_product(&status, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias, sizeof(bias));
     }
     if (g->epilogue == TN__GEMM_GELU_AUX) {
@@ -250,9 +250,9 @@ static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
                     sizeof(g->aux_ld));
     }
     set_addresses(&status, p, g);
-    make_layout(&status, &p->a, g, &g->a, g->m, g->k);
-    make_layout(&status, &p->b, g, &g->b, g->k, g->n);
-    make_layout(&status, &p->d, g, &g->d, g->m, g->n);
+    make_layout(&status, &p->a, g, &g->a, g->dtype, g->m, g->k);
+    make_layout(&status, &p->b, g, &g->b, g->dtype, g->k, g->n);
+    make_layout(&status, &p->d, g, &g->d, g->out, g->m, g->n);
     return status;
 }
 
@@ -337,7 +337,7 @@ static float time_of(tn_context *ctx, gemm_state *state, const plan *p, const tn
 static int fastest(tn_context *ctx, gemm_state *state, const plan *p, const tn__gemm *g,
                    const cublasLtMatmulHeuristicResult_t *found, int count) {
     size_t last = (size_t)((g->batch - 1) * g->d.batch + (g->n - 1) * g->d.ld + g->m);
-    size_t bytes = g->beta != 0 ? last * tn__cuda_element(g->dtype) : 0;
+    size_t bytes = g->beta != 0 ? last * tn__cuda_element(g->out) : 0;
     void *d = bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data;
     cudaEvent_t event[2] = {NULL, NULL};
     int best = 0;
@@ -394,7 +394,7 @@ static tn_status plan_of(tn_context *ctx, gemm_state *state, const tn__gemm *g, 
     plan_key key = key_of(ctx, g);
     plan **slot = slot_of(state, &key);
     if (!*slot) {
-        plan *made;
+        plan *made = NULL;
         tn_status status = plan_make(ctx, state, &key, g, &made);
         if (status != TN_OK) {
             return status;

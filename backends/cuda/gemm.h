@@ -29,7 +29,8 @@ typedef enum tn__gemm_epilogue {
 } tn__gemm_epilogue;
 
 typedef struct tn__gemm {
-    tn_dtype dtype; /* f32 f64 bf16 f16: of everything here */
+    tn_dtype dtype; /* f32 f64 bf16 f16: of a, b, and what an epilogue reads */
+    tn_dtype out;   /* of d, and the sums: the same, or f32 for bf16 and f16 */
     int64_t m, n, k, batch;
     tn__gemm_matrix a, b, d;
     double alpha, beta;
@@ -41,8 +42,14 @@ typedef struct tn__gemm {
 /* Queues the product. TN_EUNSUPPORTED: cuBLASLt has no algorithm for it, and nothing was queued. */
 tn_status tn__cuda_gemm(tn_context *ctx, const tn__gemm *g);
 
+/* Whether x is of a float dtype and y of the same, or f32 for bf16 and f16. */
+static inline bool tn__cuda_sums_into(tn_dtype y, tn_dtype x) {
+    bool narrow = x == TN_BF16 || x == TN_F16;
+    return (narrow || x == TN_F32 || x == TN_F64) && (y == x || (narrow && y == TN_F32));
+}
+
 /* matmul.cu: y = alpha a b + beta y + bias for any strides, also with nothing to sum over. 3 dimensions
- * as the entry matmul; bias: 1 dimension, or NULL. */
+ * as the entry matmul; bias: 1 dimension and of y's dtype, or NULL. */
 tn_status tn__cuda_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                            const tn_desc *bias, double alpha, double beta);
 

@@ -51,24 +51,25 @@ __device__ void load_tiles(const product &p, int64_t n, int64_t top, int64_t lef
     }
 }
 
-template <typename T, typename C>
+template <typename Y, typename C>
 __device__ void store_element(const product &p, int64_t n, int64_t i, int64_t j, C sum) {
     if (i >= p.rows || j >= p.columns) {
         return;
     }
-    T *y = static_cast<T *>(const_cast<void *>(p.y.data)) + n * p.y.batch + i * p.y.row +
+    Y *y = static_cast<Y *>(const_cast<void *>(p.y.data)) + n * p.y.batch + i * p.y.row +
            j * p.y.column;
     C value = C(p.alpha) * sum;
     if (p.beta != 0) {
         value += C(p.beta) * tn__load(*y);
     }
     if (p.bias) {
-        value += tn__load(static_cast<const T *>(p.bias)[j * p.bias_step]);
+        value += tn__load(static_cast<const Y *>(p.bias)[j * p.bias_step]);
     }
-    *y = tn__store<T>(value);
+    *y = tn__store<Y>(value);
 }
 
-template <typename T> __global__ void __launch_bounds__(SIDE *SIDE) multiply(product p) {
+template <typename T, typename Y>
+__global__ void __launch_bounds__(SIDE *SIDE) multiply(product p) {
     typedef typename tn__compute<T>::type C;
     TN_SHARED(C, a, TILE * DEPTH);
     TN_SHARED(C, b, TILE * DEPTH);
@@ -91,13 +92,18 @@ template <typename T> __global__ void __launch_bounds__(SIDE *SIDE) multiply(pro
     }
     for (int i = 0; i < EACH; i++) {
         for (int j = 0; j < EACH; j++) {
-            store_element<T, C>(p, n, top + row + i * SIDE, left + column + j * SIDE, sum[i][j]);
+            store_element<Y, C>(p, n, top + row + i * SIDE, left + column + j * SIDE, sum[i][j]);
         }
     }
 }
 
 matrices matrices_of(const tn_desc *x) {
     return {x->data, x->stride[0], x->stride[1], x->stride[2]};
+}
+
+template <typename T, typename Y>
+tn_status launch(tn_context *ctx, unsigned blocks, const product &p) {
+    return TN_LAUNCH(ctx, (multiply<T, Y>), blocks, SIDE * SIDE, 0, p);
 }
 
 } // namespace
@@ -125,6 +131,10 @@ tn_status tn__cuda_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, 
         tn__cuda_note("matmul: the result has too many elements for one launch");
         return TN_EUNSUPPORTED;
     }
-    TN_FLOATS(y->dtype, return TN_LAUNCH(ctx, (multiply<T>), (unsigned)blocks, SIDE * SIDE, 0, p));
+    if (y->dtype != a->dtype) { /* sums of bf16 and f16 in f32 */
+        return a->dtype == TN_BF16 ? launch<tn__bf16, float>(ctx, (unsigned)blocks, p)
+                                   : launch<tn__half, float>(ctx, (unsigned)blocks, p);
+    }
+    TN_FLOATS(y->dtype, return launch<T, T>(ctx, (unsigned)blocks, p));
     return TN_OK;
 }

@@ -114,7 +114,8 @@ static void fold_batch(tn_desc *y, tn_desc *a, tn_desc *b) {
 static tn_status fast_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                               const extras *e) {
     tn__gemm g = {
-        .dtype = y->dtype,
+        .dtype = a->dtype,
+        .out = y->dtype,
         .m = y->size[2],
         .n = y->size[1],
         .k = a->size[2],
@@ -150,7 +151,7 @@ static bool empty(const tn_desc *y) {
 
 tn_status tn__cuda_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                           double alpha, double beta) {
-    if (!same_floats(3, (const tn_desc *[]){y, a, b})) {
+    if (!tn__cuda_sums_into(y->dtype, a->dtype) || b->dtype != a->dtype) {
         return TN_EUNSUPPORTED;
     }
     if (empty(y)) {
@@ -258,7 +259,23 @@ static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *
                    .ndim = 2,
                    .size = {1, db->size[0]},
                    .stride = {0, db->stride[0]}};
-    return tn__cuda_reduce(ctx, TN_RED_SUM, &row, dy);
+    if (db->dtype == dy->dtype) {
+        return tn__cuda_reduce(ctx, TN_RED_SUM, &row, dy);
+    }
+    /* Into a wider dtype: a row of ones times dy. */
+    tn_desc one = {.dtype = dy->dtype, .ndim = 3, .size = {1, 1, 1}, .stride = {0, 0, 0}};
+    one.data = tn__cuda_scratch(ctx, tn__cuda_element(one.dtype));
+    if (!one.data) {
+        return TN_ENOMEM;
+    }
+    tn_desc sums = one_matrix(&row), columns = one_matrix(dy), ones = one;
+    ones.size[2] = dy->size[0];
+    tn_status status = tn__cuda_fill(ctx, &one, 1);
+    if (status == TN_OK) {
+        status = tn__cuda_product(ctx, &sums, &ones, &columns, NULL, 1, 0);
+    }
+    tn__cuda_scratch_free(ctx, one.data, tn__cuda_element(one.dtype));
+    return status;
 }
 
 /* dw and db in one product; db is overwritten. */
@@ -279,7 +296,8 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
 
 tn_status tn__cuda_linear_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                           const tn_desc *dy, const tn_desc *x, bool accumulate) {
-    if (!same_floats(4, (const tn_desc *[]){dw, db, dy, x})) {
+    if (!tn__cuda_sums_into(dw->dtype, x->dtype) || dy->dtype != x->dtype ||
+        (db && db->dtype != dw->dtype)) {
         return TN_EUNSUPPORTED;
     }
     if (!accumulate || !db) {

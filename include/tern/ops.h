@@ -131,6 +131,8 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 
 /* x (…, in), weight (out, in), bias (out) or NULL -> (…, out) = x weight^T + bias. */
 TN_API tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/* The same, then gelu_tanh: in one kernel where the device has one. */
+TN_API tn_tensor *tn_linear_gelu_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
 /* ---- Picking elements ------------------------------------------------------------------------ */
 

@@ -321,6 +321,9 @@ static void operations(tn_tensor *t) {
     INERT(tn_linear_op(t, x, NULL));
     INERT(tn_linear_op(x, t, NULL));
     TAKES(tn_linear_op(x, x, t)); /* no bias */
+    INERT(tn_linear_gelu_op(t, x, NULL));
+    INERT(tn_linear_gelu_op(x, t, NULL));
+    TAKES(tn_linear_gelu_op(x, x, t));
     INERT(tn_index_select(t, 0, index));
     INERT(tn_index_select(x, 0, t));
     INERT(tn_gather(t, 0, index));

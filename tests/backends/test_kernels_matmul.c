@@ -101,11 +101,123 @@ static void test_linear(void **state) {
     }
 }
 
+/* ---- Fused entries: the CPU leaves them empty ------------------------------------------------ */
+
+static tn_status call_linear_gelu(const tn_backend *t, const tn_desc *const *out, void *user) {
+    product *p = user;
+    return TRIAL_CALL(t, linear_gelu, out[0], out[1], &p->a, &p->b, p->bias ? &p->c : NULL);
+}
+
+static void test_linear_gelu(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{1, 1, 1},  {5, 3, 4},    {0, 3, 4},    {3, 0, 4},
+                                       {9, 16, 8}, {70, 65, 48}, {33, 100, 37}};
+    if (!trial_on_cuda()) {
+        skip();
+    }
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int k = 0; k < 4 * 4 * 2 * 2; k++) {
+            tn_dtype dtype = array_floats[k % 4];
+            int64_t m = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
+            array x = varied(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
+                  w = varied(dtype, k / 8 & 1, 2, SIZES(out, in), 2),
+                  b = varied(dtype, k / 4 & 1, 1, SIZES(out), 3),
+                  y = make(dtype, k / 8 & 1, 2, SIZES(m, out)),
+                  pre = make(dtype, k / 8 & 1, 2, SIZES(m, out));
+            product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k / 16 & 1};
+            double scale = sqrt((double)in + 1);
+            bool with_pre = k / 32;
+            trial t = {"linear_gelu",
+                       1 + with_pre,
+                       {y, pre},
+                       call_linear_gelu,
+                       &p,
+                       dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
+                       dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
+            trial_run(&t);
+            trial_forget();
+        }
+    }
+}
+
+typedef struct gradients {
+    tn_desc dy, x;
+    bool with_bias, accumulate;
+} gradients;
+static tn_status call_backward_weight(const tn_backend *t, const tn_desc *const *out, void *user) {
+    gradients *g = user;
+    return TRIAL_CALL(t, linear_backward_weight, out[0], g->with_bias ? out[1] : NULL, &g->dy,
+                      &g->x, g->accumulate);
+}
+
+static void test_linear_backward_weight(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},  {0, 3, 4},    {3, 0, 4},
+                                       {3, 4, 0}, {9, 16, 8}, {70, 65, 48}, {133, 10, 37}};
+    if (!trial_on_cuda()) {
+        skip();
+    }
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int k = 0; k < 4 * 4 * 2 * 2; k++) {
+            tn_dtype dtype = array_floats[k % 4];
+            int64_t n = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
+            array dy = varied(dtype, k / 4 & 1, 2, SIZES(n, out), 1),
+                  x = varied(dtype, k / 8 & 1, 2, SIZES(n, in), 2),
+                  dw = varied(dtype, k / 8 & 1, 2, SIZES(out, in), 3),
+                  db = varied(dtype, k / 4 & 1, 1, SIZES(out), 4);
+            gradients g = {dy.d, x.d, .with_bias = k / 16 & 1, .accumulate = k / 32};
+            double scale = sqrt((double)n + 1);
+            trial t = {"linear_backward_weight",
+                       1 + g.with_bias,
+                       {dw, db},
+                       call_backward_weight,
+                       &g,
+                       dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
+                       dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
+            trial_run(&t);
+            trial_forget();
+        }
+    }
+}
+
+/* y lies as columns; one b for a batch that becomes rows; candidates timed. */
+static void test_matmul_layouts(void **state) {
+    (void)state;
+    setenv("TERN_AUTOTUNE", "1", 1);
+    for (int k = 0; k < 4 * 2 * 2; k++) {
+        tn_dtype dtype = array_floats[k % 4];
+        array a = varied(dtype, DENSE, 3, SIZES(3, 17, 24), 1),
+              b = varied(dtype, DENSE, 3, SIZES(1, 24, 40), 2),
+              y = make(dtype, DENSE, 3, k & 4 ? SIZES(3, 40, 17) : SIZES(3, 17, 40));
+        if (k & 4) {
+            y.d.size[1] = 17, y.d.stride[1] = 1;
+            y.d.size[2] = 40, y.d.stride[2] = 17;
+        }
+        if (k & 8) {
+            array_vary(&y, 3);
+        }
+        product p = {.a = a.d, .b = broadcast(&b, 0, 3), .alpha = 2, .beta = k & 8 ? -0.5 : 0};
+        trial t = {"matmul, other layouts",
+                   1,
+                   {y},
+                   call_matmul,
+                   &p,
+                   dtype == TN_F64 ? 1e-13 : 1e-5,
+                   dtype == TN_F64 ? 1e-13 : 2e-5 + 16 * step_of(dtype)};
+        trial_run(&t);
+        trial_forget();
+    }
+    unsetenv("TERN_AUTOTUNE");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_matmul),
         ARRAY_TEST(test_matmul_broadcast),
         ARRAY_TEST(test_linear),
+        ARRAY_TEST(test_linear_gelu),
+        ARRAY_TEST(test_linear_backward_weight),
+        ARRAY_TEST(test_matmul_layouts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -292,7 +292,8 @@ typedef struct tn_backend {
     tn_status (*linear_gelu)(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
                              const tn_desc *x, const tn_desc *w, const tn_desc *b);
     /* dw (out, in) = dy^T x and db (out) = the sums of dy's columns, db NULL: not wanted; dy (n,
-     * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16. */
+     * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16; dw and db may
+     * be f32 where dy and x are bf16 or f16. */
     tn_status (*linear_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                         const tn_desc *dy, const tn_desc *x, bool accumulate);
     /* s = a + b, rounded, and y = layer_norm(s); a, b, s, y (n, c), the others as in layer_norm. */
