@@ -51,7 +51,7 @@ typedef struct nccl {
     ncclComm_t comm; /* NULL: aborted */
     int index;
     cudaStream_t stream;
-    tn_status (*check)(void *user, char *why);
+    tn_status (*check)(void *user, bool all, char *why);
     void *check_user;
     bool finalized;
 
@@ -130,14 +130,18 @@ static void abort_comm(nccl *e) {
 
 /* ---- Waiting ----------------------------------------------------------------------------------- */
 
-/* One wait: sleeps a little longer each time, and looks around now and then. */
+/* One wait: sleeps a little longer each time, and looks around now and then. A rank may leave when it has
+ * done its part, so that one has left counts only where every rank is needed until the end, and when it
+ * is seen for the second time. */
 typedef struct patience {
     double begun, deadline, next_check, nap;
+    int checks;
+    bool all; /* every rank is needed */
 } patience;
 
-static patience patience_of(double deadline) {
+static patience patience_of(double deadline, bool all) {
     double begun = now();
-    return (patience){begun, deadline, begun + BETWEEN_CHECKS, NAP};
+    return (patience){begun, deadline, begun + BETWEEN_CHECKS, NAP, 0, all};
 }
 
 static tn_status wait_more(nccl *e, patience *p, const char *what) {
@@ -145,7 +149,8 @@ static tn_status wait_more(nccl *e, patience *p, const char *what) {
     double time = now();
     tn_status status = failed(e, NULL);
     if (status == TN_OK && e->check && time >= p->next_check) {
-        status = e->check(e->check_user, why);
+        status = e->check(e->check_user, p->all && p->checks > 0, why);
+        p->checks++;
         p->next_check = time + BETWEEN_CHECKS;
         if (status != TN_OK) {
             return fail(e, status, "%s", why);
@@ -162,7 +167,7 @@ static tn_status wait_more(nccl *e, patience *p, const char *what) {
 
 /* After a call that may go on behind our back: until it is settled. */
 static tn_status settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
-    patience p = patience_of(deadline);
+    patience p = patience_of(deadline, false);
     tn_status status = TN_OK;
     while (result == ncclInProgress && status == TN_OK) {
         ncclResult_t asked = e->api->CommGetAsyncError(e->comm, &result);
@@ -172,9 +177,15 @@ static tn_status settle(nccl *e, ncclResult_t result, double deadline, const cha
     return status != TN_OK ? status : result == ncclSuccess ? TN_OK : fail_nccl(e, result, what);
 }
 
-/* Until the stream has come to the mark. */
-static tn_status await(nccl *e, const tn__cuda_mark *mark, double deadline, const char *what) {
-    patience p = patience_of(deadline);
+/* No rank has its result before all have given their part. */
+static bool needs_all(tn_collective kind) {
+    return kind == TN_ALL_REDUCE || kind == TN_ALL_GATHER || kind == TN_REDUCE_SCATTER ||
+           kind == TN_ALL_TO_ALL;
+}
+
+/* Until the stream has come to the mark behind t. */
+static tn_status await(nccl *e, const tn__cuda_mark *mark, const tn_transfer *t, const char *what) {
+    patience p = patience_of(t->deadline, needs_all(t->kind));
     tn_status status = TN_OK;
     cudaError_t error;
     while ((error = cudaEventQuery(mark->event)) == cudaErrorNotReady && status == TN_OK) {
@@ -342,7 +353,7 @@ static tn_status watch(nccl *e, const tn_transfer *t, const char *what) {
     if (t->launched) {
         t->launched(t->launched_user, end);
     }
-    tn_status status = await(e, end, t->deadline, what);
+    tn_status status = await(e, end, t, what);
     if (!t->launched) {
         tn__cuda_mark_free(end);
     }

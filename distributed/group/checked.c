@@ -108,9 +108,9 @@ static void device_release(tn_engine *base, void *memory) {
     c->inner->device_free(c->inner, memory);
 }
 
-static tn_status check(tn_engine *base, char *why) {
+static tn_status check(tn_engine *base, bool all, char *why) {
     checked *c = (checked *)base;
-    return c->inner->check(c->inner, why);
+    return c->inner->check(c->inner, all, why);
 }
 
 static void leave(tn_engine *base) {

@@ -369,10 +369,10 @@ static void hub_free(hub *h) {
     free(h);
 }
 
-static tn_status check(tn_engine *base, char *why) {
+static tn_status check(tn_engine *base, bool all, char *why) {
     hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
-    tn_status status = h->dead == TN_OK ? check_left(h) : h->dead;
+    tn_status status = h->dead == TN_OK && all ? check_left(h) : h->dead;
     snprintf(why, TN_ENGINE_WHY, "%s", h->reason);
     pthread_mutex_unlock(&h->lock);
     return status;

@@ -55,10 +55,10 @@ bool tn__nccl_is_there(char *why) {
 /* ---- Failing ------------------------------------------------------------------------------------- */
 
 /* Whether a rank has given up or is gone, as far as one can tell without waiting. */
-static tn_status check_peers(void *user, char *why) {
+static tn_status check_peers(void *user, bool all, char *why) {
     pair *p = user;
     if (p->host->check) {
-        return p->host->check(p->host, why);
+        return p->host->check(p->host, all, why);
     }
     bool exists = false;
     char ignored[TN_STORE_WHY];
@@ -74,8 +74,8 @@ static tn_status check_peers(void *user, char *why) {
     return TN_EPEER;
 }
 
-static tn_status check(tn_engine *base, char *why) {
-    return check_peers(base, why);
+static tn_status check(tn_engine *base, bool all, char *why) {
+    return check_peers(base, all, why);
 }
 
 static void stop(tn_engine *base, const char *reason) {

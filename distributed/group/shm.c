@@ -229,9 +229,9 @@ static void stop(tn_engine *base, const char *reason) {
     tn__shm_fail((tn__shm *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
-static tn_status check(tn_engine *base, char *why) {
+static tn_status check(tn_engine *base, bool all, char *why) {
     tn__shm *e = (tn__shm *)base;
-    tn_status status = tn__shm_look(e);
+    tn_status status = tn__shm_look(e, all);
     tn__shm_failed(e, why);
     return status;
 }

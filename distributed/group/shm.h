@@ -121,6 +121,7 @@ typedef struct tn__shm_wait {
     uint32_t seen; /* the bell, before the condition was looked at */
     int from;      /* who is waited for; -1: all */
     bool comes;    /* `from` has to send, which it will not from inside a collective */
+    bool may_leave;
     double deadline;
     enum { TN__SHM_FINE, TN__SHM_LATE, TN__SHM_LEFT, TN__SHM_DIED, TN__SHM_ELSEWHERE } trouble;
     int who;
@@ -142,8 +143,8 @@ void tn__shm_leave(tn__shm *e);
 tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 tn_status tn__shm_failed(const tn__shm *e, char *why); /* TN_OK while there is none; why may be NULL */
 
-/* Whether a rank is gone or has given up, without waiting. */
-tn_status tn__shm_look(tn__shm *e);
+/* Whether a rank has died or given up, or with `all` has left, without waiting. */
+tn_status tn__shm_look(tn__shm *e, bool all);
 
 /* Opens the peers' processes, to be told when they end. Between two barriers. */
 tn_status tn__shm_watch(tn__shm *e);

@@ -150,7 +150,7 @@ static void look_around(tn__shm *e, tn__shm_wait *w) {
             continue;
         }
         bool left = atomic_load_explicit(&seat_of(e, r)->left, memory_order_acquire);
-        if (left || has_died(e, r)) {
+        if (left ? !w->may_leave : has_died(e, r)) {
             w->trouble = left ? TN__SHM_LEFT : TN__SHM_DIED;
             w->who = r;
             return;
@@ -203,9 +203,10 @@ static tn_status fail_for(tn__shm *e, const tn__shm_wait *w) {
     }
 }
 
-tn_status tn__shm_look(tn__shm *e) {
+tn_status tn__shm_look(tn__shm *e, bool all) {
     tn_status status = tn__shm_failed(e, NULL);
     tn__shm_wait w = tn__shm_wait_begin(e, -1, HUGE_VAL);
+    w.may_leave = !all;
     if (status == TN_OK) {
         look_around(e, &w);
     }

@@ -21,7 +21,7 @@
 
 enum { SLOT = 4 << 20, SLOTS = 2 };
 
-static const double NAP = 20e-6, LONGEST_NAP = 1e-3, BETWEEN_CHECKS = 0.25;
+static const double NAP = 20e-6, LONGEST_NAP = 1e-3;
 /* Seconds for copies that are queued already, after a failure. */
 static const double SETTLE = 5;
 
@@ -117,22 +117,12 @@ static tn_status was_aborted(staged *s, char *why) {
     return aborted ? TN_EPEER : TN_OK;
 }
 
-/* Whether waiting still makes sense. */
-static tn_status look(staged *s, char *why) {
-    tn_status status = was_aborted(s, why);
-    return status == TN_OK && s->inner->check ? s->inner->check(s->inner, why) : status;
-}
-
-/* Waits until the device has come to the mark. */
+/* Waits until the device has come to the mark. What happens to other ranks the inner engine finds. */
 static tn_status await(staged *s, void *mark, double deadline, char *why) {
-    double nap = NAP, begun = tn__now(), next_look = begun + BETWEEN_CHECKS;
+    double nap = NAP, begun = tn__now();
     while (!s->table->mark_reached(mark)) {
         double now = tn__now();
         tn_status status = was_aborted(s, why);
-        if (status == TN_OK && now >= next_look) {
-            status = look(s, why);
-            next_look = now + BETWEEN_CHECKS;
-        }
         if (status != TN_OK) {
             return status;
         }
@@ -325,8 +315,9 @@ static void release(tn_engine *base, void *memory) {
     inner->free(inner, memory);
 }
 
-static tn_status check(tn_engine *base, char *why) {
-    return look((staged *)base, why);
+static tn_status check(tn_engine *base, bool all, char *why) {
+    tn_engine *inner = ((staged *)base)->inner;
+    return inner->check(inner, all, why);
 }
 
 static void leave(tn_engine *base) {
@@ -370,7 +361,7 @@ tn_engine *tn__staged_new(tn_engine *inner, char *why) {
                           .abort = stop,
                           .alloc = inner->alloc ? alloc : NULL,
                           .free = inner->alloc ? release : NULL,
-                          .check = check,
+                          .check = inner->check ? check : NULL,
                           .leave = inner->leave ? leave : NULL,
                           .destroy = destroy};
     return &s->base;

@@ -108,9 +108,10 @@ struct tn_engine {
     void *(*device_alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
     void (*device_free)(tn_engine *e, void *memory);
 
-    /* Whether operations can still succeed: TN_OK, or what run would say. Called between operations and,
-     * by the same thread, while another engine runs one. Does not block. NULL: only run can tell. */
-    tn_status (*check)(tn_engine *e, char *why);
+    /* Whether an operation of another engine can still succeed: TN_OK, or what run would say of a rank
+     * that has died or given up, and with `all` also of one that has left. Called by the thread that
+     * calls run. Does not block. NULL: only run can tell. */
+    tn_status (*check)(tn_engine *e, bool all, char *why);
 
     /* Says goodbye: peers that still need this rank get an error which says that it left. Only `free` and
      * `destroy` follow. NULL: destroy does it. */
@@ -127,7 +128,7 @@ typedef struct tn_engine_options {
     tn_device device;      /* nccl: this rank's GPU */
     /* What an engine of devices may call while an operation takes long: `check` of the engine beside
      * it. May be NULL. */
-    tn_status (*check)(void *user, char *why);
+    tn_status (*check)(void *user, bool all, char *why);
     void *check_user;
 } tn_engine_options;
 
