@@ -1,0 +1,652 @@
+/* Devices through the emulator: tensors on them, copies, marks, errors that come late, memory that ends.
+ * What depends on how a process begins (no plugin, the real plugin, TERN_SYNC, …) runs in processes of
+ * its own: this program again with the part's name. */
+#include "backends/cuda/cuda.h"
+#include "core/plugin.h"
+#include "tern/tern.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MIB (1 << 20)
+
+static const tn_device_table *table; /* of the emulated devices */
+
+static int no_error(void **state) {
+    (void)state;
+    tn_error_clear();
+    return tn_set_default_device(tn_cpu());
+}
+
+static void assert_says(tn_status status, const char *part) {
+    assert_int_equal(tn_error(), status);
+    if (!strstr(tn_error_message(), part)) {
+        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
+    }
+    tn_error_clear();
+}
+
+/* A tensor on the device with the elements 0, 1, 2, … */
+static tn_tensor *counted(tn_device device, tn_dims dims) {
+    float data[4096];
+    int64_t count = tn_dims_count(dims);
+    for (int64_t i = 0; i < count; i++) {
+        data[i] = (float)i;
+    }
+    tn_device before = tn_default_device();
+    assert_int_equal(tn_set_default_device(device), TN_OK);
+    tn_tensor *t = tn_from_data(data, dims, TN_F32);
+    assert_int_equal(tn_set_default_device(before), TN_OK);
+    return t;
+}
+
+/* ---- Tensors ---------------------------------------------------------------------------------- */
+
+static void test_there_and_described(void **state) {
+    (void)state;
+    assert_int_equal(tn_device_count(TN_CUDA), 2);
+    assert_string_equal(tn_device_why(TN_CUDA), "");
+    tn_device_info info;
+    assert_int_equal(tn_device_describe(tn_cuda(1), &info), TN_OK);
+    assert_true(strlen(info.name) > 0);
+    assert_true(info.major >= 8 && info.processors > 0 && info.memory > 0);
+    char text[1024];
+    int length = table->versions(text, sizeof(text));
+    assert_int_equal(length, strlen(text));
+    assert_non_null(strstr(text, "cuBLASLt "));
+    assert_non_null(strstr(text, "cuDNN"));
+    assert_non_null(strstr(text, "NCCL"));
+    tn_context *ctx = tn_context_of(tn_cuda(1));
+    assert_int_equal(ctx->device.index, 1);
+    assert_true(ctx->deterministic);
+    assert_ptr_equal(ctx, tn_context_of(tn_cuda(1)));
+    assert_ptr_not_equal(ctx, tn_context_of(tn_cuda(0)));
+    assert_int_equal(tn__cuda_device_of(ctx)->processors, info.processors);
+}
+
+static void test_made_read_printed(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3, 4));
+    assert_int_equal(tn_device_of(t).kind, TN_CUDA);
+    assert_int_equal((uintptr_t)tn_data(t) % 512, 0);
+    const int64_t index[] = {2, 1};
+    assert_true(tn_at(t, index) == 9);
+    assert_true(tn_item(tn_select(tn_select(t, 0, 1), 0, 3)) == 7);
+    char text[200];
+    tn_format(tn_narrow(t, 0, 1, 2), text, sizeof(text));
+    assert_non_null(strstr(text, "8"));
+    assert_null(strstr(text, "nan"));
+
+    float out[12];
+    assert_int_equal(tn_copy_out(t, out), TN_OK);
+    for (int i = 0; i < 12; i++) {
+        assert_true(out[i] == (float)i);
+    }
+    assert_int_equal(tn_copy_out(tn_t(t), out), TN_OK); /* strided */
+    assert_true(out[1] == 4 && out[2] == 8 && out[3] == 1);
+    assert_int_equal(tn_copy_out(tn_narrow(tn_t(t), 0, 1, 2), out), TN_OK);
+    assert_true(out[0] == 1 && out[5] == 10);
+
+    tn_tensor *empty = tn_empty_on(tn_cuda(0), TN_DIMS(0, 3), TN_F32);
+    assert_false(tn_is_inert(empty));
+    assert_int_equal(tn_copy_out(empty, NULL), TN_OK);
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void test_large_copies(void **state) {
+    (void)state;
+    enum { COUNT = 5 * MIB / 4 + 77 }; /* several stages, and the last one in part */
+    static const int64_t counts[] = {1, 16 << 10, (16 << 10) + 1, COUNT};
+    int32_t *data = malloc(COUNT * sizeof(*data)), *out = malloc(COUNT * sizeof(*out));
+    assert_int_equal(tn_set_default_device(tn_cuda(0)), TN_OK);
+    for (int round = 0; round < 3; round++) {
+        for (int k = 0; k < 4; k++) {
+            TN_SCOPE;
+            for (int i = 0; i < COUNT; i++) {
+                data[i] = i * 7 + round;
+            }
+            tn_tensor *t = tn_from_data(data, TN_DIMS(counts[k]), TN_I32);
+            memset(data, 0xff, (size_t)counts[k] * sizeof(*data)); /* it may change at once */
+            assert_int_equal(tn_copy_out(t, out), TN_OK);
+            for (int64_t i = 0; i < counts[k]; i++) {
+                assert_int_equal(out[i], (int)i * 7 + round);
+            }
+        }
+    }
+    free(data);
+    free(out);
+}
+
+static void test_between_devices(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = counted(tn_cuda(0), TN_DIMS(1000));
+    tn_tensor *b = tn_empty_on(tn_cuda(1), TN_DIMS(1000), TN_F32);
+    tn_tensor *c = tn_empty_on(tn_cuda(0), TN_DIMS(1000), TN_F32);
+    float out[1000];
+    size_t bytes = sizeof(out);
+    assert_int_equal(table->copy(tn_cuda(1), tn_data_mut(b), tn_cuda(0), tn_data(a), bytes), TN_OK);
+    /* What the first device does next comes behind the copy. */
+    memset(out, 0, bytes);
+    assert_int_equal(table->copy(tn_cuda(0), tn_data_mut(a), tn_cpu(), out, bytes), TN_OK);
+    assert_int_equal(table->copy(tn_cuda(0), tn_data_mut(c), tn_cuda(1), tn_data(b), bytes), TN_OK);
+    assert_int_equal(tn_copy_out(c, out), TN_OK);
+    for (int i = 0; i < 1000; i++) {
+        assert_true(out[i] == (float)i);
+    }
+    assert_int_equal(table->copy(tn_cuda(0), tn_data_mut(c), tn_cuda(0), tn_data(a), bytes), TN_OK);
+    assert_int_equal(tn_copy_out(c, out), TN_OK);
+    assert_true(out[0] == 0 && out[999] == 0);
+}
+
+/* ---- Names, limits ---------------------------------------------------------------------------- */
+
+static void test_names(void **state) {
+    (void)state;
+    assert_int_equal(tn_device_named("cpu").kind, TN_CPU);
+    assert_int_equal(tn_device_named("cuda").index, 0);
+    assert_int_equal(tn_device_named("cuda").kind, TN_CUDA);
+    assert_int_equal(tn_device_named("cuda:1").index, 1);
+    assert_string_equal(tn_device_text(tn_cuda(1)), "cuda:1");
+    assert_int_equal(tn_error(), TN_OK);
+    static const char *const none[] = {"",
+                                       "gpu",
+                                       "cuda:",
+                                       "cuda:x",
+                                       "cuda:-1",
+                                       "cuda:1x",
+                                       "cuda:+1",
+                                       "cuda: 1",
+                                       "CUDA:0",
+                                       "cuda0",
+                                       "cuda:99999999999999999"};
+    for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++) {
+        assert_int_equal(tn_device_named(none[i]).kind, TN_CPU);
+        assert_says(TN_EDEVICE, "names no device");
+    }
+    tn_device_named(NULL);
+    assert_says(TN_EDEVICE, "(NULL)");
+    tn_device_named("cuda:2");
+    assert_says(TN_EDEVICE, "there is no device cuda:2: 2 devices are here, counted from 0");
+}
+
+static void test_wrong_index(void **state) {
+    (void)state;
+    static const int wrong[] = {-1, 2, 31, 32, 1 << 30, -2147483647 - 1};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        TN_SCOPE;
+        tn_device device = tn_cuda(wrong[i]);
+        assert_true(tn_is_inert(tn_empty_on(device, TN_DIMS(2), TN_F32)));
+        assert_says(TN_EDEVICE, "there is no device cuda:");
+        assert_int_equal(tn_set_default_device(device), TN_EDEVICE);
+        assert_says(TN_EDEVICE, "2 devices are here");
+        assert_int_equal(tn_device_synchronize(device), TN_EDEVICE);
+        tn_error_clear();
+        assert_int_equal(tn_device_memory(device).allocated, 0);
+        tn_error_clear();
+        assert_null(tn_context_of(device));
+        /* The table itself looks as well. */
+        char text[300];
+        assert_null(table->alloc(wrong[i], 100, "tensors"));
+        table->free(wrong[i], text, 100);
+        table->memory_trim(wrong[i]);
+        table->memory_text(wrong[i], text, sizeof(text));
+        assert_non_null(strstr(text, "there is no CUDA device"));
+        assert_null(table->mark(wrong[i]));
+        assert_int_equal(table->synchronize(wrong[i]), TN_EDEVICE);
+        assert_non_null(strstr(table->reason(), "there is no CUDA device"));
+    }
+    assert_int_equal(tn_default_device().kind, TN_CPU);
+}
+
+static void *default_elsewhere(void *argument) {
+    (void)argument;
+    tn_device first = tn_default_device();
+    tn_set_default_device(tn_cuda(1));
+    TN_SCOPE;
+    tn_tensor *t = tn_empty(TN_DIMS(3), TN_F32);
+    return (void *)(intptr_t)(first.kind == TN_CPU && tn_device_of(t).index == 1);
+}
+
+static void test_default_device_is_a_threads_own(void **state) {
+    (void)state;
+    assert_int_equal(tn_set_default_device(tn_cuda(0)), TN_OK);
+    pthread_t thread;
+    void *right;
+    assert_int_equal(pthread_create(&thread, NULL, default_elsewhere, NULL), 0);
+    assert_int_equal(pthread_join(thread, &right), 0);
+    assert_non_null(right);
+    TN_SCOPE;
+    tn_device device = tn_device_of(tn_empty(TN_DIMS(3), TN_F32));
+    assert_int_equal(device.kind, TN_CUDA);
+    assert_int_equal(device.index, 0);
+}
+
+/* ---- Memory ----------------------------------------------------------------------------------- */
+
+static void test_statistics(void **state) {
+    (void)state;
+    tn_device_memory_trim(tn_cuda(1));
+    tn_memory_stats before = tn_device_memory(tn_cuda(1));
+    int64_t other = tn_device_memory(tn_cuda(0)).allocated;
+    {
+        TN_SCOPE;
+        tn_empty_on(tn_cuda(1), TN_DIMS(1000), TN_F32);
+        tn_memory_stats stats = tn_device_memory(tn_cuda(1));
+        assert_int_equal(stats.allocated, before.allocated + 4000);
+        assert_int_equal(stats.allocations, before.allocations + 1);
+        assert_true(stats.reserved >= stats.allocated);
+        assert_int_equal(tn_device_memory(tn_cuda(0)).allocated, other);
+        tn_context *ctx = tn_context_of(tn_cuda(1));
+        void *scratch = tn__cuda_scratch(ctx, 0);
+        assert_non_null(scratch);
+        char text[1000];
+        int length = table->memory_text(1, text, sizeof(text));
+        assert_int_equal(length, strlen(text));
+        assert_non_null(strstr(text, "scratch 1 bytes"));
+        assert_non_null(strstr(text, "the device has "));
+        assert_int_equal(table->memory_text(1, text, 10), length);
+        assert_int_equal(strlen(text), 9);
+        tn__cuda_scratch_free(ctx, scratch, 0);
+        tn__cuda_scratch_free(ctx, NULL, 5);
+    }
+    assert_int_equal(tn_device_memory(tn_cuda(1)).allocated, before.allocated);
+    assert_true(tn_device_memory(tn_cuda(1)).peak >= before.allocated + 4000);
+    tn_device_memory_reset_peak(tn_cuda(1));
+    assert_int_equal(tn_device_memory(tn_cuda(1)).peak, before.allocated);
+    tn_device_memory_trim(tn_cuda(1));
+    assert_int_equal(tn_device_memory(tn_cuda(1)).reserved, 0);
+}
+
+/* The emulated devices have 64 MiB (main). */
+static void test_memory_ends_and_comes_back(void **state) {
+    (void)state;
+    tn_device gpu = tn_cuda(0);
+    tn_device_memory_trim(gpu);
+    {
+        TN_SCOPE;
+        tn_tensor *a = tn_empty_on(gpu, TN_DIMS(40, MIB / 4), TN_F32);
+        assert_false(tn_is_inert(a));
+        assert_true(tn_is_inert(tn_empty_on(gpu, TN_DIMS(40, MIB / 4), TN_F32)));
+        assert_non_null(strstr(tn_error_message(), "no memory for 41943040 bytes on cuda:0"));
+        assert_non_null(strstr(tn_error_message(), "40.0 MiB in use"));
+        assert_non_null(strstr(tn_error_message(), "tensors 40.0 MiB"));
+        assert_says(TN_ENOMEM, "left of 64.0");
+        assert_true(tn_is_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32)));
+        assert_says(TN_ENOMEM, "no memory for 1152921504606846976 bytes");
+        tn_tensor *b = counted(gpu, TN_DIMS(4, 5)); /* it goes on */
+        const int64_t index[] = {3, 4};
+        assert_true(tn_at(b, index) == 19);
+        assert_true(tn_item(counted(tn_cuda(1), TN_DIMS())) == 0); /* the other one has its own */
+    }
+    TN_SCOPE; /* 40 MiB are cached and in the way: they go back */
+    assert_false(tn_is_inert(tn_empty_on(gpu, TN_DIMS(50, MIB / 4), TN_F32)));
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* ---- Marks ------------------------------------------------------------------------------------ */
+
+static void test_page_locked_memory_is_read_late(void **state) {
+    (void)state;
+    enum { BYTES = 300000 };
+    char *host = table->host_alloc(BYTES), *out = malloc(BYTES);
+    void *memory = table->alloc(0, BYTES, "tensors");
+    memset(host, 1, BYTES);
+    assert_int_equal(table->copy(tn_cuda(0), memory, tn_cpu(), host, BYTES), TN_OK);
+    void *mark = table->mark(0);
+    assert_non_null(mark);
+    assert_false(table->mark_reached(mark));
+    assert_int_equal(table->mark_wait(mark), TN_OK);
+    assert_true(table->mark_reached(mark));
+    memset(host, 2, BYTES); /* behind the mark it may change */
+    assert_int_equal(table->copy(tn_cpu(), out, tn_cuda(0), memory, BYTES), TN_OK);
+    assert_int_equal(out[0], 1);
+    assert_int_equal(out[BYTES - 1], 1);
+    assert_int_equal(table->copy(tn_cpu(), host, tn_cuda(0), memory, BYTES), TN_OK);
+    assert_int_equal(host[BYTES - 1], 1); /* what was written has arrived */
+    table->mark_free(mark);
+    table->mark_free(NULL);
+    table->free(0, memory, BYTES);
+    table->host_free(host, BYTES);
+    table->host_free(NULL, 0);
+    assert_null(table->host_alloc(0));
+    free(out);
+}
+
+static void test_polling_a_mark_ends(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(10));
+    void *mark = table->mark(0);
+    int polls = 0;
+    while (!table->mark_reached(mark) && polls < 100000) {
+        polls++;
+    }
+    assert_true(polls < 100000);
+    assert_true(tn_item(tn_select(t, 0, 9)) == 9);
+    table->mark_free(mark);
+}
+
+static void test_joins(void **state) {
+    (void)state;
+    char *host = table->host_alloc(100);
+    void *memory = table->alloc(0, 100, "tensors");
+    memset(host, 5, 100);
+    assert_int_equal(table->copy(tn_cuda(0), memory, tn_cpu(), host, 100), TN_OK);
+    void *first = table->mark(0);
+    assert_int_equal(table->mark_join(1, first), TN_OK);
+    void *second = table->mark(1);
+    table->mark_free(first);                           /* a join keeps its place */
+    assert_int_equal(table->mark_wait(second), TN_OK); /* so the first device has copied */
+    memset(host, 6, 100);
+    assert_int_equal(table->copy(tn_cpu(), host, tn_cuda(0), memory, 100), TN_OK);
+    assert_int_equal(host[99], 5);
+    table->mark_free(second);
+
+    /* Marks are used again: the old one's place is not the new one's. */
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(table->copy(tn_cuda(0), memory, tn_cpu(), host, 100), TN_OK);
+        void *mark = table->mark(0);
+        assert_false(table->mark_reached(mark));
+        assert_int_equal(table->mark_wait(mark), TN_OK);
+        table->mark_free(mark);
+    }
+    table->free(0, memory, 100);
+    table->host_free(host, 100);
+}
+
+/* ---- Late errors ------------------------------------------------------------------------------ */
+
+/* y = x[index] on the device with an index that is out of range at position 2. */
+static tn_status gather_wrongly(int64_t wrong) {
+    TN_SCOPE;
+    tn_device gpu = tn_cuda(0);
+    tn_tensor *x = counted(gpu, TN_DIMS(4, 2)), *y = tn_empty_on(gpu, TN_DIMS(3, 2), TN_F32);
+    const int64_t rows[] = {3, 0, wrong};
+    assert_int_equal(tn_set_default_device(gpu), TN_OK);
+    tn_tensor *index = TN_FROM(rows, TN_DIMS(3), TN_I64);
+    assert_int_equal(tn_set_default_device(tn_cpu()), TN_OK);
+    tn_desc to = {tn_data_mut(y), TN_F32, 2, {3, 2}, {2, 1}};
+    tn_desc from = {tn_data_mut(x), TN_F32, 2, {4, 2}, {2, 1}};
+    tn_desc at = {tn_data_mut(index), TN_I64, 1, {3}, {1}};
+    return table->kernels->gather_rows(tn_context_of(gpu), &to, &from, &at);
+}
+
+static void test_a_bad_index_comes_late(void **state) {
+    (void)state;
+    assert_int_equal(gather_wrongly(9), TN_OK);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_int_equal(tn_device_synchronize(tn_cuda(1)), TN_OK); /* not that one's */
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EINDEX);
+    assert_non_null(strstr(tn_error_message(), "cuda:0: index 9 at position 2 is out of range"));
+    assert_non_null(strstr(tn_error_message(), "gather"));
+    assert_says(TN_EINDEX, "TERN_SYNC=1 finds the call");
+    tn_context *ctx = tn_context_of(tn_cuda(0));
+    assert_int_equal(ctx->bad_position, 2);
+    assert_int_equal(ctx->bad_value, 9);
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK); /* it was told once */
+
+    TN_SCOPE; /* a copy to the host tells as well, and so does a mark */
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3));
+    assert_int_equal(gather_wrongly(-1), TN_OK);
+    float out[3];
+    assert_int_equal(tn_copy_out(t, out), TN_EINDEX);
+    assert_says(TN_EINDEX, "index -1 at position 2");
+    assert_int_equal(gather_wrongly(4), TN_OK);
+    void *mark = table->mark(0);
+    assert_int_equal(table->mark_wait(mark), TN_EINDEX);
+    assert_non_null(strstr(table->reason(), "index 4 at position 2"));
+    table->mark_free(mark);
+    assert_int_equal(gather_wrongly(3), TN_OK);
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK);
+}
+
+/* ---- Threads ---------------------------------------------------------------------------------- */
+
+static void *live_on_devices(void *argument) {
+    int me = (int)(intptr_t)argument;
+    intptr_t wrong = 0;
+    for (int round = 0; round < 60; round++) {
+        TN_SCOPE;
+        int32_t data[2000], out[2000];
+        tn_device here = tn_cuda((me + round) % 2), there = tn_cuda((me + round + 1) % 2);
+        for (int i = 0; i < 2000; i++) {
+            data[i] = me * 1000000 + round * 10000 + i;
+        }
+        tn_set_default_device(here);
+        tn_tensor *a = tn_from_data(data, TN_DIMS(2000), TN_I32);
+        tn_tensor *b = tn_empty_on(there, TN_DIMS(2000), TN_I32);
+        wrong += table->copy(there, tn_data_mut(b), here, tn_data(a), sizeof(data)) != TN_OK;
+        tn_drop(a);
+        wrong += tn_copy_out(b, out) != TN_OK || memcmp(out, data, sizeof(data)) != 0;
+    }
+    return (void *)(wrong + tn_error());
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, live_on_devices, (void *)(intptr_t)i), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *wrong;
+        assert_int_equal(pthread_join(threads[i], &wrong), 0);
+        assert_null(wrong);
+    }
+}
+
+static void test_a_forked_child_is_told(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3));
+    pid_t child = fork();
+    if (child == 0) {
+        bool right = tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(2), TN_F32)) &&
+                     strstr(tn_error_message(), "forked");
+        tn_error_clear();
+        right = right && isnan(tn_item(tn_select(t, 0, 1))) && tn_error() == TN_EDEVICE;
+        tn_drop(t);
+        _exit(right ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(tn_item(tn_select(t, 0, 1)) == 1);
+}
+
+/* ---- Other processes -------------------------------------------------------------------------- */
+
+enum { SKIPPED = 77 };
+static bool skipped; /* of a part: its process ends with SKIPPED */
+
+static void part_missing(void **state) { /* TERN_CUDA=nothing_like_it */
+    (void)state;
+    assert_int_equal(tn_device_count(TN_CUDA), 0);
+    assert_non_null(strstr(tn_device_why(TN_CUDA), "libtern_nothing_like_it.so"));
+    assert_int_equal(tn_device_named("cuda").kind, TN_CPU);
+    assert_says(TN_EDEVICE, "there is no device cuda:0: libtern_nothing_like_it.so");
+    TN_SCOPE;
+    assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(2), TN_F32)));
+    assert_says(TN_EDEVICE, "libtern_nothing_like_it.so");
+    assert_null(tn__device_plugin(TN_CUDA));
+    assert_null(tn_context_of(tn_cuda(0)));
+}
+
+static void part_real(void **state) { /* libtern_cuda.so itself */
+    (void)state;
+    const tn_device_table *real = tn__device_plugin(TN_CUDA);
+    if (!real) {
+        print_message("libtern_cuda.so is not here: %s\n", tn_device_why(TN_CUDA));
+        skipped = true;
+        return;
+    }
+    char text[1024];
+    assert_true(real->versions(text, sizeof(text)) > 0);
+    assert_non_null(strstr(text, "CUDA "));
+    if (real->count > 0) {
+        print_message("this machine has a GPU: the rest is for those without\n");
+        skipped = true;
+        return;
+    }
+    assert_non_null(strstr(real->why, "CUDA driver"));
+    tn_device_named("cuda");
+    assert_says(TN_EDEVICE, "there is no device cuda:0: ");
+    tn_device_synchronize(tn_cuda(0));
+    assert_says(TN_EDEVICE, real->why);
+    assert_null(real->alloc(0, 100, "tensors"));
+    assert_int_equal(real->synchronize(0), TN_EDEVICE);
+    assert_non_null(strstr(real->reason(), "there is no CUDA device 0: 0 are here"));
+}
+
+static void part_sync(void **state) { /* TERN_SYNC=1 */
+    (void)state;
+    assert_int_equal(gather_wrongly(7), TN_EINDEX);
+    tn_context *ctx = tn_context_of(tn_cuda(0));
+    assert_int_equal(ctx->bad_position, 2);
+    assert_int_equal(ctx->bad_value, 7);
+    assert_null(strstr(table->reason(), "late"));
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK);
+}
+
+static void part_guard(void **state) { /* TERN_CUDA_GUARD=1 */
+    (void)state;
+    char *memory = table->alloc(0, 1000, "tensors"), byte = 3;
+    uint16_t seen = 0;
+    assert_int_equal(table->copy(tn_cpu(), &seen, tn_cuda(0), memory + 998, 2), TN_OK);
+    assert_int_equal(seen, 0xffff);
+    table->free(0, memory, 1000);
+    assert_int_equal(table->synchronize(0), TN_OK);
+    memory = table->alloc(0, 1000, "tensors");
+    assert_int_equal(table->copy(tn_cuda(0), memory + 1000, tn_cpu(), &byte, 1), TN_OK);
+    table->free(0, memory, 1000);
+    table->free(0, memory, 1000); /* the first thing that is wrong is told */
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EDEVICE);
+    assert_says(TN_EDEVICE, "byte 1000 of a block of 1000 bytes");
+    assert_int_equal(table->synchronize(0), TN_OK);
+    table->free(0, memory, 1000);
+    assert_int_equal(table->synchronize(0), TN_EDEVICE);
+    assert_non_null(strstr(table->reason(), "freed before"));
+}
+
+static void part_direct(void **state) { /* TERN_CUDA_CACHE=0 */
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3));
+    assert_int_equal(tn_device_memory(tn_cuda(0)).reserved, 12);
+    tn_drop(t);
+    assert_int_equal(tn_device_memory(tn_cuda(0)).reserved, 0);
+}
+
+static void part_died(void **state) { /* a kernel dies */
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3)), *other = counted(tn_cuda(1), TN_DIMS(3));
+    assert_int_equal(gather_wrongly(0), TN_OK);
+    char why[200];
+    void *symbol = tn__plugin_symbol("cuda_emulator", "tern_emulator_break", why, sizeof(why));
+    assert_non_null(symbol);
+    void (*break_device)(int, const char *);
+    memcpy(&break_device, &symbol, sizeof(symbol));
+    break_device(0, "somebody wrote to nowhere");
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EDEVICE);
+    assert_non_null(strstr(tn_error_message(), "the last kernels were "));
+    assert_says(TN_EDEVICE, "this process cannot use the device any more");
+    assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32)));
+    tn_error_clear();
+    assert_true(isnan(tn_item(tn_select(t, 0, 1))));
+    assert_says(TN_EDEVICE, "somebody wrote to nowhere");
+    assert_true(tn_item(tn_select(other, 0, 2)) == 2);
+    assert_int_equal(table->synchronize(0), TN_EDEVICE); /* and the process ends in peace */
+}
+
+typedef struct part {
+    const char *name, *variable, *value;
+    const struct CMUnitTest test;
+} part;
+
+static const part parts[] = {
+    {"missing", "TERN_CUDA", "nothing_like_it", cmocka_unit_test(part_missing)},
+    {"real", "TERN_CUDA", "cuda", cmocka_unit_test(part_real)},
+    {"sync", "TERN_SYNC", "1", cmocka_unit_test(part_sync)},
+    {"guard", "TERN_CUDA_GUARD", "1", cmocka_unit_test(part_guard)},
+    {"direct", "TERN_CUDA_CACHE", "0", cmocka_unit_test(part_direct)},
+    {"died", "TERN_SYNC", "0", cmocka_unit_test(part_died)},
+};
+enum { PARTS = sizeof(parts) / sizeof(*parts) };
+
+/* Runs one part in a process of its own. */
+static void run_part(void **state) {
+    const part *p = *state;
+    pid_t child = fork();
+    if (child == 0) {
+        setenv(p->variable, p->value, 1);
+        execl("/proc/self/exe", "test_device", p->name, (char *)NULL);
+        _exit(1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == SKIPPED) {
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int be_part(const char *name) {
+    for (int i = 0; i < PARTS; i++) {
+        if (strcmp(parts[i].name, name) == 0) {
+            table = tn__device_plugin(TN_CUDA);
+            const struct CMUnitTest tests[] = {parts[i].test};
+            cmocka_set_message_output(CM_OUTPUT_STDOUT);
+            return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : skipped ? SKIPPED : 0;
+        }
+    }
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    setenv("TERN_CUDA", "cuda_emulator", argc < 2);
+    setenv("TERN_EMULATOR_MEMORY", "64M", 1);
+    if (argc > 1) {
+        return be_part(argv[1]);
+    }
+    table = tn__device_plugin(TN_CUDA);
+    if (!table) {
+        printf("1..0 # SKIP %s\n", tn_device_why(TN_CUDA));
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_there_and_described, no_error),
+        cmocka_unit_test_setup(test_made_read_printed, no_error),
+        cmocka_unit_test_setup(test_large_copies, no_error),
+        cmocka_unit_test_setup(test_between_devices, no_error),
+        cmocka_unit_test_setup(test_names, no_error),
+        cmocka_unit_test_setup(test_wrong_index, no_error),
+        cmocka_unit_test_setup(test_default_device_is_a_threads_own, no_error),
+        cmocka_unit_test_setup(test_statistics, no_error),
+        cmocka_unit_test_setup(test_memory_ends_and_comes_back, no_error),
+        cmocka_unit_test_setup(test_page_locked_memory_is_read_late, no_error),
+        cmocka_unit_test_setup(test_polling_a_mark_ends, no_error),
+        cmocka_unit_test_setup(test_joins, no_error),
+        cmocka_unit_test_setup(test_a_bad_index_comes_late, no_error),
+        cmocka_unit_test_setup(test_threads, no_error),
+        cmocka_unit_test_setup(test_a_forked_child_is_told, no_error),
+        cmocka_unit_test_prestate(run_part, (void *)&parts[0]),
+        cmocka_unit_test_prestate(run_part, (void *)&parts[1]),
+        cmocka_unit_test_prestate(run_part, (void *)&parts[2]),
+        cmocka_unit_test_prestate(run_part, (void *)&parts[3]),
+        cmocka_unit_test_prestate(run_part, (void *)&parts[4]),
+        cmocka_unit_test_prestate(run_part, (void *)&parts[5]),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
