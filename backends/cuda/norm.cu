@@ -201,27 +201,36 @@ template <typename T> struct backward {
     int64_t rows, c;
 };
 
-/* What the teams of a block have in registers, to the block's part of `partial`: team by team, in order. */
+/* What a team has in registers, to (2, c) elements; `adds`: to what is there. */
+template <int TEAM, int ITEMS, int V, typename C>
+static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw, const C *db,
+                                                   bool adds) {
+    TN_UNROLL
+    for (int i = 0; i < ITEMS; i++) {
+        int64_t at = (i / V * TEAM + tn__team_lane<TEAM>()) * V + i % V;
+        if (at < c) {
+            to[at] = adds ? to[at] + dw[i] : dw[i];
+            to[c + at] = adds ? to[c + at] + db[i] : db[i];
+        }
+    }
+}
+
+/* The block's part of `partial`. The teams of a block add up theirs in shared memory, one after another. */
 template <int TEAM, int ITEMS, int V, typename C>
 static __device__ __forceinline__ void flush(C *partial, int64_t c, const C *dw, const C *db) {
-    TN_DYNAMIC(C, columns); /* (2, c) where a block has several teams */
-    C *to = TEAM == 32 ? columns : partial;
-    int teams = blockDim.x / TEAM, mine = threadIdx.x / TEAM;
-    for (int team = 0; team < teams; team++) {
-        if (team == mine) {
-            TN_UNROLL
-            for (int i = 0; i < ITEMS; i++) {
-                int64_t at = (i / V * TEAM + tn__team_lane<TEAM>()) * V + i % V;
-                if (at < c) {
-                    to[at] = team > 0 ? to[at] + dw[i] : dw[i];
-                    to[c + at] = team > 0 ? to[c + at] + db[i] : db[i];
-                }
+    if constexpr (TEAM > 32) {
+        put_columns<TEAM, ITEMS, V>(partial, c, dw, db, false);
+    } else {
+        TN_DYNAMIC(C, columns); /* (2, c) */
+        for (int team = 0; team < (int)blockDim.x / TEAM; team++) {
+            if (team == (int)threadIdx.x / TEAM) {
+                put_columns<TEAM, ITEMS, V>(columns, c, dw, db, team > 0);
             }
+            __syncthreads();
         }
-        __syncthreads();
-    }
-    for (int64_t at = threadIdx.x; TEAM == 32 && at < 2 * c; at += blockDim.x) {
-        partial[at] = columns[at];
+        for (int64_t at = threadIdx.x; at < 2 * c; at += blockDim.x) {
+            partial[at] = columns[at];
+        }
     }
 }
 
