@@ -1,0 +1,358 @@
+/* Training on a device: a small GPT as on the CPU, the same bits after a resume, and what goes wrong on the way. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <tern/tern.h>
+
+#include "tests/support/temp.h"
+
+enum { STEPS = 6, VOCAB = 17, LENGTH = 8 };
+
+static tn_device device;
+
+typedef struct run {
+    tn_gpt gpt;
+    tn_optim *optim;
+    tn_loader *loader;
+    tn_generator *generator;
+} run;
+
+static void open_run(run *r, tn_device where, double dropout) {
+    TN_SCOPE;
+    int32_t tokens[200];
+    for (int i = 0; i < 200; i++) {
+        tokens[i] = (int32_t)(i * i % VOCAB);
+    }
+    tn_set_default_device(where);
+    tn_seed(11);
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = VOCAB;
+    o.context = LENGTH;
+    o.layers = 2;
+    o.heads = 2;
+    o.width = 16;
+    o.dropout = dropout;
+    tn_gpt_init(&r->gpt, o);
+    tn_adamw_options a = tn_adamw_defaults();
+    a.lr = 1e-2;
+    r->optim = tn_adamw(&r->gpt, a);
+    tn_loader_options l = tn_loader_defaults();
+    l.batch = 4;
+    l.epochs = 0;
+    l.threads = 1;
+    r->loader = tn_loader_new(tn_token_dataset(tokens, 200, LENGTH), tn_random_sampler(5), l);
+    r->generator = tn_default_generator();
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void close_run(run *r) {
+    tn_loader_free(r->loader);
+    tn_optim_free(r->optim);
+    tn_module_finish(&r->gpt);
+    tn_set_default_device(tn_cpu());
+}
+
+/* One step; its loss, read before the weights change. */
+static double step(run *r) {
+    TN_SCOPE;
+    tn_batch b;
+    if (!tn_loader_next(r->loader, &b)) {
+        return NAN;
+    }
+    tn_tensor *loss = tn_gpt_loss(&r->gpt, b.x, b.y);
+    tn_backward(loss);
+    tn_optim_clip(r->optim, 1.0);
+    double value = tn_item(loss);
+    tn_optim_step(r->optim);
+    tn_optim_zero_grad(r->optim);
+    return value;
+}
+
+static tn_checkpoint checkpoint_of(run *r) {
+    return (tn_checkpoint){
+        .model = &r->gpt, .optim = r->optim, .loader = r->loader, .generator = r->generator};
+}
+
+/* The weights, one behind the other, on the host. */
+typedef struct weights {
+    float *at;
+    int64_t count;
+} weights;
+
+static bool take(const tn_entry *entry, void *user) {
+    weights *w = user;
+    tn_copy_out(*entry->field, w->at + w->count);
+    w->count += tn_count(*entry->field);
+    return true;
+}
+
+static weights weights_of(run *r) {
+    weights w = {malloc((size_t)tn_module_count(&r->gpt) * sizeof(float)), 0};
+    assert_non_null(w.at);
+    tn_module_each(&r->gpt, (tn_walk){0}, take, &w);
+    assert_int_equal(tn_error(), TN_OK);
+    return w;
+}
+
+static bool same_weights(weights a, weights b) {
+    return a.count == b.count && memcmp(a.at, b.at, (size_t)a.count * sizeof(float)) == 0;
+}
+
+static bool is_on(const tn_tensor *t, tn_device where) {
+    return tn_device_of(t).kind == where.kind && tn_device_of(t).index == where.index;
+}
+
+/* ---- As on the CPU ------------------------------------------------------------------------- */
+
+/* The same initial bits and dropout masks; after that only rounding differs. */
+static void as_on_the_cpu(void **state) {
+    (void)state;
+    run a, b;
+    double loss[STEPS];
+    open_run(&a, tn_cpu(), 0.1);
+    weights host = weights_of(&a);
+    for (int i = 0; i < STEPS; i++) {
+        loss[i] = step(&a);
+    }
+    close_run(&a);
+    open_run(&b, device, 0.1);
+    assert_true(is_on(b.gpt.wte.weight, device));
+    weights there = weights_of(&b);
+    assert_true(same_weights(host, there));
+    for (int i = 0; i < STEPS; i++) {
+        assert_float_equal(step(&b), loss[i], 2e-4 * loss[i]);
+    }
+    assert_true(loss[STEPS - 1] < loss[0]);
+    assert_true(is_on(tn_module_get(&b.gpt, "h.1.mlp.c_fc.weight"), device));
+    assert_int_equal(tn_error(), TN_OK);
+    close_run(&b);
+    free(host.at);
+    free(there.at);
+}
+
+static void goes_on_bit_for_bit(void **state) {
+    (void)state;
+    const char *path = temp_path("run");
+    run a, b;
+    open_run(&a, device, 0.1);
+    double loss[STEPS];
+    for (int i = 0; i < STEPS; i++) {
+        if (i == STEPS / 2) {
+            tn_checkpoint c = checkpoint_of(&a);
+            assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+        }
+        loss[i] = step(&a);
+    }
+    weights end = weights_of(&a);
+    close_run(&a);
+    open_run(&b, device, 0.1);
+    step(&b);
+    tn_checkpoint c = checkpoint_of(&b);
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    for (int i = STEPS / 2; i < STEPS; i++) {
+        assert_true(step(&b) == loss[i]);
+    }
+    weights again = weights_of(&b);
+    assert_true(same_weights(end, again));
+    close_run(&b);
+    free(end.at);
+    free(again.at);
+}
+
+/* A file from one device goes on on another. */
+static void from_one_device_to_another(void **state) {
+    (void)state;
+    const char *path = temp_path("moved");
+    run a, b;
+    open_run(&a, device, 0.0);
+    step(&a);
+    tn_checkpoint c = checkpoint_of(&a);
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    weights saved = weights_of(&a);
+    double loss = step(&a);
+    close_run(&a);
+    open_run(&b, tn_cpu(), 0.0);
+    c = checkpoint_of(&b);
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    weights loaded = weights_of(&b);
+    assert_true(same_weights(saved, loaded));
+    assert_float_equal(step(&b), loss, 2e-4 * loss);
+    close_run(&b);
+    free(saved.at);
+    free(loaded.at);
+}
+
+static void recompute_gives_the_same_bits(void **state) {
+    (void)state;
+    weights w[2];
+    for (int again = 0; again < 2; again++) {
+        run r;
+        open_run(&r, device, 0.1);
+        tn_module_set_recompute(&r.gpt.h[0], again);
+        tn_module_set_recompute(&r.gpt.h[1], again);
+        step(&r);
+        step(&r);
+        w[again] = weights_of(&r);
+        close_run(&r);
+    }
+    assert_true(same_weights(w[0], w[1]));
+    free(w[0].at);
+    free(w[1].at);
+}
+
+static void generates(void **state) {
+    (void)state;
+    int64_t prompt[3] = {1, 4, 9}, here[12], there[12];
+    for (int k = 0; k < 2; k++) {
+        run r;
+        open_run(&r, k ? device : tn_cpu(), 0.0);
+        step(&r);
+        assert_int_equal(tn_gpt_generate(&r.gpt, prompt, 3, 12, 0.0, 0, NULL, k ? there : here),
+                         TN_OK);
+        close_run(&r);
+    }
+    assert_memory_equal(here, there, sizeof(here));
+}
+
+/* ---- Moving a model ------------------------------------------------------------------------- */
+
+static void moves_models(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_sequential net;
+    tn_linear in, out;
+    tn_sequential_init(&net);
+    tn_linear_init(&in, 4, 4, tn_linear_defaults());
+    tn_linear_init(&out, 4, 4, tn_linear_defaults());
+    tn_sequential_add(&net, &in);
+    tn_sequential_add(&net, &out);
+    tn_module_tie(&net.base, "1.weight", "0.weight");
+    tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *y = tn_call(&net, x);
+    tn_backward(tn_sum_all(y));
+    assert_int_equal(tn_module_to(&net, device), TN_OK);
+    assert_ptr_equal(in.weight, out.weight);
+    assert_true(is_on(in.weight, device) && is_on(out.bias, device) && tn_is_leaf(in.bias));
+    assert_true(tn_requires_grad(in.weight));
+    assert_null(tn_grad_of(in.weight));
+    assert_true(tn_all_close(tn_to(tn_call(&net, tn_to(x, device)), tn_cpu()), y, 1e-6, 1e-6));
+    assert_true(tn_is_inert(tn_call(&net, x)));
+    assert_int_equal(tn_error(), TN_EDEVICE);
+    assert_non_null(
+        strstr(tn_error_message(), "input 0 [2, 4] is on cpu but input 1 [4, 4] is on cuda:0"));
+    tn_error_clear();
+    tn_optim *opt = tn_sgd(&net, tn_sgd_defaults());
+    assert_int_equal(tn_module_to(&net, tn_cpu()), TN_ESTATE);
+    assert_non_null(strstr(tn_error_message(), "modules are moved first"));
+    tn_error_clear();
+    tn_optim_free(opt);
+    assert_int_equal(tn_module_to(&net, tn_cpu()), TN_OK);
+    assert_true(is_on(in.weight, tn_cpu()));
+    assert_int_equal(tn_module_to(&net, tn_cuda(99)), TN_EDEVICE);
+    tn_error_clear();
+    tn_module_finish(&net);
+}
+
+/* ---- What goes wrong -------------------------------------------------------------------------- */
+
+static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m;
+    (void)in;
+    if (*(bool *)user) {
+        tn_empty(TN_DIMS(INT64_C(1) << 42), TN_F32);
+    }
+    return out;
+}
+
+/* Memory is out in the middle of a step: an error with the allocator's numbers, nothing steps, nothing is left behind, and the
+ * run goes on. */
+static void out_of_memory(void **state) {
+    (void)state;
+    run r;
+    open_run(&r, device, 0.0);
+    step(&r);
+    bool greedy = true;
+    tn_module_hook(&r.gpt.h[1], (tn_module_hooks){.after = too_much, .user = &greedy});
+    tn_optim_zero_grad(r.optim);
+    int64_t live = tn_live_tensors(), bytes = tn_device_memory(device).allocated;
+    weights before = weights_of(&r);
+    for (int i = 0; i < 2; i++) {
+        assert_true(isnan(step(&r)));
+        assert_int_equal(tn_error(), TN_ENOMEM);
+        assert_non_null(
+            strstr(tn_error_message(), "no memory for 17592186044416 bytes on cuda:0 ("));
+        tn_error_clear();
+    }
+    assert_in_range(tn_live_tensors(), 1, live + 3); /* the batches in the loader */
+    assert_true(tn_device_memory(device).allocated <= bytes + 3 * 4096);
+    weights after = weights_of(&r);
+    assert_true(same_weights(before, after));
+    greedy = false;
+    assert_true(isfinite(step(&r)));
+    assert_int_equal(tn_error(), TN_OK);
+    close_run(&r);
+    free(before.at);
+    free(after.at);
+}
+
+/* A label that does not exist is noticed when the host next waits: at the latest where the loss is read, and a step after that
+ * refuses. */
+static void wrong_label(void **state) {
+    (void)state;
+    run r;
+    open_run(&r, device, 0.0);
+    step(&r);
+    weights before = weights_of(&r);
+    {
+        TN_SCOPE;
+        tn_tensor *x = tn_from_data((int64_t[4]){1, 2, 3, 4}, TN_DIMS(1, 4), TN_I64),
+                  *y = tn_from_data((int64_t[4]){1, 2, VOCAB, 4}, TN_DIMS(1, 4), TN_I64);
+        tn_tensor *loss = tn_gpt_loss(&r.gpt, x, y);
+        tn_backward(loss);
+        assert_true(isnan(tn_item(loss)));
+        assert_int_equal(tn_error(), TN_EINDEX);
+        assert_non_null(strstr(tn_error_message(), "17 at position 2"));
+        assert_int_equal(tn_optim_step(r.optim), TN_EINDEX);
+        tn_optim_zero_grad(r.optim);
+        tn_error_clear();
+    }
+    weights after = weights_of(&r);
+    assert_true(same_weights(before, after));
+    assert_true(isfinite(step(&r)));
+    close_run(&r);
+    free(before.at);
+    free(after.at);
+}
+
+static int clear(void **state) {
+    (void)state;
+    tn_error_clear();
+    tn_set_default_device(tn_cpu());
+    return 0;
+}
+
+int main(void) {
+    if (tn_device_count(TN_CUDA) < 1) {
+        printf("1..0 # SKIP no CUDA device: %s\n", tn_device_why(TN_CUDA));
+        return 0;
+    }
+    device = tn_cuda(0);
+    tn_set_default_device(tn_cpu());
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(as_on_the_cpu, clear),
+        cmocka_unit_test_teardown(goes_on_bit_for_bit, clear),
+        cmocka_unit_test_teardown(from_one_device_to_another, clear),
+        cmocka_unit_test_teardown(recompute_gives_the_same_bits, clear),
+        cmocka_unit_test_teardown(generates, clear),
+        cmocka_unit_test_teardown(moves_models, clear),
+        cmocka_unit_test_teardown(out_of_memory, clear),
+        cmocka_unit_test_teardown(wrong_label, clear),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
