@@ -23,7 +23,7 @@
 /* ---- Options --------------------------------------------------------------------------------- */
 
 typedef struct options {
-    const char *data, *out;
+    const char *data, *out, *device;
     int64_t steps, save_every, sample;
     int64_t layers, heads, width, context, batch;
     int64_t seed, threads;
@@ -33,6 +33,7 @@ typedef struct options {
 
 static const options defaults = {
     .out = "char_gpt",
+    .device = "cpu",
     .steps = 2000,
     .save_every = 250,
     .sample = 500,
@@ -65,6 +66,7 @@ static const struct argp_option option_list[] = {
     {"seed", SEED, "N", 0, "of weights and batches (1337)", 1},
     {"threads", THREADS, "N", 0, "threads of a rank (the cores, shared among the ranks)", 1},
     {0},
+    {"device", 'D', "NAME", 0, "where to compute: cpu, cuda or cuda:N (cpu)", 0},
 };
 
 static int64_t integer(const char *text, int64_t least, struct argp_state *state) {
@@ -121,6 +123,8 @@ typedef struct run {
     int32_t first; /* the validation text's first token: where writing begins */
     tn_loader *training, *validation;
     tn_gpt gpt;
+    } else if (key == 'D') {
+        o->device = text;
     tn_optim *optim;
     tn_schedule schedule;
     int64_t step; /* steps done */
@@ -377,3 +381,4 @@ int main(int argc, char **argv) {
     tn_dist_finish();
     return 0;
 }
+    tn_set_default_device(tn_device_named(r.o.device)); /* what follows is made there */
