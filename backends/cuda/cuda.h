@@ -1,6 +1,8 @@
 /* What the plugin's files share on the host's side: devices, streams, reasons, launches.
  *
- *     device.c      the table that the core sees, devices, contexts, copies, marks
+ *     device.c      the table that the core sees, devices, contexts
+ *     transfer.c    copies, marks, page-locked memory
+ *     failure.c     reasons, and errors that come late
  *     allocator.c   device memory: a caching allocator over any source of segments
  *     table.c       the kernels as a tn_backend
  *     *.cu          own kernels: kernel.h is what they may use
