@@ -261,7 +261,8 @@ static int tell_engine(tn_group *unused, const char *argument) {
 
 /* ---- Faults ------------------------------------------------------------------------------------ */
 
-/* All-reduces until one fails. Rank 1 does what the argument says in its third. */
+/* An all-reduce and a barrier, which says how it went, until one fails. Rank 1 does what the argument
+ * says before its third. */
 static int fail_in_third(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = start(argument);
@@ -467,8 +468,8 @@ static void test_faults_of_nccl(void **state) {
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=error:1:3", 20);
     must_say(&r, 1, "connection closed by remote peer");
-    must_say(&r, 1, "operation 3, all_reduce f32 [1000] sum");
-    must_say(&r, 0, "operation 3, all_reduce f32 [1000] sum");
+    must_say(&r, 1, "operation 5, all_reduce f32 [1000] sum");
+    must_say(&r, 0, "operation 5, all_reduce f32 [1000] sum");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
     must_say(&r, 0, "rank 1 gave up");
