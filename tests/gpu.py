@@ -59,7 +59,7 @@ def suite(build):
 
 def sanitizer(build):
     programs = sorted(p for p in os.listdir(os.path.join(build, "tests")) if p.startswith("test_backends_kernels_") and "." not in p)
-    environment = dict(os.environ, TERN_TEST_CUDA="real", TERN_TEST_BRIEF="1")
+    environment = dict(os.environ, TERN_TEST_CUDA="device", TERN_TEST_BRIEF="1")
     rows, failed = [], 0
     for tool in TOOLS:
         for program in programs:
