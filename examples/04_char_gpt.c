@@ -28,7 +28,7 @@ typedef struct options {
     int64_t layers, heads, width, context, batch;
     int64_t seed, threads;
     double lr;
-    bool resume;
+    bool resume, bf16;
 } options;
 
 static const options defaults = {
@@ -47,12 +47,26 @@ static const options defaults = {
 };
 
 /* Whole numbers first, in the order of `numbers` below. */
-enum { STEPS = 256, SAVE_EVERY, SAMPLE, LAYERS, HEADS, WIDTH, CONTEXT, BATCH, SEED, THREADS, LR };
+enum {
+    STEPS = 256,
+    SAVE_EVERY,
+    SAMPLE,
+    LAYERS,
+    HEADS,
+    WIDTH,
+    CONTEXT,
+    BATCH,
+    SEED,
+    THREADS,
+    LR,
+    PRECISION
+};
 
 static const struct argp_option option_list[] = {
     {"data", 'd', "FILE", 0, "the text to learn, UTF-8; its last tenth is for validation", 0},
     {"out", 'o', "DIR", 0, "folder of checkpoint, losses and picture (char_gpt)", 0},
     {"steps", STEPS, "N", 0, "steps of training (2000)", 0},
+    {"device", 'D', "NAME", 0, "where to compute: cpu, cuda or cuda:N (cpu)", 0},
     {"resume", 'r', NULL, 0,
      "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
     {"save-every", SAVE_EVERY, "N", 0, "steps between checkpoints (250)", 0},
@@ -63,10 +77,11 @@ static const struct argp_option option_list[] = {
     {"context", CONTEXT, "N", 0, "characters that a prediction sees (64)", 1},
     {"batch", BATCH, "N", 0, "sequences in a step, of all ranks together (12)", 1},
     {"lr", LR, "X", 0, "highest learning rate (1e-3)", 1},
+    {"precision", PRECISION, "DTYPE", 0,
+     "what to compute in: f32 or bf16; the weights are f32 (f32)", 1},
     {"seed", SEED, "N", 0, "of weights and batches (1337)", 1},
     {"threads", THREADS, "N", 0, "threads of a rank (the cores, shared among the ranks)", 1},
     {0},
-    {"device", 'D', "NAME", 0, "where to compute: cpu, cuda or cuda:N (cpu)", 0},
 };
 
 static int64_t integer(const char *text, int64_t least, struct argp_state *state) {
@@ -99,10 +114,17 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         *numbers[key - STEPS].value = integer(text, numbers[key - STEPS].least, state);
     } else if (key == LR) {
         o->lr = positive(text, state);
+    } else if (key == PRECISION) {
+        o->bf16 = strcmp(text, "bf16") == 0;
+        if (!o->bf16 && strcmp(text, "f32") != 0) {
+            argp_error(state, "\"%s\" should be f32 or bf16", text);
+        }
     } else if (key == 'd') {
         o->data = text;
     } else if (key == 'o') {
         o->out = text;
+    } else if (key == 'D') {
+        o->device = text;
     } else if (key == 'r') {
         o->resume = true;
     } else if (key == ARGP_KEY_END && !o->data) {
@@ -123,8 +145,6 @@ typedef struct run {
     int32_t first; /* the validation text's first token: where writing begins */
     tn_loader *training, *validation;
     tn_gpt gpt;
-    } else if (key == 'D') {
-        o->device = text;
     tn_optim *optim;
     tn_schedule schedule;
     int64_t step; /* steps done */
@@ -172,6 +192,9 @@ static void make_model(run *r) {
     g.activation = TN_ACT_GELU;
     tn_seed((uint64_t)r->o.seed);
     tn_gpt_init(&r->gpt, g);
+    if (r->o.bf16) {
+        tn_module_set_precision(&r->gpt, tn_precision_defaults());
+    }
     tn_ddp(&r->gpt, r->world, tn_ddp_defaults()); /* gradients become those of all ranks */
 
     tn_adamw_options a = tn_adamw_defaults();
@@ -362,6 +385,7 @@ int main(int argc, char **argv) {
         tn_raise(TN_EVALUE, "--batch %lld does not divide among %d ranks", (long long)r.o.batch,
                  tn_group_size(r.world));
     }
+    tn_set_default_device(tn_device_named(r.o.device)); /* what follows is made there */
     open_data(&r);
     make_model(&r);
     make_folder(&r);
@@ -381,4 +405,3 @@ int main(int argc, char **argv) {
     tn_dist_finish();
     return 0;
 }
-    tn_set_default_device(tn_device_named(r.o.device)); /* what follows is made there */
