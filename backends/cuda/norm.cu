@@ -330,7 +330,7 @@ static const int64_t most_blocks = 384;
 template <typename T>
 static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw, const tn_desc *db) {
     typedef typename tn__compute<T>::type C;
-    bool columns = dw || db;
+    bool columns = (dw || db) && f.c > 0;
     int64_t blocks = 0;
     size_t bytes = 0;
     tn_status status = TN_OK;
@@ -348,7 +348,7 @@ static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw
             status = TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>), (unsigned)blocks, block,
                                shared, f);
         });
-    if (status == TN_OK && columns && f.c > 0) {
+    if (status == TN_OK && columns) {
         status = TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(f.c, 32), 2),
                            32 * STRIPS, 0, dw ? dw->data : NULL, dw ? dw->stride[0] : 0,
                            dw ? dw->dtype : TN_F32, db ? db->data : NULL, db ? db->stride[0] : 0,
