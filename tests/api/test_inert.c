@@ -240,6 +240,8 @@ static void numbers(tn_tensor *t) {
     }
     INERT(tn_cast(x, no_dtype));
     TAKES(tn_mse(x, x, (tn_loss_reduction)99));
+    INERT(tn_to(NULL, tn_cpu()));
+    INERT(tn_to(x, tn_cuda(-1)));
     TAKES(tn_at(x, NULL));
     FAILS(tn_copy_out(x, NULL));
     (void)t;
@@ -470,7 +472,8 @@ static bool careless_shape(tn_op_call *c) {
         }
     }
     for (int i = 0; i < STRANGE; i++) {
-        if (tn_op_view(c, strange[i], NULL, -1) || tn_op_out(c, strange[i], no_dtype)) {
+        if (tn_op_view(c, strange[i], NULL, -1) || tn_op_out(c, strange[i], no_dtype) ||
+            tn_op_out_on(c, tn_cuda(-1), strange[i], TN_F32)) {
             complain(__LINE__, "shape", "an output that cannot be");
         }
     }
@@ -503,6 +506,7 @@ static void careless_backward(tn_op_grad *g) {
         if (tn_op_pending(g, n)) {
             complain(__LINE__, "backward", "a gradient that is not there");
         }
+        (void)tn_op_input_device(g, n);
     }
     tn_op_give(g, 0, NULL);
     tn_op_give(g, 0, tn_inert());

@@ -55,6 +55,7 @@ static void bad_module(void *m, tn_tensor *t) {
     DOES(tn_module_requires_grad(m, true));
     DOES(tn_module_zero_grad(m));
     DOES(tn_module_set_recompute(m, true));
+    DOES(tn_module_to(m, tn_cpu()));
     FAILS(tn_sequential_add(m, m));
     FAILS(tn_self_attention_cache(m, (tn_attention_cache_options){1, 4}));
     INERT(tn_gpt_loss(m, x, x));
@@ -320,6 +321,10 @@ static void datasets(tn_tensor *t) {
     NOTHING(tn_tensor_dataset(t, t));
     NOTHING(tn_tensor_dataset(tn_scalar(1.0, TN_F32), NULL));
     NOTHING(tn_token_dataset(NULL, 4, 2));
+    NOTHING(tn_token_shards(NULL, 4, 2));
+    NOTHING(tn_token_shards("/nowhere/*.bin", 4, 2));
+    NOTHING(tn_token_shards("/nowhere/*.bin", 0, 2));
+    NOTHING(tn_token_shards("/nowhere/*.bin", 4, -1));
     for (int i = 0; i < LONGS; i++) {
         if (longs[i] != 3) {
             NOTHING(tn_token_dataset(tokens, 4, longs[i]));
@@ -473,6 +478,7 @@ static void training(tn_tensor *t) {
     FILE *nowhere = fopen("/dev/null", "w");
     TAKES(tn_progress_step(NULL, 0, 1.0, 1));
     TAKES(tn_progress_median_ms(NULL));
+    TAKES(tn_progress_utilisation(NULL, 1, 1));
     TAKES(tn_progress_resume(NULL));
     TAKES(tn_progress_free(NULL));
     TAKES(tn_progress_free(tn_progress_new(NULL, 0, 3, "tok")));
