@@ -17,6 +17,7 @@ typedef struct ddp_run {
     bool mean; /* gradients are averaged; false: summed, and the loss divided by all tokens of a step */
     bool naive;
     bool recompute;
+    bool bf16;  /* a policy: f32 parameters, computed in bf16 */
     bool plain; /* one rank without any data parallelism, keyed by hand */
     double clip;
     tn_ddp_options options;
@@ -100,6 +101,9 @@ static inline ddp_bits ddp_train(tn_group *g, const ddp_run *run) {
     tn_gpt gpt;
     tn_seed(100 + (uint64_t)tn_group_rank(g)); /* rank 0's weights win */
     tn_gpt_init(&gpt, o);
+    if (run->bf16) {
+        tn_module_set_precision(&gpt, tn_precision_defaults());
+    }
     tn_seed(5);
     for (int i = 0; i < o.layers; i++) {
         tn_module_set_recompute(&gpt.h[i], run->recompute);

@@ -92,6 +92,35 @@ static void test_recompute(void **state) {
     free(stored.data);
 }
 
+/* With a policy gradients are reduced in f32: ranks are still accumulation, bit for bit, recompute changes nothing and
+ * the naive twin agrees. */
+static void test_mixed_precision(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        ddp_run run = ddp_run_of(ranks);
+        ddp_bits f32 = train_on(1, run);
+        run.bf16 = true;
+        ddp_bits alone = train_on(1, run);
+        assert_int_equal(alone.bytes, f32.bytes); /* the parameters are f32 */
+        assert_false(ddp_same(alone, f32));
+        assert_same(alone, train_on(ranks, run));
+        run.plain = true;
+        assert_same(alone, train_on(1, run));
+        run.plain = false;
+        run.recompute = true;
+        assert_same(alone, train_on(ranks, run));
+        run.recompute = false;
+        run.mean = true; /* the naive twin knows nothing else */
+        run.options.sum = false;
+        ddp_bits means = train_on(ranks, run);
+        run.naive = true;
+        assert_same(means, train_on(ranks, run));
+        free(means.data);
+        free(f32.data);
+        free(alone.data);
+    }
+}
+
 static void test_buckets_change_nothing(void **state) {
     (void)state;
     ddp_run run = ddp_run_of(3);
@@ -130,6 +159,7 @@ int main(void) {
         cmocka_unit_test(test_means_of_powers_of_two),
         cmocka_unit_test(test_clipping_sees_the_whole_gradient),
         cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_mixed_precision),
         cmocka_unit_test(test_buckets_change_nothing),
         cmocka_unit_test(test_a_rerun_is_the_same),
     };
