@@ -154,6 +154,11 @@ TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int dim);
  * arXiv:1607.06450. */
 TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps);
 
+/* layer_norm(a + b), and the sum itself in *sum (unless NULL): a residual connection and the norm
+ * behind it, in one kernel where the device has one. a and b have one shape. */
+TN_API tn_tensor *tn_add_layer_norm_op(tn_tensor *a, tn_tensor *b, tn_tensor *weight,
+                                       tn_tensor *bias, double eps, tn_tensor **sum);
+
 /* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019, arXiv:1910.07467.
  */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);

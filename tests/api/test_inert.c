@@ -222,6 +222,7 @@ static void numbers(tn_tensor *t) {
     for (int i = 0; i < REALS; i++) {
         TAKES(tn_dropout_op(x, reals[i]));
         TAKES(tn_layer_norm_op(x, NULL, NULL, reals[i]));
+        TAKES(tn_add_layer_norm_op(x, x, NULL, NULL, reals[i], NULL));
         TAKES(tn_rms_norm_op(x, NULL, reals[i]));
         TAKES(tn_clamp(x, reals[i], -reals[i]));
         TAKES(tn_full(TN_DIMS(2), reals[i], TN_I32));
@@ -239,9 +240,9 @@ static void numbers(tn_tensor *t) {
         TAKES(tn_init_kaiming_normal(x, reals[i]));
     }
     INERT(tn_cast(x, no_dtype));
-    TAKES(tn_mse(x, x, (tn_loss_reduction)99));
     INERT(tn_to(NULL, tn_cpu()));
     INERT(tn_to(x, tn_cuda(-1)));
+    TAKES(tn_mse(x, x, (tn_loss_reduction)99));
     TAKES(tn_at(x, NULL));
     FAILS(tn_copy_out(x, NULL));
     (void)t;
@@ -334,6 +335,9 @@ static void operations(tn_tensor *t) {
     INERT(tn_log_softmax(t, 0));
     INERT(tn_layer_norm_op(t, NULL, NULL, 1e-5));
     TAKES(tn_layer_norm_op(x, t, t, 1e-5));
+    INERT(tn_add_layer_norm_op(t, x, NULL, NULL, 1e-5, NULL));
+    INERT(tn_add_layer_norm_op(x, t, NULL, NULL, 1e-5, NULL));
+    TAKES(tn_add_layer_norm_op(x, x, t, t, 1e-5, NULL));
     INERT(tn_rms_norm_op(t, NULL, 1e-5));
     TAKES(tn_rms_norm_op(x, t, 1e-5));
     INERT(tn_attention_op(t, q, q, NULL, o));
@@ -502,11 +506,11 @@ static void careless_backward(tn_op_grad *g) {
         }
         (void)tn_op_input_dims(g, n);
         (void)tn_op_input_dtype(g, n);
+        (void)tn_op_input_device(g, n);
         tn_op_give(g, n, tn_ones(TN_DIMS(2), TN_F32));
         if (tn_op_pending(g, n)) {
             complain(__LINE__, "backward", "a gradient that is not there");
         }
-        (void)tn_op_input_device(g, n);
     }
     tn_op_give(g, 0, NULL);
     tn_op_give(g, 0, tn_inert());

@@ -38,14 +38,18 @@ static tn_tensor *run(const tn_op *op, const tn_sample *sample, tn_tensor *const
             in[i] = tn_set_requires_grad(tn_copy(tn_detach(in[i])), true);
         }
     }
-    tn_tensor *y = tn_apply(op, sample->args, in, sample->inputs),
-              *w = tn_add_scalar(tn_detach(y), 0.5);
-    assert_int_equal(tn_backward_from(&y, &w, 1, false), TN_OK);
+    int results = op->results ? op->results : 1;
+    tn_tensor *y[TN_OP_OUTPUTS], *w[TN_OP_OUTPUTS];
+    tn_apply_many(op, sample->args, in, sample->inputs, y);
+    for (int i = 0; i < results; i++) {
+        w[i] = tn_add_scalar(tn_detach(y[i]), 0.5);
+    }
+    assert_int_equal(tn_backward_from(y, w, results, false), TN_OK);
     tn_backend_use(NULL);
     for (int i = 0; i < sample->inputs; i++) {
         grads[i] = in[i] ? tn_grad_of(in[i]) : NULL;
     }
-    return tn_detach(y);
+    return tn_detach(y[0]);
 }
 
 static void compare(tn_sampler *s, const tn_sample *sample) {
@@ -79,8 +83,9 @@ static void agrees(void **state) {
     assert_int_equal(status, TN_OK);
 }
 
-static const char *const fused[] = {"linear",   "softmax",   "log_softmax",   "layer_norm",
-                                    "rms_norm", "attention", "attention_qkv", "cross_entropy"};
+static const char *const fused[] = {"linear",        "softmax",       "log_softmax",
+                                    "layer_norm",    "rms_norm",      "attention",
+                                    "attention_qkv", "cross_entropy", "add_layer_norm"};
 enum { FUSED = sizeof fused / sizeof *fused };
 
 /* An operation that names a fused kernel without a way around it would crash on such a device. */

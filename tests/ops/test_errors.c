@@ -310,6 +310,10 @@ static void layers(void **state) {
             "layer_norm: x is [2, 3] but weight is [2]");
     refused(tn_layer_norm_op(F(2, 3), NULL, F(1, 3), 1e-5), TN_ESHAPE,
             "layer_norm: x is [2, 3] but bias is [1, 3]");
+    refused(tn_add_layer_norm_op(F(2, 3), F(3), NULL, NULL, 1e-5, NULL), TN_ESHAPE,
+            "add_layer_norm: a is [2, 3] and b is [3]");
+    refused(tn_add_layer_norm_op(F(2, 3), F(2, 3), F(2), NULL, 1e-5, NULL), TN_ESHAPE,
+            "add_layer_norm: a is [2, 3] but weight is [2]");
     refused(tn_rms_norm_op(I(2), NULL, 1e-5), TN_EDTYPE, "rms_norm: input 0 is i64");
     refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: input 1 is f64");
     refused(tn_rms_norm_op(F(), NULL, 1e-5), TN_ESHAPE, "rms_norm: x is []");

@@ -116,6 +116,7 @@ TWINS = {
     "embedding": lambda w, i: F.embedding(i.long(), w),
     "softmax": lambda x, dim: torch.softmax(x, dim), "log_softmax": lambda x, dim: torch.log_softmax(x, dim),
     "layer_norm": lambda x, w=None, b=None, eps=1e-5: F.layer_norm(x, x.shape[-1:], w, b, eps), "rms_norm": rms_norm,
+    "add_layer_norm": lambda a, b, w=None, bias=None, eps=1e-5: (F.layer_norm(a + b, a.shape[-1:], w, bias, eps), a + b),
     "attention": attention, "attention_qkv": attention_qkv,
     "mse": lambda x, y, reduction="mean": F.mse_loss(x, y, reduction=reduction), "cross_entropy": cross_entropy,
 }
@@ -124,6 +125,7 @@ TWINS = {
 # Gradients that are differences of much larger terms: how much larger than the result's weights those terms are.
 TERMS = {
     "layer_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.var(-1, unbiased=False).min().item() + eps) if x.numel() else 1.0,
+    "add_layer_norm": lambda a, b, *_, eps: TERMS["layer_norm"](a + b, eps=eps),
     "rms_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.pow(2).mean(-1).min().item() + eps) if x.numel() else 1.0,
 }
 
