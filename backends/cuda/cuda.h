@@ -35,15 +35,15 @@ typedef struct tn__cuda_fault {
 
 typedef struct tn__cuda_device {
     int index;
-    int major, minor;       /* compute capability */
-    int processors;         /* streaming multiprocessors */
-    int shared_most;        /* bytes of shared memory that a block can ask for */
-    cudaStream_t compute;   /* where every thread's kernels go */
-    tn__cuda_fault *fault;  /* the host's address */
+    int major, minor;      /* compute capability */
+    int processors;        /* streaming multiprocessors */
+    int shared_most;       /* bytes of shared memory that a block can ask for */
+    cudaStream_t compute;  /* where every thread's kernels go */
+    tn__cuda_fault *fault; /* the host's address */
     tn__cuda_fault *fault_on_device;
     struct tn__cuda_pool *pool; /* allocator.h */
-    void *gemm;             /* gemm.c: handle, plans, workspace; made when first needed */
-    void *sdpa;             /* sdpa.c */
+    void *gemm;                 /* gemm.c: handle, plans, workspace; made when first needed */
+    void *sdpa;                 /* sdpa.c */
 } tn__cuda_device;
 
 static inline tn__cuda_device *tn__cuda_device_of(const tn_context *ctx) {

@@ -40,21 +40,21 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#define TN_SHARED(type, name, count) \
+#define TN_SHARED(type, name, count)      \
     __shared__ type name##_memory[count]; \
     type *name = name##_memory
-#define TN_DYNAMIC(type, name) \
+#define TN_DYNAMIC(type, name)                                          \
     extern __shared__ __align__(16) unsigned char tn__dynamic_memory[]; \
     type *name = reinterpret_cast<type *>(tn__dynamic_memory)
 
 /* Launches, and gives a tn_status. `kernel` stands in parentheses when it has commas. More than 48 KiB
  * of dynamic shared memory are asked for here. */
-#define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                              \
-    (((bytes) > 48 * 1024                                                                            \
-          ? (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, \
-                                       (int)(bytes))                                                 \
-          : (void)0),                                                                                \
-     kernel<<<(grid), (block), (bytes), tn__cuda_stream(ctx)>>>(__VA_ARGS__),                        \
+#define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                           \
+    (((bytes) > 48 * 1024                                                                         \
+          ? (void)cudaFuncSetAttribute((const void *)kernel,                                      \
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) \
+          : (void)0),                                                                             \
+     kernel<<<(grid), (block), (bytes), tn__cuda_stream(ctx)>>>(__VA_ARGS__),                     \
      tn__cuda_launched((ctx), #kernel))
 #endif
 
@@ -64,12 +64,8 @@ typedef __nv_bfloat16 tn__bf16;
 typedef __half tn__half;
 
 /* The type in which a dtype is computed: float, or double for f64. */
-template <typename T> struct tn__compute {
-    typedef float type;
-};
-template <> struct tn__compute<double> {
-    typedef double type;
-};
+template <typename T> struct tn__compute { typedef float type; };
+template <> struct tn__compute<double> { typedef double type; };
 
 static __device__ __forceinline__ float tn__load(float x) {
     return x;
@@ -103,26 +99,26 @@ template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float
  * others. The type is named `T` inside:
  *
  *     TN_FLOATS(y->dtype, return launch_softmax<T>(ctx, y, x)); */
-#define TN_FLOATS(dtype, ...)          \
-    switch (dtype) {                   \
-    case TN_F32: {                     \
-        typedef float T;               \
-        __VA_ARGS__;                   \
-    } break;                           \
-    case TN_F64: {                     \
-        typedef double T;              \
-        __VA_ARGS__;                   \
-    } break;                           \
-    case TN_BF16: {                    \
-        typedef tn__bf16 T;            \
-        __VA_ARGS__;                   \
-    } break;                           \
-    case TN_F16: {                     \
-        typedef tn__half T;            \
-        __VA_ARGS__;                   \
-    } break;                           \
-    default:                           \
-        return TN_EUNSUPPORTED;        \
+#define TN_FLOATS(dtype, ...)   \
+    switch (dtype) {            \
+    case TN_F32: {              \
+        typedef float T;        \
+        __VA_ARGS__;            \
+    } break;                    \
+    case TN_F64: {              \
+        typedef double T;       \
+        __VA_ARGS__;            \
+    } break;                    \
+    case TN_BF16: {             \
+        typedef tn__bf16 T;     \
+        __VA_ARGS__;            \
+    } break;                    \
+    case TN_F16: {              \
+        typedef tn__half T;     \
+        __VA_ARGS__;            \
+    } break;                    \
+    default:                    \
+        return TN_EUNSUPPORTED; \
     }
 
 static inline __host__ __device__ int64_t tn__ceil_div(int64_t a, int64_t b) {

@@ -49,7 +49,8 @@ int main(int argc, char **argv) {
     all->connectFullMesh(store, device);
     for (int i = 5; i < argc; i++) {
         size_t bytes = (size_t)atol(argv[i]) << 20;
-        void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *memory =
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) {
             return 1;
         }
