@@ -78,11 +78,12 @@ const char *tn_device_text(tn_device device) {
     static _Thread_local char text[8][24];
     static _Thread_local unsigned next;
     char *here = text[next++ % 8];
-    if (device.kind == TN_CPU) {
-        snprintf(here, sizeof(text[0]), "cpu");
+    static const char *const names[] = {[TN_CPU] = "cpu", [TN_CUDA] = "cuda"};
+    const char *name = (unsigned)device.kind <= TN_CUDA ? names[device.kind] : "unknown";
+    if (device.kind == TN_CPU && device.index == 0) {
+        snprintf(here, sizeof(text[0]), "%s", name);
     } else {
-        snprintf(here, sizeof(text[0]), "%s:%d", device.kind == TN_CUDA ? "cuda" : "unknown",
-                 device.index);
+        snprintf(here, sizeof(text[0]), "%s:%d", name, device.index);
     }
     return here;
 }
