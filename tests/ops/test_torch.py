@@ -190,7 +190,7 @@ def compare(case, data):
         return
     if any(w.requires_grad for w in want):
         torch.autograd.backward(want, weights)
-    terms = TERMS[case["op"]](inputs[0].detach(), **keywords) if case["op"] in TERMS else 0.0
+    terms = TERMS[case["op"]](*(x.detach() for x in inputs if x is not None), **keywords) if case["op"] in TERMS else 0.0
     for i, (t, got) in enumerate(zip(inputs, grads)):
         if got is not None:
             close(got, t.grad if t.grad is not None else torch.zeros_like(t), "gradient of input %d" % i, terms)
