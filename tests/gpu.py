@@ -6,7 +6,8 @@ gpu.py BUILD [PART ...]     parts: machine suite sanitizer bench (default: all, 
     machine     the GPU, its driver, the compiler, what `tern info` finds
     suite       every test of the suite "cuda", on the device: each kernel against ref, every operation and its gradient, training
                 beside the CPU's, resuming, one NCCL rank, staged groups of 2 to 4 ranks
-    sanitizer   the kernels' tests again under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
+    sanitizer   the kernels' tests, and every operation, again under compute-sanitizer: memcheck, racecheck, initcheck, synccheck;
+                each block of device memory is an allocation of its own, so that every overrun is seen
     bench       bench/gpu.py: GPT-2 124M, 350M and 1.5B beside compiled PyTorch
 
 Each part's result is kept in BUILD/gpu-report.json as soon as it is there, so that parts can be run one at a time; the report
@@ -58,13 +59,14 @@ def suite(build):
 
 
 def sanitizer(build):
-    programs = sorted(p for p in os.listdir(os.path.join(build, "tests")) if p.startswith("test_backends_kernels_") and "." not in p)
-    environment = dict(os.environ, TERN_TEST_CUDA="device", TERN_TEST_BRIEF="1")
+    programs = sorted(p for p in os.listdir(os.path.join(build, "tests")) if p.startswith("test_kernels_") and "." not in p)
+    programs.append("test_ops_registry")
+    environment = dict(os.environ, TERN_TEST_CUDA="device", TERN_TEST_DEVICE="cuda", TERN_CUDA_CACHE="0", TERN_ROOT=ROOT)
     rows, failed = [], 0
     for tool in TOOLS:
         for program in programs:
             command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", os.path.join(build, "tests", program)]
-            status, text = run(command, timeout=300, env=environment)
+            status, text = run(command, timeout=600, env=environment)
             summary = re.findall(r"ERROR SUMMARY: (.*)|RACECHECK SUMMARY: (.*)", text)
             words = next((a or b for a, b in summary[::-1]), text.strip().splitlines()[-1] if text.strip() else "")
             rows.append([tool, program, status, words])
