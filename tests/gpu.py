@@ -61,12 +61,13 @@ def suite(build):
 def sanitizer(build):
     programs = sorted(p for p in os.listdir(os.path.join(build, "tests")) if p.startswith("test_kernels_") and "." not in p)
     programs.append("test_ops_registry")
-    environment = dict(os.environ, TERN_TEST_CUDA="device", TERN_TEST_DEVICE="cuda", TERN_CUDA_CACHE="0", TERN_ROOT=ROOT)
+    shared = dict(os.environ, TERN_CUDA_CACHE="0", TERN_ROOT=ROOT)
     rows, failed = [], 0
     for tool in TOOLS:
         for program in programs:
             command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", os.path.join(build, "tests", program)]
-            status, text = run(command, timeout=600, env=environment)
+            kind = "TERN_TEST_CUDA" if "kernels" in program else "TERN_TEST_DEVICE"
+            status, text = run(command, timeout=600, env=dict(shared, **{kind: "device" if "kernels" in program else "cuda"}))
             summary = re.findall(r"ERROR SUMMARY: (.*)|RACECHECK SUMMARY: (.*)", text)
             words = next((a or b for a, b in summary[::-1]), text.strip().splitlines()[-1] if text.strip() else "")
             rows.append([tool, program, status, words])
