@@ -108,6 +108,9 @@ def main():
     if target:
         with open(target, "w") as f:
             json.dump({"device": name, "peak": peak, "results": results}, f, indent=1)
+    missing = [r["size"] for r in results if not r["tern"]]
+    if missing:
+        sys.exit(f"did not run: {' '.join(missing)}")
 
 
 main()
