@@ -1,30 +1,20 @@
 /* Reductions over any dimensions and strides: sum, mean, max, min, sum of squares, any, all; argmax.
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team of threads folds each
- * result's elements (fold_rows); if it stays, neighbouring threads fold neighbouring columns (fold_columns). Where there
+ * result's elements (fold_rows); if it stays, neighbouring threads fold neighbouring results (fold_columns). Where there
  * are fewer results than the device has room for, the reduced range is cut in bands, whose partial results go to scratch
- * memory and are joined in order by a second kernel. All of that depends on the shape alone. Reduced dimensions that do
- * not merge to one are rare: x is then copied to scratch memory with them last.
+ * memory and are joined in order by a second kernel. All of that depends on the operands' shape and place alone. Reduced
+ * dimensions that do not merge to one are rare: x is then copied to scratch memory with them last.
  *
- * A thread adds up to eight f32 and goes on in double, so a sum's error is that of its last rounding. Integers are folded
- * in 64 bits.
+ * What is folded is chosen when the kernel runs; memory is what it waits for. f32, bf16 and f16 that are dense and aligned
+ * are read as packs: a thread adds up to eight in f32 and goes on in double, so a sum's error is that of its last rounding.
+ * All others are read one by one, as double or, integers and bools, as 64 bits.
  */
 #include "backends/cuda/rows.cuh"
 
 /* ---- What is folded ------------------------------------------------------------------------------ */
 
-/* What elements are read as, and what they are folded in. */
-template <typename T> struct kind {
-    typedef typename tn__compute<T>::type value;
-    typedef double total;
-};
-struct whole_kind {
-    typedef long long value, total;
-};
-template <> struct kind<int64_t> : whole_kind {};
-template <> struct kind<int32_t> : whole_kind {};
-template <> struct kind<uint8_t> : whole_kind {};
-template <> struct kind<tn__truth> : whole_kind {};
+enum fold { SUM, SQUARES, MOST };
 
 static __device__ __forceinline__ double add(double a, double b) {
     return a + b;
@@ -36,67 +26,35 @@ static __device__ __forceinline__ long long add(long long a, long long b) { /* w
     return (long long)((unsigned long long)a + (unsigned long long)b);
 }
 
-/* The values that lose against all others. */
-static __device__ __forceinline__ void lowest(float *x) {
+template <typename V> static __device__ __forceinline__ V most(V a, V b) {
+    return a > b || a != a ? a : b; /* NaN wins */
+}
+
+/* In the opposite order; twice gives x again. */
+static __device__ __forceinline__ double reverse(double x) {
+    return -x;
+}
+static __device__ __forceinline__ float reverse(float x) {
+    return -x;
+}
+static __device__ __forceinline__ long long reverse(long long x) {
+    return ~x;
+}
+
+/* What loses against all others. */
+static __device__ __forceinline__ void set_lowest(double *x) {
     *x = -INFINITY;
 }
-static __device__ __forceinline__ void lowest(double *x) {
-    *x = -INFINITY;
-}
-static __device__ __forceinline__ void lowest(long long *x) {
+static __device__ __forceinline__ void set_lowest(long long *x) {
     *x = INT64_MIN;
 }
-static __device__ __forceinline__ void highest(float *x) {
-    *x = INFINITY;
-}
-static __device__ __forceinline__ void highest(double *x) {
-    *x = INFINITY;
-}
-static __device__ __forceinline__ void highest(long long *x) {
-    *x = INT64_MAX;
-}
 
-enum fold { SUM, SQUARES, MOST, LEAST };
-
-template <int F, typename V> static __device__ __forceinline__ V neutral() {
-    V x = 0;
-    if (F == MOST) {
-        lowest(&x);
-    } else if (F == LEAST) {
-        highest(&x);
-    }
-    return x;
-}
-
-template <int F> struct joined {
+struct joined {
+    bool most_wins;
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
-        if (F == MOST) {
-            return a > b || a != a ? a : b; /* NaN wins */
-        }
-        if (F == LEAST) {
-            return a < b || a != a ? a : b;
-        }
-        return add(a, b);
+        return most_wins ? most(a, b) : add(a, b);
     }
 };
-
-/* total takes in `count` values, which come `step` apart. */
-template <int F, int count, int step, typename A, typename V>
-static __device__ __forceinline__ void take(A &total, const V *value) {
-    joined<F> join;
-    V part = neutral<F, V>();
-    TN_UNROLL
-    for (int k = 0; k < count; k++) {
-        if (F == SQUARES) {
-            total += (A)value[k * step] * (A)value[k * step];
-        } else {
-            part = join(part, value[k * step]);
-        }
-    }
-    if (F != SQUARES) {
-        total = join(total, (A)part);
-    }
-}
 
 /* ---- The plan, made on the host --------------------------------------------------------------------- */
 
@@ -107,16 +65,18 @@ struct axes {
 };
 
 struct plan {
-    axes stays; /* without the inner dimension */
-    int64_t inner, inner_x, inner_y;
-    bool inner_goes;
-    int64_t length, step;  /* rows of a column's result, and their stride; or inner */
+    axes stays;            /* the results */
+    bool rows;             /* a result's elements lie closer together than the results do */
+    int64_t length, step;  /* elements of a result */
     int64_t bands, height; /* of length */
+    fold f;
+    bool reversed; /* MOST of the reversed numbers: the least */
     const void *x;
     void *y;
-    tn_dtype y_dtype;
+    tn_dtype x_dtype, y_dtype;
     double divisor; /* of the results: MEAN */
-    void *partial;  /* (stays, bands, inner or 1); NULL for one band */
+    int strips;     /* of a block of fold_columns */
+    void *partial;  /* (bands, results); NULL for one band */
 };
 
 static __device__ __forceinline__ int64_t offset_in(const axes &a, const int64_t *stride, int64_t i) {
@@ -183,77 +143,163 @@ static tn_status make_dense(tn_context *ctx, const tn_desc *x, axes *stays, axes
 
 /* With less than `few` elements to a result, these are one thread's, and neighbouring threads have neighbouring results. */
 static const int64_t few = 32;
+enum { THREADS = 256, STRIPS = 8 };
 
-static plan plan_of(const tn_desc *y, const void *x, const axes *stays, const axes *goes) {
+static plan plan_of(const tn_desc *y, tn_dtype x_dtype, const void *x, const axes *stays,
+                    const axes *goes) {
     plan p;
-    p.x = x;
-    p.y = y->data;
-    p.y_dtype = y->dtype;
-    p.partial = NULL;
-    p.divisor = 1;
-    p.inner = p.inner_x = p.inner_y = 1;
+    p.stays = *stays;
     p.length = goes->total;
     p.step = goes->count > 0 ? goes->x[0] : 1;
-    p.stays = *stays;
-    int last = stays->count - 1;
-    p.inner_goes = last < 0 || (p.step < stays->x[last] && p.length >= few);
-    if (p.inner_goes) {
-        p.inner = p.length;
-        p.inner_x = p.step;
-    } else {
-        p.inner = stays->size[last];
-        p.inner_x = stays->x[last];
-        p.inner_y = stays->y[last];
-        p.stays.count = last;
-        p.stays.total = 1;
-        for (int i = 0; i < last; i++) {
-            p.stays.total *= stays->size[i];
-        }
-    }
+    p.rows = stays->count == 0 || (p.step < stays->x[stays->count - 1] && p.length >= few);
+    p.bands = 1;
+    p.height = p.length;
+    p.f = SUM;
+    p.reversed = false;
+    p.x = x;
+    p.y = y->data;
+    p.x_dtype = x_dtype;
+    p.y_dtype = y->dtype;
+    p.divisor = 1;
+    p.strips = p.length < few ? 1 : STRIPS;
+    p.partial = NULL;
     return p;
+}
+
+/* x can be read in packs of 16 bytes: along the reduced elements, or along the results. */
+static bool comes_in_packs(const plan &p) {
+    int64_t bytes = tn__size_of(p.x_dtype), size = 16 / bytes;
+    int outer = p.rows ? p.stays.count : p.stays.count - 1;
+    bool fits = (uintptr_t)p.x % 16 == 0;
+    for (int k = 0; k < outer; k++) {
+        fits = fits && p.stays.x[k] * bytes % 16 == 0;
+    }
+    if (p.rows) {
+        return fits && p.step == 1;
+    }
+    return fits && p.stays.x[outer] == 1 && p.stays.size[outer] % size == 0 &&
+           p.stays.total >= 32 * size && p.step * bytes % 16 == 0;
 }
 
 /* Cuts length in bands when `items` teams would leave most of the device idle. */
 static void cut(plan *p, int64_t items, int64_t least, int64_t unit) {
     const int64_t wanted = 1024;
-    p->bands = 1;
-    p->height = p->length;
     if (items < wanted / 2 && p->length > 2 * least) {
-        int64_t bands = tn__ceil_div(wanted, items), most = tn__ceil_div(p->length, least);
-        p->height = tn__ceil_div(tn__ceil_div(p->length, bands < most ? bands : most), unit) * unit;
+        int64_t bands = tn__ceil_div(wanted, items), limit = tn__ceil_div(p->length, least);
+        p->height = tn__ceil_div(tn__ceil_div(p->length, bands < limit ? bands : limit), unit) * unit;
         p->bands = tn__ceil_div(p->length, p->height);
     }
 }
 
-/* ---- Results ------------------------------------------------------------------------------------------ */
+/* ---- Elements as a kernel reads them ------------------------------------------------------------------ */
 
-static __device__ __forceinline__ void store_total(const plan &p, int64_t at, double total) {
-    tn__put(p.y, p.y_dtype, at, total / p.divisor);
+template <typename T> struct packs {
+    typedef typename tn__compute<T>::type value;
+    typedef double total;
+    static const int size = tn__pack<T>::size;
+
+    static __device__ __forceinline__ value one(const plan &p, int64_t at) {
+        return tn__load(static_cast<const T *>(p.x)[at]);
+    }
+    static __device__ __forceinline__ void read(value *out, const plan &p, int64_t at) {
+        const T *from = static_cast<const T *>(p.x) + at;
+        tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(from);
+        TN_UNROLL
+        for (int k = 0; k < size; k++) {
+            out[k] = tn__load(pack.element[k]);
+        }
+    }
+};
+
+static __device__ __forceinline__ void get(double *value, const void *x, tn_dtype dtype, int64_t at) {
+    *value = tn__get_float(x, dtype, at);
 }
-static __device__ __forceinline__ void store_total(const plan &p, int64_t at, long long total) {
-    tn__put_integer(p.y, p.y_dtype, at, total);
+static __device__ __forceinline__ void get(long long *value, const void *x, tn_dtype dtype,
+                                           int64_t at) {
+    *value = tn__get_integer(x, dtype, at);
 }
 
-/* The result of a band for result (o, column): to y when there is only one. */
-template <typename A>
-static __device__ __forceinline__ void give(const plan &p, int64_t o, int64_t column, int64_t band,
-                                            A total) {
-    if (p.partial) {
-        int64_t width = p.inner_goes ? 1 : p.inner;
-        static_cast<A *>(p.partial)[(o * p.bands + band) * width + column] = total;
+template <typename V> struct singles {
+    typedef V value, total;
+    static const int size = 1;
+
+    static __device__ __forceinline__ V one(const plan &p, int64_t at) {
+        V x;
+        get(&x, p.x, p.x_dtype, at);
+        return x;
+    }
+    static __device__ __forceinline__ void read(V *out, const plan &p, int64_t at) {
+        *out = one(p, at);
+    }
+};
+
+/* ---- Totals --------------------------------------------------------------------------------------------- */
+
+template <typename A> static __device__ __forceinline__ A nothing(const plan &p) {
+    A total = 0;
+    if (p.f == MOST) {
+        set_lowest(&total);
+    }
+    return total;
+}
+
+/* total takes in `count` values, which come `step` apart. */
+template <int count, int step, typename A, typename V>
+static __device__ __forceinline__ void take(const plan &p, A &total, const V *value) {
+    if (p.f == SQUARES) {
+        TN_UNROLL
+        for (int k = 0; k < count; k++) {
+            total += (A)value[k * step] * (A)value[k * step];
+        }
+    } else if (p.f == SUM) {
+        V part = value[0];
+        TN_UNROLL
+        for (int k = 1; k < count; k++) {
+            part = add(part, value[k * step]);
+        }
+        total = add(total, (A)part);
     } else {
-        int64_t at = offset_in(p.stays, p.stays.y, o);
-        store_total(p, at + (p.inner_goes ? 0 : column * p.inner_y), total);
+        TN_UNROLL
+        for (int k = 0; k < count; k++) {
+            V x = value[k * step];
+            total = most(total, (A)(p.reversed ? reverse(x) : x));
+        }
     }
 }
 
-enum { THREADS = 256, LANES = 32, STRIPS = THREADS / LANES };
+static __device__ __forceinline__ void put_total(const plan &p, int64_t at, double total) {
+    tn__put(p.y, p.y_dtype, at, total / p.divisor);
+}
+static __device__ __forceinline__ void put_total(const plan &p, int64_t at, long long total) {
+    tn__put_integer(p.y, p.y_dtype, at, total);
+}
 
-/* shared[strip * lanes + lane], joined over the strips (a power of two) in order, to shared[lane]. */
-template <int F, typename A>
-static __device__ __forceinline__ void join_strips(A *shared, int strips, int lanes) {
-    joined<F> join;
-    int thread = threadIdx.x;
+template <typename A>
+static __device__ __forceinline__ void finish(const plan &p, int64_t result, A total) {
+    put_total(p, offset_in(p.stays, p.stays.y, result), p.reversed ? reverse(total) : total);
+}
+
+/* A band's share of a result: to y when there is only one. */
+template <typename A>
+static __device__ __forceinline__ void give(const plan &p, int64_t result, int64_t band, A total) {
+    if (p.partial) {
+        static_cast<A *>(p.partial)[band * p.stays.total + result] = total;
+    } else {
+        finish(p, result, total);
+    }
+}
+
+/* Joins the bands: a block for one result, or for 32. */
+template <typename A> __global__ void __launch_bounds__(THREADS) join_bands(plan p, int lanes) {
+    TN_SHARED(A, shared, THREADS);
+    joined join = {p.f == MOST};
+    int thread = threadIdx.x, strips = THREADS / lanes;
+    int64_t results = p.stays.total, result = (int64_t)blockIdx.x * lanes + thread % lanes;
+    A total = nothing<A>(p);
+    for (int64_t band = thread / lanes; band < p.bands && result < results; band += strips) {
+        total = join(total, static_cast<const A *>(p.partial)[band * results + result]);
+    }
+    shared[thread] = total;
     __syncthreads();
     for (int half = strips / 2; half > 0; half /= 2) {
         if (thread < half * lanes) {
@@ -261,153 +307,128 @@ static __device__ __forceinline__ void join_strips(A *shared, int strips, int la
         }
         __syncthreads();
     }
-}
-
-/* Joins the bands: a block for a number, or for LANES columns. */
-template <int F, typename A> __global__ void __launch_bounds__(THREADS) join_bands(plan p) {
-    TN_SHARED(A, shared, THREADS);
-    joined<F> join;
-    int64_t width = p.inner_goes ? 1 : p.inner;
-    int lanes = width == 1 ? 1 : LANES, strips = THREADS / lanes;
-    int64_t pieces = tn__ceil_div(width, lanes), o = blockIdx.x / pieces;
-    int64_t column = blockIdx.x % pieces * lanes + threadIdx.x % lanes;
-    const A *partial = static_cast<const A *>(p.partial) + o * p.bands * width + column;
-    A total = neutral<F, A>();
-    for (int64_t band = threadIdx.x / lanes; band < p.bands && column < width; band += strips) {
-        total = join(total, partial[band * width]);
-    }
-    shared[threadIdx.x] = total;
-    join_strips<F>(shared, strips, lanes);
-    if (threadIdx.x < (unsigned)lanes && column < width) {
-        int64_t at = offset_in(p.stays, p.stays.y, o) + (p.inner_goes ? 0 : column * p.inner_y);
-        store_total(p, at, shared[threadIdx.x]);
+    if (thread < lanes && result < results) {
+        finish(p, result, shared[thread]);
     }
 }
 
 /* ---- Folds ---------------------------------------------------------------------------------------------- */
 
 /* A team folds a band of one result's elements. */
-template <int F, typename T, int TEAM>
-__global__ void __launch_bounds__(THREADS) fold_rows(plan p) {
-    typedef typename kind<T>::value C;
-    typedef typename kind<T>::total A;
-    const int V = tn__pack<T>::size;
+template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_rows(plan p) {
+    typedef typename R::value C;
+    typedef typename R::total A;
     TN_SHARED(A, shared, 32);
-    int64_t item = tn__team_number<TEAM>(), o = item / p.bands, band = item % p.bands;
-    if (o >= p.stays.total) {
+    int64_t item = tn__team_number<TEAM>(), result = item % p.stays.total,
+            band = item / p.stays.total;
+    if (band >= p.bands) {
         return;
     }
-    T *x = static_cast<T *>(const_cast<void *>(p.x)) + offset_in(p.stays, p.stays.x, o);
     int64_t from = band * p.height, end = from + p.height < p.length ? from + p.height : p.length;
-    tn__line<T> line = tn__line_of(x, p.inner_x);
-    A total = neutral<F, A>();
-    for (int64_t at = from + tn__team_lane<TEAM>() * V; at < end; at += TEAM * V) {
-        C value[V];
-        tn__pack_load(value, line, at, end, neutral<F, C>());
-        take<F, V, 1>(total, value);
+    int64_t rest = end - (end - from) % R::size, x = offset_in(p.stays, p.stays.x, result);
+    A total = nothing<A>(p);
+    for (int64_t at = from + tn__team_lane<TEAM>() * R::size; at < rest; at += TEAM * R::size) {
+        C value[R::size];
+        R::read(value, p, x + at * p.step);
+        take<R::size, 1>(p, total, value);
     }
-    total = tn__team_reduce<TEAM>(total, shared, joined<F>());
+    if (rest + tn__team_lane<TEAM>() < end) {
+        C value = R::one(p, x + (rest + tn__team_lane<TEAM>()) * p.step);
+        take<1, 1>(p, total, &value);
+    }
+    total = tn__team_reduce<TEAM>(total, shared, joined{p.f == MOST});
     if (tn__team_lane<TEAM>() == 0) {
-        give(p, o, 0, band, total);
+        give(p, result, band, total);
     }
 }
 
-/* A block folds a band of LANES W columns, W of them a thread; its strips take rows in turn. */
-enum { STEPS = 4 }; /* rows that a thread reads before it goes on to double */
-template <int F, typename T, int W>
-__global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
-    typedef typename kind<T>::value C;
-    typedef typename kind<T>::total A;
-    TN_SHARED(A, shared, THREADS);
-    int64_t pieces = tn__ceil_div(p.inner, LANES * W), rest = blockIdx.x / pieces;
-    int64_t band = rest % p.bands, o = rest / p.bands;
-    int lane = threadIdx.x % LANES, strip = threadIdx.x / LANES;
-    int64_t first = (blockIdx.x % pieces * LANES + lane) * W;
-    T *x = static_cast<T *>(const_cast<void *>(p.x)) + offset_in(p.stays, p.stays.x, o);
+/* A block folds a band of neighbouring results, a pack of them a thread; its strips of threads take elements in turn. */
+enum { STEPS = 4 }; /* elements that a thread reads before it goes on to double */
+template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
+    typedef typename R::value C;
+    typedef typename R::total A;
+    const int W = R::size;
+    TN_SHARED(A, shared, THREADS * W);
+    int lanes = THREADS / p.strips, wide = lanes * W;
+    int64_t results = p.stays.total, pieces = tn__ceil_div(results, wide);
+    int64_t band = blockIdx.x / pieces, first = blockIdx.x % pieces * wide;
     int64_t from = band * p.height, end = from + p.height < p.length ? from + p.height : p.length;
+    int64_t result = first + threadIdx.x % lanes * W, at = from + threadIdx.x / lanes;
     A total[W];
+    TN_UNROLL
     for (int w = 0; w < W; w++) {
-        total[w] = neutral<F, A>();
+        total[w] = nothing<A>(p);
     }
-    for (int64_t row = from + strip; row < end && first < p.inner; row += STRIPS * STEPS) {
+    if (result < results) {
+        int64_t x = offset_in(p.stays, p.stays.x, result);
         C value[STEPS * W];
-        TN_UNROLL
-        for (int s = 0; s < STEPS; s++) {
-            bool there = row + s * STRIPS < end;
-            T *here = x + (there ? (row + s * STRIPS) * p.step : 0);
-            if (W == 1) {
-                value[s] = there ? (C)tn__load(here[first * p.inner_x]) : neutral<F, C>();
-            } else {
-                tn__pack_load(value + s * W, tn__line_of(here, p.inner_x), first,
-                              there ? p.inner : 0, neutral<F, C>());
+        for (; at + (STEPS - 1) * p.strips < end; at += STEPS * p.strips) {
+            TN_UNROLL
+            for (int s = 0; s < STEPS; s++) {
+                R::read(value + s * W, p, x + (at + s * p.strips) * p.step);
+            }
+            TN_UNROLL
+            for (int w = 0; w < W; w++) {
+                take<STEPS, W>(p, total[w], value + w);
             }
         }
-        TN_UNROLL
-        for (int w = 0; w < W; w++) {
-            take<F, STEPS, W>(total[w], value + w);
+        for (; at < end; at += p.strips) {
+            R::read(value, p, x + at * p.step);
+            TN_UNROLL
+            for (int w = 0; w < W; w++) {
+                take<1, 1>(p, total[w], value + w);
+            }
         }
     }
     TN_UNROLL
     for (int w = 0; w < W; w++) {
-        __syncthreads();
-        shared[threadIdx.x] = total[w];
-        join_strips<F>(shared, STRIPS, LANES);
-        if (strip == 0 && first + w < p.inner) {
-            give(p, o, first + w, band, shared[lane]);
+        shared[threadIdx.x * W + w] = total[w];
+    }
+    __syncthreads();
+    joined join = {p.f == MOST};
+    for (int i = threadIdx.x; i < wide && first + i < results; i += THREADS) {
+        A sum = shared[i];
+        for (int strip = 1; strip < p.strips; strip++) {
+            sum = join(sum, shared[strip * wide + i]);
         }
+        give(p, first + i, band, sum);
     }
 }
 
-/* The others have only the kernels that they need. */
-template <typename T> static constexpr bool is_quick() {
-    return std::is_same<T, float>::value || std::is_same<T, tn__bf16>::value ||
-           std::is_same<T, tn__half>::value;
+template <typename R> static tn_status launch_fold(tn_context *ctx, const plan &p) {
+    int64_t items = p.stays.total * p.bands;
+    if (!p.rows) {
+        int64_t pieces = tn__ceil_div(p.stays.total, THREADS / p.strips * R::size);
+        return TN_LAUNCH(ctx, (fold_columns<R>), (unsigned)(pieces * p.bands), THREADS, 0, p);
+    }
+    if (p.bands > 1 || p.length > 2048) {
+        return TN_LAUNCH(ctx, (fold_rows<R, THREADS>), (unsigned)items, THREADS, 0, p);
+    }
+    unsigned grid = (unsigned)tn__ceil_div(items, THREADS / 32);
+    return TN_LAUNCH(ctx, (fold_rows<R, 32>), grid, THREADS, 0, p);
 }
 
-template <int F, typename T>
-static tn_status launch_fold(tn_context *ctx, const plan &p, bool packs) {
-    int64_t results = p.stays.total * p.bands;
-    if constexpr (is_quick<T>()) {
-        const int V = tn__pack<T>::size;
-        if (p.inner_goes && (p.bands > 1 || p.length > 2048)) {
-            return TN_LAUNCH(ctx, (fold_rows<F, T, THREADS>), (unsigned)results, THREADS, 0, p);
-        }
-        if (packs) {
-            unsigned grid = (unsigned)(results * tn__ceil_div(p.inner, LANES * V));
-            return TN_LAUNCH(ctx, (fold_columns<F, T, V>), grid, THREADS, 0, p);
-        }
-    }
-    if (p.inner_goes) {
-        unsigned grid = (unsigned)tn__ceil_div(results, THREADS / 32);
-        return TN_LAUNCH(ctx, (fold_rows<F, T, 32>), grid, THREADS, 0, p);
-    }
-    unsigned grid = (unsigned)(results * tn__ceil_div(p.inner, LANES));
-    return TN_LAUNCH(ctx, (fold_columns<F, T, 1>), grid, THREADS, 0, p);
-}
-
-template <int F, typename T> static tn_status run(tn_context *ctx, plan p) {
-    typedef typename kind<T>::total A;
-    const int V = tn__pack<T>::size;
-    bool packs = is_quick<T>() && !p.inner_goes && p.inner_x == 1 && p.inner >= LANES * V;
-    int64_t width = p.inner_goes ? 1 : p.inner;
-    if (p.inner_goes) {
-        cut(&p, p.stays.total, 8192, THREADS * V);
+template <typename R> static tn_status run(tn_context *ctx, plan p) {
+    typedef typename R::total A;
+    int64_t results = p.stays.total;
+    if (p.rows) {
+        cut(&p, results, 8192, THREADS * R::size);
     } else {
-        int64_t pieces = tn__ceil_div(p.inner, LANES * (packs ? V : 1));
-        cut(&p, p.stays.total * pieces, STRIPS * STEPS, STRIPS * STEPS);
+        int64_t pieces = tn__ceil_div(results, THREADS / p.strips * R::size);
+        cut(&p, pieces, p.strips * STEPS, p.strips * STEPS);
     }
-    size_t bytes = p.bands > 1 ? (size_t)(p.stays.total * p.bands * width) * sizeof(A) : 0;
+    size_t bytes = p.bands > 1 ? (size_t)(results * p.bands) * sizeof(A) : 0;
     if (bytes > 0) {
         p.partial = tn__cuda_scratch(ctx, bytes);
         if (!p.partial) {
             return TN_ENOMEM;
         }
     }
-    tn_status status = launch_fold<F, T>(ctx, p, packs);
+    tn_status status = launch_fold<R>(ctx, p);
     if (status == TN_OK && bytes > 0) {
-        int64_t pieces = tn__ceil_div(width, width == 1 ? 1 : LANES);
-        status =
-            TN_LAUNCH(ctx, (join_bands<F, A>), (unsigned)(p.stays.total * pieces), THREADS, 0, p);
+        int lanes = results < 32 ? 1 : 32;
+        unsigned grid = (unsigned)tn__ceil_div(results, lanes);
+        status = TN_LAUNCH(ctx, join_bands<A>, grid, THREADS, 0, p, lanes);
     }
     tn__cuda_scratch_free(ctx, p.partial, bytes);
     return status;
@@ -430,45 +451,24 @@ static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
     }
 }
 
-template <typename T>
-static tn_status reduce_floats(tn_context *ctx, tn_reduction f, const plan &p) {
-    switch (f) {
-    case TN_RED_MAX:
-        return run<MOST, T>(ctx, p);
-    case TN_RED_MIN:
-        return run<LEAST, T>(ctx, p);
-    case TN_RED_SUM_SQUARES:
-        return run<SQUARES, T>(ctx, p);
-    default:
-        return run<SUM, T>(ctx, p);
-    }
+/* What is folded for f. Any is a sum of ones, so that nothing gives false; all is the least. */
+static void set_fold(plan *p, tn_reduction f) {
+    bool least = f == TN_RED_MIN || f == TN_RED_ALL;
+    p->f = f == TN_RED_SUM_SQUARES ? SQUARES : f == TN_RED_MAX || least ? MOST : SUM;
+    p->reversed = least;
+    p->divisor = f == TN_RED_MEAN ? (double)p->length : 1;
 }
 
-template <typename T>
-static tn_status reduce_whole(tn_context *ctx, tn_reduction f, const plan &p) {
-    switch (f) {
-    case TN_RED_MAX:
-        return run<MOST, T>(ctx, p);
-    case TN_RED_MIN:
-        return run<LEAST, T>(ctx, p);
-    default:
-        return run<SUM, T>(ctx, p);
+static tn_status reduce(tn_context *ctx, const plan &p) {
+    if (!tn__is_float(p.x_dtype)) {
+        return run<singles<long long>>(ctx, p);
     }
-}
-
-static tn_status reduce(tn_context *ctx, tn_reduction f, tn_dtype dtype, const plan &p) {
-    switch (dtype) {
-    case TN_I64:
-        return reduce_whole<int64_t>(ctx, f, p);
-    case TN_I32:
-        return reduce_whole<int32_t>(ctx, f, p);
-    case TN_U8:
-        return reduce_whole<uint8_t>(ctx, f, p);
-    case TN_BOOL: /* any is the largest of 0 and 1, all the smallest */
-        return f == TN_RED_ANY ? run<MOST, tn__truth>(ctx, p) : run<LEAST, tn__truth>(ctx, p);
-    default:
-        TN_FLOATS(dtype, return reduce_floats<T>(ctx, f, p));
+    if (p.x_dtype == TN_F64 || !comes_in_packs(p)) {
+        return run<singles<double>>(ctx, p);
     }
+    return p.x_dtype == TN_F32    ? run<packs<float>>(ctx, p)
+           : p.x_dtype == TN_BF16 ? run<packs<tn__bf16>>(ctx, p)
+                                  : run<packs<tn__half>>(ctx, p);
 }
 
 extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y,
@@ -494,9 +494,9 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
         status = make_dense(ctx, x, &stays, &goes, &scratch, &bytes);
     }
     if (status == TN_OK) {
-        plan p = plan_of(y, scratch ? scratch : x->data, &stays, &goes);
-        p.divisor = f == TN_RED_MEAN ? (double)p.length : 1;
-        status = reduce(ctx, f, x->dtype, p);
+        plan p = plan_of(y, x->dtype, scratch ? scratch : x->data, &stays, &goes);
+        set_fold(&p, f);
+        status = reduce(ctx, p);
     }
     tn__cuda_scratch_free(ctx, scratch, bytes);
     return status;
@@ -508,54 +508,49 @@ struct search {
     axes stays;
     int64_t length, stride;
     const void *x;
+    tn_dtype dtype;
     int64_t *y;
 };
 
-template <typename V> static __device__ __forceinline__ tn__place<V> nowhere() {
-    return {neutral<MOST, V>(), INT64_MAX};
-}
-
-static __device__ __forceinline__ void store_place(const search &s, int64_t o, long long at) {
-    s.y[offset_in(s.stays, s.stays.y, o)] = at == INT64_MAX ? 0 : at; /* no elements: 0 */
-}
-
-/* A team a result; TEAM 1: a thread. */
-template <typename T, int TEAM> __global__ void __launch_bounds__(THREADS) search_kernel(search s) {
-    typedef typename kind<T>::value C;
-    TN_SHARED(tn__place<C>, shared, 32);
+/* A team a result; TEAM 1: a thread. V: elements as double or as 64 bits. */
+template <typename V, int TEAM> __global__ void __launch_bounds__(THREADS) search_kernel(search s) {
     int64_t o = tn__team_number<TEAM>();
     if (o >= s.stays.total) {
         return;
     }
-    const T *x = static_cast<const T *>(s.x) + offset_in(s.stays, s.stays.x, o);
-    tn__place<C> best = nowhere<C>();
+    int64_t x = offset_in(s.stays, s.stays.x, o);
+    tn__place<V> best = {0, INT64_MAX};
+    set_lowest(&best.value);
     for (int64_t at = tn__team_lane<TEAM>(); at < s.length; at += TEAM) {
-        best = tn__join_place()(best, tn__place<C>{tn__load(x[at * s.stride]), at});
+        tn__place<V> here = {0, at};
+        get(&here.value, s.x, s.dtype, x + at * s.stride);
+        best = tn__join_place()(best, here);
     }
     if constexpr (TEAM > 1) {
+        TN_SHARED(tn__place<V>, shared, 32);
         best = tn__team_reduce<TEAM>(best, shared, tn__join_place());
     }
-    if (tn__team_lane<TEAM>() == 0) {
-        store_place(s, o, best.at);
+    if (tn__team_lane<TEAM>() == 0) { /* no elements: 0 */
+        s.y[offset_in(s.stays, s.stays.y, o)] = best.at == INT64_MAX ? 0 : best.at;
     }
 }
 
-template <typename T> static tn_status run_search(tn_context *ctx, const search &s) {
+template <typename V> static tn_status run_search(tn_context *ctx, const search &s) {
     int64_t results = s.stays.total;
     bool apart = s.stride != 1 && results >= 4096; /* neighbouring results, neighbouring elements */
     if (s.length < few || apart) {
         unsigned grid = (unsigned)tn__ceil_div(results, THREADS);
-        return TN_LAUNCH(ctx, (search_kernel<T, 1>), grid, THREADS, 0, s);
+        return TN_LAUNCH(ctx, (search_kernel<V, 1>), grid, THREADS, 0, s);
     }
     if (s.length <= 2048) {
         unsigned grid = (unsigned)tn__ceil_div(results, THREADS / 32);
-        return TN_LAUNCH(ctx, (search_kernel<T, 32>), grid, THREADS, 0, s);
+        return TN_LAUNCH(ctx, (search_kernel<V, 32>), grid, THREADS, 0, s);
     }
-    return TN_LAUNCH(ctx, (search_kernel<T, THREADS>), (unsigned)results, THREADS, 0, s);
+    return TN_LAUNCH(ctx, (search_kernel<V, THREADS>), (unsigned)results, THREADS, 0, s);
 }
 
 extern "C" tn_status tn__cuda_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim) {
-    if (y->dtype != TN_I64) {
+    if (y->dtype != TN_I64 || !(tn__is_float(x->dtype) || tn__is_integer(x->dtype))) {
         return TN_EUNSUPPORTED;
     }
     search s;
@@ -564,6 +559,7 @@ extern "C" tn_status tn__cuda_argmax(tn_context *ctx, const tn_desc *y, const tn
     s.length = x->size[dim];
     s.stride = x->stride[dim];
     s.x = x->data;
+    s.dtype = x->dtype;
     s.y = static_cast<int64_t *>(y->data);
     for (int d = 0; d < x->ndim; d++) {
         if (d != dim && x->size[d] != 1) {
@@ -571,16 +567,7 @@ extern "C" tn_status tn__cuda_argmax(tn_context *ctx, const tn_desc *y, const tn
         }
     }
     if (s.stays.total == 0) {
-        return x->dtype == TN_BOOL ? TN_EUNSUPPORTED : TN_OK;
+        return TN_OK;
     }
-    switch (x->dtype) {
-    case TN_I64:
-        return run_search<int64_t>(ctx, s);
-    case TN_I32:
-        return run_search<int32_t>(ctx, s);
-    case TN_U8:
-        return run_search<uint8_t>(ctx, s);
-    default:
-        TN_FLOATS(x->dtype, return run_search<T>(ctx, s));
-    }
+    return tn__is_float(x->dtype) ? run_search<double>(ctx, s) : run_search<long long>(ctx, s);
 }

@@ -239,6 +239,11 @@ static void products(void **state) {
             "linear: weight is [4, 3] but bias is [3]");
     refused(tn_linear_op(F(2, 3), F(4, 3), F(4, 1)), TN_ESHAPE,
             "linear: weight is [4, 3] but bias is [4, 1]");
+    refused(tn_linear_gelu_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE, "linear_gelu: input 1 is f64");
+    refused(tn_linear_gelu_op(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
+            "linear_gelu: x is [2, 3] but weight is [3, 4]");
+    refused(tn_linear_gelu_op(F(2, 3), F(4, 3), F(3)), TN_ESHAPE,
+            "linear_gelu: weight is [4, 3] but bias is [3]");
 }
 
 /* The arguments of the private operations, as their files have them. */
