@@ -29,7 +29,8 @@ EXCEPTIONS = {
 
 
 def without_comments(text):
-    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
+    """And without what stands in strings: "/tmp/*.bin" begins no comment."""
+    return re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', lambda m: '""' if m[0][0] == '"' else " ", text, flags=re.S)
 
 
 def declared(text):
@@ -41,8 +42,7 @@ def declared(text):
 
 def mentioned(text):
     """Called, or named in a table of functions."""
-    text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', without_comments(text))
-    return set(re.findall(r"\btn_\w+", text))
+    return set(re.findall(r"\btn_\w+", without_comments(text)))
 
 
 def problems(names, used, exceptions):
@@ -61,7 +61,7 @@ def self_test():
         static inline void tn_three(void);
     """
     assert declared(header) == ["tn_one", "tn_two"], declared(header)
-    used = mentioned('tn_one(0); /* tn_two(1) */ text("tn_two(1)");')
+    used = mentioned('tn_one("/*"); /* tn_two(1) "*/ text("tn_two(1) */");')
     assert problems(["tn_one", "tn_two"], used, {}) == ["tn_two: not in test_inert*.c"]
     assert problems(["tn_two"], used, {"tn_two": "why"}) == []
     assert len(problems(["tn_one"], used, {"tn_one": "why", "tn_gone": "why"})) == 2

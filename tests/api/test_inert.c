@@ -6,6 +6,8 @@
  */
 #include "inert.h"
 
+#include <tern/sys/device.h>
+#include <tern/sys/group.h>
 #include <tern/sys/op.h>
 
 /* ---- core.h -------------------------------------------------------------------------------------------------------------------- */
@@ -465,6 +467,41 @@ static void system_calls(tn_tensor *t) {
     TAKES(tn_sample_binary(NULL, 0.0, 1.0, NAN, NAN));
 }
 
+/* Devices that are not there. On a machine without one, cuda too. */
+static void devices(tn_tensor *t) {
+    (void)t;
+    const tn_device none[] = {{(tn_device_kind)5, 0}, {TN_CPU, 1}, {TN_CUDA, -1}, {TN_CUDA, 1 << 20}};
+    char why[TN_DEVICE_WHY] = "", x[4] = "";
+    tn_device_info info;
+    TAKES(tn_default_device());
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        TAKES(tn_device_text(none[i]));
+        QUIET(tn__device_table(none[i]), NULL);
+        FAILS(tn_device_describe(none[i], &info));
+        FAILS(tn_set_default_device(none[i]));
+        FAILS(tn_device_synchronize(none[i]));
+        FAILS(tn__device_failed(none[i], TN_EDEVICE, "op"));
+        DOES(tn_device_memory(none[i]));
+        DOES(tn_device_memory_reset_peak(none[i]));
+        DOES(tn_device_memory_trim(none[i]));
+        INERT(tn_empty_on(none[i], TN_DIMS(2), TN_F32));
+    }
+    FAILS(tn_device_describe(tn_cpu(), NULL));
+    QUIET(tn_device_count((tn_device_kind)5), 0);
+    QUIET(*tn_device_why((tn_device_kind)5) != 0, true);
+    QUIET(tn__device_plugin((tn_device_kind)5), NULL);
+    QUIET(tn__copy_bytes(tn_cpu(), x, tn_cpu(), NULL, 0, "op"), TN_OK);
+    const char *const names[] = {
+        NULL, "", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99999999999999999999", "CPU"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        DOES(tn_device_named(names[i]));
+    }
+    QUIET(tn__nccl_is_there(why) || why[0], true);
+    for (int i = 0; i < STRANGE; i++) {
+        TAKES(tn_empty_on(tn_cpu(), strange[i], no_dtype));
+    }
+}
+
 /* An operation whose rules ask for inputs that it does not have. */
 static bool careless_shape(tn_op_call *c) {
     static const int nowhere[] = {-1, 1, 7, 99, INT32_MAX, INT32_MIN};
@@ -498,6 +535,8 @@ static tn_status careless_forward(tn_op_call *c) {
 }
 
 static void careless_backward(tn_op_grad *g) {
+    TAKES(tn_op_gradient_dtype(g, -1));
+    TAKES(tn_op_gradient_dtype(g, 99));
     static const int nowhere[] = {-1, 1, 7, 99, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         int n = nowhere[i];
@@ -565,15 +604,22 @@ PART(tables)
 PART(operations)
 PART(gradients)
 PART(system_calls)
+PART(devices)
 PART(careless_operations)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core),         cmocka_unit_test(test_making),
-        cmocka_unit_test(test_looking),      cmocka_unit_test(test_views),
-        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_operations),   cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_system_calls), cmocka_unit_test(test_careless_operations),
+        cmocka_unit_test(test_core),
+        cmocka_unit_test(test_making),
+        cmocka_unit_test(test_looking),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_system_calls),
+        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_careless_operations),
     };
     return RUN_PARTS("inert", tests, argc, argv);
 }
