@@ -23,6 +23,7 @@ const int LANES = 32, WARPS = 4, THREADS = LANES * WARPS;
 /* An operand (B, heads, rows, width). */
 struct rows {
     const void *data;
+    tn_dtype dtype;
     int64_t batch, head, row, column;
 };
 
@@ -61,11 +62,11 @@ __device__ bool visible(const problem &p, int64_t b, int64_t h, int64_t i, int64
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
-/* Types and sizes of a kernel for heads of up to 32 COLUMNS. One element more than the width a row: the
- * lanes' rows lie in different banks. */
-template <typename E, int C> struct shape {
-    typedef E element;
-    typedef typename tn__compute<E>::type number;
+/* Types and sizes of a kernel for heads of up to 32 COLUMNS. Elements become numbers when they are
+ * loaded, so that bf16 and f16 share f32's kernels. One element more than the width a row: the lanes'
+ * rows lie in different banks. */
+template <typename N, int C> struct shape {
+    typedef N number;
     static const int COLUMNS = C;
     static const int ROWS = sizeof(number) == 8 ? 4 : 8; /* of a warp */
     static const int OWN = ROWS * WARPS;                 /* of a block */
@@ -76,17 +77,40 @@ template <typename E, int C> struct shape {
     }
 };
 
+/* Runs the statement with E as the type of an operand's elements, which become numbers of type N. */
+#define BY_ELEMENT(N, dtype, statement) \
+    if constexpr (sizeof(N) == 8) {     \
+        typedef double E;               \
+        statement;                      \
+    } else if ((dtype) == TN_BF16) {    \
+        typedef tn__bf16 E;             \
+        statement;                      \
+    } else if ((dtype) == TN_F16) {     \
+        typedef tn__half E;             \
+        statement;                      \
+    } else {                            \
+        typedef float E;                \
+        statement;                      \
+    }
+
+template <typename S, typename E>
+__device__ void load_elements(typename S::number *tile, const E *from, const rows &x, int count,
+                              int64_t left, int width) {
+    for (int at = (int)threadIdx.x; at < count * (S::PITCH - 1); at += THREADS) {
+        int r = at / (S::PITCH - 1), d = at % (S::PITCH - 1);
+        bool inside = r < left && d < width;
+        tile[r * S::PITCH + d] = inside ? tn__load(from[r * x.row + d * x.column]) : 0;
+    }
+}
+
 /* Rows first … first + count - 1 of one head into shared memory; zeros beyond the operand. */
 template <typename S>
 __device__ void load_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
                           int64_t first, int count, int64_t limit, int width) {
-    const typename S::element *from =
-        static_cast<const typename S::element *>(x.data) + b * x.batch + h * x.head;
-    for (int at = (int)threadIdx.x; at < count * (S::PITCH - 1); at += THREADS) {
-        int r = at / (S::PITCH - 1), d = at % (S::PITCH - 1);
-        bool inside = first + r < limit && d < width;
-        tile[r * S::PITCH + d] = inside ? tn__load(from[(first + r) * x.row + d * x.column]) : 0;
-    }
+    int64_t start = b * x.batch + h * x.head + first * x.row;
+    BY_ELEMENT(typename S::number, x.dtype,
+               load_elements<S>(tile, static_cast<const E *>(x.data) + start, x, count,
+                                limit - first, width))
 }
 
 /* The same for a tile that is in use until now and ready afterwards. */
@@ -122,6 +146,7 @@ __device__ void add_rows(typename S::number (&total)[S::ROWS][S::COLUMNS],
                          const typename S::number *weight, const unsigned (&seen)[S::ROWS],
                          const typename S::number *tile) {
     const typename S::number *columns = tile + threadIdx.x % LANES;
+    TN_UNROLL_BY(4)
     for (int j = 0; j < LANES; j++) {
         typename S::number x[S::COLUMNS];
         TN_UNROLL
@@ -145,13 +170,14 @@ template <typename S>
 __device__ void store_row(const rows &x, int64_t b, int64_t h, int64_t row,
                           const typename S::number (&total)[S::COLUMNS], typename S::number factor,
                           int width) {
-    typename S::element *to = static_cast<typename S::element *>(const_cast<void *>(x.data)) +
-                              b * x.batch + h * x.head + row * x.row;
+    int64_t start = b * x.batch + h * x.head + row * x.row;
     TN_UNROLL
     for (int c = 0; c < S::COLUMNS; c++) {
         int d = (int)threadIdx.x % LANES + c * LANES;
         if (d < width) {
-            to[d * x.column] = tn__store<typename S::element>(total[c] * factor);
+            BY_ELEMENT(typename S::number, x.dtype,
+                       static_cast<E *>(const_cast<void *>(x.data))[start + d * x.column] =
+                           tn__store<E>(total[c] * factor))
         }
     }
 }
@@ -255,22 +281,32 @@ template <typename S> __global__ void __launch_bounds__(THREADS) forward(problem
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
+/* The sum of a[d] b[d] over every 32nd column from `first` on. */
+template <typename N, typename E>
+__device__ N part_product(const E *a, const E *b, int64_t a_column, int64_t b_column, int first,
+                          int width) {
+    N sum = 0;
+    for (int d = first; d < width; d += LANES) {
+        sum += (N)tn__load(a[d * a_column]) * (N)tn__load(b[d * b_column]);
+    }
+    return sum;
+}
+
 /* delta[i] = dy[i] . y[i], a warp a row */
-template <typename S> __global__ void __launch_bounds__(THREADS) row_products(problem p) {
-    typedef typename S::number N;
-    typedef typename S::element E;
+template <typename N> __global__ void __launch_bounds__(THREADS) row_products(problem p) {
     int lane = (int)threadIdx.x % LANES;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, head = row / p.queries;
     int64_t i = row % p.queries, b = head / p.heads, h = head % p.heads;
     if (head >= p.tiles) { /* here: how many heads there are in all */
         return;
     }
-    const E *dy = static_cast<const E *>(p.dy.data) + b * p.dy.batch + h * p.dy.head + i * p.dy.row;
-    const E *y = static_cast<const E *>(p.y.data) + b * p.y.batch + h * p.y.head + i * p.y.row;
+    int64_t dy = b * p.dy.batch + h * p.dy.head + i * p.dy.row;
+    int64_t y = b * p.y.batch + h * p.y.head + i * p.y.row;
     N sum = 0;
-    for (int d = lane; d < p.width; d += LANES) {
-        sum += (N)tn__load(dy[d * p.dy.column]) * (N)tn__load(y[d * p.y.column]);
-    }
+    BY_ELEMENT(N, p.y.dtype,
+               sum = part_product<N>(static_cast<const E *>(p.dy.data) + dy,
+                                     static_cast<const E *>(p.y.data) + y, p.dy.column, p.y.column,
+                                     lane, p.width))
     sum = lanes_sum(sum);
     if (lane == 0) {
         *statistic<N>(p.delta, b, h, i) = sum;
@@ -393,7 +429,8 @@ template <typename S> __global__ void __launch_bounds__(THREADS) key_gradient(pr
 /* ---- Launches -------------------------------------------------------------------------------- */
 
 rows rows_of(const tn_desc *x) {
-    return x ? rows{x->data, x->stride[0], x->stride[1], x->stride[2], x->stride[3]} : rows{};
+    return x ? rows{x->data, x->dtype, x->stride[0], x->stride[1], x->stride[2], x->stride[3]}
+             : rows{};
 }
 
 problem problem_of(const tn__attention *a) {
@@ -427,9 +464,18 @@ problem problem_of(const tn__attention *a) {
     return p;
 }
 
-tn_status launchable(int64_t blocks) {
+/* Whether one launch can have so many blocks with so much shared memory each. */
+tn_status launchable(tn_context *ctx, int64_t blocks, size_t bytes) {
+    int most = tn__cuda_device_of(ctx)->shared_most;
     if (blocks > INT32_MAX) {
         tn__cuda_note("attention has too many rows for one launch");
+        return TN_EUNSUPPORTED;
+    }
+    if (bytes > (size_t)most) {
+        tn__cuda_note(
+            "attention's heads are too wide: a block needs %zu bytes of shared memory, this "
+            "device has %d",
+            bytes, most);
         return TN_EUNSUPPORTED;
     }
     return TN_OK;
@@ -439,7 +485,7 @@ template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attent
     problem p = problem_of(a);
     p.tiles = tn__ceil_div(p.queries, S::OWN);
     int64_t blocks = p.tiles * a->q->size[0] * p.heads;
-    tn_status status = launchable(blocks);
+    tn_status status = launchable(ctx, blocks, S::bytes(1));
     return blocks == 0 || status != TN_OK
                ? status
                : TN_LAUNCH(ctx, (forward<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
@@ -451,10 +497,10 @@ tn_status launch_gradients(tn_context *ctx, const tn__attention *a, problem p, v
     int64_t heads = a->q->size[0] * p.heads, groups = a->k->size[0] * p.groups;
     p.delta = {delta, p.heads * p.queries, p.queries, 1};
     int64_t blocks = tn__ceil_div(heads * p.queries, WARPS);
-    tn_status status = launchable(blocks);
+    tn_status status = launchable(ctx, blocks, S::bytes(2));
     if (status == TN_OK && blocks > 0) {
         p.tiles = heads;
-        status = TN_LAUNCH(ctx, (row_products<S>), (unsigned)blocks, THREADS, 0, p);
+        status = TN_LAUNCH(ctx, (row_products<typename S::number>), (unsigned)blocks, THREADS, 0, p);
     }
     p.tiles = tn__ceil_div(p.queries, S::OWN);
     if (status == TN_OK && blocks > 0) {
@@ -462,7 +508,7 @@ tn_status launch_gradients(tn_context *ctx, const tn__attention *a, problem p, v
                            S::bytes(2), p);
     }
     p.tiles = tn__ceil_div(p.keys, S::OWN);
-    status = status == TN_OK ? launchable(p.tiles * groups) : status;
+    status = status == TN_OK ? launchable(ctx, p.tiles * groups, S::bytes(2)) : status;
     if (status == TN_OK && p.tiles * groups > 0) {
         status =
             TN_LAUNCH(ctx, (key_gradient<S>), (unsigned)(p.tiles * groups), THREADS, S::bytes(2), p);
@@ -484,19 +530,13 @@ template <typename S> tn_status launch_backward(tn_context *ctx, const tn__atten
 
 const int WIDEST = 256;
 
-template <typename T> tn_status forward_of(tn_context *ctx, const tn__attention *a) {
-    int64_t width = a->q->size[3];
-    return width <= 64    ? launch_forward<shape<T, 2>>(ctx, a)
-           : width <= 128 ? launch_forward<shape<T, 4>>(ctx, a)
-                          : launch_forward<shape<T, 8>>(ctx, a);
-}
-
-template <typename T> tn_status backward_of(tn_context *ctx, const tn__attention *a) {
-    int64_t width = a->q->size[3];
-    return width <= 64    ? launch_backward<shape<T, 2>>(ctx, a)
-           : width <= 128 ? launch_backward<shape<T, 4>>(ctx, a)
-                          : launch_backward<shape<T, 8>>(ctx, a);
-}
+/* Calls one of the templates above with the shape for these operands. */
+#define WITH_SHAPE(launch, ctx, a)                                                             \
+    ((a)->q->dtype == TN_F64  ? ((a)->q->size[3] <= 64 ? launch<shape<double, 2>>((ctx), (a))  \
+                                                       : launch<shape<double, 8>>((ctx), (a))) \
+     : (a)->q->size[3] <= 64  ? launch<shape<float, 2>>((ctx), (a))                            \
+     : (a)->q->size[3] <= 128 ? launch<shape<float, 4>>((ctx), (a))                            \
+                              : launch<shape<float, 8>>((ctx), (a)))
 
 bool fits(const tn__attention *a) {
     if (a->q->size[3] > WIDEST) {
@@ -510,17 +550,9 @@ bool fits(const tn__attention *a) {
 } // namespace
 
 tn_status tn__cuda_own_attention(tn_context *ctx, const tn__attention *a) {
-    if (!fits(a)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(a->q->dtype, return forward_of<T>(ctx, a));
-    return TN_OK;
+    return fits(a) ? WITH_SHAPE(launch_forward, ctx, a) : TN_EUNSUPPORTED;
 }
 
 tn_status tn__cuda_own_attention_backward(tn_context *ctx, const tn__attention *a) {
-    if (!fits(a)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(a->q->dtype, return backward_of<T>(ctx, a));
-    return TN_OK;
+    return fits(a) ? WITH_SHAPE(launch_backward, ctx, a) : TN_EUNSUPPORTED;
 }

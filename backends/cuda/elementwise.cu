@@ -1,8 +1,9 @@
 /* unary, binary, compare, where: the formulas of backends/formulas.h over strided operands.
  *
- * f32, bf16 and f16 have a kernel for each formula, eight or four elements a thread, for operands that
- * are dense inside. All else (f64, integers, odd strides) has one kernel a dtype that looks the formula
- * up for each element: rare, or bound by memory anyway.
+ * Formulas that models spend their time in have kernels of their own for f32, bf16 and f16, eight or
+ * four elements a thread, for operands that are dense inside. All else (other formulas, f64, integers,
+ * odd strides) has one kernel a dtype that calls a function with the formula's number for each element:
+ * rare, or bound by memory anyway, and a small part of the time and bytes that all kernels would take.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -29,27 +30,40 @@ TN_BINARY_FORMULAS(BINARY_ONE, float, TN_LIBM_F)
     case code:                      \
         return formula;
 
-/* Any of them, by its number, in the compute type C: float, double, or int64_t for integers. */
+/* Any of them, by its number, in the compute type C: float, double, or int64_t for integers. One
+ * function each, which all kernels call. */
 template <typename C> struct unary_any;
 template <typename C> struct binary_any;
-#define ANY(C, unary, binary)                                     \
-    template <> struct unary_any<C> {                             \
-        int f;                                                    \
-        C k0, k1;                                                 \
-        __device__ __forceinline__ C operator()(C x) const {      \
-            switch (f) { unary default : return x; }              \
-        }                                                         \
-    };                                                            \
-    template <> struct binary_any<C> {                            \
-        int f;                                                    \
-        __device__ __forceinline__ C operator()(C a, C b) const { \
-            switch (f) { binary default : return a; }             \
-        }                                                         \
+#define ANY(C, unary, binary)                                                                   \
+    static __device__ TN_NOINLINE C unary_##C(int f, C x, C k0, C k1) {                         \
+        switch (f) { unary default : return x; }                                                \
+    }                                                                                           \
+    static __device__ TN_NOINLINE C binary_##C(int f, C a, C b) {                               \
+        switch (f) { binary default : return a; }                                               \
+    }                                                                                           \
+    template <> struct unary_any<C> {                                                           \
+        int f;                                                                                  \
+        C k0, k1;                                                                               \
+        __device__ __forceinline__ C operator()(C x) const { return unary_##C(f, x, k0, k1); }  \
+    };                                                                                          \
+    template <> struct binary_any<C> {                                                          \
+        int f;                                                                                  \
+        __device__ __forceinline__ C operator()(C a, C b) const { return binary_##C(f, a, b); } \
     };
 ANY(float, TN_UNARY_FORMULAS(RETURN, float, TN_LIBM_F), TN_BINARY_FORMULAS(RETURN, float, TN_LIBM_F))
 ANY(double, TN_UNARY_FORMULAS(RETURN, double, TN_LIBM_D),
     TN_BINARY_FORMULAS(RETURN, double, TN_LIBM_D))
 ANY(int64_t, TN_UNARY_INTEGER_FORMULAS(RETURN), TN_BINARY_INTEGER_FORMULAS(RETURN))
+
+/* The formulas with kernels of their own. */
+static constexpr bool is_hot(tn_unary f) {
+    return f == TN_SQUARE || f == TN_RELU || f == TN_GELU_TANH || f == TN_SILU || f == TN_ADD_K ||
+           f == TN_MUL_K;
+}
+static constexpr bool is_hot(tn_binary f) {
+    return f == TN_ADD || f == TN_SUB || f == TN_MUL || f == TN_RELU_GRAD ||
+           f == TN_GELU_TANH_GRAD || f == TN_SILU_GRAD;
+}
 
 #define KNOWN(code, name, formula) \
     case code:                     \
@@ -149,35 +163,44 @@ template <typename U> struct where_body { /* U: an element of that many bytes */
 
 template <typename T>
 static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, float k0, float k1) {
-    if (!tn__cuda_loop_packs(&loop, tn__per_load<T>)) {
+    const int v = tn__per_load<T>;
+    if (!tn__cuda_loop_packs(&loop, v)) {
         return tn__loop_launch<1>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});
     }
-#define LAUNCH(code, name, formula)                        \
-    case code:                                             \
-        return tn__loop_launch<tn__per_load<T>>(ctx, loop, \
-                                                unary_body<T, unary_one<code>>{{k0, k1}});
+#define LAUNCH(code, name, formula)                                                         \
+    case code:                                                                              \
+        if constexpr (is_hot(code)) {                                                       \
+            return tn__loop_launch<v>(ctx, loop, unary_body<T, unary_one<code>>{{k0, k1}}); \
+        }                                                                                   \
+        break;
     switch (f) {
         TN_UNARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
     default:
         return TN_EUNSUPPORTED;
     }
 #undef LAUNCH
+    return tn__loop_launch<v>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});
 }
 
 template <typename T>
 static tn_status binary_float(tn_context *ctx, tn_binary f, const tn__loop &loop) {
-    if (!tn__cuda_loop_packs(&loop, tn__per_load<T>)) {
+    const int v = tn__per_load<T>;
+    if (!tn__cuda_loop_packs(&loop, v)) {
         return tn__loop_launch<1>(ctx, loop, binary_body<T, binary_any<float>>{{f}});
     }
-#define LAUNCH(code, name, formula) \
-    case code:                      \
-        return tn__loop_launch<tn__per_load<T>>(ctx, loop, binary_body<T, binary_one<code>>{});
+#define LAUNCH(code, name, formula)                                                   \
+    case code:                                                                        \
+        if constexpr (is_hot(code)) {                                                 \
+            return tn__loop_launch<v>(ctx, loop, binary_body<T, binary_one<code>>{}); \
+        }                                                                             \
+        break;
     switch (f) {
         TN_BINARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
     default:
         return TN_EUNSUPPORTED;
     }
 #undef LAUNCH
+    return tn__loop_launch<v>(ctx, loop, binary_body<T, binary_any<float>>{{f}});
 }
 
 tn_status tn__cuda_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,

@@ -221,14 +221,23 @@ struct sums {
     tn__walk to, from; /* the starts of rows: operand 0 of each */
 };
 
+/* Where the row of item `number` starts. Packs of elements occur in rows alone, which have one stride. */
+template <int V>
+static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t number) {
+    int64_t at[1] = {number * walk.stride[0][0]};
+    if (V == 1) {
+        tn__walk_to(walk, number, at);
+    }
+    return at[0];
+}
+
 /* Adds to sum[V] what stands in column `at` of N items from n on, in their order. All are read first. */
 template <typename T, int V, int N, typename C>
 static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int64_t at, C (&sum)[V]) {
     tn__elements<T, V> item[N];
     for (int k = 0; k < N; k++) {
-        int64_t from[1];
-        tn__walk_to(s.from, s.at[n + k], from);
-        item[k] = *(const tn__elements<T, V> *)((const T *)s.row.walk.data[1] + from[0] + at);
+        int64_t from = start_of<V>(s.from, s.at[n + k]);
+        item[k] = *(const tn__elements<T, V> *)((const T *)s.row.walk.data[1] + from + at);
     }
     for (int k = 0; k < N; k++) {
         for (int v = 0; v < V; v++) {
@@ -239,7 +248,7 @@ static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int6
 
 /* A warp for each place and 32 packs of its row: those of the place's first item do the work. */
 template <typename T, int V> __global__ void __launch_bounds__(TN__LOOP_BLOCK) sum_kernel(sums s) {
-    enum { AT_ONCE = 8 };
+    enum { AT_ONCE = V > 1 ? 8 : 2 };
     uint32_t warps = gridDim.x * (TN__LOOP_BLOCK / 32), lane = threadIdx.x % 32;
     uint32_t first = blockIdx.x * (TN__LOOP_BLOCK / 32) + threadIdx.x / 32;
     for (uint32_t i = first; i < s.count; i += warps) {
@@ -247,22 +256,23 @@ template <typename T, int V> __global__ void __launch_bounds__(TN__LOOP_BLOCK) s
         if (key == s.limit || (i > 0 && s.keys[i - 1] == key)) {
             continue;
         }
-        int64_t start[1];
-        tn__walk_to(s.to, (int64_t)key, start);
+        int64_t start = start_of<V>(s.to, (int64_t)key);
         for (int64_t j = (int64_t)blockIdx.y * 32 + lane; j < s.row.walk.count;
              j += (int64_t)gridDim.y * 32) {
             int64_t at[2];
             place_in_row(s.row, j, at);
-            T *y = (T *)s.row.walk.data[0] + start[0] + at[0] * V;
+            T *y = (T *)s.row.walk.data[0] + start + at[0] * V;
             tn__elements<T, V> total = *(const tn__elements<T, V> *)y;
             typename tn__compute<T>::type sum[V];
             for (int v = 0; v < V; v++) {
                 sum[v] = tn__load(total.at[v]);
             }
             uint32_t n = i;
+            TN_NO_UNROLL
             for (; n + AT_ONCE <= s.count && s.keys[n + AT_ONCE - 1] == key; n += AT_ONCE) {
                 add_items<T, V, AT_ONCE>(s, n, at[1] * V, sum);
             }
+            TN_NO_UNROLL
             for (; n < s.count && s.keys[n] == key; n++) {
                 add_items<T, V, 1>(s, n, at[1] * V, sum);
             }

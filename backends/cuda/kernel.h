@@ -34,8 +34,15 @@
 #ifdef TN_CUDA_EMULATOR
 #include "backends/cuda/emulator/kernel.h"
 #define TN_UNROLL
+#define TN_NO_UNROLL
+#define TN_UNROLL_BY(n)
+#define TN_NOINLINE __attribute__((noinline))
 #else
-#define TN_UNROLL _Pragma("unroll") /* before a loop whose count is a constant */
+#define TN_UNROLL _Pragma("unroll")      /* before a loop whose count is a constant */
+#define TN_NO_UNROLL _Pragma("unroll 1") /* before one that unrolling would only make larger */
+#define TN__PRAGMA(words) _Pragma(#words)
+#define TN_UNROLL_BY(n) TN__PRAGMA(unroll n)
+#define TN_NOINLINE __noinline__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

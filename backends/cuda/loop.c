@@ -1,6 +1,8 @@
 /* Loops and walks as the host prepares them. */
 #include "backends/cuda/loop.h"
 
+#include <stdlib.h>
+
 /* ---- Dimensions ------------------------------------------------------------------------------ */
 
 /* Dimensions other than 1, innermost first; none: one of size 1. */
@@ -106,14 +108,26 @@ tn__walk tn__cuda_walk(int operands, const tn_desc *const *op) {
 
 /* ---- 32 bits --------------------------------------------------------------------------------- */
 
+/* Tests over the emulator set TERN_EMULATOR_PLACES, to cut loops of a size that they have. */
+static int64_t most_places(void) {
+#ifdef TN_CUDA_EMULATOR
+    const char *wish = getenv("TERN_EMULATOR_PLACES");
+    long long most = wish ? atoll(wish) : 0;
+    return most >= 64 && most < INT32_MAX ? most : INT32_MAX;
+#else
+    return INT32_MAX;
+#endif
+}
+
 bool tn__cuda_loop_fits(const tn__loop *loop) {
-    bool fits = tn__cuda_loop_count(loop) <= INT32_MAX;
+    int64_t most = most_places();
+    bool fits = tn__cuda_loop_count(loop) <= most;
     for (int k = 0; k < loop->operands; k++) {
         int64_t last = 0;
         for (int d = 0; d < loop->ndim; d++) {
             last += (loop->size[d] - 1) * loop->stride[k][d];
         }
-        fits = fits && last <= INT32_MAX;
+        fits = fits && last <= most;
     }
     return fits;
 }
@@ -137,7 +151,7 @@ static int longest(const tn__loop *loop) {
 tn__loop tn__cuda_loop_cut(tn__loop *loop) {
     int d = longest(loop);
     int64_t half = loop->size[d] / 2;
-    half = d == 0 && half > 1024 ? half / 1024 * 1024 : half; /* packs stay aligned */
+    half = d == 0 && half > 16 ? half / 16 * 16 : half; /* packs stay whole and aligned */
     tn__loop second = *loop;
     loop->size[d] = half;
     second.size[d] -= half;

@@ -61,6 +61,7 @@ struct tn__loop_place {
 
     __device__ __forceinline__ tn__loop_place(const tn__plan &p, uint32_t pack)
         : plan(p), at{0, 0, 0, 0} {
+        TN_NO_UNROLL
         for (int d = 0; d < plan.ndim; d++) {
             uint32_t rest = d + 1 < plan.ndim ? tn__divide(pack, plan.size[d]) : 0;
             uint32_t index = pack - rest * plan.size[d].size;
@@ -94,6 +95,7 @@ struct tn__loop_place {
 template <int V, typename Body>
 __global__ void __launch_bounds__(TN__LOOP_BLOCK) tn__loop_kernel(tn__plan plan, Body body) {
     uint32_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+    TN_NO_UNROLL
     for (uint32_t pack = first; pack < plan.count; pack += step) {
         body.template run<V>(tn__loop_place(plan, pack));
     }
@@ -144,6 +146,7 @@ static __device__ __forceinline__ void tn__walk_to(const tn__walk &walk, int64_t
     for (int k = 0; k < N; k++) {
         at[k] = 0;
     }
+    TN_NO_UNROLL
     for (int d = 0; d < walk.ndim; d++) {
         int64_t rest = 0;
         if (d + 1 < walk.ndim) {

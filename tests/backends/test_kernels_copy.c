@@ -14,6 +14,10 @@ static tn_status call_fill(const tn_backend *t, const tn_desc *const *out, void 
     moving *e = user;
     return TRIAL_CALL(t, fill, out[0], e->k0);
 }
+static tn_status call_arange(const tn_backend *t, const tn_desc *const *out, void *user) {
+    moving *e = user;
+    return TRIAL_CALL(t, arange, out[0], e->k0, e->k1);
+}
 
 static void test_copy(void **state) {
     (void)state;
@@ -91,11 +95,33 @@ static void test_fill(void **state) {
     }
 }
 
+/* Steps that do not fit a dtype exactly, downwards, and into gaps; bool is refused, as by ref. */
+static void test_arange(void **state) {
+    (void)state;
+    static const double steps[] = {1, -0.37, 3, 1e-3};
+    for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
+        tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);
+        bool whole = !tn_dtype_is_float(dtype);
+        moving e = {.k0 = dtype == TN_U8 ? 0 : -5.5, .k1 = steps[k % 4]};
+        if (dtype == TN_U8) { /* what is negative or beyond 255 has no meaning that is shared */
+            e.k1 = 0.01;
+        } else if (whole && k % 3 == 0) {
+            e.k0 = -0x1p31;
+            e.k1 = 0x1p19;
+        }
+        array y = make(dtype, k & 1, 3, trial_shapes[k / 2 / TN_DTYPES]);
+        trial t = {"arange", 1, {y}, call_arange, &e, 0, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_copy),
         ARRAY_TEST(test_conversions),
         ARRAY_TEST(test_fill),
+        ARRAY_TEST(test_arange),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,9 +41,27 @@ static void test_random(void **state) {
     }
 }
 
+/* Ranges around 0, of one integer, of all of a dtype, beyond 32 bits; floats and bool are refused, as by
+ * ref. */
+static void test_integers(void **state) {
+    (void)state;
+    static const double ranges[][2] = {
+        {-3, 5}, {7, 8}, {0, 256}, {-0x1p31, 0x1p31}, {-0x1p62, 0x1p62}};
+    for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2 * 5; k++) {
+        tn_dtype dtype = (tn_dtype)(k / 10 % TN_DTYPES);
+        const double *range = ranges[k % 5];
+        drawing d = {TN_INTEGER, {(uint64_t)k, 3, 9}, range[0], range[1], {0}};
+        array y = make(dtype, k / 5 & 1, 3, trial_shapes[k / 10 / TN_DTYPES]);
+        trial t = {"random integers", 1, {y}, call_random, &d, 0, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_random),
+        ARRAY_TEST(test_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
