@@ -7,26 +7,57 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
 
-/* A panel of bf16 or f16: converted along whichever dimension is contiguous. */
 static void convert_panel(float *dst, int width, const gemm_side *s, int64_t start, int64_t across,
-                          int64_t along, int64_t n, int64_t k) {
-    const uint16_t *src = (const uint16_t *)s->data + start;
-    float line[512];
-    if (n < width) {
-        memset(dst, 0, (size_t)(width * k) * sizeof(float));
-    }
-    if (across == 1) {
-        for (int64_t p = 0; p < k; p++) {
-            load_f32(dst + p * width, src + p * along, s->dtype, 1, n);
-        }
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        load_f32(line, src + i * across, s->dtype, along, k);
-        for (int64_t p = 0; p < k; p++) {
-            dst[p * width + i] = line[p];
+                          int64_t along, int64_t n, int64_t k);
+
+#include "backends/cpu/gemm_kernel.h"
+
+/* Elements of a row that are converted before they are turned: they stay in the first-level cache. */
+enum { STRIP = 64 };
+
+/* A full panel whose rows are apart and whose columns lie side by side. */
+INLINE void convert_columns(float *restrict dst, const int width, const uint16_t *restrict src,
+                            tn_dtype dtype, int64_t along, int64_t k) {
+    for (int64_t p = 0; p < k; p++) {
+        for (int i = 0; i < width; i++) {
+            uint16_t e = src[p * along + i];
+            dst[p * width + i] = dtype == TN_BF16 ? from_bf16(e) : from_f16(e);
         }
     }
 }
 
-#include "backends/cpu/gemm_kernel.h"
+/* A panel whose columns are apart; rows from n on are 0. */
+INLINE void convert_rows(float *restrict dst, const int width, const uint16_t *restrict src,
+                         tn_dtype dtype, int64_t across, int64_t along, int64_t n, int64_t k) {
+    float strip[NR * STRIP];
+    memset(strip + n * STRIP, 0, (size_t)((width - n) * STRIP) * sizeof(float));
+    for (int64_t p = 0; p < k; p += STRIP) {
+        int64_t w = min64(STRIP, k - p);
+        for (int64_t i = 0; i < n; i++) {
+            load_f32(strip + i * STRIP, src + i * across + p * along, dtype, along, w);
+        }
+        turn_panel(dst + p * width, width, strip, STRIP, w);
+    }
+}
+
+INLINE void convert_width(float *dst, const int width, const uint16_t *src, tn_dtype dtype,
+                          int64_t across, int64_t along, int64_t n, int64_t k) {
+    if (across != 1 || n < width) {
+        convert_rows(dst, width, src, dtype, across, along, n, k);
+    } else if (dtype == TN_BF16) {
+        convert_columns(dst, width, src, TN_BF16, along, k);
+    } else {
+        convert_columns(dst, width, src, TN_F16, along, k);
+    }
+}
+
+/* A panel of bf16 or f16. */
+static void convert_panel(float *dst, int width, const gemm_side *s, int64_t start, int64_t across,
+                          int64_t along, int64_t n, int64_t k) {
+    const uint16_t *src = (const uint16_t *)s->data + start;
+    if (width == MR) {
+        convert_width(dst, MR, src, s->dtype, across, along, n, k);
+    } else {
+        convert_width(dst, NR, src, s->dtype, across, along, n, k);
+    }
+}

@@ -1,8 +1,10 @@
 /* matmul and linear: any strides become operands of the blocked product (gemm.h), which packs them as they come. What it
- * cannot write directly (bf16, f16, an output without unit columns or rows) goes through an f32 or f64 temporary.
+ * cannot write directly (bf16, f16, an output without unit columns or rows) goes through an f32 or f64 temporary. oneDNN
+ * comes first where it is faster (onednn.h).
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
+#include "backends/cpu/onednn.h"
 #include "backends/cpu/table.h"
 
 static bool handled(tn_dtype dtype) {
@@ -18,67 +20,50 @@ static tn_status product(tn_context *ctx, tn_dtype compute, const gemm_job *job)
     return compute == TN_F64 ? TN_CPU(gemm_f64)(ctx, job) : TN_CPU(gemm_f32)(ctx, job);
 }
 
-/* y = alpha t + beta d row by row, in y's dtype; d has y's dtype and strides (it may be y), or is not read. */
-static void finish_rows(const tn_desc *y, int64_t y_offset, int64_t m, int64_t n, int64_t row,
-                        int64_t col, const void *temporary, double alpha, double beta) {
+/* A row of a temporary, into y at an offset. */
+typedef struct finish {
+    const tn_desc *y;
+    const void *from; /* f64 where y is, else f32 */
+    int64_t to, col, n;
+    double alpha, beta;
+} finish;
+
+/* y = alpha t + beta y, in y's dtype; y is not read when beta is 0. */
+static void finish_row(const finish *f) {
     float sum[TILE], old[TILE];
-    for (int64_t i = 0; i < m; i++) {
-        for (int64_t j = 0; j < n; j += TILE) {
-            int64_t w = min64(TILE, n - j);
-            char *to = at(y, y_offset + i * row + j * col);
-            if (y->dtype == TN_F64) {
-                const double *t = (const double *)temporary + i * n + j;
-                double *out = (double *)to;
-                for (int64_t l = 0; l < w; l++) {
-                    out[l * col] = alpha * t[l] + (beta == 0 ? 0 : beta * out[l * col]);
-                }
-                continue;
-            }
-            const float *t = (const float *)temporary + i * n + j;
-            if (beta != 0) {
-                load_f32(old, to, y->dtype, col, w);
-            }
+    for (int64_t j = 0; j < f->n; j += TILE) {
+        int64_t w = min64(TILE, f->n - j), col = f->col;
+        char *to = at(f->y, f->to + j * col);
+        if (f->y->dtype == TN_F64) {
+            const double *t = (const double *)f->from + j;
+            double *out = (double *)to;
             for (int64_t l = 0; l < w; l++) {
-                sum[l] = (float)alpha * t[l] + (beta == 0 ? 0 : (float)beta * old[l]);
+                out[l * col] = f->alpha * t[l] + (f->beta == 0 ? 0 : f->beta * out[l * col]);
             }
-            store_f32(to, y->dtype, col, sum, w);
+            continue;
         }
+        const float *t = (const float *)f->from + j;
+        if (f->beta != 0) {
+            load_f32(old, to, f->y->dtype, col, w);
+        }
+        for (int64_t l = 0; l < w; l++) {
+            sum[l] = (float)f->alpha * t[l] + (f->beta == 0 ? 0 : (float)f->beta * old[l]);
+        }
+        store_f32(to, f->y->dtype, col, sum, w);
     }
 }
 
-/* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or NULL. */
-static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                             int64_t col, gemm_job job, const void *bias) {
+/* Into a temporary with unit columns, then to y. */
+static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
+                                   int64_t col, gemm_job job, const void *bias) {
     int64_t m = job.m, n = job.n;
-    bool direct = y->dtype == TN_F32 || y->dtype == TN_F64;
-    if (direct && (col == 1 || n <= 1)) {
-        job.c = at(y, offset);
-        job.ldc = row;
-        job.d = bias ? bias : job.c;
-        job.ldd = bias ? 0 : row;
-        job.beta = bias ? 1 : job.beta;
-        return product(ctx, y->dtype, &job);
-    }
-    if (direct && !bias && (row == 1 || m <= 1)) {
-        gemm_side a = {job.b.data, job.b.dtype, job.b.col, job.b.row},
-                  b = {job.a.data, job.a.dtype, job.a.col, job.a.row};
-        job.m = n;
-        job.n = m;
-        job.a = a;
-        job.b = b;
-        job.c = at(y, offset);
-        job.ldc = col;
-        job.d = job.c;
-        job.ldd = col;
-        return product(ctx, y->dtype, &job);
-    }
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
     size_t bytes = (size_t)(m * n) * size_of(compute);
-    void *temporary = scratch(ctx, bytes);
+    char *temporary = scratch(ctx, bytes);
     if (!temporary) {
         return TN_ENOMEM;
     }
-    double alpha = job.alpha, beta = job.beta;
+    double alpha = job.alpha, beta = bias ? 0 : job.beta;
     job.c = temporary;
     job.ldc = n;
     job.alpha = 1;
@@ -87,10 +72,72 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
     job.ldd = 0;
     tn_status status = product(ctx, compute, &job);
     if (status == TN_OK) {
-        finish_rows(y, offset, m, n, row, col, temporary, alpha, bias ? 0 : beta);
+        int threads = job.threads == 1 ? 1 : team(m, m * n / 4);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+        for (int64_t i = 0; i < m; i++) {
+            finish f = {y,
+                        temporary + (size_t)(i * n) * size_of(compute),
+                        offset + i * row,
+                        col,
+                        n,
+                        alpha,
+                        beta};
+            finish_row(&f);
+        }
     }
     scratch_free(ctx, temporary, bytes);
     return status;
+}
+
+/* By oneDNN into y, with unit columns. TN_EUNSUPPORTED: not its business. */
+static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
+                           const gemm_job *job, const void *bias) {
+    if (job->alpha != 1) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__onednn_job product = {.m = job->m,
+                              .n = job->n,
+                              .k = job->k,
+                              .in = job->a.dtype,
+                              .out = y->dtype,
+                              .a = {job->a.data, job->a.row, job->a.col},
+                              .b = {job->b.data, job->b.row, job->b.col},
+                              .bias = bias,
+                              .c = at(y, offset),
+                              .ldc = row,
+                              .beta = bias ? 0 : job->beta,
+                              .threads = job->threads};
+    return tn__onednn_product(ctx, &product, TN_CPU_LEVEL);
+}
+
+/* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or NULL. */
+static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
+                             int64_t col, gemm_job job, const void *bias) {
+    int64_t m = job.m, n = job.n;
+    bool direct = y->dtype == TN_F32 || y->dtype == TN_F64, columns = col == 1 || n <= 1;
+    if (!columns && !bias && (row == 1 || m <= 1)) { /* the transposed product has them */
+        gemm_side a = {job.b.data, job.b.dtype, job.b.col, job.b.row},
+                  b = {job.a.data, job.a.dtype, job.a.col, job.a.row};
+        job.m = n;
+        job.n = m;
+        job.a = a;
+        job.b = b;
+        return one_product(ctx, y, offset, col, row, job, NULL);
+    }
+    tn_status status =
+        columns ? by_onednn(ctx, y, offset, row, &job, bias) : (tn_status)TN_EUNSUPPORTED;
+    if (status != TN_EUNSUPPORTED) {
+        return status;
+    }
+    if (!direct || !columns) {
+        return through_temporary(ctx, y, offset, row, col, job, bias);
+    }
+    job.c = at(y, offset);
+    job.ldc = row;
+    job.d = bias ? bias : job.c;
+    job.ldd = bias ? 0 : row;
+    job.beta = bias ? 1 : job.beta;
+    return product(ctx, y->dtype, &job);
 }
 
 static gemm_side side(const tn_desc *d, int64_t offset, int64_t row, int64_t col) {

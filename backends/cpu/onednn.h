@@ -1,0 +1,41 @@
+/* bf16 matrix products by oneDNN, on a CPU that multiplies bf16 (avx512_bf16, amx_bf16).
+ *
+ * The product is cut into pieces by its shape alone. A piece is one primitive of oneDNN's for one thread; our threads take
+ * pieces as they come. So the bits do not depend on the number of threads, which oneDNN itself does not promise: left to
+ * share a product out, it may cut the sums too.
+ */
+#ifndef TERN_BACKENDS_CPU_ONEDNN_H
+#define TERN_BACKENDS_CPU_ONEDNN_H
+
+#include "tern/sys/backend.h"
+
+/* Element (i, j) at data + i row + j col. */
+typedef struct tn__onednn_side {
+    const void *data;
+    int64_t row, col;
+} tn__onednn_side;
+
+/* C (m, n) = A (m, k) B (k, n) + bias + beta C. C has unit columns. */
+typedef struct tn__onednn_job {
+    int64_t m, n, k;
+    tn_dtype in, out; /* of A and B, of C */
+    tn__onednn_side a, b;
+    const float *bias; /* (n), or NULL */
+    void *c;
+    int64_t ldc;
+    double beta; /* 0: C is not read */
+    int threads; /* the most to use */
+} tn__onednn_job;
+
+/* TN_EUNSUPPORTED, and nothing written: not here, not for this dtype, not worth it, or not a product that oneDNN is fast at;
+ * the caller has its own way. It depends on the machine and the job's shape only. TN_ENOMEM: C is unspecified. `level`: of
+ * x86-64, for which the caller was compiled. */
+tn_status tn__onednn_product(tn_context *ctx, const tn__onednn_job *job, int level);
+
+/* How many products oneDNN has made in this process. For tests. */
+TN_API int64_t tn__onednn_count(void);
+
+/* Why there is no oneDNN; empty where there is. */
+TN_API const char *tn__onednn_reason(void);
+
+#endif

@@ -1,0 +1,113 @@
+/* Loading oneDNN: a list of symbols and the place of each in a table. */
+#include "backends/cpu/onednn_library.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
+static bool always, never, profits;
+
+static bool multiplies_bf16(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
+static void read_wish(void) {
+    const char *wish = getenv("TERN_ONEDNN");
+    always = wish && strcmp(wish, "always") == 0;
+    never = wish && strcmp(wish, "0") == 0;
+    profits = always || (!never && multiplies_bf16());
+}
+
+bool tn__onednn_always(void) {
+    pthread_once(&wish_once, read_wish);
+    return always;
+}
+
+bool tn__onednn_profits(void) {
+    pthread_once(&wish_once, read_wish);
+    return profits;
+}
+
+#if TN_HAVE_ONEDNN
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdio.h>
+
+typedef struct symbol {
+    const char *name;
+    size_t place; /* in the table */
+} symbol;
+
+static char why[512];
+static tn__onednn_library table;
+static const tn__onednn_library *loaded;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The version whose descriptors the header describes. */
+static const char *const soname = "libdnnl.so.2";
+
+static bool load_symbols(void *handle) {
+#define SYMBOL(function) {"dnnl_" #function, offsetof(tn__onednn_library, function)},
+    static const symbol symbols[] = {TN__ONEDNN_FUNCTIONS(SYMBOL)};
+#undef SYMBOL
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++) {
+        void *address = dlsym(handle, symbols[i].name);
+        if (!address) {
+            snprintf(why, sizeof(why), "%s has no function %s", soname, symbols[i].name);
+            return false;
+        }
+        memcpy((char *)&table + symbols[i].place, &address, sizeof(address));
+    }
+    return true;
+}
+
+/* What the library itself says about the machine: it may have been told to use less than there is. */
+static bool multiplies(void) {
+    unsigned isa = (unsigned)table.get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
+    if (tn__onednn_always() || (isa & wanted) == wanted) {
+        return true;
+    }
+    snprintf(why, sizeof(why), "oneDNN uses no bf16 arithmetic here");
+    return false;
+}
+
+/* The library stays open: what it has compiled does not end with us. */
+static void load(void) {
+    if (!tn__onednn_profits()) {
+        snprintf(why, sizeof(why), "%s",
+                 never ? "oneDNN is switched off (TERN_ONEDNN=0)"
+                       : "this CPU has no bf16 arithmetic");
+        return;
+    }
+    void *handle = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        snprintf(why, sizeof(why), "oneDNN could not be loaded: %s", dlerror());
+        return;
+    }
+    if (!load_symbols(handle) || !multiplies()) {
+        dlclose(handle);
+    } else if (table.engine_create(&table.engine, dnnl_cpu, 0) != dnnl_success) {
+        snprintf(why, sizeof(why), "oneDNN has no engine for the CPU");
+        dlclose(handle);
+    } else {
+        loaded = &table;
+    }
+}
+
+const tn__onednn_library *tn__onednn(void) {
+    pthread_once(&once, load);
+    return loaded;
+}
+
+const char *tn__onednn_why(void) {
+    return tn__onednn() ? "" : why;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* oneDNN, loaded when the first product asks for it: libtern neither links it nor needs it.
+ *
+ *     const tn__onednn_library *dnn = tn__onednn();
+ *     if (!dnn) { … tn__onednn_why() … }
+ *     status = dnn->stream_create(&stream, …);            the function dnnl_stream_create
+ *
+ * TERN_ONEDNN=0 is a machine without it. TERN_ONEDNN=always also loads it where the CPU has no bf16
+ * arithmetic, and gives it f32 products of any size: tests run its code on every machine so.
+ */
+#ifndef TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
+#define TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
+
+#include <stdbool.h>
+
+/* Whether this CPU multiplies bf16 (and so has AVX-512) and nobody forbids it, or TERN_ONEDNN=always. */
+bool tn__onednn_profits(void);
+bool tn__onednn_always(void);
+
+#if TN_HAVE_ONEDNN
+
+#include <oneapi/dnnl/dnnl.h>
+
+/* clang-format off */
+#define TN__ONEDNN_FUNCTIONS(X)                                                                     \
+    X(version) X(get_effective_cpu_isa) X(engine_create) X(engine_destroy) X(stream_create)         \
+    X(stream_destroy) X(stream_wait) X(memory_desc_init_by_strides) X(memory_desc_get_size)         \
+    X(memory_create) X(memory_destroy) X(matmul_desc_init) X(post_ops_create)                       \
+    X(post_ops_append_sum) X(post_ops_destroy) X(primitive_attr_create) X(primitive_attr_destroy)   \
+    X(primitive_attr_set_post_ops) X(primitive_attr_set_scratchpad_mode) X(primitive_desc_create)   \
+    X(primitive_desc_destroy) X(primitive_desc_query) X(primitive_desc_query_md)                    \
+    X(primitive_create) X(primitive_destroy) X(primitive_execute)
+/* clang-format on */
+
+typedef struct tn__onednn_library {
+    dnnl_engine_t engine; /* the CPU's */
+#define TN__FIELD(name) __typeof__(dnnl_##name) *name;
+    TN__ONEDNN_FUNCTIONS(TN__FIELD)
+#undef TN__FIELD
+} tn__onednn_library;
+
+/* The library, or NULL; then `why` says it. Any thread; loaded once. */
+const tn__onednn_library *tn__onednn(void);
+const char *tn__onednn_why(void);
+
+#endif
+#endif
