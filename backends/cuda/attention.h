@@ -21,9 +21,6 @@ typedef struct tn__attention {
  * this call, and nothing was queued. */
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a);
 
-/* How many calls cuDNN did not take on this device, and why the last one; "" when it took all. */
-long tn__cuda_sdpa_refused(tn__cuda_device *device, char *why, size_t room);
-
 /* attention.cu. Width up to 256. */
 tn_status tn__cuda_own_attention(tn_context *ctx, const tn__attention *a);
 tn_status tn__cuda_own_attention_backward(tn_context *ctx, const tn__attention *a);

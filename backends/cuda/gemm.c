@@ -59,6 +59,11 @@ static tn_status failed(cublasStatus_t status, const char *what) {
     return status == CUBLAS_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
 }
 
+/* That it cannot, rather than that something has gone wrong. Nothing was queued. */
+static bool is_refusal(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 static bool switched(const char *variable, char value) {
     const char *text = getenv(variable);
     return text && text[0] == value && !text[1];
@@ -287,13 +292,19 @@ static cublasStatus_t candidates(gemm_state *state, plan *p, cublasLtMatmulHeuri
     }
     uint32_t d = (uint32_t)p->key.alignment[2]; /* C is D */
     set_preference(&status, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d, sizeof(d));
+    int all = 0;
     if (status == CUBLAS_STATUS_SUCCESS) {
         status =
             cublasLtMatmulAlgoGetHeuristic(state->handle, p->product, p->a, p->b, p->d, p->d,
-                                           preference, p->key.timed ? CANDIDATES : 1, found, count);
-        if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+                                           preference, p->key.timed ? CANDIDATES : 1, found, &all);
+        all = status == CUBLAS_STATUS_SUCCESS ? all : 0;
+        if (is_refusal(status) || status == CUBLAS_STATUS_INVALID_VALUE) {
             status = CUBLAS_STATUS_SUCCESS; /* an answer: none */
-            *count = 0;
+        }
+    }
+    for (int i = 0; i < all; i++) {
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) {
+            found[(*count)++] = found[i];
         }
     }
     cublasLtMatmulPreferenceDestroy(preference);
@@ -429,6 +440,10 @@ static tn_status run(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
             enqueue(ctx, state, p, g, &p->algorithm, g->d.data, g->beta, workspace, p->workspace);
     }
     tn__cuda_scratch_free(ctx, workspace, p->workspace);
+    if (is_refusal(queued)) { /* the heuristic promised too much */
+        p->usable = false;
+        return TN_EUNSUPPORTED;
+    }
     return queued == CUBLAS_STATUS_SUCCESS ? tn__cuda_launched(ctx, "cublasLtMatmul")
                                            : failed(queued, "cublasLtMatmul");
 }

@@ -1,7 +1,7 @@
 /* Attention through cuDNN: which calls it takes, the plans of a device, and their runs.
  *
  * A plan takes tenths of a second to build, so it is kept, by shape and strides; so is the fact that
- * there is none. What is not taken goes to our own kernels, silently, but it is counted.
+ * there is none. What is not taken goes to our own kernels.
  *
  * Which plan: the heuristic's first, so that each run of a program gives the same bits; in a context that
  * need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in gemm.c). Such a context
@@ -12,7 +12,6 @@
 #include "backends/cuda/sdpa_graph.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,8 +21,7 @@ enum { SHAPES = 512, REPEATS = 3 }; /* when there are more shapes, all plans are
 
 typedef struct kept {
     tn__sdpa_shape shape;
-    tn__sdpa_plan *plan; /* NULL: cuDNN does not take this shape, because … */
-    char why[TN__SDPA_WHY];
+    tn__sdpa_plan *plan; /* NULL: cuDNN does not take this shape */
     struct kept *next;
 } kept;
 
@@ -33,30 +31,19 @@ typedef struct sdpa_state {
     cudnnHandle_t handle; /* NULL: there is no cuDNN for this device */
     kept *plans;
     int count;
-    long refused;
-    char why[TN__SDPA_WHY]; /* of the last one */
 } sdpa_state;
 
 /* ---- State ----------------------------------------------------------------------------------- */
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
+/* The handle stays NULL where cuDNN is not here or does not start. */
 static void open_handle(tn_context *ctx, sdpa_state *state) {
     const tn__cudnn_table *dnn = tn__cudnn();
-    if (!dnn) {
-        snprintf(state->why, sizeof(state->why), "%s", tn__cudnn_why());
-        return;
-    }
-    cudnnStatus_t status = dnn->Create(&state->handle);
-    if (status == CUDNN_STATUS_SUCCESS) {
-        status = dnn->SetStream(state->handle, tn__cuda_stream(ctx));
-    }
-    if (status != CUDNN_STATUS_SUCCESS) {
-        snprintf(state->why, sizeof(state->why), "cuDNN does not start: %s",
-                 dnn->GetErrorString(status));
-        if (state->handle) {
-            dnn->Destroy(state->handle);
-        }
+    if (!dnn || dnn->Create(&state->handle) != CUDNN_STATUS_SUCCESS) {
+        state->handle = NULL;
+    } else if (dnn->SetStream(state->handle, tn__cuda_stream(ctx)) != CUDNN_STATUS_SUCCESS) {
+        dnn->Destroy(state->handle);
         state->handle = NULL;
     }
 }
@@ -78,7 +65,9 @@ static sdpa_state *state_of(tn_context *ctx) {
     return state;
 }
 
-static void forget_all(sdpa_state *state) {
+/* A plan owns its kernels, which may still be queued. */
+static void forget_all(const tn_context *ctx, sdpa_state *state) {
+    (void)cudaStreamSynchronize(tn__cuda_stream(ctx));
     while (state->plans) {
         kept *k = state->plans;
         state->plans = k->next;
@@ -105,31 +94,20 @@ static bool dense_rows(const tn_desc *lse) {
            (lse->stride[0] == heads * rows || lse->size[0] == 1);
 }
 
-/* NULL, or why this call is none for cuDNN whatever its version. */
-static const char *unfit(const tn__attention *a) {
+/* Whether this call is one for cuDNN, as far as that does not depend on its version. A causal mask of
+ * cuDNN's is aligned with the first key, and the table's with the last. */
+static bool fits(const tn__attention *a) {
     const tn_desc *operand[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
     int64_t queries = a->q->size[2], keys = a->k->size[2], width = a->q->size[3];
-    if (a->q->dtype != TN_BF16 && a->q->dtype != TN_F16) {
-        return "it takes bf16 and f16";
-    }
-    if (a->args->mask) {
-        return "it is not asked for masks";
-    }
-    if (a->q->size[0] == 0 || a->q->size[1] == 0 || queries == 0 || keys == 0) {
-        return "there is nothing to do";
-    }
-    if (width == 0 || width % 8 != 0 || width > 256) {
-        return "it takes heads of a multiple of 8 up to 256";
-    }
-    if (a->args->causal && queries != keys && queries != 1) {
-        return "its causal mask is aligned with the first key, not the last";
-    }
+    bool narrow = a->q->dtype == TN_BF16 || a->q->dtype == TN_F16;
+    bool some = a->q->size[0] > 0 && a->q->size[1] > 0 && queries > 0 && keys > 0;
+    bool wide_enough = width > 0 && width % 8 == 0 && width <= 256;
+    bool aligned = !a->args->causal || queries == keys || queries == 1;
+    bool good = narrow && some && wide_enough && aligned && !a->args->mask && dense_rows(a->lse);
     for (int i = 0; i < 8; i++) {
-        if (operand[i] && !loadable(operand[i])) {
-            return "it takes dense rows at multiples of 16 bytes";
-        }
+        good = good && (!operand[i] || loadable(operand[i]));
     }
-    return dense_rows(a->lse) ? NULL : "it takes a dense lse";
+    return good;
 }
 
 /* Strides; those of dimensions of size 1 as if dense, for they say nothing. */
@@ -275,10 +253,11 @@ static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a)
         return NULL;
     }
     k->shape = shape;
+    char why[TN__SDPA_WHY]; /* for tests: here the call goes to our own kernels */
     tn__sdpa_plan *plan[TN__SDPA_CHOICES];
     tn__sdpa_target target = {.handle = state->handle};
     int count =
-        tn__sdpa_plans(tn__cudnn(), target, &shape, timed(ctx) ? TN__SDPA_CHOICES : 1, plan, k->why);
+        tn__sdpa_plans(tn__cudnn(), target, &shape, timed(ctx) ? TN__SDPA_CHOICES : 1, plan, why);
     int best = count > 1 ? fastest(ctx, state, plan, count, a) : 0;
     for (int i = 0; i < count; i++) {
         if (i == best) {
@@ -288,7 +267,7 @@ static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a)
         }
     }
     if (state->count == SHAPES) {
-        forget_all(state);
+        forget_all(ctx, state);
     }
     k->next = state->plans;
     state->plans = k;
@@ -298,27 +277,15 @@ static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a)
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-static tn_status refuse(sdpa_state *state, const char *why) {
-    state->refused++;
-    if (why != state->why) {
-        snprintf(state->why, sizeof(state->why), "%s", why);
-    }
-    return TN_EUNSUPPORTED;
-}
-
 static tn_status attend(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
-    if (!state->handle) {
-        return refuse(state, state->why);
+    if (!state->handle || !fits(a)) {
+        return TN_EUNSUPPORTED;
     }
-    const char *why = unfit(a);
-    if (why) {
-        return refuse(state, why);
-    }
-    kept *k = kept_of(ctx, state, a);
+    const kept *k = kept_of(ctx, state, a);
     if (!k) {
         return TN_ENOMEM;
     }
-    return k->plan ? run_once(ctx, state, k->plan, a) : refuse(state, k->why);
+    return k->plan ? run_once(ctx, state, k->plan, a) : TN_EUNSUPPORTED;
 }
 
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
@@ -332,32 +299,11 @@ tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
     return status;
 }
 
-long tn__cuda_sdpa_refused(tn__cuda_device *device, char *why, size_t room) {
-    pthread_mutex_lock(&making);
-    sdpa_state *state = device->sdpa;
-    pthread_mutex_unlock(&making);
-    if (!state) {
-        snprintf(why, room, "%s", "");
-        return 0;
-    }
-    pthread_mutex_lock(&state->lock);
-    long refused = state->refused;
-    snprintf(why, room, "%s", state->why);
-    pthread_mutex_unlock(&state->lock);
-    return refused;
-}
-
 #else
 
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
     (void)ctx, (void)a;
     return TN_EUNSUPPORTED;
-}
-
-long tn__cuda_sdpa_refused(tn__cuda_device *device, char *why, size_t room) {
-    (void)device;
-    snprintf(why, room, "%s", tn__cudnn_why());
-    return 0;
 }
 
 #endif

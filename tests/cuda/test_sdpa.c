@@ -75,7 +75,8 @@ static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape
     return bytes;
 }
 
-static void expect_plans(const char *name) {
+/* The plans of training; `fast`: also the backward that is not deterministic. */
+static void expect_plans(const char *name, bool fast) {
     cudnnBackendDescriptor_t device = described(name);
     tn__sdpa_shape s = shape_of(8, 12, 12, 1024, 64);
     int64_t rows = 8 * 12 * 1024;
@@ -87,41 +88,41 @@ static void expect_plans(const char *name) {
     size_t exact = workspace_of(device, &s, &zeroed);
     assert_int_equal(zeroed, 0);
     assert_true(exact >= (size_t)rows * 4 && exact < (size_t)1 << 30);
-    s.deterministic = false;
-    size_t fast = workspace_of(device, &s, &zeroed);
-    assert_int_equal(zeroed, rows * 64 * 4);
-    assert_true(fast >= (size_t)rows * 65 * 4 && fast < (size_t)64 << 20);
+    if (fast) {
+        s.deterministic = false;
+        size_t bytes = workspace_of(device, &s, &zeroed);
+        assert_int_equal(zeroed, rows * 64 * 4);
+        assert_true(bytes >= (size_t)rows * 65 * 4 && bytes < (size_t)64 << 20);
+    }
     dnn->BackendDestroyDescriptor(device);
 }
 
 static void test_a100(void **state) {
     (void)state;
-    expect_plans("a100");
+    expect_plans("a100", false);
 }
 static void test_h200(void **state) {
     (void)state;
-    expect_plans("h200");
+    expect_plans("h200", true);
 }
 static void test_b200(void **state) {
     (void)state;
-    expect_plans("b200");
+    expect_plans("b200", false);
 }
 
-/* f16, grouped heads, wide heads, no causal mask, Tq != Tk. */
+/* Grouped wide heads backward; forward in f16, grouped, without a causal mask, Tq != Tk. */
 static void test_shapes(void **state) {
     (void)state;
     cudnnBackendDescriptor_t device = described("h200");
     size_t zeroed;
     tn__sdpa_shape s = shape_of(2, 12, 4, 256, 128);
-    workspace_of(device, &s, &zeroed);
     s.backward = true;
     workspace_of(device, &s, &zeroed);
-    s = shape_of(2, 4, 4, 256, 64);
+    s = shape_of(2, 4, 2, 256, 64);
     s.f16 = true;
-    workspace_of(device, &s, &zeroed);
     s.causal = false;
     s.keys = 384;
-    s.k[0] = s.v[0] = 384 * 12 * 64;
+    s.k[0] = s.v[0] = 384 * 8 * 64;
     workspace_of(device, &s, &zeroed);
     dnn->BackendDestroyDescriptor(device);
 }
