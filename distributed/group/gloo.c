@@ -42,13 +42,19 @@ static void goodbye_key(char *key, size_t room, int rank) {
     snprintf(key, room, "gloo/left/%d", rank);
 }
 
-/* The connection to peer is lost: because it has left, or because of something worse. */
-static bool fail_lost(tn__gloo *e, int peer, const char *why) {
+/* Whether peer said goodbye; `known`: the store could tell. */
+static bool has_left(tn__gloo *e, int peer, bool *known) {
     char key[64], ignored[TN_STORE_WHY];
     bool left = false;
     goodbye_key(key, sizeof(key), peer);
-    tn_status status = e->store->check(e->store, key, &left, tn__now() + goodbye_seconds, ignored);
-    if (status == TN_OK && left) {
+    *known = e->store->check(e->store, key, &left, tn__now() + goodbye_seconds, ignored) == TN_OK;
+    return *known && left;
+}
+
+/* The connection to peer is lost: because it has left, or because of something worse. */
+static bool fail_lost(tn__gloo *e, int peer, const char *why) {
+    bool known;
+    if (has_left(e, peer, &known)) {
         return fail(e, TN_EPEER, "rank %d has left the group", peer);
     }
     return fail(e, TN_EPEER, "the connection to rank %d is lost (%s)", peer, why);
@@ -155,6 +161,14 @@ static void release_pipe_signal(const sigset_t *before) {
 
 /* ---- The table of an engine ------------------------------------------------------------------ */
 
+/* Under the lock: whether the engine is dead; why is set then. */
+static tn_status look(const tn__gloo *e, char *why) {
+    if (e->dead != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", e->reason);
+    }
+    return e->dead;
+}
+
 /* Runs `operation` as the engine's one running operation, until `deadline`. */
 static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void *user),
                          const void *user, double deadline, char *why) {
@@ -171,10 +185,7 @@ static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void 
     }
     pthread_mutex_lock(&e->lock);
     e->running = false;
-    tn_status status = e->dead;
-    if (status != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", e->reason);
-    }
+    tn_status status = look(e, why);
     pthread_mutex_unlock(&e->lock);
     if (alive && status != TN_OK) {
         e->api->close(e->wire);
@@ -206,6 +217,32 @@ static void stop(tn_engine *base, const char *reason) {
     if (!running) {
         e->api->close(e->wire);
     }
+}
+
+/* Whoever leaves says goodbye before its connections end; where the store cannot tell, it may have. */
+static void check_peer(tn__gloo *e, int peer, bool all) {
+    char reason[TN_ENGINE_WHY] = "";
+    bool known = false;
+    if (e->api->lost(e->wire, peer, reason)) {
+        bool left = has_left(e, peer, &known);
+        if (all || (known && !left)) {
+            fail_lost(e, peer, reason);
+        }
+    }
+}
+
+static tn_status check(tn_engine *base, bool all, char *why) {
+    tn__gloo *e = (tn__gloo *)base;
+    tn_status status = TN_OK;
+    for (int peer = 0; peer < base->ranks && status == TN_OK; peer++) {
+        if (peer != base->rank) {
+            check_peer(e, peer, all);
+        }
+        pthread_mutex_lock(&e->lock);
+        status = look(e, why);
+        pthread_mutex_unlock(&e->lock);
+    }
+    return status;
 }
 
 static void say_goodbye(tn__gloo *e) {
@@ -280,6 +317,7 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
                           .vague = true,
                           .run = run,
                           .abort = stop,
+                          .check = check,
                           .destroy = destroy};
     e->api = api;
     e->waiting = -1;

@@ -156,6 +156,17 @@ void wake_wait(tn__wire *w, int peer) {
     });
 }
 
+/* A wait that has been woken before it begins: it throws all the same when the connection has ended, for
+ * the message that nobody sends has not begun. */
+bool is_lost(tn__wire *w, int peer, char *why) {
+    return !guarded(false, why, [&] {
+        UnboundBuffer &buffer = buffer_of(w, peer);
+        buffer.abortWaitRecv();
+        buffer.waitRecv(milliseconds(1));
+        return true;
+    });
+}
+
 void close_wire(tn__wire *w) {
     for (int peer = 0; peer < w->ranks; peer++) {
         char why[TN_ENGINE_WHY];
@@ -177,8 +188,8 @@ void destroy_wire(tn__wire *w) {
 
 extern "C" __attribute__((visibility("default"))) const tn__gloo_api *tn_gloo_api(void) {
     static const tn__gloo_api api = {
-        sizeof(tn__gloo_api), TN__GLOO_VERSION, open_wire, endpoint,   connect_peer, send_message,
-        receive_message,      wait_message,     wake_wait, close_wire, destroy_wire,
+        sizeof(tn__gloo_api), TN__GLOO_VERSION, open_wire, endpoint, connect_peer, send_message,
+        receive_message,      wait_message,     wake_wait, is_lost,  close_wire,   destroy_wire,
     };
     return &api;
 }

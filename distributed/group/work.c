@@ -119,10 +119,13 @@ static void *communicate(void *user) {
         }
         w->status = status;
         w->done = true;
-        if (w->abandoned) {
-            work_free(w);
-        }
+        bool abandoned = w->abandoned;
         pthread_cond_broadcast(&g->changed);
+        if (abandoned) { /* outside the lock: the last of a tensor may call its owner back */
+            pthread_mutex_unlock(&g->lock);
+            work_free(w);
+            pthread_mutex_lock(&g->lock);
+        }
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;
