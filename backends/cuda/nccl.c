@@ -157,7 +157,7 @@ static tn_status wait_more(nccl *e, patience *p, const char *what) {
         }
     }
     if (status == TN_OK && time >= p->deadline) {
-        return fail(e, TN_EPEER, "NCCL has not finished %s within %.3g seconds", what,
+        return fail(e, TN_EPEER, "NCCL has not finished %s within %.1f seconds", what,
                     p->deadline - p->begun);
     }
     nanosleep(&(struct timespec){.tv_nsec = (long)(p->nap * 1e9)}, NULL);
@@ -397,7 +397,16 @@ static tn_status transfer(nccl *e, const tn_transfer *given) {
 
 /* ---- Memory ------------------------------------------------------------------------------------ */
 
-/* Gives back what was freed. The compute stream may still be at work on it. */
+/* After this NCCL does not know the memory any more. */
+static void forget(nccl *e, region *r) {
+    if (r->handle && e->comm && !e->finalized) {
+        settle(e, e->api->CommDeregister(e->comm, r->handle), now() + GOODBYE, "deregistering");
+    }
+    r->handle = NULL;
+}
+
+/* Gives back what was freed; the compute stream may still be at work on it. `all`: there is no
+ * communicator any more, so no memory of it either. */
 static void reap(nccl *e, bool all) {
     region *gone = NULL;
     pthread_mutex_lock(&e->lock);
@@ -419,10 +428,10 @@ static void reap(nccl *e, bool all) {
     while (gone) {
         region *r = gone;
         gone = r->next;
-        if (e->comm && !e->finalized && r->handle) {
-            settle(e, e->api->CommDeregister(e->comm, r->handle), now() + GOODBYE, "deregistering");
+        if (device) {
+            forget(e, r);
+            e->api->MemFree(r->memory);
         }
-        e->api->MemFree(r->memory);
         free(r);
     }
 }
@@ -487,26 +496,34 @@ static void stop(tn_engine *base, const char *reason) {
     fail((nccl *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
-/* Returns when the peers need nothing more of this rank. */
+/* Returns when the peers need nothing more of this rank. Tensors may keep memory of the engine, which is
+ * only memory from now on. */
 static void leave(tn_engine *base) {
     nccl *e = (nccl *)base;
     if (e->comm && !e->finalized && failed(e, NULL) == TN_OK && tn__cuda_device_at(e->index)) {
         reap(e, false);
+        for (region *r = e->regions; r; r = r->next) {
+            forget(e, r);
+        }
         e->finalized = true;
         settle(e, e->api->CommFinalize(e->comm), now() + GOODBYE, "saying goodbye");
     }
 }
 
+/* In a child process NCCL and its memory are the parent's. */
 static void destroy(tn_engine *base) {
     nccl *e = (nccl *)base;
     bool there = tn__cuda_device_at(e->index) != NULL;
-    leave(base);
-    reap(e, true);
-    if (failed(e, NULL) != TN_OK) {
-        abort_comm(e);
-    } else if (e->comm) {
-        e->api->CommDestroy(e->comm);
+    if (there) {
+        leave(base);
+        if (failed(e, NULL) != TN_OK) {
+            abort_comm(e);
+        } else if (e->comm) {
+            e->api->CommDestroy(e->comm);
+            e->comm = NULL;
+        }
     }
+    reap(e, true);
     if (e->stream && there) {
         cudaStreamDestroy(e->stream);
     }

@@ -96,6 +96,10 @@ static tn__cuda_idle_mark *mark_take(tn__cuda_own *own) {
 }
 
 tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream) {
+    if (tn__cuda_forked()) {
+        tn__cuda_note("a mark: this process was forked by one that uses CUDA");
+        return NULL;
+    }
     int previous = tn__cuda_enter(index);
     tn__cuda_idle_mark *mark = mark_take(tn__cuda_own_at(index));
     if (mark && tn__cuda_check(cudaEventRecord(mark->base.event, stream), "a mark") != TN_OK) {

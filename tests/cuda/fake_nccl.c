@@ -19,6 +19,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,6 +39,7 @@ enum {
     SLICES = 400,
     PIECES = 2 * RANKS,
     UNSETTLED = 3, /* questions that are answered with "in progress" */
+    REGIONS = 64,  /* of registered memory in a process */
 };
 
 static const double SLICE = 3e-3, PATIENCE = 60; /* seconds */
@@ -98,6 +100,12 @@ typedef struct op {
 } op;
 
 static _Thread_local char last_error[256];
+
+/* What the real library would not forgive. */
+static void misused(const char *how) {
+    fprintf(stderr, "fake NCCL: %s\n", how);
+    abort();
+}
 
 /* ---- The emulator ------------------------------------------------------------------------------ */
 
@@ -587,6 +595,9 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    if (comm->questions > 0) {
+        misused("a communicator is destroyed while something is in progress");
+    }
     comm_drop(comm);
     return ncclSuccess;
 }
@@ -629,7 +640,25 @@ EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
     return *memory ? ncclSuccess : ncclSystemError;
 }
 
+/* Memory that a communicator of this process knows. */
+static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *registered[REGIONS];
+
+static bool replace_region(void *memory, void *with) {
+    bool found = false;
+    pthread_mutex_lock(&region_lock);
+    for (int i = 0; i < REGIONS && !found; i++) {
+        found = registered[i] == memory;
+        registered[i] = found ? with : registered[i];
+    }
+    pthread_mutex_unlock(&region_lock);
+    return found;
+}
+
 EXPORT ncclResult_t ncclMemFree(void *memory) {
+    if (memory && replace_region(memory, NULL)) {
+        misused("memory is freed that is registered");
+    }
     emulated()->free(memory);
     return ncclSuccess;
 }
@@ -639,11 +668,13 @@ EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t
     (void)bytes;
     comm->questions = 1;
     *handle = memory;
-    return ncclInProgress;
+    return replace_region(NULL, memory) ? ncclInProgress : ncclSystemError;
 }
 
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     (void)comm;
-    (void)handle;
+    if (!replace_region(handle, NULL)) {
+        misused("memory is deregistered that is not registered");
+    }
     return ncclSuccess;
 }
