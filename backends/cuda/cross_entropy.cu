@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     C sum = 0;
     tn__each_pack<T, TEAM, 0>(l.c, [&](int64_t at, int) {
         C v[V], part = 0;
-        tn__pack_load(v, x, at, l.c, -(C)INFINITY);
+        tn__pack_load<false>(v, x, at, l.c, -(C)INFINITY);
         tn__exps_take<V>(total, v);
         TN_UNROLL
         for (int k = 0; k < V; k++) {

@@ -7,8 +7,6 @@
  */
 #include "backends/cuda/rows.cuh"
 
-enum norm_kind { LAYER_NORM, RMS_NORM, ADD_LAYER_NORM };
-
 template <typename T> struct matrix {
     T *data;
     int64_t row, column; /* strides */
@@ -34,17 +32,27 @@ static __device__ __forceinline__ tn__line<T> line_at(const matrix<T> &m, int64_
 }
 
 /* A pack of a vector, or `missing` when there is none. */
-template <typename T, typename C>
+template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void load_vector(C *out, const vector<T> &v, int64_t at,
                                                    int64_t n, C missing) {
     if (v.data) {
-        tn__pack_load(out, tn__line_of(v.data, v.stride), at, n, (C)0);
+        tn__pack_load<WHOLE>(out, tn__line_of(v.data, v.stride), at, n, (C)0);
     } else {
         TN_UNROLL
         for (int k = 0; k < tn__pack<T>::size; k++) {
             out[k] = missing;
         }
     }
+}
+
+/* The rows of all given operands are packs alone. */
+static bool all_whole(int count, const tn_desc *const *d) {
+    for (int i = 0; i < count; i++) {
+        if (!tn__whole_rows(d[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* All given operands have this dtype. */
@@ -61,11 +69,12 @@ static bool all_of(tn_dtype dtype, int count, const tn_desc *const *d) {
 
 template <typename T> struct forward {
     typedef typename tn__compute<T>::type C;
-    matrix<T> x, other, sum, y; /* other and sum: ADD_LAYER_NORM only */
+    matrix<T> x, other, sum, y; /* with other: sum = x + other is normalised */
     vector<T> w, b;
     vector<C> mean, rstd;
     int64_t rows, c;
     C eps;
+    bool centred; /* else RMS norm */
 };
 
 /* sum = x + other, rounded; the rounded row is what is normalised. */
@@ -75,17 +84,17 @@ static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, 
     const int V = tn__pack<T>::size;
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         C *v = held.value + (ITEMS > 0 ? p * V : 0), u[V];
-        tn__pack_load(v, x, at, c, (C)0);
-        tn__pack_load(u, other, at, c, (C)0);
+        tn__pack_load<(ITEMS > 0)>(v, x, at, c, (C)0);
+        tn__pack_load<(ITEMS > 0)>(u, other, at, c, (C)0);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
             v[k] = tn__load(tn__store<T>(v[k] + u[k]));
         }
-        tn__pack_store(sum, at, c, v);
+        tn__pack_store<(ITEMS > 0)>(sum, at, c, v);
     });
 }
 
-template <typename T, int TEAM, int ITEMS, int KIND>
+template <typename T, int TEAM, int ITEMS>
 __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel(forward<T> f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
@@ -96,7 +105,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
     }
     tn__line<T> x = line_at(f.x, row), y = line_at(f.y, row);
     tn__held<T, TEAM, ITEMS> held;
-    if (KIND == ADD_LAYER_NORM) {
+    if (f.other.data) {
         tn__line<T> sum = line_at(f.sum, row);
         add_rows<T, TEAM, ITEMS, C>(held, sum, x, line_at(f.other, row), c);
         x = sum;
@@ -104,7 +113,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
         held.open(x, c, (C)0);
     }
     C mean = 0, squares = 0;
-    if (KIND != RMS_NORM) {
+    if (f.centred) {
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
             const C *v = held.pack(x, at, p, c, (C)0);
             C part = 0;
@@ -121,7 +130,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
         C part = 0;
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            part += at + k < c ? (v[k] - mean) * (v[k] - mean) : 0;
+            part += ITEMS > 0 || at + k < c ? (v[k] - mean) * (v[k] - mean) : 0;
         }
         squares += part;
     });
@@ -129,13 +138,13 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
     C rstd = 1 / tn__sqrt(squares / (C)c + f.eps);
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, c, (C)0), w[V], b[V];
-        load_vector(w, f.w, at, c, (C)1);
-        load_vector(b, f.b, at, c, (C)0);
+        load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
+        load_vector<(ITEMS > 0)>(b, f.b, at, c, (C)0);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
             v[k] = (v[k] - mean) * rstd * w[k] + b[k];
         }
-        tn__pack_store(y, at, c, v);
+        tn__pack_store<(ITEMS > 0)>(y, at, c, v);
     });
     if (tn__team_lane<TEAM>() == 0) {
         if (f.mean.data) {
@@ -147,47 +156,46 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
     }
 }
 
-template <typename T, int KIND> static tn_status launch(tn_context *ctx, const forward<T> &f) {
-    TN_BY_LENGTH(T, f.c,
-                 return TN_LAUNCH(ctx, (norm_kernel<T, TEAM, ITEMS, KIND>),
-                                  tn__team_grid<TEAM>(f.rows), tn__team_block<TEAM>(), 0, f));
+template <typename T> static tn_status launch(tn_context *ctx, const forward<T> &f, bool whole) {
+    TN_BY_LENGTH(T, f.c, whole,
+                 return TN_LAUNCH(ctx, (norm_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(f.rows),
+                                  tn__team_block<TEAM>(), 0, f));
 }
 
-/* The operands of any of the three. `other` and `sum` are NULL but for ADD_LAYER_NORM. */
-template <int KIND>
+/* Any of the three. `other` and `sum` are NULL without a residual sum. */
 static tn_status norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y, const tn_desc *mean,
                       const tn_desc *rstd, const tn_desc *x, const tn_desc *other, const tn_desc *w,
-                      const tn_desc *b, double eps) {
-    const tn_desc *same[] = {sum, y, other, w, b}, *wide[] = {mean, rstd};
-    if (!all_of(x->dtype, 5, same) || !all_of(tn__wide(x->dtype), 2, wide)) {
+                      const tn_desc *b, double eps, bool centred) {
+    const tn_desc *same[] = {x, sum, y, other, w, b}, *wide[] = {mean, rstd};
+    if (!all_of(x->dtype, 6, same) || !all_of(tn__wide(x->dtype), 2, wide)) {
         return TN_EUNSUPPORTED;
     }
     if (x->size[0] == 0) {
         return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED;
     }
-    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f;
-              f.x = matrix_of<T>(x); f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum);
-              f.y = matrix_of<T>(y); f.w = vector_of<T>(w); f.b = vector_of<T>(b);
-              f.mean = vector_of<C>(mean); f.rstd = vector_of<C>(rstd); f.rows = x->size[0];
-              f.c = x->size[1]; f.eps = (C)eps; return launch<T, KIND>(ctx, f));
+    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f; f.x = matrix_of<T>(x);
+              f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum); f.y = matrix_of<T>(y);
+              f.w = vector_of<T>(w); f.b = vector_of<T>(b); f.mean = vector_of<C>(mean);
+              f.rstd = vector_of<C>(rstd); f.rows = x->size[0]; f.c = x->size[1]; f.eps = (C)eps;
+              f.centred = centred; return launch<T>(ctx, f, all_whole(6, same)));
 }
 
 extern "C" tn_status tn__cuda_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
                                          const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
                                          const tn_desc *b, double eps) {
-    return norm<LAYER_NORM>(ctx, NULL, y, mean, rstd, x, NULL, w, b, eps);
+    return norm(ctx, NULL, y, mean, rstd, x, NULL, w, b, eps, true);
 }
 
 extern "C" tn_status tn__cuda_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd,
                                        const tn_desc *x, const tn_desc *w, double eps) {
-    return norm<RMS_NORM>(ctx, NULL, y, NULL, rstd, x, NULL, w, NULL, eps);
+    return norm(ctx, NULL, y, NULL, rstd, x, NULL, w, NULL, eps, false);
 }
 
 extern "C" tn_status tn__cuda_add_layer_norm(tn_context *ctx, const tn_desc *s, const tn_desc *y,
                                              const tn_desc *mean, const tn_desc *rstd,
                                              const tn_desc *a, const tn_desc *b, const tn_desc *w,
                                              const tn_desc *bias, double eps) {
-    return norm<ADD_LAYER_NORM>(ctx, s, y, mean, rstd, a, b, w, bias, eps);
+    return norm(ctx, s, y, mean, rstd, a, b, w, bias, eps, true);
 }
 
 /* ---- Backward ---------------------------------------------------------------------------------- */
@@ -254,7 +262,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
         tn__two<C> sums = {0, 0}; /* of g = dy w, and of g h */
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
             C *v = held_x.pack(x, at, p, c, mean), *g = held_dy.pack(dy, at, p, c, (C)0), w[V];
-            load_vector(w, f.w, at, c, (C)1);
+            load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
             tn__two<C> part = {0, 0};
             TN_UNROLL
             for (int k = 0; k < V; k++) {
@@ -282,16 +290,16 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
             const C *v = held_x.pack(x, at, p, c, mean);
             C *g = held_dy.pack(dy, at, p, c, (C)0), w[V], add[V] = {0};
-            load_vector(w, f.w, at, c, (C)1);
+            load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
             if (f.dsum.data) {
-                tn__pack_load(add, dsum, at, c, (C)0);
+                tn__pack_load<(ITEMS > 0)>(add, dsum, at, c, (C)0);
             }
             TN_UNROLL
             for (int k = 0; k < V; k++) {
                 C h = ITEMS > 0 ? v[k] : (v[k] - mean) * rstd;
                 g[k] = rstd * (g[k] * w[k] - mean_g - h * mean_gh) + add[k];
             }
-            tn__pack_store(dx, at, c, g);
+            tn__pack_store<(ITEMS > 0)>(dx, at, c, g);
         });
     }
     if (ITEMS > 0 && partial) {
@@ -328,14 +336,15 @@ __global__ void __launch_bounds__(32 * STRIPS)
 static const int64_t most_blocks = 384;
 
 template <typename T>
-static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw, const tn_desc *db) {
+static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw, const tn_desc *db,
+                               bool whole) {
     typedef typename tn__compute<T>::type C;
     bool columns = (dw || db) && f.c > 0;
     int64_t blocks = 0;
     size_t bytes = 0;
     tn_status status = TN_OK;
     TN_BY_LENGTH(
-        T, f.c, unsigned block = ITEMS > 0 ? tn__team_block<TEAM>() : TEAM;
+        T, f.c, whole, unsigned block = ITEMS > 0 ? tn__team_block<TEAM>() : TEAM;
         blocks = tn__ceil_div(f.rows, block / TEAM); if (columns) {
             blocks = blocks < most_blocks ? blocks : most_blocks;
             bytes = (size_t)(blocks * 2 * f.c) * sizeof(C);
@@ -362,8 +371,8 @@ static tn_status norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc
                                const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
                                const tn_desc *x, const tn_desc *mean, const tn_desc *rstd,
                                const tn_desc *w) {
-    const tn_desc *same[] = {dx, dsum, dy, w}, *wide[] = {mean, rstd};
-    if (!all_of(x->dtype, 4, same) || !all_of(tn__wide(x->dtype), 2, wide) ||
+    const tn_desc *same[] = {x, dx, dsum, dy, w}, *wide[] = {mean, rstd};
+    if (!all_of(x->dtype, 5, same) || !all_of(tn__wide(x->dtype), 2, wide) ||
         (dw && !tn__is_float(dw->dtype)) || (db && !tn__is_float(db->dtype))) {
         return TN_EUNSUPPORTED;
     }
@@ -371,7 +380,7 @@ static tn_status norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc
               f.dx = matrix_of<T>(dx); f.dsum = matrix_of<T>(dsum); f.dy = matrix_of<T>(dy);
               f.x = matrix_of<T>(x); f.w = vector_of<T>(w); f.mean = vector_of<C>(mean);
               f.rstd = vector_of<C>(rstd); f.partial = NULL; f.rows = x->size[0]; f.c = x->size[1];
-              return backward_rows<T>(ctx, f, dw, db));
+              return backward_rows<T>(ctx, f, dw, db, all_whole(5, same)));
 }
 
 extern "C" tn_status tn__cuda_layer_norm_backward(tn_context *ctx, const tn_desc *dx,

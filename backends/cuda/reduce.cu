@@ -1,4 +1,4 @@
-/* Reductions over any dimensions and strides: sum, mean, max, min, sum of squares, any, all; argmax.
+/* Reductions over any dimensions and strides: sum, mean, max, min, sum of squares, any, all.
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team of threads folds each
  * result's elements (fold_rows); if it stays, neighbouring threads fold neighbouring results (fold_columns). Where there
@@ -10,6 +10,7 @@
  * are read as packs: a thread adds up to eight in f32 and goes on in double, so a sum's error is that of its last rounding.
  * All others are read one by one, as double or, integers and bools, as 64 bits.
  */
+#include "backends/cuda/axes.cuh"
 #include "backends/cuda/rows.cuh"
 
 /* ---- What is folded ------------------------------------------------------------------------------ */
@@ -41,14 +42,6 @@ static __device__ __forceinline__ long long reverse(long long x) {
     return ~x;
 }
 
-/* What loses against all others. */
-static __device__ __forceinline__ void set_lowest(double *x) {
-    *x = -INFINITY;
-}
-static __device__ __forceinline__ void set_lowest(long long *x) {
-    *x = INT64_MIN;
-}
-
 struct joined {
     bool most_wins;
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
@@ -58,14 +51,8 @@ struct joined {
 
 /* ---- The plan, made on the host --------------------------------------------------------------------- */
 
-/* Some dimensions, as one range. */
-struct axes {
-    int count;
-    int64_t total, size[TN_MAX_DIMS], x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides */
-};
-
 struct plan {
-    axes stays;            /* the results */
+    tn__axes stays;        /* the results */
     bool rows;             /* a result's elements lie closer together than the results do */
     int64_t length, step;  /* elements of a result */
     int64_t bands, height; /* of length */
@@ -78,30 +65,6 @@ struct plan {
     int strips;     /* of a block of fold_columns */
     void *partial;  /* (bands, results); NULL for one band */
 };
-
-static __device__ __forceinline__ int64_t offset_in(const axes &a, const int64_t *stride, int64_t i) {
-    int64_t offset = 0;
-    for (int k = a.count - 1; k > 0; k--) {
-        offset += i % a.size[k] * stride[k];
-        i /= a.size[k];
-    }
-    return a.count > 0 ? offset + i * stride[0] : 0;
-}
-
-static void push_axis(axes *a, int64_t size, int64_t x, int64_t y) {
-    int k = a->count;
-    if (k > 0 && a->x[k - 1] == x * size && a->y[k - 1] == y * size) {
-        a->size[k - 1] *= size;
-        a->x[k - 1] = x;
-        a->y[k - 1] = y;
-    } else {
-        a->size[k] = size;
-        a->x[k] = x;
-        a->y[k] = y;
-        a->count++;
-    }
-    a->total *= size;
-}
 
 /* x's dimensions by stride, the largest first. */
 static int sorted(const tn_desc *x, int *order) {
@@ -120,13 +83,13 @@ static int sorted(const tn_desc *x, int *order) {
 }
 
 /* x with the dimensions of `stays` and `goes`, in this order, copied to dense memory: *scratch. */
-static tn_status make_dense(tn_context *ctx, const tn_desc *x, axes *stays, axes *goes,
+static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, tn__axes *goes,
                             void **scratch, size_t *bytes) {
     tn_desc from = *x, to = *x;
     int64_t count = 1;
     from.ndim = to.ndim = stays->count + goes->count;
     for (int k = from.ndim - 1; k >= 0; k--) {
-        axes *a = k < stays->count ? stays : goes;
+        tn__axes *a = k < stays->count ? stays : goes;
         int i = k < stays->count ? k : k - stays->count;
         from.size[k] = to.size[k] = a->size[i];
         from.stride[k] = a->x[i];
@@ -145,8 +108,8 @@ static tn_status make_dense(tn_context *ctx, const tn_desc *x, axes *stays, axes
 static const int64_t few = 32;
 enum { THREADS = 256, STRIPS = 8 };
 
-static plan plan_of(const tn_desc *y, tn_dtype x_dtype, const void *x, const axes *stays,
-                    const axes *goes) {
+static plan plan_of(const tn_desc *y, tn_dtype x_dtype, const void *x, const tn__axes *stays,
+                    const tn__axes *goes) {
     plan p;
     p.stays = *stays;
     p.length = goes->total;
@@ -211,21 +174,13 @@ template <typename T> struct packs {
     }
 };
 
-static __device__ __forceinline__ void get(double *value, const void *x, tn_dtype dtype, int64_t at) {
-    *value = tn__get_float(x, dtype, at);
-}
-static __device__ __forceinline__ void get(long long *value, const void *x, tn_dtype dtype,
-                                           int64_t at) {
-    *value = tn__get_integer(x, dtype, at);
-}
-
 template <typename V> struct singles {
     typedef V value, total;
     static const int size = 1;
 
     static __device__ __forceinline__ V one(const plan &p, int64_t at) {
         V x;
-        get(&x, p.x, p.x_dtype, at);
+        tn__get(&x, p.x, p.x_dtype, at);
         return x;
     }
     static __device__ __forceinline__ void read(V *out, const plan &p, int64_t at) {
@@ -238,7 +193,7 @@ template <typename V> struct singles {
 template <typename A> static __device__ __forceinline__ A nothing(const plan &p) {
     A total = 0;
     if (p.f == MOST) {
-        set_lowest(&total);
+        tn__set_lowest(&total);
     }
     return total;
 }
@@ -276,7 +231,7 @@ static __device__ __forceinline__ void put_total(const plan &p, int64_t at, long
 
 template <typename A>
 static __device__ __forceinline__ void finish(const plan &p, int64_t result, A total) {
-    put_total(p, offset_in(p.stays, p.stays.y, result), p.reversed ? reverse(total) : total);
+    put_total(p, tn__axes_offset(p.stays, p.stays.y, result), p.reversed ? reverse(total) : total);
 }
 
 /* A band's share of a result: to y when there is only one. */
@@ -325,7 +280,7 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
         return;
     }
     int64_t from = band * p.height, end = from + p.height < p.length ? from + p.height : p.length;
-    int64_t rest = end - (end - from) % R::size, x = offset_in(p.stays, p.stays.x, result);
+    int64_t rest = end - (end - from) % R::size, x = tn__axes_offset(p.stays, p.stays.x, result);
     A total = nothing<A>(p);
     for (int64_t at = from + tn__team_lane<TEAM>() * R::size; at < rest; at += TEAM * R::size) {
         C value[R::size];
@@ -360,7 +315,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(pl
         total[w] = nothing<A>(p);
     }
     if (result < results) {
-        int64_t x = offset_in(p.stays, p.stays.x, result);
+        int64_t x = tn__axes_offset(p.stays, p.stays.x, result);
         C value[STEPS * W];
         for (; at + (STEPS - 1) * p.strips < end; at += STEPS * p.strips) {
             TN_UNROLL
@@ -476,13 +431,13 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
     if (!reduces(f, y->dtype, x->dtype)) {
         return TN_EUNSUPPORTED;
     }
-    axes stays = {}, goes = {};
+    tn__axes stays = {}, goes = {};
     stays.total = goes.total = 1;
     int order[TN_MAX_DIMS], n = sorted(x, order);
     for (int k = 0; k < n; k++) {
         int d = order[k];
         bool leaves = y->size[d] == 1;
-        push_axis(leaves ? &goes : &stays, x->size[d], x->stride[d], leaves ? 0 : y->stride[d]);
+        tn__axes_push(leaves ? &goes : &stays, x->size[d], x->stride[d], leaves ? 0 : y->stride[d]);
     }
     if (stays.total == 0) {
         return TN_OK;
@@ -500,74 +455,4 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
     }
     tn__cuda_scratch_free(ctx, scratch, bytes);
     return status;
-}
-
-/* ---- argmax ------------------------------------------------------------------------------------------------ */
-
-struct search {
-    axes stays;
-    int64_t length, stride;
-    const void *x;
-    tn_dtype dtype;
-    int64_t *y;
-};
-
-/* A team a result; TEAM 1: a thread. V: elements as double or as 64 bits. */
-template <typename V, int TEAM> __global__ void __launch_bounds__(THREADS) search_kernel(search s) {
-    int64_t o = tn__team_number<TEAM>();
-    if (o >= s.stays.total) {
-        return;
-    }
-    int64_t x = offset_in(s.stays, s.stays.x, o);
-    tn__place<V> best = {0, INT64_MAX};
-    set_lowest(&best.value);
-    for (int64_t at = tn__team_lane<TEAM>(); at < s.length; at += TEAM) {
-        tn__place<V> here = {0, at};
-        get(&here.value, s.x, s.dtype, x + at * s.stride);
-        best = tn__join_place()(best, here);
-    }
-    if constexpr (TEAM > 1) {
-        TN_SHARED(tn__place<V>, shared, 32);
-        best = tn__team_reduce<TEAM>(best, shared, tn__join_place());
-    }
-    if (tn__team_lane<TEAM>() == 0) { /* no elements: 0 */
-        s.y[offset_in(s.stays, s.stays.y, o)] = best.at == INT64_MAX ? 0 : best.at;
-    }
-}
-
-template <typename V> static tn_status run_search(tn_context *ctx, const search &s) {
-    int64_t results = s.stays.total;
-    bool apart = s.stride != 1 && results >= 4096; /* neighbouring results, neighbouring elements */
-    if (s.length < few || apart) {
-        unsigned grid = (unsigned)tn__ceil_div(results, THREADS);
-        return TN_LAUNCH(ctx, (search_kernel<V, 1>), grid, THREADS, 0, s);
-    }
-    if (s.length <= 2048) {
-        unsigned grid = (unsigned)tn__ceil_div(results, THREADS / 32);
-        return TN_LAUNCH(ctx, (search_kernel<V, 32>), grid, THREADS, 0, s);
-    }
-    return TN_LAUNCH(ctx, (search_kernel<V, THREADS>), (unsigned)results, THREADS, 0, s);
-}
-
-extern "C" tn_status tn__cuda_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim) {
-    if (y->dtype != TN_I64 || !(tn__is_float(x->dtype) || tn__is_integer(x->dtype))) {
-        return TN_EUNSUPPORTED;
-    }
-    search s;
-    s.stays.count = 0;
-    s.stays.total = 1;
-    s.length = x->size[dim];
-    s.stride = x->stride[dim];
-    s.x = x->data;
-    s.dtype = x->dtype;
-    s.y = static_cast<int64_t *>(y->data);
-    for (int d = 0; d < x->ndim; d++) {
-        if (d != dim && x->size[d] != 1) {
-            push_axis(&s.stays, x->size[d], x->stride[d], y->stride[d]);
-        }
-    }
-    if (s.stays.total == 0) {
-        return TN_OK;
-    }
-    return tn__is_float(x->dtype) ? run_search<double>(ctx, s) : run_search<long long>(ctx, s);
 }

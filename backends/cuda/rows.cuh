@@ -4,6 +4,9 @@
  *     tn__line     one row: address and stride
  *     tn__held     a row in a team's registers, or one that is read again for each pass (ITEMS 0)
  *
+ * A kernel has few variants, since each is compiled for every dtype and architecture: rows that are held are whole packs
+ * and nothing else (tn__whole_rows), and one variant without registers does all the others.
+ *
  * Which thread takes which element depends on the row's length alone, never on its address: a row gives the same bits
  * wherever it lies.
  */
@@ -13,24 +16,12 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* ---- Whole numbers, as 64 bits ------------------------------------------------------------------ */
-
-struct tn__truth { /* a bool: 0 or 1 */
-    uint8_t byte;
-};
-
-static __device__ __forceinline__ long long tn__load(int64_t x) {
-    return x;
-}
-static __device__ __forceinline__ long long tn__load(int32_t x) {
-    return x;
-}
-static __device__ __forceinline__ long long tn__load(uint8_t x) {
-    return x;
-}
-static __device__ __forceinline__ long long tn__load(tn__truth x) {
-    return x.byte != 0;
-}
+/* Before a loop over a row: unrolled, it grows with every path in it, and it waits for memory all the same. */
+#ifdef TN_CUDA_EMULATOR
+#define TN_ROLLED
+#else
+#define TN_ROLLED _Pragma("unroll 1")
+#endif
 
 /* ---- Packs: 16 bytes of elements ---------------------------------------------------------------- */
 
@@ -51,12 +42,12 @@ static __device__ __forceinline__ tn__line<T> tn__line_of(T *data, int64_t strid
     return {data, stride, stride == 1 && (uintptr_t)data % 16 == 0};
 }
 
-/* Elements at … at + V - 1 of n; `fill` beyond the end. */
-template <typename T, typename C>
+/* Elements at … at + V - 1 of n; `fill` beyond the end. WHOLE: the row is packs alone. */
+template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, int64_t at,
                                                      int64_t n, C fill) {
     const int V = tn__pack<T>::size;
-    if (line.packed && at + V <= n) {
+    if (WHOLE || (line.packed && at + V <= n)) {
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(line.data + at);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
@@ -70,11 +61,11 @@ static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, i
     }
 }
 
-template <typename T, typename C>
+template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t at, int64_t n,
                                                       const C *value) {
     const int V = tn__pack<T>::size;
-    if (line.packed && at + V <= n) {
+    if (WHOLE || (line.packed && at + V <= n)) {
         tn__pack<T> pack;
         TN_UNROLL
         for (int k = 0; k < V; k++) {
@@ -112,13 +103,15 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
             }
         }
     } else {
+        TN_ROLLED
         for (int64_t at = first; at < n; at += TEAM * V) {
             f(at, 0);
         }
     }
 }
 
-/* ITEMS elements of a row in each thread's registers; with ITEMS 0 only the pack at hand, and `pack` reads. */
+/* ITEMS elements of a row of packs alone in each thread's registers; with ITEMS 0 only the pack at hand, of any row, and
+ * `pack` reads. */
 template <typename T, int TEAM, int ITEMS> struct tn__held {
     typedef typename tn__compute<typename std::remove_const<T>::type>::type C;
     C value[ITEMS > 0 ? ITEMS : tn__pack<T>::size];
@@ -126,14 +119,14 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
     __device__ __forceinline__ void open(tn__line<T> line, int64_t n, C fill) {
         if (ITEMS > 0) {
             tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
-                tn__pack_load(value + p * tn__pack<T>::size, line, at, n, fill);
+                tn__pack_load<true>(value + p * tn__pack<T>::size, line, at, n, fill);
             });
         }
     }
 
     __device__ __forceinline__ C *pack(tn__line<T> line, int64_t at, int p, int64_t n, C fill) {
         if (ITEMS == 0) {
-            tn__pack_load(value, line, at, n, fill);
+            tn__pack_load<false>(value, line, at, n, fill);
         }
         return value + p * (ITEMS > 0 ? tn__pack<T>::size : 0);
     }
@@ -151,10 +144,12 @@ static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x,
         head = before < n ? before : n;
         packs = (n - head) / V;
     }
+    TN_ROLLED
     for (int64_t i = tn__team_lane<TEAM>(); i < n - packs * V; i += TEAM) {
         int64_t at = i < head ? i : i + packs * V;
         y.data[at * y.stride] = tn__store<T>(f(at, tn__load(x.data[at * x.stride])));
     }
+    TN_ROLLED
     for (int64_t i = tn__team_lane<TEAM>(); i < packs; i += TEAM) {
         int64_t at = head + i * V;
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(x.data + at);
@@ -223,21 +218,32 @@ static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows
 
 /* ---- Launches -------------------------------------------------------------------------------------- */
 
-/* How rows of a length are worked on: by a warp or a block, in registers or read again. Runs the
- * statement with the constants TEAM and ITEMS; f64 is never held (it is there for checks of
- * gradients). */
+/* Every row of d is packs alone: dense, begins at a multiple of 16 bytes and ends there. NULL: nothing is in the way. */
+static inline bool tn__whole_rows(const tn_desc *d) {
+    if (!d) {
+        return true;
+    }
+    int last = d->ndim - 1;
+    int64_t bytes = tn__size_of(d->dtype);
+    bool whole = last >= 0 && d->stride[last] == 1 && d->size[last] * bytes % 16 == 0 &&
+                 (uintptr_t)d->data % 16 == 0;
+    for (int i = 0; i < last; i++) {
+        whole = whole && (d->size[i] == 1 || d->stride[i] * bytes % 16 == 0);
+    }
+    return whole;
+}
+
+/* How rows of a length are worked on: by a warp or a block, in registers or read again. Runs the statement with the
+ * constants TEAM and ITEMS. f64 is never held: it is there for checks of gradients. */
 enum { TN_WARP_BLOCK = 128 };
 /* clang-format off */
-#define TN_BY_LENGTH(T, n, ...)                                                             \
-    do {                                                                                    \
-        if constexpr (sizeof(T) == 8) {                                                     \
-            if ((n) <= 1024) { constexpr int TEAM = 32, ITEMS = 0; __VA_ARGS__; }           \
-            else { constexpr int TEAM = 256, ITEMS = 0; __VA_ARGS__; }                      \
-        } else if ((n) <= 256) { constexpr int TEAM = 32, ITEMS = 8; __VA_ARGS__; }         \
-        else if ((n) <= 768) { constexpr int TEAM = 32, ITEMS = 24; __VA_ARGS__; }          \
-        else if ((n) <= 2048) { constexpr int TEAM = 128, ITEMS = 16; __VA_ARGS__; }        \
-        else if ((n) <= 8192) { constexpr int TEAM = 256, ITEMS = 32; __VA_ARGS__; }        \
-        else { constexpr int TEAM = 512, ITEMS = 0; __VA_ARGS__; }                          \
+#define TN_BY_LENGTH(T, n, whole, ...)                                                                     \
+    do {                                                                                                    \
+        bool held = (whole) && sizeof(T) < 8;                                                               \
+        if (held && (n) <= 1024) { constexpr int TEAM = 32, ITEMS = sizeof(T) < 8 ? 32 : 0; __VA_ARGS__; }  \
+        else if (held && (n) <= 4096) { constexpr int TEAM = 256, ITEMS = sizeof(T) < 8 ? 16 : 0; __VA_ARGS__; } \
+        else if ((n) <= 1024) { constexpr int TEAM = 32, ITEMS = 0; __VA_ARGS__; }                          \
+        else { constexpr int TEAM = 256, ITEMS = 0; __VA_ARGS__; }                                          \
     } while (0)
 /* clang-format on */
 

@@ -1,6 +1,6 @@
 /* Softmax and log-softmax over the last dimension, and their gradients (ref/softmax.c has the formulas).
  *
- * A team of threads takes one row. Up to 8192 elements stay in registers between the passes; longer rows keep a running
+ * A team of threads takes one row. Up to 4096 elements stay in registers between the passes; other rows keep a running
  * maximum while they are read, and are read again when they are written.
  */
 #include "backends/cuda/rows.cuh"
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
         for (int k = 0; k < V; k++) {
             v[k] = log_form ? v[k] - shift - lost : tn__exp(v[k] - shift) * scale;
         }
-        tn__pack_store(y, at, n, v);
+        tn__pack_store<(ITEMS > 0)>(y, at, n, v);
     });
 }
 
@@ -45,7 +45,8 @@ static tn_status softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bo
     if (rows == 0 || n == 0) {
         return TN_OK;
     }
-    TN_BY_LENGTH(T, n,
+    bool whole = tn__whole_rows(y) && tn__whole_rows(x);
+    TN_BY_LENGTH(T, n, whole,
                  return TN_LAUNCH(ctx, (softmax_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(rows),
                                   tn__team_block<TEAM>(), 0, tn__rows_from(y), tn__rows_from(x),
                                   rows, n, log_form));
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
         for (int k = 0; k < V; k++) {
             g[k] = log_form ? g[k] - tn__exp(value[k]) * sum : value[k] * (g[k] - sum);
         }
-        tn__pack_store(dx, at, n, g);
+        tn__pack_store<(ITEMS > 0)>(dx, at, n, g);
     });
 }
 
@@ -107,7 +108,8 @@ static tn_status softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_d
     if (rows == 0 || n == 0) {
         return TN_OK;
     }
-    TN_BY_LENGTH(T, n,
+    bool whole = tn__whole_rows(dx) && tn__whole_rows(y) && tn__whole_rows(dy);
+    TN_BY_LENGTH(T, n, whole,
                  return TN_LAUNCH(ctx, (softmax_backward_kernel<T, TEAM, ITEMS>),
                                   tn__team_grid<TEAM>(rows), tn__team_block<TEAM>(), 0,
                                   tn__rows_from(dx), tn__rows_from(y), tn__rows_from(dy), rows, n,
