@@ -85,14 +85,14 @@ static inline array array_new(tn_dtype dtype, array_layout layout, int ndim, con
         step *= size[dim] + (layout == SPREAD);
         a.count *= size[dim];
     }
-    a.bytes = ((size_t)step + 8) *
-              tn_dtype_size(dtype); /* four elements of gap before, at least four behind */
+    a.bytes =
+        16 + ((size_t)step + 4) * tn_dtype_size(dtype); /* at least four elements of gap behind */
     a.memory = array_memory(a.bytes);
     assert_true(arrays_count < ARRAY_MOST);
     arrays_kept[arrays_count].memory = a.memory;
     arrays_kept[arrays_count++].bytes = a.bytes;
     memset(a.memory, ARRAY_GAP, a.bytes);
-    a.d.data = a.memory + 4 * tn_dtype_size(dtype);
+    a.d.data = a.memory + 16; /* a gap, and aligned for the widest reads */
     array_poison(&a);
     return a;
 }

@@ -2,8 +2,8 @@
 #include "trial.h"
 
 typedef struct rows {
-    tn_desc x, y, dy, w, b, mean, rstd, label, lse;
-    bool log_form, has_w, has_b, centred;
+    tn_desc x, y, dy, w, b, mean, rstd, label, lse, other;
+    bool log_form, has_w, has_b, centred, has_other;
     tn_cross_entropy_args args;
 } rows;
 
@@ -16,14 +16,24 @@ static tn_status call_softmax_backward(const tn_backend *t, const tn_desc *const
     return TRIAL_CALL(t, softmax_backward, out[0], &r->y, &r->dy, r->log_form);
 }
 
-static const int64_t row_shapes[][2] = {{0, 4},   {4, 0},    {1, 1},     {3, 5},
-                                        {70, 65}, {6, 1500}, {40, 1030}, {700, 40}};
+/* Rows of packs alone, and others; held by a warp or a block, and too long for that. */
+static const int64_t row_shapes[][2] = {{0, 4},     {4, 0},    {1, 1},    {3, 5},
+                                        {5, 31},    {70, 33},  {9, 768},  {6, 1600},
+                                        {40, 1025}, {700, 40}, {2, 4099}, {1, 50257}};
 enum { ROW_SHAPES = sizeof row_shapes / sizeof *row_shapes };
+
+/* Of the long rows, and of all where a thread is a fibre, only some cases: 5 has no factor in common with a case's bits. */
+static bool passes_over(const int64_t *size, int k) {
+    return (size[1] > 4000 || (trial_on_emulator() && size[0] * size[1] > 2000)) && k % 5 != 0;
+}
 
 static void test_softmax(void **state) {
     (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
         const int64_t *size = row_shapes[k / 32];
+        if (passes_over(size, k)) {
+            continue;
+        }
         tn_dtype dtype = array_floats[k / 8 % 4];
         bool log_form = k & 1;
         array x = varied(dtype, k >> 1 & 1, 2, size, 1), dy = varied(dtype, k >> 1 & 1, 2, size, 2),
@@ -66,10 +76,75 @@ static tn_status call_norm_backward(const tn_backend *t, const tn_desc *const *o
     return TRIAL_CALL(t, rms_norm_backward, out[0], out[1], &r->dy, &r->x, &r->rstd, w);
 }
 
+static tn_status call_add_norm(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, add_layer_norm, out[0], out[1], out[2], out[3], &r->x, &r->other,
+                      r->has_w ? &r->w : NULL, r->has_b ? &r->b : NULL, 1e-5);
+}
+static tn_status call_add_norm_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, add_layer_norm_backward, out[0], out[1], out[2],
+                      r->has_other ? &r->other : NULL, &r->dy, &r->x, &r->mean, &r->rstd,
+                      r->has_w ? &r->w : NULL);
+}
+
+static void test_add_layer_norm(void **state) {
+    (void)state;
+    if (!trial_tables()[0]->add_layer_norm) {
+        skip(); /* a table that leaves it to the composition */
+    }
+    for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
+        const int64_t *size = row_shapes[k / 32];
+        if (passes_over(size, k)) {
+            continue;
+        }
+        tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        bool double_form = dtype == TN_F64;
+        array x = varied(dtype, k & 1, 2, size, 1), other = varied(dtype, k >> 2 & 1, 2, size, 7),
+              dy = varied(dtype, DENSE, 2, size, 2), w = varied(dtype, DENSE, 1, size + 1, 3),
+              b = varied(dtype, k & 1, 1, size + 1, 4), mean = varied(stat, k & 1, 1, size, 5),
+              rstd = varied(stat, DENSE, 1, size, 6);
+        rows r = {.x = x.d,
+                  .other = other.d,
+                  .dy = dy.d,
+                  .w = w.d,
+                  .b = b.d,
+                  .mean = mean.d,
+                  .rstd = rstd.d,
+                  .has_w = k & 2,
+                  .has_b = k & 2,
+                  .has_other = k & 4};
+        array s = make(dtype, k & 1, 2, size), y = make(dtype, DENSE, 2, size),
+              s0 = make(stat, k & 1, 1, size), s1 = make(stat, DENSE, 1, size);
+        trial t = {"add_layer_norm",
+                   4,
+                   {s, y, s0, s1},
+                   call_add_norm,
+                   &r,
+                   double_form ? 1e-13 : 4e-6,
+                   double_form ? 1e-12 : 4e-6 + step_of(dtype)};
+        trial_run(&t);
+        array dw = make(dtype, k & 1, 1, size + 1), db = make(dtype, DENSE, 1, size + 1);
+        double scale = 1 + sqrt((double)size[0]);
+        trial back = {"add_layer_norm_backward",
+                      3,
+                      {s, dw, db},
+                      call_add_norm_backward,
+                      &r,
+                      double_form ? 1e-12 : 1e-5,
+                      double_form ? 1e-11 : 4e-5 * scale + step_of(dtype)};
+        trial_run(&back);
+        trial_forget();
+    }
+}
+
 static void test_norms(void **state) {
     (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
+        if (passes_over(size, k)) {
+            continue;
+        }
         tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         array x = varied(dtype, k & 1, 2, size, 1), dy = varied(dtype, k & 1, 2, size, 2),
               w = varied(dtype, k & 1, 1, size + 1, 3);
@@ -122,6 +197,9 @@ static void test_cross_entropy(void **state) {
     (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
+        if (passes_over(size, k)) {
+            continue;
+        }
         tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         array x = varied(dtype, k & 1, 2, size, 1),
               label = make(k & 4 ? TN_I32 : TN_I64, k & 1, 1, size);
@@ -164,9 +242,8 @@ static void test_bad_labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_softmax),
-        ARRAY_TEST(test_norms),
-        ARRAY_TEST(test_cross_entropy),
+        ARRAY_TEST(test_softmax),        ARRAY_TEST(test_norms),
+        ARRAY_TEST(test_add_layer_norm), ARRAY_TEST(test_cross_entropy),
         ARRAY_TEST(test_bad_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
