@@ -11,7 +11,7 @@ typedef struct tn__member {
     char host[TN__HOST_KEY];
     char cpus[TN__CPUS];
     int gpus;          /* devices that this process sees, if it uses any */
-    int gpu;           /* its default device; -1: tn_dist_init will choose */
+    int gpu;           /* its default device; -1: not a GPU, or tn_dist_init will choose */
     int nccl;          /* 1: it can load NCCL */
     char who[TN__WHO]; /* "host:pid" */
 } tn__member;

@@ -113,7 +113,7 @@ typedef enum tn_reduce {
     TN_REDUCE_MEAN = TN_MEAN,
     TN_REDUCE_SUM = TN_SUM,
     TN_REDUCE_PRODUCT = 3,
-    TN_REDUCE_MIN, /* NaN wins in both */
+    TN_REDUCE_MIN, /* NaN wins in both; over nccl it may lose */
     TN_REDUCE_MAX
 } tn_reduce;
 

@@ -302,10 +302,11 @@ static int fail_in_third(tn_group *unused, const char *argument) {
 
 static int join_only(tn_group *unused, const char *argument) {
     (void)unused;
-    if (strstr(argument, ",same")) { /* both on device 0 */
+    bool same = strstr(argument, ",same") != NULL;
+    if (same || strstr(argument, ",cpu")) { /* both on device 0, or on none */
         tn_dist_options o = tn_dist_defaults();
-        o.engine = "shm+nccl";
-        tn_set_default_device(tn_cuda(0));
+        o.engine = same ? "shm+nccl" : "nccl";
+        tn_set_default_device(same ? tn_cuda(0) : tn_cpu());
         tn_dist_init(o);
     } else {
         start_within(argument, 3);
@@ -510,6 +511,9 @@ static void test_joining_nccl_fails(void **state) {
     r = run_badly(2, "-join_only", "nccl,same", NULL, 20);
     must_say(&r, 0, "Duplicate GPU detected");
     must_say(&r, 1, "with the engine staged they can share one");
+    ranks_free(&r);
+    r = run_badly(2, "-join_only", "nccl,cpu", NULL, 20);
+    must_say(&r, 0, "this rank's default device is cpu");
     ranks_free(&r);
     r = run_badly(2, "-join_only", "shm+nccl", "1:TERN_NCCL=/nowhere/libnccl.so.2", 20);
     must_say(&r, 0, "rank 1 cannot use NCCL");
