@@ -50,6 +50,31 @@ static void test_copy(void **state) {
     }
 }
 
+/* x dense in another dimension than y: first and last exchanged, with a batch between them, and sizes
+ * that end inside, at and behind a square of 32. */
+static void test_transposed(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {
+        {150, 1, 131}, {32, 3, 64}, {17, 2, 33}, {16, 1, 16}, {70, 2, 31}};
+    for (int k = 0; k < 5 * 4; k++) {
+        const int64_t *size = sizes[k / 4];
+        tn_dtype dtype = (tn_dtype[]){TN_F32, TN_F64, TN_BF16, TN_U8}[k % 4];
+        array x = make(dtype, DENSE, 3, SIZES(size[2], size[1], size[0])),
+              y = make(dtype, DENSE, 3, size);
+        for (int64_t i = 0; i < x.count; i++) {
+            array_set(&x, i, (double)(i % 251));
+        }
+        moving e = {.x = x.d};
+        for (int d = 0; d < 3; d++) {
+            e.x.size[d] = x.d.size[2 - d];
+            e.x.stride[d] = x.d.stride[2 - d];
+        }
+        trial t = {"transposed copy", 1, {y}, call_copy, &e, 0, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 /* Every bf16 and f16 to f32, and f32 near every f16 back: the conversions are our own code. */
 static void test_conversions(void **state) {
     (void)state;
@@ -118,10 +143,8 @@ static void test_arange(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_copy),
-        ARRAY_TEST(test_conversions),
-        ARRAY_TEST(test_fill),
-        ARRAY_TEST(test_arange),
+        ARRAY_TEST(test_copy), ARRAY_TEST(test_transposed), ARRAY_TEST(test_conversions),
+        ARRAY_TEST(test_fill), ARRAY_TEST(test_arange),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
