@@ -51,6 +51,7 @@ typedef struct net {
     tn_tensor *scale; /* (HIDDEN) */
     tn_dtype x, weight, norm_weight, scaled, hidden;
     bool fails;
+    void *moved; /* a module that the forward moves, or NULL */
     int calls;
 } net;
 
@@ -61,6 +62,9 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     n->weight = tn_dtype_of(n->fc1.weight);
     n->norm_weight = tn_dtype_of(n->norm.weight);
     n->scaled = tn_dtype_of(n->scale);
+    if (n->moved) {
+        tn_module_to(n->moved, tn_cpu());
+    }
     tn_tensor *h = tn_call(&n->norm, tn_call(&n->fc1, x));
     n->hidden = tn_dtype_of(h);
     if (n->fails) {
@@ -197,10 +201,15 @@ static int64_t copies_of(void *m) {
     return tn_module_count(m) * 2;
 }
 
+/* Where the module lies. */
+static tn_memory_stats memory(void) {
+    return tn_device_memory(tn_default_device());
+}
+
 static int64_t allocations_of_call(net *n, tn_tensor *x) {
-    int64_t before = tn_memory().allocations;
+    int64_t before = memory().allocations;
     tn_drop(tn_call(n, x));
-    return tn_memory().allocations - before;
+    return memory().allocations - before;
 }
 
 /* One copy for each change of the parameters: calls in between allocate what a bf16 model's would. */
@@ -212,13 +221,13 @@ static void copies_are_kept(void **state) {
     TN_NO_GRAD;
     TN_SCOPE;
     tn_tensor *x = tn_cast(batch(0), TN_BF16);
-    int64_t before = tn_memory().allocated;
+    int64_t before = memory().allocated;
     tn_drop(tn_call(&n, x));
-    int64_t held = tn_memory().allocated - before;
+    int64_t held = memory().allocated - before;
     assert_true(held >= copies_of(&n) && held <= copies_of(&n) + 7 * 256); /* 7 parameters, rounded */
     int64_t again = allocations_of_call(&n, x);
     assert_int_equal(allocations_of_call(&n, x), again);
-    assert_int_equal(tn_memory().allocated - before, held);
+    assert_int_equal(memory().allocated - before, held);
     net plain; /* bf16 parameters and nothing to lend */
     net_init(&plain);
     tn_module_set_precision(&plain, (tn_precision){.param = TN_BF16, .compute = TN_BF16});
@@ -249,11 +258,11 @@ static void tapes_share_the_copies(void **state) {
     set_compute(&n, TN_BF16);
     TN_SCOPE;
     tn_tensor *x = tn_cast(batch(0), TN_BF16);
-    int64_t before = tn_memory().allocated;
+    int64_t before = memory().allocated;
     tn_tensor *first = tn_call(&n, x);
-    int64_t one = tn_memory().allocated - before - copies_of(&n);
+    int64_t one = memory().allocated - before - copies_of(&n);
     tn_tensor *second = tn_call(&n, x);
-    int64_t two = tn_memory().allocated - before - copies_of(&n);
+    int64_t two = memory().allocated - before - copies_of(&n);
     assert_true(two <= 2 * one);
     {
         TN_NO_GRAD;
@@ -308,10 +317,19 @@ static void expect_close(const gradients *a, const gradients *b, double most) {
     }
 }
 
+/* The same bits in two f32 tensors, wherever they lie. */
+static void expect_same_bits(tn_tensor *a, tn_tensor *b) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    assert_int_equal(tn_count(a), tn_count(b));
+    assert_memory_equal(tn_data(tn_to(a, tn_cpu())), tn_data(tn_to(b, tn_cpu())),
+                        (size_t)tn_count(a) * 4);
+}
+
 static void expect_same(const gradients *a, const gradients *b) {
     assert_int_equal(a->count, b->count);
     for (int i = 0; i < a->count; i++) {
-        assert_memory_equal(tn_data(a->at[i]), tn_data(b->at[i]), (size_t)tn_count(a->at[i]) * 4);
+        expect_same_bits(a->at[i], b->at[i]);
     }
 }
 
@@ -391,13 +409,13 @@ static void tied_parameters(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_full(TN_DIMS(1, IN), 1.0, TN_F32),
               *u = tn_full(TN_DIMS(1, IN), 1.0 / 256, TN_F32);
-    int64_t before = tn_memory().allocated;
+    int64_t before = memory().allocated;
     {
         TN_NO_GRAD;
         TN_SCOPE;
         tn_call_values(&m, tn_values_of(x, u), NULL);
     }
-    assert_true(tn_memory().allocated - before <= IN * OUT * 2 + 256); /* one copy */
+    assert_true(memory().allocated - before <= IN * OUT * 2 + 256); /* one copy */
     tn_values out = tn_call_values(&m, tn_values_of(x, u), NULL);
     tn_tensor *dy[2] = {tn_ones(TN_DIMS(1, OUT), TN_BF16), tn_ones(TN_DIMS(1, OUT), TN_BF16)};
     assert_int_equal(tn_backward_from(out.v, dy, 2, false), TN_OK);
@@ -612,6 +630,24 @@ static void finished_in_its_call(void **state) {
     tn_module_finish(&s);
 }
 
+/* Nobody moves a module whose fields hold copies: neither the one that is called nor one inside. */
+static void not_moved_in_its_call(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    set_compute(&n, TN_BF16);
+    void *const moved[] = {&n, &n.fc2};
+    for (int i = 0; i < 2; i++) {
+        TN_SCOPE;
+        n.moved = moved[i];
+        assert_true(tn_is_inert(tn_call(&n, batch(0))));
+        expect_error(TN_ESTATE, "is being called");
+        expect_parameters(&n);
+    }
+    assert_int_equal(tn_module_to(&n, tn_default_device()), TN_OK);
+    tn_module_finish(&n);
+}
+
 static void bad_policies(void **state) {
     (void)state;
     net n;
@@ -702,8 +738,7 @@ static void training_reaches_f32(void **state) {
 }
 
 static bool same_parameter(const tn_entry *entry, void *user) {
-    tn_tensor *other = tn_module_get(user, entry->path);
-    assert_memory_equal(tn_data(*entry->field), tn_data(other), (size_t)tn_count(other) * 4);
+    expect_same_bits(*entry->field, tn_module_get(user, entry->path));
     return true;
 }
 
@@ -795,6 +830,7 @@ int main(void) {
         TEST(errors_restore_the_fields),
         TEST(no_memory),
         TEST(finished_in_its_call),
+        TEST(not_moved_in_its_call),
         TEST(bad_policies),
         TEST(training_reaches_f32),
         TEST(training_with_recompute),

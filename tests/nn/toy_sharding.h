@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tern/sys/device.h>
 #include <tern/tern.h>
 
 enum { TOY_UNITS = 8, TOY_PARAMS = 32 };
@@ -48,7 +49,8 @@ static void toy_gather(toy_unit *u) {
     u->gathers++;
     for (int i = 0; i < u->count; i++) {
         if (tn_storage_refill(u->params[i]) == TN_OK) {
-            memcpy(tn_data_mut(u->params[i]), u->store[i], toy_bytes(u->params[i]));
+            (void)!tn__copy_bytes(tn_device_of(u->params[i]), tn_data_mut(u->params[i]), tn_cpu(),
+                                  u->store[i], toy_bytes(u->params[i]), "gather");
         }
     }
 }
@@ -99,8 +101,7 @@ static bool toy_claim(const tn_entry *entry, void *user) {
     }
     u->params[u->count] = tn_keep(*entry->field);
     u->store[u->count] = malloc(toy_bytes(*entry->field));
-    memcpy(u->store[u->count++], tn_data(*entry->field), toy_bytes(*entry->field));
-    return true;
+    return tn_copy_out(*entry->field, u->store[u->count++]) == TN_OK;
 }
 
 static void toy_unit_add(toy_shard *toy, tn_module *module) {
@@ -127,7 +128,7 @@ static void toy_store_all(toy_shard *toy) {
     for (int i = 0; i < toy->count; i++) {
         toy_unit *u = &toy->unit[i];
         for (int k = 0; k < u->count; k++) {
-            memcpy(u->store[k], tn_data(u->params[k]), toy_bytes(u->params[k]));
+            (void)!tn_copy_out(u->params[k], u->store[k]); /* an error stays pending */
         }
         toy_release(u);
     }

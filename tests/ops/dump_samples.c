@@ -35,7 +35,11 @@ static void write_array(dump *d, tn_tensor *t, const char *before) {
         fprintf(d->index, "%s%lld", i ? ", " : "", (long long)tn_size(t, i));
     }
     fprintf(d->index, "], \"offset\": %ld}", d->offset);
-    fwrite(tn_data(c), 1, bytes, d->data);
+    void *copy = malloc(bytes + 1);
+    if (copy && tn_copy_out(c, copy) == TN_OK) {
+        fwrite(copy, 1, bytes, d->data);
+    }
+    free(copy);
     d->offset += (long)bytes;
 }
 
@@ -62,7 +66,8 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
     bool differentiable = tn_error() == TN_OK && tn_requires_grad(out.v[0]);
     for (int i = 0; i < out.n && differentiable; i++) {
         tn_spec spec = tn_spec_real(tn_shape(out.v[i]), -1.0, 1.0);
-        weights[i] = tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, 7);
+        weights[i] = tn_to(tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, 7),
+                           tn_device_of(out.v[i]));
     }
     if (differentiable) {
         tn_backward_from(out.v, weights, out.n, false);
