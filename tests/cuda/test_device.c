@@ -590,6 +590,8 @@ static void run_part(void **state) {
     pid_t child = fork();
     if (child == 0) {
         setenv(p->variable, p->value, 1);
+        setenv("CMOCKA_MESSAGE_OUTPUT", "STDOUT", 1);
+        dup2(STDERR_FILENO, STDOUT_FILENO); /* this program's output is TAP */
         execl("/proc/self/exe", "test_device", p->name, (char *)NULL);
         _exit(1);
     }
