@@ -322,7 +322,8 @@ static void say_what_runs(run *r) {
     if (r->first_rank && tn_device_describe(r->device, &info) == TN_OK) {
         printf("%s, %lld parameters, %s\n", models[r->o.model].name,
                (long long)tn_module_count(&r->gpt), r->o.precision);
-        printf("%d ranks on %s (%s); a step is %lld tokens in %lld micro-batches of each rank\n",
+        printf("ranks: %d, the first on %s (%s); a step: %lld tokens, %lld micro-batches of each "
+               "rank\n",
                r->ranks, tn_device_text(r->device), info.name, (long long)r->o.tokens,
                (long long)r->micro_batches);
     }
