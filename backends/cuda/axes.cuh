@@ -16,6 +16,7 @@ struct tn__axes {
 static __device__ __forceinline__ int64_t tn__axes_offset(const tn__axes &a, const int64_t *stride,
                                                           int64_t i) {
     int64_t offset = 0;
+    TN_ROLLED
     for (int k = a.count - 1; k > 0; k--) {
         offset += i % a.size[k] * stride[k];
         i /= a.size[k];

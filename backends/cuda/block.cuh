@@ -14,6 +14,13 @@
 
 #include <math.h>
 
+/* Before a loop whose count is not known: unrolled, it grows with every path in it, and waits for memory all the same. */
+#ifdef TN_CUDA_EMULATOR
+#define TN_ROLLED
+#else
+#define TN_ROLLED _Pragma("unroll 1")
+#endif
+
 /* ---- Mathematics by type --------------------------------------------------------------------- */
 
 #define TN__BY_TYPE(name)                                           \

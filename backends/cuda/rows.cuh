@@ -16,13 +16,6 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* Before a loop over a row: unrolled, it grows with every path in it, and it waits for memory all the same. */
-#ifdef TN_CUDA_EMULATOR
-#define TN_ROLLED
-#else
-#define TN_ROLLED _Pragma("unroll 1")
-#endif
-
 /* ---- Packs: 16 bytes of elements ---------------------------------------------------------------- */
 
 template <typename T> struct alignas(16) tn__pack {
@@ -208,6 +201,7 @@ static inline int64_t tn__row_count(const tn_desc *d) {
 template <typename T>
 static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows, int64_t row) {
     int64_t offset = 0;
+    TN_ROLLED
     for (int k = rows.outer - 1; k > 0; k--) {
         offset += row % rows.size[k] * rows.step[k];
         row /= rows.size[k];
