@@ -83,9 +83,9 @@ static void agrees(void **state) {
     assert_int_equal(status, TN_OK);
 }
 
-static const char *const fused[] = {"linear",        "softmax",       "log_softmax",
-                                    "layer_norm",    "rms_norm",      "attention",
-                                    "attention_qkv", "cross_entropy", "add_layer_norm"};
+static const char *const fused[] = {
+    "linear",    "softmax",       "log_softmax",   "layer_norm",     "rms_norm",
+    "attention", "attention_qkv", "cross_entropy", "add_layer_norm", "linear_gelu"};
 enum { FUSED = sizeof fused / sizeof *fused };
 
 /* An operation that names a fused kernel without a way around it would crash on such a device. */
