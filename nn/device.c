@@ -21,10 +21,13 @@ typedef struct plan {
     int count, room;
 } plan;
 
-/* Optimisers and graphs that will call a module again hold its lists. */
+/* Optimisers and graphs that will call a module again hold its lists. While it is called its fields may hold copies of its
+ * parameters. */
 static bool check_free(tn_module *m, const char *path, void *user) {
     (void)user;
-    if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
+    if (m->lists && m->lists->lending) {
+        tn__raise(TN_ESTATE, "module_to", "%s%s%s is being called", m->kind, *path ? " " : "", path);
+    } else if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
         tn__raise(TN_ESTATE, "module_to",
                   "%s%s%s is held by an optimiser or a graph: modules are moved first", m->kind,
                   *path ? " " : "", path);

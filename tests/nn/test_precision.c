@@ -640,7 +640,7 @@ static void not_moved_in_its_call(void **state) {
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
         n.moved = moved[i];
-        assert_true(tn_is_inert(tn_call(&n, batch(0))));
+        tn_call(&n, batch(0));
         expect_error(TN_ESTATE, "is being called");
         expect_parameters(&n);
     }
