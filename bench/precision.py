@@ -1,6 +1,6 @@
 """GPT-2 124M with f32 parameters, computed in bf16: beside Tern's own f32, and beside PyTorch under autocast.
 
-Options: rounds. 4 sequences of 64 and of 256 tokens; a turn is two steps. Products in bf16 are faster than in f32 where the
+Options: rounds, tokens. 4 sequences of 64 and of 256 tokens, or of so many; a turn is two steps. Products in bf16 are faster than in f32 where the
 processor has instructions for them (avx512_bf16, amx_bf16); elsewhere operands become f32 on their way into a product, and
 bf16 saves memory but no arithmetic.
 """
@@ -17,24 +17,32 @@ def arithmetic():
     return sorted(flags & {"avx512_bf16", "amx_bf16"})
 
 
-def worker(T, dtype):
-    return duel.Worker([duel.program("precision"), str(T), dtype])
+def worker(command, T, dtype, *more):
+    return duel.Worker(command + ["--precision", dtype, str(T), *more])
+
+
+def tern(T, dtype):
+    return worker([duel.program("gpt2")], T, dtype)
+
+
+def torch_bf16(T):
+    return worker(duel.peer("torch_gpt2.py"), T, "bf16", str(duel.THREADS))
 
 
 def main():
     torch = duel.have_torch()
     rows = []
-    for T, rounds in (64, 6), (256, 4):
-        rounds = int(sys.argv[1]) if len(sys.argv) > 1 else rounds
-        own = duel.duel(worker(T, "bf16"), worker(T, "f32"), rounds, 2, warm_up=1)
+    lengths = [int(sys.argv[2])] if len(sys.argv) > 2 else [64, 256]
+    for T in lengths:
+        rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 6 if T < 256 else 4
+        own = duel.duel(tern(T, "bf16"), tern(T, "f32"), rounds, 2, warm_up=1)
         rows += [
             [f"T = {T}: ms a step, beside own f32", own["tern"], own["torch"], duel.ratio_text(own)],
             ["  MiB in tensors at most", own["memory"][0][1], own["memory"][1][1], None],
             ["  last loss", own["loss"][0], own["loss"][1], None],
         ]
         if torch:
-            peer = duel.Worker(duel.peer("torch_gpt2.py") + [str(T), str(duel.THREADS), "bf16"])
-            r = duel.duel(worker(T, "bf16"), peer, rounds, 2, warm_up=1)
+            r = duel.duel(tern(T, "bf16"), torch_bf16(T), rounds, 2, warm_up=1)
             rows.append(["  ms a step, beside PyTorch", r["tern"], r["torch"], duel.ratio_text(r)])
     duel.table([f"{duel.THREADS} threads", "Tern bf16", "the other", "ratio (of the rounds)"], rows)
     found = arithmetic()
