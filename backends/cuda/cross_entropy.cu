@@ -1,7 +1,8 @@
 /* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
  *
  * A team of threads takes one row. Forward reads it once, with a running maximum. Backward reads it once more and writes
- * the gradient, in the same place if so wished. A bad label is noted in the device's fault cell and its row left alone.
+ * the gradient, in the same place if so wished. A bad label is noted in the device's fault cell and
+ * its row counts like an ignored one, so that a step which nobody has held back yet does no harm.
  */
 #include "backends/cuda/rows.cuh"
 
@@ -21,21 +22,20 @@ template <typename T> struct losses {
     tn__cuda_fault *fault;
 };
 
-/* The row's label. False: it is bad, and has been noted unless another was. */
+/* The row's label. A bad one is noted, unless another was, and becomes one to ignore. */
 template <typename T>
-static __device__ __forceinline__ bool read_label(const losses<T> &l, int64_t row, bool notes,
-                                                  int64_t *label) {
+static __device__ __forceinline__ int64_t read_label(const losses<T> &l, int64_t row, bool notes) {
     int64_t at = row * l.label_stride;
-    *label = l.wide_label ? static_cast<const int64_t *>(l.label)[at]
-                          : static_cast<const int32_t *>(l.label)[at];
-    if (*label == l.ignore_index || (*label >= 0 && *label < l.c)) {
-        return true;
+    int64_t label = l.wide_label ? static_cast<const int64_t *>(l.label)[at]
+                                 : static_cast<const int32_t *>(l.label)[at];
+    if (label == l.ignore_index || (label >= 0 && label < l.c)) {
+        return label;
     }
     if (notes && atomicCAS(&l.fault->raised, 0, 1) == 0) {
         l.fault->position = row;
-        l.fault->value = *label;
+        l.fault->value = label;
     }
-    return false;
+    return l.ignore_index;
 }
 
 template <int TEAM> __host__ __device__ constexpr int block_of() {
@@ -48,10 +48,11 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     const int V = tn__pack<T>::size;
     TN_SHARED(tn__exps<C>, shared, 32);
     TN_SHARED(C, shared_sum, 32);
-    int64_t row = tn__team_number<TEAM>(), label;
-    if (row >= l.rows || !read_label(l, row, tn__team_lane<TEAM>() == 0, &label)) {
+    int64_t row = tn__team_number<TEAM>();
+    if (row >= l.rows) {
         return;
     }
+    int64_t label = read_label(l, row, tn__team_lane<TEAM>() == 0);
     tn__line<const T> x = tn__line_of(l.x + row * l.row, l.column);
     tn__exps<C> total = tn__no_exps<C>();
     C sum = 0;
@@ -88,10 +89,11 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
 template <typename T, int TEAM>
 __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
-    int64_t row = tn__team_number<TEAM>(), label;
-    if (row >= l.rows || !read_label(l, row, tn__team_lane<TEAM>() == 0, &label)) {
+    int64_t row = tn__team_number<TEAM>();
+    if (row >= l.rows) {
         return;
     }
+    int64_t label = read_label(l, row, tn__team_lane<TEAM>() == 0);
     tn__line<T> x = tn__line_of(const_cast<T *>(l.x) + row * l.row, l.column),
                 dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
     bool ignored = label == l.ignore_index;
