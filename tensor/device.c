@@ -97,8 +97,9 @@ bool tn__device_exists(tn_device device, const char *operation) {
     }
     int count = tn_device_count(device.kind);
     if (device.kind == TN_CUDA && count == 0) {
-        tn__raise(TN_EDEVICE, operation, "there is no device %s: %s", tn_device_text(device),
-                  tn_device_why(TN_CUDA));
+        tn__raise(TN_EDEVICE, operation, "there is no device %s: %s%s", tn_device_text(device),
+                  tn_device_why(TN_CUDA),
+                  cuda_table ? "" : " (Tern was built without CUDA, or the plugin is elsewhere)");
     } else {
         tn__raise(TN_EDEVICE, operation, "there is no device %s: %d %s here, counted from 0",
                   tn_device_text(device), count, count == 1 ? "device is" : "devices are");
