@@ -287,8 +287,8 @@ static void test_small_floats_are_summed_in_f32(void **state) {
     assert_true(array_get(&y, 0) == 512);
 }
 
-static void *no_memory(tn_context *ctx, size_t bytes) {
-    (void)ctx;
+static void *no_memory(tn_context *context, size_t bytes) {
+    (void)context;
     (void)bytes;
     return NULL;
 }
