@@ -304,8 +304,8 @@ typedef struct tn_backend {
      * itself, may be NULL (0). ds, dw, db as in layer_norm_backward. */
     tn_status (*add_layer_norm_backward)(tn_context *ctx, const tn_desc *ds, const tn_desc *dw,
                                          const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
-                                         const tn_desc *s, const tn_desc *mean,
-                                         const tn_desc *rstd, const tn_desc *w);
+                                         const tn_desc *s, const tn_desc *mean, const tn_desc *rstd,
+                                         const tn_desc *w);
 } tn_backend;
 
 /* The table for a device; NULL when there is none. TN_CPU uses cpu's table, or ref's with
