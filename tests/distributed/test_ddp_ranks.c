@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-/* ---- Bodies: the argument is ENGINE with ,checked ,hook ---------------------------------------------------- */
+/* ---- Bodies: the argument is ENGINE with ,checked ,hook ,bf16 ---------------------------------------------------- */
 
 static tn_group *start(const char *argument) {
     static char engine[32];
@@ -41,6 +41,7 @@ static int train(tn_group *unused, const char *argument) {
     tn_group *world = start(argument);
     ddp_run run = ddp_run_of(tn_group_size(world));
     run.steps = 2;
+    run.bf16 = strstr(argument, ",bf16") != NULL;
     ddp_bits together = ddp_train(world, &run);
     rank_assert(tn_error() == TN_OK);
     ddp_bits alone = ddp_train(NULL, &run);
@@ -99,6 +100,7 @@ static void test_shm(void **state) {
         run_train(ranks, "shm");
     }
     run_train(2, "shm,checked");
+    run_train(3, "shm,bf16");
 }
 
 static void test_eight_ranks_on_shm(void **state) {

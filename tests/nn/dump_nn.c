@@ -112,6 +112,24 @@ static void dump_transformers(void) {
     dump("block_without_bias", &block, normal(TN_DIMS(2, 7, 16)), NULL);
 }
 
+/* f32 parameters, computed in bf16. */
+static void dump_mixed(void) {
+    const char *name = "mixed";
+    tn_mlp mlp;
+    tn_mlp_init(&mlp, 24, tn_mlp_defaults());
+    tn_module_set_precision(&mlp, tn_precision_defaults());
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(32, 24), TN_F32), true);
+    tn_tensor *y = tn_cast(tn_call(&mlp, x), TN_F32), *gy = tn_randn(TN_DIMS(32, 24), TN_F32);
+    tn_backward_from(&y, &gy, 1, false);
+    add(name, "x", "", x);
+    add(name, "y", "", y);
+    add(name, "gy", "", gy);
+    add(name, "gx", "", tn_grad_of(x));
+    tn_module_each(&mlp, (tn_walk){0}, add_parameter, (void *)name);
+    tn_module_each(&mlp, (tn_walk){0}, add_gradient, (void *)name);
+    tn_module_finish(&mlp);
+}
+
 static void dump_gpt(const char *name, tn_dtype dtype) {
     tn_gpt gpt;
     tn_gpt_options options = {
@@ -173,6 +191,7 @@ int main(int argc, char **argv) {
     writer = tn_safetensors_new();
     dump_layers();
     dump_transformers();
+    dump_mixed();
     dump_gpt("gpt", TN_F64);
     dump_gpt("gpt_f32", TN_F32);
     dump_inits();

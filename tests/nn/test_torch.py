@@ -89,6 +89,21 @@ def check_module(name):
     check_gradients(case, p, 1e-11)
 
 
+def check_mixed():
+    """A policy is PyTorch's autocast here: four products and an activation round to bf16 (2**-9) at the same places, and some
+    numbers to the other side."""
+    case = below(DATA, "mixed/")
+    p, x = parameters(case), case["x"].requires_grad_(True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = mlp(GELU_TANH)(x, p)
+    close(case["y"], y.detach().float(), "result", 2 ** -7)
+    if not torch.equal(case["y"], case["y"].bfloat16().float()):
+        raise AssertionError("the result is not of bf16")
+    y.float().backward(case["gy"])
+    close(case["gx"], x.grad, "gradient of x", 2 ** -6)
+    check_gradients(case, p, 2 ** -6)
+
+
 def check_gpt(name, tolerance):
     case = below(DATA, name + "/")
     p = parameters(case)
@@ -146,6 +161,6 @@ INITS = {
 }
 
 run([(name, lambda name=name: check_module(name)) for name in TWINS] +
-    [("gpt in f64", lambda: check_gpt("gpt", 1e-11)), ("gpt in f32", lambda: check_gpt("gpt_f32", 2e-5)),
+    [("mixed precision", check_mixed), ("gpt in f64", lambda: check_gpt("gpt", 1e-11)), ("gpt in f32", lambda: check_gpt("gpt_f32", 2e-5)),
      ("initial weights of gpt", check_gpt_init)] +
     [("init " + name, lambda name=name: check_init(name, *INITS[name])) for name in INITS])
