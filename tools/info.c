@@ -2,6 +2,8 @@
  * report. */
 #include "tools/info.h"
 
+#include "backends/cpu/onednn.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +79,8 @@ int info_main(void) {
     printf("version   %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
     printf("build     %s\n", tn_build_info());
     printf("cores     %ld, usable %d\n", sysconf(_SC_NPROCESSORS_ONLN), usable);
+    const char *why = tn__onednn_reason();
+    printf("oneDNN    %s%s%s\n", *why ? "no (" : "bf16 products", why, *why ? ")" : "");
     printf("devices\n");
     tell_devices();
     printf("engines\n");

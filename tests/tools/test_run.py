@@ -278,7 +278,7 @@ def commands():
     same(tern("help").returncode, 0)
     same(tern("walk").returncode, 64)
     has(tern("walk").stderr, '"walk"')
-    has(tern("info").stdout, "version", "build", "cores", "local  yes")
+    has(tern("info").stdout, "version", "build", "cores", "oneDNN", "local  yes")
     has(tern("run", "--help").stdout, "--max-restarts", "RANK, WORLD_SIZE")
 
 
