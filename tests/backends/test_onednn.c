@@ -27,7 +27,7 @@ static tn_status call_linear(const tn_backend *t, const tn_desc *const *out, voi
 
 static void need_library(void) {
     if (*tn__onednn_reason()) {
-        print_message("no oneDNN: %s\n", tn__onednn_reason());
+        fprintf(stderr, "no oneDNN: %s\n", tn__onednn_reason());
         skip();
     }
 }
@@ -119,7 +119,7 @@ static void test_bf16(void **state) {
     (void)state;
     need_library();
     if (!multiplies_bf16()) {
-        print_message("this CPU has no bf16 arithmetic: oneDNN's bf16 products are not tested\n");
+        fprintf(stderr, "this CPU has no bf16 arithmetic: oneDNN's bf16 products are not tested\n");
         skip();
     }
     try_sizes(TN_BF16, TN_BF16);
