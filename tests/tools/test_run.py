@@ -9,6 +9,8 @@ sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
 from launch import TERN, environment, errors, finish, free_port, has, holds, main, run, same, start, test, text, until
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, silences it for everything below
+
 
 def shell(script):
     return ["sh", "-c", script]
