@@ -146,7 +146,7 @@ static void test_integers(void **state) {
         array a = make(dtype, k / 3 & 1, 3, size), b = make(dtype, k / 6 & 1, 3, size),
               y = make(dtype, k / 6 & 1, 3, size);
         for (int64_t i = 0; i < a.count; i++) {
-            int64_t left = few[i % 10], right = few[i / 10];
+            int64_t left = few[i % 10], right = few[i / 10 % 10];
             array_set(&a, i, (double)(dtype == TN_U8 ? left & 255 : left));
             array_set(&b, i, (double)(dtype == TN_U8 ? right & 255 : right));
         }
