@@ -282,7 +282,9 @@ static void advance_collective(op *o) {
     if (!o->posted && all_have(c, false, o->number - 1)) {
         size_t parts = o->kind == REDUCE_SCATTER ? (size_t)c->ranks : 1;
         if (o->kind != BROADCAST || c->rank == o->root) {
-            memcpy(slot_of(c->board, c->rank), o->in, parts * o->count * size_of(o->type));
+            if (parts * o->count * size_of(o->type) > 0) {
+                memcpy(slot_of(c->board, c->rank), o->in, parts * o->count * size_of(o->type));
+            }
         }
         atomic_store(&mine->posted, o->number);
         o->posted = true;
