@@ -18,22 +18,6 @@ static inline bool tn__is_index(tn_dtype dtype) {
     return dtype == TN_I64 || dtype == TN_I32;
 }
 
-static inline int tn__size_of(tn_dtype dtype) {
-    switch (dtype) {
-    case TN_F64:
-    case TN_I64:
-        return 8;
-    case TN_F32:
-    case TN_I32:
-        return 4;
-    case TN_BF16:
-    case TN_F16:
-        return 2;
-    default:
-        return 1;
-    }
-}
-
 /* Truncates towards zero; beyond int64's range the nearest end; NaN is 0. For host and device. */
 static __host__ __device__ __forceinline__ int64_t tn__to_integer(double x) {
     if (x >= 0x1p63) {

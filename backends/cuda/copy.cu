@@ -144,7 +144,7 @@ tn_status tn__cuda_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     if (y->dtype != x->dtype) {
         return tn__loop_run<1>(ctx, 2, op, convert_any{y->dtype, x->dtype, from_float});
     }
-    switch (tn__size_of(x->dtype)) {
+    switch (tn__cuda_element(x->dtype)) {
     case 8:
         return move<uint64_t>(ctx, op);
     case 4:
@@ -176,7 +176,7 @@ template <typename U> struct fill_body { /* U: an element of that many bytes */
 
 tn_status tn__cuda_fill(tn_context *ctx, const tn_desc *y, double value) {
     tn__operands op = {y};
-    switch (tn__size_of(y->dtype)) {
+    switch (tn__cuda_element(y->dtype)) {
     case 8:
         return tn__loop_run<2>(ctx, 1, op, fill_body<uint64_t>{y->dtype, value});
     case 4:

@@ -287,7 +287,7 @@ tn_status tn__cuda_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, co
         return TN_EUNSUPPORTED;
     }
     tn__operands op = {y, c, a, b};
-    switch (tn__size_of(y->dtype)) {
+    switch (tn__cuda_element(y->dtype)) {
     case 8:
         return tn__loop_run<2>(ctx, 4, op, where_body<uint64_t>{});
     case 4:

@@ -128,7 +128,7 @@ tn_status tn__cuda_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc 
     if (y->dtype != x->dtype || !tn__is_index(index->dtype)) {
         return TN_EUNSUPPORTED;
     }
-    size_t size = (size_t)tn__size_of(y->dtype);
+    size_t size = tn__cuda_element(y->dtype);
     rows r = rows_of(y, x);
     if (index->size[0] == 0) {
         return TN_OK;
@@ -182,7 +182,7 @@ tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     if (walk.count == 0) {
         return TN_OK;
     }
-    switch (tn__size_of(y->dtype)) {
+    switch (tn__cuda_element(y->dtype)) {
     case 8:
         return gather<uint64_t>(ctx, walk, checked, x->stride[dim]);
     case 4:

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK)
 static fours fours_of(int operands, const tn_desc *const *op) {
     fours f = {tn__cuda_walk(operands, op), true};
     for (int k = 0; k < operands; k++) {
-        uintptr_t align = (uintptr_t)tn__size_of(op[k]->dtype) * 4;
+        uintptr_t align = tn__cuda_element(op[k]->dtype) * 4;
         f.dense = f.dense && f.walk.ndim == 1 && f.walk.stride[k][0] == 1 &&
                   (uintptr_t)f.walk.data[k] % (align < 16 ? align : 16) == 0;
     }

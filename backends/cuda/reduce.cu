@@ -96,7 +96,7 @@ static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, 
         to.stride[k] = a->x[i] = count;
         count *= a->size[i];
     }
-    *bytes = (size_t)count * (size_t)tn__size_of(x->dtype);
+    *bytes = (size_t)count * tn__cuda_element(x->dtype);
     *scratch = to.data = tn__cuda_scratch(ctx, *bytes);
     goes->count = 1;
     goes->size[0] = goes->total;
@@ -131,7 +131,7 @@ static plan plan_of(const tn_desc *y, tn_dtype x_dtype, const void *x, const tn_
 
 /* x can be read in packs of 16 bytes: along the reduced elements, or along the results. */
 static bool comes_in_packs(const plan &p) {
-    int64_t bytes = tn__size_of(p.x_dtype), size = 16 / bytes;
+    int64_t bytes = (int64_t)tn__cuda_element(p.x_dtype), size = 16 / bytes;
     int outer = p.rows ? p.stays.count : p.stays.count - 1;
     bool fits = (uintptr_t)p.x % 16 == 0;
     for (int k = 0; k < outer; k++) {

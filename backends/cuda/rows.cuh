@@ -218,7 +218,7 @@ static inline bool tn__whole_rows(const tn_desc *d) {
         return true;
     }
     int last = d->ndim - 1;
-    int64_t bytes = tn__size_of(d->dtype);
+    int64_t bytes = (int64_t)tn__cuda_element(d->dtype);
     bool whole = last >= 0 && d->stride[last] == 1 && d->size[last] * bytes % 16 == 0 &&
                  (uintptr_t)d->data % 16 == 0;
     for (int i = 0; i < last; i++) {
