@@ -13,6 +13,7 @@
  * f32 is computed in f32, as PyTorch does by default; TERN_TF32=1 allows TF32.
  */
 #include "backends/cuda/gemm.h"
+#include "backends/cuda/tune.h"
 
 #include <cublasLt.h>
 #include <pthread.h>
@@ -23,7 +24,6 @@ enum {
     SLOTS = 8192, /* of the table; a power of 2 */
     PLANS = 4096, /* when there are more, all are forgotten: a program of ever new shapes */
     CANDIDATES = 8,
-    REPEATS = 5, /* of a timed candidate */
     ALIGNMENT = 16
 };
 static const uint64_t WORKSPACE = (uint64_t)32 << 20; /* at most; what NVIDIA advises for Hopper */
@@ -153,8 +153,7 @@ static plan_key key_of(const tn_context *ctx, const tn__gemm *g) {
         .transposed_b = g->b.transposed,
         .biased = g->bias != NULL,
         .accumulates = g->beta != 0,
-        .timed = switched("TERN_AUTOTUNE", '1') ||
-                 (!ctx->deterministic && !switched("TERN_AUTOTUNE", '0')),
+        .timed = tn__cuda_tunes(ctx),
     };
 }
 
@@ -322,25 +321,22 @@ static cublasStatus_t enqueue(const tn_context *ctx, gemm_state *state, const pl
                           p->d, d, p->d, algorithm, workspace, bytes, tn__cuda_stream(ctx));
 }
 
-/* Milliseconds of one candidate's REPEATS runs, after one to warm up; negative: it does not run. */
-static float time_of(tn_context *ctx, gemm_state *state, const plan *p, const tn__gemm *g,
-                     const cublasLtMatmulHeuristicResult_t *candidate, void *d,
-                     const cudaEvent_t event[2]) {
-    void *workspace = tn__cuda_scratch(ctx, candidate->workspaceSize);
-    bool runs = workspace != NULL;
-    float milliseconds = -1;
-    for (int i = 0; i <= REPEATS && runs; i++) {
-        runs = enqueue(ctx, state, p, g, &candidate->algo, d, 0, workspace,
-                       candidate->workspaceSize) == CUBLAS_STATUS_SUCCESS &&
-               (i > 0 || cudaEventRecord(event[0], tn__cuda_stream(ctx)) == cudaSuccess);
-    }
-    if (!runs || cudaEventRecord(event[1], tn__cuda_stream(ctx)) != cudaSuccess ||
-        cudaEventSynchronize(event[1]) != cudaSuccess ||
-        cudaEventElapsedTime(&milliseconds, event[0], event[1]) != cudaSuccess) {
-        milliseconds = -1;
-    }
-    tn__cuda_scratch_free(ctx, workspace, candidate->workspaceSize);
-    return milliseconds;
+typedef struct trial {
+    gemm_state *state;
+    const plan *plan;
+    const tn__gemm *gemm;
+    const cublasLtMatmulHeuristicResult_t *found;
+    void *d;
+} trial;
+
+static bool try_candidate(tn_context *ctx, int i, void *user) {
+    const trial *t = user;
+    size_t bytes = t->found[i].workspaceSize;
+    void *workspace = tn__cuda_scratch(ctx, bytes);
+    bool runs = workspace && enqueue(ctx, t->state, t->plan, t->gemm, &t->found[i].algo, t->d, 0,
+                                     workspace, bytes) == CUBLAS_STATUS_SUCCESS;
+    tn__cuda_scratch_free(ctx, workspace, bytes);
+    return runs;
 }
 
 /* The fastest of several. They write the real output, which the call itself then writes again; where
@@ -349,26 +345,10 @@ static int fastest(tn_context *ctx, gemm_state *state, const plan *p, const tn__
                    const cublasLtMatmulHeuristicResult_t *found, int count) {
     size_t last = (size_t)((g->batch - 1) * g->d.batch + (g->n - 1) * g->d.ld + g->m);
     size_t bytes = g->beta != 0 ? last * tn__cuda_element(g->out) : 0;
-    void *d = bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data;
-    cudaEvent_t event[2] = {NULL, NULL};
-    int best = 0;
-    float least = -1;
-    if (d && cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess) {
-        for (int i = 0; i < count; i++) {
-            float milliseconds = time_of(ctx, state, p, g, &found[i], d, event);
-            if (milliseconds >= 0 && (least < 0 || milliseconds < least)) {
-                least = milliseconds;
-                best = i;
-            }
-        }
-    }
-    for (int i = 0; i < 2; i++) {
-        if (event[i]) {
-            cudaEventDestroy(event[i]);
-        }
-    }
+    trial t = {state, p, g, found, bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data};
+    int best = t.d ? tn__cuda_fastest(ctx, count, try_candidate, &t) : 0;
     if (bytes) {
-        tn__cuda_scratch_free(ctx, d, bytes);
+        tn__cuda_scratch_free(ctx, t.d, bytes);
     }
     return best;
 }

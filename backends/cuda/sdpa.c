@@ -10,6 +10,7 @@
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/sdpa_graph.h"
+#include "backends/cuda/tune.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 #if TN_HAVE_CUDNN
 
-enum { SHAPES = 512, REPEATS = 3 }; /* when there are more shapes, all plans are forgotten */
+enum { SHAPES = 512 }; /* when there are more shapes, all plans are forgotten */
 
 typedef struct kept {
     tn__sdpa_shape shape;
@@ -193,52 +194,19 @@ static tn_status run_once(tn_context *ctx, sdpa_state *state, const tn__sdpa_pla
     return status;
 }
 
-/* Milliseconds of REPEATS runs after one to warm up; negative: it does not run. Outputs are written, and
- * the call itself writes them again. */
-static float time_of(tn_context *ctx, sdpa_state *state, const tn__sdpa_plan *plan,
-                     const tn__attention *a, const cudaEvent_t event[2]) {
-    float milliseconds = -1;
-    bool runs = true;
-    for (int i = 0; i <= REPEATS && runs; i++) {
-        runs = run_once(ctx, state, plan, a) == TN_OK &&
-               (i > 0 || cudaEventRecord(event[0], tn__cuda_stream(ctx)) == cudaSuccess);
-    }
-    if (!runs || cudaEventRecord(event[1], tn__cuda_stream(ctx)) != cudaSuccess ||
-        cudaEventSynchronize(event[1]) != cudaSuccess ||
-        cudaEventElapsedTime(&milliseconds, event[0], event[1]) != cudaSuccess) {
-        return -1;
-    }
-    return milliseconds;
-}
+typedef struct trial {
+    sdpa_state *state;
+    tn__sdpa_plan *const *plan;
+    const tn__attention *attention;
+} trial;
 
-static int fastest(tn_context *ctx, sdpa_state *state, tn__sdpa_plan *const *plan, int count,
-                   const tn__attention *a) {
-    cudaEvent_t event[2] = {NULL, NULL};
-    int best = 0;
-    float least = -1;
-    if (cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess) {
-        for (int i = 0; i < count; i++) {
-            float milliseconds = time_of(ctx, state, plan[i], a, event);
-            if (milliseconds >= 0 && (least < 0 || milliseconds < least)) {
-                least = milliseconds;
-                best = i;
-            }
-        }
-    }
-    for (int i = 0; i < 2; i++) {
-        if (event[i]) {
-            cudaEventDestroy(event[i]);
-        }
-    }
-    return best;
+/* Outputs are written, and the call itself writes them again. */
+static bool try_plan(tn_context *ctx, int i, void *user) {
+    const trial *t = user;
+    return run_once(ctx, t->state, t->plan[i], t->attention) == TN_OK;
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
-
-static bool timed(const tn_context *ctx) {
-    const char *text = getenv("TERN_AUTOTUNE");
-    return text && *text ? strcmp(text, "0") != 0 : !ctx->deterministic;
-}
 
 /* The shape's entry, made when it is new; NULL: no host memory. */
 static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
@@ -256,9 +224,10 @@ static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a)
     char why[TN__SDPA_WHY]; /* for tests: here the call goes to our own kernels */
     tn__sdpa_plan *plan[TN__SDPA_CHOICES];
     tn__sdpa_target target = {.handle = state->handle};
-    int count =
-        tn__sdpa_plans(tn__cudnn(), target, &shape, timed(ctx) ? TN__SDPA_CHOICES : 1, plan, why);
-    int best = count > 1 ? fastest(ctx, state, plan, count, a) : 0;
+    int count = tn__sdpa_plans(tn__cudnn(), target, &shape,
+                               tn__cuda_tunes(ctx) ? TN__SDPA_CHOICES : 1, plan, why);
+    trial t = {state, plan, a};
+    int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
     for (int i = 0; i < count; i++) {
         if (i == best) {
             k->plan = plan[i];
