@@ -84,6 +84,14 @@ static tn__cudnn_table cudnn_table;
 static const tn__cudnn_table *cudnn_loaded;
 static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
 
+/* cuDNN opens NVRTC for each plan that it compiles and closes it again, and each opening leaves the 71 KiB
+ * of its C++ runtime behind. Held open by us it is opened once. Not found: cuDNN will say so. */
+static void hold_nvrtc(void) {
+    char soname[32];
+    snprintf(soname, sizeof(soname), "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    dlopen(soname, RTLD_LAZY | RTLD_LOCAL);
+}
+
 static void load_cudnn(void) {
 #define SYMBOL(function) {"cudnn" #function, offsetof(tn__cudnn_table, function), false},
     static const symbol symbols[] = {TN__CUDNN_FUNCTIONS(SYMBOL)};
@@ -105,6 +113,7 @@ static void load_cudnn(void) {
         snprintf(cudnn_why, WHY, "cuDNN %s was made for CUDA %d, the plugin for CUDA %d",
                  t->version, runtime, CUDART_VERSION / 1000);
     } else {
+        hold_nvrtc();
         cudnn_loaded = t;
     }
 }
