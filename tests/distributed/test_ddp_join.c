@@ -298,13 +298,6 @@ static void test_errors(void **state) {
     run_ok(1, does_not_join, NULL);
 }
 
-/* What the flight recorder writes about failures goes with the test. */
-static int divert_flights(void **state) {
-    (void)state;
-    temp_path("");
-    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-}
-
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
@@ -314,5 +307,5 @@ int main(void) {
         cmocka_unit_test(test_join_with_an_optimiser),
         cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests_name("uneven data", tests, divert_flights, temp_clean);
+    return cmocka_run_group_tests_name("uneven data", tests, temp_flights, temp_clean);
 }

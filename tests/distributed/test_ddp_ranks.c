@@ -149,13 +149,6 @@ static void test_errors_reach_all(void **state) {
     ranks_free(&r);
 }
 
-/* What the flight recorder writes about failures goes with the test. */
-static int divert_flights(void **state) {
-    (void)state;
-    temp_path("");
-    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-}
-
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 2);
@@ -165,6 +158,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_errors_reach_all),
     };
-    return cmocka_run_group_tests_name("data parallelism over processes", tests, divert_flights,
+    return cmocka_run_group_tests_name("data parallelism over processes", tests, temp_flights,
                                        temp_clean);
 }

@@ -57,6 +57,13 @@ static inline unsigned char *temp_read(const char *path, size_t *bytes) {
     return data;
 }
 
+/* A group's set-up: what the flight recorder writes about failures lies in the folder. */
+static inline int temp_flights(void **state) {
+    (void)state;
+    temp_path("");
+    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+}
+
 static inline int temp_clean(void **state) {
     (void)state;
     if (*temp_folder) {
