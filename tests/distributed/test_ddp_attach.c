@@ -1,0 +1,269 @@
+/* Data parallelism: attaching, what is refused, and how it ends. Ranks are threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/allocator.h"
+#include "ddp_net.h"
+#include "tests/support/temp.h"
+
+/* ---- Attaching ---------------------------------------------------------------------------------- */
+
+static void takes_rank_0s_state(tn_group *g, void *user) {
+    net m, want;
+    net_init(&m, 5 + (uint64_t)tn_group_rank(g));
+    net_init(&want, 5);
+    CHECK(tn_ddp(&m, g, tn_ddp_defaults()) != NULL);
+    numbers a = params_of(&m), b = params_of(&want);
+    CHECK(same_numbers(&a, &b));
+    CHECK(tn_equal(m.mean, want.mean));
+    CHECK(tn_equal(m.flags, want.flags));
+    tn_module_finish(&m);
+    tn_module_finish(&want);
+}
+
+static void test_all_take_rank_0s_state(void **state) {
+    (void)state;
+    run_ok(3, takes_rank_0s_state, NULL);
+}
+
+typedef struct difference {
+    const char *what;
+    bool naive;
+    char says[1024]; /* rank 2's error */
+} difference;
+
+static void differs(tn_group *g, void *user) {
+    difference *d = user;
+    bool odd = tn_group_rank(g) == 1;
+    tn_sequential m;
+    tn_linear a, b;
+    tn_sequential_init(&m);
+    bool wide = odd && !strcmp(d->what, "shape"), narrow = odd && !strcmp(d->what, "dtype");
+    tn_linear_options o = tn_linear_defaults();
+    o.bias = !(odd && !strcmp(d->what, "missing"));
+    o.dtype = narrow ? TN_BF16 : TN_F32;
+    tn_linear_init(&a, 4, 5, tn_linear_defaults());
+    tn_linear_init(&b, 5, wide ? 7 : 6, o);
+    tn_sequential_add(&m, &a);
+    tn_sequential_add(&m, &b);
+    tn_module_requires_grad(&a, !(odd && !strcmp(d->what, "frozen")));
+    tn_ddp_options options = tn_ddp_defaults();
+    options.sum = odd && !strcmp(d->what, "options");
+    if (d->naive && odd) {
+        CHECK(tn_ddp_naive(&m, g) == TN_EMISMATCH);
+    } else {
+        CHECK(tn_ddp(&m, g, options) == NULL);
+    }
+    CHECK(tn_error() == TN_EMISMATCH);
+    CHECK(strstr(tn_error_message(), "rank 0 has") && strstr(tn_error_message(), "rank 1 has"));
+    if (tn_group_rank(g) == 2) {
+        snprintf(d->says, sizeof(d->says), "%s", tn_error_message());
+    }
+    tn_error_clear();
+    CHECK(tn_barrier(g) == TN_OK); /* all ranks know, so the group lives */
+    tn_module_finish(&m);
+}
+
+static void test_a_difference_is_named(void **state) {
+    (void)state;
+    static const struct {
+        difference d;
+        const char *says[2];
+    } cases[] = {
+        {{.what = "shape"}, {"rank 0 has parameter 1.weight f32 [6, 5], but", "1.weight f32 [7, 5]"}},
+        {{.what = "dtype"}, {"parameter 1.weight f32 [6, 5]", "parameter 1.weight bf16 [6, 5]"}},
+        {{.what = "missing"}, {"rank 0 has parameter 1.bias f32 [6]", "rank 1 has nothing more"}},
+        {{.what = "frozen"}, {"0.weight f32 [5, 4],", "0.weight f32 [5, 4], frozen"}},
+        {{.what = "options"}, {"sum 0", "sum 1"}},
+        {{.what = "", .naive = true}, {"options bucket_bytes", "options of ddp_naive"}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        difference d = cases[i].d;
+        run_ok(3, differs, &d);
+        assert_has(d.says, cases[i].says[0]);
+        assert_has(d.says, cases[i].says[1]);
+    }
+}
+
+/* Rank 1 cannot attach: it has an error already, or finds one that the others do not have. */
+static void cannot_attach(tn_group *g, void *user) {
+    const char *why = user;
+    bool mine = tn_group_rank(g) == 1, naive = strstr(why, "naive");
+    tn_ddp_options o = tn_ddp_defaults();
+    net m;
+    net_init(&m, 1);
+    if (mine && strstr(why, "pending")) {
+        tn_raise(TN_EVALUE, "of old");
+    } else if (mine && strstr(why, "options")) {
+        o.bucket_bytes = 0;
+    }
+    void *module = mine && strstr(why, "module") ? NULL : &m;
+    CHECK(naive ? tn_ddp_naive(module, g) != TN_OK : !tn_ddp(module, g, o));
+    CHECK(tn_error() == (mine ? TN_EVALUE : TN_EPEER));
+    CHECK(mine || strstr(tn_error_message(), "rank 1 gave up"));
+    stay_until_told(g);
+    tn_module_finish(&m);
+}
+
+static void test_who_cannot_attach_tells_the_others(void **state) {
+    (void)state;
+    static const char *const why[] = {"pending", "options", "module", "naive, pending",
+                                      "naive, module"};
+    for (int i = 0; i < 5; i++) {
+        char text[32];
+        snprintf(text, sizeof(text), "%s", why[i]);
+        run_failing(3, cannot_attach, text, TN_EVALUE);
+    }
+}
+
+static void assert_refused(void *m, tn_group *g, tn_ddp_options o, tn_status status,
+                           const char *says) {
+    assert_null(tn_ddp(m, g, o));
+    assert_int_equal(tn_error(), status);
+    assert_has(tn_error_message(), says);
+    tn_error_clear();
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_ddp_options o = tn_ddp_defaults(), zero = o;
+    zero.bucket_bytes = 0;
+    net m;
+    net_init(&m, 1);
+    assert_refused(NULL, NULL, o, TN_EVALUE, "the module is NULL");
+    assert_refused(&m, NULL, zero, TN_EVALUE, "at least 1");
+    assert_non_null(tn_ddp(&m.in, NULL, o));
+    assert_refused(&m, NULL, o, TN_ESTATE, "linear in is under data parallelism already");
+    assert_refused(&m.in, NULL, o, TN_ESTATE, "already");
+    assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
+    tn_error_clear();
+    tn_module_finish(&m);
+
+    net_init(&m, 1);
+    assert_int_equal(tn_ddp_naive(&m, NULL), TN_OK);
+    assert_refused(&m.in, NULL, o, TN_ESTATE, "net is under data parallelism already");
+    tn_module_finish(&m);
+    assert_refused(&m, NULL, o, TN_ESTATE, "finished");
+
+    net_init(&m, 1);
+    assert_int_equal(tn_module_set_slice(&m.base, "in.weight", TN_DIMS(100, NET_IN), 0, 60), TN_OK);
+    assert_refused(&m, NULL, o, TN_ESTATE, "in.weight is sharded: here is [10, 6] of [100, 6]");
+    tn_module_finish(&m);
+
+    net_init(&m, 1);
+    tn_optim *opt = tn_sgd(&m.in, tn_sgd_defaults());
+    assert_refused(&m, NULL, o, TN_ESTATE, "linear in is held by an optimiser");
+    assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
+    tn_error_clear();
+    tn_optim_free(opt);
+    assert_non_null(tn_ddp(&m, NULL, o));
+    opt = tn_sgd(&m, tn_sgd_defaults());
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+
+    assert_null(tn_no_sync_begin(NULL));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    tn_error_clear();
+    tn_no_sync_end(NULL);
+    assert_int_equal(tn_ddp_join(NULL, NULL), TN_EVALUE);
+    tn_error_clear();
+    assert_int_equal(tn_ddp_statistics(NULL).buckets, 0);
+}
+
+/* ---- The end ------------------------------------------------------------------------------------ */
+
+static void keeps_its_module(tn_group *g, void *user) {
+    net *m = (net *)user + tn_group_rank(g);
+    net_init(m, 1);
+    tn_ddp(m, g, tn_ddp_defaults());
+    net_backward(m, 0);
+    CHECK(tn_error() == TN_OK);
+}
+
+/* The group is gone first. Gradients live as long as somebody holds them. */
+static void test_the_group_may_go_first(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net m[2];
+    run_ok(2, keeps_its_module, m);
+    tn_tensor *held = tn_keep(tn_grad_of(m[0].in.weight)), *leaf = tn_keep(m[1].in.weight);
+    tn_module_finish(&m[0]);
+    tn_module_finish(&m[1]);
+    assert_true(tn_at(held, (int64_t[]){0, 0}) == tn_at(held, (int64_t[]){0, 0}));
+    tn_backward(tn_sum_all(leaf)); /* the leaf's hooks are gone with the module */
+    assert_int_equal(tn_error(), TN_OK);
+    tn_release(held);
+    tn_release(leaf);
+}
+
+static void finish_module(tn_tensor *leaf, void *user) {
+    (void)leaf;
+    tn_module_finish(user);
+}
+
+static void test_a_module_may_end_in_its_backward(void **state) {
+    (void)state;
+    for (int naive = 0; naive < 2; naive++) {
+        TN_SCOPE;
+        net m;
+        net_init(&m, 1);
+        if (naive) {
+            tn_ddp_naive(&m, NULL);
+        } else {
+            tn_ddp(&m, NULL, small_buckets());
+        }
+        tn_on_accumulated(m.out.bias, finish_module, &m);
+        net_backward(&m, 0);
+        tn_error_clear();
+        tn_module_finish(&m);
+    }
+}
+
+static void attach_and_step(net *m) {
+    tn_ddp_options o = small_buckets();
+    o.join = o.find_unused = true;
+    if (tn_ddp(m, NULL, o)) {
+        net_backward(m, 0);
+        net_backward(m, 1);
+    }
+}
+
+static void test_out_of_memory_anywhere(void **state) {
+    (void)state;
+    bool failed = true;
+    for (int64_t n = 0; failed; n++) {
+        TN_SCOPE;
+        net m;
+        net_init(&m, 1);
+        tn__alloc_fail_at(n);
+        attach_and_step(&m);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_int_equal(tn_error(), failed ? TN_ENOMEM : TN_OK);
+        tn_error_clear();
+        tn_module_finish(&m);
+        assert_true(n < 20000);
+    }
+}
+
+int main(void) {
+    tn_set_threads(1);
+    live_before = tn_live_tensors();
+#define TEST(name) cmocka_unit_test_teardown(name, no_leak)
+    const struct CMUnitTest tests[] = {
+        TEST(test_all_take_rank_0s_state),
+        TEST(test_a_difference_is_named),
+        TEST(test_who_cannot_attach_tells_the_others),
+        TEST(test_what_is_refused),
+        TEST(test_the_group_may_go_first),
+        TEST(test_a_module_may_end_in_its_backward),
+        TEST(test_out_of_memory_anywhere),
+    };
+    return cmocka_run_group_tests_name("data parallelism: attaching", tests, temp_flights,
+                                       temp_clean);
+}

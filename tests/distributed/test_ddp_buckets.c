@@ -1,0 +1,168 @@
+/* Data parallelism: which gradients share a bucket, when buckets are sent, and their dtypes. Ranks are threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ddp_net.h"
+
+enum { SENT = 64 };
+typedef struct sent {
+    int64_t counts[SENT];
+    int n, seen;
+} sent;
+
+static tn_work *note_bucket(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user) {
+    sent *s = user;
+    if (s->n < SENT) {
+        s->counts[s->n++] = tn_count(bucket);
+    }
+    return tn_all_reduce(g, bucket, how);
+}
+
+static tn_tensor *note_progress(tn_tensor *grad, void *user) {
+    (void)grad;
+    sent *s = user;
+    s->seen = s->n;
+    return NULL;
+}
+
+static void checks_order(tn_group *g, tn_ddp_options o) {
+    sent s = {.n = 0};
+    o.hook = note_bucket;
+    o.hook_user = &s;
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, g, o);
+    /* extra.bias, extra.weight, in.bias, in.weight, out.bias, out.weight; padded to 64 bytes */
+    static const int64_t registered[] = {16, 112, 16, 64, 16, 32};
+    net_backward(&m, 0);
+    CHECK(s.n == 6 && memcmp(s.counts, registered, sizeof(registered)) == 0);
+    s.n = 0;
+    numbers before = grads_of(&m);
+    TN_SCOPE;
+    tn_tensor *loss = net_loss(&m, 0); /* lays out again, and keeps what is there */
+    numbers after = grads_of(&m);
+    CHECK(same_numbers(&before, &after));
+    tn_backward(loss);
+    CHECK(s.n == 6);
+    if (o.rebuild) { /* out, extra, in */
+        CHECK(s.counts[0] + s.counts[1] == 48 && s.counts[2] + s.counts[3] == 128);
+    } else {
+        CHECK(memcmp(s.counts, registered, sizeof(registered)) == 0);
+    }
+    tn_module_finish(&m);
+}
+
+static void rebuilds(tn_group *g, void *user) {
+    tn_ddp_options o = small_buckets();
+    checks_order(g, o);
+    o.rebuild = false;
+    checks_order(g, o);
+}
+
+static void overlaps(tn_group *g, void *user) {
+    sent s = {.n = 0};
+    tn_ddp_options o = small_buckets();
+    o.hook = note_bucket;
+    o.hook_user = &s;
+    o.overlap = user != NULL;
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, g, o);
+    net_backward(&m, 0);
+    tn_module_zero_grad(&m);
+    s.n = 0;
+    tn_on_grad(m.in.weight, note_progress, &s); /* among the last */
+    net_backward(&m, 0);
+    CHECK(o.overlap ? s.seen >= 4 : s.seen == 0);
+    CHECK(s.n == 6);
+    tn_module_finish(&m);
+}
+
+static void test_buckets_follow_readiness(void **state) {
+    (void)state;
+    run_ok(2, rebuilds, NULL);
+    run_ok(2, overlaps, "");
+    run_ok(2, overlaps, NULL);
+}
+
+/* Gradients of two dtypes; bf16 parameters whose gradients are f32. */
+static void mixes_dtypes(tn_group *g, void *user) {
+    TN_SCOPE;
+    int rank = tn_group_rank(g);
+    tn_linear_options o = tn_linear_defaults();
+    tn_linear m, alone[2];
+    o.dtype = TN_BF16;
+    tn_seed(9);
+    tn_linear_init(&m, 4, 4, o);
+    CHECK(tn_set_grad_dtype(m.weight, TN_F32) == TN_OK);
+    tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
+    CHECK(tn_ddp_statistics(ddp).buckets == 2);
+    for (int r = 0; r < 2; r++) {
+        tn_seed(9);
+        tn_linear_init(&alone[r], 4, 4, o);
+        tn_set_grad_dtype(alone[r].weight, TN_F32);
+        tn_backward(tn_sum_all(tn_square(tn_call(&alone[r], tn_full(TN_DIMS(3, 4), r + 1, TN_BF16)))));
+    }
+    tn_backward(tn_sum_all(tn_square(tn_call(&m, tn_full(TN_DIMS(3, 4), rank + 1, TN_BF16)))));
+    tn_tensor *weight =
+        tn_mul_scalar(tn_add(tn_grad_of(alone[0].weight), tn_grad_of(alone[1].weight)), 0.5);
+    tn_tensor *bias = tn_cast(tn_mul_scalar(tn_add(tn_cast(tn_grad_of(alone[0].bias), TN_F32),
+                                                   tn_cast(tn_grad_of(alone[1].bias), TN_F32)),
+                                            0.5),
+                              TN_BF16);
+    CHECK(tn_dtype_of(tn_grad_of(m.weight)) == TN_F32);
+    CHECK(tn_equal(tn_grad_of(m.weight), weight));
+    CHECK(tn_equal(tn_grad_of(m.bias), bias));
+    tn_module_finish(&m);
+    tn_module_finish(&alone[0]);
+    tn_module_finish(&alone[1]);
+}
+
+static void compresses(tn_group *g, void *user) {
+    TN_SCOPE;
+    int rank = tn_group_rank(g), ranks = tn_group_size(g);
+    tn_ddp_options o = small_buckets();
+    o.hook = tn_ddp_bf16;
+    o.sum = user != NULL;
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, g, o);
+    net_backward(&m, rank);
+    numbers want = {.count = 0};
+    for (int r = 0; r < ranks; r++) {
+        numbers mine = grads_alone(1, true, r);
+        want.count = mine.count;
+        for (int i = 0; i < mine.count; i++) {
+            want.at[i] += tn_bf16_to_float(tn_bf16_from_float(mine.at[i]));
+        }
+    }
+    for (int i = 0; i < want.count; i++) {
+        float sum = o.sum ? want.at[i] : want.at[i] / (float)ranks;
+        want.at[i] = tn_bf16_to_float(tn_bf16_from_float(sum));
+    }
+    numbers is = grads_of(&m);
+    CHECK(same_numbers(&is, &want));
+    tn_module_finish(&m);
+}
+
+static void test_dtypes(void **state) {
+    (void)state;
+    run_ok(2, mixes_dtypes, NULL);
+    run_ok(2, compresses, NULL);
+    run_ok(4, compresses, "");
+}
+
+int main(void) {
+    tn_set_threads(1);
+    live_before = tn_live_tensors();
+#define TEST(name) cmocka_unit_test_teardown(name, no_leak)
+    const struct CMUnitTest tests[] = {
+        TEST(test_buckets_follow_readiness),
+        TEST(test_dtypes),
+    };
+    return cmocka_run_group_tests_name("data parallelism: buckets", tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+/* Data parallelism: errors in the middle of a step. Ranks are threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ddp_net.h"
+#include "tests/support/temp.h"
+
+static tn_tensor *fail_here(tn_tensor *grad, void *user) {
+    (void)grad;
+    (void)user;
+    tn_raise(TN_EVALUE, "a hook does not like this gradient");
+    return NULL;
+}
+
+/* Rank 1 fails before its first bucket, between buckets, or at the module's output. */
+static void fails_in_backward(tn_group *g, void *user) {
+    const char *where = user;
+    bool naive = !strcmp(where, "naive");
+    net m;
+    net_init(&m, 1);
+    if (naive) {
+        tn_ddp_naive(&m, g);
+    } else {
+        tn_ddp(&m, g, small_buckets());
+    }
+    net_backward(&m, 0);
+    CHECK(tn_error() == TN_OK);
+    tn_module_zero_grad(&m);
+    if (tn_group_rank(g) == 1 && strcmp(where, "output")) {
+        tn_on_grad(!strcmp(where, "first") ? m.out.weight : m.in.weight, fail_here, NULL);
+    }
+    {
+        TN_SCOPE;
+        tn_tensor *y = tn_call(&m, tn_ones(TN_DIMS(2, NET_IN), TN_F32));
+        if (tn_group_rank(g) == 1 && !strcmp(where, "output")) {
+            tn_on_grad(m.in.weight, fail_here, NULL);
+            tn_on_grad(m.out.weight, fail_here, NULL);
+        }
+        tn_backward(tn_sum_all(y));
+    }
+    CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_EVALUE : TN_EPEER));
+    CHECK(strstr(tn_error_message(), "does not like"));
+    CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1 gave up"));
+    CHECK(!strstr(tn_error_message(), "tn_ddp_join")); /* it is clear what happened */
+    stay_until_told(g);
+    tn_module_finish(&m);
+}
+
+static void test_an_error_in_backward_reaches_all(void **state) {
+    (void)state;
+    static const char *const where[] = {"first", "middle", "output", "naive"};
+    for (int i = 0; i < 4; i++) {
+        char text[16];
+        snprintf(text, sizeof(text), "%s", where[i]);
+        run_failing(3, fails_in_backward, text, TN_EVALUE);
+    }
+}
+
+/* The error of rank 1 comes at the module's output, before any parameter, and is cleared: its next
+ * step must not meet the others' last. */
+static tn_values output_fails(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m;
+    (void)in;
+    tn_on_grad(out.v[0], fail_here, user);
+    return out;
+}
+
+static void goes_on_after_an_error(tn_group *g, void *user) {
+    net m;
+    net_init(&m, 1);
+    bool mine = tn_group_rank(g) == 1;
+    if (mine) {
+        tn_module_hook(&m, (tn_module_hooks){.after = output_fails});
+    }
+    tn_ddp(&m, g, tn_ddp_defaults());
+    net_backward(&m, 0);
+    if (mine) {
+        CHECK(tn_error() == TN_EVALUE);
+        tn_error_clear();
+        net_backward(&m, 1);
+    }
+    CHECK(tn_error() == TN_EPEER);
+    tn_module_finish(&m);
+}
+
+static void test_a_cleared_error_does_not_shift_steps(void **state) {
+    (void)state;
+    run_failing(2, goes_on_after_an_error, NULL, TN_EPEER);
+}
+
+static void test_a_buffer_that_was_exchanged(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, NULL, tn_ddp_defaults());
+    tn_set_grad_buffer(m.in.bias, tn_zeros(TN_DIMS(NET_HIDDEN), TN_F32));
+    net_backward(&m, 0);
+    assert_int_equal(tn_error(), TN_ESTATE);
+    assert_has(tn_error_message(), "the gradient buffer of in.bias was exchanged");
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+int main(void) {
+    tn_set_threads(1);
+    live_before = tn_live_tensors();
+#define TEST(name) cmocka_unit_test_teardown(name, no_leak)
+    const struct CMUnitTest tests[] = {
+        TEST(test_an_error_in_backward_reaches_all),
+        TEST(test_a_cleared_error_does_not_shift_steps),
+        TEST(test_a_buffer_that_was_exchanged),
+    };
+    return cmocka_run_group_tests_name("data parallelism: errors", tests, temp_flights, temp_clean);
+}
