@@ -1,0 +1,174 @@
+/* Mixed precision: training runs of a small GPT, resumed and recomputed, and what it writes then. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "precision_net.h"
+
+enum { VOCAB = 16, CONTEXT = 16, BATCH = 8 };
+
+static void gpt_init(tn_gpt *gpt, tn_dtype compute, bool recompute) {
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = VOCAB;
+    o.context = CONTEXT;
+    o.layers = 2;
+    o.heads = 2;
+    o.width = 32;
+    tn_seed(3);
+    tn_gpt_init(gpt, o);
+    set_compute(gpt, compute);
+    tn_module_set_recompute(&gpt->h[1], recompute);
+}
+
+/* A text that a context predicts: each letter is the one before it, times 5 plus 3, now and then not. */
+static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
+    TN_SCOPE;
+    int64_t x[BATCH * CONTEXT], y[BATCH * CONTEXT];
+    tn_generator g = {.seed = 21, .stream = (uint64_t)number};
+    for (int b = 0; b < BATCH; b++) {
+        int64_t letter = tn_random_below(&g, VOCAB);
+        for (int t = 0; t < CONTEXT; t++) {
+            x[b * CONTEXT + t] = letter;
+            letter = tn_random_below(&g, 10) ? (letter * 5 + 3) % VOCAB : tn_random_below(&g, VOCAB);
+            y[b * CONTEXT + t] = letter;
+        }
+    }
+    tn_tensor *loss = tn_gpt_loss(gpt, TN_FROM(x, TN_DIMS(BATCH, CONTEXT), TN_I64),
+                                  TN_FROM(y, TN_DIMS(BATCH, CONTEXT), TN_I64));
+    assert_int_equal(tn_dtype_of(loss), TN_F32);
+    tn_backward(loss);
+    tn_optim_clip(opt, 1.0);
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+    return tn_item(loss);
+}
+
+static tn_optim *adamw(void *m) {
+    tn_adamw_options a = tn_adamw_defaults();
+    a.lr = 5e-3;
+    return tn_adamw(m, a);
+}
+
+/* The mean loss of the last 20 of 200 steps. */
+static double train(tn_dtype compute) {
+    tn_gpt gpt;
+    gpt_init(&gpt, compute, false);
+    tn_optim *opt = adamw(&gpt);
+    double sum = 0;
+    for (int i = 0; i < 200; i++) {
+        double loss = gpt_step(&gpt, opt, i);
+        sum += i >= 180 ? loss : 0;
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+    return sum / 20;
+}
+
+/* Hundreds of steps take a minute on the emulator, and say nothing that a few do not. */
+static void not_on_the_emulator(void) {
+    const char *plugin = getenv("TERN_CUDA");
+    if (tn_default_device().kind != TN_CPU && plugin && strcmp(plugin, "cuda_emulator") == 0) {
+        skip();
+    }
+}
+
+/* bf16 reaches f32's loss: within 2 %. */
+static void training_reaches_f32(void **state) {
+    (void)state;
+    not_on_the_emulator();
+    double f32 = train(TN_F32), bf16 = train(TN_BF16);
+    assert_true(f32 < 1.0); /* it has learned: chance is log 16 = 2.77 */
+    if (fabs(bf16 - f32) > 0.02 * f32) {
+        fail_msg("f32 %.4f, bf16 %.4f", f32, bf16);
+    }
+}
+
+static bool same_parameter(const tn_entry *entry, void *user) {
+    expect_same_bits(*entry->field, tn_module_get(user, entry->path));
+    return true;
+}
+
+/* Recompute changes no bit of a training run: also the embedding's, which is read in two places. */
+static void training_with_recompute(void **state) {
+    (void)state;
+    tn_gpt gpt[2];
+    for (int i = 0; i < 2; i++) {
+        gpt_init(&gpt[i], TN_BF16, i == 1);
+        tn_optim *opt = adamw(&gpt[i]);
+        for (int k = 0; k < 3; k++) {
+            gpt_step(&gpt[i], opt, k);
+        }
+        tn_optim_free(opt);
+    }
+    tn_module_each(&gpt[0], (tn_walk){0}, same_parameter, &gpt[1]);
+    tn_module_finish(&gpt[0]);
+    tn_module_finish(&gpt[1]);
+}
+
+/* A checkpoint holds the f32 parameters: a run that goes on from it is the run that was never stopped. */
+static void resume_is_bit_exact(void **state) {
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof(path), "/tmp/tern_precision_%d.safetensors", (int)getpid());
+    tn_gpt whole, part;
+    gpt_init(&whole, TN_BF16, false);
+    gpt_init(&part, TN_BF16, false);
+    tn_optim *opt = adamw(&whole), *again = adamw(&part);
+    for (int i = 0; i < 4; i++) {
+        gpt_step(&whole, opt, i);
+    }
+    tn_checkpoint c = {.model = &whole, .optim = opt, .step = 4};
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    gpt_step(&part, again, 99); /* its copies show other weights than those that are loaded */
+    tn_checkpoint loaded = {.model = &part, .optim = again};
+    assert_int_equal(tn_checkpoint_load(&loaded, path), TN_OK);
+    for (int i = 4; i < 6; i++) {
+        assert_true(gpt_step(&whole, opt, i) == gpt_step(&part, again, i));
+    }
+    tn_module_each(&whole, (tn_walk){0}, same_parameter, &part);
+    unlink(path);
+    tn_optim_free(opt);
+    tn_optim_free(again);
+    tn_module_finish(&whole);
+    tn_module_finish(&part);
+}
+
+/* With caches of the compute dtype: the same letters as without. */
+static void generation(void **state) {
+    (void)state;
+    not_on_the_emulator();
+    tn_gpt gpt;
+    gpt_init(&gpt, TN_BF16, false);
+    tn_optim *opt = adamw(&gpt);
+    for (int i = 0; i < 100; i++) {
+        gpt_step(&gpt, opt, i);
+    }
+    tn_module_train(&gpt, false);
+    int64_t first = 1, text[10];
+    assert_int_equal(tn_gpt_generate(&gpt, &first, 1, 10, 0.0, 0, NULL, text), TN_OK);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(text[i], (first * 5 + 3) % VOCAB);
+        first = text[i];
+    }
+    expect_parameters(&gpt);
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(training_reaches_f32),
+        TEST(training_with_recompute),
+        TEST(resume_is_bit_exact),
+        TEST(generation),
+    };
+    return cmocka_run_group_tests_name("training in mixed precision", tests, NULL, NULL);
+}
