@@ -1,5 +1,5 @@
 /* Data parallelism on devices, over the emulator: the same bits as one rank that accumulates, buckets
- * on the device, and everything around them. Rank r has device r % 2. */
+ * on the device, and everything around them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,34 +7,16 @@
 
 #include <cmocka.h>
 
+#include "device_ranks.h"
 #include "tests/distributed/ddp_net.h"
 #include "tests/distributed/ddp_train.h"
-#include "tests/support/ranks.h"
-#include "tests/support/temp.h"
-
-#include <unistd.h>
 
 /* ---- For the ranks ----------------------------------------------------------------------------- */
 
 static tn_group *start(const char *argument) {
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = argument;
-    o.device = TN_CUDA;
-    o.timeout = 100;
-    tn_group *world = tn_dist_init(o);
-    if (!world) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
+    tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     return world;
-}
-
-static int finish(void) {
-    tn_dist_finish();
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
-    return tn_error() != TN_OK;
 }
 
 /* A short run of a small GPT; clipping reads the norm of what has arrived. */
@@ -56,7 +38,7 @@ static int accumulation(tn_group *unused, const char *argument) {
     rank_assert(ddp_same(together, alone));
     free(together.data);
     free(alone.data);
-    return finish();
+    return device_leave();
 }
 
 /* With two micro-batches for each rank, one of them under TN_NO_SYNC. */
@@ -79,7 +61,7 @@ static int no_sync(tn_group *unused, const char *argument) {
     free(buckets.data);
     free(naive.data);
     free(again.data);
-    return finish();
+    return device_leave();
 }
 
 /* A net whose gradients the test makes by hand: gradients of rank r are of micro-batch r + 1. */
@@ -107,7 +89,7 @@ static int by_hand(tn_group *unused, const char *argument) {
     }
     rank_assert(d && tn_ddp_statistics(d).steps == 3 && tn_ddp_statistics(d).buckets > 2);
     tn_module_finish(&m);
-    return finish();
+    return device_leave();
 }
 
 static int unused_parameters(tn_group *unused, const char *argument) {
@@ -125,7 +107,7 @@ static int unused_parameters(tn_group *unused, const char *argument) {
     numbers got = grads_of(&m);
     rank_assert(same_numbers(&got, &want)); /* what nobody has is -77 in both */
     tn_module_finish(&m);
-    return finish();
+    return device_leave();
 }
 
 /* Half the bytes: every gradient is the mean in bf16, to its rounding. */
@@ -152,7 +134,7 @@ static int bf16_hook(tn_group *unused, const char *argument) {
         rank_assert(fabs((double)(got.at[i] - want.at[i])) <= largest / 64);
     }
     tn_module_finish(&m);
-    return finish();
+    return device_leave();
 }
 
 /* Rank 1 has one batch, the others three: in the end all have the same parameters. */
@@ -182,7 +164,7 @@ static int joining(tn_group *unused, const char *argument) {
     }
     tn_optim_free(opt);
     tn_module_finish(&m);
-    return finish();
+    return device_leave();
 }
 
 /* A rank has its parameters elsewhere. */
@@ -213,16 +195,8 @@ static const rank_entry bodies[] = {
 
 /* ---- Tests ------------------------------------------------------------------------------------- */
 
-static bool has_nccl; /* the stand-in was built */
-
 static void pass(int n, const char *body, const char *engine) {
-    char fake[512], folder[128];
-    snprintf(fake, sizeof(fake), "TERN_NCCL=%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
-    snprintf(folder, sizeof(folder), "TMPDIR=%s", temp_folder);
-    const char *env[] = {"TERN_CUDA=cuda_emulator", folder, fake, NULL};
-    ranks_result r = ranks_run(n, body, engine, env, 200);
-    assert_true(ranks_ok(&r));
-    ranks_free(&r);
+    device_pass(n, body, engine, 200);
 }
 
 static void test_ranks_are_accumulation(void **state) {
@@ -255,28 +229,16 @@ static void test_one_device_for_all_parameters(void **state) {
 
 static void test_nccl(void **state) {
     (void)state;
-    if (!has_nccl) {
-        fprintf(stderr, "the stand-in for NCCL was not built\n");
-        skip();
-    }
+    need_nccl();
     pass(2, "-by_hand", "nccl"); /* two addends have one sum in any order */
     pass(2, "-accumulation", "nccl");
     pass(2, "-joining", "nccl");
 }
 
-static int set_up(void **state) {
-    (void)state;
-    char path[512];
-    temp_path("");
-    snprintf(path, sizeof(path), "%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
-    has_nccl = access(path, R_OK) == 0;
-    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-}
-
 int main(int argc, char **argv) {
-    tn_set_threads(1);
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    setenv("TERN_CUDA", "cuda_emulator", 1);
+    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_are_accumulation),
         cmocka_unit_test(test_no_sync_and_the_naive_twin),
@@ -285,9 +247,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_one_device_for_all_parameters),
         cmocka_unit_test(test_nccl),
     };
-    if (tn_device_count(TN_CUDA) == 0) {
-        printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA));
-        return 0;
-    }
-    return cmocka_run_group_tests_name("data parallelism on devices", tests, set_up, temp_clean);
+    return cmocka_run_group_tests_name("data parallelism on devices", tests, device_set_up,
+                                       temp_clean);
 }

@@ -1,6 +1,6 @@
 /* Groups of ranks whose tensors are on devices, over the emulator: staged with the bits of the engine
  * beneath, nccl against a stand-in for the library; the order of compute and transfers; and what fails
- * is told within the deadline. Rank r has device r % 2. */
+ * is told within the deadline. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,9 +9,8 @@
 #include <cmocka.h>
 
 #include "core/plugin.h"
+#include "device_ranks.h"
 #include "tests/distributed/elements.h"
-#include "tests/support/ranks.h"
-#include "tests/support/temp.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -26,16 +25,8 @@
 
 static int rank, ranks;
 
-/* "ENGINE", or "auto"; with ",checked". */
 static tn_group *start_within(const char *argument, double timeout) {
-    static char engine[32];
-    tn_dist_options o = tn_dist_defaults();
-    snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ","), argument);
-    o.engine = strcmp(engine, "auto") == 0 ? NULL : engine;
-    o.checked = strstr(argument, ",checked") != NULL;
-    o.device = TN_CUDA;
-    o.timeout = timeout;
-    tn_group *world = tn_dist_init(o);
+    tn_group *world = device_join(argument, timeout);
     rank = tn_group_rank(world);
     ranks = tn_group_size(world);
     return world;
@@ -43,20 +34,8 @@ static tn_group *start_within(const char *argument, double timeout) {
 
 static tn_group *start(const char *argument) {
     tn_group *world = start_within(argument, 60);
-    if (!world) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
     rank_assert(world != NULL);
     return world;
-}
-
-/* Ends a rank; an error goes to stderr, where the test reads it. */
-static int finish(void) {
-    tn_dist_finish();
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
-    return tn_error() != TN_OK;
 }
 
 static const tn_collective KINDS[] = {TN_ALL_REDUCE,     TN_ALL_GATHER, TN_REDUCE_SCATTER,
@@ -158,7 +137,7 @@ static int collectives(tn_group *unused, const char *argument) {
     }
     every_collective(world, TN_F32, TN_REDUCE_SUM, 0, nccl);
     every_collective(world, TN_F32, TN_REDUCE_SUM, 1, nccl);
-    return finish();
+    return device_leave();
 }
 
 /* Longer than the slots of staged, so that each is used again. A slot holds one run of elements of these,
@@ -176,7 +155,7 @@ static int chunks(tn_group *unused, const char *argument) {
         compare(world, KINDS[i], TN_REDUCE_MEAN, TN_F32, count, false);
     }
     compare(world, TN_ALL_REDUCE, TN_REDUCE_SUM, TN_F64, (1 << 20) + 1, false);
-    return finish();
+    return device_leave();
 }
 
 /* Nothing but the marks keeps these in order: the emulator runs work as late as it may. */
@@ -202,7 +181,7 @@ static int order(tn_group *unused, const char *argument) {
         rank_assert(tn_copy_out(other, out) == TN_OK && out[1] == -1);
         rank_assert(tn_copy_out(next, out) == TN_OK && out[1] == 77);
     }
-    return finish();
+    return device_leave();
 }
 
 /* Host memory, bytes and barriers of the same group; the engine's own memory; subgroups. */
@@ -239,7 +218,7 @@ static int beside(tn_group *unused, const char *argument) {
     }
     tn_group_free(both);
     tn_tensor *kept = tn_keep(tn_group_empty(world, TN_DIMS(10), TN_F32)); /* outlives the group */
-    int status = finish();
+    int status = device_leave();
     tn_release(kept);
     return status;
 }
@@ -260,7 +239,7 @@ static int early(tn_group *unused, const char *argument) {
     rank_assert(late || waited < 0.6);
     rank_assert(tn_copy_out(t, out) == TN_OK && out[99] == (float)ranks);
     rank_assert(late || tn_flight_now() - begin > 0.6);
-    return finish();
+    return device_leave();
 }
 
 static int tell_engine(tn_group *unused, const char *argument) {
@@ -268,7 +247,7 @@ static int tell_engine(tn_group *unused, const char *argument) {
     tn_group *world = start_within(argument, 20);
     printf("engine %s\n", world ? tn_group_engine(world) : tn_error_message());
     tn_error_clear();
-    return finish();
+    return device_leave();
 }
 
 /* ---- Faults ------------------------------------------------------------------------------------ */
@@ -297,7 +276,7 @@ static int fail_in_third(tn_group *unused, const char *argument) {
         tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
         tn_barrier(world);
     }
-    return finish();
+    return device_leave();
 }
 
 static int join_only(tn_group *unused, const char *argument) {
@@ -311,7 +290,7 @@ static int join_only(tn_group *unused, const char *argument) {
     } else {
         start_within(argument, 3);
     }
-    return finish();
+    return device_leave();
 }
 
 static int two_places(tn_group *unused, const char *argument) {
@@ -321,7 +300,7 @@ static int two_places(tn_group *unused, const char *argument) {
     tn_tensor *here = tn_empty(TN_DIMS(4), TN_F32);
     tn_tensor *there = tn_empty_on(tn_cpu(), TN_DIMS(ranks, 4), TN_F32);
     tn_all_gather(world, there, here);
-    return finish();
+    return device_leave();
 }
 
 /* Rank 0's tensor is on its device, the others' are not. */
@@ -332,7 +311,7 @@ static int two_kinds(tn_group *unused, const char *argument) {
     tn_device where = rank == 0 ? tn_cuda(0) : tn_cpu();
     tn_tensor *t = tn_empty_on(where, TN_DIMS(4), TN_F32);
     tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
-    return finish();
+    return device_leave();
 }
 
 static const rank_entry bodies[] = {
@@ -350,21 +329,12 @@ static const rank_entry bodies[] = {
 
 /* ---- Tests ------------------------------------------------------------------------------------- */
 
-static bool has_nccl; /* the stand-in was built */
-
 static ranks_result run_with(int n, const char *body, const char *argument, const char *more) {
-    char fake[512], flights[128], folder[128];
-    snprintf(fake, sizeof(fake), "TERN_NCCL=%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
-    snprintf(flights, sizeof(flights), "TERN_FLIGHT_DIR=%s", temp_folder);
-    snprintf(folder, sizeof(folder), "TMPDIR=%s", temp_folder);
-    const char *env[] = {"TERN_CUDA=cuda_emulator", flights, folder, fake, more, NULL};
-    return ranks_run(n, body, argument, env, 120);
+    return device_run(n, body, argument, more, 120);
 }
 
 static void pass(int n, const char *body, const char *argument) {
-    ranks_result r = run_with(n, body, argument, NULL);
-    assert_true(ranks_ok(&r));
-    ranks_free(&r);
+    device_pass(n, body, argument, 120);
 }
 
 /* Every rank but those killed ends with 1 within the seconds. */
@@ -387,13 +357,6 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
 static void must_say(const ranks_result *r, int who, const char *text) {
     if (!strstr(r->output[who], text)) {
         fail_msg("rank %d does not say \"%s\" but: %s", who, text, r->output[who]);
-    }
-}
-
-static void need_nccl(void) {
-    if (!has_nccl) {
-        fprintf(stderr, "the stand-in for NCCL was not built\n");
-        skip();
     }
 }
 
@@ -555,19 +518,10 @@ static void test_threads(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    char path[512];
-    temp_path("");
-    snprintf(path, sizeof(path), "%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
-    has_nccl = access(path, R_OK) == 0;
-    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-}
-
 int main(int argc, char **argv) {
-    tn_set_threads(1);
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    setenv("TERN_CUDA", "cuda_emulator", 1);
+    if (!device_main(argc, argv, bodies, COUNT_OF(bodies))) {
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_staged_has_the_bits_of_shm),
         cmocka_unit_test(test_long_tensors_go_in_chunks),
@@ -583,9 +537,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_tensors_in_two_places),
         cmocka_unit_test(test_threads),
     };
-    if (tn_device_count(TN_CUDA) == 0) {
-        printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA));
-        return 0;
-    }
-    return cmocka_run_group_tests_name("groups on devices", tests, set_up, temp_clean);
+    return cmocka_run_group_tests_name("groups on devices", tests, device_set_up, temp_clean);
 }
