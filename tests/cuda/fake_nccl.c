@@ -12,7 +12,7 @@
  *     lossy         nothing; for ranks that are killed
  */
 #define _GNU_SOURCE
-#include "tensor/half.h"
+#include "tests/distributed/elements.h"
 
 #include <nccl.h>
 
@@ -88,7 +88,7 @@ typedef struct op {
     const void *in;
     void *out;
     size_t count;
-    ncclDataType_t type;
+    tn_dtype dtype;
     ncclRedOp_t reduce;
     int root;
     uint64_t number; /* of the collectives */
@@ -102,7 +102,7 @@ typedef struct op {
 static _Thread_local char last_error[256];
 
 /* What the real library would not forgive. */
-static void misused(const char *how) {
+__attribute__((noreturn)) static void misused(const char *how) {
     fprintf(stderr, "fake NCCL: %s\n", how);
     abort();
 }
@@ -131,8 +131,7 @@ static const emulator *emulated(void) {
         dl_iterate_phdr(find_emulator, &path);
         void *handle = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
         if (!handle) {
-            fprintf(stderr, "fake NCCL: the emulator is not loaded\n");
-            abort();
+            misused("the emulator is not loaded");
         }
         *(void **)&e.alloc = dlsym(handle, "tern_emulator_alloc");
         *(void **)&e.free = dlsym(handle, "tern_emulator_free");
@@ -164,55 +163,24 @@ static bool has_fault(const char *name, int rank, int *number) {
 
 /* ---- Elements ---------------------------------------------------------------------------------- */
 
-static size_t size_of(ncclDataType_t type) {
-    return type == ncclUint8                             ? 1
-           : type == ncclFloat16 || type == ncclBfloat16 ? 2
-           : type == ncclInt64 || type == ncclFloat64    ? 8
-                                                         : 4;
-}
-
-static double get(ncclDataType_t type, const void *x, size_t i) {
+static tn_dtype dtype_of(ncclDataType_t type) {
     switch (type) {
     case ncclFloat32:
-        return (double)((const float *)x)[i];
+        return TN_F32;
     case ncclFloat64:
-        return ((const double *)x)[i];
+        return TN_F64;
     case ncclBfloat16:
-        return (double)tn__bf16_to_float(((const tn_bf16 *)x)[i]);
+        return TN_BF16;
     case ncclFloat16:
-        return (double)tn__f16_to_float(((const tn_f16 *)x)[i]);
+        return TN_F16;
     case ncclInt64:
-        return (double)((const int64_t *)x)[i];
+        return TN_I64;
     case ncclInt32:
-        return (double)((const int32_t *)x)[i];
+        return TN_I32;
+    case ncclUint8:
+        return TN_U8;
     default:
-        return (double)((const uint8_t *)x)[i];
-    }
-}
-
-static void put(ncclDataType_t type, void *x, size_t i, double value) {
-    switch (type) {
-    case ncclFloat32:
-        ((float *)x)[i] = (float)value;
-        break;
-    case ncclFloat64:
-        ((double *)x)[i] = value;
-        break;
-    case ncclBfloat16:
-        ((tn_bf16 *)x)[i] = tn__bf16_from_float((float)value);
-        break;
-    case ncclFloat16:
-        ((tn_f16 *)x)[i] = tn__f16_from_float((float)value);
-        break;
-    case ncclInt64:
-        ((int64_t *)x)[i] = (int64_t)value;
-        break;
-    case ncclInt32:
-        ((int32_t *)x)[i] = (int32_t)value;
-        break;
-    default:
-        ((uint8_t *)x)[i] = (uint8_t)(int64_t)value;
-        break;
+        misused("a type that Tern does not have");
     }
 }
 
@@ -232,12 +200,12 @@ static char *slot_of(board *b, int rank) {
 /* From the last rank to the first: an order of its own, as NCCL's. */
 static void reduce_parts(const op *o, size_t skip) {
     const struct ncclComm *c = o->comm;
-    for (size_t i = 0; i < o->count; i++) {
-        double sum = get(o->type, slot_of(c->board, c->ranks - 1), skip + i);
+    for (int64_t i = 0, at = (int64_t)skip; i < (int64_t)o->count; i++, at++) {
+        double sum = get(o->dtype, slot_of(c->board, c->ranks - 1), at);
         for (int r = c->ranks - 2; r >= 0; r--) {
-            sum = combine(o->reduce, sum, get(o->type, slot_of(c->board, r), skip + i));
+            sum = combine(o->reduce, sum, get(o->dtype, slot_of(c->board, r), at));
         }
-        put(o->type, o->out, i, o->reduce == ncclAvg ? sum / c->ranks : sum);
+        put(o->dtype, o->out, i, o->reduce == ncclAvg ? sum / c->ranks : sum);
     }
 }
 
@@ -253,7 +221,7 @@ static bool all_have(const struct ncclComm *c, bool posted, uint64_t number) {
 
 static void take_results(const op *o) {
     const struct ncclComm *c = o->comm;
-    size_t bytes = o->count * size_of(o->type);
+    size_t bytes = o->count * tn_dtype_size(o->dtype);
     switch (o->kind) {
     case ALL_REDUCE:
         reduce_parts(o, 0);
@@ -281,10 +249,9 @@ static void advance_collective(op *o) {
     seat *mine = &c->board->seats[c->rank];
     if (!o->posted && all_have(c, false, o->number - 1)) {
         size_t parts = o->kind == REDUCE_SCATTER ? (size_t)c->ranks : 1;
-        if (o->kind != BROADCAST || c->rank == o->root) {
-            if (parts * o->count * size_of(o->type) > 0) {
-                memcpy(slot_of(c->board, c->rank), o->in, parts * o->count * size_of(o->type));
-            }
+        size_t bytes = parts * o->count * tn_dtype_size(o->dtype);
+        if (bytes > 0 && (o->kind != BROADCAST || c->rank == o->root)) {
+            memcpy(slot_of(c->board, c->rank), o->in, bytes);
         }
         atomic_store(&mine->posted, o->number);
         o->posted = true;
@@ -388,9 +355,19 @@ static ncclResult_t submit(op *o) {
     return ncclInProgress;
 }
 
-static ncclResult_t collective(op given) {
-    op *o = malloc(sizeof(*o));
-    *o = given;
+static ncclResult_t collective(kind what, const void *in, void *out, size_t count,
+                               ncclDataType_t type, ncclRedOp_t how, int root, ncclComm_t comm,
+                               cudaStream_t stream) {
+    op *o = calloc(1, sizeof(*o));
+    *o = (op){.comm = comm,
+              .kind = what,
+              .in = in,
+              .out = out,
+              .count = count,
+              .dtype = dtype_of(type),
+              .reduce = how,
+              .root = root,
+              .stream = stream};
     return submit(o);
 }
 
@@ -405,8 +382,8 @@ static ncclResult_t message(bool sends, void *data, size_t count, ncclDataType_t
         open_group = calloc(1, sizeof(op));
         *open_group = (op){.comm = comm, .kind = MESSAGES, .stream = stream};
     }
-    open_group->pieces[open_group->piece_count++] =
-        (piece){.sends = sends, .peer = peer, .data = data, .bytes = count * size_of(type)};
+    open_group->pieces[open_group->piece_count++] = (piece){
+        .sends = sends, .peer = peer, .data = data, .bytes = count * tn_dtype_size(dtype_of(type))};
     return ncclSuccess;
 }
 
@@ -441,62 +418,27 @@ EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int 
 
 EXPORT ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
                                   ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
-    return collective((op){.comm = comm,
-                           .kind = ALL_REDUCE,
-                           .in = in,
-                           .out = out,
-                           .count = count,
-                           .type = type,
-                           .reduce = how,
-                           .stream = stream});
+    return collective(ALL_REDUCE, in, out, count, type, how, 0, comm, stream);
 }
 
 EXPORT ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
                                       ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
-    return collective((op){.comm = comm,
-                           .kind = REDUCE_SCATTER,
-                           .in = in,
-                           .out = out,
-                           .count = count,
-                           .type = type,
-                           .reduce = how,
-                           .stream = stream});
+    return collective(REDUCE_SCATTER, in, out, count, type, how, 0, comm, stream);
 }
 
 EXPORT ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
                                   ncclComm_t comm, cudaStream_t stream) {
-    return collective((op){.comm = comm,
-                           .kind = ALL_GATHER,
-                           .in = in,
-                           .out = out,
-                           .count = count,
-                           .type = type,
-                           .stream = stream});
+    return collective(ALL_GATHER, in, out, count, type, ncclSum, 0, comm, stream);
 }
 
 EXPORT ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type,
                                   int root, ncclComm_t comm, cudaStream_t stream) {
-    return collective((op){.comm = comm,
-                           .kind = BROADCAST,
-                           .in = in,
-                           .out = out,
-                           .count = count,
-                           .type = type,
-                           .root = root,
-                           .stream = stream});
+    return collective(BROADCAST, in, out, count, type, ncclSum, root, comm, stream);
 }
 
 EXPORT ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
                                ncclRedOp_t how, int root, ncclComm_t comm, cudaStream_t stream) {
-    return collective((op){.comm = comm,
-                           .kind = REDUCE,
-                           .in = in,
-                           .out = out,
-                           .count = count,
-                           .type = type,
-                           .reduce = how,
-                           .root = root,
-                           .stream = stream});
+    return collective(REDUCE, in, out, count, type, how, root, comm, stream);
 }
 
 /* ---- Communicators ----------------------------------------------------------------------------- */
