@@ -222,15 +222,21 @@ static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, 
     }
 }
 
-/* The addresses of this call. */
-static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g) {
+/* What the epilogue reads and writes. */
+static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g, const void *bias,
+                          const void *aux) {
     if (g->bias) {
-        set_product(status, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof(g->bias));
+        set_product(status, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
     }
     if (g->epilogue == TN__GEMM_GELU_AUX) {
-        set_product(status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux,
-                    sizeof(g->aux));
+        set_product(status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
     }
+}
+
+/* The heuristic takes the alignment of bias and aux from their addresses, and its answer serves every
+ * later call: so it sees addresses that are aligned as little as theirs may be. */
+static const void *least_aligned(const void *address) {
+    return (const void *)((uintptr_t)address | ALIGNMENT);
 }
 
 static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
@@ -253,7 +259,7 @@ static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
         set_product(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->aux_ld,
                     sizeof(g->aux_ld));
     }
-    set_addresses(&status, p, g);
+    set_addresses(&status, p, g, least_aligned(g->bias), least_aligned(g->aux));
     make_layout(&status, &p->a, g, &g->a, g->dtype, g->m, g->k);
     make_layout(&status, &p->b, g, &g->b, g->dtype, g->k, g->n);
     make_layout(&status, &p->d, g, &g->d, g->out, g->m, g->n);
@@ -341,12 +347,15 @@ static bool try_candidate(tn_context *ctx, int i, void *user) {
 
 /* The fastest of several. They write the real output, which the call itself then writes again; where
  * it is also read, they write scratch memory. */
-static int fastest(tn_context *ctx, gemm_state *state, const plan *p, const tn__gemm *g,
+static int fastest(tn_context *ctx, gemm_state *state, plan *p, const tn__gemm *g,
                    const cublasLtMatmulHeuristicResult_t *found, int count) {
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    set_addresses(&status, p, g, g->bias, g->aux);
     size_t last = (size_t)((g->batch - 1) * g->d.batch + (g->n - 1) * g->d.ld + g->m);
     size_t bytes = g->beta != 0 ? last * tn__cuda_element(g->out) : 0;
     trial t = {state, p, g, found, bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data};
-    int best = t.d ? tn__cuda_fastest(ctx, count, try_candidate, &t) : 0;
+    bool runs = status == CUBLAS_STATUS_SUCCESS && t.d;
+    int best = runs ? tn__cuda_fastest(ctx, count, try_candidate, &t) : 0;
     if (bytes) {
         tn__cuda_scratch_free(ctx, t.d, bytes);
     }
@@ -414,7 +423,7 @@ static tn_status run(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
         return TN_ENOMEM;
     }
     cublasStatus_t queued = CUBLAS_STATUS_SUCCESS;
-    set_addresses(&queued, p, g);
+    set_addresses(&queued, p, g, g->bias, g->aux);
     if (queued == CUBLAS_STATUS_SUCCESS) {
         queued =
             enqueue(ctx, state, p, g, &p->algorithm, g->d.data, g->beta, workspace, p->workspace);

@@ -20,7 +20,8 @@ struct product {
     bool scheme_none = false;
     size_t workspace = 1 << 20, missing_workspace = 0;
     int64_t aux_ld = 24;
-    size_t shift = 0; /* bytes by which A is off */
+    size_t shift = 0;                           /* bytes by which A is off */
+    size_t bias_shift = 0, late_bias_shift = 0; /* the same of the bias; and after the heuristic */
 };
 
 struct outcome {
@@ -174,11 +175,12 @@ static outcome run(const product &p) {
     o.aux = random_matrix(p.type, p.aux_ld * n, 5);
     void *a = upload(p.type, o.a, p.shift), *b = upload(p.type, o.b, 0), *d = upload(p.type, o.c, 0);
     void *bias = upload(p.type, o.bias, 0), *aux = upload(p.type, o.aux, 0), *workspace;
+    void *shown = (char *)bias + p.bias_shift, *used = (char *)shown + p.late_bias_shift;
     cudaMalloc(&workspace, p.workspace + 1);
 
     cublasLtHandle_t handle;
     cublasLtCreate(&handle);
-    cublasLtMatmulDesc_t description = new_description(p, bias, aux);
+    cublasLtMatmulDesc_t description = new_description(p, shown, aux);
     cublasLtMatrixLayout_t la = new_layout(p, rows_a(p), columns_a, rows_a(p) + 2);
     cublasLtMatrixLayout_t lb = new_layout(p, rows_b(p), columns_b, rows_b(p) + 1);
     cublasLtMatrixLayout_t ld = new_layout(p, m, n, m + 3);
@@ -191,6 +193,8 @@ static outcome run(const product &p) {
         const auto &chosen = found[p.candidate];
         float alpha = (float)p.alpha, beta = (float)p.beta;
         bool wide = p.type == CUDA_R_64F;
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &used,
+                                       sizeof(used));
         o.run = cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
                                lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
                                workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
@@ -369,6 +373,14 @@ static void test_refusals(void **) {
         p.aux_ld = aux_ld;
         assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
     }
+    p = product();
+    p.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    p.late_bias_shift = 16; /* the heuristic saw 256 */
+    assert_int_equal(run(p).run, CUBLAS_STATUS_INVALID_VALUE);
+    p.bias_shift = 16; /* …, and now 16 */
+    assert_int_equal(run(p).run, CUBLAS_STATUS_SUCCESS);
+    p.bias_shift = 8;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
     p = product();
     p.type = CUDA_R_64F;
     p.epilogue = CUBLASLT_EPILOGUE_BIAS;

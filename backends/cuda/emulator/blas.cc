@@ -3,7 +3,8 @@
  *
  * Accumulation is in f32 (f64 for f64). The heuristic gives up to three algorithms; they split k into one,
  * two and three parts, so that they round differently, and want workspaces, which they spoil. It refuses
- * what the library refuses and a little more: bf16 and f16 below an alignment of 16 bytes.
+ * what the library refuses and a little more: bf16 and f16 below an alignment of 16 bytes, and a bias or
+ * aux that is aligned less than the one which the heuristic was shown, where the library would fault.
  */
 #include "backends/cuda/emulator/runtime.h"
 
@@ -58,7 +59,7 @@ struct preference {
 struct algorithm {
     uint64_t magic;
     uint32_t parts;        /* of k */
-    uint32_t alignment[4]; /* what it was told of A, B, C, D */
+    uint32_t alignment[6]; /* what it was told of A, B, C, D, and saw of bias and aux */
     uint64_t workspace;
 };
 static const uint64_t magic = 0x7465726e67656d6d;
@@ -299,6 +300,12 @@ static bool known_sizes(const problem &q) {
     return right;
 }
 
+/* Bytes, at most 256. */
+static uint32_t alignment_of(const void *address) {
+    uint32_t low = (uint32_t)((uintptr_t)address % 256);
+    return low == 0 ? 256 : low & -low;
+}
+
 static cublasStatus_t check(const problem &q) {
     uint32_t e = q.p.epilogue, out = q.x[3].type;
     if (!known_sizes(q)) {
@@ -321,7 +328,8 @@ static cublasStatus_t check(const problem &q) {
         (!q.p.aux || (uintptr_t)q.p.aux % 16 != 0 || q.p.aux_ld % 8 != 0 || q.p.aux_ld < q.m)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    return has_bias(e) && !q.p.bias ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    bool bias = !has_bias(e) || (q.p.bias && alignment_of(q.p.bias) >= 16);
+    return bias ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 static problem make_problem(cublasLtMatmulDesc_t p, cublasLtMatrixLayout_t a,
@@ -360,8 +368,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         }
         cublasLtMatmulHeuristicResult_t *r = &found[(*count)++];
         memset(r, 0, sizeof(*r));
-        algorithm chosen = {magic, i + 1, {0, 0, 0, 0}, workspaces[i]};
-        memcpy(chosen.alignment, w->alignment, sizeof(chosen.alignment));
+        algorithm chosen = {magic, i + 1, {0}, workspaces[i]};
+        memcpy(chosen.alignment, w->alignment, sizeof(w->alignment));
+        chosen.alignment[4] = alignment_of(q.p.bias);
+        chosen.alignment[5] = alignment_of(q.p.aux);
         memcpy(&r->algo, &chosen, sizeof(chosen));
         r->workspaceSize = workspaces[i];
         r->state = CUBLAS_STATUS_SUCCESS;
@@ -516,13 +526,14 @@ template <typename T> static void multiply(const problem &q, const operands &o, 
     }
 }
 
-static bool aligned(const algorithm &chosen, const operands &o) {
+static bool aligned(const algorithm &chosen, const problem &q, const operands &o) {
     const char *data[4] = {o.a, o.b, o.beta != 0 ? o.c : nullptr, o.d};
     bool good = o.a && o.b && o.d && (o.beta == 0 || o.c);
     for (int i = 0; i < 4; i++) {
         good = good && (uintptr_t)data[i] % chosen.alignment[i] == 0;
     }
-    return good;
+    good = good && (!has_bias(q.p.epilogue) || alignment_of(q.p.bias) >= chosen.alignment[4]);
+    return good && (!has_aux(q.p.epilogue) || alignment_of(q.p.aux) >= chosen.alignment[5]);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const void *alpha,
@@ -545,7 +556,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
                   (char *)d};
     algorithm own;
     memcpy(&own, chosen, sizeof(own));
-    if (own.magic != magic || !aligned(own, o) || workspace_bytes < own.workspace ||
+    if (own.magic != magic || !aligned(own, q, o) || workspace_bytes < own.workspace ||
         (own.workspace > 0 && (!workspace || (uintptr_t)workspace % 16 != 0))) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
