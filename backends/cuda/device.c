@@ -291,16 +291,17 @@ static int memory_text(int index, char *text, size_t room) {
         return snprintf(text, room, "%s", tn__cuda_reason());
     }
     size_t idle = 0, all = 0;
-    int length = tn__cuda_pool_text(pool_at(index), text, room);
     int previous = tn__cuda_enter(index);
-    if (cudaMemGetInfo(&idle, &all) == cudaSuccess) {
-        size_t used = (size_t)length < room ? (size_t)length : room;
-        length += snprintf(room ? text + used : NULL, room - used,
-                           "; the device has %.1f MiB left of %.1f", (double)idle / (1 << 20),
-                           (double)all / (1 << 20));
-    }
+    tn_status status = tn__cuda_check(cudaMemGetInfo(&idle, &all), "the device's memory");
     tn__cuda_leave(previous);
-    return length;
+    if (status != TN_OK) { /* a device that has failed has no memory either */
+        return snprintf(text, room, "%s", tn__cuda_reason());
+    }
+    int length = tn__cuda_pool_text(pool_at(index), text, room);
+    size_t used = (size_t)length < room ? (size_t)length : room;
+    return length + snprintf(room ? text + used : NULL, room - used,
+                             "; the device has %.1f MiB left of %.1f", (double)idle / (1 << 20),
+                             (double)all / (1 << 20));
 }
 
 static tn_status synchronize(int index) {

@@ -59,6 +59,17 @@ static tn_status failed(cublasStatus_t status, const char *what) {
     return status == CUBLAS_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
 }
 
+/* The same of a product, in the runtime's words where the device has failed before it. */
+static tn_status failed_in(const tn_context *ctx, cublasStatus_t status) {
+    static const char *const what = "cublasLtMatmul";
+    cudaError_t error = cudaStreamQuery(tn__cuda_stream(ctx));
+    if (error != cudaSuccess && error != cudaErrorNotReady) {
+        return tn__cuda_check(error, what);
+    }
+    (void)cudaGetLastError(); /* cudaErrorNotReady is none */
+    return failed(status, what);
+}
+
 /* That it cannot, rather than that something has gone wrong. Nothing was queued. */
 static bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
@@ -434,7 +445,7 @@ static tn_status run(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
         return TN_EUNSUPPORTED;
     }
     return queued == CUBLAS_STATUS_SUCCESS ? tn__cuda_launched(ctx, "cublasLtMatmul")
-                                           : failed(queued, "cublasLtMatmul");
+                                           : failed_in(ctx, queued);
 }
 
 tn_status tn__cuda_gemm(tn_context *ctx, const tn__gemm *g) {

@@ -551,6 +551,9 @@ static void part_died(void **state) { /* a kernel dies */
     (void)state;
     TN_SCOPE;
     tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3)), *other = counted(tn_cuda(1), TN_DIMS(3));
+    tn_desc y = {tn_data_mut(counted(tn_cuda(0), TN_DIMS(1))), TN_F32, 3, {1, 1, 1}, {1, 1, 1}};
+    tn_desc a = {tn_data_mut(t), TN_F32, 3, {1, 1, 3}, {3, 3, 1}};
+    tn_desc b = {tn_data_mut(t), TN_F32, 3, {1, 3, 1}, {3, 1, 1}};
     assert_int_equal(gather_wrongly(0), TN_OK);
     char why[200];
     void *symbol = tn__plugin_symbol("cuda_emulator", "tern_emulator_break", why, sizeof(why));
@@ -562,7 +565,10 @@ static void part_died(void **state) { /* a kernel dies */
     assert_non_null(strstr(tn_error_message(), "the last kernels were "));
     assert_says(TN_EDEVICE, "this process cannot use the device any more");
     assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32)));
-    tn_error_clear();
+    assert_says(TN_ENOMEM, "somebody wrote to nowhere"); /* and not how much memory there is */
+    assert_int_equal(table->kernels->matmul(tn_context_of(tn_cuda(0)), &y, &a, &b, 1, 0), TN_EDEVICE);
+    assert_non_null(strstr(table->reason(), "cublasLtMatmul: "));
+    assert_non_null(strstr(table->reason(), "somebody wrote to nowhere"));
     assert_true(isnan(tn_item(tn_select(t, 0, 1))));
     assert_says(TN_EDEVICE, "somebody wrote to nowhere");
     assert_true(tn_item(tn_select(other, 0, 2)) == 2);
