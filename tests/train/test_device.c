@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -330,6 +332,124 @@ static void wrong_label(void **state) {
     free(after.at);
 }
 
+/* ---- A wrong label without TERN_SYNC ---------------------------------------------------------- */
+
+/* The errors of kernels come late: when the host next waits. This part runs in a process of its own, whose environment has no
+ * TERN_SYNC. */
+
+/* Four tokens and their labels, of which the third is given. */
+typedef struct example {
+    tn_tensor *x, *y;
+} example;
+
+static example example_with(int64_t label) {
+    return (example){tn_from_data((int64_t[4]){1, 2, 3, 4}, TN_DIMS(1, 4), TN_I64),
+                     tn_from_data((int64_t[4]){1, 2, label, 4}, TN_DIMS(1, 4), TN_I64)};
+}
+
+/* The operation that waited tells of it. */
+static void expect_late_error(const char *operation) {
+    char text[128];
+    snprintf(
+        text, sizeof(text),
+        "%s: cuda:0: index 17 at position 2 is out of range (noticed late; the last kernels were ",
+        operation);
+    assert_int_equal(tn_error(), TN_EINDEX);
+    assert_non_null(strstr(tn_error_message(), text));
+    assert_non_null(strstr(tn_error_message(), "TERN_SYNC=1 finds the call"));
+}
+
+/* Something waits between backward and the step: it tells, the step refuses, and no weight changes. */
+static void late_before_the_step(void **state) {
+    (void)state;
+    for (int clips = 0; clips < 2; clips++) {
+        run r;
+        open_run(&r, device, 0.0);
+        step(&r);
+        weights before = weights_of(&r);
+        {
+            TN_SCOPE;
+            example e = example_with(VOCAB);
+            tn_tensor *loss = tn_gpt_loss(&r.gpt, e.x, e.y);
+            assert_int_equal(tn_backward(loss), TN_OK);
+            assert_int_equal(tn_error(), TN_OK);
+            assert_true(isnan(clips ? tn_optim_clip(r.optim, 1.0) : tn_item(loss)));
+            expect_late_error(clips ? "copy_out" : "item"); /* of the norm */
+            assert_int_equal(tn_optim_step(r.optim), TN_EINDEX);
+            tn_optim_zero_grad(r.optim);
+            tn_error_clear();
+        }
+        weights after = weights_of(&r);
+        assert_true(same_weights(before, after));
+        assert_true(isfinite(step(&r)));
+        close_run(&r);
+        free(before.at);
+        free(after.at);
+    }
+}
+
+/* Also over the row that is ignored. */
+static tn_tensor *mean_of_all_rows(run *r, example e) {
+    tn_tensor *sum = tn_cross_entropy(tn_call(&r->gpt, e.x), e.y, TN_SUM);
+    return tn_mul_scalar(sum, 1.0 / 4);
+}
+
+/* Nothing waits: the step is made of a gradient in which the row counts nothing. The error comes when the loss is read; after
+ * that the run goes on. */
+static void late_after_the_step(void **state) {
+    (void)state;
+    weights w[2], end[2];
+    double next[2];
+    for (int wrong = 0; wrong < 2; wrong++) {
+        run r;
+        open_run(&r, device, 0.0);
+        step(&r);
+        {
+            TN_SCOPE;
+            example e = example_with(wrong ? VOCAB : tn_cross_entropy_defaults().ignore_index);
+            tn_tensor *loss = wrong ? tn_gpt_loss(&r.gpt, e.x, e.y) : mean_of_all_rows(&r, e);
+            assert_int_equal(tn_backward(loss), TN_OK);
+            assert_int_equal(tn_optim_step(r.optim), TN_OK);
+            tn_optim_zero_grad(r.optim);
+            assert_int_equal(tn_error(), TN_OK);
+            assert_true(isnan(tn_item(loss)) == wrong);
+            if (wrong) {
+                expect_late_error("item");
+                assert_int_equal(tn_optim_step(r.optim), TN_EINDEX);
+                tn_error_clear();
+            }
+        }
+        w[wrong] = weights_of(&r);
+        next[wrong] = step(&r);
+        assert_int_equal(tn_error(), TN_OK);
+        end[wrong] = weights_of(&r);
+        close_run(&r);
+    }
+    assert_true(same_weights(w[0], w[1]) && same_weights(end[0], end[1]));
+    assert_true(isfinite(next[0]) && next[0] == next[1]);
+    for (int i = 0; i < 2; i++) {
+        free(w[i].at);
+        free(end[i].at);
+    }
+}
+
+static const char LATE[] = "late"; /* this program's argument */
+
+static void wrong_label_comes_late(void **state) {
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        unsetenv("TERN_SYNC");
+        setenv("CMOCKA_MESSAGE_OUTPUT", "STDOUT", 1);
+        dup2(STDERR_FILENO, STDOUT_FILENO); /* this program's output is TAP */
+        execl("/proc/self/exe", "test_device", LATE, (char *)NULL);
+        _exit(1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static int clear(void **state) {
     (void)state;
     tn_error_clear();
@@ -337,13 +457,20 @@ static int clear(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     if (tn_device_count(TN_CUDA) < 1) {
         printf("1..0 # SKIP no CUDA device: %s\n", tn_device_why(TN_CUDA));
         return 0;
     }
     device = tn_cuda(0);
     tn_set_default_device(tn_cpu());
+    if (argc > 1 && strcmp(argv[1], LATE) == 0) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test_teardown(late_before_the_step, clear),
+            cmocka_unit_test_teardown(late_after_the_step, clear),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(as_on_the_cpu, clear),
         cmocka_unit_test_teardown(goes_on_bit_for_bit, clear),
@@ -353,6 +480,7 @@ int main(void) {
         cmocka_unit_test_teardown(moves_models, clear),
         cmocka_unit_test_teardown(out_of_memory, clear),
         cmocka_unit_test_teardown(wrong_label, clear),
+        cmocka_unit_test_teardown(wrong_label_comes_late, clear),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
