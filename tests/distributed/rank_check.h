@@ -10,7 +10,7 @@
 #include <tern/tern.h>
 
 static int failures;
-static int told; /* ranks that have heard of rank 1's error */
+static int ranks_told; /* who has heard of rank 1's error: stay_until_told */
 
 #define CHECK(condition)                                                                             \
     do {                                                                                             \
@@ -28,7 +28,7 @@ static int told; /* ranks that have heard of rank 1's error */
     } while (0)
 
 static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
-    failures = told = 0;
+    failures = ranks_told = 0;
     if (tn_local_run(ranks, f, user) != TN_OK) {
         fail_msg("%s", tn_error_message());
     }
@@ -39,7 +39,7 @@ static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) 
 static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), void *user,
                                       tn_status want) {
     static char message[1024];
-    failures = told = 0;
+    failures = ranks_told = 0;
     tn_status status = tn_local_run(ranks, f, user);
     snprintf(message, sizeof(message), "%s", tn_error_message());
     tn_error_clear();
@@ -53,14 +53,14 @@ static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), 
 /* Rank 1, which failed, stays until the others know: it is not its leaving that tells them. */
 static inline void stay_until_told(tn_group *g) {
     if (tn_group_rank(g) != 1) {
-        __atomic_fetch_add(&told, 1, __ATOMIC_RELEASE);
+        __atomic_fetch_add(&ranks_told, 1, __ATOMIC_RELEASE);
         return;
     }
     int others = tn_group_size(g) - 1;
-    for (int i = 0; i < 1000 && __atomic_load_n(&told, __ATOMIC_ACQUIRE) < others; i++) {
+    for (int i = 0; i < 1000 && __atomic_load_n(&ranks_told, __ATOMIC_ACQUIRE) < others; i++) {
         usleep(10000);
     }
-    CHECK(__atomic_load_n(&told, __ATOMIC_ACQUIRE) == others);
+    CHECK(__atomic_load_n(&ranks_told, __ATOMIC_ACQUIRE) == others);
 }
 
 /* A teardown: as many tensors as live_before, which main sets, are alive. */
