@@ -493,22 +493,19 @@ template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attent
 
 /* The three kernels of backward; delta is scratch memory. */
 template <typename S>
-tn_status launch_gradients(tn_context *ctx, const tn__attention *a, problem p, void *delta) {
-    int64_t heads = a->q->size[0] * p.heads, groups = a->k->size[0] * p.groups;
-    p.delta = {delta, p.heads * p.queries, p.queries, 1};
-    int64_t blocks = tn__ceil_div(heads * p.queries, WARPS);
-    tn_status status = launchable(ctx, blocks, S::bytes(2));
-    if (status == TN_OK && blocks > 0) {
+tn_status launch_gradients(tn_context *ctx, problem p, int64_t heads, int64_t groups) {
+    tn_status status = TN_OK;
+    if (heads * p.queries > 0) {
         p.tiles = heads;
-        status = TN_LAUNCH(ctx, (row_products<typename S::number>), (unsigned)blocks, THREADS, 0, p);
+        status = TN_LAUNCH(ctx, (row_products<typename S::number>),
+                           (unsigned)tn__ceil_div(heads * p.queries, WARPS), THREADS, 0, p);
     }
     p.tiles = tn__ceil_div(p.queries, S::OWN);
-    if (status == TN_OK && blocks > 0) {
+    if (status == TN_OK && p.tiles * heads > 0) {
         status = TN_LAUNCH(ctx, (query_gradient<S>), (unsigned)(p.tiles * heads), THREADS,
                            S::bytes(2), p);
     }
     p.tiles = tn__ceil_div(p.keys, S::OWN);
-    status = status == TN_OK ? launchable(ctx, p.tiles * groups, S::bytes(2)) : status;
     if (status == TN_OK && p.tiles * groups > 0) {
         status =
             TN_LAUNCH(ctx, (key_gradient<S>), (unsigned)(p.tiles * groups), THREADS, S::bytes(2), p);
@@ -518,12 +515,23 @@ tn_status launch_gradients(tn_context *ctx, const tn__attention *a, problem p, v
 
 template <typename S> tn_status launch_backward(tn_context *ctx, const tn__attention *a) {
     problem p = problem_of(a);
-    size_t bytes = sizeof(typename S::number) * (size_t)(a->q->size[0] * p.heads * p.queries);
+    int64_t heads = a->q->size[0] * p.heads, groups = a->k->size[0] * p.groups;
+    int64_t blocks[] = {tn__ceil_div(heads * p.queries, WARPS),
+                        tn__ceil_div(p.queries, S::OWN) * heads,
+                        tn__ceil_div(p.keys, S::OWN) * groups};
+    for (int i = 0; i < 3; i++) {
+        tn_status status = launchable(ctx, blocks[i], S::bytes(2));
+        if (status != TN_OK) {
+            return status;
+        }
+    }
+    size_t bytes = sizeof(typename S::number) * (size_t)(heads * p.queries);
     void *delta = tn__cuda_scratch(ctx, bytes);
     if (!delta) {
         return TN_ENOMEM;
     }
-    tn_status status = launch_gradients<S>(ctx, a, p, delta);
+    p.delta = {delta, p.heads * p.queries, p.queries, 1};
+    tn_status status = launch_gradients<S>(ctx, p, heads, groups);
     tn__cuda_scratch_free(ctx, delta, bytes);
     return status;
 }

@@ -67,9 +67,11 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
 static void test_attention(void **state) {
     (void)state;
     static const int64_t sizes[][6] = {
-        {1, 1, 1, 1, 1, 1},    {2, 4, 2, 5, 5, 3},     {1, 2, 2, 65, 65, 8}, {2, 2, 1, 3, 70, 33},
-        {1, 1, 1, 9, 4, 5},    {0, 2, 2, 3, 3, 4},     {1, 2, 2, 0, 3, 4},   {1, 2, 1, 3, 0, 4},
-        {1, 3, 3, 64, 64, 32}, {1, 1, 1, 130, 133, 16}};
+        {1, 1, 1, 1, 1, 1},      {2, 4, 2, 5, 5, 3},    {1, 2, 2, 65, 65, 8},
+        {2, 2, 1, 3, 70, 33},    {1, 1, 1, 9, 4, 5},    {0, 2, 2, 3, 3, 4},
+        {1, 2, 2, 0, 3, 4},      {1, 2, 1, 3, 0, 4},    {1, 3, 3, 64, 64, 32},
+        {1, 1, 1, 130, 133, 16}, {1, 2, 1, 9, 34, 100}, {1, 1, 1, 5, 33, 256},
+        {1, 2, 2, 3, 4, 0},      {1, 0, 2, 3, 3, 4}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int k = 0; k < 4 * 2 * 2 * 3; k++) {
             if (sizes[s][3] * sizes[s][4] > 5000 && k % 4 != 0 && k > 14) { /* ref is slow */
@@ -80,9 +82,29 @@ static void test_attention(void **state) {
     }
 }
 
+/* More rows than a launch has blocks, all in one element: refused before anything is touched. 2^32 + 1
+ * blocks would be 1 in a launch's 32 bits. */
+static void test_too_many_rows(void **state) {
+    (void)state;
+    if (!trial_on_cuda()) {
+        skip();
+    }
+    const tn_backend *t = trial_tables()[0];
+    array x = varied(TN_F32, DENSE, 4, SIZES(1, 1, 1, 1), 1);
+    tn_desc many = broadcast(&x, 0, ((int64_t)1 << 32) + 1), lse = many;
+    lse.ndim = 3;
+    tn_attention_args args = {.scale = 1};
+    assert_int_equal(TRIAL_CALL(t, attention, &many, &lse, &many, &many, &many, &args),
+                     TN_EUNSUPPORTED);
+    assert_int_equal(TRIAL_CALL(t, attention_backward, &many, &many, &many, &many, &many, &lse,
+                                &many, &many, &many, &args),
+                     TN_EUNSUPPORTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_attention),
+        ARRAY_TEST(test_too_many_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
