@@ -364,6 +364,34 @@ static void backward_graph(graph *g) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
+/* Why this version must not be asked, though it may well build a plan; NULL: nothing is known. This is what
+ * NVIDIA's cudnn-frontend 1.23 refuses or works around (sdpa_support_surface.h and pre_validate_node of
+ * scaled_dot_product_flash_attention.h), PyTorch (MHA.cpp, sdp_utils.cpp), and cuDNN's release notes. */
+static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
+    if (number == 91000 || number == 91001) {
+        return "attention is wrong in 9.10.0 and 9.10.1";
+    }
+    if (s->batch > UINT16_MAX || s->heads > UINT16_MAX) {
+        return "more than 65535 sequences or heads fail";
+    }
+    if (!s->backward) {
+        return NULL;
+    }
+    if (s->keys == 1) {
+        return "a single key has no gradients";
+    }
+    if (number < 90501 && memcmp(s->dy, s->y, sizeof(s->y)) != 0) {
+        return "before 9.5.1 dy is read with y's strides";
+    }
+    if (number < 91501 && s->keys % 128 != 0) {
+        return "before 9.15.1 backward reads beyond keys that are no multiple of 128";
+    }
+    if (number < 91801 && major >= 10 && s->deterministic) {
+        return "before 9.18.1 backward is not deterministic on Blackwell";
+    }
+    return NULL;
+}
+
 /* Whether an engine says that it adds in the order of arrival. */
 static bool arrival_order(const graph *g, descriptor config) {
     descriptor engine = NULL;
@@ -463,7 +491,11 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn_
                .why = why};
     descriptor config[MOST_CONFIGS];
     int made = 0;
-    why[0] = '\0';
+    const char *fault = known_fault(dnn->number, target.major, shape);
+    snprintf(why, TN__SDPA_WHY, "%s%s", fault ? "cuDNN: " : "", fault ? fault : "");
+    if (fault) {
+        return 0;
+    }
     if (shape->backward) {
         backward_graph(&g);
     } else {

@@ -26,10 +26,11 @@ typedef struct tn__sdpa_shape {
     int64_t deterministic; /* backward: no additions in the order of arrival */
 } tn__sdpa_shape;
 
-/* Where the graph is to run: one of the two is NULL. */
+/* Where the graph is to run: one of the first two is NULL. */
 typedef struct tn__sdpa_target {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t described; /* a device that need not be here */
+    int major;                          /* the device's compute capability */
 } tn__sdpa_target;
 
 /* What a plan reads and writes. lse: (B, H, Tq) dense f32. */

@@ -110,6 +110,50 @@ static void test_b200(void **state) {
     expect_plans("b200", false);
 }
 
+/* What some versions get wrong is not asked of them, though they build a plan; `number`: of the first that
+ * may be asked, 0: none. */
+static void expect_from(int number, const char *word, tn__sdpa_target target,
+                        const tn__sdpa_shape *shape) {
+    tn__cudnn_table old = *dnn;
+    tn__sdpa_plan *plan = NULL;
+    char why[TN__SDPA_WHY];
+    old.number = number > 0 ? number - 1 : dnn->number;
+    assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 0);
+    if (!strstr(why, word)) {
+        fail_msg("refused for another reason: %s", why);
+    }
+    if (number > 0) {
+        old.number = number;
+        assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 1);
+        tn__sdpa_plan_free(dnn, plan);
+    }
+}
+
+static void test_versions(void **state) {
+    (void)state;
+    tn__sdpa_target h200 = {.described = described("h200"), .major = 9};
+    tn__sdpa_target b200 = {.described = described("b200"), .major = 10};
+    tn__sdpa_shape s = shape_of(1, 2, 2, 128, 64);
+    expect_from(91002, "wrong", h200, &s);
+    s.backward = true;
+    expect_from(91801, "deterministic", b200, &s);
+    s.dy[1] = 128 * 64; /* laid out as (B, H, T, D), y as (B, T, H, D) */
+    s.dy[2] = 64;
+    expect_from(90501, "strides", h200, &s);
+    s = shape_of(1, 2, 2, 130, 64);
+    s.backward = true;
+    expect_from(91501, "128", h200, &s);
+    s = shape_of(1, 2, 2, 1, 64);
+    s.backward = true;
+    expect_from(0, "single key", h200, &s);
+    s = shape_of(65536, 1, 1, 16, 64);
+    expect_from(0, "65535", h200, &s);
+    s = shape_of(1, 65536, 65536, 16, 64);
+    expect_from(0, "65535", h200, &s);
+    dnn->BackendDestroyDescriptor(h200.described);
+    dnn->BackendDestroyDescriptor(b200.described);
+}
+
 /* Grouped wide heads backward; forward in f16, grouped, without a causal mask, Tq != Tk. */
 static void test_shapes(void **state) {
     (void)state;
@@ -149,8 +193,9 @@ static void test_refused(void **state) {
 int main(void) {
 #if TN_HAVE_CUDNN
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a100),   cmocka_unit_test(test_h200),    cmocka_unit_test(test_b200),
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_a100),    cmocka_unit_test(test_h200),
+        cmocka_unit_test(test_b200),    cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_versions),
     };
     dnn = tn__cudnn();
     if (dnn) {
