@@ -17,6 +17,7 @@
 #if TN_HAVE_CUDNN
 
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,7 @@ struct tn__sdpa_plan {
     descriptor plan;
     int64_t own;            /* bytes that cuDNN asks for */
     int64_t dq_parts, sums; /* bytes of those tensors, in front of it */
-    bool backward;
+    bool backward, causal;
 };
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
@@ -261,10 +262,15 @@ static descriptor reshape(graph *g, descriptor x, cudnnDataType_t type, extent s
     return y;
 }
 
-/* scale q k^T, and the lowest number where a key may not be seen */
+/* scale q k^T */
 static descriptor scores(graph *g, descriptor q, descriptor k, descriptor scale) {
     extent size = scores_of(g);
-    descriptor s = pointwise(g, CUDNN_POINTWISE_MUL, product(g, q, k, size), scale, size);
+    return pointwise(g, CUDNN_POINTWISE_MUL, product(g, q, k, size), scale, size);
+}
+
+/* s, and LOWEST where a key may not be seen */
+static descriptor masked_scores(graph *g, descriptor s) {
+    extent size = scores_of(g);
     if (!g->shape->causal) {
         return s;
     }
@@ -289,7 +295,7 @@ static void forward_graph(graph *g) {
     descriptor v = tensor(g, V, g->type, key_extent(g, s->v), REAL);
     descriptor y = tensor(g, Y, g->type, query_extent(g, s->y), REAL);
     descriptor lse = tensor(g, LSE, CUDNN_DATA_FLOAT, rows, REAL);
-    descriptor score = scores(g, q, k, number(g, SCALE));
+    descriptor score = masked_scores(g, scores(g, q, k, number(g, SCALE)));
     descriptor most = reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, rows);
     descriptor below = pointwise(g, CUDNN_POINTWISE_SUB, score, most, size);
     descriptor weight = pointwise(g, CUDNN_POINTWISE_EXP, below, NULL, size);
@@ -351,9 +357,8 @@ static void backward_graph(graph *g) {
     descriptor dk = tensor(g, DK, g->type, key_extent(g, s->dk), REAL);
     descriptor dv = tensor(g, DV, g->type, key_extent(g, s->dv), REAL);
     descriptor scale = number(g, SCALE), sums = row_sums(g, dy, y);
-    descriptor score = scores(g, q, k, scale);
-    descriptor p = pointwise(g, CUDNN_POINTWISE_EXP,
-                             pointwise(g, CUDNN_POINTWISE_SUB, score, lse, size), NULL, size);
+    descriptor below = pointwise(g, CUDNN_POINTWISE_SUB, scores(g, q, k, scale), lse, size);
+    descriptor p = pointwise(g, CUDNN_POINTWISE_EXP, masked_scores(g, below), NULL, size);
     group_product(g, reshape(g, p, g->type, by_key), dy, dv);
     descriptor slope = pointwise(g, CUDNN_POINTWISE_SUB, product(g, dy, v, size), sums, size);
     descriptor ds = pointwise(g, CUDNN_POINTWISE_MUL, slope, p, size);
@@ -477,6 +482,7 @@ static tn__sdpa_plan *plan_of(const graph *g, tn__sdpa_target target, descriptor
     }
     int64_t rows = s->batch * s->heads * s->queries, size = (int64_t)sizeof(float);
     p->backward = s->backward != 0;
+    p->causal = s->causal != 0;
     p->sums = p->backward ? rows * size : 0;
     p->dq_parts = p->backward && !s->deterministic ? rows * s->width * size : 0;
     return p;
@@ -540,12 +546,18 @@ size_t tn__sdpa_zeroed(const tn__sdpa_plan *p) {
 
 cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle, const tn__sdpa_plan *p,
                            const tn__sdpa_data *d, void *workspace) {
-    float scale = d->scale, lowest = -FLT_MAX, one = 1; /* read before the call returns */
+    /* Read before the call returns. What masks is NVIDIA's choice for each version. */
+    float scale = d->scale, lowest = dnn->number < 91000 ? -FLT_MAX : -INFINITY, one = 1;
     char *parts = workspace, *sums = parts + rounded(p->dq_parts), *own = sums + rounded(p->sums);
-    int64_t name[] = {Q, K, V, Y, LSE, SCALE, LOWEST, DY, DQ, DK, DV, ONE, ROW_SUMS, DQ_PARTS};
-    void *address[] = {d->q,  d->k,  d->v,  d->y,  d->lse, &scale, &lowest,
-                       d->dy, d->dq, d->dk, d->dv, &one,   sums,   parts};
-    int64_t count = !p->backward ? 7 : p->dq_parts > 0 ? 14 : 13;
+    /* The tensors that the graph has, and no others. */
+    int64_t name[14] = {Q, K, V, Y, LSE, SCALE, DY, DQ, DK, DV, ONE, ROW_SUMS, DQ_PARTS};
+    void *address[14] = {d->q,  d->k,  d->v,  d->y, d->lse, &scale, d->dy,
+                         d->dq, d->dk, d->dv, &one, sums,   parts};
+    int64_t count = !p->backward ? 6 : p->dq_parts > 0 ? 13 : 12;
+    if (p->causal) {
+        name[count] = LOWEST;
+        address[count++] = &lowest;
+    }
     descriptor pack = NULL;
     cudnnStatus_t status = dnn->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
     if (status != CUDNN_STATUS_SUCCESS) {
