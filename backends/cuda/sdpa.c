@@ -89,9 +89,11 @@ static bool loadable(const tn_desc *d) {
     return fits;
 }
 
+/* Dense, and aligned as the graph says. */
 static bool dense_rows(const tn_desc *lse) {
     int64_t heads = lse->size[1], rows = lse->size[2];
-    return (lse->stride[2] == 1 || rows == 1) && (lse->stride[1] == rows || heads == 1) &&
+    return (uintptr_t)lse->data % 16 == 0 && (lse->stride[2] == 1 || rows == 1) &&
+           (lse->stride[1] == rows || heads == 1) &&
            (lse->stride[0] == heads * rows || lse->size[0] == 1);
 }
 
@@ -177,7 +179,10 @@ static tn_status run_plan(tn_context *ctx, sdpa_state *state, const tn__sdpa_pla
     cudnnStatus_t status = tn__sdpa_run(dnn, state->handle, plan, &data, workspace);
     if (status != CUDNN_STATUS_SUCCESS) {
         tn__cuda_note("cuDNN's attention: %s", dnn->GetErrorString(status));
-        return status == CUDNN_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
+        return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                       status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+                   ? TN_ENOMEM
+                   : TN_EDEVICE;
     }
     return tn__cuda_launched(ctx, "cuDNN's attention");
 }
