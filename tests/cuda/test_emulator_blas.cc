@@ -22,6 +22,13 @@ struct product {
     int64_t aux_ld = 24;
     size_t shift = 0;                           /* bytes by which A is off */
     size_t bias_shift = 0, late_bias_shift = 0; /* the same of the bias; and after the heuristic */
+    bool foreign = false;                       /* a bias and an aux that the epilogue has not */
+
+    bool has_bias() const {
+        return foreign || epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA |
+                                      CUBLASLT_EPILOGUE_BGRADB | 16 /* DGELU_BGRAD's */);
+    }
+    bool has_aux() const { return foreign || epilogue & 128; }
 };
 
 struct outcome {
@@ -138,10 +145,15 @@ static cublasLtMatmulDesc_t new_description(const product &p, void *bias, void *
     cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a));
     cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b));
     cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
-    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
-    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p.aux_ld,
-                                   sizeof(p.aux_ld));
+    if (p.has_bias()) {
+        cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    }
+    if (p.has_aux()) {
+        cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux,
+                                       sizeof(aux));
+        cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p.aux_ld,
+                                       sizeof(p.aux_ld));
+    }
     return d;
 }
 
@@ -193,8 +205,10 @@ static outcome run(const product &p) {
         const auto &chosen = found[p.candidate];
         float alpha = (float)p.alpha, beta = (float)p.beta;
         bool wide = p.type == CUDA_R_64F;
-        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &used,
-                                       sizeof(used));
+        if (p.has_bias()) {
+            cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &used,
+                                           sizeof(used));
+        }
         o.run = cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
                                lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
                                workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
@@ -327,7 +341,8 @@ static void test_epilogues(void **) {
             product p;
             p.type = type;
             p.epilogue = (cublasLtEpilogue_t)e;
-            p.transposed_a = e != CUBLASLT_EPILOGUE_DGELU;
+            p.transposed_a = e != CUBLASLT_EPILOGUE_DGELU && e != CUBLASLT_EPILOGUE_BGRADA;
+            p.transposed_b = e == CUBLASLT_EPILOGUE_BGRADB;
             p.alpha = 0.25;
             check(p);
         }
@@ -381,6 +396,15 @@ static void test_refusals(void **) {
     assert_int_equal(run(p).run, CUBLAS_STATUS_SUCCESS);
     p.bias_shift = 8;
     assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
+    p = product();
+    p.foreign = true;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
+    p = product();
+    p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    p.epilogue = CUBLASLT_EPILOGUE_BGRADA;
+    p.transposed_a = true;
+    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
     p = product();
     p.type = CUDA_R_64F;
     p.epilogue = CUBLASLT_EPILOGUE_BIAS;

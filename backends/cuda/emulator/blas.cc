@@ -314,6 +314,14 @@ static cublasStatus_t check(const problem &q) {
     if (!known_types(q) || !known_epilogue(e) || q.p.pointers != CUBLASLT_POINTER_MODE_HOST) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
+    if ((q.p.bias && !has_bias(e)) || (q.p.aux && !has_aux(e))) { /* "is NOT allowed for {}" */
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    /* "BGRADA only works with non-transposed A", "BGRADB only works with transposed B" */
+    if ((e == CUBLASLT_EPILOGUE_BGRADA && q.p.transposed[0] != CUBLAS_OP_N) ||
+        (e == CUBLASLT_EPILOGUE_BGRADB && q.p.transposed[1] == CUBLAS_OP_N)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     if (e == CUBLASLT_EPILOGUE_DEFAULT) {
         return CUBLAS_STATUS_SUCCESS;
     }
