@@ -8,6 +8,8 @@
  *
  *   - When a connection ends, a wait throws where its buffer has a message that has not begun. One
  *     that is half done is forgotten. So every buffer also waits for a message that nobody sends.
+ *   - It throws as well when the message was done and the connection ended while the waiting thread had
+ *     not yet woken. What is done stays counted: a second wait takes it.
  *   - abortWaitRecv and abortWaitSend make a wait return false, also one that begins later.
  *   - A wait that times out closes all connections of the context.
  *   - close() resets a connection, and tells nobody on this side: waits must be woken. After it no
@@ -134,17 +136,27 @@ bool receive_message(tn__wire *w, int peer, uint64_t tag, void *data, size_t byt
     });
 }
 
-/* gloo has one exception for a time-out and for a lost connection: the clock tells which it was. */
-tn__arrival wait_message(tn__wire *w, int peer, bool is_send, double seconds, char *why) {
-    auto limit = milliseconds(seconds);
-    auto end = std::chrono::steady_clock::now() + limit;
-    tn__arrival arrival = guarded(TN__LOST, why, [&] {
+tn__arrival wait_once(tn__wire *w, int peer, bool is_send, std::chrono::milliseconds limit,
+                      char *why) {
+    return guarded(TN__LOST, why, [&] {
         UnboundBuffer &buffer = buffer_of(w, peer);
         bool done = is_send ? buffer.waitSend(limit) : buffer.waitRecv(limit);
         return done ? TN__DONE : TN__WOKEN;
     });
-    bool late = arrival == TN__LOST && std::chrono::steady_clock::now() >= end;
-    return late ? TN__LATE : arrival;
+}
+
+/* gloo has one exception for a time-out and for a lost connection: the clock tells which it was. */
+tn__arrival wait_message(tn__wire *w, int peer, bool is_send, double seconds, char *why) {
+    auto limit = milliseconds(seconds);
+    auto end = std::chrono::steady_clock::now() + limit;
+    tn__arrival arrival = wait_once(w, peer, is_send, limit, why);
+    if (arrival != TN__LOST) {
+        return arrival;
+    }
+    bool late = std::chrono::steady_clock::now() >= end;
+    char ignored[TN_ENGINE_WHY];
+    arrival = wait_once(w, peer, is_send, milliseconds(0), ignored); /* done, and then lost? */
+    return arrival == TN__LOST && late ? TN__LATE : arrival;
 }
 
 void wake_wait(tn__wire *w, int peer) {
