@@ -107,6 +107,13 @@ __attribute__((noreturn)) static void misused(const char *how) {
     abort();
 }
 
+/* "Attempt to use communicator before the previous operation returned ncclSuccess" */
+static void expect_settled(const struct ncclComm *c) {
+    if (c->questions > 0) {
+        misused("a communicator is used while something is in progress");
+    }
+}
+
 /* ---- The emulator ------------------------------------------------------------------------------ */
 
 typedef struct emulator {
@@ -335,6 +342,7 @@ static void slice(void *user) {
 static ncclResult_t submit(op *o) {
     ncclComm_t c = o->comm;
     int number;
+    expect_settled(c);
     c->operations++;
     if (has_fault("error", c->rank, &number) && c->operations >= (uint64_t)number) {
         c->error = ncclRemoteError;
@@ -534,14 +542,13 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *result) {
 }
 
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    expect_settled(comm);
     comm->questions = UNSETTLED;
     return ncclInProgress;
 }
 
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    if (comm->questions > 0) {
-        misused("a communicator is destroyed while something is in progress");
-    }
+    expect_settled(comm);
     comm_drop(comm);
     return ncclSuccess;
 }
@@ -610,13 +617,14 @@ EXPORT ncclResult_t ncclMemFree(void *memory) {
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes,
                                      void **handle) {
     (void)bytes;
+    expect_settled(comm);
     comm->questions = 1;
     *handle = memory;
     return replace_region(NULL, memory) ? ncclInProgress : ncclSystemError;
 }
 
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
-    (void)comm;
+    expect_settled(comm);
     if (!replace_region(handle, NULL)) {
         misused("memory is deregistered that is not registered");
     }
