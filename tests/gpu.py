@@ -113,7 +113,7 @@ def sanitize(job):
     name = os.path.basename(program)
     kernels = "kernels" in name
     settings = dict(os.environ, TERN_CUDA_CACHE="0", TERN_ROOT=ROOT, TERN_OP_CHECK="brief")
-    settings["TERN_TEST_CUDA" if kernels else "TERN_TEST_DEVICE"] = "device" if kernels else "cuda"
+    settings.update({"TERN_TEST_CUDA": "device"} if kernels else {"TERN_TEST_DEVICE": "cuda", "TERN_SYNC": "1"})  # as tests/meson.build
     if deadline - time.monotonic() < 5:
         return [tool, name, STOPPED, "not begun"]
     status, text = run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program], most=300, env=settings)
