@@ -37,10 +37,11 @@ def flops_per_token(size):
 
 
 def start(command):
-    """A worker whose first step went through; None when it did not (out of memory, say)."""
+    """A worker whose first steps went through, the second beside the optimiser's state; None when they did not (out of memory,
+    say)."""
     worker = duel.Worker(command, threads=THREADS, bind=False)
     try:
-        worker.run(1)
+        worker.run(2)
         return worker
     except SystemExit as why:
         print(f"  {why}", file=sys.stderr)
