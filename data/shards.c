@@ -128,10 +128,10 @@ static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
     const shard *s = shard_of(d, i);
     int64_t *input = x, *target = y, from = (i - s->first) * d->length;
     for (int64_t t = 0; t <= d->length; t++) {
-        int64_t token = token_at(s, from + t);
+        int64_t at = from + t, token = token_at(s, at);
         if (token >= d->vocab) {
             return tn_raise(TN_EFORMAT, "%s: token %lld is %lld but the vocabulary has %lld",
-                            s->path, (long long)(from + t), (long long)token, (long long)d->vocab);
+                            s->path, (long long)at, (long long)token, (long long)d->vocab);
         }
         if (t < d->length) {
             input[t] = token;

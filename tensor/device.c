@@ -112,17 +112,17 @@ tn_device tn_device_named(const char *text) {
     if (text && strcmp(text, "cpu") == 0) {
         return device;
     }
-    char *end = NULL;
     bool bare = text && strcmp(text, "cuda") == 0;
-    bool known = bare || (text && strncmp(text, "cuda:", 5) == 0 && text[5] >= '0' && text[5] <= '9');
-    long index = known && !bare ? strtol(text + 5, &end, 10) : 0;
-    if (!known || (end && *end) || index > 1 << 16) {
+    const char *digits = text && strncmp(text, "cuda:", 5) == 0 ? text + 5 : "";
+    char *end = "";
+    long index = *digits >= '0' && *digits <= '9' ? strtol(digits, &end, 10) : -1;
+    if ((index < 0 && !bare) || *end || index > 1 << 16) {
         tn__raise(TN_EDEVICE, "device_named",
                   "\"%.64s\" names no device (there are cpu, cuda and cuda:N)",
                   text ? text : "(NULL)");
         return device;
     }
-    tn_device wanted = tn_cuda((int)index);
+    tn_device wanted = tn_cuda(bare ? 0 : (int)index);
     return tn__device_exists(wanted, "device_named") ? wanted : device;
 }
 

@@ -272,8 +272,8 @@ void tn__cuda_pool_free(tn__cuda_pool *pool) {
     if (!pool) {
         return;
     }
-    while (pool->segments) {
-        segment *s = pool->segments;
+    for (segment *s = pool->segments, *next; s; s = next) {
+        next = s->next;
         while (s->first->behind) {
             join(s->first, s->first->behind);
         }

@@ -17,8 +17,9 @@ typedef struct extras {
     const tn_desc *aux;  /* as y; or NULL */
 } extras;
 
+/* The first is never NULL. */
 static bool same_floats(int count, const tn_desc *const *d) {
-    for (int i = 0; i < count; i++) {
+    for (int i = 1; i < count; i++) {
         if (d[i] && d[i]->dtype != d[0]->dtype) {
             return false;
         }

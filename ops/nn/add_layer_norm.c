@@ -37,8 +37,14 @@ static bool add_layer_norm_shape(tn_op_call *c) {
     }
     tn_dims rows = tn__dims_leading(a);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[A]));
-    return tn_op_out_like(c, A) && tn_op_out_like(c, A) &&
-           (!c->record || (tn_op_out(c, rows, wide) && tn_op_out(c, rows, wide)));
+    int outputs =
+        c->record ? 4 : 2; /* y, s and, for backward, the mean and 1 / deviation of each row */
+    for (int i = 0; i < outputs; i++) {
+        if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* y, and the statistics when they are there, from s by operations. */

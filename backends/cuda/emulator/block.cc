@@ -323,7 +323,8 @@ static void give_results(lane *warp, unsigned present) {
         }
         if (what >= SHUFFLE && what <= SHUFFLE_XOR) {
             unsigned source = shuffle_source(l, i);
-            if (source >= WARP || !(present >> source & 1)) {
+            bool there = source < WARP && (present >> source & 1);
+            if (!there) {
                 fail("%s (%s:%d): %s reads lane %u, which takes no part", operation_name(l),
                      l->at.file, l->at.line, thread_text(l).words, source);
             }
