@@ -226,6 +226,13 @@ static bool all_have(const struct ncclComm *c, bool posted, uint64_t number) {
     return true;
 }
 
+/* Of nothing, which may lie nowhere, as well. */
+static void copy(void *to, const void *from, size_t bytes) {
+    if (bytes > 0) {
+        memcpy(to, from, bytes);
+    }
+}
+
 static void take_results(const op *o) {
     const struct ncclComm *c = o->comm;
     size_t bytes = o->count * tn_dtype_size(o->dtype);
@@ -242,11 +249,11 @@ static void take_results(const op *o) {
         reduce_parts(o, (size_t)c->rank * o->count);
         break;
     case BROADCAST:
-        memcpy(o->out, slot_of(c->board, o->root), bytes);
+        copy(o->out, slot_of(c->board, o->root), bytes);
         break;
     default:
         for (int r = 0; r < c->ranks; r++) {
-            memcpy((char *)o->out + (size_t)r * bytes, slot_of(c->board, r), bytes);
+            copy((char *)o->out + (size_t)r * bytes, slot_of(c->board, r), bytes);
         }
     }
 }
@@ -257,8 +264,8 @@ static void advance_collective(op *o) {
     if (!o->posted && all_have(c, false, o->number - 1)) {
         size_t parts = o->kind == REDUCE_SCATTER ? (size_t)c->ranks : 1;
         size_t bytes = parts * o->count * tn_dtype_size(o->dtype);
-        if (bytes > 0 && (o->kind != BROADCAST || c->rank == o->root)) {
-            memcpy(slot_of(c->board, c->rank), o->in, bytes);
+        if (o->kind != BROADCAST || c->rank == o->root) {
+            copy(slot_of(c->board, c->rank), o->in, bytes);
         }
         atomic_store(&mine->posted, o->number);
         o->posted = true;
@@ -280,11 +287,11 @@ static void advance_piece(const op *o, piece *p) {
         (char *)c->board + HEADER + (size_t)RANKS * SLOT + (size_t)(from * RANKS + to) * LANE;
     uint64_t sent = atomic_load(&l->sent), taken = atomic_load(&l->taken);
     if (p->sends && sent == taken) {
-        memcpy(data, p->data, p->bytes);
+        copy(data, p->data, p->bytes);
         atomic_store(&l->sent, sent + 1);
         p->done = true;
     } else if (!p->sends && sent > taken) {
-        memcpy(p->data, data, p->bytes);
+        copy(p->data, data, p->bytes);
         atomic_store(&l->taken, taken + 1);
         p->done = true;
     }
