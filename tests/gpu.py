@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What `./run gpu` runs on a machine with a GPU, and its report.
 
-gpu.py [--seconds N] BUILD [PART ...]     parts: machine suite sanitizer bench (default: all, in this order)
+gpu.py [--seconds N] BUILD [PART ...]     parts: machine suite sanitizer products bench (default: all, in this order)
 
     machine     the GPU, its driver, the compiler, what `tern info` finds
     suite       every test of the suite "cuda", on the device: each kernel against ref, every operation and its gradient, training
                 beside the CPU's, resuming, one NCCL rank, staged groups of 2 to 4 ranks
     sanitizer   the kernels' tests, and every operation, again under compute-sanitizer: memcheck, racecheck, initcheck, synccheck;
-                each block of device memory is an allocation of its own, so that every overrun is seen
+                each block of device memory is an allocation of its own, so that every overrun is seen; attention without cuDNN,
+                whose kernels are not ours to watch
     products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses our own slower kernel does
     bench       bench/gpu.py: GPT-2 124M, 350M and 1.5B beside compiled PyTorch; bench:SIZE is one of them
 
@@ -112,7 +113,7 @@ def sanitize(job):
     tool, program, build = job
     name = os.path.basename(program)
     kernels = "kernels" in name
-    settings = dict(os.environ, TERN_CUDA_CACHE="0", TERN_ROOT=ROOT, TERN_OP_CHECK="brief")
+    settings = dict(os.environ, TERN_CUDA_CACHE="0", TERN_CUDNN="off", TERN_ROOT=ROOT, TERN_OP_CHECK="brief")
     settings.update({"TERN_TEST_CUDA": "device"} if kernels else {"TERN_TEST_DEVICE": "cuda", "TERN_SYNC": "1"})  # as tests/meson.build
     if deadline - time.monotonic() < 5:
         return [tool, name, STOPPED, "not begun"]
