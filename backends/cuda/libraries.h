@@ -18,6 +18,9 @@
 #include <cudnn.h>
 #endif
 #if TN_HAVE_NCCL
+#ifndef __CUDA_BF16_TYPES_EXIST__ /* before 2.22 nccl.h names bf16 only where this says that C++ has it */
+#define __CUDA_BF16_TYPES_EXIST__ 1
+#endif
 #include <nccl.h>
 #endif
 
@@ -54,6 +57,13 @@ struct tn__cudnn_table {
 #endif
 
 #if TN_HAVE_NCCL
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 1) /* the library may be newer than the header */
+ncclResult_t ncclMemAlloc(void **memory, size_t bytes);
+ncclResult_t ncclMemFree(void *memory);
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle);
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
+#endif
+
 struct tn__nccl_table {
     char version[16]; /* "2.28.9" */
     int number;       /* as ncclGetVersion: 22809 */

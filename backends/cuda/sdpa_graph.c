@@ -433,9 +433,11 @@ static int64_t configurations(graph *g, tn__sdpa_target target, descriptor *conf
     descriptor heuristic = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
     set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+#if TN__SDPA_DESCRIBED
     if (target.described) {
         set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.described);
     }
+#endif
     finish(g, heuristic, "the choice of an engine for attention");
     for (int i = 0; i < MOST_CONFIGS; i++) {
         config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -467,10 +469,12 @@ static tn__sdpa_plan *plan_of(const graph *g, tn__sdpa_target target, descriptor
         status = dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
                                           CUDNN_TYPE_HANDLE, 1, &target.handle);
     }
+#if TN__SDPA_DESCRIBED
     if (status == CUDNN_STATUS_SUCCESS && target.described) {
         status = dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.described);
     }
+#endif
     status = status == CUDNN_STATUS_SUCCESS ? dnn->BackendFinalize(p->plan) : status;
     if (status == CUDNN_STATUS_SUCCESS) {
         status = dnn->BackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,

@@ -26,6 +26,9 @@ typedef struct tn__sdpa_shape {
     int64_t deterministic; /* backward: no additions in the order of arrival */
 } tn__sdpa_shape;
 
+/* Whether a device can be described, as tests do: in older versions plans are for a device that is there. */
+#define TN__SDPA_DESCRIBED (CUDNN_VERSION >= 90800)
+
 /* Where the graph is to run: one of the first two is NULL. */
 typedef struct tn__sdpa_target {
     cudnnHandle_t handle;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if TN_HAVE_CUDNN
+#if TN_HAVE_CUDNN && TN__SDPA_DESCRIBED
 
 static const tn__cudnn_table *dnn;
 
@@ -191,7 +191,7 @@ static void test_refused(void **state) {
 #endif
 
 int main(void) {
-#if TN_HAVE_CUDNN
+#if TN_HAVE_CUDNN && TN__SDPA_DESCRIBED
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a100),    cmocka_unit_test(test_h200),
         cmocka_unit_test(test_b200),    cmocka_unit_test(test_shapes),
@@ -202,6 +202,7 @@ int main(void) {
         return cmocka_run_group_tests(tests, NULL, NULL);
     }
 #endif
-    printf("1..1\nok 1 - attention's plans # SKIP %s\n", tn__cudnn_why());
+    const char *why = tn__cudnn_why();
+    printf("1..1\nok 1 - attention's plans # SKIP %s\n", *why ? why : "cudnn.h is older than 9.8");
     return 0;
 }
