@@ -31,6 +31,12 @@ const char *tn__cuda_reason(void) {
     return reason;
 }
 
+/* A kernel's name as people say it: "fold_rows" of "(fold_rows<R, 32>)". */
+static int name_length(const char **launched) {
+    *launched += **launched == '(';
+    return (int)strcspn(*launched, "<)");
+}
+
 /* " (noticed late; the last kernels were a, b; TERN_SYNC=1 finds the call)" */
 static void late_text(tn__cuda_own *own, char *text, size_t room) {
     unsigned launches = atomic_load(&own->launches);
@@ -41,7 +47,9 @@ static void late_text(tn__cuda_own *own, char *text, size_t room) {
     }
     for (unsigned i = first; i < launches && used < room; i++) {
         const char *name = atomic_load(&own->kernel[i % TN__CUDA_NAMES]);
-        used += (size_t)snprintf(text + used, room - used, "%.80s%s", name ? name : "?",
+        name = name ? name : "?";
+        int length = name_length(&name);
+        used += (size_t)snprintf(text + used, room - used, "%.*s%s", length, name,
                                  i + 1 < launches ? ", " : "; ");
     }
     if (used < room) {
@@ -148,8 +156,11 @@ tn_status tn__cuda_launched(tn_context *ctx, const char *kernel) {
     unsigned number = atomic_fetch_add_explicit(&own->launches, 1, memory_order_relaxed);
     atomic_store_explicit(&own->kernel[number % TN__CUDA_NAMES], kernel, memory_order_relaxed);
     cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) {
-        return tn__cuda_check(error, kernel);
+    if (error == cudaSuccess && !wait_always) {
+        return TN_OK;
     }
-    return wait_always ? tn__cuda_settle(own, kernel) : TN_OK;
+    char name[64];
+    int length = name_length(&kernel);
+    snprintf(name, sizeof(name), "%.*s", length, kernel);
+    return error != cudaSuccess ? tn__cuda_check(error, name) : tn__cuda_settle(own, name);
 }

@@ -563,6 +563,8 @@ static void part_died(void **state) { /* a kernel dies */
     break_device(0, "somebody wrote to nowhere");
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EDEVICE);
     assert_non_null(strstr(tn_error_message(), "the last kernels were "));
+    assert_non_null(
+        strstr(tn_error_message(), "gather_rows_kernel; ")); /* without the template's arguments */
     assert_says(TN_EDEVICE, "this process cannot use the device any more");
     assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32)));
     assert_says(TN_ENOMEM, "somebody wrote to nowhere"); /* and not how much memory there is */
