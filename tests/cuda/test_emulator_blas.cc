@@ -186,8 +186,9 @@ static outcome run(const product &p) {
     o.bias = random_matrix(p.type, m > n ? m : n, 4);
     o.aux = random_matrix(p.type, p.aux_ld * n, 5);
     void *a = upload(p.type, o.a, p.shift), *b = upload(p.type, o.b, 0), *d = upload(p.type, o.c, 0);
-    void *bias = upload(p.type, o.bias, 0), *aux = upload(p.type, o.aux, 0), *workspace;
-    void *shown = (char *)bias + p.bias_shift, *used = (char *)shown + p.late_bias_shift;
+    void *aux = upload(p.type, o.aux, 0), *workspace;
+    void *used = upload(p.type, o.bias, p.bias_shift + p.late_bias_shift);
+    void *shown = (char *)used - p.late_bias_shift, *bias = (char *)shown - p.bias_shift;
     cudaMalloc(&workspace, p.workspace + 1);
 
     cublasLtHandle_t handle;
@@ -216,7 +217,7 @@ static outcome run(const product &p) {
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &other,
                                        sizeof(other));
         o.d = download(p.type, d, o.c.size());
-        o.bias = download(p.type, bias, o.bias.size());
+        o.bias = download(p.type, used, o.bias.size());
         o.aux = download(p.type, aux, o.aux.size());
     }
     cublasLtMatmulPreferenceDestroy(wishes);
