@@ -4,21 +4,16 @@
  * is rows.h's); if it stays, columns are added up: STEP rows in f32, then to a double. Where there are fewer results than
  * threads could use, the reduced range is cut in bands whose partial results are combined in order.
  */
+#include "backends/axes.h"
 #include "backends/cpu/rows.h"
 #include "backends/cpu/table.h"
 
 enum { COLUMNS = 1024, STEP = 16, MOST_BANDS = 64, FEW = 32 };
 
-typedef struct axes {
-    int count;
-    int64_t total;
-    int64_t size[TN_MAX_DIMS], x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides; y's only where it stays */
-} axes;
-
 typedef struct reduction {
     tn_reduction f;
     const tn_desc *y, *x;
-    axes stays, goes; /* without the inner dimension */
+    tn__axes stays, goes; /* without the inner dimension */
     int64_t inner, inner_x, inner_y;
     bool inner_goes;
     bool split; /* the inner dimension is long: goes' only axis cuts it in pieces of CHUNK */
@@ -27,23 +22,8 @@ typedef struct reduction {
     double *partial;       /* (stays, bands, inner or 1); NULL for one band */
 } reduction;
 
-static void push_axis(axes *a, int64_t size, int64_t x, int64_t y) {
-    int k = a->count;
-    if (k > 0 && a->x[k - 1] == x * size && a->y[k - 1] == y * size) {
-        a->size[k - 1] *= size;
-        a->x[k - 1] = x;
-        a->y[k - 1] = y;
-    } else {
-        a->size[k] = size;
-        a->x[k] = x;
-        a->y[k] = y;
-        a->count++;
-    }
-    a->total *= size;
-}
-
 /* Offsets of position i in the axes. */
-static void axes_at(const axes *a, int64_t i, int64_t *x, int64_t *y) {
+static void axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t *y) {
     for (int k = a->count - 1; k >= 0; k--) {
         int64_t index = i % a->size[k];
         i /= a->size[k];
@@ -53,7 +33,7 @@ static void axes_at(const axes *a, int64_t i, int64_t *x, int64_t *y) {
 }
 
 /* The innermost dimension of `a` becomes r's inner one. */
-static void take_inner(reduction *r, axes *a, bool goes) {
+static void take_inner(reduction *r, tn__axes *a, bool goes) {
     int k = --a->count;
     r->inner = a->size[k];
     r->inner_x = a->x[k];
@@ -79,9 +59,9 @@ static void plan(reduction *r) {
     for (int k = 0; k < n; k++) {
         int d = order[k];
         bool goes = y->size[d] == 1;
-        push_axis(goes ? &r->goes : &r->stays, x->size[d], x->stride[d], goes ? 0 : y->stride[d]);
+        tn__axes_push(goes ? &r->goes : &r->stays, x->size[d], x->stride[d], goes ? 0 : y->stride[d]);
     }
-    axes *stays = &r->stays, *goes = &r->goes;
+    tn__axes *stays = &r->stays, *goes = &r->goes;
     if (stays->count == 0 && goes->count == 0) {
         r->inner = 1;
         r->inner_goes = true;
@@ -90,7 +70,7 @@ static void plan(reduction *r) {
         take_inner(r, goes, true);
         if (goes->total == 1 && r->inner > CHUNK) {
             r->split = true;
-            push_axis(goes, div_up(r->inner, CHUNK), CHUNK * r->inner_x, 0);
+            tn__axes_push(goes, div_up(r->inner, CHUNK), CHUNK * r->inner_x, 0);
         }
     } else {
         take_inner(r, stays, false);

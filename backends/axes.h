@@ -1,0 +1,31 @@
+/* The dimensions of an operand as few ranges, for reductions: dimensions that lie one behind the other are one. For host
+ * code in C and C++.
+ */
+#ifndef TERN_BACKENDS_AXES_H
+#define TERN_BACKENDS_AXES_H
+
+#include <tern/sys/backend.h>
+
+typedef struct tn__axes {
+    int count;
+    int64_t total, size[TN_MAX_DIMS];
+    int64_t x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides; y's only where the dimension stays */
+} tn__axes;
+
+/* Behind the others; merged with the last where both operands allow. */
+static inline void tn__axes_push(tn__axes *a, int64_t size, int64_t x, int64_t y) {
+    int k = a->count;
+    if (k > 0 && a->x[k - 1] == x * size && a->y[k - 1] == y * size) {
+        a->size[k - 1] *= size;
+        a->x[k - 1] = x;
+        a->y[k - 1] = y;
+    } else {
+        a->size[k] = size;
+        a->x[k] = x;
+        a->y[k] = y;
+        a->count++;
+    }
+    a->total *= size;
+}
+
+#endif
