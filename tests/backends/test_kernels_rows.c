@@ -58,6 +58,19 @@ static void test_softmax(void **state) {
     }
 }
 
+/* What norms read, of a case: bit 0 spreads some of it, bit 1 gives a weight and a bias. */
+static rows norm_operands(tn_dtype dtype, const int64_t *size, int k) {
+    tn_dtype stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+    return (rows){.x = varied(dtype, k & 1, 2, size, 1).d,
+                  .dy = varied(dtype, k & 1, 2, size, 2).d,
+                  .w = varied(dtype, k & 1, 1, size + 1, 3).d,
+                  .b = varied(dtype, DENSE, 1, size + 1, 4).d,
+                  .mean = varied(stat, k & 1, 1, size, 5).d,
+                  .rstd = varied(stat, DENSE, 1, size, 6).d,
+                  .has_w = k & 2,
+                  .has_b = k & 2};
+}
+
 static tn_status call_norm(const tn_backend *t, const tn_desc *const *out, void *user) {
     rows *r = user;
     if (r->centred) {
@@ -100,20 +113,9 @@ static void test_add_layer_norm(void **state) {
         }
         tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         bool double_form = dtype == TN_F64;
-        array x = varied(dtype, k & 1, 2, size, 1), other = varied(dtype, k >> 2 & 1, 2, size, 7),
-              dy = varied(dtype, DENSE, 2, size, 2), w = varied(dtype, DENSE, 1, size + 1, 3),
-              b = varied(dtype, k & 1, 1, size + 1, 4), mean = varied(stat, k & 1, 1, size, 5),
-              rstd = varied(stat, DENSE, 1, size, 6);
-        rows r = {.x = x.d,
-                  .other = other.d,
-                  .dy = dy.d,
-                  .w = w.d,
-                  .b = b.d,
-                  .mean = mean.d,
-                  .rstd = rstd.d,
-                  .has_w = k & 2,
-                  .has_b = k & 2,
-                  .has_other = k & 4};
+        rows r = norm_operands(dtype, size, k);
+        r.other = varied(dtype, k >> 2 & 1, 2, size, 7).d;
+        r.has_other = k & 4;
         array s = make(dtype, k & 1, 2, size), y = make(dtype, DENSE, 2, size),
               s0 = make(stat, k & 1, 1, size), s1 = make(stat, DENSE, 1, size);
         trial t = {"add_layer_norm",
@@ -146,19 +148,8 @@ static void test_norms(void **state) {
             continue;
         }
         tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
-        array x = varied(dtype, k & 1, 2, size, 1), dy = varied(dtype, k & 1, 2, size, 2),
-              w = varied(dtype, k & 1, 1, size + 1, 3);
-        array b = varied(dtype, DENSE, 1, size + 1, 4), mean = varied(stat, k & 1, 1, size, 5),
-              rstd = varied(stat, DENSE, 1, size, 6);
-        rows r = {.x = x.d,
-                  .dy = dy.d,
-                  .w = w.d,
-                  .b = b.d,
-                  .mean = mean.d,
-                  .rstd = rstd.d,
-                  .has_w = k & 2,
-                  .has_b = k & 2,
-                  .centred = k & 4};
+        rows r = norm_operands(dtype, size, k);
+        r.centred = k & 4;
         bool double_form = dtype == TN_F64;
         array y = make(dtype, k >> 3 & 1, 2, size), s0 = make(stat, k & 1, 1, size),
               s1 = make(stat, DENSE, 1, size);

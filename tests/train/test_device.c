@@ -303,6 +303,26 @@ static void out_of_memory(void **state) {
     free(after.at);
 }
 
+/* Four tokens and their labels, of which the third is given. */
+typedef struct example {
+    tn_tensor *x, *y;
+} example;
+
+static example example_with(int64_t label) {
+    return (example){tn_from_data((int64_t[4]){1, 2, 3, 4}, TN_DIMS(1, 4), TN_I64),
+                     tn_from_data((int64_t[4]){1, 2, label, 4}, TN_DIMS(1, 4), TN_I64)};
+}
+
+/* After a step that was refused: no weight has changed, and training goes on. Ends the run. */
+static void expect_unchanged(run *r, weights before) {
+    weights after = weights_of(r);
+    assert_true(same_weights(before, after));
+    assert_true(isfinite(step(r)));
+    close_run(r);
+    free(before.at);
+    free(after.at);
+}
+
 /* A label that does not exist is noticed when the host next waits: at the latest where the loss is read, and a step after that
  * refuses. */
 static void wrong_label(void **state) {
@@ -313,9 +333,8 @@ static void wrong_label(void **state) {
     weights before = weights_of(&r);
     {
         TN_SCOPE;
-        tn_tensor *x = tn_from_data((int64_t[4]){1, 2, 3, 4}, TN_DIMS(1, 4), TN_I64),
-                  *y = tn_from_data((int64_t[4]){1, 2, VOCAB, 4}, TN_DIMS(1, 4), TN_I64);
-        tn_tensor *loss = tn_gpt_loss(&r.gpt, x, y);
+        example e = example_with(VOCAB);
+        tn_tensor *loss = tn_gpt_loss(&r.gpt, e.x, e.y);
         tn_backward(loss);
         assert_true(isnan(tn_item(loss)));
         assert_int_equal(tn_error(), TN_EINDEX);
@@ -324,28 +343,13 @@ static void wrong_label(void **state) {
         tn_optim_zero_grad(r.optim);
         tn_error_clear();
     }
-    weights after = weights_of(&r);
-    assert_true(same_weights(before, after));
-    assert_true(isfinite(step(&r)));
-    close_run(&r);
-    free(before.at);
-    free(after.at);
+    expect_unchanged(&r, before);
 }
 
 /* ---- A wrong label without TERN_SYNC ---------------------------------------------------------- */
 
 /* The errors of kernels come late: when the host next waits. This part runs in a process of its own, whose environment has no
  * TERN_SYNC. */
-
-/* Four tokens and their labels, of which the third is given. */
-typedef struct example {
-    tn_tensor *x, *y;
-} example;
-
-static example example_with(int64_t label) {
-    return (example){tn_from_data((int64_t[4]){1, 2, 3, 4}, TN_DIMS(1, 4), TN_I64),
-                     tn_from_data((int64_t[4]){1, 2, label, 4}, TN_DIMS(1, 4), TN_I64)};
-}
 
 /* The operation that waited tells of it. */
 static void expect_late_error(const char *operation) {
@@ -379,12 +383,7 @@ static void late_before_the_step(void **state) {
             tn_optim_zero_grad(r.optim);
             tn_error_clear();
         }
-        weights after = weights_of(&r);
-        assert_true(same_weights(before, after));
-        assert_true(isfinite(step(&r)));
-        close_run(&r);
-        free(before.at);
-        free(after.at);
+        expect_unchanged(&r, before);
     }
 }
 
