@@ -2,9 +2,9 @@
 
 gpu.py [SIZE ...]     default: 124M 350M 1.5B; skipped where there is no GPU
 
-The micro-batch is the largest of the candidates that fits; both programs are on the GPU at once. Both have the vocabulary 50304 (50257 filled up), T = 1024, AdamW
-with f32 weights and bf16 products. MFU counts what the model's mathematics takes, 6 N + 6 L C T floating-point operations for
-each token, of the device's dense bf16 peak. --json FILE also writes the numbers.
+The micro-batch is the largest of the candidates that fits; both programs are on the GPU at once. Both have the vocabulary
+50304 (50257 filled up), T = 1024, AdamW with f32 weights and bf16 products. MFU counts what the model's mathematics takes,
+6 N + 6 L C T floating-point operations for each token, of the device's dense bf16 peak. --json FILE also writes the numbers.
 """
 import json
 import os

@@ -18,7 +18,7 @@
 #include <cudnn.h>
 #endif
 #if TN_HAVE_NCCL
-#ifndef __CUDA_BF16_TYPES_EXIST__ /* before 2.22 nccl.h names bf16 only where this says that C++ has it */
+#ifndef __CUDA_BF16_TYPES_EXIST__ /* before 2.24 nccl.h names bf16 only where this says that C++ has it */
 #define __CUDA_BF16_TYPES_EXIST__ 1
 #endif
 #include <nccl.h>
