@@ -274,8 +274,8 @@ static bool run_forward(tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         describe(&c->y[i], c->out[i]);
     }
-    return raise_status(
-        c, c->op->forward(c)); /* the operation may have raised a better text: that one stays */
+    /* the operation may have raised a better text: that one stays */
+    return raise_status(c, c->op->forward(c));
 }
 
 /* The shape rule has checked the inputs; the outputs that it made are not needed. */

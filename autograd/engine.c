@@ -58,7 +58,8 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
         gradient = tn__ops.cast(gradient, dtype);
     }
     if (gradient->dtype != dtype && !gradient->inert) {
-        tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for input %d, which is %s",
+        tn__raise(TN_EDTYPE, g->op->name,
+                  "backward gives a gradient in %s for input %d, which is %s",
                   tn_dtype_name(gradient->dtype), i, tn_dtype_name(edge->dtype));
         return;
     }
@@ -145,8 +146,8 @@ static bool run_hooks(tn_node *node, tn__slot *slot) {
 
 static bool check_anomaly(const tn_op_grad *g) {
     for (int i = 0; tn__anomaly && i < g->inputs; i++) {
-        if (g->din[i] &&
-            !tn__anomaly_check(g->din[i], g->op->name, "the gradient of an input", g->node->where)) {
+        if (g->din[i] && !tn__anomaly_check(g->din[i], g->op->name, "the gradient of an input",
+                                            g->node->where)) {
             return false;
         }
     }
@@ -360,7 +361,8 @@ static bool start(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads
     for (int i = 0; i < n; i++) {
         tn_tensor *grad = grads ? grads[i] : NULL;
         tn__run_add(run, &run->slots[root_slot(run, roots[i])],
-                    roots[i]->node ? roots[i]->output : 0, grad ? grad : tn__ops.ones_like(roots[i]));
+                    roots[i]->node ? roots[i]->output : 0,
+                    grad ? grad : tn__ops.ones_like(roots[i]));
     }
     return !tn__pending() && nothing_spent(run) && tn__run_reserve_heap(run);
 }

@@ -131,7 +131,8 @@ static bool check_input(const tn_tensor *t, int i) {
     for (int d = 0; d < t->dims.ndim; d++) {
         if (t->stride[d] == 0 && t->dims.size[d] > 1) {
             tn__raise(TN_EVALUE, "gradcheck",
-                      "input %d repeats elements (stride 0): expand inside the function instead", i);
+                      "input %d repeats elements (stride 0): expand inside the function instead",
+                      i);
             return false;
         }
     }

@@ -10,8 +10,8 @@
 static const char *dims_text(tn_dims dims, char *text, size_t room) {
     size_t at = (size_t)snprintf(text, room, "[");
     for (int i = 0; i < dims.ndim && at < room; i++) {
-        at +=
-            (size_t)snprintf(text + at, room - at, "%s%lld", i ? ", " : "", (long long)dims.size[i]);
+        at += (size_t)snprintf(text + at, room - at, "%s%lld", i ? ", " : "",
+                               (long long)dims.size[i]);
     }
     if (at < room) {
         snprintf(text + at, room - at, "]");
@@ -82,7 +82,7 @@ tn_status tn_graph_dot(const tn_tensor *t, const char *path) {
     bool failed = ferror(file) != 0;
     failed |= fclose(file) != 0;
     tn__run_finish(&run);
-    return failed
-               ? tn__raise(TN_EIO, "graph_dot", "%s could not be written: %s", path, strerror(errno))
-               : TN_OK;
+    return failed ? tn__raise(TN_EIO, "graph_dot", "%s could not be written: %s", path,
+                              strerror(errno))
+                  : TN_OK;
 }

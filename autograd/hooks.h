@@ -1,7 +1,7 @@
 /* Hooks of leaves and nodes: a list each, in order of registration.
  *
- * A hook may remove any hook, itself included: a walk goes from id to id and keeps no pointer across
- * a call.
+ * A hook may remove any hook, itself included: a walk goes from id to id and keeps no pointer
+ * across a call.
  *
  *     tn_hook id;
  *     for (tn__hook *h = tn__hook_after(list, 0); h; h = tn__hook_after(list, id)) {

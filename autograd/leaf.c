@@ -233,7 +233,8 @@ static tn_status write_grad(tn_tensor *t, tn_tensor *grad) {
 
 tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad) {
     tn_hook id;
-    for (tn__hook *h = tn__hook_after(t->leaf->hooks, 0); h; h = tn__hook_after(t->leaf->hooks, id)) {
+    for (tn__hook *h = tn__hook_after(t->leaf->hooks, 0); h;
+         h = tn__hook_after(t->leaf->hooks, id)) {
         id = h->id;
         if (h->before && !tn__hook_call(h, grad, false)) {
             return tn_error();

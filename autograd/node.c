@@ -103,7 +103,8 @@ bool tn__record(tn_op_call *c, uint32_t saves) {
     for (int i = 0; i < c->outputs && ok; i++) {
         if (saves & TN_SAVES_OUTPUT(i)) {
             tn_tensor *out = c->out[i];
-            tn_tensor *view = i < results ? tn__view(out, out->dims, out->stride, out->offset) : out;
+            tn_tensor *view =
+                i < results ? tn__view(out, out->dims, out->stride, out->offset) : out;
             ok = !tn_is_inert(view);
             if (ok) {
                 tn__node_save(node, place++, view, TN_SAVES_OUTPUT(i));

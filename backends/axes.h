@@ -1,5 +1,5 @@
-/* The dimensions of an operand as few ranges, for reductions: dimensions that lie one behind the other are one. For host
- * code in C and C++.
+/* The dimensions of an operand as few ranges, for reductions: dimensions that lie one behind the
+ * other are one. For host code in C and C++.
  */
 #ifndef TERN_BACKENDS_AXES_H
 #define TERN_BACKENDS_AXES_H

@@ -1,4 +1,5 @@
-/* Which kernel table runs: found once from the machine and TERN_BACKEND, or set by tn_backend_use. */
+/* Which kernel table runs: found once from the machine and TERN_BACKEND, or set by
+ * tn_backend_use. */
 #include "backends/backend.h"
 
 #include "core/allocator.h"
@@ -11,8 +12,9 @@
 
 static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 
-/* Whether this machine (and its system, for the wide registers) runs code for x86-64-v2, -v3, -v4. Every machine with AVX2
- * and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not every compiler's test knows. */
+/* Whether this machine (and its system, for the wide registers) runs code for x86-64-v2, -v3, -v4.
+ * Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not every
+ * compiler's test knows. */
 static bool machine_runs(int level) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -113,7 +115,8 @@ void tn_backend_use(const tn_backend *table) {
     atomic_store_explicit(&chosen, table, memory_order_release);
 }
 
-/* At load time, so that tn_build_info is right before the first kernel; earlier for those who start even earlier. */
+/* At load time, so that tn_build_info is right before the first kernel; earlier for those who start
+ * even earlier. */
 __attribute__((constructor)) static void backend_begin(void) {
     tn_backend_use(NULL);
 }

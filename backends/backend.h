@@ -7,8 +7,8 @@
 /* The specification: every entry filled. */
 const tn_backend *tn__ref_table(void);
 
-/* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4. Only called where the machine can run them. The build
- * defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. */
+/* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4. Only called where the
+ * machine can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. */
 const tn_backend *tn__cpu_table_v2(void);
 const tn_backend *tn__cpu_table_v3(void);
 const tn_backend *tn__cpu_table_v4(void);

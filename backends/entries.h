@@ -1,4 +1,5 @@
-/* The names of all entries of the kernel table, once: ref declares and fills them from here, tests walk them.
+/* The names of all entries of the kernel table, once: ref declares and fills them from here, tests
+ * walk them.
  */
 #ifndef TERN_BACKENDS_ENTRIES_H
 #define TERN_BACKENDS_ENTRIES_H

@@ -1,21 +1,25 @@
-/* Every one- and two-argument formula, one line each: the mathematics that ref, cpu and any other backend instantiate.
+/* Every one- and two-argument formula, one line each: the mathematics that ref, cpu and any other
+ * backend instantiate.
  *
- * A list takes a macro X, the compute type T (float or double) and a macro M that says which mathematics library is meant:
+ * A list takes a macro X, the compute type T (float or double) and a macro M that says which
+ * mathematics library is meant:
  *
  *     TN_LIBM_F   expf, tanhf, … of libm: what ref uses for float
  *     TN_LIBM_D   exp, tanh, … of libm: double, everywhere
  *     TN_FAST_F   the vectorising polynomials of backends/polynomials.h: cpu's float
  *
- * X(CODE, name, formula) is expanded for each line. In a formula x (or a and b) and the constants k0 and k1 have type T:
+ * X(CODE, name, formula) is expanded for each line. In a formula x (or a and b) and the constants
+ * k0 and k1 have type T:
  *
  *     #define CASE(code, name, formula) case code: return formula;
  *     static float unary(tn_unary f, float x, float k0, float k1) {
  *         switch (f) { TN_UNARY_FORMULAS(CASE, float, TN_LIBM_F) default: return x; }
  *     }
  *
- * Formulas are free of branches where it matters, so that a loop over one of them vectorises. NaN goes in, NaN comes out,
- * except where a comment says otherwise. bf16 and f16 are computed in float. Integers (i64, i32, u8) are computed in
- * int64_t, wrap around, and are cut to their width when stored.
+ * Formulas are free of branches where it matters, so that a loop over one of them vectorises. NaN
+ * goes in, NaN comes out, except where a comment says otherwise. bf16 and f16 are computed in
+ * float. Integers (i64, i32, u8) are computed in int64_t, wrap around, and are cut to their width
+ * when stored.
  */
 #ifndef TERN_BACKENDS_FORMULAS_H
 #define TERN_BACKENDS_FORMULAS_H
@@ -31,9 +35,9 @@
 
 /* Helpers that a formula applies to a value which it uses more than once.
  *
- * gelu (tanh form) is x / (1 + exp(-u)) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3). The slopes take s = 1 / (1 + exp(-u)), or
- * s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There x is kept where x^2 cannot overflow: s (1 - s) is 0
- * far earlier. */
+ * gelu (tanh form) is x / (1 + exp(-u)) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3). The slopes take
+ * s = 1 / (1 + exp(-u)), or s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There
+ * x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier. */
 /* clang-format off */
 #define TN__FORMULA_HELPERS(T)                                                                     \
     TN__INLINE T tn__clamp_##T(T x, T low, T high) {                                               \
@@ -108,7 +112,7 @@ TN__FORMULA_HELPERS(double)
     X(TN_GT, gt, a > b)                                                                            \
     X(TN_GE, ge, a >= b)
 
-/* ---- Integers: int64_t throughout, k0 and k1 too ------------------------------------------------------------------------- */
+/* ---- Integers: int64_t throughout, k0 and k1 too --------------------------------------------- */
 
 /* Overflow wraps (in C it is undefined for signed types, hence the casts). */
 #define TN__WRAP(a, op, b) ((int64_t)((uint64_t)(a)op(uint64_t)(b)))

@@ -1,11 +1,12 @@
-/* One rank of an all-reduce of f32, beside what memory allows: `all_reduce ENGINE ROUNDS MIB …`, started once for each rank with
- * the variables of a launcher (all_reduce.py does it). Rank 0 prints lines "NAME MIB MS", the medians of the rounds:
+/* One rank of an all-reduce of f32, beside what memory allows: `all_reduce ENGINE ROUNDS MIB …`,
+ * started once for each rank with the variables of a launcher (all_reduce.py does it). Rank 0
+ * prints lines "NAME MIB MS", the medians of the rounds:
  *
  *   shared   a tensor of tn_group_empty, which the engine shm need not copy
  *   private  any other tensor
- *   limit    each rank adds a number to as many bytes of its own: the same traffic, since an all-reduce has to
- *            read and write every rank's tensor once. All ranks at the same time.
- */
+ *   limit    each rank adds a number to as many bytes of its own: the same traffic, since an
+ *            all-reduce has to read and write every rank's tensor once. All ranks at the same
+ * time. */
 #include "bench/bench.h"
 
 static void must(tn_status status) {

@@ -1,5 +1,6 @@
-/* What the benchmarks share: a clock, medians, the peak of this process's memory, and the loop of a program that a
- * comparison drives (peers/duel.py): it reads how many steps to run and answers with their times.
+/* What the benchmarks share: a clock, medians, the peak of this process's memory, and the loop of a
+ * program that a comparison drives (peers/duel.py): it reads how many steps to run and answers with
+ * their times.
  */
 #ifndef TERN_BENCH_H
 #define TERN_BENCH_H
@@ -37,8 +38,8 @@ static inline double bench_peak_rss(void) {
     return (double)usage.ru_maxrss / 1024.0;
 }
 
-/* Answers "run N" with the loss of the last step and N times in ms, "memory" with the peaks of the process and of tensors in
- * MiB; ends with the input. `step` gives the loss. */
+/* Answers "run N" with the loss of the last step and N times in ms, "memory" with the peaks of the
+ * process and of tensors in MiB; ends with the input. `step` gives the loss. */
 static inline int bench_serve(double (*step)(void *user), void *user) {
     char line[64];
     while (fgets(line, sizeof(line), stdin)) {

@@ -1,5 +1,6 @@
-/* How soon after its start a process has trained one step of a small classifier: first_step START, where START is the
- * monotonic clock when the process was asked for. Prints the times in ms at main, with the model, and after the step.
+/* How soon after its start a process has trained one step of a small classifier: first_step START,
+ * where START is the monotonic clock when the process was asked for. Prints the times in ms at
+ * main, with the model, and after the step.
  */
 #include "bench/bench.h"
 
@@ -30,7 +31,8 @@ int main(int argc, char **argv) {
     double built = bench_now();
     {
         TN_SCOPE;
-        tn_tensor *x = tn_rand(TN_DIMS(64, 784), TN_F32), *y = tn_randint(0, 10, TN_DIMS(64), TN_I64);
+        tn_tensor *x = tn_rand(TN_DIMS(64, 784), TN_F32),
+                  *y = tn_randint(0, 10, TN_DIMS(64), TN_I64);
         tn_tensor *loss = tn_cross_entropy(tn_call(&net, x), y, TN_MEAN);
         tn_backward(loss);
         tn_optim_step(opt);

@@ -1,8 +1,10 @@
-/* The CPU kernels against this machine's limits, measured in the same run and in turn with them: for what is bound by memory,
- * a plain loop over as many bytes (a = b + s c where the kernel writes other memory than it reads, a += b where it writes
- * what it has read or writes little); for products, multiply-adds that stay in registers.
+/* The CPU kernels against this machine's limits, measured in the same run and in turn with them:
+ * for what is bound by memory, a plain loop over as many bytes (a = b + s c where the kernel writes
+ * other memory than it reads, a += b where it writes what it has read or writes little); for
+ * products, multiply-adds that stay in registers.
  *
- * kernels [CASE]: only rows whose name contains CASE. TERN_BACKEND chooses the table, OMP_NUM_THREADS the threads.
+ * kernels [CASE]: only rows whose name contains CASE. TERN_BACKEND chooses the table,
+ * OMP_NUM_THREADS the threads.
  */
 #include "bench/bench.h"
 
@@ -19,7 +21,7 @@ static tn_context *ctx;
 static const char *wanted = "";
 static double fma_limit; /* GFLOP/s of all threads */
 
-/* ---- Limits ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Limits ---------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default"), noinline))
@@ -117,7 +119,7 @@ static void measure_fma(void) {
     }
 }
 
-/* ---- Rows of the table ---------------------------------------------------------------------------------------------------------- */
+/* ---- Rows of the table ----------------------------------------------------------------------- */
 
 static tn_desc desc_of(const tn_tensor *t) {
     tn_desc d = {.data = tn_data_mut((tn_tensor *)t), .dtype = t->dtype, .ndim = t->dims.ndim};
@@ -184,8 +186,10 @@ static void run_pass(void *user) {
     }
 }
 
-/* `bytes`: what the kernel has to read and write once. `held`: the memory that it touches, which decides the cache. */
-static void memory_row(const char *name, kernel k, work *w, double bytes, double held, bool in_place) {
+/* `bytes`: what the kernel has to read and write once. `held`: the memory that it touches, which
+ * decides the cache. */
+static void memory_row(const char *name, kernel k, work *w, double bytes, double held,
+                       bool in_place) {
     TN_SCOPE;
     pass p = {.bytes = (int64_t)held, .in_place = in_place};
     p.memory = tn_data_mut(tn_zeros(TN_DIMS((int64_t)held / 4 + 64), TN_F32));
@@ -201,7 +205,7 @@ static void flop_row(const char *name, kernel k, work *w, double flops) {
            100 * rate / fma_limit);
 }
 
-/* ---- Kernels ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Kernels --------------------------------------------------------------------------------- */
 
 static tn_status k_unary(work *w) {
     return kernels->unary(ctx, (tn_unary)w->f, &w->y, &w->x, 2, 3);
@@ -267,7 +271,7 @@ static tn_status k_attention_backward(work *w) {
                                        &w->z, &w->w, &w->attention);
 }
 
-/* ---- Groups of rows -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Groups of rows -------------------------------------------------------------------------- */
 
 static void elementwise_rows(void) {
     static const struct {
@@ -407,7 +411,8 @@ static void other_rows(void) {
     if (!skipped("adam, 32M parameters")) {
         TN_SCOPE;
         tn_desc p = normal(TN_DIMS(n)), g = normal(TN_DIMS(n)),
-                m = desc_of(tn_zeros(TN_DIMS(n), TN_F32)), v = desc_of(tn_zeros(TN_DIMS(n), TN_F32));
+                m = desc_of(tn_zeros(TN_DIMS(n), TN_F32)),
+                v = desc_of(tn_zeros(TN_DIMS(n), TN_F32));
         work w = {.span = {.param = p.data,
                            .param_dtype = TN_F32,
                            .grad = g.data,

@@ -1,5 +1,5 @@
-/* What the library itself costs: operations on one element, where the arithmetic is nothing. Prints "name ns" lines; the
- * peers' names are the same (peers/torch_overhead.py).
+/* What the library itself costs: operations on one element, where the arithmetic is nothing. Prints
+ * "name ns" lines; the peers' names are the same (peers/torch_overhead.py).
  */
 #include "bench/bench.h"
 

@@ -1,12 +1,14 @@
-/* Tensor memory: size classes for small blocks, segments.c for large ones, statistics and the limit.
+/* Tensor memory: size classes for small blocks, segments.c for large ones, statistics and the
+ * limit.
  *
- * A small block (up to 64 KiB) comes from its class's list in this thread's cache; an empty list takes some from the
- * process's list of that class, and only then from the system. A full list gives half of itself to the process. Classes are
- * 64 bytes apart up to 512 and an eighth of a power of two from there, so at most 12.5 % of a block (and 63 bytes) is
- * unused. A free block's first word links to the next.
+ * A small block (up to 64 KiB) comes from its class's list in this thread's cache; an empty list
+ * takes some from the process's list of that class, and only then from the system. A full list
+ * gives half of itself to the process. Classes are 64 bytes apart up to 512 and an eighth of a
+ * power of two from there, so at most 12.5 % of a block (and 63 bytes) is unused. A free block's
+ * first word links to the next.
  *
- * `allocated` counts bytes as asked for, `reserved` what they occupy. The limit is on `allocated`.
- */
+ * `allocated` counts bytes as asked for, `reserved` what they occupy. The limit is on
+ * `allocated`. */
 #include "core/allocator.h"
 
 #include "core/sanitize.h"
@@ -45,12 +47,13 @@ typedef struct tn__cache {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for what follows */
 static bin shared[CLASSES];
 static tn__cache *caches;
-static int64_t ended_allocations, ended_from_cache; /* of threads that have ended, or have no cache */
+/* of threads that have ended, or have no cache */
+static int64_t ended_allocations, ended_from_cache;
 
 static int64_t allocated, peak, reserved, limit; /* atomic */
 static int64_t fail_in = -1;                     /* atomic */
 
-/* ---- Failing on purpose ---- */
+/* ---- Failing on purpose ---------------------------------------------------------------------- */
 
 bool tn__alloc_fails(void) {
     tn__self.allocations++;
@@ -76,7 +79,7 @@ int64_t tn__alloc_count(void) {
     return tn__self.allocations;
 }
 
-/* ---- Small blocks ---- */
+/* ---- Small blocks ---------------------------------------------------------------------------- */
 
 static int class_of(size_t bytes) {
     uint32_t units = (uint32_t)((bytes + ALIGN - 1) / ALIGN);
@@ -211,7 +214,7 @@ static void small_free(void *data, size_t bytes) {
     }
 }
 
-/* ---- Both ---- */
+/* ---- Both ------------------------------------------------------------------------------------ */
 
 static bool count_in(size_t bytes) {
     int64_t now = __atomic_add_fetch(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);

@@ -1,7 +1,8 @@
 /* Errors: the first one sticks.
  *
- * tn__raise puts status and text into this thread's record; later raises are ignored until tn_error_clear. The text is
- * `place (in module.path): operation: what`; place.c finds the place. Fixed buffers: an error needs no memory.
+ * tn__raise puts status and text into this thread's record; later raises are ignored until
+ * tn_error_clear. The text is `place (in module.path): operation: what`; place.c finds the place.
+ * Fixed buffers: an error needs no memory.
  */
 #include "core/error.h"
 
@@ -18,7 +19,8 @@ static tn_error_handler process_handler; /* atomic */
 /* Appends at `used`, which stops at the end of the buffer; returns the new end. */
 static size_t append(char *text, size_t room, size_t used, const char *format, ...) TN_PRINTF(4, 5);
 
-static size_t append_v(char *text, size_t room, size_t used, const char *format, va_list arguments) {
+static size_t append_v(char *text, size_t room, size_t used, const char *format,
+                       va_list arguments) {
     int n = vsnprintf(text + used, room - used, format, arguments);
     if (n < 0) {
         text[used] = 0;

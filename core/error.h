@@ -1,16 +1,19 @@
-/* Raising errors, for every folder of the library. The public side is tern/core.h; docs/errors.md tells the whole story. */
+/* Raising errors, for every folder of the library. The public side is tern/core.h; docs/errors.md
+ * tells the whole story. */
 #ifndef TERN_CORE_ERROR_H
 #define TERN_CORE_ERROR_H
 
 #include "core/thread.h"
 
-/* Raises: records `place (in module.path): operation: text` as this thread's error, calls the handler, and returns
- * `status`. Does nothing while an error is pending. Every error of the library begins here: a breakpoint on this function
- * stops at the failing call. `operation` may be NULL. Allocates nothing for itself. */
-tn_status tn__raise(tn_status status, const char *operation, const char *format, ...) TN_PRINTF(3, 4);
+/* Raises: records `place (in module.path): operation: text` as this thread's error, calls the
+ * handler, and returns `status`. Does nothing while an error is pending. Every error of the library
+ * begins here: a breakpoint on this function stops at the failing call. `operation` may be NULL.
+ * Allocates nothing for itself. */
+tn_status tn__raise(tn_status status, const char *operation, const char *format, ...)
+    TN_PRINTF(3, 4);
 
-/* Between tn__quiet(1) and tn__quiet(-1) errors of this thread are recorded but no handler is called: for code that tries
- * something and clears the error, or hands it on with tn_error_give. */
+/* Between tn__quiet(1) and tn__quiet(-1) errors of this thread are recorded but no handler is
+ * called: for code that tries something and clears the error, or hands it on with tn_error_give. */
 void tn__quiet(int step);
 
 /* Whether an error is pending in this thread. */
@@ -18,8 +21,9 @@ static inline bool tn__pending(void) {
     return tn__self.error != TN_OK;
 }
 
-/* The modules whose forward is running, innermost first. The caller's memory, pushed and popped like a stack; an error's
- * text joins the names: `(in mlp.fc1)`. A frame whose name is NULL or "" adds nothing. */
+/* The modules whose forward is running, innermost first. The caller's memory, pushed and popped
+ * like a stack; an error's text joins the names: `(in mlp.fc1)`. A frame whose name is NULL or ""
+ * adds nothing. */
 typedef struct tn__frame {
     struct tn__frame *up;
     const char *name;
@@ -34,8 +38,8 @@ static inline void tn__frame_pop(tn__frame *frame) {
     tn__self.frames = frame->up;
 }
 
-/* Writes "train.c:17", "function+0x12" or "program+0x1234" of the first stack frame outside the library, or "" when there
- * is none. Never fails. */
+/* Writes "train.c:17", "function+0x12" or "program+0x1234" of the first stack frame outside the
+ * library, or "" when there is none. Never fails. */
 void tn__place(char *text, size_t room);
 
 #endif

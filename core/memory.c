@@ -1,4 +1,5 @@
-/* Memory for the library's own structs. Each thread keeps some free ones: an operation makes and drops a handful. */
+/* Memory for the library's own structs. Each thread keeps some free ones: an operation makes and
+ * drops a handful. */
 #include "core/memory.h"
 
 #include "core/sanitize.h"
@@ -16,7 +17,8 @@ typedef struct tn__spares {
     } list[LISTS];
 } tn__spares;
 
-/* The list for `bytes`; NULL when structs of this size are not kept, or there is no memory for lists. */
+/* The list for `bytes`; NULL when structs of this size are not kept, or there is no memory for
+ * lists. */
 static struct list *list_for(size_t bytes) {
     size_t i = (bytes + STEP - 1) / STEP - 1;
     if (bytes == 0 || i >= LISTS || TN__ASAN) {

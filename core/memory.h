@@ -1,5 +1,6 @@
-/* malloc and its relatives for the library's metadata: as the C library's, but tests can make the n-th one fail
- * (core/allocator.h). Freed with free(). They raise nothing: the caller knows what it was doing. */
+/* malloc and its relatives for the library's metadata: as the C library's, but tests can make the
+ * n-th one fail (core/allocator.h). Freed with free(). They raise nothing: the caller knows what it
+ * was doing. */
 #ifndef TERN_CORE_MEMORY_H
 #define TERN_CORE_MEMORY_H
 
@@ -20,8 +21,9 @@ static inline void *tn__realloc(void *old, size_t bytes) {
     return tn__alloc_fails() ? NULL : realloc(old, bytes ? bytes : 1);
 }
 
-/* Small structs that come and go with every operation (tensors, storages, nodes): as tn__malloc and free, but free ones are
- * kept in lists of this thread. `bytes` is the same in both calls; a block may be freed in another thread. */
+/* Small structs that come and go with every operation (tensors, storages, nodes): as tn__malloc and
+ * free, but free ones are kept in lists of this thread. `bytes` is the same in both calls; a block
+ * may be freed in another thread. */
 void *tn__struct_alloc(size_t bytes);
 void tn__struct_free(void *block, size_t bytes);
 

@@ -34,8 +34,9 @@ double tn_random_uniform(tn_generator *g) {
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-/* Values below 2^64 mod n are drawn again, so that what is left is a whole number of ranges. One draw in the average; each
- * retry takes the next index of the same call, so a draw is always one call. */
+/* Values below 2^64 mod n are drawn again, so that what is left is a whole number of ranges. One
+ * draw in the average; each retry takes the next index of the same call, so a draw is always one
+ * call. */
 int64_t tn_random_below(tn_generator *g, int64_t n) {
     if (!g) {
         tn__raise(TN_EVALUE, "random_below", "the generator is NULL");

@@ -1,9 +1,9 @@
-/* Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), inline so that kernels
- * vectorise it, on a GPU as well.
+/* Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), inline so that
+ * kernels vectorise it, on a GPU as well.
  *
- * How a draw is named: the 128-bit counter is (index, call), 64 bits each, low word first; the 64-bit key is seed xor
- * mix(stream), where mix is a bijection with mix(0) = 0. So stream 0 is plain Philox with the seed as its key, and different
- * streams of one seed never share a key.
+ * How a draw is named: the 128-bit counter is (index, call), 64 bits each, low word first; the
+ * 64-bit key is seed xor mix(stream), where mix is a bijection with mix(0) = 0. So stream 0 is
+ * plain Philox with the seed as its key, and different streams of one seed never share a key.
  */
 #ifndef TERN_CORE_PHILOX_H
 #define TERN_CORE_PHILOX_H

@@ -1,11 +1,12 @@
 /* Where an error happened: the first stack frame outside the library, as file and line.
  *
- * backtrace() gives return addresses. Frames of libtern are skipped: those in its shared object, or, when it is linked
- * statically, functions named tn_… and functions of the library's own source files. Frames of the C library, the OpenMP
- * runtime and the like are skipped as well. libdw turns the address into a line when the program has debug information;
- * otherwise the symbol and an offset are named. (A tail call leaves no frame: in optimised programs `return tn_call(m, x);`
- * is reported where its function was called.) Nothing is looked up before the first error, and nothing here can fail:
- * what cannot be found is left out.
+ * backtrace() gives return addresses. Frames of libtern are skipped: those in its shared object,
+ * or, when it is linked statically, functions named tn_… and functions of the library's own source
+ * files. Frames of the C library, the OpenMP runtime and the like are skipped as well. libdw turns
+ * the address into a line when the program has debug information; otherwise the symbol and an
+ * offset are named. (A tail call leaves no frame: in optimised programs `return tn_call(m, x);` is
+ * reported where its function was called.) Nothing is looked up before the first error, and nothing
+ * here can fail: what cannot be found is left out.
  */
 #define _GNU_SOURCE 1 /* dladdr */
 #include "core/error.h"
@@ -35,8 +36,9 @@ static bool starts_with(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* The table of modules, current enough to know `address`; NULL when it cannot be made. Called with the lock held. Separate
- * debug files are found by build id on this machine only: the standard search may ask the network. */
+/* The table of modules, current enough to know `address`; NULL when it cannot be made. Called with
+ * the lock held. Separate debug files are found by build id on this machine only: the standard
+ * search may ask the network. */
 static Dwfl *modules_with(uintptr_t address) {
     static char *debug_path;
     static const Dwfl_Callbacks callbacks = {
@@ -61,8 +63,8 @@ static Dwfl *modules_with(uintptr_t address) {
     return modules;
 }
 
-/* The compilation unit that contains `address`, and the unit's bias. Asks each unit when there is no table of address
- * ranges (clang writes none). */
+/* The compilation unit that contains `address`, and the unit's bias. Asks each unit when there is
+ * no table of address ranges (clang writes none). */
 static Dwarf_Die *unit_of(Dwfl_Module *module, uintptr_t address, Dwarf_Addr *bias) {
     Dwarf_Die *unit = dwfl_module_addrdie(module, address, bias);
     if (unit) {
@@ -102,8 +104,8 @@ static bool unit_names(Dwfl_Module *module, uintptr_t address, const char **name
     return *name && *directory;
 }
 
-/* For a statically linked library: whether `address` is in one of its source files, which lie in the folders beside the one
- * of this file. Called with the lock held. */
+/* For a statically linked library: whether `address` is in one of its source files, which lie in
+ * the folders beside the one of this file. Called with the lock held. */
 static bool own_source(uintptr_t address) {
     static const char *const folders[] = {"core/", "tensor/", "backends/", "autograd/", "ops/",
                                           "nn/",   "optim/",  "data/",     "io/",       "train/"};
@@ -111,7 +113,8 @@ static bool own_source(uintptr_t address) {
     uintptr_t own = (uintptr_t)&tn__place;
     Dwfl_Module *module = modules_with(address) ? dwfl_addrmodule(modules, address) : NULL;
     if (!module || !unit_names(module, address, &name, &directory) ||
-        !unit_names(module, own, &own_name, &own_directory) || strcmp(directory, own_directory) != 0) {
+        !unit_names(module, own, &own_name, &own_directory) ||
+        strcmp(directory, own_directory) != 0) {
         return false;
     }
     size_t root = strlen(own_name) - strlen("core/place.c");
@@ -140,7 +143,8 @@ static bool runtime_object(const char *path) {
     return false;
 }
 
-/* The symbol that contains `address`; also static functions, which dladdr does not know. Called with the lock held. */
+/* The symbol that contains `address`; also static functions, which dladdr does not know. Called
+ * with the lock held. */
 static const char *symbol_of(uintptr_t address, const Dl_info *object, uintptr_t *start) {
     GElf_Off offset = 0;
     GElf_Sym symbol;
@@ -151,7 +155,8 @@ static const char *symbol_of(uintptr_t address, const Dl_info *object, uintptr_t
     return name ? name : object->dli_sname;
 }
 
-/* Whether the frame at `address` is the library's. `own` describes the object with the library in it. */
+/* Whether the frame at `address` is the library's. `own` describes the object with the library in
+ * it. */
 static bool own_frame(uintptr_t address, const Dl_info *object, const Dl_info *own,
                       bool linked_statically) {
     if (object->dli_fbase != own->dli_fbase || !linked_statically) {
@@ -200,7 +205,8 @@ void tn__place(char *text, size_t room) {
     bool inside = false; /* a sanitizer's backtrace() comes first */
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
-        /* The instruction before the return address belongs to the call, also when the call is a function's last. */
+        /* The instruction before the return address belongs to the call, also when the call is a
+         * function's last. */
         uintptr_t address = (uintptr_t)frames[i] - 1;
         if (!dladdr((void *)address, &object) || !object.dli_fname) {
             continue;

@@ -1,4 +1,5 @@
-/* Whether this build runs under the address sanitizer: then nothing is cached, so that use after a free is found. */
+/* Whether this build runs under the address sanitizer: then nothing is cached, so that use after a
+ * free is found. */
 #ifndef TERN_CORE_SANITIZE_H
 #define TERN_CORE_SANITIZE_H
 

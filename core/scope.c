@@ -1,11 +1,13 @@
 /* Scopes: who owns the tensors that an expression makes.
  *
- * Each thread has one stack of owned objects. A scope is a mark in it (tn_scope.base): what lies above belongs to the scope
- * and is released at its end. tn_return sets bit 0 of an entry; the end of the scope leaves such entries, in their order,
- * to the scope outside. The bottom of the stack is the thread's root scope, released when the thread ends (the main
- * thread's goes with the process).
+ * Each thread has one stack of owned objects. A scope is a mark in it (tn_scope.base): what lies
+ * above belongs to the scope and is released at its end. tn_return sets bit 0 of an entry; the end
+ * of the scope leaves such entries, in their order, to the scope outside. The bottom of the stack
+ * is the thread's root scope, released when the thread ends (the main thread's goes with the
+ * process).
  *
- * Releasing can run anything: a graph is freed, a callback opens scopes. So the stack is in order before each release.
+ * Releasing can run anything: a graph is freed, a callback opens scopes. So the stack is in order
+ * before each release.
  */
 #include "core/scope.h"
 
@@ -37,7 +39,8 @@ static bool grow(void) {
 
 bool tn__scope_own(tn_object *object) {
     if (tn__self.owned_count == tn__self.owned_room && !grow()) {
-        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors", tn__self.owned_count + 1);
+        tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
+                  tn__self.owned_count + 1);
         tn__object_release(object);
         return false;
     }
@@ -87,7 +90,8 @@ void tn__scope_thread_end(void) {
     tn__self.owned_room = 0;
 }
 
-/* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already move are passed over. */
+/* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already
+ * move are passed over. */
 static int64_t find(const tn_object *object, bool staying) {
     for (size_t i = tn__self.owned_count; i > tn__self.base; i--) {
         uintptr_t entry = tn__self.owned[i - 1];

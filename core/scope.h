@@ -4,8 +4,8 @@
 
 #include "core/thread.h"
 
-/* Gives the caller's reference to the current scope. False when the scope cannot grow: TN_ENOMEM is raised and the
- * reference is dropped. */
+/* Gives the caller's reference to the current scope. False when the scope cannot grow: TN_ENOMEM is
+ * raised and the reference is dropped. */
 bool tn__scope_own(tn_object *object);
 
 /* Whether nobody counts it: it is static. */
@@ -19,7 +19,8 @@ static inline void tn__object_keep(tn_object *object) {
     }
 }
 
-/* Drops one reference; true when it was the last. The only owner needs no atomic subtraction: nobody else can add one. */
+/* Drops one reference; true when it was the last. The only owner needs no atomic subtraction:
+ * nobody else can add one. */
 static inline bool tn__last_reference(int32_t *refs) {
     int32_t now = __atomic_load_n(refs, __ATOMIC_ACQUIRE);
     return now == 1 || (now != TN__IMMORTAL && __atomic_fetch_sub(refs, 1, __ATOMIC_ACQ_REL) == 1);

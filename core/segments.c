@@ -1,16 +1,19 @@
-/* Large blocks: a two-level segregated fit (Masmano et al. 2004, "TLSF: a new dynamic memory allocator for real-time systems").
+/* Large blocks: a two-level segregated fit (Masmano et al. 2004, "TLSF: a new dynamic memory
+ * allocator for real-time systems").
  *
  * A segment is one mapping, a multiple of 2 MiB, full of blocks that lie side by side:
  *
  *     | header | data ...... | header | data ... | header | data ......... | end |
  *
- * A header knows its block's size and the block before, so a freed block is joined with free neighbours at once. Free blocks
- * hang in lists by size, 8 lists for each power of two; a bit for each list says whether there is something in it. A request
- * takes the first block of the first list that surely fits and leaves the rest as a free block. So memory serves
- * any mix of sizes, and what is wasted inside a block is below two pages.
+ * A header knows its block's size and the block before, so a freed block is joined with free
+ * neighbours at once. Free blocks hang in lists by size, 8 lists for each power of two; a bit for
+ * each list says whether there is something in it. A request takes the first block of the first
+ * list that surely fits and leaves the rest as a free block. So memory serves any mix of sizes, and
+ * what is wasted inside a block is below two pages.
  *
- * Fresh pages are slow, so segments stay mapped. Before another one is mapped, unused ones that are too small for the
- * request are given back in exchange: the sum follows the peak instead of adding up every shape ever seen.
+ * Fresh pages are slow, so segments stay mapped. Before another one is mapped, unused ones that are
+ * too small for the request are given back in exchange: the sum follows the peak instead of adding
+ * up every shape ever seen.
  */
 #include "core/segments.h"
 
@@ -47,7 +50,8 @@ static uint64_t filled[WORDS];
 static segment *segments;
 static size_t mapped_bytes;
 
-/* The list for blocks of `size`: three bits after the leading one tell the eighth of the power of two. */
+/* The list for blocks of `size`: three bits after the leading one tell the eighth of the power of
+ * two. */
 static int list_of(size_t size) {
     int high = 63 - __builtin_clzll(size);
     int list = (high - SMALLEST) * 8 + (int)((size >> (high - 3)) & 7);
@@ -89,7 +93,8 @@ static void take_out(block *b) {
     }
 }
 
-/* A free block of at least `size`. In the list of that very size some may be too small: the first few are tried. */
+/* A free block of at least `size`. In the list of that very size some may be too small: the first
+ * few are tried. */
 static block *find(size_t size) {
     int i = list_of(size), tries = 8;
     for (block *b = lists[i]; b && tries-- > 0; b = b->next) {
@@ -160,7 +165,8 @@ static size_t unmap_unused(size_t enough) {
     return given;
 }
 
-/* `bytes` (a multiple of HUGE) at a multiple of HUGE, so that huge pages can lie under all of it. */
+/* `bytes` (a multiple of HUGE) at a multiple of HUGE, so that huge pages can lie under all of
+ * it. */
 static void *map_aligned(size_t bytes) {
     char *start =
         mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -178,8 +184,8 @@ static void *map_aligned(size_t bytes) {
     return start + below;
 }
 
-/* A new segment with one free block of at least `size`. It is larger than needed, but by no more than an eighth of what is
- * mapped already, so that many blocks of middling size share one. */
+/* A new segment with one free block of at least `size`. It is larger than needed, but by no more
+ * than an eighth of what is mapped already, so that many blocks of middling size share one. */
 static bool map_segment(size_t size) {
     size_t head = sizeof(segment) + sizeof(block), spare = mapped_bytes / 8;
     size_t least = (size + head + HUGE - 1) / HUGE * HUGE;

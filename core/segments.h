@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* `bytes` at a multiple of 64, or NULL. *mapped grows by the bytes taken from the system, less those given back; *fresh
- * tells whether any were taken. */
+/* `bytes` at a multiple of 64, or NULL. *mapped grows by the bytes taken from the system, less
+ * those given back; *fresh tells whether any were taken. */
 void *tn__segments_alloc(size_t bytes, int64_t *mapped, bool *fresh);
 
 /* Gives a block back; its memory stays here for the next one. */

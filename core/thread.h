@@ -30,9 +30,9 @@ typedef struct tn__thread {
  * library late (dlopen) have only a few hundred bytes for all its thread-local variables together:
  * keep this block small, and put nothing large beside it.
  *
- * Name it at each use, take no pointer to it: gcc -O1 lets the undefined sanitizer's null check read
- * the flags of the addition that makes its address, and a static link turns that addition into a lea,
- * which sets none. */
+ * Name it at each use, take no pointer to it: gcc -O1 lets the undefined sanitizer's null check
+ * read the flags of the addition that makes its address, and a static link turns that addition into
+ * a lea, which sets none. */
 extern _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec")));
 
 /* Buffers for texts that a caller reads and does not free. */

@@ -12,7 +12,7 @@ void tn_dataset_free(tn_dataset *d) {
     }
 }
 
-/* ---- Rows of tensors ------------------------------------------------------------------------------------------------- */
+/* ---- Rows of tensors ------------------------------------------------------------------------- */
 
 typedef struct rows {
     tn_dataset base;
@@ -50,7 +50,8 @@ static bool has_rows(const tn_tensor *t, const char *name) {
     }
     if (tn_ndim(t) < 1) {
         tn__raise(TN_ESHAPE, "tensor_dataset",
-                  "%s is %s: its first dimension should count the examples", name, tn_shape_text(t));
+                  "%s is %s: its first dimension should count the examples", name,
+                  tn_shape_text(t));
         return false;
     }
     return true;
@@ -96,7 +97,7 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
     return &d->base;
 }
 
-/* ---- Windows of tokens ----------------------------------------------------------------------------------------------- */
+/* ---- Windows of tokens ----------------------------------------------------------------------- */
 
 typedef struct windows {
     tn_dataset base;

@@ -1,13 +1,15 @@
 /* The loader: examples of a dataset, in a sampling's order, as batches.
  *
- * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a number holds depends on
- * nothing else, so it does not matter who makes it. Without threads tn_loader_next makes the batch itself. With threads,
- * workers claim the numbers in order and fill the slot `number % prefetch`; a number is claimed only when it is less than
- * `prefetch` ahead of the next to be given, so its slot is free. One mutex guards all of it; reading examples happens
- * outside the mutex. A worker that fails leaves the error in the slot, to be raised when that number is due.
+ * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a
+ * number holds depends on nothing else, so it does not matter who makes it. Without threads
+ * tn_loader_next makes the batch itself. With threads, workers claim the numbers in order and fill
+ * the slot `number % prefetch`; a number is claimed only when it is less than `prefetch` ahead of
+ * the next to be given, so its slot is free. One mutex guards all of it; reading examples happens
+ * outside the mutex. A worker that fails leaves the error in the slot, to be raised when that
+ * number is due.
  *
- * For a device the examples are read into staging memory of the slot (stage.h), and copies from there are queued at once: a
- * worker's batch is on its way long before it is due.
+ * For a device the examples are read into staging memory of the slot (stage.h), and copies from
+ * there are queued at once: a worker's batch is on its way long before it is due.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -52,7 +54,7 @@ tn_loader_options tn_loader_defaults(void) {
     return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2};
 }
 
-/* ---- Making a batch -------------------------------------------------------------------------------------------------- */
+/* ---- Making a batch -------------------------------------------------------------------------- */
 
 /* A tensor for `count` examples, kept for the caller; NULL after raising. */
 static tn_tensor *batch_tensor(const tn_loader *l, tn_dims one, tn_dtype dtype, int64_t count) {
@@ -164,7 +166,7 @@ static void make_batch(const tn_loader *l, int64_t number, slot *into) {
     }
 }
 
-/* ---- Workers --------------------------------------------------------------------------------------------------------- */
+/* ---- Workers --------------------------------------------------------------------------------- */
 
 static void say_nothing(tn_status status, const char *message) {
     (void)status;
@@ -235,7 +237,7 @@ static void empty_slot(slot *s) {
     s->ready = s->failed = false;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------------ */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     if (!d) {
@@ -338,7 +340,7 @@ void tn_loader_free(tn_loader *l) {
     free(l);
 }
 
-/* ---- Use ------------------------------------------------------------------------------------------------------------- */
+/* ---- Use ------------------------------------------------------------------------------------- */
 
 /* Waits for the next number's slot, takes what is in it, and lets the workers go on. */
 static void take_slot(tn_loader *l, slot *taken) {

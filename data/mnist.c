@@ -1,8 +1,9 @@
 /* Handwritten digits from the files of the MNIST distribution.
  *
- * An idx file: the bytes 0 0 8 (unsigned bytes follow) and the number of dimensions, each dimension as a big-endian 32-bit
- * number, then the elements. zlib reads it whether it is compressed or not. The header is not believed: memory grows only as
- * bytes arrive, and the file has to end where the header says.
+ * An idx file: the bytes 0 0 8 (unsigned bytes follow) and the number of dimensions, each dimension
+ * as a big-endian 32-bit number, then the elements. zlib reads it whether it is compressed or not.
+ * The header is not believed: memory grows only as bytes arrive, and the file has to end where the
+ * header says.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -23,7 +24,7 @@ typedef struct mnist {
     uint8_t *labels; /* (size) */
 } mnist;
 
-/* ---- One idx file ---------------------------------------------------------------------------------------------------- */
+/* ---- One idx file ---------------------------------------------------------------------------- */
 
 typedef struct idx {
     gzFile file;
@@ -103,7 +104,8 @@ static int64_t idx_count(idx *f, int ndim, const uint32_t *rest) {
     return count;
 }
 
-/* Exactly `bytes` elements, after which the file (and a .gz's check sum) must end. NULL after raising. */
+/* Exactly `bytes` elements, after which the file (and a .gz's check sum) must end. NULL after
+ * raising. */
 static uint8_t *idx_elements(idx *f, size_t bytes) {
     uint8_t *data = NULL;
     size_t room = 0, length = 0;
@@ -162,7 +164,7 @@ static uint8_t *idx_read(const char *folder, const char *name, int ndim, const u
     return data;
 }
 
-/* ---- The dataset ----------------------------------------------------------------------------------------------------- */
+/* ---- The dataset ----------------------------------------------------------------------------- */
 
 static tn_status mnist_get(tn_dataset *self, int64_t i, void *x, void *y) {
     const mnist *d = (const mnist *)self;

@@ -1,17 +1,18 @@
 /* Samplers: which example stands at a place of an epoch, computed from the seed alone.
  *
- * A shuffled epoch is a bijection of [0, size): a Feistel network over pairs (l, r), l < a, r < b, with a b just large
- * enough, and additions modulo a and b where a block cipher has exclusive or (Black, Rogaway 2002, "Ciphers with arbitrary
- * finite domains"). A result outside [0, size) is put through again until it is inside; fewer than one place in sqrt(size)
- * is outside. Round functions are words of Philox.
+ * A shuffled epoch is a bijection of [0, size): a Feistel network over pairs (l, r), l < a, r < b,
+ * with a b just large enough, and additions modulo a and b where a block cipher has exclusive or
+ * (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0, size) is put
+ * through again until it is inside; fewer than one place in sqrt(size) is outside. Round functions
+ * are words of Philox.
  */
 #include "core/error.h"
 #include "tern/data.h"
 
 enum { ROUNDS = 8 };
 
-/* The `call` words of the samplers' draws. Generators count calls up from 0, so a program that uses one seed for everything
- * draws its samples and its weights from different numbers. */
+/* The `call` words of the samplers' draws. Generators count calls up from 0, so a program that uses
+ * one seed for everything draws its samples and its weights from different numbers. */
 #define CALL_SHUFFLE 0xfffffffe00000000u
 #define CALL_REPLACE 0xffffffff00000000u
 
@@ -83,7 +84,8 @@ int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
     return 0;
 }
 
-/* In the whole order; what fills up stands behind its end, perhaps also behind what an int64_t holds. */
+/* In the whole order; what fills up stands behind its end, perhaps also behind what an int64_t
+ * holds. */
 static uint64_t place_of(const tn_sampling *s, int64_t position) {
     return (uint64_t)s->part + (uint64_t)position * (uint64_t)s->parts;
 }

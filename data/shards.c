@@ -1,9 +1,10 @@
 /* Token shards: long token sequences in files of 16-bit numbers, as llm.c and nanoGPT write them.
  *
- * A shard is a file of little-endian uint16 tokens. llm.c's begin with 256 int32: the magic number, the version and the
- * number of tokens; nanoGPT's have no head. Shards are mapped, not read: a corpus may be larger than memory. An example is a
- * window of `length` tokens and the same one further. Windows follow each other without overlap and do not cross from one
- * shard into the next, so what remains at a shard's end, less than a window, is left out.
+ * A shard is a file of little-endian uint16 tokens. llm.c's begin with 256 int32: the magic number,
+ * the version and the number of tokens; nanoGPT's have no head. Shards are mapped, not read: a
+ * corpus may be larger than memory. An example is a window of `length` tokens and the same one
+ * further. Windows follow each other without overlap and do not cross from one shard into the next,
+ * so what remains at a shard's end, less than a window, is left out.
  */
 #include "core/error.h"
 #include "core/memory.h"

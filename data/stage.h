@@ -1,5 +1,5 @@
-/* Staging: page-locked host memory in which a batch for a device is made, and from which it goes there while the host does
- * something else.
+/* Staging: page-locked host memory in which a batch for a device is made, and from which it goes
+ * there while the host does something else.
  */
 #ifndef TERN_DATA_STAGE_H
 #define TERN_DATA_STAGE_H
@@ -14,8 +14,8 @@ typedef struct tn__stage {
     void *mark; /* behind the last copy out of memory; NULL: none is under way */
 } tn__stage;
 
-/* Memory of at least `bytes` to fill for a device that is not the CPU: waits until the last copy out of it is done. NULL after
- * raising. */
+/* Memory of at least `bytes` to fill for a device that is not the CPU: waits until the last copy
+ * out of it is done. NULL after raising. */
 void *tn__stage_begin(tn__stage *s, tn_device device, size_t bytes);
 
 /* Queues a copy of what was filled in into t, contiguous and on the device. */

@@ -1,5 +1,5 @@
-/* Checkpoints of a job: one file, written and read by rank 0. What happens to one rank, a full disk or a
- * damaged file, is an error on all: no rank goes on alone.
+/* Checkpoints of a job: one file, written and read by rank 0. What happens to one rank, a full disk
+ * or a damaged file, is an error on all: no rank goes on alone.
  */
 #define _GNU_SOURCE
 #include "core/error.h"
@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Every rank tells its error, which was taken out of its thread, or that it has none. Then each raises its
- * own, or else that of the first rank that has one. */
+/* Every rank tells its error, which was taken out of its thread, or that it has none. Then each
+ * raises its own, or else that of the first rank that has one. */
 static tn_status agree(tn_group *g, const tn_error_record *mine, const char *operation) {
     TN_SCOPE;
     TN__ON_CPU;
@@ -35,8 +35,8 @@ static tn_status agree(tn_group *g, const tn_error_record *mine, const char *ope
     return TN_OK;
 }
 
-/* Between these two an error of this rank is kept for the others: the program's handler, which may end the
- * process, comes after they have heard of it. */
+/* Between these two an error of this rank is kept for the others: the program's handler, which may
+ * end the process, comes after they have heard of it. */
 static void begin_quiet(void) {
     tn__quiet(1);
 }
@@ -70,7 +70,7 @@ tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
     return agree(g, &record, "dist_save");
 }
 
-/* ---- Loading ----------------------------------------------------------------------------------- */
+/* ---- Loading --------------------------------------------------------------------------------- */
 
 /* A file in memory with these bytes; its path in text. -1 after raising. */
 static int memory_file(const void *data, size_t bytes, char *text, size_t room) {

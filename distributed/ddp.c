@@ -2,18 +2,19 @@
  *
  * A step, on each rank:
  *
- *     forward     before: the generator is keyed; buckets are laid out again when the first backward has
- *                 shown a better order; in the first of the step buffers come from rank 0 (not in the
- *                 next, since those may be saved for the backward by then)
- *     backward    each gradient is written into its bucket; a bucket that is complete travels, while
- *                 backward goes on with the layers below
+ *     forward     before: the generator is keyed; buckets are laid out again when the first
+ *                 backward has
+ *                 shown a better order; in the first of the step buffers come from rank 0 (not in
+ *                 the next, since those may be saved for the backward by then)
+ *     backward    each gradient is written into its bucket; a bucket that is complete travels,
+ *                 while backward goes on with the layers below
  *     its end     what is missing is an error or travels as zeros; all buckets are waited for
  *
  * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
  * waits for a bucket that will never come. Under no_sync a backward is this rank's alone.
  *
- * Several modules may share a group, also in one backward: they travel in the order in which backward
- * reaches their parameters, which must be the same on all ranks.
+ * Several modules may share a group, also in one backward: they travel in the order in which
+ * backward reaches their parameters, which must be the same on all ranks.
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
@@ -26,7 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- A backward --------------------------------------------------------------------------------- */
+/* ---- A backward ------------------------------------------------------------------------------ */
 
 static void finish_step(tn_ddp_state *d) {
     if (tn__ddp_complete(d)) {
@@ -40,8 +41,8 @@ static void give_up(tn_ddp_state *d, const char *reason) {
     tn__ddp_abandon(d);
 }
 
-/* A parameter that was thawed since the last synchronised forward is in no bucket. False after raising
- * about one that has a gradient: it is this rank's own. */
+/* A parameter that was thawed since the last synchronised forward is in no bucket. False after
+ * raising about one that has a gradient: it is this rank's own. */
 static bool all_in_buckets(const tn_ddp_state *d) {
     for (int i = 0; i < d->param_count; i++) {
         const tn__ddp_param *p = &d->params[i];
@@ -86,8 +87,8 @@ static bool begin(tn_ddp_state *d) {
     return d->running;
 }
 
-/* This backward is one of the module's: it has come to a parameter, or to the output of a module that
- * wants gradients. */
+/* This backward is one of the module's: it has come to a parameter, or to the output of a module
+ * that wants gradients. */
 static bool touch(tn_ddp_state *d) {
     if (!begin(d) || d->touched) {
         return d->running;
@@ -112,7 +113,8 @@ static bool wants_gradients(const tn_ddp_state *d) {
     return false;
 }
 
-/* A rank whose backward reaches no parameter beyond this point must not leave the others waiting. */
+/* A rank whose backward reaches no parameter beyond this point must not leave the others
+ * waiting. */
 static void backward_begins(tn_module *m, void *user) {
     (void)m;
     tn_ddp_state *d = user;
@@ -182,7 +184,7 @@ void tn__ddp_pass(tn_ddp_state *d) {
     }
 }
 
-/* ---- A forward ---------------------------------------------------------------------------------- */
+/* ---- A forward ------------------------------------------------------------------------------- */
 
 tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
     tn_ddp_state *d = user;
@@ -209,7 +211,7 @@ tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* ---- Attaching ---------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
 tn_ddp_options tn_ddp_defaults(void) {
     return (tn_ddp_options){.bucket_bytes = 25 << 20,
@@ -441,7 +443,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
     return d;
 }
 
-/* ---- What a program asks ------------------------------------------------------------------------ */
+/* ---- What a program asks --------------------------------------------------------------------- */
 
 tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp) {
     if (!ddp) {

@@ -71,14 +71,14 @@ struct tn_ddp_state {
     int last_active;         /* the lowest rank that took part in the last step */
 };
 
-/* ---- ddp.c ------------------------------------------------------------------------------------- */
+/* ---- ddp.c ----------------------------------------------------------------------------------- */
 
 /* The hook before a module's forward, by which a module under DDP is known; naive's likewise. */
 tn_values tn__ddp_before(tn_module *m, tn_values in, void *user);
 tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user);
 
-/* What both check before they attach: m is a module, g has this rank, nothing in m is sharded, under data
- * parallelism, or an optimiser's already. False after raising. */
+/* What both check before they attach: m is a module, g has this rank, nothing in m is sharded,
+ * under data parallelism, or an optimiser's already. False after raising. */
 bool tn__ddp_may_attach(void *m, tn_group *g, const char *operation);
 
 /* The hooks of one parameter, which must want a gradient. False after raising. */
@@ -87,34 +87,35 @@ bool tn__ddp_hook_param(tn__ddp_param *p);
 /* A backward in which this rank has nothing: the others' gradients pass through. */
 void tn__ddp_pass(tn_ddp_state *d);
 
-/* ---- ddp_buckets.c ----------------------------------------------------------------------------- */
+/* ---- ddp_buckets.c --------------------------------------------------------------------------- */
 
-/* Puts the parameters order[0 … n-1] into buckets, in this order; those placed already must be among
- * them. Gradients that are not stale are carried over. Every rank calls. False after raising: then
- * there are no buckets. */
+/* Puts the parameters order[0 … n-1] into buckets, in this order; those placed already must be
+ * among them. Gradients that are not stale are carried over. Every rank calls. False after raising:
+ * then there are no buckets. */
 bool tn__ddp_layout(tn_ddp_state *d, const int *order, int n);
 void tn__ddp_drop_buckets(tn_ddp_state *d);
 
-/* Whether the buckets are to be laid out again: as gradients became ready, or since a parameter wants
- * one that did not. */
+/* Whether the buckets are to be laid out again: as gradients became ready, or since a parameter
+ * wants one that did not. */
 bool tn__ddp_relayout_due(const tn_ddp_state *d);
 /* Lays them out again as rank `root` says. */
 bool tn__ddp_relayout(tn_ddp_state *d, int root);
 
 /* A backward begins: which gradients will come. */
 void tn__ddp_expect(tn_ddp_state *d);
-/* Sends the next buckets while they are complete; `all`: whatever they lack. False after raising. */
+/* Sends the next buckets while they are complete; `all`: whatever they lack. False after
+ * raising. */
 bool tn__ddp_launch(tn_ddp_state *d, bool all);
 /* Sends the rest and waits for all; then every rank has the same gradients. False after raising. */
 bool tn__ddp_complete(tn_ddp_state *d);
 /* Waits until nothing travels any more, after a failure. */
 void tn__ddp_abandon(tn_ddp_state *d);
 
-/* ---- ddp_state.c ------------------------------------------------------------------------------- */
+/* ---- ddp_state.c ----------------------------------------------------------------------------- */
 
-/* Compares names, shapes, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH, on every
- * rank, names the first difference and both sides; *differ is true then and not written otherwise.
- * False after raising. */
+/* Compares names, shapes, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH, on
+ * every rank, names the first difference and both sides; *differ is true then and not written
+ * otherwise. False after raising. */
 bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                      bool *differ);
 
@@ -124,14 +125,14 @@ tn_status tn__ddp_share(tn_module *m, tn_group *g, int root, bool parameters);
 /* Waits for one operation of DDP. Its error says what to do about ranks whose data has ended. */
 tn_status tn__ddp_wait(tn_work *w);
 
-/* ---- ddp_round.c ------------------------------------------------------------------------------- */
+/* ---- ddp_round.c ----------------------------------------------------------------------------- */
 
 /* Before a forward: keys the default generator for this rank's part of the global micro-batch. */
 void tn__round_begin(tn_group *g);
 /* Inside a backward: when the outermost ends, the round is over. Once, whoever calls. */
 tn_status tn__round_end(tn_group *g);
 
-/* ---- ddp_join.c -------------------------------------------------------------------------------- */
+/* ---- ddp_join.c ------------------------------------------------------------------------------ */
 
 /* What an active rank is about to do: bits. A rank that has joined says 0. */
 enum { TN__DDP_FORWARD = 1, TN__DDP_RELAYOUT = 2, TN__DDP_BUFFERS = 4, TN__DDP_BACKWARD = 8 };

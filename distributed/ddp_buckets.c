@@ -1,10 +1,10 @@
 /* Buckets: where gradients lie, how they travel, and in which order.
  *
- * A bucket is one flat tensor in the group's memory; the gradient of a parameter is a view of it, so
- * nothing is copied between backward and the group. Parameters lie in the order in which their
+ * A bucket is one flat tensor in the group's memory; the gradient of a parameter is a view of it,
+ * so nothing is copied between backward and the group. Parameters lie in the order in which their
  * gradients are expected: at first the reverse order of registration, later the order in which they
- * became ready on rank 0. Buckets travel strictly in their order, whatever is complete first: so all
- * ranks issue the same operations.
+ * became ready on rank 0. Buckets travel strictly in their order, whatever is complete first: so
+ * all ranks issue the same operations.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -19,7 +19,7 @@
 
 enum { ALIGNMENT = 64 }; /* bytes: a view begins at a cache line */
 
-/* ---- Layout ------------------------------------------------------------------------------------ */
+/* ---- Layout ---------------------------------------------------------------------------------- */
 
 static tn_dtype grad_dtype(const tn__ddp_param *p) {
     return p->leaf->leaf->grad_dtype;
@@ -98,7 +98,8 @@ static bool allocate(tn_ddp_state *d) {
         }
         b->flat = tn_keep(tn_zero_(flat)); /* what lies between the views travels too */
         b->count = 0;
-        d->stats.bytes += bucket_bytes(&(tn__ddp_bucket){.dtype = b->dtype, .count = tn_count(flat)});
+        d->stats.bytes +=
+            bucket_bytes(&(tn__ddp_bucket){.dtype = b->dtype, .count = tn_count(flat)});
     }
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
@@ -188,7 +189,7 @@ bool tn__ddp_layout(tn_ddp_state *d, const int *order, int n) {
     return bring_back(d, grads) && ok;
 }
 
-/* ---- Another order ------------------------------------------------------------------------------ */
+/* ---- Another order --------------------------------------------------------------------------- */
 
 static bool has_newcomers(const tn_ddp_state *d) {
     for (int i = 0; i < d->param_count; i++) {
@@ -203,7 +204,8 @@ bool tn__ddp_relayout_due(const tn_ddp_state *d) {
     return d->rebuild_due || has_newcomers(d);
 }
 
-/* Writes to order[param_count] first what was ready, then what is placed but was not, then newcomers. */
+/* Writes to order[param_count] first what was ready, then what is placed but was not, then
+ * newcomers. */
 static void wanted_order(const tn_ddp_state *d, int64_t *order) {
     int n = 0;
     bool *taken = tn__calloc((size_t)d->param_count, sizeof(*taken));
@@ -259,7 +261,7 @@ bool tn__ddp_relayout(tn_ddp_state *d, int root) {
     return ok;
 }
 
-/* ---- Travelling -------------------------------------------------------------------------------- */
+/* ---- Travelling ------------------------------------------------------------------------------ */
 
 void tn__ddp_expect(tn_ddp_state *d) {
     for (int i = 0; i < d->bucket_count; i++) {
@@ -278,8 +280,8 @@ void tn__ddp_expect(tn_ddp_state *d) {
     d->readies = d->launched = 0;
 }
 
-/* Whether p keeps a gradient that must not travel: of a frozen parameter, or a sum that has been taken
- * already. */
+/* Whether p keeps a gradient that must not travel: of a frozen parameter, or a sum that has been
+ * taken already. */
 static bool sits_out(const tn_ddp_state *d, const tn__ddp_param *p) {
     return tn_grad_of(p->leaf) && !p->ready && (!p->wanted || (d->options.sum && p->reduced));
 }
@@ -326,7 +328,7 @@ bool tn__ddp_launch(tn_ddp_state *d, bool all) {
     return !tn__pending();
 }
 
-/* ---- The end of a backward --------------------------------------------------------------------- */
+/* ---- The end of a backward ------------------------------------------------------------------- */
 
 /* Raises the names of the parameters that backward did not reach. */
 static bool all_reached(const tn_ddp_state *d) {
@@ -368,8 +370,8 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
     return users;
 }
 
-/* Waits for a bucket. The group runs one operation after the other, so one that is not done yet began
- * when it was launched, or when the one before it ended. */
+/* Waits for a bucket. The group runs one operation after the other, so one that is not done yet
+ * began when it was launched, or when the one before it ended. */
 static void arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
     bool done = tn_work_done(b->work);
     double seconds = tn__work_seconds(b->work);

@@ -1,10 +1,11 @@
 /* Ranks whose data ends earlier.
  *
- * With options.join every synchronised forward and backward begins with an announcement: each rank says
- * what it is about to do, and hears the others. A rank that has joined says 0, and takes the part of
- * whatever the others announce: buffers and the order of buckets come from the lowest rank that is still
- * active, gradients of zero go into the buckets. When all say 0 it is over, and all take the parameters
- * of the lowest rank of the last step, and its optimiser's state: who joined has made fewer steps.
+ * With options.join every synchronised forward and backward begins with an announcement: each rank
+ * says what it is about to do, and hears the others. A rank that has joined says 0, and takes the
+ * part of whatever the others announce: buffers and the order of buckets come from the lowest rank
+ * that is still active, gradients of zero go into the buckets. When all say 0 it is over, and all
+ * take the parameters of the lowest rank of the last step, and its optimiser's state: who joined
+ * has made fewer steps.
  *
  * An average goes on dividing by the number of all ranks.
  */
@@ -65,7 +66,7 @@ bool tn__ddp_hear_backward(tn_ddp_state *d) {
     return d->last_active >= 0;
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------ */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
 /* Takes part in what the others do. `root` is the lowest active rank. False after raising. */
 static bool take_part(tn_ddp_state *d, int root) {

@@ -1,13 +1,14 @@
 /* Data parallelism in the plainest way: what ddp.c does, without what makes it fast.
  *
- * Every rank has the same module and sees its own batch. The gradient of the whole batch is the mean of
- * the ranks' gradients. So: at the start all take rank 0's parameters; before the first forward of a step, its buffers;
- * after each backward every gradient is replaced by its mean over the ranks. Then all optimisers take
- * the same step, and the parameters stay equal.
+ * Every rank has the same module and sees its own batch. The gradient of the whole batch is the
+ * mean of the ranks' gradients. So: at the start all take rank 0's parameters; before the first
+ * forward of a step, its buffers; after each backward every gradient is replaced by its mean over
+ * the ranks. Then all optimisers take the same step, and the parameters stay equal.
  *
- * That is three hooks: one before the forward of the module; one on each parameter, which tells that a
- * backward reaches this module; and one at the end of that backward. What it costs: nothing travels
- * while backward computes, and each small gradient travels alone. ddp.c mends both, with buckets.
+ * That is three hooks: one before the forward of the module; one on each parameter, which tells
+ * that a backward reaches this module; and one at the end of that backward. What it costs: nothing
+ * travels while backward computes, and each small gradient travels alone. ddp.c mends both, with
+ * buckets.
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
@@ -44,7 +45,7 @@ static void naive_free(void *user) {
     }
 }
 
-/* ---- A step ------------------------------------------------------------------------------------- */
+/* ---- A step ---------------------------------------------------------------------------------- */
 
 tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
     naive *d = user;
@@ -96,7 +97,7 @@ static void gradient_added(tn_tensor *unused, void *user) {
     }
 }
 
-/* ---- Attaching ---------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
 static bool hook_leaf(const tn_entry *entry, void *user) {
     naive *d = user;

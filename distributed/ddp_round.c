@@ -1,13 +1,13 @@
 /* Random numbers under data parallelism.
  *
  * The stream of the default generator is the number of the global micro-batch, 1 for the first. In
- * round k the ranks 0, 1, … N-1 have the micro-batches k N + 1, k N + 2, …; one rank that accumulates
- * N of them has the same numbers one after the other. So both draw the same dropout.
+ * round k the ranks 0, 1, … N-1 have the micro-batches k N + 1, k N + 2, …; one rank that
+ * accumulates N of them has the same numbers one after the other. So both draw the same dropout.
  *
- * A round ends with the outermost backward. The stream is read as "somewhere in round k" before every
- * forward, so a generator that was seeded again, or comes from rank 0's checkpoint, is keyed as well.
- * A forward that runs again in backward finds the generator as it was before the first time, perhaps not
- * keyed yet, and keys it to the same.
+ * A round ends with the outermost backward. The stream is read as "somewhere in round k" before
+ * every forward, so a generator that was seeded again, or comes from rank 0's checkpoint, is keyed
+ * as well. A forward that runs again in backward finds the generator as it was before the first
+ * time, perhaps not keyed yet, and keys it to the same.
  */
 #include "distributed/ddp.h"
 

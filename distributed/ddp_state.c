@@ -15,7 +15,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- A module as text -------------------------------------------------------------------------- */
+/* ---- A module as text ------------------------------------------------------------------------ */
 
 typedef struct text {
     char *data;
@@ -66,7 +66,7 @@ static bool describe(const tn_entry *entry, void *user) {
     return !t->failed;
 }
 
-/* ---- Comparing --------------------------------------------------------------------------------- */
+/* ---- Comparing ------------------------------------------------------------------------------- */
 
 /* Digests and lengths of all ranks: whether the digests are the same, and the longest text. */
 static bool compare_digests(tn_group *g, const text *t, bool *same, int64_t *longest) {
@@ -93,7 +93,8 @@ static const char *line_of(const char *at, char *line, size_t room) {
     return *at ? line : "nothing more";
 }
 
-/* texts[r] begins at r * room. Raises what the first rank that differs from rank 0 has otherwise. */
+/* texts[r] begins at r * room. Raises what the first rank that differs from rank 0 has
+ * otherwise. */
 static void raise_difference(const char *texts, int64_t room, int ranks, const char *operation) {
     int other = 1;
     while (other < ranks - 1 && strcmp(texts, texts + other * room) == 0) {
@@ -143,7 +144,7 @@ bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char 
     return !tn__pending();
 }
 
-/* ---- Giving ------------------------------------------------------------------------------------ */
+/* ---- Giving ---------------------------------------------------------------------------------- */
 
 typedef struct sharing {
     tn_group *group;
@@ -178,7 +179,7 @@ tn_status tn__ddp_share(tn_module *m, tn_group *g, int root, bool parameters) {
     return tn_error();
 }
 
-/* ---- Waiting ----------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* A rank that said why it gave up has explained itself. */
 static bool may_have_ended(const tn_error_record *e) {

@@ -118,7 +118,8 @@ static tn_status gather_forward(tn_op_call *c) {
 
 static tn_status scatter_forward(tn_op_call *c) {
     TN_SCOPE;
-    return tn_work_wait(tn_reduce_scatter(group_of(c), c->out[0], dense_input(c), TN_REDUCE_SUM), 0);
+    return tn_work_wait(tn_reduce_scatter(group_of(c), c->out[0], dense_input(c), TN_REDUCE_SUM),
+                        0);
 }
 
 static tn_status exchange_forward(tn_op_call *c) {

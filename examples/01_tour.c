@@ -1,6 +1,7 @@
 /* A tour of tensors: making them, looking at them, views, arithmetic, gradients, scopes and errors.
  *
- * Prints every result beside the line that made it. Read it from top to bottom; include/tern/tensor.h and ops.h have the rest.
+ * Prints every result beside the line that made it. Read it from top to bottom;
+ * include/tern/tensor.h and ops.h have the rest.
  */
 #include <tern/tern.h>
 
@@ -26,8 +27,8 @@ static void views(void) {
     SHOW(tn_t(x));
     SHOW(tn_select(x, 0, 1));    /* row 1 */
     SHOW(tn_narrow(x, 1, 0, 2)); /* columns 0 and 1 */
-    tn_fill_(tn_select(x, 1, 2),
-             -1); /* a trailing _ works in place: it changes x, since a view has no elements of its own */
+    /* a trailing _ works in place: it changes x, since a view has no elements of its own */
+    tn_fill_(tn_select(x, 1, 2), -1);
     SHOW(x);
     tn_tensor *turned = tn_t(x);
     printf("shape %s, strides %d and %d, shares storage with x: %s\n\n", tn_shape_text(turned),

@@ -1,7 +1,7 @@
 /* A straight line: y = 2 x - 1 with noise, found again by gradient descent.
  *
- * The whole of training in its smallest form: a model (one linear layer: a weight and a bias), a loss, and a loop of four
- * calls. Prints the loss as it falls, then the line that was found.
+ * The whole of training in its smallest form: a model (one linear layer: a weight and a bias), a
+ * loss, and a loop of four calls. Prints the loss as it falls, then the line that was found.
  */
 #include <tern/tern.h>
 

@@ -1,15 +1,16 @@
 /* A classifier of two spirals: a model of one's own, with a hidden layer.
  *
- * No straight line separates two spirals that wind around each other; a small network with one bend after another does.
- * Shows how a model is written: a struct that begins with a tn_module, a forward, and an init that registers the parts.
- * At the end the plane is drawn as the model sees it.
+ * No straight line separates two spirals that wind around each other; a small network with one bend
+ * after another does. Shows how a model is written: a struct that begins with a tn_module, a
+ * forward, and an init that registers the parts. At the end the plane is drawn as the model sees
+ * it.
  */
 #include <tern/tern.h>
 
 #include <math.h>
 #include <stdio.h>
 
-/* ---- The model ---------------------------------------------------------------------------------- */
+/* ---- The model ------------------------------------------------------------------------------- */
 
 typedef struct {
     tn_module base; /* comes first */
@@ -34,7 +35,7 @@ static void mlp_init(mlp *net, int64_t width) {
     tn_module_add(&net->base, "out", &net->out);
 }
 
-/* ---- The data ----------------------------------------------------------------------------------- */
+/* ---- The data -------------------------------------------------------------------------------- */
 
 enum { POINTS = 400 };
 
@@ -78,7 +79,7 @@ static void draw(mlp *net) {
     }
 }
 
-/* ---- Training ----------------------------------------------------------------------------------- */
+/* ---- Training -------------------------------------------------------------------------------- */
 
 int main(void) {
     tn_on_error(tn_error_exit);

@@ -1,16 +1,20 @@
 /* 4. A GPT that learns to write, one character at a time.
  *
  *     04_char_gpt --data shakespeare.txt                   trains, draws the loss, writes a sample
- *     04_char_gpt --data shakespeare.txt --resume          goes on after Ctrl-C or a crash, as if nothing had happened
- *     tern run -n 2 04_char_gpt --data shakespeare.txt     the same on two processes, each with half of every batch
+ *     04_char_gpt --data shakespeare.txt --resume          goes on after Ctrl-C or a crash, as if
+ *                                                          nothing had happened
+ *     tern run -n 2 04_char_gpt --data shakespeare.txt     the same on two processes, each with
+ *                                                          half of every batch
  *     04_char_gpt --help
  *
- * Shows: a text as tokens, a loader, a model with an optimiser and a schedule, checkpoints that continue bit for bit, the
- * progress line, curves, generating, and what of it changes on several ranks (every line with `world` in it). The parts, in the order of the file: options, the run's objects, saving and going on,
- * the training loop, validation, the results.
+ * Shows: a text as tokens, a loader, a model with an optimiser and a schedule, checkpoints that
+ * continue bit for bit, the progress line, curves, generating, and what of it changes on several
+ * ranks (every line with `world` in it). The parts, in the order of the file: options, the run's
+ * objects, saving and going on, the training loop, validation, the results.
  *
- * The recipe is nanoGPT's for a laptop: 4 layers, 4 heads, 128 channels, context 64, batch 12, AdamW at 1e-3 falling to 1e-4,
- * 2000 steps. To build it by itself: cc 04_char_gpt.c $(pkg-config --cflags --libs tern)
+ * The recipe is nanoGPT's for a laptop: 4 layers, 4 heads, 128 channels, context 64, batch 12,
+ * AdamW at 1e-3 falling to 1e-4, 2000 steps. To build it by itself: cc 04_char_gpt.c $(pkg-config
+ * --cflags --libs tern)
  */
 #include <tern/tern.h>
 
@@ -240,8 +244,8 @@ static void save(run *r) {
     }
 }
 
-/* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any time. A job that the
- * launcher has started again goes on by itself. */
+/* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any
+ * time. A job that the launcher has started again goes on by itself. */
 static void begin(run *r) {
     struct stat about;
     bool resume = r->o.resume || tn_restart_count() > 0;
@@ -340,7 +344,8 @@ static void draw_losses(run *r) {
 static void write_sample(run *r) {
     int64_t begin_with = r->first, *tokens = malloc((size_t)r->o.sample * sizeof(*tokens) + 1);
     tn_generator g = {.seed = (uint64_t)r->o.seed};
-    if (tokens && tn_gpt_generate(&r->gpt, &begin_with, 1, r->o.sample, 0.8, 0, &g, tokens) == TN_OK) {
+    if (tokens &&
+        tn_gpt_generate(&r->gpt, &begin_with, 1, r->o.sample, 0.8, 0, &g, tokens) == TN_OK) {
         printf("\n---- a sample ----\n");
         for (int64_t i = 0; i < r->o.sample; i++) {
             fputs(tn_charset_text(r->charset, tokens[i]), stdout);
@@ -375,7 +380,8 @@ int main(int argc, char **argv) {
                                 .parser = parse,
                                 .doc = "Trains a small GPT on the characters of a text."};
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
-    tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends the program */
+    /* a script's choice: the first error is printed and ends the program */
+    tn_on_error(tn_error_exit);
     r.world = tn_dist_init(tn_dist_defaults());
     r.first_rank = tn_group_rank(r.world) == 0;
     if (r.o.threads) {

@@ -1,17 +1,20 @@
-/* An operation of one's own: snake(x) = x + sin(a x)^2 / a, with its own forward loop and its own gradient rule.
+/* An operation of one's own: snake(x) = x + sin(a x)^2 / a, with its own forward loop and its own
+ * gradient rule.
  *
- *     Ziyin, Hartwig, Ueda 2020, arXiv:2006.08195: an activation that can continue a periodic signal.
+ *     Ziyin, Hartwig, Ueda 2020, arXiv:2006.08195: an activation that can continue a periodic
+ *     signal.
  *
- * An operation is a descriptor: a shape rule, a forward, a backward made of other operations, and samples. tn_op_check runs on
- * it what runs on the library's own operations. Then it trains: a small network learns a wave on the left half of an interval
- * and is asked about the right half. docs/add_an_op.md explains each part.
+ * An operation is a descriptor: a shape rule, a forward, a backward made of other operations, and
+ * samples. tn_op_check runs on it what runs on the library's own operations. Then it trains: a
+ * small network learns a wave on the left half of an interval and is asked about the right half.
+ * docs/add_an_op.md explains each part.
  */
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
 #include <math.h>
 
-/* ---- The operation ------------------------------------------------------------------------------ */
+/* ---- The operation --------------------------------------------------------------------------- */
 
 typedef struct snake_args {
     double a;
@@ -22,7 +25,8 @@ static bool snake_shape(tn_op_call *c) {
     return tn_op_float(c, 0) && tn_op_out_like(c, 0);
 }
 
-/* The input may have any strides: the copy kernel puts it into the output row by row, where the loop finds it. */
+/* The input may have any strides: the copy kernel puts it into the output row by row, where the
+ * loop finds it. */
 static tn_status snake_forward(tn_op_call *c) {
     const snake_args *args = c->args;
     tn_status status = c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
@@ -55,8 +59,10 @@ static void snake_backward(tn_op_grad *g) {
 
 static void snake_samples(tn_sampler *s) {
     static const snake_args slow = {0.5}, fast = {3.0};
-    tn_sample a = {
-        .text = "a=0.5", .args = &slow, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 4), -3.0, 3.0)}};
+    tn_sample a = {.text = "a=0.5",
+                   .args = &slow,
+                   .inputs = 1,
+                   .in = {tn_spec_real(TN_DIMS(3, 4), -3.0, 3.0)}};
     tn_sample b = {
         .text = "a=3.0", .args = &fast, .inputs = 1, .in = {tn_spec_real(TN_DIMS(50), -3.0, 3.0)}};
     tn_sample_add(s, &a);
@@ -78,7 +84,7 @@ static tn_tensor *snake(tn_tensor *x, double a) {
     return tn_apply1(&snake_op, &args, x);
 }
 
-/* ---- A network that uses it --------------------------------------------------------------------- */
+/* ---- A network that uses it ------------------------------------------------------------------ */
 
 static tn_tensor *snake_layer(tn_tensor *x) {
     return snake(x, 5.0);

@@ -1,16 +1,18 @@
 /* Saving and loading: weights, a whole run, and files that do not fit.
  *
- *     06_save_load [FOLDER]                  writes weights.safetensors and run.safetensors there (default: the current one)
+ *     06_save_load [FOLDER]                  writes weights.safetensors and run.safetensors there
+ *                                            (default: the current one)
  *
- * Weights are plain safetensors: other libraries read them. A checkpoint is the same format and has everything else that a run
- * needs to go on bit for bit: the optimiser, the place in the data, the random generator. Both are written under a temporary name
- * first, so an interrupted save leaves the old file.
+ * Weights are plain safetensors: other libraries read them. A checkpoint is the same format and has
+ * everything else that a run needs to go on bit for bit: the optimiser, the place in the data, the
+ * random generator. Both are written under a temporary name first, so an interrupted save leaves
+ * the old file.
  */
 #include <tern/tern.h>
 
 #include <stdlib.h>
 
-/* ---- A small run: learn to add two numbers ---------------------------------------------------- */
+/* ---- A small run: learn to add two numbers --------------------------------------------------- */
 
 typedef struct run {
     tn_linear model;
@@ -65,7 +67,7 @@ static tn_checkpoint checkpoint_of(run *r) {
                            .step = r->step};
 }
 
-/* ---- Three things to do with files ------------------------------------------------------------ */
+/* ---- Three things to do with files ----------------------------------------------------------- */
 
 static void weights(run *trained, const char *path) {
     if (tn_save(&trained->model, path) != TN_OK) {

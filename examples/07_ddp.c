@@ -1,11 +1,13 @@
 /* Training on several processes: the program of one, with three lines more.
  *
  *     07_ddp                     one process
- *     tern run -n 2 07_ddp       two on this host: the same batches, shared between them, and the same losses
+ *     tern run -n 2 07_ddp       two on this host: the same batches, shared between them, and the
+ *                                same losses
  *
- * Each process (rank) has the whole model and half of every batch. tn_ddp hangs on the model: after a backward all ranks
- * have the same gradients, so their weights stay the same, and the loop below knows nothing of it. The classes are points
- * around ten centres; a straight line between two centres is no border, since each class has two of them.
+ * Each process (rank) has the whole model and half of every batch. tn_ddp hangs on the model: after
+ * a backward all ranks have the same gradients, so their weights stay the same, and the loop below
+ * knows nothing of it. The classes are points around ten centres; a straight line between two
+ * centres is no border, since each class has two of them.
  */
 #include <tern/tern.h>
 
@@ -14,7 +16,7 @@
 
 enum { CLASSES = 10, WIDTH = 32, TRAIN = 4096, TEST = 1000, BATCH = 64, EPOCHS = 5 };
 
-/* ---- The model ---------------------------------------------------------------------------------- */
+/* ---- The model ------------------------------------------------------------------------------- */
 
 typedef struct {
     tn_module base; /* comes first */
@@ -34,10 +36,10 @@ static void mlp_init(mlp *net, int64_t in, int64_t hidden, int64_t out) {
     tn_module_add(&net->base, "fc2", &net->fc2);
 }
 
-/* ---- The data ----------------------------------------------------------------------------------- */
+/* ---- The data -------------------------------------------------------------------------------- */
 
-/* Example i: a point around one of the two centres of class i % CLASSES. The same on every rank, since it is a function of
- * i alone. */
+/* Example i: a point around one of the two centres of class i % CLASSES. The same on every rank,
+ * since it is a function of i alone. */
 static tn_status get_point(tn_dataset *self, int64_t i, void *x, void *y) {
     (void)self;
     tn_generator noise = {.seed = 1, .stream = (uint64_t)i};
@@ -69,10 +71,11 @@ static tn_loader *load(tn_dataset *d, tn_group *world, tn_sampling order, int64_
     return tn_loader_new(d, tn_distributed_sampler(world, order, false), o);
 }
 
-/* ---- Testing ------------------------------------------------------------------------------------ */
+/* ---- Testing --------------------------------------------------------------------------------- */
 
-/* The share of test points that get their class. Each rank looks at its part; tn_group_mean divides all that are right by all
- * there are. Points that only fill up the last part are not valid and count nowhere. */
+/* The share of test points that get their class. Each rank looks at its part; tn_group_mean divides
+ * all that are right by all there are. Points that only fill up the last part are not valid and
+ * count nowhere. */
 static double accuracy(mlp *net, tn_group *world, tn_dataset *test) {
     TN_NO_GRAD;
     tn_loader *loader = load(test, world, tn_sequential_sampler(), 1);
@@ -89,7 +92,7 @@ static double accuracy(mlp *net, tn_group *world, tn_dataset *test) {
     return tn_group_mean(world, right, count);
 }
 
-/* ---- Training ----------------------------------------------------------------------------------- */
+/* ---- Training -------------------------------------------------------------------------------- */
 
 int main(void) {
     tn_on_error(tn_error_exit);
@@ -120,7 +123,8 @@ int main(void) {
     }
     double right = accuracy(&net, world, &test);
     if (tn_group_rank(world) == 0) {
-        printf("%d ranks: %.1f %% of the test points are right\n", tn_group_size(world), 100 * right);
+        printf("%d ranks: %.1f %% of the test points are right\n", tn_group_size(world),
+               100 * right);
     }
     tn_loader_free(loader);
     tn_optim_free(opt);

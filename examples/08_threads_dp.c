@@ -1,8 +1,9 @@
 /* Data parallelism by hand, with threads: what tn_ddp does between processes.
  *
- * Each thread is a rank. It has a model of its own, sees its own share of every batch, and computes its own gradients. Then
- * all gradients are averaged over the ranks, and every rank takes the same step. So four ranks do what one does with the whole
- * batch: the losses are the same up to rounding, and the models of the ranks stay equal to the last bit.
+ * Each thread is a rank. It has a model of its own, sees its own share of every batch, and computes
+ * its own gradients. Then all gradients are averaged over the ranks, and every rank takes the same
+ * step. So four ranks do what one does with the whole batch: the losses are the same up to
+ * rounding, and the models of the ranks stay equal to the last bit.
  *
  * The same with processes, with less waiting, and without a line in the loop: 07_ddp.c.
  */
@@ -12,7 +13,8 @@
 
 enum { BATCH = 64, STEPS = 300, MOST = 16 };
 
-/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank, since it depends on the step alone. */
+/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank, since it depends on the
+ * step alone. */
 static tn_tensor *points(int64_t step) {
     tn_generator g = {.seed = 1, .stream = (uint64_t)step};
     return tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &g);
@@ -23,7 +25,7 @@ static tn_tensor *wanted(tn_tensor *x) {
     return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
 }
 
-/* ---- The gradients of all ranks ----------------------------------------------------------------- */
+/* ---- The gradients of all ranks -------------------------------------------------------------- */
 
 typedef struct {
     tn_group *world;
@@ -37,7 +39,8 @@ static bool send(const tn_entry *entry, void *user) {
     return j->n < MOST;
 }
 
-/* Every gradient of the model becomes its mean over the ranks. All travel at once; then all are waited for. */
+/* Every gradient of the model becomes its mean over the ranks. All travel at once; then all are
+ * waited for. */
 static void average_gradients(void *model, tn_group *world) {
     journey j = {.world = world};
     tn_module_each(model, (tn_walk){0}, send, &j);
@@ -58,7 +61,7 @@ static bool compare(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* ---- What every rank does ------------------------------------------------------------------------ */
+/* ---- What every rank does -------------------------------------------------------------------- */
 
 static void train(tn_group *world, void *user) {
     int rank = tn_group_rank(world), ranks = tn_group_size(world);

@@ -5,10 +5,12 @@
  *
  *     Recht, Ré, Wright, Niu 2011, arXiv:1106.5730
  *
- * The weights lie in memory that all processes share. Each process reads them, computes a gradient from its own examples, and
- * subtracts it, while the others do the same. Two that change one weight at the same moment lose one of the changes. That is
- * rare where an example uses few of the weights, as here: a score of 20000 features of which each example has 10. So nobody
- * waits for anybody, and the loss falls as if one process took all the steps. It is not the same in every run.
+ * The weights lie in memory that all processes share. Each process reads them, computes a gradient
+ * from its own examples, and subtracts it, while the others do the same. Two that change one weight
+ * at the same moment lose one of the changes. That is rare where an example uses few of the
+ * weights, as here: a score of 20000 features of which each example has 10. So nobody waits for
+ * anybody, and the loss falls as if one process took all the steps. It is not the same in every
+ * run.
  */
 #define _GNU_SOURCE
 #include <tern/tern.h>
@@ -33,9 +35,10 @@ typedef struct {
     float weight[FEATURES]; /* one for each feature */
 } board;
 
-/* ---- The data ------------------------------------------------------------------------------------ */
+/* ---- The data -------------------------------------------------------------------------------- */
 
-/* Batch number `number`: which features each example has, and its score: the sum of the true weights of these. */
+/* Batch number `number`: which features each example has, and its score: the sum of the true
+ * weights of these. */
 static void make_batch(uint64_t number, int n, int64_t *features, float *scores) {
     tn_generator pick = {.seed = 1, .stream = number};
     for (int i = 0; i < n; i++) {
@@ -59,9 +62,10 @@ static tn_tensor *loss_of(tn_tensor *weights, const int64_t *features, const flo
     return tn_mse(sums, tn_from_data(scores, TN_DIMS(n, 1), TN_F32), TN_MEAN);
 }
 
-/* ---- A process that trains ----------------------------------------------------------------------- */
+/* ---- A process that trains ------------------------------------------------------------------- */
 
-/* Takes steps until all together have taken STEPS. Only the weights that the batch used are touched. */
+/* Takes steps until all together have taken STEPS. Only the weights that the batch used are
+ * touched. */
 static void work(board *b, int worker) {
     int64_t features[BATCH * ACTIVE];
     float scores[BATCH];
@@ -92,7 +96,7 @@ static pid_t start(board *b, int worker) {
     return child;
 }
 
-/* ---- The process that watches -------------------------------------------------------------------- */
+/* ---- The process that watches ---------------------------------------------------------------- */
 
 static double test(board *b) {
     static int64_t features[TEST * ACTIVE];

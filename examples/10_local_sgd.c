@@ -5,10 +5,12 @@
  *
  *     Stich 2018, arXiv:1805.09767
  *
- * tn_ddp averages gradients in every step. Here each rank takes steps of its own, with its own data; every k steps all weights
- * become their mean over the ranks. Between two averages nothing travels and nobody waits, which counts where the network is
- * slow. The ranks' models drift apart meanwhile, so the price is a slightly different path. The program trains twice from the
- * same start, with k = 1 (which for plain SGD equals averaging gradients) and with the k asked for, and prints both.
+ * tn_ddp averages gradients in every step. Here each rank takes steps of its own, with its own
+ * data; every k steps all weights become their mean over the ranks. Between two averages nothing
+ * travels and nobody waits, which counts where the network is slow. The ranks' models drift apart
+ * meanwhile, so the price is a slightly different path. The program trains twice from the same
+ * start, with k = 1 (which for plain SGD equals averaging gradients) and with the k asked for, and
+ * prints both.
  */
 #include <tern/tern.h>
 
@@ -18,7 +20,7 @@
 
 enum { BATCH = 16, STEPS = 1024 };
 
-/* ---- The data: y = sin(3 a) b, for points (a, b) in a square -------------------------------------- */
+/* ---- The data: y = sin(3 a) b, for points (a, b) in a square --------------------------------- */
 
 static tn_tensor *points(tn_generator *g, int64_t n) {
     return tn_uniform_(tn_empty(TN_DIMS(n, 2), TN_F32), -1.0, 1.0, g);
@@ -29,7 +31,7 @@ static tn_tensor *wanted(tn_tensor *x) {
     return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
 }
 
-/* ---- The model ----------------------------------------------------------------------------------- */
+/* ---- The model ------------------------------------------------------------------------------- */
 
 typedef struct {
     tn_module base; /* comes first */
@@ -49,7 +51,7 @@ static void mlp_init(mlp *net) {
     tn_module_add(&net->base, "out", &net->out);
 }
 
-/* ---- Averaging ----------------------------------------------------------------------------------- */
+/* ---- Averaging ------------------------------------------------------------------------------- */
 
 typedef struct {
     tn_group *world;
@@ -68,7 +70,7 @@ static bool average(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* ---- Training ------------------------------------------------------------------------------------ */
+/* ---- Training -------------------------------------------------------------------------------- */
 
 /* The loss on points that no rank has seen; every rank computes a share. */
 static double test(mlp *net, tn_group *world) {
@@ -82,7 +84,8 @@ static double test(mlp *net, tn_group *world) {
 static void train(tn_group *world, int k) {
     bool speaks = tn_group_rank(world) == 0;
     tn_seed(7); /* all ranks start from the same weights … */
-    tn_generator data = {.seed = 1, .stream = (uint64_t)tn_group_rank(world)}; /* … and differ here */
+    /* … and differ here */
+    tn_generator data = {.seed = 1, .stream = (uint64_t)tn_group_rank(world)};
     mlp net;
     mlp_init(&net);
     tn_sgd_options options = tn_sgd_defaults();

@@ -1,17 +1,20 @@
 /* 11. GPT-2, from 124M to 1.5B parameters, on one device or many.
  *
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
- *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --device cuda --precision bf16
- *     11_gpt2 --data tokens.bin --resume               goes on from the checkpoint as if nothing had happened
+ *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
+ *     11_gpt2 --data tokens.bin --resume      goes on from the checkpoint as if nothing had
+ * happened
  *
- * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds their gradients up until
- * together they have seen that many; only the last one's gradients travel. The data are shards of 16-bit tokens as llm.c and
- * nanoGPT write them. The progress line shows tokens a second and, on a GPU whose peak is known or given, how much of it the
- * model's mathematics uses (MFU).
+ * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
+ * their gradients up until together they have seen that many; only the last one's gradients travel.
+ * The data are shards of 16-bit tokens as llm.c and nanoGPT write them. The progress line shows
+ * tokens a second and, on a GPU whose peak is known or given, how much of it the model's
+ * mathematics uses (MFU).
  *
- * The recipe is GPT-3's for this size (Brown et al. 2020, arXiv:2005.14165): AdamW with betas 0.9 and 0.95, weight decay 0.1
- * on matrices, gradients clipped to norm 1, a cosine to a tenth. The parts, in the order of the file: options, the run's
- * objects, saving and going on, the training loop, validation.
+ * The recipe is GPT-3's for this size (Brown et al. 2020, arXiv:2005.14165): AdamW with betas 0.9
+ * and 0.95, weight decay 0.1 on matrices, gradients clipped to norm 1, a cosine to a tenth. The
+ * parts, in the order of the file: options, the run's objects, saving and going on, the training
+ * loop, validation.
  */
 #include <tern/tern.h>
 
@@ -93,13 +96,15 @@ static const struct argp_option option_list[] = {
     {"model", 'm', "NAME", 0, "gpt2, gpt2-medium, gpt2-large, gpt2-xl or tiny (gpt2)", 0},
     {"device", 'D', "NAME", 0, "cpu, cuda or cuda:N (cpu); on several ranks each takes its own GPU",
      0},
-    {"precision", 'p', "NAME", 0, "f32, bf16 or f16: of the computation; weights stay f32 (f32)", 0},
+    {"precision", 'p', "NAME", 0, "f32, bf16 or f16: of the computation; weights stay f32 (f32)",
+     0},
     {"out", 'o', "DIR", 0, "folder of the checkpoint and the losses (gpt2)", 0},
     {"resume", 'r', NULL, 0, "go on from the checkpoint in DIR; all other options as before", 0},
     {"steps", STEPS, "N", 0, "steps of training (1000)", 0},
     {"batch", BATCH, "N", 0, "sequences of a micro-batch of one rank (4)", 1},
     {"context", CONTEXT, "N", 0, "tokens of a sequence (1024)", 1},
-    {"tokens", TOKENS, "N", 0, "tokens of a step, of all ranks together (one micro-batch of each)", 1},
+    {"tokens", TOKENS, "N", 0, "tokens of a step, of all ranks together (one micro-batch of each)",
+     1},
     {"lr", LR, "X", 0, "highest learning rate (6e-4)", 1},
     {"warmup", WARMUP, "N", 0, "steps until it is reached (100)", 1},
     {"val-every", VAL_EVERY, "N", 0, "steps between validations (250)", 1},
@@ -295,8 +300,8 @@ static void make_model(run *r) {
     r->schedule = tn_cosine_decay(r->o.lr, r->o.lr / 10, warmup, r->o.steps);
 }
 
-/* What the model's mathematics takes for each token, forward and backward: 6 for each weight of a matrix, and the products of
- * causal attention, which see half of the context. */
+/* What the model's mathematics takes for each token, forward and backward: 6 for each weight of a
+ * matrix, and the products of causal attention, which see half of the context. */
 static double flops_per_token(run *r) {
     const tn_gpt_options *g = &r->gpt.options;
     double positions = (double)(g->context * g->width);
@@ -371,11 +376,12 @@ static void begin(run *r) {
 
 /* ---- Training -------------------------------------------------------------------------------- */
 
-/* Forward and backward of one micro-batch; its gradients are added to what is there. Returns its share of the step's loss, on
- * the device: reading it here would make the host wait for the GPU. */
+/* Forward and backward of one micro-batch; its gradients are added to what is there. Returns its
+ * share of the step's loss, on the device: reading it here would make the host wait for the GPU. */
 static tn_tensor *micro_step(run *r, const tn_batch *b) {
     TN_SCOPE; /* what the micro-batch makes ends with it */
-    tn_tensor *loss = tn_mul_scalar(tn_gpt_loss(&r->gpt, b->x, b->y), 1.0 / (double)r->micro_batches);
+    tn_tensor *loss =
+        tn_mul_scalar(tn_gpt_loss(&r->gpt, b->x, b->y), 1.0 / (double)r->micro_batches);
     tn_backward(r->scaler ? tn_scaler_scale(r->scaler, loss) : loss);
     return tn_return(tn_detach(loss));
 }
@@ -472,7 +478,8 @@ int main(int argc, char **argv) {
     const struct argp parser = {
         .options = option_list, .parser = parse, .doc = "Trains GPT-2 on shards of tokens."};
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
-    tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends the program */
+    /* a script's choice: the first error is printed and ends the program */
+    tn_on_error(tn_error_exit);
     join_world(&r);
     open_data(&r);
     make_model(&r);

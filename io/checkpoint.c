@@ -4,14 +4,16 @@
  *
  *     format          tern-checkpoint-1
  *     step, note      as given
- *     optim           kind, steps, learning rate, number of groups; optim.group.I: lr scale and weight decay
+ *     optim           kind, steps, learning rate, number of groups; optim.group.I: lr scale and
+ *                     weight decay
  *     schedule        kind, peak, end, warm-up, steps
- *     loader          what it loads and how: load compares it; loader.place: epoch and index of the next batch;
- *                     loader.share: size of a batch, and number of parts (ranks)
+ *     loader          what it loads and how: load compares it; loader.place: epoch and index of the
+ *                     next batch; loader.share: size of a batch, and number of parts (ranks)
  *     generator       seed, stream, call
  *     scaler          scale, streak
  *
- * Real numbers are written as %a, which is exact. Loading reads and checks everything into a `plan`, then applies it.
+ * Real numbers are written as %a, which is exact. Loading reads and checks everything into a
+ * `plan`, then applies it.
  */
 #include "core/error.h"
 #include "io/numbers.h"
@@ -28,7 +30,7 @@
 
 #define FORMAT "tern-checkpoint-1"
 
-/* ---- Texts that both directions make --------------------------------------------------------------------------------- */
+/* ---- Texts that both directions make --------------------------------------------------------- */
 
 typedef struct text {
     char at[320];
@@ -62,7 +64,7 @@ static text group_key(int index) {
     return text_of("optim.group.%d", index);
 }
 
-/* ---- Saving ---------------------------------------------------------------------------------------------------------- */
+/* ---- Saving ---------------------------------------------------------------------------------- */
 
 static bool put(tn_safetensors_writer *w, const char *key, text value) {
     return tn_safetensors_add_metadata(w, key, value.at) == TN_OK;
@@ -127,7 +129,7 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     return status;
 }
 
-/* ---- Loading --------------------------------------------------------------------------------------------------------- */
+/* ---- Loading --------------------------------------------------------------------------------- */
 
 /* What was read and found right, before anything changes. */
 typedef struct plan {
@@ -155,7 +157,8 @@ static words words_of(const tn_safetensors *f, const char *key) {
     return (words){.path = tn__safetensors_path(f), .key = key, .all = all, .at = all ? all : ""};
 }
 
-/* A number ends at a space, which is stepped over, or at the end. strtoX would also take spaces and signs in front. */
+/* A number ends at a space, which is stepped over, or at the end. strtoX would also take spaces and
+ * signs in front. */
 static bool word_ends(words *w, char *end, bool sound) {
     sound = sound && end != w->at && (*end == ' ' || *end == 0);
     w->at = *end == ' ' ? end + 1 : end;
@@ -188,7 +191,8 @@ static bool at_end(const words *w) {
     return *w->at == 0 || malformed(w);
 }
 
-/* A member of the program and its key in the file are both there, or neither is. *wanted: there is something to load. */
+/* A member of the program and its key in the file are both there, or neither is. *wanted: there is
+ * something to load. */
 static bool agree(const tn_checkpoint *c, const tn_safetensors *f, const void *member,
                   const char *key, bool *wanted) {
     bool in_file = tn_safetensors_metadata(f, key) != NULL;
@@ -259,9 +263,10 @@ static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f) {
            (!wanted || same(f, "schedule", describe_schedule(c->schedule)));
 }
 
-/* The place among batches of `batch` from `parts` ranks, for this loader: the same when both numbers are.
- * With another number of parts, the batch that holds the next example of all parts together, so that up
- * to a batch is seen again. With the same parts and another batch: an error. */
+/* The place among batches of `batch` from `parts` ranks, for this loader: the same when both
+ * numbers are. With another number of parts, the batch that holds the next example of all parts
+ * together, so that up to a batch is seen again. With the same parts and another batch: an
+ * error. */
 static bool convert_place(const tn_loader *l, const tn_safetensors *f, int64_t batch, int64_t parts,
                           tn_loader_place *place) {
     int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampling(l).parts;

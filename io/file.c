@@ -1,8 +1,10 @@
-/* Writing a file so that it is there whole or not at all: temporary name, fsync, rename, fsync of the folder.
+/* Writing a file so that it is there whole or not at all: temporary name, fsync, rename, fsync of
+ * the folder.
  *
- * The temporary name is always PATH.tmp, created with O_EXCL and locked (flock) while it is written. A PATH.tmp that nobody
- * holds locked was left by a process that was killed, and is removed; one that is locked belongs to somebody who is saving to
- * the same path now. Whoever holds the lock of the file that PATH.tmp names is the only one who may remove or rename it.
+ * The temporary name is always PATH.tmp, created with O_EXCL and locked (flock) while it is
+ * written. A PATH.tmp that nobody holds locked was left by a process that was killed, and is
+ * removed; one that is locked belongs to somebody who is saving to the same path now. Whoever holds
+ * the lock of the file that PATH.tmp names is the only one who may remove or rename it.
  */
 #include "io/file.h"
 
@@ -27,7 +29,7 @@ static void fail(tn__file *f, const char *doing) {
     }
 }
 
-/* ---- The temporary file ---------------------------------------------------------------------------------------------- */
+/* ---- The temporary file ---------------------------------------------------------------------- */
 
 /* Whether `name` is still the file that fd has open. */
 static bool names_this(const char *name, int fd) {
@@ -36,7 +38,8 @@ static bool names_this(const char *name, int fd) {
            by_name.st_ino == by_fd.st_ino;
 }
 
-/* Removes a temporary file whose writer is gone. False with errno EBUSY when it is not gone, or with another reason. */
+/* Removes a temporary file whose writer is gone. False with errno EBUSY when it is not gone, or
+ * with another reason. */
 static bool remove_stale(const char *name) {
     int fd = open(name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
@@ -55,7 +58,8 @@ static bool remove_stale(const char *name) {
     return removed;
 }
 
-/* A new, locked file of this name; -1 with errno. The loop is for others who come and go between two calls. */
+/* A new, locked file of this name; -1 with errno. The loop is for others who come and go between
+ * two calls. */
 static int create_locked(const char *name) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -106,7 +110,7 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     return true;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 void tn__file_put(tn__file *f, const void *data, size_t bytes) {
     const char *from = data;
@@ -144,8 +148,8 @@ static void sync_folder(tn__file *f) {
         }
         return;
     }
-    if (fsync(fd) != 0 && errno != EINVAL &&
-        errno != EROFS) { /* EINVAL: this file system does not sync folders */
+    /* EINVAL: this file system does not sync folders */
+    if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS) {
         fail(f, "syncing its folder");
     }
     close(fd);

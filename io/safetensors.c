@@ -1,8 +1,10 @@
-/* Reading safetensors: a file is mapped, its header is checked completely, and tensors are views of the map.
+/* Reading safetensors: a file is mapped, its header is checked completely, and tensors are views of
+ * the map.
  *
- * Checked: the header's length against the file and the cap; strict JSON without duplicate names; known dtypes; shapes whose
- * bytes are what data_offsets hold; data without holes, overlaps or bytes that belong to nobody. The map is counted: every
- * tensor over it holds one reference, the open file another.
+ * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
+ * known dtypes; shapes whose bytes are what data_offsets hold; data without holes, overlaps or
+ * bytes that belong to nobody. The map is counted: every tensor over it holds one reference, the
+ * open file another.
  */
 #include "io/safetensors.h"
 
@@ -62,7 +64,7 @@ int tn__safetensors_dtype(const char *name) {
     return -1;
 }
 
-/* ---- The map --------------------------------------------------------------------------------------------------------- */
+/* ---- The map --------------------------------------------------------------------------------- */
 
 static void map_release(map *m) {
     if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
@@ -117,7 +119,7 @@ static map *map_file(const char *path) {
     return m;
 }
 
-/* ---- The header ------------------------------------------------------------------------------------------------------ */
+/* ---- The header ------------------------------------------------------------------------------ */
 
 /* A name from the file as it may stand in a message: short, and nothing that a terminal obeys. */
 typedef struct shown {
@@ -286,7 +288,8 @@ static bool read_entries(tn_safetensors *f) {
     return check_layout(f);
 }
 
-/* Parses twice and compares: when memory runs out in the middle of a text, jansson 2.14 drops a character and goes on. */
+/* Parses twice and compares: when memory runs out in the middle of a text, jansson 2.14 drops a
+ * character and goes on. */
 static bool parse_header(tn_safetensors *f, size_t length) {
     const char *text = f->map->address + 8;
     json_error_t error;
@@ -310,17 +313,17 @@ static bool read_header(tn_safetensors *f) {
     }
     size_t rest = f->map->bytes - 8;
     if (length > rest || length > TN__HEADER_MOST || length < 2 || head[8] != '{') {
-        tn__raise(
-            TN_EFORMAT,
-            "safetensors", "%s: its header should begin with '{' and have %llu bytes (%zu bytes follow; %zu are read at most)",
-            f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s: its header should begin with '{' and have %llu bytes (%zu bytes follow; %zu "
+                  "are read at most)",
+                  f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
         return false;
     }
     f->data = 8 + (size_t)length;
     return parse_header(f, (size_t)length) && read_entries(f);
 }
 
-/* ---- The public side ------------------------------------------------------------------------------------------------- */
+/* ---- The public side ------------------------------------------------------------------------- */
 
 tn_safetensors *tn_safetensors_open(const char *path) {
     if (tn__pending()) {
@@ -381,7 +384,8 @@ const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
     return f && key ? json_string_value(json_object_get(f->metadata, key)) : NULL;
 }
 
-bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims, tn_dtype *dtype) {
+bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims,
+                           tn_dtype *dtype) {
     const entry *e = find(f, name);
     if (e) {
         *dims = e->dims;
@@ -431,7 +435,7 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
     return t;
 }
 
-/* ---- The digest ------------------------------------------------------------------------------------------------------ */
+/* ---- The digest ------------------------------------------------------------------------------ */
 
 static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const char *operation) {
     static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
@@ -443,8 +447,9 @@ static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const ch
     tn__digest_add(d, file + after, f->map->bytes - after);
     tn__digest_text(d, digits);
     if (memcmp(digits, file + TN__DIGEST_AT, TN__DIGEST_DIGITS) != 0) {
-        return tn__raise(TN_EFORMAT, operation, "%s is damaged: its digest is %.32s but should be %s",
-                         f->path, file + TN__DIGEST_AT, digits);
+        return tn__raise(TN_EFORMAT, operation,
+                         "%s is damaged: its digest is %.32s but should be %s", f->path,
+                         file + TN__DIGEST_AT, digits);
     }
     return TN_OK;
 }
@@ -453,7 +458,8 @@ tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *oper
     const char *digest = tn_safetensors_metadata(f, "digest");
     if (!digest || strlen(digest) != TN__DIGEST_DIGITS ||
         memcmp(f->map->address + 8, TN__DIGEST_BEFORE, sizeof(TN__DIGEST_BEFORE) - 1) != 0) {
-        return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint", f->path);
+        return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint",
+                         f->path);
     }
     tn__digest *d = tn__digest_new();
     if (!d) {

@@ -1,10 +1,12 @@
 /* What the reader and the writer of safetensors share: the format's dtype names, and our digest.
  *
- * A file: 8 bytes, the length of the header as a little-endian number; the header, JSON; the data. The header maps each name to
- * dtype, shape and data_offsets (from, to; counted from the end of the header), and `__metadata__` to texts.
+ * A file: 8 bytes, the length of the header as a little-endian number; the header, JSON; the data.
+ * The header maps each name to dtype, shape and data_offsets (from, to; counted from the end of the
+ * header), and `__metadata__` to texts.
  *
- * A file with a digest has it as the first piece of metadata, so it stands at a fixed place: the header begins with
- * TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the whole file with '0' in their place.
+ * A file with a digest has it as the first piece of metadata, so it stands at a fixed place: the
+ * header begins with TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the
+ * whole file with '0' in their place.
  */
 #ifndef TERN_IO_SAFETENSORS_H
 #define TERN_IO_SAFETENSORS_H
@@ -34,7 +36,8 @@ tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *pat
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
 
 /* A tensor's shape and dtype without reading it. False when there is no such name. */
-bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims, tn_dtype *dtype);
+bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims,
+                           tn_dtype *dtype);
 const char *tn__safetensors_path(const tn_safetensors *f);
 
 #endif

@@ -1,7 +1,7 @@
 /* Writing safetensors: collect, lay out, write once.
  *
- * Laid out as the reference implementation does it: wider dtypes first, then by name, and the header padded with spaces to a
- * multiple of 8, so that every tensor is aligned in the file.
+ * Laid out as the reference implementation does it: wider dtypes first, then by name, and the
+ * header padded with spaces to a multiple of 8, so that every tensor is aligned in the file.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -54,7 +54,7 @@ void tn_safetensors_discard(tn_safetensors_writer *w) {
     free(w);
 }
 
-/* ---- Collecting ------------------------------------------------------------------------------------------------------ */
+/* ---- Collecting ------------------------------------------------------------------------------ */
 
 static bool is_utf8(const char *text) {
     size_t bytes = strlen(text), at = 0;
@@ -104,7 +104,8 @@ tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tens
     return TN_OK;
 }
 
-tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key, const char *value) {
+tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
+                                      const char *value) {
     static const char *operation = "safetensors_add_metadata";
     if (!w || !key || !value) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL",
@@ -124,7 +125,7 @@ tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
     return TN_OK;
 }
 
-/* ---- Layout ---------------------------------------------------------------------------------------------------------- */
+/* ---- Layout ---------------------------------------------------------------------------------- */
 
 /* The reference implementation's order of dtypes, backwards. */
 static int place_of_dtype(tn_dtype dtype) {
@@ -182,7 +183,8 @@ static json_t *header_of(const tn_safetensors_writer *w, bool digest) {
         done = json_object_set_new(header, "__metadata__", metadata_of(w, digest)) == 0;
     }
     for (int i = 0; done && i < w->count; i++) {
-        done = json_object_set_new(header, w->items[i].name, describe(w->items[i].tensor, &at)) == 0;
+        done =
+            json_object_set_new(header, w->items[i].name, describe(w->items[i].tensor, &at)) == 0;
     }
     if (!done) {
         json_decref(header);
@@ -216,7 +218,7 @@ static char *header_bytes(const tn_safetensors_writer *w, bool digest, size_t *b
     return all;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 static void put(tn__file *file, tn__digest *digest, const void *data, size_t bytes) {
     tn__file_put(file, data, bytes);

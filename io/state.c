@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Collecting ------------------------------------------------------------------------------------------------------ */
+/* ---- Collecting ------------------------------------------------------------------------------ */
 
 static bool add(tn__state *s, const char *prefix, const char *name, tn_tensor *t) {
     if (!tn__usable(t, s->operation)) {
@@ -94,7 +94,7 @@ bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
     return done;
 }
 
-/* ---- Loading --------------------------------------------------------------------------------------------------------- */
+/* ---- Loading --------------------------------------------------------------------------------- */
 
 static bool match_one(tn__state *s, tn__state_item *item, const tn_safetensors *f, bool convert) {
     TN_SCOPE;
@@ -132,7 +132,8 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(((const tn__state_item *)a)->name, ((const tn__state_item *)b)->name);
 }
 
-/* The first name of the file that is not one of the state's, which are sorted here; NULL: there is none. */
+/* The first name of the file that is not one of the state's, which are sorted here; NULL: there is
+ * none. */
 static const char *surplus_name(tn__state *s, const tn_safetensors *f) {
     if (s->count) {
         qsort(s->items, (size_t)s->count, sizeof(*s->items), compare_names);
@@ -160,8 +161,9 @@ bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool p
     return !surplus;
 }
 
-/* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy cannot fail; the general one,
- * for strides, has nothing to fail on. A device that fails here has lost the run anyway. */
+/* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy
+ * cannot fail; the general one, for strides, has nothing to fail on. A device that fails here has
+ * lost the run anyway. */
 void tn__state_apply(tn__state *s) {
     TN_NO_GRAD;
     for (int i = 0; i < s->count; i++) {

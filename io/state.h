@@ -1,8 +1,8 @@
 /* Named tensors that are saved and loaded together: a module's, an optimiser's, or both.
  *
- * Loading has two halves: tn__state_match checks every name, shape and dtype against the file and prepares what has to be
- * converted, and changes nothing; tn__state_apply copies, and cannot fail.
- */
+ * Loading has two halves: tn__state_match checks every name, shape and dtype against the file and
+ * prepares what has to be converted, and changes nothing; tn__state_apply copies, and cannot
+ * fail. */
 #ifndef TERN_IO_STATE_H
 #define TERN_IO_STATE_H
 
@@ -20,14 +20,15 @@ typedef struct tn__state {
     const char *operation; /* static text, for messages */
 } tn__state;
 
-/* Parameters and buffers of a module, state of an optimiser, under prefix + name. False after raising. */
+/* Parameters and buffers of a module, state of an optimiser, under prefix + name. False after
+ * raising. */
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix);
 bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w);
 
-/* What differs between state and file is raised: a missing or surplus name (TN_EMISMATCH; surplus is fine with `partial`), a shape
- * (TN_ESHAPE), a dtype (TN_EDTYPE, unless `convert`). */
+/* What differs between state and file is raised: a missing or surplus name (TN_EMISMATCH; surplus
+ * is fine with `partial`), a shape (TN_ESHAPE), a dtype (TN_EDTYPE, unless `convert`). */
 bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool partial);
 void tn__state_apply(tn__state *s);
 void tn__state_free(tn__state *s);

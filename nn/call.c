@@ -2,15 +2,16 @@
  *
  *     before hooks  ->  precision  ->  recompute  ->  scope { forward }  ->  after hooks
  *
- * The scope lets only the results out, so what backward does not need is gone when a call returns. A module without hooks,
- * policy and recompute pays for the scope and for its name in error messages, nothing else.
+ * The scope lets only the results out, so what backward does not need is gone when a call returns.
+ * A module without hooks, policy and recompute pays for the scope and for its name in error
+ * messages, nothing else.
  */
 #include "core/memory.h"
 #include "nn/module.h"
 
 #include <stdlib.h>
 
-/* ---- Values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 tn_values tn__no_values(void) {
     tn_values none = {0};
@@ -51,7 +52,7 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
     return out;
 }
 
-/* ---- The forward, in its scope ----------------------------------------------------------------------------------------------- */
+/* ---- The forward, in its scope --------------------------------------------------------------- */
 
 static tn_values forward(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
@@ -75,7 +76,7 @@ static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
     return out;
 }
 
-/* ---- Recompute --------------------------------------------------------------------------------------------------------------- */
+/* ---- Recompute ------------------------------------------------------------------------------- */
 
 /* What a graph keeps in order to call the forward again. */
 typedef struct again {
@@ -90,7 +91,8 @@ static void free_again(void *user) {
     free(a);
 }
 
-/* The second time the modules around m are not running: their names still belong to an error's text. */
+/* The second time the modules around m are not running: their names still belong to an error's
+ * text. */
 enum { DEEPEST = 16 };
 static void push_ancestors(const tn_module *m, tn__frame *frames, int *count) {
     if (m->parent && *count < DEEPEST - 1) {
@@ -164,7 +166,7 @@ static tn_values recompute(tn_module *m, tn_values in, void *context) {
     return checked_results(m, out);
 }
 
-/* ---- The bracket ---------------------------------------------------------------------------------------------------------------- */
+/* ---- The bracket ----------------------------------------------------------------------------- */
 
 /* False after raising, and for an inert input. */
 static bool may_call(tn_module *m, const tn_values *in) {
@@ -179,7 +181,8 @@ static bool may_call(tn_module *m, const tn_values *in) {
         return false;
     }
     for (int i = 0; i < in->n; i++) {
-        bool optional = !m->forward; /* a forward of values knows which of its inputs may be absent */
+        /* a forward of values knows which of its inputs may be absent */
+        bool optional = !m->forward;
         if (!(optional && !in->v[i]) && !tn__usable(in->v[i], m->kind)) {
             return false;
         }
@@ -210,7 +213,8 @@ static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
     return out;
 }
 
-/* The bracket of a module with hooks, a policy or recompute: what they make besides the results dies with a scope of its own. */
+/* The bracket of a module with hooks, a policy or recompute: what they make besides the results
+ * dies with a scope of its own. */
 static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
     in = tn__hooks_before(m, in);

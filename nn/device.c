@@ -1,6 +1,7 @@
 /* A module on another device: every parameter and buffer is exchanged for its copy there.
  *
- * All copies are made before the first field changes, so a device without room leaves the module as it was.
+ * All copies are made before the first field changes, so a device without room leaves the module as
+ * it was.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -21,12 +22,13 @@ typedef struct plan {
     int count, room;
 } plan;
 
-/* Optimisers and graphs that will call a module again hold its lists. While it is called its fields may hold copies of its
- * parameters. */
+/* Optimisers and graphs that will call a module again hold its lists. While it is called its fields
+ * may hold copies of its parameters. */
 static bool check_free(tn_module *m, const char *path, void *user) {
     (void)user;
     if (m->lists && m->lists->lending) {
-        tn__raise(TN_ESTATE, "module_to", "%s%s%s is being called", m->kind, *path ? " " : "", path);
+        tn__raise(TN_ESTATE, "module_to", "%s%s%s is being called", m->kind, *path ? " " : "",
+                  path);
     } else if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
         tn__raise(TN_ESTATE, "module_to",
                   "%s%s%s is held by an optimiser or a graph: modules are moved first", m->kind,
@@ -35,7 +37,8 @@ static bool check_free(tn_module *m, const char *path, void *user) {
     return !tn__pending();
 }
 
-/* What hangs on a leaf stays behind when the tensor is exchanged: hooks and a gradient buffer are somebody's. */
+/* What hangs on a leaf stays behind when the tensor is exchanged: hooks and a gradient buffer are
+ * somebody's. */
 static bool may_leave(const tn_entry *entry) {
     const tn_leaf *leaf = (*entry->field)->leaf;
     if (leaf && (leaf->preset || leaf->hooks)) {
@@ -56,7 +59,8 @@ static tn_tensor *copy_on(tn_device device, tn_tensor *t) {
     return tn__pending() ? tn_inert() : copy;
 }
 
-/* The copy that an earlier field with the same tensor got: they stay shared. NULL: this is the first. */
+/* The copy that an earlier field with the same tensor got: they stay shared. NULL: this is the
+ * first. */
 static tn_tensor *copied_before(const plan *p, const tn_tensor *t) {
     for (int i = 0; i < p->count; i++) {
         if (*p->moves[i].field == t) {
@@ -68,7 +72,8 @@ static tn_tensor *copied_before(const plan *p, const tn_tensor *t) {
 
 static bool reserve(plan *p) {
     int room = p->room ? 2 * p->room : 16;
-    move *moves = p->count < p->room ? p->moves : tn__realloc(p->moves, (size_t)room * sizeof(move));
+    move *moves =
+        p->count < p->room ? p->moves : tn__realloc(p->moves, (size_t)room * sizeof(move));
     if (!moves) {
         tn__raise(TN_ENOMEM, "module_to", "no memory for %d tensors", room);
         return false;

@@ -1,4 +1,5 @@
-/* embedding: y = weight[index]                  index (…) i64 or i32 -> (…, width), weight (count, width) */
+/* embedding: y = weight[index]                  index (…) i64 or i32 -> (…, width), weight (count,
+ * width) */
 #include "nn/module.h"
 
 static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index) {

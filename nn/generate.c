@@ -1,7 +1,8 @@
 /* Text from a gpt, one token at a time.
  *
- * Each step gives the model the tokens that its caches have not seen: the whole prompt first, then one. Positions are
- * learned and absolute, so a full context cannot slide: it begins again with its newer half, which is read once more.
+ * Each step gives the model the tokens that its caches have not seen: the whole prompt first, then
+ * one. Positions are learned and absolute, so a full context cannot slide: it begins again with its
+ * newer half, which is read once more.
  */
 #include "core/memory.h"
 #include "nn/gpt.h"
@@ -18,7 +19,8 @@ typedef struct window {
 
 static tn_status set_caches(tn_gpt *m, int64_t length) {
     for (int i = 0; i < m->options.layers; i++) {
-        if (tn_self_attention_cache(&m->h[i].attn, (tn_attention_cache_options){1, length}) != TN_OK) {
+        if (tn_self_attention_cache(&m->h[i].attn, (tn_attention_cache_options){1, length}) !=
+            TN_OK) {
             break;
         }
     }
@@ -65,7 +67,8 @@ static tn_status push(tn_gpt *m, window *w, int64_t token) {
     return TN_OK;
 }
 
-/* The k-th largest of n numbers (k >= 1), by counting: n is a vocabulary, k small. `scratch` holds k. */
+/* The k-th largest of n numbers (k >= 1), by counting: n is a vocabulary, k small. `scratch` holds
+ * k. */
 static double kth_largest(const double *x, int64_t n, int k, double *scratch) {
     int held = 0;
     for (int64_t i = 0; i < n; i++) { /* scratch: the largest so far, in descending order */

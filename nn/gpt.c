@@ -1,11 +1,13 @@
-/* gpt: a decoder-only transformer                     Radford et al. 2019, "Language models are unsupervised multitask learners"
+/* gpt: a decoder-only transformer                     Radford et al. 2019, "Language models are
+ * unsupervised multitask learners"
  *
  *     x = wte[tokens] + wpe[positions]                (B, T, C)
  *     x = h.0(x), h.1(x), …
  *     logits = ln_f(x) wte^T                          (B, T, vocab)
  *
- * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and c_proj as (in, out), the
- * transpose of what is here. The classifier is wte.weight, so no name of its own exists for it.
+ * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and
+ * c_proj as (in, out), the transpose of what is here. The classifier is wte.weight, so no name of
+ * its own exists for it.
  *
  * Read next: nn/block.c, nn/generate.c.
  */
@@ -21,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Forward ------------------------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Where the tokens of this call begin: 0, or behind what the caches hold. */
 static int64_t first_position(const tn_gpt *m) {
@@ -77,7 +79,7 @@ tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets) {
     return tn_return(tn_cross_entropy_with(tn_call(m, tokens), targets, options));
 }
 
-/* ---- Building -------------------------------------------------------------------------------------------------------------- */
+/* ---- Building -------------------------------------------------------------------------------- */
 
 tn_gpt_options tn_gpt_defaults(void) {
     return (tn_gpt_options){.vocab = 50257,
@@ -117,10 +119,11 @@ static void gpt_finish(tn_module *self) {
 static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
     if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->heads < 1 || o->width < 1 ||
         o->width % o->heads != 0) {
-        tn__layer_refuse(
-            m,
-            TN_EVALUE, "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 each; width a multiple of heads)",
-            (long long)o->vocab, (long long)o->context, o->layers, o->heads, (long long)o->width);
+        tn__layer_refuse(m, TN_EVALUE,
+                         "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 "
+                         "each; width a multiple of heads)",
+                         (long long)o->vocab, (long long)o->context, o->layers, o->heads,
+                         (long long)o->width);
         return false;
     }
     return true;

@@ -1,8 +1,9 @@
 /* Hooks of modules: the list, running it, and how a module learns of its backward.
  *
- * Backward is seen through identity nodes: one on each output and on each input that is recorded. They share a tn__watch.
- * The first output node that the engine reaches tells backward_before; when every input node has been reached, or at the
- * latest when the outermost backward ends, backward_after is told.
+ * Backward is seen through identity nodes: one on each output and on each input that is recorded.
+ * They share a tn__watch. The first output node that the engine reaches tells backward_before; when
+ * every input node has been reached, or at the latest when the outermost backward ends,
+ * backward_after is told.
  */
 #include "nn/module.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The list --------------------------------------------------------------------------------------------------------------- */
+/* ---- The list -------------------------------------------------------------------------------- */
 
 static void free_hook(tn__module_hook *hook) {
     if (hook->hooks.free_user) {
@@ -79,9 +80,10 @@ void tn_module_unhook(void *module, tn_hook id) {
     }
 }
 
-/* ---- Running ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Running --------------------------------------------------------------------------------- */
 
-/* Hooks may add and remove hooks, and finish their module: the list is held meanwhile and swept afterwards. */
+/* Hooks may add and remove hooks, and finish their module: the list is held meanwhile and swept
+ * afterwards. */
 static void running_begin(tn_module_lists *lists) {
     tn__module_lists_keep(lists);
     lists->hooks_running++;
@@ -156,7 +158,7 @@ static void run_backward_hooks(tn_module_lists *lists, const tn_values *in_grads
     running_end(lists);
 }
 
-/* ---- Watching a backward -------------------------------------------------------------------------------------------------------- */
+/* ---- Watching a backward --------------------------------------------------------------------- */
 
 struct tn__watch {
     int32_t refs;           /* atomic: the call, each node, a backward that is under way */
@@ -200,7 +202,8 @@ static void tell_after(tn__watch *watch) {
     drop_grads(watch);
 }
 
-/* The end of the outermost backward: what has not been told is told now, and a second backward finds everything as before. */
+/* The end of the outermost backward: what has not been told is told now, and a second backward
+ * finds everything as before. */
 static void backward_ended(void *user) {
     tn__watch *watch = user;
     if (!watch->done) {
@@ -254,7 +257,8 @@ static void watch_args_finish(void *args) {
     watch_release(((watch_args *)args)->watch);
 }
 
-/* An identity with a node. Not in the registry: its node carries callbacks, and its rule is the gradient unchanged. */
+/* An identity with a node. Not in the registry: its node carries callbacks, and its rule is the
+ * gradient unchanged. */
 static const tn_op watch_op = {
     .name = "module_hooks",
     .args_size = sizeof(watch_args),

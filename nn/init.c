@@ -1,5 +1,6 @@
-/* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every weight of a model. They
- * are drawn on the host and copied where the weight is: the same bits on every device.
+/* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every
+ * weight of a model. They are drawn on the host and copied where the weight is: the same bits on
+ * every device.
  */
 #include "core/error.h"
 #include "tern/nn.h"
@@ -36,7 +37,8 @@ void tn_init_constant(tn_tensor *t, double value) {
     tn_fill_(t, value);
 }
 
-/* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after raising. */
+/* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after
+ * raising. */
 static bool fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
     if (!tn__usable(t, operation)) {
         return false;

@@ -1,7 +1,9 @@
-/* Modules: building them and taking them apart. What is registered lies in three growable lists (nn/module.h).
+/* Modules: building them and taking them apart. What is registered lies in three growable lists
+ * (nn/module.h).
  *
- * Registration keeps the address of a field, not the tensor: whoever exchanges the tensor in the field (sharding, precision)
- * is seen by everybody who walks the module. The module owns one reference to whatever is in the field.
+ * Registration keeps the address of a field, not the tensor: whoever exchanges the tensor in the
+ * field (sharding, precision) is seen by everybody who walks the module. The module owns one
+ * reference to whatever is in the field.
  *
  * Read next: nn/walk.c (visiting), nn/call.c (calling).
  */
@@ -14,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What a module is ---------------------------------------------------------------------------------------------------- */
+/* ---- What a module is ------------------------------------------------------------------------ */
 
 tn_module *tn__module_of(void *m, const char *operation) {
     if (!m) {
@@ -33,7 +35,8 @@ tn_module *tn__module_of(void *m, const char *operation) {
     }
     if (module->state != TN__MODULE_ALIVE && module->state != TN__MODULE_BROKEN) {
         tn__raise(TN_EVALUE, operation,
-                  "%p is not a module (pass a struct that begins with tn_module, after its init)", m);
+                  "%p is not a module (pass a struct that begins with tn_module, after its init)",
+                  m);
         return NULL;
     }
     return module;
@@ -95,7 +98,7 @@ void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     tn__raise(status, m->kind, "%s", text);
 }
 
-/* ---- Lists ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Lists ----------------------------------------------------------------------------------- */
 
 bool tn__module_grow(void ***array, int count, int *room, const char *operation) {
     if (count < *room) {
@@ -135,7 +138,7 @@ void tn__module_lists_release(tn_module_lists *lists) {
     }
 }
 
-/* ---- Registering ---------------------------------------------------------------------------------------------------------- */
+/* ---- Registering ----------------------------------------------------------------------------- */
 
 static bool name_taken(const tn_module_lists *lists, const char *name) {
     for (int i = 0; i < lists->record_count; i++) {
@@ -204,7 +207,8 @@ static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
     return record;
 }
 
-/* What both kinds of registration check first. False after raising, with *field inert and m broken. */
+/* What both kinds of registration check first. False after raising, with *field inert and m
+ * broken. */
 static bool may_register(tn_module *m, const char *name, tn_tensor **field, const char *operation) {
     if (!field) {
         tn__raise(TN_EVALUE, operation, "the field of \"%s\" is NULL", name ? name : "(NULL)");
@@ -295,7 +299,7 @@ tn_status tn_module_add(tn_module *m, const char *name, void *child) {
     return tn__pending() ? failed(m, NULL) : TN_OK;
 }
 
-/* ---- Changing what is registered --------------------------------------------------------------------------------------------- */
+/* ---- Changing what is registered ------------------------------------------------------------- */
 
 static tn__record *find_parameter(tn_module *m, const char *path) {
     tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
@@ -379,7 +383,7 @@ tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dim
     return TN_OK;
 }
 
-/* ---- The end ------------------------------------------------------------------------------------------------------------------ */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static void leave_parent(tn_module *m) {
     tn_module_lists *lists = m->parent ? m->parent->lists : NULL;

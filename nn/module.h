@@ -1,7 +1,7 @@
 /* The inside of a module: what it registered, and its hooks. The public side is tern/nn.h.
  *
- * The lists live on the heap and are counted: graphs that will call the module again in backward hold them, and see by
- * `module` whether it is still there.
+ * The lists live on the heap and are counted: graphs that will call the module again in backward
+ * hold them, and see by `module` whether it is still there.
  */
 #ifndef TERN_NN_MODULE_H
 #define TERN_NN_MODULE_H
@@ -48,7 +48,8 @@ struct tn_module_lists {
 /* m as a module, or NULL after raising what is wrong with it. */
 tn_module *tn__module_of(void *m, const char *operation);
 
-/* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False after raising (m is NULL). */
+/* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False
+ * after raising (m is NULL). */
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values);
 
@@ -73,7 +74,7 @@ tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
 /* Removes every hook (the module is finished). */
 void tn__module_drop_hooks(tn_module_lists *lists);
 
-/* ---- Hooks around a call: nn/hooks.c ------------------------------------------------------------------------------------- */
+/* ---- Hooks around a call: nn/hooks.c --------------------------------------------------------- */
 
 tn_values tn__hooks_before(tn_module *m, tn_values in);
 tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out);
@@ -81,12 +82,14 @@ tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out);
 /* One recorded call whose module wants to know of its backward. */
 typedef struct tn__watch tn__watch;
 
-/* NULL when no hook asks for backward or nothing is recorded (or after TN_ENOMEM). Puts identity nodes on *in. */
+/* NULL when no hook asks for backward or nothing is recorded (or after TN_ENOMEM). Puts identity
+ * nodes on *in. */
 tn__watch *tn__watch_inputs(tn_module *m, tn_values *in);
-/* Puts identity nodes on *out and lets go of watch, which the nodes hold from now on. NULL is fine. */
+/* Puts identity nodes on *out and lets go of watch, which the nodes hold from now on. NULL is
+ * fine. */
 void tn__watch_outputs(tn__watch *watch, tn_values *out);
 
-/* ---- Precision around a call: nn/precision.c ------------------------------------------------------------------------------- */
+/* ---- Precision around a call: nn/precision.c ------------------------------------------------- */
 
 /* The policy of m: its own, or the nearest of the modules around it; NULL: none. */
 const tn_precision *tn__precision_of(const tn_module *m);
@@ -97,8 +100,9 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in);
 /* Casts floating inputs. False after raising. */
 bool tn__precision_inputs(const tn_module *m, tn_values *in);
 
-/* Puts copies into the fields of m and of what is below it, and the parameters back. `begin` is true when it did so, and then
- * `end` has to follow, also after an error; *ok is false after raising. */
+/* Puts copies into the fields of m and of what is below it, and the parameters back. `begin` is
+ * true when it did so, and then `end` has to follow, also after an error; *ok is false after
+ * raising. */
 bool tn__precision_begin(tn_module *m, bool *ok);
 void tn__precision_end(tn_module_lists *lists);
 

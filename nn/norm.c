@@ -1,4 +1,5 @@
-/* layer_norm and rms_norm: over the last dimension, with a weight that starts at 1 and (layer_norm) a bias that starts at 0. */
+/* layer_norm and rms_norm: over the last dimension, with a weight that starts at 1 and (layer_norm)
+ * a bias that starts at 0. */
 #include "nn/module.h"
 
 tn_norm_options tn_norm_defaults(void) {

@@ -1,11 +1,14 @@
 /* Mixed precision: a policy on a module, and what the bracket does with it.
  *
- *     cast inputs  ->  copies into the fields  ->  recompute, forward  ->  parameters back  ->  cast outputs
+ *     cast inputs  ->  copies into the fields  ->  recompute, forward  ->  parameters back  ->
+ *                                                                                               cast
+ * outputs
  *
- * The outermost call of a region lends for everything below it, so that a forward may read a child's parameter (a classifier
- * that is the embedding); the calls inside only cast inputs. The copies belong to the parameters (autograd/lend.c): tied
- * ones share theirs. A record remembers the parameter while its field holds the copy, so walks know what is tied, recompute
- * leads its gradients to the parameter, and finishing a module in its own forward loses nothing.
+ * The outermost call of a region lends for everything below it, so that a forward may read a
+ * child's parameter (a classifier that is the embedding); the calls inside only cast inputs. The
+ * copies belong to the parameters (autograd/lend.c): tied ones share theirs. A record remembers the
+ * parameter while its field holds the copy, so walks know what is tied, recompute leads its
+ * gradients to the parameter, and finishing a module in its own forward loses nothing.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -13,7 +16,7 @@
 
 #include <stdlib.h>
 
-/* ---- The policy -------------------------------------------------------------------------------------------------------------- */
+/* ---- The policy ------------------------------------------------------------------------------ */
 
 tn_precision tn_precision_defaults(void) {
     return (tn_precision){.param = TN_F32, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
@@ -126,7 +129,7 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
     return tn_error();
 }
 
-/* ---- Inputs and outputs ---------------------------------------------------------------------------------------------------- */
+/* ---- Inputs and outputs ---------------------------------------------------------------------- */
 
 static bool differs(const tn_tensor *t, tn_dtype dtype) {
     return t && tn_dtype_is_float(tn_dtype_of(t)) && tn_dtype_of(t) != dtype;
@@ -174,7 +177,7 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in) {
     return true;
 }
 
-/* ---- Lending ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Lending --------------------------------------------------------------------------------- */
 
 /* False after raising. */
 static bool lend_one(tn__record *record, tn_dtype dtype) {

@@ -1,10 +1,12 @@
 /* self_attention: softmax(q k^T / sqrt(D)) v over the positions of x (B, T, C), C = heads D
  *
- *     q, k, v = c_attn(x)                      one product gives all three, side by side: (B, T, 3 C)
+ *     q, k, v = c_attn(x)                      one product gives all three, side by side: (B, T, 3
+ *                                              C)
  *     y = c_proj(attention(q, k, v))           (B, T, C)
  *
- * With a cache, k and v of the new positions are written behind those of earlier calls, and the new q attends to all of
- * them. A cache is read only while nothing is recorded: its contents have no history to differentiate.
+ * With a cache, k and v of the new positions are written behind those of earlier calls, and the new
+ * q attends to all of them. A cache is read only while nothing is recorded: its contents have no
+ * history to differentiate.
  */
 #include "autograd/mode.h"
 #include "nn/module.h"
@@ -20,11 +22,11 @@ static tn_tensor *attend_cached(tn_self_attention *m, tn_tensor *qkv, tn_tensor 
     int64_t B = tn_size(qkv, 0), T = tn_size(qkv, 1), C = tn_size(qkv, 2) / 3, H = m->heads;
     int64_t batch = tn_size(m->cache_k, 0), length = tn_size(m->cache_k, 2);
     if (B != batch || T > length - m->cached) {
-        tn__raise(
-            TN_EVALUE,
-            "self_attention", "x has %lld sequences of %lld positions but the cache is for %lld, and has room for %lld of %lld positions",
-            (long long)B, (long long)T, (long long)batch, (long long)(length - m->cached),
-            (long long)length);
+        tn__raise(TN_EVALUE, "self_attention",
+                  "x has %lld sequences of %lld positions but the cache is for %lld, and has room "
+                  "for %lld of %lld positions",
+                  (long long)B, (long long)T, (long long)batch, (long long)(length - m->cached),
+                  (long long)length);
         return tn_inert();
     }
     tn_tensor *parts = tn_permute(tn_reshape(qkv, TN_DIMS(B, T, 3, H, C / H)),
@@ -69,7 +71,8 @@ tn_self_attention_options tn_self_attention_defaults(void) {
     return (tn_self_attention_options){.heads = 1, .causal = true, .bias = true, .dtype = TN_F32};
 }
 
-void tn_self_attention_init(tn_self_attention *m, int64_t width, tn_self_attention_options options) {
+void tn_self_attention_init(tn_self_attention *m, int64_t width,
+                            tn_self_attention_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "self_attention", NULL, self_attention_forward)) {
         return;
     }

@@ -1,10 +1,10 @@
 /* Visiting what a module and the modules below it have registered.
  *
- * Paths are built on the way down: the names from the root to the module, then the name of the tensor. Names may contain
- * dots, so finding a path tries every child whose name begins it.
+ * Paths are built on the way down: the names from the root to the module, then the name of the
+ * tensor. Names may contain dots, so finding a path tries every child whose name begins it.
  *
- * A tied parameter is visited once in any walk: under the name it was tied to when that name is below the walk's root, else
- * under the first of its names.
+ * A tied parameter is visited once in any walk: under the name it was tied to when that name is
+ * below the walk's root, else under the first of its names.
  */
 #include "nn/module.h"
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Paths ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Paths ----------------------------------------------------------------------------------- */
 
 typedef struct path {
     char *text;
@@ -87,7 +87,7 @@ static tn_module *find_child(tn_module *m, const char *text) {
     return NULL;
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 typedef struct walker {
     tn_walk walk;
@@ -97,7 +97,8 @@ typedef struct walker {
     path path;
 } walker;
 
-/* The first record below m that holds `tensor` as a parameter; with `untied`, the first that is not tied. */
+/* The first record below m that holds `tensor` as a parameter; with `untied`, the first that is not
+ * tied. */
 static const tn__record *first_holder(const tn_module *m, const tn_tensor *tensor, bool untied) {
     const tn_module_lists *lists = m->lists;
     for (int i = 0; lists && i < lists->record_count; i++) {
@@ -192,7 +193,7 @@ void tn_module_each(void *module, tn_walk walk, tn_entry_visitor f, void *user) 
     free(w.path.text);
 }
 
-/* ---- Modules --------------------------------------------------------------------------------------------------------------- */
+/* ---- Modules --------------------------------------------------------------------------------- */
 
 static bool walk_modules(tn_module *m, path *p, tn_module_visitor f, void *user) {
     if (!f(m, p->text, user)) {
@@ -249,7 +250,7 @@ tn_module *tn_module_child(void *module, const char *name) {
     return child;
 }
 
-/* ---- What is done to all of them ---------------------------------------------------------------------------------------------- */
+/* ---- What is done to all of them ------------------------------------------------------------- */
 
 static bool count_entry(const tn_entry *entry, void *user) {
     *(int64_t *)user += tn_dims_count(entry->global_dims);
@@ -297,13 +298,14 @@ void tn_module_set_recompute(void *module, bool on) {
     }
 }
 
-/* ---- Printing ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Printing -------------------------------------------------------------------------------- */
 
 static void print_module(tn_module *m, FILE *file, int depth) {
     const tn_precision *own = m->lists ? m->lists->precision : NULL;
-    fprintf(file, "%*s%s%s%s: %lld parameters%s%s%s\n", 2 * depth, "", m->name, m->name[0] ? " " : "",
-            m->kind, (long long)tn_module_count(m), m->recompute ? ", recomputed" : "",
-            own ? ", computed in " : "", own ? tn_dtype_name(own->compute) : "");
+    fprintf(file, "%*s%s%s%s: %lld parameters%s%s%s\n", 2 * depth, "", m->name,
+            m->name[0] ? " " : "", m->kind, (long long)tn_module_count(m),
+            m->recompute ? ", recomputed" : "", own ? ", computed in " : "",
+            own ? tn_dtype_name(own->compute) : "");
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
         const tn__record *record = m->lists->records[i];
         if (*record->field) {

@@ -244,8 +244,8 @@ static tn_status check_recorded(function *f, tn_values in) {
     return tn_error();
 }
 
-/* TERN_OP_CHECK=brief, for kernels that are slow: one direction instead of every element, and the samples take turns at the
- * layouts. The kernels are in question then, not the rules. */
+/* TERN_OP_CHECK=brief, for kernels that are slow: one direction instead of every element, and the
+ * samples take turns at the layouts. The kernels are in question then, not the rules. */
 static bool brief(void) {
     const char *wish = getenv("TERN_OP_CHECK");
     return wish && strcmp(wish, "brief") == 0;
@@ -301,10 +301,12 @@ static tn_status compare_elements(const double *got, const double *want, int64_t
         }
     }
     for (int64_t k = 0; k < count && tn_error() == TN_OK; k++) {
-        bool same = (isnan(want[k]) && isnan(got[k])) || want[k] == got[k] || fabs(want[k]) > largest;
+        bool same =
+            (isnan(want[k]) && isnan(got[k])) || want[k] == got[k] || fabs(want[k]) > largest;
         if (!same && !(fabs(got[k] - want[k]) <= tolerance * (fabs(want[k]) + top) + 1e-7)) {
-            tn__raise(TN_EVALUE, "op_check", "%s %d, element %lld: %s gives %.9g but f64 gives %.9g",
-                      what, i, (long long)k, tn_dtype_name(dtype), got[k], want[k]);
+            tn__raise(TN_EVALUE, "op_check",
+                      "%s %d, element %lld: %s gives %.9g but f64 gives %.9g", what, i,
+                      (long long)k, tn_dtype_name(dtype), got[k], want[k]);
         }
     }
     return tn_error();
@@ -381,7 +383,8 @@ static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
     int64_t left = tn_live_tensors() - before;
     if (left != 0) {
         tn__raise(TN_ESTATE, "op_check",
-                  "recorded and dropped without backward, %lld tensors stay alive", (long long)left);
+                  "recorded and dropped without backward, %lld tensors stay alive",
+                  (long long)left);
     }
     return tn_error();
 }
@@ -456,7 +459,8 @@ tn_status tn_op_check(const tn_op *op) {
         tn_error_give(&record);
     }
     if (c.samples == 0 && tn_error() == TN_OK) {
-        tn__raise(TN_EVALUE, op->name, "the operation has no samples, so nothing is known about it");
+        tn__raise(TN_EVALUE, op->name,
+                  "the operation has no samples, so nothing is known about it");
     }
     return tn_error();
 }

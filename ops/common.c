@@ -1,9 +1,10 @@
-/* The shorthand of ops/op.h: shape rules, forwards and small tensors that many operations have in common. */
+/* The shorthand of ops/op.h: shape rules, forwards and small tensors that many operations have in
+ * common. */
 #include "ops/op.h"
 
 #include <math.h>
 
-/* ---- Shape rules ----------------------------------------------------------------------------------------------------------- */
+/* ---- Shape rules ----------------------------------------------------------------------------- */
 
 static bool is_number(const tn_op_call *c) {
     if (c->in[0]->dtype == TN_BOOL) {
@@ -81,7 +82,7 @@ bool tn__shape_compare(tn_op_call *c) {
     return same_dtype(c) && broadcast_out(c, TN_BOOL);
 }
 
-/* ---- Forwards --------------------------------------------------------------------------------------------------------------- */
+/* ---- Forwards -------------------------------------------------------------------------------- */
 
 tn_status tn__unary(tn_op_call *c, tn_unary f) {
     return c->kernels->unary(c->ctx, f, &c->y[0], &c->x[0], 0.0, 0.0);
@@ -117,7 +118,7 @@ tn_status tn__compare(tn_op_call *c, tn_compare f) {
                                fit(&c->x[1], &c->y[0], &b));
 }
 
-/* ---- Outside of tn_apply ------------------------------------------------------------------------------------------------------ */
+/* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
 bool tn__kernel_ok(tn_status status, const char *operation) {
     if (status == TN_OK) {

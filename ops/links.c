@@ -1,4 +1,5 @@
-/* Hands the engine the operations that it needs. autograd/ is to the left of ops/ and includes nothing from here. */
+/* Hands the engine the operations that it needs. autograd/ is to the left of ops/ and includes
+ * nothing from here. */
 #include "autograd/links.h"
 #include "ops/op.h"
 

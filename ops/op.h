@@ -1,8 +1,9 @@
-/* What the files under ops/ share: shape rules and forwards that many operations have in common, small helpers for
- * backwards, and samples. sys/op.h says what an operation is made of; this is only shorthand for it.
+/* What the files under ops/ share: shape rules and forwards that many operations have in common,
+ * small helpers for backwards, and samples. sys/op.h says what an operation is made of; this is
+ * only shorthand for it.
  *
- * An operation's file keeps what is its own: mathematics, gradient rule, samples. `ops/elementwise/exp.c` is the shortest
- * complete example.
+ * An operation's file keeps what is its own: mathematics, gradient rule, samples.
+ * `ops/elementwise/exp.c` is the shortest complete example.
  */
 #ifndef TERN_OPS_OP_H
 #define TERN_OPS_OP_H
@@ -16,10 +17,10 @@
 #include "ops/list.h"
 #undef TN_OP
 
-/* ---- Shape rules: false after raising ------------------------------------------------------------------------------------ */
+/* ---- Shape rules: false after raising -------------------------------------------------------- */
 
-/* One input of floats, or of numbers (all but bool); one output like it. With tn__scalar_args: a number, and a whole constant that
- * it can hold when it is an integer. */
+/* One input of floats, or of numbers (all but bool); one output like it. With tn__scalar_args: a
+ * number, and a whole constant that it can hold when it is an integer. */
 bool tn__shape_float(tn_op_call *c);
 bool tn__shape_number(tn_op_call *c);
 bool tn__shape_scalar(tn_op_call *c);
@@ -27,12 +28,13 @@ bool tn__shape_scalar(tn_op_call *c);
 /* Input 0 is floating point. */
 bool tn__needs_float(const tn_op_call *c);
 
-/* Two inputs of one dtype that broadcast; the result has that dtype, or is bool (then the inputs may be bool too). */
+/* Two inputs of one dtype that broadcast; the result has that dtype, or is bool (then the inputs
+ * may be bool too). */
 bool tn__shape_float2(tn_op_call *c);
 bool tn__shape_number2(tn_op_call *c);
 bool tn__shape_compare(tn_op_call *c);
 
-/* ---- Forwards: one kernel over the descriptors ----------------------------------------------------------------------------- */
+/* ---- Forwards: one kernel over the descriptors ----------------------------------------------- */
 
 /* Arguments of the operations with one constant. */
 typedef struct tn__scalar_args {
@@ -45,9 +47,10 @@ tn_status tn__unary_k(tn_op_call *c, tn_unary f);
 tn_status tn__binary(tn_op_call *c, tn_binary f);
 tn_status tn__compare(tn_op_call *c, tn_compare f);
 
-/* ---- Outside of tn_apply ----------------------------------------------------------------------------------------------------- */
+/* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
-/* Whether a kernel succeeded; raises what its status says, named with `operation`, when it did not. */
+/* Whether a kernel succeeded; raises what its status says, named with `operation`, when it did
+ * not. */
 bool tn__kernel_ok(tn_status status, const char *operation);
 
 /* A 0-dimensional tensor with this value, of t's dtype and device. */
@@ -59,19 +62,23 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
 /* Zeros (or any value) of these dims, of t's dtype and device. */
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
 
-/* t in the dtype in which sums over it keep their digits: bf16 and f16 as f32, anything else as it is. */
+/* t in the dtype in which sums over it keep their digits: bf16 and f16 as f32, anything else as it
+ * is. */
 tn_tensor *tn__wide(tn_tensor *t);
 
-/* f(a, b) by its kernel, not recorded; a and b have one shape. For backwards while !g->create_graph. */
+/* f(a, b) by its kernel, not recorded; a and b have one shape. For backwards while
+ * !g->create_graph. */
 tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b);
 
-/* Whether `value` can be stored in `dtype`: integers truncate, but must be in range; bool takes anything. */
+/* Whether `value` can be stored in `dtype`: integers truncate, but must be in range; bool takes
+ * anything. */
 bool tn__fits(double value, tn_dtype dtype);
 
-/* clamp's bounds for an integer dtype: whole, and within its range (an infinite bound is none). Floats keep theirs. */
+/* clamp's bounds for an integer dtype: whole, and within its range (an infinite bound is none).
+ * Floats keep theirs. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high);
 
-/* ---- Samples ------------------------------------------------------------------------------------------------------------------ *
+/* ---- Samples ---------------------------------------------------------------------------------- *
  * Texts, arguments and values passed to these must be static: the suite may keep them. */
 
 /* One input with these values, as a vector. `second`: whether second derivatives exist there. */

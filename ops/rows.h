@@ -1,4 +1,5 @@
-/* For operations that hand rows to a kernel: descriptors brought to (n, c), and kernels in a backward.
+/* For operations that hand rows to a kernel: descriptors brought to (n, c), and kernels in a
+ * backward.
  *
  * Kernels such as layer_norm and linear want two dimensions; tensors come as (…, c). Leading
  * dimensions become one where strides allow, which they nearly always do; otherwise the elements

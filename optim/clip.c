@@ -1,8 +1,9 @@
 /* Clipping by the norm of all gradients together (Pascanu et al. 2013, arXiv:1211.5063).
  *
- * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come to the host together (one
- * wait for a device) and are added in double, in order of registration: the same bits in every run. Clipping before a step
- * costs nothing more: the step multiplies each gradient as it reads it.
+ * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come
+ * to the host together (one wait for a device) and are added in double, in order of registration:
+ * the same bits in every run. Clipping before a step costs nothing more: the step multiplies each
+ * gradient as it reads it.
  */
 #include "optim/optim.h"
 
@@ -13,7 +14,8 @@
 #include <stdlib.h>
 
 /* Queues the sum of squares of one gradient, which goes to sums[place]; false after raising. */
-static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation) {
+static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place,
+                        const char *operation) {
     tn_desc x = {.data = tn__address(g), .dtype = g->dtype, .ndim = g->dims.ndim},
             y = {.data = (double *)tn__address(sums) + place, .dtype = TN_F64, .ndim = x.ndim};
     for (int i = 0; i < x.ndim; i++) {
@@ -32,7 +34,8 @@ static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, co
     return status == TN_OK;
 }
 
-/* The sums of squares of the gradients on one device into host[i]; the others stay. False after raising. */
+/* The sums of squares of the gradients on one device into host[i]; the others stay. False after
+ * raising. */
 static bool sums_on(tn_device device, tn_tensor *const *grads, int n, double *host,
                     const char *operation) {
     TN_SCOPE;

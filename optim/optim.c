@@ -1,8 +1,8 @@
 /* Optimisers: making one, its groups, its state by name. The step itself is in step.c.
  *
- * State is made here, at construction, on the parameter's device: f32, f64 for f64 parameters; bf16 and f16 parameters get an
- * f32 master copy, which is what steps change (the parameter is its rounding). The number of steps is read on the host at
- * every step, so it stays there.
+ * State is made here, at construction, on the parameter's device: f32, f64 for f64 parameters; bf16
+ * and f16 parameters get an f32 master copy, which is what steps change (the parameter is its
+ * rounding). The number of steps is read on the host at every step, so it stays there.
  */
 #include "optim/optim.h"
 
@@ -16,7 +16,7 @@
 const char *const tn__adam_states[2] = {"exp_avg", "exp_avg_sq"};
 const char *const tn__sgd_states[2] = {"momentum_buffer", NULL};
 
-/* ---- Options --------------------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 tn_sgd_options tn_sgd_defaults(void) {
     return (tn_sgd_options){.lr = 1e-3};
@@ -46,8 +46,9 @@ static bool sgd_options_fit(const tn_sgd_options *o) {
         return false;
     }
     if (o->nesterov && (o->momentum == 0.0 || o->dampening != 0.0)) {
-        tn__raise(TN_EVALUE, "sgd", "nesterov needs momentum (it is %g) and no dampening (it is %g)",
-                  o->momentum, o->dampening);
+        tn__raise(TN_EVALUE, "sgd",
+                  "nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum,
+                  o->dampening);
         return false;
     }
     return true;
@@ -65,7 +66,7 @@ static bool adam_options_fit(const tn_adam_options *o, const char *kind) {
     return true;
 }
 
-/* ---- One parameter -------------------------------------------------------------------------------------------------------- */
+/* ---- One parameter --------------------------------------------------------------------------- */
 
 static void item_finish(tn__item *item) {
     free((char *)item->entry.path);
@@ -166,7 +167,7 @@ static bool add_item(const tn_entry *entry, void *user) {
     return make_state(opt, item);
 }
 
-/* ---- Making and freeing ----------------------------------------------------------------------------------------------------- */
+/* ---- Making and freeing ---------------------------------------------------------------------- */
 
 static int add_group(tn_optim *opt, tn_group_options options) {
     tn_group_options **groups =
@@ -230,7 +231,8 @@ static tn_optim *adam_new(void *m, const tn_adam_options *o, const char *kind, b
     if (tn__pending() || !adam_options_fit(o, kind)) {
         return NULL;
     }
-    tn_adam_step step = {.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .decoupled = decoupled};
+    tn_adam_step step = {
+        .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .decoupled = decoupled};
     return optim_new(m, (tn_optim){.kind = kind, .method = TN__ADAM, .adam = step, .lr = o->lr},
                      o->weight_decay);
 }
@@ -259,7 +261,7 @@ void tn_optim_free(tn_optim *opt) {
     free(opt);
 }
 
-/* ---- Groups ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Groups ---------------------------------------------------------------------------------- */
 
 int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
     if (!opt || !match || tn__pending()) {
@@ -293,7 +295,7 @@ int tn_optim_groups(const tn_optim *opt) {
     return opt ? opt->group_count : 0;
 }
 
-/* ---- Looking -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 void tn_optim_set_lr(tn_optim *opt, double lr) {
     if (!opt) {

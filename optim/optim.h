@@ -1,6 +1,7 @@
 /* The inside of an optimiser: what it steps, with which numbers. The public side is tern/optim.h.
  *
- * One tn__item a parameter. Its field is read at every step, since sharding and precision exchange the tensor in it.
+ * One tn__item a parameter. Its field is read at every step, since sharding and precision exchange
+ * the tensor in it.
  */
 #ifndef TERN_OPTIM_OPTIM_H
 #define TERN_OPTIM_OPTIM_H
@@ -19,15 +20,17 @@ typedef struct tn__item {
     tn_module_lists *lists; /* of entry.owner, one reference: they outlive it */
     tn_tensor *param;       /* what was in the field at the last step */
     int group;
-    tn_tensor *steps; /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
+    /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
+    tn_tensor *steps;
     tn_tensor *state[2]; /* Adam: exp_avg, exp_avg_sq; SGD: momentum_buffer or NULL */
     tn_tensor *master;   /* f32 copy of a bf16 or f16 parameter, or NULL */
-    uint32_t param_seen,
-        master_seen; /* their versions after the last step: whether somebody else has changed them */
+    /* their versions after the last step: whether somebody else has changed them */
+    uint32_t param_seen, master_seen;
 
     /* While a step runs. */
-    tn_tensor *grad; /* NULL: this parameter is left alone. Owned by the step's scope or the leaf. */
-    int64_t count;   /* which step of this parameter it is: 1 for the first */
+    /* NULL: this parameter is left alone. Owned by the step's scope or the leaf. */
+    tn_tensor *grad;
+    int64_t count; /* which step of this parameter it is: 1 for the first */
     bool done;
 } tn__item;
 
@@ -54,13 +57,15 @@ static inline tn_tensor *tn__item_param(const tn__item *item) {
 /* "h.0.ln_1.weight.exp_avg" */
 extern const char *const tn__adam_states[2], *const tn__sgd_states[2];
 
-/* The square root of the sum of squares of n gradients (NULL: passed over), in double and in order. NaN after raising. */
+/* The square root of the sum of squares of n gradients (NULL: passed over), in double and in order.
+ * NaN after raising. */
 double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation);
 
 /* The same of all gradients that the next step of opt reads. */
 double tn__optim_norm(tn_optim *opt, const char *operation);
 
-/* What gradients are multiplied with so that their norm is at most max_norm: as PyTorch, 1 at most. */
+/* What gradients are multiplied with so that their norm is at most max_norm: as PyTorch, 1 at
+ * most. */
 double tn__clip_scale(double norm, double max_norm);
 
 #endif

@@ -1,7 +1,8 @@
 /* The scale of a loss in f16: torch.cuda.amp.GradScaler's rule.
  *
- * One reduction over the gradients, which clipping needs anyway, tells whether all are finite: the sum of their squares, in
- * double, is finite then and only then. Nothing else passes over them, since the step divides by the scale as it reads them.
+ * One reduction over the gradients, which clipping needs anyway, tells whether all are finite: the
+ * sum of their squares, in double, is finite then and only then. Nothing else passes over them,
+ * since the step divides by the scale as it reads them.
  */
 #include "optim/optim.h"
 

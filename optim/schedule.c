@@ -2,7 +2,8 @@
  *
  *     warm-up   peak (step + 1) / (warmup + 1)                       for step < warmup
  *     linear    peak + (end - peak) t
- *     cosine    end + (peak - end) (1 + cos(pi t)) / 2               t from 0 at `warmup` to 1 at `steps`, and 1 after
+ *     cosine    end + (peak - end) (1 + cos(pi t)) / 2               t from 0 at `warmup` to 1 at
+ *                                                                    `steps`, and 1 after
  */
 #include "tern/optim.h"
 

@@ -1,7 +1,8 @@
 /* The step: one pass of the backend's kernel over all parameters, gradients and state.
  *
- * First everything is looked at (fields, gradients, what other hands have changed); only when all of it is right does the
- * first weight change. Parameters of one group that are at the same step make one kernel call; as a rule that is all of a group.
+ * First everything is looked at (fields, gradients, what other hands have changed); only when all
+ * of it is right does the first weight change. Parameters of one group that are at the same step
+ * make one kernel call; as a rule that is all of a group.
  */
 #include "optim/optim.h"
 
@@ -9,9 +10,10 @@
 
 #include <math.h>
 
-/* ---- Looking ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
-/* The tensor in the field now: a shard may have taken the place of what was there. NULL after raising. */
+/* The tensor in the field now: a shard may have taken the place of what was there. NULL after
+ * raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
     tn_tensor *p = tn__item_param(item), *old = item->param;
     if (p == old) {
@@ -25,19 +27,19 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
         return NULL;
     }
     if (p->dtype != old->dtype || tn_count(p) != tn_count(old) || !tn_is_contiguous(p)) {
-        tn__raise(
-            TN_ESTATE,
-            "optim_step", "%s is now %s %s but the optimiser was made for %s %s (shard and cast first, then make the optimiser)",
-            item->entry.path, tn_dtype_name(p->dtype), tn_shape_text(p), tn_dtype_name(old->dtype),
-            tn_shape_text(old));
+        tn__raise(TN_ESTATE, "optim_step",
+                  "%s is now %s %s but the optimiser was made for %s %s (shard and cast first, "
+                  "then make the optimiser)",
+                  item->entry.path, tn_dtype_name(p->dtype), tn_shape_text(p),
+                  tn_dtype_name(old->dtype), tn_shape_text(old));
         return NULL;
     }
     if (!tn__same_device(p->storage->device, old->storage->device)) {
-        tn__raise(
-            TN_ESTATE,
-            "optim_step", "%s is now on %s but the optimiser was made for %s (move first, then make the optimiser)",
-            item->entry.path, tn_device_text(p->storage->device),
-            tn_device_text(old->storage->device));
+        tn__raise(TN_ESTATE, "optim_step",
+                  "%s is now on %s but the optimiser was made for %s (move first, then make the "
+                  "optimiser)",
+                  item->entry.path, tn_device_text(p->storage->device),
+                  tn_device_text(old->storage->device));
         return NULL;
     }
     for (int i = 0; i < opt->item_count; i++) {
@@ -49,7 +51,8 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
         }
     }
     item->param = tn_keep(p);
-    item->param_seen = p->version->value - 1; /* as if it had changed: the master copy must follow */
+    /* as if it had changed: the master copy must follow */
+    item->param_seen = p->version->value - 1;
     tn_release(old);
     return p;
 }
@@ -76,7 +79,8 @@ static bool look(tn_optim *opt, tn__item *item) {
     return !tn_is_inert(item->grad);
 }
 
-/* Weights that were loaded or set since the last step count, not the master copy; unless that was loaded as well. */
+/* Weights that were loaded or set since the last step count, not the master copy; unless that was
+ * loaded as well. */
 static bool follow_param(const tn__item *item) {
     bool param_changed = item->param->version->value != item->param_seen;
     bool master_changed = item->master && item->master->version->value != item->master_seen;
@@ -86,7 +90,7 @@ static bool follow_param(const tn__item *item) {
     return true;
 }
 
-/* ---- Stepping ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Stepping -------------------------------------------------------------------------------- */
 
 static tn_optim_span span_of(const tn__item *item) {
     tn_tensor *const *state = item->state;
@@ -160,7 +164,8 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
         }
     }
     tn_status status = run_kernel(opt, first, spans);
-    for (tn__item *item = opt->items + opt->item_count - 1; status == TN_OK && item >= first; item--) {
+    for (tn__item *item = opt->items + opt->item_count - 1; status == TN_OK && item >= first;
+         item--) {
         if (!item->done && alike(first, item)) {
             note_step(item);
         }

@@ -1,5 +1,6 @@
-/* Decimal digits by trial: the C library prints x correctly rounded to 1, 2, 3 … digits, and the first text that reads back
- * as x has the fewest. Slow against the published algorithms, and short; printing looks at a thousand elements at most. */
+/* Decimal digits by trial: the C library prints x correctly rounded to 1, 2, 3 … digits, and the
+ * first text that reads back as x has the fewest. Slow against the published algorithms, and short;
+ * printing looks at a thousand elements at most. */
 #include "tensor/decimal.h"
 
 #include "tensor/half.h"

@@ -63,7 +63,8 @@ bool tn_dims_broadcast(tn_dims a, tn_dims b, tn_dims *result) {
 }
 
 void tn__contiguous_strides(tn_dims dims, int64_t *stride) {
-    uint64_t next = 1; /* wraps for a shape that cannot be: whoever makes a tensor checks that first */
+    /* wraps for a shape that cannot be: whoever makes a tensor checks that first */
+    uint64_t next = 1;
     for (int i = dims.ndim <= TN_MAX_DIMS ? dims.ndim - 1 : -1; i >= 0; i--) {
         stride[i] = (int64_t)next;
         next *= dims.size[i] > 1 ? (uint64_t)dims.size[i] : 1;

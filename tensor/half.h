@@ -1,4 +1,5 @@
-/* bf16 and f16 to and from float, inline for kernels. Both round to nearest even; NaN stays NaN (quiet). */
+/* bf16 and f16 to and from float, inline for kernels. Both round to nearest even; NaN stays NaN
+ * (quiet). */
 #ifndef TERN_TENSOR_HALF_H
 #define TERN_TENSOR_HALF_H
 
@@ -49,8 +50,8 @@ static inline tn_f16 tn__f16_from_float(float x) {
     if (rest >= 0x477ff000u) { /* 65520 and more round to infinity */
         return (tn_f16){(uint16_t)(sign | 0x7c00u)};
     }
-    if (rest <
-        0x38800000u) { /* below 2^-14: 0.5 has an ulp of 2^-24, so the addition rounds to a subnormal */
+    /* below 2^-14: 0.5 has an ulp of 2^-24, so the addition rounds to a subnormal */
+    if (rest < 0x38800000u) {
         uint32_t sum = tn__float_bits(tn__bits_float(rest) + 0.5f);
         return (tn_f16){(uint16_t)(sign | (sum - 0x3f000000u))};
     }

@@ -207,7 +207,8 @@ static void copy_rows(const tn_tensor *t, const char *from, char *to, int64_t co
     }
 }
 
-/* A strided tensor of a device: the part of the storage that it spans comes over, then as on the CPU. */
+/* A strided tensor of a device: the part of the storage that it spans comes over, then as on the
+ * CPU. */
 static tn_status copy_out_spread(const tn_tensor *t, void *out, int64_t count) {
     size_t size = tn_dtype_size(t->dtype);
     int64_t last = 0;

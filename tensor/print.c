@@ -1,9 +1,10 @@
-/* Printing as NumPy prints: nested brackets, columns of one width, lines of at most 75 characters, "..." in the middle of
- * tensors with more than 1000 elements.
+/* Printing as NumPy prints: nested brackets, columns of one width, lines of at most 75 characters,
+ * "..." in the middle of tensors with more than 1000 elements.
  *
- * Two passes over the same elements. The first finds the style: integers get the widest one's width; floats share the place
- * of the point, and go scientific when the largest is 1e8 or more, the smallest below 1e-4 or their ratio above 1000. The
- * second writes through a small sink, to a file or into a buffer, so a text of any length needs no memory.
+ * Two passes over the same elements. The first finds the style: integers get the widest one's
+ * width; floats share the place of the point, and go scientific when the largest is 1e8 or more,
+ * the smallest below 1e-4 or their ratio above 1000. The second writes through a small sink, to a
+ * file or into a buffer, so a text of any length needs no memory.
  */
 #include "tensor/decimal.h"
 #include "tensor/tensor.h"
@@ -53,7 +54,7 @@ static void put_spaces(sink *out, int count) {
     }
 }
 
-/* ---- One element ---- */
+/* ---- One element ----------------------------------------------------------------------------- */
 
 static int places_of(tn__decimal d) {
     int places = d.digits - 1 - d.exponent;
@@ -121,7 +122,8 @@ static int float_word(char *word, double x, const printer *p) {
     if (s->scalar) {
         return scalar_float(word, x, p->t->dtype);
     }
-    if (s->scientific) { /* all have as many places as the longest needs, filled with digits and not with zeros */
+    /* all have as many places as the longest needs, filled with digits and not with zeros */
+    if (s->scientific) {
         return scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
                           s->exponent_digits);
     }
@@ -145,7 +147,7 @@ static int element_word(char *word, const printer *p, int64_t position) {
     return snprintf(word, WORD, "%*lld", p->style.width, integer_at(p->t, position));
 }
 
-/* ---- The style ---- */
+/* ---- The style ------------------------------------------------------------------------------- */
 
 /* Calls `see` for each element that will be printed. */
 static void each(const printer *p, int dim, int64_t position,
@@ -241,9 +243,10 @@ static void find_style(printer *p) {
     s->whole = s->left + 1 + after;
 }
 
-/* ---- The layout ---- */
+/* ---- The layout ------------------------------------------------------------------------------ */
 
-/* Puts a word and a separator on the line, or on a new one where it does not fit; `last` columns stay free for brackets. */
+/* Puts a word and a separator on the line, or on a new one where it does not fit; `last` columns
+ * stay free for brackets. */
 static void put_word(printer *p, const char *word, int length, int indent, int last) {
     if (p->column + length > WIDTH - last && p->column > indent) {
         put(p->out, "\n", 1);

@@ -1,8 +1,9 @@
 /* Tensor objects: making, views, the inert tensor, dying.
  *
- * A tensor has one reference from whoever made it, which goes to the current scope at once. When the last one is dropped,
- * its node, leaf, version and storage each lose one. In debug builds (TN_DEBUG_TENSORS) the struct of a dead tensor stays in
- * a quarantine for a while, so that using it is an error that says where it died.
+ * A tensor has one reference from whoever made it, which goes to the current scope at once. When
+ * the last one is dropped, its node, leaf, version and storage each lose one. In debug builds
+ * (TN_DEBUG_TENSORS) the struct of a dead tensor stays in a quarantine for a while, so that using
+ * it is an error that says where it died.
  */
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
@@ -13,7 +14,7 @@
 
 struct tn__autograd_links tn__autograd;
 
-/* ---- The inert tensor ---- */
+/* ---- The inert tensor ------------------------------------------------------------------------ */
 
 #define PAGE_OF_ZEROS (64 << 10)
 static const char zeros[PAGE_OF_ZEROS] __attribute__((aligned(64)));
@@ -32,7 +33,7 @@ tn_tensor *tn_inert(void) {
     return &inert;
 }
 
-/* ---- Dying ---- */
+/* ---- Dying ----------------------------------------------------------------------------------- */
 
 #ifdef TN_DEBUG_TENSORS
 
@@ -118,9 +119,10 @@ static void destroy(tn_object *self) {
     }
 }
 
-/* ---- Making ---- */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
-/* A tensor with the caller's reference to `storage`, owned by the scope. On failure the reference is dropped. */
+/* A tensor with the caller's reference to `storage`, owned by the scope. On failure the reference
+ * is dropped. */
 static tn_tensor *wrap(tn_storage *storage, tn_dims dims, tn_dtype dtype, const char *operation) {
     tn_tensor *t = tn__struct_alloc(sizeof(*t));
     if (!t) {
@@ -288,7 +290,8 @@ tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
         return &inert;
     }
     if (!data && bytes > 0) {
-        tn__raise(TN_EVALUE, "from_memory", "data is NULL but the shape is %s", tn__dims_text(dims));
+        tn__raise(TN_EVALUE, "from_memory", "data is NULL but the shape is %s",
+                  tn__dims_text(dims));
         return &inert;
     }
     tn_storage *storage = tn__struct_alloc(sizeof(*storage));

@@ -1,4 +1,5 @@
-/* The inside of tensor/, for the folders to its right. Implementers of operations read tern/sys/tensor.h first. */
+/* The inside of tensor/, for the folders to its right. Implementers of operations read
+ * tern/sys/tensor.h first. */
 #ifndef TERN_TENSOR_TENSOR_H
 #define TERN_TENSOR_TENSOR_H
 
@@ -6,8 +7,8 @@
 #include "core/scope.h"
 #include "tern/sys/tensor.h"
 
-/* What a dying tensor calls for its node and its leaf. autograd/ sets them; NULL until then. node_release drops one
- * reference, and does not recurse however long the graph is. */
+/* What a dying tensor calls for its node and its leaf. autograd/ sets them; NULL until then.
+ * node_release drops one reference, and does not recurse however long the graph is. */
 struct tn__autograd_links {
     void (*node_release)(tn_node *node);
     void (*leaf_free)(tn_leaf *leaf);
@@ -19,28 +20,29 @@ tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operatio
 void tn__storage_keep(tn_storage *storage);
 void tn__storage_release(tn_storage *storage);
 
-/* A row-major tensor at element 0 of `storage`, owned by the current scope. Takes over the caller's reference to the storage,
- * also on failure (then: the inert tensor). */
+/* A row-major tensor at element 0 of `storage`, owned by the current scope. Takes over the caller's
+ * reference to the storage, also on failure (then: the inert tensor). */
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);
 
 /* Whether the device is there; otherwise raises TN_EDEVICE and says why not. */
 bool tn__device_exists(tn_device device, const char *operation);
 
-/* Whether t's metadata can be read: not NULL, not inert, not dead. Raises as tn__usable does; an emptied storage is fine. */
+/* Whether t's metadata can be read: not NULL, not inert, not dead. Raises as tn__usable does; an
+ * emptied storage is fine. */
 bool tn__readable(const tn_tensor *t, const char *operation);
 
 /* Raises TN_ESTATE for a tensor that was released; debug builds say where. */
 void tn__raise_dead(const tn_tensor *t, const char *operation);
 
-/* Element at `position` elements from the beginning of the storage, as a double; NaN after raising what went wrong on
- * its device. The storage is filled. */
+/* Element at `position` elements from the beginning of the storage, as a double; NaN after raising
+ * what went wrong on its device. The storage is filled. */
 double tn__element(const tn_tensor *t, int64_t position);
 
 /* "[2, 3]": into one of 8 buffers of this thread, as tn_shape_text. */
 const char *tn__dims_text(tn_dims dims);
 
-/* Bytes of a contiguous tensor; false when dims are invalid or the number does not fit (raises TN_ESHAPE, TN_EVALUE or
- * TN_ENOMEM, named with `operation`). */
+/* Bytes of a contiguous tensor; false when dims are invalid or the number does not fit (raises
+ * TN_ESHAPE, TN_EVALUE or TN_ENOMEM, named with `operation`). */
 bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *operation);
 
 #endif

@@ -39,8 +39,9 @@ static void tell_device(tn_device device) {
         tn_error_clear();
         return;
     }
-    printf("  %-6s %s (compute capability %d.%d, %d processors, %.1f GiB)\n", tn_device_text(device),
-           info.name, info.major, info.minor, info.processors, (double)info.memory / (1 << 30));
+    printf("  %-6s %s (compute capability %d.%d, %d processors, %.1f GiB)\n",
+           tn_device_text(device), info.name, info.major, info.minor, info.processors,
+           (double)info.memory / (1 << 30));
 }
 
 /* What the plugin is made of, and its devices; when there is none, why. */

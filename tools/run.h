@@ -262,7 +262,7 @@ void leader_end(leader *l, int code, const char *text);
 bool leader_over(const leader *l);
 void leader_free(leader *l);
 
-/* ---- The words between agents and leader ----------------------------------------------------- *
+/* ---- The words between agents and leader ------------------------------------------------------ *
  *
  * Keys of the store, all under "agent/":
  *   joined           counter: who makes it n is node n

@@ -1,5 +1,6 @@
-/* The loss of every step as a CSV file: `step,loss` and a row a step. A row is written at once, so that a killed process loses
- * none; what a checkpoint does not have is cut off when the run goes on. */
+/* The loss of every step as a CSV file: `step,loss` and a row a step. A row is written at once, so
+ * that a killed process loses none; what a checkpoint does not have is cut off when the run goes
+ * on. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/numbers.h"
@@ -67,7 +68,7 @@ static bool remember(tn_history *h, double loss) {
     return true;
 }
 
-/* ---- Opening --------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 /* Reads the row of the next step at *at, and steps over it. */
 static bool read_row(tn_history *h, const char **at) {
@@ -151,7 +152,7 @@ void tn_history_free(tn_history *h) {
     }
 }
 
-/* ---- Use ------------------------------------------------------------------------------------------------------------- */
+/* ---- Use ------------------------------------------------------------------------------------- */
 
 tn_status tn_history_add(tn_history *h, double loss) {
     if (!h || h->failed || tn__pending()) {

@@ -45,21 +45,24 @@ static void put_grid(FILE *out, const tn__axis *x, const tn__axis *y) {
     for (double tick = x->first; tick <= x->high + x->step * 1e-6; tick += x->step) {
         double at = place_x(x, tick);
         tn__axis_label(x, tick, label, sizeof(label));
-        fprintf(
-            out, "<path class=\"g\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
-            at, TOP, TOP + HIGH, at, TOP + HIGH + 18, label);
+        fprintf(out,
+                "<path class=\"g\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" "
+                "text-anchor=\"middle\">%s</text>\n",
+                at, TOP, TOP + HIGH, at, TOP + HIGH + 18, label);
     }
     for (double tick = y->first; tick <= y->high + y->step * 1e-6; tick += y->step) {
         double at = place_y(y, tick);
         tn__axis_label(y, tick, label, sizeof(label));
-        fprintf(
-            out, "<path class=\"g\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-            LEFT, at, LEFT + WIDE, LEFT - 8, at + 4, label);
+        fprintf(out,
+                "<path class=\"g\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" "
+                "text-anchor=\"end\">%s</text>\n",
+                LEFT, at, LEFT + WIDE, LEFT - 8, at + 4, label);
     }
     fprintf(out, "<path class=\"a\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, TOP + HIGH, LEFT + WIDE);
 }
 
-/* All points that fall into half a pixel's column are one vertical stroke: first, lowest, highest, last. */
+/* All points that fall into half a pixel's column are one vertical stroke: first, lowest, highest,
+ * last. */
 typedef struct stroke {
     double x, first, low, high, last;
     bool open;
@@ -76,7 +79,8 @@ static void put_stroke(FILE *out, const stroke *s, bool *down) {
     *down = true;
 }
 
-static void put_curve(FILE *out, const tn_curve *c, int number, const tn__axis *x, const tn__axis *y) {
+static void put_curve(FILE *out, const tn_curve *c, int number, const tn__axis *x,
+                      const tn__axis *y) {
     fprintf(out, "<path class=\"%s\" stroke=\"%s\" d=\"", c->faint ? "c f" : "c",
             colours[number % COLOURS]);
     stroke s = {0};
@@ -99,7 +103,8 @@ static void put_curve(FILE *out, const tn_curve *c, int number, const tn__axis *
         if (s.open) {
             put_stroke(out, &s, &down);
         }
-        s = (stroke){.x = at_x, .first = at_y, .low = at_y, .high = at_y, .last = at_y, .open = true};
+        s = (stroke){
+            .x = at_x, .first = at_y, .low = at_y, .high = at_y, .last = at_y, .open = true};
     }
     if (s.open) {
         put_stroke(out, &s, &down);
@@ -114,9 +119,10 @@ static void put_legend(FILE *out, const tn_plot *plot) {
         longest = length > longest ? length : longest;
     }
     int width = 44 + 7 * (int)(longest < 60 ? longest : 60), left = LEFT + WIDE - width - 8;
-    fprintf(
-        out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"#fff\" stroke=\"#ddd\"/>\n",
-        left, TOP + 8, width, 10 + 20 * plot->count);
+    fprintf(out,
+            "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"#fff\" "
+            "stroke=\"#ddd\"/>\n",
+            left, TOP + 8, width, 10 + 20 * plot->count);
     for (int i = 0; i < plot->count; i++) {
         int at = TOP + 23 + 20 * i;
         fprintf(out, "<path class=\"%s\" stroke=\"%s\" d=\"M%d %dh20\"/><text x=\"%d\" y=\"%d\">",
@@ -142,7 +148,8 @@ static void put_plot(FILE *out, const tn_plot *plot) {
     fprintf(out, "</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">", LEFT + WIDE / 2,
             HEIGHT - 14);
     put_text(out, plot->x_label);
-    fprintf(out, "</text>\n<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">",
+    fprintf(out,
+            "</text>\n<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">",
             TOP + HIGH / 2);
     put_text(out, plot->y_label);
     fputs("</text>\n", out);

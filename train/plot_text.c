@@ -1,4 +1,5 @@
-/* A plot made of characters. A braille character is 2 by 4 dots; without UTF-8 one character is one dot. */
+/* A plot made of characters. A braille character is 2 by 4 dots; without UTF-8 one character is one
+ * dot. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/numbers.h"
@@ -119,7 +120,8 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
     fprintf(file, "\n%.*s  %s\n", free_from > 0 ? free_from - 1 : 0, labels, name ? name : "");
 }
 
-/* The names of several curves stand in their colours, or behind their marks where dots are characters. */
+/* The names of several curves stand in their colours, or behind their marks where dots are
+ * characters. */
 static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *file) {
     fprintf(file, "%*s%s%s%s", LABEL, "", plot->title ? plot->title : "",
             plot->y_label ? "   " : "", plot->y_label ? plot->y_label : "");

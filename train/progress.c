@@ -52,7 +52,7 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
     return p;
 }
 
-/* ---- Drawing --------------------------------------------------------------------------------------------------------- */
+/* ---- Drawing --------------------------------------------------------------------------------- */
 
 /* "950", "61.2k", "1.25M" */
 static void format_rate(char *text, size_t room, double rate) {
@@ -128,7 +128,7 @@ static void draw(tn_progress *p) {
     p->drawn = p->last;
 }
 
-/* ---- Steps ----------------------------------------------------------------------------------------------------------- */
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 static void remember_time(tn_progress *p, double seconds) {
     if (p->count == p->room) {

@@ -23,8 +23,8 @@ bool tn__shows_utf8(void) {
         const char *value = getenv(names[i]);
         if (value && *value) {
             const char *codeset = strchr(value, '.');
-            return codeset &&
-                   (strncasecmp(codeset, ".utf-8", 6) == 0 || strncasecmp(codeset, ".utf8", 5) == 0);
+            return codeset && (strncasecmp(codeset, ".utf-8", 6) == 0 ||
+                               strncasecmp(codeset, ".utf8", 5) == 0);
         }
     }
     return false;

@@ -1,8 +1,10 @@
-/* Attention, forward: one pass over tiles of keys for each block of queries with a running maximum and sum (Milakov and
- * Gimelshein 2018, arXiv:1805.02867; Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135).
+/* Attention, forward: one pass over tiles of keys for each block of queries with a running maximum
+ * and sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Rabe and Staats 2021, arXiv:2112.05682;
+ * Dao et al. 2022, arXiv:2205.14135).
  *
- * A task is one head of one sequence, with all its queries or, where there are few heads, every n-th block of them. It packs
- * the head's keys and values once. A block's result does not depend on the task that computes it. f64 is ref's.
+ * A task is one head of one sequence, with all its queries or, where there are few heads, every
+ * n-th block of them. It packs the head's keys and values once. A block's result does not depend on
+ * the task that computes it. f64 is ref's.
  */
 #include "backends/cpu/attention.h"
 
@@ -83,11 +85,13 @@ static float largest(const float *row, int64_t n) {
     return top;
 }
 
-/* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a new maximum. */
+/* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a
+ * new maximum. */
 static void soften(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
     float top = largest(row, n), total = 0, keep = 1;
     top = top > *most ? top : *most;
-    /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the sum. */
+    /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the
+     * sum. */
     const float shift = top == -INFINITY ? 0 : top, low = exp_low;
     if (*most != top && *most != -INFINITY) { /* at first there is nothing to scale */
         keep = tn__expf(*most - shift);
@@ -152,7 +156,8 @@ static void store_block(const forward *f, const buffers *w, const block *q) {
             row[d] = none ? 0 : row[d] * factor;
         }
         int64_t at_y = s->b * y->stride[0] + s->h * y->stride[1] + (q->i0 + i) * y->stride[2];
-        int64_t at_lse = s->b * lse->stride[0] + s->h * lse->stride[1] + (q->i0 + i) * lse->stride[2];
+        int64_t at_lse =
+            s->b * lse->stride[0] + s->h * lse->stride[1] + (q->i0 + i) * lse->stride[2];
         store_f32(at(y, at_y), y->dtype, y->stride[3], row, y->size[3]);
         *(float *)at(lse, at_lse) = none ? -INFINITY : q->most[i] + logf(q->sum[i]);
     }
@@ -211,7 +216,8 @@ tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *ls
     f.parts = min64(blocks, div_up(16, heads));
     int64_t tasks = heads * f.parts;
     int threads = team(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));
-    size_t each = (buffer_floats(&f) + 63) / 64 * 64, bytes = (size_t)threads * each * sizeof(float);
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64,
+           bytes = (size_t)threads * each * sizeof(float);
     float *memory = scratch(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;

@@ -1,7 +1,9 @@
-/* What attention's forward and backward share: tiles of SIDE queries by SIDE keys, their products, what is visible.
+/* What attention's forward and backward share: tiles of SIDE queries by SIDE keys, their products,
+ * what is visible.
  *
- * Rows of q, k, v and dy are first copied to f32 buffers (whatever their dtype and strides). As right operand of a product
- * they are packed in panels of NR columns; as left operand they are read in place.
+ * Rows of q, k, v and dy are first copied to f32 buffers (whatever their dtype and strides). As
+ * right operand of a product they are packed in panels of NR columns; as left operand they are read
+ * in place.
  */
 #ifndef TERN_BACKENDS_CPU_ATTENTION_H
 #define TERN_BACKENDS_CPU_ATTENTION_H
@@ -56,8 +58,9 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
     }
 }
 
-/* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to NR in C, and A can be read up
- * to the next MR rows; only m rows of C are written. B is packed with `depth` rows a panel, of which k are used. */
+/* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to
+ * NR in C, and A can be read up to the next MR rows; only m rows of C are written. B is packed with
+ * `depth` rows a panel, of which k are used. */
 INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa,
                           const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
     for (int64_t j = 0; j < n; j += NR) {
@@ -91,8 +94,8 @@ static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const fl
     tile_multiply(m, n, k, a, 1, lda, b, depth, c, ldc, add);
 }
 
-/* x (rows, n), rows ld apart, to panels: element (p, j) at dst[j / NR depth NR + p NR + j % NR]. Columns up to a multiple of
- * NR are zeros. */
+/* x (rows, n), rows ld apart, to panels: element (p, j) at dst[j / NR depth NR + p NR + j % NR].
+ * Columns up to a multiple of NR are zeros. */
 static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x,
                              int64_t ld, int64_t rows, int64_t n) {
     for (int64_t j0 = 0; j0 < n; j0 += NR) {
@@ -149,7 +152,8 @@ static inline void read_row(float *restrict to, const float *restrict x, int64_t
     }
 }
 
-/* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false when something is not finite. */
+/* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false when
+ * something is not finite. */
 static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b,
                              int64_t h, int64_t first, int64_t n, float scale) {
     int64_t depth = x->size[3];
@@ -195,7 +199,8 @@ static inline bool visible(const sight *s, int64_t i, int64_t j) {
     return !m || ((const uint8_t *)m->data)[s->b * m->stride[0] + s->h * m->stride[1] +
                                             i * m->stride[2] + j * m->stride[3]];
 }
-/* Whether all of the tile is seen; and how many of the keys from j0 on the last of the queries [i0, i0 + m) may see. */
+/* Whether all of the tile is seen; and how many of the keys from j0 on the last of the queries [i0,
+ * i0 + m) may see. */
 static inline bool all_visible(const sight *s, int64_t i0, int64_t j0, int64_t n) {
     return !s->mask && (!s->causal || j0 + n - 1 <= i0 + s->shift);
 }
@@ -203,8 +208,8 @@ static inline int64_t keys_for(const sight *s, int64_t i0, int64_t m, int64_t ke
     return s->causal ? max64(0, min64(keys, i0 + m + s->shift)) : keys;
 }
 
-/* c[i] += p[i][j] x[j] over the visible only: for tiles with hidden places where x holds NaN or infinity, which a product
- * with 0 would spread. turned: c[j] += p[i][j] x[i]. */
+/* c[i] += p[i][j] x[j] over the visible only: for tiles with hidden places where x holds NaN or
+ * infinity, which a product with 0 would spread. turned: c[j] += p[i][j] x[i]. */
 static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n,
                                    const float *p, const float *x, int64_t width, float *c,
                                    bool turned) {

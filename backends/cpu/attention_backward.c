@@ -1,7 +1,9 @@
-/* Attention, backward (ref/attention.c has the formulas): tiles of probabilities are made again from lse.
+/* Attention, backward (ref/attention.c has the formulas): tiles of probabilities are made again
+ * from lse.
  *
- * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of keys and tiles of
- * queries in a fixed order and adds to dq, dk and dv in its own buffers, so the sums have one order. For each pair of tiles:
+ * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of
+ * keys and tiles of queries in a fixed order and adds to dq, dk and dv in its own buffers, so the
+ * sums have one order. For each pair of tiles:
  *
  *     p = exp(scale q k^T - lse)      dv += p^T dy
  *     ds = p (dy v^T - delta)         dq += ds k          dk += ds^T (scale q)
@@ -18,10 +20,11 @@ typedef struct backward {
 
 /* A thread's buffers. `_rows`: row after row, a left operand; `_panels`: a right operand. */
 typedef struct buffers {
-    float *q_rows, *q_panels, *dy_rows, *dy_panels, *dq, *lse, *delta; /* of the head, queries long */
-    float *k_rows, *k_panels, *k_turned, *v_turned, *dk, *dv;          /* of the group, keys long */
-    float *p, *ds;                                                     /* one tile */
-    bool *odd_q, *odd_dy, *odd_k; /* tiles that hold NaN or infinity */
+    /* of the head, queries long */
+    float *q_rows, *q_panels, *dy_rows, *dy_panels, *dq, *lse, *delta;
+    float *k_rows, *k_panels, *k_turned, *v_turned, *dk, *dv; /* of the group, keys long */
+    float *p, *ds;                                            /* one tile */
+    bool *odd_q, *odd_dy, *odd_k;                             /* tiles that hold NaN or infinity */
 } buffers;
 
 static int64_t slack(const backward *f) { /* a product reads whole panels of MR rows */
@@ -95,7 +98,8 @@ typedef struct pair {
     bool whole; /* everything is seen */
 } pair;
 
-/* Scores and dy v^T of row i become p and ds; the first `own` columns were computed, all n are written. */
+/* Scores and dy v^T of row i become p and ds; the first `own` columns were computed, all n are
+ * written. */
 static void soften(const buffers *w, const pair *t, int64_t i, int64_t own) {
     const sight *s = t->s;
     float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD;
@@ -245,7 +249,8 @@ tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const t
     }
     int threads =
         team(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) * (q->size[3] / 4 + 1));
-    size_t each = (buffer_floats(&f) + 63) / 64 * 64, bytes = (size_t)threads * each * sizeof(float);
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64,
+           bytes = (size_t)threads * each * sizeof(float);
     float *memory = scratch(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;

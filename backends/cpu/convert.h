@@ -1,4 +1,5 @@
-/* Moves of one row between memory of any float dtype and any stride, and a contiguous buffer of f32 or f64. */
+/* Moves of one row between memory of any float dtype and any stride, and a contiguous buffer of f32
+ * or f64. */
 #ifndef TERN_BACKENDS_CPU_CONVERT_H
 #define TERN_BACKENDS_CPU_CONVERT_H
 
@@ -49,7 +50,8 @@ INLINE uint16_t to_f16(float x) {
 }
 
 /* dst[i] = x[i stride] as f32; dtype f32, f64, bf16 or f16. */
-static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t stride, int64_t n) {
+static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t stride,
+                            int64_t n) {
 #define LOAD(type, value)                                         \
     do {                                                          \
         const type *x = (const type *)src;                        \
@@ -89,7 +91,8 @@ static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t
 }
 
 /* y[i stride] = src[i] in y's dtype. */
-static inline void store_f32(void *dst, tn_dtype dtype, int64_t stride, const float *src, int64_t n) {
+static inline void store_f32(void *dst, tn_dtype dtype, int64_t stride, const float *src,
+                             int64_t n) {
 #define STORE(type, value)                                        \
     do {                                                          \
         type *y = (type *)dst;                                    \
@@ -123,14 +126,16 @@ static inline void store_f32(void *dst, tn_dtype dtype, int64_t stride, const fl
 }
 
 /* The same for f64 computed in f64. */
-static inline void load_f64(double *dst, const void *src, tn_dtype dtype, int64_t stride, int64_t n) {
+static inline void load_f64(double *dst, const void *src, tn_dtype dtype, int64_t stride,
+                            int64_t n) {
     (void)dtype;
     const double *x = src;
     for (int64_t i = 0; i < n; i++) {
         dst[i] = x[i * stride];
     }
 }
-static inline void store_f64(void *dst, tn_dtype dtype, int64_t stride, const double *src, int64_t n) {
+static inline void store_f64(void *dst, tn_dtype dtype, int64_t stride, const double *src,
+                             int64_t n) {
     (void)dtype;
     double *y = dst;
     for (int64_t i = 0; i < n; i++) {

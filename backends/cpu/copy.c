@@ -4,66 +4,67 @@
 #include "backends/cpu/table.h"
 #include "backends/formulas.h"
 
-/* ---- Moving elements of 1, 2, 4 or 8 bytes --------------------------------------------------------------------------------- */
+/* ---- Moving elements of 1, 2, 4 or 8 bytes --------------------------------------------------- */
 
-#define MOVERS(T)                                                                                                            \
-    static void move_##T(T *y, int64_t sy, const T *x, int64_t sx, int64_t n) {                                              \
-        if (sy == 1 && sx == 1) {                                                                                            \
-            memcpy(y, x, (size_t)n * sizeof(T));                                                                             \
-        } else if (sy == 1 && sx == 0) {                                                                                     \
-            T value = x[0];                                                                                                  \
-            for (int64_t i = 0; i < n; i++) {                                                                                \
-                y[i] = value;                                                                                                \
-            }                                                                                                                \
-        } else {                                                                                                             \
-            for (int64_t i = 0; i < n; i++) {                                                                                \
-                y[i * sy] = x[i * sx];                                                                                       \
-            }                                                                                                                \
-        }                                                                                                                    \
-    }                                                                                                                        \
-    /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares: whole lines are read, turned in a buffer and        \
-     * written, since rows that are a power of two apart share their place in the cache. */ \
-    static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m,                            \
-                         int64_t n) {                                                                                        \
-        enum { SQUARE = 16 };                                                                                                \
-        T square[SQUARE][SQUARE];                                                                                            \
-        for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                                                         \
-            int64_t columns = min64(SQUARE, n - j0);                                                                         \
-            for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                                                     \
-                int64_t rows = min64(SQUARE, m - i0);                                                                        \
-                if (rows == SQUARE && columns == SQUARE) {                                                                   \
-                    for (int j = 0; j < SQUARE; j++) {                                                                       \
-                        memcpy(square[j], x + (j0 + j) * ldx + i0, sizeof square[j]);                                        \
-                    }                                                                                                        \
-                    for (int i = 0; i < SQUARE; i++) {                                                                       \
-                        T line[SQUARE];                                                                                      \
-                        for (int j = 0; j < SQUARE; j++) {                                                                   \
-                            line[j] = square[j][i];                                                                          \
-                        }                                                                                                    \
-                        memcpy(y + (i0 + i) * ldy + j0, line, sizeof line);                                                  \
-                    }                                                                                                        \
-                    continue;                                                                                                \
-                }                                                                                                            \
-                for (int64_t i = 0; i < rows; i++) {                                                                         \
-                    for (int64_t j = 0; j < columns; j++) {                                                                  \
-                        y[(i0 + i) * ldy + j0 + j] = x[(j0 + j) * ldx + i0 + i];                                             \
-                    }                                                                                                        \
-                }                                                                                                            \
-            }                                                                                                                \
-        }                                                                                                                    \
-    }                                                                                                                        \
-    static void select_##T(T *y, const uint8_t *c, const T *a, const T *b, int64_t n,                                        \
-                           const int64_t *s) {                                                                               \
-        if (s[0] == 1 && s[1] == 1 && s[2] == 1 && s[3] == 1) {                                                              \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                            \
-                T p = a[i], q = b[i];                                                                                        \
-                y[i] = c[i] ? p : q;                                                                                         \
-            }                                                                                                                \
-            return;                                                                                                          \
-        }                                                                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                                                                    \
-            y[i * s[0]] = c[i * s[1]] ? a[i * s[2]] : b[i * s[3]];                                                           \
-        }                                                                                                                    \
+#define MOVERS(T)                                                                                 \
+    static void move_##T(T *y, int64_t sy, const T *x, int64_t sx, int64_t n) {                   \
+        if (sy == 1 && sx == 1) {                                                                 \
+            memcpy(y, x, (size_t)n * sizeof(T));                                                  \
+        } else if (sy == 1 && sx == 0) {                                                          \
+            T value = x[0];                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                     \
+                y[i] = value;                                                                     \
+            }                                                                                     \
+        } else {                                                                                  \
+            for (int64_t i = 0; i < n; i++) {                                                     \
+                y[i * sy] = x[i * sx];                                                            \
+            }                                                                                     \
+        }                                                                                         \
+    }                                                                                             \
+    /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares: whole lines are read,      \
+     * turned in a buffer and written, since rows that are a power of two apart share their place \
+     * in the cache. */                                                                           \
+    static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m, \
+                         int64_t n) {                                                             \
+        enum { SQUARE = 16 };                                                                     \
+        T square[SQUARE][SQUARE];                                                                 \
+        for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                              \
+            int64_t columns = min64(SQUARE, n - j0);                                              \
+            for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                          \
+                int64_t rows = min64(SQUARE, m - i0);                                             \
+                if (rows == SQUARE && columns == SQUARE) {                                        \
+                    for (int j = 0; j < SQUARE; j++) {                                            \
+                        memcpy(square[j], x + (j0 + j) * ldx + i0, sizeof square[j]);             \
+                    }                                                                             \
+                    for (int i = 0; i < SQUARE; i++) {                                            \
+                        T line[SQUARE];                                                           \
+                        for (int j = 0; j < SQUARE; j++) {                                        \
+                            line[j] = square[j][i];                                               \
+                        }                                                                         \
+                        memcpy(y + (i0 + i) * ldy + j0, line, sizeof line);                       \
+                    }                                                                             \
+                    continue;                                                                     \
+                }                                                                                 \
+                for (int64_t i = 0; i < rows; i++) {                                              \
+                    for (int64_t j = 0; j < columns; j++) {                                       \
+                        y[(i0 + i) * ldy + j0 + j] = x[(j0 + j) * ldx + i0 + i];                  \
+                    }                                                                             \
+                }                                                                                 \
+            }                                                                                     \
+        }                                                                                         \
+    }                                                                                             \
+    static void select_##T(T *y, const uint8_t *c, const T *a, const T *b, int64_t n,             \
+                           const int64_t *s) {                                                    \
+        if (s[0] == 1 && s[1] == 1 && s[2] == 1 && s[3] == 1) {                                   \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                 \
+                T p = a[i], q = b[i];                                                             \
+                y[i] = c[i] ? p : q;                                                              \
+            }                                                                                     \
+            return;                                                                               \
+        }                                                                                         \
+        for (int64_t i = 0; i < n; i++) {                                                         \
+            y[i * s[0]] = c[i * s[1]] ? a[i * s[2]] : b[i * s[3]];                                \
+        }                                                                                         \
     }
 MOVERS(uint8_t)
 MOVERS(uint16_t)
@@ -99,10 +100,12 @@ static void move_body(const void *user, const element_loop *loop, const int64_t 
 #undef MOVE
 }
 
-/* ---- Copy --------------------------------------------------------------------------------------------------------------- */
+/* ---- Copy ------------------------------------------------------------------------------------ */
 
-/* Between float dtypes. f64 to f64 never comes here; f64 to bf16 and f16 is rounded by way of f32, as everywhere. */
-static void convert_body(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {
+/* Between float dtypes. f64 to f64 never comes here; f64 to bf16 and f16 is rounded by way of f32,
+ * as everywhere. */
+static void convert_body(const void *user, const element_loop *loop, const int64_t *off,
+                         int64_t n) {
     const operands *o = user;
     int64_t sy = inner_stride(loop, 0), sx = inner_stride(loop, 1);
     if (o->x->dtype == TN_F32 && sx == 1) {
@@ -121,7 +124,8 @@ static void convert_body(const void *user, const element_loop *loop, const int64
     }
 }
 
-/* The dimension along which x is contiguous while y is along its last; -1 when this is no transposition. */
+/* The dimension along which x is contiguous while y is along its last; -1 when this is no
+ * transposition. */
 static int turned_dim(const element_loop *loop) {
     int last = loop->ndim - 1;
     if (loop->ndim < 2 || loop->stride[0][last] != 1 || loop->stride[1][last] <= 1) {
@@ -183,7 +187,7 @@ tn_status TN_CPU(copy)(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     return TN_OK;
 }
 
-/* ---- Fill: ref makes the one element, which is then repeated ----------------------------------------------------------------- */
+/* ---- Fill: ref makes the one element, which is then repeated --------------------------------- */
 
 tn_status TN_CPU(fill)(tn_context *ctx, const tn_desc *y, double value) {
     uint64_t element = 0;
@@ -204,7 +208,7 @@ tn_status TN_CPU(fill)(tn_context *ctx, const tn_desc *y, double value) {
     return TN_OK;
 }
 
-/* ---- Where and compare ------------------------------------------------------------------------------------------------------ */
+/* ---- Where and compare ----------------------------------------------------------------------- */
 
 static void where_body(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {
     const operands *o = user;
@@ -242,7 +246,8 @@ TN_COMPARE_FORMULAS(COMPARE_LOOP)
 static void (*const compare_loops[TN_COMPARE_COUNT])(uint8_t *, const float *, const float *,
                                                      int64_t) = {TN_COMPARE_FORMULAS(COMPARE_NAME)};
 
-static void compare_body(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {
+static void compare_body(const void *user, const element_loop *loop, const int64_t *off,
+                         int64_t n) {
     const operands *o = user;
     int64_t sy = inner_stride(loop, 0), sa = inner_stride(loop, 1), sb = inner_stride(loop, 2);
     float left[TILE], right[TILE];

@@ -1,11 +1,12 @@
 /* What every file of this folder includes: names, thread teams, scratch memory, the element loop.
  *
- * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4); every symbol that crosses
- * files goes through TN_CPU, which appends the level. The code is plain C that gcc and clang vectorise; where a vector must
- * stay in registers (the matrix product) it is written with vector types, which are plain C to both.
+ * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4);
+ * every symbol that crosses files goes through TN_CPU, which appends the level. The code is plain C
+ * that gcc and clang vectorise; where a vector must stay in registers (the matrix product) it is
+ * written with vector types, which are plain C to both.
  *
- * Work is cut in chunks whose size depends on the shape alone, and partial sums are combined in the order of the chunks:
- * the bits do not depend on the number of threads.
+ * Work is cut in chunks whose size depends on the shape alone, and partial sums are combined in the
+ * order of the chunks: the bits do not depend on the number of threads.
  */
 #ifndef TERN_BACKENDS_CPU_H
 #define TERN_BACKENDS_CPU_H
@@ -31,17 +32,19 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-/* Elements per task of a loop that is bound by memory, and the least work (elements, each about a nanosecond) worth waking
- * a second thread for: a parallel region costs 2-5 microseconds. */
+/* Elements per task of a loop that is bound by memory, and the least work (elements, each about a
+ * nanosecond) worth waking a second thread for: a parallel region costs 2-5 microseconds. */
 enum { CHUNK = 16384, GRAIN = 16384 };
 
-/* Elements converted at a time between bf16 or f16 (or a strided row) and the f32 that kernels compute in. */
+/* Elements converted at a time between bf16 or f16 (or a strided row) and the f32 that kernels
+ * compute in. */
 enum { TILE = 1024 };
 
 /* The specification's table, for whatever a fast path does not take. */
 extern const tn_backend *TN_CPU(ref);
 
-/* How many threads `tasks` tasks of together `work` should use: 1 inside a parallel region and for little work. */
+/* How many threads `tasks` tasks of together `work` should use: 1 inside a parallel region and for
+ * little work. */
 static inline int team(int64_t tasks, int64_t work) {
     if (tasks < 2 || work < GRAIN || omp_in_parallel()) {
         return 1;
@@ -60,7 +63,8 @@ static inline int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Scratch memory of a call: NULL when there is none. Rounded up so that the pieces of several threads keep their distance. */
+/* Scratch memory of a call: NULL when there is none. Rounded up so that the pieces of several
+ * threads keep their distance. */
 static inline void *scratch(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }

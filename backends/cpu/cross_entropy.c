@@ -1,5 +1,5 @@
-/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas). Both read a row
- * from memory once: forward keeps a running maximum. f64 is ref's.
+/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
+ * Both read a row from memory once: forward keeps a running maximum. f64 is ref's.
  */
 #include "backends/cpu/rows.h"
 #include "backends/cpu/table.h"

@@ -1,7 +1,9 @@
-/* unary and binary: every formula of backends/formulas.h as a vectorised loop over contiguous f32 or f64.
+/* unary and binary: every formula of backends/formulas.h as a vectorised loop over contiguous f32
+ * or f64.
  *
- * A row piece whose operands are contiguous f32 goes straight to the loop. Everything else (bf16, f16, strides, a broadcast
- * scalar) passes through small buffers, TILE elements at a time. Integers are ref's.
+ * A row piece whose operands are contiguous f32 goes straight to the loop. Everything else (bf16,
+ * f16, strides, a broadcast scalar) passes through small buffers, TILE elements at a time. Integers
+ * are ref's.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/loop.h"
@@ -13,11 +15,12 @@ typedef void unary_f64(double *y, const double *x, double k0, double k1, int64_t
 typedef void binary_f32(float *y, const float *a, const float *b, int64_t n);
 typedef void binary_f64(double *y, const double *a, const double *b, int64_t n);
 
-/* Limits that the optimiser does not know: with constants it turns a clamp into a chain of comparisons and selects. */
+/* Limits that the optimiser does not know: with constants it turns a clamp into a chain of
+ * comparisons and selects. */
 static const volatile float exp_limits[2] = {-88, 89}, slope_limit = 30;
 
-/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for what is inside of a sigmoid. Between the
- * limits 2^n is one float, 0 and inf included. NaN stays. */
+/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for what is inside of a
+ * sigmoid. Between the limits 2^n is one float, 0 and inf included. NaN stays. */
 INLINE float exp_between(float x, float low, float high) {
     x = x < low ? low : x;
     x = x > high ? high : x;
@@ -26,15 +29,16 @@ INLINE float exp_between(float x, float low, float high) {
     return (1.0f + tn__expm1_small(tn__exp_remainder(x, shifted))) * scale;
 }
 
-/* The gradient's slope as in backends/formulas.h, s being the sigmoid; x is kept where its square cannot overflow. */
+/* The gradient's slope as in backends/formulas.h, s being the sigmoid; x is kept where its square
+ * cannot overflow. */
 INLINE float gelu_slope(float x, float s, float limit) {
     x = x < -limit ? -limit : x;
     x = x > limit ? limit : x;
     return s + x * s * (1 - s) * (1.5957691216057308f * (1 + 0.134145f * x * x));
 }
 
-/* y may be the same memory as an input: then element by element, which is what omp simd allows. low_ and high_ are what
- * exp_between takes. */
+/* y may be the same memory as an input: then element by element, which is what omp simd allows.
+ * low_ and high_ are what exp_between takes. */
 #define UNARY_LOOP(T, kind, name, formula)                                   \
     static void kind##_##name(T *y, const T *input, T k0, T k1, int64_t n) { \
         const float low_ = exp_limits[0], high_ = exp_limits[1];             \
@@ -104,7 +108,8 @@ typedef struct binary_call {
     binary_f64 *f64;
 } binary_call;
 
-/* The two bodies of each entry, for compute type T; `plain` is the dtype that needs no conversion. */
+/* The two bodies of each entry, for compute type T; `plain` is the dtype that needs no
+ * conversion. */
 #define UNARY_BODY(T, kind, plain)                                                                \
     static void unary_body_##kind(const void *user, const element_loop *loop, const int64_t *off, \
                                   int64_t n) {                                                    \
@@ -126,41 +131,42 @@ typedef struct binary_call {
 UNARY_BODY(float, f32, TN_F32)
 UNARY_BODY(double, f64, TN_F64)
 
-#define BINARY_BODY(T, kind, plain)                                                                 \
-    static void binary_body_##kind(const void *user, const element_loop *loop, const int64_t *off,  \
-                                   int64_t n) {                                                     \
-        const binary_call *c = user;                                                                \
-        int64_t sy = inner_stride(loop, 0), sa = inner_stride(loop, 1), sb = inner_stride(loop, 2); \
-        bool is_plain = c->y->dtype == plain;                                                       \
-        if (is_plain && ((sy == 1 && sa == 1 && sb == 1) || n == 1)) {                              \
-            c->kind((T *)at(c->y, off[0]), (const T *)at(c->a, off[1]),                             \
-                    (const T *)at(c->b, off[2]), n);                                                \
-            return;                                                                                 \
-        }                                                                                           \
-        T left[TILE], right[TILE], out[TILE];                                                       \
-        for (int64_t i = 0; i < n; i += TILE) {                                                     \
-            int64_t m = min64(TILE, n - i);                                                         \
-            T *y = (T *)at(c->y, off[0] + i * sy);                                                  \
-            const T *a = (const T *)at(c->a, off[1] + i * sa),                                      \
-                    *b = (const T *)at(c->b, off[2] + i * sb);                                      \
-            if (!(is_plain && sa == 1)) {                                                           \
-                if (sa != 0 || i == 0) {                                                            \
-                    load_##kind(left, a, c->a->dtype, sa, m);                                       \
-                }                                                                                   \
-                a = left;                                                                           \
-            }                                                                                       \
-            if (!(is_plain && sb == 1)) {                                                           \
-                if (sb != 0 || i == 0) {                                                            \
-                    load_##kind(right, b, c->b->dtype, sb, m);                                      \
-                }                                                                                   \
-                b = right;                                                                          \
-            }                                                                                       \
-            bool direct = is_plain && sy == 1;                                                      \
-            c->kind(direct ? y : out, a, b, m);                                                     \
-            if (!direct) {                                                                          \
-                store_##kind(y, c->y->dtype, sy, out, m);                                           \
-            }                                                                                       \
-        }                                                                                           \
+#define BINARY_BODY(T, kind, plain)                                                                \
+    static void binary_body_##kind(const void *user, const element_loop *loop, const int64_t *off, \
+                                   int64_t n) {                                                    \
+        const binary_call *c = user;                                                               \
+        int64_t sy = inner_stride(loop, 0), sa = inner_stride(loop, 1),                            \
+                sb = inner_stride(loop, 2);                                                        \
+        bool is_plain = c->y->dtype == plain;                                                      \
+        if (is_plain && ((sy == 1 && sa == 1 && sb == 1) || n == 1)) {                             \
+            c->kind((T *)at(c->y, off[0]), (const T *)at(c->a, off[1]),                            \
+                    (const T *)at(c->b, off[2]), n);                                               \
+            return;                                                                                \
+        }                                                                                          \
+        T left[TILE], right[TILE], out[TILE];                                                      \
+        for (int64_t i = 0; i < n; i += TILE) {                                                    \
+            int64_t m = min64(TILE, n - i);                                                        \
+            T *y = (T *)at(c->y, off[0] + i * sy);                                                 \
+            const T *a = (const T *)at(c->a, off[1] + i * sa),                                     \
+                    *b = (const T *)at(c->b, off[2] + i * sb);                                     \
+            if (!(is_plain && sa == 1)) {                                                          \
+                if (sa != 0 || i == 0) {                                                           \
+                    load_##kind(left, a, c->a->dtype, sa, m);                                      \
+                }                                                                                  \
+                a = left;                                                                          \
+            }                                                                                      \
+            if (!(is_plain && sb == 1)) {                                                          \
+                if (sb != 0 || i == 0) {                                                           \
+                    load_##kind(right, b, c->b->dtype, sb, m);                                     \
+                }                                                                                  \
+                b = right;                                                                         \
+            }                                                                                      \
+            bool direct = is_plain && sy == 1;                                                     \
+            c->kind(direct ? y : out, a, b, m);                                                    \
+            if (!direct) {                                                                         \
+                store_##kind(y, c->y->dtype, sy, out, m);                                          \
+            }                                                                                      \
+        }                                                                                          \
     }
 BINARY_BODY(float, f32, TN_F32)
 BINARY_BODY(double, f64, TN_F64)

@@ -11,8 +11,9 @@ typedef struct gemm_side {
     int64_t row, col;
 } gemm_side;
 
-/* C (m, n) = alpha A (m, k) B (k, n) + beta D; C has unit columns, D is C or a row for all (ldd 0), not read when beta is 0.
- * The operands are of C's type; for f32 also bf16 and f16. `threads` is the most to use. TN_ENOMEM or TN_OK. */
+/* C (m, n) = alpha A (m, k) B (k, n) + beta D; C has unit columns, D is C or a row for all (ldd 0),
+ * not read when beta is 0. The operands are of C's type; for f32 also bf16 and f16. `threads` is
+ * the most to use. TN_ENOMEM or TN_OK. */
 typedef struct gemm_job {
     int64_t m, n, k;
     double alpha, beta;

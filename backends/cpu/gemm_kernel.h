@@ -1,13 +1,16 @@
-/* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T set to their type.
+/* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T set to their
+ * type.
  *
- * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are packed to panels that the
- * micro kernel reads in order: A to MR rows, B to NR columns (two vectors). Rows of A whose elements lie side by side are
- * read where they are. An element of C is one chain of
- * multiply-adds over k in order, cut every `depth`; neither the cut nor the chain depends on where the element lies or which
- * thread computes it. So threads may share the work in any way, and take tiles as they come: the bits are the same.
+ * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are
+ * packed to panels that the micro kernel reads in order: A to MR rows, B to NR columns (two
+ * vectors). Rows of A whose elements lie side by side are read where they are. An element of C is
+ * one chain of multiply-adds over k in order, cut every `depth`; neither the cut nor the chain
+ * depends on where the element lies or which thread computes it. So threads may share the work in
+ * any way, and take tiles as they come: the bits are the same.
  *
  *     for each block of columns, for each cut of k:   pack B, then
- *         for each block of rows:                     pack A; barrier; tiles of C (and a barrier before the next)
+ *         for each block of rows:                     pack A; barrier; tiles of C (and a barrier
+ *                                                     before the next)
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
@@ -36,8 +39,8 @@ typedef struct work {
     int64_t *next; /* [2], shared: the next tile to take, of even and odd passes */
 } work;
 
-/* `width` rows of k elements, `across` apart, to a panel: dst[p width + i] = src[i across + p]. Squares of 4 x 4 are turned in
- * registers. */
+/* `width` rows of k elements, `across` apart, to a panel: dst[p width + i] = src[i across + p].
+ * Squares of 4 x 4 are turned in registers. */
 static inline __attribute__((always_inline)) void turn_panel(T *restrict dst, const int width,
                                                              const T *restrict src, int64_t across,
                                                              int64_t k) {
@@ -186,8 +189,8 @@ typedef struct block {
     int64_t i0, m, j0, n, p0, k;
 } block;
 
-/* How many panels of the block's rows are read in place: all whole ones, or none. Rows that are farther apart meet in the same
- * sets of the cache. */
+/* How many panels of the block's rows are read in place: all whole ones, or none. Rows that are
+ * farther apart meet in the same sets of the cache. */
 static int64_t panels_in_place(const gemm_side *a, const block *at) {
     bool near = a->dtype == PLAIN && a->col == 1 && a->row > 0 && a->row <= NEAR;
     return near ? at->m / MR : 0;

@@ -1,7 +1,8 @@
-/* gather_rows and scatter_add_rows (an embedding and its gradient). Indices are checked before anything is written.
+/* gather_rows and scatter_add_rows (an embedding and its gradient). Indices are checked before
+ * anything is written.
  *
- * The scatter is parallel over columns: each thread walks all indices in order for its own slice of y, so a sum has the
- * order of the indices however many threads there are.
+ * The scatter is parallel over columns: each thread walks all indices in order for its own slice of
+ * y, so a sum has the order of the indices however many threads there are.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/table.h"
@@ -23,7 +24,8 @@ static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t li
     return TN_OK;
 }
 
-/* Whether a row (everything behind the first dimension) is one contiguous run; *length is its elements. */
+/* Whether a row (everything behind the first dimension) is one contiguous run; *length is its
+ * elements. */
 static bool row_is_run(const tn_desc *d, int64_t *length) {
     tn_desc row = *d;
     row.ndim--;

@@ -1,5 +1,5 @@
-/* The element loop: up to four operands of one size, their dimensions dropped, sorted and merged until as few as possible
- * are left, walked in parallel row by row.
+/* The element loop: up to four operands of one size, their dimensions dropped, sorted and merged
+ * until as few as possible are left, walked in parallel row by row.
  */
 #ifndef TERN_BACKENDS_CPU_LOOP_H
 #define TERN_BACKENDS_CPU_LOOP_H
@@ -15,8 +15,10 @@ typedef struct element_loop {
     int64_t count;
 } element_loop;
 
-/* One piece of a row: n elements from off[operand] (in elements), stride[operand][ndim - 1] apart. */
-typedef void (*loop_body)(const void *user, const element_loop *loop, const int64_t *off, int64_t n);
+/* One piece of a row: n elements from off[operand] (in elements), stride[operand][ndim - 1]
+ * apart. */
+typedef void (*loop_body)(const void *user, const element_loop *loop, const int64_t *off,
+                          int64_t n);
 
 /* Sizes are those of op[0], an output (it has no stride 0). */
 void TN_CPU(loop_init)(element_loop *loop, int operands, const tn_desc *const *op);

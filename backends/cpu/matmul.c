@@ -1,6 +1,6 @@
-/* matmul and linear: any strides become operands of the blocked product (gemm.h), which packs them as they come. What it
- * cannot write directly (bf16, f16, an output without unit columns or rows) goes through an f32 or f64 temporary. oneDNN
- * comes first where it is faster (onednn.h).
+/* matmul and linear: any strides become operands of the blocked product (gemm.h), which packs them
+ * as they come. What it cannot write directly (bf16, f16, an output without unit columns or rows)
+ * goes through an f32 or f64 temporary. oneDNN comes first where it is faster (onednn.h).
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
@@ -110,7 +110,8 @@ static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, in
     return tn__onednn_product(ctx, &product, TN_CPU_LEVEL);
 }
 
-/* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or NULL. */
+/* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or
+ * NULL. */
 static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                              int64_t col, gemm_job job, const void *bias) {
     int64_t m = job.m, n = job.n;
@@ -158,14 +159,16 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
         return TN_CPU(ref)->matmul(ctx, y, a, b, alpha, beta);
     }
     int64_t batch = y->size[0];
-    gemm_job job = {.m = y->size[1], .n = y->size[2], .k = a->size[2], .alpha = alpha, .beta = beta};
+    gemm_job job = {
+        .m = y->size[1], .n = y->size[2], .k = a->size[2], .alpha = alpha, .beta = beta};
     int64_t each = job.m * job.n * job.k;
     /* Many small products: an item to a thread. The bits are the same either way. */
     int outside = batch > 1 && each < 128 * 128 * 128 ? team(batch, batch * each / 16) : 1;
     job.threads = outside > 1 ? 1 : product_team(job.m, job.n, job.k);
     tn_status result = TN_OK;
     if (outside == 1) {
-        /* Not a parallel region of one: a team inside of any region gets threads that are made for it and end with it. */
+        /* Not a parallel region of one: a team inside of any region gets threads that are made for
+         * it and end with it. */
         for (int64_t i = 0; i < batch && result == TN_OK; i++) {
             result = item(ctx, y, a, b, job, i);
         }

@@ -1,7 +1,9 @@
-/* Layer norm and RMS norm, forward and backward (ref/norm.c has the formulas). The passes over a row find it in the cache.
+/* Layer norm and RMS norm, forward and backward (ref/norm.c has the formulas). The passes over a
+ * row find it in the cache.
  *
- * dw and db are column sums over all rows: each band of rows (its height depends on the shape alone) adds up its own, and
- * the bands are then added in order. Rows that are not contiguous f32 pass through buffers; f64 is ref's.
+ * dw and db are column sums over all rows: each band of rows (its height depends on the shape
+ * alone) adds up its own, and the bands are then added in order. Rows that are not contiguous f32
+ * pass through buffers; f64 is ref's.
  */
 #include "backends/cpu/rows.h"
 #include "backends/cpu/table.h"
@@ -98,7 +100,7 @@ tn_status TN_CPU(rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rst
     return norm_forward(ctx, y, NULL, rstd, x, w, NULL, eps, false);
 }
 
-/* ---- Backward --------------------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 typedef struct backward {
     const tn_desc *dx, *dw, *db, *dy, *x, *mean, *rstd;
@@ -172,7 +174,8 @@ static void backward_band(const backward *b, int64_t first, int64_t last, float 
 }
 
 /* One vector from the bands' partial sums, added in order in double. */
-static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int64_t step, int64_t c) {
+static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int64_t step,
+                      int64_t c) {
     if (!y) {
         return;
     }
@@ -195,7 +198,8 @@ static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int
 static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     enum { MOST_BANDS = 64 };
     int64_t rows = b->x->size[0], c = b->x->size[1];
-    int64_t height = max64(rows_per_task(c), div_up(rows, MOST_BANDS)), bands = div_up(rows, height);
+    int64_t height = max64(rows_per_task(c), div_up(rows, MOST_BANDS)),
+            bands = div_up(rows, height);
     int threads = team(bands, rows * c);
     int64_t step = (2 * c + 15) / 16 * 16; /* dw and db of one band */
     size_t floats = (size_t)(c + bands * step + threads * step), bytes = floats * sizeof(float);

@@ -1,4 +1,5 @@
-/* Products by oneDNN: a product is cut into pieces, a piece's shape leads to a primitive, threads run pieces. */
+/* Products by oneDNN: a product is cut into pieces, a piece's shape leads to a primitive, threads
+ * run pieces. */
 #include "backends/cpu/onednn.h"
 
 #include "backends/cpu/onednn_library.h"
@@ -50,7 +51,8 @@ typedef struct entry {
     struct entry *next;
 } entry;
 
-/* Shapes that are kept: a training step has a few dozen, generating text brings new ones all the time. */
+/* Shapes that are kept: a training step has a few dozen, generating text brings new ones all the
+ * time. */
 enum { KEPT = 256 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -174,7 +176,8 @@ static tn_status find(const shape *key, entry **found) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-/* A piece has at most `rows` x `cols`; entry[i][j]: the last ones down (i) and right (j) are smaller. */
+/* A piece has at most `rows` x `cols`; entry[i][j]: the last ones down (i) and right (j) are
+ * smaller. */
 typedef struct plan {
     const tn__onednn_job *job;
     int64_t rows, cols, down, right;
@@ -286,7 +289,8 @@ static bool run_pieces(const plan *p, int64_t *next, void *scratch) {
     int threads = omp_get_max_threads();
     omp_set_num_threads(1);
     bool ok = true;
-    for (int64_t t; ok && (t = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < p->down * p->right;) {
+    for (int64_t t;
+         ok && (t = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < p->down * p->right;) {
         ok = run_piece(p, t % p->down, t / p->down, stream, scratch);
     }
     omp_set_num_threads(threads);
@@ -335,8 +339,8 @@ static bool wanted(const tn__onednn_job *job, int level) {
     return level >= 4 && bf16 && job->m * job->n * job->k >= 1 << 20;
 }
 
-/* The distance of rows or columns of which there is only one says nothing: it becomes what it would be. Whether a
- * primitive can be asked for it: one dimension side by side, and no element twice. */
+/* The distance of rows or columns of which there is only one says nothing: it becomes what it would
+ * be. Whether a primitive can be asked for it: one dimension side by side, and no element twice. */
 static bool side_by_side(tn__onednn_side *s, int64_t rows, int64_t cols) {
     if (cols == 1) {
         s->col = 1;

@@ -68,7 +68,8 @@ static bool load_symbols(void *handle) {
     return true;
 }
 
-/* What the library itself says about the machine: it may have been told to use less than there is. */
+/* What the library itself says about the machine: it may have been told to use less than there
+ * is. */
 static bool multiplies(void) {
     unsigned isa = (unsigned)table.get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
     if (tn__onednn_always() || (isa & wanted) == wanted) {

@@ -1,5 +1,6 @@
-/* Adam and SGD over many spans in one parallel region: all spans together are cut in pieces of CHUNK elements. f64 is ref's;
- * spans of f32, bf16 and f16 (with or without a master copy) are computed in f32.
+/* Adam and SGD over many spans in one parallel region: all spans together are cut in pieces of
+ * CHUNK elements. f64 is ref's; spans of f32, bf16 and f16 (with or without a master copy) are
+ * computed in f32.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/table.h"
@@ -104,7 +105,8 @@ static void run_chunk(const tn_optim_span *s, int64_t from, int64_t n, const ste
     }
 }
 
-/* All chunks of all spans, in parallel. Each thread walks the spans once for its own range of chunks. */
+/* All chunks of all spans, in parallel. Each thread walks the spans once for its own range of
+ * chunks. */
 static void run_spans(const tn_optim_span *spans, int count, const steps *how) {
     int64_t chunks = 0, work = 0;
     for (int i = 0; i < count; i++) {

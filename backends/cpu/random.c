@@ -1,5 +1,5 @@
-/* Random numbers and dropout for contiguous f32 (backends/random.h says which element draws what). Philox runs in LINES
- * blocks of four words side by side. Everything else is ref's.
+/* Random numbers and dropout for contiguous f32 (backends/random.h says which element draws what).
+ * Philox runs in LINES blocks of four words side by side. Everything else is ref's.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/table.h"
@@ -109,7 +109,8 @@ tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
     if (y->dtype != TN_F32 || kind == TN_INTEGER || !contiguous(y)) {
         return TN_CPU(ref)->random(ctx, y, kind, key, a, b);
     }
-    draw d = {.y = y->data, .kind = kind, .key = key, .a = a, .b = b, .threshold = tn__threshold24(a)};
+    draw d = {
+        .y = y->data, .kind = kind, .key = key, .a = a, .b = b, .threshold = tn__threshold24(a)};
     draw_all(&d, count_of(y), draw_values);
     return TN_OK;
 }

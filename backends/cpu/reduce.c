@@ -1,8 +1,10 @@
-/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64, integers and bool are ref's.
+/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64, integers and bool are
+ * ref's.
  *
- * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows are folded (the sum of a row
- * is rows.h's); if it stays, columns are added up: STEP rows in f32, then to a double. Where there are fewer results than
- * threads could use, the reduced range is cut in bands whose partial results are combined in order.
+ * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows
+ * are folded (the sum of a row is rows.h's); if it stays, columns are added up: STEP rows in f32,
+ * then to a double. Where there are fewer results than threads could use, the reduced range is cut
+ * in bands whose partial results are combined in order.
  */
 #include "backends/axes.h"
 #include "backends/cpu/rows.h"
@@ -59,7 +61,8 @@ static void plan(reduction *r) {
     for (int k = 0; k < n; k++) {
         int d = order[k];
         bool goes = y->size[d] == 1;
-        tn__axes_push(goes ? &r->goes : &r->stays, x->size[d], x->stride[d], goes ? 0 : y->stride[d]);
+        tn__axes_push(goes ? &r->goes : &r->stays, x->size[d], x->stride[d],
+                      goes ? 0 : y->stride[d]);
     }
     tn__axes *stays = &r->stays, *goes = &r->goes;
     if (stays->count == 0 && goes->count == 0) {
@@ -257,7 +260,8 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
                        : r.height;
     }
     r.bands = div_up(r.goes.total, r.height);
-    size_t bytes = (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);
+    size_t bytes =
+        (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);
     if (r.bands > 1) {
         r.partial = scratch(ctx, bytes);
         if (!r.partial) {

@@ -1,7 +1,9 @@
-/* Sums, maxima and exponentials over one contiguous f32 row: what softmax, norms, losses and reductions are made of.
+/* Sums, maxima and exponentials over one contiguous f32 row: what softmax, norms, losses and
+ * reductions are made of.
  *
- * A sum runs in LANES independent lanes (so it vectorises without reordering anything behind the program's back), which
- * are folded and added to a double every BLOCK elements: an element passes through at most BLOCK / LANES + 5 f32 additions.
+ * A sum runs in LANES independent lanes (so it vectorises without reordering anything behind the
+ * program's back), which are folded and added to a double every BLOCK elements: an element passes
+ * through at most BLOCK / LANES + 5 f32 additions.
  */
 #ifndef TERN_BACKENDS_CPU_ROWS_H
 #define TERN_BACKENDS_CPU_ROWS_H
@@ -22,22 +24,23 @@ INLINE float fold_sum(float *lane) {
 }
 
 /* The sum over i < n of `term`, an expression in i. */
-#define ROW_SUM(total, n, term)                                                                      \
-    do {                                                                                             \
-        for (int64_t from_ = 0; from_ < (n); from_ += BLOCK) {                                       \
-            int64_t to_ = min64(from_ + BLOCK, (n)), whole_ = from_ + (to_ - from_) / LANES * LANES; \
-            float lane_[LANES] = {0};                                                                \
-            for (int64_t block_ = from_; block_ < whole_; block_ += LANES) {                         \
-                _Pragma("omp simd") for (int l_ = 0; l_ < LANES; l_++) {                             \
-                    int64_t i = block_ + l_;                                                         \
-                    lane_[l_] += (term);                                                             \
-                }                                                                                    \
-            }                                                                                        \
-            for (int64_t i = whole_; i < to_; i++) {                                                 \
-                lane_[i - whole_] += (term);                                                         \
-            }                                                                                        \
-            (total) += (double)fold_sum(lane_);                                                      \
-        }                                                                                            \
+#define ROW_SUM(total, n, term)                                              \
+    do {                                                                     \
+        for (int64_t from_ = 0; from_ < (n); from_ += BLOCK) {               \
+            int64_t to_ = min64(from_ + BLOCK, (n)),                         \
+                    whole_ = from_ + (to_ - from_) / LANES * LANES;          \
+            float lane_[LANES] = {0};                                        \
+            for (int64_t block_ = from_; block_ < whole_; block_ += LANES) { \
+                _Pragma("omp simd") for (int l_ = 0; l_ < LANES; l_++) {     \
+                    int64_t i = block_ + l_;                                 \
+                    lane_[l_] += (term);                                     \
+                }                                                            \
+            }                                                                \
+            for (int64_t i = whole_; i < to_; i++) {                         \
+                lane_[i - whole_] += (term);                                 \
+            }                                                                \
+            (total) += (double)fold_sum(lane_);                              \
+        }                                                                    \
     } while (0)
 
 static inline double row_sum(const float *x, int64_t n) {
@@ -108,12 +111,13 @@ static inline float row_top(const float *x, int64_t n) {
     return lane[0] > top ? lane[0] : top;
 }
 
-/* What exp_down takes as `low`. The optimiser may not know it: with a constant it turns the clamp into a chain of
- * comparisons and selects. Read it once before a loop. */
+/* What exp_down takes as `low`. The optimiser may not know it: with a constant it turns the clamp
+ * into a chain of comparisons and selects. Read it once before a loop. */
 static const volatile float exp_low = -88; /* 2^-127, which is stored as 0 */
 
-/* x - n ln 2 for n = shifted - TN__ROUND_MAGIC. With a fused multiply-add one step is enough: it leaves an error of 2^-29 n,
- * which at n = -127, the smallest result, is 2 ulp of the exponential. */
+/* x - n ln 2 for n = shifted - TN__ROUND_MAGIC. With a fused multiply-add one step is enough: it
+ * leaves an error of 2^-29 n, which at n = -127, the smallest result, is 2 ulp of the
+ * exponential. */
 INLINE float exp_rest(float x, float shifted) {
 #if TN_CPU_LEVEL >= 3
     return x - (shifted - TN__ROUND_MAGIC) * 0.69314718056f;
@@ -122,8 +126,8 @@ INLINE float exp_rest(float x, float shifted) {
 #endif
 }
 
-/* e^x for x up to about 1: what is left of tn__expf when nothing can overflow. Error <= 1 ulp near 1, 3 ulp where the result
- * is smallest; results below 2^-126 are 0; NaN stays. */
+/* e^x for x up to about 1: what is left of tn__expf when nothing can overflow. Error <= 1 ulp near
+ * 1, 3 ulp where the result is smallest; results below 2^-126 are 0; NaN stays. */
 INLINE float exp_down(float x, float low) {
     x = x < low ? low : x;
     float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
@@ -149,8 +153,8 @@ static inline double row_exp_sum(float *y, const float *x, float shift, int64_t 
     return total;
 }
 
-/* log sum exp(x) = *most + log(result), with *most the maximum: in one pass, BLOCK elements at a time. NaN for a row with a
- * NaN or +inf, and for one of nothing but -inf. */
+/* log sum exp(x) = *most + log(result), with *most the maximum: in one pass, BLOCK elements at a
+ * time. NaN for a row with a NaN or +inf, and for one of nothing but -inf. */
 static inline double row_exp_total(const float *x, int64_t n, float *most) {
     const float low = exp_low;
     double total = 0;
@@ -172,7 +176,7 @@ static inline double row_exp_total(const float *x, int64_t n, float *most) {
     return *most == -INFINITY ? NAN : total;
 }
 
-/* ---- Rows of an operand of any ndim: the last dimension is the row ---------------------------------------------------------- */
+/* ---- Rows of an operand of any ndim: the last dimension is the row --------------------------- */
 
 static inline int64_t row_length(const tn_desc *d) {
     return d->ndim > 0 ? d->size[d->ndim - 1] : 1;

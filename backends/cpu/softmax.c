@@ -1,5 +1,6 @@
-/* Softmax and log-softmax over the last dimension, and their gradients: a row is read from memory once and then passed over
- * while it is in the cache. bf16, f16 and strided rows are computed in a row buffer; f64 is ref's.
+/* Softmax and log-softmax over the last dimension, and their gradients: a row is read from memory
+ * once and then passed over while it is in the cache. bf16, f16 and strided rows are computed in a
+ * row buffer; f64 is ref's.
  */
 #include "backends/cpu/rows.h"
 #include "backends/cpu/table.h"

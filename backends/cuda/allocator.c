@@ -1,13 +1,13 @@
 /* A caching allocator: blocks cut out of segments, best fit, free neighbours joined.
  *
- * A block up to 1 MiB comes from segments of 2 MiB, a larger one from segments of 20 MiB, or of its own
- * size from 10 MiB on: so small blocks, which live long more often, do not break up the large ones.
- * The scheme and its numbers are those of PyTorch's allocator. Segments go back when they are trimmed,
- * and when the source has none left; then each request has one more try.
+ * A block up to 1 MiB comes from segments of 2 MiB, a larger one from segments of 20 MiB, or of its
+ * own size from 10 MiB on: so small blocks, which live long more often, do not break up the large
+ * ones. The scheme and its numbers are those of PyTorch's allocator. Segments go back when they are
+ * trimmed, and when the source has none left; then each request has one more try.
  *
- * Every block is in one of three trees: those in use by address, the free ones of either kind by size
- * and then address. The blocks of a segment also form a list in the order of their addresses.
- */
+ * Every block is in one of three trees: those in use by address, the free ones of either kind by
+ * size and then address. The blocks of a segment also form a list in the order of their
+ * addresses. */
 #include "backends/cuda/allocator.h"
 
 #include "backends/cuda/blocks.h"
@@ -74,9 +74,11 @@ static void put_free(tn__cuda_pool *pool, block *b) {
     tree_insert(free_tree(pool, b), b, next_random(pool));
 }
 
-/* Cuts the end of a block off, which becomes a free block. Without memory on the host it stays whole. */
+/* Cuts the end of a block off, which becomes a free block. Without memory on the host it stays
+ * whole. */
 static void split(tn__cuda_pool *pool, block *b, size_t bytes) {
-    size_t least = bytes > SMALL ? SMALL + ALIGN : ALIGN; /* smaller rests would only be in the way */
+    /* smaller rests would only be in the way */
+    size_t least = bytes > SMALL ? SMALL + ALIGN : ALIGN;
     block *rest = b->bytes - bytes >= least ? malloc(sizeof(*rest)) : NULL;
     if (!rest) {
         return;
@@ -177,8 +179,8 @@ static void trim(tn__cuda_pool *pool) {
     }
 }
 
-/* A block from the source; in the end from a segment that just holds it, or a free block of the other
- * kind. */
+/* A block from the source; in the end from a segment that just holds it, or a free block of the
+ * other kind. */
 static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
     bool large = bytes > SMALL;
     block *b = segment_new(pool, segment_bytes(pool, bytes), large);

@@ -1,9 +1,9 @@
 /* A caching allocator over any source of segments: device memory, page-locked memory, the host's in
  * tests. It knows nothing of CUDA.
  *
- * All that it knows about a block lies on the host; it never looks into a segment, except for guards. A
- * free block may still be in use by work that is queued: the pool belongs to one stream, so the next
- * owner's work comes behind it (sys/device.h).
+ * All that it knows about a block lies on the host; it never looks into a segment, except for
+ * guards. A free block may still be in use by work that is queued: the pool belongs to one stream,
+ * so the next owner's work comes behind it (sys/device.h).
  */
 #ifndef TERN_BACKENDS_CUDA_ALLOCATOR_H
 #define TERN_BACKENDS_CUDA_ALLOCATOR_H
@@ -30,11 +30,11 @@ typedef struct tn__cuda_pool tn__cuda_pool;
 
 typedef enum tn__cuda_pool_kind {
     TN__CUDA_CACHING,
-    /* Blocks lie between guard bytes, which are checked when they are freed; new ones are all bits 1
-     * (NaN), freed ones 0xA5. */
+    /* Blocks lie between guard bytes, which are checked when they are freed; new ones are all bits
+     * 1 (NaN), freed ones 0xA5. */
     TN__CUDA_GUARDED,
-    /* Every block is a segment of exactly its size and goes back at once: for checkers that know what
-     * the source gave out (compute-sanitizer, the emulator's pages). */
+    /* Every block is a segment of exactly its size and goes back at once: for checkers that know
+     * what the source gave out (compute-sanitizer, the emulator's pages). */
     TN__CUDA_DIRECT,
 } tn__cuda_pool_kind;
 
@@ -43,13 +43,13 @@ tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_ki
 /* Returns every segment, also those with blocks in use. */
 void tn__cuda_pool_free(tn__cuda_pool *pool);
 
-/* Any thread. NULL for 0 bytes, and when the source has none left after everything that is cached went
- * back. `tag` is static text. */
+/* Any thread. NULL for 0 bytes, and when the source has none left after everything that is cached
+ * went back. `tag` is static text. */
 void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *tag);
 
-/* `bytes` as taken; NULL memory is fine. false, with the reason in why[room]: the address is not one
- * that is in use (nothing happens), was taken with another size, or its guards were written to (it is
- * freed). */
+/* `bytes` as taken; NULL memory is fine. false, with the reason in why[room]: the address is not
+ * one that is in use (nothing happens), was taken with another size, or its guards were written to
+ * (it is freed). */
 bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t room);
 
 /* Returns the segments that have no block in use. */

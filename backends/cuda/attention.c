@@ -1,5 +1,5 @@
-/* The entries attention and attention_backward: cuDNN's flash attention where it takes the call, our own
- * kernels otherwise. */
+/* The entries attention and attention_backward: cuDNN's flash attention where it takes the call,
+ * our own kernels otherwise. */
 #include "backends/cuda/attention.h"
 
 static bool floats(int count, const tn_desc *const *d, const tn_desc *lse) {
@@ -13,8 +13,9 @@ static bool floats(int count, const tn_desc *const *d, const tn_desc *lse) {
     return (narrow && lse->dtype == TN_F32) || (dtype == TN_F64 && lse->dtype == TN_F64);
 }
 
-tn_status tn__cuda_attention(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
-                             const tn_desc *k, const tn_desc *v, const tn_attention_args *args) {
+tn_status tn__cuda_attention(tn_context *ctx, const tn_desc *y, const tn_desc *lse,
+                             const tn_desc *q, const tn_desc *k, const tn_desc *v,
+                             const tn_attention_args *args) {
     if (!floats(4, (const tn_desc *[]){q, k, v, y}, lse)) {
         return TN_EUNSUPPORTED;
     }
@@ -30,8 +31,16 @@ tn_status tn__cuda_attention_backward(tn_context *ctx, const tn_desc *dq, const 
     if (!floats(8, (const tn_desc *[]){q, k, v, y, dy, dq, dk, dv}, lse)) {
         return TN_EUNSUPPORTED;
     }
-    tn__attention a = {
-        .q = q, .k = k, .v = v, .y = y, .lse = lse, .dy = dy, .dq = dq, .dk = dk, .dv = dv, .args = args};
+    tn__attention a = {.q = q,
+                       .k = k,
+                       .v = v,
+                       .y = y,
+                       .lse = lse,
+                       .dy = dy,
+                       .dq = dq,
+                       .dk = dk,
+                       .dv = dv,
+                       .args = args};
     tn_status status = tn__cuda_sdpa(ctx, &a);
     return status == TN_EUNSUPPORTED ? tn__cuda_own_attention_backward(ctx, &a) : status;
 }

@@ -1,15 +1,17 @@
-/* Attention by our own kernels: any float dtype, any strides, masks, grouped heads, width up to 256.
+/* Attention by our own kernels: any float dtype, any strides, masks, grouped heads, width up to
+ * 256.
  *
- * The mathematics is in backends/ref/attention.c. No Tq x Tk matrix exists: a block owns a tile of rows
- * and meets the others in tiles of 32, one row a lane.
+ * The mathematics is in backends/ref/attention.c. No Tq x Tk matrix exists: a block owns a tile of
+ * rows and meets the others in tiles of 32, one row a lane.
  *
  *     forward        a block owns queries, meets keys: scores, a running maximum and sum, and y
  *     query_gradient a block owns queries, meets keys: dq
  *     key_gradient   a block owns keys, meets the queries of all heads of its group: dk and dv
  *
- * So each result is summed by one thread in a fixed order. A warp owns ROWS rows; a lane holds their
- * scores with its own row of the tile, and columns lane, lane + 32, … of their results. The tile is
- * loaded anew for each use (k, then v, …) into one buffer, which leaves room for wide heads.
+ * So each result is summed by one thread in a fixed order. A warp owns ROWS rows; a lane holds
+ * their scores with its own row of the tile, and columns lane, lane + 32, … of their results. The
+ * tile is loaded anew for each use (k, then v, …) into one buffer, which leaves room for wide
+ * heads.
  *
  * A pair that is masked takes no part at all: what it would read may be NaN.
  */
@@ -63,8 +65,8 @@ __device__ bool visible(const problem &p, int64_t b, int64_t h, int64_t i, int64
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
 /* Types and sizes of a kernel for heads of up to 32 COLUMNS. Elements become numbers when they are
- * loaded, so that bf16 and f16 share f32's kernels. One element more than the width a row: the lanes'
- * rows lie in different banks. */
+ * loaded, so that bf16 and f16 share f32's kernels. One element more than the width a row: the
+ * lanes' rows lie in different banks. */
 template <typename N, int C> struct shape {
     typedef N number;
     static const int COLUMNS = C;
@@ -77,7 +79,8 @@ template <typename N, int C> struct shape {
     }
 };
 
-/* Runs the statement with E as the type of an operand's elements, which become numbers of type N. */
+/* Runs the statement with E as the type of an operand's elements, which become numbers of type
+ * N. */
 #define BY_ELEMENT(N, dtype, statement) \
     if constexpr (sizeof(N) == 8) {     \
         typedef double E;               \
@@ -214,8 +217,8 @@ template <typename N> struct running {
     bool any; /* some key was seen */
 };
 
-/* Takes a tile's scores in; gives this lane's weight and the factor for what was gathered before. All
- * lanes call. While only -inf was seen, weights are 0. */
+/* Takes a tile's scores in; gives this lane's weight and the factor for what was gathered before.
+ * All lanes call. While only -inf was seen, weights are 0. */
 template <typename N> __device__ N take(running<N> &row, N score, bool seen, N &factor) {
     N most = tn__top(row.most, lanes_top(seen ? score : -(N)INFINITY));
     N shift = most == -(N)INFINITY ? (N)0 : most;
@@ -363,7 +366,8 @@ template <typename S> struct key_sums {
     typename S::number k[S::ROWS][S::COLUMNS], v[S::ROWS][S::COLUMNS];
 };
 
-/* The queries first … first + 31 of head h: this lane's query with the warp's keys, from `top` on. */
+/* The queries first … first + 31 of head h: this lane's query with the warp's keys, from `top`
+ * on. */
 template <typename S>
 __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int64_t h,
                             int64_t first, int64_t top, const typename S::number *own_k,
@@ -507,8 +511,8 @@ tn_status launch_gradients(tn_context *ctx, problem p, int64_t heads, int64_t gr
     }
     p.tiles = tn__ceil_div(p.keys, S::OWN);
     if (status == TN_OK && p.tiles * groups > 0) {
-        status =
-            TN_LAUNCH(ctx, (key_gradient<S>), (unsigned)(p.tiles * groups), THREADS, S::bytes(2), p);
+        status = TN_LAUNCH(ctx, (key_gradient<S>), (unsigned)(p.tiles * groups), THREADS,
+                           S::bytes(2), p);
     }
     return status;
 }

@@ -1,5 +1,5 @@
-/* What reduce.cu and argmax.cu share on the device: places in axes (backends/axes.h), and elements of any dtype as double or
- * as 64 bits.
+/* What reduce.cu and argmax.cu share on the device: places in axes (backends/axes.h), and elements
+ * of any dtype as double or as 64 bits.
  */
 #ifndef TERN_BACKENDS_CUDA_AXES_CUH
 #define TERN_BACKENDS_CUDA_AXES_CUH

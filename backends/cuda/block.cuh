@@ -1,8 +1,9 @@
 /* Reductions over the threads of a warp or a block, in a fixed order.
  *
- * A team is the threads that work on one row: a warp (TEAM 32, several teams a block) or a whole block (TEAM 64 … 1024, a
- * power of two). Lanes exchange by butterflies, warps through `shared`, so every thread of the team gets the result, and
- * with a join that is commutative to the bit they all get the same. All threads of a team must call.
+ * A team is the threads that work on one row: a warp (TEAM 32, several teams a block) or a whole
+ * block (TEAM 64 … 1024, a power of two). Lanes exchange by butterflies, warps through `shared`, so
+ * every thread of the team gets the result, and with a join that is commutative to the bit they all
+ * get the same. All threads of a team must call.
  *
  *     TN_SHARED(float, shared, 32);
  *     float sum = tn__team_reduce<TEAM>(mine, shared, tn__join_sum());
@@ -14,7 +15,8 @@
 
 #include <math.h>
 
-/* Before a loop whose count is not known: unrolled, it grows with every path in it, and waits for memory all the same. */
+/* Before a loop whose count is not known: unrolled, it grows with every path in it, and waits for
+ * memory all the same. */
 #ifdef TN_CUDA_EMULATOR
 #define TN_ROLLED
 #else
@@ -43,7 +45,7 @@ static __device__ __forceinline__ double tn__top(double a, double b) {
     return fmax(a, b);
 }
 
-/* ---- Joins: two partial results in one --------------------------------------------------------- */
+/* ---- Joins: two partial results in one ------------------------------------------------------- */
 
 struct tn__join_sum {
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const { return a + b; }
@@ -64,8 +66,8 @@ struct tn__join_top {
     }
 };
 
-/* The largest of some numbers x and the sum of exp(x - most): log sum exp(x) = most + log(sum). NaN and infinities go into
- * the sum. */
+/* The largest of some numbers x and the sum of exp(x - most): log sum exp(x) = most + log(sum). NaN
+ * and infinities go into the sum. */
 template <typename C> struct tn__exps { C most, sum; };
 
 template <typename C> static __device__ __forceinline__ tn__exps<C> tn__no_exps() {
@@ -115,7 +117,7 @@ struct tn__join_place {
     }
 };
 
-/* ---- Teams ------------------------------------------------------------------------------------- */
+/* ---- Teams ----------------------------------------------------------------------------------- */
 
 template <typename V> static __device__ __forceinline__ V tn__lane_xor(V v, int mask) {
     return __shfl_xor_sync(TN_FULL, v, mask);

@@ -23,7 +23,8 @@ struct block {
     uint64_t priority;
 };
 
-/* Ordered by size and then address, or by address alone. `priority` of a node is a random number. */
+/* Ordered by size and then address, or by address alone. `priority` of a node is a random
+ * number. */
 typedef struct tree {
     block *root;
     bool by_size;
@@ -37,7 +38,8 @@ static inline bool tree_precedes(const tree *t, const block *a, const block *b) 
 }
 
 /* Cuts what hangs at `root` into those before `at` and the others. */
-static inline void tree_cut(const tree *t, block *root, const block *at, block **low, block **high) {
+static inline void tree_cut(const tree *t, block *root, const block *at, block **low,
+                            block **high) {
     while (root) {
         if (tree_precedes(t, root, at)) {
             *low = root;

@@ -1,5 +1,5 @@
-/* One element of any dtype, chosen when the kernel runs: for what is too rare for a kernel of its own. The
- * meaning is ref's (backends/ref/elementwise.c).
+/* One element of any dtype, chosen when the kernel runs: for what is too rare for a kernel of its
+ * own. The meaning is ref's (backends/ref/elementwise.c).
  */
 #ifndef TERN_BACKENDS_CUDA_CONVERT_CUH
 #define TERN_BACKENDS_CUDA_CONVERT_CUH
@@ -60,7 +60,8 @@ static __device__ __forceinline__ void tn__put_integer(void *data, tn_dtype dtyp
 }
 
 /* Element `at` of a float dtype, exactly. */
-static __device__ __forceinline__ double tn__get_float(const void *data, tn_dtype dtype, int64_t at) {
+static __device__ __forceinline__ double tn__get_float(const void *data, tn_dtype dtype,
+                                                       int64_t at) {
     switch (dtype) {
     case TN_F32:
         return ((const float *)data)[at];
@@ -73,9 +74,10 @@ static __device__ __forceinline__ double tn__get_float(const void *data, tn_dtyp
     }
 }
 
-/* A number as an element of any dtype: floats rounded (bf16 and f16 by way of f32), integers truncated and
- * cut to their width, bool: whether it is not 0. */
-static __device__ __forceinline__ void tn__put(void *data, tn_dtype dtype, int64_t at, double value) {
+/* A number as an element of any dtype: floats rounded (bf16 and f16 by way of f32), integers
+ * truncated and cut to their width, bool: whether it is not 0. */
+static __device__ __forceinline__ void tn__put(void *data, tn_dtype dtype, int64_t at,
+                                               double value) {
     switch (dtype) {
     case TN_F32:
         ((float *)data)[at] = (float)value;

@@ -1,9 +1,9 @@
 /* copy, fill, arange: elements that are moved or converted, not computed.
  *
- * A copy of one dtype moves bytes, whatever they mean. Where one side is dense in a dimension in which
- * the other is not (a transposition), it goes by way of squares in shared memory, so that both are read
- * and written in lines. Between f32, f64, bf16 and f16 each pair has a kernel; other pairs are rare and
- * convert by convert.cuh.
+ * A copy of one dtype moves bytes, whatever they mean. Where one side is dense in a dimension in
+ * which the other is not (a transposition), it goes by way of squares in shared memory, so that
+ * both are read and written in lines. Between f32, f64, bf16 and f16 each pair has a kernel; other
+ * pairs are rare and convert by convert.cuh.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -18,8 +18,8 @@ template <typename U> struct move_body { /* U: an element of that many bytes */
 
 enum { SQUARE = 32, SQUARE_ROWS = 8 };
 
-/* y's dimension 0 is dense, x is dense in dimension `line`. What is left of the dimensions is walked as
- * `batch`. */
+/* y's dimension 0 is dense, x is dense in dimension `line`. What is left of the dimensions is
+ * walked as `batch`. */
 struct turn {
     tn__loop loop;
     int line;
@@ -45,7 +45,8 @@ template <typename U> __global__ void __launch_bounds__(SQUARE *SQUARE_ROWS) tur
     for (int64_t s = blockIdx.x; s < t.squares; s += gridDim.x) {
         int64_t y_at = 0, x_at = 0, across = s % t.across, along = s / t.across % t.along;
         place_item(t, s / t.across / t.along, &y_at, &x_at);
-        int64_t i0 = along * SQUARE, j0 = across * SQUARE; /* positions in `line` and in dimension 0 */
+        /* positions in `line` and in dimension 0 */
+        int64_t i0 = along * SQUARE, j0 = across * SQUARE;
         for (int r = row; r < SQUARE; r += SQUARE_ROWS) {
             int64_t i = i0 + column, j = j0 + r;
             if (i < t.loop.size[t.line] && j < t.loop.size[0]) {

@@ -1,8 +1,9 @@
 /* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
  *
- * A team of threads takes one row. Forward reads it once, with a running maximum. Backward reads it once more and writes
- * the gradient, in the same place if so wished. A bad label is noted in the device's fault cell and
- * its row counts like an ignored one, so that a step which nobody has held back yet does no harm.
+ * A team of threads takes one row. Forward reads it once, with a running maximum. Backward reads it
+ * once more and writes the gradient, in the same place if so wished. A bad label is noted in the
+ * device's fault cell and its row counts like an ignored one, so that a step which nobody has held
+ * back yet does no harm.
  */
 #include "backends/cuda/rows.cuh"
 
@@ -98,7 +99,8 @@ __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l)
                 dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
     bool ignored = label == l.ignore_index;
     C g = l.loss[row * l.loss_stride], lse = l.lse[row * l.lse_stride],
-      even = (C)(l.smoothing / (double)l.c), sure = (C)(1 - l.smoothing + l.smoothing / (double)l.c);
+      even = (C)(l.smoothing / (double)l.c),
+      sure = (C)(1 - l.smoothing + l.smoothing / (double)l.c);
     tn__row_map<TEAM>(dx, x, l.c, [&](int64_t at, C v) {
         return ignored ? (C)0 : g * (tn__exp(v - lse) - (at == label ? sure : even));
     });
@@ -157,8 +159,9 @@ template <typename T> static tn_status run(tn_context *ctx, const losses<T> &l) 
     return TN_LAUNCH(ctx, (loss_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
 }
 
-extern "C" tn_status tn__cuda_cross_entropy(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
-                                            const tn_desc *x, const tn_desc *label,
+extern "C" tn_status tn__cuda_cross_entropy(tn_context *ctx, const tn_desc *loss,
+                                            const tn_desc *lse, const tn_desc *x,
+                                            const tn_desc *label,
                                             const tn_cross_entropy_args *args) {
     if (!handles(loss, lse, x, label)) {
         return TN_EUNSUPPORTED;

@@ -11,7 +11,8 @@
  *     stream.c      streams beside the compute stream
  *     nccl.c        the engine of groups
  *
- * Nothing here raises: an entry returns a status, and tn__cuda_note keeps the reason for this thread.
+ * Nothing here raises: an entry returns a status, and tn__cuda_note keeps the reason for this
+ * thread.
  */
 #ifndef TERN_BACKENDS_CUDA_H
 #define TERN_BACKENDS_CUDA_H
@@ -26,7 +27,8 @@
 extern "C" {
 #endif
 
-/* A bad index, as a kernel found it: the first one is kept. In page-locked memory that kernels write. */
+/* A bad index, as a kernel found it: the first one is kept. In page-locked memory that kernels
+ * write. */
 typedef struct tn__cuda_fault {
     int raised;
     int padding;
@@ -54,8 +56,8 @@ static inline cudaStream_t tn__cuda_stream(const tn_context *ctx) {
     return (cudaStream_t)ctx->stream;
 }
 
-/* The device of this index, its stream and pool made; NULL after a note. Makes it the calling thread's
- * current device. */
+/* The device of this index, its stream and pool made; NULL after a note. Makes it the calling
+ * thread's current device. */
 tn__cuda_device *tn__cuda_device_at(int index);
 
 /* The reason of this thread's last failure. */
@@ -65,8 +67,8 @@ const char *tn__cuda_reason(void);
 /* TN_OK, or notes "what: the runtime's words" and gives TN_ENOMEM or TN_EDEVICE. */
 tn_status tn__cuda_check(cudaError_t error, const char *what);
 
-/* Called by TN_LAUNCH behind each launch: notes a launch that failed, keeps the kernel's name for the
- * message of an error that comes late, and waits when TERN_SYNC=1. */
+/* Called by TN_LAUNCH behind each launch: notes a launch that failed, keeps the kernel's name for
+ * the message of an error that comes late, and waits when TERN_SYNC=1. */
 tn_status tn__cuda_launched(tn_context *ctx, const char *kernel);
 
 /* A mark of the device table. */

@@ -1,12 +1,12 @@
 /* The devices, and the table through which the core reaches them.
  *
- * A device is made when it is first used: its compute stream, its pool of memory, its fault cell. It
- * lives as long as the process; when that ends nothing is torn down, because the driver may have gone
- * before.
+ * A device is made when it is first used: its compute stream, its pool of memory, its fault cell.
+ * It lives as long as the process; when that ends nothing is torn down, because the driver may have
+ * gone before.
  *
- * Threads: any thread may call anything. All of them queue into one compute stream a device, each with a
- * context of its own. fork: CUDA does not survive it, so in a child nothing here touches the runtime:
- * every call fails with a reason, and frees do nothing.
+ * Threads: any thread may call anything. All of them queue into one compute stream a device, each
+ * with a context of its own. fork: CUDA does not survive it, so in a child nothing here touches the
+ * runtime: every call fails with a reason, and frees do nothing.
  */
 #include "backends/cuda/device.h"
 
@@ -61,7 +61,7 @@ void tn__cuda_leave(int previous) {
     }
 }
 
-/* ---- Memory, as the pool's source ---------------------------------------------------------------- */
+/* ---- Memory, as the pool's source ------------------------------------------------------------ */
 
 static void *segment_alloc(void *user, size_t bytes) {
     const tn__cuda_device *device = user;
@@ -98,7 +98,7 @@ static bool segment_fill(void *user, void *to, int byte, size_t bytes) {
     return done;
 }
 
-/* ---- Devices --------------------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 static tn_status read_limits(tn__cuda_device *d) {
     const struct {
@@ -209,7 +209,7 @@ static tn_status describe(int index, tn_device_info *info) {
     return status;
 }
 
-/* ---- Contexts -------------------------------------------------------------------------------------- */
+/* ---- Contexts -------------------------------------------------------------------------------- */
 
 static void *workspace(tn_context *ctx, size_t bytes) {
     const tn__cuda_device *d = tn__cuda_device_of(ctx);
@@ -253,7 +253,7 @@ static tn_context *context(int index) {
     return tn__cuda_context(index);
 }
 
-/* ---- The rest of the table ----------------------------------------------------------------------- */
+/* ---- The rest of the table ------------------------------------------------------------------- */
 
 static void *memory_alloc(int index, size_t bytes, const char *tag) {
     const tn__cuda_device *d = tn__cuda_device_at(index);
@@ -323,7 +323,8 @@ static int versions(char *text, size_t room) {
     (void)cudaDriverGetVersion(&driver);
     char own[1024], driver_text[32] = "no driver";
     if (driver > 0) {
-        snprintf(driver_text, sizeof(driver_text), "driver %d.%d", driver / 1000, driver % 1000 / 10);
+        snprintf(driver_text, sizeof(driver_text), "driver %d.%d", driver / 1000,
+                 driver % 1000 / 10);
     }
     int length =
         snprintf(own, sizeof(own), "CUDA %d.%d (%s), cuBLASLt %zu.%zu.%zu", runtime / 1000,
@@ -344,7 +345,8 @@ static int count_devices(void) {
     (void)cudaGetLastError();
     if (error != cudaSuccess || count <= 0) {
         bool missing = cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
-        const char *words = error != cudaSuccess ? cudaGetErrorString(error) : "it counts 0 devices";
+        const char *words =
+            error != cudaSuccess ? cudaGetErrorString(error) : "it counts 0 devices";
         snprintf(table_why, sizeof(table_why), "%s%s",
                  missing ? "no CUDA driver is installed: " : "the CUDA driver says: ", words);
         return 0;

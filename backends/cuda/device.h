@@ -55,7 +55,8 @@ void tn__cuda_leave(int previous);
 
 /* failure.c */
 void tn__cuda_failure_begin(void); /* reads TERN_SYNC */
-/* Waits for the compute stream, then tells what has gone wrong on the device since the last time. */
+/* Waits for the compute stream, then tells what has gone wrong on the device since the last
+ * time. */
 tn_status tn__cuda_settle(tn__cuda_own *own, const char *what);
 /* Whether tn__cuda_settle has something to tell; does not wait. */
 bool tn__cuda_unsettled(tn__cuda_own *own);

@@ -1,9 +1,10 @@
 /* unary, binary, compare, where: the formulas of backends/formulas.h over strided operands.
  *
- * Formulas that models spend their time in have kernels of their own for f32, bf16 and f16, eight or
- * four elements a thread, for operands that are dense inside. All else (other formulas, f64, integers,
- * odd strides) has one kernel a dtype that calls a function with the formula's number for each element:
- * rare, or bound by memory anyway, and a small part of the time and bytes that all kernels would take.
+ * Formulas that models spend their time in have kernels of their own for f32, bf16 and f16, eight
+ * or four elements a thread, for operands that are dense inside. All else (other formulas, f64,
+ * integers, odd strides) has one kernel a dtype that calls a function with the formula's number for
+ * each element: rare, or bound by memory anyway, and a small part of the time and bytes that all
+ * kernels would take.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -50,7 +51,8 @@ template <typename C> struct binary_any;
         int f;                                                                                  \
         __device__ __forceinline__ C operator()(C a, C b) const { return binary_##C(f, a, b); } \
     };
-ANY(float, TN_UNARY_FORMULAS(RETURN, float, TN_LIBM_F), TN_BINARY_FORMULAS(RETURN, float, TN_LIBM_F))
+ANY(float, TN_UNARY_FORMULAS(RETURN, float, TN_LIBM_F),
+    TN_BINARY_FORMULAS(RETURN, float, TN_LIBM_F))
 ANY(double, TN_UNARY_FORMULAS(RETURN, double, TN_LIBM_D),
     TN_BINARY_FORMULAS(RETURN, double, TN_LIBM_D))
 ANY(int64_t, TN_UNARY_INTEGER_FORMULAS(RETURN), TN_BINARY_INTEGER_FORMULAS(RETURN))
@@ -162,7 +164,8 @@ template <typename U> struct where_body { /* U: an element of that many bytes */
 /* ---- Entries --------------------------------------------------------------------------------- */
 
 template <typename T>
-static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, float k0, float k1) {
+static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, float k0,
+                             float k1) {
     const int v = tn__per_load<T>;
     if (!tn__cuda_loop_packs(&loop, v)) {
         return tn__loop_launch<1>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});

@@ -1,9 +1,9 @@
 /* What went wrong, and when it is noticed.
  *
- * A call that fails at once is noted for its thread. What fails on the device comes late: a kernel that
- * meets a bad index writes it to the device's fault cell, a kernel that dies makes every later call
- * fail. Whoever waits for the device next tells of it (tn__cuda_settle), with the names of the last
- * kernels. With TERN_SYNC=1 that is the call itself.
+ * A call that fails at once is noted for its thread. What fails on the device comes late: a kernel
+ * that meets a bad index writes it to the device's fault cell, a kernel that dies makes every later
+ * call fail. Whoever waits for the device next tells of it (tn__cuda_settle), with the names of the
+ * last kernels. With TERN_SYNC=1 that is the call itself.
  */
 #include "backends/cuda/device.h"
 

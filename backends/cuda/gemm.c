@@ -1,14 +1,14 @@
 /* Matrix products through cuBLASLt: plans, the cache of plans, and the choice of an algorithm.
  *
- * A plan is cuBLASLt's description of one kind of product with the algorithm that was chosen for it.
- * It is made at the first call and found again by its key: everything about the product but the
+ * A plan is cuBLASLt's description of one kind of product with the algorithm that was chosen for
+ * it. It is made at the first call and found again by its key: everything about the product but the
  * addresses, of which only the alignment matters.
  *
  * Which algorithm. cuBLASLt's heuristic orders up to 8. Its first is taken, so that each run of a
- * program gives the same bits. Algorithms sum in different orders, and which one is fastest is a matter
- * of nanoseconds: so they are timed only where the context need not be deterministic, or with
- * TERN_AUTOTUNE=1 (TERN_AUTOTUNE=0: never). Splitting k over blocks is allowed where partial sums go
- * through the workspace in the compute type and are added in a fixed order.
+ * program gives the same bits. Algorithms sum in different orders, and which one is fastest is a
+ * matter of nanoseconds: so they are timed only where the context need not be deterministic, or
+ * with TERN_AUTOTUNE=1 (TERN_AUTOTUNE=0: never). Splitting k over blocks is allowed where partial
+ * sums go through the workspace in the compute type and are added in a fixed order.
  *
  * f32 is computed in f32, as PyTorch does by default; TERN_TF32=1 allows TF32.
  */
@@ -240,12 +240,13 @@ static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g, co
         set_product(status, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
     }
     if (g->epilogue == TN__GEMM_GELU_AUX) {
-        set_product(status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
+        set_product(status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux,
+                    sizeof(aux));
     }
 }
 
-/* The heuristic takes the alignment of bias and aux from their addresses, and its answer serves every
- * later call: so it sees addresses that are aligned as little as theirs may be. */
+/* The heuristic takes the alignment of bias and aux from their addresses, and its answer serves
+ * every later call: so it sees addresses that are aligned as little as theirs may be. */
 static const void *least_aligned(const void *address) {
     return (const void *)((uintptr_t)address | ALIGNMENT);
 }
@@ -356,8 +357,8 @@ static bool try_candidate(tn_context *ctx, int i, void *user) {
     return runs;
 }
 
-/* The fastest of several. They write the real output, which the call itself then writes again; where
- * it is also read, they write scratch memory. */
+/* The fastest of several. They write the real output, which the call itself then writes again;
+ * where it is also read, they write scratch memory. */
 static int fastest(tn_context *ctx, gemm_state *state, plan *p, const tn__gemm *g,
                    const cublasLtMatmulHeuristicResult_t *found, int count) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;

@@ -48,8 +48,8 @@ static inline bool tn__cuda_sums_into(tn_dtype y, tn_dtype x) {
     return (narrow || x == TN_F32 || x == TN_F64) && (y == x || (narrow && y == TN_F32));
 }
 
-/* matmul.cu: y = alpha a b + beta y + bias for any strides, also with nothing to sum over. 3 dimensions
- * as the entry matmul; bias: 1 dimension and of y's dtype, or NULL. */
+/* matmul.cu: y = alpha a b + beta y + bias for any strides, also with nothing to sum over. 3
+ * dimensions as the entry matmul; bias: 1 dimension and of y's dtype, or NULL. */
 tn_status tn__cuda_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                            const tn_desc *bias, double alpha, double beta);
 

@@ -1,11 +1,12 @@
 /* Reading and adding at computed places.
  *
- * A bad index is noted in the device's fault cell (the first is kept), and its element is left alone.
+ * A bad index is noted in the device's fault cell (the first is kept), and its element is left
+ * alone.
  *
- * Sums keep the order of the indices, so their bits are always the same. All places are sorted, stably
- * (sort.cuh), so that the elements for one place lie side by side in their order; then one warp adds
- * them up for each place. scatter_add_rows and scatter_add are the same thing with rows of many elements
- * and of one.
+ * Sums keep the order of the indices, so their bits are always the same. All places are sorted,
+ * stably (sort.cuh), so that the elements for one place lie side by side in their order; then one
+ * warp adds them up for each place. scatter_add_rows and scatter_add are the same thing with rows
+ * of many elements and of one.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -39,8 +40,8 @@ static indices indices_of(tn_context *ctx, const tn_desc *index, int64_t limit) 
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* What stands behind the first dimension: rows of `length` elements (or of packs of them), in step in
- * two operands. */
+/* What stands behind the first dimension: rows of `length` elements (or of packs of them), in step
+ * in two operands. */
 struct rows {
     tn__walk walk;    /* over one row */
     bool dense;       /* each row is one run in both */
@@ -118,7 +119,8 @@ template <typename U>
 static tn_status gather_rows(tn_context *ctx, const rows &r, const tn_desc *index, int64_t limit) {
     int width = width_for(r.walk.count);
     int64_t count = index->size[0];
-    unsigned grid = tn__loop_grid(ctx, tn__ceil_div(count, TN__LOOP_BLOCK / width) * TN__LOOP_BLOCK);
+    unsigned grid =
+        tn__loop_grid(ctx, tn__ceil_div(count, TN__LOOP_BLOCK / width) * TN__LOOP_BLOCK);
     return TN_LAUNCH(ctx, (gather_rows_kernel<U>), grid, TN__LOOP_BLOCK, 0, r,
                      indices_of(ctx, index, limit), index->stride[0], count, width);
 }
@@ -164,7 +166,8 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK)
 }
 
 template <typename U>
-static tn_status gather(tn_context *ctx, const tn__walk &walk, const indices &index, int64_t along) {
+static tn_status gather(tn_context *ctx, const tn__walk &walk, const indices &index,
+                        int64_t along) {
     return TN_LAUNCH(ctx, (gather_kernel<U>), tn__loop_grid(ctx, walk.count), TN__LOOP_BLOCK, 0,
                      walk, index, along);
 }
@@ -196,9 +199,9 @@ tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
 
 /* ---- Sums at places -------------------------------------------------------------------------- */
 
-/* A key is the row of y (scatter_add_rows) or the row-major number of an element of y (scatter_add);
- * `limit` for a bad index, behind all others. Operands of the walk: index, and y's number without its part
- * along the dimension, of which an index counts `along`. */
+/* A key is the row of y (scatter_add_rows) or the row-major number of an element of y
+ * (scatter_add); `limit` for a bad index, behind all others. Operands of the walk: index, and y's
+ * number without its part along the dimension, of which an index counts `along`. */
 static __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     key_kernel(tn__sort s, tn__walk walk, indices index, int64_t along, uint64_t limit) {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -221,7 +224,8 @@ struct sums {
     tn__walk to, from; /* the starts of rows: operand 0 of each */
 };
 
-/* Where the row of item `number` starts. Packs of elements occur in rows alone, which have one stride. */
+/* Where the row of item `number` starts. Packs of elements occur in rows alone, which have one
+ * stride. */
 template <int V>
 static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t number) {
     int64_t at[1] = {number * walk.stride[0][0]};
@@ -231,9 +235,11 @@ static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t
     return at[0];
 }
 
-/* Adds to sum[V] what stands in column `at` of N items from n on, in their order. All are read first. */
+/* Adds to sum[V] what stands in column `at` of N items from n on, in their order. All are read
+ * first. */
 template <typename T, int V, int N, typename C>
-static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int64_t at, C (&sum)[V]) {
+static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int64_t at,
+                                                 C (&sum)[V]) {
     tn__elements<T, V> item[N];
     for (int k = 0; k < N; k++) {
         int64_t from = start_of<V>(s.from, s.at[n + k]);

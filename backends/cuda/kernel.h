@@ -1,13 +1,14 @@
 /* What a kernel may use. A .cu file includes this and nothing of CUDA's own.
  *
  * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler over the emulator
- * (emulator/), where a block's threads are fibres and tests run every kernel against ref. So they keep
- * to what both know:
+ * (emulator/), where a block's threads are fibres and tests run every kernel against ref. So they
+ * keep to what both know:
  *
  *     __global__ __device__ __launch_bounds__(n) __restrict__
  *     threadIdx blockIdx blockDim gridDim
  *     __syncthreads() __syncwarp()
- *     __shfl_sync __shfl_xor_sync __shfl_down_sync __shfl_up_sync   (all 32 lanes take part: TN_FULL)
+ *     __shfl_sync __shfl_xor_sync __shfl_down_sync __shfl_up_sync   (all 32 lanes take part:
+ *                                                                   TN_FULL)
  *     __ballot_sync __any_sync __all_sync
  *     atomicAdd (int, unsigned, unsigned long long, float) atomicMax atomicMin atomicCAS atomicExch
  *     __threadfence() __ldg(p) __popc __ffs __clz
@@ -20,9 +21,9 @@
  *     TN_DYNAMIC(float, rows);                 float *rows: the bytes that the launch asked for
  *     status = TN_LAUNCH(ctx, (scale<float>), grid, block, bytes, y, x, n);
  *
- * Shared memory is not set at first, and neither is scratch. No inline assembly, no cooperative groups.
- * A kernel gives the same bits whatever order its blocks run in: no atomicAdd of floats where the order
- * could be seen, unless ctx->deterministic is false.
+ * Shared memory is not set at first, and neither is scratch. No inline assembly, no cooperative
+ * groups. A kernel gives the same bits whatever order its blocks run in: no atomicAdd of floats
+ * where the order could be seen, unless ctx->deterministic is false.
  */
 #ifndef TERN_BACKENDS_CUDA_KERNEL_H
 #define TERN_BACKENDS_CUDA_KERNEL_H
@@ -54,8 +55,8 @@
     extern __shared__ __align__(16) unsigned char tn__dynamic_memory[]; \
     type *name = reinterpret_cast<type *>(tn__dynamic_memory)
 
-/* Launches, and gives a tn_status. `kernel` stands in parentheses when it has commas. More than 48 KiB
- * of dynamic shared memory are asked for here. */
+/* Launches, and gives a tn_status. `kernel` stands in parentheses when it has commas. More than 48
+ * KiB of dynamic shared memory are asked for here. */
 #define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                           \
     (((bytes) > 48 * 1024                                                                         \
           ? (void)cudaFuncSetAttribute((const void *)kernel,                                      \
@@ -102,8 +103,8 @@ template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float
     return __float2half_rn(x);
 }
 
-/* Runs the statement with T as the type of a float dtype; TN_EUNSUPPORTED leaves the function for the
- * others. The type is named `T` inside:
+/* Runs the statement with T as the type of a float dtype; TN_EUNSUPPORTED leaves the function for
+ * the others. The type is named `T` inside:
  *
  *     TN_FLOATS(y->dtype, return launch_softmax<T>(ctx, y, x)); */
 #define TN_FLOATS(dtype, ...)   \

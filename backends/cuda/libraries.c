@@ -44,8 +44,8 @@ static const char *file_of(const library *l, char why[WHY]) {
 #endif
 }
 
-/* Opens the library and fills the table's functions. The library stays open: its threads and handlers
- * do not end with us. */
+/* Opens the library and fills the table's functions. The library stays open: its threads and
+ * handlers do not end with us. */
 static bool load(const library *l, void *table, char why[WHY]) {
     const char *file = file_of(l, why);
     if (!file) {
@@ -84,8 +84,9 @@ static tn__cudnn_table cudnn_table;
 static const tn__cudnn_table *cudnn_loaded;
 static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
 
-/* cuDNN opens NVRTC for each plan that it compiles and closes it again, and each opening leaves the 71 KiB
- * of its C++ runtime behind. Held open by us it is opened once. Not found: cuDNN will say so. */
+/* cuDNN opens NVRTC for each plan that it compiles and closes it again, and each opening leaves the
+ * 71 KiB of its C++ runtime behind. Held open by us it is opened once. Not found: cuDNN will say
+ * so. */
 static void hold_nvrtc(void) {
     char soname[32];
     snprintf(soname, sizeof(soname), "libnvrtc.so.%d", CUDART_VERSION / 1000);

@@ -4,12 +4,12 @@
  *     if (!dnn) { … tn__cudnn_why() … }
  *     status = dnn->Create(&handle);            the function cudnnCreate
  *
- * A library is searched for by its soname, so along the plugin's own run path, LD_LIBRARY_PATH and the
- * system's folders. TERN_CUDNN and TERN_NCCL name another file; "off" is a machine without it. The
- * emulator has no device for the real libraries: it loads only what these two variables name.
+ * A library is searched for by its soname, so along the plugin's own run path, LD_LIBRARY_PATH and
+ * the system's folders. TERN_CUDNN and TERN_NCCL name another file; "off" is a machine without it.
+ * The emulator has no device for the real libraries: it loads only what these two variables name.
  *
- * The types are those of the libraries' headers. Built without one (TN_HAVE_CUDNN, TN_HAVE_NCCL: meson
- * says), the library is missing.
+ * The types are those of the libraries' headers. Built without one (TN_HAVE_CUDNN, TN_HAVE_NCCL:
+ * meson says), the library is missing.
  */
 #ifndef TERN_BACKENDS_CUDA_LIBRARIES_H
 #define TERN_BACKENDS_CUDA_LIBRARIES_H
@@ -18,7 +18,8 @@
 #include <cudnn.h>
 #endif
 #if TN_HAVE_NCCL
-#ifndef __CUDA_BF16_TYPES_EXIST__ /* before 2.24 nccl.h names bf16 only where this says that C++ has it */
+#ifndef __CUDA_BF16_TYPES_EXIST__ /* before 2.24 nccl.h names bf16 only where this says that C++ \
+                                     has it */
 #define __CUDA_BF16_TYPES_EXIST__ 1
 #endif
 #include <nccl.h>

@@ -138,7 +138,8 @@ static int longest(const tn__loop *loop) {
     int64_t most = -1;
     for (int d = 0; d < loop->ndim; d++) {
         for (int k = 0; k < loop->operands; k++) {
-            int64_t extent = (loop->size[d] - 1) * (loop->stride[k][d] > 0 ? loop->stride[k][d] : 1);
+            int64_t extent =
+                (loop->size[d] - 1) * (loop->stride[k][d] > 0 ? loop->stride[k][d] : 1);
             if (extent > most) {
                 most = extent;
                 found = d;

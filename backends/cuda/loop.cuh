@@ -1,8 +1,9 @@
 /* Walks over strided operands, for kernels that treat elements one by one.
  *
- * A tn__loop goes over up to four operands in whatever order suits memory: dimensions are sorted by the
- * output's strides and merged where one continues the other in every operand. Most operands end as one
- * dimension; a bias row or a slice as two. Places are 32 bits: the host cuts what needs more in pieces.
+ * A tn__loop goes over up to four operands in whatever order suits memory: dimensions are sorted by
+ * the output's strides and merged where one continues the other in every operand. Most operands end
+ * as one dimension; a bias row or a slice as two. Places are 32 bits: the host cuts what needs more
+ * in pieces.
  *
  *     struct scale {                                        a body: what is done for V elements
  *         float k;
@@ -16,9 +17,9 @@
  *     };
  *     return tn__loop_run<4>(ctx, 2, {y, x}, scale{k});
  *
- * The body runs for V elements side by side where each operand's inner dimension is dense (or a broadcast
- * input) and its runs are aligned, and for single elements elsewhere. y may be the memory of an input: a
- * body reads its elements before it writes.
+ * The body runs for V elements side by side where each operand's inner dimension is dense (or a
+ * broadcast input) and its runs are aligned, and for single elements elsewhere. y may be the memory
+ * of an input: a body reads its elements before it writes.
  *
  * A tn__walk goes in row-major order, where an element's number means something (random numbers,
  * indices). Its places are 64 bits.

@@ -1,5 +1,5 @@
-/* Walks over strided operands, the host's part: dimensions are dropped, sorted and merged until as few as
- * possible are left. loop.cuh is the kernels' part and says how both are used.
+/* Walks over strided operands, the host's part: dimensions are dropped, sorted and merged until as
+ * few as possible are left. loop.cuh is the kernels' part and says how both are used.
  */
 #ifndef TERN_BACKENDS_CUDA_LOOP_H
 #define TERN_BACKENDS_CUDA_LOOP_H
@@ -12,8 +12,8 @@ extern "C" {
 
 enum { TN__OPERANDS = 4 };
 
-/* n / size for n < 2^31, by a product and a shift (Granlund and Montgomery 1994, "Division by invariant
- * integers using multiplication"). */
+/* n / size for n < 2^31, by a product and a shift (Granlund and Montgomery 1994, "Division by
+ * invariant integers using multiplication"). */
 typedef struct tn__divisor {
     uint32_t size, factor, shift;
 } tn__divisor;
@@ -27,8 +27,8 @@ typedef struct tn__loop {
     int64_t stride[TN__OPERANDS][TN_MAX_DIMS]; /* in elements */
 } tn__loop;
 
-/* The same for a kernel. Its dimension 0 counts packs of V elements; `rest` elements of a loop of one
- * dimension stand behind the last pack. */
+/* The same for a kernel. Its dimension 0 counts packs of V elements; `rest` elements of a loop of
+ * one dimension stand behind the last pack. */
 typedef struct tn__plan {
     char *data[TN__OPERANDS];
     int ndim;
@@ -52,8 +52,8 @@ typedef struct tn__walk {
 tn__loop tn__cuda_loop(int operands, const tn_desc *const *op);
 int64_t tn__cuda_loop_count(const tn__loop *loop);
 
-/* Whether places fit in 31 bits; otherwise tn__cuda_loop_cut halves the longest dimension, keeps the
- * first half in *loop and returns the second. */
+/* Whether places fit in 31 bits; otherwise tn__cuda_loop_cut halves the longest dimension, keeps
+ * the first half in *loop and returns the second. */
 bool tn__cuda_loop_fits(const tn__loop *loop);
 tn__loop tn__cuda_loop_cut(tn__loop *loop);
 

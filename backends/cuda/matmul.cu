@@ -1,8 +1,8 @@
 /* Matrix products that cuBLASLt does not take: any strides, any alignment, nothing to sum over.
  *
  * A block makes a TILE x TILE part of y, a thread 4 x 4 of its elements. Both operands pass through
- * shared memory in steps of DEPTH along k, converted on the way to the type in which they are summed:
- * in the order of k, by one thread, so always to the same bits.
+ * shared memory in steps of DEPTH along k, converted on the way to the type in which they are
+ * summed: in the order of k, by one thread, so always to the same bits.
  */
 #include "backends/cuda/gemm.h"
 #include "backends/cuda/kernel.h"

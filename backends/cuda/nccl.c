@@ -1,12 +1,14 @@
-/* The engine "nccl": what groups of GPUs do through NCCL (sys/group.h; distributed/group/nccl.c loads it).
+/* The engine "nccl": what groups of GPUs do through NCCL (sys/group.h; distributed/group/nccl.c
+ * loads it).
  *
- * Joining: rank 0 makes the unique id and writes it to the store; then all make a communicator that does
- * not block, on a stream of its own. An operation comes after its ready mark in that stream, is given to
- * NCCL, and is then watched until its end mark: for the deadline, for NCCL's asynchronous errors, for
- * abort, and for what the engine beside this one knows about the ranks. After a failure the communicator
- * is aborted, which ends its kernels, and nothing more is run.
+ * Joining: rank 0 makes the unique id and writes it to the store; then all make a communicator that
+ * does not block, on a stream of its own. An operation comes after its ready mark in that stream,
+ * is given to NCCL, and is then watched until its end mark: for the deadline, for NCCL's
+ * asynchronous errors, for abort, and for what the engine beside this one knows about the ranks.
+ * After a failure the communicator is aborted, which ends its kernels, and nothing more is run.
  *
- * NCCL is used by one thread at a time: memory that others free waits in a list for the next operation.
+ * NCCL is used by one thread at a time: memory that others free waits in a list for the next
+ * operation.
  */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/libraries.h"
@@ -67,7 +69,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* ---- Failing ----------------------------------------------------------------------------------- */
+/* ---- Failing --------------------------------------------------------------------------------- */
 
 /* The first reason stays, and is everybody's from then on. */
 TN_PRINTF(3, 4) static tn_status fail(nccl *e, tn_status status, const char *format, ...) {
@@ -128,11 +130,11 @@ static void abort_comm(nccl *e) {
     }
 }
 
-/* ---- Waiting ----------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* One wait: sleeps a little longer each time, and looks around now and then. A rank may leave when it has
- * done its part, so that one has left counts only where every rank is needed until the end, and when it
- * is seen for the second time. */
+/* One wait: sleeps a little longer each time, and looks around now and then. A rank may leave when
+ * it has done its part, so that one has left counts only where every rank is needed until the end,
+ * and when it is seen for the second time. */
 typedef struct patience {
     double begun, deadline, next_check, nap;
     int checks;
@@ -201,7 +203,7 @@ static tn_status await(nccl *e, const tn__cuda_mark *mark, const tn_transfer *t,
     return status;
 }
 
-/* ---- Operations -------------------------------------------------------------------------------- */
+/* ---- Operations ------------------------------------------------------------------------------ */
 
 static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
     static const struct {
@@ -244,8 +246,8 @@ static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
     return false;
 }
 
-/* Messages between ranks, as one operation: sends in[r] to each rank r in `to`, receives out[r] from each
- * in `from`; -1: every rank, -2: none. */
+/* Messages between ranks, as one operation: sends in[r] to each rank r in `to`, receives out[r]
+ * from each in `from`; -1: every rank, -2: none. */
 enum { EVERYBODY = -1, NOBODY = -2 };
 
 static bool includes(int whom, int rank) {
@@ -313,7 +315,8 @@ static ncclResult_t submit(nccl *e, const tn_transfer *t, ncclDataType_t type, s
     }
 }
 
-/* NCCL does not exchange in place: a copy of `in`, or NULL after failing. Seldom, so plainly allocated. */
+/* NCCL does not exchange in place: a copy of `in`, or NULL after failing. Seldom, so plainly
+ * allocated. */
 static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
     void *copy = NULL;
     tn_status status = tn__cuda_check(cudaMalloc(&copy, bytes), "all_to_all in place");
@@ -395,7 +398,7 @@ static tn_status transfer(nccl *e, const tn_transfer *given) {
     return status;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* After this NCCL does not know the memory any more. */
 static void forget(nccl *e, region *r) {
@@ -476,7 +479,7 @@ static void device_free(tn_engine *base, void *memory) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* ---- The engine -------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     nccl *e = (nccl *)base;
@@ -496,8 +499,8 @@ static void stop(tn_engine *base, const char *reason) {
     fail((nccl *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
-/* Returns when the peers need nothing more of this rank. Tensors may keep memory of the engine, which is
- * only memory from now on. */
+/* Returns when the peers need nothing more of this rank. Tensors may keep memory of the engine,
+ * which is only memory from now on. */
 static void leave(tn_engine *base) {
     nccl *e = (nccl *)base;
     if (e->comm && !e->finalized && failed(e, NULL) == TN_OK && tn__cuda_device_at(e->index)) {
@@ -531,7 +534,7 @@ static void destroy(tn_engine *base) {
     free(e);
 }
 
-/* ---- Joining ----------------------------------------------------------------------------------- */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
 /* Rank 0's unique id to all; or, in other bytes, why there is none. */
 static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id) {

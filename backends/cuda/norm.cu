@@ -1,9 +1,11 @@
-/* Layer norm and RMS norm, forward and backward, also with the residual sum in front (ref/norm.c has the formulas).
+/* Layer norm and RMS norm, forward and backward, also with the residual sum in front (ref/norm.c
+ * has the formulas).
  *
- * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done one row goes on with a
- * later one and keeps its share of dw and db in registers; each block's share then goes to scratch memory, where a second
- * kernel adds them up in order. How many blocks there are depends on the shape alone. Rows that registers cannot hold
- * gather dw and db in scratch memory directly.
+ * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done
+ * one row goes on with a later one and keeps its share of dw and db in registers; each block's
+ * share then goes to scratch memory, where a second kernel adds them up in order. How many blocks
+ * there are depends on the shape alone. Rows that registers cannot hold gather dw and db in scratch
+ * memory directly.
  */
 #include "backends/cuda/rows.cuh"
 
@@ -65,7 +67,7 @@ static bool all_of(tn_dtype dtype, int count, const tn_desc *const *d) {
     return true;
 }
 
-/* ---- Forward ----------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 template <typename T> struct forward {
     typedef typename tn__compute<T>::type C;
@@ -173,11 +175,12 @@ static tn_status norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y, con
     if (x->size[0] == 0) {
         return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED;
     }
-    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f; f.x = matrix_of<T>(x);
-              f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum); f.y = matrix_of<T>(y);
-              f.w = vector_of<T>(w); f.b = vector_of<T>(b); f.mean = vector_of<C>(mean);
-              f.rstd = vector_of<C>(rstd); f.rows = x->size[0]; f.c = x->size[1]; f.eps = (C)eps;
-              f.centred = centred; return launch<T>(ctx, f, all_whole(6, same)));
+    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f;
+              f.x = matrix_of<T>(x); f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum);
+              f.y = matrix_of<T>(y); f.w = vector_of<T>(w); f.b = vector_of<T>(b);
+              f.mean = vector_of<C>(mean); f.rstd = vector_of<C>(rstd); f.rows = x->size[0];
+              f.c = x->size[1]; f.eps = (C)eps; f.centred = centred;
+              return launch<T>(ctx, f, all_whole(6, same)));
 }
 
 extern "C" tn_status tn__cuda_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
@@ -198,7 +201,7 @@ extern "C" tn_status tn__cuda_add_layer_norm(tn_context *ctx, const tn_desc *s, 
     return norm(ctx, s, y, mean, rstd, a, b, w, bias, eps, true);
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 template <typename T> struct backward {
     typedef typename tn__compute<T>::type C;
@@ -223,7 +226,8 @@ static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw
     }
 }
 
-/* The block's part of `partial`. The teams of a block add up theirs in shared memory, one after another. */
+/* The block's part of `partial`. The teams of a block add up theirs in shared memory, one after
+ * another. */
 template <int TEAM, int ITEMS, int V, typename C>
 static __device__ __forceinline__ void flush(C *partial, int64_t c, const C *dw, const C *db) {
     if constexpr (TEAM > 32) {
@@ -332,7 +336,8 @@ __global__ void __launch_bounds__(32 * STRIPS)
     tn__put(to, which ? db_dtype : dw_dtype, at * (which ? db_stride : dw_stride), sum);
 }
 
-/* Enough for every processor of a large GPU to have work, few enough that adding up their parts costs little. */
+/* Enough for every processor of a large GPU to have work, few enough that adding up their parts
+ * costs little. */
 static const int64_t most_blocks = 384;
 
 template <typename T>
@@ -391,9 +396,10 @@ extern "C" tn_status tn__cuda_layer_norm_backward(tn_context *ctx, const tn_desc
     return norm_backward(ctx, dx, dw, db, NULL, dy, x, mean, rstd, w);
 }
 
-extern "C" tn_status tn__cuda_rms_norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                                const tn_desc *dy, const tn_desc *x,
-                                                const tn_desc *rstd, const tn_desc *w) {
+extern "C" tn_status tn__cuda_rms_norm_backward(tn_context *ctx, const tn_desc *dx,
+                                                const tn_desc *dw, const tn_desc *dy,
+                                                const tn_desc *x, const tn_desc *rstd,
+                                                const tn_desc *w) {
     return norm_backward(ctx, dx, dw, NULL, NULL, dy, x, NULL, rstd, w);
 }
 

@@ -1,8 +1,9 @@
-/* Adam and SGD over many spans in one launch: the spans' descriptors are the kernel's arguments, and each block finds by
- * its number which piece of which span it does. One launch takes up to SPANS of them.
+/* Adam and SGD over many spans in one launch: the spans' descriptors are the kernel's arguments,
+ * and each block finds by its number which piece of which span it does. One launch takes up to
+ * SPANS of them.
  *
- * dtypes of parameters and gradients may differ from span to span. f32, bf16 and f16 parameters are computed in float, f64
- * ones in double, in launches of their own.
+ * dtypes of parameters and gradients may differ from span to span. f32, bf16 and f16 parameters are
+ * computed in float, f64 ones in double, in launches of their own.
  */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
@@ -16,7 +17,7 @@ struct span_list {
     int count;
 };
 
-/* ---- V elements of an array of any float dtype --------------------------------------------------- */
+/* ---- V elements of an array of any float dtype ----------------------------------------------- */
 
 template <typename T> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) elements {
     T element[V];
@@ -90,9 +91,10 @@ static __device__ __forceinline__ void write(void *data, tn_dtype dtype, int64_t
     }
 }
 
-/* ---- The steps ------------------------------------------------------------------------------------- */
+/* ---- The steps ------------------------------------------------------------------------------- */
 
-/* What a step multiplies with, rounded once. A step changes the parameter x and its state m, v; g is the gradient. */
+/* What a step multiplies with, rounded once. A step changes the parameter x and its state m, v; g
+ * is the gradient. */
 template <typename C> struct adam {
     C beta1, beta2, rest1, rest2, eps, decay, add, scale, size, root;
     static const bool second = true;
@@ -162,7 +164,7 @@ __global__ void __launch_bounds__(THREADS) step_kernel(span_list list, S step) {
     }
 }
 
-/* ---- Launches -------------------------------------------------------------------------------------- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 static bool all_floats(const tn_optim_span *spans, int count) {
     for (int i = 0; i < count; i++) {

@@ -1,10 +1,11 @@
 /* The entries matmul, linear, linear_gelu and linear_backward_weight: row-major operands with any
  * strides, brought to cuBLASLt's column-major terms.
  *
- * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so cuBLASLt's
- * first operand is b, its second a. An operand whose last stride is 1 lies there as its transpose, as is
- * needed; one whose last stride but one is 1 (a transposed view) is transposed by cuBLASLt. Others are
- * copied first. Whatever cuBLASLt refuses is done by our own kernel (matmul.cu).
+ * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so
+ * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 lies there as its
+ * transpose, as is needed; one whose last stride but one is 1 (a transposed view) is transposed by
+ * cuBLASLt. Others are copied first. Whatever cuBLASLt refuses is done by our own kernel
+ * (matmul.cu).
  */
 #include "backends/cuda/gemm.h"
 
@@ -48,8 +49,8 @@ static tn_desc one_matrix(const tn_desc *x) {
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* x as columns in memory: transposed false when memory holds x^T, which is what row-major is. A stride
- * of a dimension of size 1 says nothing. */
+/* x as columns in memory: transposed false when memory holds x^T, which is what row-major is. A
+ * stride of a dimension of size 1 says nothing. */
 static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
     int64_t rows = x->size[1], columns = x->size[2];
     *m = (tn__gemm_matrix){.data = x->data, .batch = x->size[0] > 1 ? x->stride[0] : 0};
@@ -230,7 +231,8 @@ static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
                     pre->stride[0] >= pre->size[1] && aligned(pre->data) && aligned(y->data));
 }
 
-/* cuBLASLt's GELU has the accuracy of bf16 and f16; f32 and f64 take the formula of the other kernels. */
+/* cuBLASLt's GELU has the accuracy of bf16 and f16; f32 and f64 take the formula of the other
+ * kernels. */
 tn_status tn__cuda_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
                                const tn_desc *x, const tn_desc *w, const tn_desc *b) {
     if (!same_floats(5, (const tn_desc *[]){y, pre, x, w, b})) {
@@ -251,7 +253,7 @@ tn_status tn__cuda_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc 
     return status == TN_OK ? tn__cuda_unary(ctx, TN_GELU_TANH, y, sum, 0, 0) : status;
 }
 
-/* ---- The gradients of linear's weight and bias ---------------------------------------------------- */
+/* ---- The gradients of linear's weight and bias ----------------------------------------------- */
 
 /* db = the sums of dy's columns */
 static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *dy) {

@@ -1,6 +1,7 @@
 /* random and dropout: backends/random.h, four elements a thread.
  *
- * A thread draws for the positions 4g … 4g + 3: one philox block, or two where an element takes 64 bits.
+ * A thread draws for the positions 4g … 4g + 3: one philox block, or two where an element takes 64
+ * bits.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -50,7 +51,8 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, f
 }
 
 /* The 64-bit words of a group. */
-static __device__ __forceinline__ void draw_words(const draw &d, int64_t group, uint64_t (&word)[4]) {
+static __device__ __forceinline__ void draw_words(const draw &d, int64_t group,
+                                                  uint64_t (&word)[4]) {
     for (int part = 0; part < 2; part++) {
         tn_random4 r = tn__philox(d.key, d.call, 2 * (uint64_t)group + (uint64_t)part);
         word[2 * part] = tn__word64(r.word[0], r.word[1]);
@@ -81,7 +83,8 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, d
 
 /* Stores elements 4g … 4g + 3 of operand 0, as many as there are. */
 template <typename T, typename C>
-static __device__ __forceinline__ void store_four(const fours &f, int64_t group, const C (&value)[4]) {
+static __device__ __forceinline__ void store_four(const fours &f, int64_t group,
+                                                  const C (&value)[4]) {
     tn__elements<T, 4> pack;
     for (int i = 0; i < 4; i++) {
         pack.at[i] = tn__store<T>(value[i]);

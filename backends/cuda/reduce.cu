@@ -1,19 +1,21 @@
 /* Reductions over any dimensions and strides: sum, mean, max, min, sum of squares, any, all.
  *
- * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team of threads folds each
- * result's elements (fold_rows); if it stays, neighbouring threads fold neighbouring results (fold_columns). Where there
- * are fewer results than the device has room for, the reduced range is cut in bands, whose partial results go to scratch
- * memory and are joined in order by a second kernel. All of that depends on the operands' shape and place alone. Reduced
+ * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team
+ * of threads folds each result's elements (fold_rows); if it stays, neighbouring threads fold
+ * neighbouring results (fold_columns). Where there are fewer results than the device has room for,
+ * the reduced range is cut in bands, whose partial results go to scratch memory and are joined in
+ * order by a second kernel. All of that depends on the operands' shape and place alone. Reduced
  * dimensions that do not merge to one are rare: x is then copied to scratch memory with them last.
  *
- * What is folded is chosen when the kernel runs; memory is what it waits for. f32, bf16 and f16 that are dense and aligned
- * are read as packs: a thread adds up to eight in f32 and goes on in double, so a sum's error is that of its last rounding.
- * All others are read one by one, as double or, integers and bools, as 64 bits.
+ * What is folded is chosen when the kernel runs; memory is what it waits for. f32, bf16 and f16
+ * that are dense and aligned are read as packs: a thread adds up to eight in f32 and goes on in
+ * double, so a sum's error is that of its last rounding. All others are read one by one, as double
+ * or, integers and bools, as 64 bits.
  */
 #include "backends/cuda/axes.cuh"
 #include "backends/cuda/rows.cuh"
 
-/* ---- What is folded ------------------------------------------------------------------------------ */
+/* ---- What is folded -------------------------------------------------------------------------- */
 
 enum fold { SUM, SQUARES, MOST };
 
@@ -49,7 +51,7 @@ struct joined {
     }
 };
 
-/* ---- The plan, made on the host --------------------------------------------------------------------- */
+/* ---- The plan, made on the host -------------------------------------------------------------- */
 
 struct plan {
     tn__axes stays;        /* the results */
@@ -104,7 +106,8 @@ static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, 
     return *scratch ? tn__cuda_copy(ctx, &to, &from) : TN_ENOMEM;
 }
 
-/* With less than `few` elements to a result, these are one thread's, and neighbouring threads have neighbouring results. */
+/* With less than `few` elements to a result, these are one thread's, and neighbouring threads have
+ * neighbouring results. */
 static const int64_t few = 32;
 enum { THREADS = 256, STRIPS = 8 };
 
@@ -149,12 +152,13 @@ static void cut(plan *p, int64_t items, int64_t least, int64_t unit) {
     const int64_t wanted = 1024;
     if (items < wanted / 2 && p->length > 2 * least) {
         int64_t bands = tn__ceil_div(wanted, items), limit = tn__ceil_div(p->length, least);
-        p->height = tn__ceil_div(tn__ceil_div(p->length, bands < limit ? bands : limit), unit) * unit;
+        p->height =
+            tn__ceil_div(tn__ceil_div(p->length, bands < limit ? bands : limit), unit) * unit;
         p->bands = tn__ceil_div(p->length, p->height);
     }
 }
 
-/* ---- Elements as a kernel reads them ------------------------------------------------------------------ */
+/* ---- Elements as a kernel reads them --------------------------------------------------------- */
 
 template <typename T> struct packs {
     typedef typename tn__compute<T>::type value;
@@ -188,7 +192,7 @@ template <typename V> struct singles {
     }
 };
 
-/* ---- Totals --------------------------------------------------------------------------------------------- */
+/* ---- Totals ---------------------------------------------------------------------------------- */
 
 template <typename A> static __device__ __forceinline__ A nothing(const plan &p) {
     A total = 0;
@@ -267,7 +271,7 @@ template <typename A> __global__ void __launch_bounds__(THREADS) join_bands(plan
     }
 }
 
-/* ---- Folds ---------------------------------------------------------------------------------------------- */
+/* ---- Folds ----------------------------------------------------------------------------------- */
 
 /* A team folds a band of one result's elements. */
 template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_rows(plan p) {
@@ -297,7 +301,8 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
     }
 }
 
-/* A block folds a band of neighbouring results, a pack of them a thread; its strips of threads take elements in turn. */
+/* A block folds a band of neighbouring results, a pack of them a thread; its strips of threads take
+ * elements in turn. */
 enum { STEPS = 4 }; /* elements that a thread reads before it goes on to double */
 template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
     typedef typename R::value C;
@@ -389,7 +394,7 @@ template <typename R> static tn_status run(tn_context *ctx, plan p) {
     return status;
 }
 
-/* ---- reduce ----------------------------------------------------------------------------------------------- */
+/* ---- reduce ---------------------------------------------------------------------------------- */
 
 static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
     switch (f) {

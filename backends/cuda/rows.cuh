@@ -1,14 +1,16 @@
-/* Rows as kernels read and write them: 16 bytes at a time where a row is dense and aligned, element by element otherwise.
+/* Rows as kernels read and write them: 16 bytes at a time where a row is dense and aligned, element
+ * by element otherwise.
  *
  *     tn__rows     an operand as rows, made on the host: any number of outer dimensions, merged
  *     tn__line     one row: address and stride
  *     tn__held     a row in a team's registers, or one that is read again for each pass (ITEMS 0)
  *
- * A kernel has few variants, since each is compiled for every dtype and architecture: rows that are held are whole packs
- * and nothing else (tn__whole_rows), and one variant without registers does all the others.
+ * A kernel has few variants, since each is compiled for every dtype and architecture: rows that are
+ * held are whole packs and nothing else (tn__whole_rows), and one variant without registers does
+ * all the others.
  *
- * Which thread takes which element depends on the row's length alone, never on its address: a row gives the same bits
- * wherever it lies.
+ * Which thread takes which element depends on the row's length alone, never on its address: a row
+ * gives the same bits wherever it lies.
  */
 #ifndef TERN_BACKENDS_CUDA_ROWS_CUH
 #define TERN_BACKENDS_CUDA_ROWS_CUH
@@ -16,7 +18,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* ---- Packs: 16 bytes of elements ---------------------------------------------------------------- */
+/* ---- Packs: 16 bytes of elements ------------------------------------------------------------- */
 
 template <typename T> struct alignas(16) tn__pack {
     static const int size = 16 / sizeof(T);
@@ -80,7 +82,7 @@ static inline tn_dtype tn__wide(tn_dtype dtype) {
     return dtype == TN_F64 ? TN_F64 : TN_F32;
 }
 
-/* ---- A team on a row ---------------------------------------------------------------------------- */
+/* ---- A team on a row ------------------------------------------------------------------------- */
 
 /* f(at, p) for each of this thread's packs: p counts them where the row is held. */
 template <typename T, int TEAM, int ITEMS, typename F>
@@ -103,8 +105,8 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
     }
 }
 
-/* ITEMS elements of a row of packs alone in each thread's registers; with ITEMS 0 only the pack at hand, of any row, and
- * `pack` reads. */
+/* ITEMS elements of a row of packs alone in each thread's registers; with ITEMS 0 only the pack at
+ * hand, of any row, and `pack` reads. */
 template <typename T, int TEAM, int ITEMS> struct tn__held {
     typedef typename tn__compute<typename std::remove_const<T>::type>::type C;
     C value[ITEMS > 0 ? ITEMS : tn__pack<T>::size];
@@ -125,8 +127,8 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
     }
 };
 
-/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used where x and y lie alike, wherever that is;
- * otherwise neighbouring threads take neighbouring elements. */
+/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used where x and y lie alike, wherever that
+ * is; otherwise neighbouring threads take neighbouring elements. */
 template <int TEAM, typename T, typename F>
 static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x, int64_t n, F f) {
     const int V = tn__pack<T>::size;
@@ -154,7 +156,7 @@ static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x,
     }
 }
 
-/* ---- Operands as rows ----------------------------------------------------------------------------- */
+/* ---- Operands as rows ------------------------------------------------------------------------ */
 
 typedef struct tn__rows {
     char *data;
@@ -210,9 +212,10 @@ static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows
     return tn__line_of(reinterpret_cast<T *>(rows.data) + offset, rows.stride);
 }
 
-/* ---- Launches -------------------------------------------------------------------------------------- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
-/* Every row of d is packs alone: dense, begins at a multiple of 16 bytes and ends there. NULL: nothing is in the way. */
+/* Every row of d is packs alone: dense, begins at a multiple of 16 bytes and ends there. NULL:
+ * nothing is in the way. */
 static inline bool tn__whole_rows(const tn_desc *d) {
     if (!d) {
         return true;
@@ -227,8 +230,9 @@ static inline bool tn__whole_rows(const tn_desc *d) {
     return whole;
 }
 
-/* How rows of a length are worked on: by a warp or a block, in registers or read again. Runs the statement with the
- * constants TEAM and ITEMS. f64 is never held: it is there for checks of gradients. */
+/* How rows of a length are worked on: by a warp or a block, in registers or read again. Runs the
+ * statement with the constants TEAM and ITEMS. f64 is never held: it is there for checks of
+ * gradients. */
 enum { TN_WARP_BLOCK = 128 };
 /* clang-format off */
 #define TN_BY_LENGTH(T, n, whole, ...)                                                                     \

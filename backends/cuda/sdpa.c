@@ -1,12 +1,12 @@
 /* Attention through cuDNN: which calls it takes, the plans of a device, and their runs.
  *
- * A plan takes tenths of a second to build, so it is kept, by shape and strides; so is the fact that
- * there is none. What is not taken goes to our own kernels.
+ * A plan takes tenths of a second to build, so it is kept, by shape and strides; so is the fact
+ * that there is none. What is not taken goes to our own kernels.
  *
- * Which plan: the heuristic's first, so that each run of a program gives the same bits; in a context that
- * need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in gemm.c). Such a context
- * also gets the faster backward, which adds up dq in the order of arrival; the other one needs scratch
- * memory that grows with Tq Tk.
+ * Which plan: the heuristic's first, so that each run of a program gives the same bits; in a
+ * context that need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in
+ * gemm.c). Such a context also gets the faster backward, which adds up dq in the order of arrival;
+ * the other one needs scratch memory that grows with Tq Tk.
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/sdpa_graph.h"
@@ -97,8 +97,8 @@ static bool dense_rows(const tn_desc *lse) {
            (lse->stride[0] == heads * rows || lse->size[0] == 1);
 }
 
-/* Whether this call is one for cuDNN, as far as that does not depend on its version. A causal mask of
- * cuDNN's is aligned with the first key, and the table's with the last. */
+/* Whether this call is one for cuDNN, as far as that does not depend on its version. A causal mask
+ * of cuDNN's is aligned with the first key, and the table's with the last. */
 static bool fits(const tn__attention *a) {
     const tn_desc *operand[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
     int64_t queries = a->q->size[2], keys = a->k->size[2], width = a->q->size[3];
@@ -169,8 +169,9 @@ static tn_status run_plan(tn_context *ctx, sdpa_state *state, const tn__sdpa_pla
     };
     size_t zeroed = tn__sdpa_zeroed(plan);
     if (zeroed > 0) {
-        tn_status status = tn__cuda_check(cudaMemsetAsync(workspace, 0, zeroed, tn__cuda_stream(ctx)),
-                                          "attention's scratch memory");
+        tn_status status =
+            tn__cuda_check(cudaMemsetAsync(workspace, 0, zeroed, tn__cuda_stream(ctx)),
+                           "attention's scratch memory");
         if (status != TN_OK) {
             return status;
         }

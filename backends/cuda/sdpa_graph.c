@@ -1,17 +1,17 @@
 /* Attention as a graph of cuDNN's backend interface.
  *
- * cuDNN has no attention call in C: one describes tensors and operations between them, and an engine
- * recognises the whole as flash attention. Intermediate tensors are virtual: they have dimensions but no
- * memory. So the graphs below read like the mathematics (backends/ref/attention.c), and their form is
- * what the engines look for:
+ * cuDNN has no attention call in C: one describes tensors and operations between them, and an
+ * engine recognises the whole as flash attention. Intermediate tensors are virtual: they have
+ * dimensions but no memory. So the graphs below read like the mathematics
+ * (backends/ref/attention.c), and their form is what the engines look for:
  *
  *     keys, and in backward values too, are given transposed, (B, G, D, T): by strides alone;
  *     a causal mask is GEN_INDEX, GEN_INDEX, CMP_GE, BINARY_SELECT;
- *     the deterministic backward writes dq directly; the fast one adds f32 parts of dq from many blocks
- *     into real memory, which has to be zero at first.
+ *     the deterministic backward writes dq directly; the fast one adds f32 parts of dq from many
+ *     blocks into real memory, which has to be zero at first.
  *
- * A failure inside a graph sticks: everything after it does nothing, and the first reason is kept.
- */
+ * A failure inside a graph sticks: everything after it does nothing, and the first reason is
+ * kept. */
 #include "backends/cuda/sdpa_graph.h"
 
 #if TN_HAVE_CUDNN
@@ -274,7 +274,8 @@ static descriptor masked_scores(graph *g, descriptor s) {
     if (!g->shape->causal) {
         return s;
     }
-    descriptor row = between(g, CUDNN_DATA_INT32, size), column = between(g, CUDNN_DATA_INT32, size);
+    descriptor row = between(g, CUDNN_DATA_INT32, size),
+               column = between(g, CUDNN_DATA_INT32, size);
     descriptor seen = between(g, CUDNN_DATA_BOOLEAN, size);
     descriptor masked = between(g, CUDNN_DATA_FLOAT, size);
     pointwise_to(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, s, NULL, NULL, row);
@@ -369,9 +370,10 @@ static void backward_graph(graph *g) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Why this version must not be asked, though it may well build a plan; NULL: nothing is known. This is what
- * NVIDIA's cudnn-frontend 1.23 refuses or works around (sdpa_support_surface.h and pre_validate_node of
- * scaled_dot_product_flash_attention.h), PyTorch (MHA.cpp, sdp_utils.cpp), and cuDNN's release notes. */
+/* Why this version must not be asked, though it may well build a plan; NULL: nothing is known. This
+ * is what NVIDIA's cudnn-frontend 1.23 refuses or works around (sdpa_support_surface.h and
+ * pre_validate_node of scaled_dot_product_flash_attention.h), PyTorch (MHA.cpp, sdp_utils.cpp), and
+ * cuDNN's release notes. */
 static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
     if (number == 91000 || number == 91001) {
         return "attention is wrong in 9.10.0 and 9.10.1";
@@ -407,8 +409,9 @@ static bool arrival_order(const graph *g, descriptor config) {
         CUDNN_STATUS_SUCCESS) {
         return false;
     }
-    if (g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                    1, &count, &engine) == CUDNN_STATUS_SUCCESS &&
+    if (g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                    &engine) == CUDNN_STATUS_SUCCESS &&
         g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                     CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
                                     &count, notes) == CUDNN_STATUS_SUCCESS) {
@@ -446,7 +449,8 @@ static int64_t configurations(graph *g, tn__sdpa_target target, descriptor *conf
     if (!g->failed) {
         check(g,
               g->dnn->BackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count, config),
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count,
+                                          config),
               "the choice of an engine for attention");
     }
     return g->failed ? 0 : count;
@@ -463,8 +467,9 @@ static tn__sdpa_plan *plan_of(const graph *g, tn__sdpa_target target, descriptor
         free(p);
         return NULL;
     }
-    cudnnStatus_t status = dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    cudnnStatus_t status =
+        dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     if (status == CUDNN_STATUS_SUCCESS && target.handle) {
         status = dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
                                           CUDNN_TYPE_HANDLE, 1, &target.handle);
@@ -563,7 +568,8 @@ cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle, con
         address[count++] = &lowest;
     }
     descriptor pack = NULL;
-    cudnnStatus_t status = dnn->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
+    cudnnStatus_t status =
+        dnn->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
     if (status != CUDNN_STATUS_SUCCESS) {
         return status;
     }

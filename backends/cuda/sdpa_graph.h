@@ -1,5 +1,5 @@
-/* Attention as a graph of cuDNN's backend interface, and the plan that runs it. sdpa.c keeps the plans of
- * a device; a test makes them for devices that are only described.
+/* Attention as a graph of cuDNN's backend interface, and the plan that runs it. sdpa.c keeps the
+ * plans of a device; a test makes them for devices that are only described.
  */
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 #define TERN_BACKENDS_CUDA_SDPA_GRAPH_H
@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-/* Strides in elements, in the order (B, H, T, D). All fields have 8 bytes, so shapes compare as bytes. */
+/* Strides in elements, in the order (B, H, T, D). All fields have 8 bytes, so shapes compare as
+ * bytes. */
 typedef struct tn__sdpa_shape {
     int64_t batch, heads, groups, queries, keys, width;
     int64_t q[4], k[4], v[4], y[4];
@@ -26,7 +27,8 @@ typedef struct tn__sdpa_shape {
     int64_t deterministic; /* backward: no additions in the order of arrival */
 } tn__sdpa_shape;
 
-/* Whether a device can be described, as tests do: in older versions plans are for a device that is there. */
+/* Whether a device can be described, as tests do: in older versions plans are for a device that is
+ * there. */
 #define TN__SDPA_DESCRIBED (CUDNN_VERSION >= 90800)
 
 /* Where the graph is to run: one of the first two is NULL. */

@@ -1,11 +1,12 @@
-/* Softmax and log-softmax over the last dimension, and their gradients (ref/softmax.c has the formulas).
+/* Softmax and log-softmax over the last dimension, and their gradients (ref/softmax.c has the
+ * formulas).
  *
- * A team of threads takes one row. Up to 4096 elements stay in registers between the passes; other rows keep a running
- * maximum while they are read, and are read again when they are written.
+ * A team of threads takes one row. Up to 4096 elements stay in registers between the passes; other
+ * rows keep a running maximum while they are read, and are read again when they are written.
  */
 #include "backends/cuda/rows.cuh"
 
-/* ---- Forward ----------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 template <typename T, int TEAM, int ITEMS>
 __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
@@ -60,7 +61,7 @@ extern "C" tn_status tn__cuda_softmax(tn_context *ctx, const tn_desc *y, const t
     TN_FLOATS(y->dtype, return softmax<T>(ctx, y, x, log_form));
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy). */
 template <typename T, int TEAM, int ITEMS>

@@ -1,9 +1,9 @@
-/* A stable sort of numbers, for sums whose order must not depend on the machine: keys with the position
- * that each came from, least digit first (LSD radix sort, eight bits a pass).
+/* A stable sort of numbers, for sums whose order must not depend on the machine: keys with the
+ * position that each came from, least digit first (LSD radix sort, eight bits a pass).
  *
- * A pass: each tile counts its digits; one warp a digit adds the counts up over the tiles; each tile
- * moves its keys behind those of smaller digits and earlier tiles. In a tile, warps take 32 keys at a
- * time, and equal digits keep their order by the lanes' votes.
+ * A pass: each tile counts its digits; one warp a digit adds the counts up over the tiles; each
+ * tile moves its keys behind those of smaller digits and earlier tiles. In a tile, warps take 32
+ * keys at a time, and equal digits keep their order by the lanes' votes.
  */
 #ifndef TERN_BACKENDS_CUDA_SORT_CUH
 #define TERN_BACKENDS_CUDA_SORT_CUH
@@ -52,7 +52,8 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_count(tn__sort s, 
     counts[threadIdx.x] = 0;
     __syncthreads();
     uint32_t first = blockIdx.x * TN__SORT_TILE;
-    for (uint32_t i = first + threadIdx.x; i < s.count && i < first + TN__SORT_TILE; i += TN__DIGITS) {
+    for (uint32_t i = first + threadIdx.x; i < s.count && i < first + TN__SORT_TILE;
+         i += TN__DIGITS) {
         atomicAdd(&counts[tn__digit(s.keys[0][i], shift)], 1u);
     }
     __syncthreads();
@@ -94,7 +95,8 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_move(tn__sort s, i
     uint32_t smaller = tn__sum_before(s.counts[(size_t)TN__DIGITS * s.tiles + me], warp_sums);
     next[me] = smaller + s.counts[(size_t)me * s.tiles + blockIdx.x];
     uint32_t first = blockIdx.x * TN__SORT_TILE;
-    for (uint32_t round = 0; round < TN__SORT_TILE && first + round < s.count; round += TN__DIGITS) {
+    for (uint32_t round = 0; round < TN__SORT_TILE && first + round < s.count;
+         round += TN__DIGITS) {
         for (int w = 0; w < TN__SORT_WARPS; w++) {
             in_warp[w * TN__DIGITS + me] = 0;
         }

@@ -5,8 +5,10 @@
 
 #define ENTRY(name) .name = tn__cuda_##name,
 
-static const tn_backend table = {
-    .size = sizeof(tn_backend), .version = TN_BACKEND_VERSION, .name = "cuda", TN_CUDA_ENTRIES(ENTRY)};
+static const tn_backend table = {.size = sizeof(tn_backend),
+                                 .version = TN_BACKEND_VERSION,
+                                 .name = "cuda",
+                                 TN_CUDA_ENTRIES(ENTRY)};
 
 const tn_backend *tn__cuda_kernels(void) {
     return &table;

@@ -1,5 +1,6 @@
-/* The entries that this folder has, by file. An entry that is not named here stays NULL in the table: a
- * fused one then runs as its operation's composition, a primitive one is an error that names it. */
+/* The entries that this folder has, by file. An entry that is not named here stays NULL in the
+ * table: a fused one then runs as its operation's composition, a primitive one is an error that
+ * names it. */
 #ifndef TERN_BACKENDS_CUDA_TABLE_H
 #define TERN_BACKENDS_CUDA_TABLE_H
 

@@ -10,7 +10,7 @@ enum {
     STAGE = 1 << 20,
 };
 
-/* ---- Page-locked memory ------------------------------------------------------------------------ *
+/* ---- Page-locked memory ----------------------------------------------------------------------- *
  *
  * Locking pages takes milliseconds, so it is pooled as device memory is. */
 
@@ -32,7 +32,8 @@ static void unlock_pages(void *user, void *memory, size_t bytes) {
 }
 
 static void make_host_pool(void) {
-    static const tn__cuda_source source = {.alloc_segment = lock_pages, .free_segment = unlock_pages};
+    static const tn__cuda_source source = {.alloc_segment = lock_pages,
+                                           .free_segment = unlock_pages};
     host_pool = tn__cuda_pool_new(&source, TN__CUDA_CACHING);
 }
 
@@ -68,7 +69,7 @@ static bool is_page_locked(const void *memory) {
     return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
 }
 
-/* ---- Marks --------------------------------------------------------------------------------------- */
+/* ---- Marks ----------------------------------------------------------------------------------- */
 
 /* An event that is not in use, or a new one. */
 static tn__cuda_idle_mark *mark_take(tn__cuda_own *own) {
@@ -155,7 +156,7 @@ tn_status tn__cuda_mark_join(int index, void *mark) {
                                     "a stream that waits for a mark");
 }
 
-/* ---- Copies ---------------------------------------------------------------------------------------- */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
 /* The next stage, free of its last copy; NULL: there is no memory for it. */
 static tn__cuda_stage *stage_take(tn__cuda_own *own) {
@@ -183,8 +184,8 @@ static cudaError_t send_piece(tn__cuda_own *own, void *to, const void *from, siz
     return error == cudaSuccess ? cudaEventRecord(s->sent, compute) : error;
 }
 
-/* Pageable memory passes the stages: the host fills one while the device empties another, and waits for
- * nothing that was queued before. */
+/* Pageable memory passes the stages: the host fills one while the device empties another, and waits
+ * for nothing that was queued before. */
 static tn_status send(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
     static const char *const what = "a copy to the device";
     if (bytes <= AT_ONCE || is_page_locked(from)) {
@@ -253,6 +254,7 @@ tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device
     if (from_device.index != index) {
         return pass(own, to, tn__cuda_own_at(from_device.index), from, bytes);
     }
-    cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, own->base.compute);
+    cudaError_t error =
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, own->base.compute);
     return tn__cuda_check(error, "a copy on the device");
 }

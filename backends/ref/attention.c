@@ -1,16 +1,19 @@
-/* Attention: y = softmax(scale q k^T, masked) v, and its gradients. No Tq x Tk matrix exists anywhere.
+/* Attention: y = softmax(scale q k^T, masked) v, and its gradients. No Tq x Tk matrix exists
+ * anywhere.
  *
  *     q, y, dq (B, H, Tq, D)       k, v, dk, dv (B, G, Tk, D)       lse (B, H, Tq)
  *     s[i, j] = scale q[i] . k[j]            lse[i] = log sum over visible j of exp(s[i, j])
  *     p[i, j] = exp(s[i, j] - lse[i])        y[i] = sum over j of p[i, j] v[j]
  *
- * Backward recomputes p from lse. With delta[i] = dy[i] . y[i] and ds[i, j] = p[i, j] (dy[i] . v[j] - delta[i]):
+ * Backward recomputes p from lse. With delta[i] = dy[i] . y[i] and ds[i, j] = p[i, j] (dy[i] . v[j]
+ * - delta[i]):
  *
  *     dq[i] = scale sum over j of ds[i, j] k[j]
  *     dk[j] = scale sum over heads of the group, and over i, of ds[i, j] q[i]
  *     dv[j] =       sum over heads of the group, and over i, of p[i, j] dy[i]
  *
- * (The recomputation is that of Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135.)
+ * (The recomputation is that of Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022,
+ * arXiv:2205.14135.)
  */
 #include "backends/ref/ref.h"
 
@@ -78,8 +81,8 @@ static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *sc
         double value = 0;
         for (int64_t j = 0; j < keys; j++) {
             if (visible(p, b, h, i, j)) { /* what is masked may be NaN */
-                value +=
-                    scores[j] * load(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
+                value += scores[j] *
+                         load(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
             }
         }
         store(p->y, row_at(p->y, b, h, i) + d * p->y->stride[3], seen ? value / sum : 0);
@@ -110,7 +113,8 @@ static double probability(const problem *p, int64_t b, int64_t h, int64_t i, int
 }
 
 /* ds[i, j] for probability[i, j] = w. */
-static double score_gradient(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j, double w) {
+static double score_gradient(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j,
+                             double w) {
     int64_t at = row_at(p->dy, b, h, i);
     double delta = dot_rows(p->dy, at, p->y, row_at(p->y, b, h, i));
     return w * (dot_rows(p->dy, at, p->v, row_at(p->v, b, group_of(p, h), j)) - delta);

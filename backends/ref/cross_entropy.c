@@ -1,4 +1,5 @@
-/* Cross-entropy of logits x (n, c) with labels, with label smoothing s (Szegedy et al. 2015, arXiv:1512.00567).
+/* Cross-entropy of logits x (n, c) with labels, with label smoothing s (Szegedy et al. 2015,
+ * arXiv:1512.00567).
  *
  *     lse = log sum exp(x)        loss = (1 - s) (lse - x[label]) + s (lse - mean(x))
  *     dx = dloss (exp(x - lse) - (1 - s) [j = label] - s / c)
@@ -12,7 +13,8 @@ static bool handles(const tn_desc *a, const tn_desc *b, const tn_desc *x, const 
 }
 
 /* Every label in [0, c) or ignored? */
-static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t c, int64_t ignore_index) {
+static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t c,
+                              int64_t ignore_index) {
     for (int64_t i = 0; i < label->size[0]; i++) {
         int64_t value = load_integer(label, i * label->stride[0]);
         if (value != ignore_index && (value < 0 || value >= c)) {

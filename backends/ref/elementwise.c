@@ -1,5 +1,5 @@
-/* One element at a time: fill, arange, copy, unary, binary, compare, where. The formulas are in backends/formulas.h; here
- * they run on libm. */
+/* One element at a time: fill, arange, copy, unary, binary, compare, where. The formulas are in
+ * backends/formulas.h; here they run on libm. */
 #include "backends/formulas.h"
 #include "backends/ref/ref.h"
 
@@ -49,7 +49,7 @@ tn_status tn__ref_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     return TN_OK;
 }
 
-/* ---- Formulas ------------------------------------------------------------------------------------------------------------- */
+/* ---- Formulas -------------------------------------------------------------------------------- */
 
 #define RETURN(code, name, formula) \
     case code:                      \

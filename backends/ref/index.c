@@ -39,9 +39,8 @@ static void gather_along(const tn_desc *y, const tn_desc *x, const tn_desc *inde
 static void scatter_along(const tn_desc *y, const tn_desc *index, const tn_desc *src, int dim) {
     for (walk w = walk_over(3, src, y, index); w.left > 0; walk_next(&w)) {
         int64_t to = moved(y, &w, 1, dim, load_integer(index, w.at[2]));
-        store(y, to,
-              load(y, to) +
-                  load(src, w.at[0])); /* the double sum of two floats, rounded, is their float sum */
+        /* the double sum of two floats, rounded, is their float sum */
+        store(y, to, load(y, to) + load(src, w.at[0]));
     }
 }
 

@@ -81,8 +81,8 @@ tn_status tn__ref_linear_backward_weight(tn_context *ctx, const tn_desc *dw, con
     }
     for (walk at = walk_over(1, dw); at.left > 0; walk_next(&at)) {
         int64_t i = at.index[0], j = at.index[1];
-        double value =
-            dot(dy, i * dy->stride[1], dy->stride[0], x, j * x->stride[1], x->stride[0], x->size[0]);
+        double value = dot(dy, i * dy->stride[1], dy->stride[0], x, j * x->stride[1], x->stride[0],
+                           x->size[0]);
         store(dw, at.at[0], value + (accumulate ? load(dw, at.at[0]) : 0));
     }
     for (int64_t i = 0; db && i < db->size[0]; i++) {

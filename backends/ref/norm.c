@@ -1,4 +1,5 @@
-/* Layer norm (Ba et al. 2016, arXiv:1607.06450) and RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467), with gradients.
+/* Layer norm (Ba et al. 2016, arXiv:1607.06450) and RMS norm (Zhang and Sennrich 2019,
+ * arXiv:1910.07467), with gradients.
  *
  * x is (n, c). With h = (x - mean) rstd for layer norm and h = x rstd for RMS norm, and g = dy w:
  *
@@ -84,7 +85,8 @@ tn_status tn__ref_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rst
 
 tn_status tn__ref_add_layer_norm(tn_context *ctx, const tn_desc *s, const tn_desc *y,
                                  const tn_desc *mean, const tn_desc *rstd, const tn_desc *a,
-                                 const tn_desc *b, const tn_desc *w, const tn_desc *bias, double eps) {
+                                 const tn_desc *b, const tn_desc *w, const tn_desc *bias,
+                                 double eps) {
     if (!floats(8, (const tn_desc *[]){s, y, mean, rstd, a, b, w, bias})) {
         return TN_EUNSUPPORTED;
     }

@@ -1,7 +1,8 @@
-/* Optimiser steps: Adam (Kingma and Ba 2014, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), SGD with
- * momentum. Element by element; the arithmetic is PyTorch's.
+/* Optimiser steps: Adam (Kingma and Ba 2014, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2017,
+ * arXiv:1711.05101), SGD with momentum. Element by element; the arithmetic is PyTorch's.
  *
- * A span's state is f32, for f64 parameters f64. With a master copy the step is made on it, and the parameter is its rounding.
+ * A span's state is f32, for f64 parameters f64. With a master copy the step is made on it, and the
+ * parameter is its rounding.
  */
 #include "backends/ref/ref.h"
 
@@ -51,7 +52,8 @@ tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count,
                 g += step->weight_decay * p;
             }
             double m = step->beta1 * load_from(span->state[0], dtype, i) + (1 - step->beta1) * g;
-            double v = step->beta2 * load_from(span->state[1], dtype, i) + (1 - step->beta2) * g * g;
+            double v =
+                step->beta2 * load_from(span->state[1], dtype, i) + (1 - step->beta2) * g * g;
             store_to(span->state[0], dtype, i, m);
             store_to(span->state[1], dtype, i, v);
             store_param(span, i, p - step->lr * (m / correct1) / (sqrt(v / correct2) + step->eps));
@@ -60,7 +62,8 @@ tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count,
     return TN_OK;
 }
 
-/* g = g + wd p;  buffer = momentum buffer + (1 - dampening) g, at first g;  p = p - lr (nesterov: g + momentum buffer) */
+/* g = g + wd p;  buffer = momentum buffer + (1 - dampening) g, at first g;  p = p - lr (nesterov: g
+ * + momentum buffer) */
 tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
                       const tn_sgd_step *step) {
     (void)ctx;

@@ -10,7 +10,8 @@ static tn_desc reduced_part(const tn_desc *y, const tn_desc *x) {
     return part;
 }
 
-/* Whether a takes the place of the largest (with `smallest`, the smallest) so far. NaN beats all and is never beaten. */
+/* Whether a takes the place of the largest (with `smallest`, the smallest) so far. NaN beats all
+ * and is never beaten. */
 static bool wins(double a, double best, bool smallest) {
     if (isnan(best)) {
         return false;
@@ -34,7 +35,8 @@ static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *par
     return f == TN_RED_MEAN ? sum / (double)count : sum; /* no elements: 0 / 0 is NaN */
 }
 
-static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *part, int64_t first) {
+static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *part,
+                               int64_t first) {
     uint64_t sum = 0; /* unsigned, so that overflow wraps */
     int64_t most = INT64_MIN, least = INT64_MAX;
     bool any = false, all = true;

@@ -1,9 +1,11 @@
-/* What the files of ref share: the declarations of all entries, elements of any dtype, and the walk over operands.
+/* What the files of ref share: the declarations of all entries, elements of any dtype, and the walk
+ * over operands.
  *
- * ref is the specification: one scalar loop an entry, as close to the formula as C allows. All sizes and strides go through
- * walk; all dtypes go through load and store. Floats are loaded as double, which holds every float dtype exactly.
- * Elementwise formulas then compute in their dtype's compute type (float, or double for f64); sums, products and everything
- * made of them are carried in double and rounded once at the end.
+ * ref is the specification: one scalar loop an entry, as close to the formula as C allows. All
+ * sizes and strides go through walk; all dtypes go through load and store. Floats are loaded as
+ * double, which holds every float dtype exactly. Elementwise formulas then compute in their dtype's
+ * compute type (float, or double for f64); sums, products and everything made of them are carried
+ * in double and rounded once at the end.
  */
 #ifndef TERN_BACKENDS_REF_H
 #define TERN_BACKENDS_REF_H
@@ -22,7 +24,7 @@ TN_PRIMITIVE_ENTRIES(TN__DECLARE)
 TN_FUSED_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
 
-/* ---- Elements ----------------------------------------------------------------------------------------------------------- */
+/* ---- Elements -------------------------------------------------------------------------------- */
 
 static inline bool is_float(tn_dtype dtype) {
     return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
@@ -120,7 +122,7 @@ static inline int64_t to_integer(double x) {
     return x >= -0x1p63 ? (int64_t)x : x < 0 ? INT64_MIN : 0;
 }
 
-/* ---- Walking over operands in step ---------------------------------------------------------------------------------------- */
+/* ---- Walking over operands in step ----------------------------------------------------------- */
 
 enum { WALK_OPERANDS = 4 };
 
@@ -130,7 +132,8 @@ enum { WALK_OPERANDS = 4 };
  *         store(y, w.at[0], f(load(x, w.at[1])));
  *     }
  *
- * The shape is the first operand's. The others have its ndim; a smaller size than theirs walks only that part. */
+ * The shape is the first operand's. The others have its ndim; a smaller size than theirs walks only
+ * that part. */
 typedef struct walk {
     int operands, ndim;
     int64_t size[TN_MAX_DIMS], index[TN_MAX_DIMS];

@@ -14,7 +14,8 @@ tn_status tn__ref_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
             most = fmax(most, load(x, w.at[1] + j * dx));
         }
         for (int64_t j = 0; j < n; j++) {
-            sum += exp(load(x, w.at[1] + j * dx) - most); /* NaN anywhere, or nothing but -inf: NaN */
+            /* NaN anywhere, or nothing but -inf: NaN */
+            sum += exp(load(x, w.at[1] + j * dx) - most);
         }
         for (int64_t j = 0; j < n; j++) {
             double shifted = load(x, w.at[1] + j * dx) - most;

@@ -1,5 +1,5 @@
-/* Plain gloo's all-reduce of f32 (its ring) over the loopback interface: `gloo_all_reduce RANK RANKS FOLDER ROUNDS MIB …`; rank 0
- * prints "private MIB MS" as bench/all_reduce.c does. */
+/* Plain gloo's all-reduce of f32 (its ring) over the loopback interface: `gloo_all_reduce RANK
+ * RANKS FOLDER ROUNDS MIB …`; rank 0 prints "private MIB MS" as bench/all_reduce.c does. */
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>

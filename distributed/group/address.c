@@ -30,7 +30,8 @@ static void name_missing(const tn_engine_options *o, const char *key, int first,
         snprintf(place, sizeof(place), "%s/%d", key, r);
         tn_status status = o->store->check(o->store, place, &exists, tn__now() + 1, reason);
         if (status != TN_OK) {
-            snprintf(why + length, TN_ENGINE_WHY - length, "; the store does not answer: %s", reason);
+            snprintf(why + length, TN_ENGINE_WHY - length, "; the store does not answer: %s",
+                     reason);
             return;
         }
         if (!exists) {
@@ -177,9 +178,9 @@ static bool is_own(const struct ifaddrs *all, const char *text) {
 }
 
 static void list_interfaces(const struct ifaddrs *all, const char *wanted, char *why) {
-    size_t length =
-        (size_t)snprintf(why, TN_ENGINE_WHY,
-                         "no interface and no address of this host is \"%.60s\"; there are", wanted);
+    size_t length = (size_t)snprintf(
+        why, TN_ENGINE_WHY, "no interface and no address of this host is \"%.60s\"; there are",
+        wanted);
     char address[TN__ADDRESS];
     for (const struct ifaddrs *i = all; i && length < TN_ENGINE_WHY; i = i->ifa_next) {
         if (is_usable(i->ifa_addr) && to_text(i->ifa_addr, address)) {
@@ -190,7 +191,8 @@ static void list_interfaces(const struct ifaddrs *all, const char *wanted, char 
 }
 
 /* Where nothing was asked for. */
-static bool choose(const tn_engine_options *o, const struct ifaddrs *all, char *address, char *why) {
+static bool choose(const tn_engine_options *o, const struct ifaddrs *all, char *address,
+                   char *why) {
     const char *master = getenv("MASTER_ADDR");
     bool one_host, loopback = false;
     if (!compare_hosts(o, &one_host, why)) {

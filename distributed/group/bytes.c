@@ -45,7 +45,8 @@ static bool good_bytes(const void *data, size_t bytes, const char *operation) {
 /* Starts the broadcast of n bytes in place. */
 static tn_work *send_bytes(tn_group *g, void *data, int64_t n, int root) {
     static char nothing; /* where 0 bytes are */
-    return tn_broadcast(g, tn_from_memory(n ? data : &nothing, TN_DIMS(n), TN_U8, NULL, NULL), root);
+    return tn_broadcast(g, tn_from_memory(n ? data : &nothing, TN_DIMS(n), TN_U8, NULL, NULL),
+                        root);
 }
 
 tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) {

@@ -1,8 +1,10 @@
-/* The engine "checked", around any other: before an operation the ranks tell each other what they are about to
- * do, and a difference is an error that names both sides, instead of wrong numbers or a wait for the deadline.
+/* The engine "checked", around any other: before an operation the ranks tell each other what they
+ * are about to do, and a difference is an error that names both sides, instead of wrong numbers or
+ * a wait for the deadline.
  *
- * The fingerprints travel through the engine itself: by an all_gather before a collective and before memory is
- * made; before a send by a message to the receiver, which compares. That costs one small operation each.
+ * The fingerprints travel through the engine itself: by an all_gather before a collective and
+ * before memory is made; before a send by a message to the receiver, which compares. That costs one
+ * small operation each.
  */
 #include "core/memory.h"
 #include "distributed/group/fingerprint.h"
@@ -54,12 +56,12 @@ static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__finger
     tn_status status = c->inner->run(c->inner, &exchange, why);
     if (status == TN_OK && t->kind == TN_RECV &&
         (theirs.dtype != mine->dtype || theirs.count != mine->count)) {
-        snprintf(
-            why,
-            TN_ENGINE_WHY, "rank %d sends %s [%lld] (operation %llu), but rank %d receives %s [%lld] (operation %llu)",
-            t->root, tn_dtype_name((tn_dtype)theirs.dtype), (long long)theirs.count,
-            (unsigned long long)theirs.sequence, c->base.rank, tn_dtype_name(t->dtype),
-            (long long)t->count, (unsigned long long)t->sequence);
+        snprintf(why, TN_ENGINE_WHY,
+                 "rank %d sends %s [%lld] (operation %llu), but rank %d receives %s [%lld] "
+                 "(operation %llu)",
+                 t->root, tn_dtype_name((tn_dtype)theirs.dtype), (long long)theirs.count,
+                 (unsigned long long)theirs.sequence, c->base.rank, tn_dtype_name(t->dtype),
+                 (long long)t->count, (unsigned long long)t->sequence);
         status = mismatch(c, why);
     }
     return status;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Checks ------------------------------------------------------------------------------------ */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* Whether the group's engine takes tensors from there. */
 static bool good_device(const tn_group *g, tn_device device) {
@@ -104,7 +104,7 @@ static tn_work *refuse(tn_group *g) {
     return NULL;
 }
 
-/* ---- Issuing ----------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
 /* With one rank every collective is a copy of what comes in. */
 static void alone(const tn_transfer *t) {
@@ -140,7 +140,8 @@ tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduce how) {
     if (!good_reduce(how, name) || !good_tensor(g, t, name)) {
         return refuse(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t, t);
+    return issue(g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t,
+                 t);
 }
 
 tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
@@ -265,7 +266,7 @@ tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
     return issue(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)}, NULL, t);
 }
 
-/* ---- Barriers and means ------------------------------------------------------------------------ */
+/* ---- Barriers and means ---------------------------------------------------------------------- */
 
 tn_status tn_barrier(tn_group *g) {
     if (!begin(g, "barrier")) {
@@ -289,8 +290,8 @@ static void await_keys(tn_group *g, uint64_t number, double deadline, char *miss
     }
 }
 
-/* Each rank writes a key and waits for all keys. The first to know how it went says so for all: who comes
- * when another has given up already learns of it. */
+/* Each rank writes a key and waits for all keys. The first to know how it went says so for all: who
+ * comes when another has given up already learns of it. */
 static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char *missing,
                               size_t room, char *why) {
     tn_store *s = g->store;

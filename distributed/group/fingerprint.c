@@ -58,7 +58,8 @@ static void describe(const tn__fingerprint *f, char *text, size_t room) {
              f->device == TN_CPU ? "" : " on a device", (unsigned long long)f->sequence);
 }
 
-bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text, size_t room) {
+bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text,
+                            size_t room) {
     for (int r = 1; r < ranks; r++) {
         if (!tn__fingerprint_same(prints[0], prints[r])) {
             char first[192], other[192];

@@ -19,8 +19,9 @@ tn__fingerprint tn__fingerprint_of(const tn_transfer *t);
 tn__fingerprint tn__fingerprint_of_alloc(size_t bytes);
 bool tn__fingerprint_same(const tn__fingerprint *a, const tn__fingerprint *b);
 
-/* Writes how the prints of `ranks` ranks differ, naming two of them, or returns false when all agree. The
- * same text on every rank. */
-bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text, size_t room);
+/* Writes how the prints of `ranks` ranks differ, naming two of them, or returns false when all
+ * agree. The same text on every rank. */
+bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text,
+                            size_t room);
 
 #endif

@@ -76,7 +76,8 @@ bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void
            note(e, b, peer, true, e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
-bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data, int64_t bytes) {
+bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data,
+                      int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
     return bytes <= 0 || note(e, b, peer, false,
                               e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
@@ -219,7 +220,8 @@ static void stop(tn_engine *base, const char *reason) {
     }
 }
 
-/* Whoever leaves says goodbye before its connections end; where the store cannot tell, it may have. */
+/* Whoever leaves says goodbye before its connections end; where the store cannot tell, it may
+ * have. */
 static void check_peer(tn__gloo *e, int peer, bool all) {
     char reason[TN_ENGINE_WHY] = "";
     bool known = false;

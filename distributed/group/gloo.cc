@@ -8,7 +8,8 @@
  *
  *   - When a connection ends, a wait throws where its buffer has a message that has not begun. One
  *     that is half done is forgotten. So every buffer also waits for a message that nobody sends.
- *   - It throws as well when the message was done and the connection ended while the waiting thread had
+ *   - It throws as well when the message was done and the connection ended while the waiting thread
+ *   had
  *     not yet woken. What is done stays counted: a second wait takes it.
  *   - abortWaitRecv and abortWaitSend make a wait return false, also one that begins later.
  *   - A wait that times out closes all connections of the context.
@@ -82,7 +83,8 @@ tn__wire *open_wire(const char *address, int rank, int ranks, double timeout, ch
     return guarded<tn__wire *>(nullptr, why, [&] {
         gloo::transport::tcp::attr attributes(address);
         auto device = gloo::transport::tcp::CreateDevice(attributes);
-        std::unique_ptr<tn__wire> w(new tn__wire{rank, ranks, device->createContext(rank, ranks), {}});
+        std::unique_ptr<tn__wire> w(
+            new tn__wire{rank, ranks, device->createContext(rank, ranks), {}});
         w->context->setTimeout(milliseconds(timeout / 5));
         w->buffers.resize(static_cast<size_t>(ranks));
         for (int peer = 0; peer < ranks; peer++) {
@@ -168,8 +170,8 @@ void wake_wait(tn__wire *w, int peer) {
     });
 }
 
-/* A wait that has been woken before it begins: it throws all the same when the connection has ended, for
- * the message that nobody sends has not begun. */
+/* A wait that has been woken before it begins: it throws all the same when the connection has
+ * ended, for the message that nobody sends has not begun. */
 bool is_lost(tn__wire *w, int peer, char *why) {
     return !guarded(false, why, [&] {
         UnboundBuffer &buffer = buffer_of(w, peer);

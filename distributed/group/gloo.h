@@ -58,7 +58,8 @@ typedef struct tn__gloo_api {
     tn__arrival (*wait)(tn__wire *w, int peer, bool is_send, double seconds, char *why);
     /* Makes a wait for this peer return TN__WOKEN: the one that is under way, or the next. */
     void (*wake)(tn__wire *w, int peer);
-    /* Whether the connection has ended, see why then. Does not wait; not beside a wait for this peer. */
+    /* Whether the connection has ended, see why then. Does not wait; not beside a wait for this
+     * peer. */
     bool (*lost)(tn__wire *w, int peer, char *why);
 
     /* Closes all connections at once; what is on its way is lost, and no memory is touched any

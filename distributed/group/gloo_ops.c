@@ -56,7 +56,8 @@ typedef struct cut {
     int64_t piece, blocks;
     int64_t by_block, by_rank; /* slice (k, r) begins at k by_block + r by_rank */
     int64_t count;
-    bool whole; /* all ranks share one array of `count`; else each has its own, one after the other */
+    /* all ranks share one array of `count`; else each has its own, one after the other */
+    bool whole;
 } cut;
 
 static cut cut_of(const tn_transfer *t, int ranks) {

@@ -1,8 +1,8 @@
 /* Groups: making and ending them, and what happens at the first failure.
  *
  * A group with one rank has no engine, no thread and no store: its operations are copies. Otherwise
- * ranks meet through a store under a prefix of the group's own, which the engine uses to connect and
- * the front uses when something fails: who reports nothing is the one that is missing.
+ * ranks meet through a store under a prefix of the group's own, which the engine uses to connect
+ * and the front uses when something fails: who reports nothing is the one that is missing.
  */
 #include "distributed/group/group.h"
 
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Making ------------------------------------------------------------------------------------ */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 static int *world_ranks(const int *world, int ranks) {
     int *copy = tn__malloc((size_t)ranks * sizeof(int));
@@ -101,7 +101,7 @@ tn_group *tn__group_create(const char *name, const char *engine, tn_store *store
     return g;
 }
 
-/* ---- Subgroups --------------------------------------------------------------------------------- */
+/* ---- Subgroups ------------------------------------------------------------------------------- */
 
 /* The ranks sorted, as text "0 2 3"; false after raising. */
 static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, char *text,
@@ -175,7 +175,8 @@ static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
     return !tn__pending();
 }
 
-static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted, int n) {
+static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
+                          int n) {
     int rank = -1, *world = tn__malloc((size_t)n * sizeof(int));
     if (!world) {
         tn__raise(TN_ENOMEM, "group_new", "out of memory");
@@ -190,7 +191,8 @@ static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const 
     return child;
 }
 
-/* With the parent's store under a prefix of the child's own. `sorted` and `list` have room for n ranks. */
+/* With the parent's store under a prefix of the child's own. `sorted` and `list` have room for n
+ * ranks. */
 static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
                                char *list, size_t room) {
     char name[64], why[TN_STORE_WHY], excuse[256];
@@ -232,7 +234,7 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
     return child;
 }
 
-/* ---- Ending ------------------------------------------------------------------------------------ */
+/* ---- Ending ---------------------------------------------------------------------------------- */
 
 static void engine_drop(tn__engine_ref *e) {
     if (e && __atomic_sub_fetch(&e->refs, 1, __ATOMIC_ACQ_REL) == 0) {
@@ -249,7 +251,8 @@ void tn_group_free(tn_group *g) {
         tn_group_abort(g, tn_error_message());
     }
     tn__group_stop(g);
-    if (g->engine && g->engine->engine->leave) { /* tensors of tn_group_empty may still hold the engine */
+    /* tensors of tn_group_empty may still hold the engine */
+    if (g->engine && g->engine->engine->leave) {
         g->engine->engine->leave(g->engine->engine);
     }
     engine_drop(g->engine);
@@ -260,9 +263,10 @@ void tn_group_free(tn_group *g) {
     free(g);
 }
 
-/* ---- Failure ----------------------------------------------------------------------------------- */
+/* ---- Failure --------------------------------------------------------------------------------- */
 
-/* Each rank that fails reports what it was doing. Who has not reported within a second is missing. */
+/* Each rank that fails reports what it was doing. Who has not reported within a second is
+ * missing. */
 static void ask_store(tn_group *g, const char *why, char *text, size_t room) {
     enum { PATIENCE = 1 };
     tn_store *s = g->store;
@@ -343,7 +347,8 @@ void tn_group_abort(tn_group *g, const char *reason) {
         return;
     }
     char text[512];
-    snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank, reason ? reason : "no reason given");
+    snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank,
+             reason ? reason : "no reason given");
     if (!set_dead(g, TN_EPEER, text) || !g->engine) {
         return;
     }
@@ -384,7 +389,7 @@ bool tn__group_usable(tn_group *g, const char *operation) {
     return dead == TN_OK;
 }
 
-/* ---- Looking ----------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 int tn_group_rank(const tn_group *g) {
     return g ? g->rank : 0;
@@ -422,7 +427,7 @@ void tn_group_set_timeout(tn_group *g, double seconds) {
     }
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void release_memory(void *data, void *user) {
     tn__engine_ref *e = user;

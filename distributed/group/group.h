@@ -75,19 +75,21 @@ struct tn_group {
     char reason[1024];
 };
 
-/* A group over ranks that meet through `store` (its own, empty; held from now on). NULL after raising.
- * engine NULL: a group of one rank. `world` (ranks, may be NULL: 0 … ranks-1) is copied. */
+/* A group over ranks that meet through `store` (its own, empty; held from now on). NULL after
+ * raising. engine NULL: a group of one rank. `world` (ranks, may be NULL: 0 … ranks-1) is
+ * copied. */
 TN_API tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
                                   int ranks, const int *world, const tn_dist_options *options);
 
-/* Whether an operation may be issued now: a member, alive, the right thread, no error pending (which
- * aborts the group). Raises otherwise. */
+/* Whether an operation may be issued now: a member, alive, the right thread, no error pending
+ * (which aborts the group). Raises otherwise. */
 bool tn__group_usable(tn_group *g, const char *operation);
 
 /* Queues t with references to its tensors. NULL after raising. */
 tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out);
 
-/* The first failure of g, from any thread: dead, with "group world (shm), rank 0 of 4: …" in front. */
+/* The first failure of g, from any thread: dead, with "group world (shm), rank 0 of 4: …" in
+ * front. */
 void tn__group_fail(tn_group *g, tn_status status, const char *why);
 
 /* work.c */
@@ -110,10 +112,12 @@ tn_engine *tn__gloo_new(const tn_engine_options *options, char *why);
  * reason: inner is destroyed. */
 tn_engine *tn__staged_new(tn_engine *inner, char *why);
 tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options, char *why);
-TN_API tn_engine *tn__checked_new(tn_engine *inner); /* takes inner; NULL: no memory, inner is destroyed */
+/* takes inner; NULL: no memory, inner is destroyed */
+TN_API tn_engine *tn__checked_new(tn_engine *inner);
 
 /* recorder.c: the flight recorder of the process. */
-uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t); /* returns the entry's number */
+/* returns the entry's number */
+uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t);
 void tn__flight_started(uint64_t entry, double when);
 void tn__flight_ended(uint64_t entry, double when, tn_status status);
 /* Writes the file once for a failure; says where in the log. */

@@ -1,10 +1,10 @@
 /* The engine "local": ranks are threads of one process. The one to read first.
  *
- * All ranks share a hub. A collective is: arrive, and say where my buffers are; when all are there, do
- * my share of the work, reading and writing the buffers of the others directly; leave when all have
- * done theirs. Rank r's share of a reduction is the r-th slice of the elements: it reduces that slice
- * in the order of the ranks and writes the result to whoever wants it. So the bits never depend on
- * timing, and a buffer may be both in and out.
+ * All ranks share a hub. A collective is: arrive, and say where my buffers are; when all are there,
+ * do my share of the work, reading and writing the buffers of the others directly; leave when all
+ * have done theirs. Rank r's share of a reduction is the r-th slice of the elements: it reduces
+ * that slice in the order of the ranks and writes the result to whoever wants it. So the bits never
+ * depend on timing, and a buffer may be both in and out.
  */
 #include "core/memory.h"
 #include "distributed/group/group.h"
@@ -48,7 +48,7 @@ typedef struct local {
     hub *hub;
 } local;
 
-/* ---- Waiting ----------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Under the lock. */
 static tn_status die(hub *h, tn_status status, const char *reason) {
@@ -91,8 +91,8 @@ static void name_missing(const hub *h, int me, const tn_transfer *t, char *text,
     }
 }
 
-/* Under the lock: waits for a change. Call it in a loop around the condition: the deadline is looked at
- * before the wait, so that what came with the last moment is seen. */
+/* Under the lock: waits for a change. Call it in a loop around the condition: the deadline is
+ * looked at before the wait, so that what came with the last moment is seen. */
 static tn_status wait_change(hub *h, int me, const tn_transfer *t) {
     if (h->dead == TN_OK && tn__now() >= t->deadline) {
         char text[TN_ENGINE_WHY];
@@ -120,15 +120,16 @@ static tn_status check_left(hub *h) {
     return TN_OK;
 }
 
-/* ---- Collectives ------------------------------------------------------------------------------- */
+/* ---- Collectives ----------------------------------------------------------------------------- */
 
 static bool same(const tn_transfer *a, const tn_transfer *b) {
     return a->kind == b->kind && a->count == b->count && a->root == b->root &&
            (a->kind == TN_BARRIER || a->dtype == b->dtype) && a->reduce == b->reduce;
 }
 
-/* Under the lock: takes my seat, and waits until all ranks have theirs, doing the same. Once all are
- * there the collective takes place, whatever happens meanwhile: nobody's buffers go away under it. */
+/* Under the lock: takes my seat, and waits until all ranks have theirs, doing the same. Once all
+ * are there the collective takes place, whatever happens meanwhile: nobody's buffers go away under
+ * it. */
 static tn_status arrive(local *e, const tn_transfer *t) {
     hub *h = e->hub;
     seat *mine = &h->seats[e->base.rank];
@@ -273,7 +274,7 @@ static tn_status collective(local *e, const tn_transfer *t) {
     return status;
 }
 
-/* ---- Send and receive -------------------------------------------------------------------------- */
+/* ---- Send and receive ------------------------------------------------------------------------ */
 
 static tn_status send_parcel(local *e, const tn_transfer *t) {
     hub *h = e->hub;
@@ -331,7 +332,7 @@ static tn_status receive_parcel(local *e, const tn_transfer *t) {
     return status;
 }
 
-/* ---- The engine -------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     local *e = (local *)base;
@@ -405,7 +406,8 @@ static hub *hub_new(int ranks) {
     return h;
 }
 
-/* Rank 0 makes the hub; the others find its address in the store, which is in this process's memory. */
+/* Rank 0 makes the hub; the others find its address in the store, which is in this process's
+ * memory. */
 static tn_status share_hub(const tn_engine_options *o, hub **h, char *why) {
     if (o->rank == 0) {
         *h = hub_new(o->ranks);

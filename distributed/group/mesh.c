@@ -39,7 +39,8 @@ static bool check(int ranks, int n, const int *sizes, const char *const *names) 
         }
         for (int j = 0; j < i; j++) {
             if (strcmp(names[i], names[j]) == 0) {
-                tn__raise(TN_EVALUE, name, "dimensions %d and %d are both called %s", j, i, names[i]);
+                tn__raise(TN_EVALUE, name, "dimensions %d and %d are both called %s", j, i,
+                          names[i]);
                 return false;
             }
         }
@@ -98,7 +99,8 @@ tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *na
     for (int i = 0; i < n && fine; i++) {
         dimension *d = &m->dims[m->n++];
         step /= sizes[i];
-        *d = (dimension){.size = sizes[i], .step = step, .place = tn_group_rank(g) / step % sizes[i]};
+        *d = (dimension){
+            .size = sizes[i], .step = step, .place = tn_group_rank(g) / step % sizes[i]};
         snprintf(d->name, sizeof(d->name), "%s", names[i]);
         fine = !g || make_groups(g, d, line);
     }

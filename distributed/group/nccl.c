@@ -1,8 +1,8 @@
 /* Groups of GPUs: NCCL moves what is on devices, an engine of host memory the rest.
  *
  * NCCL's part is in the plugin (backends/cuda/nccl.c). The two engines have one queue, so their
- * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine of host
- * memory, which NCCL's asks while an operation takes long.
+ * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine of
+ * host memory, which NCCL's asks while an operation takes long.
  */
 #include "core/memory.h"
 #include "core/plugin.h"
@@ -23,7 +23,7 @@ typedef struct pair {
     tn_store *store;
 } pair;
 
-/* ---- The plugin ---------------------------------------------------------------------------------- */
+/* ---- The plugin ------------------------------------------------------------------------------ */
 
 static tn_nccl_engine_function *load(char *why) {
     char reason[TN_ENGINE_WHY - 64];
@@ -52,7 +52,7 @@ bool tn__nccl_is_there(char *why) {
     return *why == 0;
 }
 
-/* ---- Failing ------------------------------------------------------------------------------------- */
+/* ---- Failing --------------------------------------------------------------------------------- */
 
 /* Whether a rank has given up or is gone, as far as one can tell without waiting. */
 static tn_status check_peers(void *user, bool all, char *why) {
@@ -84,7 +84,7 @@ static void stop(tn_engine *base, const char *reason) {
     p->gpu->abort(p->gpu, reason);
 }
 
-/* ---- The engine ---------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     pair *p = (pair *)base;
@@ -130,7 +130,7 @@ static void destroy(tn_engine *base) {
     free(p);
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------- */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
 /* Every rank says whether it has NCCL, so that none waits for one that has not. */
 static bool all_have_it(const tn_engine_options *o, const char *mine, char *why) {

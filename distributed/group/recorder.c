@@ -1,7 +1,8 @@
 /* The flight recorder: what this process's groups did last, for whoever looks at a job that hangs.
  *
  * A ring of the last operations, under one lock. On a time-out the group that failed writes it to a
- * file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing it may do: sem_post.
+ * file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing it may do:
+ * sem_post.
  */
 #include "core/error.h"
 #include "distributed/group/group.h"
@@ -92,7 +93,7 @@ void tn_flight_mark(const char *name, double begin) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- Reading it -------------------------------------------------------------------------------- */
+/* ---- Reading it ------------------------------------------------------------------------------ */
 
 static const char *state_of(const entry *e) {
     return e->ended > 0     ? e->status == TN_OK ? "done" : tn_status_name(e->status)
@@ -188,7 +189,8 @@ void tn__flight_save(int rank, const char *reason) {
         folder = getenv("TMPDIR");
     }
     char path[4096];
-    snprintf(path, sizeof(path), "%s/tern-flight-%d.txt", folder && *folder ? folder : "/tmp", rank);
+    snprintf(path, sizeof(path), "%s/tern-flight-%d.txt", folder && *folder ? folder : "/tmp",
+             rank);
     FILE *file = fopen(path, "w");
     if (!file) {
         tn_log_write(TN_LOG_WARN, "flight recorder: %s: %s", path, strerror(errno));
@@ -200,7 +202,7 @@ void tn__flight_save(int rank, const char *reason) {
     tn_log_write(TN_LOG_WARN, "flight recorder: the last operations are in %s (%s)", path, reason);
 }
 
-/* ---- SIGUSR1 ----------------------------------------------------------------------------------- */
+/* ---- SIGUSR1 --------------------------------------------------------------------------------- */
 
 static sem_t asked;
 static int signal_rank;

@@ -1,18 +1,21 @@
-/* The arithmetic of reductions between ranks, for every engine: simple loops over dense elements, which the compiler
- * vectorises. An engine splits the work between ranks; nothing here starts a thread.
+/* The arithmetic of reductions between ranks, for every engine: simple loops over dense elements,
+ * which the compiler vectorises. An engine splits the work between ranks; nothing here starts a
+ * thread.
  *
- * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at a time. Integers wrap:
- * their sums and products are computed unsigned; but a mean of i32 and u8 is that of the whole sum.
+ * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at
+ * a time. Integers wrap: their sums and products are computed unsigned; but a mean of i32 and u8 is
+ * that of the whole sum.
  */
 #include "tensor/half.h"
 #include "tern/sys/group.h"
 
 #include <string.h>
 
-/* Elements that are reduced over all ranks before the next ones: intermediate results stay in the first-level cache. */
+/* Elements that are reduced over all ranks before the next ones: intermediate results stay in the
+ * first-level cache. */
 enum { BLOCK = 1024 };
 
-/* ---- Two arrays ------------------------------------------------------------------------------------------------------ */
+/* ---- Two arrays ------------------------------------------------------------------------------ */
 
 /* y[i] = a[i] (op) b[i]; y may be a or b. */
 typedef void combine(void *y, const void *a, const void *b, int64_t n);
@@ -51,10 +54,11 @@ static bool is_half(tn_dtype dtype) {
 
 /* NULL: not a dtype or operation of collectives. Halves get the function of f32. */
 static combine *combine_of(tn_reduce how, tn_dtype dtype) {
-#define ROW(name)                                                                                        \
-    {                                                                                                    \
-        [TN_REDUCE_MEAN] = name##_sum, [TN_REDUCE_SUM] = name##_sum,                                     \
-        [TN_REDUCE_PRODUCT] = name##_product, [TN_REDUCE_MIN] = name##_min, [TN_REDUCE_MAX] = name##_max \
+#define ROW(name)                                                           \
+    {                                                                       \
+        [TN_REDUCE_MEAN] = name##_sum, [TN_REDUCE_SUM] = name##_sum,        \
+        [TN_REDUCE_PRODUCT] = name##_product, [TN_REDUCE_MIN] = name##_min, \
+        [TN_REDUCE_MAX] = name##_max                                        \
     }
     static combine *const table[TN_DTYPES][TN_REDUCE_MAX + 1] = {
         [TN_F32] = ROW(f32), [TN_F64] = ROW(f64), [TN_BF16] = ROW(f32), [TN_F16] = ROW(f32),
@@ -64,7 +68,7 @@ static combine *combine_of(tn_reduce how, tn_dtype dtype) {
     return known ? table[dtype][how] : NULL;
 }
 
-/* ---- One array ------------------------------------------------------------------------------------------------------- */
+/* ---- One array ------------------------------------------------------------------------------- */
 
 static void widen(tn_dtype dtype, float *restrict y, const void *x, int64_t n) {
     const tn_bf16 *b = x;
@@ -94,7 +98,8 @@ static void narrow(tn_dtype dtype, void *y, const float *restrict x, int64_t n) 
     }
 }
 
-/* x / ranks. Where ranks is a power of two its inverse is exact, and the faster product has the same bits. */
+/* x / ranks. Where ranks is a power of two its inverse is exact, and the faster product has the
+ * same bits. */
 #define DIVIDE_FLOAT(name, type)                                 \
     static void name(type *x, int64_t n, int ranks) {            \
         const type divisor = (type)ranks, inverse = 1 / divisor; \
@@ -133,9 +138,10 @@ static int64_t block_at(int64_t at, int64_t n) {
     return n - at < BLOCK ? n - at : BLOCK;
 }
 
-/* ---- The reductions -------------------------------------------------------------------------------------------------- */
+/* ---- The reductions -------------------------------------------------------------------------- */
 
-/* The reduction of one block at byte `offset` of every x. Partial results stay in `acc`, so y may be any of the x. */
+/* The reduction of one block at byte `offset` of every x. Partial results stay in `acc`, so y may
+ * be any of the x. */
 static void reduce_block(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
                          int64_t offset, int64_t n) {
     combine *f = combine_of(how, dtype);

@@ -1,8 +1,8 @@
 /* The engine "shm": ranks are processes of one host. shm.h tells how its parts fit together.
  *
- * Joining: rank 0 makes the block and writes to the store where it is; the others open it, say so in the
- * store, and take their seats; then all meet twice, to open each other's processes in between. From there on
- * the store is not needed.
+ * Joining: rank 0 makes the block and writes to the store where it is; the others open it, say so
+ * in the store, and take their seats; then all meet twice, to open each other's processes in
+ * between. From there on the store is not needed.
  */
 #include "core/memory.h"
 #include "distributed/group/shm.h"
@@ -20,7 +20,8 @@ static const uint64_t MAGIC = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
 /* Slots of 512 KiB, less where many ranks share the cache. */
 enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
 
-/* Ranks other than 0 wait for it this long past the deadline, in seconds: it can say who has not come. */
+/* Ranks other than 0 wait for it this long past the deadline, in seconds: it can say who has not
+ * come. */
 static const double GRACE = 1;
 
 /* What rank 0 writes to the store. */
@@ -30,7 +31,7 @@ typedef struct announcement {
     int32_t failed; /* errno, and then there is no block */
 } announcement;
 
-/* ---- The block ----------------------------------------------------------------------------------- */
+/* ---- The block ------------------------------------------------------------------------------- */
 
 static size_t round_up(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
@@ -79,7 +80,7 @@ static void take_seat(tn__shm *e) {
     atomic_store(&e->control->seats[e->base.rank].pid, (int)getpid());
 }
 
-/* ---- Rank 0 -------------------------------------------------------------------------------------- */
+/* ---- Rank 0 ---------------------------------------------------------------------------------- */
 
 /* The descriptor of a new block, mapped and ready; -1 with errno and a reason. */
 static int make_block(tn__shm *e, uint64_t nonce, char *why) {
@@ -145,7 +146,7 @@ static tn_status host(tn__shm *e, const tn_engine_options *o, int *fd, char *why
     return status;
 }
 
-/* ---- The others ---------------------------------------------------------------------------------- */
+/* ---- The others ------------------------------------------------------------------------------ */
 
 static tn_status open_block(tn__shm *e, const announcement *a, char *why) {
     if (a->failed) {
@@ -197,8 +198,8 @@ static tn_status join(tn__shm *e, const tn_engine_options *o, char *why) {
     }
     char key[32], store_why[TN_ENGINE_WHY] = "";
     snprintf(key, sizeof(key), "joined/%d", o->rank);
-    tn_status told =
-        o->store->set(o->store, key, why, status == TN_OK ? 0 : strlen(why), o->deadline, store_why);
+    tn_status told = o->store->set(o->store, key, why, status == TN_OK ? 0 : strlen(why),
+                                   o->deadline, store_why);
     if (status == TN_OK && told != TN_OK) {
         snprintf(why, TN_ENGINE_WHY, "%s", store_why);
         return told;
@@ -206,7 +207,7 @@ static tn_status join(tn__shm *e, const tn_engine_options *o, char *why) {
     return status;
 }
 
-/* ---- The engine ---------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     tn__shm *e = (tn__shm *)base;

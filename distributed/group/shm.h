@@ -109,14 +109,15 @@ typedef struct tn__shm {
     int64_t next_region;
 } tn__shm;
 
-/* ---- shm_sync.c ---------------------------------------------------------------------------------- */
+/* ---- shm_sync.c ------------------------------------------------------------------------------ */
 
 /* Sleeping until something has changed. The condition is looked at between the calls:
  *
  *     tn__shm_wait w = tn__shm_wait_begin(e, from, deadline);
  *     while (!condition && status == TN_OK) { status = tn__shm_wait_more(e, &w); }
  *
- * Whoever is found to be gone may have done its part before, so the condition gets one more look. */
+ * Whoever is found to be gone may have done its part before, so the condition gets one more
+ * look. */
 typedef struct tn__shm_wait {
     uint32_t seen; /* the bell, before the condition was looked at */
     int from;      /* who is waited for; -1: all */
@@ -141,7 +142,8 @@ void tn__shm_leave(tn__shm *e);
 
 /* The first failure of any rank is everybody's. Returns its status. */
 tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
-tn_status tn__shm_failed(const tn__shm *e, char *why); /* TN_OK while there is none; why may be NULL */
+/* TN_OK while there is none; why may be NULL */
+tn_status tn__shm_failed(const tn__shm *e, char *why);
 
 /* Whether a rank has died or given up, or with `all` has left, without waiting. */
 tn_status tn__shm_look(tn__shm *e, bool all);
@@ -149,11 +151,12 @@ tn_status tn__shm_look(tn__shm *e, bool all);
 /* Opens the peers' processes, to be told when they end. Between two barriers. */
 tn_status tn__shm_watch(tn__shm *e);
 
-/* ---- shm_memory.c -------------------------------------------------------------------------------- */
+/* ---- shm_memory.c ---------------------------------------------------------------------------- */
 
 /* `bytes` of new memory that has no name; a file descriptor, or -1 with errno. */
 int tn__shm_create(size_t bytes);
-/* Takes pages for this part of it now, or returns errno: a page that is missing later would be SIGBUS. */
+/* Takes pages for this part of it now, or returns errno: a page that is missing later would be
+ * SIGBUS. */
 int tn__shm_reserve(int fd, size_t offset, size_t bytes);
 /* The memory behind another process's descriptor; -1 with errno. */
 int tn__shm_open(int pid, int fd);
@@ -165,13 +168,13 @@ void tn__shm_free_all(tn__shm *e);
 tn__shm_place tn__shm_place_of(tn__shm *e, const void *data);
 void *tn__shm_at(tn__shm *e, tn__shm_place place);
 
-/* ---- shm_move.c ---------------------------------------------------------------------------------- */
+/* ---- shm_move.c ------------------------------------------------------------------------------ */
 
 /* Arrives at a collective (or an allocation), and compares what all are about to do. */
 tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline);
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t);
 
-/* ---- shm_lanes.c --------------------------------------------------------------------------------- */
+/* ---- shm_lanes.c ----------------------------------------------------------------------------- */
 
 tn_status tn__shm_send(tn__shm *e, const tn_transfer *t);
 tn_status tn__shm_recv(tn__shm *e, const tn_transfer *t);

@@ -1,11 +1,12 @@
 /* Send and receive of the engine "shm".
  *
- * Each ordered pair of ranks has a lane, a ring of bytes with one writer and one reader. A message is an
- * envelope and the elements. The sender is done when the last byte is in the lane.
+ * Each ordered pair of ranks has a lane, a ring of bytes with one writer and one reader. A message
+ * is an envelope and the elements. The sender is done when the last byte is in the lane.
  *
- * A rank that has to wait, for whatever reason, takes what others have sent to it out of the lanes and keeps it
- * as letters until it receives them. So a send ends as soon as its receiver waits anywhere in the engine,
- * and two ranks that send to each other first and receive then do not block each other.
+ * A rank that has to wait, for whatever reason, takes what others have sent to it out of the lanes
+ * and keeps it as letters until it receives them. So a send ends as soon as its receiver waits
+ * anywhere in the engine, and two ranks that send to each other first and receive then do not block
+ * each other.
  */
 #include "core/memory.h"
 #include "distributed/group/shm.h"
@@ -36,7 +37,7 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* ---- The ring ------------------------------------------------------------------------------------ */
+/* ---- The ring -------------------------------------------------------------------------------- */
 
 /* Both may move at once, so that the other side can go on meanwhile. */
 static int64_t portion(const tn__shm *e, int64_t bytes) {
@@ -112,7 +113,7 @@ static tn_status read_all(tn__shm *e, int from, void *data, int64_t bytes, doubl
     return status;
 }
 
-/* ---- Letters ------------------------------------------------------------------------------------- */
+/* ---- Letters --------------------------------------------------------------------------------- */
 
 static tn__shm_letter *last_letter(const tn__shm *e, int from) {
     tn__shm_letter *l = e->letters[from];
@@ -181,7 +182,7 @@ void tn__shm_free_letters(tn__shm *e) {
     }
 }
 
-/* ---- The operations ------------------------------------------------------------------------------ */
+/* ---- The operations -------------------------------------------------------------------------- */
 
 tn_status tn__shm_send(tn__shm *e, const tn_transfer *t) {
     const envelope about = {.count = t->count,

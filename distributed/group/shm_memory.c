@@ -1,12 +1,12 @@
 /* The memory of the engine "shm": blocks without a name (memfd) that the ranks of one host map.
  *
- * Nothing lies in /dev/shm, which is small in containers, and nothing stays behind when the ranks are killed.
- * A rank opens another one's block through /proc. Pages are taken when a block is made: running out of
- * memory is then an error of that call and not a signal (SIGBUS) at a first touch.
+ * Nothing lies in /dev/shm, which is small in containers, and nothing stays behind when the ranks
+ * are killed. A rank opens another one's block through /proc. Pages are taken when a block is made:
+ * running out of memory is then an error of that call and not a signal (SIGBUS) at a first touch.
  *
- * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part keeps the mapping
- * until all have freed theirs, since the others may still be moving bytes from and to theirs, and name
- * them by region and offset.
+ * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part
+ * keeps the mapping until all have freed theirs, since the others may still be moving bytes from
+ * and to theirs, and name them by region and offset.
  */
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
 #include "core/memory.h"
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- Blocks -------------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 /* Taking more pages than there are would wake the kernel's killer of processes before it fails. */
 static bool fits_machine(size_t bytes) {
@@ -57,14 +57,14 @@ int tn__shm_open(int pid, int fd) {
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* ---- Regions ------------------------------------------------------------------------------------- */
+/* ---- Regions --------------------------------------------------------------------------------- */
 
 static size_t round_up(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
 }
 
-/* Two parts at a distance of a large power of two share cache sets, and adding them runs at a seventh of
- * the speed: each part begins a page and some lines later than that. */
+/* Two parts at a distance of a large power of two share cache sets, and adding them runs at a
+ * seventh of the speed: each part begins a page and some lines later than that. */
 static size_t stride_for(size_t bytes) {
     return round_up(bytes, TN__SHM_PAGE) + TN__SHM_PAGE + 256;
 }
@@ -107,7 +107,8 @@ static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
     return 0;
 }
 
-/* Rank 0, before the others come: makes the memory and says where. A descriptor, or -1 with errno. */
+/* Rank 0, before the others come: makes the memory and says where. A descriptor, or -1 with
+ * errno. */
 static int announce_region(tn__shm *e, size_t bytes, size_t whole) {
     tn__shm_control *c = e->control;
     struct stat about = {0};
@@ -222,7 +223,7 @@ void tn__shm_free_all(tn__shm *e) {
     }
 }
 
-/* ---- Places -------------------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
 tn__shm_place tn__shm_place_of(tn__shm *e, const void *data) {
     tn__shm_place place = {.region = -1};

@@ -1,17 +1,20 @@
 /* Collectives of the engine "shm".
  *
- * Arriving, each rank says what it is about to do and where its buffers lie. All compare, and all decide
- * alike which way the bytes go:
+ * Arriving, each rank says what it is about to do and where its buffers lie. All compare, and all
+ * decide alike which way the bytes go:
  *
  *   directly   what others read lies in memory of alloc: each rank reads it from there into its own
- *              result. An all-reduce goes further: rank r reduces the r-th slice of all buffers and writes
- *              it into all of them, so each byte is read once and written once.
- *   staged     otherwise, a chunk at a time: each rank copies its part of the chunk into a slot that all
- *              see, all meet, each reads what it needs from the slots. A rank has two slots and uses them in
- *              turn: when it fills one again, all have arrived at the chunk between, hence left this one.
+ *              result. An all-reduce goes further: rank r reduces the r-th slice of all buffers and
+ *              writes it into all of them, so each byte is read once and written once.
+ *   staged     otherwise, a chunk at a time: each rank copies its part of the chunk into a slot
+ *              that all
+ *              see, all meet, each reads what it needs from the slots. A rank has two slots and
+ *              uses them in
+ *              turn: when it fills one again, all have arrived at the chunk between, hence left
+ *              this one.
  *
- * Both read through a view: where the bytes of each rank are. Reductions are in the order of the ranks, by
- * one rank for each element, so the bits depend on nothing else.
+ * Both read through a view: where the bytes of each rank are. Reductions are in the order of the
+ * ranks, by one rank for each element, so the bits depend on nothing else.
  */
 #include "distributed/group/shm.h"
 
@@ -37,7 +40,7 @@ static void copy(void *to, const void *from, int64_t bytes) {
     }
 }
 
-/* ---- Meeting ------------------------------------------------------------------------------------- */
+/* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* Of the collective at which all have met last. */
 static const tn__shm_record *record_at(const tn__shm *e, int rank) {
@@ -88,7 +91,8 @@ static bool any_in_place(const tn__shm *e) {
 }
 
 static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
-    const tn__shm_record *root = record_at(e, record_at(e, 0)->print.root); /* 0 where there is none */
+    /* 0 where there is none */
+    const tn__shm_record *root = record_at(e, record_at(e, 0)->print.root);
     switch (t->kind) {
     case TN_ALL_REDUCE:
         return all_placed(e, true);
@@ -105,7 +109,7 @@ static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
     }
 }
 
-/* ---- Reading through a view ---------------------------------------------------------------------- */
+/* ---- Reading through a view ------------------------------------------------------------------ */
 
 static const char *part_of(const view *v, int rank, int64_t part) {
     return v->base[rank] + part * v->stride;
@@ -171,7 +175,7 @@ static void read_view(const tn__shm *e, const tn_transfer *t, const view *v) {
     }
 }
 
-/* ---- Directly ------------------------------------------------------------------------------------ */
+/* ---- Directly -------------------------------------------------------------------------------- */
 
 /* My slice of a reduction, into all outputs that there are. */
 static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v) {
@@ -206,7 +210,7 @@ static tn_status run_directly(tn__shm *e, const tn_transfer *t) {
     return tn__shm_barrier(e, t->deadline); /* nobody reads or writes my buffers after this */
 }
 
-/* ---- Staged -------------------------------------------------------------------------------------- */
+/* ---- Staged ---------------------------------------------------------------------------------- */
 
 static char *slot_of(const tn__shm *e, int rank, uint64_t chunk) {
     return e->slots + ((size_t)rank * 2 + chunk % 2) * e->slot_size;
@@ -240,7 +244,8 @@ static void fill_slot(const tn__shm *e, const tn_transfer *t, const view *v) {
     }
 }
 
-/* Where there are many ranks, each reduces a slice of the chunk in its slot, for the others to read. */
+/* Where there are many ranks, each reduces a slice of the chunk in its slot, for the others to
+ * read. */
 static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const view *v) {
     int64_t begin, end;
     slice(v->count, e->base.rank, e->base.ranks, &begin, &end);
@@ -281,7 +286,10 @@ static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
     return status;
 }
 
-/* -------------------------------------------------------------------------------------------------- */
+/*
+ *
+ * --------------------------------------------------------------------------------------------------
+ */
 
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t) {
     const tn__shm_record mine = record_of(e, t);

@@ -1,12 +1,15 @@
 /* How the ranks of the engine "shm" wait for each other.
  *
- * Each rank has a bell, a word that grows with everything it may be waiting for. It looks at its condition,
- * and when that does not hold, watches the bell for some microseconds and then sleeps on it as a futex;
- * whoever changes something rings. Sleeps are short, so that a rank looks up now and then:
+ * Each rank has a bell, a word that grows with everything it may be waiting for. It looks at its
+ * condition, and when that does not hold, watches the bell for some microseconds and then sleeps on
+ * it as a futex; whoever changes something rings. Sleeps are short, so that a rank looks up now and
+ * then:
  *
  *   - Has the group failed? The first failure of any rank is written into the control block.
- *   - Has a rank left (it said so in its seat), or died? Each rank holds a descriptor of every other
- *     process (pidfd), which the kernel marks when the process ends, by whatever means. Robust mutexes
+ *   - Has a rank left (it said so in its seat), or died? Each rank holds a descriptor of every
+ *   other
+ *     process (pidfd), which the kernel marks when the process ends, by whatever means. Robust
+ *     mutexes
  *     would notice as well, but only from the first operation on, and they belong to one thread.
  *   - Is the rank that should send to me in a collective instead? It cannot come out without me.
  *   - Has the deadline passed?
@@ -30,7 +33,7 @@ static tn__shm_seat *seat_of(const tn__shm *e, int rank) {
     return &e->control->seats[rank];
 }
 
-/* ---- What a rank does ---------------------------------------------------------------------------- */
+/* ---- What a rank does ------------------------------------------------------------------------ */
 
 /* In one word, so that others read it whole. */
 static uint64_t doing_word(uint64_t sequence, int kind, bool inside) {
@@ -67,7 +70,7 @@ static void tell_doing(const tn__shm *e, int rank, char *text, size_t room) {
     }
 }
 
-/* ---- Failure ------------------------------------------------------------------------------------- */
+/* ---- Failure --------------------------------------------------------------------------------- */
 
 enum { FINE, WRITING, WRITTEN };
 
@@ -109,12 +112,13 @@ tn_status tn__shm_failed(const tn__shm *e, char *why) {
         return TN_OK;
     }
     if (why) {
-        snprintf(why, TN_ENGINE_WHY, "%s", failed == WRITTEN ? c->reason : "a rank gave up and died");
+        snprintf(why, TN_ENGINE_WHY, "%s",
+                 failed == WRITTEN ? c->reason : "a rank gave up and died");
     }
     return failed == WRITTEN ? (tn_status)c->status : TN_EPEER;
 }
 
-/* ---- Who is gone --------------------------------------------------------------------------------- */
+/* ---- Who is gone ----------------------------------------------------------------------------- */
 
 tn_status tn__shm_watch(tn__shm *e) {
     for (int r = 0; r < e->base.ranks; r++) {
@@ -156,7 +160,8 @@ static void look_around(tn__shm *e, tn__shm_wait *w) {
             return;
         }
     }
-    if (w->comes && atomic_load_explicit(&seat_of(e, from)->steps, memory_order_acquire) > e->steps) {
+    if (w->comes &&
+        atomic_load_explicit(&seat_of(e, from)->steps, memory_order_acquire) > e->steps) {
         w->trouble = TN__SHM_ELSEWHERE;
         w->who = from;
     } else if (tn__now() >= w->deadline) {
@@ -213,7 +218,7 @@ tn_status tn__shm_look(tn__shm *e, bool all) {
     return status == TN_OK && w.trouble != TN__SHM_FINE ? fail_for(e, &w) : status;
 }
 
-/* ---- Waiting ------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t *my_bell(const tn__shm *e) {
     return &seat_of(e, e->base.rank)->bell;

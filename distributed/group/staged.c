@@ -1,17 +1,18 @@
-/* The engine "staged": tensors on a device travel over an engine of host memory, so any number of ranks
- * can share a GPU, and the bits are those of that engine.
+/* The engine "staged": tensors on a device travel over an engine of host memory, so any number of
+ * ranks can share a GPU, and the bits are those of that engine.
  *
  *     device  --fetch-->  slot  --the inner engine-->  slot  --deliver-->  device
  *
- * A transfer goes in chunks of as many elements as a slot holds; each chunk is a transfer of the inner
- * engine. There are two slots of page-locked memory. All copies are queued in one stream, in this order:
+ * A transfer goes in chunks of as many elements as a slot holds; each chunk is a transfer of the
+ * inner engine. There are two slots of page-locked memory. All copies are queued in one stream, in
+ * this order:
  *
  *     fetch 0, fetch 1, deliver 0, fetch 2, deliver 1, fetch 3, …
  *
- * so while the inner engine works on a chunk the next one is fetched and the one before is delivered. A
- * fetch into a slot comes after the delivery out of it, and whoever has seen the fetch's mark may write
- * to the slot. Transfers of host memory go to the inner engine as they are.
- */
+ * so while the inner engine works on a chunk the next one is fetched and the one before is
+ * delivered. A fetch into a slot comes after the delivery out of it, and whoever has seen the
+ * fetch's mark may write to the slot. Transfers of host memory go to the inner engine as they
+ * are. */
 #include "core/memory.h"
 #include "distributed/group/group.h"
 
@@ -39,7 +40,7 @@ typedef struct staged {
     char reason[TN_ENGINE_WHY];
 } staged;
 
-/* ---- What of a transfer this rank has ------------------------------------------------------------ */
+/* ---- What of a transfer this rank has -------------------------------------------------------- */
 
 /* Runs of `count` elements on this rank's device. */
 typedef struct parts {
@@ -100,7 +101,7 @@ static int64_t elements_of(const journey *j, int64_t i) {
     return left < j->chunk ? left : j->chunk;
 }
 
-/* ---- Failing and waiting ------------------------------------------------------------------------- */
+/* ---- Failing and waiting --------------------------------------------------------------------- */
 
 static tn_status device_failed(const staged *s, tn_status status, char *why) {
     snprintf(why, TN_ENGINE_WHY, "%s: %s", tn_device_text(s->device), s->table->reason());
@@ -117,7 +118,8 @@ static tn_status was_aborted(staged *s, char *why) {
     return aborted ? TN_EPEER : TN_OK;
 }
 
-/* Waits until the device has come to the mark. What happens to other ranks the inner engine finds. */
+/* Waits until the device has come to the mark. What happens to other ranks the inner engine
+ * finds. */
 static tn_status await(staged *s, void *mark, double deadline, char *why) {
     double nap = NAP, begun = tn__now();
     while (!s->table->mark_reached(mark)) {
@@ -138,7 +140,7 @@ static tn_status await(staged *s, void *mark, double deadline, char *why) {
     return status == TN_OK ? TN_OK : device_failed(s, status, why);
 }
 
-/* ---- Chunks -------------------------------------------------------------------------------------- */
+/* ---- Chunks ---------------------------------------------------------------------------------- */
 
 /* Where the slot's chunk of n elements has its results. */
 static char *results(const journey *j, char *slot, int64_t n) {
@@ -206,7 +208,7 @@ static tn_status travel(staged *s, const journey *j, char *why) {
     return status;
 }
 
-/* ---- A transfer on a device ---------------------------------------------------------------------- */
+/* ---- A transfer on a device ------------------------------------------------------------------ */
 
 static bool make_slots(staged *s) {
     for (int i = 0; i < SLOTS; i++) {
@@ -248,8 +250,8 @@ static void settle(staged *s) {
     }
 }
 
-/* All is queued: the program may go on. Waits for the end all the same, since a failure is still this
- * operation's. */
+/* All is queued: the program may go on. Waits for the end all the same, since a failure is still
+ * this operation's. */
 static tn_status finish(staged *s, const tn_transfer *t, char *why) {
     void *end = s->table->stream_mark(s->stream);
     if (!end) {
@@ -287,7 +289,7 @@ static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
     return status;
 }
 
-/* ---- The engine ---------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     staged *s = (staged *)base;

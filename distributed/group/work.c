@@ -2,14 +2,14 @@
  *
  * A group has one thread that runs its operations in the order of their numbers, so buckets travel
  * while the program computes. tn__group_issue puts a work at the end of the queue; the thread takes
- * the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees it. After
- * a failure the rest of the queue fails with the same reason and nothing more is run.
+ * the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees it.
+ * After a failure the rest of the queue fails with the same reason and nothing more is run.
  *
- * Work on a device is ordered by marks. Issuing sets one in the compute stream, behind what makes the
- * tensors; the engine comes after it in a stream of its own, and gives the mark of its end when all is
- * queued. From then on tn_work_wait need not wait: it lets the compute stream wait for that mark and
- * lets the tensors go, since whoever gets their memory uses it in the compute stream. The thread stays
- * with the operation until it is over, for its deadline.
+ * Work on a device is ordered by marks. Issuing sets one in the compute stream, behind what makes
+ * the tensors; the engine comes after it in a stream of its own, and gives the mark of its end when
+ * all is queued. From then on tn_work_wait need not wait: it lets the compute stream wait for that
+ * mark and lets the tensors go, since whoever gets their memory uses it in the compute stream. The
+ * thread stays with the operation until it is over, for its deadline.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -21,7 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long past its deadline an engine may take to return before the group is given up without it. */
+/* How long past its deadline an engine may take to return before the group is given up without
+ * it. */
 static const double engine_grace = 10;
 
 static void wait_until(tn_group *g, double deadline) {
@@ -30,7 +31,7 @@ static void wait_until(tn_group *g, double deadline) {
     pthread_cond_timedwait(&g->changed, &g->lock, &until);
 }
 
-/* ---- The communication thread ------------------------------------------------------------------ */
+/* ---- The communication thread ---------------------------------------------------------------- */
 
 /* Outside the lock. */
 static tn_status run(tn_group *g, tn_work *w, char *why) {
@@ -155,7 +156,7 @@ void tn__group_stop(tn_group *g) {
     }
 }
 
-/* ---- Issuing ----------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
 static void append(tn_group *g, tn_work *w) {
     pthread_mutex_lock(&g->lock);
@@ -216,7 +217,7 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
     return w;
 }
 
-/* ---- Waiting ----------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Under the lock: whether the engine has had more time than it may take. */
 static bool engine_is_stuck(const tn_group *g, double now) {

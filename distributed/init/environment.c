@@ -11,8 +11,8 @@
 
 enum { RANKS_MOST = 1 << 20, FIRST_PORT = 20000, PORTS = 12000 };
 
-/* Slurm numbers the steps of srun from 0. The batch script and an interactive shell have none, or one of
- * these: they see the job's SLURM_NTASKS, but are one process. */
+/* Slurm numbers the steps of srun from 0. The batch script and an interactive shell have none, or
+ * one of these: they see the job's SLURM_NTASKS, but are one process. */
 #define SLURM_FIRST_SPECIAL_STEP 4294967280
 
 typedef struct reader {
@@ -22,7 +22,7 @@ typedef struct reader {
     char *why;
 } reader;
 
-/* ---- Variables ------------------------------------------------------------------------------------------- */
+/* ---- Variables ------------------------------------------------------------------------------- */
 
 const char *tn__variable(const char *const *variables, const char *name) {
     size_t length = strlen(name);
@@ -61,8 +61,9 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
         return true;
     }
     if (!number_of(text, &found) || found < low || found > high) {
-        tn__why(r->why, TN_EVALUE, "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")",
-                name, text, low, high);
+        tn__why(r->why, TN_EVALUE,
+                "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")", name, text, low,
+                high);
         return false;
     }
     *number = (int)found;
@@ -82,7 +83,7 @@ static bool read_text(const reader *r, const char *name, char *text, size_t room
     return true;
 }
 
-/* ---- Ranks ----------------------------------------------------------------------------------------------- */
+/* ---- Ranks ----------------------------------------------------------------------------------- */
 
 /* The names under which a launcher says these. */
 typedef struct names {
@@ -107,8 +108,8 @@ static bool is_slurm_step(const reader *r) {
            is_set(r, "SLURM_PROCID");
 }
 
-/* Who has started this process. A launcher within another's job is the one that counts: mpirun starts its
- * own daemons with srun, and `tern run` may be started by any of them. NULL: nobody. */
+/* Who has started this process. A launcher within another's job is the one that counts: mpirun
+ * starts its own daemons with srun, and `tern run` may be started by any of them. NULL: nobody. */
 static const names *find_launcher(const reader *r) {
     if (is_set(r, "RANK") || is_set(r, "WORLD_SIZE")) {
         return &plain;
@@ -152,7 +153,7 @@ static bool read_ranks(const reader *r, const names *n) {
     return true;
 }
 
-/* ---- Token and port -------------------------------------------------------------------------------------- */
+/* ---- Token and port -------------------------------------------------------------------------- */
 
 /* What is the same for all ranks of a job, and as different as possible for another job. */
 static void derive_token(const reader *r, const names *n) {
@@ -185,7 +186,7 @@ static int derive_port(const char *token) {
     return FIRST_PORT + (int)(hash % PORTS);
 }
 
-/* ---- Host ------------------------------------------------------------------------------------------------ */
+/* ---- Host ------------------------------------------------------------------------------------ */
 
 static bool slurm_host(const reader *r) {
     static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
@@ -253,7 +254,7 @@ static bool read_place(const reader *r, const names *n) {
     return true;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 static bool read_timeout(const reader *r) {
     const char *text = value_of(r, "TERN_TIMEOUT");

@@ -1,6 +1,6 @@
-/* What the environment says about this process among the others: who started it, its rank, and where the
- * ranks meet. A function of a list of variables and nothing else, so that recorded environments of
- * launchers can be replayed. */
+/* What the environment says about this process among the others: who started it, its rank, and
+ * where the ranks meet. A function of a list of variables and nothing else, so that recorded
+ * environments of launchers can be replayed. */
 #ifndef TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 #define TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 
@@ -9,8 +9,9 @@
 enum { TN__HOST = 256, TN__TOKEN = 256 };
 
 typedef struct tn__environment {
-    const char *launcher; /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL:
-                             nothing says anything, so there is one rank */
+    /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL: nothing says
+     * anything, so there is one rank */
+    const char *launcher;
     int rank, ranks;
     int local_rank, local_ranks; /* -1: not said */
     int restarts;
@@ -25,8 +26,9 @@ typedef struct tn__environment {
     int world; /* not from the environment: how many worlds this process has left before */
 } tn__environment;
 
-/* `variables`: "NAME=VALUE" texts, ended by NULL. `parent`: a number that the ranks which mpirun has
- * started on this host share. TN_OK, or TN_EVALUE with a reason: a variable that makes no sense. */
+/* `variables`: "NAME=VALUE" texts, ended by NULL. `parent`: a number that the ranks which mpirun
+ * has started on this host share. TN_OK, or TN_EVALUE with a reason: a variable that makes no
+ * sense. */
 TN_API tn_status tn__environment_read(const char *const *variables, int64_t parent,
                                       tn__environment *e, char *why);
 

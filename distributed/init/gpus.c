@@ -1,5 +1,5 @@
-/* Which GPU a rank has, and how tensors on GPUs travel: through NCCL when each rank of each host has a
- * GPU of its own, otherwise staged over host memory. */
+/* Which GPU a rank has, and how tensors on GPUs travel: through NCCL when each rank of each host
+ * has a GPU of its own, otherwise staged over host memory. */
 #include "distributed/init/gpus.h"
 
 #include "core/error.h"
@@ -48,7 +48,8 @@ static int first_without(const tn__member *members, int ranks, char *text, size_
             bool near = strcmp(members[r].host, members[other].host) == 0;
             neighbours += near;
             if (near && other > r && members[r].gpu >= 0 && members[r].gpu == members[other].gpu) {
-                snprintf(text, room, "ranks %d and %d are both on cuda:%d", r, other, members[r].gpu);
+                snprintf(text, room, "ranks %d and %d are both on cuda:%d", r, other,
+                         members[r].gpu);
                 return r;
             }
         }

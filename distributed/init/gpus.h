@@ -4,14 +4,15 @@
 
 #include "distributed/init/meet.h"
 
-/* What this process says about its GPUs: none where it uses none, so that their driver stays asleep. */
+/* What this process says about its GPUs: none where it uses none, so that their driver stays
+ * asleep. */
 void tn__gpus_here(const tn_dist_options *o, tn__member *mine);
 
 /* With the option device: this rank's GPU becomes the default device. False after raising. */
 bool tn__gpus_assign(const tn_dist_options *o, int rank, int local_rank);
 
-/* The engine of the world, the same on every rank: "shm", "shm+nccl". `host`: the engine of host memory
- * when the options name none. False after raising. */
+/* The engine of the world, the same on every rank: "shm", "shm+nccl". `host`: the engine of host
+ * memory when the options name none. False after raising. */
 bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ranks,
                      const char *host, char *engine, size_t room);
 

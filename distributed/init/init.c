@@ -41,7 +41,7 @@ static tn_group *failed(tn_status status, const char *why) {
     return NULL;
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 static bool sound(const tn_dist_options *o) {
     if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
@@ -88,7 +88,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
     return true;
 }
 
-/* ---- Hosts ----------------------------------------------------------------------------------------------- */
+/* ---- Hosts ----------------------------------------------------------------------------------- */
 
 /* Where this rank is among those of its host, and how many share its cores, itself too. */
 typedef struct neighbours {
@@ -111,8 +111,8 @@ static neighbours look_around(const tn__member *members, int rank, int ranks) {
     return n;
 }
 
-/* Threads = cores / ranks that use them. TERN_HOST makes hosts of one machine's ranks: its cores are
- * then shared by all the same, but it is for tests. */
+/* Threads = cores / ranks that use them. TERN_HOST makes hosts of one machine's ranks: its cores
+ * are then shared by all the same, but it is for tests. */
 static void set_threads(const tn_dist_options *o, const tn__member *mine, int on_cores) {
     const char *given = getenv("OMP_NUM_THREADS");
     if (o->threads && !(given && *given)) {
@@ -121,7 +121,7 @@ static void set_threads(const tn_dist_options *o, const tn__member *mine, int on
     }
 }
 
-/* ---- Making the world ------------------------------------------------------------------------------------ */
+/* ---- Making the world ------------------------------------------------------------------------ */
 
 static tn_store *world_store(tn_store *base, int restarts) {
     char prefix[64];
@@ -171,7 +171,8 @@ static tn_group *join(const tn_dist_options *o, const tn__environment *e, tn__me
     set_threads(o, &mine, n.on_cores);
     char engine[64];
     if (!tn__gpus_assign(o, e->rank, world.local_rank) ||
-        !tn__gpus_engine(o, members, e->ranks, n.one_host ? "shm" : "gloo", engine, sizeof(engine))) {
+        !tn__gpus_engine(o, members, e->ranks, n.one_host ? "shm" : "gloo", engine,
+                         sizeof(engine))) {
         return NULL;
     }
     return make_group(engine, o);
@@ -192,7 +193,8 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
     world.place.store = tn_memory_store();
     world.store = world.place.store ? world_store(world.place.store, e->restarts) : NULL;
     world.local_rank = e->local_rank >= 0 ? e->local_rank : 0;
-    return world.store && tn__gpus_assign(o, e->rank, world.local_rank) ? make_group(NULL, o) : NULL;
+    return world.store && tn__gpus_assign(o, e->rank, world.local_rank) ? make_group(NULL, o)
+                                                                        : NULL;
 }
 
 /* A program that ends at its first error (tn_error_exit) tells the others why. */
@@ -246,7 +248,7 @@ void tn_dist_finish(void) {
     world.worlds++;
 }
 
-/* ---- Questions ------------------------------------------------------------------------------------------- */
+/* ---- Questions ------------------------------------------------------------------------------- */
 
 tn_group *tn_world(void) {
     return world.group;

@@ -1,9 +1,10 @@
-/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and says the result to
- * everybody under one key, so that N ranks need N waits and not N². When the result does not come either,
- * a rank looks itself who is missing.
+/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and says the result
+ * to everybody under one key, so that N ranks need N waits and not N². When the result does not
+ * come either, a rank looks itself who is missing.
  *
  *     rank.R    "RANKS VERSION HOST CPUS GPUS GPU NCCL WHO"
- *     result    "+" and a line for each rank; or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
+ *     result    "+" and a line for each rank; or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the
+ *               reason
  */
 #define _GNU_SOURCE
 #include "distributed/init/meet.h"
@@ -33,7 +34,7 @@ static const char *key_of(const char *what, int rank, char key[KEY]) {
     return key;
 }
 
-/* ---- Lines ----------------------------------------------------------------------------------------------- */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 static void write_line(char line[LINE], int ranks, const tn__member *m) {
     snprintf(line, LINE, "%d %d.%d.%d %s %s %d %d %d %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
@@ -81,7 +82,7 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
     return true;
 }
 
-/* ---- Who is missing -------------------------------------------------------------------------------------- */
+/* ---- Who is missing -------------------------------------------------------------------------- */
 
 /* "1, 3-5": appends the ranks from first to last. */
 static size_t add_ranks(char *text, size_t used, size_t room, int first, int last) {
@@ -121,7 +122,7 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
                missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds);
 }
 
-/* ---- Meeting --------------------------------------------------------------------------------------------- */
+/* ---- Meeting --------------------------------------------------------------------------------- */
 
 static tn_status claim(tn_store *s, const tn__member *mine, int rank, int ranks, double deadline,
                        char *why) {
@@ -163,7 +164,8 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
 }
 
 /* Rank 0: waits for everybody and writes the lines into `all`. */
-static tn_status collect(tn_store *s, int ranks, double begin, double deadline, char *all, char *why) {
+static tn_status collect(tn_store *s, int ranks, double begin, double deadline, char *all,
+                         char *why) {
     for (int rank = 0; rank < ranks; rank++) {
         char key[KEY], *line;
         tn__member m;
@@ -196,7 +198,8 @@ static tn_status announce(tn_store *s, int ranks, double begin, double deadline,
         status = s->set(s, "result", all, strlen(all), deadline + GRACE_SECONDS, why);
     } else {
         char result[TN__MEET_WHY + 1];
-        int bytes = snprintf(result, sizeof(result), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
+        int bytes =
+            snprintf(result, sizeof(result), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
         (void)s->set(s, "result", result, (size_t)bytes, tn__now() + GRACE_SECONDS, unused);
     }
     free(all);

@@ -16,9 +16,9 @@ typedef struct tn__member {
     char who[TN__WHO]; /* "host:pid" */
 } tn__member;
 
-/* This process as `mine`, rank of ranks. On TN_OK members[ranks] is what every rank has. Otherwise, with a
- * reason in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not come by the deadline, TN_EMISMATCH
- * two that disagree, or what the store says. */
+/* This process as `mine`, rank of ranks. On TN_OK members[ranks] is what every rank has. Otherwise,
+ * with a reason in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not come by the deadline,
+ * TN_EMISMATCH two that disagree, or what the store says. */
 tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks, double deadline,
                    tn__member *members, char *why);
 

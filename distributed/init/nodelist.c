@@ -1,6 +1,6 @@
-/* A list is entries between commas; an entry is text and brackets; a bracket is ranges of numbers between
- * commas. Nothing is expanded: an entry's number of names is the product of its brackets', and a name is
- * found by its index. */
+/* A list is entries between commas; an entry is text and brackets; a bracket is ranges of numbers
+ * between commas. Nothing is expanded: an entry's number of names is the product of its brackets',
+ * and a name is found by its index. */
 #include "distributed/init/nodelist.h"
 
 #include <stdio.h>
@@ -49,8 +49,8 @@ static bool read_range(const char **at, range *r) {
     return true;
 }
 
-/* Reads a bracket from behind its '['. With an index >= 0: the number there is written to text[DIGITS + 2].
- * Returns how many numbers there are; -1 for what is none. */
+/* Reads a bracket from behind its '['. With an index >= 0: the number there is written to
+ * text[DIGITS + 2]. Returns how many numbers there are; -1 for what is none. */
 static int64_t read_bracket(const char **at, int64_t index, char *text) {
     int64_t count = 0;
     for (;;) {

@@ -9,8 +9,9 @@ enum { TN__NODES_MOST = 1 << 20 };
 /* How many nodes; -1 for what is not a list, or for more than TN__NODES_MOST. */
 TN_API int64_t tn__nodelist_count(const char *list);
 
-/* The name of node `index`, in the order of the list; of several brackets the last counts fastest. False
- * when there is no such node, the list is none, or the name does not fit into `room` bytes. */
+/* The name of node `index`, in the order of the list; of several brackets the last counts fastest.
+ * False when there is no such node, the list is none, or the name does not fit into `room`
+ * bytes. */
 TN_API bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t room);
 
 #endif

@@ -1,6 +1,6 @@
-/* Rank 0 serves the store at the port that was agreed, or, where somebody else has it, at one of the next;
- * the others knock at these ports until the job's own store answers. The handshake of the TCP store makes
- * that safe: a stranger learns nothing and is not believed. */
+/* Rank 0 serves the store at the port that was agreed, or, where somebody else has it, at one of
+ * the next; the others knock at these ports until the job's own store answers. The handshake of the
+ * TCP store makes that safe: a stranger learns nothing and is not believed. */
 #include "distributed/init/rendezvous.h"
 
 #include "core/error.h"
@@ -44,7 +44,7 @@ static bool rest(double *pause, double deadline) {
     return true;
 }
 
-/* ---- Serving --------------------------------------------------------------------------------------------- */
+/* ---- Serving --------------------------------------------------------------------------------- */
 
 static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
@@ -65,8 +65,8 @@ static tn_store_server *serve_once(const ports *p, bool *ours, tn_error_record *
         tn__quiet(-1);
         if (!server) {
             tn_error_take(why);
-            *ours = tn__tcp_probe(near, p->first + i, p->token, tn__now() + KNOCK_SECONDS, unused) ==
-                    TN__DIAL_OURS;
+            *ours = tn__tcp_probe(near, p->first + i, p->token, tn__now() + KNOCK_SECONDS,
+                                  unused) == TN__DIAL_OURS;
         }
     }
     return server;
@@ -94,9 +94,10 @@ static tn_store_server *serve(const ports *p, double deadline) {
     return NULL;
 }
 
-/* ---- Finding --------------------------------------------------------------------------------------------- */
+/* ---- Finding --------------------------------------------------------------------------------- */
 
-/* One round over hosts and ports. The reason: the most telling one, since most ports are nobody's. */
+/* One round over hosts and ports. The reason: the most telling one, since most ports are
+ * nobody's. */
 static bool knock(const ports *p, double deadline, const char **host, int *port, char *why) {
     for (int h = 0; h < 2 && p->hosts[h]; h++) {
         for (int i = 0; i < p->count; i++) {
@@ -142,7 +143,7 @@ static tn_store *find(const ports *p, const tn__environment *e, double timeout, 
     return NULL;
 }
 
-/* ---- Ways to meet ---------------------------------------------------------------------------------------- */
+/* ---- Ways to meet ---------------------------------------------------------------------------- */
 
 static bool meet_at(tn__rendezvous *r, const ports *p, const tn__environment *e, double timeout,
                     double deadline) {

@@ -1,15 +1,15 @@
-/* The file store: a log on a file system that all ranks see. A change appends a record; everybody reads
- * what is new and keeps a table of it.
+/* The file store: a log on a file system that all ranks see. A change appends a record; everybody
+ * reads what is new and keeps a table of it.
  *
- * Three things are locked with fcntl, all of them beyond the end of the log, so that the locks also mean
- * something between hosts:
- *     LOG       shared to read, exclusive to append; held for one call
+ * Three things are locked with fcntl, all of them beyond the end of the log, so that the locks also
+ * mean something between hosts: LOG       shared to read, exclusive to append; held for one call
  *     PRESENCE  shared, as long as a store is open
- * A log in which there is something while nobody is present was left by a job that died: it is refused,
- * since its keys would be taken for this job's. The last one to leave removes the file.
+ * A log in which there is something while nobody is present was left by a job that died: it is
+ * refused, since its keys would be taken for this job's. The last one to leave removes the file.
  *
  *     log      "TERNLOG1", records
- *     record   u8 kind, u8 bytes of the key, u16 0, u32 bytes of the value; key; value (little-endian)
+ *     record   u8 kind, u8 bytes of the key, u16 0, u32 bytes of the value; key; value
+ *              (little-endian)
  */
 #define _GNU_SOURCE
 #include "distributed/store/store.h"
@@ -44,7 +44,7 @@ typedef struct file_store {
     tn__table table;
 } file_store;
 
-/* ---- Locks ----------------------------------------------------------------------------------------------- */
+/* ---- Locks ----------------------------------------------------------------------------------- */
 
 static bool set_lock(int fd, short type, off_t at) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
@@ -88,7 +88,7 @@ static tn_status lock_log(const file_store *f, short type, double deadline, char
     return TN_OK;
 }
 
-/* ---- The log --------------------------------------------------------------------------------------------- */
+/* ---- The log --------------------------------------------------------------------------------- */
 
 /* 0, or an errno; EPIPE where the file ends before. */
 static int read_at(int fd, void *data, size_t bytes, off_t at) {
@@ -185,8 +185,8 @@ static tn_status read_record(file_store *f, int *error, char *why) {
     return status;
 }
 
-/* Brings the table up to date. The log is locked. A record that is not whole was left by a rank that was
- * killed while it wrote: whoever appends next overwrites it. */
+/* Brings the table up to date. The log is locked. A record that is not whole was left by a rank
+ * that was killed while it wrote: whoever appends next overwrites it. */
 static tn_status read_log(file_store *f, char *why) {
     for (;;) {
         int error = 0;
@@ -204,8 +204,8 @@ static tn_status read_log(file_store *f, char *why) {
     }
 }
 
-/* Appends a record whole or not at all: part of one is none, and goes with the next. The log is locked, and
- * read to its end. */
+/* Appends a record whole or not at all: part of one is none, and goes with the next. The log is
+ * locked, and read to its end. */
 static tn_status append(file_store *f, int kind, const char *key, const void *data, size_t bytes,
                         char *why) {
     record r = {.kind = kind, .key_bytes = strlen(key), .value_bytes = bytes};
@@ -224,7 +224,7 @@ static tn_status append(file_store *f, int kind, const char *key, const void *da
     return TN_OK;
 }
 
-/* ---- Calls ----------------------------------------------------------------------------------------------- */
+/* ---- Calls ----------------------------------------------------------------------------------- */
 
 static void leave(file_store *f) {
     set_lock(f->fd, F_UNLCK, LOG);
@@ -333,7 +333,8 @@ static tn_status file_compare_set(tn_store *s, const char *key, const tn_store_v
     return status;
 }
 
-static tn_status file_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
+static tn_status file_check(tn_store *s, const char *key, bool *exists, double deadline,
+                            char *why) {
     file_store *f = (file_store *)s;
     tn_status status = enter(f, false, deadline, why);
     if (status == TN_OK) {
@@ -343,7 +344,8 @@ static tn_status file_check(tn_store *s, const char *key, bool *exists, double d
     return status;
 }
 
-static tn_status file_remove(tn_store *s, const char *key, bool *existed, double deadline, char *why) {
+static tn_status file_remove(tn_store *s, const char *key, bool *existed, double deadline,
+                             char *why) {
     file_store *f = (file_store *)s;
     tn_status status = enter(f, true, deadline, why);
     if (status != TN_OK) {
@@ -357,7 +359,7 @@ static tn_status file_remove(tn_store *s, const char *key, bool *existed, double
     return status;
 }
 
-/* ---- Coming and going ------------------------------------------------------------------------------------ */
+/* ---- Coming and going ------------------------------------------------------------------------ */
 
 /* Whether the path is still the file that is open: the last of others may have removed it. */
 static bool is_at_path(const file_store *f) {

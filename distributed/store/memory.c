@@ -1,5 +1,5 @@
-/* The in-memory store: a table, a mutex, and a condition that every change signals. For ranks that are
- * threads of one process, and for tests. */
+/* The in-memory store: a table, a mutex, and a condition that every change signals. For ranks that
+ * are threads of one process, and for tests. */
 #include "distributed/store/store.h"
 
 #include "core/error.h"
@@ -72,7 +72,8 @@ static tn_status memory_compare_set(tn_store *s, const char *key, const tn_store
     return leave_changed(m, status);
 }
 
-static tn_status memory_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
+static tn_status memory_check(tn_store *s, const char *key, bool *exists, double deadline,
+                              char *why) {
     memory_store *m = enter(s);
     *exists = tn__table_find(&m->table, key) != NULL;
     return leave(m, TN_OK);

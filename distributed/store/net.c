@@ -37,7 +37,7 @@ void tn__net_peer(int fd, char *text, size_t room) {
     snprintf(text, room, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-/* ---- Addresses ------------------------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------- */
 
 /* The addresses of a host; NULL with a reason. */
 static struct addrinfo *resolve(const char *host, int port, int flags, char *why) {
@@ -112,7 +112,7 @@ int tn__net_listen(const char *host, int *port, char *why) {
     return fd;
 }
 
-/* ---- Waiting --------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* 0 when fd can be read or written; ETIMEDOUT, or another errno. */
 static int await(int fd, short events, double deadline) {
@@ -187,7 +187,7 @@ int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
     return 0;
 }
 
-/* ---- Connecting ------------------------------------------------------------------------------------------ */
+/* ---- Connecting ------------------------------------------------------------------------------ */
 
 /* A connected socket, or -1 and *error. */
 static int connect_to(const struct addrinfo *at, double deadline, int *error) {
@@ -212,7 +212,8 @@ static int connect_to(const struct addrinfo *at, double deadline, int *error) {
     return fd;
 }
 
-/* Whether a socket has reached itself: a port of the range for clients that nobody serves can do that. */
+/* Whether a socket has reached itself: a port of the range for clients that nobody serves can do
+ * that. */
 static bool is_own_echo(int fd) {
     struct sockaddr_storage here = {0}, there = {0};
     socklen_t here_size = sizeof(here), there_size = sizeof(there);

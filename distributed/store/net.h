@@ -1,5 +1,5 @@
-/* TCP sockets with deadlines, for the store's two ends. Every socket is non-blocking, close-on-exec and
- * never raises SIGPIPE. */
+/* TCP sockets with deadlines, for the store's two ends. Every socket is non-blocking, close-on-exec
+ * and never raises SIGPIPE. */
 #ifndef TERN_DISTRIBUTED_STORE_NET_H
 #define TERN_DISTRIBUTED_STORE_NET_H
 
@@ -10,16 +10,16 @@
 /* Small messages leave at once, and a peer that the network has lost is noticed within a minute. */
 void tn__net_options(int fd);
 
-/* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the one that it
- * is. -1 with a reason. */
+/* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the one
+ * that it is. -1 with a reason. */
 TN_API int tn__net_listen(const char *host, int *port, char *why);
 
-/* Connects to one of the host's addresses. -1 with a reason and *error: an errno, of the last address
- * tried; 0 when the name is unknown. */
+/* Connects to one of the host's addresses. -1 with a reason and *error: an errno, of the last
+ * address tried; 0 when the name is unknown. */
 TN_API int tn__net_connect(const char *host, int port, double deadline, int *error, char *why);
 
-/* All of it. 0; else an errno: ETIMEDOUT at the deadline, ECONNRESET when the other side has closed.
- * `parts` is used up. */
+/* All of it. 0; else an errno: ETIMEDOUT at the deadline, ECONNRESET when the other side has
+ * closed. `parts` is used up. */
 TN_API int tn__net_send(int fd, struct iovec *parts, int n, double deadline);
 TN_API int tn__net_receive(int fd, void *data, size_t bytes, double deadline);
 

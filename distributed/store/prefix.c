@@ -66,7 +66,8 @@ static tn_status prefix_compare_set(tn_store *s, const char *key, const tn_store
                : TN_EVALUE;
 }
 
-static tn_status prefix_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
+static tn_status prefix_check(tn_store *s, const char *key, bool *exists, double deadline,
+                              char *why) {
     full_key k = key_in(s, key);
     return fits(&k, why) ? beneath(s)->check(beneath(s), k.text, exists, deadline, why) : TN_EVALUE;
 }
@@ -74,7 +75,8 @@ static tn_status prefix_check(tn_store *s, const char *key, bool *exists, double
 static tn_status prefix_remove(tn_store *s, const char *key, bool *existed, double deadline,
                                char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why) ? beneath(s)->remove(beneath(s), k.text, existed, deadline, why) : TN_EVALUE;
+    return fits(&k, why) ? beneath(s)->remove(beneath(s), k.text, existed, deadline, why)
+                         : TN_EVALUE;
 }
 
 static void prefix_destroy(tn_store *s) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 bool tn__session_begin(tn__session *s, tn__hub *hub) {
     *s = (tn__session){.hub = hub};
@@ -78,7 +78,7 @@ void tn__hub_clear(tn__hub *hub) {
     tn__table_clear(&hub->table);
 }
 
-/* ---- Output ---------------------------------------------------------------------------------------------- */
+/* ---- Output ---------------------------------------------------------------------------------- */
 
 int tn__session_output(const tn__session *s, struct iovec parts[2]) {
     int n = 0;
@@ -147,7 +147,7 @@ static void reply_failure(tn__session *s, tn_status status, const char *why) {
     reply(s, (tn__reply){.status = status}, why, strlen(why));
 }
 
-/* ---- Requests -------------------------------------------------------------------------------------------- */
+/* ---- Requests -------------------------------------------------------------------------------- */
 
 static void answer_get(tn__session *s, const tn_store_value *value) {
     stop_waiting(s);
@@ -231,7 +231,7 @@ static void run_request(tn__session *s, double now) {
     }
 }
 
-/* ---- Input ----------------------------------------------------------------------------------------------- */
+/* ---- Input ----------------------------------------------------------------------------------- */
 
 static bool fault(tn__session *s, const char *why) {
     s->fault = why;
@@ -269,7 +269,8 @@ static void take_proof(tn__session *s) {
     say(s, proof, sizeof(proof));
 }
 
-/* Room for the body: what is too much for all sessions together is read, thrown away and refused. */
+/* Room for the body: what is too much for all sessions together is read, thrown away and
+ * refused. */
 static bool take_request(tn__session *s) {
     tn__hub *hub = s->hub;
     tn__request *r = &s->request;

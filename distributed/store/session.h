@@ -1,6 +1,6 @@
-/* The TCP server without its sockets: a hub has the keys and values, a session is one client's side of
- * the conversation (wire.h). Bytes go in, bytes to send come out, so that all that strangers can say is
- * tested and fuzzed without a network. Used by one thread. */
+/* The TCP server without its sockets: a hub has the keys and values, a session is one client's side
+ * of the conversation (wire.h). Bytes go in, bytes to send come out, so that all that strangers can
+ * say is tested and fuzzed without a network. Used by one thread. */
 #ifndef TERN_DISTRIBUTED_STORE_SESSION_H
 #define TERN_DISTRIBUTED_STORE_SESSION_H
 

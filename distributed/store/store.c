@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Time ------------------------------------------------------------------------------------------------ */
+/* ---- Time ------------------------------------------------------------------------------------ */
 
 double tn__now(void) {
     struct timespec t;
@@ -27,7 +27,7 @@ int tn__milliseconds_left(double deadline) {
     return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)ceil(left);
 }
 
-/* ---- What stores use ------------------------------------------------------------------------------------- */
+/* ---- What stores use ------------------------------------------------------------------------- */
 
 tn_status tn__why(char *why, tn_status status, const char *format, ...) {
     va_list arguments;
@@ -61,7 +61,7 @@ void tn_store_free(tn_store *s) {
     }
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 /* A year: who asks for more means "without end", which no call has. */
 #define LONGEST (365.0 * 24 * 3600)
@@ -83,8 +83,9 @@ static bool sound(const char *operation, const tn_store *s, const char *key) {
 
 static bool sound_value(const char *operation, const char *key, const void *data, size_t bytes) {
     if (bytes > TN_STORE_VALUE) {
-        tn__raise(TN_EVALUE, operation, "\"%.120s\" would have %zu bytes, but a value has at most %d",
-                  key, bytes, TN_STORE_VALUE);
+        tn__raise(TN_EVALUE, operation,
+                  "\"%.120s\" would have %zu bytes, but a value has at most %d", key, bytes,
+                  TN_STORE_VALUE);
     } else if (!data && bytes) {
         tn__raise(TN_EVALUE, operation, "the data of \"%.120s\" is NULL, but has %zu bytes", key,
                   bytes);
@@ -119,7 +120,7 @@ static tn_status done(const char *operation, tn_status status, const char *why) 
     return status == TN_OK ? TN_OK : tn__raise(status, operation, "%s", why);
 }
 
-/* ---- Calls ----------------------------------------------------------------------------------------------- */
+/* ---- Calls ----------------------------------------------------------------------------------- */
 
 tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes) {
     char why[TN_STORE_WHY] = "";
@@ -236,9 +237,10 @@ tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
     return done("store_delete", status, why);
 }
 
-/* ---- Several keys ---------------------------------------------------------------------------------------- */
+/* ---- Several keys ---------------------------------------------------------------------------- */
 
-/* The keys from `first` on that are not there, as text. Asks the store a moment beyond the deadline. */
+/* The keys from `first` on that are not there, as text. Asks the store a moment beyond the
+ * deadline. */
 static void list_missing(tn_store *s, const char *const *keys, int first, int n, char *text,
                          size_t room) {
     char why[TN_STORE_WHY];

@@ -1,8 +1,8 @@
 /* What the stores share: a table of keys and values, references, deadlines.
  *
  *     store.c    the calls of distributed.h: arguments, deadlines, errors
- *     table.c    keys and values in memory: what the in-memory store, the TCP server and the reader of
- *                the file store's log are made of
+ *     table.c    keys and values in memory: what the in-memory store, the TCP server and the reader
+ *                of the file store's log are made of
  *     prefix.c   memory.c   file.c   the stores themselves
  *     tcp/       client, server and the messages between them
  */
@@ -30,7 +30,7 @@ TN_API struct timespec tn__timespec(double deadline);
 /* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */
 TN_API int tn__milliseconds_left(double deadline);
 
-/* ---- A table of keys and values ---------------------------------------------------------------- */
+/* ---- A table of keys and values -------------------------------------------------------------- */
 
 typedef struct tn__entry tn__entry;
 
@@ -46,7 +46,8 @@ typedef struct tn__table {
 /* NULL when there is no such key. Valid until the key changes. */
 const tn_store_value *tn__table_find(const tn__table *t, const char *key);
 
-/* These do what the entries of tn_store do, at once. compare_set gives *now as its own, not as a copy. */
+/* These do what the entries of tn_store do, at once. compare_set gives *now as its own, not as a
+ * copy. */
 tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why);
 tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *result, char *why);
 tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,

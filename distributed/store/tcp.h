@@ -1,4 +1,5 @@
-/* What distributed.h does not offer: looking for a server of the TCP store, and who uses one's own. */
+/* What distributed.h does not offer: looking for a server of the TCP store, and who uses one's
+ * own. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H
 
@@ -18,8 +19,8 @@ typedef enum tn__dialed {
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
                                 char *why);
 
-/* How many connections of clients that know the token are open: a process that uses the store has one at
- * least, and none when it has ended, however that came. 0 for NULL. */
+/* How many connections of clients that know the token are open: a process that uses the store has
+ * one at least, and none when it has ended, however that came. 0 for NULL. */
 TN_API int tn__store_server_members(const tn_store_server *s);
 
 #endif

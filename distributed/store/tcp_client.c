@@ -1,6 +1,6 @@
-/* The client of the TCP store. A call takes a connection that is idle or makes one, sends its request,
- * waits for the reply, and puts the connection back: a get that waits is in nobody's way. After a
- * failure the connection is closed, since its reply could still come. */
+/* The client of the TCP store. A call takes a connection that is idle or makes one, sends its
+ * request, waits for the reply, and puts the connection back: a get that waits is in nobody's way.
+ * After a failure the connection is closed, since its reply could still come. */
 #define _GNU_SOURCE
 #include "distributed/store/tcp.h"
 
@@ -35,7 +35,7 @@ typedef struct tcp_store {
     int idle_count;
 } tcp_store;
 
-/* ---- Joining --------------------------------------------------------------------------------------------- */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
 static const char *say_errno(int error) {
     return error == ETIMEDOUT    ? "no answer in time"
@@ -107,7 +107,8 @@ static tn__dialed dial(const char *host, int port, const char *token, double dea
     return dialed;
 }
 
-tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline, char *why) {
+tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
+                         char *why) {
     int fd;
     tn__dialed dialed = dial(host, port, token, deadline, &fd, why);
     if (fd >= 0) {
@@ -116,7 +117,8 @@ tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double d
     return dialed;
 }
 
-/* Tries again while that may help: a server that is not there yet only when `waits`. -1 with a reason. */
+/* Tries again while that may help: a server that is not there yet only when `waits`. -1 with a
+ * reason. */
 static int join_server(const tcp_store *t, bool waits, double deadline, char *why) {
     double begin = tn__now(), pause = FIRST_PAUSE;
     char reason[TN_STORE_WHY] = "";
@@ -130,7 +132,8 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
             return fd;
         }
         if (!again || left <= 0) {
-            tn__why(why, TN_EPEER, "no store after %.1f seconds: %.200s", tn__now() - begin, reason);
+            tn__why(why, TN_EPEER, "no store after %.1f seconds: %.200s", tn__now() - begin,
+                    reason);
             return -1;
         }
         struct timespec rest = {.tv_nsec = (long)(fmin(pause, left) * 1e9)};
@@ -139,7 +142,7 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
     }
 }
 
-/* ---- Connections ----------------------------------------------------------------------------------------- */
+/* ---- Connections ----------------------------------------------------------------------------- */
 
 static int take_connection(tcp_store *t, double deadline, char *why) {
     pthread_mutex_lock(&t->lock);
@@ -160,7 +163,7 @@ static void put_back(tcp_store *t, int fd) {
     }
 }
 
-/* ---- Requests -------------------------------------------------------------------------------------------- */
+/* ---- Requests -------------------------------------------------------------------------------- */
 
 /* A request with all that belongs to it, and its reply. */
 typedef struct call {
@@ -201,7 +204,8 @@ static int receive_reply(int fd, call *c, double deadline) {
     if (c->reply.bytes) {
         c->value.data = tn__malloc(c->reply.bytes);
         c->value.bytes = c->reply.bytes;
-        error = c->value.data ? tn__net_receive(fd, c->value.data, c->value.bytes, deadline) : ENOMEM;
+        error =
+            c->value.data ? tn__net_receive(fd, c->value.data, c->value.bytes, deadline) : ENOMEM;
     }
     return error;
 }
@@ -258,7 +262,7 @@ static tn_status ask(tn_store *s, call *c, double deadline, char *why) {
     return status;
 }
 
-/* ---- The table ------------------------------------------------------------------------------------------- */
+/* ---- The table ------------------------------------------------------------------------------- */
 
 static tn_status tcp_set(tn_store *s, const char *key, const void *data, size_t bytes,
                          double deadline, char *why) {
@@ -304,7 +308,8 @@ static tn_status tcp_check(tn_store *s, const char *key, bool *exists, double de
     return status;
 }
 
-static tn_status tcp_remove(tn_store *s, const char *key, bool *existed, double deadline, char *why) {
+static tn_status tcp_remove(tn_store *s, const char *key, bool *existed, double deadline,
+                            char *why) {
     call c = {.head.kind = TN__STORE_REMOVE, .key = key};
     tn_status status = ask(s, &c, deadline, why);
     *existed = c.reply.flag;
@@ -323,14 +328,15 @@ static void tcp_destroy(tn_store *s) {
     free(t);
 }
 
-/* ---- Making one ------------------------------------------------------------------------------------------ */
+/* ---- Making one ------------------------------------------------------------------------------ */
 
 static bool sound(const char *host, int port, const char *token, double timeout) {
     if (tn__pending()) {
         return false;
     }
     if (!host || !*host || port < 1 || port > 65535) {
-        tn__raise(TN_EVALUE, "tcp_store", "host \"%.100s\", port %d (a name or address; 1 to 65535)",
+        tn__raise(TN_EVALUE, "tcp_store",
+                  "host \"%.100s\", port %d (a name or address; 1 to 65535)",
                   host ? host : "(NULL)", port);
     } else if (!token || !*token) {
         tn__raise(TN_EVALUE, "tcp_store", "the token is %s", token ? "empty" : "NULL");

@@ -1,9 +1,9 @@
-/* The server of the TCP store: one thread, which waits for sockets with epoll and moves bytes between
- * them and their sessions (session.c).
+/* The server of the TCP store: one thread, which waits for sockets with epoll and moves bytes
+ * between them and their sessions (session.c).
  *
  * A stranger, who has not shown the token, has 5 seconds and one of a few places. When they are all
- * taken the next one gets the place of the stranger who has been silent the longest, so that silence
- * keeps nobody out.
+ * taken the next one gets the place of the stranger who has been silent the longest, so that
+ * silence keeps nobody out.
  */
 #define _GNU_SOURCE
 #include "core/error.h"
@@ -53,7 +53,7 @@ struct tn_store_server {
     uint8_t chunk[1 << 16];
 };
 
-/* ---- Connections ----------------------------------------------------------------------------------------- */
+/* ---- Connections ----------------------------------------------------------------------------- */
 
 static void unlink_connection(tn_store_server *s, connection *c) {
     *(c->previous ? &c->previous->next : &s->first) = c->next;
@@ -87,7 +87,8 @@ static void bury(tn_store_server *s) {
     s->dropped = NULL;
 }
 
-/* The stranger to be dropped in favour of a new one: the first that has said nothing, else the first. */
+/* The stranger to be dropped in favour of a new one: the first that has said nothing, else the
+ * first. */
 static connection *oldest_stranger(const tn_store_server *s) {
     connection *speaking = NULL;
     for (connection *c = s->first; c; c = c->next) {
@@ -116,7 +117,7 @@ static void look_by(tn_store_server *s, double when) {
     s->next_look = fmin(s->next_look, when);
 }
 
-/* ---- Moving bytes ---------------------------------------------------------------------------------------- */
+/* ---- Moving bytes ---------------------------------------------------------------------------- */
 
 static void watch(tn_store_server *s, connection *c, bool sends) {
     if (sends != c->sends) {
@@ -184,7 +185,7 @@ static void receive_some(tn_store_server *s, connection *c, double now) {
     }
 }
 
-/* ---- New connections ------------------------------------------------------------------------------------- */
+/* ---- New connections ------------------------------------------------------------------------- */
 
 static void listen_again(tn_store_server *s, bool on) {
     struct epoll_event event = {.events = on ? EPOLLIN : 0u, .data.ptr = NULL};
@@ -240,7 +241,7 @@ static void accept_some(tn_store_server *s, double now) {
     }
 }
 
-/* ---- The thread ------------------------------------------------------------------------------------------ */
+/* ---- The thread ------------------------------------------------------------------------------ */
 
 static void look_at_time(tn_store_server *s, double now) {
     if (now < s->next_look) {
@@ -304,12 +305,13 @@ static bool start_thread(tn_store_server *s) {
     int failed = pthread_create(&s->thread, NULL, serve, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
-        tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s", strerror(failed));
+        tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
+                  strerror(failed));
     }
     return !failed;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 static void close_fd(int fd) {
     if (fd >= 0) {

@@ -9,17 +9,17 @@
  *                                           <-   reply
  *     …
  *
- * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce): each side shows
- * that it knows the token, and neither says it. What follows is neither encrypted nor signed: the
- * network between the hosts is trusted as far as that.
+ * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce): each side
+ * shows that it knows the token, and neither says it. What follows is neither encrypted nor signed:
+ * the network between the hosts is trusted as far as that.
  *
- * Until the proof nothing has a length of the sender's choice. After it a client sends one request at a
- * time and waits for the reply.
+ * Until the proof nothing has a length of the sender's choice. After it a client sends one request
+ * at a time and waits for the reply.
  *
- *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the second,
- *              i64 amount, u64 microseconds; key; first value; second value
- *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number; value, or the reason of a failure
- */
+ *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the
+ *              second, i64 amount, u64 microseconds; key; first value; second value
+ *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number; value, or the reason of a
+ * failure */
 #ifndef TERN_DISTRIBUTED_STORE_WIRE_H
 #define TERN_DISTRIBUTED_STORE_WIRE_H
 
@@ -67,7 +67,8 @@ TN_API void tn__proof(const char *token, const char *role, const uint8_t client_
 /* Whether they are equal, in a time that does not depend on where they differ. */
 TN_API bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
 
-/* Readers return false for what is not one: an unknown kind or status, lengths beyond the limits. */
+/* Readers return false for what is not one: an unknown kind or status, lengths beyond the
+ * limits. */
 TN_API void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);
 TN_API bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r);
 TN_API void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r);

@@ -80,8 +80,8 @@ TN_API void tn_on_error(tn_error_handler handler); /* for the process */
 /* for this thread: overrides the process's while not NULL */
 TN_API void tn_on_error_thread(tn_error_handler handler);
 
-/* A handler: prints the message to stderr and exits with status 1. What scripts and examples use.
- */
+/* A handler: prints the message to stderr and exits with status 1. What scripts and examples
+ * use. */
 TN_API void tn_error_exit(tn_status status, const char *message);
 
 /* Raises an error of the caller's own, as the library does (a dataset, a custom operation). Returns
@@ -99,8 +99,8 @@ TN_API void tn_error_give(const tn_error_record *record);
 
 /* ---- Ownership -------------------------------------------------------------------------------- *
  *
- * A tensor lives while somebody holds a reference. The innermost scope holds one to each tensor made
- * in it and drops it when the scope ends. What must outlive the scope is returned or kept.
+ * A tensor lives while somebody holds a reference. The innermost scope holds one to each tensor
+ * made in it and drops it when the scope ends. What must outlive the scope is returned or kept.
  * docs/ownership.md tells it with pictures. */
 
 /* Opens a scope that ends at the enclosing block's `}`, however it is left. */

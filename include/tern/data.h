@@ -2,7 +2,8 @@
  *
  *     tn_loader_options o = tn_loader_defaults();
  *     o.batch = 12;
- *     tn_loader *loader = tn_loader_new(tn_token_dataset(tokens, n, 64), tn_random_sampler(1337), o);
+ *     tn_dataset *windows = tn_token_dataset(tokens, n, 64);
+ *     tn_loader *loader = tn_loader_new(windows, tn_random_sampler(1337), o);
  *     tn_batch b;
  *     while (tn_loader_next(loader, &b)) { ... b.x, b.y ... }
  *     tn_loader_free(loader);
@@ -53,11 +54,11 @@ TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
  * (length), i64. There are n - length of them. The tokens are copied. */
 TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length);
 
-/* The same windows from files of 16-bit tokens, as llm.c writes them (a head of 1024 bytes, then the
- * tokens) or nanoGPT (the tokens alone): the files that match `pattern` ("fineweb/train_*.bin"), in
- * the order of their names, mapped and not read. The windows lie one behind the other and do not
- * cross from file to file. A token outside [0, vocab) is TN_EFORMAT, which names file and place, when
- * it is read. TN_EIO, TN_EFORMAT. */
+/* The same windows from files of 16-bit tokens, as llm.c writes them (a head of 1024 bytes, then
+ * the tokens) or nanoGPT (the tokens alone): the files that match `pattern`
+ * ("fineweb/train_*.bin"), in the order of their names, mapped and not read. The windows lie one
+ * behind the other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT,
+ * which names file and place, when it is read. TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
 /* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,
@@ -69,8 +70,8 @@ TN_API tn_dataset *tn_mnist(const char *folder, bool train);
 
 /* The distinct characters of a UTF-8 text, numbered from 0 in code-point order. */
 typedef struct tn_charset tn_charset;
-TN_API tn_charset *tn_charset_from_text(
-    const char *text, size_t bytes); /* TN_EFORMAT names the first byte that is not UTF-8 */
+/* TN_EFORMAT names the first byte that is not UTF-8 */
+TN_API tn_charset *tn_charset_from_text(const char *text, size_t bytes);
 TN_API void tn_charset_free(tn_charset *c);
 TN_API int tn_charset_size(const tn_charset *c);
 
@@ -94,8 +95,8 @@ typedef enum tn_sampling_kind {
     TN_SAMPLE_REPLACEMENT
 } tn_sampling_kind;
 
-/* How an epoch's examples are shared among parts when their number L does not divide by the number of
- * parts N. */
+/* How an epoch's examples are shared among parts when their number L does not divide by the number
+ * of parts N. */
 typedef enum tn_part_rule {
     TN_PARTS_UNEVEN, /* each example once: parts differ by at most one */
     TN_PARTS_PAD,    /* ceil(L / N) each: the order's head is repeated to fill up */
@@ -113,8 +114,8 @@ typedef struct tn_sampling {
 } tn_sampling;
 TN_API tn_sampling tn_sequential_sampler(void);
 TN_API tn_sampling tn_random_sampler(uint64_t seed); /* a fresh permutation every epoch */
-TN_API tn_sampling
-tn_replacement_sampler(uint64_t seed); /* independent draws: an epoch has as many as the dataset */
+/* independent draws: an epoch has as many as the dataset */
+TN_API tn_sampling tn_replacement_sampler(uint64_t seed);
 
 /* How many examples of a dataset of `size` one epoch gives to this part. */
 TN_API int64_t tn_sampling_count(const tn_sampling *s, int64_t size);
@@ -148,9 +149,10 @@ typedef struct tn_loader_options {
 TN_API tn_loader_options tn_loader_defaults(void);
 
 /* Takes the dataset: it is freed with the loader, and also when this fails. NULL after an error; an
- * epoch without a batch is one. A loader is used by one thread at a time. Batches come on the default
- * device of the thread that makes the loader. */
-TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_options options);
+ * epoch without a batch is one. A loader is used by one thread at a time. Batches come on the
+ * default device of the thread that makes the loader. */
+TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling,
+                                tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* also in mid-epoch: waits for the examples being read */
 
 /* False at the end, and while an error is pending. An error of a worker thread is raised here, when

@@ -6,9 +6,9 @@
  *     ... the loop of one process, unchanged ...
  *     tn_dist_finish();
  *
- * Started by `tern run -n 4 ./program`, and just as well by torchrun, mpirun and srun. Three layers,
- * each usable alone: stores, in which ranks find each other; groups, which move tensors; DDP, which
- * hangs on a module and keeps the gradients of all ranks equal.
+ * Started by `tern run -n 4 ./program`, and just as well by torchrun, mpirun and srun. Three
+ * layers, each usable alone: stores, in which ranks find each other; groups, which move tensors;
+ * DDP, which hangs on a module and keeps the gradients of all ranks equal.
  *
  * Every wait has a deadline. After its first failure a group is dead: the failing call and every
  * later one is an error that names group, operation, number and the missing rank, on every rank
@@ -40,9 +40,9 @@ typedef struct tn_dist_options {
      * file that an earlier job has used is an error. The last two need rank and ranks. */
     const char *init;
     int rank, ranks; /* -1: from the environment */
-    /* NULL: shm on one host, gloo between hosts; for tensors on devices, where the ranks use any, nccl
-     * if each rank has a GPU of its own and NCCL is there, else staged. Or "shm", "gloo", "nccl",
-     * "staged", "gloo+nccl", … (docs/distributed.md). */
+    /* NULL: shm on one host, gloo between hosts; for tensors on devices, where the ranks use any,
+     * nccl if each rank has a GPU of its own and NCCL is there, else staged. Or "shm", "gloo",
+     * "nccl", "staged", "gloo+nccl", … (docs/distributed.md). */
     const char *engine;
     /* TN_CPU: the thread's default device stays as it is. TN_CUDA: it becomes the GPU LOCAL_RANK,
      * modulo their number on this host; TN_EDEVICE when there is none. */
@@ -51,12 +51,14 @@ typedef struct tn_dist_options {
     double timeout;        /* seconds an operation may take: 600, or TERN_TIMEOUT */
     bool checked;          /* compare operations before they run: false, or TERN_CHECKED=1 */
     bool signals;          /* SIGUSR1 dumps the flight recorder: true */
-    bool threads; /* true: tn_set_threads(cores / ranks of this host) unless OMP_NUM_THREADS is set */
+    /* true: tn_set_threads(cores / ranks of this host) unless OMP_NUM_THREADS is set */
+    bool threads;
 } tn_dist_options;
 TN_API tn_dist_options tn_dist_defaults(void);
 
 /* Meets the other ranks. The group belongs to the library until tn_dist_finish. A second call gives
- * the same group. NULL after an error: TN_EPEER (names who did not come), TN_EVALUE (a variable), … */
+ * the same group. NULL after an error: TN_EPEER (names who did not come), TN_EVALUE (a variable),
+ * … */
 TN_API tn_group *tn_dist_init(tn_dist_options options);
 TN_API tn_group *tn_world(void); /* what tn_dist_init made; NULL before */
 TN_API void tn_dist_finish(void);
@@ -80,16 +82,18 @@ TN_API int tn_group_world_rank(const tn_group *g, int rank); /* a member's rank 
 TN_API const char *tn_group_engine(const tn_group *g);       /* "shm" */
 TN_API void tn_group_set_timeout(tn_group *g, double seconds);
 
-/* A group of some ranks of `parent`; every rank of parent calls it, in the same order, with the same
- * list. Ranks are sorted. Who is not in the list gets a group that refuses operations. */
+/* A group of some ranks of `parent`; every rank of parent calls it, in the same order, with the
+ * same list. Ranks are sorted. Who is not in the list gets a group that refuses operations. */
 TN_API tn_group *tn_group_new(tn_group *parent, const int *ranks, int n);
 TN_API void tn_group_free(tn_group *g);
 
-/* Gives up: this rank's and every other rank's operations on g fail with this reason, now and later. */
+/* Gives up: this rank's and every other rank's operations on g fail with this reason, now and
+ * later. */
 TN_API void tn_group_abort(tn_group *g, const char *reason);
 
 /* A tensor in memory that the group's operations need not copy (a plain one where the engine has
- * none). Every rank calls in the same order with the same shape and dtype. Must die before g does. */
+ * none). Every rank calls in the same order with the same shape and dtype. Must die before g
+ * does. */
 TN_API tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims, tn_dtype dtype);
 
@@ -101,14 +105,15 @@ TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims,
  * the order of the ranks, so a rerun gives the same bits, and so does another engine; nccl has an
  * order of its own, which depends on the hardware.
  *
- * Tensors may be on a device: those of one call on the same one, and of one kind on all ranks. Such an
- * operation comes after what was queued on the device before the call, and what is queued after
- * tn_work_wait sees its result. The wait itself blocks only until all of the operation is queued (nccl:
- * at once; staged: when the last bytes are on their way back to the device). So what fails later is
- * raised by the group's next call, and tensors computed from the result until then are worthless;
- * tn_barrier returns when every operation before it has ended. */
+ * Tensors may be on a device: those of one call on the same one, and of one kind on all ranks. Such
+ * an operation comes after what was queued on the device before the call, and what is queued after
+ * tn_work_wait sees its result. The wait itself blocks only until all of the operation is queued
+ * (nccl: at once; staged: when the last bytes are on their way back to the device). So what fails
+ * later is raised by the group's next call, and tensors computed from the result until then are
+ * worthless; tn_barrier returns when every operation before it has ended. */
 
-/* Sums and products of integers wrap; MEAN rounds towards zero, and wraps for i64 alone. The same numbers as a loss's, so TN_SUM and TN_MEAN do. */
+/* Sums and products of integers wrap; MEAN rounds towards zero, and wraps for i64 alone. The same
+ * numbers as a loss's, so TN_SUM and TN_MEAN do. */
 typedef enum tn_reduce {
     TN_REDUCE_MEAN = TN_MEAN,
     TN_REDUCE_SUM = TN_SUM,
@@ -118,9 +123,9 @@ typedef enum tn_reduce {
 } tn_reduce;
 
 /* Waits at most `timeout` seconds (0: until the operation's own deadline), releases w. The error of
- * the operation is raised here. Waiting in any order is fine. NULL, which a call gives when it failed
- * or had nothing to do, is the pending error or TN_OK. A wait that times out aborts the group: its
- * operation still has the tensors. */
+ * the operation is raised here. Waiting in any order is fine. NULL, which a call gives when it
+ * failed or had nothing to do, is the pending error or TN_OK. A wait that times out aborts the
+ * group: its operation still has the tensors. */
 TN_API tn_status tn_work_wait(tn_work *w, double timeout);
 TN_API bool tn_work_done(const tn_work *w); /* whether waiting would not block */
 
@@ -130,42 +135,45 @@ TN_API tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t);
 /* t (N, shape of out): out becomes the reduction of all ranks' t[rank] */
 TN_API tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduce how);
 TN_API tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root);
-TN_API tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how); /* t: root's only */
+/* t: root's only */
+TN_API tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how);
 TN_API tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t,
                              int root); /* out: root, else NULL */
 TN_API tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t,
                                 int root); /* t: root, else NULL */
 /* t and out (N, …): out[r] of rank s is t[s] of rank r */
 TN_API tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t);
-/* A send may wait for its recv: of two ranks that exchange, one sends first and one receives first. */
+/* A send may wait for its recv: of two ranks that exchange, one sends first and one receives
+ * first. */
 TN_API tn_work *tn_send(tn_group *g, tn_tensor *t, int to);
 TN_API tn_work *tn_recv(tn_group *g, tn_tensor *t, int from);
 
 TN_API tn_status tn_barrier(tn_group *g);
-/* A barrier that goes through the store, so it works when the engine hangs: names the ranks that did
- * not come within `timeout` seconds. */
+/* A barrier that goes through the store, so it works when the engine hangs: names the ranks that
+ * did not come within `timeout` seconds. */
 TN_API tn_status tn_monitored_barrier(tn_group *g, double timeout);
 
-/* Bytes of any length. Broadcast: root's; *data is malloc'ed on the others. Gather: data[N], bytes[N]
- * on every rank, each malloc'ed. tn_bytes_free frees one. */
+/* Bytes of any length. Broadcast: root's; *data is malloc'ed on the others. Gather: data[N],
+ * bytes[N] on every rank, each malloc'ed. tn_bytes_free frees one. */
 TN_API tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root);
 TN_API tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void **all,
                                      size_t *all_bytes);
 TN_API void tn_bytes_free(void *data);
 
-/* (sum over ranks of `sum`) / (sum over ranks of `count`): a loss or a metric over the global number
- * of tokens, not a mean of means. NaN after an error and where the count is 0. */
+/* (sum over ranks of `sum`) / (sum over ranks of `count`): a loss or a metric over the global
+ * number of tokens, not a mean of means. NaN after an error and where the count is 0. */
 TN_API double tn_group_mean(tn_group *g, double sum, double count);
 
-/* ---- Operations with gradients (x requires one: so does the result) --------------------------- */
+/* ---- Operations with gradients (x requires one: so does the result) -------------------------- */
 
 TN_API tn_tensor *tn_dist_sum(tn_group *g, tn_tensor *x);    /* sum; backward: sum */
 TN_API tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x);   /* x; backward: sum */
 TN_API tn_tensor *tn_dist_reduce(tn_group *g, tn_tensor *x); /* sum; backward: the gradient */
 TN_API tn_tensor *tn_dist_gather(tn_group *g, tn_tensor *x); /* (N, …); backward: reduce_scatter */
-TN_API tn_tensor *tn_dist_scatter(tn_group *g,
-                                  tn_tensor *x); /* (N, …) -> (…): reduce_scatter; backward: all_gather */
-TN_API tn_tensor *tn_dist_exchange(tn_group *g, tn_tensor *x); /* all_to_all; backward: all_to_all */
+/* (N, …) -> (…): reduce_scatter; backward: all_gather */
+TN_API tn_tensor *tn_dist_scatter(tn_group *g, tn_tensor *x);
+/* all_to_all; backward: all_to_all */
+TN_API tn_tensor *tn_dist_exchange(tn_group *g, tn_tensor *x);
 
 /* ---- Meshes: ranks in named dimensions ------------------------------------------------------- */
 
@@ -175,7 +183,8 @@ typedef struct tn_mesh tn_mesh;
 /* The world's ranks in row-major order: sizes {2, 4}, names {"dp", "tp"}: rank r is (r / 4, r % 4).
  * Every rank calls. The product of sizes is the size of g. */
 TN_API tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names);
-TN_API tn_group *tn_mesh_group(tn_mesh *m, const char *name); /* of the ranks along this dimension */
+/* of the ranks along this dimension */
+TN_API tn_group *tn_mesh_group(tn_mesh *m, const char *name);
 TN_API int tn_mesh_rank(tn_mesh *m, const char *name);
 TN_API void tn_mesh_free(tn_mesh *m);
 
@@ -190,15 +199,16 @@ typedef struct tn_ddp_options {
     bool sum;         /* false: gradients are averaged. true: summed, for a loss that the program
                                divides by the global number of tokens */
     bool find_unused; /* false: a parameter that backward does not reach is an error */
-    /* true: all take rank 0's buffers before the first forward that records after attaching and after
-     * each synchronised backward (not before every: a backward may need those of several forwards) */
+    /* true: all take rank 0's buffers before the first forward that records after attaching and
+     * after each synchronised backward (not before every: a backward may need those of several
+     * forwards) */
     bool broadcast_buffers;
     bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
     bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets travel when backward is done (to measure) */
-    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces the
-     * bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its size
-     * will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
+    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces
+     * the bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its
+     * size will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
     tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);
     void *hook_user;
 } tn_ddp_options;
@@ -218,8 +228,8 @@ TN_API tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp);
 TN_API void tn_no_sync_end(tn_ddp_state **ddp);
 
 /* With options.join: a rank whose data has ended stays until every rank's has, taking part with
- * gradients of zero; then all have the parameters and buffers of the last that trained, and the state
- * and the steps of its optimiser (NULL, on every rank: none, or one without state). */
+ * gradients of zero; then all have the parameters and buffers of the last that trained, and the
+ * state and the steps of its optimiser (NULL, on every rank: none, or one without state). */
 TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
 
 /* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
@@ -230,16 +240,17 @@ typedef struct tn_ddp_stats {
     int buckets;    /* now */
     int64_t bytes;  /* in them */
     double waiting; /* seconds that backward waited at its end, all steps together */
-    double traffic; /* seconds that buckets travelled, all steps together; on a device: as far as the
-                       host knew when it stopped waiting */
+    /* seconds that buckets travelled, all steps together; on a device: as far as the host knew when
+     * it stopped waiting */
+    double traffic;
 } tn_ddp_stats;
 TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
 
-/* The same without buckets, overlap or options: after each backward one all-reduce per parameter. To
- * read first, and to compare with. */
+/* The same without buckets, overlap or options: after each backward one all-reduce per parameter.
+ * To read first, and to compare with. */
 TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 
-/* ---- Data, checkpoints, learning rates -------------------------------------------------------- */
+/* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
 
 /* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
  * examples each, the order's head repeated to fill up; with drop_last the tail is left out instead.
@@ -257,7 +268,7 @@ TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) T
 TN_API double tn_lr_linear(double lr, int n);
 TN_API double tn_lr_sqrt(double lr, int n);
 
-/* ---- Stores: keys and values that all ranks see ------------------------------------------------ *
+/* ---- Stores: keys and values that all ranks see ----------------------------------------------- *
  *
  * Timeouts are in seconds; what is not there in time is TN_EPEER. */
 
@@ -288,14 +299,16 @@ TN_API tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, doub
 TN_API tn_status tn_store_check(tn_store *s, const char *key, bool *exists);
 TN_API tn_status tn_store_delete(tn_store *s, const char *key, bool *existed);
 
-/* ---- Flight recorder --------------------------------------------------------------------------- */
+/* ---- Flight recorder ------------------------------------------------------------------------- */
 
 /* The last 1000 operations of this process: group, number, name, shape, state, times. Written by
- * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/tern-flight-RANK.txt (default: $TMPDIR, /tmp). */
+ * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/tern-flight-RANK.txt (default: $TMPDIR,
+ * /tmp). */
 TN_API void tn_flight_dump(FILE *file);
 /* As a trace for chrome://tracing and Perfetto. */
 TN_API tn_status tn_flight_trace(const char *path) TN_MUST_USE;
-/* Adds an event of the program's own ("backward") from begin to now, to be seen beside the operations. */
+/* Adds an event of the program's own ("backward") from begin to now, to be seen beside the
+ * operations. */
 TN_API void tn_flight_mark(const char *name, double begin);
 TN_API double tn_flight_now(void);
 

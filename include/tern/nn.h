@@ -152,7 +152,8 @@ TN_API tn_precision tn_precision_defaults(void);
  * operation in place has told of it. */
 TN_API tn_status tn_module_set_precision(void *m, tn_precision policy);
 
-/* The dtype in which m computes: its policy's, or that of the nearest module around it, or `none`. */
+/* The dtype in which m computes: its policy's, or that of the nearest module around it, or
+ * `none`. */
 TN_API tn_dtype tn_module_compute_dtype(const void *m, tn_dtype none);
 
 /* ---- Walking --------------------------------------------------------------------------------- */
@@ -187,8 +188,8 @@ typedef bool (*tn_module_visitor)(tn_module *m, const char *path, void *user);
 TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
 
 TN_API int64_t tn_module_count(void *m); /* elements of all parameters; tied ones once */
-TN_API tn_tensor *tn_module_get(
-    void *m, const char *path); /* a parameter or buffer; inert and TN_EVALUE when there is none */
+/* a parameter or buffer; inert and TN_EVALUE when there is none */
+TN_API tn_tensor *tn_module_get(void *m, const char *path);
 /* NULL and TN_EVALUE when there is none */
 TN_API tn_module *tn_module_child(void *m, const char *path);
 TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
@@ -208,9 +209,8 @@ TN_API void tn_init_normal(tn_tensor *t, double mean, double std);
 TN_API void tn_init_constant(tn_tensor *t, double value);
 TN_API void tn_init_xavier_uniform(tn_tensor *t, double gain); /* Glorot, Bengio 2010 */
 TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
-TN_API void tn_init_kaiming_uniform(
-    tn_tensor *t,
-    double negative_slope); /* He et al. 2015, fan in: U(-b, b), b = sqrt(6 / ((1 + a a) fan)) */
+/* He et al. 2015, fan in: U(-b, b), b = sqrt(6 / ((1 + a a) fan)) */
+TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope);
 TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
 
 /* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------- */

@@ -159,8 +159,8 @@ TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *b
 TN_API tn_tensor *tn_add_layer_norm_op(tn_tensor *a, tn_tensor *b, tn_tensor *weight,
                                        tn_tensor *bias, double eps, tn_tensor **sum);
 
-/* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019, arXiv:1910.07467.
- */
+/* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019,
+ * arXiv:1910.07467. */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);
 
 /* Zero with probability p, the rest scaled by 1 / (1 - p). Draws one call from the thread's default

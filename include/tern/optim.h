@@ -88,17 +88,19 @@ TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
 
 /* ---- A scale for f16 ------------------------------------------------------------------------- */
 
-/* Gradients in f16 vanish below 6e-8. So the loss is multiplied before backward, and the step divides
- * the gradients as it reads them. A step whose gradients overflowed is skipped and the scale lowered;
- * after `interval` steps without that it grows (Micikevicius et al. 2017, arXiv:1710.03740; the rule
- * and its numbers are those of torch.cuda.amp.GradScaler). bf16 needs none of this.
+/* Gradients in f16 vanish below 6e-8. So the loss is multiplied before backward, and the step
+ * divides the gradients as it reads them. A step whose gradients overflowed is skipped and the
+ * scale lowered; after `interval` steps without that it grows (Micikevicius et al. 2017,
+ * arXiv:1710.03740; the rule and its numbers are those of torch.cuda.amp.GradScaler). bf16 needs
+ * none of this.
  *
  *     tn_backward(tn_scaler_scale(scaler, loss));
  *     tn_scaler_clip(scaler, opt, 1.0);                       // instead of tn_optim_clip
  *     tn_scaler_step(scaler, opt);                            // instead of tn_optim_step
  *     tn_scaler_update(scaler);
  *
- * On several ranks all decide alike, since an overflow anywhere is in everybody's reduced gradients. */
+ * On several ranks all decide alike, since an overflow anywhere is in everybody's reduced
+ * gradients. */
 typedef struct tn_scaler tn_scaler;
 typedef struct tn_scaler_options {
     double scale;     /* 65536: at first */

@@ -9,8 +9,8 @@
  *     tn_tensor *y = tn_transpose(x, 0, 1);                  // a view: (3, 2)
  *     tn_print(y);
  *
- * Here: making, looking, views. What reads elements to compute something is an operation: ops.h.
- */
+ * Here: making, looking, views. What reads elements to compute something is an operation:
+ * ops.h. */
 #ifndef TERN_TENSOR_H
 #define TERN_TENSOR_H
 
@@ -41,8 +41,8 @@ typedef struct tn_device {
     int index; /* 0 for the CPU */
 } tn_device;
 
-/* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar). Sizes may be 0.
- */
+/* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar). Sizes may be
+ * 0. */
 typedef struct tn_dims {
     int ndim;
     int64_t size[TN_MAX_DIMS];
@@ -67,7 +67,7 @@ TN_API tn_bf16 tn_bf16_from_float(float x); /* rounds to nearest even */
 TN_API float tn_f16_to_float(tn_f16 x);
 TN_API tn_f16 tn_f16_from_float(float x);
 
-/* ---- Devices -------------------------------------------------------------------------------- *
+/* ---- Devices ---------------------------------------------------------------------------------- *
  *
  * A tensor lives on one device, and so do all tensors of one operation (TN_EDEVICE names both). The
  * CPU is always there. CUDA devices come from the plugin libtern_cuda.so, which is loaded when a
@@ -77,8 +77,8 @@ TN_API tn_f16 tn_f16_from_float(float x);
 TN_API tn_device tn_cpu(void);
 TN_API tn_device tn_cuda(int index);
 
-/* How many there are, and, when there are none, why: the loader's or the driver's own words. Neither
- * raises. */
+/* How many there are, and, when there are none, why: the loader's or the driver's own words.
+ * Neither raises. */
 TN_API int tn_device_count(tn_device_kind kind);
 TN_API const char *tn_device_why(tn_device_kind kind);
 
@@ -95,8 +95,8 @@ typedef struct tn_device_info {
 } tn_device_info;
 TN_API tn_status tn_device_describe(tn_device device, tn_device_info *info);
 
-/* Where this thread makes tensors that say nothing else: tn_empty and its kin, parameters of layers,
- * batches of a loader. The CPU at first. */
+/* Where this thread makes tensors that say nothing else: tn_empty and its kin, parameters of
+ * layers, batches of a loader. The CPU at first. */
 TN_API tn_device tn_default_device(void);
 TN_API tn_status tn_set_default_device(tn_device device);
 
@@ -139,8 +139,8 @@ TN_API tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn__from_array(const void *array, size_t bytes, tn_dims dims, tn_dtype dtype);
 
 /* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last
- * reference is gone. When the call fails the memory stays the caller's and release is not called.
- */
+ * reference is gone. When the call fails the memory stays the caller's and release is not
+ * called. */
 TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
                                  void (*release)(void *data, void *user), void *user);
 
@@ -175,8 +175,8 @@ TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
 /* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format
- * writes at most `room` bytes with the 0 and returns the length the whole text has (as snprintf).
- */
+ * writes at most `room` bytes with the 0 and returns the length the whole text has (as
+ * snprintf). */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
 TN_API size_t tn_format(const tn_tensor *t, char *text, size_t room);

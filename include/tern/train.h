@@ -22,9 +22,9 @@ TN_API tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, co
 TN_API void tn_progress_step(tn_progress *p, int64_t step, double loss,
                              int64_t units); /* a step is done, with its units */
 
-/* Also shows the model FLOPs utilisation, "MFU 45 %": of the device's `peak` floating-point operations
- * a second, those that the model's mathematics takes, `flops` for each unit (Chowdhery et al. 2022,
- * arXiv:2204.02311, appendix B). 0: not shown. */
+/* Also shows the model FLOPs utilisation, "MFU 45 %": of the device's `peak` floating-point
+ * operations a second, those that the model's mathematics takes, `flops` for each unit (Chowdhery
+ * et al. 2022, arXiv:2204.02311, appendix B). 0: not shown. */
 TN_API void tn_progress_utilisation(tn_progress *p, double flops, double peak);
 
 /* The median time of a step so far, in milliseconds; 0 before the first. A step's time runs from
@@ -71,7 +71,8 @@ TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 TN_API int64_t tn_history_count(const tn_history *h);
 
-/* As curves, valid until the next call with h: as it is, or the mean of `window` steps around each. */
+/* As curves, valid until the next call with h: as it is, or the mean of `window` steps around
+ * each. */
 TN_API tn_curve tn_history_curve(const tn_history *h, const char *name);
 TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window);
 

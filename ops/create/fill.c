@@ -11,7 +11,8 @@ static tn_tensor *fill(tn_tensor *y, double value, const char *operation) {
     }
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
-    return tn__kernel_ok(tn_backend_of(device)->fill(tn_context_of(device), &desc, value), operation)
+    return tn__kernel_ok(tn_backend_of(device)->fill(tn_context_of(device), &desc, value),
+                         operation)
                ? y
                : tn_inert();
 }

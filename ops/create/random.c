@@ -1,7 +1,8 @@
 /* New tensors of random numbers: one draw of this thread's default generator a call. */
 #include "ops/op.h"
 
-static tn_tensor *draw(tn_tensor *y, tn_random_kind kind, double a, double b, const char *operation) {
+static tn_tensor *draw(tn_tensor *y, tn_random_kind kind, double a, double b,
+                       const char *operation) {
     if (tn_is_inert(y)) {
         return y;
     }

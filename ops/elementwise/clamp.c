@@ -1,6 +1,7 @@
 /* y = min(max(x, low), high): low where x < low, high where x > high; NaN stays
  *
- *     x: any shape, all but bool       y: as x       low or high may be infinite; low > high gives high everywhere
+ *     x: any shape, all but bool       y: as x       low or high may be infinite; low > high gives
+ *                                                    high everywhere
  *     dx = dy where low <= x <= high, else 0
  */
 #include "ops/op.h"
@@ -45,7 +46,8 @@ static void clamp_backward(tn_op_grad *g) {
 }
 
 static void clamp_samples(tn_sampler *s) {
-    static const clamp_args both = {-0.75, 1.25}, lower = {0.5, INFINITY}, upper = {-INFINITY, -0.5};
+    static const clamp_args both = {-0.75, 1.25}, lower = {0.5, INFINITY},
+                            upper = {-INFINITY, -0.5};
     tn__sample_unary_with(s, -3.0, 3.0, "min=-0.75, max=1.25", &both);
     tn__sample_unary_with(s, -3.0, 3.0, "min=0.5, max=float('inf')", &lower);
     tn__sample_unary_with(s, -3.0, 3.0, "min=float('-inf'), max=-0.5", &upper);

@@ -27,8 +27,9 @@ bool tn_equal(tn_tensor *a, tn_tensor *b) {
     return !tn_is_inert(all) && tn_item(all) != 0.0;
 }
 
-/* In f64, so that any two dtypes can be compared. Infinities are close to their equals only: their difference is NaN and
- * any difference from them is within rtol times infinity, so both cases stand apart. */
+/* In f64, so that any two dtypes can be compared. Infinities are close to their equals only: their
+ * difference is NaN and any difference from them is within rtol times infinity, so both cases stand
+ * apart. */
 bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
     if (!comparable(a, b, "all_close")) {
         return false;

@@ -4,10 +4,10 @@
  *     da = dy · b · a ^ (b - 1)
  *     db = dy · y · log(a)
  *
- * The corners are PyTorch's: da is 0 where a and b are 0 (the rule would say 0 · inf), db is 0 where a is 0 and b is not
- * negative (0 · -inf), and NaN where a < 0. There a is replaced by 1 beforehand: a product that is masked afterwards would
- * still bring NaN into a second derivative.
- */
+ * The corners are PyTorch's: da is 0 where a and b are 0 (the rule would say 0 · inf), db is 0
+ * where a is 0 and b is not negative (0 · -inf), and NaN where a < 0. There a is replaced by 1
+ * beforehand: a product that is masked afterwards would still bring NaN into a second
+ * derivative. */
 #include "ops/op.h"
 
 static tn_status pow_forward(tn_op_call *c) {

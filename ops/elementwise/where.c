@@ -1,6 +1,7 @@
 /* y = c ? a : b
  *
- *     c: bool; a, b: one dtype, any; the three shapes broadcast       y: the common shape, a's dtype
+ *     c: bool; a, b: one dtype, any; the three shapes broadcast
+ *     y: the common shape, a's dtype
  *     da = dy where c, else 0        db = 0 where c, else dy
  */
 #include "ops/op.h"

@@ -20,7 +20,8 @@ static bool same_dtype(const tn_tensor *x, const tn_tensor *y, bool floats, cons
     return true;
 }
 
-static tn_tensor *binary(tn_tensor *x, tn_tensor *y, tn_binary f, bool floats, const char *operation) {
+static tn_tensor *binary(tn_tensor *x, tn_tensor *y, tn_binary f, bool floats,
+                         const char *operation) {
     TN_SCOPE;
     tn_desc b;
     if (!tn__writable(x, operation) || !same_dtype(x, y, floats, operation) ||
@@ -69,7 +70,8 @@ static tn_tensor *unary(tn_tensor *x, tn_unary f, double k0, double k1, const ch
         return tn_inert();
     }
     tn_desc y = tn_desc_of(x);
-    return tn__changed(x, tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1), operation);
+    return tn__changed(x, tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1),
+                       operation);
 }
 
 static tn_tensor *with_constant(tn_tensor *x, tn_unary f, double k, const char *operation) {

@@ -1,4 +1,5 @@
-/* Permission to change a tensor, and operands that overlap it: inplace.h says what each function is for. */
+/* Permission to change a tensor, and operands that overlap it: inplace.h says what each function is
+ * for. */
 #include "ops/inplace/inplace.h"
 
 #include "autograd/node.h"
@@ -9,10 +10,10 @@ bool tn__writable(const tn_tensor *x, const char *operation) {
         return false;
     }
     if (x->node) {
-        tn__raise(
-            TN_ESTATE,
-            operation, "x %s is the result of a recorded %s (a change would be lost to backward; tn_detach it)",
-            tn_shape_text(x), x->node->op->name);
+        tn__raise(TN_ESTATE, operation,
+                  "x %s is the result of a recorded %s (a change would be lost to backward; "
+                  "tn_detach it)",
+                  tn_shape_text(x), x->node->op->name);
         return false;
     }
     if (tn_grad_mode() && tn_requires_grad(x)) {
@@ -42,8 +43,9 @@ static void extent(const tn_tensor *t, uintptr_t *from, uintptr_t *to) {
     *to = *from + (uintptr_t)(last + 1) * tn_dtype_size(t->dtype);
 }
 
-/* Whether writing x could change what is still to be read from y. The same element at the same place is harmless; beyond
- * that only addresses are compared, so two interleaved slices count as overlapping. */
+/* Whether writing x could change what is still to be read from y. The same element at the same
+ * place is harmless; beyond that only addresses are compared, so two interleaved slices count as
+ * overlapping. */
 static bool in_the_way(const tn_tensor *x, const tn_tensor *y) {
     uintptr_t x_from, x_to, y_from, y_to;
     if (tn_count(x) == 0 || tn_count(y) == 0) {

@@ -1,18 +1,22 @@
-/* What changing a tensor in place needs: permission, and operands that do not lie in the memory being written. */
+/* What changing a tensor in place needs: permission, and operands that do not lie in the memory
+ * being written. */
 #ifndef TERN_OPS_INPLACE_H
 #define TERN_OPS_INPLACE_H
 
 #include "ops/op.h"
 
-/* Whether x may be changed now. False while an error is pending, and after raising TN_ESTATE (x is a recorded result, or a leaf that
- * requires a gradient while recording is on) or TN_ESHAPE (several of x's elements share one address). */
+/* Whether x may be changed now. False while an error is pending, and after raising TN_ESTATE (x is
+ * a recorded result, or a leaf that requires a gradient while recording is on) or TN_ESHAPE
+ * (several of x's elements share one address). */
 bool tn__writable(const tn_tensor *x, const char *operation);
 
-/* y as an operand of a kernel that writes into x: it must broadcast to x. It is copied first where it shares memory with x
- * and is not laid out as x is: an element must be read before it is written. The copy is owned by the current scope. */
+/* y as an operand of a kernel that writes into x: it must broadcast to x. It is copied first where
+ * it shares memory with x and is not laid out as x is: an element must be read before it is
+ * written. The copy is owned by the current scope. */
 bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_desc *desc);
 
-/* Ends a change: raises what the kernel's status says, counts the change, and returns x (inert after an error). */
+/* Ends a change: raises what the kernel's status says, counts the change, and returns x (inert
+ * after an error). */
 tn_tensor *tn__changed(tn_tensor *x, tn_status status, const char *operation);
 
 static inline const tn_backend *tn__kernels_of(const tn_tensor *t) {

@@ -58,7 +58,8 @@ static tn_tensor *as_rows(tn_tensor *x, tn_dims d) {
 }
 
 /* dw and db by one kernel, where there is one: db then costs no pass over dy. */
-static tn_status run_weight(tn__kernels k, tn_tensor *dw, tn_tensor *db, tn_tensor *dy, tn_tensor *x) {
+static tn_status run_weight(tn__kernels k, tn_tensor *dw, tn_tensor *db, tn_tensor *dy,
+                            tn_tensor *x) {
     tn_desc full[2] = {tn_desc_of(dy), tn_desc_of(x)}, out[2] = {tn_desc_of(dw)};
     if (db) {
         out[1] = tn_desc_of(db);
@@ -97,8 +98,8 @@ static void weight_by_kernel(tn_op_grad *g, tn_tensor *dy, bool with_bias) {
     }
 }
 
-/* dy^T x in a dtype wider than theirs, without a rounding in between; NULL when the table has no such
- * product. */
+/* dy^T x in a dtype wider than theirs, without a rounding in between; NULL when the table has no
+ * such product. */
 static tn_tensor *wide_product(tn_op_grad *g, tn_tensor *dy, tn_tensor *x, tn_dims dims,
                                tn_dtype dtype) {
     tn__kernels k;

@@ -1,8 +1,8 @@
 /* matmul(a, b) = a b over the last two dimensions
  *
  *     a: (…, m, k), b: (…, k, n), f32 f64 bf16 f16       y: (…, m, n)
- *     Leading (batch) dimensions broadcast. A 1-dimensional a is one row (1, k), a 1-dimensional b one
- *     column (k, 1); the size 1 is dropped from y.
+ *     Leading (batch) dimensions broadcast. A 1-dimensional a is one row (1, k), a 1-dimensional b
+ *     one column (k, 1); the size 1 is dropped from y.
  *     da = dy b^T        db = a^T dy        (summed over broadcast batch dimensions by the engine)
  *
  * The kernel multiplies stacks of matrices with any strides, so transposed and sliced inputs are
@@ -30,7 +30,8 @@ static bool matmul_shape(tn_op_call *c) {
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (a.size[a.ndim - 1] != b.size[b.ndim > 1 ? b.ndim - 2 : 0]) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s but b is %s (a's last dimension must equal b's %s)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "a is %s but b is %s (a's last dimension must equal b's %s)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]),
                           b.ndim > 1 ? "last but one" : "only one");
     }

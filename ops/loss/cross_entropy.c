@@ -84,7 +84,8 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
     const tn_cross_entropy_options *o = c->args;
     int64_t n = x->size[0];
     tn_dtype wide = c->y[0].dtype;
-    size_t elements = (size_t)n * tn_dtype_size(wide), bytes = sizeof(int64_t) + elements + (size_t)n;
+    size_t elements = (size_t)n * tn_dtype_size(wide),
+           bytes = sizeof(int64_t) + elements + (size_t)n;
     char *scratch = c->ctx->workspace(c->ctx, bytes); /* one label, n losses, n flags */
     if (!scratch) {
         return TN_ENOMEM;
@@ -186,8 +187,8 @@ static tn_tensor *cross_entropy_compose(const tn_op_call *c) {
     int last = tn_ndim(x) - 1;
     tn_tensor *logp = tn_log_softmax(x, last);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
-    tn_tensor *safe =
-        tn_where(counts, label, tn__constant(label, 0.0)); /* any class will do where none is read */
+    tn_tensor *safe = tn_where(counts, label,
+                               tn__constant(label, 0.0)); /* any class will do where none is read */
     tn_tensor *loss = tn_neg(tn_squeeze(tn_gather(logp, last, tn_unsqueeze(safe, last)), last));
     if (o->label_smoothing > 0.0) {
         tn_tensor *even = tn_neg(tn_mean(logp, TN_DIMS(last), false));
@@ -204,7 +205,8 @@ static tn_tensor *cross_entropy_compose(const tn_op_call *c) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-static void add(tn_sampler *s, const char *text, const tn_cross_entropy_options *o, tn_dims logits) {
+static void add(tn_sampler *s, const char *text, const tn_cross_entropy_options *o,
+                tn_dims logits) {
     int64_t classes = logits.size[logits.ndim - 1];
     tn_sample sample = {.text = text, .args = o, .inputs = 2};
     sample.in[0] = tn_spec_real(logits, -2.0, 2.0);

@@ -1,12 +1,14 @@
-/* s = a + b and y = layer_norm(s, w, bias), over the last dimension: a residual sum and the norm behind it
+/* s = a + b and y = layer_norm(s, w, bias), over the last dimension: a residual sum and the norm
+ * behind it
  *
  *     a and b: (…, C), w and bias: (C), each may be absent; f32 f64 bf16 f16       y and s: as a
  *     rstd = 1 / sqrt(var + eps), h = (s - mean) rstd, e = dy w:
  *     ds = dsum + rstd (e - mean(e) - h mean(e h)), which is a's gradient and b's
  *     dw = sum dy h        dbias = sum dy
  *
- * s is rounded to its dtype before it is normalised, so this is the two operations one after another. One kernel reads
- * and writes each row once where the device has it; elsewhere the two kernels run. Of the rows only s is kept.
+ * s is rounded to its dtype before it is normalised, so this is the two operations one after
+ * another. One kernel reads and writes each row once where the device has it; elsewhere the two
+ * kernels run. Of the rows only s is kept.
  */
 #include "ops/rows.h"
 
@@ -30,9 +32,9 @@ static bool add_layer_norm_shape(tn_op_call *c) {
     for (int i = W; i <= BIAS; i++) {
         tn_tensor *t = tn__optional(c, i);
         if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != a.size[a.ndim - 1])) {
-            return tn_op_fail(c, TN_ESHAPE,
-                              "a is %s but %s is %s (it needs a's last dimension and no other)",
-                              tn_shape_text(c->in[A]), i == W ? "weight" : "bias", tn_shape_text(t));
+            return tn_op_fail(
+                c, TN_ESHAPE, "a is %s but %s is %s (it needs a's last dimension and no other)",
+                tn_shape_text(c->in[A]), i == W ? "weight" : "bias", tn_shape_text(t));
         }
     }
     tn_dims rows = tn__dims_leading(a);
@@ -208,7 +210,8 @@ static void add_layer_norm_backward(tn_op_grad *g) {
     }
 }
 
-/* Each combination of weight and bias; no rows, no columns to speak of, rows beyond a vector register. */
+/* Each combination of weight and bias; no rows, no columns to speak of, rows beyond a vector
+ * register. */
 static void add_layer_norm_samples(tn_sampler *s) {
     static const add_layer_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},

@@ -1,4 +1,5 @@
-/* attention(q, k, v, mask) = softmax(q k^T scale) v                    Vaswani et al. 2017, arXiv:1706.03762
+/* attention(q, k, v, mask) = softmax(q k^T scale) v                    Vaswani et al. 2017,
+ * arXiv:1706.03762
  *
  *     q: (B, H, T, D), k and v: (B, G, S, D), f32 f64 bf16 f16       y: (B, H, T, D)
  *     H a multiple of G: head h reads group h / (H / G)
@@ -44,11 +45,11 @@ bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const i
                           tn_dtype_name(tn_dtype_of(mask)));
     }
     if (!tn_dims_broadcast(tn_shape(mask), want, &got) || !tn_dims_equal(got, want)) {
-        return tn_op_fail(
-            c,
-            TN_ESHAPE, "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, %lld, %lld, %lld]",
-            tn_shape_text(mask), (long long)scores[0], (long long)scores[1], (long long)scores[2],
-            (long long)scores[3]);
+        return tn_op_fail(c, TN_ESHAPE,
+                          "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, "
+                          "%lld, %lld, %lld]",
+                          tn_shape_text(mask), (long long)scores[0], (long long)scores[1],
+                          (long long)scores[2], (long long)scores[3]);
     }
     return true;
 }
@@ -236,9 +237,9 @@ static void add(tn_sampler *s, const char *text, const tn_attention_options *arg
     tn_sample_add(s, &sample);
 }
 
-/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast in
- * each dimension, with two keys so that some rows are empty; a mask of nothing but false; no queries,
- * no keys; more than a block. */
+/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast
+ * in each dimension, with two keys so that some rows are empty; a mask of nothing but false; no
+ * queries, no keys; more than a block. */
 static void attention_samples(tn_sampler *s) {
     static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25},
                                       causal = {true, 0.0}, both = {true, 0.5};

@@ -74,7 +74,8 @@ static void attention_qkv_backward(tn_op_grad *g) {
     tn_tensor *qkv = tn_op_saved_input(g, 0), *mask = tn_op_saved_input(g, 1), *dy = g->dout[0];
     tn_tensor *y = tn_op_saved_output(g, 0), *lse = tn_op_saved_output(g, 1);
     tn__kernels k;
-    if ((mask && tn_is_inert(mask)) || !tn__grad_kernels(g, (tn_tensor *[]){qkv, y, lse, dy}, 4, &k)) {
+    if ((mask && tn_is_inert(mask)) ||
+        !tn__grad_kernels(g, (tn_tensor *[]){qkv, y, lse, dy}, 4, &k)) {
         return;
     }
     tn_tensor *dqkv = tn__grad_new(g, true, tn_shape(qkv), tn_dtype_of(qkv));
@@ -110,7 +111,8 @@ static tn_tensor *attention_qkv_compose(const tn_op_call *c) {
     for (int i = 0; i < 3; i++) {
         tn_tensor *third = tn_narrow(c->in[0], 2, i * width, width);
         x[i] = tn_transpose(
-            tn_reshape(third, TN_DIMS(d.size[0], d.size[1], args->heads, width / args->heads)), 1, 2);
+            tn_reshape(third, TN_DIMS(d.size[0], d.size[1], args->heads, width / args->heads)), 1,
+            2);
     }
     tn_tensor *y = tn__attention_explicit(x[0], x[1], x[2], tn__optional(c, 1), args->options);
     return tn_reshape(tn_transpose(y, 1, 2), tn__dims_with_last(d, width));

@@ -19,7 +19,8 @@ static bool embedding_shape(tn_op_call *c) {
                           tn_shape_text(c->in[0]));
     }
     if (y.ndim == TN_MAX_DIMS) {
-        return tn_op_fail(c, TN_ESHAPE, "index is %s (the result would have more than %d dimensions)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "index is %s (the result would have more than %d dimensions)",
                           tn_shape_text(c->in[1]), TN_MAX_DIMS);
     }
     y.size[y.ndim++] = w.size[1];

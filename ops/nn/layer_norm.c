@@ -26,9 +26,9 @@ static bool layer_norm_shape(tn_op_call *c) {
     for (int i = 1; i <= 2; i++) {
         tn_tensor *t = tn__optional(c, i);
         if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[x.ndim - 1])) {
-            return tn_op_fail(c, TN_ESHAPE,
-                              "x is %s but %s is %s (it needs x's last dimension and no other)",
-                              tn_shape_text(c->in[0]), i == 1 ? "weight" : "bias", tn_shape_text(t));
+            return tn_op_fail(
+                c, TN_ESHAPE, "x is %s but %s is %s (it needs x's last dimension and no other)",
+                tn_shape_text(c->in[0]), i == 1 ? "weight" : "bias", tn_shape_text(t));
         }
     }
     if (!tn_op_out_like(c, 0)) {
@@ -140,7 +140,8 @@ static void layer_norm_samples(tn_sampler *s) {
             .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(width, 0.5, 1.5),
                    tn_spec_real(width, -1.0, 1.0)},
         };
-        if (width.size[0] == 1) { /* dx is 0, and its rounding is rstd = 1 / sqrt(eps) times larger */
+        /* dx is 0, and its rounding is rstd = 1 / sqrt(eps) times larger */
+        if (width.size[0] == 1) {
             sample.text = "eps=0.1";
             sample.args = &large;
         }

@@ -61,7 +61,8 @@ static void softmax_backward(tn_op_grad *g) {
     for (int i = 0; i < 3; i++) {
         to[i] = tn_desc_swap(&from[i], dim, last);
     }
-    if (tn__kernel_ok(k.table->softmax_backward(k.ctx, &to[0], &to[1], &to[2], false), g->op->name)) {
+    if (tn__kernel_ok(k.table->softmax_backward(k.ctx, &to[0], &to[1], &to[2], false),
+                      g->op->name)) {
         tn_op_give(g, 0, dx);
     }
 }
@@ -72,17 +73,35 @@ static void softmax_samples(tn_sampler *s) {
     static const softmax_args first = {0}, second = {1}, last = {-1};
     static const double large[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
-        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
-        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
+        {.text = "dim=-1",
+         .args = &last,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
+        {.text = "dim=0",
+         .args = &first,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
         {.text = "dim=1",
          .args = &second,
          .inputs = 1,
          .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(7), -2.0, 2.0)}},
-        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(4, 1), -2.0, 2.0)}},
-        {.text = "dim=1", .args = &second, .inputs = 1, .in = {tn_spec_real(TN_DIMS(3, 0), -2.0, 2.0)}},
-        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(0, 3), -2.0, 2.0)}},
-        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
+        {.text = "dim=-1",
+         .args = &last,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(4, 1), -2.0, 2.0)}},
+        {.text = "dim=1",
+         .args = &second,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(3, 0), -2.0, 2.0)}},
+        {.text = "dim=-1",
+         .args = &last,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(0, 3), -2.0, 2.0)}},
+        {.text = "dim=-1",
+         .args = &last,
+         .inputs = 1,
+         .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), large)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {

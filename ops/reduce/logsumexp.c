@@ -1,6 +1,7 @@
 /* y = log(sum over dims of exp(x)), computed as m + log(sum exp(x - m)) with m the largest x
  *
- *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there); -inf over nothing, or over -inf only
+ *     x: any shape, f32 f64 bf16 f16
+ *     y: x's shape without dims (or 1 there); -inf over nothing, or over -inf only
  *     dx = dy · exp(x - y)
  */
 #include "ops/reduce/reduce.h"
@@ -12,8 +13,9 @@ static bool logsumexp_shape(tn_op_call *c) {
     return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-/* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. An infinite m is replaced by the largest finite number
- * (inf - inf would be NaN); exp and log then give the infinity back. */
+/* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. An infinite m is
+ * replaced by the largest finite number (inf - inf would be NaN); exp and log then give the
+ * infinity back. */
 static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *m,
                                  const tn_desc *sum, const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
@@ -61,12 +63,15 @@ static tn_status logsumexp_forward(tn_op_call *c) {
     return status;
 }
 
-/* A y that was rounded to bf16 or f16 is too far from the true one for exp: then it is made again in f32. */
+/* A y that was rounded to bf16 or f16 is too far from the true one for exp: then it is made again
+ * in f32. */
 static void logsumexp_backward(tn_op_grad *g) {
     const tn__reduce_args *args = g->args;
     tn_tensor *saved = tn_op_saved_input(g, 0), *x = tn__wide(saved);
-    tn_tensor *y = x == saved ? tn_op_saved_output(g, 0) : tn_logsumexp(x, args->dims, args->keepdim);
-    tn_tensor *dx = tn_mul(tn__spread(g, tn__wide(g->dout[0])), tn_exp(tn_sub(x, tn__spread(g, y))));
+    tn_tensor *y =
+        x == saved ? tn_op_saved_output(g, 0) : tn_logsumexp(x, args->dims, args->keepdim);
+    tn_tensor *dx =
+        tn_mul(tn__spread(g, tn__wide(g->dout[0])), tn_exp(tn_sub(x, tn__spread(g, y))));
     tn_op_give(g, 0, tn_cast(dx, tn_op_input_dtype(g, 0)));
 }
 

@@ -1,6 +1,7 @@
 /* y = the smallest of x over dims; NaN when there is one
  *
- *     x: any shape with something to choose from, all but bool       y: x's shape without dims (or 1 there)
+ *     x: any shape with something to choose from, all but bool
+ *     y: x's shape without dims (or 1 there)
  *     dx = dy / n at the n elements that equal y, else 0
  */
 #include "ops/reduce/reduce.h"

@@ -1,7 +1,7 @@
 /* Dimensions, scratch memory and samples of reductions: reduce.h says what each is for. */
 #include "ops/reduce/reduce.h"
 
-/* ---- Shapes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Shapes ---------------------------------------------------------------------------------- */
 
 static bool check_dims(const tn_op_call *c, tn_dims dims) {
     const tn_tensor *x = c->in[0];
@@ -77,7 +77,7 @@ bool tn__reduce_nonempty(const tn_op_call *c) {
                       tn_shape_text(c->in[0]));
 }
 
-/* ---- Forwards ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Forwards -------------------------------------------------------------------------------- */
 
 tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims) {
     tn_desc y = c->y[0];
@@ -114,7 +114,7 @@ void tn__scratch_free(tn_context *ctx, const tn_desc *scratch) {
     }
 }
 
-/* ---- Backwards ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Backwards ------------------------------------------------------------------------------- */
 
 tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {
     const tn__reduce_args *args = g->args;
@@ -122,7 +122,7 @@ tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {
     return tn_expand(tn_reshape(t, tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim))), x);
 }
 
-/* ---- Samples ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Samples --------------------------------------------------------------------------------- */
 
 void tn__sample_reduce(tn_sampler *s, double low, double high, bool empty) {
     static const struct {

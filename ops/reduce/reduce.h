@@ -1,7 +1,8 @@
-/* What reductions share: which dimensions go, the shape that is left, and the way back to x's shape in backwards.
+/* What reductions share: which dimensions go, the shape that is left, and the way back to x's shape
+ * in backwards.
  *
- * A mask has bit i set when dimension i of x is reduced. "Kept" dims are x's with 1 where it is reduced: what kernels want,
- * and what keepdim gives.
+ * A mask has bit i set when dimension i of x is reduced. "Kept" dims are x's with 1 where it is
+ * reduced: what kernels want, and what keepdim gives.
  */
 #ifndef TERN_OPS_REDUCE_H
 #define TERN_OPS_REDUCE_H
@@ -9,14 +10,16 @@
 #include "ops/op.h"
 
 typedef struct tn__reduce_args {
-    tn_dims dims; /* as the caller gave them: negative counts from the end, none at all is all of them */
+    /* as the caller gave them: negative counts from the end, none at all is all of them */
+    tn_dims dims;
     bool keepdim;
 } tn__reduce_args;
 
 /* Checks the dimensions and makes the output. args begin with tn__reduce_args. */
 bool tn__reduce_out(tn_op_call *c, tn_dtype dtype);
 
-/* False after raising TN_ESHAPE when elements of the output would come from no element: there is no largest of nothing. */
+/* False after raising TN_ESHAPE when elements of the output would come from no element: there is no
+ * largest of nothing. */
 bool tn__reduce_nonempty(const tn_op_call *c);
 
 /* For dimensions that tn__reduce_out has checked. */
@@ -37,7 +40,8 @@ tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t);
 tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
 void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 
-/* One input over many choices of dims; `empty`: also with nothing to reduce. Values are distinct, so that no two compete. */
+/* One input over many choices of dims; `empty`: also with nothing to reduce. Values are distinct,
+ * so that no two compete. */
 void tn__sample_reduce(tn_sampler *s, double low, double high, bool empty);
 
 #endif

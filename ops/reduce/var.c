@@ -1,10 +1,11 @@
 /* y = sum over dims of (x - m)² / (n - correction),  m the mean of the n elements
  *
- *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there); 0 / 0 = NaN for n = correction
+ *     x: any shape, f32 f64 bf16 f16
+ *     y: x's shape without dims (or 1 there); 0 / 0 = NaN for n = correction
  *     dx = dy · 2 (x - m) / (n - correction)
  *
- * In two passes, as the difference of two large sums would lose the digits of a small variance.
- */
+ * In two passes, as the difference of two large sums would lose the digits of a small
+ * variance. */
 #include "ops/reduce/reduce.h"
 
 #include <math.h>
@@ -24,7 +25,8 @@ static bool var_shape(tn_op_call *c) {
     return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-/* wide: x in f32 or f64, then x - m; small: m, then the result before it is rounded to y's dtype. */
+/* wide: x in f32 or f64, then x - m; small: m, then the result before it is rounded to y's
+ * dtype. */
 static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *small,
                            const tn_desc *y) {
     const tn_backend *kernels = c->kernels;

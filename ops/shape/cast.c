@@ -1,4 +1,5 @@
-/* y = x converted to another dtype: floats round to nearest even, float to integer truncates, to bool is x != 0
+/* y = x converted to another dtype: floats round to nearest even, float to integer truncates, to
+ * bool is x != 0
  *
  *     x: any shape and dtype       y: x's shape, args.dtype
  *     dx = dy, converted back; only between float dtypes

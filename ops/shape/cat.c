@@ -1,6 +1,7 @@
 /* y = the inputs one after the other along one dimension
  *
- *     inputs: any dtype, one for all; shapes equal but at dim       y: the sum of their sizes at dim
+ *     inputs: any dtype, one for all; shapes equal but at dim
+ *     y: the sum of their sizes at dim
  *     dx_i = its part of dy
  */
 #include "ops/shape/shape.h"
@@ -38,7 +39,8 @@ static tn_status cat_forward(tn_op_call *c) {
     int dim = tn__known_dim(((const cat_args *)c->args)->dim, c->in[0]->dims);
     int64_t start = 0;
     for (int i = 0; i < c->inputs; i++) {
-        tn_desc x = tn_desc_of(c->in[i]), part = tn__desc_slice(&c->y[0], dim, start, x.size[dim], 1);
+        tn_desc x = tn_desc_of(c->in[i]),
+                part = tn__desc_slice(&c->y[0], dim, start, x.size[dim], 1);
         tn_status status = c->kernels->copy(c->ctx, &part, &x);
         if (status != TN_OK) {
             return status;

@@ -1,6 +1,7 @@
 /* y = x's elements in the same order, with other sizes
  *
- *     x: any shape and dtype       y: args.dims, the same count; a view where strides allow, else a copy
+ *     x: any shape and dtype
+ *     y: args.dims, the same count; a view where strides allow, else a copy
  *     dx = dy, with x's sizes
  */
 #include "ops/shape/shape.h"
@@ -32,8 +33,9 @@ bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved) {
     return rest == count;
 }
 
-/* Neighbouring dimensions of t that one stride can walk are joined first (dimensions of size 1 join anything). Each of the new
- * sizes then has to divide what is left of one joined run, from the last backwards. */
+/* Neighbouring dimensions of t that one stride can walk are joined first (dimensions of size 1 join
+ * anything). Each of the new sizes then has to divide what is left of one joined run, from the last
+ * backwards. */
 bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
     int64_t size[TN_MAX_DIMS], step[TN_MAX_DIMS];
     int runs = 0;
@@ -86,7 +88,8 @@ static bool reshape_shape(tn_op_call *c) {
     return tn_op_out(c, dims, x->dtype);
 }
 
-/* A copy is written through x's sizes: y is contiguous, so its elements have the same order under both. */
+/* A copy is written through x's sizes: y is contiguous, so its elements have the same order under
+ * both. */
 static tn_status reshape_forward(tn_op_call *c) {
     if (tn_shares_storage(c->in[0], c->out[0])) {
         return TN_OK;

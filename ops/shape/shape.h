@@ -10,7 +10,8 @@ typedef struct tn__slice_args {
     int64_t start, length, step;
 } tn__slice_args;
 
-/* dims with one -1 replaced by what gives `count` elements. False when they cannot have that many. */
+/* dims with one -1 replaced by what gives `count` elements. False when they cannot have that
+ * many. */
 bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved);
 
 /* The strides with which dims see the elements of t in order; false when no strides do. */
@@ -33,7 +34,8 @@ static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, i
     return part;
 }
 
-/* Zeros with x's elements at start, start + step, … of dim, which has `size` there: the gradient of a slice. */
+/* Zeros with x's elements at start, start + step, … of dim, which has `size` there: the gradient of
+ * a slice. */
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
 
 #endif

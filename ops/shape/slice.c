@@ -33,7 +33,8 @@ static bool slice_shape(tn_op_call *c) {
     return tn_op_view(c, dims, stride, length > 0 ? x->offset + start * x->stride[dim] : x->offset);
 }
 
-/* Several slices of one tensor (q, k and v of one product) fill one buffer: each after the first adds its part to it. */
+/* Several slices of one tensor (q, k and v of one product) fill one buffer: each after the first
+ * adds its part to it. */
 static void slice_backward(tn_op_grad *g) {
     const tn__slice_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
@@ -88,7 +89,8 @@ tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {
     return tn_apply1(&tn__op_slice, &args, t);
 }
 
-/* As Python's x[start:end:step]: negative positions count from the end, and both are clamped to the dimension. */
+/* As Python's x[start:end:step]: negative positions count from the end, and both are clamped to the
+ * dimension. */
 tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step) {
     if (!tn__usable(t, "slice")) {
         return tn_inert();

@@ -28,8 +28,9 @@ static bool stack_shape(tn_op_call *c) {
                               i, tn_dtype_name(t->dtype), tn_dtype_name(first->dtype));
         }
         if (!tn_dims_equal(t->dims, first->dims)) {
-            return tn_op_fail(c, TN_ESHAPE, "tensor %d is %s but tensor 0 is %s (they must be equal)",
-                              i, tn_shape_text(t), tn_shape_text(first));
+            return tn_op_fail(c, TN_ESHAPE,
+                              "tensor %d is %s but tensor 0 is %s (they must be equal)", i,
+                              tn_shape_text(t), tn_shape_text(first));
         }
     }
     tn_dims dims = {.ndim = n};
@@ -49,7 +50,8 @@ static int new_dim(const void *args, tn_dims x) {
 static tn_status stack_forward(tn_op_call *c) {
     int dim = new_dim(c->args, c->in[0]->dims);
     for (int i = 0; i < c->inputs; i++) {
-        tn_desc part = tn__desc_slice(&c->y[0], dim, i, 1, 1), x = part, from = tn_desc_of(c->in[i]);
+        tn_desc part = tn__desc_slice(&c->y[0], dim, i, 1, 1), x = part,
+                from = tn_desc_of(c->in[i]);
         x.data = from.data;
         for (int j = 0; j < x.ndim; j++) {
             x.stride[j] = j == dim ? 1 : from.stride[j < dim ? j : j - 1];

@@ -1,7 +1,8 @@
 /* How the parts of tests/api/test_inert*.c call functions as nobody should.
  *
- * Each part runs four times: with NULL and with the inert tensor, and each of them with an error pending or not. The macros say what
- * a call must give; what goes wrong is collected and shown at the end of the part, since meanwhile nothing may be printed.
+ * Each part runs four times: with NULL and with the inert tensor, and each of them with an error
+ * pending or not. The macros say what a call must give; what goes wrong is collected and shown at
+ * the end of the part, since meanwhile nothing may be printed.
  */
 #ifndef TERN_TESTS_API_INERT_H
 #define TERN_TESTS_API_INERT_H
@@ -22,11 +23,12 @@
 #include "core/sanitize.h"
 #include "tests/support/temp.h"
 
-/* ---- Around each call ---------------------------------------------------------------------------------------------------------- */
+/* ---- Around each call ------------------------------------------------------------------------ */
 
 static char complaints[4096];
 static bool pending; /* an error was raised before the part */
-static bool null; /* the part runs with NULL: each call must raise; with inert tensors it may stay silent */
+/* the part runs with NULL: each call must raise; with inert tensors it may stay silent */
+static bool null;
 
 static inline void complain(int line, const char *call, const char *what) {
     size_t used = strlen(complaints);
@@ -154,9 +156,10 @@ __attribute__((unused)) static const tn_dtype no_dtype = (tn_dtype)77;
     }
 
 /* argv[1]: one part, "test_views". */
-#define RUN_PARTS(group, tests, argc, argv)                                                          \
-    ((argc) > 1 ? cmocka_set_test_filter((argv)[1]) : (void)0, alarm(240), /* nothing may hang */    \
-     tn_memory_set_limit(256LL << 20), /* sizes that a large machine could still hold are refused */ \
+#define RUN_PARTS(group, tests, argc, argv)                                                       \
+    ((argc) > 1 ? cmocka_set_test_filter((argv)[1]) : (void)0, alarm(240), /* nothing may hang */ \
+     tn_memory_set_limit(256LL << 20), /* sizes that a large machine could still hold are refused \
+                                        */                                                        \
      cmocka_run_group_tests_name(group, tests, NULL, temp_clean))
 
 #endif

@@ -1,8 +1,10 @@
-/* Every public function, called as nobody should: with NULL and inert tensors, with structs of zeros, with numbers outside any range.
- * Nothing may crash, print, hang or leak, and the error that was first stays.
+/* Every public function, called as nobody should: with NULL and inert tensors, with structs of
+ * zeros, with numbers outside any range. Nothing may crash, print, hang or leak, and the error that
+ * was first stays.
  *
- * Here: core, tensors, operations, gradients, and the headers in sys/. Models, data and files are in test_inert_models.c, ranks in
- * test_inert_distributed.c. check_complete.py compares these files with the headers.
+ * Here: core, tensors, operations, gradients, and the headers in sys/. Models, data and files are
+ * in test_inert_models.c, ranks in test_inert_distributed.c. check_complete.py compares these files
+ * with the headers.
  */
 #include "inert.h"
 
@@ -10,7 +12,7 @@
 #include <tern/sys/group.h>
 #include <tern/sys/op.h>
 
-/* ---- core.h -------------------------------------------------------------------------------------------------------------------- */
+/* ---- core.h ---------------------------------------------------------------------------------- */
 
 static void core(tn_tensor *t) {
     TAKES(tn_error());
@@ -56,7 +58,7 @@ static void core(tn_tensor *t) {
     TAKES(tn_log_to(NULL, (tn_log_level)-9, NULL));
 }
 
-/* ---- tensor.h ------------------------------------------------------------------------------------------------------------------ */
+/* ---- tensor.h -------------------------------------------------------------------------------- */
 
 static void making(tn_tensor *t) {
     for (int i = 0; i < STRANGE; i++) {
@@ -250,7 +252,7 @@ static void numbers(tn_tensor *t) {
     (void)t;
 }
 
-/* ---- ops.h --------------------------------------------------------------------------------------------------------------------- */
+/* ---- ops.h ----------------------------------------------------------------------------------- */
 
 typedef tn_tensor *(*one_f)(tn_tensor *);
 typedef tn_tensor *(*two_f)(tn_tensor *, tn_tensor *);
@@ -353,10 +355,11 @@ static void operations(tn_tensor *t) {
     INERT(tn_cross_entropy(t, index, TN_MEAN));
     INERT(tn_cross_entropy(x, t, TN_MEAN));
     INERT(tn_cross_entropy_with(t, t, c));
-    INERT(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = (tn_loss_reduction)-1}));
+    INERT(tn_cross_entropy_with(x, t,
+                                (tn_cross_entropy_options){.reduction = (tn_loss_reduction)-1}));
 }
 
-/* ---- autograd.h ---------------------------------------------------------------------------------------------------------------- */
+/* ---- autograd.h ------------------------------------------------------------------------------ */
 
 static tn_tensor *no_grad_hook(tn_tensor *grad, void *user) {
     (void)grad;
@@ -432,7 +435,7 @@ static void gradients(tn_tensor *t) {
     TAKES(tn_set_anomaly(false));
 }
 
-/* ---- sys/ ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- sys/ ------------------------------------------------------------------------------------ */
 
 static void system_calls(tn_tensor *t) {
     TAKES(tn_inert());
@@ -470,7 +473,8 @@ static void system_calls(tn_tensor *t) {
 /* Devices that are not there. On a machine without one, cuda too. */
 static void devices(tn_tensor *t) {
     (void)t;
-    const tn_device none[] = {{(tn_device_kind)5, 0}, {TN_CPU, 1}, {TN_CUDA, -1}, {TN_CUDA, 1 << 20}};
+    const tn_device none[] = {
+        {(tn_device_kind)5, 0}, {TN_CPU, 1}, {TN_CUDA, -1}, {TN_CUDA, 1 << 20}};
     char why[TN_DEVICE_WHY] = "", x[4] = "";
     tn_device_info info;
     TAKES(tn_default_device());
@@ -593,7 +597,7 @@ static void careless_operations(tn_tensor *t) {
     }
 }
 
-/* ---- The parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- The parts ------------------------------------------------------------------------------- */
 
 PART(core)
 PART(making)

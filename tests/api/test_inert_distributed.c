@@ -1,5 +1,5 @@
-/* The functions of distributed.h, called as nobody should; see test_inert.c. A NULL group is one rank, so what is wrong here is the
- * rest of the arguments.
+/* The functions of distributed.h, called as nobody should; see test_inert.c. A NULL group is one
+ * rank, so what is wrong here is the rest of the arguments.
  */
 #include "inert.h"
 
@@ -209,7 +209,7 @@ static void system_calls(tn_tensor *t) {
     TAKES(tn__reduce_all(TN_REDUCE_SUM, TN_F32, NULL, NULL, 1, 0));
 }
 
-/* ---- The parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- The parts ------------------------------------------------------------------------------- */
 
 PART(starting)
 PART(groups)

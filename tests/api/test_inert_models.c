@@ -1,7 +1,8 @@
-/* The functions of nn.h, optim.h, data.h, io.h and train.h, called as nobody should; see test_inert.c. */
+/* The functions of nn.h, optim.h, data.h, io.h and train.h, called as nobody should; see
+ * test_inert.c. */
 #include "inert.h"
 
-/* ---- nn.h ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- nn.h ------------------------------------------------------------------------------------ */
 
 static tn_tensor *same(tn_tensor *x) {
     return x;
@@ -204,7 +205,8 @@ static void layers(tn_tensor *t) {
     MADE(tn_block_init(&u.block, 4, (tn_block_options){.heads = 3}));
     MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){0}));
 #if !TN__ASAN /* which says so when there is no memory */
-    MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){8, 8, INT32_MAX, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
+    MADE(tn_gpt_init(&u.gpt,
+                     (tn_gpt_options){8, 8, INT32_MAX, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
 #endif
     MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){8, 8, -1, -1, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
     MADE(tn_linear_init(&u.linear, 2, 2, (tn_linear_options){true, no_dtype}));
@@ -248,7 +250,7 @@ static void generating(tn_tensor *t) {
     tn_module_finish(&m);
 }
 
-/* ---- optim.h ------------------------------------------------------------------------------------------------------------------- */
+/* ---- optim.h --------------------------------------------------------------------------------- */
 
 static bool match_all(const tn_entry *entry, void *user) {
     (void)user;
@@ -312,7 +314,7 @@ static void optimisers(tn_tensor *t) {
     tn_module_finish(&m);
 }
 
-/* ---- data.h -------------------------------------------------------------------------------------------------------------------- */
+/* ---- data.h ---------------------------------------------------------------------------------- */
 
 static void datasets(tn_tensor *t) {
     int32_t tokens[4] = {0};
@@ -417,7 +419,7 @@ static void loaders(tn_tensor *t) {
     }
 }
 
-/* ---- io.h ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- io.h ------------------------------------------------------------------------------------ */
 
 static void files(tn_tensor *t) {
     static const char *const paths[] = {NULL, "", "/", "/nowhere/file"};
@@ -471,7 +473,7 @@ static void files(tn_tensor *t) {
     }
 }
 
-/* ---- train.h ------------------------------------------------------------------------------------------------------------------- */
+/* ---- train.h --------------------------------------------------------------------------------- */
 
 static void training(tn_tensor *t) {
     (void)t;
@@ -524,7 +526,7 @@ static void training(tn_tensor *t) {
     fclose(nowhere);
 }
 
-/* ---- The parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- The parts ------------------------------------------------------------------------------- */
 
 PART(zeroed)
 PART(module_arguments)

@@ -1,5 +1,5 @@
-/* Tensors on several devices: moving, gradients that come back, and operations that refuse a mixture. Needs two devices
- * beside the CPU.
+/* Tensors on several devices: moving, gradients that come back, and operations that refuse a
+ * mixture. Needs two devices beside the CPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,8 @@ static tn_device first, second; /* cuda:0 and cuda:1 */
 
 static void expect(tn_status status, const char *message) {
     if (tn_error() != status || !strstr(tn_error_message(), message)) {
-        fail_msg("%s \"%s\" has no \"%s\"", tn_status_name(tn_error()), tn_error_message(), message);
+        fail_msg("%s \"%s\" has no \"%s\"", tn_status_name(tn_error()), tn_error_message(),
+                 message);
     }
     tn_error_clear();
 }
@@ -47,7 +48,8 @@ static void moves(void **state) {
     expect(TN_EDEVICE, "to: there is no device cuda:99");
 }
 
-/* x on the CPU, a product on one device, another factor on the next: gradients where the leaves are. */
+/* x on the CPU, a product on one device, another factor on the next: gradients where the leaves
+ * are. */
 static void gradients_come_back(void **state) {
     (void)state;
     TN_SCOPE;
@@ -118,7 +120,8 @@ static void gradients_elsewhere_are_refused(void **state) {
 static void copies_in_place(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *from = numbers(second, TN_DIMS(2, 3)), *x = tn_empty_on(first, TN_DIMS(2, 3), TN_F32);
+    tn_tensor *from = numbers(second, TN_DIMS(2, 3)),
+              *x = tn_empty_on(first, TN_DIMS(2, 3), TN_F32);
     tn_copy_(x, from);
     assert_true(tn_equal(tn_to(x, second), from));
     tn_tensor *wide = tn_to(tn_zeros(TN_DIMS(3, 4), TN_F64), first);
@@ -133,7 +136,8 @@ static void copies_in_place(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* The operations that make something of nothing use the default device; the rest does not look at it. */
+/* The operations that make something of nothing use the default device; the rest does not look at
+ * it. */
 static void default_device(void **state) {
     (void)state;
     TN_SCOPE;
@@ -150,7 +154,8 @@ static void default_device(void **state) {
 
 int main(void) {
     if (tn_device_count(TN_CUDA) < 2) {
-        printf("1..0 # SKIP %d CUDA devices: %s\n", tn_device_count(TN_CUDA), tn_device_why(TN_CUDA));
+        printf("1..0 # SKIP %d CUDA devices: %s\n", tn_device_count(TN_CUDA),
+               tn_device_why(TN_CUDA));
         return 0;
     }
     first = tn_cuda(0);

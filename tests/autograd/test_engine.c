@@ -1,4 +1,5 @@
-/* The engine: sums, order, retained and freed graphs, chosen inputs, second derivatives, long graphs, in-place changes. */
+/* The engine: sums, order, retained and freed graphs, chosen inputs, second derivatives, long
+ * graphs, in-place changes. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -192,7 +193,7 @@ static void modes(void **state) {
     tn_error_clear();
 }
 
-/* ---- Gradient buffers and dtypes ------------------------------------------------------------------------------------------ */
+/* ---- Gradient buffers and dtypes ------------------------------------------------------------- */
 
 static void preset_buffer(void **state) {
     TN_SCOPE;
@@ -241,7 +242,7 @@ static void gradient_belongs_to_the_leaf(void **state) {
     assert_float_equal(tn_item(one), 1.0, 0.0); /* the caller's gradient is not stolen */
 }
 
-/* ---- Long graphs ------------------------------------------------------------------------------------------------------------- */
+/* ---- Long graphs ----------------------------------------------------------------------------- */
 
 enum { LONG = 1000000 };
 
@@ -321,7 +322,7 @@ static void wide_graph(void **state) {
     assert_float_equal(grad(x), 3000.0 * 2999.0 / 2.0, 0.0);
 }
 
-/* ---- Looking closer ------------------------------------------------------------------------------------------------------------ */
+/* ---- Looking closer -------------------------------------------------------------------------- */
 
 static void anomaly_names_the_operation(void **state) {
     TN_SCOPE;

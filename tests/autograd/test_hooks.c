@@ -1,4 +1,5 @@
-/* Hooks: on gradients, after accumulation, at the end of a backward; runs inside runs. Data parallelism stands on these. */
+/* Hooks: on gradients, after accumulation, at the end of a backward; runs inside runs. Data
+ * parallelism stands on these. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,7 +60,8 @@ static void replace_gradients(void **state) {
     assert_string_equal(order, "yxl");
 }
 
-/* A leaf used often is finished once, as soon as its last contribution is in: the later layer's weight before the earlier's. */
+/* A leaf used often is finished once, as soon as its last contribution is in: the later layer's
+ * weight before the earlier's. */
 static void after_accumulation(void **state) {
     TN_SCOPE;
     order[0] = 0;

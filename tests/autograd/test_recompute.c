@@ -1,4 +1,5 @@
-/* Recompute: the same gradients to the bit, the same random numbers, less memory; nested, and differentiated twice. */
+/* Recompute: the same gradients to the bit, the same random numbers, less memory; nested, and
+ * differentiated twice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,8 +48,8 @@ static void run(net *n, tn_tensor *x, bool recompute, tn_tensor **grads) {
     tn_values in = {1, {x}};
     tn_tensor *params[2] = {n->w1, n->w2};
     tn_values out = recompute ? tn_recompute(forward, n, NULL, in, params, 2) : forward(n, in);
-    tn_tensor *after = tn_dropout_op(
-        out.v[1], 0.5); /* draws after the block: the generator must stand where it would */
+    /* draws after the block: the generator must stand where it would */
+    tn_tensor *after = tn_dropout_op(out.v[1], 0.5);
     tn_backward(tn_add(tn_sum_all(tn_mul(out.v[0], out.v[0])), tn_sum_all(after)));
     assert_int_equal(tn_error(), TN_OK);
     tn_tensor *from[3] = {n->w1, n->w2, x};
@@ -87,7 +88,8 @@ static void count(tn_tensor *t, void *user) {
     ++*(int *)user;
 }
 
-/* Hooks on parameters fire once, in the outer run; the block called twice, and a tied weight outside of it, are summed first. */
+/* Hooks on parameters fire once, in the outer run; the block called twice, and a tied weight
+ * outside of it, are summed first. */
 static void leaf_hooks_fire_once(void **state) {
     TN_SCOPE;
     tn_tensor *x;
@@ -182,7 +184,8 @@ static void owns_its_context(void **state) {
     assert_int_equal(count_freed, 4);
     tn_zero_grad(x);
     assert_int_equal(
-        tn_backward(tn_sum_all(tn_recompute(fails_again, NULL, NULL, in, NULL, 0).v[0])), TN_ESHAPE);
+        tn_backward(tn_sum_all(tn_recompute(fails_again, NULL, NULL, in, NULL, 0).v[0])),
+        TN_ESHAPE);
     assert_null(tn_grad_of(x));
     tn_error_clear();
 }

@@ -1,4 +1,5 @@
-/* Operands for kernel tests: memory of any dtype in two layouts, poisoned before use, with gaps that must stay as they are.
+/* Operands for kernel tests: memory of any dtype in two layouts, poisoned before use, with gaps
+ * that must stay as they are.
  *
  *     array x = array_new(TN_F32, SPREAD, 2, (int64_t[]){3, 5});
  *     array_set(&x, 7, 0.5);                   element 7 in row-major order
@@ -159,7 +160,8 @@ static inline array array_of(tn_dtype dtype, int64_t count, const double *values
     return a;
 }
 
-/* Whether the value that a dtype's element was given can be `expected` after this many roundings; NaN equals NaN. */
+/* Whether the value that a dtype's element was given can be `expected` after this many roundings;
+ * NaN equals NaN. */
 static inline bool array_near(tn_dtype dtype, double value, double expected, double roundings) {
     if (isnan(expected) || isinf(expected) || isnan(value) || isinf(value)) {
         return isnan(expected) ? isnan(value) : value == expected;

@@ -9,7 +9,8 @@ static tn_status call_attention(const tn_backend *t, const tn_desc *const *out, 
     attending *a = user;
     return TRIAL_CALL(t, attention, out[0], out[1], &a->q, &a->k, &a->v, &a->args);
 }
-static tn_status call_attention_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+static tn_status call_attention_backward(const tn_backend *t, const tn_desc *const *out,
+                                         void *user) {
     attending *a = user;
     return TRIAL_CALL(t, attention_backward, out[0], out[1], out[2], &a->dy, &a->y, &a->lse, &a->q,
                       &a->k, &a->v, &a->args);
@@ -37,9 +38,8 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
           lse = make(stat, layout, 3, q_size);
     array mask = make(TN_BOOL, DENSE, 4, mask_size);
     for (int64_t i = 0; i < mask.count; i++) {
-        array_set(&mask, i,
-                  (i * 7 + i / 5) % 3 != 0 &&
-                      (masked < 2 || i / s[4] % 3 != 1)); /* 2: some rows see nothing */
+        /* 2: some rows see nothing */
+        array_set(&mask, i, (i * 7 + i / 5) % 3 != 0 && (masked < 2 || i / s[4] % 3 != 1));
     }
     if (odd && k.count > 0 && q.count > 0) { /* in the last key and in one query */
         array_set(&v, v.count - 1, NAN);
@@ -49,8 +49,8 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
     attending a = {.q = q.d, .k = k.d, .v = v.d, .dy = dy.d, .mask = broadcast(&mask, 0, s[0])};
     a.args = (tn_attention_args){1 / sqrt((double)s[5] + 1), causal, masked ? &a.mask : NULL};
     bool double_form = dtype == TN_F64;
-    /* cuDNN rounds probabilities to the operands' dtype before they meet v: each by half a step at most,
-     * and |v| <= 2. Ours keep them. */
+    /* cuDNN rounds probabilities to the operands' dtype before they meet v: each by half a step at
+     * most, and |v| <= 2. Ours keep them. */
     double rounded = may_be_cudnn(dtype, s, layout, causal, masked) ? step_of(dtype) : 0;
     trial t = {"attention",
                2,
@@ -95,8 +95,8 @@ static void test_attention(void **state) {
     }
 }
 
-/* More rows than a launch has blocks, all in one element: refused before anything is touched. 2^32 + 1
- * blocks would be 1 in a launch's 32 bits. */
+/* More rows than a launch has blocks, all in one element: refused before anything is touched. 2^32
+ * + 1 blocks would be 1 in a launch's 32 bits. */
 static void test_too_many_rows(void **state) {
     (void)state;
     if (!trial_on_cuda()) {

@@ -23,7 +23,8 @@ static void test_copy(void **state) {
     (void)state;
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * TN_DTYPES * 4; k++) {
         const int64_t *size = trial_shapes[k / (4 * TN_DTYPES * TN_DTYPES)];
-        tn_dtype from = (tn_dtype)(k / 4 % TN_DTYPES), to = (tn_dtype)(k / 4 / TN_DTYPES % TN_DTYPES);
+        tn_dtype from = (tn_dtype)(k / 4 % TN_DTYPES),
+                 to = (tn_dtype)(k / 4 / TN_DTYPES % TN_DTYPES);
         array x = make(from, k & 1, 3, size), y = make(to, k >> 1 & 1, 3, size);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i,
@@ -50,8 +51,8 @@ static void test_copy(void **state) {
     }
 }
 
-/* x dense in another dimension than y: first and last exchanged, with a batch between them, and sizes
- * that end inside, at and behind a square of 32. */
+/* x dense in another dimension than y: first and last exchanged, with a batch between them, and
+ * sizes that end inside, at and behind a square of 32. */
 static void test_transposed(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {

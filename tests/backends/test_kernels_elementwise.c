@@ -133,8 +133,8 @@ static void test_compare_and_where(void **state) {
     }
 }
 
-/* Every formula on i64, i32 and u8, those without an integer form included (ref refuses them, and so
- * must all others). Divisors are 0 and -1 too, and some results overflow. */
+/* Every formula on i64, i32 and u8, those without an integer form included (ref refuses them, and
+ * so must all others). Divisors are 0 and -1 too, and some results overflow. */
 static void test_integers(void **state) {
     (void)state;
     static const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_U8};
@@ -162,8 +162,8 @@ static void test_integers(void **state) {
     }
 }
 
-/* Loops beyond 31 bits are cut in pieces, here beyond 100 or 4096 places: dense, gaps on each side, a
- * broadcast row and column, rests behind the packs. */
+/* Loops beyond 31 bits are cut in pieces, here beyond 100 or 4096 places: dense, gaps on each side,
+ * a broadcast row and column, rests behind the packs. */
 static void test_cut_loops(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {

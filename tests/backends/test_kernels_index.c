@@ -1,5 +1,5 @@
-/* gather and scatter_add, by rows and along a dimension, against ref: trial.h. Sums are made in the order
- * of the indices, so they are ref's to the bit. */
+/* gather and scatter_add, by rows and along a dimension, against ref: trial.h. Sums are made in the
+ * order of the indices, so they are ref's to the bit. */
 #include "trial.h"
 
 typedef struct indexing {
@@ -79,7 +79,8 @@ static void test_rows_of_more_dimensions(void **state) {
 static void test_rows_of_integers(void **state) {
     (void)state;
     for (int k = 0; k < TN_DTYPES; k++) {
-        array x = make((tn_dtype)k, SPREAD, 2, SIZES(6, 5)), index = make(TN_I32, DENSE, 1, SIZES(9));
+        array x = make((tn_dtype)k, SPREAD, 2, SIZES(6, 5)),
+              index = make(TN_I32, DENSE, 1, SIZES(9));
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i, k == TN_BOOL ? (double)(i & 1) : (double)i);
         }
@@ -151,8 +152,8 @@ static void test_bad_indices(void **state) {
     }
 }
 
-/* Of several bad indices the one that is told is one of them, with its own value; the others of the call
- * are left out, and the next call is not disturbed. */
+/* Of several bad indices the one that is told is one of them, with its own value; the others of the
+ * call are left out, and the next call is not disturbed. */
 static void test_several_bad_indices(void **state) {
     (void)state;
     array x = varied(TN_F32, DENSE, 2, SIZES(6, 5), 1),

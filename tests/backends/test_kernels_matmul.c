@@ -201,8 +201,8 @@ static void test_linear_backward_weight(void **state) {
     }
 }
 
-/* y lies as columns; one b for a batch that becomes rows; candidates timed, as a context asks for that need
- * not be deterministic. */
+/* y lies as columns; one b for a batch that becomes rows; candidates timed, as a context asks for
+ * that need not be deterministic. */
 static void test_matmul_layouts(void **state) {
     (void)state;
     tn_context *ctx = trial_context(trial_tables()[0]);

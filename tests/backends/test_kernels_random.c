@@ -41,8 +41,8 @@ static void test_random(void **state) {
     }
 }
 
-/* Ranges around 0, of one integer, of all of a dtype, beyond 32 bits; floats and bool are refused, as by
- * ref. */
+/* Ranges around 0, of one integer, of all of a dtype, beyond 32 bits; floats and bool are refused,
+ * as by ref. */
 static void test_integers(void **state) {
     (void)state;
     static const double ranges[][2] = {

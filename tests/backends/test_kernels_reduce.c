@@ -90,8 +90,8 @@ static void test_reduce_whole(void **state) {
     }
 }
 
-/* A million times 0.1: the table promises about log(n) roundings, 20 of 2^-24 of the sum or 0.12. Adding one by one in f32 is
- * off by 1034. */
+/* A million times 0.1: the table promises about log(n) roundings, 20 of 2^-24 of the sum or 0.12.
+ * Adding one by one in f32 is off by 1034. */
 static void test_sum_is_accurate(void **state) {
     (void)state;
     const int64_t n = 1 << 20;

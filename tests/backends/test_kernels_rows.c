@@ -22,7 +22,8 @@ static const int64_t row_shapes[][2] = {{0, 4},     {4, 0},    {1, 1},    {3, 5}
                                         {40, 1025}, {700, 40}, {2, 4099}, {1, 50257}};
 enum { ROW_SHAPES = sizeof row_shapes / sizeof *row_shapes };
 
-/* Of the long rows, and of all where a thread is a fibre, only some cases: 5 has no factor in common with a case's bits. */
+/* Of the long rows, and of all where a thread is a fibre, only some cases: 5 has no factor in
+ * common with a case's bits. */
 static bool passes_over(const int64_t *size, int k) {
     return (size[1] > 4000 || (trial_on_emulator() && size[0] * size[1] > 2000)) && k % 5 != 0;
 }
@@ -94,7 +95,8 @@ static tn_status call_add_norm(const tn_backend *t, const tn_desc *const *out, v
     return TRIAL_CALL(t, add_layer_norm, out[0], out[1], out[2], out[3], &r->x, &r->other,
                       r->has_w ? &r->w : NULL, r->has_b ? &r->b : NULL, 1e-5);
 }
-static tn_status call_add_norm_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
+static tn_status call_add_norm_backward(const tn_backend *t, const tn_desc *const *out,
+                                        void *user) {
     rows *r = user;
     return TRIAL_CALL(t, add_layer_norm_backward, out[0], out[1], out[2],
                       r->has_other ? &r->other : NULL, &r->dy, &r->x, &r->mean, &r->rstd,
@@ -181,7 +183,8 @@ static tn_status call_loss(const tn_backend *t, const tn_desc *const *out, void 
 }
 static tn_status call_loss_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
     rows *r = user;
-    return TRIAL_CALL(t, cross_entropy_backward, out[0], &r->dy, &r->lse, &r->x, &r->label, &r->args);
+    return TRIAL_CALL(t, cross_entropy_backward, out[0], &r->dy, &r->lse, &r->x, &r->label,
+                      &r->args);
 }
 
 static void test_cross_entropy(void **state) {
@@ -199,8 +202,11 @@ static void test_cross_entropy(void **state) {
             array_set(&label, i, size[1] == 0 || i % 5 == 4 ? -100 : (double)(i * 7 % size[1]));
             array_set(&lse, i, 5 + array_get(&lse, i));
         }
-        rows r = {
-            .x = x.d, .dy = dloss.d, .lse = lse.d, .label = label.d, .args = {-100, k & 2 ? 0.1 : 0}};
+        rows r = {.x = x.d,
+                  .dy = dloss.d,
+                  .lse = lse.d,
+                  .label = label.d,
+                  .args = {-100, k & 2 ? 0.1 : 0}};
         bool double_form = dtype == TN_F64;
         array loss = make(stat, k & 1, 1, size), sum = make(stat, DENSE, 1, size),
               dx = make(dtype, k >> 3 & 1, 2, size);

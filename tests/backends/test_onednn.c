@@ -1,5 +1,5 @@
-/* Products by oneDNN against ref, with 1, 2 and 3 threads (trial.h). TERN_ONEDNN=always: in f32 on every machine; in bf16 where
- * the CPU multiplies bf16. */
+/* Products by oneDNN against ref, with 1, 2 and 3 threads (trial.h). TERN_ONEDNN=always: in f32 on
+ * every machine; in bf16 where the CPU multiplies bf16. */
 #include "trial.h"
 
 #include "backends/cpu/onednn.h"

@@ -13,7 +13,7 @@ static int begin(void **state) {
     return ref && ctx ? 0 : -1;
 }
 
-/* ---- Floats against definitions ------------------------------------------------------------------------------------------- */
+/* ---- Floats against definitions -------------------------------------------------------------- */
 
 static double d_neg(double x) {
     return -x;
@@ -272,7 +272,7 @@ static void test_rounded_once(void **state) {
     }
 }
 
-/* ---- Integers ---------------------------------------------------------------------------------------------------------- */
+/* ---- Integers -------------------------------------------------------------------------------- */
 
 static int64_t get_i64(const array *a, int64_t i) {
     return *(const int64_t *)(const void *)array_at(a, i);
@@ -303,8 +303,9 @@ static void test_integers(void **state) {
         assert_true(array_get(&y, 0) == (k == 2 ? 251 : -5)); /* u8 wraps */
         array_check_gaps(&y);
         for (int f = 0; f < TN_UNARY_COUNT; f++) {
-            bool has = f == TN_NEG || f == TN_ABS || f == TN_SIGN || f == TN_SQUARE || f == TN_RELU ||
-                       f == TN_ADD_K || f == TN_MUL_K || f == TN_RSUB_K || f == TN_CLAMP_K;
+            bool has = f == TN_NEG || f == TN_ABS || f == TN_SIGN || f == TN_SQUARE ||
+                       f == TN_RELU || f == TN_ADD_K || f == TN_MUL_K || f == TN_RSUB_K ||
+                       f == TN_CLAMP_K;
             assert_int_equal(ref->unary(ctx, (tn_unary)f, &y.d, &a.d, 3, 5),
                              has ? TN_OK : TN_EUNSUPPORTED);
         }
@@ -346,7 +347,7 @@ static void test_signed_integers(void **state) {
     assert_int_equal(ref->binary(ctx, TN_ADD, &f.d, &f.d, &f.d), TN_EUNSUPPORTED);
 }
 
-/* ---- fill, arange, copy, compare, where --------------------------------------------------------------------------------------- */
+/* ---- fill, arange, copy, compare, where ------------------------------------------------------ */
 
 static void test_fill_and_arange(void **state) {
     (void)state;
@@ -359,7 +360,8 @@ static void test_fill_and_arange(void **state) {
         assert_int_equal(ref->arange(ctx, &y.d, 2, 0.5), t == TN_BOOL ? TN_EUNSUPPORTED : TN_OK);
         for (int64_t i = 0; i < y.count && t != TN_BOOL; i++) {
             double value = 2 + 0.5 * (double)i;
-            assert_true(array_get(&y, i) == (tn_dtype_is_float((tn_dtype)t) ? value : trunc(value)));
+            assert_true(array_get(&y, i) ==
+                        (tn_dtype_is_float((tn_dtype)t) ? value : trunc(value)));
         }
         array_check_gaps(&y);
     }
@@ -393,7 +395,8 @@ static void test_copy(void **state) {
 
 static void test_copy_rounds(void **state) {
     (void)state;
-    array x = array_of(TN_F64, 8, (double[]){-2.7, 2.7, NAN, INFINITY, -INFINITY, 1e300, -1.5, 0.3});
+    array x =
+        array_of(TN_F64, 8, (double[]){-2.7, 2.7, NAN, INFINITY, -INFINITY, 1e300, -1.5, 0.3});
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){8});
     ref->copy(ctx, &y.d, &x.d);
     assert_true(get_i64(&y, 0) == -2 && get_i64(&y, 1) == 2 && get_i64(&y, 2) == 0);
@@ -407,7 +410,8 @@ static void test_copy_rounds(void **state) {
     array bytes = array_new(TN_U8, DENSE, 1, (int64_t[]){8});
     ref->copy(ctx, &bytes.d, &x.d);
     assert_true(array_get(&bytes, 6) == 255 && array_get(&bytes, 7) == 0);
-    /* 2^54 + 2^30 + 1 lies just above the middle of two floats; by way of double it would round down to even. */
+    /* 2^54 + 2^30 + 1 lies just above the middle of two floats; by way of double it would round
+     * down to even. */
     array big = array_new(TN_I64, DENSE, 1, (int64_t[]){1}),
           f = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     *(int64_t *)big.d.data = (INT64_C(1) << 54) + (INT64_C(1) << 30) + 1;

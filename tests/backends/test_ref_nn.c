@@ -1,5 +1,6 @@
-/* ref's products, softmax, norms, attention and cross-entropy. Forward against loops written here from the definition;
- * backward against central differences of the forward, in f64; the other precisions against f64. */
+/* ref's products, softmax, norms, attention and cross-entropy. Forward against loops written here
+ * from the definition; backward against central differences of the forward, in f64; the other
+ * precisions against f64. */
 #include "arrays.h"
 
 static const tn_backend *ref;
@@ -60,7 +61,7 @@ static array varied(tn_dtype dtype, array_layout layout, int ndim, const int64_t
            (int64_t[]){__VA_ARGS__}, salt)
 #define LIKE(a) array_new((a).d.dtype, SPREAD, (a).d.ndim, (a).d.size)
 
-/* ---- Products ------------------------------------------------------------------------------------------------------------ */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 static void test_matmul(void **state) {
     (void)state;
@@ -94,7 +95,8 @@ static void test_matmul(void **state) {
     array none = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 2, 0}),
           right = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 0, 2});
     array y = array_new(TN_F32, DENSE, 3, (int64_t[]){1, 2, 2});
-    assert_int_equal(ref->matmul(ctx, &y.d, &none.d, &right.d, 1, 0), TN_OK); /* an empty sum is 0 */
+    /* an empty sum is 0 */
+    assert_int_equal(ref->matmul(ctx, &y.d, &none.d, &right.d, 1, 0), TN_OK);
     assert_true(array_get(&y, 0) == 0 && array_get(&y, 3) == 0);
     y.d.dtype = TN_I32;
     assert_int_equal(ref->matmul(ctx, &y.d, &y.d, &y.d, 1, 0), TN_EUNSUPPORTED);
@@ -120,7 +122,7 @@ static void test_linear(void **state) {
     }
 }
 
-/* ---- Softmax --------------------------------------------------------------------------------------------------------------- */
+/* ---- Softmax --------------------------------------------------------------------------------- */
 
 typedef struct softmax_case {
     array x, y, dy;
@@ -184,7 +186,7 @@ static void test_softmax_special_rows(void **state) {
     assert_true(array_get(&scalar, 0) == 1);
 }
 
-/* ---- Norms ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Norms ----------------------------------------------------------------------------------- */
 
 typedef struct norm_case {
     array x, w, b, y, mean, rstd, dy;
@@ -248,7 +250,8 @@ static void check_norm_backward(norm_case *c, array *dx, array *dw, array *db) {
     c->mean = mean;
 }
 
-/* The same in each precision, with statistics in f32 (f64 for f64), and with outputs that are not wanted. */
+/* The same in each precision, with statistics in f32 (f64 for f64), and with outputs that are not
+ * wanted. */
 static void check_norm_precisions(const norm_case *c, const array *dx, const array *dw) {
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
@@ -261,10 +264,10 @@ static void check_norm_precisions(const norm_case *c, const array *dx, const arr
         const tn_desc *weight = c->affine ? &w.d : NULL;
         if (c->rms) {
             assert_int_equal(ref->rms_norm(ctx, &y.d, NULL, &x.d, weight, 1e-5), TN_OK);
-            assert_int_equal(ref->rms_norm_backward(ctx, &dx2.d, NULL, &dy.d, &x.d, &rstd.d, weight),
-                             TN_OK);
-            assert_int_equal(ref->rms_norm_backward(ctx, NULL, &dw2.d, &dy.d, &x.d, &rstd.d, weight),
-                             TN_OK);
+            assert_int_equal(
+                ref->rms_norm_backward(ctx, &dx2.d, NULL, &dy.d, &x.d, &rstd.d, weight), TN_OK);
+            assert_int_equal(
+                ref->rms_norm_backward(ctx, NULL, &dw2.d, &dy.d, &x.d, &rstd.d, weight), TN_OK);
         } else {
             assert_int_equal(
                 ref->layer_norm(ctx, &y.d, NULL, NULL, &x.d, weight, c->affine ? &b.d : NULL, 1e-5),
@@ -306,7 +309,7 @@ static void test_norms(void **state) {
     assert_int_equal(ref->layer_norm(ctx, &i.d, NULL, NULL, &i.d, NULL, NULL, 0), TN_EUNSUPPORTED);
 }
 
-/* ---- Attention --------------------------------------------------------------------------------------------------------------- */
+/* ---- Attention ------------------------------------------------------------------------------- */
 
 enum { B = 2, H = 4, G = 2, TQ = 3, TK = 5, D = 2 };
 
@@ -411,7 +414,8 @@ static void test_attention(void **state) {
     }
 }
 
-/* What is masked has no influence, not even as NaN; scores far beyond exp's range are fine; sizes may be 0. */
+/* What is masked has no influence, not even as NaN; scores far beyond exp's range are fine; sizes
+ * may be 0. */
 static void test_attention_edges(void **state) {
     (void)state;
     array q = array_of(TN_F32, 1, (double[]){1000}), k = array_of(TN_F32, 2, (double[]){1, NAN});
@@ -452,7 +456,7 @@ static void test_dtypes_that_are_refused(void **state) {
     assert_true(isnan(array_get(&f, 0)) && isnan(array_get(&f, 3))); /* nothing was written */
 }
 
-/* ---- Cross-entropy ------------------------------------------------------------------------------------------------------------ */
+/* ---- Cross-entropy --------------------------------------------------------------------------- */
 
 typedef struct cross_entropy_case {
     array x, label, loss, lse, dloss;
@@ -519,7 +523,8 @@ static void test_bad_labels(void **state) {
     for (int bad = -2; bad <= 4; bad += 6) {
         array label = array_of(TN_I64, 3, (double[]){-1, bad, 0});
         ctx->bad_position = ctx->bad_value = -9;
-        assert_int_equal(ref->cross_entropy(ctx, &loss.d, &loss.d, &x.d, &label.d, &args), TN_EINDEX);
+        assert_int_equal(ref->cross_entropy(ctx, &loss.d, &loss.d, &x.d, &label.d, &args),
+                         TN_EINDEX);
         assert_true(ctx->bad_position == 1 && ctx->bad_value == bad);
         ctx->bad_position = -9;
         assert_int_equal(
@@ -529,8 +534,9 @@ static void test_bad_labels(void **state) {
     }
     assert_int_equal(ref->cross_entropy(ctx, &loss.d, &loss.d, &x.d, &loss.d, &args),
                      TN_EUNSUPPORTED);
-    assert_int_equal(ref->cross_entropy_backward(ctx, &dx.d, &loss.d, &loss.d, &x.d, &loss.d, &args),
-                     TN_EUNSUPPORTED);
+    assert_int_equal(
+        ref->cross_entropy_backward(ctx, &dx.d, &loss.d, &loss.d, &x.d, &loss.d, &args),
+        TN_EUNSUPPORTED);
     x = array_new(TN_F32, DENSE, 2, (int64_t[]){1, 2});
     array label = array_of(TN_I64, 1, (double[]){1}),
           lse = array_new(TN_F32, DENSE, 1, (int64_t[]){1});

@@ -1,5 +1,5 @@
-/* ref's optimiser steps: several steps against the recurrences written out here in double, over every dtype; master copies,
- * scaled gradients, several spans. */
+/* ref's optimiser steps: several steps against the recurrences written out here in double, over
+ * every dtype; master copies, scaled gradients, several spans. */
 #include "arrays.h"
 
 static const tn_backend *ref;
@@ -90,7 +90,8 @@ static void test_adam(void **state) {
                 m[i] += 0.1 * (g - m[i]);
                 v[i] += 0.01 * (g * g - v[i]);
                 double m_hat = m[i] / (1 - pow(0.9, t)), v_hat = v[i] / (1 - pow(0.99, t));
-                w[i] = w[i] * (decoupled ? 1 - 0.01 * 0.1 : 1) - 0.01 * m_hat / (sqrt(v_hat) + 1e-8);
+                w[i] =
+                    w[i] * (decoupled ? 1 - 0.01 * 0.1 : 1) - 0.01 * m_hat / (sqrt(v_hat) + 1e-8);
             }
         }
         check(&p, w);
@@ -133,7 +134,8 @@ static void test_sgd(void **state) {
     }
 }
 
-/* Spans of different dtypes in one call; an empty one; and a dtype that is refused before anything is written. */
+/* Spans of different dtypes in one call; an empty one; and a dtype that is refused before anything
+ * is written. */
 static void test_spans(void **state) {
     (void)state;
     problem a = problem_new(TN_F32, TN_F32, false), b = problem_new(TN_F64, TN_F64, false);

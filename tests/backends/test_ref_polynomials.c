@@ -1,5 +1,5 @@
-/* The vectorising polynomials against libm in double, over all of single precision: every 4093rd bit pattern, and all special
- * values. The bounds are those that backends/polynomials.h states. */
+/* The vectorising polynomials against libm in double, over all of single precision: every 4093rd
+ * bit pattern, and all special values. The bounds are those that backends/polynomials.h states. */
 #include "arrays.h"
 
 #include "backends/formulas.h"
@@ -81,7 +81,8 @@ static void test_sigmoid(void **state) {
     }
 }
 
-/* Both instantiations of each float formula agree; where they cancel, to the size of what cancels. */
+/* Both instantiations of each float formula agree; where they cancel, to the size of what
+ * cancels. */
 #define EVALUATE(code, name, formula) \
     case code:                        \
         return formula;

@@ -1,4 +1,5 @@
-/* ref's random numbers and dropout: element by element from tn_philox as backends/random.h says, and their statistics. */
+/* ref's random numbers and dropout: element by element from tn_philox as backends/random.h says,
+ * and their statistics. */
 #include "arrays.h"
 
 static const tn_backend *ref;
@@ -14,7 +15,8 @@ static int begin(void **state) {
 
 /* Uniforms as the header documents them, from the words. */
 static double u24(int64_t i) {
-    return (tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 4).word[i % 4] >> 8) / 16777216.0;
+    return (tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 4).word[i % 4] >> 8) /
+           16777216.0;
 }
 
 static uint64_t word64(int64_t i) {
@@ -44,7 +46,8 @@ static void test_uniform(void **state) {
             array_check_gaps(&y);
             ref->random(ctx, &y.d, TN_UNIFORM, key, -3, 5);
             for (int64_t i = 0; i < y.count; i++) {
-                array_expect_within(&y, i, -3 + 8 * (k == 1 ? u53(i) : u24(i)), k < 2 ? 1e-6 : 2e-2);
+                array_expect_within(&y, i, -3 + 8 * (k == 1 ? u53(i) : u24(i)),
+                                    k < 2 ? 1e-6 : 2e-2);
             }
         }
     }
@@ -150,7 +153,8 @@ static void test_dropout_ends(void **state) {
     assert_int_equal(ref->dropout(ctx, &n.d, &n.d, 0.5, key), TN_EUNSUPPORTED);
 }
 
-/* A number equal to p is kept (and is no success of Bernoulli's); one a little below p is dropped. */
+/* A number equal to p is kept (and is no success of Bernoulli's); one a little below p is
+ * dropped. */
 static void test_thresholds(void **state) {
     (void)state;
     for (int64_t i = 0; i < 40; i++) {

@@ -100,7 +100,8 @@ static void set_way(const tn_backend *t, int way) {
     }
 }
 
-/* The address sanitizer makes the emulator slow and looks for something else: one order is enough for it. */
+/* The address sanitizer makes the emulator slow and looks for something else: one order is enough
+ * for it. */
 static int ways_of(const tn_backend *t) {
     return TN__ASAN && is_cuda(t) ? 1 : WAYS;
 }

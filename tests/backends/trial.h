@@ -12,13 +12,14 @@
  *     trial_run(&t);
  *     trial_forget();                      between cases: gives the arrays back
  *
- * Which tables: the CPU's levels, each with 1, 2 and 3 threads. With TERN_TEST_CUDA=emulator or =device
- * it is cuda's instead: over the emulator (with TERN_CUDA=cuda_emulator) blocks run forwards, backwards
- * and shuffled; on a real device the call is repeated. Each program test_kernels_*.c is therefore run
- * twice: as backends/kernels_x and as cuda/kernels_x.
+ * Which tables: the CPU's levels, each with 1, 2 and 3 threads. With TERN_TEST_CUDA=emulator or
+ * =device it is cuda's instead: over the emulator (with TERN_CUDA=cuda_emulator) blocks run
+ * forwards, backwards and shuffled; on a real device the call is repeated. Each program
+ * test_kernels_*.c is therefore run twice: as backends/kernels_x and as cuda/kernels_x.
  *
- * Operands lie where the host and the kernels both reach them: malloc (so that the address sanitizer
- * watches the kernels of the CPU and of the emulator), or page-locked memory for a real device.
+ * Operands lie where the host and the kernels both reach them: malloc (so that the address
+ * sanitizer watches the kernels of the CPU and of the emulator), or page-locked memory for a real
+ * device.
  */
 #ifndef TERN_TESTS_BACKENDS_TRIAL_H
 #define TERN_TESTS_BACKENDS_TRIAL_H
@@ -47,8 +48,8 @@ bool trial_on_cuda(void);
 /* On the emulator a thread is a fibre, and large cases take long. */
 bool trial_on_emulator(void);
 
-/* The context for calls on this table, and the status after its device has done the work. A bad index
- * may come from the entry or from here; the context has its place and value then. */
+/* The context for calls on this table, and the status after its device has done the work. A bad
+ * index may come from the entry or from here; the context has its place and value then. */
 tn_context *trial_context(const tn_backend *t);
 tn_status trial_wait(const tn_backend *t, tn_status status);
 
@@ -60,7 +61,8 @@ static inline void trial_expect_bad(const tn_backend *t, tn_status status, int64
     assert_int_equal(trial_context(t)->bad_value, value);
 }
 
-/* Calls an entry in the table's context. TN_EUNSUPPORTED where there is none, which fails the trial. */
+/* Calls an entry in the table's context. TN_EUNSUPPORTED where there is none, which fails the
+ * trial. */
 #define TRIAL_CALL(t, entry, ...) \
     ((t)->entry ? (t)->entry(trial_context(t), __VA_ARGS__) : TN_EUNSUPPORTED)
 
@@ -106,7 +108,8 @@ static inline void trial_forget(void) {
 }
 
 /* Empty, one, odd, longer than a row of blocks, larger than a chunk. */
-static const int64_t trial_shapes[][3] = {{0, 3, 2}, {1, 1, 1}, {3, 5, 7}, {2, 1, 2050}, {33, 40, 31}};
+static const int64_t trial_shapes[][3] = {
+    {0, 3, 2}, {1, 1, 1}, {3, 5, 7}, {2, 1, 2050}, {33, 40, 31}};
 enum { TRIAL_SHAPES = sizeof(trial_shapes) / sizeof(*trial_shapes) };
 
 #endif

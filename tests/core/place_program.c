@@ -1,5 +1,5 @@
-/* Raises errors in many ways and looks whether the text names the right line; test_place.sh builds it in many ways, also as
- * C++. With an argument it only raises one error and prints its text. */
+/* Raises errors in many ways and looks whether the text names the right line; test_place.sh builds
+ * it in many ways, also as C++. With an argument it only raises one error and prints its text. */
 #include <tern/tensor.h>
 
 #ifdef WITH_MODULES

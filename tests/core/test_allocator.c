@@ -1,5 +1,5 @@
-/* Tensor memory: statistics, the limit, reuse, failing on purpose. Under the address sanitizer nothing is cached, and the
- * tests of the cache are skipped. */
+/* Tensor memory: statistics, the limit, reuse, failing on purpose. Under the address sanitizer
+ * nothing is cached, and the tests of the cache are skipped. */
 #include "core/allocator.h"
 #include "core/sanitize.h"
 #include "tern/sys/tensor.h"
@@ -123,7 +123,8 @@ static void test_random_blocks(void **state) {
     assert_int_equal(tn_memory().reserved, before);
 }
 
-/* A large block that is free serves smaller ones, and joins again: the sum does not grow with every shape. */
+/* A large block that is free serves smaller ones, and joins again: the sum does not grow with every
+ * shape. */
 static void test_large_blocks_are_shared(void **state) {
     (void)state;
     if (TN__ASAN) {

@@ -1,4 +1,5 @@
-/* Errors: the first sticks, handlers, other threads, the text. Places with lines are tests/core/test_place.sh. */
+/* Errors: the first sticks, handlers, other threads, the text. Places with lines are
+ * tests/core/test_place.sh. */
 #include "tern/tensor.h"
 
 #include <pthread.h>
@@ -54,7 +55,8 @@ static void test_operation_is_named(void **state) {
     assert_ends(tn_error_message(), ": size: dimension 2 of a tensor with 2 dimensions ([2, 3])");
 }
 
-/* The caller is in the text also without debug information: here as the name of a function or a file. */
+/* The caller is in the text also without debug information: here as the name of a function or a
+ * file. */
 static void test_place_names_the_caller(void **state) {
     (void)state;
     tn_ndim(NULL);

@@ -1,5 +1,5 @@
-/* Philox against the known answers that its authors publish with Random123 (kat_vectors, philox4x32 with 10 rounds), and
- * the draws made of it. */
+/* Philox against the known answers that its authors publish with Random123 (kat_vectors, philox4x32
+ * with 10 rounds), and the draws made of it. */
 #include "core/philox.h"
 
 #include <math.h>
@@ -24,7 +24,8 @@ static void assert_words(tn_random4 r, uint32_t a, uint32_t b, uint32_t c, uint3
 static void test_known_answers(void **state) {
     (void)state;
     assert_words(tn__philox_raw(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
-    assert_words(tn__philox_raw(~0ull, ~0ull, ~0ull), 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd);
+    assert_words(tn__philox_raw(~0ull, ~0ull, ~0ull), 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
+                 0x6d5451fd);
     assert_words(tn__philox_raw(join(0xa4093822, 0x299f31d0), join(0x243f6a88, 0x85a308d3),
                                 join(0x13198a2e, 0x03707344)),
                  0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
@@ -81,7 +82,8 @@ static void test_below(void **state) {
         assert_in_range(count[i], 9500, 10500); /* 5 standard deviations */
     }
     assert_int_equal(tn_random_below(&g, 1), 0);
-    /* For n = 3/4 of 2^63 many draws are refused; without that, the lower half would come up too often. */
+    /* For n = 3/4 of 2^63 many draws are refused; without that, the lower half would come up too
+     * often. */
     int64_t n = 3ll << 61, low = 0;
     for (int i = 0; i < 20000; i++) {
         int64_t k = tn_random_below(&g, n);

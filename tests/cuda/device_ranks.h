@@ -1,6 +1,6 @@
-/* Ranks on the emulator's devices: real processes, and the stand-in for NCCL that TERN_NCCL names. Rank r
- * has device r % 2. The bodies (ranks.h) join and leave by themselves: their names begin with '-'. Include
- * after <cmocka.h>. */
+/* Ranks on the emulator's devices: real processes, and the stand-in for NCCL that TERN_NCCL names.
+ * Rank r has device r % 2. The bodies (ranks.h) join and leave by themselves: their names begin
+ * with '-'. Include after <cmocka.h>. */
 #ifndef TERN_TESTS_CUDA_DEVICE_RANKS_H
 #define TERN_TESTS_CUDA_DEVICE_RANKS_H
 
@@ -14,7 +14,7 @@
 
 #include <tern/tern.h>
 
-/* ---- In a rank --------------------------------------------------------------------------------- */
+/* ---- In a rank ------------------------------------------------------------------------------- */
 
 /* The argument is "ENGINE", or "auto"; with ",checked". NULL with an error pending. */
 static inline tn_group *device_join(const char *argument, double timeout) {
@@ -34,7 +34,7 @@ static inline int device_leave(void) {
     return tn_error() != TN_OK;
 }
 
-/* ---- In the test ------------------------------------------------------------------------------- */
+/* ---- In the test ----------------------------------------------------------------------------- */
 
 static bool has_nccl; /* the stand-in was built */
 
@@ -70,7 +70,8 @@ static inline int device_set_up(void **state) {
     return temp_flights(state);
 }
 
-/* First in main: does not return in a rank. False without the emulator, which is then said in TAP. */
+/* First in main: does not return in a rank. False without the emulator, which is then said in
+ * TAP. */
 static inline bool device_main(int argc, char **argv, const rank_entry *bodies, int n) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, n);

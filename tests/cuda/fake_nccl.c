@@ -1,9 +1,9 @@
 /* A stand-in for libnccl.so.2, for ranks over the emulator: TERN_NCCL names it.
  *
- * Ranks are processes or threads. They share one file, whose name is the unique id: a board with a slot
- * for each rank's part of a collective, and a lane for each pair's messages. An operation is queued in the
- * emulated stream, in slices of a few milliseconds: whoever polls for its end drives it, and each poll
- * returns. As in NCCL a communicator with blocking = 0 is in progress at first.
+ * Ranks are processes or threads. They share one file, whose name is the unique id: a board with a
+ * slot for each rank's part of a collective, and a lane for each pair's messages. An operation is
+ * queued in the emulated stream, in slices of a few milliseconds: whoever polls for its end drives
+ * it, and each poll returns. As in NCCL a communicator with blocking = 0 is in progress at first.
  *
  * TERN_FAKE_NCCL breaks it; then no slice waits for long, and what is lost stays lost:
  *     absent:R      rank R never joins
@@ -114,7 +114,7 @@ static void expect_settled(const struct ncclComm *c) {
     }
 }
 
-/* ---- The emulator ------------------------------------------------------------------------------ */
+/* ---- The emulator ---------------------------------------------------------------------------- */
 
 typedef struct emulator {
     bool (*queue)(void *stream, void (*work)(void *), void *user);
@@ -148,7 +148,7 @@ static const emulator *emulated(void) {
     return &e;
 }
 
-/* ---- Faults ------------------------------------------------------------------------------------ */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
 static bool broken(void) {
     const char *fault = getenv("TERN_FAKE_NCCL");
@@ -168,7 +168,7 @@ static bool has_fault(const char *name, int rank, int *number) {
     return whose == rank;
 }
 
-/* ---- Elements ---------------------------------------------------------------------------------- */
+/* ---- Elements -------------------------------------------------------------------------------- */
 
 static tn_dtype dtype_of(ncclDataType_t type) {
     switch (type) {
@@ -198,7 +198,7 @@ static double combine(ncclRedOp_t how, double a, double b) {
                             : a + b;
 }
 
-/* ---- Collectives ------------------------------------------------------------------------------- */
+/* ---- Collectives ----------------------------------------------------------------------------- */
 
 static char *slot_of(board *b, int rank) {
     return (char *)b + HEADER + (size_t)rank * SLOT;
@@ -277,7 +277,7 @@ static void advance_collective(op *o) {
     }
 }
 
-/* ---- Messages ---------------------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 static void advance_piece(const op *o, piece *p) {
     const struct ncclComm *c = o->comm;
@@ -311,7 +311,7 @@ static void advance(op *o) {
     }
 }
 
-/* ---- Slices ------------------------------------------------------------------------------------ */
+/* ---- Slices ---------------------------------------------------------------------------------- */
 
 static double now(void) {
     struct timespec time;
@@ -386,7 +386,7 @@ static ncclResult_t collective(kind what, const void *in, void *out, size_t coun
     return submit(o);
 }
 
-/* ---- Groups of messages ------------------------------------------------------------------------ */
+/* ---- Groups of messages ---------------------------------------------------------------------- */
 
 static _Thread_local op *open_group;
 static _Thread_local int depth;
@@ -429,7 +429,7 @@ EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int 
     return message(false, data, count, type, peer, comm, stream);
 }
 
-/* ---- The other operations ---------------------------------------------------------------------- */
+/* ---- The other operations -------------------------------------------------------------------- */
 
 EXPORT ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
                                   ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
@@ -456,7 +456,7 @@ EXPORT ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclData
     return collective(REDUCE, in, out, count, type, how, root, comm, stream);
 }
 
-/* ---- Communicators ----------------------------------------------------------------------------- */
+/* ---- Communicators --------------------------------------------------------------------------- */
 
 EXPORT ncclResult_t ncclGetVersion(int *version) {
     *version = NCCL_VERSION_CODE;
@@ -591,7 +591,7 @@ EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
     return ncclSuccess;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
     *memory = emulated()->alloc(bytes);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* ---- A source over host memory ------------------------------------------------------------------ */
+/* ---- A source over host memory --------------------------------------------------------------- */
 
 typedef struct host {
     int64_t bytes, most; /* given out now; how much there is (0: no end) */
@@ -81,7 +81,7 @@ static void end(tn__cuda_pool *pool, host *h) {
     tn__cuda_pool_free(pool);
 }
 
-/* ---- What must hold inside ---------------------------------------------------------------------- */
+/* ---- What must hold inside ------------------------------------------------------------------- */
 
 /* The nodes of a tree, in order, each heavier than what hangs below it. Returns how many. */
 static int check_tree(const tree *t, const block *b, const block **last, bool used) {
@@ -119,8 +119,8 @@ static void check_inside(tn__cuda_pool *pool) {
                      unused);
 }
 
-/* The block that best fit has to take, found the slow way: the smallest one that is large enough, then
- * the lowest address. */
+/* The block that best fit has to take, found the slow way: the smallest one that is large enough,
+ * then the lowest address. */
 static const char *best_slowly(const tn__cuda_pool *pool, size_t bytes) {
     size_t wanted = round_up(bytes, ALIGN);
     const block *best = NULL;
@@ -135,7 +135,7 @@ static const char *best_slowly(const tn__cuda_pool *pool, size_t bytes) {
     return best ? best->address : NULL;
 }
 
-/* ---- Tests -------------------------------------------------------------------------------------- */
+/* ---- Tests ----------------------------------------------------------------------------------- */
 
 enum { LIVE = 200 };
 
@@ -277,7 +277,8 @@ static void test_smallest_rest(void **state) {
     char *b = tn__cuda_pool_take(pool, 512, "tensors");
     give_well(pool, a, 1024);
     assert_ptr_equal(tn__cuda_pool_take(pool, 512, "tensors"), a);
-    assert_ptr_equal(tn__cuda_pool_take(pool, 512, "tensors"), a + 512); /* what a left of its block */
+    /* what a left of its block */
+    assert_ptr_equal(tn__cuda_pool_take(pool, 512, "tensors"), a + 512);
     give_well(pool, a, 512);
     give_well(pool, a + 512, 512);
     give_well(pool, b, 512);
@@ -541,7 +542,7 @@ static void test_direct(void **state) {
     storm(9, TN__CUDA_DIRECT);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------ */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 static pthread_barrier_t all_there;
 

@@ -1,5 +1,5 @@
-/* Data parallelism on devices, over the emulator: the same bits as one rank that accumulates, buckets
- * on the device, and everything around them. */
+/* Data parallelism on devices, over the emulator: the same bits as one rank that accumulates,
+ * buckets on the device, and everything around them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "tests/distributed/ddp_net.h"
 #include "tests/distributed/ddp_train.h"
 
-/* ---- For the ranks ----------------------------------------------------------------------------- */
+/* ---- For the ranks --------------------------------------------------------------------------- */
 
 static tn_group *start(const char *argument) {
     tn_group *world = device_join(argument, 100);
@@ -193,7 +193,7 @@ static const rank_entry bodies[] = {
     {"-two_devices", two_devices},
 };
 
-/* ---- Tests ------------------------------------------------------------------------------------- */
+/* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void pass(int n, const char *body, const char *engine) {
     device_pass(n, body, engine, 200);

@@ -1,6 +1,6 @@
-/* Devices through the emulator: tensors on them, copies, marks, errors that come late, memory that ends.
- * What depends on how a process begins (no plugin, the real plugin, TERN_SYNC, …) runs in processes of
- * its own: this program again with the part's name. */
+/* Devices through the emulator: tensors on them, copies, marks, errors that come late, memory that
+ * ends. What depends on how a process begins (no plugin, the real plugin, TERN_SYNC, …) runs in
+ * processes of its own: this program again with the part's name. */
 #include "backends/cuda/cuda.h"
 #include "core/plugin.h"
 #include "tern/tern.h"
@@ -48,7 +48,7 @@ static tn_tensor *counted(tn_device device, tn_dims dims) {
     return t;
 }
 
-/* ---- Tensors ---------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 static void test_there_and_described(void **state) {
     (void)state;
@@ -148,7 +148,7 @@ static void test_between_devices(void **state) {
     assert_true(out[0] == 0 && out[999] == 0);
 }
 
-/* ---- Names, limits ---------------------------------------------------------------------------- */
+/* ---- Names, limits --------------------------------------------------------------------------- */
 
 static void test_names(void **state) {
     (void)state;
@@ -231,7 +231,7 @@ static void test_default_device_is_a_threads_own(void **state) {
     assert_int_equal(device.index, 0);
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void test_statistics(void **state) {
     (void)state;
@@ -293,7 +293,7 @@ static void test_memory_ends_and_comes_back(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* ---- Marks ------------------------------------------------------------------------------------ */
+/* ---- Marks ----------------------------------------------------------------------------------- */
 
 static void test_page_locked_memory_is_read_late(void **state) {
     (void)state;
@@ -364,7 +364,7 @@ static void test_joins(void **state) {
     table->host_free(host, 100);
 }
 
-/* ---- Late errors ------------------------------------------------------------------------------ */
+/* ---- Late errors ----------------------------------------------------------------------------- */
 
 /* y = x[index] on the device with an index that is out of range at position 2. */
 static tn_status gather_wrongly(int64_t wrong) {
@@ -410,7 +410,7 @@ static void test_a_bad_index_comes_late(void **state) {
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK);
 }
 
-/* ---- Threads ---------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 static void *live_on_devices(void *argument) {
     int me = (int)(intptr_t)argument;
@@ -436,7 +436,8 @@ static void test_threads(void **state) {
     (void)state;
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, live_on_devices, (void *)(intptr_t)i), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, live_on_devices, (void *)(intptr_t)i),
+                         0);
     }
     for (int i = 0; i < 4; i++) {
         void *wrong;
@@ -464,7 +465,7 @@ static void test_a_forked_child_is_told(void **state) {
     assert_true(tn_item(tn_select(t, 0, 1)) == 1);
 }
 
-/* ---- Other processes -------------------------------------------------------------------------- */
+/* ---- Other processes ------------------------------------------------------------------------- */
 
 enum { SKIPPED = 77 };
 static bool skipped; /* of a part: its process ends with SKIPPED */
@@ -563,12 +564,13 @@ static void part_died(void **state) { /* a kernel dies */
     break_device(0, "somebody wrote to nowhere");
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EDEVICE);
     assert_non_null(strstr(tn_error_message(), "the last kernels were "));
-    assert_non_null(
-        strstr(tn_error_message(), "gather_rows_kernel; ")); /* without the template's arguments */
+    /* without the template's arguments */
+    assert_non_null(strstr(tn_error_message(), "gather_rows_kernel; "));
     assert_says(TN_EDEVICE, "this process cannot use the device any more");
     assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32)));
     assert_says(TN_ENOMEM, "somebody wrote to nowhere"); /* and not how much memory there is */
-    assert_int_equal(table->kernels->matmul(tn_context_of(tn_cuda(0)), &y, &a, &b, 1, 0), TN_EDEVICE);
+    assert_int_equal(table->kernels->matmul(tn_context_of(tn_cuda(0)), &y, &a, &b, 1, 0),
+                     TN_EDEVICE);
     assert_non_null(strstr(table->reason(), "cublasLtMatmul: "));
     assert_non_null(strstr(table->reason(), "somebody wrote to nowhere"));
     assert_true(isnan(tn_item(tn_select(t, 0, 1))));

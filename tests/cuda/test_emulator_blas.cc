@@ -1,4 +1,5 @@
-/* The emulator's cuBLASLt against a plain product: every dtype and epilogue, batches, what it refuses. */
+/* The emulator's cuBLASLt against a plain product: every dtype and epilogue, batches, what it
+ * refuses. */
 #include "test_emulator.h"
 
 #include <cublasLt.h>
@@ -123,7 +124,8 @@ static int64_t rows_b(const product &p) {
     return p.transposed_b ? p.n : p.k;
 }
 
-static cublasLtMatrixLayout_t new_layout(const product &p, int64_t rows, int64_t columns, int64_t ld) {
+static cublasLtMatrixLayout_t new_layout(const product &p, int64_t rows, int64_t columns,
+                                         int64_t ld) {
     cublasLtMatrixLayout_t x;
     cublasLtMatrixLayoutCreate(&x, p.type, (uint64_t)rows, (uint64_t)columns, ld);
     int32_t batch = (int32_t)p.batch;
@@ -185,7 +187,8 @@ static outcome run(const product &p) {
     o.c = random_matrix(p.type, (m + 3) * n * p.batch, 3);
     o.bias = random_matrix(p.type, m > n ? m : n, 4);
     o.aux = random_matrix(p.type, p.aux_ld * n, 5);
-    void *a = upload(p.type, o.a, p.shift), *b = upload(p.type, o.b, 0), *d = upload(p.type, o.c, 0);
+    void *a = upload(p.type, o.a, p.shift), *b = upload(p.type, o.b, 0),
+         *d = upload(p.type, o.c, 0);
     void *aux = upload(p.type, o.aux, 0), *workspace;
     void *used = upload(p.type, o.bias, p.bias_shift + p.late_bias_shift);
     void *shown = (char *)used - p.late_bias_shift, *bias = (char *)shown - p.bias_shift;
@@ -210,9 +213,10 @@ static outcome run(const product &p) {
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &used,
                                            sizeof(used));
         }
-        o.run = cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
-                               lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
-                               workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
+        o.run =
+            cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
+                           lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
+                           workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
         void *other = nullptr; /* what was set before the call counts */
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &other,
                                        sizeof(other));
@@ -232,7 +236,7 @@ static outcome run(const product &p) {
     return o;
 }
 
-/* ---- The same by definition -------------------------------------------------------------------- */
+/* ---- The same by definition ------------------------------------------------------------------ */
 
 static double gelu(double x) {
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -289,7 +293,8 @@ static void check(const product &p) {
                 for (int64_t l = 0; l < p.k; l++) {
                     sum += at_a(p, o, s, i, l) * at_b(p, o, s, l, j);
                 }
-                size_t at = (size_t)(s * ld * p.n + i + j * ld), at_aux = (size_t)(i + j * p.aux_ld);
+                size_t at = (size_t)(s * ld * p.n + i + j * ld),
+                       at_aux = (size_t)(i + j * p.aux_ld);
                 double x = p.alpha * sum + p.beta * o.c[at];
                 x += e & CUBLASLT_EPILOGUE_BIAS ? bias[(size_t)i] : 0;
                 if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {

@@ -3,7 +3,7 @@
 
 #include <float.h>
 
-/* ---- Right kernels ----------------------------------------------------------------------------- */
+/* ---- Right kernels --------------------------------------------------------------------------- */
 
 static __global__ void where_am_i(int *out) {
     unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -224,7 +224,7 @@ static void test_many_waits(void **) {
     }
 }
 
-/* ---- Wrong kernels ----------------------------------------------------------------------------- */
+/* ---- Wrong kernels --------------------------------------------------------------------------- */
 
 /* Shows a missing barrier: the neighbour's value is there in one order and not in the other. */
 static __global__ void races(float *out) {
@@ -351,7 +351,8 @@ static void test_shared_memory_limits(void **) {
     assert_failed(RUN(no_dynamic, 1, 1, 0), "rows", "no dynamic shared memory");
 #ifndef __SANITIZE_ADDRESS__ /* which ends the program at once */
     assert_failed(RUN(beyond_the_end, 1, 1, 0), "beyond the ends of small", "beyond_the_end");
-    assert_failed(RUN(before_the_start, 1, 1, 64), "beyond the ends of dynamic", "before_the_start");
+    assert_failed(RUN(before_the_start, 1, 1, 64), "beyond the ends of dynamic",
+                  "before_the_start");
 #else
     (void)beyond_the_end;
     (void)before_the_start;
@@ -372,7 +373,8 @@ static void test_launch_limits(void **) {
     }
     TN_LAUNCH(&context, where_am_i, 1, 1, 227 * 1024 + 1, out);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-    assert_int_equal(RUN(block_sum, 0, 32, 0, nullptr, nullptr), cudaSuccess); /* nothing was queued */
+    /* nothing was queued */
+    assert_int_equal(RUN(block_sum, 0, 32, 0, nullptr, nullptr), cudaSuccess);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
 }
 

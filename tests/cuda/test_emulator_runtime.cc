@@ -1,4 +1,5 @@
-/* The emulator's devices: work that runs late, order between streams, memory that the host cannot touch. */
+/* The emulator's devices: work that runs late, order between streams, memory that the host cannot
+ * touch. */
 #include "test_emulator.h"
 
 #include "backends/cuda/emulator/fibre.h"
@@ -43,7 +44,7 @@ static int *new_pinned(int count) {
     return (int *)memory;
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 static void test_work_runs_late(void **) {
     cudaStream_t stream = new_stream();
@@ -59,7 +60,8 @@ static void test_work_runs_late(void **) {
     assert_int_equal(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
 }
 
-/* Pageable memory is read at once and has been written at the return; page-locked memory is neither. */
+/* Pageable memory is read at once and has been written at the return; page-locked memory is
+ * neither. */
 static void test_host_memory_of_copies(void **) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(1), *pinned = new_pinned(1), pageable = 5, back = 0;
@@ -201,7 +203,7 @@ static void test_long_queue(void **) {
     cudaStreamDestroy(other);
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 static void test_two_devices(void **) {
     int count = 0, value = 9;
@@ -258,7 +260,7 @@ static void test_fresh_memory_is_nan(void **) {
     cudaFree(x);
 }
 
-/* ---- Memory that is not there ------------------------------------------------------------------ */
+/* ---- Memory that is not there ---------------------------------------------------------------- */
 
 static void read_by_host(int *x) {
     volatile int *p = x;
@@ -322,14 +324,15 @@ static void test_kernel_is_kept_in(void **) {
     assert_illegal(kernel_beyond, x, "block (4, 0, 0): thread (0, 0, 0)",
                    "0 bytes behind an allocation of 512");
     assert_illegal(kernel_of_other_device, x, "kernel add_one", "memory of device 0");
-    launch(nullptr, x, 128); /* both devices go on after the reset, and the host is still kept out */
+    /* both devices go on after the reset, and the host is still kept out */
+    launch(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_dies(read_by_host, x);
     cudaFree(x);
     assert_illegal(kernel_beyond, x, "thread (0, 0, 0) touches", "where nothing is");
 }
 
-/* ---- Threads ----------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 static void *work(void *argument) {
     int *x = (int *)argument;

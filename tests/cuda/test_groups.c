@@ -1,6 +1,6 @@
-/* Groups of ranks whose tensors are on devices, over the emulator: staged with the bits of the engine
- * beneath, nccl against a stand-in for the library; the order of compute and transfers; and what fails
- * is told within the deadline. */
+/* Groups of ranks whose tensors are on devices, over the emulator: staged with the bits of the
+ * engine beneath, nccl against a stand-in for the library; the order of compute and transfers; and
+ * what fails is told within the deadline. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 #include <tern/sys/group.h>
 #include <tern/tern.h>
 
-/* ---- For the ranks ----------------------------------------------------------------------------- */
+/* ---- For the ranks --------------------------------------------------------------------------- */
 
 static int rank, ranks;
 
@@ -114,13 +114,14 @@ static void compare(tn_group *g, tn_collective kind, tn_reduce how, tn_dtype dty
     free(cpu);
 }
 
-static void every_collective(tn_group *g, tn_dtype dtype, tn_reduce how, int64_t count, bool whole) {
+static void every_collective(tn_group *g, tn_dtype dtype, tn_reduce how, int64_t count,
+                             bool whole) {
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         compare(g, KINDS[i], how, dtype, count, whole);
     }
 }
 
-/* ---- Numbers ----------------------------------------------------------------------------------- */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 static int collectives(tn_group *unused, const char *argument) {
     (void)unused;
@@ -140,8 +141,8 @@ static int collectives(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* Longer than the slots of staged, so that each is used again. A slot holds one run of elements of these,
- * and several of the others. */
+/* Longer than the slots of staged, so that each is used again. A slot holds one run of elements of
+ * these, and several of the others. */
 static bool has_one_run(tn_collective kind) {
     return kind == TN_ALL_REDUCE || kind == TN_BROADCAST || kind == TN_REDUCE_TO_ROOT ||
            kind == TN_SEND;
@@ -250,10 +251,10 @@ static int tell_engine(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* ---- Faults ------------------------------------------------------------------------------------ */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
-/* An all-reduce and a barrier, which says how it went, until one fails. Rank 1 does what the argument
- * says before its third. */
+/* An all-reduce and a barrier, which says how it went, until one fails. Rank 1 does what the
+ * argument says before its third. */
 static int fail_in_third(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = start(argument);
@@ -327,7 +328,7 @@ static const rank_entry bodies[] = {
     {"-two_kinds", two_kinds},
 };
 
-/* ---- Tests ------------------------------------------------------------------------------------- */
+/* ---- Tests ----------------------------------------------------------------------------------- */
 
 static ranks_result run_with(int n, const char *body, const char *argument, const char *more) {
     return device_run(n, body, argument, more, 120);

@@ -1,6 +1,6 @@
-/* Attention's graphs for cuDNN, on a machine without a GPU: cuDNN builds plans for devices that are only
- * described (devices/), over a stand-in for the driver (driver/). That shows that the graphs are accepted
- * and what scratch memory they ask for; only a GPU can show the numbers.
+/* Attention's graphs for cuDNN, on a machine without a GPU: cuDNN builds plans for devices that are
+ * only described (devices/), over a stand-in for the driver (driver/). That shows that the graphs
+ * are accepted and what scratch memory they ask for; only a GPU can show the numbers.
  */
 #include "backends/cuda/sdpa_graph.h"
 
@@ -110,8 +110,8 @@ static void test_b200(void **state) {
     expect_plans("b200", false);
 }
 
-/* What some versions get wrong is not asked of them, though they build a plan; `number`: of the first that
- * may be asked, 0: none. */
+/* What some versions get wrong is not asked of them, though they build a plan; `number`: of the
+ * first that may be asked, 0: none. */
 static void expect_from(int number, const char *word, tn__sdpa_target target,
                         const tn__sdpa_shape *shape) {
     tn__cudnn_table old = *dnn;

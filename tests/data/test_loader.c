@@ -1,4 +1,5 @@
-/* The loader: the same batches for any number of threads, errors that travel, places, and an end at any moment. */
+/* The loader: the same batches for any number of threads, errors that travel, places, and an end at
+ * any moment. */
 #include "tern/data.h"
 
 #include <setjmp.h>
@@ -188,7 +189,8 @@ static void test_error_comes_with_its_batch(void **state) {
     for (int threads = 0; threads <= 3; threads++) {
         int64_t live = tn_live_tensors();
         handled = 0;
-        tn_loader *l = tn_loader_new(make(20, 9, 0), tn_sequential_sampler(), options(2, 1, threads));
+        tn_loader *l =
+            tn_loader_new(make(20, 9, 0), tn_sequential_sampler(), options(2, 1, threads));
         tn_batch b;
         for (int i = 0; i < 4; i++) {
             assert_true(tn_loader_next(l, &b)); /* a worker has long met the bad one */
@@ -255,7 +257,8 @@ static void test_bad_arguments(void **state) {
     tn_error_clear();
     assert_null(tn_loader_new(make(8, -1, 0), s, options(1, -1, 0)));
     tn_error_clear();
-    assert_null(tn_loader_new(make(0, -1, 0), s, options(1, 0, 0))); /* would never end and never give */
+    /* would never end and never give */
+    assert_null(tn_loader_new(make(0, -1, 0), s, options(1, 0, 0)));
     tn_error_clear();
     assert_null(tn_loader_new(make(8, -1, 0), parts, options(1, 1, 0)));
     tn_error_clear();

@@ -1,4 +1,5 @@
-/* Samplers: an epoch is a permutation, all permutations are about equally likely, parts divide an epoch. */
+/* Samplers: an epoch is a permutation, all permutations are about equally likely, parts divide an
+ * epoch. */
 #include "tern/data.h"
 
 #include <setjmp.h>
@@ -54,7 +55,8 @@ static void test_orders_are_equally_likely(void **state) {
     assert_true(chi < 49.7);
 }
 
-/* Each place of an epoch of 100 is about as likely to hold each example: 9801 degrees of freedom. */
+/* Each place of an epoch of 100 is about as likely to hold each example: 9801 degrees of
+ * freedom. */
 static void test_places_are_equally_likely(void **state) {
     (void)state;
     enum { SIZE = 100, EPOCHS = 2000 };

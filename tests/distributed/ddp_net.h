@@ -11,7 +11,8 @@
 
 enum { NET_IN = 6, NET_HIDDEN = 10, NET_OUT = 3, NET_BATCH = 4 };
 
-/* Registered in another order than it is used, so that readiness is not the reverse of registration. */
+/* Registered in another order than it is used, so that readiness is not the reverse of
+ * registration. */
 typedef struct net {
     tn_module base;
     tn_linear out, in, extra;
@@ -69,7 +70,7 @@ static inline tn_ddp_options small_buckets(void) {
     return o;
 }
 
-/* ---- All numbers of a kind, in order of registration -------------------------------------------- */
+/* ---- All numbers of a kind, in order of registration ----------------------------------------- */
 
 enum { NET_NUMBERS = 256 };
 typedef struct numbers {

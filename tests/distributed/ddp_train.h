@@ -1,5 +1,5 @@
-/* One training run of a small GPT with dropout and tied weights, on any number of ranks: what tests of
- * data parallelism compare bit for bit. */
+/* One training run of a small GPT with dropout and tied weights, on any number of ranks: what tests
+ * of data parallelism compare bit for bit. */
 #ifndef TERN_TESTS_DDP_TRAIN_H
 #define TERN_TESTS_DDP_TRAIN_H
 
@@ -14,7 +14,8 @@ enum { GPT_VOCAB = 61, GPT_CONTEXT = 64, GPT_BATCH = 16, GPT_TOKENS = GPT_BATCH 
 typedef struct ddp_run {
     int micro_batches; /* of a step, on all ranks together */
     int steps;
-    bool mean; /* gradients are averaged; false: summed, and the loss divided by all tokens of a step */
+    /* gradients are averaged; false: summed, and the loss divided by all tokens of a step */
+    bool mean;
     bool naive;
     bool recompute;
     bool bf16;  /* a policy: f32 parameters, computed in bf16 */

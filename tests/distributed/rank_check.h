@@ -1,5 +1,6 @@
-/* Checks for tests whose ranks are threads (tn_local_run). cmocka's assertions jump, which only the main thread may do: ranks count
- * what is wrong, and the main thread looks at the count. Include after <cmocka.h>. */
+/* Checks for tests whose ranks are threads (tn_local_run). cmocka's assertions jump, which only the
+ * main thread may do: ranks count what is wrong, and the main thread looks at the count. Include
+ * after <cmocka.h>. */
 #ifndef TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
 #define TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
 
@@ -12,12 +13,13 @@
 static int failures;
 static int ranks_told; /* who has heard of rank 1's error: stay_until_told */
 
-#define CHECK(condition)                                                                             \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                      \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, tn_error_message()); \
-        }                                                                                            \
+#define CHECK(condition)                                                        \
+    do {                                                                        \
+        if (!(condition)) {                                                     \
+            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                 \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, \
+                    tn_error_message());                                        \
+        }                                                                       \
     } while (0)
 
 #define assert_has(text, part)                                  \

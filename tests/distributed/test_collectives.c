@@ -1,9 +1,10 @@
-/* Every collective against a serial computation: on every engine, for every dtype and reduction, odd sizes, empty tensors, 1 to
- * 8 ranks, in memory of the group and elsewhere. And what groups promise beside the numbers: the same bits in every run, the
- * order of the ranks, an error for those who disagree.
+/* Every collective against a serial computation: on every engine, for every dtype and reduction,
+ * odd sizes, empty tensors, 1 to 8 ranks, in memory of the group and elsewhere. And what groups
+ * promise beside the numbers: the same bits in every run, the order of the ranks, an error for
+ * those who disagree.
  *
- * Ranks are threads (local) or processes (the others); a start runs all cases. Elements are small whole numbers, so a sum
- * has one right answer in any order. */
+ * Ranks are threads (local) or processes (the others); a start runs all cases. Elements are small
+ * whole numbers, so a sum has one right answer in any order. */
 #include "core/plugin.h"
 #include "distributed/group/gloo.h"
 #include "tern/tern.h"
@@ -21,7 +22,7 @@
 #include "../support/ranks.h"
 #include "elements.h"
 
-/* ---- What is right ------------------------------------------------------------------------------- */
+/* ---- What is right --------------------------------------------------------------------------- */
 
 /* Element i of rank r's tensor. Products stay small, and nothing rounds. */
 static double element(tn_dtype dtype, tn_reduce how, int rank, int64_t i) {
@@ -101,7 +102,7 @@ static tn_tensor *filled(const trial *c, int parts) {
     return t;
 }
 
-/* ---- The collectives ----------------------------------------------------------------------------- */
+/* ---- The collectives ------------------------------------------------------------------------- */
 
 static void check_all_reduce(const trial *c) {
     tn_tensor *t = filled(c, 0);
@@ -133,7 +134,8 @@ static void check_all_gather(const trial *c) {
     tn_tensor *t = filled(c, 0), *out = blank(c, c->ranks);
     done(c, "all_gather", tn_all_gather(c->g, out, t));
     for (int64_t i = 0; i < c->ranks * c->count; i++) {
-        expect(c, "all_gather", out, i, element(c->dtype, c->how, (int)(i / c->count), i % c->count));
+        expect(c, "all_gather", out, i,
+               element(c->dtype, c->how, (int)(i / c->count), i % c->count));
     }
 }
 
@@ -151,7 +153,8 @@ static void check_gather(const trial *c, int root) {
     tn_tensor *out = is_root || c->shared ? blank(c, c->ranks) : NULL; /* all make shared ones */
     done(c, "gather_to", tn_gather_to(c->g, is_root ? out : NULL, t, root));
     for (int64_t i = 0; i < c->ranks * c->count && is_root; i++) {
-        expect(c, "gather_to", out, i, element(c->dtype, c->how, (int)(i / c->count), i % c->count));
+        expect(c, "gather_to", out, i,
+               element(c->dtype, c->how, (int)(i / c->count), i % c->count));
     }
 }
 
@@ -246,7 +249,7 @@ static void check_numbers(tn_group *g, bool thorough) {
     }
 }
 
-/* ---- Bits ---------------------------------------------------------------------------------------- */
+/* ---- Bits ------------------------------------------------------------------------------------ */
 
 /* Numbers whose sums depend on the order. */
 static void wild(float *x, int64_t n, int rank) {
@@ -292,7 +295,7 @@ static void check_bits(tn_group *g) {
     free(x);
 }
 
-/* ---- Misuse -------------------------------------------------------------------------------------- */
+/* ---- Misuse ---------------------------------------------------------------------------------- */
 
 static void *intrude(void *user) {
     TN_SCOPE;
@@ -363,7 +366,7 @@ static void check_disagreement(tn_group *g, const struct disagreement *d) {
     tn_error_clear();
 }
 
-/* ---- Ranks as threads ---------------------------------------------------------------------------- */
+/* ---- Ranks as threads ------------------------------------------------------------------------ */
 
 static void local_all(tn_group *g, void *user) {
     check_all(g);
@@ -398,7 +401,7 @@ static void test_checked_local(void **state) {
     threads_pass(true, 3);
 }
 
-/* ---- Ranks as processes -------------------------------------------------------------------------- */
+/* ---- Ranks as processes ---------------------------------------------------------------------- */
 
 /* "shm", or "shm,2": the group's engine, and which disagreement to look for. */
 static int body(tn_group *none, const char *argument) {

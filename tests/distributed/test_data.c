@@ -14,7 +14,7 @@
 
 #include "../support/temp.h"
 
-/* ---- Shares ------------------------------------------------------------------------------------ */
+/* ---- Shares ---------------------------------------------------------------------------------- */
 
 /* 10 examples on 4 ranks: three each, two of them only fill up. */
 static void pads(tn_group *g, void *user) {
@@ -64,7 +64,7 @@ static void test_share_of_a_share(void **state) {
     tn_error_clear();
 }
 
-/* ---- Checkpoints ------------------------------------------------------------------------------- */
+/* ---- Checkpoints ----------------------------------------------------------------------------- */
 
 typedef struct job {
     tn_linear model;
@@ -75,7 +75,8 @@ typedef struct job {
 
 static void job_open(job *j, tn_group *g, int64_t batch) {
     TN_SCOPE;
-    tn_seed(tn_group_rank(g) == 0 ? 5 : 99); /* the others have to get rank 0's weights from the file */
+    /* the others have to get rank 0's weights from the file */
+    tn_seed(tn_group_rank(g) == 0 ? 5 : 99);
     tn_linear_init(&j->model, 4, 3, tn_linear_defaults());
     j->optim = tn_adamw(&j->model, tn_adamw_defaults());
     tn_loader_options o = tn_loader_defaults();
@@ -179,7 +180,7 @@ static void test_an_error_of_another_rank(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* ---- Learning rates ---------------------------------------------------------------------------- */
+/* ---- Learning rates -------------------------------------------------------------------------- */
 
 static void test_learning_rates(void **state) {
     (void)state;

@@ -10,7 +10,7 @@
 #include "ddp_net.h"
 #include "tests/support/temp.h"
 
-/* ---- Attaching ---------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
 static void takes_rank_0s_state(tn_group *g, void *user) {
     net m, want;
@@ -74,7 +74,8 @@ static void test_a_difference_is_named(void **state) {
         difference d;
         const char *says[2];
     } cases[] = {
-        {{.what = "shape"}, {"rank 0 has parameter 1.weight f32 [6, 5], but", "1.weight f32 [7, 5]"}},
+        {{.what = "shape"},
+         {"rank 0 has parameter 1.weight f32 [6, 5], but", "1.weight f32 [7, 5]"}},
         {{.what = "dtype"}, {"parameter 1.weight f32 [6, 5]", "parameter 1.weight bf16 [6, 5]"}},
         {{.what = "missing"}, {"rank 0 has parameter 1.bias f32 [6]", "rank 1 has nothing more"}},
         {{.what = "frozen"}, {"0.weight f32 [5, 4],", "0.weight f32 [5, 4], frozen"}},
@@ -175,7 +176,7 @@ static void test_what_is_refused(void **state) {
     assert_int_equal(tn_ddp_statistics(NULL).buckets, 0);
 }
 
-/* ---- The end ------------------------------------------------------------------------------------ */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static void keeps_its_module(tn_group *g, void *user) {
     net *m = (net *)user + tn_group_rank(g);

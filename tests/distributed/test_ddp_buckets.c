@@ -1,4 +1,5 @@
-/* Data parallelism: which gradients share a bucket, when buckets are sent, and their dtypes. Ranks are threads. */
+/* Data parallelism: which gradients share a bucket, when buckets are sent, and their dtypes. Ranks
+ * are threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -105,7 +106,8 @@ static void mixes_dtypes(tn_group *g, void *user) {
         tn_seed(9);
         tn_linear_init(&alone[r], 4, 4, o);
         tn_set_grad_dtype(alone[r].weight, TN_F32);
-        tn_backward(tn_sum_all(tn_square(tn_call(&alone[r], tn_full(TN_DIMS(3, 4), r + 1, TN_BF16)))));
+        tn_backward(
+            tn_sum_all(tn_square(tn_call(&alone[r], tn_full(TN_DIMS(3, 4), r + 1, TN_BF16)))));
     }
     tn_backward(tn_sum_all(tn_square(tn_call(&m, tn_full(TN_DIMS(3, 4), rank + 1, TN_BF16)))));
     tn_tensor *weight =

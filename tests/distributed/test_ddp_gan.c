@@ -1,5 +1,5 @@
-/* A GAN under data parallelism: two modules, two optimisers, noise, dropout, a gradient penalty, and a
- * module that is taken out of a step. N ranks are one rank that accumulates, bit for bit. */
+/* A GAN under data parallelism: two modules, two optimisers, noise, dropout, a gradient penalty,
+ * and a module that is taken out of a step. N ranks are one rank that accumulates, bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,7 +117,8 @@ static numbers train(tn_group *group, int parts) {
         tn_optim_zero_grad(g_opt);
     }
     CHECK(tn_error() == TN_OK);
-    CHECK(tn_ddp_statistics(n.d_state).steps == STEPS && tn_ddp_statistics(n.g_state).steps == STEPS);
+    CHECK(tn_ddp_statistics(n.d_state).steps == STEPS &&
+          tn_ddp_statistics(n.g_state).steps == STEPS);
     tn_module_requires_grad(&n.g, true);
     tn_module_requires_grad(&n.d, true);
     numbers a = params_of(&n.g.out), b = params_of(&n.d.in);

@@ -1,5 +1,5 @@
-/* Data parallelism where ranks have different numbers of batches: an error that says so, or tn_ddp_join.
- * Ranks are threads. */
+/* Data parallelism where ranks have different numbers of batches: an error that says so, or
+ * tn_ddp_join. Ranks are threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 enum { MOST = 4 };
 
-/* ---- Without join ------------------------------------------------------------------------------- */
+/* ---- Without join ---------------------------------------------------------------------------- */
 
 static void ends_early(tn_group *g, void *user) {
     net m;
@@ -39,7 +39,7 @@ static void test_the_short_rank_is_named(void **state) {
     tn_error_clear();
 }
 
-/* ---- With join ---------------------------------------------------------------------------------- */
+/* ---- With join ------------------------------------------------------------------------------- */
 
 typedef struct plan {
     int ranks;
@@ -68,8 +68,8 @@ static void descend(net *m) {
     }
 }
 
-/* What all ranks must have in the end: one process that plays all of them. Ranks without a batch bring
- * zeros, and the average divides by all. */
+/* What all ranks must have in the end: one process that plays all of them. Ranks without a batch
+ * bring zeros, and the average divides by all. */
 static numbers play(const plan *p, int *steps) {
     net m;
     net_init(&m, 1);
@@ -154,8 +154,8 @@ static void test_join(void **state) {
     }
 }
 
-/* Buffers come from the lowest rank that still trains, and in the end from the last. Forwards without a
- * backward, and accumulation, are joined in as well. */
+/* Buffers come from the lowest rank that still trains, and in the end from the last. Forwards
+ * without a backward, and accumulation, are joined in as well. */
 static void joins_a_richer_loop(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     int rank = tn_group_rank(g);
@@ -198,8 +198,8 @@ static void test_join_in_a_richer_loop(void **state) {
     run_ok(3, joins_a_richer_loop, &o);
 }
 
-/* Who joins has made fewer steps: an optimiser with state must go on as the others' do. Weights in bf16
- * have a master copy in it. */
+/* Who joins has made fewer steps: an optimiser with state must go on as the others' do. Weights in
+ * bf16 have a master copy in it. */
 static void goes_on_with_state(tn_group *g, void *user) {
     const tn_dtype *dtype = user;
     TN_SCOPE;

@@ -1,5 +1,5 @@
-/* Data parallelism, bit for bit: N ranks are one rank that accumulates N micro-batches; buckets, their
- * sizes, their order and overlap change nothing; the naive twin agrees. */
+/* Data parallelism, bit for bit: N ranks are one rank that accumulates N micro-batches; buckets,
+ * their sizes, their order and overlap change nothing; the naive twin agrees. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,8 +92,8 @@ static void test_recompute(void **state) {
     free(stored.data);
 }
 
-/* With a policy gradients are reduced in f32: ranks are still accumulation, bit for bit, recompute changes nothing and
- * the naive twin agrees. */
+/* With a policy gradients are reduced in f32: ranks are still accumulation, bit for bit, recompute
+ * changes nothing and the naive twin agrees. */
 static void test_mixed_precision(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {

@@ -1,5 +1,5 @@
-/* Data parallelism over real processes: the same bits as one rank that accumulates, on each engine; and
- * errors that end all ranks with the reason. */
+/* Data parallelism over real processes: the same bits as one rank that accumulates, on each engine;
+ * and errors that end all ranks with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-/* ---- Bodies: the argument is ENGINE with ,checked ,hook ,bf16 ---------------------------------------------------- */
+/* ---- Bodies: the argument is ENGINE with ,checked ,hook ,bf16 -------------------------------- */
 
 static tn_group *start(const char *argument) {
     static char engine[32];
@@ -88,7 +88,7 @@ static int end_badly(tn_group *unused, const char *argument) {
 
 static const rank_entry bodies[] = {{"-train", train}, {"-end_badly", end_badly}};
 
-/* ---- Tests -------------------------------------------------------------------------------------- */
+/* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void run_train(int ranks, const char *argument) {
     ranks_pass(ranks, "-train", argument);

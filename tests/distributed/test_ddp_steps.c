@@ -1,4 +1,5 @@
-/* Data parallelism: what a step does to gradients, buffers and random numbers. Ranks are threads. */
+/* Data parallelism: what a step does to gradients, buffers and random numbers. Ranks are
+ * threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,7 @@
 #include "ddp_net.h"
 #include "tests/support/temp.h"
 
-/* ---- Gradients ---------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 static void averages(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
@@ -199,7 +200,7 @@ static void test_a_second_backward_without_zeroing(void **state) {
     assert_has(run_failing(2, adds_to_sums, "", TN_ESTATE), "TN_NO_SYNC");
 }
 
-/* ---- Buffers ------------------------------------------------------------------------------------ */
+/* ---- Buffers --------------------------------------------------------------------------------- */
 
 static void buffers(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
@@ -276,7 +277,7 @@ static void test_buffers_come_from_rank_0(void **state) {
     run_ok(3, buffers, &o);
 }
 
-/* ---- Random numbers ----------------------------------------------------------------------------- */
+/* ---- Random numbers -------------------------------------------------------------------------- */
 
 static void keys(tn_group *g, void *user) {
     uint64_t rank = (uint64_t)tn_group_rank(g), ranks = (uint64_t)tn_group_size(g);

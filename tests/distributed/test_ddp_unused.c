@@ -1,4 +1,5 @@
-/* Data parallelism: parameters that a backward does not reach, and those that are frozen. Ranks are threads. */
+/* Data parallelism: parameters that a backward does not reach, and those that are frozen. Ranks are
+ * threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,7 @@
 #include "ddp_net.h"
 #include "tests/support/temp.h"
 
-/* ---- Unused -------------------------------------------------------------------------------------- */
+/* ---- Unused ---------------------------------------------------------------------------------- */
 
 static void leaves_out(tn_group *g, void *user) {
     net m;
@@ -135,7 +136,7 @@ static void test_unused_parameters_are_found(void **state) {
     run_ok(2, keeps_unused_sums, NULL);
 }
 
-/* ---- Frozen -------------------------------------------------------------------------------------- */
+/* ---- Frozen ---------------------------------------------------------------------------------- */
 
 static void checks_frozen(net *m, int rank, const numbers *before, float divide) {
     tn_zero_grad(m->in.weight);

@@ -46,7 +46,7 @@ static void assert_place(const tn__environment *e, const char *host, int port) {
     assert_true(*e->token != 0);
 }
 
-/* ---- Launchers ------------------------------------------------------------------------------------------- */
+/* ---- Launchers ------------------------------------------------------------------------------- */
 
 static void test_nothing(void **state) {
     tn__environment e = read_env(ENV("PATH=/bin", "RANKS=3", "RANK=", "XRANK=1"));
@@ -97,8 +97,9 @@ static void test_torchrun(void **state) {
 
 /* OpenMPI 4.1, mpirun -n 2. */
 static void test_openmpi(void **state) {
-    tn__environment e = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "PMIX_RANK=1",
-                                     "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+    tn__environment e =
+        read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "PMIX_RANK=1",
+                     "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
     assert_ranks(&e, "OpenMPI", 1, 2, 1, 2);
     assert_true(e.port >= 20000 && e.port < 32000);
     assert_place(&e, "127.0.0.1", e.port);
@@ -164,7 +165,8 @@ static void test_slurm(void **state) {
     assert_string_equal(zero.token, e.token);
     assert_int_equal(zero.port, e.port);
 
-    e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0", "MASTER_ADDR=10.1.1.1"));
+    e = read_env(
+        ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0", "MASTER_ADDR=10.1.1.1"));
     assert_string_equal(e.host, "10.1.1.1");
 
     e = read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
@@ -180,7 +182,8 @@ static void test_slurm(void **state) {
     assert_non_null(strstr(e.no_host, "MASTER_ADDR"));
 }
 
-/* The batch script, and a shell of salloc, see the job's numbers and are one process all the same. */
+/* The batch script, and a shell of salloc, see the job's numbers and are one process all the
+ * same. */
 static void test_slurm_without_srun(void **state) {
     tn__environment e = read_env(ENV(SLURM, "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0"));
     assert_null(e.launcher);
@@ -189,7 +192,8 @@ static void test_slurm_without_srun(void **state) {
     assert_null(e.launcher);
 }
 
-/* mpirun starts its daemons with srun; a program may be started with `tern run` inside any of them. */
+/* mpirun starts its daemons with srun; a program may be started with `tern run` inside any of
+ * them. */
 static void test_nested(void **state) {
     tn__environment e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", OPENMPI,
                                      "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
@@ -203,7 +207,7 @@ static void test_nested(void **state) {
     assert_int_equal(e.ranks, 1);
 }
 
-/* ---- What makes no sense --------------------------------------------------------------------------------- */
+/* ---- What makes no sense --------------------------------------------------------------------- */
 
 static void test_refused(void **state) {
     refused(ENV("RANK=0"), "RANK is set, but WORLD_SIZE is not");
@@ -243,7 +247,7 @@ static void test_refused(void **state) {
     assert_string_equal(e.host, "127.0.0.1");
 }
 
-/* ---- Lists of nodes -------------------------------------------------------------------------------------- */
+/* ---- Lists of nodes -------------------------------------------------------------------------- */
 
 static void assert_list(const char *list, const char *const *names) {
     int64_t count = 0;

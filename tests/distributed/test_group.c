@@ -17,7 +17,7 @@
 
 #include "../support/temp.h"
 
-/* ---- Order and overlap ------------------------------------------------------------------------- */
+/* ---- Order and overlap ----------------------------------------------------------------------- */
 
 /* Many works under way at once, waited for from the last to the first. */
 static void many_works(tn_group *g, void *user) {
@@ -56,7 +56,7 @@ static void test_a_work_keeps_its_tensors(void **state) {
     run_ok(3, tensor_outlives, NULL);
 }
 
-/* ---- Failures ---------------------------------------------------------------------------------- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 static void late(tn_group *g, void *user) {
     TN_SCOPE;
@@ -108,7 +108,8 @@ static void test_the_waits_own_time_out(void **state) {
 
 static void wrong_size(tn_group *g, void *user) {
     TN_SCOPE;
-    tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(3 + tn_group_rank(g)), TN_F32), TN_REDUCE_SUM), 0);
+    tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(3 + tn_group_rank(g)), TN_F32), TN_REDUCE_SUM),
+                 0);
     CHECK(tn_error() == TN_EMISMATCH);
 }
 static void wrong_order(tn_group *g, void *user) {
@@ -139,8 +140,8 @@ static void test_ranks_that_disagree(void **state) {
     assert_has(text, "rank 0 sends f32 [3], but rank 1 receives f32 [4]");
 }
 
-/* Rank 1 has an error of its own and meets a collective: the others get an error, and the job's error
- * is rank 1's, not what follows from it. */
+/* Rank 1 has an error of its own and meets a collective: the others get an error, and the job's
+ * error is rank 1's, not what follows from it. */
 static void own_error(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
@@ -208,7 +209,7 @@ static void test_a_dead_group_stays_dead(void **state) {
     run_ok(2, dead_stays_dead, NULL);
 }
 
-/* ---- Threads ----------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 static void *call_from_elsewhere(void *user) {
     TN_SCOPE;
@@ -232,7 +233,7 @@ static void test_a_second_thread_is_refused(void **state) {
     run_ok(2, two_threads, NULL);
 }
 
-/* ---- Subgroups and barriers -------------------------------------------------------------------- */
+/* ---- Subgroups and barriers ------------------------------------------------------------------ */
 
 static void subgroups(tn_group *g, void *user) {
     TN_SCOPE;
@@ -305,7 +306,7 @@ static void test_monitored_barrier_names_who_is_missing(void **state) {
     run_failing(3, monitored, NULL, TN_EPEER);
 }
 
-/* ---- One rank, and means ----------------------------------------------------------------------- */
+/* ---- One rank, and means --------------------------------------------------------------------- */
 
 static void test_null_is_one_rank(void **state) {
     (void)state;

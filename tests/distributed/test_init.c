@@ -17,7 +17,7 @@
 
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- What ranks do --------------------------------------------------------------------------------------- */
+/* ---- What ranks do --------------------------------------------------------------------------- */
 
 /* They are all there: each sees every other's key in the world's store. */
 static int meet(tn_group *world, const char *argument) {
@@ -58,7 +58,8 @@ static int meet_with_options(tn_group *none, const char *argument) {
         tn_group *world = tn_dist_init(o);
         bool exists;
         rank_assert(world != NULL);
-        rank_assert(tn_group_size(world) == 3 && (*argument == 's' || tn_group_rank(world) == o.rank));
+        rank_assert(tn_group_size(world) == 3 &&
+                    (*argument == 's' || tn_group_rank(world) == o.rank));
         rank_assert(tn_barrier(world) == TN_OK);
         rank_assert(tn_store_check(tn_dist_store(), "left_over", &exists) == TN_OK && !exists);
         rank_assert(tn_barrier(world) == TN_OK);
@@ -81,7 +82,7 @@ static int vanish(tn_group *world, const char *argument) {
     return 0;
 }
 
-/* ---- Helpers --------------------------------------------------------------------------------------------- */
+/* ---- Helpers --------------------------------------------------------------------------------- */
 
 static void pass(int n, const char *body, const char *argument, const char *const *extra) {
     ranks_result result = ranks_run(n, body, argument, extra, 30);
@@ -96,7 +97,7 @@ static void assert_says(const ranks_result *r, int rank, const char *part) {
     }
 }
 
-/* ---- Meeting --------------------------------------------------------------------------------------------- */
+/* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* One process and nothing in the environment: no server, no thread, no port. */
 static void test_alone(void **state) {
@@ -207,7 +208,7 @@ static void test_agent(void **state) {
     tn_store_server_free(server);
 }
 
-/* ---- Not meeting ----------------------------------------------------------------------------------------- */
+/* ---- Not meeting ----------------------------------------------------------------------------- */
 
 /* Ranks 1 and 3 of 4 belong to a job of their own, and do not come. */
 static void test_missing(void **state) {
@@ -228,7 +229,8 @@ static void test_missing(void **state) {
 
     char init[600]; /* nobody serves a file: each looks itself */
     snprintf(init, sizeof(init), "file://%s", temp_path("missing"));
-    r = ranks_run(2, "-options", init, ENV("0:TEST_RANK=1", "1:TEST_RANK=2", "TERN_TIMEOUT=0.5"), 60);
+    r = ranks_run(2, "-options", init, ENV("0:TEST_RANK=1", "1:TEST_RANK=2", "TERN_TIMEOUT=0.5"),
+                  60);
     assert_false(r.timed_out);
     assert_says(&r, 0, "rank 0 of 3 has not come");
     assert_says(&r, 1, "rank 0 of 3 has not come");
@@ -242,7 +244,8 @@ static void test_disagreement(void **state) {
     assert_says(&r, first ? 1 : 2, "two processes have rank 1");
     ranks_free(&r);
 
-    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=3", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"), 60);
+    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=3", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"),
+                  60);
     assert_false(r.timed_out);
     assert_says(&r, 0, "is one of 5 ranks, but here there are 2");
     assert_says(&r, 1, "is one of 5 ranks, but here there are 2");

@@ -1,5 +1,5 @@
-/* The arithmetic of reductions: every dtype and operation against the plainest formula, and what is special about each:
- * NaN, one rounding, overflow, the order of the ranks, aliases. */
+/* The arithmetic of reductions: every dtype and operation against the plainest formula, and what is
+ * special about each: NaN, one rounding, overflow, the order of the ranks, aliases. */
 #include "tern/sys/group.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static double expected(tn_reduce how, tn_dtype dtype, void *const *x, int ranks,
     return get(dtype, one, 0);
 }
 
-/* Small whole numbers and quarters: sums are exact in every float dtype but not in the half ones. */
+/* Small whole numbers and quarters: sums are exact in every float dtype but not in the half
+ * ones. */
 static void fill(tn_dtype dtype, void *x, int64_t n, int rank) {
     double quarter = tn_dtype_is_float(dtype) ? 0.25 : 1.0, low = dtype == TN_U8 ? 0.0 : -4.0;
     for (int64_t i = 0; i < n; i++) {

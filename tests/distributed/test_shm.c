@@ -1,5 +1,5 @@
-/* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named; its memory; its
- * messages. That the numbers are right is test_collectives.c. */
+/* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named; its
+ * memory; its messages. That the numbers are right is test_collectives.c. */
 #include "core/allocator.h"
 #include "distributed/group/group.h"
 #include "tern/sys/group.h"
@@ -21,7 +21,7 @@
 #include "../support/ranks.h"
 #include "../support/temp.h"
 
-/* ---- For the ranks ------------------------------------------------------------------------------- */
+/* ---- For the ranks --------------------------------------------------------------------------- */
 
 enum { PATIENCE = 30 }; /* seconds: far longer than a test takes */
 
@@ -102,9 +102,10 @@ static void expect(tn_status status, tn_status want, const char *part) {
     }
 }
 
-/* ---- Death, sleep, leaving ----------------------------------------------------------------------- */
+/* ---- Death, sleep, leaving ------------------------------------------------------------------- */
 
-/* Rank 1 is killed while it waits within an operation, between two, or in the middle of a long one. */
+/* Rank 1 is killed while it waits within an operation, between two, or in the middle of a long
+ * one. */
 static int killed(tn_engine *e, int64_t count, bool waits) {
     static float x[1 << 20];
     add_up(e);
@@ -251,7 +252,7 @@ static int body_abort(tn_group *g, const char *path) {
     return 0;
 }
 
-/* ---- Disagreement -------------------------------------------------------------------------------- */
+/* ---- Disagreement ---------------------------------------------------------------------------- */
 
 /* Both sides do something else after a few operations; every rank hears of both. */
 static void differ(tn_engine *e, tn_transfer first, tn_transfer other, const char *text) {
@@ -294,9 +295,9 @@ static int body_mismatch(tn_group *g, const char *argument) {
                "broadcast f32 "
                "[4] from rank 1");
     } else if (strcmp(what, "recv") == 0) {
-        differ(
-            e, first,
-            message(TN_RECV, y, 4, 0), "rank 1 is in operation 2 (recv) with rank 0, but rank 0 is in operation 2 (all_reduce)");
+        differ(e, first, message(TN_RECV, y, 4, 0),
+               "rank 1 is in operation 2 (recv) with rank 0, but rank 0 is in operation 2 "
+               "(all_reduce)");
     } else {
         rank_assert(!"a known case");
     }
@@ -326,7 +327,7 @@ static int body_mismatch_alloc(tn_group *g, const char *path) {
     return 0;
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* How many blocks of shared memory this process has mapped. */
 static int mappings(void) {
@@ -450,7 +451,7 @@ static int body_no_memory(tn_group *g, const char *path) {
     return 0;
 }
 
-/* ---- Messages ------------------------------------------------------------------------------------ */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 static void fill(float *x, int64_t n, float first) {
     for (int64_t i = 0; i < n; i++) {
@@ -503,7 +504,7 @@ static int body_messages(tn_group *g, const char *path) {
     return 0;
 }
 
-/* ---- Joining, crowds ----------------------------------------------------------------------------- */
+/* ---- Joining, crowds ------------------------------------------------------------------------- */
 
 static int body_alone(tn_group *g, const char *path) {
     if (atoi(getenv("RANK")) == 2) {
@@ -571,7 +572,7 @@ static const rank_entry BODIES[] = {
     {"-crowd", body_crowd},
 };
 
-/* ---- The tests ----------------------------------------------------------------------------------- */
+/* ---- The tests ------------------------------------------------------------------------------- */
 
 /* A new place to meet. */
 static const char *place(void) {

@@ -1,4 +1,5 @@
-/* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a prefix. */
+/* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a
+ * prefix. */
 #define _GNU_SOURCE
 #include "core/memory.h"
 #include "distributed/store/store.h"
@@ -20,7 +21,7 @@
 
 #define TOKEN "a token of tests"
 
-/* ---- A store of each kind -------------------------------------------------------------------------------- */
+/* ---- A store of each kind -------------------------------------------------------------------- */
 
 typedef enum kind { MEMORY, FILE_LOG, TCP, TCP6 } kind;
 
@@ -101,7 +102,7 @@ static void for_each(void (*test)(place *p)) {
     }
 }
 
-/* ---- One after the other --------------------------------------------------------------------------------- */
+/* ---- One after the other --------------------------------------------------------------------- */
 
 static void assert_error(tn_status status, const char *part) {
     assert_int_equal(tn_error(), status);
@@ -292,7 +293,7 @@ static void test_prefixes(void **state) {
     tn_store_free(ab);
 }
 
-/* ---- Deadlines ------------------------------------------------------------------------------------------- */
+/* ---- Deadlines ------------------------------------------------------------------------------- */
 
 static void deadlines(place *p) {
     tn_store *s = open_store(p);
@@ -330,7 +331,7 @@ static void test_deadlines(void **state) {
     for_each(deadlines);
 }
 
-/* ---- At the same time ------------------------------------------------------------------------------------ */
+/* ---- At the same time ------------------------------------------------------------------------ */
 
 enum { THREADS = 4, ROUNDS = 25 };
 
@@ -462,7 +463,7 @@ static void test_processes(void **state) {
     tn_store_server_free(server);
 }
 
-/* ---- The log of the file store --------------------------------------------------------------------------- */
+/* ---- The log of the file store --------------------------------------------------------------- */
 
 /* A rank that dies with its store open: what it wrote stays. argument: the path. */
 static int die_in_file(tn_group *none, const char *argument) {
@@ -586,7 +587,7 @@ static void test_locked_file(void **state) {
     tn_store_free(s);
 }
 
-/* ---- Arguments and memory -------------------------------------------------------------------------------- */
+/* ---- Arguments and memory -------------------------------------------------------------------- */
 
 static void test_nothing(void **state) {
     void *data;

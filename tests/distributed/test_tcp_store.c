@@ -1,5 +1,5 @@
-/* The TCP store among strangers: who does not know the token, talks nonsense, says nothing, or goes away,
- * harms nobody; and what has happened is said. */
+/* The TCP store among strangers: who does not know the token, talks nonsense, says nothing, or goes
+ * away, harms nobody; and what has happened is said. */
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
@@ -34,9 +34,10 @@ static void assert_error(tn_status status, const char *part) {
     tn_error_clear();
 }
 
-/* ---- The proof ------------------------------------------------------------------------------------------- */
+/* ---- The proof ------------------------------------------------------------------------------- */
 
-/* The proof is a function of token, role and both nonces, and known: RFC 2104's HMAC with SHA-256. */
+/* The proof is a function of token, role and both nonces, and known: RFC 2104's HMAC with
+ * SHA-256. */
 static void test_proofs(void **state) {
     const uint8_t mine[TN__NONCE] = {1}, theirs[TN__NONCE] = {2};
     const uint8_t known[] = {0xa5, 0x60, 0x64, 0x51, 0x51, 0x97, 0xb6, 0xfe};
@@ -60,7 +61,7 @@ static void test_proofs(void **state) {
     assert_false(tn__proof_equal(proof, other));
 }
 
-/* ---- Sessions without a network -------------------------------------------------------------------------- */
+/* ---- Sessions without a network -------------------------------------------------------------- */
 
 static size_t put_request(uint8_t *to, tn__request r, const char *key, const char *first,
                           const char *second) {
@@ -221,7 +222,7 @@ static void test_limits(void **state) {
     tn__hub_clear(&hub);
 }
 
-/* ---- Strangers on the port ------------------------------------------------------------------------------- */
+/* ---- Strangers on the port ------------------------------------------------------------------- */
 
 static int connect_raw(int port) {
     char why[TN_STORE_WHY];
@@ -364,7 +365,7 @@ static void test_wrong_token(void **state) {
     assert_int_equal(tn__tcp_probe("127.0.0.1", port, TOKEN, tn__now() + 5, why), TN__DIAL_REFUSED);
 }
 
-/* ---- A stranger as the server ---------------------------------------------------------------------------- */
+/* ---- A stranger as the server ---------------------------------------------------------------- */
 
 typedef struct impostor {
     int listener, port;
@@ -420,7 +421,7 @@ static void test_impostors(void **state) {
     assert_error(TN_EPEER, "does not greet");
 }
 
-/* ---- Coming late, going early ---------------------------------------------------------------------------- */
+/* ---- Coming late, going early ---------------------------------------------------------------- */
 
 typedef struct late {
     int port;
@@ -521,7 +522,8 @@ static void test_server_stopped(void **state) {
     all_fail(s, 10);
     kill(job.pid[0], SIGCONT);
     s->timeout = 20;
-    assert_int_equal(tn_store_set(s, "after", "", 0), TN_OK); /* under the time-out nothing is lost */
+    /* under the time-out nothing is lost */
+    assert_int_equal(tn_store_set(s, "after", "", 0), TN_OK);
     kill(job.pid[0], SIGKILL);
     ranks_result result = ranks_wait(&job, 20);
     ranks_free(&result);

@@ -1,5 +1,5 @@
-/* The input is a checkpoint; its digest is put right first, or nothing behind it would ever be reached. It is loaded, or refused
- * with an error and nothing has changed. */
+/* The input is a checkpoint; its digest is put right first, or nothing behind it would ever be
+ * reached. It is loaded, or refused with an error and nothing has changed. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 

@@ -1,5 +1,5 @@
-/* The input is an environment, one NAME=VALUE a line, and each of its values is also tried as one of Slurm's lists of nodes. It
- * is refused with a reason, or what comes out makes sense. */
+/* The input is an environment, one NAME=VALUE a line, and each of its values is also tried as one
+ * of Slurm's lists of nodes. It is refused with a reason, or what comes out makes sense. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 

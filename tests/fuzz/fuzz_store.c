@@ -1,9 +1,11 @@
-/* The input is what clients say to the server of the TCP store. Whatever it is: the limits hold, every reply is one, and when
- * all have gone nothing is left.
+/* The input is what clients say to the server of the TCP store. Whatever it is: the limits hold,
+ * every reply is one, and when all have gone nothing is left.
  *
  *     input    pieces: u8 who and what, u8 length, bytes
- *     who      bits 0-1: one of four clients. The first begins as a stranger, the others have shown the token.
- *     what     bits 2-3, before its bytes are taken: 1: a second passes. 2: the client goes, and another comes.
+ *     who      bits 0-1: one of four clients. The first begins as a stranger, the others have shown
+ *              the token.
+ *     what     bits 2-3, before its bytes are taken: 1: a second passes. 2: the client goes, and
+ *              another comes.
  *              3: the client shows the token (where that is due), and its bytes come after it.
  */
 #define _GNU_SOURCE
@@ -35,7 +37,8 @@ static void renew(target *t, int who) {
     begin(t, who);
 }
 
-/* A reply is whole and says what it has; before the proof there are only the two answers of the server. */
+/* A reply is whole and says what it has; before the proof there are only the two answers of the
+ * server. */
 static void check_output(const tn__session *s, const struct iovec *parts, int n) {
     tn__reply r;
     if (tn__session_trusted(s) && parts[0].iov_len == TN__REPLY_HEAD) {

@@ -1,4 +1,5 @@
-/* Weights and checkpoints: a run goes on bit for bit, and a file that does not fit changes nothing. */
+/* Weights and checkpoints: a run goes on bit for bit, and a file that does not fit changes
+ * nothing. */
 #include "tern/tern.h"
 
 #include <locale.h>
@@ -164,7 +165,8 @@ static void test_what_does_not_fit(void **state) {
         r.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(10, 4), TN_F32), NULL),
                                  tn_random_sampler(5), o);
     }
-    check_refused(&r, path, TN_EMISMATCH, "the batch was 3 but is 4 (with as many ranks as before)");
+    check_refused(&r, path, TN_EMISMATCH,
+                  "the batch was 3 but is 4 (with as many ranks as before)");
     tn_loader_free(r.loader);
     {
         TN_SCOPE;
@@ -194,7 +196,8 @@ static void test_what_does_not_fit(void **state) {
     c = (tn_checkpoint){.model = &r.model};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
     expect(TN_EMISMATCH, "state of the optim");
-    c = (tn_checkpoint){.model = &r.model, .partial = true}; /* just the weights, to generate with */
+    /* just the weights, to generate with */
+    c = (tn_checkpoint){.model = &r.model, .partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
 
     c = (tn_checkpoint){.model = &r.model};

@@ -110,7 +110,8 @@ static void test_bad_paths(void **state) {
     tn_error_clear();
     const char *folder = temp_path("folder");
     assert_int_equal(mkdir(folder, 0755), 0);
-    assert_int_equal(tn_write_file(folder, "x", 1), TN_EIO); /* found at the end, when it is renamed */
+    /* found at the end, when it is renamed */
+    assert_int_equal(tn_write_file(folder, "x", 1), TN_EIO);
     expect(TN_EIO, "renaming: Is a directory");
     assert_int_equal(rmdir(folder), 0);
     assert_int_equal(temp_count(), 1);
@@ -142,7 +143,8 @@ static void test_leftovers(void **state) {
     assert_int_equal(unlink(leftover), 0);
 }
 
-/* Several processes at once: every call succeeds or says that another is writing, and the file is always one of theirs. */
+/* Several processes at once: every call succeeds or says that another is writing, and the file is
+ * always one of theirs. */
 static void test_many_writers(void **state) {
     (void)state;
     enum { WRITERS = 4, TIMES = 60 };

@@ -1,4 +1,5 @@
-/* A process that saves in a loop is killed at random moments: its file is always a whole one, the last or the one before. */
+/* A process that saves in a loop is killed at random moments: its file is always a whole one, the
+ * last or the one before. */
 #include "tern/tern.h"
 
 #include <setjmp.h>
@@ -17,7 +18,8 @@
 
 enum { KILLS = 60 };
 
-/* What the child says about itself, in shared memory: the steps of the last save that began, and that ended. */
+/* What the child says about itself, in shared memory: the steps of the last save that began, and
+ * that ended. */
 typedef struct shared {
     volatile int64_t began, ended;
 } shared;

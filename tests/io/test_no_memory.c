@@ -1,4 +1,5 @@
-/* Every allocation of data, io and train fails once: an error, nothing leaked, nothing half done. */
+/* Every allocation of data, io and train fails once: an error, nothing leaked, nothing half
+ * done. */
 #include "core/allocator.h"
 #include "tern/tern.h"
 
@@ -63,7 +64,7 @@ static void fail_each(scenario run) {
     }
 }
 
-/* ---- Scenarios: each cleans up after itself, whatever has failed ------------------------------ */
+/* ---- Scenarios: each cleans up after itself, whatever has failed ----------------------------- */
 
 static void safetensors(void) {
     TN_SCOPE;

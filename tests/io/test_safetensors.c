@@ -1,4 +1,5 @@
-/* safetensors: what is written comes back, in the format's layout; what is not right is refused with a reason. */
+/* safetensors: what is written comes back, in the format's layout; what is not right is refused
+ * with a reason. */
 #include "tern/io.h"
 
 #include <setjmp.h>
@@ -48,9 +49,10 @@ static void test_every_dtype(void **state) {
         tn_safetensors_writer *w = tn_safetensors_new();
         assert_int_equal(tn_safetensors_add(w, "matrix", t), TN_OK);
         assert_int_equal(tn_safetensors_add(w, "turned", tn_t(t)), TN_OK);
-        assert_int_equal(tn_safetensors_add(w, "scalar", tn_select(tn_select(t, 0, 1), 0, 0)), TN_OK);
-        assert_int_equal(tn_safetensors_add(w, "empty", tn_empty(TN_DIMS(3, 0, 2), (tn_dtype)dtype)),
+        assert_int_equal(tn_safetensors_add(w, "scalar", tn_select(tn_select(t, 0, 1), 0, 0)),
                          TN_OK);
+        assert_int_equal(
+            tn_safetensors_add(w, "empty", tn_empty(TN_DIMS(3, 0, 2), (tn_dtype)dtype)), TN_OK);
         assert_int_equal(tn_safetensors_add_metadata(w, "k\"e\ny", "välue"), TN_OK);
         assert_int_equal(tn_safetensors_write(w, path), TN_OK);
 
@@ -190,7 +192,8 @@ static void test_hostile_headers(void **state) {
         {ONE("\"U8\"", "[1]", "[-1,0]"), 1, "data_offsets -1 to 0"},
         {ONE("\"U8\"", "[1]", "[1,0]"), 1, "data_offsets 1 to 0"},
         {ONE("\"U8\"", "[2]", "[0,2]"), 1, "the file has 1 bytes"},
-        {ONE("\"U8\"", "[1]", "[9223372036854775806,9223372036854775807]"), 1, "the file has 1 bytes"},
+        {ONE("\"U8\"", "[1]", "[9223372036854775806,9223372036854775807]"), 1,
+         "the file has 1 bytes"},
         {ONE("\"U8\"", "[2]", "[0,1]"), 1, "hold 1 bytes but the shape takes 2"},
         {ONE("\"F32\"", "[]", "[0,8]"), 8, "hold 8 bytes but the shape takes 4"},
         {ONE("\"U8\"", "[1]", "[1,2]"), 2, "begins at byte 1 of the data, but the data begin at 0"},
@@ -220,7 +223,8 @@ static void test_hostile_headers(void **state) {
         assert_null(tn_safetensors_open(make_file(bad[i].header, bad[i].data)));
         expect(TN_EFORMAT, bad[i].part);
     }
-    tn_safetensors *f = tn_safetensors_open(make_file("{}", 0)); /* nothing in it, and nothing wrong */
+    /* nothing in it, and nothing wrong */
+    tn_safetensors *f = tn_safetensors_open(make_file("{}", 0));
     assert_non_null(f);
     assert_int_equal(tn_safetensors_count(f), 0);
     tn_safetensors_close(f);
@@ -275,7 +279,8 @@ static unsigned char *small_file(size_t *bytes) {
     return temp_read(path, bytes);
 }
 
-/* Uses everything that can be read; whatever the file says, the process lives and the error is one of the expected. */
+/* Uses everything that can be read; whatever the file says, the process lives and the error is one
+ * of the expected. */
 static void read_everything(const char *path) {
     TN_SCOPE;
     tn_safetensors *f = tn_safetensors_open(path);

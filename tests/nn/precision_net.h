@@ -1,4 +1,5 @@
-/* For the tests of mixed precision: a net that looks at itself while it runs. Include after <cmocka.h>. */
+/* For the tests of mixed precision: a net that looks at itself while it runs. Include after
+ * <cmocka.h>. */
 #ifndef TERN_TESTS_PRECISION_NET_H
 #define TERN_TESTS_PRECISION_NET_H
 

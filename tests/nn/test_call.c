@@ -1,4 +1,5 @@
-/* The bracket around a forward: what it lets out, hooks and their order, backward hooks, recompute, module paths in errors. */
+/* The bracket around a forward: what it lets out, hooks and their order, backward hooks, recompute,
+ * module paths in errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,7 @@
 
 #include <tern/tern.h>
 
-/* ---- Helpers ------------------------------------------------------------------------------------ */
+/* ---- Helpers --------------------------------------------------------------------------------- */
 
 static int64_t live;
 static char trace[2048]; /* what happened, in order */
@@ -47,7 +48,7 @@ static void expect_error(tn_status status, const char *part) {
     tn_error_clear();
 }
 
-/* ---- A small model: two layers with dropout between ------------------------------------------------ */
+/* ---- A small model: two layers with dropout between ------------------------------------------ */
 
 typedef struct net {
     tn_module base;
@@ -85,7 +86,7 @@ static tn_tensor *leaf(tn_dims dims) {
     return tn_set_requires_grad(tn_randn(dims, TN_F32), true);
 }
 
-/* ---- What comes out --------------------------------------------------------------------------------- */
+/* ---- What comes out -------------------------------------------------------------------------- */
 
 static tn_tensor *wasteful_forward(tn_module *self, tn_tensor *x) {
     (void)self;
@@ -184,7 +185,7 @@ static void paths_in_errors(void **state) {
     tn_module_finish(&all);
 }
 
-/* ---- Forward hooks ------------------------------------------------------------------------------------ */
+/* ---- Forward hooks --------------------------------------------------------------------------- */
 
 typedef struct tag {
     const char *name;
@@ -223,7 +224,8 @@ static void backward_before(tn_module *m, void *user) {
 static void backward_after(tn_module *m, tn_values in_grads, void *user) {
     (void)m;
     char text[64];
-    snprintf(text, sizeof(text), "done%d%s", in_grads.n, in_grads.n > 0 && in_grads.v[0] ? "+" : "-");
+    snprintf(text, sizeof(text), "done%d%s", in_grads.n,
+             in_grads.n > 0 && in_grads.v[0] ? "+" : "-");
     note_tag(user, text);
 }
 
@@ -313,7 +315,7 @@ static void hooks_replace_values(void **state) {
     tn_module_finish(&f);
 }
 
-/* ---- Backward hooks ------------------------------------------------------------------------------------ */
+/* ---- Backward hooks -------------------------------------------------------------------------- */
 
 static void backward_order(void **state) {
     (void)state;
@@ -456,7 +458,7 @@ static void finished_in_a_hook(void **state) {
     expect_error(TN_ESTATE, "is finished");
 }
 
-/* ---- Recompute -------------------------------------------------------------------------------------------- */
+/* ---- Recompute ------------------------------------------------------------------------------- */
 
 static bool copy_grad(const tn_entry *entry, void *user) {
     tn_tensor ***next = user;

@@ -1,4 +1,5 @@
-/* Layers and GPT: options, names, the attention cache, text generation; and every function of nn.h with inert arguments. */
+/* Layers and GPT: options, names, the attention cache, text generation; and every function of nn.h
+ * with inert arguments. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ static void expect_error(tn_status status, const char *part) {
     tn_error_clear();
 }
 
-/* ---- Options ------------------------------------------------------------------------------------ */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 /* A layer whose init failed says so when it is called, and can be finished. */
 static void expect_refused(void *m, tn_status status, const char *part) {
@@ -96,7 +97,8 @@ static void refused_options(void **state) {
     expect_refused(&gpt, TN_EVALUE, "gpt: vocab 0");
 }
 
-/* While an error is pending nothing is made; afterwards the layers say that they are not complete. */
+/* While an error is pending nothing is made; afterwards the layers say that they are not
+ * complete. */
 static void pending_errors(void **state) {
     (void)state;
     tn_raise(TN_EVALUE, "an earlier error");
@@ -167,7 +169,7 @@ static void sequential_names(void **state) {
     tn_module_finish(&net);
 }
 
-/* ---- The cache of attention ---------------------------------------------------------------------------- */
+/* ---- The cache of attention ------------------------------------------------------------------ */
 
 static void cached_attention(void **state) {
     (void)state;
@@ -210,7 +212,7 @@ static void cached_attention(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- GPT ------------------------------------------------------------------------------------------------ */
+/* ---- GPT ------------------------------------------------------------------------------------- */
 
 enum { VOCAB = 11, CONTEXT = 8 };
 
@@ -249,7 +251,8 @@ static void gpt_names(void **state) {
     tn_module_finish(&m);
     assert_null(m.h);
 
-    tn_gpt_init(&m, (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
+    tn_gpt_init(&m,
+                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
     assert_int_equal(tn_module_count(&m), 9 * 4 + 12 * 16 + 3 * 4); /* no biases */
     tn_module_finish(&m);
 }
@@ -303,7 +306,8 @@ static void cache_of_a_broken_module(void **state) {
 }
 
 /* What generation without a cache gives: the whole context again for every token. */
-static void generate_slowly(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count, int64_t *out) {
+static void generate_slowly(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
+                            int64_t *out) {
     TN_NO_GRAD;
     int64_t window[CONTEXT], length = n;
     memcpy(window, tokens, (size_t)n * sizeof(int64_t));
@@ -421,7 +425,7 @@ static void generation_refuses(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Inert arguments ------------------------------------------------------------------------------------------ */
+/* ---- Inert arguments ------------------------------------------------------------------------- */
 
 static tn_tensor *same(tn_module *self, tn_tensor *x) {
     (void)self;

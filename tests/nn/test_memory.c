@@ -1,8 +1,10 @@
-/* What training costs in memory: N blocks cost their saved tensors, the gradients of the parameters and two temporaries.
+/* What training costs in memory: N blocks cost their saved tensors, the gradients of the parameters
+ * and two temporaries.
  *
  * Counted by hand for one transformer block on x (B, T, C) with H heads, in elements, U = B T C:
  *
- *     x, the input of ln_1            U        (the result of the block before; its add saves nothing)
+ *     x, the input of ln_1            U        (the result of the block before; its add saves
+ *                                              nothing)
  *     ln_1's result, c_attn's input   U
  *     qkv, attention's input         3 U
  *     attention's result              U        and the log-sums of its rows, B H T
@@ -12,7 +14,8 @@
  *     gelu's result, c_proj's input  4 U
  *     mean and 1 / deviation of both norms, 4 B T
  *
- * The widest temporary is a gradient of 4 U elements; "two" is an operation's incoming and outgoing gradient.
+ * The widest temporary is a gradient of 4 U elements; "two" is an operation's incoming and outgoing
+ * gradient.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -99,8 +102,8 @@ static void saved_tensors(void **state) {
         model m;
         model_init(&m, n);
         cost c = measure(&m);
-        int64_t want =
-            n * saved_by_a_block(); /* the first x is the caller's, and the last result comes on top: - U + U */
+        /* the first x is the caller's, and the last result comes on top: - U + U */
+        int64_t want = n * saved_by_a_block();
         expect_at_most(c.forward, want);
         expect_at_least(c.forward, want);
         tn_module_finish(&m.all);
@@ -133,8 +136,8 @@ static void peak_with_recompute(void **state) {
     tn_module_finish(&m.all);
 }
 
-/* Without recording: the widest moment of one block, however many there are. In mlp: the block's input, x + attn, ln_2's
- * result, c_fc's and gelu's and then c_proj's. */
+/* Without recording: the widest moment of one block, however many there are. In mlp: the block's
+ * input, x + attn, ln_2's result, c_fc's and gelu's and then c_proj's. */
 static void peak_of_inference(void **state) {
     (void)state;
     model m;

@@ -33,7 +33,7 @@ static void net_init(net *n) {
     tn_module_scratch(&n->base, "cache", &n->cache, NULL);
 }
 
-/* ---- Helpers ------------------------------------------------------------------------------------ */
+/* ---- Helpers --------------------------------------------------------------------------------- */
 
 static int64_t live;
 
@@ -85,14 +85,15 @@ static void expect_paths(void *m, tn_walk walk, const char *want) {
     assert_string_equal(p.text, want);
 }
 
-/* ---- Registering -------------------------------------------------------------------------------- */
+/* ---- Registering ----------------------------------------------------------------------------- */
 
 static void names(void **state) {
     (void)state;
     net n;
     net_init(&n);
     expect_paths(&n, (tn_walk){0}, "scale fc1.weight fc1.bias layers.2.weight ");
-    expect_paths(&n, (tn_walk){.buffers = true}, "scale mean! fc1.weight fc1.bias layers.2.weight ");
+    expect_paths(&n, (tn_walk){.buffers = true},
+                 "scale mean! fc1.weight fc1.bias layers.2.weight ");
     expect_paths(&n, (tn_walk){.buffers = true, .no_parameters = true, .scratch = true}, "mean! ");
     assert_int_equal(tn_module_count(&n), 1 + 12 + 4 + 12);
     assert_ptr_equal(tn_module_get(&n, "layers.2.weight"), n.fc2.weight);
@@ -153,7 +154,8 @@ static void used_twice(void **state) {
     expect_error(TN_EVALUE, "\"scale\" already");
     tn_module_add(&n.base, "mean", &other);
     expect_error(TN_EVALUE, "\"mean\" already");
-    tn_module_param(&n.base, "again", &n.scale, t); /* a field that is registered: it keeps its tensor */
+    /* a field that is registered: it keeps its tensor */
+    tn_module_param(&n.base, "again", &n.scale, t);
     expect_error(TN_EVALUE, "field of \"again\"");
     assert_false(tn_is_inert(n.scale));
     tn_module_add(&n.base, "again", &n.fc1);
@@ -211,7 +213,7 @@ static void buffers(void **state) {
     assert_null(n.cache);
 }
 
-/* ---- Ties --------------------------------------------------------------------------------------- */
+/* ---- Ties ------------------------------------------------------------------------------------ */
 
 typedef struct tied {
     tn_module base;
@@ -275,7 +277,7 @@ static void ties_that_do_not_fit(void **state) {
     tn_module_finish(&t);
 }
 
-/* ---- Flags -------------------------------------------------------------------------------------- */
+/* ---- Flags ----------------------------------------------------------------------------------- */
 
 static void flags(void **state) {
     (void)state;
@@ -325,7 +327,7 @@ static void printing(void **state) {
     tn_module_finish(&n);
 }
 
-/* ---- Sharding's view ---------------------------------------------------------------------------- */
+/* ---- Sharding's view ------------------------------------------------------------------------- */
 
 static bool exchange(const tn_entry *entry, void *user) {
     (void)user;
@@ -368,7 +370,7 @@ static void exchanged_fields(void **state) {
     tn_module_finish(&n);
 }
 
-/* ---- The end ------------------------------------------------------------------------------------ */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static void finished(void **state) {
     (void)state;

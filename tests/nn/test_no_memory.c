@@ -1,5 +1,6 @@
-/* Every single allocation of a whole small program fails once: building, hooks, recompute, training, generation. Each time
- * there is one clear error, nothing crashes, nothing leaks, and the next run works. */
+/* Every single allocation of a whole small program fails once: building, hooks, recompute,
+ * training, generation. Each time there is one clear error, nothing crashes, nothing leaks, and the
+ * next run works. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,8 +63,9 @@ static void train(void) {
     net n;
     int count = 0;
     net_init(&n);
-    tn_module_hook(&n.block, (tn_module_hooks){
-                                 .before = before, .backward_after = backward_after, .user = &count});
+    tn_module_hook(
+        &n.block,
+        (tn_module_hooks){.before = before, .backward_after = backward_after, .user = &count});
     tn_optim *opt = tn_adamw(&n, tn_adamw_defaults());
     tn_optim_split(opt, tn_match_vectors, NULL);
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 3), TN_F32);

@@ -1,5 +1,5 @@
-/* Mixed precision around a call: what a forward sees, what the copies cost, and that nothing (hooks, errors, a
- * finished module) is left with a copy in a parameter's field. */
+/* Mixed precision around a call: what a forward sees, what the copies cost, and that nothing
+ * (hooks, errors, a finished module) is left with a copy in a parameter's field. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,8 @@ static void parameters_are_converted(void **state) {
     tn_linear_init(&tied, IN, HIDDEN, tn_linear_defaults());
     tn_module_add(&n.base, "tied", &tied);
     tn_module_tie(&n.base, "tied.weight", "fc1.weight");
-    tn_precision policy = {.param = TN_BF16, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
+    tn_precision policy = {
+        .param = TN_BF16, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
     assert_int_equal(tn_module_set_precision(&n, policy), TN_OK);
     assert_int_equal(tn_dtype_of(n.fc1.weight), TN_BF16);
     assert_ptr_equal(n.fc1.weight, tied.weight);
@@ -93,7 +94,8 @@ static int64_t allocations_of_call(net *n, tn_tensor *x) {
     return memory().allocations - before;
 }
 
-/* One copy for each change of the parameters: calls in between allocate what a bf16 model's would. */
+/* One copy for each change of the parameters: calls in between allocate what a bf16 model's
+ * would. */
 static void copies_are_kept(void **state) {
     (void)state;
     net n;
@@ -105,7 +107,8 @@ static void copies_are_kept(void **state) {
     int64_t before = memory().allocated;
     tn_drop(tn_call(&n, x));
     int64_t held = memory().allocated - before;
-    assert_true(held >= copies_of(&n) && held <= copies_of(&n) + 7 * 256); /* 7 parameters, rounded */
+    /* 7 parameters, rounded */
+    assert_true(held >= copies_of(&n) && held <= copies_of(&n) + 7 * 256);
     int64_t again = allocations_of_call(&n, x);
     assert_int_equal(allocations_of_call(&n, x), again);
     assert_int_equal(memory().allocated - before, held);
@@ -131,7 +134,8 @@ static bool step_changes(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* A recorded call holds the kept copies: two calls, two graphs, still one copy of every parameter. */
+/* A recorded call holds the kept copies: two calls, two graphs, still one copy of every
+ * parameter. */
 static void tapes_share_the_copies(void **state) {
     (void)state;
     net n;

@@ -1,4 +1,5 @@
-/* Mixed precision: where gradients arrive, how close they are, and that recompute changes no bit. */
+/* Mixed precision: where gradients arrive, how close they are, and that recompute changes no
+ * bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

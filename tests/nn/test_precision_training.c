@@ -1,4 +1,5 @@
-/* Mixed precision: training runs of a small GPT, resumed and recomputed, and what it writes then. */
+/* Mixed precision: training runs of a small GPT, resumed and recomputed, and what it writes
+ * then. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,8 @@ static void gpt_init(tn_gpt *gpt, tn_dtype compute, bool recompute) {
     tn_module_set_recompute(&gpt->h[1], recompute);
 }
 
-/* A text that a context predicts: each letter is the one before it, times 5 plus 3, now and then not. */
+/* A text that a context predicts: each letter is the one before it, times 5 plus 3, now and then
+ * not. */
 static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
     TN_SCOPE;
     int64_t x[BATCH * CONTEXT], y[BATCH * CONTEXT];
@@ -35,7 +37,8 @@ static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
         int64_t letter = tn_random_below(&g, VOCAB);
         for (int t = 0; t < CONTEXT; t++) {
             x[b * CONTEXT + t] = letter;
-            letter = tn_random_below(&g, 10) ? (letter * 5 + 3) % VOCAB : tn_random_below(&g, VOCAB);
+            letter =
+                tn_random_below(&g, 10) ? (letter * 5 + 3) % VOCAB : tn_random_below(&g, VOCAB);
             y[b * CONTEXT + t] = letter;
         }
     }
@@ -111,7 +114,8 @@ static void training_with_recompute(void **state) {
     tn_module_finish(&gpt[1]);
 }
 
-/* A checkpoint holds the f32 parameters: a run that goes on from it is the run that was never stopped. */
+/* A checkpoint holds the f32 parameters: a run that goes on from it is the run that was never
+ * stopped. */
 static void resume_is_bit_exact(void **state) {
     (void)state;
     char path[64];

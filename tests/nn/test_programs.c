@@ -1,4 +1,5 @@
-/* Programs of every shape, on public headers only: what a user writes that is not "a batch in, a loss out".
+/* Programs of every shape, on public headers only: what a user writes that is not "a batch in, a
+ * loss out".
  *
  *   a two-layer LSTM             state passed from step to step, and kept in buffers between calls
  *   attention, mask and cache    positions one at a time, padding that nobody sees
@@ -34,7 +35,7 @@ static int end(void **state) {
     return 0;
 }
 
-/* ---- An LSTM (Hochreiter and Schmidhuber 1997) ---------------------------------------------------------- */
+/* ---- An LSTM (Hochreiter and Schmidhuber 1997) ----------------------------------------------- */
 
 /* (x (B, in), h (B, H), c (B, H)) -> (h, c) */
 typedef struct cell {
@@ -60,8 +61,8 @@ static void cell_init(cell *m, int64_t in, int64_t width) {
     tn_module_add(&m->base, "gates", &m->gates);
 }
 
-/* Two cells and a classifier: x (B, T, in) -> (B, T, out). Goes on from the state in its buffers, when there is one, and
- * leaves the new state there without its history. */
+/* Two cells and a classifier: x (B, T, in) -> (B, T, out). Goes on from the state in its buffers,
+ * when there is one, and leaves the new state there without its history. */
 typedef struct lstm {
     tn_module base;
     cell cells[2];
@@ -169,7 +170,7 @@ static void lstm_keeps_its_state(void **state) {
     tn_module_finish(&net);
 }
 
-/* ---- Attention with a mask and a cache -------------------------------------------------------------------- */
+/* ---- Attention with a mask and a cache ------------------------------------------------------- */
 
 static void cached_gpt_is_the_whole_gpt(void **state) {
     (void)state;
@@ -193,7 +194,8 @@ static void cached_gpt_is_the_whole_gpt(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* A sequence of 4 padded to 6 behind a mask: its first 4 results and all gradients are those of the sequence alone. */
+/* A sequence of 4 padded to 6 behind a mask: its first 4 results and all gradients are those of the
+ * sequence alone. */
 static void padding_behind_a_mask(void **state) {
     (void)state;
     TN_SCOPE;
@@ -225,7 +227,7 @@ static void padding_behind_a_mask(void **state) {
     tn_module_finish(&block);
 }
 
-/* ---- A GAN (Goodfellow et al. 2014) ------------------------------------------------------------------------- */
+/* ---- A GAN (Goodfellow et al. 2014) ---------------------------------------------------------- */
 
 typedef struct two_layers {
     tn_module base;
@@ -295,7 +297,7 @@ static void gan(void **state) {
     tn_module_finish(&judge);
 }
 
-/* ---- A gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028) ------------------------------------------- */
+/* ---- A gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028) ---------------------------- */
 
 /* mean((|d judge(x) / d x| - 1)^2) */
 static tn_tensor *penalty(two_layers *judge, tn_tensor *x) {
@@ -345,7 +347,7 @@ static void gradient_penalty(void **state) {
     tn_module_finish(&judge);
 }
 
-/* ---- Gradients in one buffer ---------------------------------------------------------------------------------- */
+/* ---- Gradients in one buffer ----------------------------------------------------------------- */
 
 typedef struct bucket {
     tn_tensor *buffer;
@@ -401,7 +403,7 @@ static void gradients_in_one_buffer(void **state) {
     assert_true(tn_equal(train_halved(true), train_halved(false)));
 }
 
-/* ---- A bf16 leaf whose gradient is f32 ------------------------------------------------------------------------- */
+/* ---- A bf16 leaf whose gradient is f32 ------------------------------------------------------- */
 
 static void bf16_leaf_with_f32_gradient(void **state) {
     (void)state;

@@ -1,4 +1,5 @@
-/* The seam that sharding will stand on: a toy of it gives the same bits as the plain model, and gathers as often as it should. */
+/* The seam that sharding will stand on: a toy of it gives the same bits as the plain model, and
+ * gathers as often as it should. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,8 @@ typedef struct unit {
     half inner;
 } unit;
 
-/* wte is read by the root, as embedding and as classifier. `a` is called twice; `wrapper` is recomputed and holds unit `b`. */
+/* wte is read by the root, as embedding and as classifier. `a` is called twice; `wrapper` is
+ * recomputed and holds unit `b`. */
 typedef struct net {
     tn_module base;
     tn_embedding wte;
@@ -151,14 +153,16 @@ static void same_bits_and_few_gathers(void **state) {
     run(false, &plain, NULL);
     run(true, &sharded, gathers);
     assert_int_equal(tn_error(), TN_OK);
-    assert_int_equal(plain.count, 2 * (1 + 3 * 6)); /* the tied weight once, six parameters a unit */
+    /* the tied weight once, six parameters a unit */
+    assert_int_equal(plain.count, 2 * (1 + 3 * 6));
     assert_int_equal(sharded.count, plain.count);
     for (int i = 0; i < plain.count; i++) {
         assert_true(tn_equal(plain.tensor[i], sharded.tensor[i]));
         tn_release(plain.tensor[i]);
         tn_release(sharded.tensor[i]);
     }
-    /* A step: forward and backward of each call, b's recompute serving its backward as well; and the optimiser's. */
+    /* A step: forward and backward of each call, b's recompute serving its backward as well; and
+     * the optimiser's. */
     assert_int_equal(gathers[0], 3 * (2 + 2 + 1)); /* a */
     assert_int_equal(gathers[1], 3 * (1 + 1 + 1)); /* b */
     assert_int_equal(gathers[2], 3 * (1 + 1 + 1)); /* c */

@@ -1,8 +1,10 @@
-/* A toy of fully sharded training, on public hooks only: one process plays all ranks, so nothing travels, but the rest is real.
+/* A toy of fully sharded training, on public hooks only: one process plays all ranks, so nothing
+ * travels, but the rest is real.
  *
- * Parameters of a unit live in a store; their tensors' storages are empty except while the unit runs. Before forward and before
- * backward the unit gathers (fills storages from the store), afterwards it lets go. A module's parameters belong to the nearest
- * unit above them; a tied weight hence to the lowest unit that holds all its uses. Tapes keep the tensors while they are empty.
+ * Parameters of a unit live in a store; their tensors' storages are empty except while the unit
+ * runs. Before forward and before backward the unit gathers (fills storages from the store),
+ * afterwards it lets go. A module's parameters belong to the nearest unit above them; a tied weight
+ * hence to the lowest unit that holds all its uses. Tapes keep the tensors while they are empty.
  *
  *     toy_shard toy = {0};
  *     toy_unit_add(&toy, &net.block.base);          // inner units first

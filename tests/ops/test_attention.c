@@ -53,7 +53,8 @@ static void compare(tn_dims q, tn_dims k, bool masked, bool causal) {
     TN_SCOPE;
     tn_tensor *t[3] = {tn_randn(q, TN_F64), tn_randn(k, TN_F64), tn_randn(k, TN_F64)};
     tn_tensor *mask =
-        masked ? tn_gt(tn_rand(TN_DIMS(q.size[2], k.size[2]), TN_F32), tn_scalar(0.5, TN_F32)) : NULL;
+        masked ? tn_gt(tn_rand(TN_DIMS(q.size[2], k.size[2]), TN_F32), tn_scalar(0.5, TN_F32))
+               : NULL;
     tn_attention_options o = tn_attention_defaults();
     o.causal = causal;
     tn_tensor *y = tn_attention_op(t[0], t[1], t[2], mask, o);
@@ -134,7 +135,8 @@ static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_at
     }
     tn_tensor *y = tn_attention_op(part[0], part[1], part[2], mask, o);
     tn_tensor *rows = tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(d.size[0], d.size[1], width));
-    assert_true(tn_shares_storage(rows, y)); /* y's memory is (B, T, H, D): the way back is a view */
+    /* y's memory is (B, T, H, D): the way back is a view */
+    assert_true(tn_shares_storage(rows, y));
     return rows;
 }
 
@@ -197,15 +199,18 @@ static void errors_name_both_sides(void **state) {
     (void)state;
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
-    tn_tensor *q = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F32), *k = tn_zeros(TN_DIMS(1, 3, 3, 2), TN_F32);
-    tn_tensor *wide = tn_zeros(TN_DIMS(1, 4, 3, 5), TN_F32), *flat = tn_zeros(TN_DIMS(3, 2), TN_F32);
+    tn_tensor *q = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F32),
+              *k = tn_zeros(TN_DIMS(1, 3, 3, 2), TN_F32);
+    tn_tensor *wide = tn_zeros(TN_DIMS(1, 4, 3, 5), TN_F32),
+              *flat = tn_zeros(TN_DIMS(3, 2), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F64),
               *mask = tn_zeros(TN_DIMS(2, 3, 3), TN_BOOL);
     refuses(TN_ESHAPE, "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]",
             tn_attention_op(q, k, k, NULL, o));
     refuses(TN_ESHAPE, "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]",
             tn_attention_op(q, wide, wide, NULL, o));
-    refuses(TN_ESHAPE, "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]", tn_attention_op(q, q, k, NULL, o));
+    refuses(TN_ESHAPE, "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]",
+            tn_attention_op(q, q, k, NULL, o));
     refuses(TN_ESHAPE, "v is [3, 2]", tn_attention_op(q, q, flat, NULL, o));
     refuses(TN_EDTYPE, "q is f32 but k is f64", tn_attention_op(q, f64, f64, NULL, o));
     refuses(TN_ESHAPE, "mask is [2, 3, 3] but", tn_attention_op(q, q, q, mask, o));

@@ -1,5 +1,5 @@
-/* tn_op_check itself: operations that are wrong in one way each, all made of exp. What is wrong must be found, and the message must say
- * in which operation, sample and check.
+/* tn_op_check itself: operations that are wrong in one way each, all made of exp. What is wrong
+ * must be found, and the message must say in which operation, sample and check.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,8 @@
 
 static void finds(const tn_op *op, const char *first, const char *second) {
     tn_status status = tn_op_check(op);
-    if (status == TN_OK || !strstr(tn_error_message(), first) || !strstr(tn_error_message(), second)) {
+    if (status == TN_OK || !strstr(tn_error_message(), first) ||
+        !strstr(tn_error_message(), second)) {
         fail_msg("no \"%s\" and \"%s\" in: %s", first, second, tn_error_message());
     }
     tn_error_clear();
@@ -24,7 +25,7 @@ static tn_tensor *right_gradient(tn_op_grad *g) {
     return tn_mul(g->dout[0], tn_op_saved_output(g, 0));
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 static void wrong_sign(tn_op_grad *g) {
     tn_op_give(g, 0, tn_neg(right_gradient(g)));
@@ -80,7 +81,7 @@ static void absent_inputs_are_named(void **state) {
     finds(&op, "linear: sample 0 ([3, 4] [5, 4] [5]; )", "");
 }
 
-/* ---- Forward ----------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 static tn_status exp_forward(tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_EXP, &c->y[0], &c->x[0], 0.0, 0.0);

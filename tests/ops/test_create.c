@@ -98,7 +98,8 @@ static void arange_counts(void **state) {
     refused(tn_arange(0, 2, 1, TN_BOOL), TN_EDTYPE, "bool");
 }
 
-/* The same seed gives the same numbers, each draw uses one call, and none of them repeats another. */
+/* The same seed gives the same numbers, each draw uses one call, and none of them repeats
+ * another. */
 static void draws(void **state) {
     (void)state;
     TN_SCOPE;

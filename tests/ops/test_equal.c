@@ -1,4 +1,5 @@
-/* Comparing whole tensors, and values and gradients at places that differences cannot check: kinks, infinities, NaN, nothing. */
+/* Comparing whole tensors, and values and gradients at places that differences cannot check: kinks,
+ * infinities, NaN, nothing. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -102,7 +103,8 @@ static void all_close(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Both forms of each gradient: the kernel, and the operations that stand in for it when it is differentiated again. */
+/* Both forms of each gradient: the kernel, and the operations that stand in for it when it is
+ * differentiated again. */
 static void kinks(void **state) {
     (void)state;
     for (int again = 0; again < 2; again++) {
@@ -127,7 +129,8 @@ static void kinks(void **state) {
     }
 }
 
-/* Each of these formulas has a fast gradient and one made of operations: they agree to rounding over the whole range. */
+/* Each of these formulas has a fast gradient and one made of operations: they agree to rounding
+ * over the whole range. */
 static void gradient_kernels(void **state) {
     (void)state;
     tn_tensor *(*const f[])(tn_tensor *) = {tn_tanh, tn_sigmoid, tn_relu,
@@ -175,7 +178,8 @@ static void logsumexp_infinities(void **state) {
     is(gradient(tn_logsumexp(x, TN_DIMS(), false), x, false),
        LIST(0, exp(2.0 - (2.0 + log(2.0))), exp(2.0 - (2.0 + log(2.0)))));
     is(tn_logsumexp(LIST(DBL_MAX, DBL_MAX), TN_DIMS(), true), LIST(DBL_MAX));
-    is(tn_logsumexp(tn_zeros(TN_DIMS(2, 0), TN_F64), TN_DIMS(1), false), LIST(-INFINITY, -INFINITY));
+    is(tn_logsumexp(tn_zeros(TN_DIMS(2, 0), TN_F64), TN_DIMS(1), false),
+       LIST(-INFINITY, -INFINITY));
 }
 
 static void reductions_of_nothing(void **state) {
@@ -204,7 +208,8 @@ static void reductions_refuse(void **state) {
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     refused(tn_sum(x, TN_DIMS(2), false), TN_EINDEX, "sum: x is [2, 3] but dimension 2");
     refused(tn_mean(x, TN_DIMS(-3), false), TN_EINDEX, "-3");
-    refused(tn_sum(x, TN_DIMS(0, 1, -2), false), TN_EVALUE, "dimension 0 of x [2, 3] is named twice");
+    refused(tn_sum(x, TN_DIMS(0, 1, -2), false), TN_EVALUE,
+            "dimension 0 of x [2, 3] is named twice");
     refused(tn_sum(x, TN_DIMS(0, 1, 2, 3, 4, 5, 6, 7, 8), false), TN_ESHAPE, "more than 8");
     refused(tn_max(x, TN_DIMS(5), false), TN_EINDEX, "5");
     refused(tn_argmax(x, -3, false), TN_EINDEX, "");
@@ -261,7 +266,8 @@ static void two_sides(void **state) {
     refused(tn_where(m, a, b), TN_ESHAPE, "condition is [3], a is [2, 3] and b is [2, 4]");
     refused(tn_masked_fill(a, tn_ones(TN_DIMS(2), TN_BOOL), 0), TN_ESHAPE,
             "x is [2, 3] but mask is [2]");
-    refused(tn_masked_fill(a, tn_ones(TN_DIMS(1, 2, 3), TN_BOOL), 0), TN_ESHAPE, "mask is [1, 2, 3]");
+    refused(tn_masked_fill(a, tn_ones(TN_DIMS(1, 2, 3), TN_BOOL), 0), TN_ESHAPE,
+            "mask is [1, 2, 3]");
     refused(tn_masked_fill(a, a, 0), TN_EDTYPE, "mask is f32");
     refused(tn_clamp(a, NAN, 1.0), TN_EVALUE, "clamp: low is");
     refused(tn_add(a, NULL), TN_EVALUE, "add");

@@ -1,5 +1,6 @@
-/* What every operation refuses: a wrong dtype, shapes that do not fit, arguments out of range. The message names the operation and both
- * sides. The last test walks the registry: an operation that nothing above was refused by fails.
+/* What every operation refuses: a wrong dtype, shapes that do not fit, arguments out of range. The
+ * message names the operation and both sides. The last test walks the registry: an operation that
+ * nothing above was refused by fails.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -133,8 +134,10 @@ static void conditions(void **state) {
     TN_SCOPE;
     refused(tn_where(F(2), F(2), F(2)), TN_EDTYPE, "where: condition is f32 (bool is needed)");
     refused(tn_where(B(2), F(2), D(2)), TN_EDTYPE, "where: a is f32 but b is f64");
-    refused(tn_where(B(2), F(2), F(3)), TN_ESHAPE, "where: condition is [2], a is [2] and b is [3]");
-    refused(tn_where(B(3), F(2), F(2)), TN_ESHAPE, "where: condition is [3], a is [2] and b is [2]");
+    refused(tn_where(B(2), F(2), F(3)), TN_ESHAPE,
+            "where: condition is [2], a is [2] and b is [3]");
+    refused(tn_where(B(3), F(2), F(2)), TN_ESHAPE,
+            "where: condition is [3], a is [2] and b is [2]");
     refused(tn_masked_fill(F(2), F(2), 0.0), TN_EDTYPE, "masked_fill: mask is f32");
     refused(tn_masked_fill(F(2, 3), B(2), 0.0), TN_ESHAPE,
             "masked_fill: x is [2, 3] but mask is [2]");
@@ -190,7 +193,7 @@ static void reductions(void **state) {
             "sum_to: x is [1, 3] but the sum shall be [2, 3]");
 }
 
-/* ---- shape/: more in test_views.c ------------------------------------------------------------- */
+/* ---- shape/: more in test_views.c ------------------------------------------------------------ */
 
 static void shapes(void **state) {
     (void)state;
@@ -198,7 +201,8 @@ static void shapes(void **state) {
     refused(tn_reshape(F(2, 3), TN_DIMS(4)), TN_ESHAPE, "reshape: x is [2, 3] but [4] is wanted");
     refused(tn_permute(F(2, 3), TN_DIMS(0, 0)), TN_ESHAPE,
             "permute: x is [2, 3] but the order is [0, 0]");
-    refused(tn_expand(F(2, 3), TN_DIMS(4, 3)), TN_ESHAPE, "expand: x is [2, 3] but [4, 3] is wanted");
+    refused(tn_expand(F(2, 3), TN_DIMS(4, 3)), TN_ESHAPE,
+            "expand: x is [2, 3] but [4, 3] is wanted");
     refused(tn_narrow(F(2, 3), 1, 2, 2), TN_EINDEX, "slice: x is [2, 3] but start 2, length 2");
     refused(tn_narrow(F(2, 3), 2, 0, 1), TN_EINDEX, "slice: dimension 2 of a tensor with 2");
     refused(tn_slice(F(2, 3), 2, 0, 1, 1), TN_EINDEX, "slice: dimension 2 of a tensor with 2");
@@ -215,7 +219,7 @@ static void shapes(void **state) {
     refused(tn_stack((tn_tensor *[]){F(1, 1, 1, 1, 1, 1, 1, 1)}, 1, 0), TN_ESHAPE, "stack: ");
 }
 
-/* ---- linalg/, index/ --------------------------------------------------------------------------- */
+/* ---- linalg/, index/ ------------------------------------------------------------------------- */
 
 static void products(void **state) {
     (void)state;
@@ -299,7 +303,7 @@ static void indices(void **state) {
     refused(tn_to(F(2, 3), tn_cuda(99)), TN_EDEVICE, "to: there is no device cuda:99");
 }
 
-/* ---- nn/, loss/ -------------------------------------------------------------------------------- */
+/* ---- nn/, loss/ ------------------------------------------------------------------------------ */
 
 static void layers(void **state) {
     (void)state;
@@ -347,16 +351,18 @@ static void attention(void **state) {
     refused(tn_attention_op(q, F(1, 3, 5, 2), F(1, 3, 5, 2), NULL, o), TN_ESHAPE,
             "attention: q is [1, 4, 3, 2] but k is [1, 3, 5, 2]");
     refused(tn_attention_op(q, k, k, F(3, 5), o), TN_EDTYPE, "attention: mask is f32");
-    refused(
-        tn_attention_op(q, k, k, B(3, 4), o),
-        TN_ESHAPE, "attention: mask is [3, 4] but must broadcast to (batch, heads, queries, keys) = [1, 4, 3, 5]");
-    refused(tn_attention_qkv_op(I(1, 2, 6), 1, NULL, o), TN_EDTYPE, "attention_qkv: input 0 is i64");
+    refused(tn_attention_op(q, k, k, B(3, 4), o), TN_ESHAPE,
+            "attention: mask is [3, 4] but must broadcast to (batch, heads, queries, keys) = [1, "
+            "4, 3, 5]");
+    refused(tn_attention_qkv_op(I(1, 2, 6), 1, NULL, o), TN_EDTYPE,
+            "attention_qkv: input 0 is i64");
     refused(tn_attention_qkv_op(F(2, 6), 1, NULL, o), TN_ESHAPE, "attention_qkv: qkv is [2, 6]");
     refused(tn_attention_qkv_op(F(1, 2, 6), 4, NULL, o), TN_ESHAPE,
             "attention_qkv: qkv is [1, 2, 6] but heads is 4");
     refused(tn_attention_qkv_op(F(1, 2, 6), 0, NULL, o), TN_ESHAPE,
             "attention_qkv: qkv is [1, 2, 6] but heads is 0");
-    refused(tn_attention_qkv_op(F(1, 2, 6), 2, F(2, 2), o), TN_EDTYPE, "attention_qkv: mask is f32");
+    refused(tn_attention_qkv_op(F(1, 2, 6), 2, F(2, 2), o), TN_EDTYPE,
+            "attention_qkv: mask is f32");
 }
 
 static void losses(void **state) {
@@ -378,7 +384,7 @@ static void losses(void **state) {
             "cross_entropy: label_smoothing is 1.5");
 }
 
-/* ---- All of them ------------------------------------------------------------------------------- */
+/* ---- All of them ----------------------------------------------------------------------------- */
 
 /* These take any tensor and have no other arguments that could be wrong. */
 static bool takes_anything(const char *name) {

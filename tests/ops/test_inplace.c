@@ -1,4 +1,5 @@
-/* Changes in place: results, permission, overlapping operands, and the version that backward checks. */
+/* Changes in place: results, permission, overlapping operands, and the version that backward
+ * checks. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -170,7 +171,8 @@ static void permission(void **state) {
     HOLDS(y, 0, 0);
 }
 
-/* Every change is seen by a backward that needs the elements as they were; what it does not need may change. */
+/* Every change is seen by a backward that needs the elements as they were; what it does not need
+ * may change. */
 static void versions(void **state) {
     (void)state;
     for (int i = 0; i < 14; i++) {
@@ -276,7 +278,8 @@ static void draws(void **state) {
     assert_true(tn_item(tn_min(x, TN_DIMS(), false)) >= -2.0 &&
                 tn_item(tn_max(x, TN_DIMS(), false)) < 6.0);
     assert_float_equal(tn_item(tn_mean_all(x)), 2.0, 0.2);
-    tn_uniform_(tn_t(y), -2.0, 6.0, &same); /* an element depends on its position, not on its address */
+    /* an element depends on its position, not on its address */
+    tn_uniform_(tn_t(y), -2.0, 6.0, &same);
     assert_true(tn_equal(x, tn_t(y)));
     tn_normal_(x, 3.0, 0.5, &g);
     assert_float_equal(tn_item(tn_mean_all(x)), 3.0, 0.05);

@@ -42,7 +42,8 @@ static void same(tn_tensor *a, tn_tensor *b) {
 static void stacks_of_every_kind(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64), *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
+    tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64),
+              *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
     tn_tensor *w = tn_randn(TN_DIMS(6, 2), TN_F64);
     same(a, b);
     same(a, w);

@@ -1,6 +1,6 @@
-/* Every operation of the registry, on every sample that it declares: gradients, layouts, dtypes, ownership (ops/check.c), with the fast
- * kernels and with the reference. One test an operation, so a new one is covered when it is listed.
- * With an argument: this operation only.
+/* Every operation of the registry, on every sample that it declares: gradients, layouts, dtypes,
+ * ownership (ops/check.c), with the fast kernels and with the reference. One test an operation, so
+ * a new one is covered when it is listed. With an argument: this operation only.
  */
 #include <setjmp.h>
 #include <stdarg.h>

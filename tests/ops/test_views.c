@@ -1,4 +1,5 @@
-/* Views: which elements they see, when reshape copies, what is refused, and gradients through them. */
+/* Views: which elements they see, when reshape copies, what is refused, and gradients through
+ * them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -121,7 +122,8 @@ static void order_of_dimensions(void **state) {
     HOLDS(tn_transpose(x, -1, 0), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
     HOLDS(tn_transpose(x, 1, 1), TN_DIMS(2, 3), 0, 1, 2, 3, 4, 5);
     HOLDS(tn_permute(tn_unsqueeze(x, 0), TN_DIMS(2, 0, -2)), TN_DIMS(3, 1, 2), 0, 3, 1, 4, 2, 5);
-    refused(tn_permute(x, TN_DIMS(0, 0)), TN_ESHAPE, "permute: x is [2, 3] but the order is [0, 0]");
+    refused(tn_permute(x, TN_DIMS(0, 0)), TN_ESHAPE,
+            "permute: x is [2, 3] but the order is [0, 0]");
     refused(tn_permute(x, TN_DIMS(0)), TN_ESHAPE, "");
     refused(tn_permute(x, TN_DIMS(0, 2)), TN_ESHAPE, "");
     refused(tn_permute(x, TN_DIMS(0, -3)), TN_ESHAPE, "");
@@ -242,7 +244,8 @@ static void copies(void **state) {
     HOLDS(tn_grad_of(leaf), TN_DIMS(2), 1, 1);
 }
 
-/* Slices of one tensor share the buffer of its gradient. The youngest makes it (here: a select), the older ones add to it. */
+/* Slices of one tensor share the buffer of its gradient. The youngest makes it (here: a select),
+ * the older ones add to it. */
 static void slices_add_into_one_gradient(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,8 +1,8 @@
-/* Writes what optimisers and schedules do in 100 steps, so that test_torch.py can do the same:  dump_optim FILE
+/* Writes what optimisers and schedules do in 100 steps, so that test_torch.py can do the same:
+ * dump_optim FILE
  *
- * grads/NAME            (100, …) the gradient of each step; all 0 in a step: the parameter has none then
- * CASE/start.NAME       the parameters before
- * CASE/end.NAME         and after 100 steps
+ * grads/NAME            (100, …) the gradient of each step; all 0 in a step: the parameter has none
+ * then CASE/start.NAME       the parameters before CASE/end.NAME         and after 100 steps
  * CASE/NAME.exp_avg …   the state then
  * CASE/norms            (100) with clipping: the norms before it
  * schedule/NAME         (120) learning rates

@@ -1,5 +1,5 @@
-/* Optimisers beside the arithmetic (test_torch.py has that): what is stepped, what is refused, state, groups, clipping,
- * fields that were exchanged, gradients that live elsewhere. */
+/* Optimisers beside the arithmetic (test_torch.py has that): what is stepped, what is refused,
+ * state, groups, clipping, fields that were exchanged, gradients that live elsewhere. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +71,7 @@ static tn_optim *sgd(void *m, double lr) {
     return tn_sgd(m, options);
 }
 
-/* ---- Making -------------------------------------------------------------------------------------- */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 static void refused_options(void **state) {
     (void)state;
@@ -188,7 +188,7 @@ static void state_by_name(void **state) {
     }
 }
 
-/* ---- Stepping -------------------------------------------------------------------------------------- */
+/* ---- Stepping -------------------------------------------------------------------------------- */
 
 static void pending_errors_stop_everything(void **state) {
     (void)state;
@@ -246,14 +246,16 @@ static void gradients_elsewhere(void **state) {
     tn_set_grad_buffer(m.a, NULL);
     tn_set_grad(m.a, tn_t(tn_arange(0, 4, 1, TN_F32))); /* 1-dimensional: refused by set_grad */
     tn_error_clear();
-    tn_set_grad(m.a, tn_t(tn_reshape(tn_arange(0, 4, 1, TN_F32), TN_DIMS(2, 2)))); /* not contiguous */
+    /* not contiguous */
+    tn_set_grad(m.a, tn_t(tn_reshape(tn_arange(0, 4, 1, TN_F32), TN_DIMS(2, 2))));
     tn_optim_step(opt);
     assert_true(tn_at(m.a, (int64_t[]){0, 1}) == -4.0 && tn_at(m.a, (int64_t[]){1, 0}) == -3.0);
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
 
-/* What sharding does: another tensor in the field, of the same count; or something that does not fit any more. */
+/* What sharding does: another tensor in the field, of the same count; or something that does not
+ * fit any more. */
 static void exchanged_fields(void **state) {
     (void)state;
     TN_SCOPE;
@@ -322,7 +324,7 @@ static void master_copies(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Groups and rates ------------------------------------------------------------------------------ */
+/* ---- Groups and rates ------------------------------------------------------------------------ */
 
 static bool named(const tn_entry *entry, void *user) {
     return strcmp(entry->path, user) == 0;
@@ -343,7 +345,8 @@ static void groups(void **state) {
     set_gradients(&m, 0.0);
     tn_optim_step(opt);
     assert_true(fabs(first(m.a) - 0.95) < 1e-6 && first(m.b) == 1.0); /* decayed; not */
-    assert_int_equal(tn_optim_split(opt, named, "b"), 2); /* takes over the numbers of where it was */
+    /* takes over the numbers of where it was */
+    assert_int_equal(tn_optim_split(opt, named, "b"), 2);
     assert_true(tn_optim_group(opt, 2)->lr_scale == 10.0);
     set_gradients(&m, 1.0);
     tn_optim_set_lr(opt, 0.01);
@@ -360,7 +363,7 @@ static void groups(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Clipping ---------------------------------------------------------------------------------------- */
+/* ---- Clipping -------------------------------------------------------------------------------- */
 
 static void clipping(void **state) {
     (void)state;
@@ -409,7 +412,7 @@ static void clipping_what_is_not_finite(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Schedules, and NULL ------------------------------------------------------------------------------- */
+/* ---- Schedules, and NULL --------------------------------------------------------------------- */
 
 static void schedules(void **state) {
     (void)state;

@@ -53,10 +53,11 @@ static tn_optim *descent(void *m) {
     return tn_sgd(m, o);
 }
 
-/* ---- The rule ----------------------------------------------------------------------------------- */
+/* ---- The rule -------------------------------------------------------------------------------- */
 
-/* What torch.cuda.amp.GradScaler(init_scale=8, growth_interval=3) has after each of these steps, by its
- * documentation: an overflow halves the scale and begins a new count, three good steps in a row double it. */
+/* What torch.cuda.amp.GradScaler(init_scale=8, growth_interval=3) has after each of these steps, by
+ * its documentation: an overflow halves the scale and begins a new count, three good steps in a row
+ * double it. */
 static void the_rule(void **state) {
     (void)state;
     static const struct {
@@ -118,7 +119,8 @@ static void growth_has_an_end(void **state) {
     tn_module_finish(&m);
 }
 
-/* Two optimisers: an overflow of one leaves the other's step alone, and lowers the scale of both. */
+/* Two optimisers: an overflow of one leaves the other's step alone, and lowers the scale of
+ * both. */
 static void two_optimisers(void **state) {
     (void)state;
     tn_linear a, b;
@@ -205,7 +207,7 @@ static void clipping_is_without_the_scale(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- f16 ------------------------------------------------------------------------------------------- */
+/* ---- f16 ------------------------------------------------------------------------------------- */
 
 static double gradient_norm(tn_module *m, tn_scaler *s, tn_tensor *x) {
     TN_SCOPE;
@@ -217,7 +219,8 @@ static double gradient_norm(tn_module *m, tn_scaler *s, tn_tensor *x) {
     return s ? norm / tn_scaler_where(s).scale : norm;
 }
 
-/* Gradients of 1e-8 are 0 in f16 and come through with a scale; one that is too large skips steps until it fits. */
+/* Gradients of 1e-8 are 0 in f16 and come through with a scale; one that is too large skips steps
+ * until it fits. */
 static void f16_needs_it(void **state) {
     (void)state;
     TN_SCOPE;
@@ -252,7 +255,7 @@ static void f16_needs_it(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Ranks and checkpoints -------------------------------------------------------------------------- */
+/* ---- Ranks and checkpoints ------------------------------------------------------------------- */
 
 static int failures;
 
@@ -312,7 +315,7 @@ static void checkpoints(void **state) {
     unlink(path);
 }
 
-/* ---- Errors ------------------------------------------------------------------------------------------ */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void bad_options(void **state) {
     (void)state;

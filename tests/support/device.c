@@ -1,4 +1,5 @@
-/* Test programs on a device: TERN_TEST_DEVICE=cuda makes it the default device before main begins. Part of every program.
+/* Test programs on a device: TERN_TEST_DEVICE=cuda makes it the default device before main begins.
+ * Part of every program.
  */
 #include "tern/tensor.h"
 

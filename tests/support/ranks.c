@@ -31,7 +31,7 @@ static void sleep_for(double seconds) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL);
 }
 
-/* ---- A rank ---------------------------------------------------------------------------------------------- */
+/* ---- A rank ---------------------------------------------------------------------------------- */
 
 void ranks_failed(const char *what, const char *file, int line) {
     const char *rank = getenv("RANK");
@@ -73,7 +73,7 @@ void ranks_main(int argc, char **argv, const rank_entry *bodies, int n) {
     exit(2);
 }
 
-/* ---- Environments ---------------------------------------------------------------------------------------- */
+/* ---- Environments ---------------------------------------------------------------------------- */
 
 /* NAME=VALUE texts, ended by NULL. */
 typedef struct variables {
@@ -166,7 +166,7 @@ int ranks_free_port(void) {
     return ntohs(at.sin_port);
 }
 
-/* ---- Starting -------------------------------------------------------------------------------------------- */
+/* ---- Starting -------------------------------------------------------------------------------- */
 
 /* Between fork and exec nothing allocates: the parent may have threads. */
 static pid_t start_one(variables *v, int output, const char *body, const char *argument) {
@@ -212,7 +212,7 @@ ranks_job ranks_start(int n, const char *body, const char *argument, const char 
     return job;
 }
 
-/* ---- Waiting --------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 char *ranks_output(const ranks_job *job, int rank) {
     struct stat about;
@@ -226,8 +226,9 @@ char *ranks_output(const ranks_job *job, int rank) {
 bool ranks_await_output(const ranks_job *job, int rank, const char *text, double timeout) {
     for (double deadline = tn__now() + timeout;; sleep_for(0.005)) {
         siginfo_t about = {0};
-        bool ended = waitid(P_PID, (id_t)job->pid[rank], &about, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-                     about.si_pid != 0;
+        bool ended =
+            waitid(P_PID, (id_t)job->pid[rank], &about, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+            about.si_pid != 0;
         char *all = ranks_output(job, rank);
         bool found = strstr(all, text) != NULL;
         free(all);

@@ -1,7 +1,7 @@
 /* Test bodies as real processes: this program again, once for each rank.
  *
- *     static int add(tn_group *world, const char *argument) { ...; rank_assert(sum == 3); return 0; }
- *     static const rank_entry bodies[] = {{"add", add}};
+ *     static int add(tn_group *world, const char *argument) { ...; rank_assert(sum == 3); return 0;
+ *     } static const rank_entry bodies[] = {{"add", add}};
  *
  *     static void test_add(void **state) { ranks_pass(2, "add", ""); }
  *
@@ -28,12 +28,12 @@ typedef struct rank_entry {
 } rank_entry;
 
 /* In a process that ranks_start made: tn_dist_init, the body, tn_dist_finish, exit. With an error
- * pending it goes to stderr and the process exits with 1. A body whose name begins with '-' is called
- * with NULL and without tn_dist_init. Returns in every other process. */
+ * pending it goes to stderr and the process exits with 1. A body whose name begins with '-' is
+ * called with NULL and without tn_dist_init. Returns in every other process. */
 void ranks_main(int argc, char **argv, const rank_entry *bodies, int n);
 
-/* In a body: says what is not true, and ends this process with 1. (cmocka's assert_… would not be heard
- * of.) */
+/* In a body: says what is not true, and ends this process with 1. (cmocka's assert_… would not be
+ * heard of.) */
 #define rank_assert(truth) ((truth) ? (void)0 : ranks_failed(#truth, __FILE__, __LINE__))
 void ranks_failed(const char *what, const char *file, int line);
 
@@ -52,15 +52,16 @@ typedef struct ranks_result {
     bool timed_out; /* those that were left have been killed */
 } ranks_result;
 
-/* Starts n ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a free
- * one), TERN_TOKEN and OMP_NUM_THREADS=1, without any other variable of Tern's or of a launcher.
- * extra_env (NULL: none) ends with NULL: "NAME=VALUE" sets, "NAME" removes, "2:NAME=VALUE" is for rank 2
- * alone. They die with this process. */
+/* Starts n ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a
+ * free one), TERN_TOKEN and OMP_NUM_THREADS=1, without any other variable of Tern's or of a
+ * launcher. extra_env (NULL: none) ends with NULL: "NAME=VALUE" sets, "NAME" removes,
+ * "2:NAME=VALUE" is for rank 2 alone. They die with this process. */
 ranks_job ranks_start(int n, const char *body, const char *argument, const char *const *extra_env);
 
 /* What a rank has written so far; the caller frees. */
 char *ranks_output(const ranks_job *job, int rank);
-/* Waits until the rank has written this; false after `timeout` seconds, or when it has ended without. */
+/* Waits until the rank has written this; false after `timeout` seconds, or when it has ended
+ * without. */
 bool ranks_await_output(const ranks_job *job, int rank, const char *text, double timeout);
 
 /* Waits for all of them; kills and reaps who is left after `timeout` seconds from the start. */

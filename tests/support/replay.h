@@ -4,7 +4,8 @@
 
 #include "temp.h"
 
-/* Runs a target on every file of tests/fuzz/corpus/NAME; returns how many there were. A target that finds something wrong aborts. */
+/* Runs a target on every file of tests/fuzz/corpus/NAME; returns how many there were. A target that
+ * finds something wrong aborts. */
 static inline int replay(const char *name, int (*run)(const uint8_t *, size_t)) {
     char folder[3000], path[4000];
     const char *root = getenv("TERN_ROOT");

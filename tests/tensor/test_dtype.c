@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-/* What the bits mean, from the definition: sign, exponent with its bias, fraction of `places` bits. */
+/* What the bits mean, from the definition: sign, exponent with its bias, fraction of `places`
+ * bits. */
 static double meaning(uint16_t bits, int places, int bias) {
     int exponents = 15 - places;
     int exponent = (bits >> places) & ((1 << exponents) - 1), fraction = bits & ((1 << places) - 1);
@@ -43,8 +44,8 @@ static void check_all(int places, int bias, float (*to_float)(uint16_t),
     }
 }
 
-/* Between neighbours: below the middle down, above it up, in the middle to the even one. Up to the last finite value, and
- * from there to infinity. */
+/* Between neighbours: below the middle down, above it up, in the middle to the even one. Up to the
+ * last finite value, and from there to infinity. */
 static void check_rounding(int places, int bias, uint16_t (*from_float)(float)) {
     uint32_t infinity = (0x7fffu >> places) << places;
     for (uint32_t bits = 0; bits < infinity; bits++) {

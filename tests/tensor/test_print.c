@@ -48,8 +48,8 @@ static tn_tensor *case_tensor(size_t k, bool odd) {
         }
     }
     tn_tensor *t = tn_from_data(data, dims, cases[k].dtype);
-    if (odd && dims.ndim > 0 &&
-        count > 0) { /* every second element of twice the memory, first dimension innermost */
+    /* every second element of twice the memory, first dimension innermost */
+    if (odd && dims.ndim > 0 && count > 0) {
         tn_tensor *wide = tn_empty(TN_DIMS(2 * count + 1), cases[k].dtype);
         int64_t stride[TN_MAX_DIMS], next = 2;
         for (int i = 0; i < dims.ndim; i++) {

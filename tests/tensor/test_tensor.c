@@ -1,4 +1,5 @@
-/* Shapes, making, looking, views, storages, versions; and that nothing minds NULL, inert tensors or missing memory. */
+/* Shapes, making, looking, views, storages, versions; and that nothing minds NULL, inert tensors or
+ * missing memory. */
 #include "core/allocator.h"
 #include "tern/sys/tensor.h"
 
@@ -39,7 +40,7 @@ static tn_tensor *counted(tn_dims dims) {
     return tn_from_data(data, dims, TN_F32);
 }
 
-/* ---- Shapes ---- */
+/* ---- Shapes ---------------------------------------------------------------------------------- */
 
 static void test_dims(void **state) {
     (void)state;
@@ -98,7 +99,7 @@ static void test_shape_text(void **state) {
     assert_string_equal(second, "[2]");
 }
 
-/* ---- Making and looking ---- */
+/* ---- Making and looking ---------------------------------------------------------------------- */
 
 static void test_metadata(void **state) {
     (void)state;
@@ -222,7 +223,7 @@ static void test_item_and_at(void **state) {
     assert_error(TN_EVALUE, "copy_out: the destination is NULL");
 }
 
-/* ---- Views, versions, storages ---- */
+/* ---- Views, versions, storages --------------------------------------------------------------- */
 
 static void test_views(void **state) {
     (void)state;
@@ -347,7 +348,7 @@ static void test_foreign_memory_is_released_when_emptied(void **state) {
     assert_int_equal(releases, 1);
 }
 
-/* ---- What cannot work does no harm ---- */
+/* ---- What cannot work does no harm ----------------------------------------------------------- */
 
 static void test_null(void **state) {
     (void)state;
@@ -435,7 +436,8 @@ static void make_some(void *memory) {
     }
 }
 
-/* Each allocation fails once: one error, nothing leaked, and the caller's memory given back exactly when it was taken. */
+/* Each allocation fails once: one error, nothing leaked, and the caller's memory given back exactly
+ * when it was taken. */
 static void test_every_allocation_fails(void **state) {
     (void)state;
     float memory[2] = {1, 2};

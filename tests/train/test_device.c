@@ -1,4 +1,5 @@
-/* Training on a device: a small GPT as on the CPU, the same bits after a resume, and what goes wrong on the way. */
+/* Training on a device: a small GPT as on the CPU, the same bits after a resume, and what goes
+ * wrong on the way. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,7 +112,7 @@ static bool is_on(const tn_tensor *t, tn_device where) {
     return tn_device_of(t).kind == where.kind && tn_device_of(t).index == where.index;
 }
 
-/* ---- As on the CPU ------------------------------------------------------------------------- */
+/* ---- As on the CPU --------------------------------------------------------------------------- */
 
 /* The same initial bits and dropout masks; after that only rounding differs. */
 static void as_on_the_cpu(void **state) {
@@ -223,7 +224,7 @@ static void generates(void **state) {
     assert_memory_equal(here, there, sizeof(here));
 }
 
-/* ---- Moving a model ------------------------------------------------------------------------- */
+/* ---- Moving a model -------------------------------------------------------------------------- */
 
 static void moves_models(void **state) {
     (void)state;
@@ -261,7 +262,7 @@ static void moves_models(void **state) {
     tn_module_finish(&net);
 }
 
-/* ---- What goes wrong -------------------------------------------------------------------------- */
+/* ---- What goes wrong ------------------------------------------------------------------------- */
 
 static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
@@ -272,8 +273,8 @@ static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user)
     return out;
 }
 
-/* Memory is out in the middle of a step: an error with the allocator's numbers, nothing steps, nothing is left behind, and the
- * run goes on. */
+/* Memory is out in the middle of a step: an error with the allocator's numbers, nothing steps,
+ * nothing is left behind, and the run goes on. */
 static void out_of_memory(void **state) {
     (void)state;
     run r;
@@ -323,8 +324,8 @@ static void expect_unchanged(run *r, weights before) {
     free(after.at);
 }
 
-/* A label that does not exist is noticed when the host next waits: at the latest where the loss is read, and a step after that
- * refuses. */
+/* A label that does not exist is noticed when the host next waits: at the latest where the loss is
+ * read, and a step after that refuses. */
 static void wrong_label(void **state) {
     (void)state;
     run r;
@@ -346,10 +347,10 @@ static void wrong_label(void **state) {
     expect_unchanged(&r, before);
 }
 
-/* ---- A wrong label without TERN_SYNC ---------------------------------------------------------- */
+/* ---- A wrong label without TERN_SYNC --------------------------------------------------------- */
 
-/* The errors of kernels come late: when the host next waits. This part runs in a process of its own, whose environment has no
- * TERN_SYNC. */
+/* The errors of kernels come late: when the host next waits. This part runs in a process of its
+ * own, whose environment has no TERN_SYNC. */
 
 /* The operation that waited tells of it. */
 static void expect_late_error(const char *operation) {
@@ -363,7 +364,8 @@ static void expect_late_error(const char *operation) {
     assert_non_null(strstr(tn_error_message(), "TERN_SYNC=1 finds the call"));
 }
 
-/* Something waits between backward and the step: it tells, the step refuses, and no weight changes. */
+/* Something waits between backward and the step: it tells, the step refuses, and no weight
+ * changes. */
 static void late_before_the_step(void **state) {
     (void)state;
     for (int clips = 0; clips < 2; clips++) {
@@ -393,8 +395,8 @@ static tn_tensor *mean_of_all_rows(run *r, example e) {
     return tn_mul_scalar(sum, 1.0 / 4);
 }
 
-/* Nothing waits: the step is made of a gradient in which the row counts nothing. The error comes when the loss is read; after
- * that the run goes on. */
+/* Nothing waits: the step is made of a gradient in which the row counts nothing. The error comes
+ * when the loss is read; after that the run goes on. */
 static void late_after_the_step(void **state) {
     (void)state;
     weights w[2], end[2];

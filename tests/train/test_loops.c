@@ -78,7 +78,8 @@ static void same_bits_for_any_number(void **state) {
     tn_set_threads(before);
 }
 
-/* The design's program with a mistake and no handler: the loop ends by itself, nothing is stepped, the error says where. */
+/* The design's program with a mistake and no handler: the loop ends by itself, nothing is stepped,
+ * the error says where. */
 static void wrong_shape_ends_the_loop(void **state) {
     (void)state;
     TN_SCOPE;

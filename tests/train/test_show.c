@@ -110,7 +110,8 @@ static void test_svg(void **state) {
     tn_curve curves[] = {{.name = "a < b & \"c\"", .x = x, .y = y, .count = POINTS, .faint = true},
                          {.name = "ü\x01\xff", .x = ramp_x, .y = ramp_y, .count = 5},
                          {.name = NULL, .count = 0}};
-    tn_plot p = {.title = "<script>", .x_label = "x", .y_label = "]]>", .curves = curves, .count = 3};
+    tn_plot p = {
+        .title = "<script>", .x_label = "x", .y_label = "]]>", .curves = curves, .count = 3};
     const char *path = temp_path("plot.svg");
     assert_int_equal(tn_plot_svg(&p, path), TN_OK);
     size_t bytes;

@@ -1,10 +1,11 @@
 /* cuBLASLt as it is documented, for what gemm.c asks of it: products of f32, f64, bf16 and f16 with
  * epilogues.
  *
- * Accumulation is in f32 (f64 for f64). The heuristic gives up to three algorithms; they split k into one,
- * two and three parts, so that they round differently, and want workspaces, which they spoil. It refuses
- * what the library refuses and a little more: bf16 and f16 below an alignment of 16 bytes, and a bias or
- * aux that is aligned less than the one which the heuristic was shown, where the library would fault.
+ * Accumulation is in f32 (f64 for f64). The heuristic gives up to three algorithms; they split k
+ * into one, two and three parts, so that they round differently, and want workspaces, which they
+ * spoil. It refuses what the library refuses and a little more: bf16 and f16 below an alignment of
+ * 16 bytes, and a bias or aux that is aligned less than the one which the heuristic was shown,
+ * where the library would fault.
  */
 #include "backends/cuda/emulator/runtime.h"
 
@@ -19,7 +20,7 @@ using namespace tn_emulator;
 
 namespace {
 
-/* ---- What the handles point at ----------------------------------------------------------------- */
+/* ---- What the handles point at --------------------------------------------------------------- */
 
 struct product {
     cublasComputeType_t compute;
@@ -79,7 +80,7 @@ template <typename T> static cublasStatus_t take(T *field, const void *value, si
 
 } // namespace
 
-/* ---- Handles and descriptions ------------------------------------------------------------------ */
+/* ---- Handles and descriptions ---------------------------------------------------------------- */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *result_handle) {
     *result_handle = (cublasLtHandle_t) new handle{current_device()};
@@ -230,7 +231,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
     }
 }
 
-/* ---- What can be computed ---------------------------------------------------------------------- */
+/* ---- What can be computed -------------------------------------------------------------------- */
 
 /* A product with its matrices A, B, C, D, as it was when it was asked for. */
 namespace {
@@ -279,7 +280,8 @@ static bool known_types(const problem &q) {
         return same && out == in && q.p.compute == CUBLAS_COMPUTE_64F && q.p.scale == CUDA_R_64F;
     }
     bool wide = in == CUDA_R_32F, narrow = in == CUDA_R_16BF || in == CUDA_R_16F;
-    bool compute = q.p.compute == CUBLAS_COMPUTE_32F || q.p.compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
+    bool compute = q.p.compute == CUBLAS_COMPUTE_32F ||
+                   q.p.compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
                    (wide && q.p.compute == CUBLAS_COMPUTE_32F_FAST_TF32);
     return same && (wide || narrow) && (out == in || (narrow && out == CUDA_R_32F)) && compute &&
            q.p.scale == CUDA_R_32F;
@@ -388,7 +390,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return *count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* ---- Computing --------------------------------------------------------------------------------- */
+/* ---- Computing ------------------------------------------------------------------------------- */
 
 static double get(uint32_t type, const void *data, int64_t i) {
     switch (type) {
@@ -510,11 +512,13 @@ template <typename T> static void multiply(const problem &q, const operands &o, 
             gather<T>(q.x[0], q.p.transposed[0] != CUBLAS_OP_N, data(0, o.a), q.m, q.k);
         std::vector<T> b =
             gather<T>(q.x[1], q.p.transposed[1] != CUBLAS_OP_N, data(1, o.b), q.k, q.n);
-        const char *bias = (const char *)q.p.bias + s * q.p.bias_step * (int64_t)element(q.x[3].type);
+        const char *bias =
+            (const char *)q.p.bias + s * q.p.bias_step * (int64_t)element(q.x[3].type);
         char *d = o.d + s * q.x[3].step * (int64_t)element(q.x[3].type);
         for (int64_t i = 0; i < q.m; i++) {
             T sum = 0;
-            row_product(row.data(), &a[(size_t)(i * q.k)], b.data(), q.n, q.k, parts, partial.data());
+            row_product(row.data(), &a[(size_t)(i * q.k)], b.data(), q.n, q.k, parts,
+                        partial.data());
             for (int64_t j = 0; j < q.n; j++) {
                 T value = (T)o.alpha * row[(size_t)j];
                 if (o.beta != 0) {

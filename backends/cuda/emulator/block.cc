@@ -1,9 +1,10 @@
 /* The threads of a block.
  *
- * Threads wait in one queue. A thread runs until it waits or ends, and then gives the processor to the
- * next. One that has not begun is begun on the stack of the one that has just ended, so a kernel
- * without barriers runs on a single stack without a switch. When the queue is empty and not every
- * thread has ended, those that are left wait for something that cannot come: the launch fails.
+ * Threads wait in one queue. A thread runs until it waits or ends, and then gives the processor to
+ * the next. One that has not begun is begun on the stack of the one that has just ended, so a
+ * kernel without barriers runs on a single stack without a switch. When the queue is empty and not
+ * every thread has ended, those that are left wait for something that cannot come: the launch
+ * fails.
  *
  * A barrier wants every thread of the block at the same line; a thread that has ended counts as
  * missing. A warp's operations want every lane of the mask with the same operation and mask; lanes
@@ -80,7 +81,8 @@ static uint64_t draw() {
     return random_state >> 33;
 }
 
-/* 0 … count - 1 in the chosen order: steps of one length, which has no divisor in common with count. */
+/* 0 … count - 1 in the chosen order: steps of one length, which has no divisor in common with
+ * count. */
 struct permutation {
     uint64_t count, step, at;
 
@@ -104,7 +106,7 @@ struct permutation {
     }
 };
 
-/* ---- Messages ---------------------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 struct text {
     char words[160];
@@ -112,7 +114,8 @@ struct text {
 
 static text thread_text(const lane *l) {
     text t;
-    snprintf(t.words, sizeof(t.words), "thread (%u, %u, %u)", l->thread.x, l->thread.y, l->thread.z);
+    snprintf(t.words, sizeof(t.words), "thread (%u, %u, %u)", l->thread.x, l->thread.y,
+             l->thread.z);
     return t;
 }
 
@@ -180,7 +183,7 @@ void fail_of(cudaError_t error, const char *format, ...) {
     __builtin_unreachable();
 }
 
-/* ---- Who runs ---------------------------------------------------------------------------------- */
+/* ---- Who runs -------------------------------------------------------------------------------- */
 
 static void push(lane *l) {
     queue[(queue_first + queue_length++) % MOST_THREADS] = l;
@@ -252,7 +255,7 @@ static void wait() {
     fibre_switch(self->stack, next ? next->stack : &outside);
 }
 
-/* ---- Barriers ---------------------------------------------------------------------------------- */
+/* ---- Barriers -------------------------------------------------------------------------------- */
 
 static void release_block(barrier kind) {
     const lane *first = &lanes[0];
@@ -289,7 +292,7 @@ int sync_block(barrier kind, int predicate, place at) {
     return (int)self->value;
 }
 
-/* ---- Warps ------------------------------------------------------------------------------------- */
+/* ---- Warps ----------------------------------------------------------------------------------- */
 
 /* The lane whose value a shuffle gives; its own where the source is beyond the segment. */
 static unsigned shuffle_source(const lane *l, unsigned own) {
@@ -385,7 +388,7 @@ uint64_t sync_warp(operation what, unsigned mask, uint64_t value, unsigned argum
     return self->value;
 }
 
-/* ---- Blocks ------------------------------------------------------------------------------------ */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 /* Nobody can go on: names one that waits, and one that it waits for. */
 static void note_stuck() {

@@ -26,12 +26,12 @@ enum {
 /* As tern_emulator_set_order (emulator.h). */
 bool set_order(const char *text);
 
-/* Runs all of a launch. An error: it went wrong, and `why` says which kernel, block and thread. Under
- * the emulator's lock. */
+/* Runs all of a launch. An error: it went wrong, and `why` says which kernel, block and thread.
+ * Under the emulator's lock. */
 cudaError_t run(const launch &l, char *why, size_t room);
 
-/* Ends the launch from inside one of its threads, with cudaErrorLaunchFailure; fail_of: which thread it
- * is comes first. */
+/* Ends the launch from inside one of its threads, with cudaErrorLaunchFailure; fail_of: which
+ * thread it is comes first. */
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void fail_of(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -40,8 +40,8 @@ cudaError_t run(const launch &l, char *why, size_t room);
 void trap_begin();
 void trap_end();
 
-/* Shared memory of one block after another. `shared_finish` gives the name of a piece that was written
- * beyond its ends; NULL: none was. */
+/* Shared memory of one block after another. `shared_finish` gives the name of a piece that was
+ * written beyond its ends; NULL: none was. */
 void shared_start(size_t dynamic_bytes);
 const char *shared_finish();
 

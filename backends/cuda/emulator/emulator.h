@@ -25,8 +25,8 @@ TN_EMULATOR_API void tern_emulator_reset(void);
 /* As if a kernel had died on the device: its calls fail from now on, and say why. */
 TN_EMULATOR_API void tern_emulator_break(int device, const char *why);
 
-/* For stand-ins of libraries (queue.cc). Queues work in a stream; it reaches the memory of the stream's
- * device, as a kernel does. False: there is no such stream. */
+/* For stand-ins of libraries (queue.cc). Queues work in a stream; it reaches the memory of the
+ * stream's device, as a kernel does. False: there is no such stream. */
 TN_EMULATOR_API bool tern_emulator_queue(void *stream, void (*work)(void *user), void *user);
 /* Memory of the calling thread's device, and which that is. */
 TN_EMULATOR_API void *tern_emulator_alloc(size_t bytes);

@@ -108,13 +108,14 @@ static void start() {
 }
 
 #ifdef TN_FIBRE_ASAN
-/* Takes back what the frames had marked in which the fibre was left; those that had returned did it by
- * themselves. To do it for the whole stack takes longer than most threads run. */
+/* Takes back what the frames had marked in which the fibre was left; those that had returned did it
+ * by themselves. To do it for the whole stack takes longer than most threads run. */
 static void unmark(const fibre *f) {
     const char *low = (const char *)f->stack, *end = low + f->size;
 #ifndef TN_FIBRE_UCONTEXT
     const char *top = (const char *)f->top;
-    low = top > low && top < end ? top : low; /* elsewhere: it has not run, or was left by a signal */
+    /* elsewhere: it has not run, or was left by a signal */
+    low = top > low && top < end ? top : low;
 #endif
     ASAN_UNPOISON_MEMORY_REGION(low, (size_t)(end - low));
 }
@@ -129,7 +130,8 @@ bool fibre_prepare(fibre *f, void (*entry)()) {
             return false;
         }
         mprotect(memory, page, PROT_NONE); /* an overflow is noticed */
-        /* Tops that differ in their low bits: otherwise all stacks share the same lines of a cache. */
+        /* Tops that differ in their low bits: otherwise all stacks share the same lines of a
+         * cache. */
         static size_t made;
         f->stack = (char *)memory + page;
         f->size = stack_size - made++ * 17 % 64 * 64;

@@ -119,10 +119,10 @@ template <typename T, typename U> inline T from_bits(U bits) {
      tn__cuda_launched((ctx), #kernel))
 
 /* The site's address tells the arrays of a kernel apart, and those of a template's instances. */
-#define TN_SHARED(type, name, count) \
-    static char name##_site;         \
-    type *name =                     \
-        static_cast<type *>(tn_emulator::shared_memory(&name##_site, sizeof(type) * (count), #name))
+#define TN_SHARED(type, name, count)  \
+    static char name##_site;          \
+    type *name = static_cast<type *>( \
+        tn_emulator::shared_memory(&name##_site, sizeof(type) * (count), #name))
 #define TN_DYNAMIC(type, name) \
     type *name = static_cast<type *>(tn_emulator::shared_memory(nullptr, 0, #name))
 
@@ -173,7 +173,7 @@ inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}
 
-/* ---- Atomics: one thread runs at a time, so a plain change is one ------------------------------ */
+/* ---- Atomics: one thread runs at a time, so a plain change is one ---------------------------- */
 
 #define TN__ATOMIC(name, T, changed)     \
     inline T name(T *address, T value) { \
@@ -219,7 +219,7 @@ TN__ATOMIC_CAS(unsigned)
 TN__ATOMIC_CAS(unsigned long long)
 #undef TN__ATOMIC_CAS
 
-/* ---- Loads, bits, mathematics ------------------------------------------------------------------ */
+/* ---- Loads, bits, mathematics ---------------------------------------------------------------- */
 
 template <typename T> inline T __ldg(const T *address) {
     return *address;

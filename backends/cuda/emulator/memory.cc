@@ -1,7 +1,7 @@
 /* Device memory: mapped pages that code outside of the devices' work cannot touch.
  *
- * An allocation lies at the end of its pages, behind and before pages that nobody can touch, and is NaN
- * bytes at first. Page-locked host memory is the same without the protection.
+ * An allocation lies at the end of its pages, behind and before pages that nobody can touch, and is
+ * NaN bytes at first. Page-locked host memory is the same without the protection.
  */
 #include "backends/cuda/emulator/runtime.h"
 
@@ -58,7 +58,8 @@ size_t memory_used(int device) {
 
 static void set_access(const allocation &a, bool open) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    mprotect(a.mapping + page, a.mapping_bytes - 2 * page, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    mprotect(a.mapping + page, a.mapping_bytes - 2 * page,
+             open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 static cudaError_t map(int device, size_t bytes, void **memory) {

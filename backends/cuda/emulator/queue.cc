@@ -1,4 +1,5 @@
-/* For stand-ins of NVIDIA's libraries, which are loaded beside the emulator: work in its streams. */
+/* For stand-ins of NVIDIA's libraries, which are loaded beside the emulator: work in its
+ * streams. */
 #include "backends/cuda/emulator/emulator.h"
 #include "backends/cuda/emulator/runtime.h"
 

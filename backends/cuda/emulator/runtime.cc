@@ -14,7 +14,7 @@ typedef std::lock_guard<std::mutex> locked;
 static const int version = 13000;
 static const int processors = 4;
 
-/* ---- Devices ----------------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = DEVICES;
@@ -157,7 +157,7 @@ cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int) {
     return result(cudaSuccess);
 }
 
-/* ---- Errors ------------------------------------------------------------------------------------ */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static const struct {
     cudaError_t error;
@@ -166,7 +166,8 @@ static const struct {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
      "invalid copy direction for memcpy"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
@@ -207,7 +208,7 @@ cudaError_t cudaPeekAtLastError(void) {
     return take_last_error(false);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
     locked guard(lock);
@@ -259,7 +260,8 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     return result(cudaSuccess);
 }
 
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
+                                     const void *address) {
     locked guard(lock);
     const allocation *a = allocation_of(address);
     memset(attributes, 0, sizeof(*attributes));
@@ -272,7 +274,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     return result(cudaSuccess);
 }
 
-/* ---- Copies ------------------------------------------------------------------------------------ */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
 namespace {
 /* One end of a copy. */
@@ -303,8 +305,8 @@ static bool fits(enum cudaMemcpyKind kind, const end &to, const end &from) {
     }
 }
 
-/* Pageable memory is read at once, and has been written when this returns; page-locked memory is left
- * to the stream. */
+/* Pageable memory is read at once, and has been written when this returns; page-locked memory is
+ * left to the stream. */
 static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                         const std::shared_ptr<stream> &s, bool waits) {
     if (!s) {
@@ -350,8 +352,9 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
     end target(to, bytes), source(from, bytes);
     bool right = bytes == 0 || (target.on_device && target.in->device == to_device &&
                                 source.on_device && source.in->device == from_device);
-    return result(!right ? cudaErrorInvalidValue
-                         : copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(handle), false));
+    return result(!right
+                      ? cudaErrorInvalidValue
+                      : copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(handle), false));
 }
 
 static cudaError_t set(void *memory, int value, size_t bytes, const std::shared_ptr<stream> &s) {
@@ -378,7 +381,7 @@ cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
     return cudaMemsetAsync(memory, value, bytes, nullptr);
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int) {
     locked guard(lock);
@@ -450,7 +453,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     return result(cudaSuccess);
 }
 
-/* ---- Events ------------------------------------------------------------------------------------ */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *handle, unsigned flags) {
     locked guard(lock);

@@ -45,7 +45,7 @@ void describe_address(const void *address, char *text, size_t room);
 /* Lets code reach the memory of exactly these devices (a bit each); 0: of none. */
 void open_memory(unsigned devices);
 
-/* ---- Streams and events ------------------------------------------------------------------------ */
+/* ---- Streams and events ---------------------------------------------------------------------- */
 
 struct stream;
 
@@ -100,7 +100,7 @@ void run_device(int device);
 void run_one(const std::shared_ptr<stream> &s);
 void forget_work();
 
-/* ---- Errors ------------------------------------------------------------------------------------ */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 /* A device's error that sticks: every call on it gives it from then on, and no work runs. */
 cudaError_t stuck(int device);

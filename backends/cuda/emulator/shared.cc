@@ -1,7 +1,7 @@
 /* A block's shared memory: pieces of one arena, each of its exact size between guards.
  *
- * A piece is NaN bytes when the block starts. AddressSanitizer sees an access to a guard or to a block
- * that is over; without it a changed guard is noticed when the block ends.
+ * A piece is NaN bytes when the block starts. AddressSanitizer sees an access to a guard or to a
+ * block that is over; without it a changed guard is noticed when the block ends.
  */
 #include "backends/cuda/emulator/block.h"
 
@@ -64,7 +64,8 @@ void *shared_memory(const void *site, size_t bytes, const char *name) {
         fail("%s: the launch asked for no dynamic shared memory", name);
     }
     static_bytes += bytes;
-    if (piece_count == MOST_PIECES || static_bytes > MOST_STATIC || all_bytes + bytes > MOST_SHARED) {
+    if (piece_count == MOST_PIECES || static_bytes > MOST_STATIC ||
+        all_bytes + bytes > MOST_SHARED) {
         fail("%s: %zu bytes more than a block's shared memory has", name, bytes);
     }
     return add_piece(site, bytes, name);

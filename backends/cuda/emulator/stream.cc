@@ -1,8 +1,8 @@
 /* Streams: queues whose work runs as late as it may.
  *
- * Nothing runs until somebody waits for it: the host, or another stream that has to go on. So what a
- * missing wait would show on a GPU now and then is seen here each time: the host reads what was there
- * before. A queue that has grown long gives way, as a GPU's does.
+ * Nothing runs until somebody waits for it: the host, or another stream that has to go on. So what
+ * a missing wait would show on a GPU now and then is seen here each time: the host reads what was
+ * there before. A queue that has grown long gives way, as a GPU's does.
  */
 #include "backends/cuda/emulator/runtime.h"
 
@@ -30,7 +30,7 @@ static thread_local cudaError_t last_error;
 static cudaError_t sticky[DEVICES];
 static char sticky_text[1024] = "unspecified launch failure";
 
-/* ---- Devices and errors ------------------------------------------------------------------------ */
+/* ---- Devices and errors ---------------------------------------------------------------------- */
 
 int current_device() {
     return device_of_thread;
@@ -75,7 +75,7 @@ cudaError_t take_last_error(bool forget) {
     return error;
 }
 
-/* ---- Handles ----------------------------------------------------------------------------------- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
 static const std::shared_ptr<stream> &default_stream(int device) {
     if (!default_streams[device]) {
@@ -122,7 +122,7 @@ void remove_event(event *e) {
     delete e;
 }
 
-/* ---- Queues ------------------------------------------------------------------------------------ */
+/* ---- Queues ---------------------------------------------------------------------------------- */
 
 static void append(const std::shared_ptr<stream> &s, item what) {
     s->queue.push_back(std::move(what));
@@ -232,7 +232,7 @@ void forget_work() {
     }
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 static cudaError_t launch_error(const launch &l, const std::shared_ptr<stream> &s) {
     uint64_t threads = (uint64_t)l.block.x * l.block.y * l.block.z;
@@ -268,7 +268,7 @@ void enqueue(cudaStream_t handle, std::unique_ptr<launch> l) {
 
 } // namespace tn_emulator
 
-/* ---- For tests ----------------------------------------------------------------------------------- */
+/* ---- For tests ------------------------------------------------------------------------------- */
 
 void tern_emulator_reset(void) {
     std::lock_guard<std::mutex> guard(tn_emulator::lock);

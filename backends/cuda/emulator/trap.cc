@@ -1,8 +1,9 @@
 /* A kernel that touches memory which it has not ends its launch, as on a GPU, and not the process.
  *
- * The handler of SIGSEGV is there only while a launch runs, and only for the thread that runs it: what
- * the host touches wrongly ends the program as ever. It leaves the kernel's stack for good, so SIGSEGV
- * must not stay blocked. Under AddressSanitizer there is none: its report names the kernel's line.
+ * The handler of SIGSEGV is there only while a launch runs, and only for the thread that runs it:
+ * what the host touches wrongly ends the program as ever. It leaves the kernel's stack for good, so
+ * SIGSEGV must not stay blocked. Under AddressSanitizer there is none: its report names the
+ * kernel's line.
  */
 #include "backends/cuda/emulator/block.h"
 

@@ -17,8 +17,8 @@
  *     Nothing else can fail but memory (TN_ENOMEM).
  *   - Entries raise no errors; the operation does, from the status.
  *   - Data lies on the context's device: the host does not look at it (sys/device.h).
- *     There a bad index is noticed late: the entry returns TN_OK, no element outside is touched, and
- *     the next call that waits for the device gives TN_EINDEX (at once with TERN_SYNC=1).
+ *     There a bad index is noticed late: the entry returns TN_OK, no element outside is touched,
+ *     and the next call that waits for the device gives TN_EINDEX (at once with TERN_SYNC=1).
  *
  * Entries are primitive (every backend fills them) or fused (may be NULL: the operation's
  * composition runs instead).
@@ -173,7 +173,7 @@ typedef struct tn_backend {
     uint32_t version; /* TN_BACKEND_VERSION */
     const char *name;
 
-    /* ---- Primitive ---- */
+    /* ---- Primitive --------------------------------------------------------------------------- */
 
     /* y = value, every dtype. */
     tn_status (*fill)(tn_context *ctx, const tn_desc *y, double value);
@@ -239,9 +239,10 @@ typedef struct tn_backend {
      * for f64 parameters, by cast of the pointer). */
     tn_status (*adam)(tn_context *ctx, const tn_optim_span *spans, int count,
                       const tn_adam_step *step);
-    tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count, const tn_sgd_step *step);
+    tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
+                     const tn_sgd_step *step);
 
-    /* ---- Fused ---- */
+    /* ---- Fused ------------------------------------------------------------------------------- */
 
     /* y (n, out) = x (n, in) w^T + b; w (out, in); b (out) or NULL. f32 f64 bf16 f16. */
     tn_status (*linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
@@ -292,14 +293,15 @@ typedef struct tn_backend {
     tn_status (*linear_gelu)(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
                              const tn_desc *x, const tn_desc *w, const tn_desc *b);
     /* dw (out, in) = dy^T x and db (out) = the sums of dy's columns, db NULL: not wanted; dy (n,
-     * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16; dw and db may
-     * be f32 where dy and x are bf16 or f16. */
+     * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16; dw and db
+     * may be f32 where dy and x are bf16 or f16. */
     tn_status (*linear_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                         const tn_desc *dy, const tn_desc *x, bool accumulate);
     /* s = a + b, rounded, and y = layer_norm(s); a, b, s, y (n, c), the others as in layer_norm. */
     tn_status (*add_layer_norm)(tn_context *ctx, const tn_desc *s, const tn_desc *y,
                                 const tn_desc *mean, const tn_desc *rstd, const tn_desc *a,
-                                const tn_desc *b, const tn_desc *w, const tn_desc *bias, double eps);
+                                const tn_desc *b, const tn_desc *w, const tn_desc *bias,
+                                double eps);
     /* ds = dsum + layer_norm's gradient, which is a's and b's; dsum, the gradient that reached s
      * itself, may be NULL (0). ds, dw, db as in layer_norm_backward. */
     tn_status (*add_layer_norm_backward)(tn_context *ctx, const tn_desc *ds, const tn_desc *dw,

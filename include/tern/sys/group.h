@@ -1,10 +1,10 @@
 /* What moves the bytes of a group: for those who write an engine.
  *
  * A group (distributed.h) is two parts. The front, distributed/group/group.c, is the same for all:
- * it checks the arguments, numbers the operations, queues them for the group's communication thread,
- * keeps the flight recorder and turns failures into errors. The engine moves the bytes: it runs one
- * operation at a time, in the order of the numbers, and blocks until the operation is done, its
- * deadline has passed, or the group is aborted.
+ * it checks the arguments, numbers the operations, queues them for the group's communication
+ * thread, keeps the flight recorder and turns failures into errors. The engine moves the bytes: it
+ * runs one operation at a time, in the order of the numbers, and blocks until the operation is
+ * done, its deadline has passed, or the group is aborted.
  *
  *     local     threads of one process          distributed/group/local.c, the one to read first
  *     shm       processes of one host           distributed/group/shm.c
@@ -41,8 +41,8 @@ typedef enum tn_collective {
 } tn_collective;
 TN_API const char *tn_collective_name(tn_collective kind); /* "all_reduce" */
 
-/* One operation, N the number of ranks. `in` and `out` are elements of dtype, dense; where both have
- * the same length they may be the same memory.
+/* One operation, N the number of ranks. `in` and `out` are elements of dtype, dense; where both
+ * have the same length they may be the same memory.
  *
  *                   in            out
  *   all_reduce      count         count          out = the reduction of every rank's in
@@ -68,10 +68,11 @@ typedef struct tn_transfer {
     uint64_t sequence; /* of the group's operations, 1 for the first; send and recv count as well */
     double deadline;   /* seconds of tn__now */
 
-    /* Where in and out are. On a device: `ready` is a mark of its compute stream (sys/device.h) which
-     * the operation comes after. `launched` is called once, as soon as all of the operation is queued
-     * on the device, with a mark behind it that becomes the caller's; the mark may be used until run
-     * returns. Not called: run has failed, or the operation was over when it returned. */
+    /* Where in and out are. On a device: `ready` is a mark of its compute stream (sys/device.h)
+     * which the operation comes after. `launched` is called once, as soon as all of the operation
+     * is queued on the device, with a mark behind it that becomes the caller's; the mark may be
+     * used until run returns. Not called: run has failed, or the operation was over when it
+     * returned. */
     tn_device device;
     void *ready;
     void (*launched)(void *user, void *end);
@@ -108,13 +109,13 @@ struct tn_engine {
     void *(*device_alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
     void (*device_free)(tn_engine *e, void *memory);
 
-    /* Whether an operation of another engine can still succeed: TN_OK, or what run would say of a rank
-     * that has died or given up, and with `all` also of one that has left. Called by the thread that
-     * calls run. Does not block. NULL: only run can tell. */
+    /* Whether an operation of another engine can still succeed: TN_OK, or what run would say of a
+     * rank that has died or given up, and with `all` also of one that has left. Called by the
+     * thread that calls run. Does not block. NULL: only run can tell. */
     tn_status (*check)(tn_engine *e, bool all, char *why);
 
-    /* Says goodbye: peers that still need this rank get an error which says that it left. Only `free` and
-     * `destroy` follow. NULL: destroy does it. */
+    /* Says goodbye: peers that still need this rank get an error which says that it left. Only
+     * `free` and `destroy` follow. NULL: destroy does it. */
     void (*leave)(tn_engine *e);
     void (*destroy)(tn_engine *e);
 };
@@ -126,8 +127,8 @@ typedef struct tn_engine_options {
     double timeout;        /* what the group uses later, in seconds */
     const char *interface; /* network interface or address for gloo; NULL: chosen */
     tn_device device;      /* nccl: this rank's GPU */
-    /* What an engine of devices may call while an operation takes long: `check` of the engine beside
-     * it. May be NULL. */
+    /* What an engine of devices may call while an operation takes long: `check` of the engine
+     * beside it. May be NULL. */
     tn_status (*check)(void *user, bool all, char *why);
     void *check_user;
 } tn_engine_options;
@@ -140,12 +141,12 @@ TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *optio
 /* Whether this process can use NCCL, which it loads; otherwise a reason in why[TN_ENGINE_WHY]. */
 TN_API bool tn__nccl_is_there(char *why);
 
-/* What libtern_cuda.so exports as tern_nccl_engine. Without options: NULL, and why says what is missing,
- * or is "" when NCCL is there. Its unique id travels through the store. */
+/* What libtern_cuda.so exports as tern_nccl_engine. Without options: NULL, and why says what is
+ * missing, or is "" when NCCL is there. Its unique id travels through the store. */
 typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_options *o, char *why);
 
-/* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded once.
- * y may be one of the x. */
+/* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded
+ * once. y may be one of the x. */
 TN_API void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
                            int64_t n);
 

@@ -157,8 +157,8 @@ TN_API tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i);
 
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
-/* The gradient gathered so far for input i (in tn_op_gradient_dtype), when this run alone owns it and
- * it may be added to in place; else NULL. Then the rule adds into it and gives nothing. */
+/* The gradient gathered so far for input i (in tn_op_gradient_dtype), when this run alone owns it
+ * and it may be added to in place; else NULL. Then the rule adds into it and gives nothing. */
 TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
 /* ---- Samples --------------------------------------------------------------------------------- */

@@ -38,12 +38,13 @@ struct tn_store {
     tn_status (*set)(tn_store *s, const char *key, const void *data, size_t bytes, double deadline,
                      char *why);
     /* Waits for the key. */
-    tn_status (*get)(tn_store *s, const char *key, tn_store_value *value, double deadline, char *why);
+    tn_status (*get)(tn_store *s, const char *key, tn_store_value *value, double deadline,
+                     char *why);
     /* The value is a decimal number in text (a missing key is 0); *result is the sum. */
     tn_status (*add)(tn_store *s, const char *key, int64_t amount, int64_t *result, double deadline,
                      char *why);
-    /* Sets the value to `desired` where it is `expected` (0 bytes: where there is no such key); *now
-     * is what it is afterwards. */
+    /* Sets the value to `desired` where it is `expected` (0 bytes: where there is no such key);
+     * *now is what it is afterwards. */
     tn_status (*compare_set)(tn_store *s, const char *key, const tn_store_value *expected,
                              const tn_store_value *desired, tn_store_value *now, double deadline,
                              char *why);

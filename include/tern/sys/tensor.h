@@ -69,8 +69,9 @@ TN_API bool tn__usable(const tn_tensor *t, const char *operation);
 TN_API int tn__dim(const tn_tensor *t, int dim, const char *operation);
 
 static inline char *tn__address(const tn_tensor *t) {
-    return t->storage->data ? (char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype)
-                            : NULL;
+    return t->storage->data
+               ? (char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype)
+               : NULL;
 }
 
 /* Says that t's elements have changed. */
