@@ -1,8 +1,8 @@
 /* What a kernel may use. A .cu file includes this and nothing of CUDA's own.
  *
  * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler over the emulator
- * (emulator/), where a block's threads are fibres and tests run every kernel against ref. So they
- * keep to what both know:
+ * (tests/emulator/), where a block's threads are fibres and tests run every kernel against ref. So
+ * they keep to what both know:
  *
  *     __global__ __device__ __launch_bounds__(n) __restrict__
  *     threadIdx blockIdx blockDim gridDim
@@ -32,8 +32,7 @@
 
 #define TN_FULL 0xffffffffu /* every lane of a warp */
 
-#ifdef TN_CUDA_EMULATOR
-#include "backends/cuda/emulator/kernel.h"
+#ifdef TN_CUDA_EMULATOR /* the emulator's own words have come before this header */
 #define TN_UNROLL
 #define TN_NO_UNROLL
 #define TN_UNROLL_BY(n)

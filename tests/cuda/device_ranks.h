@@ -49,7 +49,7 @@ static inline void need_nccl(void) {
 static inline ranks_result device_run(int n, const char *body, const char *argument,
                                       const char *more, double timeout) {
     char fake[512], flights[128], folder[128];
-    snprintf(fake, sizeof(fake), "TERN_NCCL=%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
+    snprintf(fake, sizeof(fake), "TERN_NCCL=%s/emulator/libfake_nccl.so", getenv("TERN_TEST_BIN"));
     snprintf(flights, sizeof(flights), "TERN_FLIGHT_DIR=%s", temp_folder);
     snprintf(folder, sizeof(folder), "TMPDIR=%s", temp_folder);
     const char *env[] = {"TERN_CUDA=cuda_emulator", flights, folder, fake, more, NULL};
@@ -65,7 +65,7 @@ static inline void device_pass(int n, const char *body, const char *argument, do
 /* A group's set-up, before temp_clean. */
 static inline int device_set_up(void **state) {
     char path[512];
-    snprintf(path, sizeof(path), "%s/cuda/libfake_nccl.so", getenv("TERN_TEST_BIN"));
+    snprintf(path, sizeof(path), "%s/emulator/libfake_nccl.so", getenv("TERN_TEST_BIN"));
     has_nccl = access(path, R_OK) == 0;
     return temp_flights(state);
 }

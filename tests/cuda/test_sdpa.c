@@ -1,6 +1,6 @@
 /* Attention's graphs for cuDNN, on a machine without a GPU: cuDNN builds plans for devices that are
- * only described (devices/), over a stand-in for the driver (driver/). That shows that the graphs
- * are accepted and what scratch memory they ask for; only a GPU can show the numbers.
+ * only described, over a stand-in for the driver (tests/emulator/driver/). That shows that the
+ * graphs are accepted and what scratch memory they ask for; only a GPU can show the numbers.
  */
 #include "backends/cuda/sdpa_graph.h"
 
@@ -22,7 +22,7 @@ static const tn__cudnn_table *dnn;
 static cudnnBackendDescriptor_t described(const char *name) {
     char path[512], text[4096];
     const char *root = getenv("TERN_ROOT");
-    snprintf(path, sizeof(path), "%s/tests/cuda/devices/%s.json", root ? root : ".", name);
+    snprintf(path, sizeof(path), "%s/tests/emulator/driver/%s.json", root ? root : ".", name);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
     size_t size = fread(text, 1, sizeof(text), file);

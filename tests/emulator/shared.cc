@@ -3,9 +3,9 @@
  * A piece is NaN bytes when the block starts. AddressSanitizer sees an access to a guard or to a
  * block that is over; without it a changed guard is noticed when the block ends.
  */
-#include "backends/cuda/emulator/block.h"
+#include "tests/emulator/block.h"
 
-#include "backends/cuda/emulator/fibre.h"
+#include "tests/emulator/fibre.h"
 
 #ifdef TN_FIBRE_ASAN
 #include <sanitizer/asan_interface.h>

@@ -1,8 +1,8 @@
-/* What a kernel sees of the emulator: backends/cuda/kernel.h includes this in place of CUDA's own
- * language. Types are the toolkit's; whatever can wait is in block.cc.
+/* What a kernel sees of the emulator, in place of CUDA's own language: it comes before
+ * backends/cuda/kernel.h (kernel.cc.in). Types are the toolkit's; whatever can wait is in block.cc.
  */
-#ifndef TERN_CUDA_EMULATOR_KERNEL_H
-#define TERN_CUDA_EMULATOR_KERNEL_H
+#ifndef TERN_TESTS_EMULATOR_KERNEL_H
+#define TERN_TESTS_EMULATOR_KERNEL_H
 
 #include <cuda_runtime_api.h>
 #include <vector_types.h>

@@ -4,10 +4,10 @@
  * a missing wait would show on a GPU now and then is seen here each time: the host reads what was
  * there before. A queue that has grown long gives way, as a GPU's does.
  */
-#include "backends/cuda/emulator/runtime.h"
+#include "tests/emulator/runtime.h"
 
-#include "backends/cuda/emulator/block.h"
-#include "backends/cuda/emulator/emulator.h"
+#include "tests/emulator/block.h"
+#include "tests/emulator/emulator.h"
 
 #include <set>
 #include <map>

@@ -10,9 +10,9 @@
  * missing. A warp's operations want every lane of the mask with the same operation and mask; lanes
  * that the block does not have are left out.
  */
-#include "backends/cuda/emulator/block.h"
+#include "tests/emulator/block.h"
 
-#include "backends/cuda/emulator/fibre.h"
+#include "tests/emulator/fibre.h"
 
 #include <stdio.h>
 #include <stdlib.h>

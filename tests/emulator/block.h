@@ -7,10 +7,10 @@
  *     fibre.cc    stacks
  *     runtime.cc  devices and streams: when a launch runs
  */
-#ifndef TERN_CUDA_EMULATOR_BLOCK_H
-#define TERN_CUDA_EMULATOR_BLOCK_H
+#ifndef TERN_TESTS_EMULATOR_BLOCK_H
+#define TERN_TESTS_EMULATOR_BLOCK_H
 
-#include "backends/cuda/emulator/kernel.h"
+#include "tests/emulator/kernel.h"
 
 #include <stdarg.h>
 

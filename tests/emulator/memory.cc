@@ -3,9 +3,9 @@
  * An allocation lies at the end of its pages, behind and before pages that nobody can touch, and is
  * NaN bytes at first. Page-locked host memory is the same without the protection.
  */
-#include "backends/cuda/emulator/runtime.h"
+#include "tests/emulator/runtime.h"
 
-#include "backends/cuda/emulator/fibre.h"
+#include "tests/emulator/fibre.h"
 
 #include <map>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* For stand-ins of NVIDIA's libraries, which are loaded beside the emulator: work in its
  * streams. */
-#include "backends/cuda/emulator/emulator.h"
-#include "backends/cuda/emulator/runtime.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/runtime.h"
 
 using namespace tn_emulator;
 

@@ -1,5 +1,5 @@
 /* The emulator's blocks: barriers, warps, shared memory, orders, and kernels that are wrong. */
-#include "test_emulator.h"
+#include "tests/emulator/test_launch.h"
 
 #include <float.h>
 
@@ -334,8 +334,7 @@ static void test_divergence(void **) {
     static int out[64];
     assert_failed(RUN(leaves_early, 2, 64, 0, 40), "kernel leaves_early, block (0, 0, 0)",
                   "thread (40, 0, 0) has ended");
-    assert_failed(RUN(different_barriers, 1, 32, 0), "different_barriers",
-                  "test_emulator_kernels.cc:");
+    assert_failed(RUN(different_barriers, 1, 32, 0), "different_barriers", "test_kernels.cc:");
     assert_failed(RUN(half_a_shuffle, 1, 64, 0, out), "thread (32, 0, 0) waits in __shfl_xor_sync",
                   "thread (40, 0, 0) has ended");
     assert_failed(RUN(other_masks, 1, 32, 0, out), "other_masks", "__shfl_sync");

@@ -1,5 +1,5 @@
 /* The switch: some 20 instructions on x86-64 and aarch64, ucontext elsewhere. */
-#include "backends/cuda/emulator/fibre.h"
+#include "tests/emulator/fibre.h"
 
 #include <stdint.h>
 #include <string.h>

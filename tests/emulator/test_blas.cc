@@ -1,6 +1,6 @@
 /* The emulator's cuBLASLt against a plain product: every dtype and epilogue, batches, what it
  * refuses. */
-#include "test_emulator.h"
+#include "tests/emulator/test_launch.h"
 
 #include <cublasLt.h>
 #include <random>

@@ -1,7 +1,7 @@
 /* The functions of cuda_runtime_api.h that the plugin uses, over two devices that are not there. */
-#include "backends/cuda/emulator/runtime.h"
+#include "tests/emulator/runtime.h"
 
-#include "backends/cuda/emulator/block.h"
+#include "tests/emulator/block.h"
 
 #include <stdio.h>
 #include <string.h>

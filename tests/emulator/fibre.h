@@ -3,8 +3,8 @@
  * Nothing here knows of kernels; block.cc gives each thread of a block that has to wait a fibre.
  * All of them run under the emulator's lock, so never more than one is on its way.
  */
-#ifndef TERN_CUDA_EMULATOR_FIBRE_H
-#define TERN_CUDA_EMULATOR_FIBRE_H
+#ifndef TERN_TESTS_EMULATOR_FIBRE_H
+#define TERN_TESTS_EMULATOR_FIBRE_H
 
 #include <stddef.h>
 

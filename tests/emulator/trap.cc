@@ -5,10 +5,10 @@
  * SIGSEGV must not stay blocked. Under AddressSanitizer there is none: its report names the
  * kernel's line.
  */
-#include "backends/cuda/emulator/block.h"
+#include "tests/emulator/block.h"
 
-#include "backends/cuda/emulator/fibre.h"
-#include "backends/cuda/emulator/runtime.h"
+#include "tests/emulator/fibre.h"
+#include "tests/emulator/runtime.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
  * 16 bytes, and a bias or aux that is aligned less than the one which the heuristic was shown,
  * where the library would fault.
  */
-#include "backends/cuda/emulator/runtime.h"
+#include "tests/emulator/runtime.h"
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>

@@ -1,8 +1,10 @@
 /* What the emulator's tests share: a context for launches, and how a launch ends. */
-#ifndef TERN_TESTS_CUDA_EMULATOR_H
-#define TERN_TESTS_CUDA_EMULATOR_H
+#ifndef TERN_TESTS_EMULATOR_TEST_LAUNCH_H
+#define TERN_TESTS_EMULATOR_TEST_LAUNCH_H
 
-#include "backends/cuda/emulator/emulator.h"
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/kernel.h"
+
 #include "backends/cuda/kernel.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* The emulator's devices: work that runs late, order between streams, memory that the host cannot
  * touch. */
-#include "test_emulator.h"
+#include "tests/emulator/test_launch.h"
 
-#include "backends/cuda/emulator/fibre.h"
+#include "tests/emulator/fibre.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* What tests can ask of the emulator; libtern_cuda_emulator.so exports it. */
-#ifndef TERN_CUDA_EMULATOR_H
-#define TERN_CUDA_EMULATOR_H
+#ifndef TERN_TESTS_EMULATOR_EMULATOR_H
+#define TERN_TESTS_EMULATOR_EMULATOR_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* The emulated devices inside: memory (memory.cc), streams and events (stream.cc), and what
  * cuda_runtime_api.h declares (runtime.cc). Everything here is called under the lock.
  */
-#ifndef TERN_CUDA_EMULATOR_RUNTIME_H
-#define TERN_CUDA_EMULATOR_RUNTIME_H
+#ifndef TERN_TESTS_EMULATOR_RUNTIME_H
+#define TERN_TESTS_EMULATOR_RUNTIME_H
 
 #include <cuda_runtime_api.h>
 
