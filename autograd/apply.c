@@ -23,6 +23,17 @@ bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...) 
     return false;
 }
 
+tn_input_name tn_op_input_name(const tn_op *op, int i) {
+    tn_input_name name;
+    const char *known = op && i >= 0 && i < TN_OP_INPUTS ? op->inputs[i] : NULL;
+    if (known) {
+        snprintf(name.text, sizeof name.text, "%s", known);
+    } else {
+        snprintf(name.text, sizeof name.text, "input %d", i);
+    }
+    return name;
+}
+
 static bool add_output(tn_op_call *c, tn_tensor *t) {
     if (t->inert) {
         return false;
@@ -63,7 +74,8 @@ bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype)
 /* A rule that asks for an input that the call does not have. */
 static bool has_input(const tn_op_call *c, int i) {
     return (i >= 0 && i < c->inputs && c->in[i]) ||
-           tn_op_fail(c, TN_EVALUE, "the rule needs input %d but %d are given", i, c->inputs);
+           tn_op_fail(c, TN_EVALUE, "the rule needs %s but %d inputs are given",
+                      tn_op_input_name(c->op, i).text, c->inputs);
 }
 
 bool tn_op_out_like(tn_op_call *c, int i) {
@@ -108,16 +120,16 @@ bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64_t offs
 }
 
 bool tn_op_same_dtype(const tn_op_call *c) {
-    const tn_tensor *first = NULL;
+    int first = -1;
     for (int i = 0; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
-        if (t && first && t->dtype != first->dtype) {
+        if (t && first >= 0 && t->dtype != c->in[first]->dtype) {
             return tn_op_fail(
-                c, TN_EDTYPE,
-                "input %d is %s but the first is %s (nothing is promoted: tn_cast one of them)", i,
-                tn_dtype_name(t->dtype), tn_dtype_name(first->dtype));
+                c, TN_EDTYPE, "%s is %s but %s is %s (nothing is promoted: tn_cast one of them)",
+                tn_op_input_name(c->op, i).text, tn_dtype_name(t->dtype),
+                tn_op_input_name(c->op, first).text, tn_dtype_name(c->in[first]->dtype));
         }
-        first = first ? first : t;
+        first = t && first < 0 ? i : first;
     }
     return true;
 }
@@ -127,8 +139,8 @@ bool tn_op_float(const tn_op_call *c, int i) {
         return false;
     }
     if (!tn_dtype_is_float(c->in[i]->dtype)) {
-        return tn_op_fail(c, TN_EDTYPE, "input %d is %s but must be f32, f64, bf16 or f16", i,
-                          tn_dtype_name(c->in[i]->dtype));
+        return tn_op_fail(c, TN_EDTYPE, "the dtype of %s is %s but must be f32, f64, bf16 or f16",
+                          tn_op_input_name(c->op, i).text, tn_dtype_name(c->in[i]->dtype));
     }
     return true;
 }
@@ -139,8 +151,8 @@ bool tn_op_index(const tn_op_call *c, int i) {
     }
     tn_dtype dtype = c->in[i]->dtype;
     if (dtype != TN_I64 && dtype != TN_I32) {
-        return tn_op_fail(c, TN_EDTYPE, "input %d is %s but indices must be i64 or i32", i,
-                          tn_dtype_name(dtype));
+        return tn_op_fail(c, TN_EDTYPE, "the dtype of %s is %s but indices must be i64 or i32",
+                          tn_op_input_name(c->op, i).text, tn_dtype_name(dtype));
     }
     return true;
 }
@@ -205,7 +217,8 @@ static bool check_inputs(const tn_op_call *c) {
         const tn_tensor *t = c->in[i];
         if (!t) {
             if (!(i < 32 && (c->op->optional >> i & 1))) {
-                return tn_op_fail(c, TN_EVALUE, "input %d is NULL", i);
+                return tn_op_fail(c, TN_EVALUE, "%s must not be NULL",
+                                  tn_op_input_name(c->op, i).text);
             }
             continue;
         }
@@ -213,10 +226,11 @@ static bool check_inputs(const tn_op_call *c) {
             return false;
         }
         if (!tn__same_device(t->storage->device, first->storage->device)) {
-            return tn_op_fail(c, TN_EDEVICE,
-                              "input %d %s is on %s but input %d %s is on %s (tn_to one of them)",
-                              place, tn_shape_text(first), tn_device_text(first->storage->device),
-                              i, tn_shape_text(t), tn_device_text(t->storage->device));
+            return tn_op_fail(
+                c, TN_EDEVICE, "%s %s is on %s but %s %s is on %s (tn_to one of them)",
+                tn_op_input_name(c->op, place).text, tn_shape_text(first),
+                tn_device_text(first->storage->device), tn_op_input_name(c->op, i).text,
+                tn_shape_text(t), tn_device_text(t->storage->device));
         }
     }
     return true;

@@ -71,6 +71,7 @@ static void snake_samples(tn_sampler *s) {
 
 static const tn_op snake_op = {
     .name = "snake",
+    .inputs = {"x"},
     .args_size = sizeof(snake_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = snake_shape,

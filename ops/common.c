@@ -9,7 +9,7 @@
 static bool is_number(const tn_op_call *c) {
     if (c->in[0]->dtype == TN_BOOL) {
         return tn_op_fail(c, TN_EDTYPE, "%s is bool (a number is needed; cast it)",
-                          c->inputs == 1 ? "x" : "a");
+                          tn_op_input_name(c->op, 0).text);
     }
     return true;
 }
@@ -18,7 +18,7 @@ bool tn__needs_float(const tn_op_call *c) {
     tn_dtype dtype = c->in[0]->dtype;
     if (!tn_dtype_is_float(dtype)) {
         return tn_op_fail(c, TN_EDTYPE, "%s is %s (floating point is needed; cast it)",
-                          c->inputs == 1 ? "x" : "a", tn_dtype_name(dtype));
+                          tn_op_input_name(c->op, 0).text, tn_dtype_name(dtype));
     }
     return true;
 }

@@ -24,6 +24,7 @@ static void abs_samples(tn_sampler *s) {
 
 const tn_op tn__op_abs = {
     .name = "abs",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_number,
     .forward = abs_forward,

@@ -26,6 +26,7 @@ static void add_samples(tn_sampler *s) {
 
 const tn_op tn__op_add = {
     .name = "add",
+    .inputs = {"a", "b"},
     .shape = tn__shape_number2,
     .forward = add_forward,
     .backward = add_backward,

@@ -21,6 +21,7 @@ static void add_scalar_samples(tn_sampler *s) {
 
 const tn_op tn__op_add_scalar = {
     .name = "add_scalar",
+    .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
     .shape = tn__shape_scalar,
     .forward = add_scalar_forward,

@@ -55,6 +55,7 @@ static void clamp_samples(tn_sampler *s) {
 
 const tn_op tn__op_clamp = {
     .name = "clamp",
+    .inputs = {"x"},
     .args_size = sizeof(clamp_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = clamp_shape,

@@ -21,6 +21,7 @@ static void cos_samples(tn_sampler *s) {
 
 const tn_op tn__op_cos = {
     .name = "cos",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = cos_forward,

@@ -29,6 +29,7 @@ static void div_samples(tn_sampler *s) {
 
 const tn_op tn__op_div = {
     .name = "div",
+    .inputs = {"a", "b"},
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1)},
     .shape = tn__shape_float2,
     .forward = div_forward,

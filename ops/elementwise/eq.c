@@ -17,6 +17,7 @@ static void eq_samples(tn_sampler *s) {
 
 const tn_op tn__op_eq = {
     .name = "eq",
+    .inputs = {"a", "b"},
     .shape = tn__shape_compare,
     .forward = eq_forward,
     .samples = eq_samples,

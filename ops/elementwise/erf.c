@@ -23,6 +23,7 @@ static void erf_samples(tn_sampler *s) {
 
 const tn_op tn__op_erf = {
     .name = "erf",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = erf_forward,

@@ -21,6 +21,7 @@ static void exp_samples(tn_sampler *s) {
 
 const tn_op tn__op_exp = {
     .name = "exp",
+    .inputs = {"x"},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__shape_float,
     .forward = exp_forward,

@@ -17,6 +17,7 @@ static void ge_samples(tn_sampler *s) {
 
 const tn_op tn__op_ge = {
     .name = "ge",
+    .inputs = {"a", "b"},
     .shape = tn__shape_compare,
     .forward = ge_forward,
     .samples = ge_samples,

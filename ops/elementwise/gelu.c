@@ -31,6 +31,7 @@ static void gelu_samples(tn_sampler *s) {
 
 const tn_op tn__op_gelu = {
     .name = "gelu",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = gelu_forward,

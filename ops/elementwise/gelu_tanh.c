@@ -35,6 +35,7 @@ static void gelu_tanh_samples(tn_sampler *s) {
 
 const tn_op tn__op_gelu_tanh = {
     .name = "gelu_tanh",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = gelu_tanh_forward,

@@ -17,6 +17,7 @@ static void gt_samples(tn_sampler *s) {
 
 const tn_op tn__op_gt = {
     .name = "gt",
+    .inputs = {"a", "b"},
     .shape = tn__shape_compare,
     .forward = gt_forward,
     .samples = gt_samples,

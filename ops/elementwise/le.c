@@ -17,6 +17,7 @@ static void le_samples(tn_sampler *s) {
 
 const tn_op tn__op_le = {
     .name = "le",
+    .inputs = {"a", "b"},
     .shape = tn__shape_compare,
     .forward = le_forward,
     .samples = le_samples,

@@ -21,6 +21,7 @@ static void log_samples(tn_sampler *s) {
 
 const tn_op tn__op_log = {
     .name = "log",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = log_forward,

@@ -17,6 +17,7 @@ static void lt_samples(tn_sampler *s) {
 
 const tn_op tn__op_lt = {
     .name = "lt",
+    .inputs = {"a", "b"},
     .shape = tn__shape_compare,
     .forward = lt_forward,
     .samples = lt_samples,

@@ -64,6 +64,7 @@ static void masked_fill_samples(tn_sampler *s) {
 
 const tn_op tn__op_masked_fill = {
     .name = "masked_fill",
+    .inputs = {"x", "mask"},
     .args_size = sizeof(tn__scalar_args),
     .saves = TN_SAVES_INPUT(1),
     .shape = masked_fill_shape,

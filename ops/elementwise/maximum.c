@@ -31,6 +31,7 @@ static void maximum_samples(tn_sampler *s) {
 
 const tn_op tn__op_maximum = {
     .name = "maximum",
+    .inputs = {"a", "b"},
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
     .shape = tn__shape_number2,
     .forward = maximum_forward,

@@ -31,6 +31,7 @@ static void minimum_samples(tn_sampler *s) {
 
 const tn_op tn__op_minimum = {
     .name = "minimum",
+    .inputs = {"a", "b"},
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
     .shape = tn__shape_number2,
     .forward = minimum_forward,

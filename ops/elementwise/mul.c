@@ -26,6 +26,7 @@ static void mul_samples(tn_sampler *s) {
 
 const tn_op tn__op_mul = {
     .name = "mul",
+    .inputs = {"a", "b"},
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
     .shape = tn__shape_number2,
     .forward = mul_forward,

@@ -22,6 +22,7 @@ static void mul_scalar_samples(tn_sampler *s) {
 
 const tn_op tn__op_mul_scalar = {
     .name = "mul_scalar",
+    .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
     .shape = tn__shape_scalar,
     .forward = mul_scalar_forward,

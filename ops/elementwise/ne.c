@@ -17,6 +17,7 @@ static void ne_samples(tn_sampler *s) {
 
 const tn_op tn__op_ne = {
     .name = "ne",
+    .inputs = {"a", "b"},
     .shape = tn__shape_compare,
     .forward = ne_forward,
     .samples = ne_samples,

@@ -19,6 +19,7 @@ static void neg_samples(tn_sampler *s) {
 
 const tn_op tn__op_neg = {
     .name = "neg",
+    .inputs = {"x"},
     .shape = tn__shape_number,
     .forward = neg_forward,
     .backward = neg_backward,

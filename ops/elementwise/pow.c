@@ -36,6 +36,7 @@ static void pow_samples(tn_sampler *s) {
 
 const tn_op tn__op_pow = {
     .name = "pow",
+    .inputs = {"a", "b"},
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
     .saves_for = {0, TN_SAVES_OUTPUT(0)},
     .shape = tn__shape_float2,

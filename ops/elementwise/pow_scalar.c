@@ -32,6 +32,7 @@ static void pow_scalar_samples(tn_sampler *s) {
 
 const tn_op tn__op_pow_scalar = {
     .name = "pow_scalar",
+    .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,

@@ -25,6 +25,7 @@ static void rdiv_scalar_samples(tn_sampler *s) {
 
 const tn_op tn__op_rdiv_scalar = {
     .name = "rdiv_scalar",
+    .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,

@@ -30,6 +30,7 @@ static void relu_samples(tn_sampler *s) {
 
 const tn_op tn__op_relu = {
     .name = "relu",
+    .inputs = {"x"},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__shape_float,
     .forward = relu_forward,

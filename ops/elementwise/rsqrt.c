@@ -22,6 +22,7 @@ static void rsqrt_samples(tn_sampler *s) {
 
 const tn_op tn__op_rsqrt = {
     .name = "rsqrt",
+    .inputs = {"x"},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__shape_float,
     .forward = rsqrt_forward,

@@ -21,6 +21,7 @@ static void rsub_scalar_samples(tn_sampler *s) {
 
 const tn_op tn__op_rsub_scalar = {
     .name = "rsub_scalar",
+    .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
     .shape = tn__shape_scalar,
     .forward = rsub_scalar_forward,

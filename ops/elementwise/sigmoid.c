@@ -27,6 +27,7 @@ static void sigmoid_samples(tn_sampler *s) {
 
 const tn_op tn__op_sigmoid = {
     .name = "sigmoid",
+    .inputs = {"x"},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__shape_float,
     .forward = sigmoid_forward,

@@ -20,6 +20,7 @@ static void sign_samples(tn_sampler *s) {
 
 const tn_op tn__op_sign = {
     .name = "sign",
+    .inputs = {"x"},
     .shape = tn__shape_number,
     .forward = sign_forward,
     .backward = sign_backward,

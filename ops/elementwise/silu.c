@@ -30,6 +30,7 @@ static void silu_samples(tn_sampler *s) {
 
 const tn_op tn__op_silu = {
     .name = "silu",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = silu_forward,

@@ -21,6 +21,7 @@ static void sin_samples(tn_sampler *s) {
 
 const tn_op tn__op_sin = {
     .name = "sin",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = sin_forward,

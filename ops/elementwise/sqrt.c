@@ -23,6 +23,7 @@ static void sqrt_samples(tn_sampler *s) {
 
 const tn_op tn__op_sqrt = {
     .name = "sqrt",
+    .inputs = {"x"},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__shape_float,
     .forward = sqrt_forward,

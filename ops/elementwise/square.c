@@ -21,6 +21,7 @@ static void square_samples(tn_sampler *s) {
 
 const tn_op tn__op_square = {
     .name = "square",
+    .inputs = {"x"},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_number,
     .forward = square_forward,

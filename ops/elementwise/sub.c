@@ -24,6 +24,7 @@ static void sub_samples(tn_sampler *s) {
 
 const tn_op tn__op_sub = {
     .name = "sub",
+    .inputs = {"a", "b"},
     .shape = tn__shape_number2,
     .forward = sub_forward,
     .backward = sub_backward,

@@ -27,6 +27,7 @@ static void tanh_samples(tn_sampler *s) {
 
 const tn_op tn__op_tanh = {
     .name = "tanh",
+    .inputs = {"x"},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__shape_float,
     .forward = tanh_forward,

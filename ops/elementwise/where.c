@@ -64,6 +64,7 @@ static void where_samples(tn_sampler *s) {
 
 const tn_op tn__op_where = {
     .name = "where",
+    .inputs = {"condition", "a", "b"},
     .saves = TN_SAVES_INPUT(0),
     .shape = where_shape,
     .forward = where_forward,

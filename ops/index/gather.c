@@ -86,6 +86,7 @@ static void gather_samples(tn_sampler *s) {
 
 const tn_op tn__op_gather = {
     .name = "gather",
+    .inputs = {"x", "index"},
     .args_size = sizeof(gather_args),
     .saves = TN_SAVES_INPUT(1),
     .shape = gather_shape,

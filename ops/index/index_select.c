@@ -82,6 +82,7 @@ static void index_select_samples(tn_sampler *s) {
 
 const tn_op tn__op_index_select = {
     .name = "index_select",
+    .inputs = {"x", "index"},
     .args_size = sizeof(index_select_args),
     .saves = TN_SAVES_INPUT(1),
     .shape = index_select_shape,

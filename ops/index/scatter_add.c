@@ -86,6 +86,7 @@ static void scatter_add_samples(tn_sampler *s) {
 
 const tn_op tn__op_scatter_add = {
     .name = "scatter_add",
+    .inputs = {"src", "index"},
     .args_size = sizeof(scatter_add_args),
     .saves = TN_SAVES_INPUT(1),
     .shape = scatter_add_shape,

@@ -81,6 +81,7 @@ static void scatter_rows_samples(tn_sampler *s) {
 
 const tn_op tn__op_scatter_rows = {
     .name = "scatter_rows",
+    .inputs = {"src", "index"},
     .args_size = sizeof(scatter_rows_args),
     .saves = TN_SAVES_INPUT(1),
     .shape = scatter_rows_shape,

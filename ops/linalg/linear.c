@@ -177,6 +177,7 @@ void tn__linear_samples(tn_sampler *s) {
 
 const tn_op tn__op_linear = {
     .name = "linear",
+    .inputs = {"x", "weight", "bias"},
     .optional = 1u << 2,
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
     .shape = tn__linear_shape,

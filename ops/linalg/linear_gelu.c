@@ -51,6 +51,7 @@ static tn_tensor *linear_gelu_compose(const tn_op_call *c) {
 
 const tn_op tn__op_linear_gelu = {
     .name = "linear_gelu",
+    .inputs = {"x", "weight", "bias"},
     .optional = 1u << 2,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
     .shape = linear_gelu_shape,

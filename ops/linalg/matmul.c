@@ -239,6 +239,7 @@ static void matmul_samples(tn_sampler *s) {
 
 const tn_op tn__op_matmul = {
     .name = "matmul",
+    .inputs = {"a", "b"},
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
     .shape = matmul_shape,
     .forward = matmul_forward,

@@ -241,6 +241,7 @@ static void cross_entropy_samples(tn_sampler *s) {
 
 const tn_op tn__op_cross_entropy = {
     .name = "cross_entropy",
+    .inputs = {"logits", "labels"},
     .args_size = sizeof(tn_cross_entropy_options),
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2),
     .shape = cross_entropy_shape,

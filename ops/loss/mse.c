@@ -90,6 +90,7 @@ static void mse_samples(tn_sampler *s) {
 
 const tn_op tn__op_mse = {
     .name = "mse",
+    .inputs = {"x", "target"},
     .args_size = sizeof(mse_args),
     .saves = TN_SAVES_INPUTS,
     .shape = mse_shape,

@@ -243,6 +243,7 @@ static void add_layer_norm_samples(tn_sampler *s) {
 
 const tn_op tn__op_add_layer_norm = {
     .name = "add_layer_norm",
+    .inputs = {"a", "b", "weight", "bias"},
     .args_size = sizeof(add_layer_norm_args),
     .results = 2,
     .optional = 1u << W | 1u << BIAS,

@@ -271,6 +271,7 @@ static void attention_samples(tn_sampler *s) {
 
 const tn_op tn__op_attention = {
     .name = "attention",
+    .inputs = {"q", "k", "v", "mask"},
     .args_size = sizeof(tn_attention_options),
     .optional = 1u << 3,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),

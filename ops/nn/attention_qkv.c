@@ -145,6 +145,7 @@ static void attention_qkv_samples(tn_sampler *s) {
 
 const tn_op tn__op_attention_qkv = {
     .name = "attention_qkv",
+    .inputs = {"qkv", "mask"},
     .args_size = sizeof(attention_qkv_args),
     .optional = 1u << 1,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),

@@ -43,6 +43,7 @@ static void dropout_samples(tn_sampler *s) {
 
 const tn_op tn__op_dropout = {
     .name = "dropout",
+    .inputs = {"x"},
     .args_size = sizeof(dropout_args),
     .shape = dropout_shape,
     .forward = dropout_forward,

@@ -95,6 +95,7 @@ static void embedding_samples(tn_sampler *s) {
 
 const tn_op tn__op_embedding = {
     .name = "embedding",
+    .inputs = {"weight", "index"},
     .saves = TN_SAVES_INPUT(1),
     .shape = embedding_shape,
     .forward = embedding_forward,

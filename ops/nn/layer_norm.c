@@ -163,6 +163,7 @@ static void layer_norm_samples(tn_sampler *s) {
 
 const tn_op tn__op_layer_norm = {
     .name = "layer_norm",
+    .inputs = {"x", "weight", "bias"},
     .args_size = sizeof(layer_norm_args),
     .optional = 1u << 1 | 1u << 2,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2),

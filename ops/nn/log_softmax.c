@@ -110,6 +110,7 @@ static void log_softmax_samples(tn_sampler *s) {
 
 const tn_op tn__op_log_softmax = {
     .name = "log_softmax",
+    .inputs = {"x"},
     .args_size = sizeof(log_softmax_args),
     .saves = TN_SAVES_OUTPUT(0),
     .shape = log_softmax_shape,

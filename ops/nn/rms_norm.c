@@ -129,6 +129,7 @@ static void rms_norm_samples(tn_sampler *s) {
 
 const tn_op tn__op_rms_norm = {
     .name = "rms_norm",
+    .inputs = {"x", "weight"},
     .args_size = sizeof(rms_norm_args),
     .optional = 1u << 1,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),

@@ -111,6 +111,7 @@ static void softmax_samples(tn_sampler *s) {
 
 const tn_op tn__op_softmax = {
     .name = "softmax",
+    .inputs = {"x"},
     .args_size = sizeof(softmax_args),
     .saves = TN_SAVES_OUTPUT(0),
     .shape = softmax_shape,

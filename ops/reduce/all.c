@@ -32,6 +32,7 @@ static void all_samples(tn_sampler *s) {
 
 const tn_op tn__op_all = {
     .name = "all",
+    .inputs = {"x"},
     .shape = all_shape,
     .forward = all_forward,
     .samples = all_samples,

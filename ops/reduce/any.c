@@ -32,6 +32,7 @@ static void any_samples(tn_sampler *s) {
 
 const tn_op tn__op_any = {
     .name = "any",
+    .inputs = {"x"},
     .shape = any_shape,
     .forward = any_forward,
     .samples = any_samples,

@@ -75,6 +75,7 @@ static void argmax_samples(tn_sampler *s) {
 
 const tn_op tn__op_argmax = {
     .name = "argmax",
+    .inputs = {"x"},
     .args_size = sizeof(argmax_args),
     .shape = argmax_shape,
     .forward = argmax_forward,

@@ -90,6 +90,7 @@ static void logsumexp_samples(tn_sampler *s) {
 
 const tn_op tn__op_logsumexp = {
     .name = "logsumexp",
+    .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
     .shape = logsumexp_shape,

@@ -42,6 +42,7 @@ static void max_samples(tn_sampler *s) {
 
 const tn_op tn__op_max = {
     .name = "max",
+    .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
     .shape = max_shape,

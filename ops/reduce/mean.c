@@ -26,6 +26,7 @@ static void mean_samples(tn_sampler *s) {
 
 const tn_op tn__op_mean = {
     .name = "mean",
+    .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
     .shape = mean_shape,
     .forward = mean_forward,

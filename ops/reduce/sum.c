@@ -27,6 +27,7 @@ static void sum_samples(tn_sampler *s) {
 
 const tn_op tn__op_sum = {
     .name = "sum",
+    .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
     .shape = sum_shape,
     .forward = sum_forward,

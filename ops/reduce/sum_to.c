@@ -60,6 +60,7 @@ static void sum_to_samples(tn_sampler *s) {
 
 const tn_op tn__op_sum_to = {
     .name = "sum_to",
+    .inputs = {"x"},
     .args_size = sizeof(sum_to_args),
     .shape = sum_to_shape,
     .forward = sum_to_forward,

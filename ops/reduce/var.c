@@ -104,6 +104,7 @@ static void var_samples(tn_sampler *s) {
 
 const tn_op tn__op_var = {
     .name = "var",
+    .inputs = {"x"},
     .args_size = sizeof(var_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = var_shape,

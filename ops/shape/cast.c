@@ -30,6 +30,7 @@ static void cast_samples(tn_sampler *s) {
 
 const tn_op tn__op_cast = {
     .name = "cast",
+    .inputs = {"x"},
     .args_size = sizeof(cast_args),
     .shape = cast_shape,
     .forward = cast_forward,

@@ -23,6 +23,7 @@ static void copy_samples(tn_sampler *s) {
 
 const tn_op tn__op_copy = {
     .name = "copy",
+    .inputs = {"x"},
     .shape = copy_shape,
     .forward = copy_forward,
     .backward = copy_backward,

@@ -57,6 +57,7 @@ static void expand_samples(tn_sampler *s) {
 
 const tn_op tn__op_expand = {
     .name = "expand",
+    .inputs = {"x"},
     .args_size = sizeof(expand_args),
     .shape = expand_shape,
     .backward = expand_backward,

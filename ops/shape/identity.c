@@ -19,6 +19,7 @@ static void identity_samples(tn_sampler *s) {
 
 const tn_op tn__op_identity = {
     .name = "identity",
+    .inputs = {"x"},
     .shape = identity_shape,
     .backward = identity_backward,
     .samples = identity_samples,

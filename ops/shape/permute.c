@@ -68,6 +68,7 @@ static void permute_samples(tn_sampler *s) {
 
 const tn_op tn__op_permute = {
     .name = "permute",
+    .inputs = {"x"},
     .args_size = sizeof(permute_args),
     .shape = permute_shape,
     .backward = permute_backward,

@@ -73,6 +73,7 @@ static void place_samples(tn_sampler *s) {
 
 const tn_op tn__op_place = {
     .name = "place",
+    .inputs = {"x"},
     .args_size = sizeof(place_args),
     .shape = place_shape,
     .forward = place_forward,

@@ -136,6 +136,7 @@ static void reshape_samples(tn_sampler *s) {
 
 const tn_op tn__op_reshape = {
     .name = "reshape",
+    .inputs = {"x"},
     .args_size = sizeof(reshape_args),
     .shape = reshape_shape,
     .forward = reshape_forward,

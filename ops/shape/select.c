@@ -71,6 +71,7 @@ static void select_samples(tn_sampler *s) {
 
 const tn_op tn__op_select = {
     .name = "select",
+    .inputs = {"x"},
     .args_size = sizeof(select_args),
     .shape = select_shape,
     .backward = select_backward,

@@ -78,6 +78,7 @@ static void slice_samples(tn_sampler *s) {
 
 const tn_op tn__op_slice = {
     .name = "slice",
+    .inputs = {"x"},
     .args_size = sizeof(tn__slice_args),
     .shape = slice_shape,
     .backward = slice_backward,

@@ -39,6 +39,7 @@ static void to_samples(tn_sampler *s) {
 
 const tn_op tn__op_to = {
     .name = "to",
+    .inputs = {"x"},
     .args_size = sizeof(to_args),
     .shape = to_shape,
     .forward = to_forward,

@@ -224,8 +224,8 @@ static void shapes(void **state) {
 static void products(void **state) {
     (void)state;
     TN_SCOPE;
-    refused(tn_matmul(F(2, 3), D(3, 2)), TN_EDTYPE, "matmul: input 1 is f64 but the first is f32");
-    refused(tn_matmul(I(2, 3), I(3, 2)), TN_EDTYPE, "matmul: input 0 is i64");
+    refused(tn_matmul(F(2, 3), D(3, 2)), TN_EDTYPE, "matmul: b is f64 but a is f32");
+    refused(tn_matmul(I(2, 3), I(3, 2)), TN_EDTYPE, "matmul: the dtype of a is i64");
     refused(tn_matmul(F(), F(3)), TN_ESHAPE, "matmul: a is [] and b is [3]");
     refused(tn_matmul(F(2, 3), F(2, 3)), TN_ESHAPE,
             "matmul: a is [2, 3] but b is [2, 3] (a's last dimension must equal b's last but one)");
@@ -233,8 +233,8 @@ static void products(void **state) {
             "matmul: a is [2, 3] but b is [2] (a's last dimension must equal b's only one)");
     refused(tn_matmul(F(4, 2, 3), F(5, 3, 2)), TN_ESHAPE,
             "matmul: a is [4, 2, 3] but b is [5, 3, 2]");
-    refused(tn_linear_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE, "linear: input 1 is f64");
-    refused(tn_linear_op(I(2, 3), I(4, 3), NULL), TN_EDTYPE, "linear: input 0 is i64");
+    refused(tn_linear_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE, "linear: weight is f64 but x is f32");
+    refused(tn_linear_op(I(2, 3), I(4, 3), NULL), TN_EDTYPE, "linear: the dtype of x is i64");
     refused(tn_linear_op(F(2, 3), F(3), NULL), TN_ESHAPE, "linear: weight is [3]");
     refused(tn_linear_op(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
             "linear: x is [2, 3] but weight is [3, 4]");
@@ -243,7 +243,8 @@ static void products(void **state) {
             "linear: weight is [4, 3] but bias is [3]");
     refused(tn_linear_op(F(2, 3), F(4, 3), F(4, 1)), TN_ESHAPE,
             "linear: weight is [4, 3] but bias is [4, 1]");
-    refused(tn_linear_gelu_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE, "linear_gelu: input 1 is f64");
+    refused(tn_linear_gelu_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
+            "linear_gelu: weight is f64 but x is f32");
     refused(tn_linear_gelu_op(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
             "linear_gelu: x is [2, 3] but weight is [3, 4]");
     refused(tn_linear_gelu_op(F(2, 3), F(4, 3), F(3)), TN_ESHAPE,
@@ -272,26 +273,29 @@ static void indices(void **state) {
     (void)state;
     TN_SCOPE;
     refused(tn_index_select(F(2, 3), 2, I(1)), TN_EINDEX, "index_select: dimension 2 of a tensor");
-    refused(tn_index_select(F(2, 3), 0, F(1)), TN_EDTYPE, "index_select: input 1 is f32");
+    refused(tn_index_select(F(2, 3), 0, F(1)), TN_EDTYPE,
+            "index_select: the dtype of index is f32");
     refused(tn_index_select(F(2, 3), 0, I(1, 1)), TN_ESHAPE, "index_select: index is [1, 1]");
     refused(tn_gather(F(2, 3), 2, I(2, 3)), TN_EINDEX, "gather: dimension 2 of a tensor");
-    refused(tn_gather(F(2, 3), 0, F(2, 3)), TN_EDTYPE, "gather: input 1 is f32");
+    refused(tn_gather(F(2, 3), 0, F(2, 3)), TN_EDTYPE, "gather: the dtype of index is f32");
     refused(tn_gather(F(2, 3), 0, I(2)), TN_ESHAPE, "gather: x is [2, 3] but index is [2]");
     refused(tn_gather(F(2, 3), 0, I(2, 4)), TN_ESHAPE,
             "gather: x is [2, 3] but index is [2, 4] (index is larger in dimension 1)");
     refused(tn_embedding_op(F(3), I(2)), TN_ESHAPE, "embedding: weight is [3]");
-    refused(tn_embedding_op(F(3, 2), F(2)), TN_EDTYPE, "embedding: input 1 is f32");
+    refused(tn_embedding_op(F(3, 2), F(2)), TN_EDTYPE, "embedding: the dtype of index is f32");
     refused(tn_embedding_op(F(3, 2), I(1, 1, 1, 1, 1, 1, 1, 1)), TN_ESHAPE,
             "embedding: index is [1, 1, 1, 1, 1, 1, 1, 1]");
     rows_args rows = {0, 4}, off = {2, 4};
     refused(apply("scatter_rows", &off, F(2, 3), I(2)), TN_EINDEX, "scatter_rows: dimension 2");
-    refused(apply("scatter_rows", &rows, I(2, 3), I(2)), TN_EDTYPE, "scatter_rows: input 0 is i64");
+    refused(apply("scatter_rows", &rows, I(2, 3), I(2)), TN_EDTYPE,
+            "scatter_rows: the dtype of src is i64");
     refused(apply("scatter_rows", &rows, F(2, 3), I(3)), TN_ESHAPE,
             "scatter_rows: src is [2, 3] but index is [3]");
     refused(apply("scatter_rows", &rows, F(2, 3), tn_full(TN_DIMS(2), 4, TN_I64)), TN_EINDEX,
             "scatter_rows: index 4 at position 0 is outside [0, 4)");
     add_args add = {0, TN_DIMS(4, 3)}, small = {0, TN_DIMS(4, 2)};
-    refused(apply("scatter_add", &add, I(2, 3), I(2, 3)), TN_EDTYPE, "scatter_add: input 0 is i64");
+    refused(apply("scatter_add", &add, I(2, 3), I(2, 3)), TN_EDTYPE,
+            "scatter_add: the dtype of src is i64");
     refused(apply("scatter_add", &add, F(2, 3), I(2)), TN_ESHAPE,
             "scatter_add: src is [2, 3] but index is [2]");
     refused(apply("scatter_add", &small, F(2, 3), I(2, 3)), TN_ESHAPE,
@@ -308,12 +312,14 @@ static void indices(void **state) {
 static void layers(void **state) {
     (void)state;
     TN_SCOPE;
-    refused(tn_softmax(I(2), 0), TN_EDTYPE, "softmax: input 0 is i64");
+    refused(tn_softmax(I(2), 0), TN_EDTYPE, "softmax: the dtype of x is i64");
     refused(tn_softmax(F(2), 1), TN_EINDEX, "softmax: dimension 1 of a tensor with 1");
-    refused(tn_log_softmax(I(2), 0), TN_EDTYPE, "log_softmax: input 0 is i64");
+    refused(tn_log_softmax(I(2), 0), TN_EDTYPE, "log_softmax: the dtype of x is i64");
     refused(tn_log_softmax(F(2), -2), TN_EINDEX, "log_softmax: dimension -2 of a tensor with 1");
-    refused(tn_layer_norm_op(I(2), NULL, NULL, 1e-5), TN_EDTYPE, "layer_norm: input 0 is i64");
-    refused(tn_layer_norm_op(F(2), D(2), NULL, 1e-5), TN_EDTYPE, "layer_norm: input 1 is f64");
+    refused(tn_layer_norm_op(I(2), NULL, NULL, 1e-5), TN_EDTYPE,
+            "layer_norm: the dtype of x is i64");
+    refused(tn_layer_norm_op(F(2), D(2), NULL, 1e-5), TN_EDTYPE,
+            "layer_norm: weight is f64 but x is f32");
     refused(tn_layer_norm_op(F(), NULL, NULL, 1e-5), TN_ESHAPE, "layer_norm: x is []");
     refused(tn_layer_norm_op(F(2, 3), F(2), NULL, 1e-5), TN_ESHAPE,
             "layer_norm: x is [2, 3] but weight is [2]");
@@ -323,8 +329,8 @@ static void layers(void **state) {
             "add_layer_norm: a is [2, 3] and b is [3]");
     refused(tn_add_layer_norm_op(F(2, 3), F(2, 3), F(2), NULL, 1e-5, NULL), TN_ESHAPE,
             "add_layer_norm: a is [2, 3] but weight is [2]");
-    refused(tn_rms_norm_op(I(2), NULL, 1e-5), TN_EDTYPE, "rms_norm: input 0 is i64");
-    refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: input 1 is f64");
+    refused(tn_rms_norm_op(I(2), NULL, 1e-5), TN_EDTYPE, "rms_norm: the dtype of x is i64");
+    refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: weight is f64 but x is f32");
     refused(tn_rms_norm_op(F(), NULL, 1e-5), TN_ESHAPE, "rms_norm: x is []");
     refused(tn_rms_norm_op(F(2, 3), F(2), 1e-5), TN_ESHAPE,
             "rms_norm: x is [2, 3] but weight is [2]");
@@ -338,7 +344,8 @@ static void attention(void **state) {
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = F(1, 4, 3, 2), *k = F(1, 2, 5, 2);
-    refused(tn_attention_op(I(1, 1, 1, 1), k, k, NULL, o), TN_EDTYPE, "attention: input 0 is i64");
+    refused(tn_attention_op(I(1, 1, 1, 1), k, k, NULL, o), TN_EDTYPE,
+            "attention: the dtype of q is i64");
     refused(tn_attention_op(q, D(1, 2, 5, 2), k, NULL, o), TN_EDTYPE,
             "attention: q is f32 but k is f64");
     refused(tn_attention_op(q, k, F(2, 5, 2), NULL, o), TN_ESHAPE, "attention: v is [2, 5, 2]");
@@ -355,7 +362,7 @@ static void attention(void **state) {
             "attention: mask is [3, 4] but must broadcast to (batch, heads, queries, keys) = [1, "
             "4, 3, 5]");
     refused(tn_attention_qkv_op(I(1, 2, 6), 1, NULL, o), TN_EDTYPE,
-            "attention_qkv: input 0 is i64");
+            "attention_qkv: the dtype of qkv is i64");
     refused(tn_attention_qkv_op(F(2, 6), 1, NULL, o), TN_ESHAPE, "attention_qkv: qkv is [2, 6]");
     refused(tn_attention_qkv_op(F(1, 2, 6), 4, NULL, o), TN_ESHAPE,
             "attention_qkv: qkv is [1, 2, 6] but heads is 4");
@@ -368,12 +375,14 @@ static void attention(void **state) {
 static void losses(void **state) {
     (void)state;
     TN_SCOPE;
-    refused(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: input 1 is f64 but the first is f32");
-    refused(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: input 0 is i64");
+    refused(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: target is f64 but x is f32");
+    refused(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: the dtype of x is i64");
     refused(tn_mse(F(2), F(2, 1), TN_MEAN), TN_ESHAPE, "mse: x is [2] but target is [2, 1]");
     refused(tn_mse(F(2), F(2), (tn_loss_reduction)9), TN_EVALUE, "mse: reduction is 9");
-    refused(tn_cross_entropy(I(2, 3), I(2), TN_MEAN), TN_EDTYPE, "cross_entropy: input 0 is i64");
-    refused(tn_cross_entropy(F(2, 3), F(2), TN_MEAN), TN_EDTYPE, "cross_entropy: input 1 is f32");
+    refused(tn_cross_entropy(I(2, 3), I(2), TN_MEAN), TN_EDTYPE,
+            "cross_entropy: the dtype of logits is i64");
+    refused(tn_cross_entropy(F(2, 3), F(2), TN_MEAN), TN_EDTYPE,
+            "cross_entropy: the dtype of labels is f32");
     refused(tn_cross_entropy(F(2, 3), I(3), TN_MEAN), TN_ESHAPE,
             "cross_entropy: logits are [2, 3] but labels are [3]");
     refused(tn_cross_entropy(F(2, 3), I(2), (tn_loss_reduction)9), TN_EVALUE,
@@ -398,7 +407,8 @@ static void every_operation_refuses_something(void **state) {
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
         char message[128];
-        snprintf(message, sizeof message, "%s: input 0 is NULL", op->name);
+        snprintf(message, sizeof message, "%s: %s must not be NULL", op->name,
+                 tn_op_input_name(op, 0).text);
         bool refuses = seen[i] || takes_anything(op->name);
         refused(tn_apply(op, NULL, (tn_tensor *[]){NULL}, 1), TN_EVALUE, message);
         if (!refuses) {
@@ -407,14 +417,54 @@ static void every_operation_refuses_something(void **state) {
     }
 }
 
+/* An operation whose samples all have the same number of inputs names each of them, and no more;
+ * one that takes any number of tensors counts them. */
+static struct { int fewest, most; } given;
+
+static void note_inputs(tn_sampler *s, const tn_sample *sample) {
+    (void)s;
+    given.fewest = sample->inputs < given.fewest ? sample->inputs : given.fewest;
+    given.most = sample->inputs > given.most ? sample->inputs : given.most;
+}
+
+static void every_input_has_a_name(void **state) {
+    (void)state;
+    TN_SCOPE;
+    for (int i = 0; i < tn_op_count(); i++) {
+        const tn_op *op = tn_op_at(i);
+        given.fewest = TN_OP_INPUTS;
+        given.most = 0;
+        op->samples(&(tn_sampler){.add = note_inputs});
+        int names = 0;
+        while (names < TN_OP_INPUTS && op->inputs[names]) {
+            names++;
+        }
+        if (names != (given.fewest == given.most ? given.most : 0)) {
+            fail_msg("%s names %d inputs but its samples have %d to %d", op->name, names,
+                     given.fewest, given.most);
+        }
+    }
+    assert_string_equal(tn_op_input_name(tn_op_named("cross_entropy"), 1).text, "labels");
+    assert_string_equal(tn_op_input_name(tn_op_named("cross_entropy"), 2).text, "input 2");
+    assert_string_equal(tn_op_input_name(tn_op_named("cat"), 100).text, "input 100");
+    assert_string_equal(tn_op_input_name(NULL, -1).text, "input -1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_inputs), cmocka_unit_test(one_input),
-        cmocka_unit_test(constants),  cmocka_unit_test(conditions),
-        cmocka_unit_test(reductions), cmocka_unit_test(shapes),
-        cmocka_unit_test(products),   cmocka_unit_test(indices),
-        cmocka_unit_test(layers),     cmocka_unit_test(attention),
-        cmocka_unit_test(losses),     cmocka_unit_test(every_operation_refuses_something),
+        cmocka_unit_test(two_inputs),
+        cmocka_unit_test(one_input),
+        cmocka_unit_test(constants),
+        cmocka_unit_test(conditions),
+        cmocka_unit_test(reductions),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(products),
+        cmocka_unit_test(indices),
+        cmocka_unit_test(layers),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(every_operation_refuses_something),
+        cmocka_unit_test(every_input_has_a_name),
     };
     return cmocka_run_group_tests_name("errors", tests, NULL, NULL);
 }

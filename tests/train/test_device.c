@@ -248,7 +248,7 @@ static void moves_models(void **state) {
     assert_true(tn_is_inert(tn_call(&net, x)));
     assert_int_equal(tn_error(), TN_EDEVICE);
     assert_non_null(
-        strstr(tn_error_message(), "input 0 [2, 4] is on cpu but input 1 [4, 4] is on cuda:0"));
+        strstr(tn_error_message(), "x [2, 4] is on cpu but weight [4, 4] is on cuda:0"));
     tn_error_clear();
     tn_optim *opt = tn_sgd(&net, tn_sgd_defaults());
     assert_int_equal(tn_module_to(&net, tn_cpu()), TN_ESTATE);

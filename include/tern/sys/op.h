@@ -57,6 +57,7 @@ typedef struct tn_op_grad {
 
 struct tn_op {
     const char *name;
+    const char *inputs[TN_OP_INPUTS]; /* what errors call them: {"logits", "labels"} */
     size_t args_size;
     int results;                      /* outputs that the caller gets: 1 unless set */
     uint32_t optional;                /* bit i: input i may be absent (NULL) */
@@ -128,6 +129,12 @@ TN_API bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64
 /* Raises "name: text" and returns false. */
 TN_API bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
+
+/* What errors call input i: "labels"; "input 1" when the descriptor does not say. */
+typedef struct tn_input_name {
+    char text[32];
+} tn_input_name;
+TN_API tn_input_name tn_op_input_name(const tn_op *op, int i);
 
 /* False after raising: inputs (those present) must share a dtype; must be floating point; must be
  * i64 or i32. */
