@@ -172,18 +172,25 @@ static void qkv_gradients_twice(void **state) {
     assert_string_equal(tn_error_message(), "");
 }
 
-/* T x S floats would be 4 MB; forward and backward stay below 1. */
-static void memory_is_linear(void **state) {
-    (void)state;
+/* What forward and backward take at once for a sequence of this length, in bytes. */
+static int64_t memory_for(int64_t length) {
     TN_SCOPE;
-    tn_tensor *qkv = tn_set_requires_grad(tn_randn(TN_DIMS(1, 1024, 24), TN_F32), true);
+    tn_tensor *qkv = tn_set_requires_grad(tn_randn(TN_DIMS(1, length, 24), TN_F32), true);
     tn_attention_options o = tn_attention_defaults();
     o.causal = true;
     tn_memory_reset_peak();
     int64_t before = tn_memory().allocated;
     tn_backward(tn_sum_all(tn_attention_qkv_op(qkv, 1, NULL, o)));
     assert_int_equal(tn_error(), TN_OK);
-    assert_true(tn_memory().peak - before < 1 << 20);
+    return tn_memory().peak - before;
+}
+
+/* The matrix of scores at 1024, T x S floats, is 4 MB: with it, twice the length would be more than
+ * three times the memory. Blocks differ between machines: only the growth is asked. */
+static void memory_is_linear(void **state) {
+    (void)state;
+    int64_t shorter = memory_for(512), longer = memory_for(1024);
+    assert_true(longer < shorter / 2 * 5);
 }
 
 static void refuses(tn_status status, const char *text, tn_tensor *y) {

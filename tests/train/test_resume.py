@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The character GPT is killed again and again, also in the middle of saving, and goes on each time: its losses, its weights and
-what it prints at the end must be those of a run that nobody disturbed, bit for bit."""
+"""The character GPT is killed again and again in the middle of saving, and goes on each time: its losses, its weights and what
+it prints at the end must be those of a run that nobody disturbed, bit for bit."""
 import os, pathlib, random, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
-program = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/release/examples")) / "04_char_gpt"
-STEPS = 150
+examples = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
+mortal = pathlib.Path(os.environ.get("TERN_TEST_BIN", root / "build/test/tests")) / "resume_program"
+STEPS, KILLS = 150, 60
 
 
-def command(folder, *more):
+def command(folder, *more, program=examples / "04_char_gpt"):
     return [program, "--data", folder / "text", "--out", folder / "out", "--steps", str(STEPS), "--layers", "1", "--heads", "2",
             "--width", "16", "--context", "16", "--batch", "2", "--sample", "40", "--threads", "1", *more]
 
@@ -46,31 +47,26 @@ def rows(folder):
 
 
 def killed(folder, seed):
-    """A save follows every step, so that many kills fall into one: each comes a random moment after 0 to 4 more steps."""
+    """A save follows every step. Each kill falls into a save, at a call that changes a file: the n-th since the start, and n is
+    drawn, so that neither the kills nor their number depend on the time that a step takes."""
     draw = random.Random(seed)
-    kills, most = 0, 0
-    while True:
-        with open(folder / "log", "w+") as log:
-            process = subprocess.Popen(command(folder, "--save-every", "1", "--resume"), stdout=log, stderr=log)
-            target = most + draw.randint(0, 4)
-            while process.poll() is None and (rows(folder) < target or target >= STEPS):
-                time.sleep(0.0005)
-            time.sleep(draw.uniform(0, 0.01))
-            process.kill()
-            process.wait()
-            log.seek(0)
-            output = log.read()
-        if process.returncode != -signal.SIGKILL:
-            check(process.returncode == 0, output)
-            return kills, last_lines(output)
-        kills += 1
-        most = max(most, rows(folder))
+    places = set()
+    for _ in range(KILLS):
+        call = draw.randint(1, 150)  # some 43 a step
+        process = subprocess.run(command(folder, "--save-every", "1", "--resume", program=mortal), capture_output=True, text=True,
+                                 timeout=300, env=dict(os.environ, TERN_TEST_KILL_AT=str(call)))
+        check(process.returncode == -signal.SIGKILL, process.stderr)
+        places.add((rows(folder), (folder / "out/checkpoint.safetensors.tmp").exists()))
+    check(rows(folder) <= STEPS, "the kills come before the end")
+    result = run(folder, "--save-every", "1", "--resume")
+    check(result.returncode == 0, result.stderr)
+    return places, last_lines(result.stdout)
 
 
 def interrupted(folder):
     """Ctrl-C: the step is finished, everything is saved, and the program says how to go on."""
     process = subprocess.Popen(command(folder, "--steps", "100000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (folder / "out").exists() or rows(folder) < 5:
+    while process.poll() is None and rows(folder) < 5:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
@@ -96,12 +92,12 @@ with tempfile.TemporaryDirectory() as top:
         folder.mkdir()
         (folder / "text").write_text(text())
     losses, checkpoint, printed = undisturbed(folders[0])
-    kills, printed_after = killed(folders[1], seed=1)
+    places, printed_after = killed(folders[1], seed=1)
     check((folders[1] / "out/loss.csv").read_bytes() == losses, "the losses differ")
     check((folders[1] / "out/checkpoint.safetensors").read_bytes() == checkpoint, "the checkpoints differ")
     check(printed_after == printed, f"the results differ: {printed} {printed_after}")
-    check(kills >= 30, f"only {kills} kills")
+    check({halfway for _, halfway in places} == {False, True}, f"no kill between two saves, or only there: {places}")
     check(len(losses.splitlines()) == STEPS + 1, "rows of the losses")
     interrupted(folders[2])
     other_options(folders[0])
-    print(f"{kills} kills, {STEPS} steps, the same bits")
+    print(f"{KILLS} kills, {STEPS} steps, the same bits")
