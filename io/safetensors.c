@@ -2,9 +2,10 @@
  * the map.
  *
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
- * known dtypes; shapes whose bytes are what data_offsets hold; data without holes, overlaps or
- * bytes that belong to nobody. The map is counted: every tensor over it holds one reference, the
- * open file another.
+ * shapes whose bytes are what data_offsets hold; data without holes, overlaps or bytes that belong
+ * to nobody. A dtype that we have not is no reason to refuse the file, only that tensor: its size
+ * is checked where the format says how wide it is. The map is counted: every tensor over it holds
+ * one reference, the open file another.
  */
 #include "io/safetensors.h"
 
@@ -29,8 +30,10 @@ typedef struct map {
 } map;
 
 typedef struct entry {
-    const char *name; /* the JSON's */
-    tn_dtype dtype;
+    const char *name;        /* the JSON's */
+    const char *format_name; /* of the dtype; the JSON's */
+    int dtype;               /* a tn_dtype; -1: we have none such */
+    int bits;                /* of one element; 0: nobody knows */
     tn_dims dims;
     size_t begin, end; /* in the data */
 } entry;
@@ -55,13 +58,30 @@ const char *tn__safetensors_dtype_name(tn_dtype dtype) {
     return dtype_names[dtype];
 }
 
-int tn__safetensors_dtype(const char *name) {
+/* What the format has beyond them. */
+static const struct {
+    const char *name;
+    int bits;
+} foreign_dtypes[] = {
+    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"I16", 16},    {"U16", 16},    {"U32", 32}, {"U64", 64},    {"C64", 64},
+};
+enum { FOREIGN_DTYPES = sizeof(foreign_dtypes) / sizeof(foreign_dtypes[0]) };
+
+static void find_dtype(const char *name, int *dtype, int *bits) {
+    *dtype = -1;
+    *bits = 0;
     for (int i = 0; i < TN_DTYPES; i++) {
         if (strcmp(name, dtype_names[i]) == 0) {
-            return i;
+            *dtype = i;
+            *bits = 8 * (int)tn_dtype_size((tn_dtype)i);
         }
     }
-    return -1;
+    for (int i = 0; i < FOREIGN_DTYPES; i++) {
+        if (strcmp(name, foreign_dtypes[i].name) == 0) {
+            *bits = foreign_dtypes[i].bits;
+        }
+    }
 }
 
 /* ---- The map --------------------------------------------------------------------------------- */
@@ -148,13 +168,11 @@ static bool bad(const tn_safetensors *f, const char *name, const char *format, .
 }
 
 static bool read_dtype(const tn_safetensors *f, entry *e, const json_t *value) {
-    const char *name = json_string_value(value);
-    int dtype = name ? tn__safetensors_dtype(name) : -1;
-    if (dtype < 0) {
-        return bad(f, e->name, "dtype %s is not one of F32 F64 BF16 F16 I64 I32 U8 BOOL",
-                   name ? show(name).text : "(not a text)");
+    e->format_name = json_string_value(value);
+    if (!e->format_name) {
+        return bad(f, e->name, "its dtype is not a text");
     }
-    e->dtype = (tn_dtype)dtype;
+    find_dtype(e->format_name, &e->dtype, &e->bits);
     return true;
 }
 
@@ -165,7 +183,8 @@ static bool read_shape(const tn_safetensors *f, entry *e, const json_t *value) {
         return bad(f, e->name, "shape is not a list of at most %d sizes", TN_MAX_DIMS);
     }
     e->dims.ndim = (int)ndim;
-    int64_t product = (int64_t)tn_dtype_size(e->dtype);
+    int64_t product = (e->bits + 7) / 8;
+    product = product ? product : 1;
     for (size_t i = 0; i < ndim; i++) {
         const json_t *size = json_array_get(value, i);
         e->dims.size[i] = json_integer_value(size);
@@ -177,6 +196,13 @@ static bool read_shape(const tn_safetensors *f, entry *e, const json_t *value) {
         }
     }
     return true;
+}
+
+/* What the shape takes, which read_shape found to fit. False: the last byte would not be full. */
+static bool count_bytes(const entry *e, size_t *bytes) {
+    size_t count = (size_t)tn_dims_count(e->dims), bits = (size_t)e->bits;
+    *bytes = count / 8 * bits + count % 8 * bits / 8;
+    return count % 8 * bits % 8 == 0;
 }
 
 static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value) {
@@ -192,8 +218,12 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value)
     }
     e->begin = (size_t)from;
     e->end = (size_t)to;
-    size_t wanted = (size_t)tn_dims_count(e->dims) * tn_dtype_size(e->dtype);
-    if (e->end - e->begin != wanted) {
+    size_t wanted;
+    if (!count_bytes(e, &wanted)) {
+        return bad(f, e->name, "%zu elements of %d bits are not whole bytes",
+                   (size_t)tn_dims_count(e->dims), e->bits);
+    }
+    if (e->bits && e->end - e->begin != wanted) {
         return bad(f, e->name, "data_offsets hold %zu bytes but the shape takes %zu",
                    e->end - e->begin, wanted);
     }
@@ -288,6 +318,23 @@ static bool read_entries(tn_safetensors *f) {
     return check_layout(f);
 }
 
+/* jansson reads "-0" as the number 0, and nothing in a header is below it. `text` is sound JSON. */
+static bool check_signs(const tn_safetensors *f, const char *text, size_t length) {
+    bool quoted = false;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\\') {
+            i++; /* only in quotes */
+        } else if (text[i] == '"') {
+            quoted = !quoted;
+        } else if (!quoted && text[i] == '-' && text[i + 1] == '0') {
+            tn__raise(TN_EFORMAT, "safetensors", "%s: header, byte %zu: a number is -0", f->path,
+                      i);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Parses twice and compares: when memory runs out in the middle of a text, jansson 2.14 drops a
  * character and goes on. */
 static bool parse_header(tn_safetensors *f, size_t length) {
@@ -320,7 +367,8 @@ static bool read_header(tn_safetensors *f) {
         return false;
     }
     f->data = 8 + (size_t)length;
-    return parse_header(f, (size_t)length) && read_entries(f);
+    return parse_header(f, (size_t)length) && check_signs(f, f->map->address + 8, (size_t)length) &&
+           read_entries(f);
 }
 
 /* ---- The public side ------------------------------------------------------------------------- */
@@ -384,18 +432,29 @@ const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
     return f && key ? json_string_value(json_object_get(f->metadata, key)) : NULL;
 }
 
-bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims,
-                           tn_dtype *dtype) {
-    const entry *e = find(f, name);
-    if (e) {
-        *dims = e->dims;
-        *dtype = e->dtype;
-    }
-    return e != NULL;
-}
-
 const char *tn__safetensors_path(const tn_safetensors *f) {
     return f->path;
+}
+
+/* The tensor with this name; NULL after raising. */
+static const entry *find_or_raise(const tn_safetensors *f, const char *name,
+                                  const char *operation) {
+    const entry *e = find(f, name);
+    if (!e) {
+        tn__raise(TN_EVALUE, operation, "%s has no tensor \"%s\"",
+                  f ? f->path : "a file that is not open", name ? show(name).text : "NULL");
+    }
+    return e;
+}
+
+tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name) {
+    const entry *e = find_or_raise(f, name, "safetensors_shape");
+    return e ? e->dims : (tn_dims){.ndim = 0};
+}
+
+const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name) {
+    const entry *e = find_or_raise(f, name, "safetensors_dtype");
+    return e ? e->format_name : NULL;
 }
 
 /* A byte other than 0 and 1 is not a bool, and reading it as one has no meaning in C. */
@@ -409,26 +468,31 @@ static bool check_bools(const tn_safetensors *f, const entry *e, const char *dat
 }
 
 tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
-    const entry *e = find(f, name);
+    const entry *e = find_or_raise(f, name, "safetensors_get");
     if (!e) {
-        tn__raise(TN_EVALUE, "safetensors_get", "%s has no tensor \"%s\"",
-                  f ? f->path : "a file that is not open", name ? name : "NULL");
         return tn_inert();
     }
+    if (e->dtype < 0) {
+        tn__raise(TN_EUNSUPPORTED, "safetensors_get",
+                  "%s: \"%s\" is %s, and we have F32 F64 BF16 F16 I64 I32 U8 BOOL", f->path,
+                  show(name).text, show(e->format_name).text);
+        return tn_inert();
+    }
+    tn_dtype dtype = (tn_dtype)e->dtype;
     char *data = f->map->address + f->data + e->begin;
     size_t bytes = e->end - e->begin;
-    if (e->dtype == TN_BOOL && !check_bools(f, e, data)) {
+    if (dtype == TN_BOOL && !check_bools(f, e, data)) {
         return tn_inert();
     }
-    if (bytes == 0 || (uintptr_t)data % tn_dtype_size(e->dtype) != 0) {
-        tn_tensor *copy = tn_empty_on(tn_cpu(), e->dims, e->dtype);
+    if (bytes == 0 || (uintptr_t)data % tn_dtype_size(dtype) != 0) {
+        tn_tensor *copy = tn_empty_on(tn_cpu(), e->dims, dtype);
         if (bytes && !tn_is_inert(copy)) {
             memcpy(tn_data_mut(copy), data, bytes);
         }
         return copy;
     }
     __atomic_fetch_add(&f->map->refs, 1, __ATOMIC_RELAXED);
-    tn_tensor *t = tn_from_memory(data, e->dims, e->dtype, map_release_tensor, f->map);
+    tn_tensor *t = tn_from_memory(data, e->dims, dtype, map_release_tensor, f->map);
     if (tn_is_inert(t)) {
         map_release(f->map);
     }

@@ -17,9 +17,7 @@
 #define TN__DIGEST_BEFORE "{\"__metadata__\":{\"digest\":\""
 enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1, TN__DIGEST_DIGITS = 32 };
 
-/* "F32"; and back, where -1 means that there is no such dtype. */
-const char *tn__safetensors_dtype_name(tn_dtype dtype);
-int tn__safetensors_dtype(const char *name);
+const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 
 /* A file's digest over `bytes` of it as text: digits[33]. */
 typedef struct tn__digest tn__digest; /* XXH3_state_t */
@@ -35,9 +33,6 @@ tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *pat
 /* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. */
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
 
-/* A tensor's shape and dtype without reading it. False when there is no such name. */
-bool tn__safetensors_about(const tn_safetensors *f, const char *name, tn_dims *dims,
-                           tn_dtype *dtype);
 const char *tn__safetensors_path(const tn_safetensors *f);
 
 #endif

@@ -24,6 +24,7 @@ struct tn_safetensors_writer {
     int count, room;
     json_t *names;    /* a set, to find names used twice */
     json_t *metadata; /* texts */
+    char refused[64]; /* the first name that could not be added; "": there is none */
 };
 
 tn_safetensors_writer *tn_safetensors_new(void) {
@@ -80,7 +81,15 @@ static bool reserve_item(tn_safetensors_writer *w) {
     return larger != NULL;
 }
 
-tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
+/* A file without it would look whole: remembered until the writer ends. */
+static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_status status) {
+    if (w && status != TN_OK && !w->refused[0]) {
+        snprintf(w->refused, sizeof(w->refused), "%s", name && *name ? name : "(no name)");
+    }
+    return status;
+}
+
+static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
     static const char *operation = "safetensors_add";
     if (!w || !name) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL", w ? "name" : "writer");
@@ -104,8 +113,11 @@ tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tens
     return TN_OK;
 }
 
-tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
-                                      const char *value) {
+tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
+    return note_refused(w, name, add_tensor(w, name, t));
+}
+
+static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const char *value) {
     static const char *operation = "safetensors_add_metadata";
     if (!w || !key || !value) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL",
@@ -123,6 +135,11 @@ tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", key);
     }
     return TN_OK;
+}
+
+tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
+                                      const char *value) {
+    return note_refused(w, key, add_metadata(w, key, value));
 }
 
 /* ---- Layout ---------------------------------------------------------------------------------- */
@@ -244,6 +261,11 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, tn__diges
                            const char *operation) {
     if (!w) {
         return tn__raise(TN_EVALUE, operation, "the writer is NULL");
+    }
+    if (w->refused[0]) {
+        tn__raise(TN_ESTATE, operation, "%s would lack \"%s\", which could not be added",
+                  path ? path : "the file", w->refused);
+        return tn_error();
     }
     if (w->count) {
         qsort(w->items, (size_t)w->count, sizeof(item), compare_items);

@@ -99,10 +99,9 @@ bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
 static bool match_one(tn__state *s, tn__state_item *item, const tn_safetensors *f, bool convert) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_dims dims;
-    tn_dtype dtype, wanted = tn_dtype_of(item->tensor);
+    tn_dtype wanted = tn_dtype_of(item->tensor);
     const char *path = tn__safetensors_path(f);
-    if (!tn__safetensors_about(f, item->name, &dims, &dtype)) {
+    if (!tn_safetensors_has(f, item->name)) {
         tn__raise(TN_EMISMATCH, s->operation, "%s has no \"%s\"", path, item->name);
         return false;
     }
@@ -110,14 +109,14 @@ static bool match_one(tn__state *s, tn__state_item *item, const tn_safetensors *
     if (tn_is_inert(source)) {
         return false;
     }
-    if (!tn_dims_equal(dims, tn_shape(item->tensor))) {
+    if (!tn_dims_equal(tn_shape(source), tn_shape(item->tensor))) {
         tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
                   item->name, tn_shape_text(source), tn_shape_text(item->tensor));
         return false;
     }
-    if (dtype != wanted && !convert) {
+    if (tn_dtype_of(source) != wanted && !convert) {
         tn__raise(TN_EDTYPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
-                  item->name, tn_dtype_name(dtype), tn_dtype_name(wanted));
+                  item->name, tn_dtype_name(tn_dtype_of(source)), tn_dtype_name(wanted));
         return false;
     }
     source = tn_cast(source, wanted);

@@ -38,13 +38,20 @@ TN_API bool tn_safetensors_has(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_metadata(const tn_safetensors *f,
                                            const char *key); /* NULL when there is none */
 
+/* What the header says of a tensor: its shape, and its dtype as the format names it ("F32",
+ * "F8_E4M3"). TN_EVALUE when there is no such name. */
+TN_API tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name);
+TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name);
+
 /* A tensor over the file's mapped pages (a copy where the file does not align it), private to this
- * process: changes do not reach the file. TN_EVALUE when there is no such name. */
+ * process: changes do not reach the file. TN_EVALUE when there is no such name, TN_EUNSUPPORTED
+ * when we have no such dtype; the file's other tensors can be read all the same. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
 /* What is to be written. Tensors are kept, and read when tn_safetensors_write is called. A name
- * used twice is TN_EVALUE. The file is laid out as the reference implementation does it: wider
- * dtypes first, then by name. */
+ * used twice is TN_EVALUE. What could not be added would be missing in the file, so after such an
+ * error tn_safetensors_write is TN_ESTATE, also when the error was cleared. The file is laid out as
+ * the reference implementation does it: wider dtypes first, then by name. */
 typedef struct tn_safetensors_writer tn_safetensors_writer;
 /* NULL after TN_ENOMEM; the calls below then do nothing */
 TN_API tn_safetensors_writer *tn_safetensors_new(void);

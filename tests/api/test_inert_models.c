@@ -431,6 +431,8 @@ static void files(tn_tensor *t) {
     QUIET(tn_safetensors_has(NULL, "a"), false);
     QUIET(tn_safetensors_metadata(NULL, "a"), NULL);
     INERT(tn_safetensors_get(NULL, "a"));
+    DOES(tn_safetensors_shape(NULL, "a"));
+    NOTHING(tn_safetensors_dtype(NULL, "a"));
     TAKES(tn_safetensors_add(NULL, "a", t));
     TAKES(tn_safetensors_add_metadata(NULL, "a", "b"));
     TAKES(tn_safetensors_discard(NULL));
@@ -468,6 +470,8 @@ static void files(tn_tensor *t) {
         QUIET(tn_safetensors_has(f, NULL), false);
         QUIET(tn_safetensors_metadata(f, NULL), NULL);
         INERT(tn_safetensors_get(f, NULL));
+        DOES(tn_safetensors_shape(f, NULL));
+        NOTHING(tn_safetensors_dtype(f, NULL));
         INERT(tn_safetensors_get(f, ""));
         tn_safetensors_close(f);
     }

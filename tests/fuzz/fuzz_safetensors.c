@@ -14,10 +14,13 @@ static void read_one(const tn_safetensors *f, const char *name) {
     tn_tensor *t = tn_safetensors_get(f, name);
     must(tn_is_inert(t) == (tn_error() != TN_OK),
          "inert and without an error, or the other way round");
-    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
+    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM ||
+             tn_error() == TN_EUNSUPPORTED,
          "an unexpected error");
     tn_error_clear();
+    must(tn_safetensors_dtype(f, name) != NULL, "no dtype");
     if (!tn_is_inert(t)) {
+        must(tn_dims_equal(tn_shape(t), tn_safetensors_shape(f, name)), "another shape");
         size_t size = (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)), sum = 0;
         const unsigned char *at = tn_data(t);
         for (size_t i = 0; i < size; i++) {
