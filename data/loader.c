@@ -177,7 +177,7 @@ static bool may_claim(const tn_loader *l) {
     return l->claimed < l->end && l->claimed - l->next < l->options.prefetch;
 }
 
-static void *work(void *user) {
+static void *worker_run(void *user) {
     tn_loader *l = user;
     tn_on_error_thread(say_nothing); /* an error is raised, and handled, where the batch is due */
     pthread_mutex_lock(&l->lock);
@@ -211,7 +211,7 @@ static bool start_workers(tn_loader *l) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (l->started < l->options.threads && !failed) {
-        failed = pthread_create(&l->workers[l->started], NULL, work, l);
+        failed = pthread_create(&l->workers[l->started], NULL, worker_run, l);
         l->started += !failed;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -262,7 +262,7 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
 }
 
 /* Sizes of the epoch and of the whole. */
-static bool measure(tn_loader *l) {
+static bool count_batches(tn_loader *l) {
     const tn_loader_options *o = &l->options;
     l->examples = tn_sampling_count(&l->sampling, l->dataset->size);
     l->batches = l->examples / o->batch + (!o->drop_last && l->examples % o->batch ? 1 : 0);
@@ -308,7 +308,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_op
     l->sampling = sampling;
     l->options = options;
     l->device = tn_default_device();
-    if (tn_error() != TN_OK || !measure(l)) {
+    if (tn_error() != TN_OK || !count_batches(l)) {
         tn_dataset_free(dataset);
         free(l);
         return NULL;

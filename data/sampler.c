@@ -29,7 +29,7 @@ tn_sampling tn_replacement_sampler(uint64_t seed) {
 }
 
 /* A number in [0, n): the high half of a 64 x 64 bit product, so the bias is n / 2^64. */
-static int64_t draw(uint64_t seed, uint64_t epoch, uint64_t call, uint64_t index, int64_t n) {
+static int64_t draw_index(uint64_t seed, uint64_t epoch, uint64_t call, uint64_t index, int64_t n) {
     tn_random4 r = tn_philox(seed, epoch, call, index);
     uint64_t word = (uint64_t)r.word[1] << 32 | r.word[0];
     return (int64_t)(((unsigned __int128)word * (uint64_t)n) >> 64);
@@ -49,13 +49,13 @@ static int64_t root_above(int64_t n) {
     return low;
 }
 
-static int64_t shuffled(uint64_t seed, int64_t size, uint64_t epoch, int64_t position) {
+static int64_t shuffled_index(uint64_t seed, int64_t size, uint64_t epoch, int64_t position) {
     int64_t a = root_above(size), b = (size - 1) / a + 1, at = position;
     do {
         int64_t l = at % a, r = at / a;
         for (uint64_t round = 0; round < ROUNDS; round += 2) {
-            l = (l + draw(seed, epoch, CALL_SHUFFLE + round, (uint64_t)r, a)) % a;
-            r = (r + draw(seed, epoch, CALL_SHUFFLE + round + 1, (uint64_t)l, b)) % b;
+            l = (l + draw_index(seed, epoch, CALL_SHUFFLE + round, (uint64_t)r, a)) % a;
+            r = (r + draw_index(seed, epoch, CALL_SHUFFLE + round + 1, (uint64_t)l, b)) % b;
         }
         at = r * a + l;
     } while (at >= size);
@@ -111,9 +111,9 @@ int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_
     case TN_SAMPLE_SEQUENTIAL:
         return at;
     case TN_SAMPLE_SHUFFLED:
-        return shuffled(s->seed, size, (uint64_t)epoch, at);
+        return shuffled_index(s->seed, size, (uint64_t)epoch, at);
     case TN_SAMPLE_REPLACEMENT:
-        return draw(s->seed, (uint64_t)epoch, CALL_REPLACE, (uint64_t)at, size);
+        return draw_index(s->seed, (uint64_t)epoch, CALL_REPLACE, (uint64_t)at, size);
     }
     tn__raise(TN_EVALUE, "sampling", "there is no kind %d", (int)s->kind);
     return -1;

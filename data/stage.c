@@ -9,7 +9,7 @@ static const tn_device_table *table_of(const tn__stage *s) {
 }
 
 /* Waits until nothing reads the memory any more. */
-static tn_status settle(tn__stage *s) {
+static tn_status stage_settle(tn__stage *s) {
     void *mark = s->mark;
     if (!mark) {
         return TN_OK;
@@ -21,7 +21,7 @@ static tn_status settle(tn__stage *s) {
 }
 
 void *tn__stage_begin(tn__stage *s, tn_device device, size_t bytes) {
-    tn_status status = settle(s);
+    tn_status status = stage_settle(s);
     if (status != TN_OK) {
         tn__device_failed(s->device, status, "loader");
         return NULL;
@@ -52,7 +52,7 @@ tn_status tn__stage_end(tn__stage *s) {
 }
 
 void tn__stage_free(tn__stage *s) {
-    settle(s);
+    stage_settle(s);
     if (s->memory) {
         table_of(s)->host_free(s->memory, s->bytes);
     }

@@ -8,7 +8,7 @@
 /* Prints the code of an expression and the tensor that it gives. */
 #define SHOW(expression) (printf("%s\n", #expression), tn_print(expression), printf("\n"))
 
-static void making(void) {
+static void show_making(void) {
     printf("==== Making\n\n");
     TN_SCOPE; /* every tensor made from here to the end of this function ends with it */
     SHOW(tn_zeros(TN_DIMS(2, 3), TN_F32));
@@ -19,7 +19,7 @@ static void making(void) {
     SHOW(tn_cast(tn_scalar(3.14159, TN_F32), TN_BF16)); /* bf16 keeps 8 bits of the mantissa */
 }
 
-static void views(void) {
+static void show_views(void) {
     printf("==== Views: the same elements, seen differently\n\n");
     TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3));
@@ -36,7 +36,7 @@ static void views(void) {
            tn_shares_storage(turned, x) ? "yes" : "no");
 }
 
-static void arithmetic(void) {
+static void show_arithmetic(void) {
     printf("==== Arithmetic\n\n");
     TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3));
@@ -49,7 +49,7 @@ static void arithmetic(void) {
     printf("the largest of x as a C number: %g\n\n", tn_item(tn_max(x, TN_DIMS(), false)));
 }
 
-static void gradients(void) {
+static void show_gradients(void) {
     printf("==== Gradients\n\n");
     TN_SCOPE;
     float start[] = {1, 2, 3};
@@ -60,24 +60,24 @@ static void gradients(void) {
 }
 
 /* A result is moved to the scope outside; what else was made here is freed. */
-static tn_tensor *distance(tn_tensor *a, tn_tensor *b) {
+static tn_tensor *mean_distance(tn_tensor *a, tn_tensor *b) {
     TN_SCOPE;
     tn_tensor *difference = tn_sub(a, b);
     return tn_return(tn_sqrt(tn_sum_all(tn_square(difference))));
 }
 
-static void scopes(void) {
+static void show_scopes(void) {
     printf("==== Scopes\n\n");
     TN_SCOPE;
     tn_tensor *a = tn_zeros(TN_DIMS(2), TN_F32), *b = tn_full(TN_DIMS(2), 3, TN_F32);
     long before = (long)tn_live_tensors();
-    tn_tensor *d = distance(a, b);
+    tn_tensor *d = mean_distance(a, b);
     printf("distance %.4f; it made several tensors and left %ld\n\n", tn_item(d),
            (long)tn_live_tensors() - before);
 }
 
 /* Nothing is checked in between: the first error is kept, and every call after it does nothing. */
-static void errors(void) {
+static void show_errors(void) {
     printf("==== Errors\n\n");
     TN_SCOPE;
     tn_tensor *a = tn_ones(TN_DIMS(2, 3), TN_F32), *b = tn_ones(TN_DIMS(2, 3), TN_F32);
@@ -91,11 +91,11 @@ static void errors(void) {
 int main(void) {
     printf("%s\n\n", tn_build_info());
     tn_seed(1);
-    making();
-    views();
-    arithmetic();
-    gradients();
-    scopes();
-    errors();
+    show_making();
+    show_views();
+    show_arithmetic();
+    show_gradients();
+    show_scopes();
+    show_errors();
     return tn_error() == TN_OK ? 0 : 1;
 }

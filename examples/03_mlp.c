@@ -51,7 +51,7 @@ static void make_spirals(float (*points)[2], int64_t *labels) {
 }
 
 /* The share of points whose larger score is at their label. */
-static double accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
+static double mlp_accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
     TN_SCOPE;
     TN_NO_GRAD; /* nothing here will be differentiated */
     tn_tensor *right = tn_eq(tn_argmax(tn_call(net, x), 1, false), labels);
@@ -59,7 +59,7 @@ static double accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
 }
 
 /* Each character is a place in the plane, each letter the class that the model gives it. */
-static void draw(mlp *net) {
+static void draw_regions(mlp *net) {
     enum { ROWS = 21, COLUMNS = 51 };
     float points[ROWS * COLUMNS][2];
     int64_t classes[ROWS * COLUMNS];
@@ -105,10 +105,10 @@ int main(void) {
         tn_optim_zero_grad(opt);
         if (step % 50 == 0) {
             printf("step %3d  loss %.4f  accuracy %5.1f %%\n", step, tn_item(loss),
-                   100 * accuracy(&net, x, y));
+                   100 * mlp_accuracy(&net, x, y));
         }
     }
-    draw(&net);
+    draw_regions(&net);
 
     tn_optim_free(opt);
     tn_module_finish(&net);

@@ -88,7 +88,7 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-static int64_t integer(const char *text, int64_t least, struct argp_state *state) {
+static int64_t parse_integer(const char *text, int64_t least, struct argp_state *state) {
     const int64_t most = 1000000000;
     char *end;
     long long value = strtoll(text, &end, 10);
@@ -98,7 +98,7 @@ static int64_t integer(const char *text, int64_t least, struct argp_state *state
     return value;
 }
 
-static double positive(const char *text, struct argp_state *state) {
+static double parse_positive(const char *text, struct argp_state *state) {
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || !(value > 0)) {
@@ -107,7 +107,7 @@ static double positive(const char *text, struct argp_state *state) {
     return value;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
+static error_t parse_option(int key, char *text, struct argp_state *state) {
     options *o = state->input;
     const struct {
         int64_t *value, least;
@@ -115,9 +115,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
                    {&o->heads, 1}, {&o->width, 1},      {&o->context, 1}, {&o->batch, 1},
                    {&o->seed, 0},  {&o->threads, 1}};
     if (key >= STEPS && key <= THREADS) {
-        *numbers[key - STEPS].value = integer(text, numbers[key - STEPS].least, state);
+        *numbers[key - STEPS].value = parse_integer(text, numbers[key - STEPS].least, state);
     } else if (key == LR) {
-        o->lr = positive(text, state);
+        o->lr = parse_positive(text, state);
     } else if (key == PRECISION) {
         o->bf16 = strcmp(text, "bf16") == 0;
         if (!o->bf16 && strcmp(text, "f32") != 0) {
@@ -236,7 +236,7 @@ static tn_checkpoint checkpoint_of(run *r) {
 }
 
 /* The losses first: a checkpoint never has steps that they lack. */
-static void save(run *r) {
+static void save_checkpoint(run *r) {
     tn_checkpoint c = checkpoint_of(r);
     if ((r->history && tn_history_sync(r->history) != TN_OK) ||
         tn_dist_save(r->world, &c, r->checkpoint) != TN_OK) {
@@ -246,7 +246,7 @@ static void save(run *r) {
 
 /* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any
  * time. A job that the launcher has started again goes on by itself. */
-static void begin(run *r) {
+static void begin_or_resume(run *r) {
     struct stat about;
     bool resume = r->o.resume || tn_restart_count() > 0;
     bool found = r->first_rank && stat(r->checkpoint, &about) == 0;
@@ -260,7 +260,7 @@ static void begin(run *r) {
             printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
         }
     } else {
-        save(r);
+        save_checkpoint(r);
     }
     r->history = r->first_rank ? tn_history_open(r->losses, r->step) : NULL;
 }
@@ -285,7 +285,7 @@ static bool stop_asked(run *r) {
 }
 
 /* Returns the median time of a step in milliseconds. */
-static double train(run *r) {
+static double train_run(run *r) {
     tn_progress *progress =
         r->first_rank ? tn_progress_new(stderr, r->step, r->o.steps, "tok") : NULL;
     tn_batch b;
@@ -298,7 +298,7 @@ static double train(run *r) {
         tn_progress_step(progress, r->step++, loss, tn_count(b.x) * tn_group_size(r->world));
         stop = stop_asked(r);
         if (r->step % r->o.save_every == 0 || r->step == r->o.steps || stop) {
-            save(r);
+            save_checkpoint(r);
             tn_progress_resume(progress);
         }
     }
@@ -308,7 +308,7 @@ static double train(run *r) {
 }
 
 /* The mean loss of 200 batches. */
-static double validate(run *r) {
+static double validation_loss(run *r) {
     enum { BATCHES = 200 };
     TN_NO_GRAD;
     tn_module_train(&r->gpt, false);
@@ -364,7 +364,7 @@ static void say_how_to_go_on(const run *r, int argc, char **argv) {
     printf("%s\n", r->o.resume ? "" : " --resume");
 }
 
-static void finish(run *r) {
+static void run_finish(run *r) {
     tn_history_free(r->history);
     tn_optim_free(r->optim);
     tn_module_finish(&r->gpt);
@@ -377,7 +377,7 @@ int main(int argc, char **argv) {
     static run r;
     r.o = defaults;
     const struct argp parser = {.options = option_list,
-                                .parser = parse,
+                                .parser = parse_option,
                                 .doc = "Trains a small GPT on the characters of a text."};
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
     /* a script's choice: the first error is printed and ends the program */
@@ -395,11 +395,11 @@ int main(int argc, char **argv) {
     open_data(&r);
     make_model(&r);
     make_folder(&r);
-    begin(&r);
+    begin_or_resume(&r);
     tn_stop_on_signals();
-    double median = train(&r);
+    double median = train_run(&r);
     bool ended = r.step == r.o.steps;
-    double loss = ended ? validate(&r) : 0;
+    double loss = ended ? validation_loss(&r) : 0;
     if (r.first_rank && !ended) {
         say_how_to_go_on(&r, argc, argv);
     } else if (r.first_rank) {
@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
         write_sample(&r);
         printf("median ms/iter: %.2f\nvalidation loss: %.4f\n", median, loss);
     }
-    finish(&r);
+    run_finish(&r);
     tn_dist_finish();
     return 0;
 }

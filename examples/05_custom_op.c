@@ -80,7 +80,7 @@ static const tn_op snake_op = {
     .samples = snake_samples,
 };
 
-static tn_tensor *snake(tn_tensor *x, double a) {
+static tn_tensor *apply_snake(tn_tensor *x, double a) {
     snake_args args = {a};
     return tn_apply1(&snake_op, &args, x);
 }
@@ -88,7 +88,7 @@ static tn_tensor *snake(tn_tensor *x, double a) {
 /* ---- A network that uses it ------------------------------------------------------------------ */
 
 static tn_tensor *snake_layer(tn_tensor *x) {
-    return snake(x, 5.0);
+    return apply_snake(x, 5.0);
 }
 
 int main(void) {

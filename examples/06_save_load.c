@@ -69,7 +69,7 @@ static tn_checkpoint checkpoint_of(run *r) {
 
 /* ---- Three things to do with files ----------------------------------------------------------- */
 
-static void weights(run *trained, const char *path) {
+static void save_weights(run *trained, const char *path) {
     if (tn_save(&trained->model, path) != TN_OK) {
         exit(1); /* the compiler warns when the answer of a save or load is ignored */
     }
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
     run r;
     run_init(&r, 1);
     run_steps(&r, 50);
-    weights(&r, weights_path);
+    save_weights(&r, weights_path);
     go_on(&r, run_path);
     what_does_not_fit(weights_path);
     run_finish(&r);

@@ -53,7 +53,7 @@ static tn_status get_point(tn_dataset *self, int64_t i, void *x, void *y) {
     return TN_OK;
 }
 
-static tn_dataset points(int64_t size) {
+static tn_dataset make_points(int64_t size) {
     return (tn_dataset){.kind = "points",
                         .size = size,
                         .x_dims = TN_DIMS(WIDTH),
@@ -64,7 +64,7 @@ static tn_dataset points(int64_t size) {
 }
 
 /* This rank's share of `order`. */
-static tn_loader *load(tn_dataset *d, tn_group *world, tn_sampling order, int64_t epochs) {
+static tn_loader *open_loader(tn_dataset *d, tn_group *world, tn_sampling order, int64_t epochs) {
     tn_loader_options o = tn_loader_defaults();
     o.batch = BATCH / tn_group_size(world);
     o.epochs = epochs;
@@ -76,9 +76,9 @@ static tn_loader *load(tn_dataset *d, tn_group *world, tn_sampling order, int64_
 /* The share of test points that get their class. Each rank looks at its part; tn_group_mean divides
  * all that are right by all there are. Points that only fill up the last part are not valid and
  * count nowhere. */
-static double accuracy(mlp *net, tn_group *world, tn_dataset *test) {
+static double mlp_accuracy(mlp *net, tn_group *world, tn_dataset *test) {
     TN_NO_GRAD;
-    tn_loader *loader = load(test, world, tn_sequential_sampler(), 1);
+    tn_loader *loader = open_loader(test, world, tn_sequential_sampler(), 1);
     double right = 0, count = 0;
     tn_batch b;
     while (tn_loader_next(loader, &b)) {
@@ -105,8 +105,8 @@ int main(void) {
     tn_adamw_options options = tn_adamw_defaults();
     options.lr = 3e-3;
     tn_optim *opt = tn_adamw(&net, options);
-    tn_dataset train = points(TRAIN), test = points(TEST);
-    tn_loader *loader = load(&train, world, tn_random_sampler(7), EPOCHS);
+    tn_dataset train = make_points(TRAIN), test = make_points(TEST);
+    tn_loader *loader = open_loader(&train, world, tn_random_sampler(7), EPOCHS);
     tn_batch b;
     for (int64_t step = 0; tn_loader_next(loader, &b); step++) {
         TN_SCOPE;
@@ -121,7 +121,7 @@ int main(void) {
             }
         }
     }
-    double right = accuracy(&net, world, &test);
+    double right = mlp_accuracy(&net, world, &test);
     if (tn_group_rank(world) == 0) {
         printf("%d ranks: %.1f %% of the test points are right\n", tn_group_size(world),
                100 * right);

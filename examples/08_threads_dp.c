@@ -15,12 +15,12 @@ enum { BATCH = 64, STEPS = 300, MOST = 16 };
 
 /* y = sin(3 a) b, for points (a, b) in a square. The same on every rank, since it depends on the
  * step alone. */
-static tn_tensor *points(int64_t step) {
+static tn_tensor *make_points(int64_t step) {
     tn_generator g = {.seed = 1, .stream = (uint64_t)step};
     return tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &g);
 }
 
-static tn_tensor *wanted(tn_tensor *x) {
+static tn_tensor *wanted_output(tn_tensor *x) {
     tn_tensor *a = tn_slice(x, 1, 0, 1, 1), *b = tn_slice(x, 1, 1, 2, 1);
     return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
 }
@@ -33,7 +33,7 @@ typedef struct {
     int n;
 } journey;
 
-static bool send(const tn_entry *entry, void *user) {
+static bool send_gradient(const tn_entry *entry, void *user) {
     journey *j = user;
     j->works[j->n++] = tn_all_reduce(j->world, tn_grad_of(*entry->field), TN_REDUCE_MEAN);
     return j->n < MOST;
@@ -43,14 +43,14 @@ static bool send(const tn_entry *entry, void *user) {
  * waited for. */
 static void average_gradients(void *model, tn_group *world) {
     journey j = {.world = world};
-    tn_module_each(model, (tn_walk){0}, send, &j);
+    tn_module_each(model, (tn_walk){0}, send_gradient, &j);
     for (int i = 0; i < j.n; i++) {
         tn_work_wait(j.works[i], 0);
     }
 }
 
 /* Counts the parameters of which two ranks have different ones. */
-static bool compare(const tn_entry *entry, void *user) {
+static bool compare_weights(const tn_entry *entry, void *user) {
     journey *j = user;
     TN_SCOPE;
     TN_NO_GRAD;
@@ -63,7 +63,7 @@ static bool compare(const tn_entry *entry, void *user) {
 
 /* ---- What every rank does -------------------------------------------------------------------- */
 
-static void train(tn_group *world, void *user) {
+static void train_rank(tn_group *world, void *user) {
     int rank = tn_group_rank(world), ranks = tn_group_size(world);
     double *losses = user; /* what rank 0 tells the main program */
     tn_seed(3);            /* the same first weights on all ranks */
@@ -84,8 +84,8 @@ static void train(tn_group *world, void *user) {
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         int share = BATCH / ranks; /* examples of this rank */
-        tn_tensor *x = tn_slice(points(step), 0, rank * share, (rank + 1) * share, 1);
-        tn_tensor *loss = tn_mse(tn_call(&net, x), wanted(x), TN_MEAN);
+        tn_tensor *x = tn_slice(make_points(step), 0, rank * share, (rank + 1) * share, 1);
+        tn_tensor *loss = tn_mse(tn_call(&net, x), wanted_output(x), TN_MEAN);
         tn_backward(loss);
         average_gradients(&net, world);
         tn_optim_step(opt);
@@ -97,7 +97,7 @@ static void train(tn_group *world, void *user) {
     }
 
     journey different = {.world = world};
-    tn_module_each(&net, (tn_walk){0}, compare, &different);
+    tn_module_each(&net, (tn_walk){0}, compare_weights, &different);
     if (rank == 0) {
         losses[3] = different.n;
     }
@@ -110,7 +110,7 @@ int main(void) {
     tn_set_threads(1); /* the ranks are the threads */
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         double told[4] = {0};
-        tn_local_run(ranks, train, told);
+        tn_local_run(ranks, train_rank, told);
         printf("ranks %d  loss %.6f %.6f %.6f  parameters that differ between ranks: %.0f\n", ranks,
                told[0], told[1], told[2], told[3]);
     }

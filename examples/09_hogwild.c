@@ -66,7 +66,7 @@ static tn_tensor *loss_of(tn_tensor *weights, const int64_t *features, const flo
 
 /* Takes steps until all together have taken STEPS. Only the weights that the batch used are
  * touched. */
-static void work(board *b, int worker) {
+static void train_worker(board *b, int worker) {
     int64_t features[BATCH * ACTIVE];
     float scores[BATCH];
     tn_tensor *weights = tn_set_requires_grad(weights_of(b), true);
@@ -84,12 +84,12 @@ static void work(board *b, int worker) {
     }
 }
 
-static pid_t start(board *b, int worker) {
+static pid_t start_worker(board *b, int worker) {
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody trains on when the first process is gone */
         if (getppid() == parent) {
-            work(b, worker);
+            train_worker(b, worker);
         }
         exit(0);
     }
@@ -98,7 +98,7 @@ static pid_t start(board *b, int worker) {
 
 /* ---- The process that watches ---------------------------------------------------------------- */
 
-static double test(board *b) {
+static double test_loss(board *b) {
     static int64_t features[TEST * ACTIVE];
     static float scores[TEST];
     TN_SCOPE;
@@ -108,13 +108,13 @@ static double test(board *b) {
 }
 
 /* Prints the loss now and then; returns when all have ended. */
-static bool watch(board *b, int workers) {
+static bool watch_workers(board *b, int workers) {
     bool fine = true;
     int next = 0, status;
     while (workers > 0) {
         int steps = atomic_load(&b->steps);
         if (steps >= next && steps < STEPS) {
-            printf("steps %5d  test loss %.4f\n", steps, test(b));
+            printf("steps %5d  test loss %.4f\n", steps, test_loss(b));
             next += STEPS / 4;
         }
         while (waitpid(-1, &status, WNOHANG) > 0) {
@@ -140,14 +140,14 @@ int main(int argc, char **argv) {
     }
     tn_set_threads(1);
     for (int i = 0; i < workers; i++) {
-        if (start(b, i) < 0) {
+        if (start_worker(b, i) < 0) {
             perror("fork");
             return 1;
         }
     }
     double begin = tn_flight_now();
-    bool fine = watch(b, workers);
-    printf("%d processes: test loss %.4f after %.2f s; steps taken by each:", workers, test(b),
+    bool fine = watch_workers(b, workers);
+    printf("%d processes: test loss %.4f after %.2f s; steps taken by each:", workers, test_loss(b),
            tn_flight_now() - begin);
     for (int i = 0; i < workers; i++) {
         printf(" %d", b->taken[i]);

@@ -22,11 +22,11 @@ enum { BATCH = 16, STEPS = 1024 };
 
 /* ---- The data: y = sin(3 a) b, for points (a, b) in a square --------------------------------- */
 
-static tn_tensor *points(tn_generator *g, int64_t n) {
+static tn_tensor *make_points(tn_generator *g, int64_t n) {
     return tn_uniform_(tn_empty(TN_DIMS(n, 2), TN_F32), -1.0, 1.0, g);
 }
 
-static tn_tensor *wanted(tn_tensor *x) {
+static tn_tensor *wanted_output(tn_tensor *x) {
     tn_tensor *a = tn_slice(x, 1, 0, 1, 1), *b = tn_slice(x, 1, 1, 2, 1);
     return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
 }
@@ -59,7 +59,7 @@ typedef struct {
     int64_t bytes; /* given to all_reduce */
 } averaging;
 
-static bool average(const tn_entry *entry, void *user) {
+static bool average_weights(const tn_entry *entry, void *user) {
     averaging *a = user;
     TN_SCOPE;
     TN_NO_GRAD;
@@ -73,15 +73,15 @@ static bool average(const tn_entry *entry, void *user) {
 /* ---- Training -------------------------------------------------------------------------------- */
 
 /* The loss on points that no rank has seen; every rank computes a share. */
-static double test(mlp *net, tn_group *world) {
+static double test_loss(mlp *net, tn_group *world) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_generator g = {.seed = 5, .stream = (uint64_t)tn_group_rank(world)};
-    tn_tensor *x = points(&g, 500);
-    return tn_group_mean(world, tn_item(tn_mse(tn_call(net, x), wanted(x), TN_MEAN)), 1);
+    tn_tensor *x = make_points(&g, 500);
+    return tn_group_mean(world, tn_item(tn_mse(tn_call(net, x), wanted_output(x), TN_MEAN)), 1);
 }
 
-static void train(tn_group *world, int k) {
+static void train_rank(tn_group *world, int k) {
     bool speaks = tn_group_rank(world) == 0;
     tn_seed(7); /* all ranks start from the same weights … */
     /* … and differ here */
@@ -94,16 +94,16 @@ static void train(tn_group *world, int k) {
     averaging a = {.world = world};
     for (int step = 1; step <= STEPS; step++) {
         TN_SCOPE;
-        tn_tensor *x = points(&data, BATCH);
-        tn_backward(tn_mse(tn_call(&net, x), wanted(x), TN_MEAN));
+        tn_tensor *x = make_points(&data, BATCH);
+        tn_backward(tn_mse(tn_call(&net, x), wanted_output(x), TN_MEAN));
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
         if (step % k == 0 || step == STEPS) {
             a.drift = 0.0;
-            tn_module_each(&net, (tn_walk){0}, average, &a);
+            tn_module_each(&net, (tn_walk){0}, average_weights, &a);
         }
         if (step % (STEPS / 4) == 0) {
-            double loss = test(&net, world);
+            double loss = test_loss(&net, world);
             double drift = sqrt(tn_group_mean(world, a.drift, 1));
             if (speaks) {
                 printf("average every %3d  step %3d  test loss %.5f  drift before it %.4f\n", k,
@@ -127,8 +127,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank when nothing is set */
-    train(world, 1);
-    train(world, k);
+    train_rank(world, 1);
+    train_rank(world, k);
     tn_dist_finish();
     return 0;
 }

@@ -118,7 +118,7 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-static int64_t integer(const char *text, struct argp_state *state) {
+static int64_t parse_integer(const char *text, struct argp_state *state) {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
@@ -128,7 +128,7 @@ static int64_t integer(const char *text, struct argp_state *state) {
     return value;
 }
 
-static double positive(const char *text, struct argp_state *state) {
+static double parse_positive(const char *text, struct argp_state *state) {
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || !(value > 0)) {
@@ -153,11 +153,11 @@ static error_t parse_number(int key, char *text, struct argp_state *state) {
                                 &o->warmup, &o->val_every, &o->val_batches, &o->save_every,
                                 &o->seed,   &o->vocab};
     if (key <= VOCAB) {
-        *numbers[key - STEPS] = integer(text, state);
+        *numbers[key - STEPS] = parse_integer(text, state);
     } else if (key == LR) {
-        o->lr = positive(text, state);
+        o->lr = parse_positive(text, state);
     } else if (key == PEAK) {
-        o->peak = positive(text, state) * 1e12;
+        o->peak = parse_positive(text, state) * 1e12;
     } else if (key == RECOMPUTE) {
         o->recompute = true;
     } else {
@@ -166,7 +166,7 @@ static error_t parse_number(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
+static error_t parse_option(int key, char *text, struct argp_state *state) {
     options *o = state->input;
     switch (key) {
     case 'd':
@@ -347,7 +347,7 @@ static tn_checkpoint checkpoint_of(run *r) {
 }
 
 /* The losses first: a checkpoint never has steps that they lack. */
-static void save(run *r) {
+static void save_checkpoint(run *r) {
     tn_checkpoint c = checkpoint_of(r);
     if ((r->history && tn_history_sync(r->history) != TN_OK) ||
         tn_dist_save(r->world, &c, r->checkpoint) != TN_OK) {
@@ -355,7 +355,7 @@ static void save(run *r) {
     }
 }
 
-static void begin(run *r) {
+static void begin_or_resume(run *r) {
     if (mkdir(r->o.out, 0777) != 0 && errno != EEXIST) {
         tn_raise(TN_EIO, "%s: %s", r->o.out, strerror(errno));
     }
@@ -413,7 +413,7 @@ static double train_step(run *r) {
 }
 
 /* The mean loss of some batches, the same ones each time. */
-static double validate(run *r) {
+static double validation_loss(run *r) {
     TN_NO_GRAD;
     tn_module_train(&r->gpt, false);
     tn_loader_seek(r->validation, (tn_loader_place){0, 0});
@@ -428,11 +428,11 @@ static double validate(run *r) {
 }
 
 /* Every so many steps, and at the end. */
-static bool due(const run *r, int64_t every) {
+static bool step_due(const run *r, int64_t every) {
     return r->step % every == 0 || r->step == r->o.steps;
 }
 
-static void train(run *r) {
+static void train_run(run *r) {
     tn_progress *progress =
         r->first_rank ? tn_progress_new(stderr, r->step, r->o.steps, "tok") : NULL;
     tn_progress_utilisation(progress, flops_per_token(r), peak_of(r) * r->ranks);
@@ -444,15 +444,15 @@ static void train(run *r) {
         }
         tn_progress_step(progress, r->step++, loss, r->o.tokens);
         stop = tn_group_mean(r->world, tn_stop_asked(), 1) > 0;
-        if (r->validation && due(r, r->o.val_every)) {
-            double val = validate(r);
+        if (r->validation && step_due(r, r->o.val_every)) {
+            double val = validation_loss(r);
             if (r->first_rank) {
                 printf("\nstep %lld: validation loss %.4f\n", (long long)r->step, val);
             }
             tn_progress_resume(progress);
         }
-        if (stop || due(r, r->o.save_every)) {
-            save(r);
+        if (stop || step_due(r, r->o.save_every)) {
+            save_checkpoint(r);
             tn_progress_resume(progress);
         }
     }
@@ -463,7 +463,7 @@ static void train(run *r) {
     }
 }
 
-static void finish(run *r) {
+static void run_finish(run *r) {
     tn_history_free(r->history);
     tn_scaler_free(r->scaler);
     tn_optim_free(r->optim);
@@ -476,7 +476,7 @@ int main(int argc, char **argv) {
     static run r;
     r.o = defaults;
     const struct argp parser = {
-        .options = option_list, .parser = parse, .doc = "Trains GPT-2 on shards of tokens."};
+        .options = option_list, .parser = parse_option, .doc = "Trains GPT-2 on shards of tokens."};
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
     /* a script's choice: the first error is printed and ends the program */
     tn_on_error(tn_error_exit);
@@ -484,10 +484,10 @@ int main(int argc, char **argv) {
     open_data(&r);
     make_model(&r);
     say_what_runs(&r);
-    begin(&r);
+    begin_or_resume(&r);
     tn_stop_on_signals();
-    train(&r);
-    finish(&r);
+    train_run(&r);
+    run_finish(&r);
     tn_dist_finish();
     return 0;
 }

@@ -66,45 +66,48 @@ static text group_key(int index) {
 
 /* ---- Saving ---------------------------------------------------------------------------------- */
 
-static bool put(tn_safetensors_writer *w, const char *key, text value) {
+static bool put_text(tn_safetensors_writer *w, const char *key, text value) {
     return tn_safetensors_add_metadata(w, key, value.at) == TN_OK;
 }
 
 static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
     int groups = tn_optim_groups(opt);
-    bool done = put(w, "optim",
-                    text_of("%s %" PRId64 " %a %d", tn_optim_kind(opt), tn_optim_steps(opt),
-                            tn_optim_lr(opt), groups));
+    bool done = put_text(w, "optim",
+                         text_of("%s %" PRId64 " %a %d", tn_optim_kind(opt), tn_optim_steps(opt),
+                                 tn_optim_lr(opt), groups));
     for (int i = 0; done && i < groups; i++) {
         const tn_group_options *g = tn_optim_group(opt, i);
-        done = put(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay));
+        done = put_text(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay));
     }
     return done;
 }
 
 static bool put_scaler(tn_safetensors_writer *w, const tn_scaler *scaler) {
     tn_scaler_state state = tn_scaler_where(scaler);
-    return put(w, "scaler", text_of("%a %" PRId64, state.scale, state.streak));
+    return put_text(w, "scaler", text_of("%a %" PRId64, state.scale, state.streak));
 }
 
 static bool put_metadata(tn_safetensors_writer *w, const tn_checkpoint *c) {
     tn_loader_place place = tn_loader_where(c->loader);
-    return put(w, "format", text_of(FORMAT)) && put(w, "step", text_of("%" PRId64, c->step)) &&
-           put(w, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
+    return put_text(w, "format", text_of(FORMAT)) &&
+           put_text(w, "step", text_of("%" PRId64, c->step)) &&
+           put_text(w, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
            (!c->optim || put_optim(w, c->optim)) && (!c->scaler || put_scaler(w, c->scaler)) &&
-           (!c->schedule || put(w, "schedule", describe_schedule(c->schedule))) &&
+           (!c->schedule || put_text(w, "schedule", describe_schedule(c->schedule))) &&
            (!c->loader ||
-            (put(w, "loader", describe_loader(c->loader)) &&
-             put(w, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
-             put(w, "loader.share",
-                 text_of("%" PRId64 " %" PRId64, tn_loader_options_of(c->loader).batch,
-                         tn_loader_sampling(c->loader).parts)))) &&
-           (!c->generator || put(w, "generator",
-                                 text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
-                                         c->generator->stream, c->generator->call)));
+            (put_text(w, "loader", describe_loader(c->loader)) &&
+             put_text(w, "loader.place",
+                      text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
+             put_text(w, "loader.share",
+                      text_of("%" PRId64 " %" PRId64, tn_loader_options_of(c->loader).batch,
+                              tn_loader_sampling(c->loader).parts)))) &&
+           (!c->generator ||
+            put_text(w, "generator",
+                     text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
+                             c->generator->stream, c->generator->call)));
 }
 
-static bool collect(tn__state *s, const tn_checkpoint *c) {
+static bool state_collect(tn__state *s, const tn_checkpoint *c) {
     return (!c->model || tn__state_add_module(s, c->model, "model.")) &&
            (!c->optim || tn__state_add_optim(s, c->optim, "optim."));
 }
@@ -117,7 +120,7 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     tn_safetensors_writer *w = tn_safetensors_new();
     tn_status status;
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    bool done = w && collect(&s, c) && tn__state_write(&s, w) && put_metadata(w, c);
+    bool done = w && state_collect(&s, c) && tn__state_write(&s, w) && put_metadata(w, c);
     tn__plain_numbers_end(numbers);
     if (done) {
         status = tn__safetensors_write_digest(w, path, s.operation);
@@ -146,7 +149,7 @@ typedef struct words {
     const char *path, *key, *all, *at;
 } words;
 
-static bool malformed(const words *w) {
+static bool words_malformed(const words *w) {
     tn__raise(TN_EFORMAT, "checkpoint_load", "%s: %s is \"%.80s\"", w->path, w->key,
               w->all ? w->all : "missing");
     return false;
@@ -162,7 +165,7 @@ static words words_of(const tn_safetensors *f, const char *key) {
 static bool word_ends(words *w, char *end, bool sound) {
     sound = sound && end != w->at && (*end == ' ' || *end == 0);
     w->at = *end == ' ' ? end + 1 : end;
-    return sound || malformed(w);
+    return sound || words_malformed(w);
 }
 
 static bool next_u64(words *w, uint64_t *value) {
@@ -178,7 +181,7 @@ static bool next_i64(words *w, int64_t *value) {
         return false;
     }
     *value = (int64_t)magnitude;
-    return magnitude <= INT64_MAX || malformed(w);
+    return magnitude <= INT64_MAX || words_malformed(w);
 }
 
 static bool next_double(words *w, double *value) {
@@ -188,13 +191,13 @@ static bool next_double(words *w, double *value) {
 }
 
 static bool at_end(const words *w) {
-    return *w->at == 0 || malformed(w);
+    return *w->at == 0 || words_malformed(w);
 }
 
 /* A member of the program and its key in the file are both there, or neither is. *wanted: there is
  * something to load. */
-static bool agree(const tn_checkpoint *c, const tn_safetensors *f, const void *member,
-                  const char *key, bool *wanted) {
+static bool member_in_file(const tn_checkpoint *c, const tn_safetensors *f, const void *member,
+                           const char *key, bool *wanted) {
     bool in_file = tn_safetensors_metadata(f, key) != NULL;
     *wanted = member != NULL;
     if ((member && !in_file) || (!member && in_file && !c->partial)) {
@@ -207,7 +210,7 @@ static bool agree(const tn_checkpoint *c, const tn_safetensors *f, const void *m
 }
 
 /* The description in the file is the program's own. */
-static bool same(const tn_safetensors *f, const char *key, text mine) {
+static bool text_same(const tn_safetensors *f, const char *key, text mine) {
     const char *theirs = tn_safetensors_metadata(f, key);
     if (strcmp(theirs, mine.at) != 0) {
         tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the %s was (%.200s) but is (%s)",
@@ -225,7 +228,7 @@ static bool read_group(const tn_safetensors *f, int index, tn_group_options *g) 
 
 static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     bool wanted;
-    if (!agree(c, f, c->optim, "optim", &wanted) || !wanted) {
+    if (!member_in_file(c, f, c->optim, "optim", &wanted) || !wanted) {
         return !tn__pending();
     }
     const char *kind = tn_optim_kind(c->optim);
@@ -259,8 +262,8 @@ static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p)
 
 static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f) {
     bool wanted;
-    return agree(c, f, c->schedule, "schedule", &wanted) &&
-           (!wanted || same(f, "schedule", describe_schedule(c->schedule)));
+    return member_in_file(c, f, c->schedule, "schedule", &wanted) &&
+           (!wanted || text_same(f, "schedule", describe_schedule(c->schedule)));
 }
 
 /* The place among batches of `batch` from `parts` ranks, for this loader: the same when both
@@ -288,22 +291,22 @@ static bool convert_place(const tn_loader *l, const tn_safetensors *f, int64_t b
 
 static bool read_loader(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     bool wanted;
-    if (!agree(c, f, c->loader, "loader", &wanted) || !wanted) {
+    if (!member_in_file(c, f, c->loader, "loader", &wanted) || !wanted) {
         return !tn__pending();
     }
     words place = words_of(f, "loader.place"), share = words_of(f, "loader.share");
     int64_t batch, parts;
-    return same(f, "loader", describe_loader(c->loader)) && next_i64(&place, &p->place.epoch) &&
-           next_i64(&place, &p->place.index) && at_end(&place) && next_i64(&share, &batch) &&
-           next_i64(&share, &parts) && at_end(&share) &&
-           ((batch > 0 && parts > 0) || malformed(&share)) &&
+    return text_same(f, "loader", describe_loader(c->loader)) &&
+           next_i64(&place, &p->place.epoch) && next_i64(&place, &p->place.index) &&
+           at_end(&place) && next_i64(&share, &batch) && next_i64(&share, &parts) &&
+           at_end(&share) && ((batch > 0 && parts > 0) || words_malformed(&share)) &&
            convert_place(c->loader, f, batch, parts, &p->place) &&
-           (tn_loader_has(c->loader, p->place) || malformed(&place));
+           (tn_loader_has(c->loader, p->place) || words_malformed(&place));
 }
 
 static bool read_generator(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     bool wanted;
-    if (!agree(c, f, c->generator, "generator", &wanted) || !wanted) {
+    if (!member_in_file(c, f, c->generator, "generator", &wanted) || !wanted) {
         return !tn__pending();
     }
     words w = words_of(f, "generator");
@@ -313,33 +316,33 @@ static bool read_generator(const tn_checkpoint *c, const tn_safetensors *f, plan
 
 static bool read_scaler(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     bool wanted;
-    if (!agree(c, f, c->scaler, "scaler", &wanted) || !wanted) {
+    if (!member_in_file(c, f, c->scaler, "scaler", &wanted) || !wanted) {
         return !tn__pending();
     }
     words w = words_of(f, "scaler");
     return next_double(&w, &p->scaler.scale) && next_i64(&w, &p->scaler.streak) && at_end(&w) &&
-           (p->scaler.scale > 0.0 || malformed(&w));
+           (p->scaler.scale > 0.0 || words_malformed(&w));
 }
 
 static bool read_head(const tn_safetensors *f, plan *p) {
     words format = words_of(f, "format"), step = words_of(f, "step"), note = words_of(f, "note");
     if (strcmp(format.at, FORMAT) != 0) {
-        return malformed(&format);
+        return words_malformed(&format);
     }
     bool note_fits = note.all && strlen(note.all) < sizeof(((tn_checkpoint *)0)->note);
-    return next_i64(&step, &p->step) && at_end(&step) && (note_fits || malformed(&note));
+    return next_i64(&step, &p->step) && at_end(&step) && (note_fits || words_malformed(&note));
 }
 
 /* Changes nothing but *p. */
 static bool make_plan(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     return tn__safetensors_check_digest(f, "checkpoint_load") == TN_OK && read_head(f, p) &&
            read_optim(c, f, p) && read_schedule(c, f) && read_loader(c, f, p) &&
-           read_generator(c, f, p) && read_scaler(c, f, p) && collect(&p->state, c) &&
+           read_generator(c, f, p) && read_scaler(c, f, p) && state_collect(&p->state, c) &&
            tn__state_match(&p->state, f, false, c->partial);
 }
 
 /* Cannot fail: everything was read and checked. */
-static void apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+static void plan_apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     tn__state_apply(&p->state);
     if (c->optim) {
         tn_optim_set_steps(c->optim, p->optim_steps);
@@ -369,7 +372,7 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     tn_safetensors *f = tn_safetensors_open(path);
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     if (f && make_plan(c, f, &p)) {
-        apply(c, f, &p);
+        plan_apply(c, f, &p);
     }
     tn__plain_numbers_end(numbers);
     tn__state_free(&p.state);

@@ -21,7 +21,7 @@
 
 enum { ATTEMPTS = 100 };
 
-static void fail(tn__file *f, const char *doing) {
+static void file_fail(tn__file *f, const char *doing) {
     if (!f->failed) {
         f->failed = true;
         tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, f->operation, "%s: %s: %s", f->path, doing,
@@ -122,14 +122,14 @@ void tn__file_put(tn__file *f, const void *data, size_t bytes) {
             bytes -= (size_t)put;
         } else if (put == 0 || errno != EINTR) {
             errno = put == 0 ? EIO : errno;
-            fail(f, "writing");
+            file_fail(f, "writing");
         }
     }
 }
 
 void tn__file_patch(tn__file *f, size_t at, const void *data, size_t bytes) {
     if (!f->failed && lseek(f->fd, (off_t)at, SEEK_SET) < 0) {
-        fail(f, "seeking");
+        file_fail(f, "seeking");
     }
     tn__file_put(f, data, bytes);
 }
@@ -144,18 +144,18 @@ static void sync_folder(tn__file *f) {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         if (errno != EACCES) { /* a folder may be written and not read */
-            fail(f, "opening its folder");
+            file_fail(f, "opening its folder");
         }
         return;
     }
     /* EINVAL: this file system does not sync folders */
     if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS) {
-        fail(f, "syncing its folder");
+        file_fail(f, "syncing its folder");
     }
     close(fd);
 }
 
-static void finish(tn__file *f) {
+static void file_finish(tn__file *f) {
     if (f->fd >= 0) {
         close(f->fd);
     }
@@ -166,10 +166,10 @@ static void finish(tn__file *f) {
 
 tn_status tn__file_commit(tn__file *f) {
     if (!f->failed && fsync(f->fd) != 0) {
-        fail(f, "syncing");
+        file_fail(f, "syncing");
     }
     if (!f->failed && rename(f->temporary, f->path) != 0) {
-        fail(f, "renaming");
+        file_fail(f, "renaming");
     }
     if (f->failed) {
         tn__file_abandon(f);
@@ -177,7 +177,7 @@ tn_status tn__file_commit(tn__file *f) {
     }
     sync_folder(f);
     tn_status status = f->failed ? tn_error() : TN_OK;
-    finish(f);
+    file_finish(f);
     return status;
 }
 
@@ -185,7 +185,7 @@ void tn__file_abandon(tn__file *f) {
     if (f->fd >= 0) {
         unlink(f->temporary);
     }
-    finish(f);
+    file_finish(f);
 }
 
 tn_status tn_write_file(const char *path, const void *data, size_t bytes) {

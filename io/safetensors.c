@@ -146,7 +146,7 @@ typedef struct shown {
     char text[64];
 } shown;
 
-static shown show(const char *name) {
+static shown name_shown(const char *name) {
     shown s;
     snprintf(s.text, sizeof(s.text), "%.63s", name);
     for (char *c = s.text; *c; c++) {
@@ -156,21 +156,22 @@ static shown show(const char *name) {
 }
 
 /* Raises what is wrong with one tensor. */
-static bool bad(const tn_safetensors *f, const char *name, const char *format, ...) TN_PRINTF(3, 4);
-static bool bad(const tn_safetensors *f, const char *name, const char *format, ...) {
+static bool entry_bad(const tn_safetensors *f, const char *name, const char *format, ...)
+    TN_PRINTF(3, 4);
+static bool entry_bad(const tn_safetensors *f, const char *name, const char *format, ...) {
     char text[256];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, show(name).text, text);
+    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, name_shown(name).text, text);
     return false;
 }
 
 static bool read_dtype(const tn_safetensors *f, entry *e, const json_t *value) {
     e->format_name = json_string_value(value);
     if (!e->format_name) {
-        return bad(f, e->name, "its dtype is not a text");
+        return entry_bad(f, e->name, "its dtype is not a text");
     }
     find_dtype(e->format_name, &e->dtype, &e->bits);
     return true;
@@ -180,7 +181,7 @@ static bool read_dtype(const tn_safetensors *f, entry *e, const json_t *value) {
 static bool read_shape(const tn_safetensors *f, entry *e, const json_t *value) {
     size_t ndim = json_array_size(value);
     if (!json_is_array(value) || ndim > TN_MAX_DIMS) {
-        return bad(f, e->name, "shape is not a list of at most %d sizes", TN_MAX_DIMS);
+        return entry_bad(f, e->name, "shape is not a list of at most %d sizes", TN_MAX_DIMS);
     }
     e->dims.ndim = (int)ndim;
     int64_t product = (e->bits + 7) / 8;
@@ -189,10 +190,10 @@ static bool read_shape(const tn_safetensors *f, entry *e, const json_t *value) {
         const json_t *size = json_array_get(value, i);
         e->dims.size[i] = json_integer_value(size);
         if (!json_is_integer(size) || e->dims.size[i] < 0) {
-            return bad(f, e->name, "size %zu of its shape is not a number from 0 on", i);
+            return entry_bad(f, e->name, "size %zu of its shape is not a number from 0 on", i);
         }
         if (e->dims.size[i] && __builtin_mul_overflow(product, e->dims.size[i], &product)) {
-            return bad(f, e->name, "its shape has more bytes than 2^63");
+            return entry_bad(f, e->name, "its shape has more bytes than 2^63");
         }
     }
     return true;
@@ -209,23 +210,24 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value)
     const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
-        return bad(f, e->name, "data_offsets are not two numbers");
+        return entry_bad(f, e->name, "data_offsets are not two numbers");
     }
     size_t bytes = f->map->bytes - f->data;
     if (from < 0 || to < from || (uint64_t)to > bytes) {
-        return bad(f, e->name, "data_offsets %lld to %lld, but the file has %zu bytes of data",
-                   (long long)from, (long long)to, bytes);
+        return entry_bad(f, e->name,
+                         "data_offsets %lld to %lld, but the file has %zu bytes of data",
+                         (long long)from, (long long)to, bytes);
     }
     e->begin = (size_t)from;
     e->end = (size_t)to;
     size_t wanted;
     if (!count_bytes(e, &wanted)) {
-        return bad(f, e->name, "%zu elements of %d bits are not whole bytes",
-                   (size_t)tn_dims_count(e->dims), e->bits);
+        return entry_bad(f, e->name, "%zu elements of %d bits are not whole bytes",
+                         (size_t)tn_dims_count(e->dims), e->bits);
     }
     if (e->bits && e->end - e->begin != wanted) {
-        return bad(f, e->name, "data_offsets hold %zu bytes but the shape takes %zu",
-                   e->end - e->begin, wanted);
+        return entry_bad(f, e->name, "data_offsets hold %zu bytes but the shape takes %zu",
+                         e->end - e->begin, wanted);
     }
     return true;
 }
@@ -234,7 +236,7 @@ static bool read_entry(const tn_safetensors *f, entry *e, const json_t *value) {
     const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape");
     const json_t *offsets = json_object_get(value, "data_offsets");
     if (!dtype || !shape || !offsets || json_object_size(value) != 3) {
-        return bad(f, e->name, "has not just dtype, shape and data_offsets");
+        return entry_bad(f, e->name, "has not just dtype, shape and data_offsets");
     }
     return read_dtype(f, e, dtype) && read_shape(f, e, shape) && read_offsets(f, e, offsets);
 }
@@ -243,11 +245,11 @@ static bool read_metadata(tn_safetensors *f, json_t *value) {
     const char *key;
     json_t *text;
     if (!json_is_object(value)) {
-        return bad(f, "__metadata__", "is not an object");
+        return entry_bad(f, "__metadata__", "is not an object");
     }
     json_object_foreach(value, key, text) {
         if (!json_is_string(text)) {
-            return bad(f, "__metadata__", "\"%s\" is not a text", show(key).text);
+            return entry_bad(f, "__metadata__", "\"%s\" is not a text", name_shown(key).text);
         }
     }
     f->metadata = value;
@@ -272,8 +274,8 @@ static bool check_layout(const tn_safetensors *f) {
     for (int i = 0; i < f->count; i++) {
         const entry *e = &f->entries[i];
         if (e->begin != at) {
-            return bad(f, e->name, "begins at byte %zu of the data, but %s at %zu", e->begin,
-                       i ? "the tensor before it ends" : "the data begin", at);
+            return entry_bad(f, e->name, "begins at byte %zu of the data, but %s at %zu", e->begin,
+                             i ? "the tensor before it ends" : "the data begin", at);
         }
         at = e->end;
     }
@@ -347,7 +349,7 @@ static bool parse_header(tn_safetensors *f, size_t length) {
     bool memory = f->header || json_error_code(&error) == json_error_out_of_memory;
     if (!equal) {
         tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, "safetensors", "%s: header, byte %d: %s",
-                  f->path, error.position, memory ? "no memory" : show(error.text).text);
+                  f->path, error.position, memory ? "no memory" : name_shown(error.text).text);
     }
     return equal;
 }
@@ -415,7 +417,7 @@ const char *tn_safetensors_name(const tn_safetensors *f, int i) {
     return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
 }
 
-static const entry *find(const tn_safetensors *f, const char *name) {
+static const entry *entry_find(const tn_safetensors *f, const char *name) {
     if (!f || !name) {
         return NULL;
     }
@@ -425,7 +427,7 @@ static const entry *find(const tn_safetensors *f, const char *name) {
 }
 
 bool tn_safetensors_has(const tn_safetensors *f, const char *name) {
-    return find(f, name) != NULL;
+    return entry_find(f, name) != NULL;
 }
 
 const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
@@ -437,23 +439,22 @@ const char *tn__safetensors_path(const tn_safetensors *f) {
 }
 
 /* The tensor with this name; NULL after raising. */
-static const entry *find_or_raise(const tn_safetensors *f, const char *name,
-                                  const char *operation) {
-    const entry *e = find(f, name);
+static const entry *entry_wanted(const tn_safetensors *f, const char *name, const char *operation) {
+    const entry *e = entry_find(f, name);
     if (!e) {
         tn__raise(TN_EVALUE, operation, "%s has no tensor \"%s\"",
-                  f ? f->path : "a file that is not open", name ? show(name).text : "NULL");
+                  f ? f->path : "a file that is not open", name ? name_shown(name).text : "NULL");
     }
     return e;
 }
 
 tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name) {
-    const entry *e = find_or_raise(f, name, "safetensors_shape");
+    const entry *e = entry_wanted(f, name, "safetensors_shape");
     return e ? e->dims : (tn_dims){.ndim = 0};
 }
 
 const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name) {
-    const entry *e = find_or_raise(f, name, "safetensors_dtype");
+    const entry *e = entry_wanted(f, name, "safetensors_dtype");
     return e ? e->format_name : NULL;
 }
 
@@ -461,21 +462,21 @@ const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name) {
 static bool check_bools(const tn_safetensors *f, const entry *e, const char *data) {
     for (size_t i = 0; i < e->end - e->begin; i++) {
         if (data[i] != 0 && data[i] != 1) {
-            return bad(f, e->name, "element %zu is %d, but a BOOL is 0 or 1", i, data[i]);
+            return entry_bad(f, e->name, "element %zu is %d, but a BOOL is 0 or 1", i, data[i]);
         }
     }
     return true;
 }
 
 tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
-    const entry *e = find_or_raise(f, name, "safetensors_get");
+    const entry *e = entry_wanted(f, name, "safetensors_get");
     if (!e) {
         return tn_inert();
     }
     if (e->dtype < 0) {
         tn__raise(TN_EUNSUPPORTED, "safetensors_get",
                   "%s: \"%s\" is %s, and we have F32 F64 BF16 F16 I64 I32 U8 BOOL", f->path,
-                  show(name).text, show(e->format_name).text);
+                  name_shown(name).text, name_shown(e->format_name).text);
         return tn_inert();
     }
     tn_dtype dtype = (tn_dtype)e->dtype;

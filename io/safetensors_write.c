@@ -163,7 +163,7 @@ static size_t bytes_of(const tn_tensor *t) {
     return (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
 }
 
-static json_t *describe(const tn_tensor *t, size_t *at) {
+static json_t *describe_tensor(const tn_tensor *t, size_t *at) {
     json_t *shape = json_array();
     for (int i = 0; i < tn_ndim(t); i++) {
         if (json_array_append_new(shape, json_integer(tn_size(t, i))) != 0) {
@@ -200,8 +200,8 @@ static json_t *header_of(const tn_safetensors_writer *w, bool digest) {
         done = json_object_set_new(header, "__metadata__", metadata_of(w, digest)) == 0;
     }
     for (int i = 0; done && i < w->count; i++) {
-        done =
-            json_object_set_new(header, w->items[i].name, describe(w->items[i].tensor, &at)) == 0;
+        done = json_object_set_new(header, w->items[i].name,
+                                   describe_tensor(w->items[i].tensor, &at)) == 0;
     }
     if (!done) {
         json_decref(header);
@@ -237,7 +237,7 @@ static char *header_bytes(const tn_safetensors_writer *w, bool digest, size_t *b
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static void put(tn__file *file, tn__digest *digest, const void *data, size_t bytes) {
+static void put_bytes(tn__file *file, tn__digest *digest, const void *data, size_t bytes) {
     tn__file_put(file, data, bytes);
     if (digest && bytes) {
         tn__digest_add(digest, data, bytes);
@@ -252,7 +252,7 @@ static bool put_tensors(const tn_safetensors_writer *w, tn__file *file, tn__dige
         if (!tn__usable(t, file->operation)) {
             return false;
         }
-        put(file, digest, tn_data(t), bytes_of(t));
+        put_bytes(file, digest, tn_data(t), bytes_of(t));
     }
     return !file->failed;
 }
@@ -277,7 +277,7 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, tn__diges
         free(header);
         return tn_error();
     }
-    put(&file, digest, header, bytes);
+    put_bytes(&file, digest, header, bytes);
     free(header);
     if (!put_tensors(w, &file, digest)) {
         tn__file_abandon(&file);

@@ -12,7 +12,7 @@
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
 
-static bool add(tn__state *s, const char *prefix, const char *name, tn_tensor *t) {
+static bool state_add(tn__state *s, const char *prefix, const char *name, tn_tensor *t) {
     if (!tn__usable(t, s->operation)) {
         return false;
     }
@@ -51,7 +51,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
                   "\"%s\" is sharded: this rank has %lld of its elements", entry->path,
                   (long long)entry->length);
         c->failed = true;
-    } else if (!add(c->state, c->prefix, entry->path, *entry->field)) {
+    } else if (!state_add(c->state, c->prefix, entry->path, *entry->field)) {
         c->failed = true;
     }
     return !c->failed;
@@ -59,7 +59,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
 
 static bool add_optim_state(const char *name, tn_tensor *t, void *user) {
     collector *c = user;
-    c->failed = !add(c->state, c->prefix, name, t);
+    c->failed = !state_add(c->state, c->prefix, name, t);
     return !c->failed;
 }
 

@@ -23,7 +23,7 @@ struct tn_history {
     int64_t count, room;
 };
 
-static tn_status fail(tn_history *h, const char *doing) {
+static tn_status history_fail(tn_history *h, const char *doing) {
     h->failed = true;
     return tn__raise(TN_EIO, "history", "%s: %s: %s", h->path, doing, strerror(errno));
 }
@@ -32,7 +32,7 @@ static bool write_all(tn_history *h, const char *text, size_t bytes) {
     while (bytes) {
         ssize_t put = write(h->fd, text, bytes);
         if (put < 0 && errno != EINTR) {
-            fail(h, "writing");
+            history_fail(h, "writing");
             return false;
         }
         text += put > 0 ? put : 0;
@@ -41,7 +41,7 @@ static bool write_all(tn_history *h, const char *text, size_t bytes) {
     return true;
 }
 
-static bool grow(tn_history *h) {
+static bool history_grow(tn_history *h) {
     if (h->count < h->room) {
         return true;
     }
@@ -59,8 +59,8 @@ static bool grow(tn_history *h) {
     return true;
 }
 
-static bool remember(tn_history *h, double loss) {
-    if (!grow(h)) {
+static bool remember_loss(tn_history *h, double loss) {
+    if (!history_grow(h)) {
         return false;
     }
     h->x[h->count] = (double)h->count;
@@ -82,7 +82,7 @@ static bool read_row(tn_history *h, const char **at) {
         return false;
     }
     *at = end + 1;
-    return remember(h, loss);
+    return remember_loss(h, loss);
 }
 
 /* Keeps the rows of the first `start` steps. */
@@ -106,7 +106,7 @@ static bool keep_rows(tn_history *h, int64_t start) {
     off_t keep = (off_t)(at - text);
     tn_text_free(text);
     if (sound && (ftruncate(h->fd, keep) != 0 || lseek(h->fd, keep, SEEK_SET) < 0)) {
-        fail(h, "cutting off");
+        history_fail(h, "cutting off");
         return false;
     }
     return sound;
@@ -131,7 +131,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
     tn__plain_numbers_end(numbers);
     if (!open_now) {
         if (h->fd < 0) {
-            fail(h, "opening");
+            history_fail(h, "opening");
         }
         tn_history_free(h);
         return NULL;
@@ -163,7 +163,7 @@ tn_status tn_history_add(tn_history *h, double loss) {
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     int bytes = snprintf(row, sizeof(row), "%lld,%.9g\n", (long long)h->count, loss);
     tn__plain_numbers_end(numbers);
-    if (!remember(h, loss) || !write_all(h, row, (size_t)bytes)) {
+    if (!remember_loss(h, loss) || !write_all(h, row, (size_t)bytes)) {
         return tn_error();
     }
     return TN_OK;
@@ -174,7 +174,8 @@ tn_status tn_history_sync(tn_history *h) {
         return tn__raise(TN_ESTATE, "history", "%s",
                          h ? "a write has failed before" : "the history is NULL");
     }
-    return fsync(h->fd) == 0 || errno == EINVAL || errno == EROFS ? TN_OK : fail(h, "syncing");
+    return fsync(h->fd) == 0 || errno == EINVAL || errno == EROFS ? TN_OK
+                                                                  : history_fail(h, "syncing");
 }
 
 int64_t tn_history_count(const tn_history *h) {

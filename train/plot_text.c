@@ -38,7 +38,7 @@ static void draw_line(canvas *c, int x0, int y0, int x1, int y1, int curve) {
     }
 }
 
-static int place(double value, double low, double high, int dots) {
+static int dot_at(double value, double low, double high, int dots) {
     return (int)lround((value - low) / (high - low) * (dots - 1));
 }
 
@@ -50,8 +50,8 @@ static void draw_curve(canvas *c, const tn_curve *curve, int number, const tn__a
             before_x = -1;
             continue;
         }
-        int at_x = place(curve->x[i], x->low, x->high, wide);
-        int at_y = high - 1 - place(curve->y[i], y->low, y->high, high);
+        int at_x = dot_at(curve->x[i], x->low, x->high, wide);
+        int at_y = high - 1 - dot_at(curve->y[i], y->low, y->high, high);
         draw_line(c, before_x < 0 ? at_x : before_x, before_x < 0 ? at_y : before_y, at_x, at_y,
                   number);
         before_x = at_x;
@@ -78,7 +78,7 @@ static void print_rows(const canvas *c, const tn__axis *y, bool colour, FILE *fi
         /* A row is labelled when a tick lies in it. */
         char label[32] = "";
         for (double tick = y->first; tick <= y->high + y->step * 1e-6; tick += y->step) {
-            if (c->rows - 1 - place(tick, y->low, y->high, c->rows) == row) {
+            if (c->rows - 1 - dot_at(tick, y->low, y->high, c->rows) == row) {
                 tn__axis_label(y, tick, label, sizeof(label));
             }
         }
@@ -105,7 +105,7 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
     for (double tick = x->first; tick <= x->high + x->step * 1e-6; tick += x->step) {
         char text[32];
         tn__axis_label(x, tick, text, sizeof(text));
-        int at = place(tick, x->low, x->high, c->columns), length = (int)strlen(text);
+        int at = dot_at(tick, x->low, x->high, c->columns), length = (int)strlen(text);
         int from = LABEL + at - length / 2;
         marks[at] = '+';
         if (from >= free_from && from + length <= LABEL + c->columns + 4) {
@@ -133,7 +133,7 @@ static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *
     fputc('\n', file);
 }
 
-static int between(int value, int low, int high) {
+static int clamp_between(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
@@ -157,8 +157,8 @@ void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
         return;
     }
     bool utf8 = tn__shows_utf8();
-    canvas c = {.columns = between(columns, LEAST_COLUMNS, MOST) - LABEL - 5,
-                .rows = between(rows, LEAST_ROWS, MOST) - 3,
+    canvas c = {.columns = clamp_between(columns, LEAST_COLUMNS, MOST) - LABEL - 5,
+                .rows = clamp_between(rows, LEAST_ROWS, MOST) - 3,
                 .across = utf8 ? 2 : 1,
                 .down = utf8 ? 4 : 1};
     size_t cells = (size_t)c.columns * (size_t)c.rows;

@@ -28,7 +28,7 @@ struct tn_progress {
     int64_t count, room;
 };
 
-static double now(void) {
+static double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -47,7 +47,7 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
     p->start = p->done = start;
     p->total = total;
     p->loss = NAN;
-    p->begun = p->last = p->drawn = now();
+    p->begun = p->last = p->drawn = seconds_now();
     snprintf(p->unit, sizeof(p->unit), "%s", unit ? unit : "step");
     return p;
 }
@@ -109,7 +109,7 @@ static void draw_bar(const tn_progress *p, int columns) {
     fputs("]  ", p->file);
 }
 
-static void draw(tn_progress *p) {
+static void draw_line(tn_progress *p) {
     char facts[256];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     format_facts(p, facts, sizeof(facts));
@@ -147,7 +147,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     if (!p) {
         return;
     }
-    double time = now();
+    double time = seconds_now();
     remember_time(p, time - p->last);
     p->busy += time - p->last;
     p->last = time;
@@ -157,7 +157,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
         p->units = INT64_MAX;
     }
     if (time - p->drawn >= (p->terminal ? redraw_seconds : line_seconds)) {
-        draw(p);
+        draw_line(p);
     }
 }
 
@@ -170,7 +170,7 @@ void tn_progress_utilisation(tn_progress *p, double flops, double peak) {
 
 void tn_progress_resume(tn_progress *p) {
     if (p) {
-        p->last = now();
+        p->last = seconds_now();
     }
 }
 
@@ -202,7 +202,7 @@ void tn_progress_free(tn_progress *p) {
         return;
     }
     if (p->done > p->start && (p->terminal || p->drawn < p->last)) {
-        draw(p);
+        draw_line(p);
     }
     if (p->terminal && p->done > p->start) {
         fputc('\n', p->file);

@@ -6,7 +6,7 @@
 
 static volatile sig_atomic_t asked;
 
-static void ask(int signal_number) {
+static void stop_ask(int signal_number) {
     (void)signal_number;
     asked = 1;
 }
@@ -15,7 +15,7 @@ static void ask(int signal_number) {
 void tn_stop_on_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
-    action.sa_handler = ask;
+    action.sa_handler = stop_ask;
     action.sa_flags = SA_RESETHAND | SA_RESTART;
     sigemptyset(&action.sa_mask);
     asked = 0;
