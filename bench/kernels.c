@@ -236,10 +236,11 @@ static tn_status k_layer_norm_backward(work *w) {
                                         &w->w);
 }
 static tn_status k_loss(work *w) {
-    return kernels->cross_entropy(ctx, &w->s, &w->t, &w->x, &w->label, &w->loss);
+    return kernels->cross_entropy(ctx, &w->s, &w->t, &w->dq, &w->x, &w->label, &w->loss);
 }
 static tn_status k_loss_backward(work *w) {
-    return kernels->cross_entropy_backward(ctx, &w->y, &w->s, &w->t, &w->x, &w->label, &w->loss);
+    return kernels->cross_entropy_backward(ctx, &w->y, &w->s, &w->t, &w->dq, &w->x, &w->label,
+                                           &w->loss);
 }
 static tn_status k_gather(work *w) {
     return kernels->gather_rows(ctx, &w->y, &w->x, &w->label);
@@ -393,6 +394,7 @@ static void loss_rows(int64_t rows, int64_t c) {
     work w = {.x = normal(TN_DIMS(rows, c)),
               .s = normal(TN_DIMS(rows)),
               .t = normal(TN_DIMS(rows)),
+              .dq = normal(TN_DIMS(rows)),
               .loss = {-100, 0}};
     w.label = desc_of(tn_randint(0, c, TN_DIMS(rows), TN_I64));
     snprintf(name, sizeof name, "cross_entropy (%ld, %ld)", (long)rows, (long)c);

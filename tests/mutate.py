@@ -57,7 +57,7 @@ MUTATIONS = [
     ("ops/nn/layer_norm.c", "tn_rsqrt(tn_add_scalar(var, args->eps))", "tn_rsqrt(var)", "eps in the composition"),
     ("ops/nn/attention.c", "q = tn_mul_scalar(tn__widen(q), scale);", "q = tn__widen(q);", "the scale in the composition"),
     ("ops/loss/mse.c", "tn_op_give(g, 1, tn_neg(dx));", "tn_op_give(g, 1, dx);", "the sign of the target's gradient"),
-    ("ops/loss/cross_entropy.c", "dy = tn_div(dy, tn_op_saved_output(g, 2));", "(void)dy;", "the mean's gradient is the sum's"),
+    ("ops/loss/cross_entropy.c", "dy = tn_div(dy, tn_op_saved_output(g, 3));", "(void)dy;", "the mean's gradient is the sum's"),
     # ---- ops: shape rules -------------------------------------------------------------------------------------------
     ("ops/elementwise/where.c", "!tn_dims_broadcast(dims, condition->dims, &dims)", "false", "the condition's shape is not looked at"),
     ("ops/reduce/reduce.c", "if (seen & 1u << dim) {", "if (0) {", "a dimension may be named twice"),

@@ -22,30 +22,43 @@ static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t cla
     return TN_OK;
 }
 
-static bool handles(const tn_desc *a, const tn_desc *lse, const tn_desc *x, const tn_desc *label) {
-    return is_f32_like(x->dtype) && a->dtype == TN_F32 && lse->dtype == TN_F32 &&
-           (label->dtype == TN_I64 || label->dtype == TN_I32);
+static bool handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
+                    const tn_desc *x, const tn_desc *label) {
+    return is_f32_like(x->dtype) && loss->dtype == TN_F32 && top->dtype == TN_F32 &&
+           log_sum->dtype == TN_F32 && (label->dtype == TN_I64 || label->dtype == TN_I32);
+}
+
+static inline float *float_at(const tn_desc *d, int64_t i) {
+    return (float *)at(d, i * d->stride[0]);
+}
+
+/* The mean of x - top, in double: beside a large logit f32 would lose the others. */
+static double mean_below(const float *x, int64_t n, double top) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)x[i] - top;
+    }
+    return sum / (double)n;
 }
 
 static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_entropy_args *args,
-                     float *loss, float *lse) {
-    float most;
-    double total = row_exp_total(x, n, &most), log_sum = (double)most + log(total);
-    double s = args->label_smoothing, value = 0;
+                     float *loss, float *top, float *log_sum) {
+    double log_total = log(row_exp_total(x, n, top)), s = args->label_smoothing, value = 0;
     if (target != args->ignore_index) {
-        value = (1 - s) * (log_sum - (double)x[target]);
-        value += s > 0 ? s * (log_sum - row_sum(x, n) / (double)n) : 0;
+        value = (1 - s) * (log_total - ((double)x[target] - (double)*top));
+        value += s > 0 ? s * (log_total - mean_below(x, n, *top)) : 0;
     }
     *loss = (float)value;
-    *lse = (float)log_sum;
+    *log_sum = (float)log_total;
 }
 
-tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
-                                const tn_desc *x, const tn_desc *label,
+tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *top,
+                                const tn_desc *log_sum, const tn_desc *x, const tn_desc *label,
                                 const tn_cross_entropy_args *args) {
     int64_t rows = x->size[0], n = x->size[1];
-    if (!handles(loss, lse, x, label) || n == 0) {
-        return TN_CPU(ref)->cross_entropy(ctx, loss, lse, x, label, args);
+    if (!handles(loss, top, log_sum, x, label) || n == 0) {
+        return TN_CPU(ref)->cross_entropy(ctx, loss, top, log_sum, x, label, args);
     }
     tn_status status = check_labels(ctx, label, n, args->ignore_index);
     if (status != TN_OK || rows == 0) {
@@ -64,37 +77,52 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
         for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
             const float *row = row_f32(buffer, at(x, r * x->stride[0]), x->dtype, x->stride[1], n);
-            loss_row(row, n, label_at(label, r), args, (float *)at(loss, r * loss->stride[0]),
-                     (float *)at(lse, r * lse->stride[0]));
+            loss_row(row, n, label_at(label, r), args, float_at(loss, r), float_at(top, r),
+                     float_at(log_sum, r));
         }
     }
     scratch_free(ctx, buffers, bytes);
     return TN_OK;
 }
 
-/* dx = g (exp(x - lse) - s / n), and (1 - s) g less at the target. dx may be x. */
-static void gradient_row(float *dx, const float *x, int64_t n, int64_t target, float g, float lse,
-                         double s, bool ignored) {
-    if (ignored) {
+/* What backward reads of a row besides its logits; target -1: the row is ignored. */
+typedef struct row_facts {
+    int64_t target;
+    float g, top, log_sum;
+} row_facts;
+
+static row_facts facts_of(int64_t row, const tn_desc *dloss, const tn_desc *top,
+                          const tn_desc *log_sum, const tn_desc *label, int64_t ignore_index) {
+    int64_t target = label_at(label, row);
+    return (row_facts){.target = target == ignore_index ? -1 : target,
+                       .g = *float_at(dloss, row),
+                       .top = *float_at(top, row),
+                       .log_sum = *float_at(log_sum, row)};
+}
+
+/* dx = g (exp(x - top - log_sum) - s / n), and (1 - s) g less at the target. dx may be x. */
+static void gradient_row(float *dx, const float *x, int64_t n, row_facts f, double s) {
+    if (f.target < 0) {
         memset(dx, 0, (size_t)n * sizeof *dx);
         return;
     }
-    float even = (float)(s / (double)n), p = tn__expf(x[target] - lse);
+    float even = (float)(s / (double)n), p = tn__expf(x[f.target] - f.top - f.log_sum);
     double wanted = (1 - s) + s / (double)n;
     const float low = exp_low;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        dx[i] = g * (exp_down(x[i] - lse, low) - even);
+        dx[i] = f.g * (exp_down(x[i] - f.top - f.log_sum, low) - even);
     }
-    dx[target] = (float)((double)g * ((double)p - wanted));
+    dx[f.target] = (float)((double)f.g * ((double)p - wanted));
 }
 
 tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
-                                         const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+                                         const tn_desc *top, const tn_desc *log_sum,
+                                         const tn_desc *x, const tn_desc *label,
                                          const tn_cross_entropy_args *args) {
     int64_t rows = x->size[0], n = x->size[1];
-    if (!handles(dloss, lse, x, label) || dx->dtype != x->dtype || n == 0) {
-        return TN_CPU(ref)->cross_entropy_backward(ctx, dx, dloss, lse, x, label, args);
+    if (!handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype || n == 0) {
+        return TN_CPU(ref)->cross_entropy_backward(ctx, dx, dloss, top, log_sum, x, label, args);
     }
     tn_status status = check_labels(ctx, label, n, args->ignore_index);
     if (status != TN_OK || rows == 0) {
@@ -113,16 +141,12 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
         for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
             char *to = at(dx, r * dx->stride[0]), *from = at(x, r * x->stride[0]);
-            float g = *(const float *)at(dloss, r * dloss->stride[0]),
-                  log_sum = *(const float *)at(lse, r * lse->stride[0]);
-            int64_t target = label_at(label, r);
-            bool ignored = target == args->ignore_index;
+            row_facts facts = facts_of(r, dloss, top, log_sum, label, args->ignore_index);
             if (plain) {
-                gradient_row((float *)to, (const float *)from, n, target, g, log_sum,
-                             args->label_smoothing, ignored);
+                gradient_row((float *)to, (const float *)from, n, facts, args->label_smoothing);
             } else {
                 load_f32(buffer, from, x->dtype, x->stride[1], n);
-                gradient_row(buffer, buffer, n, target, g, log_sum, args->label_smoothing, ignored);
+                gradient_row(buffer, buffer, n, facts, args->label_smoothing);
                 store_f32(to, dx->dtype, dx->stride[1], buffer, n);
             }
         }

@@ -1,7 +1,8 @@
 /* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
  *
- * A team of threads takes one row. Forward reads it once, with a running maximum. Backward reads it
- * once more and writes the gradient, in the same place if so wished. A bad label is noted in the
+ * A team of threads takes one row. Forward reads it once, with a running maximum, and once more
+ * when labels are smoothed. Backward reads it once and writes the gradient, in the same place if so
+ * wished. A bad label is noted in the
  * device's fault cell and its row counts like an ignored one, so that a step which nobody has held
  * back yet does no harm.
  */
@@ -15,8 +16,8 @@ template <typename T> struct losses {
     const void *label;
     bool wide_label; /* i64, else i32 */
     int64_t label_stride;
-    C *loss, *lse; /* loss: dloss in backward */
-    int64_t loss_stride, lse_stride;
+    C *loss, *top, *log_sum; /* loss: dloss in backward */
+    int64_t loss_stride, top_stride, log_sum_stride;
     int64_t rows, c, ignore_index;
     double smoothing;
     bool backward;
@@ -43,12 +44,24 @@ template <int TEAM> __host__ __device__ constexpr int block_of() {
     return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
 }
 
+/* This thread's part of the sum of x - top, in double: beside a large logit f32 would lose the
+ * others. */
+template <typename T, int TEAM>
+static __device__ __forceinline__ double sum_below(tn__line<const T> x, int64_t c, double top) {
+    double sum = 0;
+    TN_ROLLED
+    for (int64_t i = tn__team_lane<TEAM>(); i < c; i += TEAM) {
+        sum += (double)tn__load(x.data[i * x.stride]) - top;
+    }
+    return sum;
+}
+
 template <typename T, int TEAM>
 __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
     TN_SHARED(tn__exps<C>, shared, 32);
-    TN_SHARED(C, shared_sum, 32);
+    TN_SHARED(double, shared_sum, 32);
     int64_t row = tn__team_number<TEAM>();
     if (row >= l.rows) {
         return;
@@ -56,37 +69,33 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     int64_t label = read_label(l, row, tn__team_lane<TEAM>() == 0);
     tn__line<const T> x = tn__line_of(l.x + row * l.row, l.column);
     tn__exps<C> total = tn__no_exps<C>();
-    C sum = 0;
     tn__each_pack<T, TEAM, 0>(l.c, [&](int64_t at, int) {
-        C v[V], part = 0;
+        C v[V];
         tn__pack_load<false>(v, x, at, l.c, -(C)INFINITY);
         tn__exps_take<V>(total, v);
-        TN_UNROLL
-        for (int k = 0; k < V; k++) {
-            part += at + k < l.c ? v[k] : 0;
-        }
-        sum += part;
     });
     total = tn__team_reduce<TEAM>(total, shared, tn__join_exps());
+    double top = (double)total.most, below = 0;
     if (l.smoothing > 0) {
-        sum = tn__team_reduce<TEAM>(sum, shared_sum, tn__join_sum());
+        below = tn__team_reduce<TEAM>(sum_below<T, TEAM>(x, l.c, top), shared_sum, tn__join_sum());
     }
     if (tn__team_lane<TEAM>() > 0) {
         return;
     }
-    double lse = (double)total.most + log((double)total.sum), value = 0, s = l.smoothing;
+    double log_sum = log((double)total.sum), value = 0, s = l.smoothing;
     if (total.most == -(C)INFINITY && l.c > 0) {
-        lse = NAN; /* nothing but -inf */
+        log_sum = NAN; /* nothing but -inf */
     }
     if (label != l.ignore_index) {
-        value = (1 - s) * (lse - (double)tn__load(x.data[label * x.stride]));
-        value += s > 0 ? s * (lse - (double)sum / (double)l.c) : 0; /* 0 times an infinity is NaN */
+        value = (1 - s) * (log_sum - ((double)tn__load(x.data[label * x.stride]) - top));
+        value += s > 0 ? s * (log_sum - below / (double)l.c) : 0; /* 0 times an infinity is NaN */
     }
     l.loss[row * l.loss_stride] = (C)value;
-    l.lse[row * l.lse_stride] = (C)lse;
+    l.top[row * l.top_stride] = total.most;
+    l.log_sum[row * l.log_sum_stride] = (C)log_sum;
 }
 
-/* dx = dloss (exp(x - lse) - (1 - s) [at the label] - s / c) */
+/* dx = dloss (exp(x - top - log_sum) - (1 - s) [at the label] - s / c) */
 template <typename T, int TEAM>
 __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
@@ -98,24 +107,25 @@ __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l)
     tn__line<T> x = tn__line_of(const_cast<T *>(l.x) + row * l.row, l.column),
                 dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
     bool ignored = label == l.ignore_index;
-    C g = l.loss[row * l.loss_stride], lse = l.lse[row * l.lse_stride],
-      even = (C)(l.smoothing / (double)l.c),
+    C g = l.loss[row * l.loss_stride], top = l.top[row * l.top_stride],
+      log_sum = l.log_sum[row * l.log_sum_stride], even = (C)(l.smoothing / (double)l.c),
       sure = (C)(1 - l.smoothing + l.smoothing / (double)l.c);
     tn__row_map<TEAM>(dx, x, l.c, [&](int64_t at, C v) {
-        return ignored ? (C)0 : g * (tn__exp(v - lse) - (at == label ? sure : even));
+        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == label ? sure : even));
     });
 }
 
-static bool handles(const tn_desc *a, const tn_desc *lse, const tn_desc *x, const tn_desc *label) {
+static bool handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
+                    const tn_desc *x, const tn_desc *label) {
     tn_dtype wide = tn__wide(x->dtype);
-    return tn__is_float(x->dtype) && a->dtype == wide && lse->dtype == wide &&
-           (label->dtype == TN_I64 || label->dtype == TN_I32);
+    return tn__is_float(x->dtype) && loss->dtype == wide && top->dtype == wide &&
+           log_sum->dtype == wide && (label->dtype == TN_I64 || label->dtype == TN_I32);
 }
 
 template <typename T>
 static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *loss,
-                           const tn_desc *lse, const tn_desc *x, const tn_desc *label,
-                           const tn_cross_entropy_args *args) {
+                           const tn_desc *top, const tn_desc *log_sum, const tn_desc *x,
+                           const tn_desc *label, const tn_cross_entropy_args *args) {
     typedef typename tn__compute<T>::type C;
     losses<T> l;
     l.x = static_cast<const T *>(x->data);
@@ -130,8 +140,10 @@ static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *lo
     l.label_stride = label->stride[0];
     l.loss = static_cast<C *>(loss->data);
     l.loss_stride = loss->stride[0];
-    l.lse = static_cast<C *>(lse->data);
-    l.lse_stride = lse->stride[0];
+    l.top = static_cast<C *>(top->data);
+    l.top_stride = top->stride[0];
+    l.log_sum = static_cast<C *>(log_sum->data);
+    l.log_sum_stride = log_sum->stride[0];
     l.rows = x->size[0];
     l.c = x->size[1];
     l.ignore_index = args->ignore_index;
@@ -160,21 +172,24 @@ template <typename T> static tn_status run(tn_context *ctx, const losses<T> &l) 
 }
 
 extern "C" tn_status tn__cuda_cross_entropy(tn_context *ctx, const tn_desc *loss,
-                                            const tn_desc *lse, const tn_desc *x,
-                                            const tn_desc *label,
+                                            const tn_desc *top, const tn_desc *log_sum,
+                                            const tn_desc *x, const tn_desc *label,
                                             const tn_cross_entropy_args *args) {
-    if (!handles(loss, lse, x, label)) {
+    if (!handles(loss, top, log_sum, x, label)) {
         return TN_EUNSUPPORTED;
     }
-    TN_FLOATS(x->dtype, return run(ctx, losses_of<T>(ctx, NULL, loss, lse, x, label, args)));
+    TN_FLOATS(x->dtype,
+              return run(ctx, losses_of<T>(ctx, NULL, loss, top, log_sum, x, label, args)));
 }
 
 extern "C" tn_status tn__cuda_cross_entropy_backward(tn_context *ctx, const tn_desc *dx,
-                                                     const tn_desc *dloss, const tn_desc *lse,
-                                                     const tn_desc *x, const tn_desc *label,
+                                                     const tn_desc *dloss, const tn_desc *top,
+                                                     const tn_desc *log_sum, const tn_desc *x,
+                                                     const tn_desc *label,
                                                      const tn_cross_entropy_args *args) {
-    if (!handles(dloss, lse, x, label) || dx->dtype != x->dtype) {
+    if (!handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype) {
         return TN_EUNSUPPORTED;
     }
-    TN_FLOATS(x->dtype, return run(ctx, losses_of<T>(ctx, dx, dloss, lse, x, label, args)));
+    TN_FLOATS(x->dtype,
+              return run(ctx, losses_of<T>(ctx, dx, dloss, top, log_sum, x, label, args)));
 }

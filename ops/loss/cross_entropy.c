@@ -1,14 +1,16 @@
 /* cross_entropy(x, label) = (1 - s) (lse - x[label]) + s (lse - mean x) a row, then mean or sum
  *
- *     x: (…, C) logits, f32 f64 bf16 f16; label: (…), i64 or i32       lse = log sum exp x
+ *     x: (…, C) logits, f32 f64 bf16 f16; label: (…), i64 or i32
+ *     lse = log sum exp x = top + log_sum, top = max x
  *     y: 0-dimensional, or (…) with TN_NONE; f64 for f64, else f32
  *     dx = (softmax(x) - (1 - s) onehot(label) - s / C) dloss
  *     dloss = dy, for the mean divided by the number of rows that count
  *
  * s is label_smoothing (Szegedy et al. 2016, arXiv:1512.00567). Rows labelled ignore_index have
  * loss 0 and gradient 0, and do not count in the mean; when all are ignored it is 0 / 0 = NaN, as
- * in PyTorch. Kept for backward: x, and lse and the count, which are small. softmax(x) is made
- * again from them, so no second (…, C) is kept.
+ * in PyTorch. Kept for backward: x, and top, log_sum and the count, which are small. softmax(x) is
+ * made again from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
+ * would have an error of eps times the largest logit.
  */
 #include "ops/rows.h"
 
@@ -36,7 +38,8 @@ static bool cross_entropy_shape(tn_op_call *c) {
     }
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
     return tn_op_out(c, o->reduction == TN_NONE ? label : TN_DIMS(), wide) && /* loss */
-           tn_op_out(c, label, wide) &&                                       /* lse */
+           tn_op_out(c, label, wide) &&                                       /* top */
+           tn_op_out(c, label, wide) &&                                       /* log_sum */
            (o->reduction != TN_MEAN || tn_op_out(c, TN_DIMS(), wide));        /* rows that count */
 }
 
@@ -51,7 +54,7 @@ static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *
     tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
             counts = tn__desc_vector(same, TN_BOOL, n);
     tn_desc all = tn__desc_repeat(&ignored, n),
-            count = tn__desc_vector(c->y[2].data, c->y[2].dtype, 1);
+            count = tn__desc_vector(c->y[3].data, c->y[3].dtype, 1);
     tn_status status = c->kernels->fill(c->ctx, &ignored, (double)o->ignore_index);
     if (status == TN_OK) {
         status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all);
@@ -66,10 +69,10 @@ static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *
 static tn_status row_losses(tn_op_call *c, const tn_desc *rows, const tn_desc *x,
                             const tn_desc *label) {
     const tn_cross_entropy_options *o = c->args;
-    tn_desc lse = tn__rows_of(&c->y[1], 0);
+    tn_desc top = tn__rows_of(&c->y[1], 0), log_sum = tn__rows_of(&c->y[2], 0);
     tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
                                   .label_smoothing = o->label_smoothing};
-    tn_status status = c->kernels->cross_entropy(c->ctx, rows, &lse, x, label, &args);
+    tn_status status = c->kernels->cross_entropy(c->ctx, rows, &top, &log_sum, x, label, &args);
     if (status == TN_EINDEX) {
         tn_op_fail(
             c, status,
@@ -99,7 +102,7 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
     if (status == TN_OK && o->reduction == TN_MEAN) {
         status = count_rows(c, label, &rows, scratch + sizeof(int64_t) + elements, scratch);
         if (status == TN_OK) {
-            status = c->kernels->binary(c->ctx, TN_DIV, &c->y[0], &c->y[0], &c->y[2]);
+            status = c->kernels->binary(c->ctx, TN_DIV, &c->y[0], &c->y[0], &c->y[3]);
         }
     }
     c->ctx->workspace_free(c->ctx, scratch, bytes);
@@ -140,16 +143,17 @@ static tn_tensor *room_for(tn_op_grad *g, tn_tensor *x, const tn__rows *rows) {
 static void cross_entropy_backward(tn_op_grad *g) {
     const tn_cross_entropy_options *o = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0), *label = tn_op_saved_input(g, 1),
-              *lse = tn_op_saved_output(g, 1), *dy = g->dout[0];
+              *top = tn_op_saved_output(g, 1), *log_sum = tn_op_saved_output(g, 2),
+              *dy = g->dout[0];
     if (o->reduction == TN_MEAN) {
-        dy = tn_div(dy, tn_op_saved_output(g, 2));
+        dy = tn_div(dy, tn_op_saved_output(g, 3));
     }
     tn__kernels k;
-    if (!tn__grad_kernels(g, (tn_tensor *[]){x, label, lse, dy}, 4, &k)) {
+    if (!tn__grad_kernels(g, (tn_tensor *[]){x, label, top, log_sum, dy}, 5, &k)) {
         return;
     }
-    tn_desc xd = tn_desc_of(x), labeld = tn_desc_of(label), lsed = tn_desc_of(lse),
-            dyd = tn_desc_of(dy);
+    tn_desc xd = tn_desc_of(x), labeld = tn_desc_of(label), topd = tn_desc_of(top),
+            log_sumd = tn_desc_of(log_sum), dyd = tn_desc_of(dy);
     tn__rows x_rows, label_rows = {.scratch = NULL}, dy_rows = {.scratch = NULL};
     tn_tensor *dx = NULL;
     tn_status status = tn__rows_open(k, &xd, 1, &x_rows);
@@ -165,12 +169,13 @@ static void cross_entropy_backward(tn_op_grad *g) {
     }
     if (status == TN_OK) {
         bool one = o->reduction != TN_NONE;
-        tn_desc dxd = tn_desc_of(dx), to = tn__rows_of(&dxd, 1), lse_rows = tn__rows_of(&lsed, 0);
+        tn_desc dxd = tn_desc_of(dx), to = tn__rows_of(&dxd, 1);
+        tn_desc top_rows = tn__rows_of(&topd, 0), log_sum_rows = tn__rows_of(&log_sumd, 0);
         tn_desc dloss = one ? tn__desc_repeat(&dyd, to.size[0]) : dy_rows.d;
         tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
                                       .label_smoothing = o->label_smoothing};
-        status = k.table->cross_entropy_backward(k.ctx, &to, &dloss, &lse_rows, &x_rows.d,
-                                                 &label_rows.d, &args);
+        status = k.table->cross_entropy_backward(k.ctx, &to, &dloss, &top_rows, &log_sum_rows,
+                                                 &x_rows.d, &label_rows.d, &args);
         tn__touch(dx);
     }
     tn__rows_close(k, &dy_rows);
@@ -243,7 +248,7 @@ const tn_op tn__op_cross_entropy = {
     .name = "cross_entropy",
     .inputs = {"logits", "labels"},
     .args_size = sizeof(tn_cross_entropy_options),
-    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2),
+    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = cross_entropy_shape,
     .forward = cross_entropy_forward,
     .backward = cross_entropy_backward,

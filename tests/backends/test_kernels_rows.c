@@ -2,7 +2,7 @@
 #include "trial.h"
 
 typedef struct rows {
-    tn_desc x, y, dy, w, b, mean, rstd, label, lse, other;
+    tn_desc x, y, dy, w, b, mean, rstd, label, top, log_sum, other;
     bool log_form, has_w, has_b, centred, has_other;
     tn_cross_entropy_args args;
 } rows;
@@ -179,12 +179,12 @@ static void test_norms(void **state) {
 
 static tn_status call_loss(const tn_backend *t, const tn_desc *const *out, void *user) {
     rows *r = user;
-    return TRIAL_CALL(t, cross_entropy, out[0], out[1], &r->x, &r->label, &r->args);
+    return TRIAL_CALL(t, cross_entropy, out[0], out[1], out[2], &r->x, &r->label, &r->args);
 }
 static tn_status call_loss_backward(const tn_backend *t, const tn_desc *const *out, void *user) {
     rows *r = user;
-    return TRIAL_CALL(t, cross_entropy_backward, out[0], &r->dy, &r->lse, &r->x, &r->label,
-                      &r->args);
+    return TRIAL_CALL(t, cross_entropy_backward, out[0], &r->dy, &r->top, &r->log_sum, &r->x,
+                      &r->label, &r->args);
 }
 
 static void test_cross_entropy(void **state) {
@@ -197,20 +197,27 @@ static void test_cross_entropy(void **state) {
         tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         array x = varied(dtype, k & 1, 2, size, 1),
               label = make(k & 4 ? TN_I32 : TN_I64, k & 1, 1, size);
-        array dloss = varied(stat, k & 1, 1, size, 5), lse = varied(stat, DENSE, 1, size, 6);
+        bool far = k & 8 && dtype == TN_F32;
+        array dloss = varied(stat, k & 1, 1, size, 5), top = varied(stat, DENSE, 1, size, 6),
+              log_sum = varied(stat, k & 1, 1, size, 7);
         for (int64_t i = 0; i < size[0]; i++) {
             array_set(&label, i, size[1] == 0 || i % 5 == 4 ? -100 : (double)(i * 7 % size[1]));
-            array_set(&lse, i, 5 + array_get(&lse, i));
+            array_set(&top, i, (far ? 1e4 : 0) + 5 + array_get(&top, i));
+        }
+        for (int64_t i = 0; far && i < x.count; i++) {
+            array_set(&x, i, 1e4 + array_get(&x, i)); /* far logits: their differences count */
         }
         rows r = {.x = x.d,
                   .dy = dloss.d,
-                  .lse = lse.d,
+                  .top = top.d,
+                  .log_sum = log_sum.d,
                   .label = label.d,
                   .args = {-100, k & 2 ? 0.1 : 0}};
         bool double_form = dtype == TN_F64;
-        array loss = make(stat, k & 1, 1, size), sum = make(stat, DENSE, 1, size),
-              dx = make(dtype, k >> 3 & 1, 2, size);
-        trial t = {"cross_entropy", 2, {loss, sum}, call_loss, &r, double_form ? 1e-13 : 2e-6, 0};
+        array loss = make(stat, k & 1, 1, size), most = make(stat, DENSE, 1, size),
+              sum = make(stat, k & 1, 1, size), dx = make(dtype, k >> 3 & 1, 2, size);
+        trial t = {
+            "cross_entropy", 3, {loss, most, sum}, call_loss, &r, double_form ? 1e-13 : 2e-6, 0};
         if (size[1] > 0) {
             trial_run(&t);
         }
@@ -225,14 +232,16 @@ static void test_cross_entropy(void **state) {
 static void test_bad_labels(void **state) {
     (void)state;
     array x = varied(TN_F32, DENSE, 2, SIZES(4, 6), 1), label = make(TN_I64, DENSE, 1, SIZES(4));
-    array loss = make(TN_F32, DENSE, 1, SIZES(4)), lse = make(TN_F32, DENSE, 1, SIZES(4));
+    array loss = make(TN_F32, DENSE, 1, SIZES(4)), top = make(TN_F32, DENSE, 1, SIZES(4)),
+          sum = make(TN_F32, DENSE, 1, SIZES(4));
     tn_cross_entropy_args args = {-100, 0};
     for (int64_t i = 0; i < 4; i++) {
         array_set(&label, i, i == 2 ? 6 : 1);
     }
     for (const tn_backend *const *t = trial_tables(); *t; t++) {
-        trial_expect_bad(*t, TRIAL_CALL(*t, cross_entropy, &loss.d, &lse.d, &x.d, &label.d, &args),
-                         2, 6);
+        trial_expect_bad(
+            *t, TRIAL_CALL(*t, cross_entropy, &loss.d, &top.d, &sum.d, &x.d, &label.d, &args), 2,
+            6);
         array_check_gaps(&loss);
     }
 }

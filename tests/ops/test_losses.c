@@ -138,6 +138,62 @@ static void small_floats_give_f32(void **state) {
     assert_int_equal(tn_dtype_of(tn_grad_of(x)), TN_BF16);
 }
 
+/* Logits far from 0, where softmax and the loss depend on their differences alone: as the same row
+ * near 0. PyTorch's losses and gradients are these too. */
+static void far_logits_keep_their_differences(void **state) {
+    (void)state;
+    static const struct {
+        double far[3], near[3], smoothing;
+        tn_dtype dtype;
+    } cases[] = {
+        {{1e8, 1e8, 1e8}, {0, 0, 0}, 0.0, TN_F32},
+        {{1e8, 1e8, 1e8}, {0, 0, 0}, 0.2, TN_BF16},
+        {{10000, 10001, 10002}, {0, 1, 2}, 0.0, TN_F32},
+        {{10000, 10001, 10002}, {0, 1, 2}, 0.3, TN_F32},
+        {{-10000, -10001, -10002}, {0, -1, -2}, 0.3, TN_F32},
+        {{1024, 1025, 1026}, {0, 1, 2}, 0.3, TN_F16},
+        {{1e15, 1e15 + 1, 1e15 + 2}, {0, 1, 2}, 0.3, TN_F64},
+        {{1e20, 1e20, 1e20}, {0, 0, 0}, 0.0, TN_F32},
+        {{3e38, 3e38, 3e38}, {0, 0, 0}, 0.1, TN_F32},
+        {{3e38, 3e38, 3e38}, {0, 0, 0}, 0.1, TN_BF16},
+        {{1e308, 1e308, 1e308}, {0, 0, 0}, 0.1, TN_F64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        TN_SCOPE;
+        tn_cross_entropy_options o = tn_cross_entropy_defaults();
+        o.label_smoothing = cases[i].smoothing;
+        tn_dtype dtype = cases[i].dtype;
+        tn_tensor *label = tn_full(TN_DIMS(1), 1.0, TN_I64), *loss[2], *x[2];
+        for (int k = 0; k < 2; k++) {
+            const double *row = k == 0 ? cases[i].far : cases[i].near;
+            tn_tensor *wide = tn_from_data(row, TN_DIMS(1, 3), TN_F64);
+            x[k] = tn_set_requires_grad(tn_cast(wide, dtype), true);
+            loss[k] = tn_cross_entropy_with(x[k], label, o);
+            tn_backward(loss[k]);
+        }
+        assert_string_equal(tn_error_message(), "");
+        double bound = dtype == TN_F64 ? 1e-15 : 1.2e-7;
+        assert_true(tn_all_close(loss[0], loss[1], bound, bound));
+        assert_true(tn_all_close(tn_grad_of(x[0]), tn_grad_of(x[1]), bound, bound));
+    }
+}
+
+/* One logit far above the others: what is smoothed costs the distance, which fits in f32. */
+static void smoothing_costs_the_distance(void **state) {
+    (void)state;
+    TN_SCOPE;
+    float row[] = {3e38F, 3e38F, 0.0F};
+    tn_tensor *x = tn_set_requires_grad(tn_from_data(row, TN_DIMS(1, 3), TN_F32), true);
+    tn_cross_entropy_options o = tn_cross_entropy_defaults();
+    o.label_smoothing = 0.1;
+    tn_tensor *loss = tn_cross_entropy_with(x, tn_zeros(TN_DIMS(1), TN_I64), o);
+    tn_backward(loss);
+    assert_float_equal(tn_item(loss), 1e37, 1e31); /* PyTorch: 9.999999680285692e+36 */
+    assert_float_equal(at2(tn_grad_of(x), 0, 0), -13.0 / 30.0, 1e-7);
+    assert_float_equal(at2(tn_grad_of(x), 0, 1), 14.0 / 30.0, 1e-7);
+    assert_float_equal(at2(tn_grad_of(x), 0, 2), -1.0 / 30.0, 1e-7);
+}
+
 static tn_values smoothed(void *user, tn_values in) {
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.ignore_index = 1;
@@ -230,6 +286,8 @@ int main(void) {
         cmocka_unit_test_setup(nothing_counted_is_nan_without_gradient, no_error),
         cmocka_unit_test_setup(any_layout, no_error),
         cmocka_unit_test_setup(small_floats_give_f32, no_error),
+        cmocka_unit_test_setup(far_logits_keep_their_differences, no_error),
+        cmocka_unit_test_setup(smoothing_costs_the_distance, no_error),
         cmocka_unit_test_setup(gradients_twice, no_error),
         cmocka_unit_test_setup(bad_labels_are_named, no_error),
         cmocka_unit_test_setup(logits_can_be_consumed, no_error),

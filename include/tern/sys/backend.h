@@ -166,7 +166,7 @@ typedef struct tn_cross_entropy_args {
     double label_smoothing; /* in [0, 1] */
 } tn_cross_entropy_args;
 
-#define TN_BACKEND_VERSION 2
+#define TN_BACKEND_VERSION 3
 
 typedef struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */
@@ -278,15 +278,18 @@ typedef struct tn_backend {
                                     const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
                                     const tn_desc *lse, const tn_desc *q, const tn_desc *k,
                                     const tn_desc *v, const tn_attention_args *args);
-    /* x (n, c) logits, label (n) i64 or i32, loss (n) and lse (n) f32 (f64 for f64): loss[i] = (1 -
-     * s)(lse - x[label]) + s (lse - mean(x)). TN_EINDEX: a label outside [0, c) that is not
-     * ignore_index. */
-    tn_status (*cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *lse,
-                               const tn_desc *x, const tn_desc *label,
+    /* x (n, c) logits, label (n) i64 or i32; loss, top and log_sum (n), f32 (f64 for f64): loss[i]
+     * = (1 - s)(lse - x[label]) + s (lse - mean(x)) with lse = top[i] + log_sum[i], top[i] the
+     * row's largest logit. They are two numbers because their sum, rounded, would lose what
+     * x - top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside [0, c) that is
+     * not ignore_index. */
+    tn_status (*cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *top,
+                               const tn_desc *log_sum, const tn_desc *x, const tn_desc *label,
                                const tn_cross_entropy_args *args);
     /* dx (n, c), may be x's memory; dloss (n). */
     tn_status (*cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
-                                        const tn_desc *lse, const tn_desc *x, const tn_desc *label,
+                                        const tn_desc *top, const tn_desc *log_sum,
+                                        const tn_desc *x, const tn_desc *label,
                                         const tn_cross_entropy_args *args);
     /* pre = x w^T + b and y = gelu(pre), the tanh form; operands as linear's, pre as y or NULL (not
      * wanted). gelu may take pre before or after it is rounded. */
