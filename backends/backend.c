@@ -1,6 +1,7 @@
 /* Which kernel table runs: found once from the machine and TERN_BACKEND, or set by
  * tn_backend_use. */
 #include "backends/backend.h"
+#include "backends/entries.h"
 
 #include "core/allocator.h"
 #include "core/build_info.h"
@@ -9,6 +10,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define ENTRY(entry, ...) +1
+_Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void (*)(void)) ==
+                   sizeof(tn_backend),
+               "backends/entries.h lists each entry of tn_backend once");
 
 static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 

@@ -10,7 +10,6 @@
 
 #include "backends/cpu/registers.h"
 #include "backends/cpu/rows.h"
-#include "backends/cpu/table.h"
 
 enum {
     SIDE = 64,

@@ -1,7 +1,6 @@
 /* fill, copy, where and compare: elements that are moved or tested, hardly computed. */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/loop.h"
-#include "backends/cpu/table.h"
 #include "backends/formulas.h"
 
 /* ---- Moving elements of 1, 2, 4 or 8 bytes --------------------------------------------------- */

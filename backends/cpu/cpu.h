@@ -11,7 +11,7 @@
 #ifndef TERN_BACKENDS_CPU_H
 #define TERN_BACKENDS_CPU_H
 
-#include "tern/sys/backend.h"
+#include "backends/entries.h"
 
 #include <math.h>
 #include <omp.h>
@@ -39,6 +39,11 @@ enum { CHUNK = 16384, GRAIN = 16384 };
 /* Elements converted at a time between bf16 or f16 (or a strided row) and the f32 that kernels
  * compute in. */
 enum { TILE = 1024 };
+
+/* The kernels: each has the type of its entry in tn_backend. */
+#define TN__DECLARE(entry, ...) TN_ENTRY_TYPE(entry) TN_CPU(entry);
+TN_ENTRIES(TN__DECLARE)
+#undef TN__DECLARE
 
 /* The specification's table, for whatever a fast path does not take. */
 extern const tn_backend *TN_CPU(ref);

@@ -2,7 +2,6 @@
  * Both read a row from memory once: forward keeps a running maximum. f64 is ref's.
  */
 #include "backends/cpu/rows.h"
-#include "backends/cpu/table.h"
 
 static inline int64_t label_at(const tn_desc *label, int64_t i) {
     const void *p = at(label, i * label->stride[0]);

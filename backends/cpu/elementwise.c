@@ -7,7 +7,6 @@
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/loop.h"
-#include "backends/cpu/table.h"
 #include "backends/formulas.h"
 
 typedef void unary_f32(float *y, const float *x, float k0, float k1, int64_t n);

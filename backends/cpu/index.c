@@ -5,7 +5,6 @@
  * y, so a sum has the order of the indices however many threads there are.
  */
 #include "backends/cpu/convert.h"
-#include "backends/cpu/table.h"
 
 static inline int64_t index_at(const tn_desc *index, int64_t i) {
     const void *p = at(index, i * index->stride[0]);

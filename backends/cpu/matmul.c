@@ -5,7 +5,6 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/onednn.h"
-#include "backends/cpu/table.h"
 
 static bool handled(tn_dtype dtype) {
     return is_float(dtype);

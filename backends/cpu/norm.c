@@ -6,7 +6,6 @@
  * pass through buffers; f64 is ref's.
  */
 #include "backends/cpu/rows.h"
-#include "backends/cpu/table.h"
 
 static bool f32_vector(const tn_desc *d) { /* NULL, or n f32 */
     return !d || d->dtype == TN_F32;

@@ -3,7 +3,6 @@
  * computed in f32.
  */
 #include "backends/cpu/convert.h"
-#include "backends/cpu/table.h"
 
 /* What an Adam step multiplies with, rounded once. */
 typedef struct adam_factors {

@@ -2,7 +2,6 @@
  * Philox runs in LINES blocks of four words side by side. Everything else is ref's.
  */
 #include "backends/cpu/convert.h"
-#include "backends/cpu/table.h"
 #include "backends/polynomials.h"
 #include "backends/random.h"
 #include "core/philox.h"

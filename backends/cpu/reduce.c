@@ -8,7 +8,6 @@
  */
 #include "backends/axes.h"
 #include "backends/cpu/rows.h"
-#include "backends/cpu/table.h"
 
 enum { COLUMNS = 1024, STEP = 16, MOST_BANDS = 64, FEW = 32 };
 

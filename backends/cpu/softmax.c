@@ -3,7 +3,6 @@
  * row buffer; f64 is ref's.
  */
 #include "backends/cpu/rows.h"
-#include "backends/cpu/table.h"
 
 /* -inf in every place: shifting by it would give NaN - that is what a row of -inf has to become. */
 static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {

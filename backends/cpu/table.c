@@ -1,6 +1,6 @@
-/* This level's table: ref's, with the entries of table.h replaced or left empty. */
+/* This level's table: ref's, with the entries of this folder in place. */
 #include "backends/backend.h"
-#include "backends/cpu/table.h"
+#include "backends/cpu/cpu.h"
 
 #include <pthread.h>
 
@@ -17,10 +17,11 @@ static void fill_table(void) {
     TN_CPU(ref) = tn__ref_table();
     table = *TN_CPU(ref);
     table.name = NAME_OF(TN_CPU_LEVEL);
-#define OVERRIDE(entry) table.entry = TN_CPU(entry);
-    TN_CPU_ENTRIES(OVERRIDE)
-#define EMPTY(entry) table.entry = NULL;
-    TN_CPU_EMPTY(EMPTY)
+#define FILL_OWN(entry) table.entry = TN_CPU(entry);
+#define FILL_REF(entry)
+#define FILL_NONE(entry) table.entry = NULL;
+#define FILL(entry, kind, cpu, cuda) FILL_##cpu(entry)
+    TN_ENTRIES(FILL)
 }
 
 const tn_backend *TABLE_OF(TN_CPU_LEVEL)(void) {

@@ -116,9 +116,8 @@ static inline size_t tn__cuda_element(tn_dtype dtype) {
 }
 
 /* The entries: tn__cuda_fill, tn__cuda_copy, …: each has the type of its entry in tn_backend. */
-#define TN__DECLARE(name) __typeof__(*((tn_backend *)0)->name) tn__cuda_##name;
-TN_PRIMITIVE_ENTRIES(TN__DECLARE)
-TN_FUSED_ENTRIES(TN__DECLARE)
+#define TN__DECLARE(entry, ...) TN_ENTRY_TYPE(entry) tn__cuda_##entry;
+TN_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
 
 const tn_backend *tn__cuda_kernels(void);

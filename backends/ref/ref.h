@@ -12,16 +12,13 @@
 
 #include "backends/entries.h"
 
-#include <tern/sys/backend.h>
-
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
 /* tn__ref_fill, tn__ref_copy, …: each has the type of its entry in tn_backend. */
-#define TN__DECLARE(name) __typeof__(*((tn_backend *)0)->name) tn__ref_##name;
-TN_PRIMITIVE_ENTRIES(TN__DECLARE)
-TN_FUSED_ENTRIES(TN__DECLARE)
+#define TN__DECLARE(entry, ...) TN_ENTRY_TYPE(entry) tn__ref_##entry;
+TN_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
 
 /* ---- Elements -------------------------------------------------------------------------------- */

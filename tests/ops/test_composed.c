@@ -10,11 +10,12 @@
 
 #include <cmocka.h>
 
+#include "backends/entries.h"
 #include "ops/check.h"
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
-static tn_backend bare; /* ref's without its fused entries, the last of the table */
+static tn_backend bare; /* ref's without its fused entries */
 
 static int make_bare(void **state) {
     (void)state;
@@ -23,7 +24,10 @@ static int make_bare(void **state) {
         return -1;
     }
     bare = *ref;
-    memset(&bare.linear, 0, sizeof bare - offsetof(tn_backend, linear));
+#define EMPTY_PRIMITIVE(entry)
+#define EMPTY_FUSED(entry) bare.entry = NULL;
+#define EMPTY(entry, kind, ...) EMPTY_##kind(entry)
+    TN_ENTRIES(EMPTY)
     return 0;
 }
 
