@@ -8,20 +8,16 @@
 #define TERN_TESTS_API_INERT_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include <tern/sys/tensor.h>
 #include <tern/tern.h>
 
 #include "core/sanitize.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 /* ---- Around each call ------------------------------------------------------------------------ */
 

@@ -1,26 +1,15 @@
 /* Tensors on several devices: moving, gradients that come back, and operations that refuse a
  * mixture. Needs two devices beside the CPU.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
 static tn_device first, second; /* cuda:0 and cuda:1 */
-
-static void expect(tn_status status, const char *message) {
-    if (tn_error() != status || !strstr(tn_error_message(), message)) {
-        fail_msg("%s \"%s\" has no \"%s\"", tn_status_name(tn_error()), tn_error_message(),
-                 message);
-    }
-    tn_error_clear();
-}
 
 static tn_tensor *numbers(tn_device device, tn_dims dims) {
     return tn_to(
@@ -45,7 +34,7 @@ static void moves(void **state) {
     assert_int_equal(tn_count(tn_to(tn_zeros(TN_DIMS(0, 3), TN_F32), second)), 0);
     assert_int_equal(tn_error(), TN_OK);
     assert_true(tn_is_inert(tn_to(x, tn_cuda(99))));
-    expect(TN_EDEVICE, "to: there is no device cuda:99");
+    assert_error(TN_EDEVICE, "to: there is no device cuda:99");
 }
 
 /* x on the CPU, a product on one device, another factor on the next: gradients where the leaves
@@ -80,17 +69,17 @@ static void mixtures_are_refused(void **state) {
     TN_SCOPE;
     tn_tensor *a = numbers(first, TN_DIMS(2, 3)), *b = numbers(tn_cpu(), TN_DIMS(3));
     assert_true(tn_is_inert(tn_add(a, b)));
-    expect(TN_EDEVICE, "add: a [2, 3] is on cuda:0 but b [3] is on cpu (tn_to one of them)");
+    assert_error(TN_EDEVICE, "add: a [2, 3] is on cuda:0 but b [3] is on cpu (tn_to one of them)");
     tn_tensor *number = tn_to(tn_scalar(1.0, TN_F32), tn_cpu());
     assert_true(tn_is_inert(tn_mul(number, a)));
-    expect(TN_EDEVICE, "mul: a [] is on cpu but b [2, 3] is on cuda:0");
+    assert_error(TN_EDEVICE, "mul: a [] is on cpu but b [2, 3] is on cuda:0");
     assert_true(
         tn_is_inert(tn_linear_op(a, numbers(first, TN_DIMS(4, 3)), numbers(second, TN_DIMS(4)))));
-    expect(TN_EDEVICE, "linear: x [2, 3] is on cuda:0 but bias [4] is on cuda:1");
+    assert_error(TN_EDEVICE, "linear: x [2, 3] is on cuda:0 but bias [4] is on cuda:1");
     assert_true(tn_is_inert(tn_add_(a, b)));
-    expect(TN_EDEVICE, "add_: x [2, 3] is on cuda:0 but y [3] is on cpu");
+    assert_error(TN_EDEVICE, "add_: x [2, 3] is on cuda:0 but y [3] is on cpu");
     assert_false(tn_equal(a, tn_to(a, tn_cpu())));
-    expect(TN_EDEVICE, "equal: a [2, 3] is on cuda:0 but b [2, 3] is on cpu");
+    assert_error(TN_EDEVICE, "equal: a [2, 3] is on cuda:0 but b [2, 3] is on cpu");
     assert_true(tn_equal(a, numbers(first, TN_DIMS(2, 3)))); /* nothing has changed */
 }
 
@@ -104,14 +93,14 @@ static void gradients_elsewhere_are_refused(void **state) {
     tn_tensor *x = tn_set_requires_grad(numbers(first, TN_DIMS(3)), true);
     tn_tensor *wrong = numbers(second, TN_DIMS(3)), *y = tn_mul(x, x);
     assert_int_equal(tn_backward_from(&y, &wrong, 1, false), TN_EDEVICE);
-    expect(TN_EDEVICE, "backward: the root [3] is on cuda:0 but its gradient is on cuda:1");
+    assert_error(TN_EDEVICE, "backward: the root [3] is on cuda:0 but its gradient is on cuda:1");
     assert_int_equal(tn_set_grad(x, wrong), TN_EDEVICE);
-    expect(TN_EDEVICE, "set_grad: the leaf [3] is on cuda:0 but the gradient is on cuda:1");
+    assert_error(TN_EDEVICE, "set_grad: the leaf [3] is on cuda:0 but the gradient is on cuda:1");
     assert_int_equal(tn_set_grad_buffer(x, wrong), TN_EDEVICE);
-    expect(TN_EDEVICE, "set_grad_buffer: the leaf [3]");
+    assert_error(TN_EDEVICE, "set_grad_buffer: the leaf [3]");
     tn_on_grad(x, elsewhere, &second);
     tn_backward(tn_sum_all(y));
-    expect(TN_EDEVICE, "the gradient is on cuda:0 but the hook returned one on cuda:1");
+    assert_error(TN_EDEVICE, "the gradient is on cuda:0 but the hook returned one on cuda:1");
     assert_null(tn_grad_of(x));
 }
 

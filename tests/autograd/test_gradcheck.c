@@ -1,19 +1,10 @@
 /* The gradient check itself: it accepts right rules, and finds wrong ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/sys/op.h>
 #include <tern/tern.h>
-
-static int no_error(void **state) {
-    (void)state;
-    tn_error_clear();
-    return 0;
-}
 
 /* A square whose rule can be told to be wrong: the factor of the gradient. */
 typedef struct scaled_args {
@@ -100,9 +91,9 @@ static void refuses_what_it_cannot_check(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(accepts_right_rules, no_error),
-        cmocka_unit_test_teardown(finds_wrong_rules, no_error),
-        cmocka_unit_test_teardown(refuses_what_it_cannot_check, no_error),
+        TEST(accepts_right_rules),
+        TEST(finds_wrong_rules),
+        TEST(refuses_what_it_cannot_check),
     };
     return cmocka_run_group_tests_name("gradcheck", tests, NULL, NULL);
 }

@@ -1,23 +1,14 @@
 /* Hooks: on gradients, after accumulation, at the end of a backward; runs inside runs. Data
  * parallelism stands on these. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 
 static tn_tensor *leaf(double value) {
     return tn_set_requires_grad(tn_scalar(value, TN_F64), true);
-}
-
-static int no_error(void **state) {
-    (void)state;
-    tn_error_clear();
-    return 0;
 }
 
 static char order[256];
@@ -287,20 +278,21 @@ static void hooks_are_not_null(void **state) {
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
     assert_int_equal(tn_after_backward(NULL, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "the function is NULL");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(replace_gradients, no_error),
-        cmocka_unit_test_teardown(after_accumulation, no_error),
-        cmocka_unit_test_teardown(runs_nest, no_error),
-        cmocka_unit_test_teardown(errors_in_hooks, no_error),
-        cmocka_unit_test_teardown(hook_removes_itself, no_error),
-        cmocka_unit_test_teardown(hook_removes_the_next, no_error),
-        cmocka_unit_test_teardown(replacement_stays_as_it_is, no_error),
-        cmocka_unit_test_teardown(hook_releases_the_root, no_error),
-        cmocka_unit_test_teardown(the_youngest_runs_first, no_error),
-        cmocka_unit_test_teardown(hooks_are_not_null, no_error),
+        TEST(replace_gradients),
+        TEST(after_accumulation),
+        TEST(runs_nest),
+        TEST(errors_in_hooks),
+        TEST(hook_removes_itself),
+        TEST(hook_removes_the_next),
+        TEST(replacement_stays_as_it_is),
+        TEST(hook_releases_the_root),
+        TEST(the_youngest_runs_first),
+        TEST(hooks_are_not_null),
     };
     return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);
 }

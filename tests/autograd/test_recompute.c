@@ -1,11 +1,8 @@
 /* Recompute: the same gradients to the bit, the same random numbers, less memory; nested, and
  * differentiated twice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 #include <tern/sys/tensor.h>
@@ -17,12 +14,6 @@ typedef struct net {
     int forwards, again;
     bool inner; /* w2's half is a recompute of its own */
 } net;
-
-static int no_error(void **state) {
-    (void)state;
-    tn_error_clear();
-    return 0;
-}
 
 static tn_values second_half(void *user, tn_values in) {
     net *n = user;
@@ -216,18 +207,14 @@ static void bad_forwards(void **state) {
     tn_error_clear();
     tn_values out = tn_recompute(gives_less, &calls, NULL, in, NULL, 0);
     assert_int_equal(tn_backward(tn_sum_all(out.v[0])), TN_ESTATE);
-    assert_non_null(strstr(tn_error_message(), "the first time"));
+    assert_error(TN_ESTATE, "the first time");
     assert_null(tn_grad_of(x));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(bit_equal, no_error),
-        cmocka_unit_test_teardown(leaf_hooks_fire_once, no_error),
-        cmocka_unit_test_teardown(keeps_only_inputs, no_error),
-        cmocka_unit_test_teardown(second_derivative, no_error),
-        cmocka_unit_test_teardown(owns_its_context, no_error),
-        cmocka_unit_test_teardown(bad_forwards, no_error),
+        TEST(bit_equal),         TEST(leaf_hooks_fire_once), TEST(keeps_only_inputs),
+        TEST(second_derivative), TEST(owns_its_context),     TEST(bad_forwards),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }

@@ -11,14 +11,10 @@
 #ifndef TERN_TESTS_BACKENDS_ARRAYS_H
 #define TERN_TESTS_BACKENDS_ARRAYS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <math.h>
 #include <tern/sys/backend.h>

@@ -1,17 +1,7 @@
 /* ref's elementwise entries against formulas written here from their definitions. */
-#include "arrays.h"
+#include "ref.h"
 
 #include <float.h>
-
-static const tn_backend *ref;
-static tn_context *ctx;
-
-static int begin(void **state) {
-    (void)state;
-    ref = tn_backend_named("ref");
-    ctx = tn_context_of((tn_device){TN_CPU, 0});
-    return ref && ctx ? 0 : -1;
-}
 
 /* ---- Floats against definitions -------------------------------------------------------------- */
 
@@ -477,5 +467,5 @@ int main(void) {
         ARRAY_TEST(test_copy_rounds),
         ARRAY_TEST(test_compare_and_where),
     };
-    return cmocka_run_group_tests(tests, begin, NULL);
+    return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

@@ -1,17 +1,7 @@
 /* ref's products, softmax, norms, attention and cross-entropy. Forward against loops written here
  * from the definition; backward against central differences of the forward, in f64; the other
  * precisions against f64. */
-#include "arrays.h"
-
-static const tn_backend *ref;
-static tn_context *ctx;
-
-static int begin(void **state) {
-    (void)state;
-    ref = tn_backend_named("ref");
-    ctx = tn_context_of((tn_device){TN_CPU, 0});
-    return ref && ctx ? 0 : -1;
-}
+#include "ref.h"
 
 static double tolerance(tn_dtype dtype) {
     return dtype == TN_F64 ? 1e-12 : dtype == TN_F32 ? 3e-6 : dtype == TN_F16 ? 4e-3 : 3e-2;
@@ -565,5 +555,5 @@ int main(void) {
         ARRAY_TEST(test_attention_edges), ARRAY_TEST(test_cross_entropy),
         ARRAY_TEST(test_bad_labels),      ARRAY_TEST(test_dtypes_that_are_refused),
     };
-    return cmocka_run_group_tests(tests, begin, NULL);
+    return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

@@ -1,18 +1,8 @@
 /* ref's optimiser steps: several steps against the recurrences written out here in double, over
  * every dtype; master copies, scaled gradients, several spans. */
-#include "arrays.h"
-
-static const tn_backend *ref;
-static tn_context *ctx;
+#include "ref.h"
 
 enum { N = 5 };
-
-static int begin(void **state) {
-    (void)state;
-    ref = tn_backend_named("ref");
-    ctx = tn_context_of((tn_device){TN_CPU, 0});
-    return ref && ctx ? 0 : -1;
-}
 
 /* One span and its memory; m[0] and m[1] are states in the parameter's state dtype. */
 typedef struct problem {
@@ -160,5 +150,5 @@ static void test_spans(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {ARRAY_TEST(test_adam), ARRAY_TEST(test_sgd),
                                        ARRAY_TEST(test_spans)};
-    return cmocka_run_group_tests(tests, begin, NULL);
+    return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

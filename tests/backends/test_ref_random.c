@@ -1,17 +1,10 @@
 /* ref's random numbers and dropout: element by element from tn_philox as backends/random.h says,
  * and their statistics. */
-#include "arrays.h"
+#include "ref.h"
 
 static const tn_backend *ref;
 static tn_context *ctx;
 static const tn_random_key key = {.seed = 0x123456789abcdef0, .stream = 3, .call = 17};
-
-static int begin(void **state) {
-    (void)state;
-    ref = tn_backend_named("ref");
-    ctx = tn_context_of((tn_device){TN_CPU, 0});
-    return ref && ctx ? 0 : -1;
-}
 
 /* Uniforms as the header documents them, from the words. */
 static double u24(int64_t i) {
@@ -192,5 +185,5 @@ int main(void) {
         ARRAY_TEST(test_bernoulli),   ARRAY_TEST(test_dropout),    ARRAY_TEST(test_dropout_ends),
         ARRAY_TEST(test_keys_differ), ARRAY_TEST(test_thresholds),
     };
-    return cmocka_run_group_tests(tests, begin, NULL);
+    return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

@@ -1,15 +1,5 @@
 /* ref's reductions and indexed entries against loops over coordinates written here. */
-#include "arrays.h"
-
-static const tn_backend *ref;
-static tn_context *ctx;
-
-static int begin(void **state) {
-    (void)state;
-    ref = tn_backend_named("ref");
-    ctx = tn_context_of((tn_device){TN_CPU, 0});
-    return ref && ctx ? 0 : -1;
-}
+#include "ref.h"
 
 /* x (3, 4, 5) reduced over the dimensions in `mask`; element i of x belongs to element target of
  * y. */
@@ -336,5 +326,5 @@ int main(void) {
         ARRAY_TEST(test_out_of_memory),
         ARRAY_TEST(test_index_nothing),
     };
-    return cmocka_run_group_tests(tests, begin, NULL);
+    return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

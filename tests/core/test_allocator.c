@@ -5,12 +5,10 @@
 #include "tern/sys/tensor.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static int start(void **state) {
     (void)state;
@@ -152,9 +150,7 @@ static void test_limit(void **state) {
         assert_false(tn_is_inert(bytes(600)));
         tn_tensor *t = bytes(401);
         assert_true(tn_is_inert(t));
-        assert_int_equal(tn_error(), TN_ENOMEM);
-        assert_non_null(strstr(tn_error_message(), "empty: no memory for 401 bytes"));
-        tn_error_clear();
+        assert_error(TN_ENOMEM, "empty: no memory for 401 bytes");
         assert_false(tn_is_inert(bytes(400)));
         tn_memory_set_limit(0);
         assert_false(tn_is_inert(bytes(5000)));

@@ -3,11 +3,9 @@
 #include "tern/tensor.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static int start(void **state) {
     (void)state;

@@ -3,21 +3,12 @@
 #define _GNU_SOURCE
 #include "core/plugin.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 #include <pthread.h>
-
-static void assert_contains(const char *text, const char *part) {
-    if (!strstr(text, part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", text, part);
-    }
-}
 
 static void test_missing(void **state) {
     (void)state;

@@ -4,11 +4,9 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static uint64_t join(uint32_t low, uint32_t high) {
     return (uint64_t)high << 32 | low;

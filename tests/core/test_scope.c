@@ -3,21 +3,13 @@
 #include "tern/sys/tensor.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static tn_tensor *one(double value) {
     float x = (float)value;
     return tn_from_data(&x, TN_DIMS(), TN_F32);
-}
-
-static int start(void **state) {
-    (void)state;
-    tn_error_clear();
-    return 0;
 }
 
 static void test_scope_releases(void **state) {
@@ -274,9 +266,7 @@ static void test_null_and_inert(void **state) {
     assert_ptr_equal(tn_return(tn_inert()), tn_inert());
     assert_int_equal(tn_error(), TN_OK);
     assert_ptr_equal(tn_return(NULL), tn_inert());
-    assert_int_equal(tn_error(), TN_EVALUE);
-    assert_non_null(strstr(tn_error_message(), "return: the tensor is NULL"));
-    tn_error_clear();
+    assert_error(TN_EVALUE, "return: the tensor is NULL");
     assert_ptr_equal(tn_adopt(NULL), tn_inert());
     assert_int_equal(tn_error(), TN_EVALUE);
 }
@@ -373,22 +363,22 @@ static void test_quarantine_ends(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_scope_releases, start),
-        cmocka_unit_test_setup(test_every_way_out, start),
-        cmocka_unit_test_setup(test_return_through_scopes, start),
-        cmocka_unit_test_setup(test_return_several, start),
-        cmocka_unit_test_setup(test_return_of_somebody_elses, start),
-        cmocka_unit_test_setup(test_drop, start),
-        cmocka_unit_test_setup(test_keep_and_adopt, start),
-        cmocka_unit_test_setup(test_threads, start),
-        cmocka_unit_test_setup(test_counting_from_threads, start),
-        cmocka_unit_test_setup(test_release_makes_tensors, start),
-        cmocka_unit_test_setup(test_null_and_inert, start),
-        cmocka_unit_test_setup(test_large_scope, start),
-        cmocka_unit_test_setup(test_no_memory_to_grow, start),
+        cmocka_unit_test_setup(test_scope_releases, test_no_error),
+        cmocka_unit_test_setup(test_every_way_out, test_no_error),
+        cmocka_unit_test_setup(test_return_through_scopes, test_no_error),
+        cmocka_unit_test_setup(test_return_several, test_no_error),
+        cmocka_unit_test_setup(test_return_of_somebody_elses, test_no_error),
+        cmocka_unit_test_setup(test_drop, test_no_error),
+        cmocka_unit_test_setup(test_keep_and_adopt, test_no_error),
+        cmocka_unit_test_setup(test_threads, test_no_error),
+        cmocka_unit_test_setup(test_counting_from_threads, test_no_error),
+        cmocka_unit_test_setup(test_release_makes_tensors, test_no_error),
+        cmocka_unit_test_setup(test_null_and_inert, test_no_error),
+        cmocka_unit_test_setup(test_large_scope, test_no_error),
+        cmocka_unit_test_setup(test_no_memory_to_grow, test_no_error),
 #ifdef TN_DEBUG_TENSORS
-        cmocka_unit_test_setup(test_dead_tensor_names_its_scope, start),
-        cmocka_unit_test_setup(test_quarantine_ends, start),
+        cmocka_unit_test_setup(test_dead_tensor_names_its_scope, test_no_error),
+        cmocka_unit_test_setup(test_quarantine_ends, test_no_error),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

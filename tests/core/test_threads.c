@@ -3,11 +3,9 @@
 
 #include <omp.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static int size_of_team(void) {
     int n = 0;

@@ -1,11 +1,12 @@
 /* Ranks on the emulator's devices: real processes, and the stand-in for NCCL that TERN_NCCL names.
  * Rank r has device r % 2. The bodies (ranks.h) join and leave by themselves: their names begin
- * with '-'. Include after <cmocka.h>. */
+ * with '-'. */
 #ifndef TERN_TESTS_CUDA_DEVICE_RANKS_H
 #define TERN_TESTS_CUDA_DEVICE_RANKS_H
 
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>

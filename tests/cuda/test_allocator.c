@@ -3,11 +3,9 @@
 #include "backends/cuda/allocator.c"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 /* ---- A source over host memory --------------------------------------------------------------- */
 

@@ -1,15 +1,10 @@
 /* Data parallelism on devices, over the emulator: the same bits as one rank that accumulates,
  * buckets on the device, and everything around them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "device_ranks.h"
 #include "tests/distributed/ddp_net.h"
 #include "tests/distributed/ddp_train.h"
+#include "tests/support/test.h"
 
 /* ---- For the ranks --------------------------------------------------------------------------- */
 

@@ -7,14 +7,12 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #define MIB (1 << 20)
 
@@ -24,14 +22,6 @@ static int no_error(void **state) {
     (void)state;
     tn_error_clear();
     return tn_set_default_device(tn_cpu());
-}
-
-static void assert_says(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
 }
 
 /* A tensor on the device with the elements 0, 1, 2, … */
@@ -171,12 +161,12 @@ static void test_names(void **state) {
                                        "cuda:99999999999999999"};
     for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++) {
         assert_int_equal(tn_device_named(none[i]).kind, TN_CPU);
-        assert_says(TN_EDEVICE, "names no device");
+        assert_error(TN_EDEVICE, "names no device");
     }
     tn_device_named(NULL);
-    assert_says(TN_EDEVICE, "(NULL)");
+    assert_error(TN_EDEVICE, "(NULL)");
     tn_device_named("cuda:2");
-    assert_says(TN_EDEVICE, "there is no device cuda:2: 2 devices are here, counted from 0");
+    assert_error(TN_EDEVICE, "there is no device cuda:2: 2 devices are here, counted from 0");
 }
 
 static void test_wrong_index(void **state) {
@@ -186,9 +176,9 @@ static void test_wrong_index(void **state) {
         TN_SCOPE;
         tn_device device = tn_cuda(wrong[i]);
         assert_true(tn_is_inert(tn_empty_on(device, TN_DIMS(2), TN_F32)));
-        assert_says(TN_EDEVICE, "there is no device cuda:");
+        assert_error(TN_EDEVICE, "there is no device cuda:");
         assert_int_equal(tn_set_default_device(device), TN_EDEVICE);
-        assert_says(TN_EDEVICE, "2 devices are here");
+        assert_error(TN_EDEVICE, "2 devices are here");
         assert_int_equal(tn_device_synchronize(device), TN_EDEVICE);
         tn_error_clear();
         assert_int_equal(tn_device_memory(device).allocated, 0);
@@ -280,9 +270,9 @@ static void test_memory_ends_and_comes_back(void **state) {
         assert_non_null(strstr(tn_error_message(), "no memory for 41943040 bytes on cuda:0"));
         assert_non_null(strstr(tn_error_message(), "40.0 MiB in use"));
         assert_non_null(strstr(tn_error_message(), "tensors 40.0 MiB"));
-        assert_says(TN_ENOMEM, "left of 64.0");
+        assert_error(TN_ENOMEM, "left of 64.0");
         assert_true(tn_is_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32)));
-        assert_says(TN_ENOMEM, "no memory for 1152921504606846976 bytes");
+        assert_error(TN_ENOMEM, "no memory for 1152921504606846976 bytes");
         tn_tensor *b = counted(gpu, TN_DIMS(4, 5)); /* it goes on */
         const int64_t index[] = {3, 4};
         assert_true(tn_at(b, index) == 19);
@@ -389,7 +379,7 @@ static void test_a_bad_index_comes_late(void **state) {
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EINDEX);
     assert_non_null(strstr(tn_error_message(), "cuda:0: index 9 at position 2 is out of range"));
     assert_non_null(strstr(tn_error_message(), "gather"));
-    assert_says(TN_EINDEX, "TERN_SYNC=1 finds the call");
+    assert_error(TN_EINDEX, "TERN_SYNC=1 finds the call");
     tn_context *ctx = tn_context_of(tn_cuda(0));
     assert_int_equal(ctx->bad_position, 2);
     assert_int_equal(ctx->bad_value, 9);
@@ -400,7 +390,7 @@ static void test_a_bad_index_comes_late(void **state) {
     assert_int_equal(gather_wrongly(-1), TN_OK);
     float out[3];
     assert_int_equal(tn_copy_out(t, out), TN_EINDEX);
-    assert_says(TN_EINDEX, "index -1 at position 2");
+    assert_error(TN_EINDEX, "index -1 at position 2");
     assert_int_equal(gather_wrongly(4), TN_OK);
     void *mark = table->mark(0);
     assert_int_equal(table->mark_wait(mark), TN_EINDEX);
@@ -475,10 +465,10 @@ static void part_missing(void **state) { /* TERN_CUDA=nothing_like_it */
     assert_int_equal(tn_device_count(TN_CUDA), 0);
     assert_non_null(strstr(tn_device_why(TN_CUDA), "libtern_nothing_like_it.so"));
     assert_int_equal(tn_device_named("cuda").kind, TN_CPU);
-    assert_says(TN_EDEVICE, "there is no device cuda:0: libtern_nothing_like_it.so");
+    assert_error(TN_EDEVICE, "there is no device cuda:0: libtern_nothing_like_it.so");
     TN_SCOPE;
     assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(2), TN_F32)));
-    assert_says(TN_EDEVICE, "libtern_nothing_like_it.so");
+    assert_error(TN_EDEVICE, "libtern_nothing_like_it.so");
     assert_null(tn__device_plugin(TN_CUDA));
     assert_null(tn_context_of(tn_cuda(0)));
 }
@@ -501,9 +491,9 @@ static void part_real(void **state) { /* libtern_cuda.so itself */
     }
     assert_non_null(strstr(real->why, "CUDA driver"));
     tn_device_named("cuda");
-    assert_says(TN_EDEVICE, "there is no device cuda:0: ");
+    assert_error(TN_EDEVICE, "there is no device cuda:0: ");
     tn_device_synchronize(tn_cuda(0));
-    assert_says(TN_EDEVICE, real->why);
+    assert_error(TN_EDEVICE, real->why);
     assert_null(real->alloc(0, 100, "tensors"));
     assert_int_equal(real->synchronize(0), TN_EDEVICE);
     assert_non_null(strstr(real->reason(), "there is no CUDA device 0: 0 are here"));
@@ -532,7 +522,7 @@ static void part_guard(void **state) { /* TERN_CUDA_GUARD=1 */
     table->free(0, memory, 1000);
     table->free(0, memory, 1000); /* the first thing that is wrong is told */
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EDEVICE);
-    assert_says(TN_EDEVICE, "byte 1000 of a block of 1000 bytes");
+    assert_error(TN_EDEVICE, "byte 1000 of a block of 1000 bytes");
     assert_int_equal(table->synchronize(0), TN_OK);
     table->free(0, memory, 1000);
     assert_int_equal(table->synchronize(0), TN_EDEVICE);
@@ -566,15 +556,15 @@ static void part_died(void **state) { /* a kernel dies */
     assert_non_null(strstr(tn_error_message(), "the last kernels were "));
     /* without the template's arguments */
     assert_non_null(strstr(tn_error_message(), "gather_rows_kernel; "));
-    assert_says(TN_EDEVICE, "this process cannot use the device any more");
+    assert_error(TN_EDEVICE, "this process cannot use the device any more");
     assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32)));
-    assert_says(TN_ENOMEM, "somebody wrote to nowhere"); /* and not how much memory there is */
+    assert_error(TN_ENOMEM, "somebody wrote to nowhere"); /* and not how much memory there is */
     assert_int_equal(table->kernels->matmul(tn_context_of(tn_cuda(0)), &y, &a, &b, 1, 0),
                      TN_EDEVICE);
     assert_non_null(strstr(table->reason(), "cublasLtMatmul: "));
     assert_non_null(strstr(table->reason(), "somebody wrote to nowhere"));
     assert_true(isnan(tn_item(tn_select(t, 0, 1))));
-    assert_says(TN_EDEVICE, "somebody wrote to nowhere");
+    assert_error(TN_EDEVICE, "somebody wrote to nowhere");
     assert_true(tn_item(tn_select(other, 0, 2)) == 2);
     assert_int_equal(table->synchronize(0), TN_EDEVICE); /* and the process ends in peace */
 }

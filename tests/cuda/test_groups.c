@@ -1,16 +1,11 @@
 /* Groups of ranks whose tensors are on devices, over the emulator: staged with the bits of the
  * engine beneath, nccl against a stand-in for the library; the order of compute and transfers; and
  * what fails is told within the deadline. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "core/plugin.h"
 #include "device_ranks.h"
 #include "tests/distributed/elements.h"
+#include "tests/support/test.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -4,12 +4,7 @@
  */
 #include "backends/cuda/sdpa_graph.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,22 +1,11 @@
 /* Datasets in memory, characters, whole files. */
 #include "tern/data.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
+#include "tests/support/test.h"
 
 static void test_tensors(void **state) {
     (void)state;
@@ -39,9 +28,9 @@ static void test_tensors(void **state) {
         assert_int_equal(label, 2);
         tn_dataset_free(d);
         assert_null(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)));
-        expect(TN_ESHAPE, "x is [3, 2] but y is [4]");
+        assert_error(TN_ESHAPE, "x is [3, 2] but y is [4]");
         assert_null(tn_tensor_dataset(tn_scalar(1, TN_F32), NULL));
-        expect(TN_ESHAPE, "should count the examples");
+        assert_error(TN_ESHAPE, "should count the examples");
         assert_null(tn_tensor_dataset(NULL, NULL));
         tn_error_clear();
         tn_dataset_free(NULL);
@@ -60,11 +49,11 @@ static void test_tokens(void **state) {
     assert_memory_equal(y, ((int64_t[]){4, 1, 5}), sizeof(y));
     tn_dataset_free(d);
     assert_null(tn_token_dataset(tokens, 3, 3));
-    expect(TN_EVALUE, "3 tokens, but a window of length 3 takes 4");
+    assert_error(TN_EVALUE, "3 tokens, but a window of length 3 takes 4");
     assert_null(tn_token_dataset(tokens, 3, 0));
     tn_error_clear();
     assert_null(tn_token_dataset(NULL, 8, 2));
-    expect(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
 }
 
 static void test_charset(void **state) {
@@ -83,9 +72,9 @@ static void test_charset(void **state) {
     assert_string_equal(tn_charset_text(c, 0), "\n"); /* code-point order */
     assert_string_equal(tn_charset_text(c, 7), "𝄞");
     assert_int_equal(tn_charset_encode(c, "x", 1, tokens), -1);
-    expect(TN_EVALUE, "U+0078 at byte 0");
+    assert_error(TN_EVALUE, "U+0078 at byte 0");
     assert_string_equal(tn_charset_text(c, 8), "");
-    expect(TN_EINDEX, "token 8");
+    assert_error(TN_EINDEX, "token 8");
     tn_charset_free(c);
     assert_null(tn_charset_from_text("", 0));
     tn_error_clear();
@@ -113,7 +102,7 @@ static void test_utf8_is_strict(void **state) {
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         assert_null(tn_charset_from_text(bad[i], strlen(bad[i])));
-        expect(TN_EFORMAT, "is not UTF-8");
+        assert_error(TN_EFORMAT, "is not UTF-8");
     }
     static const char good[] = "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf"
                                "\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf";
@@ -140,9 +129,9 @@ static void test_text_read(void **state) {
     assert_true(bytes > 0);
     tn_text_free(text);
     assert_null(tn_text_read("/nowhere/at/all", &bytes));
-    expect(TN_EIO, "/nowhere/at/all: No such file");
+    assert_error(TN_EIO, "/nowhere/at/all: No such file");
     assert_null(tn_text_read("/tmp", &bytes));
-    expect(TN_EIO, "Is a directory");
+    assert_error(TN_EIO, "Is a directory");
     assert_null(tn_text_read(NULL, &bytes));
     tn_error_clear();
 }

@@ -2,13 +2,11 @@
  * any moment. */
 #include "tern/data.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 /* Example i is x = (i, 10 i), y = -i. Reading `bad` fails; reading any takes `microseconds`. */
 typedef struct numbers {

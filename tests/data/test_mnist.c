@@ -2,29 +2,18 @@
  * ones. */
 #include "tern/data.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 enum { COUNT = 3, PIXELS = 28 * 28 };
 enum { IMAGES = 16 + COUNT * PIXELS, LABELS = 8 + COUNT };
 
 static unsigned char images[IMAGES] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, 28, 0, 0, 0, 28};
 static unsigned char labels[LABELS] = {0, 0, 8, 1, 0, 0, 0, COUNT, 7, 0, 9};
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 static void write_gz(const char *path, const void *data, unsigned bytes) {
     gzFile file = gzopen(path, "wb");
@@ -71,7 +60,7 @@ static void test_plain_and_compressed(void **state) {
     check();
     remove_all();
     assert_null(tn_mnist(temp_folder, true));
-    expect(TN_EIO, "train-images-idx3-ubyte[.gz]: No such file");
+    assert_error(TN_EIO, "train-images-idx3-ubyte[.gz]: No such file");
     assert_null(tn_mnist(NULL, true));
     tn_error_clear();
 }
@@ -83,13 +72,13 @@ static void test_every_truncation(void **state) {
     for (size_t bytes = 0; bytes < IMAGES; bytes += bytes < 40 || bytes > IMAGES - 10 ? 1 : 97) {
         temp_write(path, images, bytes);
         assert_null(tn_mnist(temp_folder, false));
-        expect(TN_EFORMAT, "ends in the middle");
+        assert_error(TN_EFORMAT, "ends in the middle");
     }
     temp_write(path, images, IMAGES);
     for (size_t bytes = 0; bytes < LABELS; bytes++) {
         temp_write(temp_path("t10k-labels-idx1-ubyte"), labels, bytes);
         assert_null(tn_mnist(temp_folder, false));
-        expect(TN_EFORMAT, "ends in the middle");
+        assert_error(TN_EFORMAT, "ends in the middle");
     }
     remove_all();
     write_gz(temp_path("t10k-images-idx3-ubyte.gz"), images, IMAGES);
@@ -99,7 +88,7 @@ static void test_every_truncation(void **state) {
     for (size_t bytes = 0; bytes < whole; bytes++) {
         temp_write(temp_path("t10k-images-idx3-ubyte.gz"), gz, bytes);
         assert_null(tn_mnist(temp_folder, false));
-        expect(TN_EFORMAT, "");
+        assert_error(TN_EFORMAT, "");
     }
     size_t harmless = 0; /* a few bits of deflate mean nothing; then the data must be right */
     for (size_t at = 10; at < whole; at++) {
@@ -111,7 +100,7 @@ static void test_every_truncation(void **state) {
             check();
             harmless++;
         } else {
-            expect(TN_EFORMAT, "");
+            assert_error(TN_EFORMAT, "");
         }
         gz[at] ^= 0x10;
     }
@@ -127,7 +116,7 @@ static void expect_changed(const char *name, unsigned char *data, size_t bytes, 
     write_plain();
     temp_write(temp_path(name), data, bytes);
     assert_null(tn_mnist(temp_folder, false));
-    expect(TN_EFORMAT, part);
+    assert_error(TN_EFORMAT, part);
     data[at] = before;
 }
 

@@ -2,12 +2,10 @@
  * epoch. */
 #include "tern/data.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static void check_permutation(tn_sampling s, int64_t size, int64_t epoch) {
     char *seen = calloc((size_t)size, 1);

@@ -1,24 +1,13 @@
 /* Token shards: both kinds of files, windows at the edges of shards, and files that are wrong. */
 #include "tern/data.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 enum { HEAD = 1024, MOST = 64 };
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 static void put_word(unsigned char *at, int32_t value) {
     for (int i = 0; i < 4; i++) {
@@ -91,7 +80,7 @@ static void test_token_outside(void **state) {
     int64_t x[4], y[4];
     assert_int_equal(d->get(d, 1, x, y), TN_OK);
     assert_int_equal(d->get(d, 2, x, y), TN_EFORMAT);
-    expect(TN_EFORMAT, "token 12 is 12 but the vocabulary has 12");
+    assert_error(TN_EFORMAT, "token 12 is 12 but the vocabulary has 12");
     tn_dataset_free(d);
 }
 
@@ -99,24 +88,24 @@ static void test_wrong_files(void **state) {
     (void)state;
     const char *path = temp_path("a_0.bin");
     assert_null(tn_token_shards(path, 4, 100));
-    expect(TN_EIO, "no such file");
+    assert_error(TN_EIO, "no such file");
     write_shard("a_0.bin", 20240520, 2, 13, 13, 0);
     assert_null(tn_token_shards(path, 4, 100));
-    expect(TN_EFORMAT, "version 2");
+    assert_error(TN_EFORMAT, "version 2");
     write_shard("a_0.bin", 20240520, 1, 14, 13, 0);
     assert_null(tn_token_shards(path, 4, 100));
-    expect(TN_EFORMAT, "says 14 tokens but 13 follow");
+    assert_error(TN_EFORMAT, "says 14 tokens but 13 follow");
     write_llmc("a_0.bin", 4, 0);
     assert_null(tn_token_shards(path, 4, 100));
-    expect(TN_EFORMAT, "no file has the 5 tokens");
+    assert_error(TN_EFORMAT, "no file has the 5 tokens");
     temp_write(path, "abc", 3);
     assert_null(tn_token_shards(path, 1, 100));
-    expect(TN_EFORMAT, "not a whole number");
+    assert_error(TN_EFORMAT, "not a whole number");
     temp_write(path, "", 0);
     assert_null(tn_token_shards(path, 1, 100));
-    expect(TN_EFORMAT, "empty");
+    assert_error(TN_EFORMAT, "empty");
     assert_null(tn_token_shards(path, 0, 100));
-    expect(TN_EVALUE, "window 0");
+    assert_error(TN_EVALUE, "window 0");
 }
 
 int main(void) {

@@ -1,5 +1,4 @@
-/* A small net for tests of data parallelism, whose gradients are easily made by hand. Include after
- * <cmocka.h>. */
+/* A small net for tests of data parallelism, whose gradients are easily made by hand. */
 #ifndef TERN_TESTS_DDP_NET_H
 #define TERN_TESTS_DDP_NET_H
 

@@ -1,12 +1,13 @@
 /* Checks for tests whose ranks are threads (tn_local_run). cmocka's assertions jump, which only the
- * main thread may do: ranks count what is wrong, and the main thread looks at the count. Include
- * after <cmocka.h>. */
+ * main thread may do: ranks count what is wrong, and the main thread looks at the count. */
 #ifndef TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
 #define TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 
@@ -20,13 +21,6 @@ static int ranks_told; /* who has heard of rank 1's error: stay_until_told */
             fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, \
                     tn_error_message());                                        \
         }                                                                       \
-    } while (0)
-
-#define assert_has(text, part)                                  \
-    do {                                                        \
-        if (!strstr(text, part)) {                              \
-            fail_msg("\"%s\" does not say \"%s\"", text, part); \
-        }                                                       \
     } while (0)
 
 static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
@@ -63,18 +57,6 @@ static inline void stay_until_told(tn_group *g) {
         usleep(10000);
     }
     CHECK(__atomic_load_n(&ranks_told, __ATOMIC_ACQUIRE) == others);
-}
-
-/* A teardown: as many tensors as live_before, which main sets, are alive. */
-static int64_t live_before;
-
-static inline int no_leak(void **state) {
-    (void)state;
-    if (tn_live_tensors() != live_before) {
-        fprintf(stderr, "%lld tensors were left\n", (long long)(tn_live_tensors() - live_before));
-        return 1;
-    }
-    return 0;
 }
 
 #endif

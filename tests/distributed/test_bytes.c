@@ -1,12 +1,10 @@
 /* Bytes of any length, on groups of threads. */
 #include "tern/tern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "rank_check.h"
 

@@ -3,15 +3,11 @@
 #define _GNU_SOURCE
 #define LLVMFuzzerTestOneInput fuzz_store
 #include "tests/fuzz/fuzz_store.c"
+#include "tests/support/test.h"
 #undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_environment
 #include "tests/fuzz/fuzz_environment.c"
 #undef LLVMFuzzerTestOneInput
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 #include "tests/support/replay.h"
 

@@ -1,11 +1,7 @@
 /* Data parallelism: which gradients share a bucket, when buckets are sent, and their dtypes. Ranks
  * are threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "ddp_net.h"
 
@@ -160,8 +156,6 @@ static void test_dtypes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    live_before = tn_live_tensors();
-#define TEST(name) cmocka_unit_test_teardown(name, no_leak)
     const struct CMUnitTest tests[] = {
         TEST(test_buckets_follow_readiness),
         TEST(test_dtypes),

@@ -1,11 +1,7 @@
 /* A GAN under data parallelism: two modules, two optimisers, noise, dropout, a gradient penalty,
  * and a module that is taken out of a step. N ranks are one rank that accumulates, bit for bit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "ddp_net.h"
 

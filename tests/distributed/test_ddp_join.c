@@ -1,14 +1,9 @@
 /* Data parallelism where ranks have different numbers of batches: an error that says so, or
  * tn_ddp_join. Ranks are threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "ddp_net.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 enum { MOST = 4 };
 

@@ -1,11 +1,7 @@
 /* Data parallelism, bit for bit: N ranks are one rank that accumulates N micro-batches; buckets,
  * their sizes, their order and overlap change nothing; the naive twin agrees. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "ddp_train.h"
 

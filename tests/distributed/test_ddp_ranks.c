@@ -1,17 +1,12 @@
 /* Data parallelism over real processes: the same bits as one rank that accumulates, on each engine;
  * and errors that end all ranks with the reason. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "core/plugin.h"
 #include "ddp_train.h"
 #include "distributed/group/gloo.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 #include <stdio.h>
 #include <sys/wait.h>

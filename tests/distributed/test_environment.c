@@ -2,10 +2,7 @@
 #include "distributed/init/environment.h"
 #include "distributed/init/nodelist.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <string.h>
 

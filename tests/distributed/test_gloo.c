@@ -4,16 +4,13 @@
 #include "distributed/group/gloo.h"
 #include "distributed/group/group.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "rank_check.h"
 
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 #include <math.h>
 #include <signal.h>

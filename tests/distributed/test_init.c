@@ -2,11 +2,7 @@
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "tests/support/ranks.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "tests/support/temp.h"
 

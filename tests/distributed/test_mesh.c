@@ -1,11 +1,9 @@
 /* Meshes, on groups of threads: the right groups, and the right mistakes. */
 #include "tern/tern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "rank_check.h"
 

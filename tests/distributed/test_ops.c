@@ -2,11 +2,9 @@
  * derivatives, in f64, on groups of threads; and a network that is split between ranks. */
 #include "tern/tern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "rank_check.h"
 

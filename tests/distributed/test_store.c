@@ -4,11 +4,7 @@
 #include "core/memory.h"
 #include "distributed/store/store.h"
 #include "tests/support/ranks.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "tests/support/temp.h"
 
@@ -103,14 +99,6 @@ static void for_each(void (*test)(place *p)) {
 }
 
 /* ---- One after the other --------------------------------------------------------------------- */
-
-static void assert_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not say \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 static void assert_text(tn_store *s, const char *key, const char *text) {
     void *data;

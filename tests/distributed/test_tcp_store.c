@@ -5,11 +5,7 @@
 #include "distributed/store/session.h"
 #include "distributed/store/tcp.h"
 #include "tests/support/ranks.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,14 +21,6 @@
 #include <unistd.h>
 
 #define TOKEN "the token of this job"
-
-static void assert_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not say \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 /* ---- The proof ------------------------------------------------------------------------------- */
 

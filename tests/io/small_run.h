@@ -1,9 +1,11 @@
 /* A training run small enough for tests of checkpoints: a linear layer, AdamW, a shuffled loader,
  * dropout's generator.
  *
- * Include after <cmocka.h>. */
+ */
 #ifndef TERN_TESTS_IO_SMALL_RUN_H
 #define TERN_TESTS_IO_SMALL_RUN_H
+
+#include "tests/support/test.h"
 
 #include "tern/tern.h"
 

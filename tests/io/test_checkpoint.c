@@ -3,23 +3,12 @@
 #include "tern/tern.h"
 
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/io/small_run.h"
 #include "tests/support/temp.h"
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
+#include "tests/support/test.h"
 
 /* Everything that a checkpoint can change, as bytes. */
 typedef struct snapshot {
@@ -112,7 +101,7 @@ static void check_refused(small_run *r, const char *path, tn_status status, cons
     tn_checkpoint c = small_run_checkpoint(r);
     c.step = 77;
     assert_int_equal(tn_checkpoint_load(&c, path), status);
-    expect(status, part);
+    assert_error(status, part);
     assert_int_equal(c.step, 77);
     snapshot after = snapshot_of(r);
     assert_true(same(&before, &after));
@@ -190,12 +179,12 @@ static void test_what_does_not_fit(void **state) {
     tn_linear_init(&wide, 5, 2, tn_linear_defaults());
     c = (tn_checkpoint){.model = &wide, .partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_ESHAPE);
-    expect(TN_ESHAPE, "\"model.weight\" is [2, 4] but the program's is [2, 5]");
+    assert_error(TN_ESHAPE, "\"model.weight\" is [2, 4] but the program's is [2, 5]");
     tn_module_finish(&wide);
 
     c = (tn_checkpoint){.model = &r.model};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
-    expect(TN_EMISMATCH, "state of the optim");
+    assert_error(TN_EMISMATCH, "state of the optim");
     /* just the weights, to generate with */
     c = (tn_checkpoint){.model = &r.model, .partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
@@ -241,7 +230,7 @@ static void test_inert_arguments(void **state) {
     assert_int_equal(tn_save(&r.model, path), TN_EVALUE);
     assert_int_equal(tn_load(&r.model, path), TN_EVALUE);
     assert_int_equal(access(path, F_OK), -1);
-    expect(TN_EVALUE, "pending");
+    assert_error(TN_EVALUE, "pending");
     assert_int_equal(tn_checkpoint_save(&c, NULL), TN_EVALUE);
     tn_error_clear();
     assert_int_equal(tn_save(&r.model, NULL), TN_EVALUE);
@@ -272,17 +261,17 @@ static void test_weights(void **state) {
 
     tn_tensor *before = tn_copy(tn_detach(wide.weight));
     assert_int_equal(tn_load(&wide, path), TN_ESHAPE);
-    expect(TN_ESHAPE, "\"weight\" is [2, 3] but the program's is [2, 4]");
+    assert_error(TN_ESHAPE, "\"weight\" is [2, 3] but the program's is [2, 4]");
     assert_true(tn_equal(before, tn_detach(wide.weight)));
 
     before = tn_copy(tn_detach(bare.weight));
     assert_int_equal(tn_load(&bare, path), TN_EMISMATCH);
-    expect(TN_EMISMATCH, "has \"bias\", which the program has not");
+    assert_error(TN_EMISMATCH, "has \"bias\", which the program has not");
     assert_true(tn_equal(before, tn_detach(bare.weight)));
     assert_int_equal(tn_save(&bare, path), TN_OK);
     before = tn_copy(tn_detach(a.weight));
     assert_int_equal(tn_load(&a, path), TN_EMISMATCH);
-    expect(TN_EMISMATCH, "has no \"bias\"");
+    assert_error(TN_EMISMATCH, "has no \"bias\"");
     assert_true(tn_equal(before, tn_detach(a.weight)));
     assert_int_equal(tn_error(), TN_OK);
     tn_module_finish(&a);

@@ -2,15 +2,11 @@
 #define _GNU_SOURCE
 #define LLVMFuzzerTestOneInput fuzz_safetensors
 #include "tests/fuzz/fuzz_safetensors.c"
+#include "tests/support/test.h"
 #undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_checkpoint
 #include "tests/fuzz/fuzz_checkpoint.c"
 #undef LLVMFuzzerTestOneInput
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 #include "tests/support/replay.h"
 

@@ -3,9 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -13,17 +11,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
+#include "tests/support/test.h"
 
 static void expect_contents(const char *path, const char *text) {
     size_t bytes;
@@ -68,7 +57,7 @@ static void test_full_disk(void **state) {
         tn_status status = tn_safetensors_write(w, path);
         setrlimit(RLIMIT_FSIZE, &before);
         assert_int_equal(status, TN_EIO);
-        expect(TN_EIO, "File too large");
+        assert_error(TN_EIO, "File too large");
         expect_contents(path, "old");
         assert_int_equal(temp_count(), 1); /* nothing is left behind */
     }
@@ -103,7 +92,7 @@ static void test_folder_without_rights(void **state) {
 static void test_bad_paths(void **state) {
     (void)state;
     assert_int_equal(tn_write_file("/nowhere/at/all", "x", 1), TN_EIO);
-    expect(TN_EIO, "/nowhere/at/all.tmp: No such file");
+    assert_error(TN_EIO, "/nowhere/at/all.tmp: No such file");
     assert_int_equal(tn_write_file(NULL, "x", 1), TN_EVALUE);
     tn_error_clear();
     assert_int_equal(tn_write_file("", "x", 1), TN_EVALUE);
@@ -112,7 +101,7 @@ static void test_bad_paths(void **state) {
     assert_int_equal(mkdir(folder, 0755), 0);
     /* found at the end, when it is renamed */
     assert_int_equal(tn_write_file(folder, "x", 1), TN_EIO);
-    expect(TN_EIO, "renaming: Is a directory");
+    assert_error(TN_EIO, "renaming: Is a directory");
     assert_int_equal(rmdir(folder), 0);
     assert_int_equal(temp_count(), 1);
 }
@@ -130,7 +119,7 @@ static void test_leftovers(void **state) {
     int fd = open(leftover, O_WRONLY);
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_int_equal(tn_write_file(path, "mine", 4), TN_EIO);
-    expect(TN_EIO, "another process is writing it");
+    assert_error(TN_EIO, "another process is writing it");
     expect_contents(path, "whole");
     expect_contents(leftover, "theirs");
     close(fd);

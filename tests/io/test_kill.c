@@ -2,18 +2,15 @@
  * always a whole one, the last or the one before. */
 #include "tern/tern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
-
 #include "tests/io/small_run.h"
 #include "tests/support/kill_at.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 enum { KILLS = 60 };
 

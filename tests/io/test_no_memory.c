@@ -4,15 +4,12 @@
 #include "tern/tern.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/io/small_run.h"
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 /* The JSON library's allocations, counted apart from ours. */
 static int json_left = -1;

@@ -2,22 +2,11 @@
  * with a reason. */
 #include "tern/io.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
+#include "tests/support/test.h"
 
 /* A file from a header and some bytes of data (0, 1, 2, …). */
 static const char *make_file(const char *header, size_t data_bytes) {
@@ -167,16 +156,16 @@ static void test_foreign_dtypes(void **state) {
     assert_true(tn_at(tn_safetensors_get(f, "bias"), (int64_t[]){0}) > 0);
     assert_int_equal(tn_error(), TN_OK);
     assert_true(tn_is_inert(tn_safetensors_get(f, "weight")));
-    expect(TN_EUNSUPPORTED, "\"weight\" is F8_E4M3");
+    assert_error(TN_EUNSUPPORTED, "\"weight\" is F8_E4M3");
     assert_true(tn_is_inert(tn_safetensors_get(f, "-0 \"-0")));
-    expect(TN_EUNSUPPORTED, "is NEW");
+    assert_error(TN_EUNSUPPORTED, "is NEW");
     tn_safetensors_close(f);
 
     tn_linear line; /* a module that wants such a tensor is told which */
     tn_linear_init(&line, 2, 1, tn_linear_defaults());
     double before = tn_at(line.bias, (int64_t[]){0});
     assert_int_not_equal(tn_load(&line, path), TN_OK);
-    expect(TN_EUNSUPPORTED, "\"weight\" is F8_E4M3");
+    assert_error(TN_EUNSUPPORTED, "\"weight\" is F8_E4M3");
     assert_true(tn_at(line.bias, (int64_t[]){0}) == before);
     tn_module_finish(&line);
 }
@@ -264,7 +253,7 @@ static void test_hostile_headers(void **state) {
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         assert_null(tn_safetensors_open(make_file(bad[i].header, bad[i].data)));
-        expect(TN_EFORMAT, bad[i].part);
+        assert_error(TN_EFORMAT, bad[i].part);
     }
     /* nothing in it, and nothing wrong */
     tn_safetensors *f = tn_safetensors_open(make_file("{}", 0));
@@ -283,13 +272,13 @@ static void test_hostile_length(void **state) {
         memcpy(file, &lengths[i], 8);
         temp_write(path, file, sizeof(file));
         assert_null(tn_safetensors_open(path));
-        expect(TN_EFORMAT, "2 bytes follow");
+        assert_error(TN_EFORMAT, "2 bytes follow");
     }
     char deep[4096] = "{\"a\":";
     memset(deep + 5, '[', 3000);
     deep[3005] = 0;
     assert_null(tn_safetensors_open(make_file(deep, 0)));
-    expect(TN_EFORMAT, "header");
+    assert_error(TN_EFORMAT, "header");
 }
 
 /* A header of more than the cap is not even parsed. */
@@ -302,7 +291,7 @@ static void test_header_cap(void **state) {
     header[1] = '}';
     header[bytes] = 0;
     assert_null(tn_safetensors_open(make_file(header, 0)));
-    expect(TN_EFORMAT, "16777216 are read at most");
+    assert_error(TN_EFORMAT, "16777216 are read at most");
     header[bytes - 8] = 0;
     tn_safetensors *f = tn_safetensors_open(make_file(header, 0));
     assert_non_null(f);
@@ -348,7 +337,7 @@ static void test_every_truncation(void **state) {
     for (size_t length = 0; length < bytes; length++) {
         temp_write(path, file, length);
         assert_null(tn_safetensors_open(path));
-        expect(TN_EFORMAT, path);
+        assert_error(TN_EFORMAT, path);
     }
     free(file);
 }
@@ -375,20 +364,20 @@ static void test_bad_bool(void **state) {
     TN_SCOPE;
     tn_safetensors *f = tn_safetensors_open(make_file(ONE("\"BOOL\"", "[3]", "[0,3]"), 3));
     assert_true(tn_is_inert(tn_safetensors_get(f, "a")));
-    expect(TN_EFORMAT, "element 2 is 2");
+    assert_error(TN_EFORMAT, "element 2 is 2");
     tn_safetensors_close(f);
 }
 
 static void test_not_files(void **state) {
     (void)state;
     assert_null(tn_safetensors_open("/nowhere/at/all"));
-    expect(TN_EIO, "No such file");
+    assert_error(TN_EIO, "No such file");
     assert_null(tn_safetensors_open("/tmp"));
-    expect(TN_EIO, "not a regular file");
+    assert_error(TN_EIO, "not a regular file");
     assert_null(tn_safetensors_open("/dev/zero"));
-    expect(TN_EIO, "not a regular file");
+    assert_error(TN_EIO, "not a regular file");
     assert_null(tn_safetensors_open(NULL));
-    expect(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
 }
 
 /* ---- Bad calls ------------------------------------------------------------------------------- */
@@ -401,20 +390,20 @@ static void test_bad_calls(void **state) {
     tn_safetensors_writer *w = tn_safetensors_new();
     assert_int_equal(tn_safetensors_add(w, "a", t), TN_OK);
     assert_int_equal(tn_safetensors_add(w, "a", t), TN_EVALUE);
-    expect(TN_EVALUE, "used twice");
+    assert_error(TN_EVALUE, "used twice");
     tn_safetensors_add(w, "__metadata__", t);
-    expect(TN_EVALUE, "the format's own");
+    assert_error(TN_EVALUE, "the format's own");
     tn_safetensors_add(w, "\xff", t);
-    expect(TN_EVALUE, "not UTF-8");
+    assert_error(TN_EVALUE, "not UTF-8");
     tn_safetensors_add(w, NULL, t);
-    expect(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_int_not_equal(tn_safetensors_add(w, "b", NULL), TN_OK);
     tn_error_clear();
     tn_safetensors_add_metadata(w, "k", "\xff");
-    expect(TN_EVALUE, "not UTF-8");
+    assert_error(TN_EVALUE, "not UTF-8");
     tn_safetensors_add_metadata(w, "k", "v");
     tn_safetensors_add_metadata(w, "k", "v");
-    expect(TN_EVALUE, "used twice");
+    assert_error(TN_EVALUE, "used twice");
 
     tn_raise(TN_EVALUE, "pending"); /* nothing is written while an error is pending */
     const char *path = temp_path("never");
@@ -432,12 +421,12 @@ static void test_bad_calls(void **state) {
     assert_true(tn_is_inert(tn_safetensors_get(NULL, "a")));
     tn_error_clear();
     assert_int_equal(tn_safetensors_shape(NULL, "a").ndim, 0);
-    expect(TN_EVALUE, "not open");
+    assert_error(TN_EVALUE, "not open");
     assert_null(tn_safetensors_dtype(NULL, "a"));
-    expect(TN_EVALUE, "not open");
+    assert_error(TN_EVALUE, "not open");
     tn_safetensors *f = tn_safetensors_open(make_file("{}", 0));
     assert_true(tn_is_inert(tn_safetensors_get(f, "a")));
-    expect(TN_EVALUE, "has no tensor \"a\"");
+    assert_error(TN_EVALUE, "has no tensor \"a\"");
     assert_false(tn_safetensors_has(f, NULL));
     tn_safetensors_close(f);
     tn_drop(t);
@@ -464,7 +453,7 @@ static void test_refused_add(void **state) {
         assert_int_equal(tn_safetensors_write(w, path), TN_ESTATE);
         char part[64];
         snprintf(part, sizeof(part), "would lack \"%s\"", names[what]);
-        expect(TN_ESTATE, part);
+        assert_error(TN_ESTATE, part);
         assert_int_equal(access(path, F_OK), -1);
     }
 }

@@ -1,41 +1,13 @@
-/* For the tests of mixed precision: a net that looks at itself while it runs. Include after
- * <cmocka.h>. */
+/* For the tests of mixed precision: a net that looks at itself while it runs. */
 #ifndef TERN_TESTS_PRECISION_NET_H
 #define TERN_TESTS_PRECISION_NET_H
 
 #include <string.h>
 
+#include "tests/support/test.h"
+
 #include <tern/sys/tensor.h>
 #include <tern/tern.h>
-
-/* ---- Around each test ------------------------------------------------------------------------ */
-
-static int64_t live;
-
-static inline int begin(void **state) {
-    (void)state;
-    static const bool record = true;
-    tn_error_clear(); /* a test that failed may have left either */
-    tn_grad_mode_end(&record);
-    live = tn_live_tensors();
-    tn_seed(1);
-    return 0;
-}
-
-static inline int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
-}
-
-static inline void expect_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 /* ---- A net that looks at itself while it runs ------------------------------------------------ */
 

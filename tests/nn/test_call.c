@@ -1,33 +1,20 @@
 /* The bracket around a forward: what it lets out, hooks and their order, backward hooks, recompute,
  * module paths in errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 
 /* ---- Helpers --------------------------------------------------------------------------------- */
 
-static int64_t live;
 static char trace[2048]; /* what happened, in order */
 
-static int begin(void **state) {
-    (void)state;
-    live = tn_live_tensors();
+/* A set-up: nothing has happened yet. */
+static int begin_trace(void **state) {
     trace[0] = 0;
-    tn_seed(1);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
+    return test_begin(state);
 }
 
 static void note(const char *text) {
@@ -38,14 +25,6 @@ static void note(const char *text) {
 static void expect_trace(const char *want) {
     assert_string_equal(trace, want);
     trace[0] = 0;
-}
-
-static void expect_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
 }
 
 /* ---- A small model: two layers with dropout between ------------------------------------------ */
@@ -125,9 +104,9 @@ static void values_and_context(void **state) {
     assert_int_equal(calls, 2);
 
     assert_true(tn_is_inert(tn_call(&m, a)));
-    expect_error(TN_EVALUE, "pair gives 2 values");
+    assert_error(TN_EVALUE, "pair gives 2 values");
     out = tn_call_values(&m, (tn_values){9, {a}}, &calls);
-    expect_error(TN_EVALUE, "9 inputs");
+    assert_error(TN_EVALUE, "9 inputs");
     assert_int_equal(out.n, 0);
     for (int i = 0; i < TN_MAX_VALUES; i++) {
         assert_true(tn_is_inert(out.v[i]));
@@ -153,17 +132,17 @@ static void wrong_values(void **state) {
     tn_module m;
     tn_module_init(&m, "null", null_forward);
     assert_true(tn_is_inert(tn_call(&m, x)));
-    expect_error(TN_EVALUE, "(in null): null: result 0 of the forward is NULL");
+    assert_error(TN_EVALUE, "(in null): null: result 0 of the forward is NULL");
     assert_true(tn_is_inert(tn_call(&m, NULL)));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_call_values(&m, tn_values_of(x, x), NULL);
-    expect_error(TN_EVALUE, "2 inputs");
+    assert_error(TN_EVALUE, "2 inputs");
     tn_module_finish(&m);
     tn_module_init_values(&m, "silent", silent_forward);
     assert_int_equal(tn_call_values(&m, tn_values_of(x, NULL), NULL).n, 0);
     assert_int_equal(tn_error(), TN_OK);
     assert_true(tn_is_inert(tn_call(&m, x)));
-    expect_error(TN_EVALUE, "gives no value");
+    assert_error(TN_EVALUE, "gives no value");
     tn_module_finish(&m);
 }
 
@@ -178,10 +157,10 @@ static void paths_in_errors(void **state) {
     tn_tensor *y = tn_call(&all, tn_ones(TN_DIMS(2, 6), TN_F32));
     assert_true(tn_is_inert(y));
     assert_true(tn_is_inert(tn_call(&all, y))); /* inert in, inert out */
-    expect_error(TN_ESHAPE, "(in sequential.0.fc1): linear: ");
+    assert_error(TN_ESHAPE, "(in sequential.0.fc1): linear: ");
     tn_module_set_recompute(&n, true);
     tn_call(&all, tn_ones(TN_DIMS(2, 6), TN_F32));
-    expect_error(TN_ESHAPE, "(in sequential.0.fc1): linear: ");
+    assert_error(TN_ESHAPE, "(in sequential.0.fc1): linear: ");
     tn_module_finish(&all);
 }
 
@@ -309,9 +288,9 @@ static void hooks_replace_values(void **state) {
     assert_true(tn_live_tensors() - had < 10);
     tn_module_hook(&f, (tn_module_hooks){.before = no_input});
     assert_true(tn_is_inert(tn_call(&f, x)));
-    expect_error(TN_EVALUE, "0 inputs");
+    assert_error(TN_EVALUE, "0 inputs");
     assert_int_equal(tn_module_hook(&f, (tn_module_hooks){0}), 0);
-    expect_error(TN_EVALUE, "no hook");
+    assert_error(TN_EVALUE, "no hook");
     tn_module_finish(&f);
 }
 
@@ -414,7 +393,7 @@ static void failing_backward(void **state) {
     tag t = {.name = "m"};
     hook_all(&m, &t);
     tn_backward(tn_sum_all(tn_call(&m, leaf(TN_DIMS(2, 5)))));
-    expect_error(TN_EVALUE, "a failing hook");
+    assert_error(TN_EVALUE, "a failing hook");
     expect_trace("m.before m.after m.backward m.done1- ");
     tn_module_finish(&m);
 }
@@ -437,7 +416,7 @@ static void finished_before_backward(void **state) {
     loss = tn_sum_all(tn_call(&n, x));
     tn_module_finish(&n);
     tn_backward(loss);
-    expect_error(TN_ESTATE, "finished before backward");
+    assert_error(TN_ESTATE, "finished before backward");
 }
 
 static tn_values finishes(tn_module *m, tn_values in, void *user) {
@@ -455,7 +434,7 @@ static void finished_in_a_hook(void **state) {
     tn_gpt_init(&gpt, o);
     tn_module_hook(&gpt, (tn_module_hooks){.before = finishes});
     assert_true(tn_is_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 3), TN_I64))));
-    expect_error(TN_ESTATE, "is finished");
+    assert_error(TN_ESTATE, "is finished");
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */
@@ -560,23 +539,25 @@ static void recompute_keeps_only_inputs(void **state) {
     tn_module_finish(&n);
 }
 
+#define TRACED(f) cmocka_unit_test_setup_teardown(f, begin_trace, test_end)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(only_results_come_out, begin, end),
-        cmocka_unit_test_setup_teardown(values_and_context, begin, end),
-        cmocka_unit_test_setup_teardown(wrong_values, begin, end),
-        cmocka_unit_test_setup_teardown(paths_in_errors, begin, end),
-        cmocka_unit_test_setup_teardown(order_and_removal, begin, end),
-        cmocka_unit_test_setup_teardown(hooks_replace_values, begin, end),
-        cmocka_unit_test_setup_teardown(backward_order, begin, end),
-        cmocka_unit_test_setup_teardown(inputs_without_gradient, begin, end),
-        cmocka_unit_test_setup_teardown(several_inputs_and_outputs, begin, end),
-        cmocka_unit_test_setup_teardown(failing_backward, begin, end),
-        cmocka_unit_test_setup_teardown(finished_before_backward, begin, end),
-        cmocka_unit_test_setup_teardown(finished_in_a_hook, begin, end),
-        cmocka_unit_test_setup_teardown(recompute_is_bit_equal, begin, end),
-        cmocka_unit_test_setup_teardown(hooks_in_recompute, begin, end),
-        cmocka_unit_test_setup_teardown(recompute_keeps_only_inputs, begin, end),
+        TRACED(only_results_come_out),
+        TRACED(values_and_context),
+        TRACED(wrong_values),
+        TRACED(paths_in_errors),
+        TRACED(order_and_removal),
+        TRACED(hooks_replace_values),
+        TRACED(backward_order),
+        TRACED(inputs_without_gradient),
+        TRACED(several_inputs_and_outputs),
+        TRACED(failing_backward),
+        TRACED(finished_before_backward),
+        TRACED(finished_in_a_hook),
+        TRACED(recompute_is_bit_equal),
+        TRACED(hooks_in_recompute),
+        TRACED(recompute_keeps_only_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

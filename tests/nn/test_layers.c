@@ -1,48 +1,21 @@
 /* Layers and GPT: options, names, the attention cache, text generation; and every function of nn.h
  * with inert arguments. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int64_t live;
-
-static int begin(void **state) {
-    (void)state;
-    live = tn_live_tensors();
-    tn_seed(1);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
-}
-
-static void expect_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
 /* A layer whose init failed says so when it is called, and can be finished. */
 static void expect_refused(void *m, tn_status status, const char *part) {
     TN_SCOPE;
-    expect_error(status, part);
+    assert_error(status, part);
     assert_true(tn_is_inert(tn_call(m, tn_ones(TN_DIMS(1, 2), TN_F32))));
-    expect_error(TN_ESTATE, "not complete");
+    assert_error(TN_ESTATE, "not complete");
     tn_module_finish(m);
 }
 
@@ -88,7 +61,7 @@ static void refused_options(void **state) {
     tn_block_options no_heads = tn_block_defaults();
     no_heads.heads = 0;
     tn_block_init(&block, 8, no_heads);
-    expect_error(TN_EVALUE, "heads 0");
+    assert_error(TN_EVALUE, "heads 0");
     tn_module_finish(&block);
     tn_gpt gpt;
     tn_gpt_options no_vocab = tn_gpt_defaults();
@@ -111,7 +84,7 @@ static void pending_errors(void **state) {
     expect_refused(&linear, TN_EVALUE, "an earlier error");
     TN_SCOPE;
     tn_gpt_loss(&gpt, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 2), TN_I64));
-    expect_error(TN_ESTATE, "not complete");
+    assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&gpt);
 }
 
@@ -119,9 +92,9 @@ static void initial_values(void **state) {
     (void)state;
     TN_SCOPE;
     tn_init_xavier_uniform(tn_ones(TN_DIMS(3), TN_F32), 1.0);
-    expect_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
+    assert_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
     tn_init_kaiming_normal(tn_ones(TN_DIMS(), TN_F32), 1.0);
-    expect_error(TN_ESHAPE, "init_kaiming_normal");
+    assert_error(TN_ESHAPE, "init_kaiming_normal");
     tn_tensor *p = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);
     tn_init_constant(p, 3.0); /* a leaf that wants a gradient: not recorded */
     assert_true(tn_is_leaf(p) && tn_at(p, (int64_t[]){1, 1}) == 3.0);
@@ -197,18 +170,18 @@ static void cached_attention(void **state) {
         assert_int_equal(m.cached, starts[i + 1]);
     }
     tn_call(&m, tn_narrow(x, 1, 0, 1));
-    expect_error(TN_EVALUE, "room for 0 of 7 positions");
+    assert_error(TN_EVALUE, "room for 0 of 7 positions");
     tn_self_attention_cache(&m, (tn_attention_cache_options){B, T}); /* a fresh one */
     assert_int_equal(m.cached, 0);
     tn_call(&m, tn_narrow(x, 0, 0, 1));
-    expect_error(TN_EVALUE, "x has 1 sequences");
+    assert_error(TN_EVALUE, "x has 1 sequences");
     tn_self_attention_cache(&m, (tn_attention_cache_options){0, 0});
     assert_null(m.cache_k);
     assert_true(tn_all_close(tn_call(&m, x), whole, 1e-12, 1e-12));
     tn_self_attention_cache(&m, (tn_attention_cache_options){0, 4});
-    expect_error(TN_EVALUE, "batch is 0");
+    assert_error(TN_EVALUE, "batch is 0");
     tn_call(&m, tn_ones(TN_DIMS(3, C), TN_F64));
-    expect_error(TN_ESHAPE, "x is [3, 12] but must be");
+    assert_error(TN_ESHAPE, "x is [3, 12] but must be");
     tn_module_finish(&m);
 }
 
@@ -263,15 +236,15 @@ static void gpt_refuses(void **state) {
     tn_gpt m;
     small_gpt(&m);
     tn_call(&m, tn_zeros(TN_DIMS(2, CONTEXT + 1), TN_I64));
-    expect_error(TN_EVALUE, "(in gpt): gpt: tokens are [2, 9] at position 0 but the context is 8");
+    assert_error(TN_EVALUE, "(in gpt): gpt: tokens are [2, 9] at position 0 but the context is 8");
     tn_call(&m, tn_zeros(TN_DIMS(4), TN_I64));
-    expect_error(TN_ESHAPE, "the input is [4] but");
+    assert_error(TN_ESHAPE, "the input is [4] but");
     tn_call(&m, tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
-    expect_error(TN_EINDEX, "(in gpt.wte)");
+    assert_error(TN_EINDEX, "(in gpt.wte)");
     tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
-    expect_error(TN_EINDEX, "cross_entropy");
+    assert_error(TN_EINDEX, "cross_entropy");
     tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 3), TN_I64));
-    expect_error(TN_ESHAPE, "[1, 3]");
+    assert_error(TN_ESHAPE, "[1, 3]");
     tn_module_finish(&m);
 }
 
@@ -288,7 +261,7 @@ static void generation_with_odd_logits(void **state) {
     int64_t prompt[] = {1}, out[2];
     tn_module_hook(&m, (tn_module_hooks){.after = widens});
     tn_gpt_generate(&m, prompt, 1, 2, 0.0, 0, NULL, out);
-    expect_error(TN_ESHAPE, "the logits are [1, 1, 500]");
+    assert_error(TN_ESHAPE, "the logits are [1, 1, 500]");
     tn_module_finish(&m);
 }
 
@@ -299,9 +272,9 @@ static void cache_of_a_broken_module(void **state) {
     tn_self_attention_options options = tn_self_attention_defaults();
     options.heads = 0;
     tn_self_attention_init(&m, 8, options);
-    expect_error(TN_EVALUE, "heads 0");
+    assert_error(TN_EVALUE, "heads 0");
     tn_self_attention_cache(&m, (tn_attention_cache_options){1, 4});
-    expect_error(TN_ESTATE, "not complete");
+    assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&m);
 }
 
@@ -401,18 +374,18 @@ static void generation_refuses(void **state) {
     small_gpt(&m);
     int64_t token = 1, out[2] = {77, 77};
     assert_int_equal(tn_gpt_generate(&m, NULL, 3, 2, 0.0, 0, NULL, out), TN_EVALUE);
-    expect_error(TN_EVALUE, "0 tokens");
+    assert_error(TN_EVALUE, "0 tokens");
     tn_gpt_generate(&m, &token, 1, 2, -1.0, 0, NULL, out);
-    expect_error(TN_EVALUE, "temperature is -1");
+    assert_error(TN_EVALUE, "temperature is -1");
     tn_gpt_generate(&m, &token, 1, 2, 1.0, -3, NULL, out);
-    expect_error(TN_EVALUE, "top_k -3");
+    assert_error(TN_EVALUE, "top_k -3");
     tn_gpt_generate(&m, &token, 1, 2, NAN, 0, NULL, out);
-    expect_error(TN_EVALUE, "temperature is");
+    assert_error(TN_EVALUE, "temperature is");
     tn_gpt_generate(NULL, &token, 1, 2, 0.0, 0, NULL, out);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     token = VOCAB;
     tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
-    expect_error(TN_EINDEX, "11");
+    assert_error(TN_EINDEX, "11");
     assert_null(m.h[1].attn.cache_v);
     {
         TN_NO_GRAD;
@@ -420,7 +393,7 @@ static void generation_refuses(void **state) {
     }
     token = 1;
     tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
-    expect_error(TN_EVALUE, "the logit of token 0 is");
+    assert_error(TN_EVALUE, "the logit of token 0 is");
     assert_int_equal(out[0], 77);
     tn_module_finish(&m);
 }
@@ -467,7 +440,7 @@ static void inert_tensors(void **state) {
     assert_int_equal(tn_module_set_slice(&gpt.base, "wte.weight", TN_DIMS(1), 0, 1), TN_ESHAPE);
     assert_int_equal(tn_self_attention_cache(&gpt.h[0].attn, (tn_attention_cache_options){1, 1}),
                      TN_ESHAPE);
-    expect_error(TN_ESHAPE, "add");
+    assert_error(TN_ESHAPE, "add");
     tn_module_finish(&m);
     tn_module_finish(&gpt);
     tn_module_finish(&linear);
@@ -478,97 +451,97 @@ static void null_arguments(void **state) {
     (void)state;
     TN_SCOPE;
     tn_linear_init(NULL, 1, 1, tn_linear_defaults());
-    expect_error(TN_EVALUE, "linear");
+    assert_error(TN_EVALUE, "linear");
     tn_embedding_init(NULL, 1, 1, TN_F32);
-    expect_error(TN_EVALUE, "embedding");
+    assert_error(TN_EVALUE, "embedding");
     tn_layer_norm_init(NULL, 1, tn_norm_defaults());
-    expect_error(TN_EVALUE, "layer_norm");
+    assert_error(TN_EVALUE, "layer_norm");
     tn_rms_norm_init(NULL, 1, tn_norm_defaults());
-    expect_error(TN_EVALUE, "rms_norm");
+    assert_error(TN_EVALUE, "rms_norm");
     tn_dropout_init(NULL, 0.5);
-    expect_error(TN_EVALUE, "dropout");
+    assert_error(TN_EVALUE, "dropout");
     tn_self_attention_init(NULL, 4, tn_self_attention_defaults());
-    expect_error(TN_EVALUE, "self_attention");
+    assert_error(TN_EVALUE, "self_attention");
     tn_mlp_init(NULL, 4, tn_mlp_defaults());
-    expect_error(TN_EVALUE, "mlp");
+    assert_error(TN_EVALUE, "mlp");
     tn_block_init(NULL, 4, tn_block_defaults());
-    expect_error(TN_EVALUE, "block");
+    assert_error(TN_EVALUE, "block");
     tn_sequential_init(NULL);
-    expect_error(TN_EVALUE, "sequential");
+    assert_error(TN_EVALUE, "sequential");
     tn_function_init(NULL, "f", tn_relu);
-    expect_error(TN_EVALUE, "f");
+    assert_error(TN_EVALUE, "f");
     tn_gpt_init(NULL, tn_gpt_defaults());
-    expect_error(TN_EVALUE, "gpt");
+    assert_error(TN_EVALUE, "gpt");
     tn_module_init_values(NULL, "m", NULL);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_zero_grad(NULL);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_train(NULL, true);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_requires_grad(NULL, true);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_set_recompute(NULL, true);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_int_equal(tn_module_count(NULL), 0);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_true(tn_is_inert(tn_module_get(NULL, "x")));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_null(tn_module_child(NULL, "x"));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_print(NULL, stdout);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_int_equal(tn_module_hook(NULL, (tn_module_hooks){0}), 0);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_unhook(NULL, 1);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_int_equal(tn_module_add(NULL, "x", NULL), TN_EVALUE);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_int_equal(tn_sequential_add(NULL, NULL), TN_EVALUE);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_true(tn_is_inert(
         tn_gpt_loss(NULL, tn_ones(TN_DIMS(1, 1), TN_I64), tn_ones(TN_DIMS(1, 1), TN_I64))));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module m;
     tn_module_init(&m, "m", same);
     tn_module_each(&m, (tn_walk){0}, NULL, NULL);
-    expect_error(TN_EVALUE, "visitor");
+    assert_error(TN_EVALUE, "visitor");
     tn_module_each_module(&m, NULL, NULL);
-    expect_error(TN_EVALUE, "visitor");
+    assert_error(TN_EVALUE, "visitor");
     tn_module_get(&m, NULL);
-    expect_error(TN_EVALUE, "(NULL)");
+    assert_error(TN_EVALUE, "(NULL)");
     tn_module_child(&m, NULL);
-    expect_error(TN_EVALUE, "(NULL)");
+    assert_error(TN_EVALUE, "(NULL)");
     tn_module_tie(&m, NULL, NULL);
-    expect_error(TN_EVALUE, "(NULL)");
+    assert_error(TN_EVALUE, "(NULL)");
     tn_module_set_buffer(&m, NULL, NULL);
-    expect_error(TN_EVALUE, "(NULL)");
+    assert_error(TN_EVALUE, "(NULL)");
     tn_module_set_slice(&m, NULL, TN_DIMS(), 0, 1);
-    expect_error(TN_EVALUE, "(NULL)");
+    assert_error(TN_EVALUE, "(NULL)");
     tn_module_print(&m, NULL);
     tn_module_finish(&m);
     tn_init_uniform(NULL, 0, 1);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_init_xavier_normal(NULL, 1);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(refused_options, begin, end),
-        cmocka_unit_test_setup_teardown(pending_errors, begin, end),
-        cmocka_unit_test_setup_teardown(initial_values, begin, end),
-        cmocka_unit_test_setup_teardown(training_and_evaluation, begin, end),
-        cmocka_unit_test_setup_teardown(sequential_names, begin, end),
-        cmocka_unit_test_setup_teardown(cached_attention, begin, end),
-        cmocka_unit_test_setup_teardown(cache_of_a_broken_module, begin, end),
-        cmocka_unit_test_setup_teardown(generation_with_odd_logits, begin, end),
-        cmocka_unit_test_setup_teardown(gpt_names, begin, end),
-        cmocka_unit_test_setup_teardown(gpt_refuses, begin, end),
-        cmocka_unit_test_setup_teardown(generation, begin, end),
-        cmocka_unit_test_setup_teardown(sampling, begin, end),
-        cmocka_unit_test_setup_teardown(generation_refuses, begin, end),
-        cmocka_unit_test_setup_teardown(inert_tensors, begin, end),
-        cmocka_unit_test_setup_teardown(null_arguments, begin, end),
+        TEST(refused_options),
+        TEST(pending_errors),
+        TEST(initial_values),
+        TEST(training_and_evaluation),
+        TEST(sequential_names),
+        TEST(cached_attention),
+        TEST(cache_of_a_broken_module),
+        TEST(generation_with_odd_logits),
+        TEST(gpt_names),
+        TEST(gpt_refuses),
+        TEST(generation),
+        TEST(sampling),
+        TEST(generation_refuses),
+        TEST(inert_tensors),
+        TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,12 +17,9 @@
  * The widest temporary is a gradient of 4 U elements; "two" is an operation's incoming and outgoing
  * gradient.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 

@@ -1,11 +1,8 @@
 /* Modules: registering, names, ties, walking, flags, the end of a module, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 
@@ -34,30 +31,6 @@ static void net_init(net *n) {
 }
 
 /* ---- Helpers --------------------------------------------------------------------------------- */
-
-static int64_t live;
-
-static int begin(void **state) {
-    (void)state;
-    live = tn_live_tensors();
-    return 0;
-}
-
-/* Every test releases what it made, and leaves no error that it has not looked at. */
-static int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
-}
-
-static void expect_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 typedef struct paths {
     char text[1024];
@@ -115,11 +88,11 @@ static void names(void **state) {
     assert_string_equal(p.text, ":net ");
 
     assert_true(tn_is_inert(tn_module_get(&n, "layers.3.weight")));
-    expect_error(TN_EVALUE, "layers.3.weight");
+    assert_error(TN_EVALUE, "layers.3.weight");
     assert_true(tn_is_inert(tn_module_get(&n, "cache")));
-    expect_error(TN_EVALUE, "cache");
+    assert_error(TN_EVALUE, "cache");
     assert_null(tn_module_child(&n, "fc"));
-    expect_error(TN_EVALUE, "\"fc\"");
+    assert_error(TN_EVALUE, "\"fc\"");
     tn_module_finish(&n);
 }
 
@@ -134,7 +107,7 @@ static void refused_names(void **state) {
         tn_tensor *field;
         assert_int_equal(tn_module_param(&n.base, bad[i], &field, tn_ones(TN_DIMS(2), TN_F32)),
                          TN_EVALUE);
-        expect_error(TN_EVALUE, "name");
+        assert_error(TN_EVALUE, "name");
         assert_true(tn_is_inert(field));
         tn_module_finish(&n);
     }
@@ -149,21 +122,21 @@ static void used_twice(void **state) {
     tn_linear other;
     tn_linear_init(&other, 1, 1, tn_linear_defaults());
     tn_module_param(&n.base, "fc1", &field, t);
-    expect_error(TN_EVALUE, "\"fc1\" already");
+    assert_error(TN_EVALUE, "\"fc1\" already");
     tn_module_buffer(&n.base, "scale", &field, t);
-    expect_error(TN_EVALUE, "\"scale\" already");
+    assert_error(TN_EVALUE, "\"scale\" already");
     tn_module_add(&n.base, "mean", &other);
-    expect_error(TN_EVALUE, "\"mean\" already");
+    assert_error(TN_EVALUE, "\"mean\" already");
     /* a field that is registered: it keeps its tensor */
     tn_module_param(&n.base, "again", &n.scale, t);
-    expect_error(TN_EVALUE, "field of \"again\"");
+    assert_error(TN_EVALUE, "field of \"again\"");
     assert_false(tn_is_inert(n.scale));
     tn_module_add(&n.base, "again", &n.fc1);
-    expect_error(TN_ESTATE, "has one parent");
+    assert_error(TN_ESTATE, "has one parent");
     tn_module_add(&n.fc1.base, "outer", &n);
-    expect_error(TN_EVALUE, "contain itself");
+    assert_error(TN_EVALUE, "contain itself");
     tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)); /* building it failed */
-    expect_error(TN_ESTATE, "not complete");
+    assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&other);
     tn_module_finish(&n);
 }
@@ -175,16 +148,16 @@ static void refused_tensors(void **state) {
     tn_module_init(&m, "m", net_forward);
     tn_tensor *field;
     tn_module_param(&m, "a", &field, tn_ones(TN_DIMS(2), TN_I64));
-    expect_error(TN_EDTYPE, "i64");
+    assert_error(TN_EDTYPE, "i64");
     tn_tensor *leaf = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
     tn_module_param(&m, "b", &field, tn_mul(leaf, leaf));
-    expect_error(TN_ESTATE, "");
+    assert_error(TN_ESTATE, "");
     tn_module_param(&m, "c", NULL, leaf);
-    expect_error(TN_EVALUE, "field of \"c\" is NULL");
+    assert_error(TN_EVALUE, "field of \"c\" is NULL");
     tn_raise(TN_EVALUE, "an earlier error");
     assert_int_equal(tn_module_param(&m, "d", &field, leaf), TN_EVALUE);
     assert_true(tn_is_inert(field));
-    expect_error(TN_EVALUE, "earlier");
+    assert_error(TN_EVALUE, "earlier");
     tn_module_finish(&m);
 }
 
@@ -208,7 +181,7 @@ static void buffers(void **state) {
     tn_module_set_buffer(&n.base, "mean", NULL);
     assert_null(n.mean);
     tn_module_set_buffer(&n.base, "scale", NULL);
-    expect_error(TN_EVALUE, "no buffer \"scale\"");
+    assert_error(TN_EVALUE, "no buffer \"scale\"");
     tn_module_finish(&n);
     assert_null(n.cache);
 }
@@ -254,9 +227,9 @@ static void ties(void **state) {
         assert_true(tn_at(tn_grad_of(t.wte.weight), (int64_t[]){5, 0}) != 0.0);
     }
     tn_module_tie(&t.base, "wte.weight", "wte.weight");
-    expect_error(TN_EVALUE, "itself");
+    assert_error(TN_EVALUE, "itself");
     tn_module_tie(&t.base, "wte.weight", "nothing");
-    expect_error(TN_EVALUE, "\"nothing\"");
+    assert_error(TN_EVALUE, "\"nothing\"");
     tn_module_finish(&t);
 }
 
@@ -265,7 +238,7 @@ static void ties_that_do_not_fit(void **state) {
     net n;
     net_init(&n);
     tn_module_tie(&n.base, "fc1.weight", "layers.2.weight");
-    expect_error(TN_ESHAPE, "fc1.weight is [4, 3] but layers.2.weight is [3, 4]");
+    assert_error(TN_ESHAPE, "fc1.weight is [4, 3] but layers.2.weight is [3, 4]");
     tn_module_finish(&n);
     tied t;
     tied_init(&t);
@@ -273,7 +246,7 @@ static void ties_that_do_not_fit(void **state) {
     tn_embedding_init(&t.wte, 6, 4, TN_F64);
     tn_module_add(&t.base, "wte", &t.wte);
     tn_module_tie(&t.base, "head.weight", "wte.weight");
-    expect_error(TN_EDTYPE, "head.weight is f32 but wte.weight is f64");
+    assert_error(TN_EDTYPE, "head.weight is f32 but wte.weight is f64");
     tn_module_finish(&t);
 }
 
@@ -364,9 +337,9 @@ static void exchanged_fields(void **state) {
     tn_module_each(&n, (tn_walk){0}, check_slice, NULL);
     assert_int_equal(tn_module_count(&n), 29 + 12); /* of the whole */
     tn_module_set_slice(&n.base, "fc1.weight", TN_DIMS(8, 3), 13, 12);
-    expect_error(TN_EVALUE, "fc1.weight");
+    assert_error(TN_EVALUE, "fc1.weight");
     tn_module_set_slice(&n.base, "fc9.weight", TN_DIMS(8, 3), 0, 12);
-    expect_error(TN_EVALUE, "fc9.weight");
+    assert_error(TN_EVALUE, "fc9.weight");
     tn_module_finish(&n);
 }
 
@@ -381,12 +354,12 @@ static void finished(void **state) {
     tn_module_finish(&n.fc1); /* a child alone leaves its parent */
     expect_paths(&n, (tn_walk){0}, "scale layers.2.weight ");
     tn_call(&n, x);
-    expect_error(TN_ESTATE, "(linear) is finished");
+    assert_error(TN_ESTATE, "(linear) is finished");
     tn_module_finish(&n);
     assert_null(n.scale);
     assert_null(n.fc2.weight);
     tn_call(&n, x);
-    expect_error(TN_ESTATE, "(net) is finished");
+    assert_error(TN_ESTATE, "(net) is finished");
     tn_module_finish(&n); /* twice */
     tn_module_finish(NULL);
     memset(&n, 0, sizeof(n));
@@ -400,41 +373,41 @@ static void not_modules(void **state) {
     _Alignas(16) char junk[512];
     memset(junk, 0x5a, sizeof(junk));
     assert_true(tn_is_inert(tn_call(NULL, x)));
-    expect_error(TN_EVALUE, "module is NULL");
+    assert_error(TN_EVALUE, "module is NULL");
     char want[64];
     snprintf(want, sizeof(want), "%p is not a module", (void *)junk);
     tn_call(junk, x);
-    expect_error(TN_EVALUE, want);
+    assert_error(TN_EVALUE, want);
     tn_call(junk + 1, x);
-    expect_error(TN_EVALUE, "is not a module");
+    assert_error(TN_EVALUE, "is not a module");
     tn_module_finish(junk);
-    expect_error(TN_EVALUE, "is not a module");
+    assert_error(TN_EVALUE, "is not a module");
     assert_int_equal(tn_module_count(junk), 0);
-    expect_error(TN_EVALUE, "is not a module");
+    assert_error(TN_EVALUE, "is not a module");
     tn_module_init(NULL, "m", net_forward);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module m;
     tn_module_init(&m, "m", NULL);
-    expect_error(TN_EVALUE, "forward is NULL");
+    assert_error(TN_EVALUE, "forward is NULL");
     tn_call(&m, x);
-    expect_error(TN_ESTATE, "not complete");
+    assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&m);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(names, begin, end),
-        cmocka_unit_test_setup_teardown(refused_names, begin, end),
-        cmocka_unit_test_setup_teardown(used_twice, begin, end),
-        cmocka_unit_test_setup_teardown(refused_tensors, begin, end),
-        cmocka_unit_test_setup_teardown(buffers, begin, end),
-        cmocka_unit_test_setup_teardown(ties, begin, end),
-        cmocka_unit_test_setup_teardown(ties_that_do_not_fit, begin, end),
-        cmocka_unit_test_setup_teardown(flags, begin, end),
-        cmocka_unit_test_setup_teardown(printing, begin, end),
-        cmocka_unit_test_setup_teardown(exchanged_fields, begin, end),
-        cmocka_unit_test_setup_teardown(finished, begin, end),
-        cmocka_unit_test_setup_teardown(not_modules, begin, end),
+        TEST(names),
+        TEST(refused_names),
+        TEST(used_twice),
+        TEST(refused_tensors),
+        TEST(buffers),
+        TEST(ties),
+        TEST(ties_that_do_not_fit),
+        TEST(flags),
+        TEST(printing),
+        TEST(exchanged_fields),
+        TEST(finished),
+        TEST(not_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

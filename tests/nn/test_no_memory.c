@@ -1,13 +1,10 @@
 /* Every single allocation of a whole small program fails once: building, hooks, recompute,
  * training, generation. Each time there is one clear error, nothing crashes, nothing leaks, and the
  * next run works. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "core/allocator.h"
 #include <tern/tern.h>

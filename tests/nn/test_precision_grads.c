@@ -1,11 +1,8 @@
 /* Mixed precision: where gradients arrive, how close they are, and that recompute changes no
  * bit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <math.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "precision_net.h"
 
@@ -238,8 +235,6 @@ static void recompute_of_tied_weights(void **state) {
     assert_true(tn_at(tn_grad_of(m.a.weight), first) == 1.5);
     tn_module_finish(&m);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,14 +1,11 @@
 /* Mixed precision: training runs of a small GPT, resumed and recomputed, and what it writes
  * then. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "precision_net.h"
 
@@ -164,8 +161,6 @@ static void generation(void **state) {
     tn_optim_free(opt);
     tn_module_finish(&gpt);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -9,31 +9,12 @@
  *   a bf16 leaf                  its gradient in f32
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int64_t live;
-
-static int begin(void **state) {
-    (void)state;
-    live = tn_live_tensors();
-    tn_seed(1);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
-}
 
 /* ---- An LSTM (Hochreiter and Schmidhuber 1997) ----------------------------------------------- */
 
@@ -431,14 +412,14 @@ static void bf16_leaf_with_f32_gradient(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lstm_learns, begin, end),
-        cmocka_unit_test_setup_teardown(lstm_keeps_its_state, begin, end),
-        cmocka_unit_test_setup_teardown(cached_gpt_is_the_whole_gpt, begin, end),
-        cmocka_unit_test_setup_teardown(padding_behind_a_mask, begin, end),
-        cmocka_unit_test_setup_teardown(gan, begin, end),
-        cmocka_unit_test_setup_teardown(gradient_penalty, begin, end),
-        cmocka_unit_test_setup_teardown(gradients_in_one_buffer, begin, end),
-        cmocka_unit_test_setup_teardown(bf16_leaf_with_f32_gradient, begin, end),
+        TEST(lstm_learns),
+        TEST(lstm_keeps_its_state),
+        TEST(cached_gpt_is_the_whole_gpt),
+        TEST(padding_behind_a_mask),
+        TEST(gan),
+        TEST(gradient_penalty),
+        TEST(gradients_in_one_buffer),
+        TEST(bf16_leaf_with_f32_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,7 @@
 /* The seam that sharding will stand on: a toy of it gives the same bits as the plain model, and
  * gathers as often as it should. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "toy_sharding.h"
 

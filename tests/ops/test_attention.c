@@ -1,22 +1,11 @@
 /* Attention: against its definition written as loops, empty rows, masks, groups, the fused
  * projection, memory. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int no_error(void **state) {
-    (void)state;
-    tn_error_clear();
-    tn_seed(11);
-    return 0;
-}
 
 static tn_tensor *leaf(tn_dims dims) {
     return tn_set_requires_grad(tn_randn(dims, TN_F64), true);
@@ -193,15 +182,6 @@ static void memory_is_linear(void **state) {
     assert_true(longer < shorter / 2 * 5);
 }
 
-static void refuses(tn_status status, const char *text, tn_tensor *y) {
-    assert_true(tn_is_inert(y));
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), text)) {
-        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
-    }
-    tn_error_clear();
-}
-
 static void errors_name_both_sides(void **state) {
     (void)state;
     TN_SCOPE;
@@ -212,34 +192,32 @@ static void errors_name_both_sides(void **state) {
               *flat = tn_zeros(TN_DIMS(3, 2), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F64),
               *mask = tn_zeros(TN_DIMS(2, 3, 3), TN_BOOL);
-    refuses(TN_ESHAPE, "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]",
-            tn_attention_op(q, k, k, NULL, o));
-    refuses(TN_ESHAPE, "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]",
-            tn_attention_op(q, wide, wide, NULL, o));
-    refuses(TN_ESHAPE, "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]",
-            tn_attention_op(q, q, k, NULL, o));
-    refuses(TN_ESHAPE, "v is [3, 2]", tn_attention_op(q, q, flat, NULL, o));
-    refuses(TN_EDTYPE, "q is f32 but k is f64", tn_attention_op(q, f64, f64, NULL, o));
-    refuses(TN_ESHAPE, "mask is [2, 3, 3] but", tn_attention_op(q, q, q, mask, o));
-    refuses(TN_EDTYPE, "mask is f32", tn_attention_op(q, q, q, q, o));
-    refuses(TN_EVALUE, "NULL", tn_attention_op(q, NULL, q, NULL, o));
+    assert_inert(tn_attention_op(q, k, k, NULL, o), TN_ESHAPE,
+                 "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]");
+    assert_inert(tn_attention_op(q, wide, wide, NULL, o), TN_ESHAPE,
+                 "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]");
+    assert_inert(tn_attention_op(q, q, k, NULL, o), TN_ESHAPE,
+                 "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]");
+    assert_inert(tn_attention_op(q, q, flat, NULL, o), TN_ESHAPE, "v is [3, 2]");
+    assert_inert(tn_attention_op(q, f64, f64, NULL, o), TN_EDTYPE, "q is f32 but k is f64");
+    assert_inert(tn_attention_op(q, q, q, mask, o), TN_ESHAPE, "mask is [2, 3, 3] but");
+    assert_inert(tn_attention_op(q, q, q, q, o), TN_EDTYPE, "mask is f32");
+    assert_inert(tn_attention_op(q, NULL, q, NULL, o), TN_EVALUE, "NULL");
     tn_tensor *qkv = tn_zeros(TN_DIMS(2, 3, 12), TN_F32);
-    refuses(TN_ESHAPE, "qkv is [2, 3, 12] but heads is 3", tn_attention_qkv_op(qkv, 3, NULL, o));
-    refuses(TN_ESHAPE, "heads is 0", tn_attention_qkv_op(qkv, 0, NULL, o));
-    refuses(TN_ESHAPE, "qkv is [3, 2]", tn_attention_qkv_op(flat, 1, NULL, o));
-    refuses(TN_ESHAPE, "mask is [2, 3, 3] but",
-            tn_attention_qkv_op(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o));
+    assert_inert(tn_attention_qkv_op(qkv, 3, NULL, o), TN_ESHAPE,
+                 "qkv is [2, 3, 12] but heads is 3");
+    assert_inert(tn_attention_qkv_op(qkv, 0, NULL, o), TN_ESHAPE, "heads is 0");
+    assert_inert(tn_attention_qkv_op(flat, 1, NULL, o), TN_ESHAPE, "qkv is [3, 2]");
+    assert_inert(tn_attention_qkv_op(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o), TN_ESHAPE,
+                 "mask is [2, 3, 3] but");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(is_its_definition, no_error),
-        cmocka_unit_test_setup(a_blind_row_is_zero, no_error),
-        cmocka_unit_test_setup(gradients_twice, no_error),
-        cmocka_unit_test_setup(qkv_is_attention_on_its_parts, no_error),
-        cmocka_unit_test_setup(qkv_gradients_twice, no_error),
-        cmocka_unit_test_setup(memory_is_linear, no_error),
-        cmocka_unit_test_setup(errors_name_both_sides, no_error),
+        TEST(is_its_definition),      TEST(a_blind_row_is_zero),
+        TEST(gradients_twice),        TEST(qkv_is_attention_on_its_parts),
+        TEST(qkv_gradients_twice),    TEST(memory_is_linear),
+        TEST(errors_name_both_sides),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

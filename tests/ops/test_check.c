@@ -1,13 +1,10 @@
 /* tn_op_check itself: operations that are wrong in one way each, all made of exp. What is wrong
  * must be found, and the message must say in which operation, sample and check.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/sys/op.h>
 #include <tern/tern.h>

@@ -2,13 +2,10 @@
  * results and gradients that it gives with them. So a device may begin with the primitives, and a
  * composition cannot drift from its kernel.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include "backends/entries.h"
 #include "ops/check.h"

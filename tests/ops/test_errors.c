@@ -3,13 +3,10 @@
  * nothing above was refused by fails.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/sys/op.h>
 #include <tern/tern.h>

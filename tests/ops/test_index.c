@@ -1,31 +1,11 @@
 /* Picking rows and elements: values, gradients that meet, indices outside, and a weight tied to
  * a classifier. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int no_error(void **state) {
-    (void)state;
-    tn_error_clear();
-    tn_seed(3);
-    return 0;
-}
-
-static void refuses(tn_status status, const char *text, tn_tensor *y) {
-    assert_true(tn_is_inert(y));
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), text)) {
-        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
-    }
-    tn_error_clear();
-}
 
 static tn_tensor *counting(tn_dims dims) {
     return tn_reshape(tn_arange(0.0, (double)tn_dims_count(dims), 1.0, TN_F64), dims);
@@ -100,21 +80,22 @@ static void indices_outside_are_named(void **state) {
     TN_SCOPE;
     tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32),
               *index = tn_from_data((int64_t[20]){[12] = 70}, TN_DIMS(4, 5), TN_I64);
-    refuses(TN_EINDEX, "embedding: index 70 at position 12 is outside [0, 65)",
-            tn_embedding_op(w, index));
+    assert_inert(tn_embedding_op(w, index), TN_EINDEX,
+                 "embedding: index 70 at position 12 is outside [0, 65)");
     tn_tensor *negative = index_of((int64_t[]){0, -1}, TN_DIMS(2));
-    refuses(TN_EINDEX, "index_select: index -1 at position 1 is outside [0, 4)",
-            tn_index_select(w, 1, negative));
-    refuses(TN_EINDEX, "gather: index -1 at position 1 is outside [0, 4)",
-            tn_gather(w, 1, tn_unsqueeze(negative, 0)));
-    refuses(TN_ESHAPE, "x is [65, 4] but index is [2]", tn_gather(w, 1, negative));
-    refuses(TN_ESHAPE, "index is larger in dimension 1",
-            tn_gather(w, 0, tn_zeros(TN_DIMS(1, 5), TN_I64)));
-    refuses(TN_ESHAPE, "index is [4, 5]", tn_index_select(w, 0, index));
-    refuses(TN_ESHAPE, "weight is [2]", tn_embedding_op(tn_zeros(TN_DIMS(2), TN_F32), negative));
-    refuses(TN_EDTYPE, "f32", tn_embedding_op(w, w));
-    refuses(TN_EINDEX, "", tn_index_select(w, 2, negative));
-    refuses(TN_EVALUE, "NULL", tn_embedding_op(NULL, negative));
+    assert_inert(tn_index_select(w, 1, negative), TN_EINDEX,
+                 "index_select: index -1 at position 1 is outside [0, 4)");
+    assert_inert(tn_gather(w, 1, tn_unsqueeze(negative, 0)), TN_EINDEX,
+                 "gather: index -1 at position 1 is outside [0, 4)");
+    assert_inert(tn_gather(w, 1, negative), TN_ESHAPE, "x is [65, 4] but index is [2]");
+    assert_inert(tn_gather(w, 0, tn_zeros(TN_DIMS(1, 5), TN_I64)), TN_ESHAPE,
+                 "index is larger in dimension 1");
+    assert_inert(tn_index_select(w, 0, index), TN_ESHAPE, "index is [4, 5]");
+    assert_inert(tn_embedding_op(tn_zeros(TN_DIMS(2), TN_F32), negative), TN_ESHAPE,
+                 "weight is [2]");
+    assert_inert(tn_embedding_op(w, w), TN_EDTYPE, "f32");
+    assert_inert(tn_index_select(w, 2, negative), TN_EINDEX, "");
+    assert_inert(tn_embedding_op(NULL, negative), TN_EVALUE, "NULL");
 }
 
 /* logits = embedding(w)[rows] w^T: both uses meet in one gradient, and the embedding's part
@@ -141,12 +122,12 @@ static void tied_weight(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(selects_along_any_dimension, no_error),
-        cmocka_unit_test_setup(gathers_elements, no_error),
-        cmocka_unit_test_setup(embeds_any_shape, no_error),
-        cmocka_unit_test_setup(gradients_twice, no_error),
-        cmocka_unit_test_setup(indices_outside_are_named, no_error),
-        cmocka_unit_test_setup(tied_weight, no_error),
+        TEST(selects_along_any_dimension),
+        TEST(gathers_elements),
+        TEST(embeds_any_shape),
+        TEST(gradients_twice),
+        TEST(indices_outside_are_named),
+        TEST(tied_weight),
     };
     return cmocka_run_group_tests_name("index", tests, NULL, NULL);
 }

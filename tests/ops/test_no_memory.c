@@ -2,12 +2,9 @@
  * of each operation. Whatever fails, the answer is TN_ENOMEM, nothing stays alive, and the next try
  * works.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 

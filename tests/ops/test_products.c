@@ -1,29 +1,9 @@
 /* Products: layouts that are not copied, what they keep and what they do not make, errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int no_error(void **state) {
-    (void)state;
-    tn_error_clear();
-    tn_seed(4);
-    return 0;
-}
-
-static void refuses(tn_status status, const char *text, tn_tensor *y) {
-    assert_true(tn_is_inert(y));
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), text)) {
-        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
-    }
-    tn_error_clear();
-}
 
 /* The same by multiplying out: a (…, m, k, 1) times b (…, 1, k, n), summed over k. */
 static tn_tensor *multiplied_out(tn_tensor *a, tn_tensor *b) {
@@ -115,29 +95,27 @@ static void errors_name_both_sides(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(64, 19), TN_F32), *w = tn_zeros(TN_DIMS(64, 20), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(3, 19), TN_F64), *whole = tn_zeros(TN_DIMS(2, 2), TN_I64);
-    refuses(TN_ESHAPE,
-            "linear: x is [64, 19] but weight is [64, 20] (the last dimensions must be equal)",
-            tn_linear_op(x, w, NULL));
-    refuses(TN_ESHAPE, "weight is [64, 19] but bias is [3]",
-            tn_linear_op(x, x, tn_zeros(TN_DIMS(3), TN_F32)));
-    refuses(TN_ESHAPE, "weight is [3]", tn_linear_op(x, tn_zeros(TN_DIMS(3), TN_F32), NULL));
-    refuses(TN_EDTYPE, "f64", tn_linear_op(x, f64, NULL));
-    refuses(TN_EVALUE, "NULL", tn_linear_op(x, NULL, NULL));
-    refuses(TN_ESHAPE, "matmul: a is [64, 19] but b is [64, 20]", tn_matmul(x, w));
-    refuses(TN_ESHAPE, "must broadcast",
-            tn_matmul(tn_zeros(TN_DIMS(2, 3, 4), TN_F32), tn_zeros(TN_DIMS(3, 4, 5), TN_F32)));
-    refuses(TN_ESHAPE, "a is [] and b is [64, 19]", tn_matmul(tn_scalar(1.0, TN_F32), x));
-    refuses(TN_EDTYPE, "f64", tn_matmul(x, tn_t(f64)));
-    refuses(TN_EDTYPE, "i64", tn_matmul(whole, whole));
+    assert_inert(
+        tn_linear_op(x, w, NULL), TN_ESHAPE,
+        "linear: x is [64, 19] but weight is [64, 20] (the last dimensions must be equal)");
+    assert_inert(tn_linear_op(x, x, tn_zeros(TN_DIMS(3), TN_F32)), TN_ESHAPE,
+                 "weight is [64, 19] but bias is [3]");
+    assert_inert(tn_linear_op(x, tn_zeros(TN_DIMS(3), TN_F32), NULL), TN_ESHAPE, "weight is [3]");
+    assert_inert(tn_linear_op(x, f64, NULL), TN_EDTYPE, "f64");
+    assert_inert(tn_linear_op(x, NULL, NULL), TN_EVALUE, "NULL");
+    assert_inert(tn_matmul(x, w), TN_ESHAPE, "matmul: a is [64, 19] but b is [64, 20]");
+    assert_inert(tn_matmul(tn_zeros(TN_DIMS(2, 3, 4), TN_F32), tn_zeros(TN_DIMS(3, 4, 5), TN_F32)),
+                 TN_ESHAPE, "must broadcast");
+    assert_inert(tn_matmul(tn_scalar(1.0, TN_F32), x), TN_ESHAPE, "a is [] and b is [64, 19]");
+    assert_inert(tn_matmul(x, tn_t(f64)), TN_EDTYPE, "f64");
+    assert_inert(tn_matmul(whole, whole), TN_EDTYPE, "i64");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(stacks_of_every_kind, no_error),
-        cmocka_unit_test_setup(a_shared_matrix_needs_no_stack_of_gradients, no_error),
-        cmocka_unit_test_setup(frozen_weights_keep_no_input, no_error),
-        cmocka_unit_test_setup(linear_is_its_definition, no_error),
-        cmocka_unit_test_setup(errors_name_both_sides, no_error),
+        TEST(stacks_of_every_kind),         TEST(a_shared_matrix_needs_no_stack_of_gradients),
+        TEST(frozen_weights_keep_no_input), TEST(linear_is_its_definition),
+        TEST(errors_name_both_sides),
     };
     return cmocka_run_group_tests_name("products", tests, NULL, NULL);
 }

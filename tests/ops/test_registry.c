@@ -2,14 +2,11 @@
  * ownership (ops/check.c), with the fast kernels and with the reference. One test an operation, so
  * a new one is covered when it is listed. With an argument: this operation only.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/sys/op.h>
 #include <tern/tern.h>

@@ -1,39 +1,12 @@
 /* Optimisers beside the arithmetic (test_torch.py has that): what is stepped, what is refused,
  * state, groups, clipping, fields that were exchanged, gradients that live elsewhere. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int64_t live;
-
-static int begin(void **state) {
-    (void)state;
-    live = tn_live_tensors();
-    tn_seed(1);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
-}
-
-static void expect_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 /* Two parameters of 4 and 2 ones. */
 typedef struct model {
@@ -85,7 +58,7 @@ static void refused_options(void **state) {
                                 {.lr = INFINITY}};
     for (size_t i = 0; i < sizeof(bad_sgd) / sizeof(bad_sgd[0]); i++) {
         assert_null(tn_sgd(&m, bad_sgd[i]));
-        expect_error(TN_EVALUE, "sgd: ");
+        assert_error(TN_EVALUE, "sgd: ");
     }
     tn_adam_options bad_adam[5];
     for (int i = 0; i < 5; i++) {
@@ -98,16 +71,16 @@ static void refused_options(void **state) {
     bad_adam[4].weight_decay = -1;
     for (int i = 0; i < 5; i++) {
         assert_null(tn_adamw(&m, bad_adam[i]));
-        expect_error(TN_EVALUE, "adamw: ");
+        assert_error(TN_EVALUE, "adamw: ");
     }
     assert_null(tn_adam(NULL, tn_adam_defaults()));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_module_requires_grad(&m, false);
     assert_null(tn_adam(&m, tn_adam_defaults()));
-    expect_error(TN_EVALUE, "adam: the module has no parameter that requires a gradient");
+    assert_error(TN_EVALUE, "adam: the module has no parameter that requires a gradient");
     tn_raise(TN_EVALUE, "an earlier error");
     assert_null(tn_sgd(&m, tn_sgd_defaults()));
-    expect_error(TN_EVALUE, "earlier");
+    assert_error(TN_EVALUE, "earlier");
     tn_module_finish(&m);
 }
 
@@ -118,14 +91,14 @@ static void refused_parameters(void **state) {
     tn_module_init(&m.base, "model", model_forward);
     tn_module_param(&m.base, "a", &m.a, tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
     assert_null(sgd(&m, 0.1));
-    expect_error(TN_EVALUE, "a is not contiguous");
+    assert_error(TN_EVALUE, "a is not contiguous");
     tn_module_finish(&m);
     tn_module_init(&m.base, "model", model_forward);
     tn_tensor *shared = tn_ones(TN_DIMS(2), TN_F32);
     tn_module_param(&m.base, "a", &m.a, shared);
     tn_module_param(&m.base, "b", &m.b, shared);
     assert_null(sgd(&m, 0.1));
-    expect_error(TN_EVALUE, "a and b are the same tensor");
+    assert_error(TN_EVALUE, "a and b are the same tensor");
     assert_int_equal(tn_module_tie(&m.base, "b", "a"), TN_OK);
     tn_optim *opt = sgd(&m, 0.1);
     tn_set_grad(m.a, tn_ones(TN_DIMS(2), TN_F32));
@@ -203,7 +176,7 @@ static void pending_errors_stop_everything(void **state) {
     assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), -1);
     assert_true(first(m.a) == 1.0 && first(tn_grad_of(m.a)) == 1.0);
     assert_int_equal(tn_optim_steps(opt), 0);
-    expect_error(TN_EVALUE, "a bad gradient");
+    assert_error(TN_EVALUE, "a bad gradient");
     assert_int_equal(tn_optim_step(opt), TN_OK);
     assert_true(first(m.a) == 0.5);
     assert_int_equal(tn_optim_steps(opt), 1);
@@ -222,7 +195,7 @@ static void steps_count_as_changes(void **state) {
     set_gradients(&m, 1.0);
     tn_optim_step(opt);
     tn_backward(y);
-    expect_error(TN_ESTATE, "changed");
+    assert_error(TN_ESTATE, "changed");
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
@@ -271,15 +244,15 @@ static void exchanged_fields(void **state) {
     tn_tensor *right = m.a;
     m.a = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
     tn_optim_step(opt);
-    expect_error(TN_ESTATE, "a is now f32 [3] but the optimiser was made for f32 [4]");
+    assert_error(TN_ESTATE, "a is now f32 [3] but the optimiser was made for f32 [4]");
     m.a = right;
     tn_storage_empty(m.a);
     tn_optim_step(opt);
-    expect_error(TN_ESTATE, "");
+    assert_error(TN_ESTATE, "");
     tn_storage_refill(m.a);
     tn_module_finish(&m);
     assert_int_equal(tn_optim_step(opt), TN_ESTATE);
-    expect_error(TN_ESTATE, "its module was finished");
+    assert_error(TN_ESTATE, "its module was finished");
     tn_optim_zero_grad(opt);
     assert_true(tn_optim_clip(opt, 1.0) == 0.0);
     tn_optim_free(opt);
@@ -297,7 +270,7 @@ static void module_is_gone(void **state) {
     tn_module_finish(gpt);
     free(gpt);
     tn_optim_step(opt);
-    expect_error(TN_ESTATE, "its module was finished");
+    assert_error(TN_ESTATE, "its module was finished");
     tn_optim_zero_grad(opt);
     assert_true(tn_optim_clip(opt, 1.0) == 0.0);
     tn_optim_free(opt);
@@ -357,7 +330,7 @@ static void groups(void **state) {
     assert_null(tn_optim_group(opt, -1));
     assert_ptr_equal(tn_optim_group(opt, 0), all);
     tn_optim_set_lr(opt, -1.0);
-    expect_error(TN_EVALUE, "the learning rate is -1");
+    assert_error(TN_EVALUE, "the learning rate is -1");
     assert_true(tn_optim_lr(opt) == 0.01);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -405,9 +378,9 @@ static void clipping_what_is_not_finite(void **state) {
     assert_true(tn_optim_clip(opt, 1.0) == 0.0); /* no gradients */
     assert_true(tn_clip_grad_norm(&m, 1.0) == 0.0);
     tn_optim_clip(opt, -1.0);
-    expect_error(TN_EVALUE, "max_norm is -1");
+    assert_error(TN_EVALUE, "max_norm is -1");
     tn_clip_grad_norm(&m, NAN);
-    expect_error(TN_EVALUE, "max_norm is");
+    assert_error(TN_EVALUE, "max_norm is");
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
@@ -432,13 +405,13 @@ static void null_arguments(void **state) {
     (void)state;
     tn_optim_free(NULL);
     assert_int_equal(tn_optim_step(NULL), TN_EVALUE);
-    expect_error(TN_EVALUE, "optim_step: the optimiser is NULL");
+    assert_error(TN_EVALUE, "optim_step: the optimiser is NULL");
     assert_true(isnan(tn_optim_clip(NULL, 1.0)));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_true(isnan(tn_clip_grad_norm(NULL, 1.0)));
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     assert_int_equal(tn_optim_split(NULL, tn_match_vectors, NULL), -1);
-    expect_error(TN_EVALUE, "NULL");
+    assert_error(TN_EVALUE, "NULL");
     tn_optim_zero_grad(NULL);
     tn_optim_set_lr(NULL, 1.0);
     tn_optim_set_steps(NULL, 1);
@@ -453,7 +426,7 @@ static void null_arguments(void **state) {
     model_init(&m, TN_F32);
     tn_optim *opt = sgd(&m, 1.0);
     assert_int_equal(tn_optim_split(opt, NULL, NULL), -1);
-    expect_error(TN_EVALUE, "match is NULL");
+    assert_error(TN_EVALUE, "match is NULL");
     tn_optim_each(opt, NULL, NULL);
     tn_optim_set_steps(opt, 12);
     tn_optim_set_steps(opt, -1);
@@ -464,20 +437,20 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(refused_options, begin, end),
-        cmocka_unit_test_setup_teardown(refused_parameters, begin, end),
-        cmocka_unit_test_setup_teardown(state_by_name, begin, end),
-        cmocka_unit_test_setup_teardown(pending_errors_stop_everything, begin, end),
-        cmocka_unit_test_setup_teardown(steps_count_as_changes, begin, end),
-        cmocka_unit_test_setup_teardown(gradients_elsewhere, begin, end),
-        cmocka_unit_test_setup_teardown(exchanged_fields, begin, end),
-        cmocka_unit_test_setup_teardown(module_is_gone, begin, end),
-        cmocka_unit_test_setup_teardown(master_copies, begin, end),
-        cmocka_unit_test_setup_teardown(groups, begin, end),
-        cmocka_unit_test_setup_teardown(clipping, begin, end),
-        cmocka_unit_test_setup_teardown(clipping_what_is_not_finite, begin, end),
-        cmocka_unit_test_setup_teardown(schedules, begin, end),
-        cmocka_unit_test_setup_teardown(null_arguments, begin, end),
+        TEST(refused_options),
+        TEST(refused_parameters),
+        TEST(state_by_name),
+        TEST(pending_errors_stop_everything),
+        TEST(steps_count_as_changes),
+        TEST(gradients_elsewhere),
+        TEST(exchanged_fields),
+        TEST(module_is_gone),
+        TEST(master_copies),
+        TEST(groups),
+        TEST(clipping),
+        TEST(clipping_what_is_not_finite),
+        TEST(schedules),
+        TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

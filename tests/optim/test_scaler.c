@@ -1,40 +1,12 @@
 /* The scale of a loss: PyTorch's rule step by step, skipped steps, clipping, checkpoints, ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-static int64_t live;
-
-static int begin(void **state) {
-    (void)state;
-    tn_error_clear();
-    live = tn_live_tensors();
-    tn_seed(1);
-    return 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    assert_string_equal(tn_error_message(), "");
-    assert_int_equal(tn_live_tensors(), live);
-    return 0;
-}
-
-static void expect_error(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" does not contain \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
 
 static void set_gradient(tn_linear *m, double value) {
     TN_SCOPE;
@@ -309,7 +281,7 @@ static void checkpoints(void **state) {
     assert_true(tn_scaler_where(t).scale == 384.25 && tn_scaler_where(t).streak == 17);
     tn_checkpoint without = {.step = 0};
     assert_int_equal(tn_checkpoint_load(&without, path), TN_EMISMATCH);
-    expect_error(TN_EMISMATCH, "scaler");
+    assert_error(TN_EMISMATCH, "scaler");
     tn_scaler_free(s);
     tn_scaler_free(t);
     unlink(path);
@@ -331,7 +303,7 @@ static void bad_options(void **state) {
     bad[5].interval = 0;
     for (int i = 0; i < 6; i++) {
         assert_null(tn_scaler_new(bad[i]));
-        expect_error(TN_EVALUE, "scale");
+        assert_error(TN_EVALUE, "scale");
     }
 }
 
@@ -342,22 +314,20 @@ static void order_of_calls(void **state) {
     tn_optim *opt = descent(&m);
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
     assert_int_equal(tn_scaler_update(s), TN_ESTATE);
-    expect_error(TN_ESTATE, "no step");
+    assert_error(TN_ESTATE, "no step");
     tn_raise(TN_EVALUE, "something else");
     double before = weight_of(&m);
     set_gradient(&m, 1.0);
     assert_int_equal(tn_scaler_step(s, opt), TN_EVALUE);
-    expect_error(TN_EVALUE, "something else");
+    assert_error(TN_EVALUE, "something else");
     assert_true(weight_of(&m) == before);
     tn_scaler_seek(s, (tn_scaler_state){.scale = -1});
-    expect_error(TN_EVALUE, "scale -1");
+    assert_error(TN_EVALUE, "scale -1");
     tn_scaler_free(s);
     tn_optim_free(opt);
     tn_module_zero_grad(&m);
     tn_module_finish(&m);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,12 +1,8 @@
 #define _GNU_SOURCE
 #include "tests/support/ranks.h"
+#include "tests/support/test.h"
 
 #include "tern/sys/store.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <netinet/in.h>

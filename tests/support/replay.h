@@ -1,8 +1,8 @@
-/* The corpus of a fuzz target as an ordinary test. Include after <cmocka.h>. */
+/* The corpus of a fuzz target as an ordinary test. */
 #ifndef TERN_TESTS_SUPPORT_REPLAY_H
 #define TERN_TESTS_SUPPORT_REPLAY_H
 
-#include "temp.h"
+#include "tests/support/temp.h"
 
 /* Runs a target on every file of tests/fuzz/corpus/NAME; returns how many there were. A target that
  * finds something wrong aborts. */

@@ -1,4 +1,4 @@
-/* Files for tests: a folder of their own, whole files in and out. Include after <cmocka.h>. */
+/* Files for tests: a folder of their own, whole files in and out. */
 #ifndef TERN_TESTS_SUPPORT_TEMP_H
 #define TERN_TESTS_SUPPORT_TEMP_H
 
@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tests/support/test.h"
 
 static char temp_folder[64];
 

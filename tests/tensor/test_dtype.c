@@ -2,11 +2,9 @@
 #include "tern/tensor.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 /* What the bits mean, from the definition: sign, exponent with its bias, fraction of `places`
  * bits. */

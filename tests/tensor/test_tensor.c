@@ -4,33 +4,9 @@
 #include "tern/sys/tensor.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static int64_t live;
-
-static int start(void **state) {
-    (void)state;
-    tn_error_clear();
-    live = tn_live_tensors();
-    return 0;
-}
-
-static int finish(void **state) {
-    (void)state;
-    return tn_live_tensors() == live ? 0 : -1;
-}
-
-static void assert_error(tn_status status, const char *text) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), text)) {
-        fail_msg("\"%s\" is not in \"%s\"", text, tn_error_message());
-    }
-    tn_error_clear();
-}
+#include "tests/support/test.h"
 
 static tn_tensor *counted(tn_dims dims) {
     float data[120];
@@ -382,7 +358,6 @@ static void test_null(void **state) {
     RAISES(tn_storage_is_empty(NULL), "storage_is_empty");
     RAISES(tn_alias(NULL, 0, TN_DIMS(1)), "alias");
     RAISES(tn_empty_like(NULL), "empty_like");
-    live = tn_live_tensors();
 }
 
 static void test_inert(void **state) {
@@ -440,6 +415,7 @@ static void make_some(void *memory) {
  * when it was taken. */
 static void test_every_allocation_fails(void **state) {
     (void)state;
+    int64_t live = tn_live_tensors();
     float memory[2] = {1, 2};
     int64_t allocated = tn_memory().allocated;
     make_some(memory);
@@ -461,8 +437,6 @@ static void test_every_allocation_fails(void **state) {
         }
     }
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, finish)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

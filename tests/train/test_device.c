@@ -1,20 +1,16 @@
 /* Training on a device: a small GPT as on the CPU, the same bits after a resume, and what goes
  * wrong on the way. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include <tern/tern.h>
 
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 enum { STEPS = 6, VOCAB = 17, LENGTH = 8 };
 

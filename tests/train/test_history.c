@@ -2,24 +2,13 @@
 #include "tern/train.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
-
-static void expect(tn_status status, const char *part) {
-    assert_int_equal(tn_error(), status);
-    if (!strstr(tn_error_message(), part)) {
-        fail_msg("\"%s\" has no \"%s\"", tn_error_message(), part);
-    }
-    tn_error_clear();
-}
+#include "tests/support/test.h"
 
 static void expect_file(const char *path, const char *text) {
     size_t bytes;
@@ -92,13 +81,13 @@ static void test_what_is_missing(void **state) {
     for (int i = 0; i < 10; i++) {
         temp_write(path, bad[i], strlen(bad[i]));
         assert_null(tn_history_open(path, 2));
-        expect(TN_EFORMAT, "and the run goes on at step 2");
+        assert_error(TN_EFORMAT, "and the run goes on at step 2");
         expect_file(path, bad[i]);
     }
     assert_null(tn_history_open(temp_path("none.csv"), 2));
-    expect(TN_EIO, "No such file");
+    assert_error(TN_EIO, "No such file");
     assert_null(tn_history_open("/nowhere/at/all", 0));
-    expect(TN_EIO, "No such file");
+    assert_error(TN_EIO, "No such file");
     assert_null(tn_history_open(NULL, 0));
     tn_error_clear();
     assert_int_not_equal(tn_history_add(NULL, 1), TN_OK);
@@ -124,7 +113,7 @@ static void test_full_disk(void **state) {
         added++;
     }
     setrlimit(RLIMIT_FSIZE, &before);
-    expect(TN_EIO, "File too large");
+    assert_error(TN_EIO, "File too large");
     assert_int_equal(added, 1);
     assert_int_equal(tn_history_add(h, 0.125), TN_ESTATE);
     tn_error_clear();

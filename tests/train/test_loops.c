@@ -1,10 +1,7 @@
 /* Whole training loops: the same bits for any number of threads; a mistake ends the loop. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #include <tern/tern.h>
 

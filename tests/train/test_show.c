@@ -2,15 +2,12 @@
 #include "tern/train.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 /* What `show` writes, as text; the caller frees. */
 static char *capture(void (*show)(FILE *file)) {

@@ -1,0 +1,58 @@
+/* What every test program needs: cmocka with the headers that it wants first, a beginning and an
+ * end for each test, and errors that are expected.
+ *
+ *     static void sum_of_nothing(void **state) {
+ *         (void)state;
+ *         assert_inert(tn_sum(NULL, 0), TN_EVALUE, "is NULL");
+ *     }
+ *
+ *     int main(void) {
+ *         const struct CMUnitTest tests[] = {TEST(sum_of_nothing)};
+ *         return cmocka_run_group_tests(tests, NULL, NULL);
+ *     }
+ *
+ * Each check names the line of the test where it stands.
+ */
+#ifndef TERN_TESTS_SUPPORT_TEST_H
+#define TERN_TESTS_SUPPORT_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tern/core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include <cmocka.h>
+
+/* A test that begins with no error pending, recording, and the seed 1, in a scope of its own; at
+ * its end there is no error pending, and as many tensors live as before. */
+#define TEST(f) cmocka_unit_test_setup_teardown(f, test_begin, test_end)
+int test_begin(void **state);
+int test_end(void **state);
+
+/* Alone as a set-up, for a test that needs no more: no error is pending. */
+int test_no_error(void **state);
+
+/* This error is pending, and its message has `part` in it. Clears it. */
+#define assert_error(status, part) assert_error_at(status, part, __FILE__, __LINE__)
+/* The same, and `t` is inert. */
+#define assert_inert(t, status, part) assert_inert_at(t, status, part, __FILE__, __LINE__)
+/* `text` has `part` in it. */
+#define assert_contains(text, part) assert_contains_at(text, part, __FILE__, __LINE__)
+
+/* What the three are made of. */
+void assert_error_at(tn_status status, const char *part, const char *file, int line);
+void assert_inert_at(const tn_tensor *t, tn_status status, const char *part, const char *file,
+                     int line);
+void assert_contains_at(const char *text, const char *part, const char *file, int line);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
