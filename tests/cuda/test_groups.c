@@ -350,12 +350,6 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
     return r;
 }
 
-static void must_say(const ranks_result *r, int who, const char *text) {
-    if (!strstr(r->output[who], text)) {
-        fail_msg("rank %d does not say \"%s\" but: %s", who, text, r->output[who]);
-    }
-}
-
 static void test_staged_has_the_bits_of_shm(void **state) {
     (void)state;
     pass(2, "-collectives", "shm,checked"); /* staged is behind every engine */
@@ -394,7 +388,7 @@ static void test_waiting_for_nccl_does_not_block(void **state) {
 static void expect_engine(int n, const char *wish, const char *more, const char *line) {
     ranks_result r = run_with(n, "-tell_engine", wish, more);
     for (int i = 0; i < n; i++) {
-        must_say(&r, i, line);
+        assert_says(&r, i, line);
     }
     ranks_free(&r);
 }
@@ -412,16 +406,16 @@ static void test_the_engine_that_suits(void **state) {
 static void test_a_dead_rank_of_staged(void **state) {
     (void)state;
     ranks_result r = run_badly(3, "-fail_in_third", "staged,killed", NULL, 20);
-    must_say(&r, 0, "rank 1 (process ");
-    must_say(&r, 0, "has died");
-    must_say(&r, 2, "has died");
+    assert_says(&r, 0, "rank 1 (process ");
+    assert_says(&r, 0, "has died");
+    assert_says(&r, 2, "has died");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "staged,late", NULL, 20);
-    must_say(&r, 0, "timed out waiting for rank 1");
+    assert_says(&r, 0, "timed out waiting for rank 1");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "staged,raise", NULL, 20);
-    must_say(&r, 0, "rank 1 gave up");
-    must_say(&r, 0, "does not like it");
+    assert_says(&r, 0, "rank 1 gave up");
+    assert_says(&r, 0, "does not like it");
     ranks_free(&r);
 }
 
@@ -429,19 +423,19 @@ static void test_faults_of_nccl(void **state) {
     (void)state;
     need_nccl();
     ranks_result r = run_badly(2, "-fail_in_third", "nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
-    must_say(&r, 0, "has died");
+    assert_says(&r, 0, "has died");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
-    must_say(&r, 0, "NCCL has not finished all_reduce within 0.5 seconds");
+    assert_says(&r, 0, "NCCL has not finished all_reduce within 0.5 seconds");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=error:1:3", 20);
-    must_say(&r, 1, "connection closed by remote peer");
-    must_say(&r, 1, "operation 5, all_reduce f32 [1000] sum");
-    must_say(&r, 0, "operation 5, all_reduce f32 [1000] sum");
+    assert_says(&r, 1, "connection closed by remote peer");
+    assert_says(&r, 1, "operation 5, all_reduce f32 [1000] sum");
+    assert_says(&r, 0, "operation 5, all_reduce f32 [1000] sum");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
-    must_say(&r, 0, "rank 1 gave up");
-    must_say(&r, 0, "does not like it");
+    assert_says(&r, 0, "rank 1 gave up");
+    assert_says(&r, 0, "does not like it");
     ranks_free(&r);
 }
 
@@ -454,10 +448,10 @@ static void test_faults_of_nccl_over_gloo(void **state) {
         skip();
     }
     ranks_result r = run_badly(2, "-fail_in_third", "gloo+nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
-    must_say(&r, 0, "all_reduce f32 [1000] sum: the connection to rank 1 is lost");
+    assert_says(&r, 0, "all_reduce f32 [1000] sum: the connection to rank 1 is lost");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "gloo+nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
-    must_say(&r, 0, "rank 1 gave up");
+    assert_says(&r, 0, "rank 1 gave up");
     ranks_free(&r);
 }
 
@@ -465,29 +459,29 @@ static void test_joining_nccl_fails(void **state) {
     (void)state;
     need_nccl();
     ranks_result r = run_badly(2, "-join_only", "nccl", "TERN_FAKE_NCCL=absent:1", 20);
-    must_say(&r, 0, "NCCL has not finished joining within");
+    assert_says(&r, 0, "NCCL has not finished joining within");
     ranks_free(&r);
     r = run_badly(2, "-join_only", "nccl,same", NULL, 20);
-    must_say(&r, 0, "Duplicate GPU detected");
-    must_say(&r, 1, "with the engine staged they can share one");
+    assert_says(&r, 0, "Duplicate GPU detected");
+    assert_says(&r, 1, "with the engine staged they can share one");
     ranks_free(&r);
     r = run_badly(2, "-join_only", "nccl,cpu", NULL, 20);
-    must_say(&r, 0, "this rank's default device is cpu");
+    assert_says(&r, 0, "this rank's default device is cpu");
     ranks_free(&r);
     r = run_badly(2, "-join_only", "shm+nccl", "1:TERN_NCCL=/nowhere/libnccl.so.2", 20);
-    must_say(&r, 0, "rank 1 cannot use NCCL");
-    must_say(&r, 0, "/nowhere/libnccl.so.2: cannot open shared object file");
-    must_say(&r, 1, "/nowhere/libnccl.so.2: cannot open shared object file");
+    assert_says(&r, 0, "rank 1 cannot use NCCL");
+    assert_says(&r, 0, "/nowhere/libnccl.so.2: cannot open shared object file");
+    assert_says(&r, 1, "/nowhere/libnccl.so.2: cannot open shared object file");
     ranks_free(&r);
 }
 
 static void test_tensors_in_two_places(void **state) {
     (void)state;
     ranks_result r = run_badly(2, "-two_places", "staged", NULL, 20);
-    must_say(&r, 0, "one tensor is on cpu and the other on cuda:0");
+    assert_says(&r, 0, "one tensor is on cpu and the other on cuda:0");
     ranks_free(&r);
     r = run_badly(2, "-two_kinds", "staged,checked", NULL, 20);
-    must_say(&r, 1, "all_reduce f32 [4] sum on a device");
+    assert_says(&r, 1, "all_reduce f32 [4] sum on a device");
     ranks_free(&r);
 }
 

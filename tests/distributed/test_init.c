@@ -87,12 +87,6 @@ static void pass(int n, const char *body, const char *argument, const char *cons
     assert_true(ok);
 }
 
-static void assert_says(const ranks_result *r, int rank, const char *part) {
-    if (!strstr(r->output[rank], part)) {
-        fail_msg("rank %d does not say \"%s\" but \"%s\"", rank, part, r->output[rank]);
-    }
-}
-
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* One process and nothing in the environment: no server, no thread, no port. */

@@ -60,11 +60,7 @@ static void test_lines(void **state) {
 
 static void expect_refused(int n, const int *sizes, const char *const *given, const char *text) {
     assert_null(tn_mesh_new(NULL, n, sizes, given));
-    assert_int_equal(tn_error(), TN_EVALUE);
-    if (!strstr(tn_error_message(), text)) {
-        fail_msg("\"%s\" does not say \"%s\"", tn_error_message(), text);
-    }
-    tn_error_clear();
+    assert_error(TN_EVALUE, text);
 }
 
 static void test_mistakes(void **state) {

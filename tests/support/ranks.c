@@ -290,6 +290,15 @@ bool ranks_ok(const ranks_result *result) {
     return ok;
 }
 
+void assert_says_at(const ranks_result *result, int rank, const char *part, const char *file,
+                    int line) {
+    if (!strstr(result->output[rank], part)) {
+        print_error("ERROR: rank %d does not say \"%s\" but: %s\n", rank, part,
+                    result->output[rank]);
+        _fail(file, line);
+    }
+}
+
 void ranks_pass(int n, const char *body, const char *argument) {
     ranks_result result = ranks_run(n, body, argument, NULL, 60);
     bool ok = ranks_ok(&result);

@@ -58,6 +58,11 @@ typedef struct ranks_result {
  * "2:NAME=VALUE" is for rank 2 alone. They die with this process. */
 ranks_job ranks_start(int n, const char *body, const char *argument, const char *const *extra_env);
 
+/* What a rank has written has `part` in it. */
+#define assert_says(result, rank, part) assert_says_at(result, rank, part, __FILE__, __LINE__)
+void assert_says_at(const ranks_result *result, int rank, const char *part, const char *file,
+                    int line);
+
 /* What a rank has written so far; the caller frees. */
 char *ranks_output(const ranks_job *job, int rank);
 /* Waits until the rank has written this; false after `timeout` seconds, or when it has ended
