@@ -187,19 +187,30 @@ tn_curve tn_history_curve(const tn_history *h, const char *name) {
              : (tn_curve){.name = name};
 }
 
+/* The straight line through the steps first … last, at `at`: their mean when that is the middle. */
+static double line_at(const double *y, int64_t first, int64_t last, double at) {
+    double steps = (double)(last - first + 1), middle = (double)(first + last) / 2;
+    double sum = 0, tilt = 0;
+    for (int64_t k = first; k <= last; k++) {
+        sum += y[k];
+        tilt += ((double)k - middle) * y[k];
+    }
+    double spread = steps * (steps * steps - 1) / 12; /* the sum of (k - middle)^2 */
+    return sum / steps + (steps > 1 ? tilt / spread * (at - middle) : 0);
+}
+
+/* A plain mean would begin and end with a kink: there the window has steps on one side only, and a
+ * mean of those lags behind a loss that falls. */
 tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
     if (!h || window < 1) {
         return (tn_curve){.name = name};
     }
     for (int64_t i = 0; i < h->count; i++) {
         int64_t first = i - window / 2, last = first + window - 1;
+        double at = (double)(first + last) / 2; /* i, or half a step before it */
         first = first > 0 ? first : 0;
         last = last < h->count - 1 ? last : h->count - 1;
-        double sum = 0;
-        for (int64_t k = first; k <= last; k++) {
-            sum += h->y[k];
-        }
-        h->smooth[i] = sum / (double)(last - first + 1);
+        h->smooth[i] = line_at(h->y, first, last, at);
     }
     return (tn_curve){.name = name, .x = h->x, .y = h->smooth, .count = h->count};
 }

@@ -39,10 +39,41 @@ static void test_new_and_on(void **state) {
     assert_int_equal(c.count, 3);
     assert_true((float)c.y[1] == 0.1f && c.x[2] == 2);
     c = tn_history_smooth(h, "mean", 3);
-    assert_true(fabs(c.y[0] - 1.3) < 1e-6 && fabs(c.y[1] - 2.6 / 3) < 1e-6);
+    assert_true(fabs(c.y[1] - 2.6 / 3) < 1e-6);
+    c = tn_history_smooth(h, "mean", 2);
+    assert_true(c.y[0] == 2.5 && fabs(c.y[1] - 1.3) < 1e-6 && fabs(c.y[2] - 0.05) < 1e-6);
     assert_true(tn_history_smooth(h, "mean", 1).y[0] == 2.5);
     assert_int_equal(tn_history_smooth(h, "mean", 0).count, 0);
     tn_history_free(h);
+}
+
+/* A loss that falls steeply, as they do in the beginning: its mean begins where it does and has no
+ * kink; a straight line stays one up to its ends. */
+static void test_smooth_ends(void **state) {
+    (void)state;
+    enum { STEPS = 300, WINDOW = 50 };
+    tn_history *steep = tn_history_open(temp_path("steep.csv"), 0);
+    tn_history *straight = tn_history_open(temp_path("straight.csv"), 0);
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(tn_history_add(steep, 2 + 2.7 * exp(-i / 50.0)), TN_OK);
+        assert_int_equal(tn_history_add(straight, 4 - 0.01 * i), TN_OK);
+    }
+    const double *mean = tn_history_smooth(steep, "mean", WINDOW).y;
+    assert_true(fabs(mean[0] - 4.7) < 0.1);
+    for (int i = 1; i + 1 < STEPS; i++) { /* the curve's own bend is 0.0011 at most */
+        assert_true(fabs(mean[i + 1] - 2 * mean[i] + mean[i - 1]) < 0.004);
+    }
+    for (int window = WINDOW; window <= WINDOW + 1; window++) {
+        mean = tn_history_smooth(straight, "mean", window).y;
+        double late = window % 2 ? 0 : 0.005;
+        for (int i = 0; i < STEPS; i++) {
+            assert_true(fabs(mean[i] - (4 - 0.01 * i + late)) < 1e-9);
+        }
+    }
+    mean = tn_history_smooth(straight, "mean", 10 * STEPS).y; /* wider than the run */
+    assert_true(fabs(mean[0] - mean[STEPS - 1] - 2.99) < 1e-9);
+    tn_history_free(steep);
+    tn_history_free(straight);
 }
 
 /* Nine digits name every f32. */
@@ -128,9 +159,8 @@ static void test_full_disk(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_and_on),
-        cmocka_unit_test(test_exact_for_f32),
-        cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_new_and_on),    cmocka_unit_test(test_smooth_ends),
+        cmocka_unit_test(test_exact_for_f32), cmocka_unit_test(test_what_is_missing),
         cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
