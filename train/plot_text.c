@@ -9,7 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { LABEL = 9, LEAST_COLUMNS = 24, LEAST_ROWS = 6, MOST = 1000 };
+/* Columns of a line before the dots, and at least so many behind them, for half of a label. */
+enum { LABEL = 9, BEHIND = 5, LEAST_COLUMNS = 24, LEAST_ROWS = 6, MOST = 1000 };
 
 static const char *const colours[] = {"\033[36m", "\033[33m", "\033[35m",
                                       "\033[32m", "\033[31m", "\033[34m"};
@@ -108,7 +109,7 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
         int at = dot_at(tick, x->low, x->high, c->columns), length = (int)strlen(text);
         int from = LABEL + at - length / 2;
         marks[at] = '+';
-        if (from >= free_from && from + length <= LABEL + c->columns + 4) {
+        if (from >= free_from && from + length < LABEL + c->columns + BEHIND) {
             memcpy(labels + from, text, (size_t)length);
             free_from = from + length + 1;
         }
@@ -117,18 +118,40 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
     for (int i = 0; i < c->columns; i++) {
         fputs(!utf8 ? (marks[i] == '+' ? "+" : "-") : marks[i] == '+' ? "┬" : "─", file);
     }
-    fprintf(file, "\n%.*s  %s\n", free_from > 0 ? free_from - 1 : 0, labels, name ? name : "");
+    int used = free_from > 0 ? free_from - 1 : 0;
+    bool fits = used + 2 + tn__text_columns(name) <= LABEL + c->columns + BEHIND;
+    fprintf(file, "\n%.*s", used, labels);
+    if (name && !fits) {
+        fprintf(file, "\n%*s", LABEL - 2, "");
+    }
+    fprintf(file, "%s%s\n", name ? "  " : "", name ? name : "");
+}
+
+/* Goes to a new line, below the title, when `wide` more columns do not fit into this one. */
+static int make_room(const canvas *c, int used, int wide, FILE *file) {
+    if (used > LABEL && used + wide > LABEL + c->columns + BEHIND) {
+        fprintf(file, "\n%*s", LABEL - 3, "");
+        used = LABEL - 3;
+    }
+    return used + wide;
 }
 
 /* The names of several curves stand in their colours, or behind their marks where dots are
  * characters. */
 static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *file) {
-    fprintf(file, "%*s%s%s%s", LABEL, "", plot->title ? plot->title : "",
-            plot->y_label ? "   " : "", plot->y_label ? plot->y_label : "");
+    fprintf(file, "%*s%s", LABEL, "", plot->title ? plot->title : "");
+    int used = LABEL + tn__text_columns(plot->title);
+    if (plot->y_label) {
+        used = make_room(c, used, 3 + tn__text_columns(plot->y_label), file);
+        fprintf(file, "   %s", plot->y_label);
+    }
     for (int i = 0; plot->count > 1 && i < plot->count; i++) {
+        const char *name = plot->curves[i].name ? plot->curves[i].name : "";
         char mark[] = {"*+xo#@"[i % COLOURS], ' ', 0};
-        fprintf(file, "   %s%s%s%s", colour ? colours[i % COLOURS] : "", c->down == 1 ? mark : "",
-                plot->curves[i].name ? plot->curves[i].name : "", colour ? "\033[0m" : "");
+        bool marked = c->down == 1;
+        used = make_room(c, used, 3 + 2 * marked + tn__text_columns(name), file);
+        fprintf(file, "   %s%s%s%s", colour ? colours[i % COLOURS] : "", marked ? mark : "", name,
+                colour ? "\033[0m" : "");
     }
     fputc('\n', file);
 }
@@ -157,7 +180,9 @@ void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
         return;
     }
     bool utf8 = tn__shows_utf8();
-    canvas c = {.columns = clamp_between(columns, LEAST_COLUMNS, MOST) - LABEL - 5,
+    int most = tn__terminal_columns(file);
+    columns = clamp_between(columns < most ? columns : most, LEAST_COLUMNS, MOST);
+    canvas c = {.columns = columns - LABEL - BEHIND,
                 .rows = clamp_between(rows, LEAST_ROWS, MOST) - 3,
                 .across = utf8 ? 2 : 1,
                 .down = utf8 ? 4 : 1};

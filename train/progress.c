@@ -8,6 +8,7 @@
 #include "tern/train.h"
 #include "train/terminal.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -74,7 +75,8 @@ static void format_duration(char *text, size_t room, double seconds) {
     }
 }
 
-static void format_facts(const tn_progress *p, char *text, size_t room) {
+/* Those that fit into `columns`: steps and loss, the rate, the time that is left. */
+static void format_facts(const tn_progress *p, char *text, int columns) {
     char rate[32] = "?", left[32] = "?";
     if (p->busy > 0) {
         format_rate(rate, sizeof(rate), (double)p->units / p->busy);
@@ -88,9 +90,19 @@ static void format_facts(const tn_progress *p, char *text, size_t room) {
         snprintf(mfu, sizeof(mfu), "   MFU %.1f %%",
                  100 * (double)p->units / p->busy * p->flops / p->peak);
     }
-    int width = snprintf(NULL, 0, "%lld", (long long)p->total);
-    snprintf(text, room, "%*lld/%lld   loss %.4f   %s %s/s%s   %s left", width, (long long)p->done,
-             (long long)p->total, p->loss, rate, p->unit, mfu, left);
+    int width = snprintf(NULL, 0, "%lld", (long long)p->total), used = 0;
+    char parts[3][84];
+    snprintf(parts[0], sizeof(parts[0]), "%*lld/%lld   loss %.4f", width, (long long)p->done,
+             (long long)p->total, p->loss);
+    snprintf(parts[1], sizeof(parts[1]), "   %s %s/s%s", rate, p->unit, mfu);
+    snprintf(parts[2], sizeof(parts[2]), "   %s left", left);
+    for (int i = 0; i < 3; i++) {
+        int wide = tn__text_columns(parts[i]);
+        if (i == 0 || used + wide <= columns) {
+            text += snprintf(text, sizeof(parts[i]), "%.*s", i == 0 ? columns : INT_MAX, parts[i]);
+            used += wide;
+        }
+    }
 }
 
 /* `columns` characters; the last one in eighths where there are glyphs for that. */
@@ -110,12 +122,13 @@ static void draw_bar(const tn_progress *p, int columns) {
 }
 
 static void draw_line(tn_progress *p) {
-    char facts[256];
+    char facts[3 * 84];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    format_facts(p, facts, sizeof(facts));
+    int columns = tn__terminal_columns(p->file);
+    format_facts(p, facts, columns - 1); /* a full line would begin another */
     tn__plain_numbers_end(numbers);
     if (p->terminal) {
-        int room = tn__terminal_columns(p->file) - (int)strlen(facts) - 5;
+        int room = columns - tn__text_columns(facts) - 5;
         fputs("\r", p->file);
         if (room >= 8) {
             draw_bar(p, room < 40 ? room : 40);

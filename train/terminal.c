@@ -1,6 +1,7 @@
 /* What the other end of a FILE can show (terminal.h). */
 #include "train/terminal.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -13,8 +14,25 @@ bool tn__is_terminal(FILE *file) {
 }
 
 int tn__terminal_columns(FILE *file) {
+    if (!isatty(fileno(file))) {
+        return INT_MAX;
+    }
     struct winsize size;
-    return ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    if (ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+        return size.ws_col;
+    }
+    const char *columns = getenv("COLUMNS");
+    int said = columns ? atoi(columns) : 0;
+    return said > 0 ? said : 80;
+}
+
+/* One column for each character: a byte that does not go on with one. */
+int tn__text_columns(const char *text) {
+    int columns = 0;
+    for (; text && *text; text++) {
+        columns += ((unsigned char)*text & 0xc0) != 0x80;
+    }
+    return columns;
 }
 
 bool tn__shows_utf8(void) {

@@ -5,8 +5,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-bool tn__is_terminal(FILE *file);     /* one that moves its cursor */
-int tn__terminal_columns(FILE *file); /* 80 when it does not say */
+bool tn__is_terminal(FILE *file); /* one that moves its cursor */
+
+/* How wide a line of a terminal is: as it says, else as COLUMNS in the environment, else 80.
+ * INT_MAX when `file` is no terminal. */
+int tn__terminal_columns(FILE *file);
+
+int tn__text_columns(const char *text); /* how wide a text in UTF-8 is; NULL: 0 */
 
 /* Whether the environment's locale is UTF-8. Asked there, because a program need not have called
  * setlocale. */

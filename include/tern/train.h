@@ -48,8 +48,8 @@ typedef struct tn_plot {
     int count;
 } tn_plot;
 
-/* In a terminal, `columns` by `rows` characters: braille dots where the locale is UTF-8, ASCII
- * elsewhere. */
+/* In characters: braille dots where the locale is UTF-8, ASCII elsewhere. `rows` lines (names that
+ * need a line of their own are more) of `columns`, or of the terminal's where that is narrower. */
 TN_API void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows);
 
 /* As a picture that any browser shows. Written as io.h says. */
@@ -72,7 +72,8 @@ TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 TN_API int64_t tn_history_count(const tn_history *h);
 
 /* As curves, valid until the next call with h: as it is, or the mean of `window` steps around
- * each. */
+ * each. Where the window reaches beyond the first or last step, a straight line through its steps
+ * takes the mean's place. */
 TN_API tn_curve tn_history_curve(const tn_history *h, const char *name);
 TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window);
 

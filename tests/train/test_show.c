@@ -1,10 +1,15 @@
 /* What a person sees: plots in text and as SVG, the progress line, and stopping on a signal. */
+#define _GNU_SOURCE
 #include "tern/train.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -164,6 +169,138 @@ static void test_progress(void **state) {
     assert_true(tn_progress_median_ms(NULL) == 0);
 }
 
+/* ---- On a terminal --------------------------------------------------------------------------- */
+
+/* What was read from a terminal's other end. */
+typedef struct screen {
+    int end;
+    char *text;
+    size_t bytes;
+} screen;
+
+static void *read_screen(void *user) {
+    screen *s = user;
+    FILE *kept = open_memstream(&s->text, &s->bytes);
+    char piece[512];
+    ssize_t got;
+    while ((got = read(s->end, piece, sizeof(piece))) > 0) { /* EIO once the terminal is closed */
+        fwrite(piece, 1, (size_t)got, kept);
+    }
+    fclose(kept);
+    return NULL;
+}
+
+/* What `show` writes to a terminal of so many columns (0: one that does not say); the caller frees.
+ */
+static char *capture_terminal(int columns, void (*show)(FILE *file)) {
+    screen s = {.end = posix_openpt(O_RDWR | O_NOCTTY)};
+    if (s.end < 0 || grantpt(s.end) != 0 || unlockpt(s.end) != 0) {
+        skip();
+    }
+    struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    FILE *file = fopen(ptsname(s.end), "r+b");
+    assert_non_null(file);
+    assert_int_equal(ioctl(fileno(file), TIOCSWINSZ, &size), 0);
+    pthread_t reader;
+    assert_int_equal(pthread_create(&reader, NULL, read_screen, &s), 0);
+    show(file);
+    fclose(file);
+    pthread_join(reader, NULL);
+    close(s.end);
+    return s.text;
+}
+
+/* The columns of the longest line: without colours, and a character of several bytes once. */
+static int widest(const char *text) {
+    int most = 0, columns = 0;
+    for (const char *c = text; *c; c++) {
+        if (*c == '\033') {
+            c += strcspn(c, "mK");
+        } else if (*c == '\n' || *c == '\r') {
+            columns = 0;
+        } else {
+            columns += ((unsigned char)*c & 0xc0) != 0x80;
+        }
+        most = columns > most ? columns : most;
+    }
+    return most;
+}
+
+static void show_two_curves(FILE *file) {
+    enum { POINTS = 1500 };
+    static double x[POINTS], y[POINTS];
+    for (int i = 0; i < POINTS; i++) {
+        x[i] = i;
+        y[i] = 1.5 + 3 * exp(-i / 100.0);
+    }
+    tn_curve curves[] = {{.name = "each step", .x = x, .y = y, .count = POINTS},
+                         {.name = "mean of 50 steps", .x = x, .y = y, .count = POINTS}};
+    tn_plot p = {.title = "Training loss",
+                 .x_label = "step",
+                 .y_label = "nats per character",
+                 .curves = curves,
+                 .count = 2};
+    tn_plot_text(&p, file, 80, 18);
+}
+
+static void test_plot_fits_terminal(void **state) {
+    (void)state;
+    static const char *const locales[] = {"en_GB.UTF-8", "C"};
+    static const int columns[] = {30, 31, 37, 40, 50, 60, 70, 79, 80, 81, 120};
+    for (int i = 0; i < 22; i++) {
+        set_locale(locales[i / 11]);
+        int wide = columns[i % 11];
+        char *text = capture_terminal(wide, show_two_curves);
+        int most = widest(text), asked = wide < 80 ? wide : 80;
+        if (most > asked || most < asked - 6) {
+            fail_msg("%d of %d columns:\n%s", most, wide, text);
+        }
+        assert_non_null(strstr(text, "mean of 50 steps"));
+        assert_non_null(strstr(text, "nats per character"));
+        assert_non_null(strstr(text, " step\r\n"));
+        free(text);
+    }
+    setenv("COLUMNS", "44", 1);
+    char *text = capture_terminal(0, show_two_curves);
+    assert_in_range(widest(text), 38, 44);
+    free(text);
+    text = capture(show_two_curves); /* no terminal: as asked */
+    assert_in_range(widest(text), 74, 80);
+    free(text);
+    unsetenv("COLUMNS");
+}
+
+static void show_long_progress(FILE *file) {
+    tn_progress *p = tn_progress_new(file, 1000, 2000, "tok");
+    tn_progress_utilisation(p, 1e6, 1e12);
+    tn_progress_step(p, 1149, 1.6721, 768);
+    tn_progress_free(p);
+}
+
+static void test_progress_fits_terminal(void **state) {
+    (void)state;
+    set_locale("C");
+    static const struct {
+        int columns;
+        const char *has, *lacks;
+    } widths[] = {{10, "1150/2000", "loss"},
+                  {24, "1150/2000   loss 1.6", " left"},
+                  {40, "loss 1.6721", "MFU"},
+                  {58, "loss 1.6721", "\r["},
+                  {100, "MFU", "\n["}};
+    for (int i = 0; i < 5; i++) {
+        char *text = capture_terminal(widths[i].columns, show_long_progress);
+        if (widest(text) >= widths[i].columns || !strstr(text, widths[i].has) ||
+            strstr(text, widths[i].lacks)) {
+            fail_msg("%d columns: %s", widths[i].columns, text);
+        }
+        free(text);
+    }
+    char *text = capture_terminal(100, show_long_progress);
+    assert_non_null(strstr(text, "\r["));
+    free(text);
+}
+
 /* ---- Stopping -------------------------------------------------------------------------------- */
 
 static void test_stop(void **state) {
@@ -181,9 +318,14 @@ static void test_stop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_ascii),  cmocka_unit_test(test_text_braille),
-        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_svg),
-        cmocka_unit_test(test_progress),    cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_text_ascii),
+        cmocka_unit_test(test_text_braille),
+        cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_svg),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_plot_fits_terminal),
+        cmocka_unit_test(test_progress_fits_terminal),
+        cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
