@@ -7,6 +7,8 @@
  *                             2^-24
  *     f64, integers           words 2 (i % 2) and 2 (i % 2) + 1 of index i / 2 as one 64-bit word,
  *                             the second one high: uniform53, its top 53 bits times 2^-53
+ *     uniforms in [a, b)      min(a + (b - a) u, the dtype's largest number below b), rounded once:
+ *                             never b
  *     normals                 elements 2p and 2p + 1 share a pair (Box and Muller 1958): u from the
  *                             even element's word or
  *                             words, v from the odd one's; r = sqrt(-2 ln(1 - u)): r cos(2 pi v)
@@ -18,15 +20,14 @@
  *
  * An element is a function of its index only, so any thread may compute any of them. Uniforms in
  * [0, 1), integers, Bernoulli draws and dropout masks are the same bits on every backend; normals,
- * and uniforms that were scaled, agree to rounding (which can reach the upper end). A dropout mask
- * is the same for every dtype.
+ * and uniforms that were scaled, agree to rounding. A dropout mask is the same for every dtype.
  */
 #ifndef TERN_BACKENDS_RANDOM_H
 #define TERN_BACKENDS_RANDOM_H
 
 #include "core/inline.h"
 
-#include <tern/core.h>
+#include <tern/tensor.h>
 
 #include <math.h>
 
@@ -42,6 +43,21 @@ TN__INLINE uint64_t tn__word64(uint32_t first, uint32_t second) {
 
 TN__INLINE double tn__uniform53(uint64_t word) {
     return (double)(word >> 11) * 0x1p-53;
+}
+
+/* The largest number below `high` of a float dtype. */
+static inline double tn__largest_below(tn_dtype dtype, double high) {
+    int digits = dtype == TN_F64 ? 53 : dtype == TN_F32 ? 24 : dtype == TN_BF16 ? 8 : 11;
+    int lowest = dtype == TN_F64 ? -1021 : dtype == TN_F16 ? -13 : -125, e; /* of normal numbers */
+    double head = frexp(high, &e);
+    e -= head == 0.5; /* numbers below a power of two lie closer */
+    double step = ldexp(1.0, (e > lowest && high != 0 ? e : lowest) - digits);
+    return (ceil(high / step) - 1) * step;
+}
+
+/* No uniform in [a, b) is above this. It is a when no number of the dtype lies between. */
+static inline double tn__uniform_limit(tn_dtype dtype, double a, double b) {
+    return fmax(a, tn__largest_below(dtype, b));
 }
 
 /* In [0, range) from a 64-bit word. */

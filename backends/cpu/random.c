@@ -44,7 +44,7 @@ typedef struct draw {
     const float *x; /* dropout's input */
     tn_random_kind kind;
     tn_random_key key;
-    double a, b;
+    double a, b, limit; /* limit: tn__uniform_limit */
     uint32_t threshold;
 } draw;
 
@@ -68,9 +68,10 @@ static void draw_values(const draw *d, int64_t first, int64_t n) {
         }
         break;
     default: {
-        double width = d->b - d->a;
+        double width = d->b - d->a, limit = d->limit;
         for (int i = 0; i < WORDS; i++) {
-            value[i] = (float)(d->a + width * (double)tn__uniform24(word[i]));
+            double drawn = d->a + width * (double)tn__uniform24(word[i]);
+            value[i] = (float)(drawn < limit ? drawn : limit);
         }
         break;
     }
@@ -108,8 +109,13 @@ tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
     if (y->dtype != TN_F32 || kind == TN_INTEGER || !contiguous(y)) {
         return TN_CPU(ref)->random(ctx, y, kind, key, a, b);
     }
-    draw d = {
-        .y = y->data, .kind = kind, .key = key, .a = a, .b = b, .threshold = tn__threshold24(a)};
+    draw d = {.y = y->data,
+              .kind = kind,
+              .key = key,
+              .a = a,
+              .b = b,
+              .limit = tn__uniform_limit(TN_F32, a, b),
+              .threshold = tn__threshold24(a)};
     draw_all(&d, count_of(y), draw_values);
     return TN_OK;
 }

@@ -19,13 +19,18 @@ struct fours {
 struct draw {
     tn_random_kind kind;
     uint64_t key, call;
-    double a, b;
+    double a, b, limit; /* limit: tn__uniform_limit */
     uint32_t threshold; /* Bernoulli */
 };
 
 /* a + width u in the order of the host: the product is rounded by itself. */
 static __device__ __forceinline__ double shifted(double a, double width, double u) {
     return __dadd_rn(a, __dmul_rn(width, u));
+}
+
+/* u in [0, 1) brought to [a, b). */
+static __device__ __forceinline__ double uniform(const draw &d, double u) {
+    return fmin(shifted(d.a, d.b - d.a, u), d.limit);
 }
 
 /* Element i of a group of four f32, bf16 or f16. */
@@ -45,7 +50,7 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, f
         }
     } else {
         for (int i = 0; i < 4; i++) {
-            value[i] = (float)shifted(d.a, d.b - d.a, tn__uniform24(r.word[i]));
+            value[i] = (float)uniform(d, tn__uniform24(r.word[i]));
         }
     }
 }
@@ -75,7 +80,7 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, d
     for (int i = 0; i < 4; i++) {
         value[i] = d.kind == TN_BERNOULLI ? value[i] < d.a
                    : d.kind == TN_NORMAL  ? shifted(d.a, d.b, value[i])
-                                          : shifted(d.a, d.b - d.a, value[i]);
+                                          : uniform(d, value[i]);
     }
 }
 
@@ -162,8 +167,14 @@ static fours fours_of(int operands, const tn_desc *const *op) {
     return f;
 }
 
-static draw draw_of(tn_random_kind kind, tn_random_key key, double a, double b) {
-    return draw{kind, tn__philox_key(key.seed, key.stream), key.call, a, b, tn__threshold24(a)};
+static draw draw_of(tn_random_kind kind, tn_random_key key, double a, double b, tn_dtype dtype) {
+    return draw{kind,
+                tn__philox_key(key.seed, key.stream),
+                key.call,
+                a,
+                b,
+                kind == TN_UNIFORM ? tn__uniform_limit(dtype, a, b) : 0,
+                tn__threshold24(a)};
 }
 
 tn_status tn__cuda_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
@@ -172,7 +183,7 @@ tn_status tn__cuda_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind
         return TN_EUNSUPPORTED;
     }
     fours f = fours_of(1, &y);
-    draw d = draw_of(kind, key, a, b);
+    draw d = draw_of(kind, key, a, b, y->dtype);
     if (f.walk.count == 0) {
         return TN_OK;
     }
@@ -192,7 +203,7 @@ tn_status tn__cuda_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, 
     }
     const tn_desc *op[] = {y, x};
     fours f = fours_of(2, op);
-    draw d = draw_of(TN_BERNOULLI, key, p, 0);
+    draw d = draw_of(TN_BERNOULLI, key, p, 0, y->dtype);
     if (f.walk.count == 0) {
         return TN_OK;
     }

@@ -30,6 +30,7 @@ tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
     if (kind == TN_INTEGER ? !is_integer(y->dtype) : !is_float(y->dtype)) {
         return TN_EUNSUPPORTED;
     }
+    double limit = tn__uniform_limit(y->dtype, a, b);
     uint64_t low = (uint64_t)to_integer(a), range = (uint64_t)to_integer(b) - low;
     for (walk w = walk_over(1, y); w.left > 0; walk_next(&w)) {
         int64_t i = w.position;
@@ -44,7 +45,7 @@ tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
             store(y, w.at[0], uniform(y->dtype, key, i) < a);
             break;
         default:
-            store(y, w.at[0], a + (b - a) * uniform(y->dtype, key, i));
+            store(y, w.at[0], fmin(a + (b - a) * uniform(y->dtype, key, i), limit));
             break;
         }
     }

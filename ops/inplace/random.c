@@ -1,6 +1,8 @@
 /* Random numbers into a tensor that is there: one draw of the generator a call. */
 #include "ops/inplace/inplace.h"
 
+#include <math.h>
+
 static tn_tensor *draw(tn_tensor *x, tn_random_kind kind, double a, double b, tn_generator *g,
                        const char *operation) {
     if (!tn__writable(x, operation)) {
@@ -21,6 +23,11 @@ static tn_tensor *draw(tn_tensor *x, tn_random_kind kind, double a, double b, tn
 tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
     if (!(low <= high)) {
         tn__raise(TN_EVALUE, "uniform_", "low is %g but high is %g (low must not be above high)",
+                  low, high);
+        return tn_inert();
+    }
+    if (!isfinite(high - low)) {
+        tn__raise(TN_EVALUE, "uniform_", "low is %g and high is %g (their distance is not finite)",
                   low, high);
         return tn_inert();
     }

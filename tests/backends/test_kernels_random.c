@@ -41,6 +41,25 @@ static void test_random(void **state) {
     }
 }
 
+/* Ranges whose upper end rounding would reach. */
+static void test_upper_ends(void **state) {
+    (void)state;
+    static const double ranges[][2] = {{0, 1}, {1, 2}, {-2, -1}, {0x1p23, 0x1p23 + 4}, {3, 3}};
+    for (int k = 0; k < 4 * 2 * 5; k++) {
+        tn_dtype dtype = array_floats[k / 10];
+        drawing d = {TN_UNIFORM, {7, 1, 2}, ranges[k % 5][0], ranges[k % 5][1], {0}};
+        trial t = {"uniform",
+                   1,
+                   {make(dtype, k / 5 & 1, 1, SIZES(trial_on_emulator() ? 3000 : 20000))},
+                   call_random,
+                   &d,
+                   0,
+                   0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 /* Ranges around 0, of one integer, of all of a dtype, beyond 32 bits; floats and bool are refused,
  * as by ref. */
 static void test_integers(void **state) {
@@ -61,6 +80,7 @@ static void test_integers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_random),
+        ARRAY_TEST(test_upper_ends),
         ARRAY_TEST(test_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

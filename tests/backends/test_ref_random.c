@@ -46,6 +46,41 @@ static void test_uniform(void **state) {
     }
 }
 
+/* `next` is b's neighbour below in the dtype, above a where there is one between. */
+static void stays_below(tn_dtype dtype, double a, double b, double next) {
+    array y = array_new(dtype, DENSE, 1, (int64_t[]){40000});
+    double most = -INFINITY;
+    assert_int_equal(ref->random(ctx, &y.d, TN_UNIFORM, key, a, b), TN_OK);
+    for (int64_t i = 0; i < y.count; i++) {
+        most = fmax(most, array_get(&y, i));
+    }
+    if (most != next) {
+        fail_msg("%s in [%.17g, %.17g): the largest is %.17g", tn_dtype_name(dtype), a, b, most);
+    }
+}
+
+/* Numbers of the dtype that lie far apart: rounding would reach the upper end, and many draws reach
+ * the number below it. */
+static void test_uniform_stays_below_its_end(void **state) {
+    (void)state;
+    stays_below(TN_BF16, 0, 1, 1 - 0x1p-8);
+    stays_below(TN_BF16, 1, 2, 2 - 0x1p-7);
+    stays_below(TN_BF16, -2, -1, -1 - 0x1p-7);
+    stays_below(TN_BF16, 255, 257, 256); /* b is not one of its numbers */
+    stays_below(TN_F16, 0, 1, 1 - 0x1p-11);
+    stays_below(TN_F16, -3, -1, -1 - 0x1p-10);
+    stays_below(TN_F16, 0, 4 * 0x1p-24, 3 * 0x1p-24);
+    stays_below(TN_F16, -4 * 0x1p-24, 0, -0x1p-24);
+    stays_below(TN_F32, 0x1p23, 0x1p23 + 4, 0x1p23 + 3);
+    stays_below(TN_F32, 0x1p24 - 2, 0x1p24, 0x1p24 - 1);
+    stays_below(TN_F64, 0x1p53 - 4, 0x1p53, 0x1p53 - 1);
+    stays_below(TN_F64, -0x1p53 - 8, -0x1p53, -0x1p53 - 2);
+    for (int k = 0; k < 4; k++) {
+        stays_below(array_floats[k], 3, 3, 3);
+        stays_below(array_floats[k], 1, 1 + 0x1p-60, 1);
+    }
+}
+
 static void test_normal(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -181,9 +216,11 @@ static void test_keys_differ(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_uniform),     ARRAY_TEST(test_normal),     ARRAY_TEST(test_integer),
-        ARRAY_TEST(test_bernoulli),   ARRAY_TEST(test_dropout),    ARRAY_TEST(test_dropout_ends),
-        ARRAY_TEST(test_keys_differ), ARRAY_TEST(test_thresholds),
+        ARRAY_TEST(test_uniform),      ARRAY_TEST(test_uniform_stays_below_its_end),
+        ARRAY_TEST(test_normal),       ARRAY_TEST(test_integer),
+        ARRAY_TEST(test_bernoulli),    ARRAY_TEST(test_dropout),
+        ARRAY_TEST(test_dropout_ends), ARRAY_TEST(test_keys_differ),
+        ARRAY_TEST(test_thresholds),
     };
     return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

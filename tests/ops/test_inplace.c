@@ -272,6 +272,8 @@ static void draws(void **state) {
     assert_true(tn_equal(x, tn_ones_like(x)));
     assert_int_equal(tn_default_generator()->call, call + 1);
     assert_inert(tn_uniform_(x, 1.0, 0.0, NULL), TN_EVALUE, "low is 1 but high is 0");
+    assert_inert(tn_uniform_(x, 0.0, INFINITY, NULL), TN_EVALUE, "low is 0 and high is inf");
+    assert_inert(tn_uniform_(x, -1e308, 1e308, NULL), TN_EVALUE, "high is 1e+308");
     assert_inert(tn_normal_(x, 0.0, -1.0, NULL), TN_EVALUE, "std is -1");
     assert_inert(tn_normal_(x, 0.0, NAN, NULL), TN_EVALUE, "std");
     assert_inert(tn_uniform_(count_to(2, TN_I64), 0, 1, NULL), TN_EDTYPE, "i64");

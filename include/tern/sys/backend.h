@@ -117,7 +117,7 @@ typedef enum tn_reduction {
 } tn_reduction;
 
 typedef enum tn_random_kind {
-    TN_UNIFORM,  /* a + (b - a) u, u in [0, 1) */
+    TN_UNIFORM,  /* a + (b - a) u, u in [0, 1); never rounded up to b */
     TN_NORMAL,   /* a + b z */
     TN_INTEGER,  /* integers in [a, b) */
     TN_BERNOULLI /* 1 with probability a, else 0 */
