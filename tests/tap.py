@@ -6,6 +6,8 @@ tap.py run PROGRAM...       runs a cmocka program and repairs its TAP: cmocka re
 tap.py count WHAT...        counts the single tests in Meson's testlog.json files, shows what failed, and ends with
                             "N passed, N failed[, N skipped]". stage:NAME is something else that failed. Exit status 1
                             when something failed or nothing ran.
+tap.py names BUILD [PART]   the names of a build folder's tests that contain PART; exit status 1 when there is none. Meson's own
+                            lists show them differently from version to version.
 """
 import json
 import os
@@ -16,6 +18,18 @@ import sys
 RESULT = re.compile(r"^\s*(not )?ok\b\s*(\d*)\s*-?\s*(.*)$")
 PLAN = re.compile(r"^\s*1\.\.(\d+)")
 SKIP = re.compile(r"#\s*SKIP", re.IGNORECASE)
+
+
+def short_name(name):
+    """A test's name as tests/meson.build gives it; before it a log has "tern:core / " or, from a newer Meson, "core - tern:"."""
+    return re.split(r" / | - ", name)[-1].split(":")[-1]
+
+
+def names(build, part=""):
+    with open(os.path.join(build, "meson-info/intro-tests.json"), encoding="utf-8") as f:
+        found = [test["name"] for test in json.load(f) if part in test["name"]]
+    print("\n".join(found) if found else f"no test's name contains {part or 'anything'}", file=sys.stdout if found else sys.stderr)
+    return 0 if found else 1
 
 
 def run(command):
@@ -62,7 +76,7 @@ def count(logs):
             failures.append((log, log, "failed" if log.startswith("stage:") else "no tests ran"))
             continue
         for test in (json.loads(line) for line in open(log, encoding="utf-8")):
-            name, before = test["name"].split(" / ")[-1], len(failures)
+            name, before = short_name(test["name"]), len(failures)
             text = test.get("stdout") or ""
             ok, skip = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
             if any(PLAN.match(line) for line in text.splitlines()):
@@ -87,6 +101,5 @@ def count(logs):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3 or sys.argv[1] not in ("run", "count"):
-        sys.exit(__doc__)
-    sys.exit(run(sys.argv[2:]) if sys.argv[1] == "run" else count(sys.argv[2:]))
+    verb = {"run": run, "count": count, "names": lambda rest: names(*rest[:2])}.get(sys.argv[1] if len(sys.argv) > 2 else "")
+    sys.exit(verb(sys.argv[2:]) if verb else __doc__)
