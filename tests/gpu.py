@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """What `./run gpu` runs on a machine with a GPU, and its report.
 
-gpu.py [--seconds N] BUILD [PART ...]     parts: machine suite sanitizer products bench (default: all, in this order)
+gpu.py [--seconds N] BUILD [PART ...]     default: all parts, the most useful first, so that a short lease gives most of them
 
     machine     the GPU, its driver, the compiler, what `tern info` finds
-    suite       every test of the suite "cuda", on the device: each kernel against ref, every operation and its gradient, training
-                beside the CPU's, resuming, one NCCL rank, staged groups of 2 to 4 ranks
+    quick       the kernels' tests, each against ref, the device's own, attention's
+    products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses our own slower kernel does
+    step        bench/gpu_step.py: one step of GPT-2 124M, the time of each kernel
+    bench       bench/gpu.py: GPT-2 124M, 350M and 1.5B beside compiled PyTorch; bench:SIZE is one of them
+    suite       the other tests of the suite "cuda", on the device: every operation and its gradient, training beside the CPU's,
+                resuming, one NCCL rank, staged groups of 2 to 4 ranks; what they need is compiled first
     sanitizer   the kernels' tests, and every operation, again under compute-sanitizer: memcheck, racecheck, initcheck, synccheck;
                 each block of device memory is an allocation of its own, so that every overrun is seen; attention without cuDNN,
-                whose kernels are not ours to watch
-    products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses our own slower kernel does
-    bench       bench/gpu.py: GPT-2 124M, 350M and 1.5B beside compiled PyTorch; bench:SIZE is one of them
+                whose kernels are not ours to watch. Alone it can take half an hour
 
 What is known is kept in BUILD/gpu-report.json at once, so that parts can be run one at a time and one that is stopped leaves what
-it had; the report bench/results/GPU-DATE.md is made from all of them. --seconds: after so long what is under way is stopped, and
-what is left is not begun. Exit status 1 when something failed or was stopped.
+it had; the report bench/results/GPU-DATE.md is made from all of them. Both are also written to the folder $OUT, where it is set.
+--seconds: after so long what is under way is stopped, and what is left is not begun. Exit status 1 when something failed or was
+stopped.
 """
 import argparse
 import collections
@@ -24,13 +27,17 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import traceback
+
+import tap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PARTS = ["machine", "suite", "sanitizer", "products", "bench"]
+PARTS = ["machine", "quick", "products", "step", "bench", "suite", "sanitizer"]
 SIZES = ["124M", "350M", "1.5B"]
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 AT_ONCE = 6  # programs under compute-sanitizer: each has the GPU in turns, and a core of its own
@@ -70,42 +77,78 @@ def run(command, most=3600, **more):
         return STOPPED, f"{end(process)}\nstopped after {seconds:.0f} s"
 
 
-def machine(build, keep):
+def machine(build, keep, _):
     facts = {}
     for name, command in (
         ("GPU", ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]),
+        ("GPU now", ["nvidia-smi"]),
         ("nvcc", ["nvcc", "--version"]),
         ("tern", [os.path.join(build, "tools/tern"), "info"]),
         ("commit", ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]),
     ):
         status, text = run(command, most=120)
         facts[name] = text.strip() if status == 0 else f"unknown ({name}: status {status}: {text.strip()[-300:]})"
+        print(facts[name], flush=True)
     keep({"facts": facts, "failed": 0})
 
 
-def last_words(build, names):
-    """What the tests of these names printed at their end."""
-    words = {}
-    try:
-        with open(os.path.join(build, "meson-logs/testlog.json"), errors="replace") as f:
-            for line in f:
-                test = json.loads(line)
-                name = test["name"].split(" / ")[-1]
-                if name in names:
-                    words[name] = (test.get("stdout", "") + test.get("stderr", ""))[-1500:]
-    except (OSError, ValueError):
-        pass
-    return words
+def tests_of_suite(build):
+    """The suite's tests, the last word of each one's command by its name; without any something is wrong with the build."""
+    with open(os.path.join(build, "meson-info/intro-tests.json"), encoding="utf-8") as f:
+        tests = {test["name"]: test["cmd"][-1] for test in json.load(f) if any(s.split(":")[-1] == "cuda" for s in test["suite"])}
+    if not tests:
+        raise LookupError(f"{build} has no test of the suite cuda: was it configured with -Dcuda=enabled -Ddevice_tests=real?")
+    return tests
 
 
-def suite(build, keep):
-    status, text = run(["meson", "test", "-C", build, "--no-rebuild", "--suite", "cuda", "-t", "2"])
-    tests = re.findall(r"^ *\d+/\d+ (?:\S+ / )?(\S+) +(OK|FAIL|TIMEOUT|ERROR|SKIP|INTERRUPT|UNEXPECTEDPASS)\b +([0-9.]+)s", text, re.M)
-    broken = [[name, how] for name, how, _ in tests if how not in ("OK", "SKIP")]
-    slow = sorted(((float(s), name) for name, _, s in tests), reverse=True)[:5]
-    keep({"counts": collections.Counter(how for _, how, _ in tests), "broken": broken, "status": status, "slow": slow,
-          "words": last_words(build, {name for name, _ in broken}), "tail": text[-4000:] if status else "",
-          "failed": len(broken) or int(status != 0)})
+def is_quick(name):
+    return name.startswith("cuda/kernels_") or name in ("cuda/device", "cuda/sdpa", "cuda/allocator")
+
+
+def test(build, names):
+    """Runs the tests of these names: a result as suite_lines shows it."""
+    log = os.path.join(build, "meson-logs/testlog.json")
+    if os.path.exists(log):
+        os.remove(log)
+    status, text = run(["meson", "test", "-C", build, "--no-rebuild", "-t", "2", *names], env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"))
+    tests = []
+    if os.path.exists(log):
+        with open(log, encoding="utf-8", errors="replace") as f:
+            tests = [json.loads(line) for line in f]
+    broken = [[tap.short_name(t["name"]), t["result"]] for t in tests if t["result"] not in ("OK", "SKIP")]
+    words = {tap.short_name(t["name"]): (t.get("stdout", "") + t.get("stderr", ""))[-1500:] for t in tests
+             if t["result"] not in ("OK", "SKIP")}
+    passed = [tap.short_name(t["name"]) for t in tests if t["result"] == "OK"]
+    slow = sorted(((t["duration"], tap.short_name(t["name"])) for t in tests), reverse=True)[:5]
+    counts = collections.Counter(t["result"] for t in tests)
+    missing = len(names) - len(tests)
+    if missing:
+        counts["not run"] = missing
+    print(", ".join(f"{n} {how.lower()}" for how, n in counts.items()), flush=True)
+    for name, how in broken:
+        print(f"{how}: {name}\n{words[name]}", flush=True)
+    return {"counts": counts, "broken": broken, "passed": passed, "status": status, "slow": slow, "words": words,
+            "tail": text[-4000:] if status else "", "failed": len(broken) + missing or int(status != 0)}
+
+
+def compile_(build, targets):
+    """What does not compile on that machine costs its own tests alone."""
+    status, text = run(["ninja", "-C", build, "-k", "0", *targets])
+    if status:
+        print(f"not everything was built; the rest is tested\n{text[-3000:]}", flush=True)
+
+
+def quick(build, keep, _):
+    programs = {name: program for name, program in tests_of_suite(build).items() if is_quick(name)}
+    compile_(build, sorted({os.path.relpath(os.path.join(build, program), build) for program in programs.values()}))
+    keep(test(build, list(programs)))
+
+
+def suite(build, keep, results):
+    """What `quick` has not seen pass."""
+    done = results.get("quick", {}).get("passed", [])
+    compile_(build, [])
+    keep(test(build, [name for name in tests_of_suite(build) if name not in done]))
 
 
 def sanitize(job):
@@ -126,7 +169,8 @@ def sanitize(job):
     return [tool, name, status, words if status == 0 or not first else f"{words}; first: {first.group(1)[:150]}"]
 
 
-def sanitizer(build, keep):
+def sanitizer(build, keep, _):
+    compile_(build, [])
     folder = os.path.join(build, "tests")
     programs = sorted(p for p in os.listdir(folder) if p.startswith("test_kernels_") and "." not in p) + ["test_ops_registry"]
     jobs = [(tool, os.path.join(folder, p), build) for tool in TOOLS for p in programs]
@@ -138,7 +182,7 @@ def sanitizer(build, keep):
             keep({"rows": sorted(rows, key=lambda r: (TOOLS.index(r[0]), r[1])), "failed": sum(r[2] != 0 for r in rows)})
 
 
-def products(build, keep):
+def products(build, keep, _):
     """cuBLASLt's own log says what it was given (CUBLASLT_LOG_LEVEL=2: what launches kernels)."""
     log = os.path.join(build, "cublaslt-%i.log")
     for old in glob.glob(log.replace("%i", "*")):
@@ -155,26 +199,35 @@ def products(build, keep):
             for call in re.findall(r"\[cublasLtMatmul\] (.*)", f.read()):
                 epilogue = re.search(r"epilogue=(\w+)", call)
                 calls[epilogue.group(1) if epilogue else "EPILOGUE_DEFAULT"] += 1
+    for name, n in calls.most_common():
+        print(f"{name}: {n}", flush=True)
     keep({"calls": calls.most_common(), "text": text[-2000:], "failed": int(status != 0)})
 
 
-def bench(build, keep, sizes=SIZES):
+def step(build, keep, _):
+    status, text = run([sys.executable, os.path.join(ROOT, "bench/gpu_step.py")], most=600,
+                       env=dict(os.environ, TERN_BENCH_BIN=os.path.join(build, "bench")))
+    print(text, flush=True)
+    keep({"text": text, "failed": int(status != 0)})
+
+
+def bench(build, keep, _, sizes=SIZES):
     """One size after the other: each is known as soon as it was measured."""
     texts, numbers = [], []
     failed = 0
     for size in sizes:
-        target = os.path.join(build, f"gpu-bench-{size}.json")
+        numbers_file = os.path.join(build, f"gpu-bench-{size}.json")
         environment = dict(os.environ, TERN_BENCH_BIN=os.path.join(build, "bench"))
         if deadline - time.monotonic() < 20:
             texts.append(f"{size}: not begun")
             failed += 1
         else:
-            status, text = run([sys.executable, os.path.join(ROOT, "bench/gpu.py"), "--json", target, size], env=environment)
+            status, text = run([sys.executable, os.path.join(ROOT, "bench/gpu.py"), "--json", numbers_file, size], env=environment)
             print(text, flush=True)
             texts.append(text)
             failed += status != 0
-            if status == 0 and os.path.exists(target):
-                with open(target) as f:
+            if status == 0 and os.path.exists(numbers_file):
+                with open(numbers_file) as f:
                     numbers.append(json.load(f))
         keep({"text": "\n".join(texts), "numbers": numbers, "failed": failed})
 
@@ -185,9 +238,9 @@ def bench_lines(results):
     return ["## GPT-2", "", "```", *text, "```", ""] if text else []
 
 
-def suite_lines(r):
+def suite_lines(r, title):
     counts = ", ".join(f"{n} {how.lower()}" for how, n in r["counts"].items())
-    lines = ["## Tests on the device", "", (counts or "no count") + (", then stopped" if r["status"] == STOPPED else "")]
+    lines = [title, "", (counts or "no count") + (", then stopped" if r["status"] == STOPPED else "")]
     lines += ["", "The longest: " + ", ".join(f"{name} {seconds:.0f} s" for seconds, name in r["slow"]), ""]
     for name, how in r["broken"]:
         lines += [f"- {name}: {how}", "", "```", r["words"].get(name, "").strip(), "```", ""]
@@ -199,15 +252,19 @@ def report(results):
     facts = results.get("machine", {}).get("facts", {})
     lines = [f"# {facts.get('GPU', 'an unknown GPU')}", "", f"Commit {facts.get('commit', '?')}, {results['date']}. Made by `./run gpu`.", ""]
     lines += ["```", facts.get("tern", ""), "```", ""]
-    if "suite" in results:
-        lines += suite_lines(results["suite"])
-    if "sanitizer" in results:
-        lines += ["## compute-sanitizer", "", "| tool | program | status | summary |", "|---|---|---|---|"]
-        lines += ["| " + " | ".join(str(x).replace("|", "/") for x in row) + " |" for row in results["sanitizer"]["rows"]] + [""]
+    if "quick" in results:
+        lines += suite_lines(results["quick"], "## Tests of the kernels on the device")
     if "products" in results:
         calls = [f"- {name}: {n}" for name, n in results["products"]["calls"]]
         lines += ["## Products of a step of GPT-2 124M through cuBLASLt", "", *(calls or ["```", results["products"]["text"], "```"]), ""]
+    if "step" in results:
+        lines += ["## The kernels of a step", "", "```", results["step"]["text"].strip(), "```", ""]
     lines += bench_lines(results)
+    if "suite" in results:
+        lines += suite_lines(results["suite"], "## The other tests on the device")
+    if "sanitizer" in results:
+        lines += ["## compute-sanitizer", "", "| tool | program | status | summary |", "|---|---|---|---|"]
+        lines += ["| " + " | ".join(str(x).replace("|", "/") for x in row) + " |" for row in results["sanitizer"]["rows"]] + [""]
     missing = [part for part in PARTS if not any(done.split(":")[0] == part for done in results)]
     if missing:
         lines += [f"Not run: {', '.join(missing)}.", ""]
@@ -216,11 +273,18 @@ def report(results):
 
 def write_report(results):
     name = re.sub(r"[^a-z0-9]+", "-", results["machine"]["facts"]["GPU"].split(",")[0].lower().replace("nvidia ", "")).strip("-")
-    target = os.path.join(ROOT, "bench/results", f"{name}-{results['date']}.md")
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(target, "w") as f:
+    path = os.path.join(ROOT, "bench/results", f"{name}-{results['date']}.md")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as f:
         f.write(report(results))
-    return target
+    return path
+
+
+def hand_out(path):
+    """A copy to the folder $OUT, which outlives a machine that is lent."""
+    out = os.environ.get("OUT")
+    if out and os.path.isdir(out):
+        shutil.copy(path, out)
 
 
 def do(part, build, results, path):
@@ -229,12 +293,15 @@ def do(part, build, results, path):
         with open(path + ".new", "w") as f:
             json.dump(results, f, indent=1)
         os.replace(path + ".new", path)
+        hand_out(path)
         if "machine" in results:
-            write_report(results)
+            hand_out(write_report(results))
 
     name, _, size = part.partition(":")
+    begin = time.monotonic()
     print(f"\n== {part}", flush=True)
-    globals()[name](build, keep, *([[size]] if size else []))
+    globals()[name](build, keep, results, *([[size]] if size else []))
+    print(f"({time.monotonic() - begin:.0f} s)", flush=True)
 
 
 def main():
@@ -261,10 +328,15 @@ def main():
         if part != "machine" and deadline - time.monotonic() < 10:
             skipped.append(part)
         else:
-            do(part, build, results, path)
+            try:
+                do(part, build, results, path)
+            except Exception:  # the machine is lent for a short time: the other parts are still worth it
+                traceback.print_exc()
+                skipped.append(part)
     failed = sum(r["failed"] for part, r in results.items() if part != "date")
-    print(f"\nreport: {os.path.relpath(write_report(results), ROOT)}; {failed} failed" + (f"; no time for {' '.join(skipped)}" if skipped else ""))
+    print(f"\nreport: {os.path.relpath(write_report(results), ROOT)}; {failed} failed" + (f"; not done: {' '.join(skipped)}" if skipped else ""))
     sys.exit(1 if failed or skipped else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
