@@ -39,7 +39,7 @@ MUTATIONS = [
     ("ops/elementwise/pow.c", "tn_log(tn_where(flat, one, a))", "tn_log(a)", "b's gradient where a is 0"),
     ("ops/elementwise/clamp.c", "tn_where(tn_eq(x, tn_clamp(", "tn_where(tn_ge(x, tn_clamp(", "the gradient above the upper bound"),
     ("ops/reduce/var.c", "double k = 2.0 * var_scale", "double k = var_scale", "the factor 2 of the gradient"),
-    ("ops/reduce/logsumexp.c", "tn_exp(tn_sub(x, tn__spread(g, y)))", "tn_exp(tn_sub(tn__spread(g, y), x))", "the sign in the exponent"),
+    ("ops/reduce/logsumexp.c", "tn_exp(tn_sub(x, tn__spread(g, m)))", "tn_exp(tn_sub(tn__spread(g, m), x))", "the sign in the exponent"),
     ("ops/reduce/max.c", "tn__spread(g, tn_div(g->dout[0], n))", "tn__spread(g, g->dout[0])", "equal largest elements share no more"),
     ("ops/shape/permute.c", "tn_permute(g->dout[0], back)", "tn_permute(g->dout[0], order)", "the inverse of the order"),
     ("ops/shape/slice.c", "tn_add_(tn_apply1(&tn__op_slice, &part, sum), dy)", "tn_copy_(tn_apply1(&tn__op_slice, &part, sum), dy)",

@@ -2,7 +2,7 @@
  *
  *     x: any shape, f32 f64 bf16 f16
  *     y: x's shape without dims (or 1 there); -inf over nothing, or over -inf only
- *     dx = dy · exp(x - y)
+ *     dx = dy · exp(x - m) / sum exp(x - m): beside a large m, y has lost the log of the sum
  */
 #include "ops/reduce/reduce.h"
 
@@ -13,13 +13,17 @@ static bool logsumexp_shape(tn_op_call *c) {
     return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-/* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. An infinite m is
- * replaced by the largest finite number (inf - inf would be NaN); exp and log then give the
- * infinity back. */
+/* An infinite m is replaced by the largest finite number (inf - inf would be NaN); exp and log then
+ * give the infinity back. */
+static double finite_most(tn_dtype wide) {
+    return wide == TN_F64 ? DBL_MAX : FLT_MAX;
+}
+
+/* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. */
 static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *m,
                                  const tn_desc *sum, const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
-    double most = wide->dtype == TN_F64 ? DBL_MAX : FLT_MAX;
+    double most = finite_most(wide->dtype);
     tn_desc spread = tn_desc_expand(m, wide);
     tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
     if (status == TN_OK) {
@@ -63,16 +67,19 @@ static tn_status logsumexp_forward(tn_op_call *c) {
     return status;
 }
 
-/* A y that was rounded to bf16 or f16 is too far from the true one for exp: then it is made again
- * in f32. */
+/* The softmax does not depend on m, so a second derivative needs no way through it. */
 static void logsumexp_backward(tn_op_grad *g) {
     const tn__reduce_args *args = g->args;
-    tn_tensor *saved = tn_op_saved_input(g, 0), *x = tn__wide(saved);
-    tn_tensor *y =
-        x == saved ? tn_op_saved_output(g, 0) : tn_logsumexp(x, args->dims, args->keepdim);
-    tn_tensor *dx =
-        tn_mul(tn__spread(g, tn__wide(g->dout[0])), tn_exp(tn_sub(x, tn__spread(g, y))));
-    tn_op_give(g, 0, tn_cast(dx, tn_op_input_dtype(g, 0)));
+    tn_tensor *x = tn__wide(tn_op_saved_input(g, 0));
+    if (tn_count(x) == 0) {
+        tn_op_give(g, 0, tn_zeros_like(tn_op_saved_input(g, 0)));
+        return;
+    }
+    double most = finite_most(tn_dtype_of(x));
+    tn_tensor *m = tn_clamp(tn_max(tn_detach(x), args->dims, args->keepdim), -most, most);
+    tn_tensor *e = tn_exp(tn_sub(x, tn__spread(g, m)));
+    tn_tensor *scale = tn_div(tn__wide(g->dout[0]), tn_sum(e, args->dims, args->keepdim));
+    tn_op_give(g, 0, tn_cast(tn_mul(e, tn__spread(g, scale)), tn_op_input_dtype(g, 0)));
 }
 
 /* Rows that would overflow, vanish, or are dominated by one element. */
@@ -92,7 +99,7 @@ const tn_op tn__op_logsumexp = {
     .name = "logsumexp",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
-    .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
+    .saves = TN_SAVES_INPUT(0),
     .shape = logsumexp_shape,
     .forward = logsumexp_forward,
     .backward = logsumexp_backward,
