@@ -79,6 +79,8 @@ TN__FORMULA_HELPERS(double)
     X(TN_SILU, silu, x / (1 + M(exp)(-x)))                                                         \
     X(TN_ADD_K, add_k, x + k0)                                                                     \
     X(TN_MUL_K, mul_k, x * k0)                                                                     \
+    X(TN_SUB_K, sub_k, x - k0)                                                                     \
+    X(TN_DIV_K, div_k, x / k0)                                                                     \
     X(TN_RSUB_K, rsub_k, k0 - x)                                                                   \
     X(TN_RDIV_K, rdiv_k, k0 / x)                                                                   \
     X(TN_POW_K, pow_k, M(pow)(x, k0))                                                              \
@@ -133,6 +135,7 @@ TN__INLINE int64_t tn__integer_div(int64_t a, int64_t b) {
     X(TN_RELU, relu, x < 0 ? 0 : x)                                                                \
     X(TN_ADD_K, add_k, TN__WRAP(x, +, k0))                                                         \
     X(TN_MUL_K, mul_k, TN__WRAP(x, *, k0))                                                         \
+    X(TN_SUB_K, sub_k, TN__WRAP(x, -, k0))                                                         \
     X(TN_RSUB_K, rsub_k, TN__WRAP(k0, -, x))                                                       \
     X(TN_CLAMP_K, clamp_k, (x < k0 ? k0 : x) > k1 ? k1 : (x < k0 ? k0 : x))
 

@@ -27,6 +27,8 @@ TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b);
 
 TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double k);  /* x + k */
 TN_API tn_tensor *tn_mul_scalar(tn_tensor *x, double k);  /* x k */
+TN_API tn_tensor *tn_sub_scalar(tn_tensor *x, double k);  /* x - k */
+TN_API tn_tensor *tn_div_scalar(tn_tensor *x, double k);  /* x / k */
 TN_API tn_tensor *tn_rsub_scalar(tn_tensor *x, double k); /* k - x */
 TN_API tn_tensor *tn_rdiv_scalar(tn_tensor *x, double k); /* k / x */
 TN_API tn_tensor *tn_pow_scalar(tn_tensor *x, double k);  /* x ^ k */

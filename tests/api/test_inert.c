@@ -270,8 +270,8 @@ static const two_f twos[] = {
     tn_matmul, tn_eq,   tn_ne,   tn_lt,   tn_le,    tn_gt,           tn_ge,
     tn_add_,   tn_sub_, tn_mul_, tn_div_, tn_copy_, tn_embedding_op,
 };
-static const scalar_f scalars[] = {tn_add_scalar,  tn_mul_scalar,  tn_rsub_scalar,
-                                   tn_rdiv_scalar, tn_pow_scalar,  tn_fill_,
+static const scalar_f scalars[] = {tn_add_scalar,  tn_mul_scalar,  tn_sub_scalar, tn_div_scalar,
+                                   tn_rsub_scalar, tn_rdiv_scalar, tn_pow_scalar, tn_fill_,
                                    tn_add_scalar_, tn_mul_scalar_, tn_dropout_op};
 static const reduce_f reductions[] = {tn_sum, tn_mean, tn_max, tn_min, tn_logsumexp};
 

@@ -41,6 +41,12 @@ static double d_add_k(double x) {
 static double d_mul_k(double x) {
     return x * 0.5;
 }
+static double d_sub_k(double x) {
+    return x - 0.5;
+}
+static double d_div_k(double x) {
+    return x / 0.5;
+}
 static double d_rsub_k(double x) {
     return 0.5 - x;
 }
@@ -79,6 +85,8 @@ static const struct {
     {TN_SILU, d_silu, false},
     {TN_ADD_K, d_add_k, false},
     {TN_MUL_K, d_mul_k, false},
+    {TN_SUB_K, d_sub_k, false},
+    {TN_DIV_K, d_div_k, false},
     {TN_RSUB_K, d_rsub_k, false},
     {TN_RDIV_K, d_rdiv_k, true},
     {TN_POW_K, d_pow_k, true},
@@ -294,8 +302,8 @@ static void test_integers(void **state) {
         array_check_gaps(&y);
         for (int f = 0; f < TN_UNARY_COUNT; f++) {
             bool has = f == TN_NEG || f == TN_ABS || f == TN_SIGN || f == TN_SQUARE ||
-                       f == TN_RELU || f == TN_ADD_K || f == TN_MUL_K || f == TN_RSUB_K ||
-                       f == TN_CLAMP_K;
+                       f == TN_RELU || f == TN_ADD_K || f == TN_MUL_K || f == TN_SUB_K ||
+                       f == TN_RSUB_K || f == TN_CLAMP_K;
             assert_int_equal(ref->unary(ctx, (tn_unary)f, &y.d, &a.d, 3, 5),
                              has ? TN_OK : TN_EUNSUPPORTED);
         }

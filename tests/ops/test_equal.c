@@ -247,6 +247,24 @@ static void reductions_refuse(void **state) {
     assert_ptr_equal(tn_sum_to(x, TN_DIMS(2, 3)), x);
 }
 
+/* x - k and x / k are those of a tensor filled with k, to the bit: x (1 / k) would not be. */
+static void constants(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = tn_add_scalar(tn_mul_scalar(tn_rand(TN_DIMS(1000), TN_F32), 18.0), -9.0);
+    for (int i = 1; i < 40; i++) {
+        double k = (float)(i * 0.37);
+        tn_tensor *filled = tn_full(TN_DIMS(1000), k, TN_F32);
+        assert_true(tn_equal(tn_sub_scalar(x, k), tn_sub(x, filled)));
+        assert_true(tn_equal(tn_div_scalar(x, k), tn_div(x, filled)));
+    }
+    assert_false(tn_equal(tn_div_scalar(x, 3.0), tn_mul_scalar(x, 1.0 / 3.0)));
+    tn_tensor *least = tn_from_data((int64_t[]){-1, INT64_MIN}, TN_DIMS(2), TN_I64);
+    int64_t wrapped[2];
+    assert_int_equal(tn_copy_out(tn_sub_scalar(least, 0x1p62), wrapped), TN_OK);
+    assert_true(wrapped[0] == -1 - (1LL << 62) && wrapped[1] == 1LL << 62); /* wraps around */
+}
+
 static void integers(void **state) {
     (void)state;
     TN_SCOPE;
@@ -316,6 +334,7 @@ int main(void) {
         TEST(logsumexp_infinities),
         TEST(reductions_of_nothing),
         TEST(reductions_refuse),
+        TEST(constants),
         TEST(integers),
         TEST(two_sides),
         TEST(registry),

@@ -115,10 +115,13 @@ static void constants(void **state) {
     TN_SCOPE;
     refused(tn_add_scalar(B(2), 1.0), TN_EDTYPE, "add_scalar: x is bool");
     refused(tn_mul_scalar(B(2), 1.0), TN_EDTYPE, "mul_scalar: x is bool");
+    refused(tn_sub_scalar(B(2), 1.0), TN_EDTYPE, "sub_scalar: x is bool");
     refused(tn_rsub_scalar(B(2), 1.0), TN_EDTYPE, "rsub_scalar: x is bool");
     refused(tn_add_scalar(I(2), 0.5), TN_EVALUE, "add_scalar: x is i64 but k is 0.5");
     refused(tn_mul_scalar(I(2), NAN), TN_EVALUE, "mul_scalar: x is i64 but k is");
     refused(tn_rsub_scalar(I(2), 1e30), TN_EVALUE, "rsub_scalar: x is i64 but k is 1e+30");
+    refused(tn_sub_scalar(I(2), 0.5), TN_EVALUE, "sub_scalar: x is i64 but k is 0.5");
+    refused(tn_div_scalar(I(2), 1.0), TN_EDTYPE, "div_scalar: x is i64");
     refused(tn_rdiv_scalar(I(2), 1.0), TN_EDTYPE, "rdiv_scalar: x is i64");
     refused(tn_pow_scalar(I(2), 2.0), TN_EDTYPE, "pow_scalar: x is i64");
     refused(tn_clamp(B(2), 0.0, 1.0), TN_EDTYPE, "clamp: x is bool");

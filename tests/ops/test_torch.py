@@ -88,7 +88,8 @@ def place(x, dim, start, step, size):
 TWINS = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "maximum": torch.maximum, "minimum": torch.minimum,
-    "add_scalar": lambda x, k: x + k, "mul_scalar": lambda x, k: x * k, "rsub_scalar": lambda x, k: k - x,
+    "add_scalar": lambda x, k: x + k, "mul_scalar": lambda x, k: x * k, "sub_scalar": lambda x, k: x - k,
+    "div_scalar": lambda x, k: x / k, "rsub_scalar": lambda x, k: k - x,
     "rdiv_scalar": lambda x, k: k / x, "pow_scalar": lambda x, k: x ** k,
     "clamp": torch.clamp,
     "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt,

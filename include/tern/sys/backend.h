@@ -79,6 +79,8 @@ typedef enum tn_unary {
     TN_SILU,
     TN_ADD_K,   /* x + k0 */
     TN_MUL_K,   /* x * k0 */
+    TN_SUB_K,   /* x - k0 */
+    TN_DIV_K,   /* x / k0 */
     TN_RSUB_K,  /* k0 - x */
     TN_RDIV_K,  /* k0 / x */
     TN_POW_K,   /* x ^ k0 */
