@@ -5,19 +5,18 @@
 #ifndef TERN_BENCH_H
 #define TERN_BENCH_H
 
+#include "core/clock.h"
+
 #include <tern/tern.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 /* Seconds of the clock that Python's time.monotonic reads. */
 static inline double bench_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return tn__now();
 }
 
 static inline int bench_compare(const void *a, const void *b) {

@@ -3,6 +3,7 @@
 #include "tools/info.h"
 
 #include "backends/cpu/onednn.h"
+#include "core/clock.h"
 
 #include <sched.h>
 #include <stdio.h>

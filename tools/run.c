@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <tern/sys/store.h>
 #include <unistd.h>
 
 /* Beyond the grace, for the last words: a node's to the leader; the leader's to all nodes. */

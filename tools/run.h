@@ -19,6 +19,8 @@
 #ifndef TERN_TOOLS_RUN_H
 #define TERN_TOOLS_RUN_H
 
+#include "core/clock.h"
+
 #include <tern/distributed.h>
 
 #include <signal.h>

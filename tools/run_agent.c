@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <tern/sys/store.h>
-#include <time.h>
 #include <unistd.h>
 
 struct agent {
@@ -258,11 +257,7 @@ static bool turn(agent *a) {
 }
 
 static void pause_until_next(agent *a) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    double at = (double)until.tv_nsec * 1e-9 + a->options->monitor;
-    until.tv_sec += (time_t)at;
-    until.tv_nsec = (long)((at - (double)(time_t)at) * 1e9);
+    struct timespec until = tn__timespec(tn__now() + a->options->monitor);
     pthread_mutex_lock(&a->lock);
     while (!a->changed && pthread_cond_timedwait(&a->wake, &a->lock, &until) != ETIMEDOUT) {
     }

@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tern/sys/store.h>
 
 /* Beyond the grace, for a node to end its ranks and to say so. */
 static const double patience = 15;

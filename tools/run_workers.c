@@ -18,7 +18,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <tern/sys/store.h>
 #include <unistd.h>
 
 /* A process that SIGKILL does not end hangs in the kernel. */

@@ -2,6 +2,7 @@
  *
  *     [███████████▌            ]  1150/2000   loss 1.6721   61.2k tok/s   0:11 left
  */
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/numbers.h"
@@ -11,7 +12,6 @@
 #include <limits.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 static const double redraw_seconds = 0.1, line_seconds = 5.0;
 
@@ -29,12 +29,6 @@ struct tn_progress {
     int64_t count, room;
 };
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit) {
     tn_progress *p = file ? tn__calloc(1, sizeof(*p)) : NULL;
     if (!p) {
@@ -48,7 +42,7 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
     p->start = p->done = start;
     p->total = total;
     p->loss = NAN;
-    p->begun = p->last = p->drawn = seconds_now();
+    p->begun = p->last = p->drawn = tn__now();
     snprintf(p->unit, sizeof(p->unit), "%s", unit ? unit : "step");
     return p;
 }
@@ -160,7 +154,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     if (!p) {
         return;
     }
-    double time = seconds_now();
+    double time = tn__now();
     remember_time(p, time - p->last);
     p->busy += time - p->last;
     p->last = time;
@@ -183,7 +177,7 @@ void tn_progress_utilisation(tn_progress *p, double flops, double peak) {
 
 void tn_progress_resume(tn_progress *p) {
     if (p) {
-        p->last = seconds_now();
+        p->last = tn__now();
     }
 }
 

@@ -12,6 +12,7 @@
  */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/libraries.h"
+#include "core/clock.h"
 
 #include <tern/sys/group.h>
 #include <tern/sys/store.h>
@@ -62,12 +63,6 @@ typedef struct nccl {
     char reason[TN_ENGINE_WHY];
     region *regions;
 } nccl;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* ---- Failing --------------------------------------------------------------------------------- */
 
@@ -142,13 +137,13 @@ typedef struct patience {
 } patience;
 
 static patience patience_of(double deadline, bool all) {
-    double begun = now();
+    double begun = tn__now();
     return (patience){begun, deadline, begun + BETWEEN_CHECKS, NAP, 0, all};
 }
 
 static tn_status wait_more(nccl *e, patience *p, const char *what) {
     char why[TN_ENGINE_WHY];
-    double time = now();
+    double time = tn__now();
     tn_status status = failed(e, NULL);
     if (status == TN_OK && e->check && time >= p->next_check) {
         status = e->check(e->check_user, p->all && p->checks > 0, why);
@@ -403,7 +398,7 @@ static tn_status transfer(nccl *e, const tn_transfer *given) {
 /* After this NCCL does not know the memory any more. */
 static void forget(nccl *e, region *r) {
     if (r->handle && e->comm && !e->finalized) {
-        settle(e, e->api->CommDeregister(e->comm, r->handle), now() + GOODBYE, "deregistering");
+        settle(e, e->api->CommDeregister(e->comm, r->handle), tn__now() + GOODBYE, "deregistering");
     }
     r->handle = NULL;
 }
@@ -509,7 +504,7 @@ static void leave(tn_engine *base) {
             forget(e, r);
         }
         e->finalized = true;
-        settle(e, e->api->CommFinalize(e->comm), now() + GOODBYE, "saying goodbye");
+        settle(e, e->api->CommFinalize(e->comm), tn__now() + GOODBYE, "saying goodbye");
     }
 }
 

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
 #include "distributed/group/gloo.h"
 
+#include "core/clock.h"
 #include "core/memory.h"
 
 #include <arpa/inet.h>

@@ -11,6 +11,7 @@
 #ifndef TERN_DISTRIBUTED_GROUP_GROUP_H
 #define TERN_DISTRIBUTED_GROUP_GROUP_H
 
+#include "core/clock.h"
 #include "tern/sys/device.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"

@@ -8,25 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Time ------------------------------------------------------------------------------------ */
-
-double tn__now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-struct timespec tn__timespec(double deadline) {
-    double whole = floor(deadline > 0 ? deadline : 0);
-    return (struct timespec){.tv_sec = (time_t)whole,
-                             .tv_nsec = (long)(fmax(deadline - whole, 0) * 1e9)};
-}
-
-int tn__milliseconds_left(double deadline) {
-    double left = (deadline - tn__now()) * 1000;
-    return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)ceil(left);
-}
-
 /* ---- What stores use ------------------------------------------------------------------------- */
 
 tn_status tn__why(char *why, tn_status status, const char *format, ...) {

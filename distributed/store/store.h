@@ -1,4 +1,4 @@
-/* What the stores share: a table of keys and values, references, deadlines.
+/* What the stores share: a table of keys and values, references, reasons.
  *
  *     store.c    the calls of distributed.h: arguments, deadlines, errors
  *     table.c    keys and values in memory: what the in-memory store, the TCP server and the reader
@@ -9,10 +9,10 @@
 #ifndef TERN_DISTRIBUTED_STORE_STORE_H
 #define TERN_DISTRIBUTED_STORE_STORE_H
 
+#include "core/clock.h"
 #include "tern/sys/store.h"
 
 #include <stdarg.h>
-#include <time.h>
 
 /* One more reference to s; returns s. tn_store_free drops it. */
 TN_API tn_store *tn__store_keep(tn_store *s);
@@ -22,13 +22,6 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINT
 
 /* Whether `key` is one: 1 … TN_STORE_KEY bytes, none of them a space or a control character. */
 bool tn__store_key(const char *key);
-
-/* A point in time of tn__now as pthread_cond_timedwait wants it, for conditions on the
- * monotonic clock. */
-TN_API struct timespec tn__timespec(double deadline);
-
-/* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */
-TN_API int tn__milliseconds_left(double deadline);
 
 /* ---- A table of keys and values -------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named; its
  * memory; its messages. That the numbers are right is test_collectives.c. */
 #include "core/allocator.h"
+#include "core/clock.h"
 #include "distributed/group/group.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"

@@ -2,7 +2,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/test.h"
 
-#include "tern/sys/store.h"
+#include "core/clock.h"
 
 #include <errno.h>
 #include <netinet/in.h>

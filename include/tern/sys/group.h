@@ -66,7 +66,7 @@ typedef struct tn_transfer {
     void *out;
     int64_t count;
     uint64_t sequence; /* of the group's operations, 1 for the first; send and recv count as well */
-    double deadline;   /* seconds of tn__now */
+    double deadline;   /* seconds of the monotonic clock */
 
     /* Where in and out are. On a device: `ready` is a mark of its compute stream (sys/device.h)
      * which the operation comes after. `launched` is called once, as soon as all of the operation

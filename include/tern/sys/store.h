@@ -22,8 +22,8 @@ extern "C" {
 
 /* A failing entry writes the reason (one line, what and where) to why[TN_STORE_WHY] and returns
  * TN_EPEER (nobody answers, the deadline has passed), TN_EIO, TN_ENOMEM or TN_EFORMAT; it raises
- * nothing. A deadline is in seconds of tn__now. Several threads may use one store: each entry is
- * atomic. */
+ * nothing. A deadline is in seconds of the monotonic clock. Several threads may use one store: each
+ * entry is atomic. */
 #define TN_STORE_WHY 256
 typedef struct tn_store_value {
     void *data; /* malloc'ed, the caller's to free; NULL for 0 bytes */
@@ -52,9 +52,6 @@ struct tn_store {
     tn_status (*remove)(tn_store *s, const char *key, bool *existed, double deadline, char *why);
     void (*destroy)(tn_store *s);
 };
-
-/* Seconds of the monotonic clock. */
-TN_API double tn__now(void);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,15 @@
+/* Points in time as the waits of the system want them. */
+#include "core/clock.h"
+
+#include <math.h>
+
+struct timespec tn__timespec(double deadline) {
+    double whole = floor(deadline > 0 ? deadline : 0);
+    return (struct timespec){.tv_sec = (time_t)whole,
+                             .tv_nsec = (long)(fmax(deadline - whole, 0) * 1e9)};
+}
+
+int tn__milliseconds_left(double deadline) {
+    double left = (deadline - tn__now()) * 1000;
+    return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)ceil(left);
+}
