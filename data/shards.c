@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEAD_WORDS = 256, HEAD_BYTES = HEAD_WORDS * 4, MAGIC = 20240520, VERSION = 1 };
+enum { HEAD_WORDS = 256, HEAD_BYTES = HEAD_WORDS * 4, VERSION = 1 };
+enum { MAGIC = 20240520, MAGIC_WIDE = 20240801 /* 32 bits a token */ };
 
 typedef struct shard {
     unsigned char *map; /* the whole file */
@@ -49,8 +50,45 @@ static int64_t token_at(const shard *s, int64_t i) {
     return s->tokens[2 * i] | s->tokens[2 * i + 1] << 8;
 }
 
+/* Whether the file's beginning has no byte that text has not. Tokens are below 8192 most of the
+ * time, so that the upper byte of a pair is a control character; 256 bytes of random tokens look
+ * like text once in 10^13. */
+static bool looks_like_text(const shard *s) {
+    enum { LEAST = 256, MOST = 4096 };
+    size_t bytes = s->bytes < MOST ? s->bytes : MOST;
+    bool text = bytes >= LEAST;
+    for (size_t i = 0; text && i < bytes; i++) {
+        text = s->map[i] >= ' ' ? s->map[i] != 0x7f : s->map[i] && strchr("\t\n\r\f", s->map[i]);
+    }
+    return text;
+}
+
+/* A shard without a head could be any file: those that are often taken for one are not. */
+static bool check_kind(const shard *s) {
+    static const char numpy[] = "\x93NUMPY";
+    size_t bytes = sizeof(numpy) - 1;
+    const char *kind = NULL;
+    if (looks_like_text(s)) {
+        kind = "text";
+    } else if (s->bytes >= bytes && memcmp(s->map, numpy, bytes) == 0) {
+        kind = "a NumPy array";
+    } else if (s->bytes >= HEAD_BYTES && word_at(s->map, 0) == MAGIC_WIDE) {
+        kind = "a shard of 32-bit tokens";
+    }
+    if (kind) {
+        tn__raise(TN_EFORMAT, "token_shards",
+                  "%s is %s; tokens are wanted, as the numbers of 16 bits that llm.c's and "
+                  "nanoGPT's preparations write",
+                  s->path, kind);
+    }
+    return !kind;
+}
+
 /* Finds out which kind the mapped file is, and where its tokens are. */
 static bool find_tokens(shard *s) {
+    if (!check_kind(s)) {
+        return false;
+    }
     bool headed = s->bytes >= HEAD_BYTES && word_at(s->map, 0) == MAGIC;
     size_t head = headed ? HEAD_BYTES : 0;
     if ((s->bytes - head) % 2 != 0) {

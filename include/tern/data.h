@@ -58,7 +58,8 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
  * the tokens) or nanoGPT (the tokens alone): the files that match `pattern`
  * ("fineweb/train_*.bin"), in the order of their names, mapped and not read. The windows lie one
  * behind the other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT,
- * which names file and place, when it is read. TN_EIO, TN_EFORMAT. */
+ * which names file and place, when it is read; text instead of tokens is TN_EFORMAT at once.
+ * TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
 /* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,

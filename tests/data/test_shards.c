@@ -108,12 +108,42 @@ static void test_wrong_files(void **state) {
     assert_error(TN_EVALUE, "window 0");
 }
 
+/* Files that are something else, with bytes that could all be tokens. */
+static void test_other_kinds(void **state) {
+    (void)state;
+    const char *path = temp_path("a_0.bin");
+    static const char *const texts[] = {"It was the best of times,\n", "C'\xc3\xa9tait le temps\n",
+                                        "C'\xe9tait en Latin 1\r\n"};
+    char text[6000];
+    for (int i = 0; i < 3; i++) {
+        for (size_t at = 0; at < sizeof(text); at++) {
+            text[at] = texts[i][at % strlen(texts[i])];
+        }
+        temp_write(path, text, sizeof(text));
+        assert_null(tn_token_shards(path, 4, 65536));
+        assert_error(TN_EFORMAT, "is text; tokens are wanted");
+    }
+    text[3000] = 1; /* one token that text cannot have */
+    temp_write(path, text, sizeof(text));
+    tn_dataset *d = tn_token_shards(path, 4, 65536);
+    assert_non_null(d);
+    tn_dataset_free(d);
+    memcpy(text, "\x93NUMPY\x01\x00", 8);
+    temp_write(path, text, sizeof(text));
+    assert_null(tn_token_shards(path, 4, 65536));
+    assert_error(TN_EFORMAT, "a NumPy array");
+    write_shard("a_0.bin", 20240801, 7, 13, 26, 0);
+    assert_null(tn_token_shards(path, 4, 65536));
+    assert_error(TN_EFORMAT, "32-bit tokens");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_windows, temp_clean),
         cmocka_unit_test_teardown(test_through_a_loader, temp_clean),
         cmocka_unit_test_teardown(test_token_outside, temp_clean),
         cmocka_unit_test_teardown(test_wrong_files, temp_clean),
+        cmocka_unit_test_teardown(test_other_kinds, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

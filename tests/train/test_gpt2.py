@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""What 11_gpt2 and 04_char_gpt say to a person, and that neither loses a run: a checkpoint is only overwritten when that is asked
+for by name, text is not taken for tokens, going on and stopping are announced."""
+import array, os, pathlib, signal, subprocess, sys, tempfile, time
+
+root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
+programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
+tern = programs.parent / "tools" / "tern"
+
+
+def check(truth, what):
+    if not truth:
+        sys.exit(f"FAILED: {what}")
+
+
+def gpt2(*more, data="tokens.bin", steps=6):
+    return [programs / "11_gpt2", "--data", data, "--model", "tiny", "--context", "16", "--vocab", "300", "--batch", "2",
+            "--steps", str(steps), "--out", "out", *more]
+
+
+def char_gpt(*more, steps=6):
+    return [programs / "04_char_gpt", "--data", "text", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",
+            "--batch", "2", "--sample", "4", "--threads", "1", "--steps", str(steps), "--out", "chars", *more]
+
+
+def run(folder, command, status=0):
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    check(done.returncode == status, f"{command}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def says(part, output):
+    check(part in output, f"not {part!r}: {output}")
+
+
+def files(folder):
+    return [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+def overwriting(folder, program, out):
+    """The second run is refused and changes nothing; with --overwrite it gives what the first one gave."""
+    first = run(folder, program())
+    check("1 rank " in first and "1 threads" not in first and "0x" not in first, first)
+    before = files(folder / out)
+    says("is there: --resume goes on from it, --overwrite begins anew", run(folder, program(), 1))
+    refused = run(folder, [tern, "run", "-n", "2", *program()], 1)
+    check("[0] " + out in refused and "[1] " not in refused, refused)
+    check(files(folder / out) == before, "a refused run has changed files")
+    says("going on after step 6 of " + out, run(folder, program("--resume")))
+    run(folder, program("--overwrite"))
+    check(files(folder / out) == before, "--overwrite does not begin anew")
+    other = run(folder, program("--resume", "--lr", "1e-4"), 1)
+    check("peak 0.0001, end 1e-05" in other and "0x" not in other, other)
+
+
+def interrupted(folder, program, out):
+    """Ctrl-C: the step is finished, everything is saved, and both ends of the pause are announced."""
+    for more in (["--overwrite"], ["--resume"]):
+        rows = folder / out / "loss.csv"
+        start = rows.read_bytes().count(b"\n") if more == ["--resume"] else 0
+        rows.unlink() if start == 0 else None
+        with open(folder / "log", "w+") as log:
+            process = subprocess.Popen(program(*more, steps=1000000), cwd=folder, stdout=log, stderr=log)
+            end = time.monotonic() + 120
+            while not rows.exists() or rows.read_bytes().count(b"\n") < start + 3:
+                check(process.poll() is None and time.monotonic() < end, "no step")
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            check(process.wait(timeout=120) == 0, "interrupted")
+            log.seek(0)
+            output = log.read()
+        done = rows.read_bytes().count(b"\n") - 1
+        says(f"stopped after step {done} of 1000000 and saved: the same command with --resume goes on", output)
+        if start:
+            says(f"going on after step {start - 1} of {out}/checkpoint.safetensors", output)
+
+
+def no_checkpoint(folder, program, out):
+    (folder / out / "checkpoint.safetensors").unlink()
+    says(f"there is no {out}/checkpoint.safetensors to go on from: beginning anew", run(folder, program("--resume")))
+
+
+def text(folder):
+    output = run(folder, gpt2(data="text"), 1)
+    check("text is text; tokens are wanted" in output and output.count("[TN_EFORMAT]") == 1, output)
+    check(not (folder / "out").exists(), "a refused run has made its folder")
+
+
+with tempfile.TemporaryDirectory() as top:
+    folder = pathlib.Path(top)
+    (folder / "text").write_text("It was the best of times, it was the worst of times.\n" * 100)
+    (folder / "tokens.bin").write_bytes(array.array("H", [(7 * i + i * i % 3) % 300 for i in range(3000)]).tobytes())
+    text(folder)
+    for program, out in ((gpt2, "out"), (char_gpt, "chars")):
+        overwriting(folder, program, out)
+        interrupted(folder, program, out)
+        no_checkpoint(folder, program, out)
