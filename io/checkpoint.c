@@ -209,12 +209,41 @@ static bool member_in_file(const tn_checkpoint *c, const tn_safetensors *f, cons
     return true;
 }
 
+/* The shortest decimal number that reads back as this one. */
+static int print_number(char *at, size_t room, double value) {
+    int digits = 1, bytes;
+    do {
+        bytes = snprintf(at, room, "%.*g", digits, value);
+    } while (digits++ < 17 && strtod(at, NULL) != value);
+    return bytes;
+}
+
+/* A text of a checkpoint for a person: numbers written as %a become decimal ones, and there is
+ * nothing that a terminal obeys. */
+static text text_for_people(const char *from) {
+    text t = {{0}};
+    size_t used = 0;
+    while (*from && used + 32 < sizeof(t.at)) {
+        if (strncmp(from, "0x", 2) == 0) {
+            char *end;
+            double value = strtod(from, &end);
+            used += (size_t)print_number(t.at + used, sizeof(t.at) - used, value);
+            from = end;
+        } else {
+            t.at[used++] = (char)((unsigned char)*from < ' ' ? '?' : *from);
+            from++;
+        }
+    }
+    return t;
+}
+
 /* The description in the file is the program's own. */
 static bool text_same(const tn_safetensors *f, const char *key, text mine) {
     const char *theirs = tn_safetensors_metadata(f, key);
     if (strcmp(theirs, mine.at) != 0) {
         tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the %s was (%.200s) but is (%s)",
-                  tn__safetensors_path(f), key, theirs, mine.at);
+                  tn__safetensors_path(f), key, text_for_people(theirs).at,
+                  text_for_people(mine.at).at);
         return false;
     }
     return true;
@@ -235,8 +264,8 @@ static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p)
     size_t length = strlen(kind);
     words w = words_of(f, "optim");
     if (strncmp(w.at, kind, length) != 0 || w.at[length] != ' ') {
-        tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the optimiser was (%.80s) but is %s",
-                  w.path, w.all, kind);
+        tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the optimiser was %.*s but is %s", w.path,
+                  (int)strcspn(w.at, " "), text_for_people(w.at).at, kind);
         return false;
     }
     w.at += length + 1;

@@ -142,6 +142,9 @@ static void test_what_does_not_fit(void **state) {
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
 
     tn_schedule schedule = r.schedule;
+    r.schedule.peak = 0.1;
+    check_refused(&r, path, TN_EMISMATCH, "peak 0.1, end "); /* and not 0x1.999999999999ap-4 */
+    r.schedule = schedule;
     r.schedule.steps++;
     check_refused(&r, path, TN_EMISMATCH, "the schedule was");
     r.schedule = schedule;
@@ -168,7 +171,7 @@ static void test_what_does_not_fit(void **state) {
 
     tn_optim *optim = r.optim;
     r.optim = tn_sgd(&r.model, tn_sgd_defaults());
-    check_refused(&r, path, TN_EMISMATCH, "but is sgd");
+    check_refused(&r, path, TN_EMISMATCH, "the optimiser was adamw but is sgd");
     tn_optim_free(r.optim);
     r.optim = tn_adamw(&r.model, tn_adamw_defaults());
     check_refused(&r, path, TN_EMISMATCH, "2 parameter groups but has 1");
