@@ -32,7 +32,7 @@ typedef struct options {
     int64_t layers, heads, width, context, batch;
     int64_t seed, threads;
     double lr;
-    bool resume, bf16;
+    bool resume, overwrite, bf16;
 } options;
 
 static const options defaults = {
@@ -63,7 +63,8 @@ enum {
     SEED,
     THREADS,
     LR,
-    PRECISION
+    PRECISION,
+    OVERWRITE
 };
 
 static const struct argp_option option_list[] = {
@@ -73,6 +74,7 @@ static const struct argp_option option_list[] = {
     {"device", 'D', "NAME", 0, "where to compute: cpu, cuda or cuda:N (cpu)", 0},
     {"resume", 'r', NULL, 0,
      "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
+    {"overwrite", OVERWRITE, NULL, 0, "begin anew, even where DIR has a checkpoint", 0},
     {"save-every", SAVE_EVERY, "N", 0, "steps between checkpoints (250)", 0},
     {"sample", SAMPLE, "N", 0, "characters to write at the end (500)", 0},
     {"layers", LAYERS, "N", 0, "transformer blocks (4)", 1},
@@ -131,6 +133,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         o->device = text;
     } else if (key == 'r') {
         o->resume = true;
+    } else if (key == OVERWRITE) {
+        o->overwrite = true;
     } else if (key == ARGP_KEY_END && !o->data) {
         argp_error(state, "--data FILE is missing");
     } else {
@@ -210,8 +214,9 @@ static void make_model(run *r) {
     r->schedule = tn_cosine_decay(r->o.lr, r->o.lr / 10, r->o.steps < 1000 ? r->o.steps / 10 : 100,
                                   r->o.steps);
     if (r->first_rank) {
-        printf("%lld parameters, %d ranks, %d threads each\n", (long long)tn_module_count(&r->gpt),
-               tn_group_size(r->world), tn_threads());
+        int ranks = tn_group_size(r->world), threads = tn_threads();
+        printf("%lld parameters, %d rank%s of %d thread%s\n", (long long)tn_module_count(&r->gpt),
+               ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
     }
 }
 
@@ -244,23 +249,39 @@ static void save_checkpoint(run *r) {
     }
 }
 
+/* A run that somebody forgot to resume is not lost. */
+static void refuse_to_overwrite(const run *r) {
+    if (r->first_rank) {
+        fprintf(stderr, "%s is there: --resume goes on from it, --overwrite begins anew\n",
+                r->checkpoint);
+    }
+    tn_group_mean(r->world, 0, 1); /* the others end when it is said */
+    exit(1);
+}
+
 /* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any
  * time. A job that the launcher has started again goes on by itself. */
 static void begin_or_resume(run *r) {
     struct stat about;
     bool resume = r->o.resume || tn_restart_count() > 0;
     bool found = r->first_rank && stat(r->checkpoint, &about) == 0;
-    if (resume && tn_group_mean(r->world, found, 1) > 0) {
+    found = tn_group_mean(r->world, found, 1) > 0;
+    if (found && !resume && !r->o.overwrite) {
+        refuse_to_overwrite(r);
+    }
+    if (found && resume) {
         tn_checkpoint c = checkpoint_of(r);
         if (tn_dist_load(r->world, &c, r->checkpoint) != TN_OK) {
             exit(1);
         }
         r->step = c.step;
-        if (r->first_rank) {
-            printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
-        }
     } else {
         save_checkpoint(r);
+    }
+    if (resume && r->first_rank && !found) {
+        printf("there is no %s to go on from: beginning anew\n", r->checkpoint);
+    } else if (resume && r->first_rank) {
+        printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
     }
     r->history = r->first_rank ? tn_history_open(r->losses, r->step) : NULL;
 }
@@ -355,13 +376,9 @@ static void write_sample(run *r) {
     free(tokens);
 }
 
-static void say_how_to_go_on(const run *r, int argc, char **argv) {
-    printf("stopped after step %lld of %lld. To go on:\n   ", (long long)r->step,
-           (long long)r->o.steps);
-    for (int i = 0; i < argc; i++) {
-        printf(" %s", argv[i]);
-    }
-    printf("%s\n", r->o.resume ? "" : " --resume");
+static void say_how_to_go_on(const run *r) {
+    printf("stopped after step %lld of %lld and saved: the same command with --resume goes on\n",
+           (long long)r->step, (long long)r->o.steps);
 }
 
 static void run_finish(run *r) {
@@ -401,7 +418,7 @@ int main(int argc, char **argv) {
     bool ended = r.step == r.o.steps;
     double loss = ended ? validation_loss(&r) : 0;
     if (r.first_rank && !ended) {
-        say_how_to_go_on(&r, argc, argv);
+        say_how_to_go_on(&r);
     } else if (r.first_rank) {
         draw_losses(&r);
         write_sample(&r);

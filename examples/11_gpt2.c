@@ -2,8 +2,7 @@
  *
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
- *     11_gpt2 --data tokens.bin --resume      goes on from the checkpoint as if nothing had
- * happened
+ *     11_gpt2 --data tokens.bin --resume      goes on from the checkpoint, bit for bit
  *
  * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
  * their gradients up until together they have seen that many; only the last one's gradients travel.
@@ -23,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- Models and devices ---------------------------------------------------------------------- */
 
@@ -54,7 +54,7 @@ typedef struct options {
     int model;
     int64_t steps, batch, context, tokens, warmup, val_every, val_batches, save_every, seed, vocab;
     double lr, peak;
-    bool resume, recompute;
+    bool resume, overwrite, recompute;
 } options;
 
 static const options defaults = {
@@ -87,7 +87,8 @@ enum {
     VOCAB,
     LR,
     PEAK,
-    RECOMPUTE
+    RECOMPUTE,
+    OVERWRITE
 };
 
 static const struct argp_option option_list[] = {
@@ -99,7 +100,9 @@ static const struct argp_option option_list[] = {
     {"precision", 'p', "NAME", 0, "f32, bf16 or f16: of the computation; weights stay f32 (f32)",
      0},
     {"out", 'o', "DIR", 0, "folder of the checkpoint and the losses (gpt2)", 0},
-    {"resume", 'r', NULL, 0, "go on from the checkpoint in DIR; all other options as before", 0},
+    {"resume", 'r', NULL, 0,
+     "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
+    {"overwrite", OVERWRITE, NULL, 0, "begin anew, even where DIR has a checkpoint", 0},
     {"steps", STEPS, "N", 0, "steps of training (1000)", 0},
     {"batch", BATCH, "N", 0, "sequences of a micro-batch of one rank (4)", 1},
     {"context", CONTEXT, "N", 0, "tokens of a sequence (1024)", 1},
@@ -160,6 +163,8 @@ static error_t parse_number(int key, char *text, struct argp_state *state) {
         o->peak = parse_positive(text, state) * 1e12;
     } else if (key == RECOMPUTE) {
         o->recompute = true;
+    } else if (key == OVERWRITE) {
+        o->overwrite = true;
     } else {
         return ARGP_ERR_UNKNOWN;
     }
@@ -196,7 +201,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         }
         return 0;
     default:
-        return key >= STEPS && key <= RECOMPUTE ? parse_number(key, text, state) : ARGP_ERR_UNKNOWN;
+        return key >= STEPS && key <= OVERWRITE ? parse_number(key, text, state) : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -325,12 +330,13 @@ static double peak_of(const run *r) {
 static void say_what_runs(run *r) {
     tn_device_info info;
     if (r->first_rank && tn_device_describe(r->device, &info) == TN_OK) {
+        bool gpu = r->device.kind != TN_CPU;
         printf("%s, %lld parameters, %s\n", models[r->o.model].name,
                (long long)tn_module_count(&r->gpt), r->o.precision);
-        printf("ranks: %d, the first on %s (%s); a step: %lld tokens, %lld micro-batches of each "
-               "rank\n",
-               r->ranks, tn_device_text(r->device), info.name, (long long)r->o.tokens,
-               (long long)r->micro_batches);
+        printf("%d rank%s on %s%s%s; a step: %lld tokens, %lld micro-batch%s of each rank\n",
+               r->ranks, r->ranks == 1 ? "" : "s, the first", tn_device_text(r->device),
+               gpu ? ", " : "", gpu ? info.name : "", (long long)r->o.tokens,
+               (long long)r->micro_batches, r->micro_batches == 1 ? "" : "es");
     }
 }
 
@@ -355,6 +361,16 @@ static void save_checkpoint(run *r) {
     }
 }
 
+/* A run that somebody forgot to resume is not lost. */
+static void refuse_to_overwrite(const run *r) {
+    if (r->first_rank) {
+        fprintf(stderr, "%s is there: --resume goes on from it, --overwrite begins anew\n",
+                r->checkpoint);
+    }
+    tn_group_mean(r->world, 0, 1); /* the others end when it is said */
+    exit(1);
+}
+
 static void begin_or_resume(run *r) {
     if (mkdir(r->o.out, 0777) != 0 && errno != EEXIST) {
         tn_raise(TN_EIO, "%s: %s", r->o.out, strerror(errno));
@@ -364,12 +380,25 @@ static void begin_or_resume(run *r) {
     struct stat about;
     bool resume = r->o.resume || tn_restart_count() > 0;
     bool found = r->first_rank && stat(r->checkpoint, &about) == 0;
-    if (resume && tn_group_mean(r->world, found, 1) > 0) {
+    found = tn_group_mean(r->world, found, 1) > 0;
+    if (found && !resume && !r->o.overwrite) {
+        refuse_to_overwrite(r);
+    }
+    /* or the launcher, when it starts this run again, would find the other one's */
+    if (found && !resume && r->first_rank && unlink(r->checkpoint) != 0) {
+        tn_raise(TN_EIO, "%s: %s", r->checkpoint, strerror(errno));
+    }
+    if (found && resume) {
         tn_checkpoint c = checkpoint_of(r);
         if (tn_dist_load(r->world, &c, r->checkpoint) != TN_OK) {
             exit(1);
         }
         r->step = c.step;
+    }
+    if (resume && r->first_rank && !found) {
+        printf("there is no %s to go on from: beginning anew\n", r->checkpoint);
+    } else if (resume && r->first_rank) {
+        printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
     }
     r->history = r->first_rank ? tn_history_open(r->losses, r->step) : NULL;
 }
@@ -463,6 +492,11 @@ static void train_run(run *r) {
     }
 }
 
+static void say_how_to_go_on(const run *r) {
+    printf("stopped after step %lld of %lld and saved: the same command with --resume goes on\n",
+           (long long)r->step, (long long)r->o.steps);
+}
+
 static void run_finish(run *r) {
     tn_history_free(r->history);
     tn_scaler_free(r->scaler);
@@ -487,6 +521,9 @@ int main(int argc, char **argv) {
     begin_or_resume(&r);
     tn_stop_on_signals();
     train_run(&r);
+    if (r.first_rank && r.step < r.o.steps) {
+        say_how_to_go_on(&r);
+    }
     run_finish(&r);
     tn_dist_finish();
     return 0;
