@@ -26,7 +26,7 @@ static void add_number(float *x, int64_t n, float number) {
 static double reduce(tn_group *g, tn_tensor *t) {
     must(tn_barrier(g));
     double start = bench_now();
-    must(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_MEAN), 0));
+    must(tn_work_wait(tn_all_reduce(g, t, TN_MEAN), 0));
     return bench_now() - start;
 }
 

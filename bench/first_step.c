@@ -15,11 +15,11 @@ static tn_tensor *classifier_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void classifier_init(classifier *net) {
-    tn_module_init(&net->base, "classifier", classifier_forward);
+    tn_module_init(net, "classifier", classifier_forward);
     tn_linear_init(&net->fc1, 784, 256, tn_linear_defaults());
     tn_linear_init(&net->fc2, 256, 10, tn_linear_defaults());
-    tn_module_add(&net->base, "fc1", &net->fc1);
-    tn_module_add(&net->base, "fc2", &net->fc2);
+    tn_module_add(net, "fc1", &net->fc1);
+    tn_module_add(net, "fc2", &net->fc2);
 }
 
 int main(int argc, char **argv) {

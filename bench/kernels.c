@@ -350,7 +350,7 @@ static void reduce_rows(void) {
             continue;
         }
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_RED_SUM_SQUARES : TN_RED_SUM};
+        work w = {.x = normal(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_SUM_SQUARES : TN_SUM};
         w.y = normal(TN_DIMS(i == 1 ? 16384 : 1, i == 2 ? 1024 : 1));
         memory_row(names[i], k_reduce, &w, 4.0 * 16384 * 1024, 4.0 * 16384 * 1024, true);
     }

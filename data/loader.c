@@ -1,4 +1,4 @@
-/* The loader: examples of a dataset, in a sampling's order, as batches.
+/* The loader: examples of a dataset, in a sampler's order, as batches.
  *
  * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a
  * number holds depends on nothing else, so it does not matter who makes it. Without threads
@@ -29,7 +29,7 @@ typedef struct slot {
 
 struct tn_loader {
     tn_dataset *dataset;
-    tn_sampling sampling;
+    tn_sampler sampler;
     tn_loader_options options;
     tn_device device; /* where batches go: the default device of the thread that made the loader */
     int64_t examples; /* of one epoch of this part */
@@ -112,7 +112,7 @@ static tn_status read_examples(const tn_loader *l, int64_t epoch, int64_t first,
     size_t x_bytes = (size_t)tn_dims_count(d->x_dims) * tn_dtype_size(d->x_dtype);
     size_t y_bytes = y ? (size_t)tn_dims_count(d->y_dims) * tn_dtype_size(d->y_dtype) : 0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t example = tn_sampling_at(&l->sampling, d->size, epoch, first + i);
+        int64_t example = tn_sampler_at(&l->sampler, d->size, epoch, first + i);
         tn_status status = example < 0 ? tn_error() : d->get(d, example, x, y);
         if (status != TN_OK || tn_error() != TN_OK) {
             return tn__raise(status, "loader",
@@ -136,7 +136,7 @@ static void release_batch(slot *s) {
 static bool make_tensors(const tn_loader *l, int64_t first, int64_t count, slot *into) {
     const tn_dataset *d = l->dataset;
     bool has_y = d->y_dims.ndim >= 0;
-    bool all_real = tn_sampling_is_real(&l->sampling, d->size, first + count - 1);
+    bool all_real = tn_sampler_is_real(&l->sampler, d->size, first + count - 1);
     into->x = batch_tensor(l, d->x_dims, d->x_dtype, count);
     into->y = has_y ? batch_tensor(l, d->y_dims, d->y_dtype, count) : NULL;
     into->valid = all_real ? NULL : batch_tensor(l, TN_DIMS(), TN_BOOL, count);
@@ -146,7 +146,7 @@ static bool make_tensors(const tn_loader *l, int64_t first, int64_t count, slot 
 /* Which examples of a batch are real. */
 static void mark_valid(const tn_loader *l, int64_t first, int64_t count, const page *into) {
     for (int64_t i = 0; into->valid && i < count; i++) {
-        into->valid[i] = tn_sampling_is_real(&l->sampling, l->dataset->size, first + i);
+        into->valid[i] = tn_sampler_is_real(&l->sampler, l->dataset->size, first + i);
     }
 }
 
@@ -264,7 +264,7 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
 /* Sizes of the epoch and of the whole. */
 static bool count_batches(tn_loader *l) {
     const tn_loader_options *o = &l->options;
-    l->examples = tn_sampling_count(&l->sampling, l->dataset->size);
+    l->examples = tn_sampler_count(&l->sampler, l->dataset->size);
     l->batches = l->examples / o->batch + (!o->drop_last && l->examples % o->batch ? 1 : 0);
     if (l->batches == 0) {
         tn__raise(TN_EVALUE, "loader", "no batch of %lld in an epoch of %lld examples",
@@ -292,7 +292,7 @@ static bool prepare_threads(tn_loader *l) {
     return start_workers(l);
 }
 
-tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_options options) {
+tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options) {
     tn_loader *l = NULL;
     if (check_arguments(dataset, &options)) {
         l = tn__calloc(1, sizeof(*l));
@@ -305,7 +305,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling, tn_loader_op
         return NULL;
     }
     l->dataset = dataset;
-    l->sampling = sampling;
+    l->sampler = sampler;
     l->options = options;
     l->device = tn_default_device();
     if (tn_error() != TN_OK || !count_batches(l)) {
@@ -433,8 +433,8 @@ tn_loader_options tn_loader_options_of(const tn_loader *l) {
     return l ? l->options : tn_loader_defaults();
 }
 
-tn_sampling tn_loader_sampling(const tn_loader *l) {
-    return l ? l->sampling : tn_sequential_sampler();
+tn_sampler tn_loader_sampler(const tn_loader *l) {
+    return l ? l->sampler : tn_sequential_sampler();
 }
 
 const tn_dataset *tn_loader_dataset(const tn_loader *l) {

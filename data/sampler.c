@@ -16,16 +16,16 @@ enum { ROUNDS = 8 };
 #define CALL_SHUFFLE 0xfffffffe00000000u
 #define CALL_REPLACE 0xffffffff00000000u
 
-tn_sampling tn_sequential_sampler(void) {
-    return (tn_sampling){.kind = TN_SAMPLE_SEQUENTIAL, .parts = 1};
+tn_sampler tn_sequential_sampler(void) {
+    return (tn_sampler){.kind = TN_SAMPLE_SEQUENTIAL, .parts = 1};
 }
 
-tn_sampling tn_random_sampler(uint64_t seed) {
-    return (tn_sampling){.kind = TN_SAMPLE_SHUFFLED, .seed = seed, .parts = 1};
+tn_sampler tn_random_sampler(uint64_t seed) {
+    return (tn_sampler){.kind = TN_SAMPLE_SHUFFLED, .seed = seed, .parts = 1};
 }
 
-tn_sampling tn_replacement_sampler(uint64_t seed) {
-    return (tn_sampling){.kind = TN_SAMPLE_REPLACEMENT, .seed = seed, .parts = 1};
+tn_sampler tn_replacement_sampler(uint64_t seed) {
+    return (tn_sampler){.kind = TN_SAMPLE_REPLACEMENT, .seed = seed, .parts = 1};
 }
 
 /* A number in [0, n): the high half of a 64 x 64 bit product, so the bias is n / 2^64. */
@@ -62,13 +62,13 @@ static int64_t shuffled_index(uint64_t seed, int64_t size, uint64_t epoch, int64
     return at;
 }
 
-int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
+int64_t tn_sampler_count(const tn_sampler *s, int64_t size) {
     if (!s) {
-        tn__raise(TN_EVALUE, "sampling", "the sampling is NULL");
+        tn__raise(TN_EVALUE, "sampler", "the sampler is NULL");
         return 0;
     }
     if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
-        tn__raise(TN_EVALUE, "sampling", "part %lld of %lld (parts count from 0)",
+        tn__raise(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
                   (long long)s->part, (long long)s->parts);
         return 0;
     }
@@ -80,28 +80,28 @@ int64_t tn_sampling_count(const tn_sampling *s, int64_t size) {
     case TN_PARTS_DROP:
         return size <= 0 ? 0 : size / s->parts;
     }
-    tn__raise(TN_EVALUE, "sampling", "there is no rule %d", (int)s->rule);
+    tn__raise(TN_EVALUE, "sampler", "there is no rule %d", (int)s->rule);
     return 0;
 }
 
 /* In the whole order; what fills up stands behind its end, perhaps also behind what an int64_t
  * holds. */
-static uint64_t place_of(const tn_sampling *s, int64_t position) {
+static uint64_t place_of(const tn_sampler *s, int64_t position) {
     return (uint64_t)s->part + (uint64_t)position * (uint64_t)s->parts;
 }
 
-bool tn_sampling_is_real(const tn_sampling *s, int64_t size, int64_t position) {
-    return position >= 0 && position < tn_sampling_count(s, size) &&
+bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t position) {
+    return position >= 0 && position < tn_sampler_count(s, size) &&
            place_of(s, position) < (uint64_t)size;
 }
 
-int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position) {
-    int64_t count = tn_sampling_count(s, size);
+int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t position) {
+    int64_t count = tn_sampler_count(s, size);
     if (!s) {
         return -1;
     }
     if (epoch < 0 || position < 0 || position >= count) {
-        tn__raise(TN_EINDEX, "sampling",
+        tn__raise(TN_EINDEX, "sampler",
                   "place %lld of epoch %lld, but there are %lld of %lld examples in this part",
                   (long long)position, (long long)epoch, (long long)count, (long long)size);
         return -1;
@@ -115,6 +115,6 @@ int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_
     case TN_SAMPLE_REPLACEMENT:
         return draw_index(s->seed, (uint64_t)epoch, CALL_REPLACE, (uint64_t)at, size);
     }
-    tn__raise(TN_EVALUE, "sampling", "there is no kind %d", (int)s->kind);
+    tn__raise(TN_EVALUE, "sampler", "there is no kind %d", (int)s->kind);
     return -1;
 }

@@ -307,7 +307,7 @@ static void launch(tn_ddp_state *d, int index) {
     TN_NO_GRAD;
     tn__ddp_bucket *b = &d->buckets[index];
     const tn_ddp_options *o = &d->options;
-    tn_reduce how = o->sum ? TN_REDUCE_SUM : TN_REDUCE_MEAN;
+    tn_reduction how = o->sum ? TN_SUM : TN_MEAN;
     fill_gaps(d, index);
     b->launched = tn_flight_now();
     b->work = o->hook ? o->hook(d->group, b->flat, how, o->hook_user)
@@ -436,7 +436,7 @@ bool tn__ddp_complete(tn_ddp_state *d) {
     if (!tn__ddp_launch(d, true)) {
         return false;
     }
-    tn_work *counting = users ? tn_all_reduce(d->group, users, TN_REDUCE_SUM) : NULL;
+    tn_work *counting = users ? tn_all_reduce(d->group, users, TN_SUM) : NULL;
     double begin = tn_flight_now(), end = 0;
     for (int i = 0; i < d->bucket_count; i++) {
         arrive(d, &d->buckets[i], &end);

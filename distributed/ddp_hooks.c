@@ -4,7 +4,7 @@
  * here, it is cast into the bucket once it has arrived. */
 #include "distributed/ddp.h"
 
-tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user) {
+tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
     (void)user;
     return tn_all_reduce(g, tn_cast(bucket, TN_BF16), how);
 }

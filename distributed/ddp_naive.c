@@ -68,7 +68,7 @@ static bool average(const tn_entry *entry, void *user) {
         tn__raise(TN_ESTATE, "ddp_naive", "backward did not reach the parameter %s", entry->path);
         return false;
     }
-    return tn__ddp_wait(tn_all_reduce(d->group, grad, TN_REDUCE_MEAN)) == TN_OK;
+    return tn__ddp_wait(tn_all_reduce(d->group, grad, TN_MEAN)) == TN_OK;
 }
 
 static void backward_ended(void *user) {

@@ -4,15 +4,15 @@
  * ranks' outputs, and its backward is the transposed map, which is another of them; so gradients
  * have gradients.
  *
- *                  y                               dx
- *     sum          y_r = sum over s of x_s         dx_r = sum over s of dy_s        sum
- *     copy         y_r = x                         dx   = sum over s of dy_s        reduce
- *     reduce       y   = sum over s of x_s         dx_r = dy                        copy
- *     gather       y_r = (x_0, x_1, …)             dx_r = sum over s of dy_s[r]     scatter
- *     scatter      y_r = sum over s of x_s[r]      dx_r = (dy_0, dy_1, …)           gather
- *     exchange     y_r = (x_0[r], x_1[r], …)       dx_r = (dy_0[r], dy_1[r], …)     exchange
+ *                       y                           dx
+ *     all_reduce        y_r = sum over s of x_s     dx_r = sum over s of dy_s      all_reduce
+ *     all_gather        y_r = (x_0, x_1, …)         dx_r = sum over s of dy_s[r]   reduce_scatter
+ *     reduce_scatter    y_r = sum over s of x_s[r]  dx_r = (dy_0, dy_1, …)         all_gather
+ *     all_to_all        y_r = (x_0[r], x_1[r], …)   dx_r = (dy_0[r], dy_1[r], …)   all_to_all
+ *     copy              y_r = x                     dx   = sum over s of dy_s      sum_parts
+ *     sum_parts         y   = sum over s of x_s     dx_r = dy                      copy
  *
- * What has no index is one value that all ranks hold alike: copy and reduce are the f and g of
+ * What has no index is one value that all ranks hold alike: copy and sum_parts are the f and g of
  * Shoeybi et al. 2019, arXiv:1909.08053, around the part of a network that is split. Everywhere
  * else the loss is the sum of all ranks' losses.
  *
@@ -64,7 +64,7 @@ static bool view_shape(tn_op_call *c) {
 }
 
 /* (…) -> (N, …) */
-static bool gather_shape(tn_op_call *c) {
+static bool all_gather_shape(tn_op_call *c) {
     tn_dims x = c->in[0]->dims;
     tn_dims y = {.ndim = x.ndim + 1, .size = {tn_group_size(group_of(c))}};
     if (x.ndim == TN_MAX_DIMS) {
@@ -84,7 +84,7 @@ static bool begins_with_ranks(const tn_op_call *c) {
 }
 
 /* (N, …) -> (…) */
-static bool scatter_shape(tn_op_call *c) {
+static bool reduce_scatter_shape(tn_op_call *c) {
     tn_dims x = c->in[0]->dims, y = {.ndim = x.ndim - 1};
     if (!is_member(c) || !begins_with_ranks(c)) {
         return false;
@@ -93,16 +93,16 @@ static bool scatter_shape(tn_op_call *c) {
     return tn_op_out(c, y, c->in[0]->dtype);
 }
 
-static bool exchange_shape(tn_op_call *c) {
+static bool all_to_all_shape(tn_op_call *c) {
     return is_member(c) && begins_with_ranks(c) && tn_op_out_like(c, 0);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static tn_status sum_forward(tn_op_call *c) {
+static tn_status all_reduce_forward(tn_op_call *c) {
     tn_status status = c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
     return status != TN_OK ? status
-                           : tn_work_wait(tn_all_reduce(group_of(c), c->out[0], TN_REDUCE_SUM), 0);
+                           : tn_work_wait(tn_all_reduce(group_of(c), c->out[0], TN_SUM), 0);
 }
 
 /* What travels is contiguous. */
@@ -111,105 +111,104 @@ static tn_tensor *dense_input(const tn_op_call *c) {
     return tn_contiguous(c->in[0]);
 }
 
-static tn_status gather_forward(tn_op_call *c) {
+static tn_status all_gather_forward(tn_op_call *c) {
     TN_SCOPE;
     return tn_work_wait(tn_all_gather(group_of(c), c->out[0], dense_input(c)), 0);
 }
 
-static tn_status scatter_forward(tn_op_call *c) {
+static tn_status reduce_scatter_forward(tn_op_call *c) {
     TN_SCOPE;
-    return tn_work_wait(tn_reduce_scatter(group_of(c), c->out[0], dense_input(c), TN_REDUCE_SUM),
-                        0);
+    return tn_work_wait(tn_reduce_scatter(group_of(c), c->out[0], dense_input(c), TN_SUM), 0);
 }
 
-static tn_status exchange_forward(tn_op_call *c) {
+static tn_status all_to_all_forward(tn_op_call *c) {
     TN_SCOPE;
     return tn_work_wait(tn_all_to_all(group_of(c), c->out[0], dense_input(c)), 0);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-static void sum_backward(tn_op_grad *g) {
-    tn_op_give(g, 0, tn_dist_sum(grad_group(g), g->dout[0]));
+static void all_reduce_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_dist_all_reduce(grad_group(g), g->dout[0]));
 }
 
 static void copy_backward(tn_op_grad *g) {
-    tn_op_give(g, 0, tn_dist_reduce(grad_group(g), g->dout[0]));
+    tn_op_give(g, 0, tn_dist_sum_parts(grad_group(g), g->dout[0]));
 }
 
-static void reduce_backward(tn_op_grad *g) {
+static void sum_parts_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_dist_copy(grad_group(g), g->dout[0]));
 }
 
-static void gather_backward(tn_op_grad *g) {
-    tn_op_give(g, 0, tn_dist_scatter(grad_group(g), g->dout[0]));
+static void all_gather_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_dist_reduce_scatter(grad_group(g), g->dout[0]));
 }
 
-static void scatter_backward(tn_op_grad *g) {
-    tn_op_give(g, 0, tn_dist_gather(grad_group(g), g->dout[0]));
+static void reduce_scatter_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_dist_all_gather(grad_group(g), g->dout[0]));
 }
 
-static void exchange_backward(tn_op_grad *g) {
-    tn_op_give(g, 0, tn_dist_exchange(grad_group(g), g->dout[0]));
+static void all_to_all_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_dist_all_to_all(grad_group(g), g->dout[0]));
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
-static const tn_op sum_op = {.name = "dist_sum",
-                             .args_size = sizeof(dist_args),
-                             .shape = same_shape,
-                             .forward = sum_forward,
-                             .backward = sum_backward};
+static const tn_op all_reduce_op = {.name = "dist_all_reduce",
+                                    .args_size = sizeof(dist_args),
+                                    .shape = same_shape,
+                                    .forward = all_reduce_forward,
+                                    .backward = all_reduce_backward};
 
 static const tn_op copy_op = {.name = "dist_copy",
                               .args_size = sizeof(dist_args),
                               .shape = view_shape,
                               .backward = copy_backward};
 
-static const tn_op reduce_op = {.name = "dist_reduce",
-                                .args_size = sizeof(dist_args),
-                                .shape = same_shape,
-                                .forward = sum_forward,
-                                .backward = reduce_backward};
+static const tn_op sum_parts_op = {.name = "dist_sum_parts",
+                                   .args_size = sizeof(dist_args),
+                                   .shape = same_shape,
+                                   .forward = all_reduce_forward,
+                                   .backward = sum_parts_backward};
 
-static const tn_op gather_op = {.name = "dist_gather",
-                                .args_size = sizeof(dist_args),
-                                .shape = gather_shape,
-                                .forward = gather_forward,
-                                .backward = gather_backward};
+static const tn_op all_gather_op = {.name = "dist_all_gather",
+                                    .args_size = sizeof(dist_args),
+                                    .shape = all_gather_shape,
+                                    .forward = all_gather_forward,
+                                    .backward = all_gather_backward};
 
-static const tn_op scatter_op = {.name = "dist_scatter",
-                                 .args_size = sizeof(dist_args),
-                                 .shape = scatter_shape,
-                                 .forward = scatter_forward,
-                                 .backward = scatter_backward};
+static const tn_op reduce_scatter_op = {.name = "dist_reduce_scatter",
+                                        .args_size = sizeof(dist_args),
+                                        .shape = reduce_scatter_shape,
+                                        .forward = reduce_scatter_forward,
+                                        .backward = reduce_scatter_backward};
 
-static const tn_op exchange_op = {.name = "dist_exchange",
-                                  .args_size = sizeof(dist_args),
-                                  .shape = exchange_shape,
-                                  .forward = exchange_forward,
-                                  .backward = exchange_backward};
+static const tn_op all_to_all_op = {.name = "dist_all_to_all",
+                                    .args_size = sizeof(dist_args),
+                                    .shape = all_to_all_shape,
+                                    .forward = all_to_all_forward,
+                                    .backward = all_to_all_backward};
 
-tn_tensor *tn_dist_sum(tn_group *g, tn_tensor *x) {
-    return apply(&sum_op, g, x);
+tn_tensor *tn_dist_all_reduce(tn_group *g, tn_tensor *x) {
+    return apply(&all_reduce_op, g, x);
 }
 
 tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x) {
     return apply(&copy_op, g, x);
 }
 
-tn_tensor *tn_dist_reduce(tn_group *g, tn_tensor *x) {
-    return apply(&reduce_op, g, x);
+tn_tensor *tn_dist_sum_parts(tn_group *g, tn_tensor *x) {
+    return apply(&sum_parts_op, g, x);
 }
 
-tn_tensor *tn_dist_gather(tn_group *g, tn_tensor *x) {
-    return apply(&gather_op, g, x);
+tn_tensor *tn_dist_all_gather(tn_group *g, tn_tensor *x) {
+    return apply(&all_gather_op, g, x);
 }
 
-tn_tensor *tn_dist_scatter(tn_group *g, tn_tensor *x) {
-    return apply(&scatter_op, g, x);
+tn_tensor *tn_dist_reduce_scatter(tn_group *g, tn_tensor *x) {
+    return apply(&reduce_scatter_op, g, x);
 }
 
-tn_tensor *tn_dist_exchange(tn_group *g, tn_tensor *x) {
-    return apply(&exchange_op, g, x);
+tn_tensor *tn_dist_all_to_all(tn_group *g, tn_tensor *x) {
+    return apply(&all_to_all_op, g, x);
 }

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "tern/distributed.h"
 
-tn_sampling tn_distributed_sampler(tn_group *g, tn_sampling order, bool drop_last) {
+tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool drop_last) {
     if (order.parts != 1) {
         tn__raise(TN_EVALUE, "distributed_sampler",
                   "the order is shared among %lld parts already (begin with that of one process)",

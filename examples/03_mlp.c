@@ -26,13 +26,13 @@ static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void mlp_init(mlp *net, int64_t width) {
-    tn_module_init(&net->base, "mlp", mlp_forward);
+    tn_module_init(net, "mlp", mlp_forward);
     tn_linear_init(&net->in, 2, width, tn_linear_defaults());
     tn_linear_init(&net->hidden, width, width, tn_linear_defaults());
     tn_linear_init(&net->out, width, 2, tn_linear_defaults());
-    tn_module_add(&net->base, "in", &net->in);
-    tn_module_add(&net->base, "hidden", &net->hidden);
-    tn_module_add(&net->base, "out", &net->out);
+    tn_module_add(net, "in", &net->in);
+    tn_module_add(net, "hidden", &net->hidden);
+    tn_module_add(net, "out", &net->out);
 }
 
 /* ---- The data -------------------------------------------------------------------------------- */

@@ -211,8 +211,8 @@ static void make_model(run *r) {
     a.weight_decay = 0.1;
     r->optim = tn_adamw(&r->gpt, a);
     tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
-    r->schedule = tn_cosine_decay(r->o.lr, r->o.lr / 10, r->o.steps < 1000 ? r->o.steps / 10 : 100,
-                                  r->o.steps);
+    r->schedule = tn_schedule_cosine(r->o.lr, r->o.lr / 10,
+                                     r->o.steps < 1000 ? r->o.steps / 10 : 100, r->o.steps);
     if (r->first_rank) {
         int ranks = tn_group_size(r->world), threads = tn_threads();
         printf("%lld parameters, %d rank%s of %d thread%s\n", (long long)tn_module_count(&r->gpt),

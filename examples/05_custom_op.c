@@ -57,7 +57,7 @@ static void snake_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], slope));
 }
 
-static void snake_samples(tn_sampler *s) {
+static void snake_samples(tn_op_samples *s) {
     static const snake_args slow = {0.5}, fast = {3.0};
     tn_sample a = {.text = "a=0.5",
                    .args = &slow,

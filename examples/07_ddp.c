@@ -29,11 +29,11 @@ static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void mlp_init(mlp *net, int64_t in, int64_t hidden, int64_t out) {
-    tn_module_init(&net->base, "mlp", mlp_forward);
+    tn_module_init(net, "mlp", mlp_forward);
     tn_linear_init(&net->fc1, in, hidden, tn_linear_defaults());
     tn_linear_init(&net->fc2, hidden, out, tn_linear_defaults());
-    tn_module_add(&net->base, "fc1", &net->fc1);
-    tn_module_add(&net->base, "fc2", &net->fc2);
+    tn_module_add(net, "fc1", &net->fc1);
+    tn_module_add(net, "fc2", &net->fc2);
 }
 
 /* ---- The data -------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static tn_dataset make_points(int64_t size) {
 }
 
 /* This rank's share of `order`. */
-static tn_loader *open_loader(tn_dataset *d, tn_group *world, tn_sampling order, int64_t epochs) {
+static tn_loader *open_loader(tn_dataset *d, tn_group *world, tn_sampler order, int64_t epochs) {
     tn_loader_options o = tn_loader_defaults();
     o.batch = BATCH / tn_group_size(world);
     o.epochs = epochs;

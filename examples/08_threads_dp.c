@@ -35,7 +35,7 @@ typedef struct {
 
 static bool send_gradient(const tn_entry *entry, void *user) {
     journey *j = user;
-    j->works[j->n++] = tn_all_reduce(j->world, tn_grad_of(*entry->field), TN_REDUCE_MEAN);
+    j->works[j->n++] = tn_all_reduce(j->world, tn_grad_of(*entry->field), TN_MEAN);
     return j->n < MOST;
 }
 
@@ -55,8 +55,8 @@ static bool compare_weights(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *low = tn_copy(*entry->field), *high = tn_copy(*entry->field);
-    tn_work_wait(tn_all_reduce(j->world, low, TN_REDUCE_MIN), 0);
-    tn_work_wait(tn_all_reduce(j->world, high, TN_REDUCE_MAX), 0);
+    tn_work_wait(tn_all_reduce(j->world, low, TN_MIN), 0);
+    tn_work_wait(tn_all_reduce(j->world, high, TN_MAX), 0);
     j->n += tn_item(tn_sum_all(tn_sub(high, low))) != 0.0;
     return true;
 }

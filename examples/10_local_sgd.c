@@ -44,11 +44,11 @@ static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void mlp_init(mlp *net) {
-    tn_module_init(&net->base, "mlp", mlp_forward);
+    tn_module_init(net, "mlp", mlp_forward);
     tn_linear_init(&net->in, 2, 64, tn_linear_defaults());
     tn_linear_init(&net->out, 64, 1, tn_linear_defaults());
-    tn_module_add(&net->base, "in", &net->in);
-    tn_module_add(&net->base, "out", &net->out);
+    tn_module_add(net, "in", &net->in);
+    tn_module_add(net, "out", &net->out);
 }
 
 /* ---- Averaging ------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static bool average_weights(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *weight = *entry->field, *own = tn_copy(weight);
-    tn_work_wait(tn_all_reduce(a->world, weight, TN_REDUCE_MEAN), 0);
+    tn_work_wait(tn_all_reduce(a->world, weight, TN_MEAN), 0);
     a->drift += tn_item(tn_sum_all(tn_square(tn_sub(own, weight))));
     a->bytes += tn_count(weight) * (int64_t)sizeof(float);
     return true;

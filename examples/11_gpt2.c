@@ -302,7 +302,7 @@ static void make_model(run *r) {
     r->optim = tn_adamw(&r->gpt, a);
     tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
     int64_t warmup = r->o.warmup < r->o.steps ? r->o.warmup : r->o.steps / 10;
-    r->schedule = tn_cosine_decay(r->o.lr, r->o.lr / 10, warmup, r->o.steps);
+    r->schedule = tn_schedule_cosine(r->o.lr, r->o.lr / 10, warmup, r->o.steps);
 }
 
 /* What the model's mathematics takes for each token, forward and backward: 6 for each weight of a

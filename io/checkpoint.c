@@ -52,7 +52,7 @@ static text describe_schedule(const tn_schedule *s) {
 }
 
 static text describe_loader(const tn_loader *l) {
-    tn_sampling s = tn_loader_sampling(l);
+    tn_sampler s = tn_loader_sampler(l);
     tn_loader_options o = tn_loader_options_of(l);
     const tn_dataset *d = tn_loader_dataset(l);
     return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", shared by rule %d, %s",
@@ -67,7 +67,7 @@ static text group_key(int index) {
 /* ---- Saving ---------------------------------------------------------------------------------- */
 
 static bool put_text(tn_safetensors_writer *w, const char *key, text value) {
-    return tn_safetensors_add_metadata(w, key, value.at) == TN_OK;
+    return tn_safetensors_writer_add_metadata(w, key, value.at) == TN_OK;
 }
 
 static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
@@ -76,7 +76,7 @@ static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
                          text_of("%s %" PRId64 " %a %d", tn_optim_kind(opt), tn_optim_steps(opt),
                                  tn_optim_lr(opt), groups));
     for (int i = 0; done && i < groups; i++) {
-        const tn_group_options *g = tn_optim_group(opt, i);
+        const tn_optim_group_options *g = tn_optim_group(opt, i);
         done = put_text(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay));
     }
     return done;
@@ -100,7 +100,7 @@ static bool put_metadata(tn_safetensors_writer *w, const tn_checkpoint *c) {
                       text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
              put_text(w, "loader.share",
                       text_of("%" PRId64 " %" PRId64, tn_loader_options_of(c->loader).batch,
-                              tn_loader_sampling(c->loader).parts)))) &&
+                              tn_loader_sampler(c->loader).parts)))) &&
            (!c->generator ||
             put_text(w, "generator",
                      text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
@@ -117,7 +117,7 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
         return tn__raise(TN_EVALUE, "checkpoint_save", "the checkpoint is NULL");
     }
     tn__state s = {.operation = "checkpoint_save"};
-    tn_safetensors_writer *w = tn_safetensors_new();
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
     tn_status status;
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool done = w && state_collect(&s, c) && tn__state_write(&s, w) && put_metadata(w, c);
@@ -125,7 +125,7 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     if (done) {
         status = tn__safetensors_write_digest(w, path, s.operation);
     } else {
-        tn_safetensors_discard(w);
+        tn_safetensors_writer_free(w);
         status = tn_error();
     }
     tn__state_free(&s);
@@ -249,7 +249,7 @@ static bool text_same(const tn_safetensors *f, const char *key, text mine) {
     return true;
 }
 
-static bool read_group(const tn_safetensors *f, int index, tn_group_options *g) {
+static bool read_group(const tn_safetensors *f, int index, tn_optim_group_options *g) {
     text key = group_key(index);
     words w = words_of(f, key.at);
     return next_double(&w, &g->lr_scale) && next_double(&w, &g->weight_decay) && at_end(&w);
@@ -270,7 +270,7 @@ static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p)
     }
     w.at += length + 1;
     int64_t groups;
-    tn_group_options unused;
+    tn_optim_group_options unused;
     if (!next_i64(&w, &p->optim_steps) || !next_double(&w, &p->lr) || !next_i64(&w, &groups) ||
         !at_end(&w)) {
         return false;
@@ -301,7 +301,7 @@ static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f) {
  * error. */
 static bool convert_place(const tn_loader *l, const tn_safetensors *f, int64_t batch, int64_t parts,
                           tn_loader_place *place) {
-    int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampling(l).parts;
+    int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampler(l).parts;
     if (parts == my_parts && batch == my_batch) {
         return true;
     }

@@ -4,12 +4,12 @@
 
 tn_status tn_save(void *m, const char *path) {
     tn__state s = {.operation = "save"};
-    tn_safetensors_writer *w = tn_safetensors_new();
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
     tn_status status;
     if (tn__state_add_module(&s, m, "") && tn__state_write(&s, w)) {
-        status = tn_safetensors_write(w, path);
+        status = tn_safetensors_writer_save(w, path);
     } else {
-        tn_safetensors_discard(w);
+        tn_safetensors_writer_free(w);
         status = tn_error();
     }
     tn__state_free(&s);

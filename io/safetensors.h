@@ -26,7 +26,7 @@ void tn__digest_add(tn__digest *d, const void *data, size_t bytes);
 void tn__digest_text(const tn__digest *d, char *digits);
 void tn__digest_free(tn__digest *d);
 
-/* As tn_safetensors_write, with a digest. */
+/* As tn_safetensors_writer_save, with a digest. */
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
                                        const char *operation);
 

@@ -27,7 +27,7 @@ struct tn_safetensors_writer {
     char refused[64]; /* the first name that could not be added; "": there is none */
 };
 
-tn_safetensors_writer *tn_safetensors_new(void) {
+tn_safetensors_writer *tn_safetensors_writer_new(void) {
     tn_safetensors_writer *w = tn__calloc(1, sizeof(*w));
     if (w) {
         w->names = json_object();
@@ -35,13 +35,13 @@ tn_safetensors_writer *tn_safetensors_new(void) {
     }
     if (!w || !w->names || !w->metadata) {
         tn__raise(TN_ENOMEM, "safetensors", "no memory");
-        tn_safetensors_discard(w);
+        tn_safetensors_writer_free(w);
         return NULL;
     }
     return w;
 }
 
-void tn_safetensors_discard(tn_safetensors_writer *w) {
+void tn_safetensors_writer_free(tn_safetensors_writer *w) {
     if (!w) {
         return;
     }
@@ -113,7 +113,7 @@ static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tenso
     return TN_OK;
 }
 
-tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
+tn_status tn_safetensors_writer_add(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
     return note_refused(w, name, add_tensor(w, name, t));
 }
 
@@ -137,8 +137,8 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
     return TN_OK;
 }
 
-tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
-                                      const char *value) {
+tn_status tn_safetensors_writer_add_metadata(tn_safetensors_writer *w, const char *key,
+                                             const char *value) {
     return note_refused(w, key, add_metadata(w, key, value));
 }
 
@@ -291,9 +291,9 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, tn__diges
     return tn__file_commit(&file);
 }
 
-tn_status tn_safetensors_write(tn_safetensors_writer *w, const char *path) {
+tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
     tn_status status = write_all(w, path, NULL, "safetensors_write");
-    tn_safetensors_discard(w);
+    tn_safetensors_writer_free(w);
     return status;
 }
 
@@ -304,6 +304,6 @@ tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *pat
                            ? write_all(w, path, digest, operation)
                            : tn__raise(TN_ENOMEM, operation, "%s: no memory", path ? path : "NULL");
     tn__digest_free(digest);
-    tn_safetensors_discard(w);
+    tn_safetensors_writer_free(w);
     return status;
 }

@@ -89,7 +89,7 @@ void tn__state_free(tn__state *s) {
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
     bool done = w != NULL;
     for (int i = 0; done && i < s->count; i++) {
-        done = tn_safetensors_add(w, s->items[i].name, s->items[i].tensor) == TN_OK;
+        done = tn_safetensors_writer_add(w, s->items[i].name, s->items[i].tensor) == TN_OK;
     }
     return done;
 }

@@ -52,8 +52,8 @@ void tn_block_init(tn_block *m, int64_t width, tn_block_options options) {
     tn_self_attention_init(&m->attn, width, attention);
     tn_layer_norm_init(&m->ln_2, width, norm);
     tn_mlp_init(&m->mlp, width, mlp);
-    tn_module_add(&m->base, "ln_1", &m->ln_1);
-    tn_module_add(&m->base, "attn", &m->attn);
-    tn_module_add(&m->base, "ln_2", &m->ln_2);
-    tn_module_add(&m->base, "mlp", &m->mlp);
+    tn_module_add(m, "ln_1", &m->ln_1);
+    tn_module_add(m, "attn", &m->attn);
+    tn_module_add(m, "ln_2", &m->ln_2);
+    tn_module_add(m, "mlp", &m->mlp);
 }

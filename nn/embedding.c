@@ -18,5 +18,5 @@ void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype d
     TN_SCOPE;
     tn_tensor *weight = tn_empty(TN_DIMS(count, width), dtype);
     tn_init_normal(weight, 0.0, 1.0);
-    tn_module_param(&m->base, "weight", &m->weight, weight);
+    tn_module_param(m, "weight", &m->weight, weight);
 }

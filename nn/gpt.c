@@ -140,7 +140,7 @@ static void init_blocks(tn_gpt *m) {
         char name[24];
         snprintf(name, sizeof(name), "h.%d", i);
         tn_block_init(&m->h[i], m->options.width, block);
-        tn_module_add(&m->base, name, &m->h[i]);
+        tn_module_add(m, name, &m->h[i]);
     }
 }
 
@@ -161,11 +161,11 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     tn_norm_options norm = tn_norm_defaults();
     norm.bias = options.bias;
     norm.dtype = options.dtype;
-    tn_module_add(&m->base, "wte", &m->wte);
-    tn_module_add(&m->base, "wpe", &m->wpe);
-    tn_module_add(&m->base, "drop", &m->drop);
+    tn_module_add(m, "wte", &m->wte);
+    tn_module_add(m, "wpe", &m->wpe);
+    tn_module_add(m, "drop", &m->drop);
     init_blocks(m);
     tn_layer_norm_init(&m->ln_f, options.width, norm);
-    tn_module_add(&m->base, "ln_f", &m->ln_f);
+    tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }

@@ -28,10 +28,10 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
     double bound = 1.0 / sqrt((double)in);
     tn_tensor *weight = tn_empty(TN_DIMS(out, in), options.dtype);
     tn_init_uniform(weight, -bound, bound);
-    tn_module_param(&m->base, "weight", &m->weight, weight);
+    tn_module_param(m, "weight", &m->weight, weight);
     tn_tensor *bias = options.bias ? tn_empty(TN_DIMS(out), options.dtype) : NULL;
     if (bias) {
         tn_init_uniform(bias, -bound, bound);
     }
-    tn_module_param(&m->base, "bias", &m->bias, bias);
+    tn_module_param(m, "bias", &m->bias, bias);
 }

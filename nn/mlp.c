@@ -42,7 +42,7 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
     tn_linear_init(&m->c_fc, width, hidden, linear);
     tn_linear_init(&m->c_proj, hidden, width, linear);
     tn_dropout_init(&m->drop, options.dropout);
-    tn_module_add(&m->base, "c_fc", &m->c_fc);
-    tn_module_add(&m->base, "c_proj", &m->c_proj);
-    tn_module_add(&m->base, "drop", &m->drop);
+    tn_module_add(m, "c_fc", &m->c_fc);
+    tn_module_add(m, "c_proj", &m->c_proj);
+    tn_module_add(m, "drop", &m->drop);
 }

@@ -18,14 +18,22 @@
 
 /* ---- What a module is ------------------------------------------------------------------------ */
 
-tn_module *tn__module_of(void *m, const char *operation) {
+/* Whether a module may lie at m; false after raising. */
+static bool is_module_place(void *m, const char *operation) {
     if (!m) {
         tn__raise(TN_EVALUE, operation, "the module is NULL");
-        return NULL;
+        return false;
     }
     if ((uintptr_t)m % _Alignof(tn_module) != 0) {
         tn__raise(TN_EVALUE, operation,
                   "%p is not a module (pass a struct that begins with tn_module)", m);
+        return false;
+    }
+    return true;
+}
+
+tn_module *tn__module_of(void *m, const char *operation) {
+    if (!is_module_place(m, operation)) {
         return NULL;
     }
     tn_module *module = m;
@@ -42,9 +50,9 @@ tn_module *tn__module_of(void *m, const char *operation) {
     return module;
 }
 
-void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward) {
-    if (!m) {
-        tn__raise(TN_EVALUE, "module_init", "the module is NULL");
+void tn_module_init(void *module, const char *kind, tn_module_forward forward) {
+    tn_module *m = module;
+    if (!is_module_place(m, "module_init")) {
         return;
     }
     *m = (tn_module){.state = TN__MODULE_ALIVE,
@@ -57,9 +65,9 @@ void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward) {
     }
 }
 
-void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward) {
-    if (!m) {
-        tn__raise(TN_EVALUE, "module_init_values", "the module is NULL");
+void tn_module_init_values(void *module, const char *kind, tn_module_forward_values forward) {
+    tn_module *m = module;
+    if (!is_module_place(m, "module_init_values")) {
         return;
     }
     *m = (tn_module){.state = TN__MODULE_ALIVE,
@@ -218,7 +226,8 @@ static bool may_register(tn_module *m, const char *name, tn_tensor **field, cons
 }
 
 static tn_status failed(tn_module *m, tn_tensor **field) {
-    if (m && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN)) {
+    bool aligned = m && (uintptr_t)m % _Alignof(tn_module) == 0;
+    if (aligned && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN)) {
         m->state = TN__MODULE_BROKEN;
         if (field && !field_taken(m, field)) {
             *field = tn_inert();
@@ -229,7 +238,8 @@ static tn_status failed(tn_module *m, tn_tensor **field) {
     return tn_error();
 }
 
-tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
+tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_tensor *tensor) {
+    tn_module *m = module;
     if (!may_register(m, name, field, "module_param")) {
         return failed(m, field);
     }
@@ -260,16 +270,17 @@ static tn_status register_buffer(tn_module *m, const char *name, tn_tensor **fie
     return TN_OK;
 }
 
-tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
+tn_status tn_module_buffer(void *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
     return register_buffer(m, name, field, tensor, false, "module_buffer");
 }
 
-tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
+tn_status tn_module_scratch(void *m, const char *name, tn_tensor **field, tn_tensor *tensor) {
     return register_buffer(m, name, field, tensor, true, "module_scratch");
 }
 
 /* Also while an error is pending: whoever finishes m then finishes the child too. */
-tn_status tn_module_add(tn_module *m, const char *name, void *child) {
+tn_status tn_module_add(void *module, const char *name, void *child) {
+    tn_module *m = module;
     tn_module *c = tn__module_of(m, "module_add") ? tn__module_of(child, "module_add") : NULL;
     if (!c) {
         return failed(m, NULL);
@@ -311,7 +322,8 @@ static tn__record *find_parameter(tn_module *m, const char *path) {
     return tn__usable(*record->field, "module_tie") ? record : NULL;
 }
 
-tn_status tn_module_tie(tn_module *m, const char *name, const char *with) {
+tn_status tn_module_tie(void *module, const char *name, const char *with) {
+    tn_module *m = module;
     if (!tn__module_of(m, "module_tie") || tn__pending()) {
         return tn_error();
     }
@@ -342,7 +354,8 @@ tn_status tn_module_tie(tn_module *m, const char *name, const char *with) {
     return TN_OK;
 }
 
-tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor) {
+tn_status tn_module_set_buffer(void *module, const char *name, tn_tensor *tensor) {
+    tn_module *m = module;
     if (!tn__module_of(m, "module_set_buffer") || tn__pending() ||
         (tensor && !tn__usable(tensor, "module_set_buffer"))) {
         return tn_error();
@@ -360,8 +373,9 @@ tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor
                      name ? name : "(NULL)");
 }
 
-tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims, int64_t start,
+tn_status tn_module_set_slice(void *module, const char *path, tn_dims global_dims, int64_t start,
                               int64_t length) {
+    tn_module *m = module;
     if (!tn__module_of(m, "module_set_slice") || tn__pending()) {
         return tn_error();
     }

@@ -28,9 +28,9 @@ void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options
     }
     TN_SCOPE;
     m->eps = options.eps;
-    tn_module_param(&m->base, "weight", &m->weight,
+    tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
-    tn_module_param(&m->base, "bias", &m->bias,
+    tn_module_param(m, "bias", &m->bias,
                     options.bias ? tn_zeros(TN_DIMS(width), options.dtype) : NULL);
 }
 
@@ -46,6 +46,6 @@ void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
     }
     TN_SCOPE;
     m->eps = options.eps;
-    tn_module_param(&m->base, "weight", &m->weight,
+    tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
 }

@@ -35,7 +35,7 @@ static tn_tensor *attend_cached(tn_self_attention *m, tn_tensor *qkv, tn_tensor 
     tn_copy_(next_positions(m, m->cache_v, T), tn_select(parts, 0, 2));
     tn_tensor *k = tn_narrow(m->cache_k, 2, 0, m->cached + T),
               *v = tn_narrow(m->cache_v, 2, 0, m->cached + T);
-    tn_tensor *y = tn_attention_op(tn_select(parts, 0, 0), k, v, mask, options); /* (B, H, T, D) */
+    tn_tensor *y = tn_attention(tn_select(parts, 0, 0), k, v, mask, options); /* (B, H, T, D) */
     if (!tn__pending()) {
         m->cached += T;
     }
@@ -62,7 +62,7 @@ static tn_values self_attention_forward(tn_module *self, tn_values in, void *con
     if (m->cache_k && !tn_is_inert(qkv) && !tn__will_record()) {
         y = attend_cached(m, qkv, mask, options);
     } else {
-        y = tn_attention_qkv_op(qkv, m->heads, mask, options);
+        y = tn_attention_qkv(qkv, m->heads, mask, options);
     }
     return tn_values_of(tn_call(&m->drop, tn_call(&m->c_proj, y)), NULL);
 }
@@ -88,11 +88,11 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
     tn_linear_init(&m->c_attn, width, 3 * width, linear);
     tn_linear_init(&m->c_proj, width, width, linear);
     tn_dropout_init(&m->drop, options.dropout);
-    tn_module_add(&m->base, "c_attn", &m->c_attn);
-    tn_module_add(&m->base, "c_proj", &m->c_proj);
-    tn_module_add(&m->base, "drop", &m->drop);
-    tn_module_scratch(&m->base, "cache_k", &m->cache_k, NULL);
-    tn_module_scratch(&m->base, "cache_v", &m->cache_v, NULL);
+    tn_module_add(m, "c_attn", &m->c_attn);
+    tn_module_add(m, "c_proj", &m->c_proj);
+    tn_module_add(m, "drop", &m->drop);
+    tn_module_scratch(m, "cache_k", &m->cache_k, NULL);
+    tn_module_scratch(m, "cache_v", &m->cache_v, NULL);
 }
 
 tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options) {
@@ -119,8 +119,8 @@ tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_optio
             return tn_error();
         }
     }
-    tn_module_set_buffer(&m->base, "cache_k", k);
-    tn_module_set_buffer(&m->base, "cache_v", v);
+    tn_module_set_buffer(m, "cache_k", k);
+    tn_module_set_buffer(m, "cache_v", v);
     m->cached = 0;
     return tn_error();
 }

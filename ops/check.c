@@ -392,7 +392,7 @@ static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
 /* ---- All of it ------------------------------------------------------------------------------- */
 
 typedef struct checker {
-    tn_sampler sampler;
+    tn_op_samples sampler;
     const tn_op *op;
     int samples;
 } checker;
@@ -421,7 +421,7 @@ static void name_sample(const checker *c, const tn_sample *sample, const char *w
               sample->text ? sample->text : "", where, record.message);
 }
 
-static void check_sample(tn_sampler *s, const tn_sample *sample) {
+static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     checker *c = (checker *)s;
     int first = brief() ? c->samples % TN__LAYOUTS : 0, end = brief() ? first + 1 : TN__LAYOUTS;
     for (int layout = first; layout < end && tn_error() == TN_OK; layout++) {

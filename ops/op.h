@@ -82,13 +82,13 @@ void tn__clamp_bounds(tn_dtype dtype, double *low, double *high);
  * Texts, arguments and values passed to these must be static: the suite may keep them. */
 
 /* One input with these values, as a vector. `second`: whether second derivatives exist there. */
-void tn__sample_values(tn_sampler *s, const double *values, int n, bool second);
+void tn__sample_values(tn_op_samples *s, const double *values, int n, bool second);
 
 /* Two inputs with these values, as vectors of n. */
-void tn__sample_values2(tn_sampler *s, const double *a, const double *b, int n, bool second);
+void tn__sample_values2(tn_op_samples *s, const double *a, const double *b, int n, bool second);
 
 /* tn_sample_unary with arguments. */
-void tn__sample_unary_with(tn_sampler *s, double low, double high, const char *text,
+void tn__sample_unary_with(tn_op_samples *s, double low, double high, const char *text,
                            const void *args);
 
 #endif

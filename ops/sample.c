@@ -17,17 +17,17 @@ static const tn_dims pairs[][2] = {
     {{2, {2, 0}}, {1, {0}}}, {{2, {5, 67}}, {2, {5, 67}}}, {{2, {5, 67}}, {1, {67}}},
 };
 
-void tn_sample_add(tn_sampler *s, const tn_sample *sample) {
+void tn_sample_add(tn_op_samples *s, const tn_sample *sample) {
     if (s && s->add && sample) {
         s->add(s, sample);
     }
 }
 
-void tn_sample_unary(tn_sampler *s, double low, double high) {
+void tn_sample_unary(tn_op_samples *s, double low, double high) {
     tn__sample_unary_with(s, low, high, "", NULL);
 }
 
-void tn__sample_unary_with(tn_sampler *s, double low, double high, const char *text,
+void tn__sample_unary_with(tn_op_samples *s, double low, double high, const char *text,
                            const void *args) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_sample sample = {
@@ -36,7 +36,7 @@ void tn__sample_unary_with(tn_sampler *s, double low, double high, const char *t
     }
 }
 
-void tn_sample_binary(tn_sampler *s, double low, double high, double low2, double high2) {
+void tn_sample_binary(tn_op_samples *s, double low, double high, double low2, double high2) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         tn_sample sample = {
             .text = "",
@@ -47,13 +47,13 @@ void tn_sample_binary(tn_sampler *s, double low, double high, double low2, doubl
     }
 }
 
-void tn__sample_values(tn_sampler *s, const double *values, int n, bool second) {
+void tn__sample_values(tn_op_samples *s, const double *values, int n, bool second) {
     tn_sample sample = {
         .text = "", .inputs = 1, .in = {tn_spec_values(TN_DIMS(n), values)}, .no_second = !second};
     tn_sample_add(s, &sample);
 }
 
-void tn__sample_values2(tn_sampler *s, const double *a, const double *b, int n, bool second) {
+void tn__sample_values2(tn_op_samples *s, const double *a, const double *b, int n, bool second) {
     tn_sample sample = {
         .text = "",
         .inputs = 2,

@@ -25,7 +25,7 @@ static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place,
     }
     tn_device device = g->storage->device;
     const tn_backend *kernels = tn_backend_of(device);
-    tn_status status = kernels->reduce(tn_context_of(device), TN_RED_SUM_SQUARES, &y, &x);
+    tn_status status = kernels->reduce(tn_context_of(device), TN_SUM_SQUARES, &y, &x);
     if (status != TN_OK) {
         tn__raise(status, operation,
                   "the %s kernel for the sum of squares of a gradient (%s) failed with %s",

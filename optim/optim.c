@@ -169,10 +169,10 @@ static bool add_item(const tn_entry *entry, void *user) {
 
 /* ---- Making and freeing ---------------------------------------------------------------------- */
 
-static int add_group(tn_optim *opt, tn_group_options options) {
-    tn_group_options **groups =
+static int add_group(tn_optim *opt, tn_optim_group_options options) {
+    tn_optim_group_options **groups =
         tn__realloc(opt->groups, (size_t)(opt->group_count + 1) * sizeof(*groups));
-    tn_group_options *group = groups ? tn__malloc(sizeof(*group)) : NULL;
+    tn_optim_group_options *group = groups ? tn__malloc(sizeof(*group)) : NULL;
     opt->groups = groups ? groups : opt->groups;
     if (!group) {
         tn__raise(TN_ENOMEM, opt->kind, "no memory for a parameter group");
@@ -184,7 +184,8 @@ static int add_group(tn_optim *opt, tn_group_options options) {
 }
 
 static bool fill(tn_optim *opt, void *m, double weight_decay) {
-    if (add_group(opt, (tn_group_options){.lr_scale = 1.0, .weight_decay = weight_decay}) < 0) {
+    if (add_group(opt, (tn_optim_group_options){.lr_scale = 1.0, .weight_decay = weight_decay}) <
+        0) {
         return false;
     }
     tn_module_each(m, (tn_walk){0}, add_item, opt);
@@ -287,7 +288,7 @@ bool tn_match_vectors(const tn_entry *entry, void *user) {
     return entry && entry->global_dims.ndim < 2;
 }
 
-tn_group_options *tn_optim_group(tn_optim *opt, int index) {
+tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {
     return opt && index >= 0 && index < opt->group_count ? opt->groups[index] : NULL;
 }
 

@@ -40,7 +40,7 @@ struct tn_optim {
     tn_sgd_step sgd; /* the numbers that all groups share */
     tn_adam_step adam;
     double lr;
-    tn_group_options **groups; /* each of its own, so that a pointer to one stays */
+    tn_optim_group_options **groups; /* each of its own, so that a pointer to one stays */
     int group_count;
     tn__item *items;
     int item_count, item_room;

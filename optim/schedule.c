@@ -9,16 +9,16 @@
 
 #include <math.h>
 
-tn_schedule tn_constant(double lr, int64_t warmup) {
+tn_schedule tn_schedule_constant(double lr, int64_t warmup) {
     return (tn_schedule){.kind = TN_CONSTANT, .peak = lr, .end = lr, .warmup = warmup};
 }
 
-tn_schedule tn_linear_decay(double peak, double end, int64_t warmup, int64_t steps) {
+tn_schedule tn_schedule_linear(double peak, double end, int64_t warmup, int64_t steps) {
     return (tn_schedule){
         .kind = TN_LINEAR, .peak = peak, .end = end, .warmup = warmup, .steps = steps};
 }
 
-tn_schedule tn_cosine_decay(double peak, double end, int64_t warmup, int64_t steps) {
+tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup, int64_t steps) {
     return (tn_schedule){
         .kind = TN_COSINE, .peak = peak, .end = end, .warmup = warmup, .steps = steps};
 }

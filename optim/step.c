@@ -107,7 +107,7 @@ static tn_optim_span span_of(const tn__item *item) {
 }
 
 static tn_status run_kernel(const tn_optim *opt, const tn__item *like, int spans) {
-    const tn_group_options *group = opt->groups[like->group];
+    const tn_optim_group_options *group = opt->groups[like->group];
     tn_device device = like->param->storage->device;
     const tn_backend *kernels = tn_backend_of(device);
     tn_context *ctx = tn_context_of(device);

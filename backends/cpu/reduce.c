@@ -80,11 +80,11 @@ static void plan(reduction *r) {
 }
 
 static inline double neutral(tn_reduction f) {
-    return f == TN_RED_MAX ? -INFINITY : f == TN_RED_MIN ? INFINITY : 0;
+    return f == TN_MAX ? -INFINITY : f == TN_MIN ? INFINITY : 0;
 }
 static inline double combine(tn_reduction f, double a, double b) {
-    if (f == TN_RED_MAX || f == TN_RED_MIN) {
-        bool better = f == TN_RED_MAX ? b > a : b < a;
+    if (f == TN_MAX || f == TN_MIN) {
+        bool better = f == TN_MAX ? b > a : b < a;
         return (better || b != b) ? b : a;
     }
     return a + b;
@@ -92,11 +92,11 @@ static inline double combine(tn_reduction f, double a, double b) {
 
 static double fold_row(tn_reduction f, const float *x, int64_t n) {
     switch (f) {
-    case TN_RED_MAX:
+    case TN_MAX:
         return row_max(x, n);
-    case TN_RED_MIN:
+    case TN_MIN:
         return row_min(x, n);
-    case TN_RED_SUM_SQUARES:
+    case TN_SUM_SQUARES:
         return row_dot(x, x, n);
     default:
         return row_sum(x, n);
@@ -131,21 +131,21 @@ static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t
 /* sum[j] takes in x[j]. */
 static void take_row(tn_reduction f, float *restrict sum, const float *restrict x, int64_t n) {
     switch (f) {
-    case TN_RED_MAX:
+    case TN_MAX:
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
             float v = x[j], best = sum[j];
             sum[j] = ((v > best) | (v != v)) ? v : best;
         }
         break;
-    case TN_RED_MIN:
+    case TN_MIN:
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
             float v = x[j], best = sum[j];
             sum[j] = ((v < best) | (v != v)) ? v : best;
         }
         break;
-    case TN_RED_SUM_SQUARES:
+    case TN_SUM_SQUARES:
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
             sum[j] += x[j] * x[j];
@@ -187,7 +187,7 @@ static void store_results(const reduction *r, int64_t y_offset, int64_t stride, 
                           int64_t n) {
     float rounded[COLUMNS];
     for (int64_t j = 0; j < n; j++) {
-        double value = r->f == TN_RED_MEAN ? total[j] / r->count : total[j];
+        double value = r->f == TN_MEAN ? total[j] / r->count : total[j];
         rounded[j] = (float)value;
         if (r->y->dtype == TN_F64) {
             *(double *)at(r->y, y_offset + j * stride) = value;
@@ -240,10 +240,9 @@ static void combine_bands(const reduction *r) {
 }
 
 tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
-    bool known = f == TN_RED_SUM || f == TN_RED_MEAN || f == TN_RED_MAX || f == TN_RED_MIN ||
-                 f == TN_RED_SUM_SQUARES;
+    bool known = f == TN_SUM || f == TN_MEAN || f == TN_MAX || f == TN_MIN || f == TN_SUM_SQUARES;
     int64_t count = count_of(x);
-    bool wide = f == TN_RED_SUM_SQUARES && y->dtype == TN_F64;
+    bool wide = f == TN_SUM_SQUARES && y->dtype == TN_F64;
     if (!known || !is_f32_like(x->dtype) || !(wide || y->dtype == x->dtype) || count == 0) {
         return TN_CPU(ref)->reduce(ctx, f, y, x);
     }

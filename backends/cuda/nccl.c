@@ -222,23 +222,24 @@ static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
     bool is_float =
         t->dtype == TN_F32 || t->dtype == TN_F64 || t->dtype == TN_BF16 || t->dtype == TN_F16;
     switch (t->reduce) {
-    case TN_REDUCE_MEAN:
+    case TN_MEAN:
         *op = ncclAvg;
         return is_float;
-    case TN_REDUCE_SUM:
+    case TN_SUM:
         *op = ncclSum;
         return true;
-    case TN_REDUCE_PRODUCT:
+    case TN_PRODUCT:
         *op = ncclProd;
         return true;
-    case TN_REDUCE_MIN:
+    case TN_MIN:
         *op = ncclMin;
         return true;
-    case TN_REDUCE_MAX:
+    case TN_MAX:
         *op = ncclMax;
         return true;
+    default:
+        return false;
     }
-    return false;
 }
 
 /* Messages between ranks, as one operation: sends in[r] to each rank r in `to`, receives out[r]

@@ -263,7 +263,7 @@ static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *
                    .size = {1, db->size[0]},
                    .stride = {0, db->stride[0]}};
     if (db->dtype == dy->dtype) {
-        return tn__cuda_reduce(ctx, TN_RED_SUM, &row, dy);
+        return tn__cuda_reduce(ctx, TN_SUM, &row, dy);
     }
     /* Into a wider dtype: a row of ones times dy. */
     tn_desc one = {.dtype = dy->dtype, .ndim = 3, .size = {1, 1, 1}, .stride = {0, 0, 0}};

@@ -398,25 +398,28 @@ template <typename R> static tn_status run(tn_context *ctx, plan p) {
 
 static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
     switch (f) {
-    case TN_RED_SUM:
+    case TN_SUM:
         return (tn__is_float(x) && tn__is_float(y)) || (tn__is_integer(x) && y == TN_I64);
-    case TN_RED_MEAN:
-    case TN_RED_SUM_SQUARES:
+    case TN_MEAN:
+    case TN_SUM_SQUARES:
         return tn__is_float(x) && tn__is_float(y);
-    case TN_RED_MAX:
-    case TN_RED_MIN:
+    case TN_MAX:
+    case TN_MIN:
         return (tn__is_float(x) || tn__is_integer(x)) && y == x;
-    default:
+    case TN_ANY:
+    case TN_ALL:
         return x == TN_BOOL && y == TN_BOOL;
+    default:
+        return false;
     }
 }
 
 /* What is folded for f. Any is a sum of ones, so that nothing gives false; all is the least. */
 static void set_fold(plan *p, tn_reduction f) {
-    bool least = f == TN_RED_MIN || f == TN_RED_ALL;
-    p->f = f == TN_RED_SUM_SQUARES ? SQUARES : f == TN_RED_MAX || least ? MOST : SUM;
+    bool least = f == TN_MIN || f == TN_ALL;
+    p->f = f == TN_SUM_SQUARES ? SQUARES : f == TN_MAX || least ? MOST : SUM;
     p->reversed = least;
-    p->divisor = f == TN_RED_MEAN ? (double)p->length : 1;
+    p->divisor = f == TN_MEAN ? (double)p->length : 1;
 }
 
 static tn_status reduce(tn_context *ctx, const plan &p) {

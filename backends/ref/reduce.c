@@ -20,19 +20,19 @@ static bool wins(double a, double best, bool smallest) {
 }
 
 static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *part, int64_t first) {
-    double sum = 0, best = f == TN_RED_MIN ? INFINITY : -INFINITY;
+    double sum = 0, best = f == TN_MIN ? INFINITY : -INFINITY;
     int64_t count = 0;
     for (walk w = walk_over(1, part); w.left > 0; walk_next(&w), count++) {
         double v = load(x, first + w.at[0]);
-        sum += f == TN_RED_SUM_SQUARES ? v * v : v;
-        if (wins(v, best, f == TN_RED_MIN)) {
+        sum += f == TN_SUM_SQUARES ? v * v : v;
+        if (wins(v, best, f == TN_MIN)) {
             best = v;
         }
     }
-    if (f == TN_RED_MAX || f == TN_RED_MIN) {
+    if (f == TN_MAX || f == TN_MIN) {
         return best;
     }
-    return f == TN_RED_MEAN ? sum / (double)count : sum; /* no elements: 0 / 0 is NaN */
+    return f == TN_MEAN ? sum / (double)count : sum; /* no elements: 0 / 0 is NaN */
 }
 
 static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *part,
@@ -49,13 +49,13 @@ static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *
         all &= v != 0;
     }
     switch (f) {
-    case TN_RED_MAX:
+    case TN_MAX:
         return most;
-    case TN_RED_MIN:
+    case TN_MIN:
         return least;
-    case TN_RED_ANY:
+    case TN_ANY:
         return any;
-    case TN_RED_ALL:
+    case TN_ALL:
         return all;
     default:
         return (int64_t)sum;
@@ -64,16 +64,19 @@ static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *
 
 static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
     switch (f) {
-    case TN_RED_SUM:
+    case TN_SUM:
         return (is_float(x) && is_float(y)) || (is_integer(x) && y == TN_I64);
-    case TN_RED_MEAN:
-    case TN_RED_SUM_SQUARES:
+    case TN_MEAN:
+    case TN_SUM_SQUARES:
         return is_float(x) && is_float(y);
-    case TN_RED_MAX:
-    case TN_RED_MIN:
+    case TN_MAX:
+    case TN_MIN:
         return (is_float(x) || is_integer(x)) && y == x;
-    default:
+    case TN_ANY:
+    case TN_ALL:
         return x == TN_BOOL && y == TN_BOOL;
+    default:
+        return false;
     }
 }
 

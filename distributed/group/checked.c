@@ -28,7 +28,7 @@ static tn_status mismatch(checked *c, char *why) {
 static tn_transfer carrier(const tn_transfer *t, tn_collective kind, const void *in, void *out) {
     return (tn_transfer){.kind = kind,
                          .dtype = TN_U8,
-                         .reduce = TN_REDUCE_SUM,
+                         .reduce = TN_SUM,
                          .root = t->root,
                          .in = in,
                          .out = out,

@@ -48,17 +48,19 @@ static bool good_rank(const tn_group *g, int rank, bool may_be_me, const char *o
     return true;
 }
 
-static bool good_reduce(tn_reduce how, const char *operation) {
+static bool good_reduce(tn_reduction how, const char *operation) {
     switch (how) {
-    case TN_REDUCE_MEAN:
-    case TN_REDUCE_SUM:
-    case TN_REDUCE_PRODUCT:
-    case TN_REDUCE_MIN:
-    case TN_REDUCE_MAX:
+    case TN_MEAN:
+    case TN_SUM:
+    case TN_PRODUCT:
+    case TN_MIN:
+    case TN_MAX:
         return true;
+    default:
+        tn__raise(TN_EVALUE, operation,
+                  "reduction is %d (TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN or TN_MAX)", (int)how);
+        return false;
     }
-    tn__raise(TN_EVALUE, operation, "there is no reduction %d", (int)how);
-    return false;
 }
 
 /* in and out of one operation. */
@@ -132,7 +134,7 @@ static tn_work *issue(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out)
     return tn__group_issue(g, &t, in, out);
 }
 
-tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduce how) {
+tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduction how) {
     static const char name[] = "all_reduce";
     if (!begin(g, name)) {
         return NULL;
@@ -155,7 +157,7 @@ tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
     return issue(g, (tn_transfer){.kind = TN_ALL_GATHER, .count = tn_count(t)}, t, out);
 }
 
-tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduce how) {
+tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduction how) {
     static const char name[] = "reduce_scatter";
     if (!begin(g, name)) {
         return NULL;
@@ -179,7 +181,7 @@ tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root) {
     return issue(g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
 }
 
-tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how) {
+tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how) {
     static const char name[] = "reduce_to";
     if (!begin(g, name)) {
         return NULL;
@@ -345,7 +347,7 @@ double tn_group_mean(tn_group *g, double sum, double count) {
     TN__ON_CPU;
     double both[2] = {sum, count};
     tn_tensor *t = tn_from_data(both, TN_DIMS(2), TN_F64);
-    if (tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) != TN_OK) {
+    if (tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK) {
         return (double)NAN;
     }
     const double *all = tn_data(t);

@@ -68,20 +68,21 @@ const char *tn_collective_name(tn_collective kind) {
     return (unsigned)kind < TN_COLLECTIVES ? names[kind] : "unknown";
 }
 
-static const char *reduce_name(tn_reduce how) {
+static const char *reduce_name(tn_reduction how) {
     switch (how) {
-    case TN_REDUCE_MEAN:
+    case TN_MEAN:
         return "mean";
-    case TN_REDUCE_SUM:
+    case TN_SUM:
         return "sum";
-    case TN_REDUCE_PRODUCT:
+    case TN_PRODUCT:
         return "product";
-    case TN_REDUCE_MIN:
+    case TN_MIN:
         return "min";
-    case TN_REDUCE_MAX:
+    case TN_MAX:
         return "max";
+    default:
+        return "unknown";
     }
-    return "unknown";
 }
 
 void tn__transfer_text(const tn_transfer *t, char *text, size_t room) {

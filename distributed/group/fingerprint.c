@@ -50,7 +50,7 @@ static void describe(const tn__fingerprint *f, char *text, size_t room) {
     char what[128];
     const tn_transfer t = {.kind = (tn_collective)f->kind,
                            .dtype = (tn_dtype)f->dtype,
-                           .reduce = (tn_reduce)f->reduce,
+                           .reduce = (tn_reduction)f->reduce,
                            .root = f->root,
                            .count = f->count};
     tn__transfer_text(&t, what, sizeof(what));

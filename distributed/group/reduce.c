@@ -53,18 +53,17 @@ static bool is_half(tn_dtype dtype) {
 }
 
 /* NULL: not a dtype or operation of collectives. Halves get the function of f32. */
-static combine *combine_of(tn_reduce how, tn_dtype dtype) {
-#define ROW(name)                                                           \
-    {                                                                       \
-        [TN_REDUCE_MEAN] = name##_sum, [TN_REDUCE_SUM] = name##_sum,        \
-        [TN_REDUCE_PRODUCT] = name##_product, [TN_REDUCE_MIN] = name##_min, \
-        [TN_REDUCE_MAX] = name##_max                                        \
+static combine *combine_of(tn_reduction how, tn_dtype dtype) {
+#define ROW(name)                                                                     \
+    {                                                                                 \
+        [TN_MEAN] = name##_sum, [TN_SUM] = name##_sum, [TN_PRODUCT] = name##_product, \
+        [TN_MIN] = name##_min, [TN_MAX] = name##_max                                  \
     }
-    static combine *const table[TN_DTYPES][TN_REDUCE_MAX + 1] = {
+    static combine *const table[TN_DTYPES][TN_NONE + 1] = {
         [TN_F32] = ROW(f32), [TN_F64] = ROW(f64), [TN_BF16] = ROW(f32), [TN_F16] = ROW(f32),
         [TN_I64] = ROW(i64), [TN_I32] = ROW(i32), [TN_U8] = ROW(u8)};
 #undef ROW
-    bool known = (unsigned)dtype < TN_DTYPES && (unsigned)how <= TN_REDUCE_MAX;
+    bool known = (unsigned)dtype < TN_DTYPES && (unsigned)how <= TN_NONE;
     return known ? table[dtype][how] : NULL;
 }
 
@@ -142,7 +141,7 @@ static int64_t block_at(int64_t at, int64_t n) {
 
 /* The reduction of one block at byte `offset` of every x. Partial results stay in `acc`, so y may
  * be any of the x. */
-static void reduce_block(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
+static void reduce_block(tn_reduction how, tn_dtype dtype, void *y, const void *const *x, int ranks,
                          int64_t offset, int64_t n) {
     combine *f = combine_of(how, dtype);
     double acc[BLOCK];
@@ -152,14 +151,14 @@ static void reduce_block(tn_reduce how, tn_dtype dtype, void *y, const void *con
         f(to, left, (const char *)x[r] + offset, n);
         left = acc;
     }
-    if (how == TN_REDUCE_MEAN && dtype == TN_F32) {
+    if (how == TN_MEAN && dtype == TN_F32) {
         divide_f32(y, n, ranks);
-    } else if (how == TN_REDUCE_MEAN) {
+    } else if (how == TN_MEAN) {
         divide_f64(y, n, ranks);
     }
 }
 
-static void reduce_half_block(tn_reduce how, tn_dtype dtype, void *y, const void *const *x,
+static void reduce_half_block(tn_reduction how, tn_dtype dtype, void *y, const void *const *x,
                               int ranks, int64_t offset, int64_t n) {
     combine *f = combine_of(how, dtype);
     float acc[BLOCK], next[BLOCK];
@@ -168,13 +167,13 @@ static void reduce_half_block(tn_reduce how, tn_dtype dtype, void *y, const void
         widen(dtype, next, (const char *)x[r] + offset, n);
         f(acc, acc, next, n);
     }
-    if (how == TN_REDUCE_MEAN) {
+    if (how == TN_MEAN) {
         divide_f32(acc, n, ranks);
     }
     narrow(dtype, y, acc, n);
 }
 
-void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
+void tn__reduce_all(tn_reduction how, tn_dtype dtype, void *y, const void *const *x, int ranks,
                     int64_t n) {
     if (!combine_of(how, dtype) || !y || !x || ranks < 1) {
         return;
@@ -189,11 +188,11 @@ void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x
         int64_t m = block_at(at, n);
         if (is_half(dtype)) {
             reduce_half_block(how, dtype, to, x, ranks, at * size, m);
-        } else if (how == TN_REDUCE_MEAN && dtype == TN_I64) {
+        } else if (how == TN_MEAN && dtype == TN_I64) {
             mean_i64(to, x, ranks, at, m);
-        } else if (how == TN_REDUCE_MEAN && dtype == TN_I32) {
+        } else if (how == TN_MEAN && dtype == TN_I32) {
             mean_i32(to, x, ranks, at, m);
-        } else if (how == TN_REDUCE_MEAN && dtype == TN_U8) {
+        } else if (how == TN_MEAN && dtype == TN_U8) {
             mean_u8(to, x, ranks, at, m);
         } else {
             reduce_block(how, dtype, to, x, ranks, at * size, m);

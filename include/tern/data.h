@@ -8,7 +8,7 @@
  *     while (tn_loader_next(loader, &b)) { ... b.x, b.y ... }
  *     tn_loader_free(loader);
  *
- * A sampling is a rule, not a list: the example at any place of any epoch is computed from the seed
+ * A sampler is a rule, not a list: the example at any place of any epoch is computed from the seed
  * alone. So the batches are the same for any number of prefetch threads, and the place in the
  * sequence, two integers, can be saved in mid-epoch.
  *
@@ -90,11 +90,11 @@ TN_API void tn_text_free(char *text);
 
 /* ---- Samplers: an order of the examples ------------------------------------------------------ */
 
-typedef enum tn_sampling_kind {
+typedef enum tn_sampler_kind {
     TN_SAMPLE_SEQUENTIAL,
     TN_SAMPLE_SHUFFLED,
     TN_SAMPLE_REPLACEMENT
-} tn_sampling_kind;
+} tn_sampler_kind;
 
 /* How an epoch's examples are shared among parts when their number L does not divide by the number
  * of parts N. */
@@ -105,28 +105,28 @@ typedef enum tn_part_rule {
 } tn_part_rule;
 
 /* By value. */
-typedef struct tn_sampling {
-    tn_sampling_kind kind;
+typedef struct tn_sampler {
+    tn_sampler_kind kind;
     uint64_t seed;
     /* Which share of each epoch's order this process takes: places part, part + parts, …; 0 of 1
      * unless distributed. */
     int64_t part, parts;
     tn_part_rule rule;
-} tn_sampling;
-TN_API tn_sampling tn_sequential_sampler(void);
-TN_API tn_sampling tn_random_sampler(uint64_t seed); /* a fresh permutation every epoch */
+} tn_sampler;
+TN_API tn_sampler tn_sequential_sampler(void);
+TN_API tn_sampler tn_random_sampler(uint64_t seed); /* a fresh permutation every epoch */
 /* independent draws: an epoch has as many as the dataset */
-TN_API tn_sampling tn_replacement_sampler(uint64_t seed);
+TN_API tn_sampler tn_replacement_sampler(uint64_t seed);
 
 /* How many examples of a dataset of `size` one epoch gives to this part. */
-TN_API int64_t tn_sampling_count(const tn_sampling *s, int64_t size);
+TN_API int64_t tn_sampler_count(const tn_sampler *s, int64_t size);
 
 /* The example at `position`, 0 … count-1, of this part in `epoch`. Nothing of the dataset's size is
  * stored: a permutation is a keyed bijection. -1 and TN_EINDEX outside. */
-TN_API int64_t tn_sampling_at(const tn_sampling *s, int64_t size, int64_t epoch, int64_t position);
+TN_API int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t position);
 
 /* Whether `position` of this part is an example of its own, not one that was added to fill up. */
-TN_API bool tn_sampling_is_real(const tn_sampling *s, int64_t size, int64_t position);
+TN_API bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t position);
 
 /* ---- Loader ---------------------------------------------------------------------------------- */
 
@@ -152,8 +152,7 @@ TN_API tn_loader_options tn_loader_defaults(void);
 /* Takes the dataset: it is freed with the loader, and also when this fails. NULL after an error; an
  * epoch without a batch is one. A loader is used by one thread at a time. Batches come on the
  * default device of the thread that makes the loader. */
-TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampling sampling,
-                                tn_loader_options options);
+TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* also in mid-epoch: waits for the examples being read */
 
 /* False at the end, and while an error is pending. An error of a worker thread is raised here, when
@@ -172,7 +171,7 @@ TN_API bool tn_loader_has(const tn_loader *l,
 
 TN_API int64_t tn_loader_batches(const tn_loader *l); /* of one epoch */
 TN_API tn_loader_options tn_loader_options_of(const tn_loader *l);
-TN_API tn_sampling tn_loader_sampling(const tn_loader *l);
+TN_API tn_sampler tn_loader_sampler(const tn_loader *l);
 TN_API const tn_dataset *tn_loader_dataset(const tn_loader *l);
 
 #ifdef __cplusplus

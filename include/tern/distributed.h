@@ -112,16 +112,6 @@ TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims,
  * later is raised by the group's next call, and tensors computed from the result until then are
  * worthless; tn_barrier returns when every operation before it has ended. */
 
-/* Sums and products of integers wrap; MEAN rounds towards zero, and wraps for i64 alone. The same
- * numbers as a loss's, so TN_SUM and TN_MEAN do. */
-typedef enum tn_reduce {
-    TN_REDUCE_MEAN = TN_MEAN,
-    TN_REDUCE_SUM = TN_SUM,
-    TN_REDUCE_PRODUCT = 3,
-    TN_REDUCE_MIN, /* NaN wins in both; over nccl it may lose */
-    TN_REDUCE_MAX
-} tn_reduce;
-
 /* Waits at most `timeout` seconds (0: until the operation's own deadline), releases w. The error of
  * the operation is raised here. Waiting in any order is fine. NULL, which a call gives when it
  * failed or had nothing to do, is the pending error or TN_OK. A wait that times out aborts the
@@ -129,14 +119,16 @@ typedef enum tn_reduce {
 TN_API tn_status tn_work_wait(tn_work *w, double timeout);
 TN_API bool tn_work_done(const tn_work *w); /* whether waiting would not block */
 
-TN_API tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduce how);
+/* how: TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN, TN_MAX. Sums and products of integers wrap; MEAN rounds
+ * towards zero, and wraps for i64 alone. NaN wins in MIN and MAX; over nccl it may lose. */
+TN_API tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduction how);
 /* out (N, shape of t) */
 TN_API tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t);
 /* t (N, shape of out): out becomes the reduction of all ranks' t[rank] */
-TN_API tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduce how);
+TN_API tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduction how);
 TN_API tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root);
 /* t: root's only */
-TN_API tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduce how);
+TN_API tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how);
 TN_API tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t,
                              int root); /* out: root, else NULL */
 TN_API tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t,
@@ -164,16 +156,24 @@ TN_API void tn_bytes_free(void *data);
  * number of tokens, not a mean of means. NaN after an error and where the count is 0. */
 TN_API double tn_group_mean(tn_group *g, double sum, double count);
 
-/* ---- Operations with gradients (x requires one: so does the result) -------------------------- */
+/* ---- Operations with gradients (x requires one: so does the result) -------------------------- *
+ *
+ * Named by what travels forward. In the first four every rank's x and result are its own, and the
+ * loss is the sum of all ranks' losses. The last two stand around the part of a network that is
+ * split between ranks (Shoeybi et al. 2019, arXiv:1909.08053): outside it all ranks hold the same
+ * x and compute the same loss. Megatron calls them copy_to and reduce_from the parallel region. */
 
-TN_API tn_tensor *tn_dist_sum(tn_group *g, tn_tensor *x);    /* sum; backward: sum */
-TN_API tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x);   /* x; backward: sum */
-TN_API tn_tensor *tn_dist_reduce(tn_group *g, tn_tensor *x); /* sum; backward: the gradient */
-TN_API tn_tensor *tn_dist_gather(tn_group *g, tn_tensor *x); /* (N, …); backward: reduce_scatter */
-/* (N, …) -> (…): reduce_scatter; backward: all_gather */
-TN_API tn_tensor *tn_dist_scatter(tn_group *g, tn_tensor *x);
-/* all_to_all; backward: all_to_all */
-TN_API tn_tensor *tn_dist_exchange(tn_group *g, tn_tensor *x);
+TN_API tn_tensor *tn_dist_all_reduce(tn_group *g, tn_tensor *x); /* the sum; backward: all_reduce */
+/* (…) -> (N, …); backward: reduce_scatter */
+TN_API tn_tensor *tn_dist_all_gather(tn_group *g, tn_tensor *x);
+/* (N, …) -> (…): the sum of all ranks' x[rank]; backward: all_gather */
+TN_API tn_tensor *tn_dist_reduce_scatter(tn_group *g, tn_tensor *x);
+/* (N, …) -> (N, …): row r is rank r's x[rank]; backward: all_to_all */
+TN_API tn_tensor *tn_dist_all_to_all(tn_group *g, tn_tensor *x);
+
+TN_API tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x); /* x, nothing travels; backward: sum */
+/* the sum of all ranks' parts; backward: the gradient as it is, nothing travels */
+TN_API tn_tensor *tn_dist_sum_parts(tn_group *g, tn_tensor *x);
 
 /* ---- Meshes: ranks in named dimensions ------------------------------------------------------- */
 
@@ -209,7 +209,7 @@ typedef struct tn_ddp_options {
     /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces
      * the bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its
      * size will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
-    tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);
+    tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
     void *hook_user;
 } tn_ddp_options;
 TN_API tn_ddp_options tn_ddp_defaults(void);
@@ -233,7 +233,7 @@ TN_API void tn_no_sync_end(tn_ddp_state **ddp);
 TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
 
 /* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
-TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user);
+TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
 
 typedef struct tn_ddp_stats {
     int64_t steps;  /* backwards that were synchronised */
@@ -255,7 +255,7 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 /* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
  * examples each, the order's head repeated to fill up; with drop_last the tail is left out instead.
  * The loader's batches say which examples are real (tn_batch.valid). */
-TN_API tn_sampling tn_distributed_sampler(tn_group *g, tn_sampling order, bool drop_last);
+TN_API tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool drop_last);
 
 /* Rank 0 writes, all wait, all get the error. */
 TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
@@ -264,7 +264,7 @@ TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *p
 TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
 
 /* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
- * To be used with a warm-up: tn_constant, tn_cosine_decay. */
+ * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
 TN_API double tn_lr_linear(double lr, int n);
 TN_API double tn_lr_sqrt(double lr, int n);
 

@@ -48,19 +48,20 @@ TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *nam
  * when we have no such dtype; the file's other tensors can be read all the same. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
-/* What is to be written. Tensors are kept, and read when tn_safetensors_write is called. A name
- * used twice is TN_EVALUE. What could not be added would be missing in the file, so after such an
- * error tn_safetensors_write is TN_ESTATE, also when the error was cleared. The file is laid out as
- * the reference implementation does it: wider dtypes first, then by name. */
+/* What is to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A
+ * name used twice is TN_EVALUE. What could not be added would be missing in the file, so after such
+ * an error tn_safetensors_writer_save is TN_ESTATE, also when the error was cleared. The file is
+ * laid out as the reference implementation does it: wider dtypes first, then by name. */
 typedef struct tn_safetensors_writer tn_safetensors_writer;
 /* NULL after TN_ENOMEM; the calls below then do nothing */
-TN_API tn_safetensors_writer *tn_safetensors_new(void);
-TN_API tn_status tn_safetensors_add(tn_safetensors_writer *w, const char *name, tn_tensor *t);
-TN_API tn_status tn_safetensors_add_metadata(tn_safetensors_writer *w, const char *key,
-                                             const char *value);
-TN_API tn_status tn_safetensors_write(tn_safetensors_writer *w,
-                                      const char *path) TN_MUST_USE; /* frees w in any case */
-TN_API void tn_safetensors_discard(tn_safetensors_writer *w);
+TN_API tn_safetensors_writer *tn_safetensors_writer_new(void);
+TN_API tn_status tn_safetensors_writer_add(tn_safetensors_writer *w, const char *name,
+                                           tn_tensor *t);
+TN_API tn_status tn_safetensors_writer_add_metadata(tn_safetensors_writer *w, const char *key,
+                                                    const char *value);
+TN_API tn_status tn_safetensors_writer_save(tn_safetensors_writer *w,
+                                            const char *path) TN_MUST_USE; /* frees w in any case */
+TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
 
 /* ---- A module's weights ---------------------------------------------------------------------- */
 

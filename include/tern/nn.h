@@ -48,10 +48,14 @@ struct tn_module {
     tn_module_lists *lists;
 };
 
+/* `void *m` is a struct that begins with a tn_module, here and in every header: what a program
+ * calls takes it, so that no call needs a cast. What the library calls (forwards, hooks, visitors)
+ * gets a tn_module *. */
+
 /* ---- Building -------------------------------------------------------------------------------- */
 
-TN_API void tn_module_init(tn_module *m, const char *kind, tn_module_forward forward);
-TN_API void tn_module_init_values(tn_module *m, const char *kind, tn_module_forward_values forward);
+TN_API void tn_module_init(void *m, const char *kind, tn_module_forward forward);
+TN_API void tn_module_init_values(void *m, const char *kind, tn_module_forward_values forward);
 
 /* Releases parameters, buffers and hooks of m and of its children (not their memory, which is the
  * struct's); fields become NULL. A graph that still wants to recompute m is then an error. NULL, a
@@ -68,30 +72,27 @@ TN_API void tn_module_finish(void *m);
  * and empty until tn_module_set_buffer. After a failure, and while an error is pending, *field is
  * inert and m broken: calling it is TN_ESTATE. A child is then added all the same, so that
  * finishing m finishes it; one that cannot be added (its name, memory) is finished at once. */
-TN_API tn_status tn_module_add(tn_module *m, const char *name, void *child);
-TN_API tn_status tn_module_param(tn_module *m, const char *name, tn_tensor **field,
-                                 tn_tensor *tensor);
-TN_API tn_status tn_module_buffer(tn_module *m, const char *name, tn_tensor **field,
-                                  tn_tensor *tensor);
+TN_API tn_status tn_module_add(void *m, const char *name, void *child);
+TN_API tn_status tn_module_param(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
+TN_API tn_status tn_module_buffer(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 
 /* A buffer that is not part of what is saved (a cache): walks pass over it unless they ask for
  * scratch. */
-TN_API tn_status tn_module_scratch(tn_module *m, const char *name, tn_tensor **field,
-                                   tn_tensor *tensor);
+TN_API tn_status tn_module_scratch(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 
 /* Makes parameter `name` of m (registered already, a path like "head.weight") the same tensor as
  * parameter `with` ("wte.weight"). It is counted, stepped and saved once, under `with`. Shapes and
  * dtypes must be the same. */
-TN_API tn_status tn_module_tie(tn_module *m, const char *name, const char *with);
+TN_API tn_status tn_module_tie(void *m, const char *name, const char *with);
 
 /* Exchanges the tensor of a buffer of m (a cache, a running mean, recurrent state; NULL: none): the
  * old one is released, the new one kept. */
-TN_API tn_status tn_module_set_buffer(tn_module *m, const char *name, tn_tensor *tensor);
+TN_API tn_status tn_module_set_buffer(void *m, const char *name, tn_tensor *tensor);
 
 /* For sharding, which has put a part of parameter `path` into its field: what the whole is, and
  * which elements of the flattened whole are here. */
-TN_API tn_status tn_module_set_slice(tn_module *m, const char *path, tn_dims global_dims,
-                                     int64_t start, int64_t length);
+TN_API tn_status tn_module_set_slice(void *m, const char *path, tn_dims global_dims, int64_t start,
+                                     int64_t length);
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 

@@ -135,7 +135,7 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 /* x (…, in), weight (out, in), bias (out) or NULL -> (…, out) = x weight^T + bias. */
 TN_API tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /* The same, then gelu_tanh: in one kernel where the device has one. */
-TN_API tn_tensor *tn_linear_gelu_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+TN_API tn_tensor *tn_linear_gelu(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
 /* ---- Picking elements ------------------------------------------------------------------------ */
 
@@ -159,8 +159,8 @@ TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *b
 
 /* layer_norm(a + b), and the sum itself in *sum (unless NULL): a residual connection and the norm
  * behind it, in one kernel where the device has one. a and b have one shape. */
-TN_API tn_tensor *tn_add_layer_norm_op(tn_tensor *a, tn_tensor *b, tn_tensor *weight,
-                                       tn_tensor *bias, double eps, tn_tensor **sum);
+TN_API tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,
+                                    double eps, tn_tensor **sum);
 
 /* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019,
  * arXiv:1910.07467. */
@@ -179,33 +179,33 @@ typedef struct tn_attention_options {
     double scale;
 } tn_attention_options;
 TN_API tn_attention_options tn_attention_defaults(void); /* not causal, scale 0 */
-TN_API tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
-                                  tn_attention_options options);
+TN_API tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                               tn_attention_options options);
 
 /* Self-attention over one projection's rows: qkv (B, T, 3 C) holds q, k and v side by side, each C
  * = heads D wide -> (B, T, C). mask broadcasts to (B, heads, T, T). The same numbers as
- * tn_attention_op on the three parts, without their copies in backward. */
-TN_API tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask,
-                                      tn_attention_options options);
+ * tn_attention on the three parts, without their copies in backward. */
+TN_API tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
+                                   tn_attention_options options);
 
 /* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
 
-typedef enum tn_loss_reduction { TN_MEAN, TN_SUM, TN_NONE } tn_loss_reduction;
+/* reductions: TN_MEAN, TN_SUM, TN_NONE */
 
 /* same shapes; NONE: x's shape */
-TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_loss_reduction how);
+TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how);
 
 /* logits (…, C), labels (…) i64 or i32. The mean is over the rows that are not ignored. NONE: (…).
  * bf16 and f16 logits give an f32 loss. TN_EINDEX names a label outside [0, C). */
 typedef struct tn_cross_entropy_options {
-    tn_loss_reduction reduction; /* TN_MEAN */
-    int64_t ignore_index;        /* -100 */
-    double label_smoothing;      /* 0 */
+    tn_reduction reduction; /* TN_MEAN */
+    int64_t ignore_index;   /* -100 */
+    double label_smoothing; /* 0 */
     /* backward writes the gradient over the logits: they must have no other use. false */
     bool consume_logits;
 } tn_cross_entropy_options;
 TN_API tn_cross_entropy_options tn_cross_entropy_defaults(void);
-TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_loss_reduction how);
+TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction how);
 TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
                                         tn_cross_entropy_options options);
 

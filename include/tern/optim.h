@@ -56,11 +56,11 @@ TN_API int tn_optim_split(tn_optim *opt, tn_match match, void *user);
 TN_API bool tn_match_vectors(const tn_entry *entry, void *user);
 
 /* A group's hyperparameters, to read and write. lr is the group's own: set it, or scale it. */
-typedef struct tn_group_options {
+typedef struct tn_optim_group_options {
     double lr_scale; /* 1: multiplies the optimiser's learning rate */
     double weight_decay;
-} tn_group_options;
-TN_API tn_group_options *tn_optim_group(tn_optim *opt, int index); /* NULL outside */
+} tn_optim_group_options;
+TN_API tn_optim_group_options *tn_optim_group(tn_optim *opt, int index); /* NULL outside */
 TN_API int tn_optim_groups(const tn_optim *opt);
 
 TN_API void tn_optim_set_lr(tn_optim *opt, double lr);
@@ -147,11 +147,11 @@ typedef struct tn_schedule {
     int64_t warmup; /* steps 0 … warmup-1 rise linearly: peak (step + 1) / (warmup + 1) */
     int64_t steps;  /* the whole length, warm-up included */
 } tn_schedule;
-TN_API tn_schedule tn_constant(double lr, int64_t warmup);
-TN_API tn_schedule tn_linear_decay(double peak, double end, int64_t warmup, int64_t steps);
-TN_API tn_schedule tn_cosine_decay(double peak, double end, int64_t warmup,
-                                   /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
-                                   int64_t steps);
+TN_API tn_schedule tn_schedule_constant(double lr, int64_t warmup);
+TN_API tn_schedule tn_schedule_linear(double peak, double end, int64_t warmup, int64_t steps);
+TN_API tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup,
+                                      /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
+                                      int64_t steps);
 TN_API double tn_schedule_at(tn_schedule s, int64_t step);
 
 #ifdef __cplusplus

@@ -35,6 +35,21 @@ typedef struct tn_f16 {
     uint16_t bits;
 } tn_f16;
 
+/* What is made of many numbers: of a loss's terms, of all ranks' tensors, of a dimension. Each
+ * function says which of these it takes; any other is TN_EVALUE, and TN_EUNSUPPORTED in a kernel.
+ */
+typedef enum tn_reduction {
+    TN_SUM,
+    TN_MEAN,
+    TN_MAX,
+    TN_MIN,
+    TN_SUM_SQUARES,
+    TN_ANY, /* bools: whether one is true; false for none of them */
+    TN_ALL, /* bools: whether each is true */
+    TN_PRODUCT,
+    TN_NONE /* all of them, as they are */
+} tn_reduction;
+
 typedef enum tn_device_kind { TN_CPU, TN_CUDA } tn_device_kind;
 typedef struct tn_device {
     tn_device_kind kind;

@@ -15,7 +15,7 @@ static void abs_backward(tn_op_grad *g) {
 
 /* Away from the kink on either side, and the kink itself: there the gradient is 0, as is the
  * central difference. */
-static void abs_samples(tn_sampler *s) {
+static void abs_samples(tn_op_samples *s) {
     static const double places[] = {0.0, -2.0, 1.5};
     tn_sample_unary(s, 0.1, 3.0);
     tn_sample_unary(s, -3.0, -0.1);

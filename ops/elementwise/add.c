@@ -20,7 +20,7 @@ static void add_backward(tn_op_grad *g) {
     }
 }
 
-static void add_samples(tn_sampler *s) {
+static void add_samples(tn_op_samples *s) {
     tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
 }
 

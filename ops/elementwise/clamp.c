@@ -45,7 +45,7 @@ static void clamp_backward(tn_op_grad *g) {
                tn_where(tn_eq(x, tn_clamp(x, args->low, args->high)), dy, tn__constant(dy, 0.0)));
 }
 
-static void clamp_samples(tn_sampler *s) {
+static void clamp_samples(tn_op_samples *s) {
     static const clamp_args both = {-0.75, 1.25}, lower = {0.5, INFINITY},
                             upper = {-INFINITY, -0.5};
     tn__sample_unary_with(s, -3.0, 3.0, "min=-0.75, max=1.25", &both);

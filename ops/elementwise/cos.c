@@ -13,7 +13,7 @@ static void cos_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_neg(tn_mul(g->dout[0], tn_sin(tn_op_saved_input(g, 0)))));
 }
 
-static void cos_samples(tn_sampler *s) {
+static void cos_samples(tn_op_samples *s) {
     static const double places[] = {0.0, -0.0, 1.5707963267948966, -40.0};
     tn_sample_unary(s, -6.0, 6.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -22,7 +22,7 @@ static void div_backward(tn_op_grad *g) {
     }
 }
 
-static void div_samples(tn_sampler *s) {
+static void div_samples(tn_op_samples *s) {
     tn_sample_binary(s, -3.0, 3.0, 0.3, 3.0);
     tn_sample_binary(s, -3.0, 3.0, -3.0, -0.3);
 }

@@ -13,7 +13,7 @@ static void exp_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_op_saved_output(g, 0)));
 }
 
-static void exp_samples(tn_sampler *s) {
+static void exp_samples(tn_op_samples *s) {
     static const double places[] = {-20.0, 10.0, 0.0, -0.0, 1e-4};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

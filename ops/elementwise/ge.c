@@ -9,7 +9,7 @@ static tn_status ge_forward(tn_op_call *c) {
 }
 
 /* Random pairs, and each of smaller, equal, larger, and the two zeros. */
-static void ge_samples(tn_sampler *s) {
+static void ge_samples(tn_op_samples *s) {
     static const double a[] = {1.0, 2.0, -3.0, 0.0}, b[] = {1.0, 3.0, -4.0, -0.0};
     tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
     tn__sample_values2(s, a, b, 4, true);

@@ -23,7 +23,7 @@ static void gelu_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -0.752, both tails, and zero. */
-static void gelu_samples(tn_sampler *s) {
+static void gelu_samples(tn_op_samples *s) {
     static const double places[] = {-0.752, 0.0, -0.0, -30.0, 30.0};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -27,7 +27,7 @@ static void gelu_tanh_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -0.753, both tails, and zero. */
-static void gelu_tanh_samples(tn_sampler *s) {
+static void gelu_tanh_samples(tn_op_samples *s) {
     static const double places[] = {-0.753, 0.0, -0.0, -30.0, 30.0};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -13,7 +13,7 @@ static void log_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div(g->dout[0], tn_op_saved_input(g, 0)));
 }
 
-static void log_samples(tn_sampler *s) {
+static void log_samples(tn_op_samples *s) {
     static const double places[] = {1e-2, 1.0, 50.0, 1.001};
     tn_sample_unary(s, 0.1, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

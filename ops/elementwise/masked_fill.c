@@ -44,7 +44,7 @@ static void masked_fill_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_masked_fill(g->dout[0], tn_op_saved_input(g, 1), 0.0));
 }
 
-static void masked_fill_samples(tn_sampler *s) {
+static void masked_fill_samples(tn_op_samples *s) {
     static const tn__scalar_args args = {-1.5};
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {3, 4}}}, {{2, {3, 4}}, {1, {4}}},   {{2, {3, 4}}, {2, {3, 1}}},

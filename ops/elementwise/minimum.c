@@ -23,7 +23,7 @@ static void minimum_backward(tn_op_grad *g) {
     }
 }
 
-static void minimum_samples(tn_sampler *s) {
+static void minimum_samples(tn_op_samples *s) {
     static const double a[] = {1.0, -2.0, 0.0, 5.0}, b[] = {1.0, -2.0, 3.0, -5.0};
     tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
     tn__sample_values2(s, a, b, 4, false); /* two ties */

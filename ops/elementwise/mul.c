@@ -18,7 +18,7 @@ static void mul_backward(tn_op_grad *g) {
     }
 }
 
-static void mul_samples(tn_sampler *s) {
+static void mul_samples(tn_op_samples *s) {
     static const double a[] = {0.0, -0.0, 50.0, 1e-3}, b[] = {2.0, 3.0, -40.0, 1e-2};
     tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
     tn__sample_values2(s, a, b, 4, true);

@@ -14,7 +14,7 @@ static void mul_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul_scalar(g->dout[0], k));
 }
 
-static void mul_scalar_samples(tn_sampler *s) {
+static void mul_scalar_samples(tn_op_samples *s) {
     static const tn__scalar_args args[] = {{-2.5}, {0.0}};
     tn__sample_unary_with(s, -3.0, 3.0, "k=-2.5", &args[0]);
     tn__sample_unary_with(s, -3.0, 3.0, "k=0.0", &args[1]);

@@ -35,7 +35,7 @@ static void pow_backward(tn_op_grad *g) {
     }
 }
 
-static void pow_samples(tn_sampler *s) {
+static void pow_samples(tn_op_samples *s) {
     tn_sample_binary(s, 0.3, 3.0, -2.0, 2.0);
 }
 

@@ -19,7 +19,7 @@ static void pow_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(dy, tn_mul_scalar(tn_pow_scalar(tn_op_saved_input(g, 0), k - 1.0), k)));
 }
 
-static void pow_scalar_samples(tn_sampler *s) {
+static void pow_scalar_samples(tn_op_samples *s) {
     static const tn__scalar_args args[] = {{2.0}, {3.0}, {0.5}, {-1.5}, {1.0}, {0.0}, {-2.0}};
     tn__sample_unary_with(s, -3.0, 3.0, "k=2.0", &args[0]);
     tn__sample_unary_with(s, -2.0, 2.0, "k=3.0", &args[1]);

@@ -17,7 +17,7 @@ static void rdiv_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_div(tn_rdiv_scalar(x, -k), x)));
 }
 
-static void rdiv_scalar_samples(tn_sampler *s) {
+static void rdiv_scalar_samples(tn_op_samples *s) {
     static const tn__scalar_args args[] = {{1.0}, {-2.5}};
     tn__sample_unary_with(s, 0.3, 3.0, "k=1.0", &args[0]);
     tn__sample_unary_with(s, -3.0, -0.3, "k=-2.5", &args[1]);

@@ -21,7 +21,7 @@ static void relu_backward(tn_op_grad *g) {
 }
 
 /* Both sides of the kink at 0, close to it too. */
-static void relu_samples(tn_sampler *s) {
+static void relu_samples(tn_op_samples *s) {
     static const double places[] = {-1e-2, 1e-2, -100.0, 100.0};
     tn_sample_unary(s, 0.1, 3.0);
     tn_sample_unary(s, -3.0, 3.0);

@@ -14,7 +14,7 @@ static void rsqrt_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_mul_scalar(tn_mul(y, tn_square(y)), -0.5)));
 }
 
-static void rsqrt_samples(tn_sampler *s) {
+static void rsqrt_samples(tn_op_samples *s) {
     static const double places[] = {1e-1, 1.0, 100.0};
     tn_sample_unary(s, 0.3, 4.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -19,7 +19,7 @@ static void sigmoid_backward(tn_op_grad *g) {
 }
 
 /* In the tails exp must not overflow into NaN. */
-static void sigmoid_samples(tn_sampler *s) {
+static void sigmoid_samples(tn_op_samples *s) {
     static const double places[] = {0.0, -0.0, 90.0, -90.0};
     tn_sample_unary(s, -4.0, 4.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

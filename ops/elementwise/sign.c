@@ -13,7 +13,7 @@ static void sign_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_zeros_like(g->dout[0]));
 }
 
-static void sign_samples(tn_sampler *s) {
+static void sign_samples(tn_op_samples *s) {
     tn_sample_unary(s, 0.1, 3.0);
     tn_sample_unary(s, -3.0, -0.1);
 }

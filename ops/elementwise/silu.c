@@ -22,7 +22,7 @@ static void silu_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -1.278, both tails (exp must not overflow), and zero. */
-static void silu_samples(tn_sampler *s) {
+static void silu_samples(tn_op_samples *s) {
     static const double places[] = {-1.278, 0.0, -0.0, -90.0, 90.0};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -15,7 +15,7 @@ static void sqrt_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div(g->dout[0], tn_mul_scalar(tn_op_saved_output(g, 0), 2.0)));
 }
 
-static void sqrt_samples(tn_sampler *s) {
+static void sqrt_samples(tn_op_samples *s) {
     static const double places[] = {1e-2, 1.0, 100.0};
     tn_sample_unary(s, 0.1, 4.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -13,7 +13,7 @@ static void square_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_mul_scalar(tn_op_saved_input(g, 0), 2.0)));
 }
 
-static void square_samples(tn_sampler *s) {
+static void square_samples(tn_op_samples *s) {
     static const double places[] = {0.0, -0.0, -30.0, 1e-3};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

@@ -18,7 +18,7 @@ static void sub_backward(tn_op_grad *g) {
     }
 }
 
-static void sub_samples(tn_sampler *s) {
+static void sub_samples(tn_op_samples *s) {
     tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
 }
 

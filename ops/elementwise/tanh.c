@@ -19,7 +19,7 @@ static void tanh_backward(tn_op_grad *g) {
 }
 
 /* Both tails are flat: the result is 1 and the gradient 0. */
-static void tanh_samples(tn_sampler *s) {
+static void tanh_samples(tn_op_samples *s) {
     static const double places[] = {0.0, -0.0, 20.0, -20.0, 1e-3};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);

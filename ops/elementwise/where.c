@@ -44,7 +44,7 @@ static void where_backward(tn_op_grad *g) {
     }
 }
 
-static void where_samples(tn_sampler *s) {
+static void where_samples(tn_op_samples *s) {
     static const tn_dims shapes[][3] = {
         {{2, {3, 4}}, {2, {3, 4}}, {2, {3, 4}}}, {{1, {4}}, {2, {3, 1}}, {0, {0}}},
         {{2, {3, 4}}, {1, {4}}, {2, {3, 1}}},    {{0, {0}}, {1, {5}}, {1, {5}}},

@@ -52,7 +52,7 @@ static void gather_backward(tn_op_grad *g) {
         tn__scatter_add(g->dout[0], args->dim, tn_op_saved_input(g, 1), tn_op_input_dims(g, 0)));
 }
 
-static void gather_samples(tn_sampler *s) {
+static void gather_samples(tn_op_samples *s) {
     static const gather_args first = {0}, second = {1}, last = {-1};
     const tn_sample samples[] = {
         {.text = "dim=0",

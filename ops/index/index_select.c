@@ -45,7 +45,7 @@ static void index_select_backward(tn_op_grad *g) {
 
 /* Each dimension; the same index often (the gradient adds up), none, and rows beyond a vector
  * register. */
-static void index_select_samples(tn_sampler *s) {
+static void index_select_samples(tn_op_samples *s) {
     static const index_select_args first = {0}, second = {1}, last = {-1};
     const tn_sample samples[] = {
         {.text = "dim=0",

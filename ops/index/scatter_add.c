@@ -53,7 +53,7 @@ static void scatter_add_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_gather(g->dout[0], args->dim, tn_op_saved_input(g, 1)));
 }
 
-static void scatter_add_samples(tn_sampler *s) {
+static void scatter_add_samples(tn_op_samples *s) {
     static const scatter_add_args rows = {0, {2, {4, 3}}}, columns = {1, {3, {2, 4, 3}}},
                                   last = {-1, {2, {3, 5}}}, one = {0, {1, {1}}},
                                   none = {1, {2, {3, 2}}}, wide = {1, {2, {3, 67}}};

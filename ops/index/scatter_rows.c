@@ -49,7 +49,7 @@ static void scatter_rows_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_index_select(g->dout[0], args->dim, tn_op_saved_input(g, 1)));
 }
 
-static void scatter_rows_samples(tn_sampler *s) {
+static void scatter_rows_samples(tn_op_samples *s) {
     static const scatter_rows_args rows = {0, 5}, columns = {1, 4}, last = {-1, 3}, one = {0, 1},
                                    long_rows = {0, 9};
     const tn_sample samples[] = {

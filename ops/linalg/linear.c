@@ -156,7 +156,7 @@ static void linear_backward(tn_op_grad *g) {
     tn__linear_gradients(g, g->dout[0]);
 }
 
-void tn__linear_samples(tn_sampler *s) {
+void tn__linear_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {5, 4}}}, {{1, {4}}, {2, {3, 4}}},          {{3, {2, 3, 4}}, {2, {2, 4}}},
         {{2, {0, 4}}, {2, {3, 4}}}, {{2, {2, 0}}, {2, {3, 0}}},       {{2, {3, 2}}, {2, {0, 2}}},

@@ -11,6 +11,6 @@ bool tn__linear_shape(tn_op_call *c);
 void tn__linear_gradients(tn_op_grad *g, tn_tensor *dy);
 
 /* Six shapes with and without a bias, empty ones, and one beyond a kernel's block. */
-void tn__linear_samples(tn_sampler *s);
+void tn__linear_samples(tn_op_samples *s);
 
 #endif

@@ -62,6 +62,6 @@ const tn_op tn__op_linear_gelu = {
     .samples = tn__linear_samples,
 };
 
-tn_tensor *tn_linear_gelu_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
+tn_tensor *tn_linear_gelu(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
     return tn_apply3(&tn__op_linear_gelu, NULL, x, weight, bias);
 }

@@ -206,7 +206,7 @@ static void matmul_backward(tn_op_grad *g) {
 
 /* Plain, 1-dimensional on either side, stacks that broadcast in each way, empty in each place,
  * size 1, and beyond a kernel's block. */
-static void matmul_samples(tn_sampler *s) {
+static void matmul_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {4, 5}}},
         {{1, {4}}, {1, {4}}},

@@ -62,7 +62,7 @@ static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *
     if (status == TN_OK) {
         status = c->kernels->copy(c->ctx, ones, &counts);
     }
-    return status == TN_OK ? c->kernels->reduce(c->ctx, TN_RED_SUM, &count, ones) : status;
+    return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, &count, ones) : status;
 }
 
 /* The rows' losses, in output 0 (TN_NONE) or in `rows`. */
@@ -97,7 +97,7 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
             loss = tn__desc_vector(c->y[0].data, wide, 1);
     tn_status status = row_losses(c, &rows, x, label);
     if (status == TN_OK) {
-        status = c->kernels->reduce(c->ctx, TN_RED_SUM, &loss, &rows);
+        status = c->kernels->reduce(c->ctx, TN_SUM, &loss, &rows);
     }
     if (status == TN_OK && o->reduction == TN_MEAN) {
         status = count_rows(c, label, &rows, scratch + sizeof(int64_t) + elements, scratch);
@@ -210,7 +210,7 @@ static tn_tensor *cross_entropy_compose(const tn_op_call *c) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-static void add(tn_sampler *s, const char *text, const tn_cross_entropy_options *o,
+static void add(tn_op_samples *s, const char *text, const tn_cross_entropy_options *o,
                 tn_dims logits) {
     int64_t classes = logits.size[logits.ndim - 1];
     tn_sample sample = {.text = text, .args = o, .inputs = 2};
@@ -221,7 +221,7 @@ static void add(tn_sampler *s, const char *text, const tn_cross_entropy_options 
 
 /* Each reduction, labels that are ignored by their value, smoothing from none to all, rows in
  * several dimensions or none, one class, no rows, more classes than a vector register holds. */
-static void cross_entropy_samples(tn_sampler *s) {
+static void cross_entropy_samples(tn_op_samples *s) {
     static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false},
                                           sum = {TN_SUM, -100, 0.0, false},
                                           none = {TN_NONE, -100, 0.0, false},
@@ -261,7 +261,7 @@ tn_cross_entropy_options tn_cross_entropy_defaults(void) {
     return (tn_cross_entropy_options){.reduction = TN_MEAN, .ignore_index = -100};
 }
 
-tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_loss_reduction how) {
+tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction how) {
     tn_cross_entropy_options options = tn_cross_entropy_defaults();
     options.reduction = how;
     return tn_cross_entropy_with(logits, labels, options);

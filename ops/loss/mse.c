@@ -7,7 +7,7 @@
 #include "ops/rows.h"
 
 typedef struct mse_args {
-    tn_loss_reduction how;
+    tn_reduction how;
 } mse_args;
 
 static bool mse_shape(tn_op_call *c) {
@@ -52,8 +52,7 @@ static tn_status mse_forward(tn_op_call *c) {
             y = tn__desc_vector(c->y[0].data, all.dtype, 1);
     tn_status status = squares(c, &all);
     if (status == TN_OK) {
-        status =
-            c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_RED_MEAN : TN_RED_SUM, &y, &row);
+        status = c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_MEAN : TN_SUM, &y, &row);
     }
     c->ctx->workspace_free(c->ctx, all.data, bytes);
     return status;
@@ -70,7 +69,7 @@ static void mse_backward(tn_op_grad *g) {
     }
 }
 
-static void mse_samples(tn_sampler *s) {
+static void mse_samples(tn_op_samples *s) {
     static const mse_args how[] = {{TN_MEAN}, {TN_SUM}, {TN_NONE}};
     static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
     static const tn_dims shapes[] = {{1, {7}},    {2, {3, 4}}, {0, {0}},
@@ -99,6 +98,6 @@ const tn_op tn__op_mse = {
     .samples = mse_samples,
 };
 
-tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_loss_reduction how) {
+tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how) {
     return tn_apply2(&tn__op_mse, &(mse_args){how}, x, target);
 }

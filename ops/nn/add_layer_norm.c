@@ -212,7 +212,7 @@ static void add_layer_norm_backward(tn_op_grad *g) {
 
 /* Each combination of weight and bias; no rows, no columns to speak of, rows beyond a vector
  * register. */
-static void add_layer_norm_samples(tn_sampler *s) {
+static void add_layer_norm_samples(tn_op_samples *s) {
     static const add_layer_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
                                      {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
@@ -254,8 +254,8 @@ const tn_op tn__op_add_layer_norm = {
     .samples = add_layer_norm_samples,
 };
 
-tn_tensor *tn_add_layer_norm_op(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,
-                                double eps, tn_tensor **sum) {
+tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,
+                             double eps, tn_tensor **sum) {
     tn_tensor *in[INPUTS] = {a, b, weight, bias}, *results[TN_OP_OUTPUTS];
     tn_apply_many(&tn__op_add_layer_norm, &(add_layer_norm_args){eps}, in, INPUTS, results);
     if (sum) {

@@ -227,7 +227,7 @@ static tn_tensor *attention_compose(const tn_op_call *c) {
 }
 
 /* One sample: q, k (and v), and a mask when its dims have dimensions. */
-static void add(tn_sampler *s, const char *text, const tn_attention_options *args, tn_dims q,
+static void add(tn_op_samples *s, const char *text, const tn_attention_options *args, tn_dims q,
                 tn_dims k, tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 4};
     sample.in[0] = tn_spec_real(q, -1.5, 1.5);
@@ -240,7 +240,7 @@ static void add(tn_sampler *s, const char *text, const tn_attention_options *arg
 /* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast
  * in each dimension, with two keys so that some rows are empty; a mask of nothing but false; no
  * queries, no keys; more than a block. */
-static void attention_samples(tn_sampler *s) {
+static void attention_samples(tn_op_samples *s) {
     static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25},
                                       causal = {true, 0.0}, both = {true, 0.5};
     tn_dims none = TN_DIMS();
@@ -287,7 +287,7 @@ tn_attention_options tn_attention_defaults(void) {
     return (tn_attention_options){.causal = false, .scale = 0.0};
 }
 
-tn_tensor *tn_attention_op(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
-                           tn_attention_options options) {
+tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                        tn_attention_options options) {
     return tn_apply(&tn__op_attention, &options, (tn_tensor *[]){q, k, v, mask}, 4);
 }

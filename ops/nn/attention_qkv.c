@@ -118,7 +118,7 @@ static tn_tensor *attention_qkv_compose(const tn_op_call *c) {
     return tn_reshape(tn_transpose(y, 1, 2), tn__dims_with_last(d, width));
 }
 
-static void add(tn_sampler *s, const char *text, const attention_qkv_args *args, tn_dims qkv,
+static void add(tn_op_samples *s, const char *text, const attention_qkv_args *args, tn_dims qkv,
                 tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 2};
     sample.in[0] = tn_spec_real(qkv, -1.5, 1.5);
@@ -126,7 +126,7 @@ static void add(tn_sampler *s, const char *text, const attention_qkv_args *args,
     tn_sample_add(s, &sample);
 }
 
-static void attention_qkv_samples(tn_sampler *s) {
+static void attention_qkv_samples(tn_op_samples *s) {
     static const attention_qkv_args one = {1, {false, 0.0}}, two = {2, {false, 0.0}},
                                     causal = {2, {true, 0.0}}, scaled = {3, {true, 0.25}},
                                     one_causal = {1, {true, 0.0}};
@@ -157,7 +157,7 @@ const tn_op tn__op_attention_qkv = {
     .samples = attention_qkv_samples,
 };
 
-tn_tensor *tn_attention_qkv_op(tn_tensor *qkv, int heads, tn_tensor *mask,
-                               tn_attention_options options) {
+tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
+                            tn_attention_options options) {
     return tn_apply2(&tn__op_attention_qkv, &(attention_qkv_args){heads, options}, qkv, mask);
 }

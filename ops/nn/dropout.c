@@ -32,7 +32,7 @@ static void dropout_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(g->op, g->args, g->dout[0]));
 }
 
-static void dropout_samples(tn_sampler *s) {
+static void dropout_samples(tn_op_samples *s) {
     static const dropout_args half = {0.5, {7, 0, 3}}, tenth = {0.1, {7, 1, 4}},
                               all = {1.0, {7, 0, 5}}, none = {0.0, {7, 0, 6}};
     tn__sample_unary_with(s, -2.0, 2.0, "p=0.5", &half);

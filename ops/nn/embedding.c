@@ -76,7 +76,7 @@ static void embedding_backward(tn_op_grad *g) {
 
 /* Index of each number of dimensions, repeated entries, none, a width of 0 and one beyond a
  * vector register. */
-static void embedding_samples(tn_sampler *s) {
+static void embedding_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {
         {{2, {5, 3}}, {1, {8}}},       {{2, {5, 3}}, {2, {2, 3}}},  {{2, {4, 2}}, {0, {0}}},
         {{2, {4, 2}}, {3, {2, 1, 2}}}, {{2, {3, 2}}, {1, {0}}},     {{2, {3, 0}}, {1, {2}}},

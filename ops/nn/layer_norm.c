@@ -127,7 +127,7 @@ static tn_tensor *layer_norm_compose(const tn_op_call *c) {
 
 /* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows beyond
  * a vector register. */
-static void layer_norm_samples(tn_sampler *s) {
+static void layer_norm_samples(tn_op_samples *s) {
     static const layer_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
                                      {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};

@@ -68,7 +68,7 @@ static void log_softmax_backward(tn_op_grad *g) {
 
 /* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
  * values whose exponentials overflow. */
-static void log_softmax_samples(tn_sampler *s) {
+static void log_softmax_samples(tn_op_samples *s) {
     static const log_softmax_args first = {0}, second = {1}, last = {-1};
     static const double large[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {

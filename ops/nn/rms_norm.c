@@ -107,7 +107,7 @@ static tn_tensor *rms_norm_compose(const tn_op_call *c) {
     return tn_cast(w ? tn_mul(y, tn__widen(w)) : y, tn_dtype_of(c->in[0]));
 }
 
-static void rms_norm_samples(tn_sampler *s) {
+static void rms_norm_samples(tn_op_samples *s) {
     static const rms_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
                                      {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};

@@ -13,10 +13,10 @@ static bool any_shape(tn_op_call *c) {
 
 static tn_status any_forward(tn_op_call *c) {
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(c->in[0]->dims, ~0u));
-    return c->kernels->reduce(c->ctx, TN_RED_ANY, &y, &c->x[0]);
+    return c->kernels->reduce(c->ctx, TN_ANY, &y, &c->x[0]);
 }
 
-static void any_samples(tn_sampler *s) {
+static void any_samples(tn_op_samples *s) {
     static const tn_dims shapes[] = {{1, {5}}, {2, {3, 4}}, {0, {0}}, {1, {0}}, {2, {5, 67}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_sample sample = {.text = "", .inputs = 1, .in = {tn_spec_bool(shapes[i])}};

@@ -42,7 +42,7 @@ static tn_status argmax_forward(tn_op_call *c) {
     return c->kernels->argmax(c->ctx, &y, &c->x[0], dim);
 }
 
-static void argmax_samples(tn_sampler *s) {
+static void argmax_samples(tn_op_samples *s) {
     static const double ties[] = {1.0, 3.0, 3.0, 2.0, 2.0, 2.0};
     static const struct {
         tn_dims shape;

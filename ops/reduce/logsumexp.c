@@ -27,7 +27,7 @@ static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_de
     tn_desc spread = tn_desc_expand(m, wide);
     tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
     if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_RED_MAX, m, wide);
+        status = kernels->reduce(c->ctx, TN_MAX, m, wide);
     }
     if (status == TN_OK) {
         status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -most, most);
@@ -39,7 +39,7 @@ static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_de
         status = kernels->unary(c->ctx, TN_EXP, wide, wide, 0.0, 0.0);
     }
     if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_RED_SUM, sum, wide);
+        status = kernels->reduce(c->ctx, TN_SUM, sum, wide);
     }
     if (status == TN_OK) {
         status = kernels->unary(c->ctx, TN_LOG, sum, sum, 0.0, 0.0);
@@ -83,7 +83,7 @@ static void logsumexp_backward(tn_op_grad *g) {
 }
 
 /* Rows that would overflow, vanish, or are dominated by one element. */
-static void logsumexp_samples(tn_sampler *s) {
+static void logsumexp_samples(tn_op_samples *s) {
     static const double rows[] = {1000.0, 999.0, 998.5, -1000.0, -1001.0, -999.5,
                                   0.0,    60.0,  -60.0, 2.0,     2.0,     2.0};
     static const tn__reduce_args args = {{1, {-1}}, true};

@@ -14,7 +14,7 @@ static bool max_shape(tn_op_call *c) {
 }
 
 static tn_status max_forward(tn_op_call *c) {
-    return tn_count(c->in[0]) ? tn__reduce(c, TN_RED_MAX) : TN_OK;
+    return tn_count(c->in[0]) ? tn__reduce(c, TN_MAX) : TN_OK;
 }
 
 static void max_backward(tn_op_grad *g) {
@@ -26,7 +26,7 @@ static void max_backward(tn_op_grad *g) {
 }
 
 /* Distinct values, and rows in which two elements share the gradient. */
-static void max_samples(tn_sampler *s) {
+static void max_samples(tn_op_samples *s) {
     static const double ties[] = {2.0, -3.0, 2.0, -3.0, 1.0, 1.0, 1.0, 1.0};
     static const tn__reduce_args args = {{1, {1}}, false};
     tn_sample sample = {

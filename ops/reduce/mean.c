@@ -10,7 +10,7 @@ static bool mean_shape(tn_op_call *c) {
 }
 
 static tn_status mean_forward(tn_op_call *c) {
-    return tn__reduce(c, TN_RED_MEAN);
+    return tn__reduce(c, TN_MEAN);
 }
 
 static void mean_backward(tn_op_grad *g) {
@@ -20,7 +20,7 @@ static void mean_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__spread(g, tn_mul_scalar(g->dout[0], 1.0 / (double)n)));
 }
 
-static void mean_samples(tn_sampler *s) {
+static void mean_samples(tn_op_samples *s) {
     tn__sample_reduce(s, -3.0, 3.0, true);
 }
 

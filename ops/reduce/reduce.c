@@ -124,7 +124,7 @@ tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-void tn__sample_reduce(tn_sampler *s, double low, double high, bool empty) {
+void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty) {
     static const struct {
         tn_dims shape;
         tn__reduce_args args;

@@ -42,6 +42,6 @@ void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 
 /* One input over many choices of dims; `empty`: also with nothing to reduce. Values are distinct,
  * so that no two compete. */
-void tn__sample_reduce(tn_sampler *s, double low, double high, bool empty);
+void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty);
 
 #endif

@@ -14,14 +14,14 @@ static bool sum_shape(tn_op_call *c) {
 }
 
 static tn_status sum_forward(tn_op_call *c) {
-    return tn__reduce(c, TN_RED_SUM);
+    return tn__reduce(c, TN_SUM);
 }
 
 static void sum_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__spread(g, g->dout[0]));
 }
 
-static void sum_samples(tn_sampler *s) {
+static void sum_samples(tn_op_samples *s) {
     tn__sample_reduce(s, -3.0, 3.0, true);
 }
 

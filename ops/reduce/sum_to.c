@@ -29,14 +29,14 @@ static tn_status sum_to_forward(tn_op_call *c) {
         kept.size[i] = i < new ? 1 : dims.size[i - new];
     }
     tn_desc y = tn__reduce_desc(c, kept);
-    return c->kernels->reduce(c->ctx, TN_RED_SUM, &y, &c->x[0]);
+    return c->kernels->reduce(c->ctx, TN_SUM, &y, &c->x[0]);
 }
 
 static void sum_to_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_expand(g->dout[0], tn_op_input_dims(g, 0)));
 }
 
-static void sum_to_samples(tn_sampler *s) {
+static void sum_to_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         sum_to_args args;

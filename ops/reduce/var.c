@@ -33,13 +33,13 @@ static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *sm
     tn_desc m = tn_desc_expand(small, wide);
     tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
     if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_RED_MEAN, small, wide);
+        status = kernels->reduce(c->ctx, TN_MEAN, small, wide);
     }
     if (status == TN_OK) {
         status = kernels->binary(c->ctx, TN_SUB, wide, wide, &m);
     }
     if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_RED_SUM_SQUARES, small, wide);
+        status = kernels->reduce(c->ctx, TN_SUM_SQUARES, small, wide);
     }
     if (status == TN_OK) {
         status =
@@ -74,7 +74,7 @@ static void var_backward(tn_op_grad *g) {
 }
 
 /* The last one lies far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
-static void var_samples(tn_sampler *s) {
+static void var_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         var_args args;

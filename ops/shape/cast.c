@@ -23,7 +23,7 @@ static void cast_backward(tn_op_grad *g) {
 }
 
 /* To f64 only: the suite's differences need all its digits. */
-static void cast_samples(tn_sampler *s) {
+static void cast_samples(tn_op_samples *s) {
     static const cast_args args = {TN_F64};
     tn__sample_unary_with(s, -3.0, 3.0, "dtype='f64'", &args);
 }

@@ -62,7 +62,7 @@ static void cat_backward(tn_op_grad *g) {
     }
 }
 
-static void cat_samples(tn_sampler *s) {
+static void cat_samples(tn_op_samples *s) {
     static const struct {
         int n;
         tn_dims shape[3];

@@ -17,7 +17,7 @@ static void copy_backward(tn_op_grad *g) {
     tn_op_give(g, 0, g->dout[0]);
 }
 
-static void copy_samples(tn_sampler *s) {
+static void copy_samples(tn_op_samples *s) {
     tn_sample_unary(s, -3.0, 3.0);
 }
 

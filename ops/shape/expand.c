@@ -29,7 +29,7 @@ static void expand_backward(tn_op_grad *g) {
     tn_op_give(g, 0, g->dout[0]);
 }
 
-static void expand_samples(tn_sampler *s) {
+static void expand_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         expand_args args;

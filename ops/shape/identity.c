@@ -13,7 +13,7 @@ static void identity_backward(tn_op_grad *g) {
     tn_op_give(g, 0, g->dout[0]);
 }
 
-static void identity_samples(tn_sampler *s) {
+static void identity_samples(tn_op_samples *s) {
     tn_sample_unary(s, -3.0, 3.0);
 }
 

@@ -40,7 +40,7 @@ static void permute_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_permute(g->dout[0], back));
 }
 
-static void permute_samples(tn_sampler *s) {
+static void permute_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         permute_args args;

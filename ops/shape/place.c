@@ -47,7 +47,7 @@ static void place_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_slice, &slice, g->dout[0]));
 }
 
-static void place_samples(tn_sampler *s) {
+static void place_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         place_args args;

@@ -107,7 +107,7 @@ static void reshape_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_reshape(g->dout[0], tn_op_input_dims(g, 0)));
 }
 
-static void reshape_samples(tn_sampler *s) {
+static void reshape_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         reshape_args args;

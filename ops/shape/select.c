@@ -47,7 +47,7 @@ static void select_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__place_in(tn_unsqueeze(dy, dim), dim, index, 1, x.size[dim]));
 }
 
-static void select_samples(tn_sampler *s) {
+static void select_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         select_args args;

@@ -49,7 +49,7 @@ static void slice_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__place_in(dy, dim, args->start, args->step, x.size[dim]));
 }
 
-static void slice_samples(tn_sampler *s) {
+static void slice_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;
         tn__slice_args args;

@@ -73,7 +73,7 @@ static void stack_backward(tn_op_grad *g) {
     }
 }
 
-static void stack_samples(tn_sampler *s) {
+static void stack_samples(tn_op_samples *s) {
     static const struct {
         int n;
         tn_dims shape;

@@ -32,7 +32,7 @@ static void to_backward(tn_op_grad *g) {
 }
 
 /* To the CPU: elsewhere there is not always another device. */
-static void to_samples(tn_sampler *s) {
+static void to_samples(tn_op_samples *s) {
     static const to_args args = {{TN_CPU, 0}};
     tn__sample_unary_with(s, -3.0, 3.0, "device='cpu'", &args);
 }

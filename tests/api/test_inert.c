@@ -215,8 +215,8 @@ static void numbers(tn_tensor *t) {
         TAKES(tn_stack(NULL, ints[i], 0));
         TAKES(tn_index_select(x, ints[i], tn_zeros(TN_DIMS(1), TN_I64)));
         TAKES(tn_gather(x, ints[i], tn_zeros(TN_DIMS(1, 1), TN_I64)));
-        TAKES(tn_attention_qkv_op(tn_zeros(TN_DIMS(1, 2, 6), TN_F32), ints[i], NULL,
-                                  tn_attention_defaults()));
+        TAKES(tn_attention_qkv(tn_zeros(TN_DIMS(1, 2, 6), TN_F32), ints[i], NULL,
+                               tn_attention_defaults()));
         TAKES(tn_sum(x, TN_DIMS(ints[i]), true));
         TAKES(tn_backend_of((tn_device){(tn_device_kind)ints[i], ints[i]}));
         TAKES(tn_context_of((tn_device){(tn_device_kind)ints[i], ints[i]}));
@@ -226,7 +226,7 @@ static void numbers(tn_tensor *t) {
     for (int i = 0; i < REALS; i++) {
         TAKES(tn_dropout_op(x, reals[i]));
         TAKES(tn_layer_norm_op(x, NULL, NULL, reals[i]));
-        TAKES(tn_add_layer_norm_op(x, x, NULL, NULL, reals[i], NULL));
+        TAKES(tn_add_layer_norm(x, x, NULL, NULL, reals[i], NULL));
         TAKES(tn_rms_norm_op(x, NULL, reals[i]));
         TAKES(tn_clamp(x, reals[i], -reals[i]));
         TAKES(tn_full(TN_DIMS(2), reals[i], TN_I32));
@@ -246,7 +246,7 @@ static void numbers(tn_tensor *t) {
     INERT(tn_cast(x, no_dtype));
     INERT(tn_to(NULL, tn_cpu()));
     INERT(tn_to(x, tn_cuda(-1)));
-    TAKES(tn_mse(x, x, (tn_loss_reduction)99));
+    TAKES(tn_mse(x, x, (tn_reduction)99));
     TAKES(tn_at(x, NULL));
     FAILS(tn_copy_out(x, NULL));
     (void)t;
@@ -328,9 +328,9 @@ static void operations(tn_tensor *t) {
     INERT(tn_linear_op(t, x, NULL));
     INERT(tn_linear_op(x, t, NULL));
     TAKES(tn_linear_op(x, x, t)); /* no bias */
-    INERT(tn_linear_gelu_op(t, x, NULL));
-    INERT(tn_linear_gelu_op(x, t, NULL));
-    TAKES(tn_linear_gelu_op(x, x, t));
+    INERT(tn_linear_gelu(t, x, NULL));
+    INERT(tn_linear_gelu(x, t, NULL));
+    TAKES(tn_linear_gelu(x, x, t));
     INERT(tn_index_select(t, 0, index));
     INERT(tn_index_select(x, 0, t));
     INERT(tn_gather(t, 0, index));
@@ -339,24 +339,23 @@ static void operations(tn_tensor *t) {
     INERT(tn_log_softmax(t, 0));
     INERT(tn_layer_norm_op(t, NULL, NULL, 1e-5));
     TAKES(tn_layer_norm_op(x, t, t, 1e-5));
-    INERT(tn_add_layer_norm_op(t, x, NULL, NULL, 1e-5, NULL));
-    INERT(tn_add_layer_norm_op(x, t, NULL, NULL, 1e-5, NULL));
-    TAKES(tn_add_layer_norm_op(x, x, t, t, 1e-5, NULL));
+    INERT(tn_add_layer_norm(t, x, NULL, NULL, 1e-5, NULL));
+    INERT(tn_add_layer_norm(x, t, NULL, NULL, 1e-5, NULL));
+    TAKES(tn_add_layer_norm(x, x, t, t, 1e-5, NULL));
     INERT(tn_rms_norm_op(t, NULL, 1e-5));
     TAKES(tn_rms_norm_op(x, t, 1e-5));
-    INERT(tn_attention_op(t, q, q, NULL, o));
-    INERT(tn_attention_op(q, t, q, NULL, o));
-    INERT(tn_attention_op(q, q, t, NULL, o));
-    TAKES(tn_attention_op(q, q, q, t, o));
-    TAKES(tn_attention_op(q, q, q, NULL, (tn_attention_options){true, NAN}));
-    INERT(tn_attention_qkv_op(t, 1, NULL, o));
+    INERT(tn_attention(t, q, q, NULL, o));
+    INERT(tn_attention(q, t, q, NULL, o));
+    INERT(tn_attention(q, q, t, NULL, o));
+    TAKES(tn_attention(q, q, q, t, o));
+    TAKES(tn_attention(q, q, q, NULL, (tn_attention_options){true, NAN}));
+    INERT(tn_attention_qkv(t, 1, NULL, o));
     INERT(tn_mse(t, x, TN_MEAN));
     INERT(tn_mse(x, t, TN_NONE));
     INERT(tn_cross_entropy(t, index, TN_MEAN));
     INERT(tn_cross_entropy(x, t, TN_MEAN));
     INERT(tn_cross_entropy_with(t, t, c));
-    INERT(tn_cross_entropy_with(x, t,
-                                (tn_cross_entropy_options){.reduction = (tn_loss_reduction)-1}));
+    INERT(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = (tn_reduction)-1}));
 }
 
 /* ---- autograd.h ------------------------------------------------------------------------------ */
@@ -463,7 +462,7 @@ static void system_calls(tn_tensor *t) {
     TAKES(tn_desc_expand(&d, &wide));
     TAKES(tn_desc_expand(&wide, &d));
     TAKES(tn_desc_swap(&d, -1, 99));
-    tn_sampler s = {0};
+    tn_op_samples s = {0};
     TAKES(tn_sample_add(NULL, NULL));
     TAKES(tn_sample_add(&s, NULL));
     TAKES(tn_sample_unary(NULL, 0.0, 1.0));

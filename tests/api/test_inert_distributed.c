@@ -61,19 +61,19 @@ static void groups(tn_tensor *t) {
 
 static void operations(tn_tensor *t) {
     tn_tensor *out = pending ? tn_inert() : tn_zeros(TN_DIMS(1, 2), TN_F32);
-    NOTHING(tn_all_reduce(NULL, t, TN_REDUCE_SUM));
+    NOTHING(tn_all_reduce(NULL, t, TN_SUM));
     NOTHING(tn_all_gather(NULL, out, t));
     NOTHING(tn_all_gather(NULL, t, t));
-    NOTHING(tn_reduce_scatter(NULL, t, out, TN_REDUCE_SUM));
+    NOTHING(tn_reduce_scatter(NULL, t, out, TN_SUM));
     NOTHING(tn_broadcast(NULL, t, 0));
-    NOTHING(tn_reduce_to(NULL, t, 0, TN_REDUCE_MAX));
+    NOTHING(tn_reduce_to(NULL, t, 0, TN_MAX));
     NOTHING(tn_gather_to(NULL, t, t, 0));
     NOTHING(tn_scatter_from(NULL, t, t, 0));
     NOTHING(tn_all_to_all(NULL, out, t));
     NOTHING(tn_send(NULL, t, 0));
     NOTHING(tn_recv(NULL, t, 0));
     for (int i = 0; i < INTS; i++) {
-        QUIET(tn_all_reduce(NULL, out, (tn_reduce)ints[i]), NULL);
+        QUIET(tn_all_reduce(NULL, out, (tn_reduction)ints[i]), NULL);
         QUIET(tn_broadcast(NULL, out, ints[i]), NULL);
         QUIET(tn_send(NULL, out, ints[i]), NULL);
         QUIET(tn_recv(NULL, out, ints[i]), NULL);
@@ -98,12 +98,12 @@ static void bytes(tn_tensor *t) {
 }
 
 static void differentiable(tn_tensor *t) {
-    INERT(tn_dist_sum(NULL, t));
+    INERT(tn_dist_all_reduce(NULL, t));
     INERT(tn_dist_copy(NULL, t));
-    INERT(tn_dist_reduce(NULL, t));
-    INERT(tn_dist_gather(NULL, t));
-    INERT(tn_dist_scatter(NULL, t));
-    INERT(tn_dist_exchange(NULL, t));
+    INERT(tn_dist_sum_parts(NULL, t));
+    INERT(tn_dist_all_gather(NULL, t));
+    INERT(tn_dist_reduce_scatter(NULL, t));
+    INERT(tn_dist_all_to_all(NULL, t));
 }
 
 static void meshes(tn_tensor *t) {
@@ -133,16 +133,16 @@ static void data_parallel(tn_tensor *t) {
     TAKES(tn_no_sync_end(NULL));
     TAKES(tn_no_sync_end(&none));
     QUIET(tn_ddp_join(NULL, NULL) != TN_OK, true);
-    QUIET(tn_ddp_bf16(NULL, t, TN_REDUCE_SUM, NULL), NULL);
+    QUIET(tn_ddp_bf16(NULL, t, TN_SUM, NULL), NULL);
     QUIET(tn_ddp_statistics(NULL).buckets, 0);
 }
 
 static void data_and_files(tn_tensor *t) {
     (void)t;
     tn_checkpoint c = {0};
-    tn_sampling s = tn_distributed_sampler(NULL, tn_sequential_sampler(), true);
+    tn_sampler s = tn_distributed_sampler(NULL, tn_sequential_sampler(), true);
     QUIET(s.parts, 1);
-    TAKES(tn_distributed_sampler(NULL, (tn_sampling){0}, false));
+    TAKES(tn_distributed_sampler(NULL, (tn_sampler){0}, false));
     FAILS(tn_dist_save(NULL, NULL, NULL));
     FAILS(tn_dist_save(NULL, &c, NULL));
     FAILS(tn_dist_load(NULL, NULL, NULL));
@@ -207,7 +207,7 @@ static void system_calls(tn_tensor *t) {
     for (int i = 0; i < INTS; i++) {
         QUIET(tn_collective_name((tn_collective)ints[i]) != NULL, true);
     }
-    TAKES(tn__reduce_all(TN_REDUCE_SUM, TN_F32, NULL, NULL, 1, 0));
+    TAKES(tn__reduce_all(TN_SUM, TN_F32, NULL, NULL, 1, 0));
 }
 
 /* ---- The parts ------------------------------------------------------------------------------- */

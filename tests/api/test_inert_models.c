@@ -99,32 +99,32 @@ static void module_arguments(tn_tensor *t) {
     memset(endless, 'n', sizeof endless);
     endless[sizeof endless - 1] = 0;
     const char *const names[] = {NULL, "", ".", "a.", "weight", endless};
-    FAILS(tn_module_add(&m.base, "child", NULL));
-    FAILS(tn_module_add(&m.base, "child", &m));
+    FAILS(tn_module_add(&m, "child", NULL));
+    FAILS(tn_module_add(&m, "child", &m));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         tn_linear c = {0};
-        FAILS(tn_module_param(&m.base, names[i], &field, x));
-        FAILS(tn_module_buffer(&m.base, names[i], &field, x));
-        FAILS(tn_module_scratch(&m.base, names[i], &field, x));
-        FAILS(tn_module_tie(&m.base, names[i], "nothing"));
-        FAILS(tn_module_tie(&m.base, "weight", names[i]));
-        FAILS(tn_module_set_buffer(&m.base, names[i], x));
+        FAILS(tn_module_param(&m, names[i], &field, x));
+        FAILS(tn_module_buffer(&m, names[i], &field, x));
+        FAILS(tn_module_scratch(&m, names[i], &field, x));
+        FAILS(tn_module_tie(&m, names[i], "nothing"));
+        FAILS(tn_module_tie(&m, "weight", names[i]));
+        FAILS(tn_module_set_buffer(&m, names[i], x));
         TAKES(tn_module_get(&m, names[i]));
         TAKES(tn_module_child(&m, names[i])); /* "" is m itself */
-        TAKES(tn_module_init(&c.base, names[i], module_forward));
-        FAILS(tn_module_add(&m.base, names[i], &c));
+        TAKES(tn_module_init(&c, names[i], module_forward));
+        FAILS(tn_module_add(&m, names[i], &c));
         tn_module_finish(&c);
         for (int j = 0; j < STRANGE; j++) {
-            TAKES(tn_module_set_slice(&m.base, names[i], strange[j], INT64_MAX, INT64_MAX));
+            TAKES(tn_module_set_slice(&m, names[i], strange[j], INT64_MAX, INT64_MAX));
         }
     }
-    FAILS(tn_module_param(&m.base, "p", NULL, x));
-    FAILS(tn_module_buffer(&m.base, "p", NULL, x));
-    FAILS(tn_module_scratch(&m.base, "p", NULL, x));
+    FAILS(tn_module_param(&m, "p", NULL, x));
+    FAILS(tn_module_buffer(&m, "p", NULL, x));
+    FAILS(tn_module_scratch(&m, "p", NULL, x));
     if (t) {
-        FAILS(tn_module_param(&m.base, "p", &field, t));
-        FAILS(tn_module_buffer(&m.base, "p", &field, t));
-        FAILS(tn_module_set_buffer(&m.base, "p", t));
+        FAILS(tn_module_param(&m, "p", &field, t));
+        FAILS(tn_module_buffer(&m, "p", &field, t));
+        FAILS(tn_module_set_buffer(&m, "p", t));
     }
     TAKES(tn_call(&child, t));
     EMPTY(tn_call_values(&child, (tn_values){-1, {t}}, NULL));
@@ -280,9 +280,9 @@ static void optimisers(tn_tensor *t) {
     TAKES(tn_optim_free(NULL));
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
-            tn_schedule all[] = {tn_constant(1.0, longs[i]),
-                                 tn_linear_decay(1.0, 0.0, longs[i], longs[j]),
-                                 tn_cosine_decay(1.0, NAN, longs[i], longs[j]),
+            tn_schedule all[] = {tn_schedule_constant(1.0, longs[i]),
+                                 tn_schedule_linear(1.0, 0.0, longs[i], longs[j]),
+                                 tn_schedule_cosine(1.0, NAN, longs[i], longs[j]),
                                  {.kind = (tn_schedule_kind)9}};
             for (size_t k = 0; k < 4 * LONGS; k++) {
                 TAKES(tn_schedule_at(all[k % 4], longs[k / 4]));
@@ -370,22 +370,22 @@ static tn_status get_nothing(tn_dataset *self, int64_t i, void *x, void *y) {
 static void loaders(tn_tensor *t) {
     (void)t;
     tn_batch batch = {0};
-    tn_sampling s = tn_sequential_sampler();
+    tn_sampler s = tn_sequential_sampler();
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             for (int k = 0; k < LONGS; k++) {
-                tn_sampling odd = {(tn_sampling_kind)(i % 4), UINT64_MAX, longs[j], longs[k],
-                                   (tn_part_rule)(j % 4)};
-                TAKES(tn_sampling_count(&odd, longs[i]));
-                TAKES(tn_sampling_is_real(&odd, longs[i], longs[k]));
-                TAKES(tn_sampling_at(&odd, longs[i], longs[j], longs[k]));
+                tn_sampler odd = {(tn_sampler_kind)(i % 4), UINT64_MAX, longs[j], longs[k],
+                                  (tn_part_rule)(j % 4)};
+                TAKES(tn_sampler_count(&odd, longs[i]));
+                TAKES(tn_sampler_is_real(&odd, longs[i], longs[k]));
+                TAKES(tn_sampler_at(&odd, longs[i], longs[j], longs[k]));
                 s = tn_random_sampler(1);
-                TAKES(tn_sampling_at(&s, longs[i], longs[j], longs[k]));
+                TAKES(tn_sampler_at(&s, longs[i], longs[j], longs[k]));
             }
         }
     }
-    TAKES(tn_sampling_count(NULL, 4));
-    TAKES(tn_sampling_at(NULL, 4, 0, 0));
+    TAKES(tn_sampler_count(NULL, 4));
+    TAKES(tn_sampler_at(NULL, 4, 0, 0));
     NOTHING(tn_loader_new(NULL, tn_replacement_sampler(1), tn_loader_defaults()));
     TAKES(tn_loader_free(NULL));
     QUIET(tn_loader_next(NULL, &batch), false);
@@ -394,7 +394,7 @@ static void loaders(tn_tensor *t) {
     QUIET(tn_loader_has(NULL, (tn_loader_place){0}), false);
     QUIET(tn_loader_batches(NULL), 0);
     TAKES(tn_loader_options_of(NULL));
-    TAKES(tn_loader_sampling(NULL));
+    TAKES(tn_loader_sampler(NULL));
     QUIET(tn_loader_dataset(NULL), NULL);
     static tn_dataset zero, no_get = {.kind = "odd", .size = 4, .y_dims = {-1, {0}}};
     static tn_dataset endless = {
@@ -433,17 +433,17 @@ static void files(tn_tensor *t) {
     INERT(tn_safetensors_get(NULL, "a"));
     DOES(tn_safetensors_shape(NULL, "a"));
     NOTHING(tn_safetensors_dtype(NULL, "a"));
-    TAKES(tn_safetensors_add(NULL, "a", t));
-    TAKES(tn_safetensors_add_metadata(NULL, "a", "b"));
-    TAKES(tn_safetensors_discard(NULL));
-    FAILS(tn_safetensors_write(NULL, temp_path("none")));
+    TAKES(tn_safetensors_writer_add(NULL, "a", t));
+    TAKES(tn_safetensors_writer_add_metadata(NULL, "a", "b"));
+    TAKES(tn_safetensors_writer_free(NULL));
+    FAILS(tn_safetensors_writer_save(NULL, temp_path("none")));
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        tn_safetensors_writer *w = tn_safetensors_new();
-        FAILS(tn_safetensors_add(w, NULL, t));
-        FAILS(tn_safetensors_add(w, "a", t));
-        FAILS(tn_safetensors_add_metadata(w, NULL, NULL));
-        FAILS(tn_safetensors_add_metadata(w, "a", NULL));
-        FAILS(tn_safetensors_write(w, paths[i]));
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        FAILS(tn_safetensors_writer_add(w, NULL, t));
+        FAILS(tn_safetensors_writer_add(w, "a", t));
+        FAILS(tn_safetensors_writer_add_metadata(w, NULL, NULL));
+        FAILS(tn_safetensors_writer_add_metadata(w, "a", NULL));
+        FAILS(tn_safetensors_writer_save(w, paths[i]));
         tn_linear m = {0};
         tn_linear_init(&m, 2, 2, tn_linear_defaults());
         tn_checkpoint c = {.model = pending ? NULL : &m};
@@ -460,9 +460,9 @@ static void files(tn_tensor *t) {
     FAILS(tn_checkpoint_save(NULL, temp_path("none")));
     FAILS(tn_checkpoint_load(NULL, temp_path("none")));
     if (!pending) { /* a good file, asked for what it does not have */
-        tn_safetensors_writer *w = tn_safetensors_new();
-        assert_int_equal(tn_safetensors_add(w, "a", tn_scalar(1.0, TN_F32)), TN_OK);
-        assert_int_equal(tn_safetensors_write(w, temp_path("a")), TN_OK);
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        assert_int_equal(tn_safetensors_writer_add(w, "a", tn_scalar(1.0, TN_F32)), TN_OK);
+        assert_int_equal(tn_safetensors_writer_save(w, temp_path("a")), TN_OK);
         tn_safetensors *f = tn_safetensors_open(temp_path("a"));
         for (int i = 0; i < INTS; i++) {
             TAKES(tn_safetensors_name(f, ints[i]));

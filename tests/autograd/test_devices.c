@@ -132,7 +132,7 @@ static void default_device(void **state) {
     tn_device before = tn_default_device();
     assert_int_equal(tn_set_default_device(second), TN_OK);
     tn_tensor *made = tn_randn(TN_DIMS(4), TN_F32), *x = numbers(first, TN_DIMS(1, 2, 3, 4));
-    tn_tensor *y = tn_attention_op(x, x, x, NULL, (tn_attention_options){.causal = true});
+    tn_tensor *y = tn_attention(x, x, x, NULL, (tn_attention_options){.causal = true});
     assert_true(is_on(made, second) && is_on(y, first));
     assert_int_equal(tn_set_default_device(tn_cuda(7)), TN_EDEVICE);
     tn_error_clear();

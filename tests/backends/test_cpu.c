@@ -13,7 +13,7 @@ static void test_nested(void **state) {
           sum = make(TN_F32, DENSE, 3, SIZES(1, 1, 1));
     const tn_backend *t = tn_backend_named("cpu");
     assert_int_equal(TRIAL_CALL(t, matmul, &alone.d, &a.d, &b.d, 1, 0), TN_OK);
-    assert_int_equal(TRIAL_CALL(t, reduce, TN_RED_SUM, &sum.d, &alone.d), TN_OK);
+    assert_int_equal(TRIAL_CALL(t, reduce, TN_SUM, &sum.d, &alone.d), TN_OK);
     for (int i = 0; i < 3; i++) {
         inside[i] = make(TN_F32, DENSE, 3, SIZES(1, n, n));
         sums[i] = make(TN_F32, DENSE, 3, SIZES(1, 1, 1));
@@ -21,7 +21,7 @@ static void test_nested(void **state) {
 #pragma omp parallel for num_threads(3)
     for (int i = 0; i < 3; i++) {
         TRIAL_CALL(t, matmul, &inside[i].d, &a.d, &b.d, 1, 0);
-        TRIAL_CALL(t, reduce, TN_RED_SUM, &sums[i].d, &inside[i].d);
+        TRIAL_CALL(t, reduce, TN_SUM, &sums[i].d, &inside[i].d);
     }
     for (int i = 0; i < 3; i++) {
         assert_memory_equal(inside[i].memory, alone.memory, alone.bytes);

@@ -16,12 +16,12 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
     for (int d = 0; d < 3; d++) {
         small[d] = which >> d & 1 ? 1 : size[d];
     }
-    tn_dtype to = f == TN_RED_SUM_SQUARES && which % 2 ? TN_F64 : dtype;
+    tn_dtype to = f == TN_SUM_SQUARES && which % 2 ? TN_F64 : dtype;
     array x = varied(dtype, layout, 3, size, which), y = make(to, DENSE, 3, small);
     if (odd) {
         spoil(&x);
     }
-    if ((f == TN_RED_MAX || f == TN_RED_MIN) && x.count == 0 && y.count > 0) {
+    if ((f == TN_MAX || f == TN_MIN) && x.count == 0 && y.count > 0) {
         return;
     }
     reducing r = {f, x.d};
@@ -39,17 +39,17 @@ static void test_reduce(void **state) {
     (void)state;
     static const int64_t large[][3] = {{3, 700, 40},  {1, 1, 50001}, {20000, 1, 3},
                                        {2, 300, 300}, {5, 1, 20000}, {70, 9, 50}};
-    for (int f = 0; f <= TN_RED_SUM_SQUARES; f++) {
+    for (int f = 0; f <= TN_SUM_SQUARES; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 2 * 8; k++) {
-            if (trial_on_emulator() && f != TN_RED_SUM && k % 5 > 0) {
+            if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
                 continue; /* a fifth: 5 has no factor in common with a case's bits */
             }
             try_reduce((tn_reduction)f, array_floats[k / 8 % 4], k / 32 & 1, trial_shapes[k / 64],
                        k % 8, k % 3 == 0);
             trial_forget();
         }
-        for (int k = 0; k < 6 * 2 * 8 && f != TN_RED_MEAN && f != TN_RED_MIN; k++) {
-            if (trial_on_emulator() && f != TN_RED_SUM && k % 5 > 0) {
+        for (int k = 0; k < 6 * 2 * 8 && f != TN_MEAN && f != TN_MIN; k++) {
+            if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
                 continue;
             }
             try_reduce((tn_reduction)f, k % 5 == 4 ? TN_BF16 : TN_F32, k / 8 & 1, large[k / 16],
@@ -62,8 +62,7 @@ static void test_reduce(void **state) {
 /* Integers exactly, in 64 bits; bools, where nothing gives false for any and true for all. */
 static void test_reduce_whole(void **state) {
     (void)state;
-    static const tn_reduction integer[] = {TN_RED_SUM, TN_RED_MAX, TN_RED_MIN},
-                              truth[] = {TN_RED_ANY, TN_RED_ALL};
+    static const tn_reduction integer[] = {TN_SUM, TN_MAX, TN_MIN}, truth[] = {TN_ANY, TN_ALL};
     for (int k = 0; k < TRIAL_SHAPES * 2 * 8 * 11; k++) {
         const int64_t *size = trial_shapes[k / 176];
         int which = k % 8, kind = k / 16 % 11;
@@ -74,13 +73,13 @@ static void test_reduce_whole(void **state) {
             small[d] = which >> d & 1 ? 1 : size[d];
         }
         array x = make(dtype, k >> 3 & 1, 3, size),
-              y = make(f == TN_RED_SUM ? TN_I64 : dtype, DENSE, 3, small);
+              y = make(f == TN_SUM ? TN_I64 : dtype, DENSE, 3, small);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i,
-                      dtype == TN_BOOL ? (i * 7 % 11 == 0) == (f == TN_RED_ANY)
+                      dtype == TN_BOOL ? (i * 7 % 11 == 0) == (f == TN_ANY)
                                        : (double)(i * 37 % 101 - (dtype == TN_U8 ? 0 : 50)));
         }
-        bool asked = (f != TN_RED_MAX && f != TN_RED_MIN) || x.count > 0 || y.count == 0;
+        bool asked = (f != TN_MAX && f != TN_MIN) || x.count > 0 || y.count == 0;
         reducing r = {f, x.d};
         trial t = {"reduce", 1, {y}, call_reduce, &r, 0, 0};
         if (asked) {
@@ -102,7 +101,7 @@ static void test_sum_is_accurate(void **state) {
             ((float *)x.d.data)[i] = 0.1f;
         }
         for (const tn_backend *const *t = trial_tables(); *t; t++) {
-            tn_status status = TRIAL_CALL(*t, reduce, TN_RED_SUM, &y.d, &x.d);
+            tn_status status = TRIAL_CALL(*t, reduce, TN_SUM, &y.d, &x.d);
             assert_int_equal(trial_wait(*t, status), TN_OK);
             assert_true(fabs(array_get(&y, 0) - (double)n * (double)0.1f) < 0.05);
         }

@@ -23,7 +23,7 @@ static void test_reduce_floats(void **state) {
         array x = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){3, 4, 5});
         array_vary(&x, 1);
         for (int mask = 0; mask < 8; mask++) {
-            for (int f = TN_RED_SUM; f <= TN_RED_SUM_SQUARES; f++) {
+            for (int f = TN_SUM; f <= TN_SUM_SQUARES; f++) {
                 array y = reduced(dtype, k % 2 ? DENSE : SPREAD, mask);
                 assert_int_equal(ref->reduce(ctx, (tn_reduction)f, &y.d, &x.d), TN_OK);
                 for (int64_t j = 0; j < y.count; j++) {
@@ -54,18 +54,18 @@ static void test_reduce_integers(void **state) {
         array x = array_of(array_integers[k], 4, (double[]){200 - 100 * (k == 2), 3, 150, 90});
         array wide = array_new(TN_I64, SPREAD, 1, (int64_t[]){1}),
               y = array_new(array_integers[k], SPREAD, 1, (int64_t[]){1});
-        assert_int_equal(ref->reduce(ctx, TN_RED_SUM, &wide.d, &x.d), TN_OK);
+        assert_int_equal(ref->reduce(ctx, TN_SUM, &wide.d, &x.d), TN_OK);
         assert_true(array_get(&wide, 0) == 443 - 100 * (k == 2)); /* more than a u8 holds */
-        assert_int_equal(ref->reduce(ctx, TN_RED_MAX, &y.d, &x.d), TN_OK);
+        assert_int_equal(ref->reduce(ctx, TN_MAX, &y.d, &x.d), TN_OK);
         assert_true(array_get(&y, 0) == (k == 2 ? 150 : 200));
-        assert_int_equal(ref->reduce(ctx, TN_RED_MIN, &y.d, &x.d), TN_OK);
+        assert_int_equal(ref->reduce(ctx, TN_MIN, &y.d, &x.d), TN_OK);
         assert_true(array_get(&y, 0) == 3);
-        assert_int_equal(ref->reduce(ctx, TN_RED_MEAN, &y.d, &x.d), TN_EUNSUPPORTED);
+        assert_int_equal(ref->reduce(ctx, TN_MEAN, &y.d, &x.d), TN_EUNSUPPORTED);
         assert_int_equal(ref->argmax(ctx, &wide.d, &x.d, 0), TN_OK);
         assert_true(array_get(&wide, 0) == (k == 2 ? 2 : 0));
     }
     array narrow = array_of(TN_I32, 1, (double[]){0});
-    assert_int_equal(ref->reduce(ctx, TN_RED_SUM, &narrow.d, &narrow.d), TN_EUNSUPPORTED);
+    assert_int_equal(ref->reduce(ctx, TN_SUM, &narrow.d, &narrow.d), TN_EUNSUPPORTED);
 }
 
 static void test_any_and_all(void **state) {
@@ -73,13 +73,13 @@ static void test_any_and_all(void **state) {
     for (int bits = 0; bits < 8; bits++) {
         array x = array_of(TN_BOOL, 3, (double[]){bits & 1, bits >> 1 & 1, bits >> 2 & 1});
         array y = array_new(TN_BOOL, SPREAD, 1, (int64_t[]){1});
-        assert_int_equal(ref->reduce(ctx, TN_RED_ANY, &y.d, &x.d), TN_OK);
+        assert_int_equal(ref->reduce(ctx, TN_ANY, &y.d, &x.d), TN_OK);
         assert_true(array_get(&y, 0) == (bits != 0));
-        assert_int_equal(ref->reduce(ctx, TN_RED_ALL, &y.d, &x.d), TN_OK);
+        assert_int_equal(ref->reduce(ctx, TN_ALL, &y.d, &x.d), TN_OK);
         assert_true(array_get(&y, 0) == (bits == 7));
     }
     array f = array_of(TN_F32, 1, (double[]){1});
-    assert_int_equal(ref->reduce(ctx, TN_RED_ANY, &f.d, &f.d), TN_EUNSUPPORTED);
+    assert_int_equal(ref->reduce(ctx, TN_ANY, &f.d, &f.d), TN_EUNSUPPORTED);
     assert_int_equal(ref->argmax(ctx, &f.d, &f.d, 0), TN_EUNSUPPORTED);
 }
 
@@ -87,13 +87,13 @@ static void test_reduce_nothing(void **state) {
     (void)state;
     array x = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 0}),
           y = array_new(TN_F32, SPREAD, 2, (int64_t[]){2, 1});
-    assert_int_equal(ref->reduce(ctx, TN_RED_SUM, &y.d, &x.d), TN_OK);
+    assert_int_equal(ref->reduce(ctx, TN_SUM, &y.d, &x.d), TN_OK);
     assert_true(array_get(&y, 0) == 0 && array_get(&y, 1) == 0);
-    assert_int_equal(ref->reduce(ctx, TN_RED_MEAN, &y.d, &x.d), TN_OK);
+    assert_int_equal(ref->reduce(ctx, TN_MEAN, &y.d, &x.d), TN_OK);
     assert_true(isnan(array_get(&y, 0)) && isnan(array_get(&y, 1)));
     array none = array_new(TN_F32, DENSE, 2, (int64_t[]){0, 1});
     x = array_new(TN_F32, DENSE, 2, (int64_t[]){0, 3});
-    assert_int_equal(ref->reduce(ctx, TN_RED_SUM, &none.d, &x.d), TN_OK);
+    assert_int_equal(ref->reduce(ctx, TN_SUM, &none.d, &x.d), TN_OK);
 }
 
 static void test_nan_wins(void **state) {
@@ -103,7 +103,7 @@ static void test_nan_wins(void **state) {
         array y = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
               place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
         array_set(&x, at, NAN);
-        for (int f = TN_RED_SUM; f <= TN_RED_SUM_SQUARES; f++) {
+        for (int f = TN_SUM; f <= TN_SUM_SQUARES; f++) {
             assert_int_equal(ref->reduce(ctx, (tn_reduction)f, &y.d, &x.d), TN_OK);
             assert_true(isnan(array_get(&y, 0)));
         }
@@ -128,7 +128,7 @@ static void test_sum_is_accurate(void **state) {
     array_set(&x, 0, 0.1);
     x.d.size[0] = 1000000;
     x.d.stride[0] = 0;
-    ref->reduce(ctx, TN_RED_SUM, &y.d, &x.d);
+    ref->reduce(ctx, TN_SUM, &y.d, &x.d);
     array_expect(&y, 0, (double)0.1f * 1e6, 0.5);
 }
 

@@ -128,12 +128,12 @@ static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
 static void calls_in_modules(void) {
     TN_SCOPE;
     mlp net;
-    tn_module_init(&net.base, "mlp", mlp_forward);
+    tn_module_init(&net, "mlp", mlp_forward);
     tn_linear_init(&net.fc1, 20, 5, tn_linear_defaults());
-    tn_module_add(&net.base, "fc1", &net.fc1.base);
+    tn_module_add(&net, "fc1", &net.fc1.base);
     tn_call(&net, tn_zeros(TN_DIMS(64, 19), TN_F32));
     check("inside a module of the library", IN_FORWARD, IN_FORWARD, " (in mlp.fc1): linear: ");
-    tn_module_finish(&net.base);
+    tn_module_finish(&net);
 }
 #endif
 

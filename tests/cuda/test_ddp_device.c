@@ -172,7 +172,7 @@ static int two_devices(tn_group *unused, const char *argument) {
     tn_set_default_device(tn_cpu());
     tn_linear other;
     tn_linear_init(&other, 2, 2, tn_linear_defaults());
-    tn_module_add(&m.base, "other", &other);
+    tn_module_add(&m, "other", &other);
     rank_assert(tn_ddp(&m, world, tn_ddp_defaults()) == NULL);
     rank_assert(tn_error() == TN_EDEVICE && strstr(tn_error_message(), "on cpu"));
     tn_error_clear();

@@ -38,8 +38,8 @@ static const tn_collective KINDS[] = {TN_ALL_REDUCE,     TN_ALL_GATHER, TN_REDUC
                                       TN_REDUCE_TO_ROOT, TN_ALL_TO_ALL, TN_SEND};
 
 /* One operation on tensors on `where`; what this rank has then in out, which is zeroed before. */
-static void operate(tn_group *g, tn_collective kind, tn_reduce how, tn_dtype dtype, int64_t count,
-                    tn_device where, const void *in, void *out) {
+static void operate(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
+                    int64_t count, tn_device where, const void *in, void *out) {
     TN_SCOPE;
     tn_set_default_device(where);
     int root = ranks - 1;
@@ -92,8 +92,8 @@ static void fill(void *x, tn_dtype dtype, int64_t n, bool whole) {
 }
 
 /* The device's bits are the CPU's of the same group. */
-static void compare(tn_group *g, tn_collective kind, tn_reduce how, tn_dtype dtype, int64_t count,
-                    bool whole) {
+static void compare(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
+                    int64_t count, bool whole) {
     size_t bytes = (size_t)(ranks * count) * tn_dtype_size(dtype) + 1;
     char *in = malloc(bytes), *device = calloc(1, bytes), *cpu = calloc(1, bytes);
     fill(in, dtype, ranks * count, whole);
@@ -109,7 +109,7 @@ static void compare(tn_group *g, tn_collective kind, tn_reduce how, tn_dtype dty
     free(cpu);
 }
 
-static void every_collective(tn_group *g, tn_dtype dtype, tn_reduce how, int64_t count,
+static void every_collective(tn_group *g, tn_dtype dtype, tn_reduction how, int64_t count,
                              bool whole) {
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         compare(g, KINDS[i], how, dtype, count, whole);
@@ -125,14 +125,14 @@ static int collectives(tn_group *unused, const char *argument) {
     for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
         for (size_t r = 0; r < COUNT_OF(REDUCES); r++) {
             bool has_mean = tn_dtype_is_float(DTYPES[d]) || !nccl;
-            if (REDUCES[r] != TN_REDUCE_MEAN || has_mean) {
+            if (REDUCES[r] != TN_MEAN || has_mean) {
                 compare(world, TN_ALL_REDUCE, REDUCES[r], DTYPES[d], 100, nccl);
             }
         }
-        every_collective(world, DTYPES[d], TN_REDUCE_SUM, 33, nccl);
+        every_collective(world, DTYPES[d], TN_SUM, 33, nccl);
     }
-    every_collective(world, TN_F32, TN_REDUCE_SUM, 0, nccl);
-    every_collective(world, TN_F32, TN_REDUCE_SUM, 1, nccl);
+    every_collective(world, TN_F32, TN_SUM, 0, nccl);
+    every_collective(world, TN_F32, TN_SUM, 1, nccl);
     return device_leave();
 }
 
@@ -148,9 +148,9 @@ static int chunks(tn_group *unused, const char *argument) {
     tn_group *world = start(argument);
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         int64_t count = has_one_run(KINDS[i]) ? (2 << 20) + 5 : (1 << 19) + 5;
-        compare(world, KINDS[i], TN_REDUCE_MEAN, TN_F32, count, false);
+        compare(world, KINDS[i], TN_MEAN, TN_F32, count, false);
     }
-    compare(world, TN_ALL_REDUCE, TN_REDUCE_SUM, TN_F64, (1 << 20) + 1, false);
+    compare(world, TN_ALL_REDUCE, TN_SUM, TN_F64, (1 << 20) + 1, false);
     return device_leave();
 }
 
@@ -164,8 +164,8 @@ static int order(tn_group *unused, const char *argument) {
         TN_SCOPE;
         tn_tensor *x = tn_full(TN_DIMS(N), rank + 1, TN_F32);
         tn_tensor *y = tn_mul_scalar(tn_add(x, x), round + 1); /* queued, perhaps not begun */
-        tn_work *first = tn_all_reduce(world, y, TN_REDUCE_SUM);
-        tn_work *second = tn_all_reduce(world, x, TN_REDUCE_MAX);
+        tn_work *first = tn_all_reduce(world, y, TN_SUM);
+        tn_work *second = tn_all_reduce(world, x, TN_MAX);
         tn_tensor *other = tn_full(TN_DIMS(N), -1, TN_F32); /* while they travel */
         rank_assert(tn_work_wait(second, 0) == TN_OK && tn_work_wait(first, 0) == TN_OK);
         tn_tensor *z = tn_mul_scalar(y, 0.5);
@@ -200,7 +200,7 @@ static int beside(tn_group *unused, const char *argument) {
         tn_tensor *flat = tn_group_empty(world, TN_DIMS(1000), TN_F32);
         rank_assert(tn_device_of(flat).kind == TN_CUDA);
         tn_copy_(flat, tn_ones(TN_DIMS(1000), TN_F32));
-        rank_assert(tn_work_wait(tn_all_reduce(world, flat, TN_REDUCE_SUM), 0) == TN_OK);
+        rank_assert(tn_work_wait(tn_all_reduce(world, flat, TN_SUM), 0) == TN_OK);
         rank_assert(tn_copy_out(flat, ones) == TN_OK && ones[999] == (float)ranks);
     }
     int pair[2] = {0, 1};
@@ -208,7 +208,7 @@ static int beside(tn_group *unused, const char *argument) {
     if (rank < 2) {
         float got[1];
         tn_tensor *t = tn_full(TN_DIMS(1), rank + 1, TN_F32);
-        rank_assert(tn_work_wait(tn_all_reduce(both, t, TN_REDUCE_PRODUCT), 0) == TN_OK);
+        rank_assert(tn_work_wait(tn_all_reduce(both, t, TN_PRODUCT), 0) == TN_OK);
         rank_assert(tn_copy_out(t, got) == TN_OK && got[0] == 2);
         rank_assert(strcmp(tn_group_engine(both), tn_group_engine(world)) == 0);
     }
@@ -230,7 +230,7 @@ static int early(tn_group *unused, const char *argument) {
     bool late = rank == ranks - 1;
     sleep(late ? 3 : 0);
     double begin = tn_flight_now();
-    rank_assert(tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0) == TN_OK);
+    rank_assert(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
     double waited = tn_flight_now() - begin;
     rank_assert(late || waited < 1.5);
     rank_assert(tn_copy_out(t, out) == TN_OK && out[99] == (float)ranks);
@@ -269,7 +269,7 @@ static int fail_in_third(tn_group *unused, const char *argument) {
         if (i == 2 && rank == 1 && strstr(argument, ",raise")) {
             tn_raise(TN_EVALUE, "this rank does not like it");
         }
-        tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
+        tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
         tn_barrier(world);
     }
     return device_leave();
@@ -306,7 +306,7 @@ static int two_kinds(tn_group *unused, const char *argument) {
     tn_group *world = start(argument);
     tn_device where = rank == 0 ? tn_cuda(0) : tn_cpu();
     tn_tensor *t = tn_empty_on(where, TN_DIMS(4), TN_F32);
-    tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
+    tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
     return device_leave();
 }
 
@@ -492,7 +492,7 @@ static void add_ranks(tn_group *world, void *user) {
     int r = tn_group_rank(world);
     tn_set_default_device(tn_cuda(r % 2));
     tn_tensor *t = tn_full(TN_DIMS(50), r + 1, TN_F32);
-    tn_work_wait(tn_all_reduce(world, t, TN_REDUCE_SUM), 0);
+    tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
     tn_copy_out(t, out);
     sums[r] = out[49];
 }

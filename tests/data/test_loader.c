@@ -59,9 +59,9 @@ static tn_loader_options options(int64_t batch, int64_t epochs, int threads) {
     return o;
 }
 
-/* Checks one batch against the sampling, which is the specification. */
-static void check_batch(const tn_batch *b, tn_sampling s, int64_t size, int64_t batch) {
-    int64_t left = tn_sampling_count(&s, size) - b->index * batch,
+/* Checks one batch against the sampler, which is the specification. */
+static void check_batch(const tn_batch *b, tn_sampler s, int64_t size, int64_t batch) {
+    int64_t left = tn_sampler_count(&s, size) - b->index * batch,
             count = left < batch ? left : batch;
     assert_int_equal(tn_size(b->x, 0), count);
     assert_int_equal(tn_size(b->x, 1), 2);
@@ -72,7 +72,7 @@ static void check_batch(const tn_batch *b, tn_sampling s, int64_t size, int64_t 
     assert_int_equal(tn_copy_out(b->x, x), TN_OK);
     assert_int_equal(tn_copy_out(b->y, y), TN_OK);
     for (int64_t i = 0; i < count; i++) {
-        int64_t wanted = tn_sampling_at(&s, size, b->epoch, b->index * batch + i);
+        int64_t wanted = tn_sampler_at(&s, size, b->epoch, b->index * batch + i);
         assert_int_equal(x[2 * i], wanted);
         assert_int_equal(x[2 * i + 1], 10 * wanted);
         assert_true(y[i] == (float)-wanted);
@@ -84,7 +84,7 @@ static void test_same_batches_for_any_threads(void **state) {
     int64_t live = tn_live_tensors();
     for (int threads = 0; threads <= 4; threads++) {
         for (int prefetch = 1; prefetch <= 5; prefetch += 2) {
-            tn_sampling s = tn_random_sampler(4);
+            tn_sampler s = tn_random_sampler(4);
             tn_loader_options o = options(5, 3, threads);
             o.prefetch = prefetch;
             tn_loader *l = tn_loader_new(make(23, -1, threads * 20), s, o);
@@ -110,7 +110,7 @@ static void test_same_batches_for_any_threads(void **state) {
 static void test_drop_last_and_parts(void **state) {
     (void)state;
     for (int threads = 0; threads <= 2; threads += 2) {
-        tn_sampling s = tn_random_sampler(4);
+        tn_sampler s = tn_random_sampler(4);
         s.part = 1;
         s.parts = 2;
         tn_loader_options o = options(4, 1, threads);
@@ -131,7 +131,7 @@ static void test_drop_last_and_parts(void **state) {
 static void test_seek_and_where(void **state) {
     (void)state;
     for (int threads = 0; threads <= 3; threads++) {
-        tn_sampling s = tn_random_sampler(8);
+        tn_sampler s = tn_random_sampler(8);
         tn_loader *l = tn_loader_new(make(40, -1, 30), s, options(4, 0, threads));
         tn_batch b;
         for (int i = 0; i < 13; i++) {
@@ -248,7 +248,7 @@ static void test_batches_are_lent(void **state) {
 static void test_bad_arguments(void **state) {
     (void)state;
     freed = 0;
-    tn_sampling s = tn_sequential_sampler(), parts = s;
+    tn_sampler s = tn_sequential_sampler(), parts = s;
     parts.parts = 0;
     assert_null(tn_loader_new(make(8, -1, 0), s, options(0, 1, 0)));
     assert_int_equal(tn_error(), TN_EVALUE);

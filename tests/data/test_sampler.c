@@ -7,10 +7,10 @@
 
 #include "tests/support/test.h"
 
-static void check_permutation(tn_sampling s, int64_t size, int64_t epoch) {
+static void check_permutation(tn_sampler s, int64_t size, int64_t epoch) {
     char *seen = calloc((size_t)size, 1);
     for (int64_t i = 0; i < size; i++) {
-        int64_t at = tn_sampling_at(&s, size, epoch, i);
+        int64_t at = tn_sampler_at(&s, size, epoch, i);
         assert_in_range(at, 0, size - 1);
         assert_false(seen[at]);
         seen[at] = 1;
@@ -35,11 +35,11 @@ static void test_orders_are_equally_likely(void **state) {
     (void)state;
     enum { EPOCHS = 4800 };
     int count[256] = {0};
-    tn_sampling s = tn_random_sampler(2);
+    tn_sampler s = tn_random_sampler(2);
     for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
         int order = 0;
         for (int64_t i = 0; i < 4; i++) {
-            order = order * 4 + (int)tn_sampling_at(&s, 4, epoch, i);
+            order = order * 4 + (int)tn_sampler_at(&s, 4, epoch, i);
         }
         count[order]++;
     }
@@ -60,10 +60,10 @@ static void test_places_are_equally_likely(void **state) {
     enum { SIZE = 100, EPOCHS = 2000 };
     static int count[SIZE][SIZE];
     memset(count, 0, sizeof(count));
-    tn_sampling s = tn_random_sampler(11);
+    tn_sampler s = tn_random_sampler(11);
     for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
         for (int64_t i = 0; i < SIZE; i++) {
-            count[i][tn_sampling_at(&s, SIZE, epoch, i)]++;
+            count[i][tn_sampler_at(&s, SIZE, epoch, i)]++;
         }
     }
     double chi = 0, expected = (double)EPOCHS / SIZE;
@@ -76,13 +76,13 @@ static void test_places_are_equally_likely(void **state) {
 
 static void test_seeds_and_epochs_differ(void **state) {
     (void)state;
-    tn_sampling a = tn_random_sampler(1), b = tn_random_sampler(2);
+    tn_sampler a = tn_random_sampler(1), b = tn_random_sampler(2);
     int same_seed = 0, same_epoch = 0;
     for (int64_t i = 0; i < 1000; i++) {
-        int64_t at = tn_sampling_at(&a, 1000, 0, i);
-        same_seed += at == tn_sampling_at(&b, 1000, 0, i);
-        same_epoch += at == tn_sampling_at(&a, 1000, 1, i);
-        assert_int_equal(at, tn_sampling_at(&a, 1000, 0, i));
+        int64_t at = tn_sampler_at(&a, 1000, 0, i);
+        same_seed += at == tn_sampler_at(&b, 1000, 0, i);
+        same_epoch += at == tn_sampler_at(&a, 1000, 1, i);
+        assert_int_equal(at, tn_sampler_at(&a, 1000, 0, i));
     }
     assert_true(same_seed < 10 && same_epoch < 10);
 }
@@ -91,9 +91,9 @@ static void test_replacement(void **state) {
     (void)state;
     enum { SIZE = 1000 };
     int count[SIZE] = {0}, missing = 0;
-    tn_sampling s = tn_replacement_sampler(5);
+    tn_sampler s = tn_replacement_sampler(5);
     for (int64_t i = 0; i < SIZE; i++) {
-        int64_t at = tn_sampling_at(&s, SIZE, 0, i);
+        int64_t at = tn_sampler_at(&s, SIZE, 0, i);
         assert_in_range(at, 0, SIZE - 1);
         count[at]++;
     }
@@ -109,13 +109,13 @@ static void test_parts_divide(void **state) {
     char seen[SIZE] = {0};
     int64_t total = 0;
     for (int64_t part = 0; part < PARTS; part++) {
-        tn_sampling s = tn_random_sampler(9);
+        tn_sampler s = tn_random_sampler(9);
         s.part = part;
         s.parts = PARTS;
-        int64_t count = tn_sampling_count(&s, SIZE);
+        int64_t count = tn_sampler_count(&s, SIZE);
         assert_in_range(count, SIZE / PARTS, SIZE / PARTS + 1);
         for (int64_t i = 0; i < count; i++) {
-            seen[tn_sampling_at(&s, SIZE, 2, i)]++;
+            seen[tn_sampler_at(&s, SIZE, 2, i)]++;
         }
         total += count;
     }
@@ -127,26 +127,26 @@ static void test_parts_divide(void **state) {
 
 static void test_huge(void **state) {
     (void)state;
-    tn_sampling s = tn_random_sampler(3);
+    tn_sampler s = tn_random_sampler(3);
     for (int64_t i = 0; i < 1000; i++) {
-        assert_true(tn_sampling_at(&s, INT64_MAX, 0, INT64_MAX - 1 - i) >= 0);
+        assert_true(tn_sampler_at(&s, INT64_MAX, 0, INT64_MAX - 1 - i) >= 0);
     }
     assert_int_equal(tn_error(), TN_OK);
 }
 
 static void test_errors(void **state) {
     (void)state;
-    tn_sampling s = tn_random_sampler(3);
-    assert_int_equal(tn_sampling_at(&s, 10, 0, 10), -1);
+    tn_sampler s = tn_random_sampler(3);
+    assert_int_equal(tn_sampler_at(&s, 10, 0, 10), -1);
     assert_int_equal(tn_error(), TN_EINDEX);
     tn_error_clear();
-    assert_int_equal(tn_sampling_at(&s, 10, -1, 0), -1);
+    assert_int_equal(tn_sampler_at(&s, 10, -1, 0), -1);
     tn_error_clear();
-    assert_int_equal(tn_sampling_at(&s, 0, 0, 0), -1);
+    assert_int_equal(tn_sampler_at(&s, 0, 0, 0), -1);
     tn_error_clear();
     s.part = 2;
     s.parts = 2;
-    assert_int_equal(tn_sampling_count(&s, 10), 0);
+    assert_int_equal(tn_sampler_count(&s, 10), 0);
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
 }

@@ -34,17 +34,17 @@ static inline void net_init(net *m, uint64_t seed) {
     tn_generator before = *tn_default_generator();
     tn_seed(seed);
     *m = (net){.use_extra = true};
-    tn_module_init(&m->base, "net", net_forward);
+    tn_module_init(m, "net", net_forward);
     tn_linear_init(&m->out, NET_HIDDEN, NET_OUT, tn_linear_defaults());
     tn_linear_init(&m->in, NET_IN, NET_HIDDEN, tn_linear_defaults());
     tn_linear_init(&m->extra, NET_HIDDEN, NET_HIDDEN, tn_linear_defaults());
-    tn_module_add(&m->base, "out", &m->out);
-    tn_module_add(&m->base, "in", &m->in);
-    tn_module_add(&m->base, "extra", &m->extra);
+    tn_module_add(m, "out", &m->out);
+    tn_module_add(m, "in", &m->in);
+    tn_module_add(m, "extra", &m->extra);
     tn_tensor *mean = tn_full(TN_DIMS(NET_HIDDEN, 2), (double)seed, TN_F32);
-    tn_module_buffer(&m->base, "mean", &m->mean, tn_select(mean, 1, 0)); /* not contiguous */
+    tn_module_buffer(m, "mean", &m->mean, tn_select(mean, 1, 0)); /* not contiguous */
     bool flags[4] = {seed & 1, seed & 2, seed & 4, seed & 8};
-    tn_module_buffer(&m->base, "flags", &m->flags,
+    tn_module_buffer(m, "flags", &m->flags,
                      tn_transpose(TN_FROM(flags, TN_DIMS(2, 2), TN_BOOL), 0, 1));
     *tn_default_generator() = before;
 }

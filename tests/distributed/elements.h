@@ -6,8 +6,7 @@
 #include "tern/distributed.h"
 
 static const tn_dtype DTYPES[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
-static const tn_reduce REDUCES[] = {TN_REDUCE_MEAN, TN_REDUCE_SUM, TN_REDUCE_PRODUCT, TN_REDUCE_MIN,
-                                    TN_REDUCE_MAX};
+static const tn_reduction REDUCES[] = {TN_MEAN, TN_SUM, TN_PRODUCT, TN_MIN, TN_MAX};
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static inline void put(tn_dtype dtype, void *x, int64_t i, double value) {

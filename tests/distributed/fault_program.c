@@ -129,17 +129,17 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void net_init(net *m) {
-    tn_module_init(&m->base, "net", net_forward);
+    tn_module_init(m, "net", net_forward);
     tn_linear_init(&m->in, WIDTH, 2 * WIDTH, tn_linear_defaults());
     tn_linear_init(&m->out, 2 * WIDTH, WIDTH, tn_linear_defaults());
     tn_dropout_init(&m->drop, 0.1);
-    tn_module_add(&m->base, "in", &m->in);
-    tn_module_add(&m->base, "drop", &m->drop);
-    tn_module_add(&m->base, "out", &m->out);
+    tn_module_add(m, "in", &m->in);
+    tn_module_add(m, "drop", &m->drop);
+    tn_module_add(m, "out", &m->out);
 }
 
 /* The second bucket of a step begins after the point. */
-static tn_work *send_bucket(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user) {
+static tn_work *send_bucket(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
     int *sent = user;
     if ((*sent)++ == 1) {
         point("bucket");

@@ -23,25 +23,25 @@
 /* ---- What is right --------------------------------------------------------------------------- */
 
 /* Element i of rank r's tensor. Products stay small, and nothing rounds. */
-static double element(tn_dtype dtype, tn_reduce how, int rank, int64_t i) {
-    if (how == TN_REDUCE_PRODUCT) {
+static double element(tn_dtype dtype, tn_reduction how, int rank, int64_t i) {
+    if (how == TN_PRODUCT) {
         return (i * 5 + rank * 3) % 4 == 0 ? 2 : 1;
     }
     return (double)((i * 7 + rank * 3) % 8) - (dtype == TN_U8 ? 0 : 3);
 }
 
-static double reduced(tn_dtype dtype, tn_reduce how, int ranks, int64_t i) {
+static double reduced(tn_dtype dtype, tn_reduction how, int ranks, int64_t i) {
     double y = element(dtype, how, 0, i);
     for (int r = 1; r < ranks; r++) {
         double x = element(dtype, how, r, i);
         bool smaller = x < y;
-        y = how == TN_REDUCE_PRODUCT ? y * x
-            : how == TN_REDUCE_MIN   ? (smaller ? x : y)
-            : how == TN_REDUCE_MAX   ? (smaller ? y : x)
-                                     : y + x;
+        y = how == TN_PRODUCT ? y * x
+            : how == TN_MIN   ? (smaller ? x : y)
+            : how == TN_MAX   ? (smaller ? y : x)
+                              : y + x;
     }
     double one;
-    put(dtype, &one, 0, how == TN_REDUCE_MEAN ? y / ranks : y);
+    put(dtype, &one, 0, how == TN_MEAN ? y / ranks : y);
     return get(dtype, &one, 0);
 }
 
@@ -50,7 +50,7 @@ typedef struct trial {
     tn_group *g;
     int rank, ranks;
     tn_dtype dtype;
-    tn_reduce how;
+    tn_reduction how;
     int64_t count;
     bool shared; /* tensors of tn_group_empty */
 } trial;
@@ -226,7 +226,7 @@ static void check_numbers(tn_group *g, bool thorough) {
             for (size_t n = 0; n < (thorough ? COUNT_OF(many) : COUNT_OF(few)); n++) {
                 c.count = thorough ? many[n] : few[n];
                 TN_SCOPE;
-                c.how = TN_REDUCE_SUM;
+                c.how = TN_SUM;
                 check_moves(&c);
                 for (size_t h = 0; h < COUNT_OF(REDUCES); h++) {
                     c.how = REDUCES[h];
@@ -240,7 +240,7 @@ static void check_numbers(tn_group *g, bool thorough) {
             TN_SCOPE;
             c.count = large[n];
             c.dtype = dtypes[n];
-            c.how = n % 2 ? TN_REDUCE_MEAN : TN_REDUCE_SUM;
+            c.how = n % 2 ? TN_MEAN : TN_SUM;
             check_moves(&c);
             check_reductions(&c);
         }
@@ -263,7 +263,7 @@ static void check_bits(tn_group *g) {
     enum { N = 40001 };
     TN_SCOPE;
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = N};
-    c.how = TN_REDUCE_SUM;
+    c.how = TN_SUM;
     float *want = malloc(N * sizeof(float)), *x = malloc(N * sizeof(float));
     wild(want, N, 0);
     for (int r = 1; r < c.ranks; r++) {
@@ -277,7 +277,7 @@ static void check_bits(tn_group *g) {
         tn_tensor *t = blank(&c, 0), *all = blank(&c, c.ranks);
         wild(tn_data_mut(t), N, c.rank);
         usleep((useconds_t)((c.rank * 7 + run * 3) % 5 * 500)); /* other timing */
-        done(&c, "all_reduce", tn_all_reduce(g, t, TN_REDUCE_SUM));
+        done(&c, "all_reduce", tn_all_reduce(g, t, TN_SUM));
         if (memcmp(tn_data(t), want, N * sizeof(float)) != 0) {
             complain(&c, "all_reduce", "not in the order of the ranks");
         }
@@ -298,7 +298,7 @@ static void check_bits(tn_group *g) {
 static void *intrude(void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
-    tn_work *w = tn_all_reduce(user, t, TN_REDUCE_SUM);
+    tn_work *w = tn_all_reduce(user, t, TN_SUM);
     bool refused = tn_error() == TN_ESTATE && !w;
     tn_error_clear();
     return refused ? user : NULL;
@@ -317,7 +317,7 @@ static void check_threads(tn_group *g) {
         complain(&c, "all_reduce", "from a second thread was not refused");
     }
     c.count = 5;
-    c.how = TN_REDUCE_SUM;
+    c.how = TN_SUM;
     check_all_reduce(&c);
 }
 
@@ -346,14 +346,14 @@ static tn_work *disagree(tn_group *g, const char *what) {
         return other ? tn_recv(g, t, 0) : tn_group_rank(g) == 0 ? tn_send(g, t, 1) : NULL;
     }
     return other && strcmp(what, "order") == 0 ? tn_broadcast(g, t, 0)
-                                               : tn_all_reduce(g, t, TN_REDUCE_SUM);
+                                               : tn_all_reduce(g, t, TN_SUM);
 }
 
 /* Every rank must hear of both sides; of a message, the one that receives it. Ends the group. */
 static void check_disagreement(tn_group *g, const struct disagreement *d) {
     TN_SCOPE;
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = 6};
-    c.how = TN_REDUCE_SUM;
+    c.how = TN_SUM;
     check_all_reduce(&c);
     tn_work_wait(disagree(g, d->name), 0);
     bool must_hear = c.rank == 1 || strcmp(d->name, "message") != 0;

@@ -55,7 +55,7 @@ static void test_shares_of_one_size(void **state) {
 
 static void test_share_of_a_share(void **state) {
     (void)state;
-    tn_sampling s = tn_random_sampler(1);
+    tn_sampler s = tn_random_sampler(1);
     s.parts = 2;
     tn_distributed_sampler(NULL, s, false);
     assert_int_equal(tn_error(), TN_EVALUE);

@@ -11,7 +11,7 @@ typedef struct sent {
     int n, seen;
 } sent;
 
-static tn_work *note_bucket(tn_group *g, tn_tensor *bucket, tn_reduce how, void *user) {
+static tn_work *note_bucket(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
     sent *s = user;
     if (s->n < SENT) {
         s->counts[s->n++] = tn_count(bucket);

@@ -19,13 +19,13 @@ static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void mlp_init(mlp *m, int64_t in, int64_t out) {
-    tn_module_init(&m->base, "mlp", mlp_forward);
+    tn_module_init(m, "mlp", mlp_forward);
     tn_linear_init(&m->in, in, WIDTH, tn_linear_defaults());
     tn_linear_init(&m->out, WIDTH, out, tn_linear_defaults());
     tn_dropout_init(&m->drop, 0.2);
-    tn_module_add(&m->base, "in", &m->in);
-    tn_module_add(&m->base, "out", &m->out);
-    tn_module_add(&m->base, "drop", &m->drop);
+    tn_module_add(m, "in", &m->in);
+    tn_module_add(m, "out", &m->out);
+    tn_module_add(m, "drop", &m->drop);
 }
 
 typedef struct gan {

@@ -87,11 +87,11 @@ static void drops_inside_recompute(tn_group *g, void *user) {
     TN_SCOPE;
     dropping m;
     tn_sequential outer;
-    tn_module_init(&m.base, "dropping", dropping_forward);
+    tn_module_init(&m, "dropping", dropping_forward);
     tn_linear_init(&m.linear, 4, WIDTH, tn_linear_defaults());
     tn_dropout_init(&m.drop, 0.5);
-    tn_module_add(&m.base, "linear", &m.linear);
-    tn_module_add(&m.base, "drop", &m.drop);
+    tn_module_add(&m, "linear", &m.linear);
+    tn_module_add(&m, "drop", &m.drop);
     tn_sequential_init(&outer);
     tn_sequential_add(&outer, &m);
     tn_module_set_recompute(&outer, true);
@@ -106,7 +106,7 @@ static void drops_inside_recompute(tn_group *g, void *user) {
     for (int64_t i = 0; i < WIDTH; i++) {
         ((float *)tn_data_mut(kept))[i] = tn_at(y, (int64_t[]){0, i}) != 0 ? 2 : 0;
     }
-    tn_work_wait(tn_all_reduce(g, kept, TN_REDUCE_MEAN), 0);
+    tn_work_wait(tn_all_reduce(g, kept, TN_MEAN), 0);
     tn_backward(tn_sum_all(y));
     CHECK(tn_equal(kept, tn_grad_of(m.linear.bias)));
     tn_module_finish(&outer);
@@ -238,10 +238,10 @@ static tn_tensor *scaled_forward(tn_module *self, tn_tensor *x) {
 /* Two forwards and one backward, as a discriminator has them. */
 static void saves_buffers(tn_group *g, void *user) {
     scaled m;
-    tn_module_init(&m.base, "scaled", scaled_forward);
+    tn_module_init(&m, "scaled", scaled_forward);
     tn_linear_init(&m.linear, 4, 3, tn_linear_defaults());
-    tn_module_add(&m.base, "linear", &m.linear);
-    tn_module_buffer(&m.base, "scale", &m.scale, tn_ones(TN_DIMS(3), TN_F32));
+    tn_module_add(&m, "linear", &m.linear);
+    tn_module_buffer(&m, "scale", &m.scale, tn_ones(TN_DIMS(3), TN_F32));
     if (user) {
         CHECK(tn_ddp_naive(&m, g) == TN_OK);
     } else {

@@ -93,9 +93,9 @@ static void skips_all(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     TN_SCOPE;
     skipping m = {.skip = tn_group_rank(g) == 1};
-    tn_module_init(&m.base, "skipping", skipping_forward);
+    tn_module_init(&m, "skipping", skipping_forward);
     tn_linear_init(&m.linear, 4, 4, tn_linear_defaults());
-    tn_module_add(&m.base, "linear", &m.linear);
+    tn_module_add(&m, "linear", &m.linear);
     tn_ddp_state *ddp = tn_ddp(&m, g, *o);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 4), TN_F32), true), *grad;
     tn_tensor *y = tn_sum_all(tn_call(&m, x));

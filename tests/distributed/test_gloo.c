@@ -148,7 +148,7 @@ static char *room(int64_t bytes) {
 static void task_begin(task *x, tn_engine *e, tn_collective kind, tn_dtype dtype, int64_t count) {
     int64_t n = e->ranks * count, bytes = n * (int64_t)tn_dtype_size(dtype);
     *x = (task){.e = e,
-                .t = {.kind = kind, .dtype = dtype, .count = count, .reduce = TN_REDUCE_SUM},
+                .t = {.kind = kind, .dtype = dtype, .count = count, .reduce = TN_SUM},
                 .bytes = count * (int64_t)tn_dtype_size(dtype),
                 .out = room(bytes),
                 .want = room(bytes)};
@@ -187,7 +187,8 @@ static void want_reduced(task *x, int64_t begin) {
     tn__reduce_all(x->t.reduce, x->t.dtype, x->want, in, x->e->ranks, x->t.count);
 }
 
-static void reductions(tn_engine *e, tn_dtype dtype, int64_t count, tn_reduce how, bool in_place) {
+static void reductions(tn_engine *e, tn_dtype dtype, int64_t count, tn_reduction how,
+                       bool in_place) {
     task x;
     task_begin(&x, e, TN_ALL_REDUCE, dtype, count);
     x.t.reduce = how;
@@ -279,8 +280,7 @@ static void ring(tn_engine *e, tn_dtype dtype, int64_t count) {
 
 static void all_operations(tn_engine *e) {
     static const int64_t counts[] = {0, 1, 2, 7, 1000, 2053};
-    static const tn_reduce hows[] = {TN_REDUCE_SUM, TN_REDUCE_MEAN, TN_REDUCE_PRODUCT,
-                                     TN_REDUCE_MIN, TN_REDUCE_MAX};
+    static const tn_reduction hows[] = {TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN, TN_MAX};
     for (int d = 0; d < DTYPES; d++) {
         for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
             reductions(e, dtypes[d], counts[c], hows[(c + (size_t)d) % 5], c & 1);
@@ -293,8 +293,8 @@ static void all_operations(tn_engine *e) {
 
 /* Longer than a block: several are on their way at once, and the last one is not full. */
 static void long_arrays(tn_engine *e) {
-    reductions(e, TN_F32, 800003, TN_REDUCE_MEAN, true);
-    reductions(e, TN_BF16, 1100001, TN_REDUCE_SUM, false);
+    reductions(e, TN_F32, 800003, TN_MEAN, true);
+    reductions(e, TN_BF16, 1100001, TN_SUM, false);
     moves(e, TN_F32, 600001, true);
     ring(e, TN_F64, 300001);
 }
@@ -346,7 +346,7 @@ static tn_status try_all_reduce(tn_engine *e, double seconds, char *why) {
     float out[1000];
     tn_transfer t = {.kind = TN_ALL_REDUCE,
                      .dtype = TN_F32,
-                     .reduce = TN_REDUCE_SUM,
+                     .reduce = TN_SUM,
                      .count = 1000,
                      .in = in,
                      .out = out,
@@ -447,7 +447,7 @@ static void disagree(tn_engine *e) {
     double begin = tn__now();
     tn_transfer t = {.kind = e->rank ? TN_ALL_REDUCE : TN_BROADCAST,
                      .dtype = TN_F32,
-                     .reduce = TN_REDUCE_SUM,
+                     .reduce = TN_SUM,
                      .count = 1000,
                      .in = data,
                      .out = data,

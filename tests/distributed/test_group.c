@@ -25,7 +25,7 @@ static void many_works(tn_group *g, void *user) {
     tn_work *w[N];
     for (int i = 0; i < N; i++) {
         t[i] = tn_full(TN_DIMS(i), tn_group_rank(g) + i, TN_F32);
-        w[i] = tn_all_reduce(g, t[i], TN_REDUCE_SUM);
+        w[i] = tn_all_reduce(g, t[i], TN_SUM);
     }
     int n = tn_group_size(g);
     for (int i = N - 1; i >= 0; i--) {
@@ -43,7 +43,7 @@ static void tensor_outlives(tn_group *g, void *user) {
     tn_work *w;
     {
         TN_SCOPE;
-        w = tn_all_reduce(g, tn_ones(TN_DIMS(1000), TN_F32), TN_REDUCE_SUM);
+        w = tn_all_reduce(g, tn_ones(TN_DIMS(1000), TN_F32), TN_SUM);
     }
     CHECK(tn_work_wait(w, 0) == TN_OK);
     CHECK(tn_work_done(NULL));
@@ -59,12 +59,12 @@ static void test_a_work_keeps_its_tensors(void **state) {
 static void late(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_OK);
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
     tn_group_set_timeout(g, 0.3); /* not before: the first time a rank may be slow */
     if (tn_group_rank(g) == 2) {
         usleep(900000);
     }
-    tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0);
+    tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0);
     CHECK(tn_error() == TN_EPEER);
     if (tn_group_rank(g) != 2) {
         CHECK(strstr(tn_error_message(), "rank 2") != NULL);
@@ -89,12 +89,12 @@ static void impatient(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     if (tn_group_rank(g) == 0) {
-        tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0.1);
+        tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0.1);
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "stopped waiting") != NULL);
     } else {
         usleep(400000);
-        tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0);
+        tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0);
         CHECK(tn_error() == TN_EPEER);
     }
 }
@@ -106,14 +106,13 @@ static void test_the_waits_own_time_out(void **state) {
 
 static void wrong_size(tn_group *g, void *user) {
     TN_SCOPE;
-    tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(3 + tn_group_rank(g)), TN_F32), TN_REDUCE_SUM),
-                 0);
+    tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(3 + tn_group_rank(g)), TN_F32), TN_SUM), 0);
     CHECK(tn_error() == TN_EMISMATCH);
 }
 static void wrong_order(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
-    tn_work *w = tn_group_rank(g) ? tn_broadcast(g, t, 0) : tn_all_reduce(g, t, TN_REDUCE_SUM);
+    tn_work *w = tn_group_rank(g) ? tn_broadcast(g, t, 0) : tn_all_reduce(g, t, TN_SUM);
     tn_work_wait(w, 0);
     CHECK(tn_error() == TN_EMISMATCH);
 }
@@ -147,7 +146,7 @@ static void own_error(tn_group *g, void *user) {
         tn_add(t, tn_ones(TN_DIMS(4), TN_F32));
         CHECK(tn_error() == TN_ESHAPE);
     }
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) != TN_OK);
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK);
     if (tn_group_rank(g) != 1) {
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "rank 1 gave up") != NULL);
@@ -163,11 +162,10 @@ static void test_an_error_reaches_the_peers(void **state) {
 static void bad_arguments(tn_group *g, void *user) {
     TN_SCOPE;
     if (tn_group_rank(g) == 0) {
-        CHECK(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_BOOL), TN_REDUCE_SUM) == NULL);
+        CHECK(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_BOOL), TN_SUM) == NULL);
         CHECK(tn_error() == TN_EDTYPE);
     } else {
-        CHECK(tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_F32), TN_REDUCE_SUM), 0) ==
-              TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_F32), TN_SUM), 0) == TN_EPEER);
     }
 }
 
@@ -179,9 +177,9 @@ static void test_a_refused_call_ends_the_peers(void **state) {
 static void leaves_early(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_OK);
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
     if (tn_group_rank(g) != 1) {
-        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "rank 1 has left the group after 1 operations") != NULL);
     }
 }
@@ -196,7 +194,7 @@ static void dead_stays_dead(tn_group *g, void *user) {
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
     tn_group_abort(g, "enough");
     for (int i = 0; i < 2; i++) {
-        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_REDUCE_SUM), 0) == TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "gave up: enough") != NULL);
         tn_error_clear();
     }
@@ -211,7 +209,7 @@ static void test_a_dead_group_stays_dead(void **state) {
 
 static void *call_from_elsewhere(void *user) {
     TN_SCOPE;
-    CHECK(tn_all_reduce(user, tn_ones(TN_DIMS(2), TN_F32), TN_REDUCE_SUM) == NULL);
+    CHECK(tn_all_reduce(user, tn_ones(TN_DIMS(2), TN_F32), TN_SUM) == NULL);
     CHECK(tn_error() == TN_ESTATE);
     CHECK(strstr(tn_error_message(), "another thread") != NULL);
     tn_error_clear();
@@ -241,9 +239,9 @@ static void subgroups(tn_group *g, void *user) {
     CHECK(tn_group_world_rank(odd, 1) == 3);
     tn_group *mine = rank % 2 ? odd : even;
     tn_tensor *t = tn_full(TN_DIMS(1), rank, TN_I64);
-    CHECK(tn_work_wait(tn_all_reduce(mine, t, TN_REDUCE_SUM), 0) == TN_OK);
+    CHECK(tn_work_wait(tn_all_reduce(mine, t, TN_SUM), 0) == TN_OK);
     CHECK(tn_item(t) == (rank % 2 ? 4 : 2));
-    CHECK(tn_all_reduce(rank % 2 ? even : odd, t, TN_REDUCE_SUM) == NULL);
+    CHECK(tn_all_reduce(rank % 2 ? even : odd, t, TN_SUM) == NULL);
     CHECK(tn_error() == TN_ESTATE);
     tn_error_clear();
     tn_group_free(odd);
@@ -312,7 +310,7 @@ static void test_null_is_one_rank(void **state) {
     tn_tensor *t = tn_full(TN_DIMS(2), 3, TN_F32), *out = tn_zeros(TN_DIMS(1, 2), TN_F32);
     assert_int_equal(tn_group_size(NULL), 1);
     assert_int_equal(tn_group_rank(NULL), 0);
-    assert_int_equal(tn_work_wait(tn_all_reduce(NULL, t, TN_REDUCE_MEAN), 0), TN_OK);
+    assert_int_equal(tn_work_wait(tn_all_reduce(NULL, t, TN_MEAN), 0), TN_OK);
     assert_int_equal(tn_work_wait(tn_all_gather(NULL, out, t), 0), TN_OK);
     assert_true(tn_at(out, (int64_t[]){0, 1}) == 3);
     assert_int_equal(tn_barrier(NULL), TN_OK);

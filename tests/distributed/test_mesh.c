@@ -30,7 +30,7 @@ static void lines(tn_group *g, void *user) {
         rebuilt += place * step;
         CHECK(tn_group_size(line) == size && tn_group_rank(line) == place);
         tn_tensor *sum = tn_full(TN_DIMS(1), me, TN_F32);
-        CHECK(tn_work_wait(tn_all_reduce(line, sum, TN_REDUCE_SUM), 0) == TN_OK);
+        CHECK(tn_work_wait(tn_all_reduce(line, sum, TN_SUM), 0) == TN_OK);
         int first = me - place * step;
         CHECK((int)tn_item(sum) == size * first + step * size * (size - 1) / 2);
         for (int i = 0; i < size; i++) {

@@ -66,21 +66,21 @@ static tn_tensor *total(tn_tensor *const *x, int n) {
     return sum;
 }
 
-static tn_tensor *whole_sum(tn_tensor *const *x, int ranks, int r) {
+static tn_tensor *whole_all_reduce(tn_tensor *const *x, int ranks, int r) {
     (void)r;
     return total(x, ranks);
 }
 
-static tn_tensor *whole_gather(tn_tensor *const *x, int ranks, int r) {
+static tn_tensor *whole_all_gather(tn_tensor *const *x, int ranks, int r) {
     (void)r;
     return tn_stack(x, ranks, 0);
 }
 
-static tn_tensor *whole_scatter(tn_tensor *const *x, int ranks, int r) {
+static tn_tensor *whole_reduce_scatter(tn_tensor *const *x, int ranks, int r) {
     return tn_select(total(x, ranks), 0, r);
 }
 
-static tn_tensor *whole_exchange(tn_tensor *const *x, int ranks, int r) {
+static tn_tensor *whole_all_to_all(tn_tensor *const *x, int ranks, int r) {
     tn_tensor *parts[MOST];
     for (int s = 0; s < ranks; s++) {
         parts[s] = tn_select(x[s], 0, r);
@@ -89,10 +89,10 @@ static tn_tensor *whole_exchange(tn_tensor *const *x, int ranks, int r) {
 }
 
 static const map maps[] = {
-    {"sum", tn_dist_sum, whole_sum, false},
-    {"gather", tn_dist_gather, whole_gather, false},
-    {"scatter", tn_dist_scatter, whole_scatter, true},
-    {"exchange", tn_dist_exchange, whole_exchange, true},
+    {"all_reduce", tn_dist_all_reduce, whole_all_reduce, false},
+    {"all_gather", tn_dist_all_gather, whole_all_gather, false},
+    {"reduce_scatter", tn_dist_reduce_scatter, whole_reduce_scatter, true},
+    {"all_to_all", tn_dist_all_to_all, whole_all_to_all, true},
 };
 
 /* Something crooked of rank r's y, and of rank r's gradient. */
@@ -171,7 +171,7 @@ static void compare_copy_and_reduce(tn_group *g, void *user) {
     tn_tensor *dx = gradient(tn_sum_all(tn_square(total(shares, ranks))), one);
     CHECK(tn_backward(loss_of_gradient(dx, 0)) == TN_OK);
 
-    tn_tensor *y = tn_dist_reduce(g, work(tn_dist_copy(g, x), me));
+    tn_tensor *y = tn_dist_sum_parts(g, work(tn_dist_copy(g, x), me));
     check_near("reduce", y, total(shares, ranks));
     tn_tensor *own = gradient(tn_sum_all(tn_square(y)), x);
     check_near("copy", own, dx);
@@ -193,7 +193,7 @@ enum { IN = 4, HIDDEN = 12, OUT = 5, BATCH = 7 };
 /* w1 (IN, HIDDEN) by columns, w2 (HIDDEN, OUT) by rows: one sum forward, one sum backward. */
 static tn_tensor *network(tn_group *g, tn_tensor *x, tn_tensor *w1, tn_tensor *w2) {
     tn_tensor *hidden = tn_tanh(tn_matmul(tn_dist_copy(g, x), w1));
-    return tn_dist_reduce(g, tn_matmul(hidden, w2));
+    return tn_dist_sum_parts(g, tn_matmul(hidden, w2));
 }
 
 static tn_tensor *shard(tn_tensor *t, int dim, int r, int ranks) {
@@ -230,7 +230,8 @@ static void test_network(void **state) {
 /* ---- Mistakes -------------------------------------------------------------------------------- */
 
 static tn_tensor *(*const all_ops[])(tn_group *g, tn_tensor *x) = {
-    tn_dist_sum, tn_dist_copy, tn_dist_reduce, tn_dist_gather, tn_dist_scatter, tn_dist_exchange,
+    tn_dist_all_reduce, tn_dist_copy,           tn_dist_sum_parts,
+    tn_dist_all_gather, tn_dist_reduce_scatter, tn_dist_all_to_all,
 };
 enum { OPS = sizeof(all_ops) / sizeof(all_ops[0]) };
 
@@ -290,7 +291,7 @@ static void test_mistakes(void **state) {
         if (all_ops[i] != tn_dist_copy) { /* which waits for nobody */
             expect(half_inert, i, "rank 1 has no data");
         }
-        if (all_ops[i] == tn_dist_scatter || all_ops[i] == tn_dist_exchange) {
+        if (all_ops[i] == tn_dist_reduce_scatter || all_ops[i] == tn_dist_all_to_all) {
             expect(wrong_shape, i, "x is [3, 3] (the first dimension must be 2");
         }
         expect(not_a_member, i, "not a member of group world/0");
@@ -307,13 +308,13 @@ static void test_alone(void **state) {
         for (int i = 0; i < OPS; i++) {
             tn_tensor *y = all_ops[i](NULL, x);
             assert_int_equal(tn_count(y), 2);
-            assert_int_equal(tn_ndim(y),
-                             2 + (all_ops[i] == tn_dist_gather) - (all_ops[i] == tn_dist_scatter));
+            assert_int_equal(tn_ndim(y), 2 + (all_ops[i] == tn_dist_all_gather) -
+                                             (all_ops[i] == tn_dist_reduce_scatter));
             check_near("alone", tn_reshape(y, TN_DIMS(1, 2)), x);
             assert_true(tn_is_inert(all_ops[i](NULL, NULL)));
             tn_error_clear();
         }
-        assert_true(tn_is_inert(tn_dist_scatter(NULL, tn_ones(TN_DIMS(), TN_F32))));
+        assert_true(tn_is_inert(tn_dist_reduce_scatter(NULL, tn_ones(TN_DIMS(), TN_F32))));
         assert_int_equal(tn_error(), TN_ESHAPE);
         tn_error_clear();
     }

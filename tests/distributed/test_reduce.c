@@ -15,16 +15,16 @@ enum { RANKS = 5, MOST = 2500 };
 static const int64_t COUNTS[] = {0, 1, 3, 17, 1000, 1024, 1025, MOST};
 
 /* What an element of `ranks` values must be; all of it is exact in double. */
-static double expected(tn_reduce how, tn_dtype dtype, void *const *x, int ranks, int64_t i) {
+static double expected(tn_reduction how, tn_dtype dtype, void *const *x, int ranks, int64_t i) {
     double y = get(dtype, x[0], i);
     for (int r = 1; r < ranks; r++) {
         double v = get(dtype, x[r], i);
-        y = how == TN_REDUCE_PRODUCT ? y * v
-            : how == TN_REDUCE_MIN   ? fmin(y, v)
-            : how == TN_REDUCE_MAX   ? fmax(y, v)
-                                     : y + v;
+        y = how == TN_PRODUCT ? y * v
+            : how == TN_MIN   ? fmin(y, v)
+            : how == TN_MAX   ? fmax(y, v)
+                              : y + v;
     }
-    if (how == TN_REDUCE_MEAN) {
+    if (how == TN_MEAN) {
         y = tn_dtype_is_float(dtype) ? y / ranks : trunc(y / ranks);
     }
     char one[8] = {0};
@@ -44,7 +44,8 @@ static void fill(tn_dtype dtype, void *x, int64_t n, int rank) {
     }
 }
 
-static void compare(tn_dtype dtype, tn_reduce how, const void *y, const double *want, int64_t n) {
+static void compare(tn_dtype dtype, tn_reduction how, const void *y, const double *want,
+                    int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double got = get(dtype, y, i);
         if (got != want[i]) {
@@ -54,7 +55,7 @@ static void compare(tn_dtype dtype, tn_reduce how, const void *y, const double *
     }
 }
 
-static void check_all(tn_dtype dtype, tn_reduce how, int ranks, int64_t n) {
+static void check_all(tn_dtype dtype, tn_reduction how, int ranks, int64_t n) {
     static double want[MOST];
     size_t bytes = (size_t)MOST * tn_dtype_size(dtype) + 1;
     unsigned char *x[RANKS], *y = malloc(bytes);
@@ -106,7 +107,7 @@ static void test_nan_wins(void **state) {
                 for (int r = 0; r < 3; r++) {
                     put(floats[d], &x[r], 0, r == place ? (double)NAN : r - 1.0);
                 }
-                tn__reduce_all(smallest ? TN_REDUCE_MIN : TN_REDUCE_MAX, floats[d], &y,
+                tn__reduce_all(smallest ? TN_MIN : TN_MAX, floats[d], &y,
                                (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
                 assert_true(isnan(get(floats[d], &y, 0)));
             }
@@ -119,48 +120,48 @@ static void test_rounds_once(void **state) {
     tn_bf16 x[3] = {tn_bf16_from_float(256.0f), tn_bf16_from_float(1.0f), tn_bf16_from_float(1.0f)},
             y;
     const void *all[] = {&x[0], &x[1], &x[2]};
-    tn__reduce_all(TN_REDUCE_SUM, TN_BF16, &y, all, 3, 1);
+    tn__reduce_all(TN_SUM, TN_BF16, &y, all, 3, 1);
     assert_true(tn_bf16_to_float(y) == 258.0f);
     /* And f16: 2048 + 1 + 1. The mean of three 60000 is no overflow. */
     tn_f16 f[3] = {tn_f16_from_float(2048.0f), tn_f16_from_float(1.0f), tn_f16_from_float(1.0f)}, g;
     const void *halves[] = {&f[0], &f[1], &f[2]};
-    tn__reduce_all(TN_REDUCE_SUM, TN_F16, &g, halves, 3, 1);
+    tn__reduce_all(TN_SUM, TN_F16, &g, halves, 3, 1);
     assert_true(tn_f16_to_float(g) == 2050.0f);
     f[0] = f[1] = f[2] = tn_f16_from_float(60000.0f);
-    tn__reduce_all(TN_REDUCE_MEAN, TN_F16, &g, halves, 3, 1);
+    tn__reduce_all(TN_MEAN, TN_F16, &g, halves, 3, 1);
     assert_true(tn_f16_to_float(g) == 60000.0f);
 }
 
 static void test_order_of_ranks(void **state) {
     float x[3] = {1e8f, -1e8f, 1.0f}, y;
-    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
+    tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
     assert_true(y == 1.0f);
-    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x[0], &x[2], &x[1]}, 3, 1);
+    tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x[0], &x[2], &x[1]}, 3, 1);
     assert_true(y == 0.0f);
 }
 
 static void test_integers(void **state) {
     int32_t a = INT32_MAX, b = 2, y;
-    tn__reduce_all(TN_REDUCE_SUM, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
+    tn__reduce_all(TN_SUM, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
     assert_int_equal(y, INT32_MIN + 1);
-    tn__reduce_all(TN_REDUCE_PRODUCT, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
+    tn__reduce_all(TN_PRODUCT, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
     assert_int_equal(y, -2);
     int64_t c = -4, d = -3, z;
-    tn__reduce_all(TN_REDUCE_MEAN, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
+    tn__reduce_all(TN_MEAN, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
     assert_int_equal(z, -3); /* towards zero */
     c = INT64_MIN;
     d = -1;
-    tn__reduce_all(TN_REDUCE_SUM, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
+    tn__reduce_all(TN_SUM, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
     assert_true(z == INT64_MAX);
     uint8_t e = 200, f = 100, w;
-    tn__reduce_all(TN_REDUCE_SUM, TN_U8, &w, (const void *[]){&e, &f}, 2, 1);
+    tn__reduce_all(TN_SUM, TN_U8, &w, (const void *[]){&e, &f}, 2, 1);
     assert_int_equal(w, 44);
     e = 200;
     f = 201;
-    tn__reduce_all(TN_REDUCE_MEAN, TN_U8, &w, (const void *[]){&e, &f}, 2, 1);
+    tn__reduce_all(TN_MEAN, TN_U8, &w, (const void *[]){&e, &f}, 2, 1);
     assert_int_equal(w, 200);
     a = b = INT32_MAX;
-    tn__reduce_all(TN_REDUCE_MEAN, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
+    tn__reduce_all(TN_MEAN, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
     assert_int_equal(y, INT32_MAX);
 }
 
@@ -172,7 +173,7 @@ static void test_mean_bits(void **state) {
         for (int r = 2; r < ranks; r++) {
             sum += x[r];
         }
-        tn__reduce_all(TN_REDUCE_MEAN, TN_F32, &y, all, ranks, 1);
+        tn__reduce_all(TN_MEAN, TN_F32, &y, all, ranks, 1);
         assert_true(y == sum / (float)ranks);
     }
 }
@@ -180,14 +181,14 @@ static void test_mean_bits(void **state) {
 /* Nothing that is no reduction writes anything. */
 static void test_inert(void **state) {
     float x = 1.0f, y = 2.0f;
-    tn__reduce_all((tn_reduce)2, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);
-    tn__reduce_all((tn_reduce)99, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);
-    tn__reduce_all(TN_REDUCE_SUM, TN_BOOL, &y, (const void *[]){&x, &x}, 2, 1);
-    tn__reduce_all(TN_REDUCE_SUM, (tn_dtype)99, &y, (const void *[]){&x, &x}, 2, 1);
-    tn__reduce_all(TN_REDUCE_SUM, TN_F32, NULL, (const void *[]){&x}, 1, 1);
-    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, NULL, 1, 1);
-    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x}, 0, 1);
-    tn__reduce_all(TN_REDUCE_SUM, TN_F32, &y, (const void *[]){&x, &x}, 2, -1);
+    tn__reduce_all(TN_NONE, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);
+    tn__reduce_all((tn_reduction)99, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);
+    tn__reduce_all(TN_SUM, TN_BOOL, &y, (const void *[]){&x, &x}, 2, 1);
+    tn__reduce_all(TN_SUM, (tn_dtype)99, &y, (const void *[]){&x, &x}, 2, 1);
+    tn__reduce_all(TN_SUM, TN_F32, NULL, (const void *[]){&x}, 1, 1);
+    tn__reduce_all(TN_SUM, TN_F32, &y, NULL, 1, 1);
+    tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x}, 0, 1);
+    tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x, &x}, 2, -1);
     assert_true(y == 2.0f);
 }
 

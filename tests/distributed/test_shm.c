@@ -62,12 +62,8 @@ static tn_status run(tn_engine *e, tn_transfer t) {
 }
 
 static tn_transfer all_reduce(float *x, int64_t count) {
-    return (tn_transfer){.kind = TN_ALL_REDUCE,
-                         .dtype = TN_F32,
-                         .reduce = TN_REDUCE_SUM,
-                         .in = x,
-                         .out = x,
-                         .count = count};
+    return (tn_transfer){
+        .kind = TN_ALL_REDUCE, .dtype = TN_F32, .reduce = TN_SUM, .in = x, .out = x, .count = count};
 }
 
 static tn_transfer message(tn_collective kind, void *data, int64_t count, int peer) {
@@ -277,7 +273,7 @@ static int body_mismatch(tn_group *g, const char *argument) {
         other.dtype = TN_I32;
         differ(e, first, other, "but rank 1 is in all_reduce i32 [4] sum");
     } else if (strcmp(what, "reduce") == 0) {
-        other.reduce = TN_REDUCE_MAX;
+        other.reduce = TN_MAX;
         differ(e, first, other, "but rank 1 is in all_reduce f32 [4] max");
     } else if (strcmp(what, "kind") == 0) {
         other.kind = TN_ALL_GATHER;

@@ -57,7 +57,7 @@ static target *open_target(void) {
     TN_SCOPE;
     tn_linear_init(&t.model, 2, 1, tn_linear_defaults());
     t.optim = tn_adamw(&t.model, tn_adamw_defaults());
-    t.schedule = tn_constant(0.5, 0);
+    t.schedule = tn_schedule_constant(0.5, 0);
     tn_loader_options o = tn_loader_defaults();
     o.epochs = 0;
     t.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(3, 2), TN_F32), NULL),

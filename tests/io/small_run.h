@@ -25,7 +25,7 @@ static inline void small_run_open(small_run *r, uint64_t seed) {
     tn_adamw_options a = tn_adamw_defaults();
     r->optim = tn_adamw(&r->model, a);
     tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
-    r->schedule = tn_cosine_decay(1e-2, 1e-3, 3, 50);
+    r->schedule = tn_schedule_cosine(1e-2, 1e-3, 3, 50);
     tn_loader_options o = tn_loader_defaults();
     o.batch = 3;
     o.epochs = 0;

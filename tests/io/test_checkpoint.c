@@ -53,7 +53,7 @@ static snapshot snapshot_of(small_run *r) {
     add(&s, &place, sizeof(place));
     add(&s, &r->generator, sizeof(r->generator));
     for (int i = 0; i < tn_optim_groups(r->optim); i++) {
-        add(&s, tn_optim_group(r->optim, i), sizeof(tn_group_options));
+        add(&s, tn_optim_group(r->optim, i), sizeof(tn_optim_group_options));
     }
     return s;
 }

@@ -51,10 +51,10 @@ static void test_full_disk(void **state) {
     static const rlim_t limits[] = {0, 1, 100, 1 << 12, 1 << 18};
     for (int i = 0; i < 5; i++) {
         small.rlim_cur = limits[i];
-        tn_safetensors_writer *w = tn_safetensors_new();
-        tn_safetensors_add(w, "large", large);
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        tn_safetensors_writer_add(w, "large", large);
         setrlimit(RLIMIT_FSIZE, &small);
-        tn_status status = tn_safetensors_write(w, path);
+        tn_status status = tn_safetensors_writer_save(w, path);
         setrlimit(RLIMIT_FSIZE, &before);
         assert_int_equal(status, TN_EIO);
         assert_error(TN_EIO, "File too large");

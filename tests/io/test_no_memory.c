@@ -66,11 +66,11 @@ static void fail_each(scenario run) {
 static void safetensors(void) {
     TN_SCOPE;
     const char *path = temp_path("a.safetensors");
-    tn_safetensors_writer *w = tn_safetensors_new();
-    tn_safetensors_add(w, "x", tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
-    tn_safetensors_add(w, "y", tn_ones(TN_DIMS(2), TN_U8));
-    tn_safetensors_add_metadata(w, "k", "v");
-    if (tn_safetensors_write(w, path) == TN_OK) {
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "x", tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
+    tn_safetensors_writer_add(w, "y", tn_ones(TN_DIMS(2), TN_U8));
+    tn_safetensors_writer_add_metadata(w, "k", "v");
+    if (tn_safetensors_writer_save(w, path) == TN_OK) {
         tn_safetensors *f = tn_safetensors_open(path);
         tn_safetensors_get(f, "x");
         tn_safetensors_close(f);

@@ -35,15 +35,16 @@ static void test_every_dtype(void **state) {
         TN_SCOPE;
         tn_tensor *t =
             tn_cast(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3)), (tn_dtype)dtype);
-        tn_safetensors_writer *w = tn_safetensors_new();
-        assert_int_equal(tn_safetensors_add(w, "matrix", t), TN_OK);
-        assert_int_equal(tn_safetensors_add(w, "turned", tn_t(t)), TN_OK);
-        assert_int_equal(tn_safetensors_add(w, "scalar", tn_select(tn_select(t, 0, 1), 0, 0)),
-                         TN_OK);
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        assert_int_equal(tn_safetensors_writer_add(w, "matrix", t), TN_OK);
+        assert_int_equal(tn_safetensors_writer_add(w, "turned", tn_t(t)), TN_OK);
         assert_int_equal(
-            tn_safetensors_add(w, "empty", tn_empty(TN_DIMS(3, 0, 2), (tn_dtype)dtype)), TN_OK);
-        assert_int_equal(tn_safetensors_add_metadata(w, "k\"e\ny", "välue"), TN_OK);
-        assert_int_equal(tn_safetensors_write(w, path), TN_OK);
+            tn_safetensors_writer_add(w, "scalar", tn_select(tn_select(t, 0, 1), 0, 0)), TN_OK);
+        assert_int_equal(
+            tn_safetensors_writer_add(w, "empty", tn_empty(TN_DIMS(3, 0, 2), (tn_dtype)dtype)),
+            TN_OK);
+        assert_int_equal(tn_safetensors_writer_add_metadata(w, "k\"e\ny", "välue"), TN_OK);
+        assert_int_equal(tn_safetensors_writer_save(w, path), TN_OK);
 
         tn_safetensors *f = tn_safetensors_open(path);
         assert_int_equal(tn_safetensors_count(f), 4);
@@ -76,14 +77,14 @@ static void test_layout(void **state) {
         "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"
         "\"b\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[12,20]},"
         "\"c\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[20,23]}}";
-    tn_safetensors_writer *w = tn_safetensors_new();
-    tn_safetensors_add(w, "c", tn_arange(1, 4, 1, TN_U8));
-    tn_safetensors_add(w, "b", tn_ones(TN_DIMS(1, 2), TN_F32));
-    tn_safetensors_add(w, "d", tn_full(TN_DIMS(1), 513, TN_I64));
-    tn_safetensors_add(w, "a", tn_scalar(-2, TN_F32));
-    tn_safetensors_add_metadata(w, "format", "pt");
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "c", tn_arange(1, 4, 1, TN_U8));
+    tn_safetensors_writer_add(w, "b", tn_ones(TN_DIMS(1, 2), TN_F32));
+    tn_safetensors_writer_add(w, "d", tn_full(TN_DIMS(1), 513, TN_I64));
+    tn_safetensors_writer_add(w, "a", tn_scalar(-2, TN_F32));
+    tn_safetensors_writer_add_metadata(w, "format", "pt");
     const char *path = temp_path("layout");
-    assert_int_equal(tn_safetensors_write(w, path), TN_OK);
+    assert_int_equal(tn_safetensors_writer_save(w, path), TN_OK);
     size_t bytes, length = sizeof(header) - 1, padded = (length + 7) / 8 * 8;
     unsigned char *file = temp_read(path, &bytes);
     assert_int_equal(bytes, 8 + padded + 23);
@@ -302,12 +303,12 @@ static void test_header_cap(void **state) {
 static unsigned char *small_file(size_t *bytes) {
     TN_SCOPE;
     const char *path = temp_path("small");
-    tn_safetensors_writer *w = tn_safetensors_new();
-    tn_safetensors_add(w, "w", tn_ones(TN_DIMS(2, 3), TN_F32));
-    tn_safetensors_add(w, "n", tn_arange(0, 3, 1, TN_I64));
-    tn_safetensors_add(w, "b", tn_zeros(TN_DIMS(3), TN_BOOL));
-    tn_safetensors_add_metadata(w, "format", "pt");
-    assert_int_equal(tn_safetensors_write(w, path), TN_OK);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "w", tn_ones(TN_DIMS(2, 3), TN_F32));
+    tn_safetensors_writer_add(w, "n", tn_arange(0, 3, 1, TN_I64));
+    tn_safetensors_writer_add(w, "b", tn_zeros(TN_DIMS(3), TN_BOOL));
+    tn_safetensors_writer_add_metadata(w, "format", "pt");
+    assert_int_equal(tn_safetensors_writer_save(w, path), TN_OK);
     return temp_read(path, bytes);
 }
 
@@ -387,33 +388,33 @@ static void test_bad_calls(void **state) {
     TN_SCOPE;
     int64_t live = tn_live_tensors();
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    tn_safetensors_writer *w = tn_safetensors_new();
-    assert_int_equal(tn_safetensors_add(w, "a", t), TN_OK);
-    assert_int_equal(tn_safetensors_add(w, "a", t), TN_EVALUE);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    assert_int_equal(tn_safetensors_writer_add(w, "a", t), TN_OK);
+    assert_int_equal(tn_safetensors_writer_add(w, "a", t), TN_EVALUE);
     assert_error(TN_EVALUE, "used twice");
-    tn_safetensors_add(w, "__metadata__", t);
+    tn_safetensors_writer_add(w, "__metadata__", t);
     assert_error(TN_EVALUE, "the format's own");
-    tn_safetensors_add(w, "\xff", t);
+    tn_safetensors_writer_add(w, "\xff", t);
     assert_error(TN_EVALUE, "not UTF-8");
-    tn_safetensors_add(w, NULL, t);
+    tn_safetensors_writer_add(w, NULL, t);
     assert_error(TN_EVALUE, "NULL");
-    assert_int_not_equal(tn_safetensors_add(w, "b", NULL), TN_OK);
+    assert_int_not_equal(tn_safetensors_writer_add(w, "b", NULL), TN_OK);
     tn_error_clear();
-    tn_safetensors_add_metadata(w, "k", "\xff");
+    tn_safetensors_writer_add_metadata(w, "k", "\xff");
     assert_error(TN_EVALUE, "not UTF-8");
-    tn_safetensors_add_metadata(w, "k", "v");
-    tn_safetensors_add_metadata(w, "k", "v");
+    tn_safetensors_writer_add_metadata(w, "k", "v");
+    tn_safetensors_writer_add_metadata(w, "k", "v");
     assert_error(TN_EVALUE, "used twice");
 
     tn_raise(TN_EVALUE, "pending"); /* nothing is written while an error is pending */
     const char *path = temp_path("never");
-    assert_int_equal(tn_safetensors_write(w, path), TN_EVALUE);
+    assert_int_equal(tn_safetensors_writer_save(w, path), TN_EVALUE);
     assert_int_equal(access(path, F_OK), -1);
     tn_error_clear();
 
-    assert_int_equal(tn_safetensors_write(NULL, path), TN_EVALUE);
+    assert_int_equal(tn_safetensors_writer_save(NULL, path), TN_EVALUE);
     tn_error_clear();
-    tn_safetensors_discard(NULL);
+    tn_safetensors_writer_free(NULL);
     tn_safetensors_close(NULL);
     assert_int_equal(tn_safetensors_count(NULL), 0);
     assert_false(tn_safetensors_has(NULL, "a"));
@@ -440,17 +441,17 @@ static void test_refused_add(void **state) {
     const char *path = temp_path("incomplete");
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
     for (int what = 0; what < 4; what++) {
-        tn_safetensors_writer *w = tn_safetensors_new();
-        assert_int_equal(tn_safetensors_add(w, "whole", t), TN_OK);
-        tn_status refused = what == 0   ? tn_safetensors_add(w, "whole", t)
-                            : what == 1 ? tn_safetensors_add(w, "absent", NULL)
-                            : what == 2 ? tn_safetensors_add(w, NULL, t)
-                                        : tn_safetensors_add_metadata(w, "key", "\xff");
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        assert_int_equal(tn_safetensors_writer_add(w, "whole", t), TN_OK);
+        tn_status refused = what == 0   ? tn_safetensors_writer_add(w, "whole", t)
+                            : what == 1 ? tn_safetensors_writer_add(w, "absent", NULL)
+                            : what == 2 ? tn_safetensors_writer_add(w, NULL, t)
+                                        : tn_safetensors_writer_add_metadata(w, "key", "\xff");
         assert_int_not_equal(refused, TN_OK);
         tn_error_clear();
-        assert_int_equal(tn_safetensors_add(w, "after", t), TN_OK);
+        assert_int_equal(tn_safetensors_writer_add(w, "after", t), TN_OK);
         static const char *const names[] = {"whole", "absent", "(no name)", "key"};
-        assert_int_equal(tn_safetensors_write(w, path), TN_ESTATE);
+        assert_int_equal(tn_safetensors_writer_save(w, path), TN_ESTATE);
         char part[64];
         snprintf(part, sizeof(part), "would lack \"%s\"", names[what]);
         assert_error(TN_ESTATE, part);

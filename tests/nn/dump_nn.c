@@ -15,7 +15,7 @@ static tn_safetensors_writer *writer;
 static void add(const char *name, const char *what, const char *path, tn_tensor *t) {
     char text[256];
     snprintf(text, sizeof(text), "%s/%s%s", name, what, path);
-    tn_safetensors_add(writer, text, tn_copy(tn_detach(t)));
+    tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
 }
 
 static bool add_parameter(const tn_entry *entry, void *user) {
@@ -188,12 +188,12 @@ int main(int argc, char **argv) {
         return 1;
     }
     tn_seed(3);
-    writer = tn_safetensors_new();
+    writer = tn_safetensors_writer_new();
     dump_layers();
     dump_transformers();
     dump_mixed();
     dump_gpt("gpt", TN_F64);
     dump_gpt("gpt_f32", TN_F32);
     dump_inits();
-    return tn_safetensors_write(writer, argv[1]) == TN_OK ? 0 : 1;
+    return tn_safetensors_writer_save(writer, argv[1]) == TN_OK ? 0 : 1;
 }

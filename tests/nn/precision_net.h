@@ -46,15 +46,15 @@ static inline tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 
 static inline void net_init(net *n) {
     memset(n, 0, sizeof(*n));
-    tn_module_init(&n->base, "net", net_forward);
+    tn_module_init(n, "net", net_forward);
     tn_linear_init(&n->fc1, IN, HIDDEN, tn_linear_defaults());
     tn_linear_init(&n->fc2, HIDDEN, OUT, tn_linear_defaults());
     tn_layer_norm_init(&n->norm, HIDDEN, tn_norm_defaults());
-    tn_module_add(&n->base, "fc1", &n->fc1);
-    tn_module_add(&n->base, "norm", &n->norm);
-    tn_module_add(&n->base, "fc2", &n->fc2);
+    tn_module_add(n, "fc1", &n->fc1);
+    tn_module_add(n, "norm", &n->norm);
+    tn_module_add(n, "fc2", &n->fc2);
     TN_SCOPE;
-    tn_module_param(&n->base, "scale", &n->scale, tn_full(TN_DIMS(HIDDEN), 1.25, TN_F32));
+    tn_module_param(n, "scale", &n->scale, tn_full(TN_DIMS(HIDDEN), 1.25, TN_F32));
 }
 
 static inline void set_compute(void *m, tn_dtype compute) {

@@ -42,13 +42,13 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void net_init(net *n) {
-    tn_module_init(&n->base, "net", net_forward);
+    tn_module_init(n, "net", net_forward);
     tn_linear_init(&n->fc1, 5, 8, tn_linear_defaults());
     tn_linear_init(&n->fc2, 8, 5, tn_linear_defaults());
     tn_dropout_init(&n->drop, 0.5);
-    tn_module_add(&n->base, "fc1", &n->fc1);
-    tn_module_add(&n->base, "fc2", &n->fc2);
-    tn_module_add(&n->base, "drop", &n->drop);
+    tn_module_add(n, "fc1", &n->fc1);
+    tn_module_add(n, "fc2", &n->fc2);
+    tn_module_add(n, "drop", &n->drop);
 }
 
 /* Several inputs and outputs: (a, b or none) -> (a, 2 a + b), with a context that counts calls. */

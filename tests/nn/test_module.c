@@ -19,15 +19,15 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 
 static void net_init(net *n) {
     TN_SCOPE;
-    tn_module_init(&n->base, "net", net_forward);
+    tn_module_init(n, "net", net_forward);
     tn_linear_init(&n->fc1, 3, 4, tn_linear_defaults());
     tn_linear_options no_bias = {.bias = false};
     tn_linear_init(&n->fc2, 4, 3, no_bias);
-    tn_module_add(&n->base, "fc1", &n->fc1);
-    tn_module_add(&n->base, "layers.2", &n->fc2);
-    tn_module_param(&n->base, "scale", &n->scale, tn_ones(TN_DIMS(), TN_F32));
-    tn_module_buffer(&n->base, "mean", &n->mean, tn_zeros(TN_DIMS(3), TN_F32));
-    tn_module_scratch(&n->base, "cache", &n->cache, NULL);
+    tn_module_add(n, "fc1", &n->fc1);
+    tn_module_add(n, "layers.2", &n->fc2);
+    tn_module_param(n, "scale", &n->scale, tn_ones(TN_DIMS(), TN_F32));
+    tn_module_buffer(n, "mean", &n->mean, tn_zeros(TN_DIMS(3), TN_F32));
+    tn_module_scratch(n, "cache", &n->cache, NULL);
 }
 
 /* ---- Helpers --------------------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ static void refused_names(void **state) {
         net_init(&n);
         TN_SCOPE;
         tn_tensor *field;
-        assert_int_equal(tn_module_param(&n.base, bad[i], &field, tn_ones(TN_DIMS(2), TN_F32)),
+        assert_int_equal(tn_module_param(&n, bad[i], &field, tn_ones(TN_DIMS(2), TN_F32)),
                          TN_EVALUE);
         assert_error(TN_EVALUE, "name");
         assert_true(tn_is_inert(field));
@@ -121,19 +121,19 @@ static void used_twice(void **state) {
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32), *field = NULL;
     tn_linear other;
     tn_linear_init(&other, 1, 1, tn_linear_defaults());
-    tn_module_param(&n.base, "fc1", &field, t);
+    tn_module_param(&n, "fc1", &field, t);
     assert_error(TN_EVALUE, "\"fc1\" already");
-    tn_module_buffer(&n.base, "scale", &field, t);
+    tn_module_buffer(&n, "scale", &field, t);
     assert_error(TN_EVALUE, "\"scale\" already");
-    tn_module_add(&n.base, "mean", &other);
+    tn_module_add(&n, "mean", &other);
     assert_error(TN_EVALUE, "\"mean\" already");
     /* a field that is registered: it keeps its tensor */
-    tn_module_param(&n.base, "again", &n.scale, t);
+    tn_module_param(&n, "again", &n.scale, t);
     assert_error(TN_EVALUE, "field of \"again\"");
     assert_false(tn_is_inert(n.scale));
-    tn_module_add(&n.base, "again", &n.fc1);
+    tn_module_add(&n, "again", &n.fc1);
     assert_error(TN_ESTATE, "has one parent");
-    tn_module_add(&n.fc1.base, "outer", &n);
+    tn_module_add(&n.fc1, "outer", &n);
     assert_error(TN_EVALUE, "contain itself");
     tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)); /* building it failed */
     assert_error(TN_ESTATE, "not complete");
@@ -168,19 +168,19 @@ static void buffers(void **state) {
     {
         TN_SCOPE;
         tn_tensor *first = n.mean;
-        assert_int_equal(tn_module_set_buffer(&n.base, "mean", tn_ones(TN_DIMS(7), TN_F64)), TN_OK);
+        assert_int_equal(tn_module_set_buffer(&n, "mean", tn_ones(TN_DIMS(7), TN_F64)), TN_OK);
         assert_ptr_not_equal(n.mean, first);
-        tn_module_set_buffer(&n.base, "cache", tn_ones(TN_DIMS(2), TN_F32));
+        tn_module_set_buffer(&n, "cache", tn_ones(TN_DIMS(2), TN_F32));
     }
     assert_int_equal(tn_count(n.mean), 7);
     expect_paths(&n, (tn_walk){.buffers = true, .no_parameters = true}, "mean! ");
     expect_paths(&n, (tn_walk){.buffers = true, .no_parameters = true, .scratch = true},
                  "mean! cache! ");
-    tn_module_set_buffer(&n.base, "mean", n.mean); /* itself */
+    tn_module_set_buffer(&n, "mean", n.mean); /* itself */
     assert_int_equal(tn_count(n.mean), 7);
-    tn_module_set_buffer(&n.base, "mean", NULL);
+    tn_module_set_buffer(&n, "mean", NULL);
     assert_null(n.mean);
-    tn_module_set_buffer(&n.base, "scale", NULL);
+    tn_module_set_buffer(&n, "scale", NULL);
     assert_error(TN_EVALUE, "no buffer \"scale\"");
     tn_module_finish(&n);
     assert_null(n.cache);
@@ -200,19 +200,19 @@ static tn_tensor *tied_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void tied_init(tied *t) {
-    tn_module_init(&t->base, "tied", tied_forward);
+    tn_module_init(t, "tied", tied_forward);
     tn_linear_options no_bias = {.bias = false};
     tn_linear_init(&t->head, 4, 6, no_bias);
     tn_embedding_init(&t->wte, 6, 4, TN_F32);
-    tn_module_add(&t->base, "head", &t->head); /* the second name comes first */
-    tn_module_add(&t->base, "wte", &t->wte);
+    tn_module_add(t, "head", &t->head); /* the second name comes first */
+    tn_module_add(t, "wte", &t->wte);
 }
 
 static void ties(void **state) {
     (void)state;
     tied t;
     tied_init(&t);
-    assert_int_equal(tn_module_tie(&t.base, "head.weight", "wte.weight"), TN_OK);
+    assert_int_equal(tn_module_tie(&t, "head.weight", "wte.weight"), TN_OK);
     assert_ptr_equal(t.head.weight, t.wte.weight);
     assert_int_equal(tn_module_count(&t), 24);
     expect_paths(&t, (tn_walk){0}, "wte.weight ");
@@ -226,9 +226,9 @@ static void ties(void **state) {
         assert_int_equal(tn_count(tn_grad_of(t.wte.weight)), 24);
         assert_true(tn_at(tn_grad_of(t.wte.weight), (int64_t[]){5, 0}) != 0.0);
     }
-    tn_module_tie(&t.base, "wte.weight", "wte.weight");
+    tn_module_tie(&t, "wte.weight", "wte.weight");
     assert_error(TN_EVALUE, "itself");
-    tn_module_tie(&t.base, "wte.weight", "nothing");
+    tn_module_tie(&t, "wte.weight", "nothing");
     assert_error(TN_EVALUE, "\"nothing\"");
     tn_module_finish(&t);
 }
@@ -237,15 +237,15 @@ static void ties_that_do_not_fit(void **state) {
     (void)state;
     net n;
     net_init(&n);
-    tn_module_tie(&n.base, "fc1.weight", "layers.2.weight");
+    tn_module_tie(&n, "fc1.weight", "layers.2.weight");
     assert_error(TN_ESHAPE, "fc1.weight is [4, 3] but layers.2.weight is [3, 4]");
     tn_module_finish(&n);
     tied t;
     tied_init(&t);
     tn_module_finish(&t.wte);
     tn_embedding_init(&t.wte, 6, 4, TN_F64);
-    tn_module_add(&t.base, "wte", &t.wte);
-    tn_module_tie(&t.base, "head.weight", "wte.weight");
+    tn_module_add(&t, "wte", &t.wte);
+    tn_module_tie(&t, "head.weight", "wte.weight");
     assert_error(TN_EDTYPE, "head.weight is f32 but wte.weight is f64");
     tn_module_finish(&t);
 }
@@ -333,12 +333,12 @@ static void exchanged_fields(void **state) {
         TN_SCOPE;
         assert_true(tn_item(tn_sum_all(tn_call(&n, tn_ones(TN_DIMS(2, 3), TN_F32)))) == 0.0);
     }
-    assert_int_equal(tn_module_set_slice(&n.base, "fc1.weight", TN_DIMS(8, 3), 12, 12), TN_OK);
+    assert_int_equal(tn_module_set_slice(&n, "fc1.weight", TN_DIMS(8, 3), 12, 12), TN_OK);
     tn_module_each(&n, (tn_walk){0}, check_slice, NULL);
     assert_int_equal(tn_module_count(&n), 29 + 12); /* of the whole */
-    tn_module_set_slice(&n.base, "fc1.weight", TN_DIMS(8, 3), 13, 12);
+    tn_module_set_slice(&n, "fc1.weight", TN_DIMS(8, 3), 13, 12);
     assert_error(TN_EVALUE, "fc1.weight");
-    tn_module_set_slice(&n.base, "fc9.weight", TN_DIMS(8, 3), 0, 12);
+    tn_module_set_slice(&n, "fc9.weight", TN_DIMS(8, 3), 0, 12);
     assert_error(TN_EVALUE, "fc9.weight");
     tn_module_finish(&n);
 }

@@ -26,7 +26,7 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 
 static void net_init(net *n) {
     TN_SCOPE;
-    tn_module_init(&n->base, "net", net_forward);
+    tn_module_init(n, "net", net_forward);
     tn_block_options options = tn_block_defaults();
     options.heads = 2;
     tn_linear_init(&n->in, 3, 4, tn_linear_defaults());
@@ -36,11 +36,11 @@ static void net_init(net *n) {
     tn_rms_norm_init(&n->norm, 4, tn_norm_defaults());
     tn_sequential_add(&n->tail, &n->drop);
     tn_sequential_add(&n->tail, &n->norm);
-    tn_module_add(&n->base, "in", &n->in);
-    tn_module_add(&n->base, "block", &n->block);
-    tn_module_add(&n->base, "tail", &n->tail);
-    tn_module_buffer(&n->base, "mean", &n->mean, tn_zeros(TN_DIMS(3), TN_F32));
-    tn_module_scratch(&n->base, "cache", &n->cache, NULL);
+    tn_module_add(n, "in", &n->in);
+    tn_module_add(n, "block", &n->block);
+    tn_module_add(n, "tail", &n->tail);
+    tn_module_buffer(n, "mean", &n->mean, tn_zeros(TN_DIMS(3), TN_F32));
+    tn_module_scratch(n, "cache", &n->cache, NULL);
     tn_module_set_recompute(&n->block, true);
 }
 
@@ -100,7 +100,7 @@ static void tie_and_read(void) {
     tn_sequential_init(&s);
     tn_sequential_add(&s, &a);
     tn_sequential_add(&s, &b);
-    tn_module_tie(&s.base, "1.weight", "0.weight");
+    tn_module_tie(&s, "1.weight", "0.weight");
     tn_module_count(&s);
     tn_optim *opt = tn_sgd(&s, (tn_sgd_options){.momentum = 0.9});
     tn_optim_free(opt);

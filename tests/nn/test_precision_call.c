@@ -66,8 +66,8 @@ static void parameters_are_converted(void **state) {
     net_init(&n);
     tn_linear tied;
     tn_linear_init(&tied, IN, HIDDEN, tn_linear_defaults());
-    tn_module_add(&n.base, "tied", &tied);
-    tn_module_tie(&n.base, "tied.weight", "fc1.weight");
+    tn_module_add(&n, "tied", &tied);
+    tn_module_tie(&n, "tied.weight", "fc1.weight");
     tn_precision policy = {
         .param = TN_BF16, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
     assert_int_equal(tn_module_set_precision(&n, policy), TN_OK);

@@ -114,12 +114,12 @@ static tn_values twice_forward(tn_module *self, tn_values in, void *context) {
 static void twice_init(twice *m) {
     tn_linear_options options = tn_linear_defaults();
     options.bias = false;
-    tn_module_init_values(&m->base, "twice", twice_forward);
+    tn_module_init_values(m, "twice", twice_forward);
     tn_linear_init(&m->a, IN, OUT, options);
     tn_linear_init(&m->b, IN, OUT, options);
-    tn_module_add(&m->base, "a", &m->a);
-    tn_module_add(&m->base, "b", &m->b);
-    tn_module_tie(&m->base, "b.weight", "a.weight");
+    tn_module_add(m, "a", &m->a);
+    tn_module_add(m, "b", &m->b);
+    tn_module_tie(m, "b.weight", "a.weight");
     set_compute(m, TN_BF16);
 }
 

@@ -36,10 +36,10 @@ static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
 }
 
 static void cell_init(cell *m, int64_t in, int64_t width) {
-    tn_module_init_values(&m->base, "lstm_cell", cell_forward);
+    tn_module_init_values(m, "lstm_cell", cell_forward);
     m->width = width;
     tn_linear_init(&m->gates, in + width, 4 * width, tn_linear_defaults());
-    tn_module_add(&m->base, "gates", &m->gates);
+    tn_module_add(m, "gates", &m->gates);
 }
 
 /* Two cells and a classifier: x (B, T, in) -> (B, T, out). Goes on from the state in its buffers,
@@ -82,19 +82,19 @@ static tn_tensor *lstm_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
-    tn_module_init(&m->base, "lstm", lstm_forward);
+    tn_module_init(m, "lstm", lstm_forward);
     m->width = width;
     m->stateful = false;
     cell_init(&m->cells[0], in, width);
     cell_init(&m->cells[1], width, width);
     tn_linear_init(&m->out, width, out, tn_linear_defaults());
-    tn_module_add(&m->base, "0", &m->cells[0]);
-    tn_module_add(&m->base, "1", &m->cells[1]);
-    tn_module_add(&m->base, "out", &m->out);
-    tn_module_scratch(&m->base, "h0", &m->h[0], NULL);
-    tn_module_scratch(&m->base, "c0", &m->c[0], NULL);
-    tn_module_scratch(&m->base, "h1", &m->h[1], NULL);
-    tn_module_scratch(&m->base, "c1", &m->c[1], NULL);
+    tn_module_add(m, "0", &m->cells[0]);
+    tn_module_add(m, "1", &m->cells[1]);
+    tn_module_add(m, "out", &m->out);
+    tn_module_scratch(m, "h0", &m->h[0], NULL);
+    tn_module_scratch(m, "c0", &m->c[0], NULL);
+    tn_module_scratch(m, "h1", &m->h[1], NULL);
+    tn_module_scratch(m, "c1", &m->c[1], NULL);
 }
 
 /* Learns to say what it heard two steps ago: nothing but its state can tell. */
@@ -221,11 +221,11 @@ static tn_tensor *two_layers_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void two_layers_init(two_layers *m, int64_t in, int64_t width, int64_t out) {
-    tn_module_init(&m->base, "two_layers", two_layers_forward);
+    tn_module_init(m, "two_layers", two_layers_forward);
     tn_linear_init(&m->in, in, width, tn_linear_defaults());
     tn_linear_init(&m->out, width, out, tn_linear_defaults());
-    tn_module_add(&m->base, "in", &m->in);
-    tn_module_add(&m->base, "out", &m->out);
+    tn_module_add(m, "in", &m->in);
+    tn_module_add(m, "out", &m->out);
 }
 
 /* -log sigmoid(x), stable: the loss of a score that should be high. */

@@ -40,15 +40,15 @@ static tn_tensor *unit_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void unit_init(unit *m, bool recompute_inside) {
-    tn_module_init(&m->base, "unit", unit_forward);
-    tn_module_init(&m->inner.base, "half", half_forward);
+    tn_module_init(m, "unit", unit_forward);
+    tn_module_init(&m->inner, "half", half_forward);
     tn_layer_norm_init(&m->ln, WIDTH, tn_norm_defaults());
     tn_linear_init(&m->inner.fc1, WIDTH, 2 * WIDTH, tn_linear_defaults());
     tn_linear_init(&m->inner.fc2, 2 * WIDTH, WIDTH, tn_linear_defaults());
-    tn_module_add(&m->inner.base, "fc1", &m->inner.fc1);
-    tn_module_add(&m->inner.base, "fc2", &m->inner.fc2);
-    tn_module_add(&m->base, "ln", &m->ln);
-    tn_module_add(&m->base, "inner", &m->inner);
+    tn_module_add(&m->inner, "fc1", &m->inner.fc1);
+    tn_module_add(&m->inner, "fc2", &m->inner.fc2);
+    tn_module_add(m, "ln", &m->ln);
+    tn_module_add(m, "inner", &m->inner);
     tn_module_set_recompute(&m->inner, recompute_inside);
 }
 
@@ -62,7 +62,7 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *tokens) {
 }
 
 static void net_init(net *m) {
-    tn_module_init(&m->base, "net", net_forward);
+    tn_module_init(m, "net", net_forward);
     tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
     tn_linear_options o = tn_linear_defaults();
     o.bias = false;
@@ -71,13 +71,13 @@ static void net_init(net *m) {
     unit_init(&m->b, false);
     unit_init(&m->c, true);
     tn_sequential_init(&m->wrapper);
-    tn_module_add(&m->base, "wte", &m->wte);
-    tn_module_add(&m->base, "a", &m->a);
+    tn_module_add(m, "wte", &m->wte);
+    tn_module_add(m, "a", &m->a);
     tn_sequential_add(&m->wrapper, &m->b);
-    tn_module_add(&m->base, "wrapper", &m->wrapper);
-    tn_module_add(&m->base, "c", &m->c);
-    tn_module_add(&m->base, "head", &m->head);
-    tn_module_tie(&m->base, "head.weight", "wte.weight");
+    tn_module_add(m, "wrapper", &m->wrapper);
+    tn_module_add(m, "c", &m->c);
+    tn_module_add(m, "head", &m->head);
+    tn_module_tie(m, "head.weight", "wte.weight");
     tn_module_set_recompute(&m->wrapper, true);
 }
 

@@ -15,7 +15,7 @@
 #include "ops/check.h"
 
 typedef struct dump {
-    tn_sampler sampler;
+    tn_op_samples sampler;
     const tn_op *op;
     int sample;
     FILE *index, *data;
@@ -90,7 +90,7 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
     fputs("}\n", d->index);
 }
 
-static void add(tn_sampler *s, const tn_sample *sample) {
+static void add(tn_op_samples *s, const tn_sample *sample) {
     dump *d = (dump *)s;
     write_sample(d, sample, TN_F32);
     write_sample(d, sample, TN_F64);

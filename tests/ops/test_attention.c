@@ -46,7 +46,7 @@ static void compare(tn_dims q, tn_dims k, bool masked, bool causal) {
                : NULL;
     tn_attention_options o = tn_attention_defaults();
     o.causal = causal;
-    tn_tensor *y = tn_attention_op(t[0], t[1], t[2], mask, o);
+    tn_tensor *y = tn_attention(t[0], t[1], t[2], mask, o);
     assert_string_equal(tn_error_message(), "");
     assert_true(tn_dims_equal(tn_shape(y), q));
     for (int64_t i = 0; i < tn_count(y); i++) {
@@ -79,7 +79,7 @@ static void a_blind_row_is_zero(void **state) {
               *v = leaf(TN_DIMS(1, 1, 2, 3));
     tn_attention_options o = tn_attention_defaults();
     o.causal = true;
-    tn_tensor *y = tn_attention_op(q, k, v, NULL, o);
+    tn_tensor *y = tn_attention(q, k, v, NULL, o);
     tn_backward(tn_sum_all(tn_square(y)));
     assert_int_equal(tn_error(), TN_OK);
     for (int64_t i = 0; i < 2; i++) {
@@ -97,7 +97,7 @@ static void a_blind_row_is_zero(void **state) {
 static tn_values grouped(void *user, tn_values in) {
     tn_attention_options o = tn_attention_defaults();
     o.causal = true;
-    return (tn_values){1, {tn_attention_op(in.v[0], in.v[1], in.v[2], user, o)}};
+    return (tn_values){1, {tn_attention(in.v[0], in.v[1], in.v[2], user, o)}};
 }
 
 /* The kernel's gradients, and through the composition their gradients. */
@@ -122,7 +122,7 @@ static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_at
         part[i] = tn_transpose(
             tn_reshape(third, TN_DIMS(d.size[0], d.size[1], heads, width / heads)), 1, 2);
     }
-    tn_tensor *y = tn_attention_op(part[0], part[1], part[2], mask, o);
+    tn_tensor *y = tn_attention(part[0], part[1], part[2], mask, o);
     tn_tensor *rows = tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(d.size[0], d.size[1], width));
     /* y's memory is (B, T, H, D): the way back is a view */
     assert_true(tn_shares_storage(rows, y));
@@ -138,7 +138,7 @@ static void qkv_is_attention_on_its_parts(void **state) {
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 5, 5), TN_F32), tn_scalar(0.2, TN_F32));
     tn_tensor *a = tn_set_requires_grad(tn_copy(data), true),
               *b = tn_set_requires_grad(tn_copy(data), true);
-    tn_tensor *fused = tn_attention_qkv_op(a, 2, mask, o), *parts = by_parts(b, 2, mask, o);
+    tn_tensor *fused = tn_attention_qkv(a, 2, mask, o), *parts = by_parts(b, 2, mask, o);
     assert_true(tn_all_close(fused, parts, 1e-12, 1e-12));
     tn_backward(tn_sum_all(tn_mul(fused, weight)));
     tn_backward(tn_sum_all(tn_mul(parts, weight)));
@@ -148,7 +148,7 @@ static void qkv_is_attention_on_its_parts(void **state) {
 
 static tn_values fused(void *user, tn_values in) {
     tn_attention_options o = tn_attention_defaults();
-    return (tn_values){1, {tn_attention_qkv_op(in.v[0], 2, user, o)}};
+    return (tn_values){1, {tn_attention_qkv(in.v[0], 2, user, o)}};
 }
 
 static void qkv_gradients_twice(void **state) {
@@ -169,7 +169,7 @@ static int64_t memory_for(int64_t length) {
     o.causal = true;
     tn_memory_reset_peak();
     int64_t before = tn_memory().allocated;
-    tn_backward(tn_sum_all(tn_attention_qkv_op(qkv, 1, NULL, o)));
+    tn_backward(tn_sum_all(tn_attention_qkv(qkv, 1, NULL, o)));
     assert_int_equal(tn_error(), TN_OK);
     return tn_memory().peak - before;
 }
@@ -192,23 +192,22 @@ static void errors_name_both_sides(void **state) {
               *flat = tn_zeros(TN_DIMS(3, 2), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F64),
               *mask = tn_zeros(TN_DIMS(2, 3, 3), TN_BOOL);
-    assert_inert(tn_attention_op(q, k, k, NULL, o), TN_ESHAPE,
+    assert_inert(tn_attention(q, k, k, NULL, o), TN_ESHAPE,
                  "attention: q is [1, 4, 3, 2] but k is [1, 3, 3, 2]");
-    assert_inert(tn_attention_op(q, wide, wide, NULL, o), TN_ESHAPE,
+    assert_inert(tn_attention(q, wide, wide, NULL, o), TN_ESHAPE,
                  "q is [1, 4, 3, 2] but k is [1, 4, 3, 5]");
-    assert_inert(tn_attention_op(q, q, k, NULL, o), TN_ESHAPE,
+    assert_inert(tn_attention(q, q, k, NULL, o), TN_ESHAPE,
                  "k is [1, 4, 3, 2] but v is [1, 3, 3, 2]");
-    assert_inert(tn_attention_op(q, q, flat, NULL, o), TN_ESHAPE, "v is [3, 2]");
-    assert_inert(tn_attention_op(q, f64, f64, NULL, o), TN_EDTYPE, "q is f32 but k is f64");
-    assert_inert(tn_attention_op(q, q, q, mask, o), TN_ESHAPE, "mask is [2, 3, 3] but");
-    assert_inert(tn_attention_op(q, q, q, q, o), TN_EDTYPE, "mask is f32");
-    assert_inert(tn_attention_op(q, NULL, q, NULL, o), TN_EVALUE, "NULL");
+    assert_inert(tn_attention(q, q, flat, NULL, o), TN_ESHAPE, "v is [3, 2]");
+    assert_inert(tn_attention(q, f64, f64, NULL, o), TN_EDTYPE, "q is f32 but k is f64");
+    assert_inert(tn_attention(q, q, q, mask, o), TN_ESHAPE, "mask is [2, 3, 3] but");
+    assert_inert(tn_attention(q, q, q, q, o), TN_EDTYPE, "mask is f32");
+    assert_inert(tn_attention(q, NULL, q, NULL, o), TN_EVALUE, "NULL");
     tn_tensor *qkv = tn_zeros(TN_DIMS(2, 3, 12), TN_F32);
-    assert_inert(tn_attention_qkv_op(qkv, 3, NULL, o), TN_ESHAPE,
-                 "qkv is [2, 3, 12] but heads is 3");
-    assert_inert(tn_attention_qkv_op(qkv, 0, NULL, o), TN_ESHAPE, "heads is 0");
-    assert_inert(tn_attention_qkv_op(flat, 1, NULL, o), TN_ESHAPE, "qkv is [3, 2]");
-    assert_inert(tn_attention_qkv_op(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o), TN_ESHAPE,
+    assert_inert(tn_attention_qkv(qkv, 3, NULL, o), TN_ESHAPE, "qkv is [2, 3, 12] but heads is 3");
+    assert_inert(tn_attention_qkv(qkv, 0, NULL, o), TN_ESHAPE, "heads is 0");
+    assert_inert(tn_attention_qkv(flat, 1, NULL, o), TN_ESHAPE, "qkv is [3, 2]");
+    assert_inert(tn_attention_qkv(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o), TN_ESHAPE,
                  "mask is [2, 3, 3] but");
 }
 

@@ -37,17 +37,17 @@ static void wrong_in_f32(tn_op_grad *g) {
     tn_op_give(g, 0, wrong ? tn_mul_scalar(right_gradient(g), 1.01) : right_gradient(g));
 }
 
-static void one_sample(tn_sampler *s, tn_dims dims) {
+static void one_sample(tn_op_samples *s, tn_dims dims) {
     tn_sample sample = {
         .text = "", .inputs = 1, .in = {tn_spec_real(dims, -1.0, 1.0)}, .no_second = true};
     tn_sample_add(s, &sample);
 }
 
-static void small(tn_sampler *s) {
+static void small(tn_op_samples *s) {
     one_sample(s, TN_DIMS(2, 3));
 }
 
-static void large(tn_sampler *s) {
+static void large(tn_op_samples *s) {
     one_sample(s, TN_DIMS(500));
 }
 

@@ -53,7 +53,7 @@ static tn_tensor *run(const tn_op *op, const tn_sample *sample, tn_tensor *const
     return tn_detach(y[0]);
 }
 
-static void compare(tn_sampler *s, const tn_sample *sample) {
+static void compare(tn_op_samples *s, const tn_sample *sample) {
     const tn_op *op = s->user;
     TN_SCOPE;
     tn_tensor *made[TN_OP_INPUTS], *fused[TN_OP_INPUTS], *composed[TN_OP_INPUTS];
@@ -75,7 +75,7 @@ static void compare(tn_sampler *s, const tn_sample *sample) {
 static void agrees(void **state) {
     const tn_op *op = tn_op_named(*state);
     assert_non_null(op);
-    tn_sampler sampler = {compare, (void *)op};
+    tn_op_samples sampler = {compare, (void *)op};
     op->samples(&sampler);
     tn_backend_use(&bare);
     tn_status status = tn_op_check(op);

@@ -243,11 +243,11 @@ static void products(void **state) {
             "linear: weight is [4, 3] but bias is [3]");
     refused(tn_linear_op(F(2, 3), F(4, 3), F(4, 1)), TN_ESHAPE,
             "linear: weight is [4, 3] but bias is [4, 1]");
-    refused(tn_linear_gelu_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
+    refused(tn_linear_gelu(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
             "linear_gelu: weight is f64 but x is f32");
-    refused(tn_linear_gelu_op(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
+    refused(tn_linear_gelu(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
             "linear_gelu: x is [2, 3] but weight is [3, 4]");
-    refused(tn_linear_gelu_op(F(2, 3), F(4, 3), F(3)), TN_ESHAPE,
+    refused(tn_linear_gelu(F(2, 3), F(4, 3), F(3)), TN_ESHAPE,
             "linear_gelu: weight is [4, 3] but bias is [3]");
 }
 
@@ -325,9 +325,9 @@ static void layers(void **state) {
             "layer_norm: x is [2, 3] but weight is [2]");
     refused(tn_layer_norm_op(F(2, 3), NULL, F(1, 3), 1e-5), TN_ESHAPE,
             "layer_norm: x is [2, 3] but bias is [1, 3]");
-    refused(tn_add_layer_norm_op(F(2, 3), F(3), NULL, NULL, 1e-5, NULL), TN_ESHAPE,
+    refused(tn_add_layer_norm(F(2, 3), F(3), NULL, NULL, 1e-5, NULL), TN_ESHAPE,
             "add_layer_norm: a is [2, 3] and b is [3]");
-    refused(tn_add_layer_norm_op(F(2, 3), F(2, 3), F(2), NULL, 1e-5, NULL), TN_ESHAPE,
+    refused(tn_add_layer_norm(F(2, 3), F(2, 3), F(2), NULL, 1e-5, NULL), TN_ESHAPE,
             "add_layer_norm: a is [2, 3] but weight is [2]");
     refused(tn_rms_norm_op(I(2), NULL, 1e-5), TN_EDTYPE, "rms_norm: the dtype of x is i64");
     refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: weight is f64 but x is f32");
@@ -344,32 +344,31 @@ static void attention(void **state) {
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = F(1, 4, 3, 2), *k = F(1, 2, 5, 2);
-    refused(tn_attention_op(I(1, 1, 1, 1), k, k, NULL, o), TN_EDTYPE,
+    refused(tn_attention(I(1, 1, 1, 1), k, k, NULL, o), TN_EDTYPE,
             "attention: the dtype of q is i64");
-    refused(tn_attention_op(q, D(1, 2, 5, 2), k, NULL, o), TN_EDTYPE,
+    refused(tn_attention(q, D(1, 2, 5, 2), k, NULL, o), TN_EDTYPE,
             "attention: q is f32 but k is f64");
-    refused(tn_attention_op(q, k, F(2, 5, 2), NULL, o), TN_ESHAPE, "attention: v is [2, 5, 2]");
-    refused(tn_attention_op(q, k, F(1, 2, 4, 2), NULL, o), TN_ESHAPE,
+    refused(tn_attention(q, k, F(2, 5, 2), NULL, o), TN_ESHAPE, "attention: v is [2, 5, 2]");
+    refused(tn_attention(q, k, F(1, 2, 4, 2), NULL, o), TN_ESHAPE,
             "attention: k is [1, 2, 5, 2] but v is [1, 2, 4, 2]");
-    refused(tn_attention_op(q, F(2, 2, 5, 2), F(2, 2, 5, 2), NULL, o), TN_ESHAPE,
+    refused(tn_attention(q, F(2, 2, 5, 2), F(2, 2, 5, 2), NULL, o), TN_ESHAPE,
             "attention: q is [1, 4, 3, 2] but k is [2, 2, 5, 2]");
-    refused(tn_attention_op(q, F(1, 2, 5, 3), F(1, 2, 5, 3), NULL, o), TN_ESHAPE,
+    refused(tn_attention(q, F(1, 2, 5, 3), F(1, 2, 5, 3), NULL, o), TN_ESHAPE,
             "attention: q is [1, 4, 3, 2] but k is [1, 2, 5, 3]");
-    refused(tn_attention_op(q, F(1, 3, 5, 2), F(1, 3, 5, 2), NULL, o), TN_ESHAPE,
+    refused(tn_attention(q, F(1, 3, 5, 2), F(1, 3, 5, 2), NULL, o), TN_ESHAPE,
             "attention: q is [1, 4, 3, 2] but k is [1, 3, 5, 2]");
-    refused(tn_attention_op(q, k, k, F(3, 5), o), TN_EDTYPE, "attention: mask is f32");
-    refused(tn_attention_op(q, k, k, B(3, 4), o), TN_ESHAPE,
+    refused(tn_attention(q, k, k, F(3, 5), o), TN_EDTYPE, "attention: mask is f32");
+    refused(tn_attention(q, k, k, B(3, 4), o), TN_ESHAPE,
             "attention: mask is [3, 4] but must broadcast to (batch, heads, queries, keys) = [1, "
             "4, 3, 5]");
-    refused(tn_attention_qkv_op(I(1, 2, 6), 1, NULL, o), TN_EDTYPE,
+    refused(tn_attention_qkv(I(1, 2, 6), 1, NULL, o), TN_EDTYPE,
             "attention_qkv: the dtype of qkv is i64");
-    refused(tn_attention_qkv_op(F(2, 6), 1, NULL, o), TN_ESHAPE, "attention_qkv: qkv is [2, 6]");
-    refused(tn_attention_qkv_op(F(1, 2, 6), 4, NULL, o), TN_ESHAPE,
+    refused(tn_attention_qkv(F(2, 6), 1, NULL, o), TN_ESHAPE, "attention_qkv: qkv is [2, 6]");
+    refused(tn_attention_qkv(F(1, 2, 6), 4, NULL, o), TN_ESHAPE,
             "attention_qkv: qkv is [1, 2, 6] but heads is 4");
-    refused(tn_attention_qkv_op(F(1, 2, 6), 0, NULL, o), TN_ESHAPE,
+    refused(tn_attention_qkv(F(1, 2, 6), 0, NULL, o), TN_ESHAPE,
             "attention_qkv: qkv is [1, 2, 6] but heads is 0");
-    refused(tn_attention_qkv_op(F(1, 2, 6), 2, F(2, 2), o), TN_EDTYPE,
-            "attention_qkv: mask is f32");
+    refused(tn_attention_qkv(F(1, 2, 6), 2, F(2, 2), o), TN_EDTYPE, "attention_qkv: mask is f32");
 }
 
 static void losses(void **state) {
@@ -378,14 +377,14 @@ static void losses(void **state) {
     refused(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: target is f64 but x is f32");
     refused(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: the dtype of x is i64");
     refused(tn_mse(F(2), F(2, 1), TN_MEAN), TN_ESHAPE, "mse: x is [2] but target is [2, 1]");
-    refused(tn_mse(F(2), F(2), (tn_loss_reduction)9), TN_EVALUE, "mse: reduction is 9");
+    refused(tn_mse(F(2), F(2), (tn_reduction)9), TN_EVALUE, "mse: reduction is 9");
     refused(tn_cross_entropy(I(2, 3), I(2), TN_MEAN), TN_EDTYPE,
             "cross_entropy: the dtype of logits is i64");
     refused(tn_cross_entropy(F(2, 3), F(2), TN_MEAN), TN_EDTYPE,
             "cross_entropy: the dtype of labels is f32");
     refused(tn_cross_entropy(F(2, 3), I(3), TN_MEAN), TN_ESHAPE,
             "cross_entropy: logits are [2, 3] but labels are [3]");
-    refused(tn_cross_entropy(F(2, 3), I(2), (tn_loss_reduction)9), TN_EVALUE,
+    refused(tn_cross_entropy(F(2, 3), I(2), (tn_reduction)9), TN_EVALUE,
             "cross_entropy: reduction is 9");
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.label_smoothing = 1.5;
@@ -421,7 +420,7 @@ static void every_operation_refuses_something(void **state) {
  * one that takes any number of tensors counts them. */
 static struct { int fewest, most; } given;
 
-static void note_inputs(tn_sampler *s, const tn_sample *sample) {
+static void note_inputs(tn_op_samples *s, const tn_sample *sample) {
     (void)s;
     given.fewest = sample->inputs < given.fewest ? sample->inputs : given.fewest;
     given.most = sample->inputs > given.most ? sample->inputs : given.most;
@@ -434,7 +433,7 @@ static void every_input_has_a_name(void **state) {
         const tn_op *op = tn_op_at(i);
         given.fewest = TN_OP_INPUTS;
         given.most = 0;
-        op->samples(&(tn_sampler){.add = note_inputs});
+        op->samples(&(tn_op_samples){.add = note_inputs});
         int names = 0;
         while (names < TN_OP_INPUTS && op->inputs[names]) {
             names++;

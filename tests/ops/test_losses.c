@@ -27,7 +27,7 @@ static double expected(const tn_tensor *x, int64_t i, int64_t label, double smoo
     return (1.0 - smooth) * (log(sum) - at2(x, i, label)) + smooth * (log(sum) - mean);
 }
 
-static void compare(tn_loss_reduction how, int64_t ignore, double smooth) {
+static void compare(tn_reduction how, int64_t ignore, double smooth) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
@@ -61,7 +61,7 @@ static void compare(tn_loss_reduction how, int64_t ignore, double smooth) {
 
 static void is_its_definition(void **state) {
     (void)state;
-    const tn_loss_reduction how[] = {TN_MEAN, TN_SUM, TN_NONE};
+    const tn_reduction how[] = {TN_MEAN, TN_SUM, TN_NONE};
     for (int i = 0; i < 3; i++) {
         compare(how[i], -100, 0.0);
         compare(how[i], 3, 0.0);
@@ -208,7 +208,7 @@ static void bad_labels_are_named(void **state) {
     o.label_smoothing = 1.5;
     assert_inert(tn_cross_entropy_with(x, tn_zeros(TN_DIMS(3), TN_I64), o), TN_EVALUE,
                  "label_smoothing is 1.5");
-    assert_inert(tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_I64), (tn_loss_reduction)7), TN_EVALUE,
+    assert_inert(tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_I64), (tn_reduction)7), TN_EVALUE,
                  "reduction is 7");
     assert_inert(tn_cross_entropy(x, NULL, TN_MEAN), TN_EVALUE, "NULL");
 }

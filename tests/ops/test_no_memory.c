@@ -14,7 +14,7 @@
 enum { SMALL = 64, MOST_SAMPLES = 12, MOST_ALLOCATIONS = 3000 };
 
 typedef struct failing {
-    tn_sampler sampler;
+    tn_op_samples sampler;
     const tn_op *op;
     int samples, failures;
 } failing;
@@ -34,7 +34,7 @@ static void forward_backward(const tn_op *op, const tn_sample *sample) {
     }
 }
 
-static void fail_each(tn_sampler *s, const tn_sample *sample) {
+static void fail_each(tn_op_samples *s, const tn_sample *sample) {
     failing *f = (failing *)s;
     for (int i = 0; i < sample->inputs; i++) {
         if (sample->in[i].kind != TN_SPEC_ABSENT && tn_dims_count(sample->in[i].dims) > SMALL) {

@@ -34,7 +34,7 @@ static bool absent(int step, int i) {
 static void add(const char *group, const char *what, const char *name, tn_tensor *t) {
     char text[256];
     snprintf(text, sizeof(text), "%s/%s%s", group, what, name);
-    tn_safetensors_add(writer, text, tn_copy(tn_detach(t)));
+    tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
 }
 
 static tn_tensor *no_forward(tn_module *self, tn_tensor *x) {
@@ -61,10 +61,10 @@ static void make_grads(void) {
 
 static void model_init(model *m, tn_dtype dtype, const char *name) {
     tn_seed(11);
-    tn_module_init(&m->base, "model", no_forward);
+    tn_module_init(m, "model", no_forward);
     for (int i = 0; i < PARAMS; i++) {
         tn_tensor *p = tn_randn(dims_of(i), TN_F64);
-        tn_module_param(&m->base, names[i], &m->p[i], tn_copy(tn_cast(p, dtype)));
+        tn_module_param(m, names[i], &m->p[i], tn_copy(tn_cast(p, dtype)));
         tn_set_grad_dtype(m->p[i], dtype == TN_F64 ? TN_F64 : TN_F32);
         add(name, "start.", names[i], m->p[i]);
     }
@@ -91,7 +91,7 @@ static void train(const char *name, model *m, tn_optim *opt, how also) {
         } else if (also == CLIP_AT_ONCE) {
             norms[step] = tn_clip_grad_norm(m, 5.0);
         } else if (also == SCHEDULE) {
-            tn_optim_set_lr(opt, tn_schedule_at(tn_cosine_decay(0.1, 0.01, 10, 80), step));
+            tn_optim_set_lr(opt, tn_schedule_at(tn_schedule_cosine(0.1, 0.01, 10, 80), step));
         }
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
@@ -130,7 +130,8 @@ static void dump_groups(void) {
     options.lr = 0.02;
     options.weight_decay = 0.1;
     tn_optim *opt = tn_adamw(&m, options);
-    tn_group_options *vectors = tn_optim_group(opt, tn_optim_split(opt, tn_match_vectors, NULL));
+    tn_optim_group_options *vectors =
+        tn_optim_group(opt, tn_optim_split(opt, tn_match_vectors, NULL));
     vectors->weight_decay = 0.0;
     vectors->lr_scale = 0.5;
     train("groups", &m, opt, NOTHING);
@@ -151,7 +152,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     tn_seed(5);
-    writer = tn_safetensors_new();
+    writer = tn_safetensors_writer_new();
     make_grads();
     dump_sgd("sgd", (tn_sgd_options){0}, TN_F64, NOTHING);
     dump_sgd("sgd_decay", (tn_sgd_options){.weight_decay = 0.1}, TN_F64, NOTHING);
@@ -173,9 +174,9 @@ int main(int argc, char **argv) {
     dump_sgd("clip_sgd", (tn_sgd_options){.momentum = 0.9}, TN_F64, CLIP_BEFORE_STEP);
     dump_adam("scheduled", true, 0.1, TN_F64, SCHEDULE);
     dump_groups();
-    dump_schedule("constant", tn_constant(0.3, 10));
-    dump_schedule("linear", tn_linear_decay(0.3, 0.03, 10, 100));
-    dump_schedule("cosine", tn_cosine_decay(0.3, 0.03, 10, 100));
-    dump_schedule("cosine_without_warmup", tn_cosine_decay(0.3, 0.0, 0, 100));
-    return tn_safetensors_write(writer, argv[1]) == TN_OK ? 0 : 1;
+    dump_schedule("constant", tn_schedule_constant(0.3, 10));
+    dump_schedule("linear", tn_schedule_linear(0.3, 0.03, 10, 100));
+    dump_schedule("cosine", tn_schedule_cosine(0.3, 0.03, 10, 100));
+    dump_schedule("cosine_without_warmup", tn_schedule_cosine(0.3, 0.0, 0, 100));
+    return tn_safetensors_writer_save(writer, argv[1]) == TN_OK ? 0 : 1;
 }

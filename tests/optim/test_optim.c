@@ -21,9 +21,9 @@ static tn_tensor *model_forward(tn_module *self, tn_tensor *x) {
 
 static void model_init(model *m, tn_dtype dtype) {
     TN_SCOPE;
-    tn_module_init(&m->base, "model", model_forward);
-    tn_module_param(&m->base, "a", &m->a, tn_ones(TN_DIMS(2, 2), dtype));
-    tn_module_param(&m->base, "b", &m->b, tn_ones(TN_DIMS(2), dtype));
+    tn_module_init(m, "model", model_forward);
+    tn_module_param(m, "a", &m->a, tn_ones(TN_DIMS(2, 2), dtype));
+    tn_module_param(m, "b", &m->b, tn_ones(TN_DIMS(2), dtype));
 }
 
 static void set_gradients(model *m, double value) {
@@ -88,18 +88,18 @@ static void refused_parameters(void **state) {
     (void)state;
     TN_SCOPE;
     model m;
-    tn_module_init(&m.base, "model", model_forward);
-    tn_module_param(&m.base, "a", &m.a, tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
+    tn_module_init(&m, "model", model_forward);
+    tn_module_param(&m, "a", &m.a, tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
     assert_null(sgd(&m, 0.1));
     assert_error(TN_EVALUE, "a is not contiguous");
     tn_module_finish(&m);
-    tn_module_init(&m.base, "model", model_forward);
+    tn_module_init(&m, "model", model_forward);
     tn_tensor *shared = tn_ones(TN_DIMS(2), TN_F32);
-    tn_module_param(&m.base, "a", &m.a, shared);
-    tn_module_param(&m.base, "b", &m.b, shared);
+    tn_module_param(&m, "a", &m.a, shared);
+    tn_module_param(&m, "b", &m.b, shared);
     assert_null(sgd(&m, 0.1));
     assert_error(TN_EVALUE, "a and b are the same tensor");
-    assert_int_equal(tn_module_tie(&m.base, "b", "a"), TN_OK);
+    assert_int_equal(tn_module_tie(&m, "b", "a"), TN_OK);
     tn_optim *opt = sgd(&m, 0.1);
     tn_set_grad(m.a, tn_ones(TN_DIMS(2), TN_F32));
     tn_optim_step(opt);
@@ -310,7 +310,7 @@ static void groups(void **state) {
     tn_sgd_options options = {.lr = 0.1, .weight_decay = 0.5};
     tn_optim *opt = tn_sgd(&m, options);
     assert_int_equal(tn_optim_groups(opt), 1);
-    tn_group_options *all = tn_optim_group(opt, 0);
+    tn_optim_group_options *all = tn_optim_group(opt, 0);
     assert_true(all->lr_scale == 1.0 && all->weight_decay == 0.5);
     assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), 1);
     tn_optim_group(opt, 1)->weight_decay = 0.0;
@@ -389,16 +389,16 @@ static void clipping_what_is_not_finite(void **state) {
 
 static void schedules(void **state) {
     (void)state;
-    assert_true(tn_schedule_at(tn_constant(0.5, 0), 0) == 0.5);
-    assert_true(tn_schedule_at(tn_constant(0.5, 4), 0) == 0.1);
-    assert_true(tn_schedule_at(tn_constant(0.5, 4), -7) == 0.1);
-    assert_true(tn_schedule_at(tn_constant(0.5, 4), 4) == 0.5);
-    tn_schedule cosine = tn_cosine_decay(1.0, 0.2, 10, 20);
+    assert_true(tn_schedule_at(tn_schedule_constant(0.5, 0), 0) == 0.5);
+    assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), 0) == 0.1);
+    assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), -7) == 0.1);
+    assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), 4) == 0.5);
+    tn_schedule cosine = tn_schedule_cosine(1.0, 0.2, 10, 20);
     assert_true(tn_schedule_at(cosine, 10) == 1.0);
     assert_true(fabs(tn_schedule_at(cosine, 15) - 0.6) < 1e-12);
     assert_true(tn_schedule_at(cosine, 20) == 0.2 && tn_schedule_at(cosine, INT64_MAX) == 0.2);
-    assert_true(tn_schedule_at(tn_linear_decay(1.0, 0.0, 10, 10), 10) == 0.0); /* all warm-up */
-    assert_true(fabs(tn_schedule_at(tn_linear_decay(1.0, 0.0, 0, 10), 3) - 0.7) < 1e-12);
+    assert_true(tn_schedule_at(tn_schedule_linear(1.0, 0.0, 10, 10), 10) == 0.0); /* all warm-up */
+    assert_true(fabs(tn_schedule_at(tn_schedule_linear(1.0, 0.0, 0, 10), 3) - 0.7) < 1e-12);
 }
 
 static void null_arguments(void **state) {

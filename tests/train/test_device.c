@@ -232,7 +232,7 @@ static void moves_models(void **state) {
     tn_linear_init(&out, 4, 4, tn_linear_defaults());
     tn_sequential_add(&net, &in);
     tn_sequential_add(&net, &out);
-    tn_module_tie(&net.base, "1.weight", "0.weight");
+    tn_module_tie(&net, "1.weight", "0.weight");
     tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *y = tn_call(&net, x);
     tn_backward(tn_sum_all(y));
     assert_int_equal(tn_module_to(&net, device), TN_OK);

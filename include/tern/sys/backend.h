@@ -108,16 +108,6 @@ typedef enum tn_binary {
 
 typedef enum tn_compare { TN_EQ, TN_NE, TN_LT, TN_LE, TN_GT, TN_GE, TN_COMPARE_COUNT } tn_compare;
 
-typedef enum tn_reduction {
-    TN_RED_SUM,
-    TN_RED_MEAN,
-    TN_RED_MAX,
-    TN_RED_MIN,
-    TN_RED_SUM_SQUARES,
-    TN_RED_ANY,
-    TN_RED_ALL
-} tn_reduction;
-
 typedef enum tn_random_kind {
     TN_UNIFORM,  /* a + (b - a) u, u in [0, 1); never rounded up to b */
     TN_NORMAL,   /* a + b z */
@@ -199,11 +189,11 @@ typedef struct tn_backend {
     /* y = c ? a : b; c is bool. Every dtype. */
     tn_status (*where)(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
                        const tn_desc *b);
-    /* y has x's ndim; where y's size is 1 and x's is not, x is reduced (x's size may be 0: SUM 0,
-     * MEAN NaN, MAX and MIN are not called). Floats; SUM MAX MIN also integers, with y i64 for SUM
-     * and x's dtype for MAX and MIN; ANY and ALL: bool to bool. SUM_SQUARES of f32, bf16 and f16
-     * also into f64. NaN wins in MAX and MIN. SUM of f32 keeps an error of about log(n) roundings
-     * (pairwise or lanes), not n. */
+    /* f: all of tn_reduction but PRODUCT and NONE. y has x's ndim; where y's size is 1 and x's is
+     * not, x is reduced (x's size may be 0: SUM 0, MEAN NaN, MAX and MIN are not called). Floats;
+     * SUM MAX MIN also integers, with y i64 for SUM and x's dtype for MAX and MIN; ANY and ALL:
+     * bool to bool. SUM_SQUARES of f32, bf16 and f16 also into f64. NaN wins in MAX and MIN. SUM of
+     * f32 keeps an error of about log(n) roundings (pairwise or lanes), not n. */
     tn_status (*reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x);
     /* y (i64, size 1 at dim) = position of the first largest element; a NaN counts as largest.
      * Floats and integers. */

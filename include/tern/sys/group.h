@@ -60,7 +60,7 @@ TN_API const char *tn_collective_name(tn_collective kind); /* "all_reduce" */
 typedef struct tn_transfer {
     tn_collective kind;
     tn_dtype dtype;
-    tn_reduce reduce;
+    tn_reduction reduce;
     int root;
     const void *in;
     void *out;
@@ -147,8 +147,8 @@ typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_opt
 
 /* y[i] = the reduction of x[0][i], x[1][i], … in this order, finished; bf16 and f16 are rounded
  * once. y may be one of the x. */
-TN_API void tn__reduce_all(tn_reduce how, tn_dtype dtype, void *y, const void *const *x, int ranks,
-                           int64_t n);
+TN_API void tn__reduce_all(tn_reduction how, tn_dtype dtype, void *y, const void *const *x,
+                           int ranks, int64_t n);
 
 #ifdef __cplusplus
 }

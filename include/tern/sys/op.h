@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 typedef struct tn_op tn_op;
-typedef struct tn_sampler tn_sampler;
+typedef struct tn_op_samples tn_op_samples;
 
 #define TN_OP_INPUTS 8  /* inputs that get a descriptor; a variadic operation may have more */
 #define TN_OP_OUTPUTS 8 /* results and extra outputs together */
@@ -85,7 +85,7 @@ struct tn_op {
     /* Releases what args own: when the node dies, or at once when nothing was recorded. */
     void (*args_finish)(void *args);
 
-    void (*samples)(tn_sampler *s);
+    void (*samples)(tn_op_samples *s);
 
     /* The result stands for input 1 in a narrower dtype (a parameter's copy for computing).
      * Gradients that reach it are cast to input 1's dtype before they are summed, and its backward
@@ -199,8 +199,8 @@ typedef struct tn_sample {
     bool no_second; /* the second derivative is not defined here (kinks) */
 } tn_sample;
 
-struct tn_sampler {
-    void (*add)(tn_sampler *s, const tn_sample *sample);
+struct tn_op_samples {
+    void (*add)(tn_op_samples *s, const tn_sample *sample);
     void *user;
 };
 
@@ -224,13 +224,13 @@ static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {
     tn_spec spec = {TN_SPEC_VALUES, dims, 0.0, 0.0, values};
     return spec;
 }
-TN_API void tn_sample_add(tn_sampler *s, const tn_sample *sample);
+TN_API void tn_sample_add(tn_op_samples *s, const tn_sample *sample);
 
 /* Samples that most operations want: vectors, matrices, a 0-d, an empty and a size-1 tensor, values
  * in [low, high]. */
-TN_API void tn_sample_unary(tn_sampler *s, double low, double high);
+TN_API void tn_sample_unary(tn_op_samples *s, double low, double high);
 /* The same for two inputs, with the pairs of shapes that broadcast in different ways. */
-TN_API void tn_sample_binary(tn_sampler *s, double low, double high, double low2, double high2);
+TN_API void tn_sample_binary(tn_op_samples *s, double low, double high, double low2, double high2);
 
 /* ---- The registry ---------------------------------------------------------------------------- */
 
