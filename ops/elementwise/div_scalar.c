@@ -16,7 +16,7 @@ static void div_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div_scalar(g->dout[0], k));
 }
 
-static void div_scalar_samples(tn_sampler *s) {
+static void div_scalar_samples(tn_op_samples *s) {
     static const tn__scalar_args args[] = {{3.0}, {-0.7}};
     tn__sample_unary_with(s, -3.0, 3.0, "k=3.0", &args[0]);
     tn__sample_unary_with(s, -3.0, 3.0, "k=-0.7", &args[1]);

@@ -13,7 +13,7 @@ static void sub_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, g->dout[0]);
 }
 
-static void sub_scalar_samples(tn_sampler *s) {
+static void sub_scalar_samples(tn_op_samples *s) {
     static const tn__scalar_args args[] = {{1.5}, {-100.0}};
     tn__sample_unary_with(s, -3.0, 3.0, "k=1.5", &args[0]);
     tn__sample_unary_with(s, -3.0, 3.0, "k=-100.0", &args[1]);

@@ -221,6 +221,7 @@ static void numbers(tn_tensor *t) {
         TAKES(tn_backend_of((tn_device){(tn_device_kind)ints[i], ints[i]}));
         TAKES(tn_context_of((tn_device){(tn_device_kind)ints[i], ints[i]}));
         TAKES(tn_op_at(ints[i]));
+        TAKES(tn_op_input_name(tn_op_at(0), ints[i]));
         TAKES(tn_empty((tn_dims){ints[i], {1}}, TN_F32));
     }
     for (int i = 0; i < REALS; i++) {
