@@ -174,6 +174,17 @@ tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_te
                : tn_inert();
 }
 
+tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims) {
+    if (tn_count(x) == 0) {
+        return x;
+    }
+    tn_tensor *first = tn_detach(x); /* whose gradient a shift does not need */
+    for (int i = 0; i < (dims.ndim ? dims.ndim : tn_ndim(x)); i++) {
+        first = tn_narrow(first, dims.ndim ? (int)dims.size[i] : i, 0, 1);
+    }
+    return tn_sub(x, first);
+}
+
 bool tn__fits(double value, tn_dtype dtype) {
     double whole = trunc(value);
     switch (dtype) {

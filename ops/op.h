@@ -66,6 +66,10 @@ tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
  * is. */
 tn_tensor *tn__wide(tn_tensor *t);
 
+/* x minus the first of the elements that dims (as reductions take them) bring together: 0 where
+ * they are equal, and near 0 where they are close. For statistics that do not depend on a shift. */
+tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims);
+
 /* f(a, b) by its kernel, not recorded; a and b have one shape. For backwards while
  * !g->create_graph. */
 tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b);

@@ -22,8 +22,12 @@ static void set_at(const tn_desc *d, int64_t i, float value) {
 /* y = (x - mean) rstd w + b; y may be x. Without `centred`, RMS norm. */
 static void norm_row(float *y, const float *x, const float *w, const float *b, int64_t c,
                      bool centred, double eps, float *mean, float *rstd) {
-    double squares = 0;
-    float m = centred ? (float)(row_sum(x, c) / (double)c) : 0;
+    double squares = 0, sum = 0;
+    float m = 0, first = x[0];
+    if (centred) {
+        ROW_SUM(sum, c, x[i] - first); /* 0 in a constant row: its mean is then exact */
+        m = (float)((double)first + sum / (double)c);
+    }
     ROW_SUM(squares, c, (x[i] - m) * (x[i] - m));
     float r = (float)(1 / sqrt(squares / (double)c + eps));
     if (w && b) {

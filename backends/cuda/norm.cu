@@ -107,9 +107,11 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
     }
     tn__line<T> x = line_at(f.x, row), y = line_at(f.y, row);
     tn__held<T, TEAM, ITEMS> held;
+    C first = c > 0 ? tn__load(x.data[0]) : 0;
     if (f.other.data) {
-        tn__line<T> sum = line_at(f.sum, row);
-        add_rows<T, TEAM, ITEMS, C>(held, sum, x, line_at(f.other, row), c);
+        tn__line<T> sum = line_at(f.sum, row), other = line_at(f.other, row);
+        first = c > 0 ? tn__load(tn__store<T>(first + tn__load(other.data[0]))) : 0;
+        add_rows<T, TEAM, ITEMS, C>(held, sum, x, other, c);
         x = sum;
     } else {
         held.open(x, c, (C)0);
@@ -117,15 +119,15 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
     C mean = 0, squares = 0;
     if (f.centred) {
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
-            const C *v = held.pack(x, at, p, c, (C)0);
+            const C *v = held.pack(x, at, p, c, first);
             C part = 0;
             TN_UNROLL
             for (int k = 0; k < V; k++) {
-                part += v[k];
+                part += v[k] - first; /* 0 in a constant row: its mean is then exact */
             }
             mean += part;
         });
-        mean = tn__team_reduce<TEAM>(mean, shared, tn__join_sum()) / (C)c;
+        mean = first + tn__team_reduce<TEAM>(mean, shared, tn__join_sum()) / (C)c;
     }
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         const C *v = held.pack(x, at, p, c, mean); /* beyond the end: no deviation */

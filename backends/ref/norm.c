@@ -36,11 +36,11 @@ tn_status tn__ref_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *m
     }
     int64_t rows = x->size[0], c = x->size[1];
     for (int64_t i = 0; i < rows; i++) {
-        double sum = 0, squares = 0;
+        double first = c > 0 ? at2(x, i, 0) : 0, sum = 0, squares = 0;
         for (int64_t j = 0; j < c; j++) {
-            sum += at2(x, i, j);
+            sum += at2(x, i, j) - first; /* 0 in a constant row: its mean is then exact */
         }
-        double m = sum / (double)c;
+        double m = first + sum / (double)c;
         for (int64_t j = 0; j < c; j++) {
             squares += (at2(x, i, j) - m) * (at2(x, i, j) - m);
         }

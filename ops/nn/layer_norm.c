@@ -117,6 +117,7 @@ static void layer_norm_backward(tn_op_grad *g) {
 static tn_tensor *layer_norm_compose(const tn_op_call *c) {
     const layer_norm_args *args = c->args;
     tn_tensor *x = tn__widen(c->in[0]), *w = tn__optional(c, 1), *b = tn__optional(c, 2);
+    x = tn__from_first(x, TN_DIMS(-1));
     tn_tensor *centred = tn_sub(x, tn_mean(x, TN_DIMS(-1), true));
     tn_tensor *var = tn_mean(tn_square(centred), TN_DIMS(-1), true);
     tn_tensor *y = tn_mul(centred, tn_rsqrt(tn_add_scalar(var, args->eps)));

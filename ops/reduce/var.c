@@ -4,11 +4,12 @@
  *     y: x's shape without dims (or 1 there); 0 / 0 = NaN for n = correction
  *     dx = dy · 2 (x - m) / (n - correction)
  *
- * In two passes, as the difference of two large sums would lose the digits of a small
- * variance. */
+ * In two passes, as the difference of two large sums would lose the digits of a small variance; and
+ * from the first element on, so that equal elements have the variance 0. */
 #include "ops/reduce/reduce.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct var_args {
     tn__reduce_args over;
@@ -25,18 +26,25 @@ static bool var_shape(tn_op_call *c) {
     return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-/* wide: x in f32 or f64, then x - m; small: m, then the result before it is rounded to y's
- * dtype. */
+/* wide: x - first in f32 or f64, then less its mean; small: the first elements, the mean, then the
+ * result before it is rounded to y's dtype. */
 static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *small,
                            const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
-    tn_desc m = tn_desc_expand(small, wide);
-    tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
+    tn_desc spread = tn_desc_expand(small, wide), first = c->x[0];
+    memcpy(first.size, small->size, sizeof first.size);
+    tn_status status = kernels->copy(c->ctx, small, &first);
+    if (status == TN_OK) {
+        status = kernels->copy(c->ctx, wide, &c->x[0]);
+    }
+    if (status == TN_OK) {
+        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
+    }
     if (status == TN_OK) {
         status = kernels->reduce(c->ctx, TN_MEAN, small, wide);
     }
     if (status == TN_OK) {
-        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &m);
+        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
     }
     if (status == TN_OK) {
         status = kernels->reduce(c->ctx, TN_SUM_SQUARES, small, wide);
@@ -66,7 +74,7 @@ static tn_status var_forward(tn_op_call *c) {
 /* In f32 for bf16 and f16: a rounded mean would be as far off as x - m is large. */
 static void var_backward(tn_op_grad *g) {
     const var_args *args = g->args;
-    tn_tensor *x = tn__wide(tn_op_saved_input(g, 0));
+    tn_tensor *x = tn__from_first(tn__wide(tn_op_saved_input(g, 0)), args->over.dims);
     tn_tensor *from_mean = tn_sub(x, tn_mean(x, args->over.dims, true));
     double k = 2.0 * var_scale(args, tn_op_input_dims(g, 0));
     tn_tensor *dx = tn_mul(tn__spread(g, tn_mul_scalar(tn__wide(g->dout[0]), k)), from_mean);

@@ -177,6 +177,40 @@ static void test_norms(void **state) {
     }
 }
 
+/* A row of equal elements has no deviation: y is the bias, to the bit. */
+static void test_constant_rows(void **state) {
+    (void)state;
+    static const int64_t widths[] = {1, 3, 257, 768, 1025, 5000};
+    static const double values[] = {1000.7, 0.1, -3e4};
+    for (int k = 0; k < 4 * 6 * 3; k++) {
+        tn_dtype dtype = array_floats[k % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        int64_t size[] = {3, widths[k / 4 % 6]};
+        array x = make(dtype, k & 1, 2, size), zero = make(dtype, DENSE, 2, size),
+              y = make(dtype, DENSE, 2, size), s = make(dtype, DENSE, 2, size),
+              w = varied(dtype, DENSE, 1, size + 1, 3), b = varied(dtype, DENSE, 1, size + 1, 4),
+              mean = make(stat, DENSE, 1, size), rstd = make(stat, DENSE, 1, size);
+        for (int64_t i = 0; i < x.count; i++) {
+            array_set(&x, i, values[k / 24]);
+            array_set(&zero, i, 0);
+        }
+        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+            for (int added = 0; added < 1 + ((*t)->add_layer_norm != NULL); added++) {
+                array_poison(&y);
+                tn_status status = added ? TRIAL_CALL(*t, add_layer_norm, &s.d, &y.d, &mean.d,
+                                                      &rstd.d, &zero.d, &x.d, &w.d, &b.d, 1e-5)
+                                         : TRIAL_CALL(*t, layer_norm, &y.d, &mean.d, &rstd.d, &x.d,
+                                                      &w.d, &b.d, 1e-5);
+                assert_int_equal(trial_wait(*t, status), TN_OK);
+                for (int64_t i = 0; i < y.count; i++) {
+                    assert_true(array_get(&y, i) == array_get(&b, i % size[1]));
+                }
+                assert_true(array_get(&mean, 2) == array_get(&x, 0));
+            }
+        }
+        trial_forget();
+    }
+}
+
 static tn_status call_loss(const tn_backend *t, const tn_desc *const *out, void *user) {
     rows *r = user;
     return TRIAL_CALL(t, cross_entropy, out[0], out[1], out[2], &r->x, &r->label, &r->args);
@@ -249,8 +283,8 @@ static void test_bad_labels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_softmax),        ARRAY_TEST(test_norms),
-        ARRAY_TEST(test_add_layer_norm), ARRAY_TEST(test_cross_entropy),
-        ARRAY_TEST(test_bad_labels),
+        ARRAY_TEST(test_add_layer_norm), ARRAY_TEST(test_constant_rows),
+        ARRAY_TEST(test_cross_entropy),  ARRAY_TEST(test_bad_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

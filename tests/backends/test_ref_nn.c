@@ -432,6 +432,23 @@ static void test_attention_edges(void **state) {
         TN_EUNSUPPORTED);
 }
 
+/* A row of equal elements has no deviation: y is the bias, to the bit. */
+static void test_norm_of_a_constant(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        array x = array_new(array_floats[k], DENSE, 2, (int64_t[]){1, 257}), y = LIKE(x),
+              b = array_new(array_floats[k], DENSE, 1, (int64_t[]){257});
+        for (int64_t i = 0; i < 257; i++) {
+            array_set(&x, i, 1000.7);
+        }
+        array_vary(&b, 1);
+        assert_int_equal(ref->layer_norm(ctx, &y.d, NULL, NULL, &x.d, NULL, &b.d, 1e-5), TN_OK);
+        for (int64_t i = 0; i < 257; i++) {
+            assert_true(array_get(&y, i) == array_get(&b, i));
+        }
+    }
+}
+
 static void test_dtypes_that_are_refused(void **state) {
     (void)state;
     array i = array_new(TN_I32, DENSE, 2, (int64_t[]){2, 2}),
@@ -549,11 +566,17 @@ static void test_bad_labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_matmul),          ARRAY_TEST(test_linear),
-        ARRAY_TEST(test_softmax),         ARRAY_TEST(test_softmax_special_rows),
-        ARRAY_TEST(test_norms),           ARRAY_TEST(test_attention),
-        ARRAY_TEST(test_attention_edges), ARRAY_TEST(test_cross_entropy),
-        ARRAY_TEST(test_bad_labels),      ARRAY_TEST(test_dtypes_that_are_refused),
+        ARRAY_TEST(test_matmul),
+        ARRAY_TEST(test_linear),
+        ARRAY_TEST(test_softmax),
+        ARRAY_TEST(test_softmax_special_rows),
+        ARRAY_TEST(test_norms),
+        ARRAY_TEST(test_norm_of_a_constant),
+        ARRAY_TEST(test_attention),
+        ARRAY_TEST(test_attention_edges),
+        ARRAY_TEST(test_cross_entropy),
+        ARRAY_TEST(test_bad_labels),
+        ARRAY_TEST(test_dtypes_that_are_refused),
     };
     return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

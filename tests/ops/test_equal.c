@@ -202,6 +202,28 @@ static void logsumexp_infinities(void **state) {
        LIST(-INFINITY, -INFINITY));
 }
 
+/* Equal elements have no variance, and their normalisation, its gradients included, is exact. */
+static void constants_do_not_vary(void **state) {
+    (void)state;
+    const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
+    for (int i = 0; i < 4; i++) {
+        TN_SCOPE;
+        tn_tensor *x = leaf(tn_full(TN_DIMS(2, 257, 3), 1000.7, dtypes[i]));
+        for (int k = 0; k < 3; k++) {
+            tn_tensor *y = tn_var(x, k ? TN_DIMS(1, -1) : TN_DIMS(), 1, k == 1);
+            is(y, tn_zeros_like(y));
+            is(gradient(y, x, k == 2), tn_zeros_like(x));
+        }
+        tn_tensor *rows = leaf(tn_full(TN_DIMS(2, 257), 1000.7, dtypes[i])),
+                  *b = leaf(tn_cast(tn_arange(0, 257, 1, TN_F32), dtypes[i]));
+        tn_tensor *y = tn_layer_norm_op(rows, tn_ones_like(b), b, 1e-5);
+        is(y, tn_expand(b, TN_DIMS(2, 257)));
+        tn_tensor *w = leaf(tn_ones_like(b)), *scaled = tn_layer_norm_op(rows, w, b, 1e-5);
+        is(gradient(scaled, w, false), tn_zeros_like(w));
+        is(gradient(scaled, w, true), tn_zeros_like(w));
+    }
+}
+
 static void reductions_of_nothing(void **state) {
     (void)state;
     TN_SCOPE;
@@ -332,6 +354,7 @@ int main(void) {
         TEST(zeroth_powers),
         TEST(logsumexp_far_from_0),
         TEST(logsumexp_infinities),
+        TEST(constants_do_not_vary),
         TEST(reductions_of_nothing),
         TEST(reductions_refuse),
         TEST(constants),

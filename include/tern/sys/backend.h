@@ -247,7 +247,7 @@ typedef struct tn_backend {
     tn_status (*softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
                                   const tn_desc *dy, bool log);
     /* x (n, c), y as x; mean and rstd (n), f32 (f64 for f64) or NULL; w and b (c) or NULL. Biased
-     * variance, rstd = 1 / sqrt(var + eps). */
+     * variance, rstd = 1 / sqrt(var + eps). The mean of equal elements is exact: y is b. */
     tn_status (*layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
                             const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
                             const tn_desc *b, double eps);
