@@ -15,7 +15,7 @@
 
 /* Every rank tells its error, which was taken out of its thread, or that it has none. Then each
  * raises its own, or else that of the first rank that has one. */
-static tn_status agree(tn_group *g, const tn_error_record *mine, const char *operation) {
+static tn_status agree_on_error(tn_group *g, const tn_error_record *mine, const char *operation) {
     TN_SCOPE;
     TN__ON_CPU;
     int n = tn_group_size(g);
@@ -49,7 +49,7 @@ static tn_error_record end_quiet(void) {
 }
 
 /* Whether this rank may go on; else the others will not wait for it. */
-static bool begin(tn_group *g) {
+static bool may_begin(tn_group *g) {
     if (tn__pending()) {
         tn_group_abort(g, tn_error_message());
     }
@@ -57,7 +57,7 @@ static bool begin(tn_group *g) {
 }
 
 tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
-    if (!begin(g)) {
+    if (!may_begin(g)) {
         return tn_error();
     }
     if (tn_group_size(g) == 1) {
@@ -67,7 +67,7 @@ tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
     tn_status status = tn_group_rank(g) == 0 ? tn_checkpoint_save(c, path) : TN_OK;
     (void)status; /* in the record too */
     tn_error_record record = end_quiet();
-    return agree(g, &record, "dist_save");
+    return agree_on_error(g, &record, "dist_save");
 }
 
 /* ---- Loading --------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ static tn_status load_bytes(tn_checkpoint *c, const void *data, size_t bytes) {
 }
 
 tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
-    if (!begin(g)) {
+    if (!may_begin(g)) {
         return tn_error();
     }
     if (tn_group_size(g) == 1) {
@@ -118,7 +118,7 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
     begin_quiet();
     void *data = reads ? tn_text_read(path, &bytes) : NULL;
     tn_error_record record = end_quiet();
-    tn_status status = agree(g, &record, "dist_load");
+    tn_status status = agree_on_error(g, &record, "dist_load");
     if (status == TN_OK) {
         status = tn_broadcast_bytes(g, &data, &bytes, 0);
     }
@@ -127,7 +127,7 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
         status = reads ? tn_checkpoint_load(c, path) : load_bytes(c, data, bytes);
         (void)status; /* in the record too */
         record = end_quiet();
-        status = agree(g, &record, "dist_load");
+        status = agree_on_error(g, &record, "dist_load");
     }
     if (reads) {
         tn_text_free(data);

@@ -77,7 +77,7 @@ static void backward_ended(void *user) {
 }
 
 /* A backward comes near: its gradient is at the module's output, or at a parameter. */
-static bool begin(tn_ddp_state *d) {
+static bool begin_backward(tn_ddp_state *d) {
     if (!d->running && tn_after_backward(backward_ended, d) == TN_OK) {
         d->running = true;
         d->touched = false;
@@ -89,8 +89,8 @@ static bool begin(tn_ddp_state *d) {
 
 /* This backward is one of the module's: it has come to a parameter, or to the output of a module
  * that wants gradients. */
-static bool touch(tn_ddp_state *d) {
-    if (!begin(d) || d->touched) {
+static bool touch_module(tn_ddp_state *d) {
+    if (!begin_backward(d) || d->touched) {
         return d->running;
     }
     d->touched = true;
@@ -118,18 +118,18 @@ static bool wants_gradients(const tn_ddp_state *d) {
 static void backward_begins(tn_module *m, void *user) {
     (void)m;
     tn_ddp_state *d = user;
-    if (begin(d) && tn__grad_self.accumulating > 0 && wants_gradients(d)) {
-        touch(d);
+    if (begin_backward(d) && tn__grad_self.accumulating > 0 && wants_gradients(d)) {
+        touch_module(d);
     }
 }
 
 /* Before a gradient is written: not on top of a sum that has been taken already, which the next sum
  * would take N times. An average may be added to: the average of what all have is itself. */
-static tn_tensor *adding(tn_tensor *grad, void *user) {
+static tn_tensor *grad_adding(tn_tensor *grad, void *user) {
     (void)grad;
     tn__ddp_param *p = user;
     tn_ddp_state *d = p->ddp;
-    if (!touch(d)) {
+    if (!touch_module(d)) {
         return NULL;
     }
     p->reduced = p->reduced && tn_grad_of(p->leaf);
@@ -143,7 +143,7 @@ static tn_tensor *adding(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-static void added(tn_tensor *leaf, void *user) {
+static void grad_added(tn_tensor *leaf, void *user) {
     tn__ddp_param *p = user;
     tn_ddp_state *d = p->ddp;
     if (tn__pending() || !d->running || !d->sync) {
@@ -168,8 +168,8 @@ static void added(tn_tensor *leaf, void *user) {
 }
 
 bool tn__ddp_hook_param(tn__ddp_param *p) {
-    p->adding = tn_on_grad(p->leaf, adding, p);
-    p->added = p->adding ? tn_on_accumulated(p->leaf, added, p) : 0;
+    p->adding = tn_on_grad(p->leaf, grad_adding, p);
+    p->added = p->adding ? tn_on_accumulated(p->leaf, grad_added, p) : 0;
     return p->added != 0;
 }
 
@@ -410,7 +410,7 @@ static void state_free(void *user) {
 }
 
 /* The module is the same on all ranks. */
-static tn_ddp_state *attach(tn_module *m, tn_group *g, tn_ddp_options options) {
+static tn_ddp_state *attach_module(tn_module *m, tn_group *g, tn_ddp_options options) {
     tn_ddp_state *d = tn__calloc(1, sizeof(*d));
     if (!d) {
         tn__raise(TN_ENOMEM, "ddp", "no memory");
@@ -435,7 +435,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
     tn_ddp_state *d = NULL;
     if (tn__ddp_may_attach(m, g, "ddp") && good_options(&options) &&
         same_everywhere(m, g, &options, &differ) && tn__ddp_share(m, g, 0, true) == TN_OK) {
-        d = attach(m, g, options);
+        d = attach_module(m, g, options);
     }
     if (!d && !differ) { /* a difference is known to all; of the rest the others know nothing */
         tn_group_abort(g, tn_error_message());

@@ -37,7 +37,7 @@ static int64_t bucket_bytes(const tn__ddp_bucket *b) {
 
 /* Gives each parameter a bucket: the one of its dtype that is open, else a new one. A bucket closes
  * when it has reached its size. */
-static void assign(tn_ddp_state *d) {
+static void assign_buckets(tn_ddp_state *d) {
     int open[TN_DTYPES];
     for (int i = 0; i < TN_DTYPES; i++) {
         open[i] = -1;
@@ -61,7 +61,7 @@ static void assign(tn_ddp_state *d) {
 }
 
 /* Calls that want a leaf with a gradient work on a frozen one as well. */
-static bool thaw(const tn__ddp_param *p) {
+static bool param_thaw(const tn__ddp_param *p) {
     bool frozen = !tn_requires_grad(p->leaf);
     if (frozen) {
         tn_set_requires_grad(p->leaf, true);
@@ -69,26 +69,26 @@ static bool thaw(const tn__ddp_param *p) {
     return frozen;
 }
 
-static void freeze(const tn__ddp_param *p, bool frozen) {
+static void param_freeze(const tn__ddp_param *p, bool frozen) {
     if (frozen) {
         tn_set_requires_grad(p->leaf, false);
     }
 }
 
 /* The parameter's place: elements from `offset` of its bucket. */
-static bool place(tn__ddp_param *p, tn_tensor *flat, int64_t offset) {
-    bool frozen = thaw(p);
+static bool param_place(tn__ddp_param *p, tn_tensor *flat, int64_t offset) {
+    bool frozen = param_thaw(p);
     tn_tensor *view = tn_alias(flat, offset, tn_shape(p->leaf));
     bool ok = tn_set_grad_buffer(p->leaf, view) == TN_OK;
     if (ok) {
         p->view = tn_keep(view);
         ok = p->added || tn__ddp_hook_param(p);
     }
-    freeze(p, frozen);
+    param_freeze(p, frozen);
     return ok;
 }
 
-static bool allocate(tn_ddp_state *d) {
+static bool allocate_buckets(tn_ddp_state *d) {
     for (int i = 0; i < d->bucket_count; i++) {
         tn__ddp_bucket *b = &d->buckets[i];
         tn_tensor *flat = tn_group_empty_on(d->group, tn_device_of(d->params[0].leaf),
@@ -104,7 +104,7 @@ static bool allocate(tn_ddp_state *d) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
         tn__ddp_bucket *b = &d->buckets[p->bucket];
-        if (!place(p, b->flat, b->count)) {
+        if (!param_place(p, b->flat, b->count)) {
             return false;
         }
         b->count += padded_count(p);
@@ -113,11 +113,11 @@ static bool allocate(tn_ddp_state *d) {
     return true;
 }
 
-static void displace(tn__ddp_param *p) {
+static void param_displace(tn__ddp_param *p) {
     if (p->view) {
-        bool frozen = thaw(p);
+        bool frozen = param_thaw(p);
         tn_set_grad_buffer(p->leaf, NULL);
-        freeze(p, frozen);
+        param_freeze(p, frozen);
     }
     tn_release(p->view);
     tn_release(p->aside);
@@ -127,7 +127,7 @@ static void displace(tn__ddp_param *p) {
 
 void tn__ddp_drop_buckets(tn_ddp_state *d) {
     for (int i = 0; i < d->placed; i++) {
-        displace(&d->params[d->order[i]]);
+        param_displace(&d->params[d->order[i]]);
     }
     d->placed = 0;
     for (int i = 0; i < d->bucket_count; i++) {
@@ -140,7 +140,7 @@ void tn__ddp_drop_buckets(tn_ddp_state *d) {
 }
 
 /* Copies of the gradients that are not stale, by parameter. NULL after raising. */
-static tn_tensor **carry(const tn_ddp_state *d) {
+static tn_tensor **carry_grads(const tn_ddp_state *d) {
     tn_tensor **grads = tn__calloc((size_t)d->param_count, sizeof(tn_tensor *));
     if (!grads) {
         tn__raise(TN_ENOMEM, "ddp", "no memory for %d gradients", d->param_count);
@@ -156,9 +156,9 @@ static bool bring_back(const tn_ddp_state *d, tn_tensor **grads) {
     for (int i = 0; i < d->param_count; i++) {
         const tn__ddp_param *p = &d->params[i];
         if (grads[i] && p->view) {
-            bool frozen = thaw(p);
+            bool frozen = param_thaw(p);
             tn_set_grad(p->leaf, grads[i]);
-            freeze(p, frozen);
+            param_freeze(p, frozen);
         }
         tn_release(grads[i]);
     }
@@ -169,7 +169,7 @@ static bool bring_back(const tn_ddp_state *d, tn_tensor **grads) {
 bool tn__ddp_layout(tn_ddp_state *d, const int *order, int n) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor **grads = carry(d);
+    tn_tensor **grads = carry_grads(d);
     if (!grads || tn__pending()) {
         return grads && bring_back(d, grads);
     }
@@ -180,9 +180,9 @@ bool tn__ddp_layout(tn_ddp_state *d, const int *order, int n) {
     if (!d->buckets) {
         tn__raise(TN_ENOMEM, "ddp", "no memory for buckets");
     } else {
-        assign(d);
+        assign_buckets(d);
     }
-    bool ok = !tn__pending() && allocate(d);
+    bool ok = !tn__pending() && allocate_buckets(d);
     if (!ok) {
         tn__ddp_drop_buckets(d);
     }
@@ -302,7 +302,7 @@ static void fill_gaps(tn_ddp_state *d, int bucket) {
     }
 }
 
-static void launch(tn_ddp_state *d, int index) {
+static void bucket_launch(tn_ddp_state *d, int index) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn__ddp_bucket *b = &d->buckets[index];
@@ -321,7 +321,7 @@ bool tn__ddp_launch(tn_ddp_state *d, bool all) {
     while (!tn__pending() && d->launched < d->bucket_count &&
            (all || d->buckets[d->launched].waiting == 0)) {
         if (!d->buckets[d->launched].idle) {
-            launch(d, d->launched);
+            bucket_launch(d, d->launched);
         }
         d->launched++;
     }
@@ -372,7 +372,7 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
 
 /* Waits for a bucket. The group runs one operation after the other, so one that is not done yet
  * began when it was launched, or when the one before it ended. */
-static void arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
+static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
     bool done = tn_work_done(b->work);
     double seconds = tn__work_seconds(b->work);
     tn__ddp_wait(b->work);
@@ -395,7 +395,7 @@ void tn__ddp_abandon(tn_ddp_state *d) {
     d->announcement = NULL;
     for (int i = 0; i < d->bucket_count; i++) {
         double end = 0;
-        arrive(d, &d->buckets[i], &end);
+        bucket_arrive(d, &d->buckets[i], &end);
     }
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
@@ -405,7 +405,7 @@ void tn__ddp_abandon(tn_ddp_state *d) {
 }
 
 /* What has arrived becomes the gradients; users: NULL, or on how many ranks each has one. */
-static void settle(tn_ddp_state *d, const int32_t *users) {
+static void settle_grads(tn_ddp_state *d, const int32_t *users) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
         if (d->buckets[p->bucket].idle) {
@@ -439,13 +439,13 @@ bool tn__ddp_complete(tn_ddp_state *d) {
     tn_work *counting = users ? tn_all_reduce(d->group, users, TN_SUM) : NULL;
     double begin = tn_flight_now(), end = 0;
     for (int i = 0; i < d->bucket_count; i++) {
-        arrive(d, &d->buckets[i], &end);
+        bucket_arrive(d, &d->buckets[i], &end);
     }
     tn__ddp_wait(counting);
     d->stats.waiting += tn_flight_now() - begin;
     if (!tn__pending()) {
         tn_flight_mark("wait for gradients", begin);
-        settle(d, users ? tn_data(users) : NULL);
+        settle_grads(d, users ? tn_data(users) : NULL);
     }
     return !tn__pending();
 }

@@ -39,17 +39,17 @@ static int first_active(tn_ddp_state *d) {
     return first;
 }
 
-static tn_work *say(tn_ddp_state *d, int what) {
+static tn_work *join_say(tn_ddp_state *d, int what) {
     *(int64_t *)tn_data_mut(d->said) = what;
     return tn_all_gather(d->group, d->heard, d->said);
 }
 
 int tn__ddp_announce(tn_ddp_state *d, int what) {
-    return tn__ddp_wait(say(d, what)) == TN_OK ? first_active(d) : -1;
+    return tn__ddp_wait(join_say(d, what)) == TN_OK ? first_active(d) : -1;
 }
 
 bool tn__ddp_announce_backward(tn_ddp_state *d) {
-    d->announcement = say(d, TN__DDP_BACKWARD);
+    d->announcement = join_say(d, TN__DDP_BACKWARD);
     return !tn__pending();
 }
 

@@ -58,7 +58,7 @@ tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-static bool average(const tn_entry *entry, void *user) {
+static bool average_grad(const tn_entry *entry, void *user) {
     const naive *d = user;
     tn_tensor *grad = tn_grad_of(*entry->field);
     if (!tn_requires_grad(*entry->field)) {
@@ -79,7 +79,7 @@ static void backward_ended(void *user) {
         return;
     }
     if (tn_error() == TN_OK) {
-        tn_module_each(d->module, (tn_walk){0}, average, d);
+        tn_module_each(d->module, (tn_walk){0}, average_grad, d);
         d->buffers_due = true;
     }
     if (tn_error() != TN_OK) { /* the other ranks must not wait for this one */
@@ -121,7 +121,7 @@ static bool hook_leaf(const tn_entry *entry, void *user) {
     return hook != 0;
 }
 
-static void attach(tn_module *m, tn_group *g) {
+static void attach_module(tn_module *m, tn_group *g) {
     naive *d = tn__calloc(1, sizeof(*d));
     if (!d) {
         tn__raise(TN_ENOMEM, "ddp_naive", "no memory");
@@ -142,7 +142,7 @@ tn_status tn_ddp_naive(void *m, tn_group *g) {
     if (tn__ddp_may_attach(m, g, "ddp_naive") &&
         tn__ddp_compare(m, g, "of ddp_naive", "ddp_naive", &differ) &&
         tn__ddp_share(m, g, 0, true) == TN_OK) {
-        attach(m, g);
+        attach_module(m, g);
     }
     if (tn_error() != TN_OK && !differ) {
         tn_group_abort(g, tn_error_message());

@@ -23,9 +23,9 @@ typedef struct text {
     bool failed;
 } text;
 
-static void append(text *t, const char *format, ...) TN_PRINTF(2, 3);
+static void append_text(text *t, const char *format, ...) TN_PRINTF(2, 3);
 
-static void append(text *t, const char *format, ...) {
+static void append_text(text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
     int n = t->failed ? -1 : vsnprintf(t->data + t->length, t->room - t->length, format, list);
@@ -47,22 +47,22 @@ static void append(text *t, const char *format, ...) {
     t->length += n < 0 ? 0 : (size_t)n;
 }
 
-static bool describe(const tn_entry *entry, void *user) {
+static bool describe_entry(const tn_entry *entry, void *user) {
     text *t = user;
     const tn_tensor *x = *entry->field;
-    append(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
-           tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
+    append_text(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
+                tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
     if (tn_device_of(x).kind != TN_CPU) {
-        append(t, ", on a device"); /* which one may differ */
+        append_text(t, ", on a device"); /* which one may differ */
     }
     if (entry->shared) {
-        append(t, ", tied");
+        append_text(t, ", tied");
     } else if (!entry->buffer && !tn_requires_grad(x)) {
-        append(t, ", frozen");
+        append_text(t, ", frozen");
     } else if (!entry->buffer && x->leaf->grad_dtype != x->dtype) {
-        append(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
+        append_text(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
     }
-    append(t, "\n");
+    append_text(t, "\n");
     return !t->failed;
 }
 
@@ -130,8 +130,8 @@ static bool exchange_texts(tn_group *g, const text *t, int64_t longest, const ch
 bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                      bool *differ) {
     text t = {0};
-    append(&t, "options %s\n", options);
-    tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe, &t);
+    append_text(&t, "options %s\n", options);
+    tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe_entry, &t);
     bool same = true;
     int64_t longest;
     if (t.failed) {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static double scaled(double lr, double factor, int n, const char *operation) {
+static double scaled_lr(double lr, double factor, int n, const char *operation) {
     if (n < 1) {
         tn__raise(TN_EVALUE, operation, "%d ranks (at least 1)", n);
         return lr;
@@ -13,9 +13,9 @@ static double scaled(double lr, double factor, int n, const char *operation) {
 }
 
 double tn_lr_linear(double lr, int n) {
-    return scaled(lr, n, n, "lr_linear");
+    return scaled_lr(lr, n, n, "lr_linear");
 }
 
 double tn_lr_sqrt(double lr, int n) {
-    return scaled(lr, sqrt(n), n, "lr_sqrt");
+    return scaled_lr(lr, sqrt(n), n, "lr_sqrt");
 }

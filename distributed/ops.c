@@ -29,7 +29,7 @@ typedef struct dist_args {
 } dist_args;
 
 /* The message has the operation; a rank that fails here must not be waited for by the others. */
-static tn_tensor *apply(const tn_op *op, tn_group *g, tn_tensor *x) {
+static tn_tensor *apply_collective(const tn_op *op, tn_group *g, tn_tensor *x) {
     dist_args args = {g};
     tn_tensor *y = tn_apply1(op, &args, x);
     if (tn_is_inert(y)) {
@@ -190,25 +190,25 @@ static const tn_op all_to_all_op = {.name = "dist_all_to_all",
                                     .backward = all_to_all_backward};
 
 tn_tensor *tn_dist_all_reduce(tn_group *g, tn_tensor *x) {
-    return apply(&all_reduce_op, g, x);
+    return apply_collective(&all_reduce_op, g, x);
 }
 
 tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x) {
-    return apply(&copy_op, g, x);
+    return apply_collective(&copy_op, g, x);
 }
 
 tn_tensor *tn_dist_sum_parts(tn_group *g, tn_tensor *x) {
-    return apply(&sum_parts_op, g, x);
+    return apply_collective(&sum_parts_op, g, x);
 }
 
 tn_tensor *tn_dist_all_gather(tn_group *g, tn_tensor *x) {
-    return apply(&all_gather_op, g, x);
+    return apply_collective(&all_gather_op, g, x);
 }
 
 tn_tensor *tn_dist_reduce_scatter(tn_group *g, tn_tensor *x) {
-    return apply(&reduce_scatter_op, g, x);
+    return apply_collective(&reduce_scatter_op, g, x);
 }
 
 tn_tensor *tn_dist_all_to_all(tn_group *g, tn_tensor *x) {
-    return apply(&all_to_all_op, g, x);
+    return apply_collective(&all_to_all_op, g, x);
 }

@@ -43,7 +43,7 @@ typedef struct launcher {
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
 
-static void leave(launcher *l, const char *reason) {
+static void leave_job(launcher *l, const char *reason) {
     if (!l->left) {
         l->left = true;
         agent_tell(l->agent, NODE_LEFT, l->round.number, 0, reason);
@@ -81,7 +81,7 @@ static void begin_round(launcher *l, const run_round *r) {
     workers_start(&l->workers, o, r, l->out);
 }
 
-static void obey(launcher *l, const order *o) {
+static void obey_order(launcher *l, const order *o) {
     if (l->phase == ENDING) {
         return;
     }
@@ -98,7 +98,7 @@ static void obey(launcher *l, const order *o) {
     }
 }
 
-static void interrupted(launcher *l, int signal) {
+static void note_interrupt(launcher *l, int signal) {
     if (++l->interrupts > 1) {
         workers_stop(&l->workers, SIGKILL);
         return;
@@ -109,7 +109,7 @@ static void interrupted(launcher *l, int signal) {
     if (agent_leads(l->agent)) {
         agent_end_job(l->agent, 128 + signal, reason);
     } else {
-        leave(l, reason);
+        leave_job(l, reason);
     }
     begin_ending(l, 128 + signal, signal);
     free(reason);
@@ -131,7 +131,7 @@ static void take_signals(launcher *l) {
             workers_signal(&l->workers, (int)info.ssi_signo);
             break;
         default:
-            interrupted(l, (int)info.ssi_signo);
+            note_interrupt(l, (int)info.ssi_signo);
             break;
         }
     }
@@ -139,18 +139,18 @@ static void take_signals(launcher *l) {
 
 static void take_orders(launcher *l) {
     for (order *o; (o = agent_order(l->agent));) {
-        obey(l, o);
+        obey_order(l, o);
         order_free(o);
     }
 }
 
 /* All ranks have ended and their last words have been read, or nobody can wait for these any
  * longer. */
-static bool settled(launcher *l) {
+static bool ranks_settled(launcher *l) {
     return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
 }
 
-static void report(launcher *l) {
+static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
     char *text = report_failure(&l->workers, &l->options, l->out);
     agent_tell(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
@@ -172,8 +172,8 @@ static void look_after_ranks(launcher *l) {
         output_forget(l->out);
         l->phase = WAITING;
     }
-    if (l->phase == STOPPING && settled(l)) {
-        report(l);
+    if (l->phase == STOPPING && ranks_settled(l)) {
+        report_round(l);
         l->phase = WAITING;
     }
 }
@@ -184,7 +184,7 @@ static bool may_end(launcher *l) {
         return false;
     }
     if (l->left_at == 0) {
-        leave(l, NULL);
+        leave_job(l, NULL);
         l->left_at = tn__now();
         output_end(l->out);
     }
@@ -200,13 +200,13 @@ static bool may_end(launcher *l) {
     return said && shown;
 }
 
-static void drain(int event) {
+static void drain_event(int event) {
     uint64_t times;
     while (read(event, &times, sizeof(times)) > 0) {
     }
 }
 
-static void loop(launcher *l) {
+static void main_loop(launcher *l) {
     struct pollfd fds[] = {
         {.fd = l->signals, .events = POLLIN},
         {.fd = agent_event(l->agent), .events = POLLIN},
@@ -214,7 +214,7 @@ static void loop(launcher *l) {
     };
     do {
         poll(fds, 3, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
-        drain(fds[2].fd);
+        drain_event(fds[2].fd);
         take_signals(l);
         look_after_ranks(l); /* before the orders, so that a failure here is told as one */
         take_orders(l);
@@ -254,7 +254,7 @@ static bool open_standard_files(void) {
     return fd >= 0 && close(fd) == 0;
 }
 
-static bool begin(launcher *l) {
+static bool begin_job(launcher *l) {
     run_options *o = &l->options;
     char here[4096];
     if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
@@ -275,11 +275,11 @@ static bool begin(launcher *l) {
 int run_main(int argc, char **argv) {
     launcher l = {0};
     run_options_parse(&l.options, argc, argv);
-    if (!open_standard_files() || !begin(&l)) {
+    if (!open_standard_files() || !begin_job(&l)) {
         fprintf(stderr, "tern: the launcher cannot start: %s\n", strerror(errno));
         return 1;
     }
-    loop(&l);
+    main_loop(&l);
     bool all_ended = agent_ended(l.agent) && output_ended(l.out);
     workers_finish(&l.workers);
     if (!all_ended) {

@@ -123,7 +123,7 @@ static void hear_start(agent *a, const char *text) {
     hand_over(a, ORDER_START, r, 0, next_line(text));
 }
 
-static void hear(agent *a, const char *text) {
+static void hear_order(agent *a, const char *text) {
     int number = 0;
     const char *rest = next_line(text);
     if (sscanf(text, "stop %d", &number) == 1) {
@@ -142,7 +142,7 @@ static void hear(agent *a, const char *text) {
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* True when this launcher serves the store; otherwise `why` says why it does not. */
-static bool serve(agent *a, char *why, size_t room) {
+static bool serve_store(agent *a, char *why, size_t room) {
     const run_options *o = a->options;
     if (o->node_rank > 0) {
         snprintf(why, room, "this is node %d", o->node_rank);
@@ -159,10 +159,10 @@ static bool serve(agent *a, char *why, size_t room) {
     return a->server != NULL;
 }
 
-static bool meet(agent *a) {
+static bool meet_nodes(agent *a) {
     const run_options *o = a->options;
     char why[1024] = "";
-    bool leads = serve(a, why, sizeof(why));
+    bool leads = serve_store(a, why, sizeof(why));
     if (!leads && (o->alone || o->node_rank == 0)) {
         tn_error_clear();
         tn_raise(TN_EPEER, "the store cannot be served: %s", why);
@@ -234,7 +234,7 @@ static void give_sign(agent *a, const telling *t) {
 }
 
 /* False when there is nothing more to say, or an error is pending. */
-static bool turn(agent *a) {
+static bool agent_turn(agent *a) {
     telling t = listen_to_main(a);
     give_sign(a, &t);
     if (a->leader && t.end) {
@@ -247,7 +247,7 @@ static bool turn(agent *a) {
         char *text = agent_get(a->keys, "order/%d", a->heard + 1);
         if (text) {
             a->heard++;
-            hear(a, text);
+            hear_order(a, text);
         }
         free(text);
     }
@@ -264,11 +264,11 @@ static void pause_until_next(agent *a) {
     pthread_mutex_unlock(&a->lock);
 }
 
-static void *run(void *user) {
+static void *agent_main(void *user) {
     agent *a = user;
-    bool met = meet(a);
+    bool met = meet_nodes(a);
     if (met) {
-        while (turn(a)) {
+        while (agent_turn(a)) {
             pause_until_next(a);
         }
     }
@@ -300,7 +300,7 @@ agent *agent_new(const run_options *o) {
     a->last_order = &a->first_order;
     a->state = NODE_IDLE;
     a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (a->event < 0 || pthread_create(&a->thread, NULL, run, a) != 0) {
+    if (a->event < 0 || pthread_create(&a->thread, NULL, agent_main, a) != 0) {
         free(a);
         return NULL;
     }

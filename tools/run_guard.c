@@ -56,7 +56,7 @@ bool guard_start(guard *g) {
     return true;
 }
 
-static void tell(const guard *g, char sign, pid_t group) {
+static void tell_guard(const guard *g, char sign, pid_t group) {
     char line[16];
     int length = snprintf(line, sizeof(line), "%c%d\n", sign, (int)group);
     ssize_t put =
@@ -65,16 +65,16 @@ static void tell(const guard *g, char sign, pid_t group) {
 }
 
 void guard_add(const guard *g, pid_t group) {
-    tell(g, '+', group);
+    tell_guard(g, '+', group);
 }
 
 void guard_remove(const guard *g, pid_t group) {
-    tell(g, '-', group);
+    tell_guard(g, '-', group);
 }
 
 void guard_finish(guard *g) {
     if (g->pid > 0) {
-        tell(g, '.', 0);
+        tell_guard(g, '.', 0);
         close(g->pipe);
         while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {
         }
@@ -84,7 +84,7 @@ void guard_finish(guard *g) {
 
 /* ---- Finding what carries the marker --------------------------------------------------------- */
 
-static bool carries(const char *pid, const char *marker) {
+static bool carries_marker(const char *pid, const char *marker) {
     char path[64], *text = NULL;
     size_t room = 0;
     bool found = false;
@@ -105,7 +105,7 @@ int guard_sweep(const char *marker) {
     DIR *processes = opendir("/proc");
     for (struct dirent *entry; processes && (entry = readdir(processes));) {
         int pid = atoi(entry->d_name);
-        if (pid > 1 && pid != getpid() && carries(entry->d_name, marker)) {
+        if (pid > 1 && pid != getpid() && carries_marker(entry->d_name, marker)) {
             found++;
             kill(pid, SIGKILL);
         }
@@ -123,7 +123,7 @@ typedef struct groups {
     int count;
 } groups;
 
-static void note(groups *g, const char *line) {
+static void note_group(groups *g, const char *line) {
     pid_t group = (pid_t)atoi(line + 1);
     int at = 0;
     while (at < g->count && g->list[at] != group) {
@@ -165,7 +165,7 @@ int guard_main(int argc, char **argv) {
     size_t room = 0;
     FILE *lines = fdopen(pipe, "r");
     while (lines && getline(&line, &room, lines) > 0 && line[0] != '.') {
-        note(&left, line);
+        note_group(&left, line);
     }
     bool all_well = line && line[0] == '.';
     for (int i = 0; !all_well && i < left.count; i++) {

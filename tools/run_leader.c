@@ -76,14 +76,14 @@ void leader_free(leader *l) {
 /* ---- Words ----------------------------------------------------------------------------------- */
 
 /* Takes the text over. */
-static void publish(leader *l, char *text) {
+static void publish_order(leader *l, char *text) {
     char key[32];
     snprintf(key, sizeof(key), "order/%d", ++l->orders);
     agent_set(l->keys, key, text);
     free(text);
 }
 
-static void enter(leader *l, phase next) {
+static void enter_phase(leader *l, phase next) {
     l->phase = next;
     l->since = tn__now();
 }
@@ -96,31 +96,31 @@ static void set_why(leader *l, char *text) {
 
 void leader_end(leader *l, int code, const char *text) {
     if (l->phase != OVER) {
-        publish(l, text_new("end %d\n%s", code, text));
-        enter(l, OVER);
+        publish_order(l, text_new("end %d\n%s", code, text));
+        enter_phase(l, OVER);
     }
 }
 
 /* The text is taken over. */
-static void end(leader *l, int code, char *text) {
+static void end_job(leader *l, int code, char *text) {
     leader_end(l, code, text);
     free(text);
 }
 
-static void stop(leader *l, char *why) {
-    publish(l, text_new("stop %d\n%s", l->round, why));
+static void stop_round(leader *l, char *why) {
+    publish_order(l, text_new("stop %d\n%s", l->round, why));
     free(why);
-    enter(l, SETTLE);
+    enter_phase(l, SETTLE);
 }
 
-static bool usable(const node *n) {
+static bool node_usable(const node *n) {
     return n->known && !n->gone;
 }
 
 static int count_usable(const leader *l) {
     int count = 0;
     for (int i = 0; i < l->count; i++) {
-        count += usable(&l->nodes[i]);
+        count += node_usable(&l->nodes[i]);
     }
     return count;
 }
@@ -134,7 +134,7 @@ static int count_members(const leader *l) {
 }
 
 /* "node 1 (host b, ranks 2-3)" */
-static char *describe(const node *n) {
+static char *describe_node(const node *n) {
     if (!n->known) {
         return text_new("a launcher that joined and did not say more");
     }
@@ -155,15 +155,15 @@ static void give_up(leader *l, node *n, char *reason) {
     }
     n->gone = reason;
     if (n->state != NODE_LEFT) {
-        publish(l,
-                text_new("drop %d\n%s: this node has no place in the job any more", n->id, reason));
+        publish_order(
+            l, text_new("drop %d\n%s: this node has no place in the job any more", n->id, reason));
     }
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
 /* Whether this node may take part; if not, it is told why. */
-static void admit(leader *l, node *n) {
+static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
     if (strcmp(n->run_id, o->run_id) != 0) {
         give_up(l, n, text_new("its --rdzv-id is %s, and node 0's is %s", n->run_id, o->run_id));
@@ -174,7 +174,7 @@ static void admit(leader *l, node *n) {
     }
     for (int i = 0; n->wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
-        if (other != n && usable(other) && other->wanted == n->wanted) {
+        if (other != n && node_usable(other) && other->wanted == n->wanted) {
             give_up(l, n,
                     text_new("its --node-rank is %d, which is taken by host %s", n->wanted,
                              other->name));
@@ -204,7 +204,7 @@ static void look_for_arrivals(leader *l) {
                                   &n->wanted, &n->pid, n->run_id, n->name) == 7;
         free(text);
         if (n->known) {
-            admit(l, n);
+            admit_node(l, n);
         }
     }
 }
@@ -234,7 +234,7 @@ static void look_at(leader *l, node *n) {
 /* ---- Starting a round ------------------------------------------------------------------------ */
 
 /* By wanted rank, then the leader's own node, then by arrival. */
-static int compare(const void *left, const void *right, void *user) {
+static int compare_nodes(const void *left, const void *right, void *user) {
     const leader *l = user;
     const node *a = *(node *const *)left, *b = *(node *const *)right;
     int want_a = a->wanted >= 0 ? a->wanted : INT_MAX;
@@ -247,15 +247,15 @@ static int compare(const void *left, const void *right, void *user) {
 }
 
 /* Chooses the members: the first MAX in order; the others are spares. Returns how many. */
-static int choose(leader *l, node **members) {
+static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
         l->nodes[i].member = false;
-        if (usable(&l->nodes[i])) {
+        if (node_usable(&l->nodes[i])) {
             members[count++] = &l->nodes[i];
         }
     }
-    qsort_r(members, (size_t)count, sizeof(*members), compare, l);
+    qsort_r(members, (size_t)count, sizeof(*members), compare_nodes, l);
     count = count < l->options->max_nodes ? count : l->options->max_nodes;
     for (int i = 0; i < count; i++) {
         members[i]->member = true;
@@ -266,9 +266,10 @@ static int choose(leader *l, node **members) {
     return count;
 }
 
-static void start(leader *l) {
+static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
-    int count = choose(l, members), world = members[count - 1]->first + members[count - 1]->ranks;
+    int count = choose_members(l, members),
+        world = members[count - 1]->first + members[count - 1]->ranks;
     char *text = text_new("start %d %d %d %d\n", ++l->round, l->starts++, world, count);
     for (int i = 0; i < count; i++) {
         char *longer = text_new("%s%d %d %d %d\n", text, members[i]->id, i, members[i]->first,
@@ -276,20 +277,20 @@ static void start(leader *l) {
         free(text);
         text = longer;
     }
-    publish(l, text_new("%s%s", text, l->why));
+    publish_order(l, text_new("%s%s", text, l->why));
     free(text);
     free(members);
     set_why(l, text_new("%s", ""));
     l->enough = 0;
     l->hurry = false;
-    enter(l, RUN);
+    enter_phase(l, RUN);
 }
 
 /* "host a, host b" */
-static char *present(const leader *l) {
+static char *present_nodes(const leader *l) {
     char *text = text_new("%s", "");
     for (int i = 0; i < l->count; i++) {
-        if (usable(&l->nodes[i])) {
+        if (node_usable(&l->nodes[i])) {
             char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].name);
             free(text);
             text = longer;
@@ -298,24 +299,24 @@ static char *present(const leader *l) {
     return text;
 }
 
-static void gather(leader *l) {
+static void gather_nodes(leader *l) {
     const run_options *o = l->options;
     double now = tn__now();
     int count = count_usable(l);
     if (count < o->min_nodes) {
         l->enough = 0;
         if (now - l->since > o->timeout) {
-            char *here = present(l);
-            end(l, 1,
-                text_new("%d of %d hosts came within %.0f s: %s", count, o->min_nodes, o->timeout,
-                         here));
+            char *here = present_nodes(l);
+            end_job(l, 1,
+                    text_new("%d of %d hosts came within %.0f s: %s", count, o->min_nodes,
+                             o->timeout, here));
             free(here);
         }
         return;
     }
     l->enough = l->enough > 0 ? l->enough : now;
     if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
-        start(l);
+        start_round(l);
     }
 }
 
@@ -354,12 +355,12 @@ static char *first_report(leader *l, int *code) {
 }
 
 /* "node 1 (…) is lost: …" for every member that is; NULL when none is. */
-static char *losses(leader *l) {
+static char *lost_nodes(leader *l) {
     char *text = NULL;
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = describe(n);
+            char *who = describe_node(n);
             char *longer =
                 text_new("%s%s%s is lost: %s", text ? text : "", text ? "\n" : "", who, n->gone);
             free(who);
@@ -370,26 +371,26 @@ static char *losses(leader *l) {
     return text;
 }
 
-static void judge(leader *l) {
+static void judge_round(leader *l) {
     const run_options *o = l->options;
     int code = 0, left = count_usable(l);
-    char *lost = losses(l), *report = lost ? NULL : first_report(l, &code);
+    char *lost = lost_nodes(l), *report = lost ? NULL : first_report(l, &code);
     if (lost && left < o->min_nodes) {
-        end(l, 1, text_new("%s\n%d of at least %d hosts are left", lost, left, o->min_nodes));
+        end_job(l, 1, text_new("%s\n%d of at least %d hosts are left", lost, left, o->min_nodes));
     } else if (lost) {
         set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
                             left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
-        enter(l, GATHER);
+        enter_phase(l, GATHER);
     } else if (report && l->failures >= o->max_restarts) {
-        end(l, code, text_new("%s", report));
+        end_job(l, code, text_new("%s", report));
     } else if (report) {
         l->failures++;
         set_why(l, text_new("%s\nall ranks start again: restart %d of %d", report, l->failures,
                             o->max_restarts));
         l->hurry = true;
-        enter(l, GATHER);
+        enter_phase(l, GATHER);
     } else {
-        enter(l, GATHER);
+        enter_phase(l, GATHER);
     }
     free(lost);
     free(report);
@@ -397,18 +398,18 @@ static void judge(leader *l) {
 
 /* ---- Watching a round ------------------------------------------------------------------------ */
 
-static void watch(leader *l) {
+static void watch_round(leader *l) {
     int done = 0, members = count_members(l);
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = describe(n);
-            stop(l, text_new("%s is lost: %s", who, n->gone));
+            char *who = describe_node(n);
+            stop_round(l, text_new("%s is lost: %s", who, n->gone));
             free(who);
             return;
         }
         if (in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
-            stop(l, text_new("%s", "")); /* the report follows when all have ended */
+            stop_round(l, text_new("%s", "")); /* the report follows when all have ended */
             return;
         }
         done += in_round(l, n, NODE_DONE);
@@ -416,11 +417,11 @@ static void watch(leader *l) {
     if (done == members) {
         leader_end(l, 0, "");
     } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
-        stop(l, text_new("%s", "another host has come: all ranks start again with it"));
+        stop_round(l, text_new("%s", "another host has come: all ranks start again with it"));
     }
 }
 
-static void settle(leader *l) {
+static void settle_round(leader *l) {
     for (int i = 0; i < l->count; i++) {
         node *n = &l->nodes[i];
         if (!n->member || n->gone || in_round(l, n, NODE_STOPPED) || in_round(l, n, NODE_DONE)) {
@@ -431,7 +432,7 @@ static void settle(leader *l) {
         }
         give_up(l, n, text_new("its ranks did not end in time"));
     }
-    judge(l);
+    judge_round(l);
 }
 
 void leader_tick(leader *l) {
@@ -443,13 +444,13 @@ void leader_tick(leader *l) {
     }
     switch (l->phase) {
     case GATHER:
-        gather(l);
+        gather_nodes(l);
         break;
     case RUN:
-        watch(l);
+        watch_round(l);
         break;
     case SETTLE:
-        settle(l);
+        settle_round(l);
         break;
     case OVER:
         break;

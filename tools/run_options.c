@@ -77,7 +77,8 @@ typedef struct parsing {
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-static int integer(struct argp_state *state, const char *name, const char *text, int min, int max) {
+static int read_integer(struct argp_state *state, const char *name, const char *text, int min,
+                        int max) {
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
@@ -88,7 +89,7 @@ static int integer(struct argp_state *state, const char *name, const char *text,
     return (int)value;
 }
 
-static double seconds(struct argp_state *state, const char *name, const char *text) {
+static double read_seconds(struct argp_state *state, const char *name, const char *text) {
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || !(value >= 0 && value <= 1e6)) {
@@ -97,27 +98,27 @@ static double seconds(struct argp_state *state, const char *name, const char *te
     return value;
 }
 
-static void nodes(struct argp_state *state, run_options *o, const char *text) {
+static void read_nodes(struct argp_state *state, run_options *o, const char *text) {
     char first[16] = "";
     const char *colon = strchr(text, ':');
     if (!colon) {
-        o->min_nodes = o->max_nodes = integer(state, "nnodes", text, 1, 65536);
+        o->min_nodes = o->max_nodes = read_integer(state, "nnodes", text, 1, 65536);
         return;
     }
     snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
-    o->min_nodes = integer(state, "nnodes", first, 1, 65536);
-    o->max_nodes = integer(state, "nnodes", colon + 1, 1, 65536);
+    o->min_nodes = read_integer(state, "nnodes", first, 1, 65536);
+    o->max_nodes = read_integer(state, "nnodes", colon + 1, 1, 65536);
     if (o->min_nodes > o->max_nodes) {
         argp_error(state, "--nnodes is \"%s\": the first number is the smaller one", text);
     }
 }
 
-static int ranks(struct argp_state *state, const char *text) {
+static int read_ranks(struct argp_state *state, const char *text) {
     cpu_set_t set;
     if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
         return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     }
-    return integer(state, "nproc-per-node", text, 1, 4096);
+    return read_integer(state, "nproc-per-node", text, 1, 4096);
 }
 
 /* It names folders and keys. */
@@ -134,7 +135,7 @@ static void run_id(struct argp_state *state, run_options *o, const char *text) {
     snprintf(o->run_id, sizeof(o->run_id), "%s", text);
 }
 
-static void token(struct argp_state *state, run_options *o, const char *text) {
+static void read_token(struct argp_state *state, run_options *o, const char *text) {
     if (!*text || strlen(text) >= sizeof(o->token)) {
         argp_error(state, "the token has %zu characters: 1 to %zu are wanted", strlen(text),
                    sizeof(o->token) - 1);
@@ -143,7 +144,7 @@ static void token(struct argp_state *state, run_options *o, const char *text) {
 }
 
 /* "host", "host:port", "[::1]:port" */
-static void endpoint(struct argp_state *state, run_options *o, const char *text) {
+static void read_endpoint(struct argp_state *state, run_options *o, const char *text) {
     const char *host = text, *end, *port = NULL;
     if (*text == '[') {
         host = text + 1;
@@ -160,7 +161,7 @@ static void endpoint(struct argp_state *state, run_options *o, const char *text)
         argp_error(state, "--rdzv-endpoint is \"%s\": HOST:PORT is wanted", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
-    o->port = port ? integer(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
+    o->port = port ? read_integer(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
 }
 
 /* ---- All together ---------------------------------------------------------------------------- */
@@ -188,7 +189,7 @@ static void check_program(struct argp_state *state, const char *name) {
     }
 }
 
-static void complete(struct argp_state *state, parsing *p) {
+static void complete_options(struct argp_state *state, parsing *p) {
     run_options *o = p->o;
     if (!o->program) {
         argp_error(state, "no program to start");
@@ -206,7 +207,7 @@ static void complete(struct argp_state *state, parsing *p) {
                    o->min_nodes, o->max_nodes);
     }
     if (p->endpoint) {
-        endpoint(state, o, p->endpoint);
+        read_endpoint(state, o, p->endpoint);
     } else {
         snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
         o->port = p->port || o->alone ? p->port : DEFAULT_PORT;
@@ -228,31 +229,31 @@ static void complete(struct argp_state *state, parsing *p) {
     if (o->alone) {
         random_text(o->token, 16);
     } else if (!p->has_token && given) {
-        token(state, o, given);
+        read_token(state, o, given);
     } else if (!p->has_token) {
         snprintf(o->token, sizeof(o->token), "tern-%s", o->run_id);
         o->guessable = true;
     }
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
+static error_t parse_option(int key, char *text, struct argp_state *state) {
     parsing *p = state->input;
     run_options *o = p->o;
     switch (key) {
     case 'n':
-        o->ranks = ranks(state, text);
+        o->ranks = read_ranks(state, text);
         break;
     case NNODES:
-        nodes(state, o, text);
+        read_nodes(state, o, text);
         break;
     case MAX_RESTARTS:
-        o->max_restarts = integer(state, "max-restarts", text, 0, 1000000);
+        o->max_restarts = read_integer(state, "max-restarts", text, 0, 1000000);
         break;
     case NODE_RANK:
-        o->node_rank = integer(state, "node-rank", text, 0, 65535);
+        o->node_rank = read_integer(state, "node-rank", text, 0, 65535);
         break;
     case MASTER_PORT:
-        p->port = integer(state, "master-port", text, 1, 65535);
+        p->port = read_integer(state, "master-port", text, 1, 65535);
         break;
     case MASTER_ADDR:
         p->address = text;
@@ -271,33 +272,33 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         p->has_id = true;
         break;
     case TOKEN:
-        token(state, o, text);
+        read_token(state, o, text);
         p->has_token = true;
         break;
     case LOG_DIR:
         o->log_dir = text;
         break;
     case MONITOR:
-        o->monitor = seconds(state, "monitor-interval", text);
+        o->monitor = read_seconds(state, "monitor-interval", text);
         break;
     case TIMEOUT:
-        o->timeout = seconds(state, "timeout", text);
+        o->timeout = read_seconds(state, "timeout", text);
         break;
     case LAST_CALL:
-        o->last_call = seconds(state, "last-call", text);
+        o->last_call = read_seconds(state, "last-call", text);
         break;
     case HEARTBEAT:
-        o->heartbeat = seconds(state, "heartbeat", text);
+        o->heartbeat = read_seconds(state, "heartbeat", text);
         break;
     case GRACE:
-        o->grace = seconds(state, "grace", text);
+        o->grace = read_seconds(state, "grace", text);
         break;
     case ARGP_KEY_ARG: /* the program; what follows belongs to it */
         o->program = &state->argv[state->next - 1];
         state->next = state->argc;
         break;
     case ARGP_KEY_END:
-        complete(state, p);
+        complete_options(state, p);
         break;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -308,7 +309,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 void run_options_parse(run_options *o, int argc, char **argv) {
     static const struct argp description = {
         option_list,
-        parse,
+        parse_option,
         "PROGRAM [ARGUMENTS...]",
         "Starts PROGRAM as several ranks and ends with all of them. When one fails, all are ended, "
         "the "

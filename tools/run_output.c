@@ -59,7 +59,7 @@ struct output {
     bool resized, ending, ended;
 };
 
-static void notify(int event) {
+static void notify_event(int event) {
     ssize_t put = write(event, &(uint64_t){1}, sizeof(uint64_t));
     (void)put;
 }
@@ -94,7 +94,7 @@ static void keep_tail(output *o, source *s, const char *text, size_t length) {
     pthread_mutex_unlock(&o->lock);
 }
 
-static void append(source *s, const char *text, size_t length) {
+static void append_text(source *s, const char *text, size_t length) {
     if (s->used + length > s->room) {
         size_t room = 2 * (s->used + length);
         char *line = memory_new(1, room);
@@ -129,20 +129,20 @@ static void show_redraw(output *o, source *s) {
     }
 }
 
-static void take(output *o, source *s, const char *text, size_t length) {
+static void take_text(output *o, source *s, const char *text, size_t length) {
     write_log(o, s, text, length);
     if (s->end == 1) {
         keep_tail(o, s, text, length);
     }
     for (const char *newline; length > 0 && (newline = memchr(text, '\n', length));) {
         size_t here = (size_t)(newline - text);
-        append(s, text, here);
+        append_text(s, text, here);
         show_line(o, s);
         text += here + 1;
         length -= here + 1;
     }
     if (length > 0) {
-        append(s, text, length);
+        append_text(s, text, length);
     }
     if (s->live && s->used > 0) {
         show_redraw(o, s);
@@ -166,7 +166,7 @@ static void close_source(output *o, source *s) {
     bool last = o->open == 0;
     pthread_mutex_unlock(&o->lock);
     if (last) {
-        notify(o->event);
+        notify_event(o->event);
     }
 }
 
@@ -174,7 +174,7 @@ static void read_source(output *o, source *s) {
     static char chunk[CHUNK];
     ssize_t got = read(s->fd, chunk, sizeof(chunk));
     if (got > 0) {
-        take(o, s, chunk, (size_t)got);
+        take_text(o, s, chunk, (size_t)got);
     } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) { /* a terminal ends with EIO */
         close_source(o, s);
     }
@@ -198,7 +198,7 @@ static void set_size(const source *s) {
 }
 
 /* Under the lock: what there is to wait for. Sources that nobody needs any more go away here. */
-static int gather(output *o, struct pollfd **fds, source ***sources) {
+static int gather_sources(output *o, struct pollfd **fds, source ***sources) {
     int count = 0;
     *fds = memory_new((size_t)o->open + 1, sizeof(**fds));
     *sources = memory_new((size_t)o->open + 1, sizeof(**sources));
@@ -238,11 +238,11 @@ static void show_said(output *o, said *list) {
 }
 
 /* One wait and what it brings; false when there is nothing more to come. */
-static bool turn(output *o) {
+static bool output_turn(output *o) {
     struct pollfd *fds;
     source **sources;
     pthread_mutex_lock(&o->lock);
-    int count = gather(o, &fds, &sources);
+    int count = gather_sources(o, &fds, &sources);
     said *list = o->first_said;
     o->first_said = NULL;
     o->last_said = &o->first_said;
@@ -270,9 +270,9 @@ static bool turn(output *o) {
     return more;
 }
 
-static void *run(void *user) {
+static void *output_main(void *user) {
     output *o = user;
-    while (turn(o)) {
+    while (output_turn(o)) {
     }
     for (source *s = o->sources; s; s = s->next) {
         if (s->fd >= 0) {
@@ -283,7 +283,7 @@ static void *run(void *user) {
     pthread_mutex_lock(&o->lock);
     o->ended = true;
     pthread_mutex_unlock(&o->lock);
-    notify(o->event);
+    notify_event(o->event);
     return NULL;
 }
 
@@ -296,7 +296,7 @@ output *output_new(void) {
     screen_init(&o->screen);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     o->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (o->wake < 0 || o->event < 0 || pthread_create(&o->thread, NULL, run, o) != 0) {
+    if (o->wake < 0 || o->event < 0 || pthread_create(&o->thread, NULL, output_main, o) != 0) {
         free(o);
         return NULL;
     }
@@ -375,7 +375,7 @@ bool output_open(output *o, int rank, bool show_redraws, const char *folder, int
     o->sources = out;
     o->open += 2;
     pthread_mutex_unlock(&o->lock);
-    notify(o->wake);
+    notify_event(o->wake);
     return true;
 }
 
@@ -393,7 +393,7 @@ void output_say(output *o, const char *format, ...) {
     *o->last_said = one;
     o->last_said = &one->next;
     pthread_mutex_unlock(&o->lock);
-    notify(o->wake);
+    notify_event(o->wake);
 }
 
 void output_forget(output *o) {
@@ -408,7 +408,7 @@ void output_resize(output *o) {
     pthread_mutex_lock(&o->lock);
     o->resized = true;
     pthread_mutex_unlock(&o->lock);
-    notify(o->wake);
+    notify_event(o->wake);
 }
 
 bool output_read(output *o) {
@@ -442,7 +442,7 @@ void output_end(output *o) {
     pthread_mutex_lock(&o->lock);
     o->ending = true;
     pthread_mutex_unlock(&o->lock);
-    notify(o->wake);
+    notify_event(o->wake);
 }
 
 bool output_ended(output *o) {

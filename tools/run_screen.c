@@ -78,7 +78,7 @@ void screen_flush(screen *s) {
     flush_end(s, 1);
 }
 
-static void put(screen *s, int end, const char *text, size_t length) {
+static void put_bytes(screen *s, int end, const char *text, size_t length) {
     screen_end *e = &s->end[end];
     if (length == 0) {
         return;
@@ -96,7 +96,7 @@ static void put(screen *s, int end, const char *text, size_t length) {
 }
 
 static void put_text(screen *s, int end, const char *text) {
-    put(s, end, text, strlen(text));
+    put_bytes(s, end, text, strlen(text));
 }
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
@@ -125,7 +125,7 @@ static void put_prefix(screen *s, int end, int rank) {
 
 /* On a terminal a \r inside a line would wipe out the prefix: what stands behind the last one is
  * what would be seen. */
-static const char *visible(const screen_end *e, const char *text, size_t *length) {
+static const char *visible_part(const screen_end *e, const char *text, size_t *length) {
     if (!e->terminal) {
         return text;
     }
@@ -142,9 +142,9 @@ static const char *visible(const screen_end *e, const char *text, size_t *length
 
 static void put_line(screen *s, int end, int rank, const char *text, size_t length) {
     const screen_end *e = &s->end[end];
-    text = visible(e, text, &length);
+    text = visible_part(e, text, &length);
     put_prefix(s, end, rank);
-    put(s, end, text, length);
+    put_bytes(s, end, text, length);
     if (e->terminal && memchr(text, '\033', length)) {
         put_text(s, end, plain); /* a colour must not reach other ranks' lines */
     }
@@ -168,7 +168,7 @@ void screen_line(screen *s, int end, int rank, const char *text, size_t length) 
         shown = false;
     }
     put_line(s, end, rank, text, length);
-    put(s, end, "\n", 1);
+    put_bytes(s, end, "\n", 1);
     if (shown) {
         flush_end(s, end);
         draw_open(s);

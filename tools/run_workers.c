@@ -58,8 +58,8 @@ static bool is_ours(const char *entry) {
 
 /* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when
  * there is no log folder. */
-static char **environment(const workers *w, const run_options *o, const run_round *r, int local,
-                          const char *folder) {
+static char **worker_environment(const workers *w, const run_options *o, const run_round *r,
+                                 int local, const char *folder) {
     extern char **environ;
     int count = 0, n = 0;
     while (environ[count]) {
@@ -189,7 +189,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
     worker *one = &w->list[nth];
     *one = (worker){.rank = r->first + nth, .began = tn__now()};
     char *folder = log_folder(o, r, one->rank, out);
-    char **env = environment(w, o, r, nth, folder);
+    char **env = worker_environment(w, o, r, nth, folder);
     int ends[2];
     pid_t launcher = getpid();
     bool opened = output_open(out, one->rank, one->rank == 0, folder, ends);
@@ -231,7 +231,7 @@ void workers_start(workers *w, const run_options *o, const run_round *r, output 
 
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
-static worker *find(workers *w, pid_t pid) {
+static worker *find_worker(workers *w, pid_t pid) {
     for (int i = 0; i < w->count; i++) {
         if (w->list[i].pid == pid && !w->list[i].ended) {
             return &w->list[i];
@@ -267,7 +267,7 @@ bool workers_reap(workers *w) {
     double began = tn__now();
     siginfo_t info = {0};
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0) {
-        worker *one = find(w, info.si_pid);
+        worker *one = find_worker(w, info.si_pid);
         if (one) {
             kill(-one->pid, SIGKILL);
             guard_remove(&w->guard, one->pid);

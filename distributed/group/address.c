@@ -126,7 +126,7 @@ static bool to_text(const struct sockaddr *a, char *address) {
 
 /* The address from which packets to `host` leave; false when it has none, or is not to be
  * reached. */
-static bool toward(const char *host, char *address, bool *loopback) {
+static bool address_toward(const char *host, char *address, bool *loopback) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
     bool fine = false;
     if (getaddrinfo(host, "9", &hints, &found) != 0) {
@@ -192,14 +192,15 @@ static void list_interfaces(const struct ifaddrs *all, const char *wanted, char 
 }
 
 /* Where nothing was asked for. */
-static bool choose(const tn_engine_options *o, const struct ifaddrs *all, char *address,
-                   char *why) {
+static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all, char *address,
+                           char *why) {
     const char *master = getenv("MASTER_ADDR");
     bool one_host, loopback = false;
     if (!compare_hosts(o, &one_host, why)) {
         return false;
     }
-    if (master && *master && toward(master, address, &loopback) && (one_host || !loopback)) {
+    if (master && *master && address_toward(master, address, &loopback) &&
+        (one_host || !loopback)) {
         return true;
     }
     if (one_host) {
@@ -222,7 +223,7 @@ bool tn__gloo_address(const tn_engine_options *o, char *address, char *why) {
     }
     bool fine;
     if (!o->interface || !*o->interface) {
-        fine = choose(o, all, address, why);
+        fine = choose_address(o, all, address, why);
     } else if (is_own(all, o->interface)) {
         snprintf(address, TN__ADDRESS, "%s", o->interface);
         fine = true;

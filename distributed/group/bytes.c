@@ -10,7 +10,7 @@
 static const int64_t most_bytes = (int64_t)1 << 40;
 
 /* An error of this rank alone: the others must not wait. */
-static tn_status refuse(tn_group *g, tn_status status) {
+static tn_status fail_group(tn_group *g, tn_status status) {
     tn_group_abort(g, tn_error_message());
     return status;
 }
@@ -22,8 +22,8 @@ static char *make_room(tn_group *g, int64_t n, int root, const char *operation) 
         room[n] = 0;
     } else {
         bool bad = n < 0 || n > most_bytes;
-        refuse(g,
-               tn__raise(bad ? TN_EFORMAT : TN_ENOMEM, operation, "rank %d sends %lld bytes%s",
+        fail_group(
+            g, tn__raise(bad ? TN_EFORMAT : TN_ENOMEM, operation, "rank %d sends %lld bytes%s",
                          root, (long long)n,
                          bad ? " (0 to 2^40 would make sense)" : ", for which there is no memory"));
     }
@@ -54,14 +54,14 @@ tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) 
     TN_SCOPE;
     TN__ON_CPU;
     if (tn__pending()) {
-        return refuse(g, tn_error());
+        return fail_group(g, tn_error());
     }
     if (!data || !bytes) {
-        return refuse(g, tn__raise(TN_EVALUE, name, "%s is NULL", data ? "bytes" : "data"));
+        return fail_group(g, tn__raise(TN_EVALUE, name, "%s is NULL", data ? "bytes" : "data"));
     }
     bool mine = tn_group_rank(g) == root;
     if (mine && !good_bytes(*data, *bytes, name)) {
-        return refuse(g, tn_error());
+        return fail_group(g, tn_error());
     }
     tn_tensor *length = tn_full(TN_DIMS(1), mine ? (double)*bytes : 0.0, TN_I64);
     if (!mine) {
@@ -114,22 +114,22 @@ tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void 
     TN_SCOPE;
     TN__ON_CPU;
     if (tn__pending()) {
-        return refuse(g, tn_error());
+        return fail_group(g, tn_error());
     }
     if (!all || !all_bytes) {
-        return refuse(g, tn__raise(TN_EVALUE, name, "%s is NULL", all ? "all_bytes" : "all"));
+        return fail_group(g, tn__raise(TN_EVALUE, name, "%s is NULL", all ? "all_bytes" : "all"));
     }
     int ranks = tn_group_size(g);
     memset(all, 0, (size_t)ranks * sizeof(*all));
     memset(all_bytes, 0, (size_t)ranks * sizeof(*all_bytes));
     if (!good_bytes(data, bytes, name)) {
-        return refuse(g, tn_error());
+        return fail_group(g, tn_error());
     }
     tn_tensor *mine = tn_full(TN_DIMS(1), (double)bytes, TN_I64);
     tn_tensor *lengths = tn_zeros(TN_DIMS(ranks, 1), TN_I64);
     tn_work **works = tn__calloc((size_t)ranks, sizeof(*works));
     if (!works) {
-        return refuse(g, tn__raise(TN_ENOMEM, name, "out of memory for %d ranks", ranks));
+        return fail_group(g, tn__raise(TN_ENOMEM, name, "out of memory for %d ranks", ranks));
     }
     tn_status status = tn_work_wait(tn_all_gather(g, lengths, mine), 0);
     const int64_t *n = tn_data(lengths);

@@ -19,13 +19,13 @@ typedef struct checked {
     const tn__fingerprint **pointers; /* to each of them */
 } checked;
 
-static tn_status mismatch(checked *c, char *why) {
+static tn_status checked_mismatch(checked *c, char *why) {
     c->inner->abort(c->inner, why);
     return TN_EMISMATCH;
 }
 
 /* `t` without its data: the fingerprint's way in the same direction. */
-static tn_transfer carrier(const tn_transfer *t, tn_collective kind, const void *in, void *out) {
+static tn_transfer carrier_of(const tn_transfer *t, tn_collective kind, const void *in, void *out) {
     return (tn_transfer){.kind = kind,
                          .dtype = TN_U8,
                          .reduce = TN_SUM,
@@ -39,10 +39,10 @@ static tn_transfer carrier(const tn_transfer *t, tn_collective kind, const void 
 
 static tn_status compare_all(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
                              char *why) {
-    const tn_transfer exchange = carrier(t, TN_ALL_GATHER, mine, c->all);
+    const tn_transfer exchange = carrier_of(t, TN_ALL_GATHER, mine, c->all);
     tn_status status = c->inner->run(c->inner, &exchange, why);
     if (status == TN_OK && tn__fingerprint_differ(c->pointers, c->base.ranks, why, TN_ENGINE_WHY)) {
-        status = mismatch(c, why);
+        status = checked_mismatch(c, why);
     }
     return status;
 }
@@ -51,8 +51,8 @@ static tn_status compare_all(checked *c, const tn_transfer *t, const tn__fingerp
 static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
                               char *why) {
     tn__fingerprint theirs = {0};
-    const tn_transfer exchange =
-        t->kind == TN_SEND ? carrier(t, TN_SEND, mine, NULL) : carrier(t, TN_RECV, NULL, &theirs);
+    const tn_transfer exchange = t->kind == TN_SEND ? carrier_of(t, TN_SEND, mine, NULL)
+                                                    : carrier_of(t, TN_RECV, NULL, &theirs);
     tn_status status = c->inner->run(c->inner, &exchange, why);
     if (status == TN_OK && t->kind == TN_RECV &&
         (theirs.dtype != mine->dtype || theirs.count != mine->count)) {
@@ -62,12 +62,12 @@ static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__finger
                  t->root, tn_dtype_name((tn_dtype)theirs.dtype), (long long)theirs.count,
                  (unsigned long long)theirs.sequence, c->base.rank, tn_dtype_name(t->dtype),
                  (long long)t->count, (unsigned long long)t->sequence);
-        status = mismatch(c, why);
+        status = checked_mismatch(c, why);
     }
     return status;
 }
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status checked_run(tn_engine *base, const tn_transfer *t, char *why) {
     checked *c = (checked *)base;
     const tn__fingerprint mine = tn__fingerprint_of(t);
     tn_status status = t->kind == TN_SEND || t->kind == TN_RECV ? compare_pair(c, t, &mine, why)
@@ -75,7 +75,7 @@ static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     return status == TN_OK ? c->inner->run(c->inner, t, why) : status;
 }
 
-static void stop(tn_engine *base, const char *reason) {
+static void checked_stop(tn_engine *base, const char *reason) {
     checked *c = (checked *)base;
     c->inner->abort(c->inner, reason);
 }
@@ -87,13 +87,13 @@ static bool same_alloc(checked *c, size_t bytes, double deadline, char *why) {
     return compare_all(c, &t, &mine, why) == TN_OK;
 }
 
-static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *checked_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     checked *c = (checked *)base;
     return same_alloc(c, bytes, deadline, why) ? c->inner->alloc(c->inner, bytes, deadline, why)
                                                : NULL;
 }
 
-static void release(tn_engine *base, void *memory) {
+static void checked_release(tn_engine *base, void *memory) {
     checked *c = (checked *)base;
     c->inner->free(c->inner, memory);
 }
@@ -110,17 +110,17 @@ static void device_release(tn_engine *base, void *memory) {
     c->inner->device_free(c->inner, memory);
 }
 
-static tn_status check(tn_engine *base, bool all, char *why) {
+static tn_status checked_check(tn_engine *base, bool all, char *why) {
     checked *c = (checked *)base;
     return c->inner->check(c->inner, all, why);
 }
 
-static void leave(tn_engine *base) {
+static void checked_leave(tn_engine *base) {
     checked *c = (checked *)base;
     c->inner->leave(c->inner);
 }
 
-static void destroy(tn_engine *base) {
+static void checked_destroy(tn_engine *base) {
     checked *c = (checked *)base;
     if (c) {
         c->inner->destroy(c->inner);
@@ -155,14 +155,14 @@ tn_engine *tn__checked_new(tn_engine *inner) {
                           .ranks = inner->ranks,
                           .vague = inner->vague,
                           .devices = inner->devices,
-                          .run = run,
-                          .abort = stop,
-                          .alloc = inner->alloc ? alloc : NULL,
-                          .free = inner->alloc ? release : NULL,
+                          .run = checked_run,
+                          .abort = checked_stop,
+                          .alloc = inner->alloc ? checked_alloc : NULL,
+                          .free = inner->alloc ? checked_release : NULL,
                           .device_alloc = inner->device_alloc ? device_alloc : NULL,
                           .device_free = inner->device_alloc ? device_release : NULL,
-                          .check = inner->check ? check : NULL,
-                          .leave = inner->leave ? leave : NULL,
-                          .destroy = destroy};
+                          .check = inner->check ? checked_check : NULL,
+                          .leave = inner->leave ? checked_leave : NULL,
+                          .destroy = checked_destroy};
     return &c->base;
 }

@@ -96,12 +96,12 @@ static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor 
 }
 
 /* Every operation begins with this. NULL is one rank. An error of this rank aborts the group. */
-static bool begin(tn_group *g, const char *operation) {
+static bool may_begin(tn_group *g, const char *operation) {
     return g ? tn__group_usable(g, operation) : !tn__pending();
 }
 
 /* A check has failed, so the peers must not wait. */
-static tn_work *refuse(tn_group *g) {
+static tn_work *fail_group(tn_group *g) {
     tn_group_abort(g, tn_error_message());
     return NULL;
 }
@@ -109,14 +109,14 @@ static tn_work *refuse(tn_group *g) {
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
 /* With one rank every collective is a copy of what comes in. */
-static void alone(const tn_transfer *t) {
+static void copy_alone(const tn_transfer *t) {
     if (t->in && t->out && t->in != t->out && t->count > 0) {
         tn__copy_bytes(t->device, t->out, t->device, t->in,
                        (size_t)t->count * tn_dtype_size(t->dtype), tn_collective_name(t->kind));
     }
 }
 
-static tn_work *issue(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out) {
+static tn_work *issue_transfer(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out) {
     const tn_tensor *any = in ? in : out;
     if (any) {
         t.dtype = any->dtype;
@@ -128,7 +128,7 @@ static tn_work *issue(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out)
         tn__touch(out);
     }
     if (tn_group_size(g) == 1) {
-        alone(&t);
+        copy_alone(&t);
         return NULL;
     }
     return tn__group_issue(g, &t, in, out);
@@ -136,60 +136,61 @@ static tn_work *issue(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out)
 
 tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduction how) {
     static const char name[] = "all_reduce";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_reduce(how, name) || !good_tensor(g, t, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t,
-                 t);
+    return issue_transfer(
+        g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t, t);
 }
 
 tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
     static const char name[] = "all_gather";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_tensor(g, t, name) || !good_tensor(g, out, name) || !good_parts(g, out, t, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_ALL_GATHER, .count = tn_count(t)}, t, out);
+    return issue_transfer(g, (tn_transfer){.kind = TN_ALL_GATHER, .count = tn_count(t)}, t, out);
 }
 
 tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduction how) {
     static const char name[] = "reduce_scatter";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_reduce(how, name) || !good_tensor(g, t, name) || !good_tensor(g, out, name) ||
         !good_parts(g, t, out, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_REDUCE_SCATTER, .reduce = how, .count = tn_count(out)},
-                 t, out);
+    return issue_transfer(
+        g, (tn_transfer){.kind = TN_REDUCE_SCATTER, .reduce = how, .count = tn_count(out)}, t, out);
 }
 
 tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root) {
     static const char name[] = "broadcast";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_rank(g, root, true, name) || !good_tensor(g, t, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
+    return issue_transfer(
+        g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
 }
 
 tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how) {
     static const char name[] = "reduce_to";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_rank(g, root, true, name) || !good_reduce(how, name) || !good_tensor(g, t, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(
+    return issue_transfer(
         g,
         (tn_transfer){.kind = TN_REDUCE_TO_ROOT, .reduce = how, .root = root, .count = tn_count(t)},
         t, tn_group_rank(g) == root ? t : NULL);
@@ -197,39 +198,40 @@ tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how) {
 
 tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
     static const char name[] = "gather_to";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     bool mine = tn_group_rank(g) == root;
     if (!good_rank(g, root, true, name) || !good_tensor(g, t, name) ||
         (mine && (!good_tensor(g, out, name) || !good_parts(g, out, t, name)))) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_GATHER, .root = root, .count = tn_count(t)}, t,
-                 mine ? out : NULL);
+    return issue_transfer(g, (tn_transfer){.kind = TN_GATHER, .root = root, .count = tn_count(t)},
+                          t, mine ? out : NULL);
 }
 
 tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
     static const char name[] = "scatter_from";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     bool mine = tn_group_rank(g) == root;
     if (!good_rank(g, root, true, name) || !good_tensor(g, out, name) ||
         (mine && (!good_tensor(g, t, name) || !good_parts(g, t, out, name)))) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_SCATTER, .root = root, .count = tn_count(out)},
-                 mine ? t : NULL, out);
+    return issue_transfer(g,
+                          (tn_transfer){.kind = TN_SCATTER, .root = root, .count = tn_count(out)},
+                          mine ? t : NULL, out);
 }
 
 tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
     static const char name[] = "all_to_all";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_tensor(g, t, name) || !good_tensor(g, out, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
     int n = tn_group_size(g);
     if (t->dims.ndim < 1 || t->dims.size[0] != n || !tn_dims_equal(t->dims, out->dims) ||
@@ -238,43 +240,47 @@ tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
                   "with %d ranks the tensors are %s %s and %s %s (both must begin with [%d])", n,
                   tn_dtype_name(out->dtype), tn_shape_text(out), tn_dtype_name(t->dtype),
                   tn_shape_text(t), n);
-        return refuse(g);
+        return fail_group(g);
     }
     if (!same_place(t, out, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_ALL_TO_ALL, .count = tn_count(t) / n}, t, out);
+    return issue_transfer(g, (tn_transfer){.kind = TN_ALL_TO_ALL, .count = tn_count(t) / n}, t,
+                          out);
 }
 
 tn_work *tn_send(tn_group *g, tn_tensor *t, int to) {
     static const char name[] = "send";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_rank(g, to, false, name) || !good_tensor(g, t, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_SEND, .root = to, .count = tn_count(t)}, t, NULL);
+    return issue_transfer(g, (tn_transfer){.kind = TN_SEND, .root = to, .count = tn_count(t)}, t,
+                          NULL);
 }
 
 tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
     static const char name[] = "recv";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return NULL;
     }
     if (!good_rank(g, from, false, name) || !good_tensor(g, t, name)) {
-        return refuse(g);
+        return fail_group(g);
     }
-    return issue(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)}, NULL, t);
+    return issue_transfer(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)},
+                          NULL, t);
 }
 
 /* ---- Barriers and means ---------------------------------------------------------------------- */
 
 tn_status tn_barrier(tn_group *g) {
-    if (!begin(g, "barrier")) {
+    if (!may_begin(g, "barrier")) {
         return tn_error();
     }
-    return tn_work_wait(issue(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
+    return tn_work_wait(
+        issue_transfer(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
 }
 
 /* The ranks whose keys have not come by the deadline, as text " 1 3"; "" when all have. */
@@ -320,7 +326,7 @@ static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char
 
 tn_status tn_monitored_barrier(tn_group *g, double timeout) {
     static const char name[] = "monitored_barrier";
-    if (!begin(g, name)) {
+    if (!may_begin(g, name)) {
         return tn_error();
     }
     if (tn_group_size(g) == 1) {
@@ -337,7 +343,7 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
                   (unsigned long long)number, seconds, missing);
     }
     if (tn__pending()) {
-        refuse(g);
+        fail_group(g);
     }
     return tn_error();
 }

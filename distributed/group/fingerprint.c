@@ -42,7 +42,7 @@ bool tn__fingerprint_same(const tn__fingerprint *a, const tn__fingerprint *b) {
            a->root == b->root && a->device == b->device && a->count == b->count;
 }
 
-static void describe(const tn__fingerprint *f, char *text, size_t room) {
+static void describe_fingerprint(const tn__fingerprint *f, char *text, size_t room) {
     if (f->kind == TN__ALLOCATION) {
         snprintf(text, room, "allocates %lld bytes", (long long)f->count);
         return;
@@ -63,8 +63,8 @@ bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, cha
     for (int r = 1; r < ranks; r++) {
         if (!tn__fingerprint_same(prints[0], prints[r])) {
             char first[192], other[192];
-            describe(prints[0], first, sizeof(first));
-            describe(prints[r], other, sizeof(other));
+            describe_fingerprint(prints[0], first, sizeof(first));
+            describe_fingerprint(prints[r], other, sizeof(other));
             snprintf(text, room, "rank 0 %s, but rank %d %s", first, r, other);
             return true;
         }

@@ -23,7 +23,7 @@ static const double goodbye_seconds = 1;
 /* ---- Failing --------------------------------------------------------------------------------- */
 
 /* The first reason stays. Returns false, for callers that fail. */
-TN_PRINTF(3, 4) static bool fail(tn__gloo *e, tn_status status, const char *format, ...) {
+TN_PRINTF(3, 4) static bool gloo_fail(tn__gloo *e, tn_status status, const char *format, ...) {
     char text[sizeof(e->reason)];
     va_list arguments;
     va_start(arguments, format);
@@ -55,15 +55,16 @@ static bool has_left(tn__gloo *e, int peer, bool *known) {
 static bool fail_lost(tn__gloo *e, int peer, const char *why) {
     bool known;
     if (has_left(e, peer, &known)) {
-        return fail(e, TN_EPEER, "rank %d has left the group", peer);
+        return gloo_fail(e, TN_EPEER, "rank %d has left the group", peer);
     }
-    return fail(e, TN_EPEER, "the connection to rank %d is lost (%s)", peer, why);
+    return gloo_fail(e, TN_EPEER, "the connection to rank %d is lost (%s)", peer, why);
 }
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 /* Notes that a message has been started, or fails. */
-static bool note(tn__gloo *e, tn__batch *b, int peer, bool is_send, bool fine, const char *why) {
+static bool note_message(tn__gloo *e, tn__batch *b, int peer, bool is_send, bool fine,
+                         const char *why) {
     b->started[b->n] = (tn__started){peer, is_send};
     b->n += fine;
     return fine || fail_lost(e, peer, why);
@@ -73,20 +74,23 @@ bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void
                    int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
     return bytes <= 0 ||
-           note(e, b, peer, true, e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
+           note_message(e, b, peer, true,
+                        e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
 bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data,
                       int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
-    return bytes <= 0 || note(e, b, peer, false,
-                              e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
+    return bytes <= 0 ||
+           note_message(e, b, peer, false,
+                        e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
 bool tn__gloo_touch(tn__gloo *e, tn__batch *b, int peer, uint64_t tag) {
     char why[TN_ENGINE_WHY] = "";
-    return note(e, b, peer, false, e->api->receive(e->wire, peer, tag, NULL, 0, why), why) &&
-           note(e, b, peer, true, e->api->send(e->wire, peer, tag, NULL, 0, why), why);
+    return note_message(e, b, peer, false, e->api->receive(e->wire, peer, tag, NULL, 0, why),
+                        why) &&
+           note_message(e, b, peer, true, e->api->send(e->wire, peer, tag, NULL, 0, why), why);
 }
 
 /* Waits for one message, so that abort can find it. */
@@ -107,8 +111,8 @@ static bool wait_for(tn__gloo *e, tn__started m) {
     case TN__DONE:
         return true;
     case TN__LATE:
-        return fail(e, TN_EPEER, "rank %d did not answer within %.3g seconds", m.peer,
-                    e->deadline - e->begun);
+        return gloo_fail(e, TN_EPEER, "rank %d did not answer within %.3g seconds", m.peer,
+                         e->deadline - e->begun);
     case TN__LOST:
         return fail_lost(e, m.peer, why);
     case TN__WOKEN:
@@ -133,7 +137,7 @@ void *tn__gloo_scratch(tn__gloo *e, int64_t bytes) {
         e->scratch_bytes = e->scratch ? (size_t)bytes : 0;
     }
     if (!e->scratch) {
-        fail(e, TN_ENOMEM, "out of memory (%lld bytes beside the buffers)", (long long)bytes);
+        gloo_fail(e, TN_ENOMEM, "out of memory (%lld bytes beside the buffers)", (long long)bytes);
     }
     return e->scratch;
 }
@@ -163,7 +167,7 @@ static void release_pipe_signal(const sigset_t *before) {
 /* ---- The table of an engine ------------------------------------------------------------------ */
 
 /* Under the lock: whether the engine is dead; why is set then. */
-static tn_status look(const tn__gloo *e, char *why) {
+static tn_status gloo_look(const tn__gloo *e, char *why) {
     if (e->dead != TN_OK) {
         snprintf(why, TN_ENGINE_WHY, "%s", e->reason);
     }
@@ -171,8 +175,8 @@ static tn_status look(const tn__gloo *e, char *why) {
 }
 
 /* Runs `operation` as the engine's one running operation, until `deadline`. */
-static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void *user),
-                         const void *user, double deadline, char *why) {
+static tn_status gloo_attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void *user),
+                              const void *user, double deadline, char *why) {
     sigset_t before;
     pthread_mutex_lock(&e->lock);
     e->running = e->dead == TN_OK;
@@ -186,7 +190,7 @@ static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void 
     }
     pthread_mutex_lock(&e->lock);
     e->running = false;
-    tn_status status = look(e, why);
+    tn_status status = gloo_look(e, why);
     pthread_mutex_unlock(&e->lock);
     if (alive && status != TN_OK) {
         e->api->close(e->wire);
@@ -197,18 +201,18 @@ static tn_status attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void 
     return status;
 }
 
-static bool transfer(tn__gloo *e, const void *user) {
+static bool run_transfer(tn__gloo *e, const void *user) {
     return tn__gloo_transfer(e, user);
 }
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
-    return attempt((tn__gloo *)base, transfer, t, t->deadline, why);
+static tn_status gloo_run(tn_engine *base, const tn_transfer *t, char *why) {
+    return gloo_attempt((tn__gloo *)base, run_transfer, t, t->deadline, why);
 }
 
 /* A running operation closes the connections itself when it wakes. */
-static void stop(tn_engine *base, const char *reason) {
+static void gloo_stop(tn_engine *base, const char *reason) {
     tn__gloo *e = (tn__gloo *)base;
-    fail(e, TN_EPEER, "%s", reason);
+    gloo_fail(e, TN_EPEER, "%s", reason);
     pthread_mutex_lock(&e->lock);
     bool running = e->running;
     if (e->waiting >= 0) {
@@ -233,7 +237,7 @@ static void check_peer(tn__gloo *e, int peer, bool all) {
     }
 }
 
-static tn_status check(tn_engine *base, bool all, char *why) {
+static tn_status gloo_check(tn_engine *base, bool all, char *why) {
     tn__gloo *e = (tn__gloo *)base;
     tn_status status = TN_OK;
     for (int peer = 0; peer < base->ranks && status == TN_OK; peer++) {
@@ -241,7 +245,7 @@ static tn_status check(tn_engine *base, bool all, char *why) {
             check_peer(e, peer, all);
         }
         pthread_mutex_lock(&e->lock);
-        status = look(e, why);
+        status = gloo_look(e, why);
         pthread_mutex_unlock(&e->lock);
     }
     return status;
@@ -253,7 +257,7 @@ static void say_goodbye(tn__gloo *e) {
     e->store->set(e->store, key, "", 0, tn__now() + goodbye_seconds, ignored);
 }
 
-static void destroy(tn_engine *base) {
+static void gloo_destroy(tn_engine *base) {
     tn__gloo *e = (tn__gloo *)base;
     if (e->wire) {
         if (e->dead == TN_OK) {
@@ -274,7 +278,7 @@ static void destroy(tn_engine *base) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-static const tn__gloo_api *load(char *why) {
+static const tn__gloo_api *gloo_load(char *why) {
     char reason[TN_ENGINE_WHY - 64];
     tn__gloo_entry *entry;
     *(void **)&entry = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, reason, sizeof(reason));
@@ -317,16 +321,16 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
                           .rank = o->rank,
                           .ranks = o->ranks,
                           .vague = true,
-                          .run = run,
-                          .abort = stop,
-                          .check = check,
-                          .destroy = destroy};
+                          .run = gloo_run,
+                          .abort = gloo_stop,
+                          .check = gloo_check,
+                          .destroy = gloo_destroy};
     e->api = api;
     e->waiting = -1;
     e->store = tn__store_keep(o->store);
     pthread_mutex_init(&e->lock, NULL);
     if (!make_room(e)) {
-        destroy(&e->base);
+        gloo_destroy(&e->base);
         return NULL;
     }
     return e;
@@ -376,18 +380,18 @@ static bool connect_all(tn__gloo *e, const void *user) {
             continue;
         }
         if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
-            return fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, and not %zu", peer,
-                        theirs->bytes, (size_t)ranks * TN__ENDPOINT);
+            return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, and not %zu",
+                             peer, theirs->bytes, (size_t)ranks * TN__ENDPOINT);
         }
         const char *endpoint = (const char *)theirs->data + (size_t)rank * TN__ENDPOINT;
         if (!e->api->connect(e->wire, peer, endpoint, j->endpoint_bytes, why)) {
-            return fail(e, TN_EPEER, "cannot connect to rank %d: %s", peer, why);
+            return gloo_fail(e, TN_EPEER, "cannot connect to rank %d: %s", peer, why);
         }
     }
     return tn__gloo_transfer(e, &(tn_transfer){.kind = TN_BARRIER});
 }
 
-static bool join(tn__gloo *e, const tn_engine_options *o, char *why) {
+static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
     joining j = {.options = o};
     tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
     e->wire = values ? open_wire(e, o, why) : NULL;
@@ -399,7 +403,7 @@ static bool join(tn__gloo *e, const tn_engine_options *o, char *why) {
         mine && tn__gloo_meet(o, "gloo/at", mine, (size_t)o->ranks * TN__ENDPOINT, values, why);
     if (fine) {
         j.endpoints = values;
-        fine = attempt(e, connect_all, &j, o->deadline, why) == TN_OK;
+        fine = gloo_attempt(e, connect_all, &j, o->deadline, why) == TN_OK;
     }
     tn__gloo_forget(values, o->ranks);
     free(values);
@@ -408,14 +412,14 @@ static bool join(tn__gloo *e, const tn_engine_options *o, char *why) {
 }
 
 tn_engine *tn__gloo_new(const tn_engine_options *o, char *why) {
-    const tn__gloo_api *api = load(why);
+    const tn__gloo_api *api = gloo_load(why);
     tn__gloo *e = api ? engine_alloc(api, o) : NULL;
     if (api && !e) {
         snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
     }
-    if (e && !join(e, o, why)) {
+    if (e && !gloo_join(e, o, why)) {
         e->dead = TN_EPEER; /* nobody knows it yet: no goodbye */
-        destroy(&e->base);
+        gloo_destroy(&e->base);
         return NULL;
     }
     return e ? &e->base : NULL;

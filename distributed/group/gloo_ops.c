@@ -35,7 +35,7 @@ static uint64_t tag_of(const tn_transfer *t, uint64_t number) {
     return x;
 }
 
-static void copy(void *to, const void *from, int64_t bytes) {
+static void copy_bytes(void *to, const void *from, int64_t bytes) {
     if (bytes > 0 && to != from) {
         memmove(to, from, (size_t)bytes);
     }
@@ -102,7 +102,7 @@ static char *scratch_of(const tn__gloo *e, const reduction *d, int64_t block, in
 }
 
 /* Sends everybody its slice of the block, and receives everybody's of the own slice. */
-static bool exchange(tn__gloo *e, const reduction *d, int64_t block) {
+static bool exchange_slices(tn__gloo *e, const reduction *d, int64_t block) {
     tn__batch *b = &e->batches[block & 1];
     int64_t own = slice_of(&d->cut, block, e->base.rank, d->size).bytes;
     for (int i = 1; i < e->base.ranks; i++) {
@@ -138,7 +138,7 @@ static char *reduce_slice(const tn__gloo *e, const reduction *d, int64_t block, 
 }
 
 /* Gives the reduced slice to those who want it, and receives theirs. */
-static bool share(tn__gloo *e, const reduction *d, int64_t block, const char *result) {
+static bool share_slice(tn__gloo *e, const reduction *d, int64_t block, const char *result) {
     const tn_transfer *t = d->t;
     tn__batch *b = &e->batches[2 + (block & 1)];
     bool all = t->kind == TN_ALL_REDUCE;
@@ -158,7 +158,7 @@ static bool share(tn__gloo *e, const reduction *d, int64_t block, const char *re
 
 /* all_reduce, reduce_scatter and reduce_to_root. in and out may be the same memory: what a block's
  * results overwrite has been sent before. */
-static bool reduce(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
+static bool gloo_reduce(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     int ranks = e->base.ranks;
     reduction d = {
         .t = t, .cut = cut_of(t, ranks), .size = (int64_t)tn_dtype_size(t->dtype), .tag = tag};
@@ -172,12 +172,12 @@ static bool reduce(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
         return false;
     }
     d.scratch = (char *)x + pointers;
-    bool fine = exchange(e, &d, 0);
+    bool fine = exchange_slices(e, &d, 0);
     for (int64_t k = 0; k < d.cut.blocks && fine; k++) {
-        fine = (k + 1 == d.cut.blocks || exchange(e, &d, k + 1)) &&
+        fine = (k + 1 == d.cut.blocks || exchange_slices(e, &d, k + 1)) &&
                tn__gloo_finish(e, &e->batches[k & 1]) &&
                tn__gloo_finish(e, &e->batches[2 + (k & 1)]) &&
-               share(e, &d, k, reduce_slice(e, &d, k, x));
+               share_slice(e, &d, k, reduce_slice(e, &d, k, x));
     }
     return fine && tn__gloo_finish(e, &e->batches[2]) && tn__gloo_finish(e, &e->batches[3]);
 }
@@ -190,7 +190,7 @@ static int64_t piece_bytes(int64_t bytes, int64_t piece) {
 }
 
 /* The size of the subtree below v: v's lowest set bit, or for the root all. */
-static int subtree(int v, int ranks) {
+static int subtree_size(int v, int ranks) {
     int size = 1;
     while (v ? !(v & size) : size < ranks) {
         size *= 2;
@@ -205,11 +205,11 @@ static bool receive_piece(tn__gloo *e, int parent, uint64_t tag, char *data, int
                             data + piece * PIECE, piece_bytes(bytes, piece));
 }
 
-/* Ranks count from the root: v gets from v - subtree(v), and gives to v + each smaller power of
- * two, the largest subtree first. The next piece is on its way while one is passed on. */
-static bool broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
+/* Ranks count from the root: v gets from v - subtree_size(v), and gives to v + each smaller power
+ * of two, the largest subtree first. The next piece is on its way while one is passed on. */
+static bool gloo_broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     int ranks = e->base.ranks, root = t->root, v = (e->base.rank - root + ranks) % ranks;
-    int size = subtree(v, ranks), parent = (v - size + root + ranks) % ranks;
+    int size = subtree_size(v, ranks), parent = (v - size + root + ranks) % ranks;
     int64_t bytes = t->count * (int64_t)tn_dtype_size(t->dtype);
     char *data = v ? t->out : (char *)(uintptr_t)t->in;
     bool fine = v == 0 || receive_piece(e, parent, tag, data, bytes, 0);
@@ -224,7 +224,7 @@ static bool broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
         }
     }
     if (v == 0 && t->out) {
-        copy(t->out, t->in, bytes);
+        copy_bytes(t->out, t->in, bytes);
     }
     return fine && tn__gloo_finish(e, &e->batches[2]) && tn__gloo_finish(e, &e->batches[3]);
 }
@@ -233,8 +233,8 @@ static bool broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
 
 /* Sends every peer its block of `send` (the blocks are `step` bytes apart; 0: one for all) and
  * receives one from each. */
-static bool swap(tn__gloo *e, const char *send, int64_t step, char *receive, int64_t bytes,
-                 uint64_t tag) {
+static bool swap_steps(tn__gloo *e, const char *send, int64_t step, char *receive, int64_t bytes,
+                       uint64_t tag) {
     tn__batch *b = &e->batches[0];
     int rank = e->base.rank;
     for (int i = 1; i < e->base.ranks; i++) {
@@ -244,7 +244,7 @@ static bool swap(tn__gloo *e, const char *send, int64_t step, char *receive, int
             return false;
         }
     }
-    copy(receive + rank * bytes, send + rank * step, bytes);
+    copy_bytes(receive + rank * bytes, send + rank * step, bytes);
     return tn__gloo_finish(e, b);
 }
 
@@ -256,13 +256,13 @@ static bool all_to_all(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_
         if (!scratch) {
             return false;
         }
-        copy(scratch, t->in, e->base.ranks * bytes);
+        copy_bytes(scratch, t->in, e->base.ranks * bytes);
         in = scratch;
     }
-    return swap(e, in, bytes, t->out, bytes, tag);
+    return swap_steps(e, in, bytes, t->out, bytes, tag);
 }
 
-static bool gather(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
+static bool gloo_gather(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
     tn__batch *b = &e->batches[0];
     if (e->base.rank != t->root) {
         return tn__gloo_send(e, b, t->root, tag, t->in, bytes) && tn__gloo_finish(e, b);
@@ -273,11 +273,11 @@ static bool gather(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t ta
             return false;
         }
     }
-    copy((char *)t->out + t->root * bytes, t->in, bytes);
+    copy_bytes((char *)t->out + t->root * bytes, t->in, bytes);
     return tn__gloo_finish(e, b);
 }
 
-static bool scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
+static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
     tn__batch *b = &e->batches[0];
     if (e->base.rank != t->root) {
         return tn__gloo_receive(e, b, t->root, tag, t->out, bytes) && tn__gloo_finish(e, b);
@@ -288,12 +288,12 @@ static bool scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t t
             return false;
         }
     }
-    copy(t->out, (const char *)t->in + t->root * bytes, bytes);
+    copy_bytes(t->out, (const char *)t->in + t->root * bytes, bytes);
     return tn__gloo_finish(e, b);
 }
 
 /* Every rank touches every other: who does not come is the one that is waited for. */
-static bool barrier(tn__gloo *e, uint64_t tag) {
+static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
     tn__batch *b = &e->batches[0];
     for (int i = 1; i < e->base.ranks; i++) {
         if (!tn__gloo_touch(e, b, peer_after(e, i), tag)) {
@@ -326,19 +326,19 @@ bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t) {
     case TN_ALL_REDUCE:
     case TN_REDUCE_SCATTER:
     case TN_REDUCE_TO_ROOT:
-        return reduce(e, t, tag);
+        return gloo_reduce(e, t, tag);
     case TN_BROADCAST:
-        return broadcast(e, t, tag);
+        return gloo_broadcast(e, t, tag);
     case TN_ALL_GATHER:
-        return swap(e, t->in, 0, t->out, bytes, tag);
+        return swap_steps(e, t->in, 0, t->out, bytes, tag);
     case TN_ALL_TO_ALL:
         return all_to_all(e, t, bytes, tag);
     case TN_GATHER:
-        return gather(e, t, bytes, tag);
+        return gloo_gather(e, t, bytes, tag);
     case TN_SCATTER:
-        return scatter(e, t, bytes, tag);
+        return gloo_scatter(e, t, bytes, tag);
     case TN_BARRIER:
-        return barrier(e, tag);
+        return gloo_barrier(e, tag);
     default: /* send and recv, done above */
         return true;
     }

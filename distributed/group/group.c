@@ -52,7 +52,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     return g;
 }
 
-static void hold(tn_store *s) {
+static void hold_store(tn_store *s) {
     __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
 }
 
@@ -93,7 +93,7 @@ tn_group *tn__group_create(const char *name, const char *engine, tn_store *store
         return g;
     }
     g->store = store;
-    hold(store);
+    hold_store(store);
     if (!connect_ranks(g, engine)) {
         tn_group_free(g);
         return NULL;
@@ -175,8 +175,8 @@ static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
     return !tn__pending();
 }
 
-static tn_group *subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
-                          int n) {
+static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
+                               int n) {
     int rank = -1, *world = tn__malloc((size_t)n * sizeof(int));
     if (!world) {
         tn__raise(TN_ENOMEM, "group_new", "out of memory");
@@ -204,7 +204,7 @@ static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, i
         }
         return NULL;
     }
-    return store && !same_lists(g, store, list) ? NULL : subgroup(g, name, store, sorted, n);
+    return store && !same_lists(g, store, list) ? NULL : make_subgroup(g, name, store, sorted, n);
 }
 
 tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {

@@ -51,7 +51,7 @@ typedef struct local {
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static tn_status die(hub *h, tn_status status, const char *reason) {
+static tn_status hub_die(hub *h, tn_status status, const char *reason) {
     if (h->dead == TN_OK) {
         h->dead = status;
         snprintf(h->reason, sizeof(h->reason), "%s", reason);
@@ -97,7 +97,7 @@ static tn_status wait_change(hub *h, int me, const tn_transfer *t) {
     if (h->dead == TN_OK && tn__now() >= t->deadline) {
         char text[TN_ENGINE_WHY];
         name_missing(h, me, t, text, sizeof(text));
-        return die(h, TN_EPEER, text);
+        return hub_die(h, TN_EPEER, text);
     }
     if (h->dead == TN_OK) {
         double seconds = t->deadline;
@@ -114,7 +114,7 @@ static tn_status check_left(hub *h) {
             char text[TN_ENGINE_WHY];
             snprintf(text, sizeof(text), "rank %d has left the group after %llu operations", r,
                      (unsigned long long)h->seats[r].finished);
-            return die(h, TN_EPEER, text);
+            return hub_die(h, TN_EPEER, text);
         }
     }
     return TN_OK;
@@ -122,7 +122,7 @@ static tn_status check_left(hub *h) {
 
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
-static bool same(const tn_transfer *a, const tn_transfer *b) {
+static bool same_transfer(const tn_transfer *a, const tn_transfer *b) {
     return a->kind == b->kind && a->count == b->count && a->root == b->root &&
            (a->kind == TN_BARRIER || a->dtype == b->dtype) && a->reduce == b->reduce;
 }
@@ -130,7 +130,7 @@ static bool same(const tn_transfer *a, const tn_transfer *b) {
 /* Under the lock: takes my seat, and waits until all ranks have theirs, doing the same. Once all
  * are there the collective takes place, whatever happens meanwhile: nobody's buffers go away under
  * it. */
-static tn_status arrive(local *e, const tn_transfer *t) {
+static tn_status hub_arrive(local *e, const tn_transfer *t) {
     hub *h = e->hub;
     seat *mine = &h->seats[e->base.rank];
     if (h->dead != TN_OK) {
@@ -139,13 +139,13 @@ static tn_status arrive(local *e, const tn_transfer *t) {
     mine->here = true;
     mine->t = *t;
     for (int r = 0; r < h->ranks; r++) {
-        if (h->seats[r].here && !same(&h->seats[r].t, t)) {
+        if (h->seats[r].here && !same_transfer(&h->seats[r].t, t)) {
             char ours[128], theirs[128], text[TN_ENGINE_WHY];
             tn__transfer_text(t, ours, sizeof(ours));
             tn__transfer_text(&h->seats[r].t, theirs, sizeof(theirs));
             snprintf(text, sizeof(text), "rank %d is in %s, but rank %d is in %s", e->base.rank,
                      ours, r, theirs);
-            return die(h, TN_EMISMATCH, text);
+            return hub_die(h, TN_EMISMATCH, text);
         }
     }
     uint64_t round = h->round;
@@ -164,7 +164,7 @@ static tn_status arrive(local *e, const tn_transfer *t) {
 }
 
 /* Under the lock: gives my seat up when all have done their share, which takes no waiting. */
-static void depart(local *e) {
+static void hub_depart(local *e) {
     hub *h = e->hub;
     uint64_t round = h->round;
     if (++h->done == h->ranks) {
@@ -191,14 +191,14 @@ static void reduce_slice(const hub *h, const tn_transfer *t, int64_t offset, voi
     tn__reduce_all(t->reduce, t->dtype, out, in, h->ranks, n);
 }
 
-static void move(void *to, const void *from, int64_t bytes) {
+static void move_bytes(void *to, const void *from, int64_t bytes) {
     if (bytes > 0 && to != from) {
         memmove(to, from, (size_t)bytes);
     }
 }
 
 /* Rank `me`'s share, while everybody's buffers lie open. */
-static void share(const hub *h, int me, const tn_transfer *t) {
+static void hub_share(const hub *h, int me, const tn_transfer *t) {
     int64_t bytes = t->count * (int64_t)tn_dtype_size(t->dtype);
     int64_t begin = t->count * me / h->ranks, end = t->count * (me + 1) / h->ranks;
     int64_t skip = begin * (int64_t)tn_dtype_size(t->dtype);
@@ -210,7 +210,7 @@ static void share(const hub *h, int me, const tn_transfer *t) {
         if (begin < end) {
             reduce_slice(h, t, begin, out + skip, end - begin);
             for (int r = 0; r < h->ranks; r++) {
-                move((char *)h->seats[r].t.out + skip, out + skip, length);
+                move_bytes((char *)h->seats[r].t.out + skip, out + skip, length);
             }
         }
         break;
@@ -226,29 +226,29 @@ static void share(const hub *h, int me, const tn_transfer *t) {
         break;
     case TN_ALL_GATHER:
         for (int r = 0; r < h->ranks; r++) {
-            move(out + r * bytes, h->seats[r].t.in, bytes);
+            move_bytes(out + r * bytes, h->seats[r].t.in, bytes);
         }
         break;
     case TN_ALL_TO_ALL:
         for (int r = 0; r < h->ranks; r++) {
-            move(out + r * bytes, (const char *)h->seats[r].t.in + me * bytes, bytes);
+            move_bytes(out + r * bytes, (const char *)h->seats[r].t.in + me * bytes, bytes);
         }
         break;
     case TN_BROADCAST:
-        move(out, root->t.in, bytes);
+        move_bytes(out, root->t.in, bytes);
         break;
     case TN_GATHER:
-        move((char *)root->t.out + me * bytes, t->in, bytes);
+        move_bytes((char *)root->t.out + me * bytes, t->in, bytes);
         break;
     case TN_SCATTER:
-        move(out, (const char *)root->t.in + me * bytes, bytes);
+        move_bytes(out, (const char *)root->t.in + me * bytes, bytes);
         break;
     default:
         break;
     }
 }
 
-static tn_status collective(local *e, const tn_transfer *t) {
+static tn_status local_collective(local *e, const tn_transfer *t) {
     hub *h = e->hub;
     tn_transfer mine = *t;
     void *copy = NULL;
@@ -262,12 +262,12 @@ static tn_status collective(local *e, const tn_transfer *t) {
         mine.in = memcpy(copy, t->in, bytes);
     }
     pthread_mutex_lock(&h->lock);
-    tn_status status = arrive(e, &mine);
+    tn_status status = hub_arrive(e, &mine);
     if (status == TN_OK) {
         pthread_mutex_unlock(&h->lock);
-        share(h, e->base.rank, &mine);
+        hub_share(h, e->base.rank, &mine);
         pthread_mutex_lock(&h->lock);
-        depart(e);
+        hub_depart(e);
     }
     pthread_mutex_unlock(&h->lock);
     free(copy);
@@ -284,7 +284,7 @@ static tn_status send_parcel(local *e, const tn_transfer *t) {
         return TN_ENOMEM;
     }
     *p = (parcel){.from = e->base.rank, .to = t->root, .dtype = t->dtype, .count = t->count};
-    move(p->data, t->in, (int64_t)bytes);
+    move_bytes(p->data, t->in, (int64_t)bytes);
     pthread_mutex_lock(&h->lock);
     parcel **last = &h->parcels;
     while (*last) {
@@ -322,9 +322,9 @@ static tn_status receive_parcel(local *e, const tn_transfer *t) {
         snprintf(text, sizeof(text), "rank %d sends %s [%lld], but rank %d receives %s [%lld]",
                  t->root, tn_dtype_name(p->dtype), (long long)p->count, e->base.rank,
                  tn_dtype_name(t->dtype), (long long)t->count);
-        status = die(h, TN_EMISMATCH, text);
+        status = hub_die(h, TN_EMISMATCH, text);
     } else if (p) {
-        move(t->out, p->data, t->count * (int64_t)tn_dtype_size(t->dtype));
+        move_bytes(t->out, p->data, t->count * (int64_t)tn_dtype_size(t->dtype));
         h->seats[e->base.rank].finished++;
     }
     pthread_mutex_unlock(&h->lock);
@@ -334,15 +334,15 @@ static tn_status receive_parcel(local *e, const tn_transfer *t) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status local_run(tn_engine *base, const tn_transfer *t, char *why) {
     local *e = (local *)base;
     tn_status status = t->kind == TN_SEND   ? send_parcel(e, t)
                        : t->kind == TN_RECV ? receive_parcel(e, t)
-                                            : collective(e, t);
+                                            : local_collective(e, t);
     if (status != TN_OK) {
         pthread_mutex_lock(&e->hub->lock);
         if (e->hub->dead == TN_OK) { /* no memory: the peers wait for this rank */
-            die(e->hub, TN_EPEER, "a rank is out of memory");
+            hub_die(e->hub, TN_EPEER, "a rank is out of memory");
             snprintf(why, TN_ENGINE_WHY, "out of memory");
         } else {
             snprintf(why, TN_ENGINE_WHY, "%s", e->hub->reason);
@@ -352,10 +352,10 @@ static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     return status;
 }
 
-static void stop(tn_engine *base, const char *reason) {
+static void local_stop(tn_engine *base, const char *reason) {
     hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
-    die(h, TN_EPEER, reason);
+    hub_die(h, TN_EPEER, reason);
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -370,7 +370,7 @@ static void hub_free(hub *h) {
     free(h);
 }
 
-static tn_status check(tn_engine *base, bool all, char *why) {
+static tn_status local_check(tn_engine *base, bool all, char *why) {
     hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
     tn_status status = h->dead == TN_OK && all ? check_left(h) : h->dead;
@@ -379,7 +379,7 @@ static tn_status check(tn_engine *base, bool all, char *why) {
     return status;
 }
 
-static void destroy(tn_engine *base) {
+static void local_destroy(tn_engine *base) {
     hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
     h->seats[base->rank].left = true;
@@ -446,10 +446,10 @@ tn_engine *tn__local_new(const tn_engine_options *o, char *why) {
                           .name = "local",
                           .rank = o->rank,
                           .ranks = o->ranks,
-                          .run = run,
-                          .abort = stop,
-                          .check = check,
-                          .destroy = destroy};
+                          .run = local_run,
+                          .abort = local_stop,
+                          .check = local_check,
+                          .destroy = local_destroy};
     if (share_hub(o, &e->hub, why) != TN_OK) {
         free(e);
         return NULL;

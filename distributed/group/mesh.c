@@ -23,7 +23,7 @@ struct tn_mesh {
 };
 
 /* Raises unless the names are good and the sizes give `ranks`. */
-static bool check(int ranks, int n, const int *sizes, const char *const *names) {
+static bool check_sizes(int ranks, int n, const int *sizes, const char *const *names) {
     static const char name[] = "mesh";
     if (n < 1 || n > TN_MESH_DIMS || !sizes || !names) {
         tn__raise(TN_EVALUE, name, "%d dimensions (1 to %d), sizes at %p, names at %p", n,
@@ -85,7 +85,7 @@ static bool make_groups(tn_group *g, dimension *d, int *line) {
 
 tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names) {
     int ranks = tn_group_size(g), step = ranks;
-    if (tn__pending() || !check(ranks, n, sizes, names)) {
+    if (tn__pending() || !check_sizes(ranks, n, sizes, names)) {
         tn_group_abort(g, tn_error_message());
         return NULL;
     }
@@ -113,7 +113,7 @@ tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *na
 }
 
 /* NULL after raising. */
-static const dimension *find(const tn_mesh *m, const char *name, const char *operation) {
+static const dimension *find_dimension(const tn_mesh *m, const char *name, const char *operation) {
     if (!m || !name) {
         tn__raise(TN_EVALUE, operation, "%s is NULL", m ? "the name" : "the mesh");
         return NULL;
@@ -130,12 +130,12 @@ static const dimension *find(const tn_mesh *m, const char *name, const char *ope
 }
 
 tn_group *tn_mesh_group(tn_mesh *m, const char *name) {
-    const dimension *d = find(m, name, "mesh_group");
+    const dimension *d = find_dimension(m, name, "mesh_group");
     return d ? d->group : NULL;
 }
 
 int tn_mesh_rank(tn_mesh *m, const char *name) {
-    const dimension *d = find(m, name, "mesh_rank");
+    const dimension *d = find_dimension(m, name, "mesh_rank");
     return d ? d->place : -1;
 }
 

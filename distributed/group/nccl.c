@@ -25,7 +25,7 @@ typedef struct pair {
 
 /* ---- The plugin ------------------------------------------------------------------------------ */
 
-static tn_nccl_engine_function *load(char *why) {
+static tn_nccl_engine_function *nccl_load(char *why) {
     char reason[TN_ENGINE_WHY - 64];
     const char *plugin = getenv("TERN_CUDA");
     tn_nccl_engine_function *function = NULL;
@@ -39,7 +39,7 @@ static tn_nccl_engine_function *load(char *why) {
 }
 
 bool tn__nccl_is_there(char *why) {
-    tn_nccl_engine_function *function = load(why);
+    tn_nccl_engine_function *function = nccl_load(why);
     if (!function) {
         return false;
     }
@@ -74,11 +74,11 @@ static tn_status check_peers(void *user, bool all, char *why) {
     return TN_EPEER;
 }
 
-static tn_status check(tn_engine *base, bool all, char *why) {
+static tn_status nccl_check(tn_engine *base, bool all, char *why) {
     return check_peers(base, all, why);
 }
 
-static void stop(tn_engine *base, const char *reason) {
+static void nccl_stop(tn_engine *base, const char *reason) {
     pair *p = (pair *)base;
     p->host->abort(p->host, reason);
     p->gpu->abort(p->gpu, reason);
@@ -86,18 +86,18 @@ static void stop(tn_engine *base, const char *reason) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status nccl_run(tn_engine *base, const tn_transfer *t, char *why) {
     pair *p = (pair *)base;
     tn_engine *e = t->device.kind == TN_CPU ? p->host : p->gpu;
     return e->run(e, t, why);
 }
 
-static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *nccl_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     tn_engine *host = ((pair *)base)->host;
     return host->alloc(host, bytes, deadline, why);
 }
 
-static void release(tn_engine *base, void *memory) {
+static void nccl_release(tn_engine *base, void *memory) {
     tn_engine *host = ((pair *)base)->host;
     host->free(host, memory);
 }
@@ -112,7 +112,7 @@ static void device_release(tn_engine *base, void *memory) {
     gpu->device_free(gpu, memory);
 }
 
-static void leave(tn_engine *base) {
+static void nccl_leave(tn_engine *base) {
     pair *p = (pair *)base;
     p->gpu->leave(p->gpu);
     if (p->host->leave) {
@@ -120,7 +120,7 @@ static void leave(tn_engine *base) {
     }
 }
 
-static void destroy(tn_engine *base) {
+static void nccl_destroy(tn_engine *base) {
     pair *p = (pair *)base;
     if (p->gpu) {
         p->gpu->destroy(p->gpu);
@@ -166,7 +166,7 @@ static void find_missing(const tn_engine_options *o, char *why) {
     }
 }
 
-static tn_engine *join(pair *p, const tn_engine_options *options, char *why) {
+static tn_engine *nccl_join(pair *p, const tn_engine_options *options, char *why) {
     tn_engine_options o = *options;
     char missing[TN_ENGINE_WHY] = "";
     find_missing(&o, missing);
@@ -175,7 +175,7 @@ static tn_engine *join(pair *p, const tn_engine_options *options, char *why) {
     }
     o.check = check_peers;
     o.check_user = p;
-    return load(why)(TN_ENGINE_VERSION, &o, why);
+    return nccl_load(why)(TN_ENGINE_VERSION, &o, why);
 }
 
 tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o, char *why) {
@@ -194,17 +194,17 @@ tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o, char *why) 
                           .ranks = o->ranks,
                           .vague = true,
                           .devices = 1u << TN_CPU | 1u << TN_CUDA,
-                          .run = run,
-                          .abort = stop,
-                          .alloc = host->alloc ? alloc : NULL,
-                          .free = host->alloc ? release : NULL,
-                          .check = check,
-                          .leave = leave,
-                          .destroy = destroy};
-    p->gpu = join(p, o, why);
+                          .run = nccl_run,
+                          .abort = nccl_stop,
+                          .alloc = host->alloc ? nccl_alloc : NULL,
+                          .free = host->alloc ? nccl_release : NULL,
+                          .check = nccl_check,
+                          .leave = nccl_leave,
+                          .destroy = nccl_destroy};
+    p->gpu = nccl_join(p, o, why);
     if (!p->gpu) {
         host->abort(host, why);
-        destroy(&p->base);
+        nccl_destroy(&p->base);
         return NULL;
     }
     p->base.device_alloc = p->gpu->device_alloc ? device_alloc : NULL;

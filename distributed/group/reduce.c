@@ -69,7 +69,7 @@ static combine *combine_of(tn_reduction how, tn_dtype dtype) {
 
 /* ---- One array ------------------------------------------------------------------------------- */
 
-static void widen(tn_dtype dtype, float *restrict y, const void *x, int64_t n) {
+static void widen_floats(tn_dtype dtype, float *restrict y, const void *x, int64_t n) {
     const tn_bf16 *b = x;
     const tn_f16 *f = x;
     if (dtype == TN_BF16) {
@@ -83,7 +83,7 @@ static void widen(tn_dtype dtype, float *restrict y, const void *x, int64_t n) {
     }
 }
 
-static void narrow(tn_dtype dtype, void *y, const float *restrict x, int64_t n) {
+static void narrow_floats(tn_dtype dtype, void *y, const float *restrict x, int64_t n) {
     tn_bf16 *b = y;
     tn_f16 *f = y;
     if (dtype == TN_BF16) {
@@ -162,15 +162,15 @@ static void reduce_half_block(tn_reduction how, tn_dtype dtype, void *y, const v
                               int ranks, int64_t offset, int64_t n) {
     combine *f = combine_of(how, dtype);
     float acc[BLOCK], next[BLOCK];
-    widen(dtype, acc, (const char *)x[0] + offset, n);
+    widen_floats(dtype, acc, (const char *)x[0] + offset, n);
     for (int r = 1; r < ranks; r++) {
-        widen(dtype, next, (const char *)x[r] + offset, n);
+        widen_floats(dtype, next, (const char *)x[r] + offset, n);
         f(acc, acc, next, n);
     }
     if (how == TN_MEAN) {
         divide_f32(acc, n, ranks);
     }
-    narrow(dtype, y, acc, n);
+    narrow_floats(dtype, y, acc, n);
 }
 
 void tn__reduce_all(tn_reduction how, tn_dtype dtype, void *y, const void *const *x, int ranks,

@@ -125,7 +125,7 @@ static tn_status await_others(tn__shm *e, const tn_engine_options *o) {
     return status;
 }
 
-static tn_status host(tn__shm *e, const tn_engine_options *o, int *fd, char *why) {
+static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char *why) {
     announcement a = {.pid = (int32_t)getpid()};
     if (getrandom(&a.nonce, sizeof(a.nonce), 0) != sizeof(a.nonce)) {
         a.nonce = (uint64_t)(tn__now() * 1e9) ^ (uint64_t)getpid() << 32;
@@ -181,7 +181,7 @@ static tn_status open_block(tn__shm *e, const announcement *a, char *why) {
     return TN_EPEER;
 }
 
-static tn_status join(tn__shm *e, const tn_engine_options *o, char *why) {
+static tn_status shm_join(tn__shm *e, const tn_engine_options *o, char *why) {
     tn_store_value value = {0};
     tn_status status = o->store->get(o->store, "block", &value, o->deadline, why);
     if (status != TN_OK) {
@@ -209,7 +209,7 @@ static tn_status join(tn__shm *e, const tn_engine_options *o, char *why) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status shm_run(tn_engine *base, const tn_transfer *t, char *why) {
     tn__shm *e = (tn__shm *)base;
     tn_status status = tn__shm_failed(e, NULL);
     if (status == TN_OK) {
@@ -226,18 +226,18 @@ static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
     return status;
 }
 
-static void stop(tn_engine *base, const char *reason) {
+static void shm_stop(tn_engine *base, const char *reason) {
     tn__shm_fail((tn__shm *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
-static tn_status check(tn_engine *base, bool all, char *why) {
+static tn_status shm_check(tn_engine *base, bool all, char *why) {
     tn__shm *e = (tn__shm *)base;
     tn_status status = tn__shm_look(e, all);
     tn__shm_failed(e, why);
     return status;
 }
 
-static void leave(tn_engine *base) {
+static void shm_leave(tn_engine *base) {
     tn__shm *e = (tn__shm *)base;
     atomic_store_explicit(&e->control->seats[base->rank].left, true, memory_order_release);
     for (int r = 0; r < base->ranks; r++) {
@@ -245,13 +245,13 @@ static void leave(tn_engine *base) {
     }
 }
 
-static void destroy(tn_engine *base) {
+static void shm_destroy(tn_engine *base) {
     tn__shm *e = (tn__shm *)base;
     if (!e) {
         return;
     }
     if (e->control) {
-        leave(base);
+        shm_leave(base);
         unmap_block(e);
     }
     for (int r = 0; e->peers && r < base->ranks; r++) {
@@ -267,7 +267,7 @@ static void destroy(tn_engine *base) {
     free(e);
 }
 
-static tn__shm *make(const tn_engine_options *o) {
+static tn__shm *shm_make(const tn_engine_options *o) {
     tn__shm *e = tn__calloc(1, sizeof(*e));
     if (!e) {
         return NULL;
@@ -278,13 +278,13 @@ static tn__shm *make(const tn_engine_options *o) {
                           .name = "shm",
                           .rank = o->rank,
                           .ranks = o->ranks,
-                          .run = run,
-                          .abort = stop,
+                          .run = shm_run,
+                          .abort = shm_stop,
                           .alloc = tn__shm_alloc,
                           .free = tn__shm_free,
-                          .leave = leave,
-                          .check = check,
-                          .destroy = destroy};
+                          .leave = shm_leave,
+                          .check = shm_check,
+                          .destroy = shm_destroy};
     pthread_mutex_init(&e->lock, NULL);
     e->reading = -1;
     e->peers = tn__malloc((size_t)o->ranks * sizeof(*e->peers));
@@ -294,14 +294,14 @@ static tn__shm *make(const tn_engine_options *o) {
     }
     e->spin = sysconf(_SC_NPROCESSORS_ONLN) >= o->ranks; /* each rank may be bound to one of them */
     if (!e->peers || !e->letters) {
-        destroy(&e->base);
+        shm_destroy(&e->base);
         return NULL;
     }
     return e;
 }
 
 /* All have the block: meet, and be told from now on when somebody ends. */
-static tn_status meet(tn__shm *e, const tn_engine_options *o, char *why) {
+static tn_status shm_meet(tn__shm *e, const tn_engine_options *o, char *why) {
     double deadline = o->rank == 0 ? o->deadline : o->deadline + GRACE;
     tn_status status = tn__shm_barrier(e, deadline);
     status = status == TN_OK ? tn__shm_watch(e) : status;
@@ -316,19 +316,19 @@ tn_engine *tn__shm_new(const tn_engine_options *o, char *why) {
                  TN__SHM_RANKS);
         return NULL;
     }
-    tn__shm *e = make(o);
+    tn__shm *e = shm_make(o);
     if (!e) {
         snprintf(why, TN_ENGINE_WHY, "out of memory");
         return NULL;
     }
     int fd = -1;
-    tn_status status = o->rank == 0 ? host(e, o, &fd, why) : join(e, o, why);
-    status = status == TN_OK ? meet(e, o, why) : status;
+    tn_status status = o->rank == 0 ? shm_host(e, o, &fd, why) : shm_join(e, o, why);
+    status = status == TN_OK ? shm_meet(e, o, why) : status;
     if (fd >= 0) {
         close(fd);
     }
     if (status != TN_OK) {
-        destroy(&e->base);
+        shm_destroy(&e->base);
         return NULL;
     }
     return &e->base;

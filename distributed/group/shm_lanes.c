@@ -33,29 +33,30 @@ static char *ring_of(const tn__shm *e, int from, int to) {
     return e->lane_bytes + ((size_t)from * (size_t)e->base.ranks + (size_t)to) * e->lane_size;
 }
 
-static int64_t least(int64_t a, int64_t b) {
+static int64_t least_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
 /* ---- The ring -------------------------------------------------------------------------------- */
 
 /* Both may move at once, so that the other side can go on meanwhile. */
-static int64_t portion(const tn__shm *e, int64_t bytes) {
-    return least(bytes, (int64_t)e->lane_size / 4);
+static int64_t lane_portion(const tn__shm *e, int64_t bytes) {
+    return least_of(bytes, (int64_t)e->lane_size / 4);
 }
 
-static int64_t available(const tn__shm *e, int from) {
+static int64_t lane_available(const tn__shm *e, int from) {
     const tn__shm_lane *l = lane_of(e, from, e->base.rank);
     return (int64_t)(atomic_load_explicit(&l->written, memory_order_acquire) -
                      atomic_load_explicit(&l->taken, memory_order_relaxed));
 }
 
 /* Takes `bytes`, which are available. */
-static void take(tn__shm *e, int from, void *to, int64_t bytes) {
+static void lane_take(tn__shm *e, int from, void *to, int64_t bytes) {
     tn__shm_lane *l = lane_of(e, from, e->base.rank);
     const char *ring = ring_of(e, from, e->base.rank);
     uint64_t taken = atomic_load_explicit(&l->taken, memory_order_relaxed);
-    int64_t at = (int64_t)(taken % e->lane_size), first = least(bytes, (int64_t)e->lane_size - at);
+    int64_t at = (int64_t)(taken % e->lane_size),
+            first = least_of(bytes, (int64_t)e->lane_size - at);
     if (bytes > 0) {
         memcpy(to, ring + at, (size_t)first);
         memcpy((char *)to + first, ring, (size_t)(bytes - first));
@@ -65,13 +66,13 @@ static void take(tn__shm *e, int from, void *to, int64_t bytes) {
 }
 
 /* Writes as much as there is room for; returns how much. */
-static int64_t put(tn__shm *e, int to, const void *from, int64_t bytes) {
+static int64_t lane_put(tn__shm *e, int to, const void *from, int64_t bytes) {
     tn__shm_lane *l = lane_of(e, e->base.rank, to);
     char *ring = ring_of(e, e->base.rank, to);
     uint64_t written = atomic_load_explicit(&l->written, memory_order_relaxed);
     uint64_t taken = atomic_load_explicit(&l->taken, memory_order_acquire);
-    int64_t n = least(bytes, (int64_t)(e->lane_size - (written - taken)));
-    int64_t at = (int64_t)(written % e->lane_size), first = least(n, (int64_t)e->lane_size - at);
+    int64_t n = least_of(bytes, (int64_t)(e->lane_size - (written - taken)));
+    int64_t at = (int64_t)(written % e->lane_size), first = least_of(n, (int64_t)e->lane_size - at);
     if (n > 0) {
         memcpy(ring + at, from, (size_t)first);
         memcpy(ring, (const char *)from + first, (size_t)(n - first));
@@ -87,7 +88,8 @@ static tn_status write_all(tn__shm *e, int to, const void *data, int64_t bytes, 
     while (done < bytes && status == TN_OK) {
         tn__shm_wait w = tn__shm_wait_begin(e, to, deadline);
         int64_t n;
-        while ((n = put(e, to, (const char *)data + done, portion(e, bytes - done))) == 0 &&
+        while ((n = lane_put(e, to, (const char *)data + done, lane_portion(e, bytes - done))) ==
+                   0 &&
                status == TN_OK) {
             status = tn__shm_wait_more(e, &w);
         }
@@ -103,11 +105,11 @@ static tn_status read_all(tn__shm *e, int from, void *data, int64_t bytes, doubl
         tn__shm_wait w = tn__shm_wait_begin(e, from, deadline);
         w.comes = true;
         int64_t n;
-        while ((n = available(e, from)) == 0 && status == TN_OK) {
+        while ((n = lane_available(e, from)) == 0 && status == TN_OK) {
             status = tn__shm_wait_more(e, &w);
         }
-        n = portion(e, least(n, bytes - done));
-        take(e, from, (char *)data + done, n);
+        n = lane_portion(e, least_of(n, bytes - done));
+        lane_take(e, from, (char *)data + done, n);
         done += n;
     }
     return status;
@@ -126,7 +128,7 @@ static tn__shm_letter *last_letter(const tn__shm *e, int from) {
 /* A new letter for the message that begins in the lane. */
 static tn__shm_letter *begin_letter(tn__shm *e, int from, tn__shm_letter *last) {
     envelope about;
-    take(e, from, &about, sizeof(about));
+    lane_take(e, from, &about, sizeof(about));
     tn__shm_letter *l = tn__malloc(sizeof(*l) + (size_t)about.bytes);
     if (!l) {
         tn__shm_fail(e, TN_ENOMEM, "rank %d has no memory for %lld bytes from rank %d",
@@ -143,13 +145,13 @@ static tn__shm_letter *begin_letter(tn__shm *e, int from, tn__shm_letter *last) 
 static tn_status take_from(tn__shm *e, int from) {
     tn__shm_letter *l = last_letter(e, from);
     for (;;) {
-        int64_t there = available(e, from);
+        int64_t there = lane_available(e, from);
         if (l && l->got < l->about.bytes) {
-            int64_t n = least(there, l->about.bytes - l->got);
+            int64_t n = least_of(there, l->about.bytes - l->got);
             if (n == 0) {
                 return TN_OK;
             }
-            take(e, from, l->data + l->got, n);
+            lane_take(e, from, l->data + l->got, n);
             l->got += n;
         } else if (there < (int64_t)sizeof(envelope)) {
             return TN_OK;
@@ -202,7 +204,7 @@ static tn_status check_envelope(tn__shm *e, const tn_transfer *t, const envelope
 }
 
 /* The message that begins with a letter, or else in the lane. */
-static tn_status receive(tn__shm *e, const tn_transfer *t, const tn__shm_letter *letter) {
+static tn_status receive_letter(tn__shm *e, const tn_transfer *t, const tn__shm_letter *letter) {
     envelope about = {0};
     tn_status status = TN_OK;
     int64_t got = 0;
@@ -229,7 +231,7 @@ tn_status tn__shm_recv(tn__shm *e, const tn_transfer *t) {
         e->letters[t->root] = letter->next;
     }
     e->reading = t->root;
-    tn_status status = receive(e, t, letter);
+    tn_status status = receive_letter(e, t, letter);
     e->reading = -1;
     free(letter);
     return status;

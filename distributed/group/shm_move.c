@@ -34,7 +34,7 @@ static int64_t size_of(const tn_transfer *t) {
     return (int64_t)tn_dtype_size(t->dtype);
 }
 
-static void copy(void *to, const void *from, int64_t bytes) {
+static void copy_bytes(void *to, const void *from, int64_t bytes) {
     if (bytes > 0 && from && to != from) {
         memmove(to, from, (size_t)bytes);
     }
@@ -121,7 +121,7 @@ static char *mine_at(const tn_transfer *t, int64_t part, int64_t at) {
 }
 
 /* Slice `rank` of n elements: [*begin, *end). Whole cache lines, except the last. */
-static void slice(int64_t n, int rank, int ranks, int64_t *begin, int64_t *end) {
+static void slice_of(int64_t n, int rank, int ranks, int64_t *begin, int64_t *end) {
     int64_t each = (n / ranks + 64) / 64 * 64;
     *begin = each * rank < n ? each * rank : n;
     *end = n - *begin < each ? n : *begin + each;
@@ -156,19 +156,19 @@ static void read_view(const tn__shm *e, const tn_transfer *t, const view *v) {
     case TN_ALL_GATHER:
     case TN_GATHER:
         for (int r = 0; r < e->base.ranks && (t->kind == TN_ALL_GATHER || me == t->root); r++) {
-            copy(mine_at(t, r, v->at), part_of(v, r, 0), bytes);
+            copy_bytes(mine_at(t, r, v->at), part_of(v, r, 0), bytes);
         }
         break;
     case TN_ALL_TO_ALL:
         for (int r = 0; r < e->base.ranks; r++) {
-            copy(mine_at(t, r, v->at), part_of(v, r, me), bytes);
+            copy_bytes(mine_at(t, r, v->at), part_of(v, r, me), bytes);
         }
         break;
     case TN_BROADCAST:
-        copy(mine_at(t, 0, v->at), part_of(v, t->root, 0), bytes);
+        copy_bytes(mine_at(t, 0, v->at), part_of(v, t->root, 0), bytes);
         break;
     case TN_SCATTER:
-        copy(mine_at(t, 0, v->at), part_of(v, t->root, me), bytes);
+        copy_bytes(mine_at(t, 0, v->at), part_of(v, t->root, me), bytes);
         break;
     default:
         break;
@@ -187,12 +187,12 @@ static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v) {
         }
     }
     int64_t begin, end, step = BLOCK / size_of(t);
-    slice(t->count, e->base.rank, e->base.ranks, &begin, &end);
+    slice_of(t->count, e->base.rank, e->base.ranks, &begin, &end);
     for (int64_t at = begin; at < end; at += step) {
         int64_t to = end - at < step ? end : at + step;
         reduce_parts(e, t, v, 0, at, to, out[0]);
         for (int i = 1; i < outs; i++) {
-            copy(out[i] + at * size_of(t), out[0] + at * size_of(t), (to - at) * size_of(t));
+            copy_bytes(out[i] + at * size_of(t), out[0] + at * size_of(t), (to - at) * size_of(t));
         }
     }
 }
@@ -240,7 +240,8 @@ static void fill_slot(const tn__shm *e, const tn_transfer *t, const view *v) {
     int parts = parts_of(e, t);
     for (int64_t p = 0; p < parts; p++) {
         const char *from = (const char *)t->in + (p * t->count + v->at) * size_of(t);
-        copy(slot_of(e, e->base.rank, e->chunks) + p * v->stride, from, v->count * size_of(t));
+        copy_bytes(slot_of(e, e->base.rank, e->chunks) + p * v->stride, from,
+                   v->count * size_of(t));
     }
 }
 
@@ -248,14 +249,14 @@ static void fill_slot(const tn__shm *e, const tn_transfer *t, const view *v) {
  * read. */
 static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const view *v) {
     int64_t begin, end;
-    slice(v->count, e->base.rank, e->base.ranks, &begin, &end);
+    slice_of(v->count, e->base.rank, e->base.ranks, &begin, &end);
     reduce_parts(e, t, v, 0, begin, end, slot_of(e, e->base.rank, e->chunks));
     tn_status status = tn__shm_barrier(e, t->deadline);
     bool wanted = t->kind == TN_ALL_REDUCE || e->base.rank == t->root;
     for (int r = 0; r < e->base.ranks && wanted && status == TN_OK; r++) {
-        slice(v->count, r, e->base.ranks, &begin, &end);
-        copy(mine_at(t, 0, v->at + begin), part_of(v, r, 0) + begin * size_of(t),
-             (end - begin) * size_of(t));
+        slice_of(v->count, r, e->base.ranks, &begin, &end);
+        copy_bytes(mine_at(t, 0, v->at + begin), part_of(v, r, 0) + begin * size_of(t),
+                   (end - begin) * size_of(t));
     }
     return status;
 }

@@ -120,7 +120,7 @@ static tn_status was_aborted(staged *s, char *why) {
 
 /* Waits until the device has come to the mark. What happens to other ranks the inner engine
  * finds. */
-static tn_status await(staged *s, void *mark, double deadline, char *why) {
+static tn_status await_mark(staged *s, void *mark, double deadline, char *why) {
     double nap = NAP, begun = tn__now();
     while (!s->table->mark_reached(mark)) {
         double now = tn__now();
@@ -143,11 +143,11 @@ static tn_status await(staged *s, void *mark, double deadline, char *why) {
 /* ---- Chunks ---------------------------------------------------------------------------------- */
 
 /* Where the slot's chunk of n elements has its results. */
-static char *results(const journey *j, char *slot, int64_t n) {
+static char *results_in(const journey *j, char *slot, int64_t n) {
     return j->have.in_place ? slot : slot + j->have.in * n * j->size;
 }
 
-static tn_status fetch(staged *s, const journey *j, int64_t i, char *why) {
+static tn_status fetch_piece(staged *s, const journey *j, int64_t i, char *why) {
     int64_t n = elements_of(j, i), bytes = n * j->size;
     char *slot = s->slots[i % SLOTS];
     const char *from = (const char *)j->t->in + i * j->chunk * j->size;
@@ -161,9 +161,9 @@ static tn_status fetch(staged *s, const journey *j, int64_t i, char *why) {
     return s->fetched[i % SLOTS] ? TN_OK : device_failed(s, status, why);
 }
 
-static tn_status deliver(staged *s, const journey *j, int64_t i, char *why) {
+static tn_status deliver_piece(staged *s, const journey *j, int64_t i, char *why) {
     int64_t n = elements_of(j, i), bytes = n * j->size;
-    const char *slot = results(j, s->slots[i % SLOTS], n);
+    const char *slot = results_in(j, s->slots[i % SLOTS], n);
     char *to = (char *)j->t->out + i * j->chunk * j->size;
     tn_status status = TN_OK;
     for (int p = 0; p < j->have.out && bytes > 0 && status == TN_OK; p++) {
@@ -174,7 +174,7 @@ static tn_status deliver(staged *s, const journey *j, int64_t i, char *why) {
 }
 
 /* The inner engine's part. */
-static tn_status reduce(staged *s, const journey *j, int64_t i, char *why) {
+static tn_status reduce_piece(staged *s, const journey *j, int64_t i, char *why) {
     int64_t n = elements_of(j, i);
     char *slot = s->slots[i % SLOTS];
     tn_transfer t = *j->t;
@@ -185,24 +185,24 @@ static tn_status reduce(staged *s, const journey *j, int64_t i, char *why) {
     bool is_input = j->have.in > 0 || t.kind == TN_BROADCAST;
     bool is_output = j->have.out > 0 || t.kind == TN_BROADCAST;
     t.in = is_input ? slot : NULL;
-    t.out = is_output ? results(j, slot, n) : NULL;
+    t.out = is_output ? results_in(j, slot, n) : NULL;
     return s->inner->run(s->inner, &t, why);
 }
 
-static tn_status travel(staged *s, const journey *j, char *why) {
-    tn_status status = fetch(s, j, 0, why);
+static tn_status staged_travel(staged *s, const journey *j, char *why) {
+    tn_status status = fetch_piece(s, j, 0, why);
     for (int64_t i = 0; i < j->chunks && status == TN_OK; i++) {
         if (i + 1 < j->chunks) {
-            status = fetch(s, j, i + 1, why);
+            status = fetch_piece(s, j, i + 1, why);
         }
         if (status == TN_OK) {
-            status = await(s, s->fetched[i % SLOTS], j->t->deadline, why);
+            status = await_mark(s, s->fetched[i % SLOTS], j->t->deadline, why);
         }
         if (status == TN_OK) {
-            status = reduce(s, j, i, why);
+            status = reduce_piece(s, j, i, why);
         }
         if (status == TN_OK) {
-            status = deliver(s, j, i, why);
+            status = deliver_piece(s, j, i, why);
         }
     }
     return status;
@@ -223,7 +223,7 @@ static bool make_slots(staged *s) {
 }
 
 /* A stream on the device of t, and slots. */
-static tn_status prepare(staged *s, const tn_transfer *t, char *why) {
+static tn_status staged_prepare(staged *s, const tn_transfer *t, char *why) {
     if (s->stream && tn__same_device(s->device, t->device)) {
         return TN_OK;
     }
@@ -239,7 +239,7 @@ static tn_status prepare(staged *s, const tn_transfer *t, char *why) {
 }
 
 /* After a failure: what is queued still uses the tensors and the slots. */
-static void settle(staged *s) {
+static void staged_settle(staged *s) {
     void *mark = s->stream ? s->table->stream_mark(s->stream) : NULL;
     double end = tn__now() + SETTLE;
     while (mark && !s->table->mark_reached(mark) && tn__now() < end) {
@@ -252,7 +252,7 @@ static void settle(staged *s) {
 
 /* All is queued: the program may go on. Waits for the end all the same, since a failure is still
  * this operation's. */
-static tn_status finish(staged *s, const tn_transfer *t, char *why) {
+static tn_status staged_finish(staged *s, const tn_transfer *t, char *why) {
     void *end = s->table->stream_mark(s->stream);
     if (!end) {
         return device_failed(s, TN_OK, why);
@@ -260,7 +260,7 @@ static tn_status finish(staged *s, const tn_transfer *t, char *why) {
     if (t->launched) {
         t->launched(t->launched_user, end);
     }
-    tn_status status = await(s, end, t->deadline, why);
+    tn_status status = await_mark(s, end, t->deadline, why);
     if (!t->launched) {
         s->table->mark_free(end);
     }
@@ -268,7 +268,7 @@ static tn_status finish(staged *s, const tn_transfer *t, char *why) {
 }
 
 static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
-    tn_status status = prepare(s, t, why);
+    tn_status status = staged_prepare(s, t, why);
     if (status == TN_OK && t->ready) {
         status = s->table->stream_join(s->stream, t->ready);
         status = status == TN_OK ? TN_OK : device_failed(s, status, why);
@@ -281,22 +281,22 @@ static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
                  .size = (int64_t)tn_dtype_size(t->dtype),
                  .chunk = chunk_elements(t, s->base.ranks)};
     j.chunks = t->count > 0 ? (t->count + j.chunk - 1) / j.chunk : 1;
-    status = travel(s, &j, why);
-    status = status == TN_OK ? finish(s, t, why) : status;
+    status = staged_travel(s, &j, why);
+    status = status == TN_OK ? staged_finish(s, t, why) : status;
     if (status != TN_OK) {
-        settle(s);
+        staged_settle(s);
     }
     return status;
 }
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status staged_run(tn_engine *base, const tn_transfer *t, char *why) {
     staged *s = (staged *)base;
     return t->device.kind == TN_CPU ? s->inner->run(s->inner, t, why) : run_on_device(s, t, why);
 }
 
-static void stop(tn_engine *base, const char *reason) {
+static void staged_stop(tn_engine *base, const char *reason) {
     staged *s = (staged *)base;
     pthread_mutex_lock(&s->lock);
     if (!s->aborted) {
@@ -307,27 +307,27 @@ static void stop(tn_engine *base, const char *reason) {
     s->inner->abort(s->inner, reason);
 }
 
-static void *alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *staged_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     tn_engine *inner = ((staged *)base)->inner;
     return inner->alloc(inner, bytes, deadline, why);
 }
 
-static void release(tn_engine *base, void *memory) {
+static void staged_release(tn_engine *base, void *memory) {
     tn_engine *inner = ((staged *)base)->inner;
     inner->free(inner, memory);
 }
 
-static tn_status check(tn_engine *base, bool all, char *why) {
+static tn_status staged_check(tn_engine *base, bool all, char *why) {
     tn_engine *inner = ((staged *)base)->inner;
     return inner->check(inner, all, why);
 }
 
-static void leave(tn_engine *base) {
+static void staged_leave(tn_engine *base) {
     tn_engine *inner = ((staged *)base)->inner;
     inner->leave(inner);
 }
 
-static void destroy(tn_engine *base) {
+static void staged_destroy(tn_engine *base) {
     staged *s = (staged *)base;
     for (int i = 0; i < SLOTS && s->table; i++) {
         s->table->mark_free(s->fetched[i]);
@@ -359,12 +359,12 @@ tn_engine *tn__staged_new(tn_engine *inner, char *why) {
                           .rank = inner->rank,
                           .ranks = inner->ranks,
                           .vague = inner->vague,
-                          .run = run,
-                          .abort = stop,
-                          .alloc = inner->alloc ? alloc : NULL,
-                          .free = inner->alloc ? release : NULL,
-                          .check = inner->check ? check : NULL,
-                          .leave = inner->leave ? leave : NULL,
-                          .destroy = destroy};
+                          .run = staged_run,
+                          .abort = staged_stop,
+                          .alloc = inner->alloc ? staged_alloc : NULL,
+                          .free = inner->alloc ? staged_release : NULL,
+                          .check = inner->check ? staged_check : NULL,
+                          .leave = inner->leave ? staged_leave : NULL,
+                          .destroy = staged_destroy};
     return &s->base;
 }

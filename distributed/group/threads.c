@@ -33,7 +33,7 @@ static void note_error(party *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-static void *attend(void *user) {
+static void *party_attend(void *user) {
     guest *me = user;
     party *p = me->party;
     tn__quiet(1); /* the caller's thread raises it */
@@ -53,7 +53,7 @@ static void *attend(void *user) {
 }
 
 /* Takes the seats of ranks that could not be started, and gives up for them. */
-static void excuse(party *p, int from) {
+static void party_excuse(party *p, int from) {
     char why[TN_ENGINE_WHY];
     for (int r = from; r < p->ranks; r++) {
         tn_engine_options o = {
@@ -67,12 +67,12 @@ static void excuse(party *p, int from) {
 }
 
 /* Returns how many threads run. */
-static int start(party *p, guest *guests) {
+static int party_start(party *p, guest *guests) {
     for (int r = 0; r < p->ranks; r++) {
         guests[r] = (guest){.party = p, .rank = r};
-        int status = pthread_create(&guests[r].thread, NULL, attend, &guests[r]);
+        int status = pthread_create(&guests[r].thread, NULL, party_attend, &guests[r]);
         if (status != 0) {
-            excuse(p, r);
+            party_excuse(p, r);
             tn__raise(TN_ENOMEM, "local_run", "thread %d of %d: %s", r, p->ranks, strerror(status));
             return r;
         }
@@ -98,7 +98,7 @@ tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *
         return tn__raise(TN_ENOMEM, "local_run", "out of memory for %d ranks", ranks);
     }
     pthread_mutex_init(&p.lock, NULL);
-    int started = start(&p, guests);
+    int started = party_start(&p, guests);
     for (int r = 0; r < started; r++) {
         pthread_join(guests[r].thread, NULL);
     }

@@ -34,7 +34,7 @@ static void wait_until(tn_group *g, double deadline) {
 /* ---- The communication thread ---------------------------------------------------------------- */
 
 /* Outside the lock. */
-static tn_status run(tn_group *g, tn_work *w, char *why) {
+static tn_status run_work(tn_group *g, tn_work *w, char *why) {
     tn_engine *e = g->engine->engine;
     if (w->is_alloc) {
         w->allocated = w->t.device.kind == TN_CPU
@@ -50,7 +50,7 @@ static tn_status run(tn_group *g, tn_work *w, char *why) {
 }
 
 /* Under the lock: takes the first work out of the queue. */
-static tn_work *take(tn_group *g) {
+static tn_work *take_work(tn_group *g) {
     tn_work *w = g->first;
     g->first = w->next;
     g->last = g->first ? g->last : NULL;
@@ -58,7 +58,7 @@ static tn_work *take(tn_group *g) {
 }
 
 /* The engine has queued all of w on its device. */
-static void launched(void *user, void *end) {
+static void work_launched(void *user, void *end) {
     tn_work *w = user;
     tn_group *g = w->group;
     pthread_mutex_lock(&g->lock);
@@ -92,7 +92,7 @@ static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, cons
     tn__group_fail(g, status, text);
 }
 
-static void *communicate(void *user) {
+static void *group_communicate(void *user) {
     tn_group *g = user;
     pthread_mutex_lock(&g->lock);
     for (;;) {
@@ -102,7 +102,7 @@ static void *communicate(void *user) {
         if (!g->first) {
             break;
         }
-        tn_work *w = take(g);
+        tn_work *w = take_work(g);
         tn_status status = g->dead;
         if (status == TN_OK) {
             char why[TN_ENGINE_WHY] = "";
@@ -110,7 +110,7 @@ static void *communicate(void *user) {
             w->t.deadline = w->started + g->options.timeout;
             g->running = w;
             pthread_mutex_unlock(&g->lock);
-            status = run(g, w, why);
+            status = run_work(g, w, why);
             if (status != TN_OK) {
                 fail_with_text(g, w, status, why);
             }
@@ -136,7 +136,7 @@ bool tn__group_start(tn_group *g) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before); /* signals go to the program's own threads */
-    int status = pthread_create(&g->thread, NULL, communicate, g);
+    int status = pthread_create(&g->thread, NULL, group_communicate, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     g->has_thread = status == 0;
     if (status != 0) {
@@ -158,7 +158,7 @@ void tn__group_stop(tn_group *g) {
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-static void append(tn_group *g, tn_work *w) {
+static void append_work(tn_group *g, tn_work *w) {
     pthread_mutex_lock(&g->lock);
     if (g->last) {
         g->last->next = w;
@@ -193,7 +193,7 @@ static bool mark_ready(tn_work *w) {
         return false;
     }
     w->t.ready = w->ready;
-    w->t.launched = launched;
+    w->t.launched = work_launched;
     w->t.launched_user = w;
     return true;
 }
@@ -213,7 +213,7 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
         return NULL;
     }
     w->record = tn__flight_queued(g, &w->t);
-    append(g, w);
+    append_work(g, w);
     return w;
 }
 
@@ -335,7 +335,7 @@ void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     w->t.sequence = g->sequence;
     w->alloc_bytes = bytes;
     w->t.deadline = HUGE_VAL;
-    append(g, w);
+    append_work(g, w);
     if (!wait_over(w, HUGE_VAL)) {
         tn__raise(TN_EPEER, "group_empty", "the engine does not return");
         return NULL;

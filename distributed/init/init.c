@@ -36,14 +36,14 @@ static struct world {
     int worlds; /* that this process has been in before */
 } world;
 
-static tn_group *failed(tn_status status, const char *why) {
+static tn_group *init_failed(tn_status status, const char *why) {
     tn__raise(status, OPERATION, "%s", why);
     return NULL;
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-static bool sound(const tn_dist_options *o) {
+static bool options_sound(const tn_dist_options *o) {
     if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
         tn__raise(TN_EVALUE, OPERATION, "a time-out of %g seconds (above 0, at most %g)",
                   o->timeout, TN__TIMEOUT_MOST);
@@ -66,7 +66,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
     extern char **environ;
     char why[TN_STORE_WHY] = "";
     if (tn__environment_read((const char *const *)environ, tn__host_launcher(), e, why) != TN_OK) {
-        failed(TN_EVALUE, why);
+        init_failed(TN_EVALUE, why);
         return false;
     }
     e->world = world.worlds;
@@ -146,7 +146,8 @@ static tn_group *make_group(const char *engine, const tn_dist_options *o) {
     return g;
 }
 
-static tn_group *join(const tn_dist_options *o, const tn__environment *e, tn__member *members) {
+static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
+                            tn__member *members) {
     tn__member mine;
     char why[TN__MEET_WHY] = "";
     double deadline = tn__now() + o->timeout;
@@ -181,9 +182,9 @@ static tn_group *join(const tn_dist_options *o, const tn__environment *e, tn__me
 static tn_group *join_others(const tn_dist_options *o, const tn__environment *e) {
     tn__member *members = tn__calloc((size_t)e->ranks, sizeof(*members));
     if (!members) {
-        return failed(TN_ENOMEM, "no memory to meet the other ranks");
+        return init_failed(TN_ENOMEM, "no memory to meet the other ranks");
     }
-    tn_group *g = join(o, e, members);
+    tn_group *g = join_world(o, e, members);
     free(members);
     return g;
 }
@@ -209,7 +210,7 @@ tn_group *tn_dist_init(tn_dist_options options) {
     if (world.group) {
         return world.group;
     }
-    if (tn__pending() || !sound(&options) || !find_place(&options, &e)) {
+    if (tn__pending() || !options_sound(&options) || !find_place(&options, &e)) {
         return NULL;
     }
     world.rank = e.rank;

@@ -20,8 +20,8 @@
 
 enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 64, KEY = 32 };
 
-static tn_status say(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
-static tn_status say(char *why, tn_status status, const char *format, ...) {
+static tn_status say_why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+static tn_status say_why(char *why, tn_status status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(why, TN__MEET_WHY, format, arguments);
@@ -62,21 +62,21 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
         !next_word(&at, m->host, sizeof(m->host)) || !next_word(&at, m->cpus, sizeof(m->cpus)) ||
         !next_word(&at, gpus, sizeof(gpus)) || !next_word(&at, gpu, sizeof(gpu)) ||
         !next_word(&at, nccl, sizeof(nccl)) || !next_word(&at, m->who, sizeof(m->who))) {
-        say(why, TN_EMISMATCH, "rank %d says \"%.80s\" about itself: it is no rank of this world",
-            rank, line);
+        say_why(why, TN_EMISMATCH,
+                "rank %d says \"%.80s\" about itself: it is no rank of this world", rank, line);
         return false;
     }
     m->gpus = atoi(gpus);
     m->gpu = atoi(gpu);
     m->nccl = atoi(nccl);
     if (strcmp(version, mine) != 0) {
-        say(why, TN_EMISMATCH, "rank %d (%s) has version %s of the library, but here it is %s",
-            rank, m->who, version, mine);
+        say_why(why, TN_EMISMATCH, "rank %d (%s) has version %s of the library, but here it is %s",
+                rank, m->who, version, mine);
         return false;
     }
     if (atoi(count) != ranks) {
-        say(why, TN_EMISMATCH, "rank %d (%s) is one of %s ranks, but here there are %d", rank,
-            m->who, count, ranks);
+        say_why(why, TN_EMISMATCH, "rank %d (%s) is one of %s ranks, but here there are %d", rank,
+                m->who, count, ranks);
         return false;
     }
     return true;
@@ -115,17 +115,17 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
         }
     }
     if (missing == 0) {
-        return say(why, TN_EPEER, "all %d ranks have come, but too late: it took %.1f seconds",
-                   ranks, seconds);
+        return say_why(why, TN_EPEER, "all %d ranks have come, but too late: it took %.1f seconds",
+                       ranks, seconds);
     }
-    return say(why, TN_EPEER, "rank%s %s of %d %s not come within %.1f seconds",
-               missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds);
+    return say_why(why, TN_EPEER, "rank%s %s of %d %s not come within %.1f seconds",
+                   missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds);
 }
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-static tn_status claim(tn_store *s, const tn__member *mine, int rank, int ranks, double deadline,
-                       char *why) {
+static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int ranks,
+                            double deadline, char *why) {
     char line[LINE], key[KEY];
     write_line(line, ranks, mine);
     tn_store_value nothing = {0}, said = {.data = line, .bytes = strlen(line)}, now = {0};
@@ -134,8 +134,8 @@ static tn_status claim(tn_store *s, const tn__member *mine, int rank, int ranks,
     if (status == TN_OK && (now.bytes != said.bytes || memcmp(now.data, line, now.bytes) != 0)) {
         const char *space = now.data ? memrchr(now.data, ' ', now.bytes) : NULL;
         int length = space ? (int)((const char *)now.data + now.bytes - space - 1) : 0;
-        status = say(why, TN_EMISMATCH, "two processes have rank %d: %.*s and %s", rank,
-                     length < TN__WHO ? length : TN__WHO, space ? space + 1 : "", mine->who);
+        status = say_why(why, TN_EMISMATCH, "two processes have rank %d: %.*s and %s", rank,
+                         length < TN__WHO ? length : TN__WHO, space ? space + 1 : "", mine->who);
     }
     free(now.data);
     return status;
@@ -158,14 +158,14 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
     tn_status status = s->get(s, key, &value, deadline, why);
     if (status == TN_OK) {
         *text = text_of(&value);
-        status = *text ? TN_OK : say(why, TN_ENOMEM, "no memory to meet the other ranks");
+        status = *text ? TN_OK : say_why(why, TN_ENOMEM, "no memory to meet the other ranks");
     }
     return status;
 }
 
 /* Rank 0: waits for everybody and writes the lines into `all`. */
-static tn_status collect(tn_store *s, int ranks, double begin, double deadline, char *all,
-                         char *why) {
+static tn_status collect_members(tn_store *s, int ranks, double begin, double deadline, char *all,
+                                 char *why) {
     for (int rank = 0; rank < ranks; rank++) {
         char key[KEY], *line;
         tn__member m;
@@ -187,13 +187,14 @@ static tn_status collect(tn_store *s, int ranks, double begin, double deadline, 
     return TN_OK;
 }
 
-static tn_status announce(tn_store *s, int ranks, double begin, double deadline, char *why) {
+static tn_status announce_members(tn_store *s, int ranks, double begin, double deadline,
+                                  char *why) {
     char *all = tn__malloc((size_t)ranks * LINE + 2), unused[TN_STORE_WHY];
     if (!all) {
-        return say(why, TN_ENOMEM, "no memory to meet %d ranks", ranks);
+        return say_why(why, TN_ENOMEM, "no memory to meet %d ranks", ranks);
     }
     strcpy(all, "+");
-    tn_status status = collect(s, ranks, begin, deadline, all + 1, why);
+    tn_status status = collect_members(s, ranks, begin, deadline, all + 1, why);
     if (status == TN_OK) {
         status = s->set(s, "result", all, strlen(all), deadline + GRACE_SECONDS, why);
     } else {
@@ -208,7 +209,8 @@ static tn_status announce(tn_store *s, int ranks, double begin, double deadline,
 
 static tn_status read_result(const char *result, int ranks, tn__member *members, char *why) {
     if (*result != '+') {
-        return say(why, *result == 'm' ? TN_EMISMATCH : TN_EPEER, "%s", *result ? result + 1 : "");
+        return say_why(why, *result == 'm' ? TN_EMISMATCH : TN_EPEER, "%s",
+                       *result ? result + 1 : "");
     }
     const char *line = result + 1;
     for (int rank = 0; rank < ranks; rank++) {
@@ -224,9 +226,9 @@ static tn_status read_result(const char *result, int ranks, tn__member *members,
 tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks, double deadline,
                    tn__member *members, char *why) {
     double begin = tn__now();
-    tn_status status = claim(store, mine, rank, ranks, deadline, why);
+    tn_status status = claim_rank(store, mine, rank, ranks, deadline, why);
     if (status == TN_OK && rank == 0) {
-        status = announce(store, ranks, begin, deadline, why);
+        status = announce_members(store, ranks, begin, deadline, why);
     }
     if (status != TN_OK) {
         return status;

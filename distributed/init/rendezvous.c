@@ -33,7 +33,7 @@ static void set_token(ports *p, const char *token, int world) {
     snprintf(p->token, sizeof(p->token), world ? "%s#%d" : "%s", token, world);
 }
 
-static bool rest(double *pause, double deadline) {
+static bool rest_until(double *pause, double deadline) {
     double left = deadline - tn__now();
     if (left <= 0) {
         return false;
@@ -72,7 +72,7 @@ static tn_store_server *serve_once(const ports *p, bool *ours, tn_error_record *
     return server;
 }
 
-static tn_store_server *serve(const ports *p, double deadline) {
+static tn_store_server *serve_store(const ports *p, double deadline) {
     tn_error_record why = {0};
     double pause = FIRST_PAUSE, limit = fmin(deadline, tn__now() + DYING_SECONDS);
     bool ours;
@@ -81,7 +81,7 @@ static tn_store_server *serve(const ports *p, double deadline) {
         if (server) {
             return server;
         }
-    } while (ours && rest(&pause, limit));
+    } while (ours && rest_until(&pause, limit));
     if (ours) {
         tn__raise(TN_ESTATE, OPERATION,
                   "ports %d to %d: another process is rank 0 of this job, or a job with the same "
@@ -98,7 +98,8 @@ static tn_store_server *serve(const ports *p, double deadline) {
 
 /* One round over hosts and ports. The reason: the most telling one, since most ports are
  * nobody's. */
-static bool knock(const ports *p, double deadline, const char **host, int *port, char *why) {
+static bool knock_at_store(const ports *p, double deadline, const char **host, int *port,
+                           char *why) {
     for (int h = 0; h < 2 && p->hosts[h]; h++) {
         for (int i = 0; i < p->count; i++) {
             char reason[TN_STORE_WHY] = "";
@@ -120,21 +121,22 @@ static bool knock(const ports *p, double deadline, const char **host, int *port,
     return false;
 }
 
-static tn_store *find(const ports *p, const tn__environment *e, double timeout, double deadline) {
+static tn_store *find_store(const ports *p, const tn__environment *e, double timeout,
+                            double deadline) {
     double begin = tn__now(), pause = FIRST_PAUSE;
     const char *host;
     int port;
     char why[TN_STORE_WHY];
     do {
         *why = 0;
-        if (knock(p, deadline, &host, &port, why)) {
+        if (knock_at_store(p, deadline, &host, &port, why)) {
             tn_store *s = tn_tcp_store(host, port, p->token, fmax(deadline - tn__now(), 0));
             if (s) {
                 s->timeout = timeout;
             }
             return s;
         }
-    } while (rest(&pause, deadline));
+    } while (rest_until(&pause, deadline));
     tn__raise(
         TN_EPEER, OPERATION,
         "rank %d of %d has found no store of this job at %s, ports %d to %d, within %.1f seconds "
@@ -148,10 +150,10 @@ static tn_store *find(const ports *p, const tn__environment *e, double timeout, 
 static bool meet_at(tn__rendezvous *r, const ports *p, const tn__environment *e, double timeout,
                     double deadline) {
     if (e->rank > 0) {
-        r->store = find(p, e, timeout, deadline);
+        r->store = find_store(p, e, timeout, deadline);
         return r->store != NULL;
     }
-    r->server = serve(p, deadline);
+    r->server = serve_store(p, deadline);
     if (r->server) {
         const char *near = is_loopback(p->hosts[0]) ? p->hosts[0] : "127.0.0.1";
         r->store = tn_tcp_store(near, tn_store_server_port(r->server), p->token, timeout);
@@ -228,7 +230,7 @@ bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environ
 void tn__rendezvous_end(tn__rendezvous *r, double seconds) {
     double pause = FIRST_PAUSE, deadline = tn__now() + seconds;
     tn_store_free(r->store);
-    while (tn__store_server_members(r->server) > 0 && rest(&pause, deadline)) {
+    while (tn__store_server_members(r->server) > 0 && rest_until(&pause, deadline)) {
     }
     tn_store_server_free(r->server);
     *r = (tn__rendezvous){0};

@@ -57,13 +57,13 @@ static bool is_locked(int fd, off_t at) {
     return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-static tn_status fail(const file_store *f, char *why, const char *doing) {
+static tn_status fail_file(const file_store *f, char *why, const char *doing) {
     return tn__why(why, errno == ENOMEM ? TN_ENOMEM : TN_EIO, "%.150s: %s: %s", f->path, doing,
                    strerror(errno));
 }
 
 /* Sleeps, longer each time, but not beyond the deadline. False when that has passed. */
-static bool rest(double *pause, double deadline) {
+static bool rest_until(double *pause, double deadline) {
     double left = deadline - tn__now();
     if (left <= 0) {
         return false;
@@ -78,9 +78,9 @@ static tn_status lock_log(const file_store *f, short type, double deadline, char
     double pause = FIRST_PAUSE, begin = tn__now();
     while (!set_lock(f->fd, type, LOG)) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
-            return fail(f, why, "locking");
+            return fail_file(f, why, "locking");
         }
-        if (!rest(&pause, deadline)) {
+        if (!rest_until(&pause, deadline)) {
             return tn__why(why, TN_EPEER, "%.150s: another rank has it locked for %.1f seconds",
                            f->path, tn__now() - begin);
         }
@@ -144,7 +144,7 @@ static bool read_head(const uint8_t head[HEAD], record *r) {
            r->value_bytes <= (r->kind == RECORD_SET ? TN_STORE_VALUE : 0) && !head[2] && !head[3];
 }
 
-static tn_status apply(file_store *f, record r, char *body, char *why) {
+static tn_status apply_record(file_store *f, record r, char *body, char *why) {
     char key[TN_STORE_KEY + 1];
     memcpy(key, body, r.key_bytes);
     key[r.key_bytes] = 0;
@@ -177,7 +177,7 @@ static tn_status read_record(file_store *f, int *error, char *why) {
                        r.value_bytes);
     }
     *error = read_at(f->fd, body, r.key_bytes + r.value_bytes, f->known + HEAD);
-    tn_status status = *error ? TN_EIO : apply(f, r, body, why);
+    tn_status status = *error ? TN_EIO : apply_record(f, r, body, why);
     free(body);
     if (status == TN_OK) {
         f->known += (off_t)(HEAD + r.key_bytes + r.value_bytes);
@@ -196,7 +196,7 @@ static tn_status read_log(file_store *f, char *why) {
         }
         if (error) {
             errno = error;
-            return fail(f, why, "reading");
+            return fail_file(f, why, "reading");
         }
         if (status != TN_OK) {
             return status;
@@ -206,8 +206,8 @@ static tn_status read_log(file_store *f, char *why) {
 
 /* Appends a record whole or not at all: part of one is none, and goes with the next. The log is
  * locked, and read to its end. */
-static tn_status append(file_store *f, int kind, const char *key, const void *data, size_t bytes,
-                        char *why) {
+static tn_status append_record(file_store *f, int kind, const char *key, const void *data,
+                               size_t bytes, char *why) {
     record r = {.kind = kind, .key_bytes = strlen(key), .value_bytes = bytes};
     uint8_t head[HEAD + TN_STORE_KEY];
     size_t before = HEAD + r.key_bytes;
@@ -218,7 +218,7 @@ static tn_status append(file_store *f, int kind, const char *key, const void *da
     error = error ? error : write_at(f->fd, data, bytes, f->known + (off_t)before);
     if (error) {
         errno = error;
-        return fail(f, why, "writing");
+        return fail_file(f, why, "writing");
     }
     f->known += (off_t)(before + bytes);
     return TN_OK;
@@ -226,26 +226,26 @@ static tn_status append(file_store *f, int kind, const char *key, const void *da
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-static void leave(file_store *f) {
+static void leave_file(file_store *f) {
     set_lock(f->fd, F_UNLCK, LOG);
     pthread_mutex_unlock(&f->mutex);
 }
 
-/* Locks, and reads what is new. Afterwards, unless it fails, leave. */
-static tn_status enter(file_store *f, bool writes, double deadline, char *why) {
+/* Locks, and reads what is new. Afterwards, unless it fails, leave_file. */
+static tn_status enter_file(file_store *f, bool writes, double deadline, char *why) {
     pthread_mutex_lock(&f->mutex);
     tn_status status = lock_log(f, writes ? F_WRLCK : F_RDLCK, deadline, why);
     if (status == TN_OK) {
         status = read_log(f, why);
     }
     if (status != TN_OK) {
-        leave(f);
+        leave_file(f);
     }
     return status;
 }
 
 /* The table is no longer the log's: it is read anew. */
-static void forget(file_store *f) {
+static void forget_file(file_store *f) {
     tn__table_clear(&f->table);
     f->known = MAGIC;
 }
@@ -253,10 +253,10 @@ static void forget(file_store *f) {
 /* The table has changed, and the log follows. */
 static tn_status log_value(file_store *f, const char *key, char *why) {
     const tn_store_value *value = tn__table_find(&f->table, key);
-    tn_status status = value ? append(f, RECORD_SET, key, value->data, value->bytes, why)
-                             : append(f, RECORD_REMOVE, key, NULL, 0, why);
+    tn_status status = value ? append_record(f, RECORD_SET, key, value->data, value->bytes, why)
+                             : append_record(f, RECORD_REMOVE, key, NULL, 0, why);
     if (status != TN_OK) {
-        forget(f);
+        forget_file(f);
     }
     return status;
 }
@@ -264,7 +264,7 @@ static tn_status log_value(file_store *f, const char *key, char *why) {
 static tn_status file_set(tn_store *s, const char *key, const void *data, size_t bytes,
                           double deadline, char *why) {
     file_store *f = (file_store *)s;
-    tn_status status = enter(f, true, deadline, why);
+    tn_status status = enter_file(f, true, deadline, why);
     if (status != TN_OK) {
         return status;
     }
@@ -272,7 +272,7 @@ static tn_status file_set(tn_store *s, const char *key, const void *data, size_t
     if (status == TN_OK) {
         status = log_value(f, key, why);
     }
-    leave(f);
+    leave_file(f);
     return status;
 }
 
@@ -281,17 +281,17 @@ static tn_status file_get(tn_store *s, const char *key, tn_store_value *value, d
     file_store *f = (file_store *)s;
     double pause = FIRST_PAUSE, begin = tn__now();
     do {
-        tn_status status = enter(f, false, fmax(deadline, tn__now() + LONGEST_PAUSE), why);
+        tn_status status = enter_file(f, false, fmax(deadline, tn__now() + LONGEST_PAUSE), why);
         if (status != TN_OK) {
             return status;
         }
         const tn_store_value *found = tn__table_find(&f->table, key);
         status = found ? tn__value_copy(found, value, why) : TN_OK;
-        leave(f);
+        leave_file(f);
         if (found) {
             return status;
         }
-    } while (rest(&pause, deadline));
+    } while (rest_until(&pause, deadline));
     return tn__why(why, TN_EPEER, "nobody has set \"%.100s\" within %.1f seconds (in %.80s)", key,
                    tn__now() - begin, f->path);
 }
@@ -299,7 +299,7 @@ static tn_status file_get(tn_store *s, const char *key, tn_store_value *value, d
 static tn_status file_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
                           double deadline, char *why) {
     file_store *f = (file_store *)s;
-    tn_status status = enter(f, true, deadline, why);
+    tn_status status = enter_file(f, true, deadline, why);
     if (status != TN_OK) {
         return status;
     }
@@ -307,7 +307,7 @@ static tn_status file_add(tn_store *s, const char *key, int64_t amount, int64_t 
     if (status == TN_OK) {
         status = log_value(f, key, why);
     }
-    leave(f);
+    leave_file(f);
     return status;
 }
 
@@ -315,7 +315,7 @@ static tn_status file_compare_set(tn_store *s, const char *key, const tn_store_v
                                   const tn_store_value *desired, tn_store_value *now,
                                   double deadline, char *why) {
     file_store *f = (file_store *)s;
-    tn_status status = enter(f, true, deadline, why);
+    tn_status status = enter_file(f, true, deadline, why);
     if (status != TN_OK) {
         return status;
     }
@@ -325,21 +325,21 @@ static tn_status file_compare_set(tn_store *s, const char *key, const tn_store_v
         status = tn__value_copy(&found, now, why);
     }
     if (status != TN_OK) {
-        forget(f);
+        forget_file(f);
     } else if (found.bytes) { /* also where nothing has changed: one record more does no harm */
         status = log_value(f, key, why);
     }
-    leave(f);
+    leave_file(f);
     return status;
 }
 
 static tn_status file_check(tn_store *s, const char *key, bool *exists, double deadline,
                             char *why) {
     file_store *f = (file_store *)s;
-    tn_status status = enter(f, false, deadline, why);
+    tn_status status = enter_file(f, false, deadline, why);
     if (status == TN_OK) {
         *exists = tn__table_find(&f->table, key) != NULL;
-        leave(f);
+        leave_file(f);
     }
     return status;
 }
@@ -347,7 +347,7 @@ static tn_status file_check(tn_store *s, const char *key, bool *exists, double d
 static tn_status file_remove(tn_store *s, const char *key, bool *existed, double deadline,
                              char *why) {
     file_store *f = (file_store *)s;
-    tn_status status = enter(f, true, deadline, why);
+    tn_status status = enter_file(f, true, deadline, why);
     if (status != TN_OK) {
         return status;
     }
@@ -355,7 +355,7 @@ static tn_status file_remove(tn_store *s, const char *key, bool *existed, double
     if (*existed) {
         status = log_value(f, key, why);
     }
-    leave(f);
+    leave_file(f);
     return status;
 }
 
@@ -374,12 +374,12 @@ static tn_status check_beginning(const file_store *f, char *why) {
     int error = read_at(f->fd, found, sizeof(found), 0);
     struct stat about;
     if (fstat(f->fd, &about) != 0) {
-        return fail(f, why, "fstat");
+        return fail_file(f, why, "fstat");
     }
     if (about.st_size == 0) {
         error = write_at(f->fd, magic, MAGIC, 0);
         errno = error;
-        return error ? fail(f, why, "writing") : TN_OK;
+        return error ? fail_file(f, why, "writing") : TN_OK;
     }
     if (error || memcmp(found, magic, MAGIC) != 0) {
         return tn__why(why, TN_EFORMAT, "%.150s: it is not the file of a store", f->path);
@@ -398,7 +398,7 @@ static tn_status open_once(file_store *f, double deadline, bool *again, char *wh
     *again = false;
     f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (f->fd < 0) {
-        return fail(f, why, "opening");
+        return fail_file(f, why, "opening");
     }
     tn_status status = lock_log(f, F_WRLCK, deadline, why);
     if (status != TN_OK) {
@@ -407,7 +407,7 @@ static tn_status open_once(file_store *f, double deadline, bool *again, char *wh
     *again = !is_at_path(f);
     status = *again ? TN_EIO : check_beginning(f, why);
     if (status == TN_OK && !set_lock(f->fd, F_RDLCK, PRESENCE)) {
-        status = fail(f, why, "locking");
+        status = fail_file(f, why, "locking");
     }
     set_lock(f->fd, F_UNLCK, LOG);
     return status;

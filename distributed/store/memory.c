@@ -15,25 +15,25 @@ typedef struct memory_store {
     tn__table table;
 } memory_store;
 
-static memory_store *enter(tn_store *s) {
+static memory_store *enter_memory(tn_store *s) {
     memory_store *m = (memory_store *)s;
     pthread_mutex_lock(&m->lock);
     return m;
 }
 
-static tn_status leave(memory_store *m, tn_status status) {
+static tn_status leave_memory(memory_store *m, tn_status status) {
     pthread_mutex_unlock(&m->lock);
     return status;
 }
 
 static tn_status leave_changed(memory_store *m, tn_status status) {
     pthread_cond_broadcast(&m->changed);
-    return leave(m, status);
+    return leave_memory(m, status);
 }
 
 static tn_status memory_set(tn_store *s, const char *key, const void *data, size_t bytes,
                             double deadline, char *why) {
-    memory_store *m = enter(s);
+    memory_store *m = enter_memory(s);
     return leave_changed(m, tn__table_set(&m->table, key, data, bytes, why));
 }
 
@@ -41,29 +41,30 @@ static tn_status memory_get(tn_store *s, const char *key, tn_store_value *value,
                             char *why) {
     double begin = tn__now();
     struct timespec until = tn__timespec(deadline);
-    memory_store *m = enter(s);
+    memory_store *m = enter_memory(s);
     const tn_store_value *found;
     int waited = 0;
     while (!(found = tn__table_find(&m->table, key)) && waited != ETIMEDOUT) {
         waited = pthread_cond_timedwait(&m->changed, &m->lock, &until);
     }
     if (!found) {
-        return leave(m, tn__why(why, TN_EPEER, "nobody has set \"%.120s\" within %.1f seconds", key,
-                                tn__now() - begin));
+        return leave_memory(m,
+                            tn__why(why, TN_EPEER, "nobody has set \"%.120s\" within %.1f seconds",
+                                    key, tn__now() - begin));
     }
-    return leave(m, tn__value_copy(found, value, why));
+    return leave_memory(m, tn__value_copy(found, value, why));
 }
 
 static tn_status memory_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
                             double deadline, char *why) {
-    memory_store *m = enter(s);
+    memory_store *m = enter_memory(s);
     return leave_changed(m, tn__table_add(&m->table, key, amount, result, why));
 }
 
 static tn_status memory_compare_set(tn_store *s, const char *key, const tn_store_value *expected,
                                     const tn_store_value *desired, tn_store_value *now,
                                     double deadline, char *why) {
-    memory_store *m = enter(s);
+    memory_store *m = enter_memory(s);
     tn_store_value found;
     tn_status status = tn__table_compare_set(&m->table, key, expected, desired, &found, why);
     if (status == TN_OK) {
@@ -74,16 +75,16 @@ static tn_status memory_compare_set(tn_store *s, const char *key, const tn_store
 
 static tn_status memory_check(tn_store *s, const char *key, bool *exists, double deadline,
                               char *why) {
-    memory_store *m = enter(s);
+    memory_store *m = enter_memory(s);
     *exists = tn__table_find(&m->table, key) != NULL;
-    return leave(m, TN_OK);
+    return leave_memory(m, TN_OK);
 }
 
 static tn_status memory_remove(tn_store *s, const char *key, bool *existed, double deadline,
                                char *why) {
-    memory_store *m = enter(s);
+    memory_store *m = enter_memory(s);
     *existed = tn__table_remove(&m->table, key);
-    return leave(m, TN_OK);
+    return leave_memory(m, TN_OK);
 }
 
 static void memory_destroy(tn_store *s) {

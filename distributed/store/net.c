@@ -40,7 +40,7 @@ void tn__net_peer(int fd, char *text, size_t room) {
 /* ---- Addresses ------------------------------------------------------------------------------- */
 
 /* The addresses of a host; NULL with a reason. */
-static struct addrinfo *resolve(const char *host, int port, int flags, char *why) {
+static struct addrinfo *resolve_host(const char *host, int port, int flags, char *why) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags},
                     *list = NULL;
     char service[16];
@@ -85,7 +85,7 @@ static int listen_at(const struct addrinfo *at) {
 
 /* IPv6 first where all interfaces are meant: such a socket takes IPv4 as well. */
 int tn__net_listen(const char *host, int *port, char *why) {
-    struct addrinfo *list = resolve(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
+    struct addrinfo *list = resolve_host(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
     int fd = -1, error = 0;
     for (int pass = 0; pass < 2 && fd < 0; pass++) {
         for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
@@ -115,7 +115,7 @@ int tn__net_listen(const char *host, int *port, char *why) {
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* 0 when fd can be read or written; ETIMEDOUT, or another errno. */
-static int await(int fd, short events, double deadline) {
+static int await_socket(int fd, short events, double deadline) {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
         int left = tn__milliseconds_left(deadline), n = poll(&p, 1, left);
@@ -136,7 +136,7 @@ static bool would_block(int error) {
 }
 
 /* Steps over what was sent; *at is the first part with something left. */
-static void advance(struct iovec *parts, int n, int *at, size_t sent) {
+static void advance_parts(struct iovec *parts, int n, int *at, size_t sent) {
     while (*at < n && sent >= parts[*at].iov_len) {
         sent -= parts[(*at)++].iov_len;
     }
@@ -148,17 +148,17 @@ static void advance(struct iovec *parts, int n, int *at, size_t sent) {
 
 int tn__net_send(int fd, struct iovec *parts, int n, double deadline) {
     int at = 0;
-    advance(parts, n, &at, 0);
+    advance_parts(parts, n, &at, 0);
     while (at < n) {
         struct msghdr message = {.msg_iov = parts + at, .msg_iovlen = (size_t)(n - at)};
         ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (sent >= 0) {
-            advance(parts, n, &at, (size_t)sent);
+            advance_parts(parts, n, &at, (size_t)sent);
             continue;
         }
         int error = errno;
         if (would_block(error)) {
-            error = await(fd, POLLOUT, deadline);
+            error = await_socket(fd, POLLOUT, deadline);
         }
         if (error && error != EINTR) {
             return error;
@@ -178,7 +178,7 @@ int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
         }
         int error = got == 0 ? ECONNRESET : errno;
         if (would_block(error)) {
-            error = await(fd, POLLIN, deadline);
+            error = await_socket(fd, POLLIN, deadline);
         }
         if (error && error != EINTR) {
             return error;
@@ -198,7 +198,7 @@ static int connect_to(const struct addrinfo *at, double deadline, int *error) {
     }
     *error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (*error == EINPROGRESS || *error == EINTR) {
-        *error = await(fd, POLLOUT, deadline);
+        *error = await_socket(fd, POLLOUT, deadline);
         socklen_t size = sizeof(*error);
         if (*error == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &size) != 0) {
             *error = errno;
@@ -223,7 +223,7 @@ static bool is_own_echo(int fd) {
 }
 
 int tn__net_connect(const char *host, int port, double deadline, int *error, char *why) {
-    struct addrinfo *list = resolve(host, port, AI_NUMERICSERV, why);
+    struct addrinfo *list = resolve_host(host, port, AI_NUMERICSERV, why);
     int fd = -1;
     *error = 0;
     for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {

@@ -24,11 +24,11 @@ static full_key key_in(const tn_store *s, const char *key) {
     return k;
 }
 
-static tn_store *beneath(const tn_store *s) {
+static tn_store *store_beneath(const tn_store *s) {
     return ((const prefix_store *)s)->beneath;
 }
 
-static bool fits(const full_key *k, char *why) {
+static bool key_fits(const full_key *k, char *why) {
     if (strlen(k->text) > TN_STORE_KEY) {
         tn__why(why, TN_EVALUE, "\"%.120s…\" has more than %d bytes with its prefix", k->text,
                 TN_STORE_KEY);
@@ -40,47 +40,53 @@ static bool fits(const full_key *k, char *why) {
 static tn_status prefix_set(tn_store *s, const char *key, const void *data, size_t bytes,
                             double deadline, char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why) ? beneath(s)->set(beneath(s), k.text, data, bytes, deadline, why)
-                         : TN_EVALUE;
+    return key_fits(&k, why)
+               ? store_beneath(s)->set(store_beneath(s), k.text, data, bytes, deadline, why)
+               : TN_EVALUE;
 }
 
 static tn_status prefix_get(tn_store *s, const char *key, tn_store_value *value, double deadline,
                             char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why) ? beneath(s)->get(beneath(s), k.text, value, deadline, why) : TN_EVALUE;
+    return key_fits(&k, why) ? store_beneath(s)->get(store_beneath(s), k.text, value, deadline, why)
+                             : TN_EVALUE;
 }
 
 static tn_status prefix_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
                             double deadline, char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why) ? beneath(s)->add(beneath(s), k.text, amount, result, deadline, why)
-                         : TN_EVALUE;
+    return key_fits(&k, why)
+               ? store_beneath(s)->add(store_beneath(s), k.text, amount, result, deadline, why)
+               : TN_EVALUE;
 }
 
 static tn_status prefix_compare_set(tn_store *s, const char *key, const tn_store_value *expected,
                                     const tn_store_value *desired, tn_store_value *now,
                                     double deadline, char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why)
-               ? beneath(s)->compare_set(beneath(s), k.text, expected, desired, now, deadline, why)
-               : TN_EVALUE;
+    return key_fits(&k, why) ? store_beneath(s)->compare_set(store_beneath(s), k.text, expected,
+                                                             desired, now, deadline, why)
+                             : TN_EVALUE;
 }
 
 static tn_status prefix_check(tn_store *s, const char *key, bool *exists, double deadline,
                               char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why) ? beneath(s)->check(beneath(s), k.text, exists, deadline, why) : TN_EVALUE;
+    return key_fits(&k, why)
+               ? store_beneath(s)->check(store_beneath(s), k.text, exists, deadline, why)
+               : TN_EVALUE;
 }
 
 static tn_status prefix_remove(tn_store *s, const char *key, bool *existed, double deadline,
                                char *why) {
     full_key k = key_in(s, key);
-    return fits(&k, why) ? beneath(s)->remove(beneath(s), k.text, existed, deadline, why)
-                         : TN_EVALUE;
+    return key_fits(&k, why)
+               ? store_beneath(s)->remove(store_beneath(s), k.text, existed, deadline, why)
+               : TN_EVALUE;
 }
 
 static void prefix_destroy(tn_store *s) {
-    tn_store_free(beneath(s));
+    tn_store_free(store_beneath(s));
     free(s);
 }
 

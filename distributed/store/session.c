@@ -103,7 +103,7 @@ void tn__session_sent(tn__session *s, size_t bytes) {
     }
 }
 
-static void say(tn__session *s, const uint8_t *head, size_t bytes) {
+static void session_say(tn__session *s, const uint8_t *head, size_t bytes) {
     memcpy(s->out_head, head, bytes);
     s->out_head_bytes = bytes;
     if (!s->is_answered) {
@@ -132,30 +132,30 @@ static bool set_body(tn__session *s, const void *data, size_t bytes) {
     return true;
 }
 
-static void reply(tn__session *s, tn__reply r, const void *data, size_t bytes) {
+static void session_reply(tn__session *s, tn__reply r, const void *data, size_t bytes) {
     uint8_t head[TN__REPLY_HEAD];
     if (!set_body(s, data, bytes)) {
         r = (tn__reply){.status = TN_ENOMEM};
     }
     r.bytes = (uint32_t)s->out_body_bytes;
     tn__reply_write(head, &r);
-    say(s, head, sizeof(head));
+    session_say(s, head, sizeof(head));
     s->state = TN__SESSION_REQUEST;
 }
 
 static void reply_failure(tn__session *s, tn_status status, const char *why) {
-    reply(s, (tn__reply){.status = status}, why, strlen(why));
+    session_reply(s, (tn__reply){.status = status}, why, strlen(why));
 }
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
 static void answer_get(tn__session *s, const tn_store_value *value) {
     stop_waiting(s);
-    reply(s, (tn__reply){0}, value->data, value->bytes);
+    session_reply(s, (tn__reply){0}, value->data, value->bytes);
 }
 
 /* The key has a new value. */
-static void wake(tn__hub *hub, const char *key) {
+static void wake_waiters(tn__hub *hub, const char *key) {
     const tn_store_value *value = tn__table_find(&hub->table, key);
     for (tn__session *s = hub->waiting, *next; s && value; s = next) {
         next = s->next_waiting;
@@ -224,16 +224,16 @@ static void run_request(tn__session *s, double now) {
     if (done.status != TN_OK) {
         reply_failure(s, done.status, why);
     } else {
-        reply(s, done, found.data, found.bytes);
+        session_reply(s, done, found.data, found.bytes);
     }
     if (done.status == TN_OK && changes) {
-        wake(s->hub, s->key);
+        wake_waiters(s->hub, s->key);
     }
 }
 
 /* ---- Input ----------------------------------------------------------------------------------- */
 
-static bool fault(tn__session *s, const char *why) {
+static bool session_fault(tn__session *s, const char *why) {
     s->fault = why;
     s->state = TN__SESSION_CLOSE;
     return false;
@@ -243,10 +243,10 @@ static bool take_hello(tn__session *s) {
     uint8_t hello[TN__HELLO];
     int version;
     if (!tn__hello_read(s->head, s->client_nonce, &version)) {
-        return fault(s, "it does not speak the store's language");
+        return session_fault(s, "it does not speak the store's language");
     }
     tn__hello_write(hello, s->server_nonce);
-    say(s, hello, sizeof(hello));
+    session_say(s, hello, sizeof(hello));
     s->state = TN__SESSION_PROOF;
     if (version != TN__WIRE_VERSION) {
         s->fault = "it speaks another version";
@@ -266,7 +266,7 @@ static void take_proof(tn__session *s) {
         s->fault = "it does not know the token";
         s->state = TN__SESSION_CLOSE;
     }
-    say(s, proof, sizeof(proof));
+    session_say(s, proof, sizeof(proof));
 }
 
 /* Room for the body: what is too much for all sessions together is read, thrown away and
@@ -275,7 +275,7 @@ static bool take_request(tn__session *s) {
     tn__hub *hub = s->hub;
     tn__request *r = &s->request;
     if (!tn__request_read(s->head, r)) {
-        return fault(s, "its request is malformed");
+        return session_fault(s, "its request is malformed");
     }
     s->body_bytes = 0;
     s->body_room = (size_t)r->key_bytes + r->first_bytes + r->second_bytes;
@@ -295,7 +295,7 @@ static bool take_body(tn__session *s, double now) {
     memcpy(s->key, s->body, length);
     s->key[length] = 0;
     if (strlen(s->key) != length || !tn__store_key(s->key)) {
-        return fault(s, "its key is malformed");
+        return session_fault(s, "its key is malformed");
     }
     run_request(s, now);
     free_body(s);
@@ -323,7 +323,8 @@ static size_t fill_body(tn__session *s, const uint8_t *data, size_t bytes) {
 }
 
 /* One step. *used: how many bytes it took. */
-static bool step(tn__session *s, const uint8_t *data, size_t bytes, double now, size_t *used) {
+static bool session_step(tn__session *s, const uint8_t *data, size_t bytes, double now,
+                         size_t *used) {
     bool complete;
     switch (s->state) {
     case TN__SESSION_HELLO:
@@ -343,7 +344,7 @@ static bool step(tn__session *s, const uint8_t *data, size_t bytes, double now, 
         *used = fill_body(s, data, bytes);
         return s->body_bytes < s->body_room || take_body(s, now);
     case TN__SESSION_WAIT:
-        return fault(s, "it speaks while its request waits");
+        return session_fault(s, "it speaks while its request waits");
     case TN__SESSION_CLOSE:
         break;
     }
@@ -356,9 +357,9 @@ bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now
     while (bytes) {
         size_t used = 0;
         if (s->out_head_bytes && s->state != TN__SESSION_CLOSE) {
-            return fault(s, "it speaks before it has its reply");
+            return session_fault(s, "it speaks before it has its reply");
         }
-        if (!step(s, from, bytes, now, &used)) {
+        if (!session_step(s, from, bytes, now, &used)) {
             return false;
         }
         from += used;

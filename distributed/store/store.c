@@ -47,7 +47,7 @@ void tn_store_free(tn_store *s) {
 /* A year: who asks for more means "without end", which no call has. */
 #define LONGEST (365.0 * 24 * 3600)
 
-static bool sound(const char *operation, const tn_store *s, const char *key) {
+static bool call_sound(const char *operation, const tn_store *s, const char *key) {
     if (tn__pending()) {
         return false;
     }
@@ -97,7 +97,7 @@ static double deadline_of(const tn_store *s) {
     return deadline_in(s->timeout > 0 ? s->timeout : TN_STORE_TIMEOUT);
 }
 
-static tn_status done(const char *operation, tn_status status, const char *why) {
+static tn_status end_call(const char *operation, tn_status status, const char *why) {
     return status == TN_OK ? TN_OK : tn__raise(status, operation, "%s", why);
 }
 
@@ -105,14 +105,14 @@ static tn_status done(const char *operation, tn_status status, const char *why) 
 
 tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes) {
     char why[TN_STORE_WHY] = "";
-    if (!sound("store_set", s, key) || !sound_value("store_set", key, data, bytes)) {
+    if (!call_sound("store_set", s, key) || !sound_value("store_set", key, data, bytes)) {
         return tn_error();
     }
-    return done("store_set", s->set(s, key, data, bytes, deadline_of(s), why), why);
+    return end_call("store_set", s->set(s, key, data, bytes, deadline_of(s), why), why);
 }
 
 /* A 0 behind the value: whoever stored text reads text. */
-static tn_status terminate(const char *operation, tn_store_value *value) {
+static tn_status terminate_value(const char *operation, tn_store_value *value) {
     char *longer = tn__realloc(value->data, value->bytes + 1);
     if (!longer) {
         free(value->data);
@@ -132,15 +132,15 @@ tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes,
     if (bytes) {
         *bytes = 0;
     }
-    if (!sound("store_get", s, key) || !sound_result("store_get", data) ||
+    if (!call_sound("store_get", s, key) || !sound_result("store_get", data) ||
         !sound_timeout("store_get", timeout)) {
         return tn_error();
     }
     tn_status status = s->get(s, key, &value, deadline_in(timeout), why);
     if (status != TN_OK) {
-        return done("store_get", status, why);
+        return end_call("store_get", status, why);
     }
-    if (terminate("store_get", &value) != TN_OK) {
+    if (terminate_value("store_get", &value) != TN_OK) {
         return TN_ENOMEM;
     }
     *data = value.data;
@@ -153,14 +153,14 @@ tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes,
 tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result) {
     char why[TN_STORE_WHY] = "";
     int64_t sum = 0;
-    if (!sound("store_add", s, key)) {
+    if (!call_sound("store_add", s, key)) {
         return tn_error();
     }
     tn_status status = s->add(s, key, amount, &sum, deadline_of(s), why);
     if (status == TN_OK && result) {
         *result = sum;
     }
-    return done("store_add", status, why);
+    return end_call("store_add", status, why);
 }
 
 static tn_store_value value_of(const char *text) {
@@ -174,7 +174,7 @@ tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expecte
     if (is_set) {
         *is_set = false;
     }
-    if (!sound(operation, s, key)) {
+    if (!call_sound(operation, s, key)) {
         return tn_error();
     }
     tn_store_value from = value_of(expected), to = value_of(desired), now = {0};
@@ -191,7 +191,7 @@ tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expecte
         *is_set = now.bytes == to.bytes && memcmp(now.data, to.data, to.bytes) == 0;
     }
     free(now.data);
-    return done(operation, status, why);
+    return end_call(operation, status, why);
 }
 
 tn_status tn_store_check(tn_store *s, const char *key, bool *exists) {
@@ -199,23 +199,23 @@ tn_status tn_store_check(tn_store *s, const char *key, bool *exists) {
     if (exists) {
         *exists = false;
     }
-    if (!sound("store_check", s, key) || !sound_result("store_check", exists)) {
+    if (!call_sound("store_check", s, key) || !sound_result("store_check", exists)) {
         return tn_error();
     }
-    return done("store_check", s->check(s, key, exists, deadline_of(s), why), why);
+    return end_call("store_check", s->check(s, key, exists, deadline_of(s), why), why);
 }
 
 tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
     char why[TN_STORE_WHY] = "";
     bool was = false;
-    if (!sound("store_delete", s, key)) {
+    if (!call_sound("store_delete", s, key)) {
         return tn_error();
     }
     tn_status status = s->remove(s, key, &was, deadline_of(s), why);
     if (existed) {
         *existed = status == TN_OK && was;
     }
-    return done("store_delete", status, why);
+    return end_call("store_delete", status, why);
 }
 
 /* ---- Several keys ---------------------------------------------------------------------------- */
@@ -255,7 +255,7 @@ tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double time
         return tn__raise(TN_EVALUE, operation, "%d keys at %p", n, (const void *)keys);
     }
     for (int i = 0; i < n; i++) {
-        if (!sound(operation, s, keys[i])) {
+        if (!call_sound(operation, s, keys[i])) {
             return tn_error();
         }
     }
@@ -271,7 +271,7 @@ tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double time
             list_missing(s, keys, i, n, missing, sizeof(missing));
         }
         if (status != TN_OK && !*missing) {
-            return done(operation, status, why);
+            return end_call(operation, status, why);
         }
         if (status != TN_OK) {
             return tn__raise(status, operation, "after %.1f seconds there is no %s of %d keys: %s",

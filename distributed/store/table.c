@@ -46,7 +46,7 @@ const tn_store_value *tn__table_find(const tn__table *t, const char *key) {
 
 /* Room for one more. Without memory the table stays as it is, and only the very first growth must
  * succeed. */
-static bool grow(tn__table *t) {
+static bool grow_table(tn__table *t) {
     if (t->count < t->rooms) {
         return true;
     }
@@ -73,7 +73,7 @@ static tn_status no_memory(char *why, const char *key, size_t bytes) {
     return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", key, bytes);
 }
 
-static bool fits(const tn__table *t, size_t more, size_t less) {
+static bool table_fits(const tn__table *t, size_t more, size_t less) {
     return !t->limit || (t->bytes - less <= t->limit && more <= t->limit - (t->bytes - less));
 }
 
@@ -106,12 +106,12 @@ static tn__entry *add_entry(tn__table *t, tn__entry **at, const char *key, uint6
 
 tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why) {
     uint64_t hash = hash_of(key);
-    if (!grow(t)) {
+    if (!grow_table(t)) {
         return no_memory(why, key, bytes);
     }
     tn__entry **at = place_of(t, key, hash), *entry = *at;
     size_t less = entry ? size_of(key, entry->value.bytes) : 0, more = size_of(key, bytes);
-    if (!fits(t, more, less)) {
+    if (!table_fits(t, more, less)) {
         return tn__why(why, TN_ENOMEM, "\"%.120s\" with %zu bytes: the store is full (%zu bytes)",
                        key, bytes, t->limit);
     }
@@ -167,14 +167,14 @@ tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *
     return status;
 }
 
-static bool equal(const tn_store_value *a, const tn_store_value *b) {
+static bool values_equal(const tn_store_value *a, const tn_store_value *b) {
     return a->bytes == b->bytes && (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
 }
 
 tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,
                                 const tn_store_value *desired, tn_store_value *now, char *why) {
     const tn_store_value *old = tn__table_find(t, key);
-    bool sets = old ? expected->bytes > 0 && equal(old, expected) : expected->bytes == 0;
+    bool sets = old ? expected->bytes > 0 && values_equal(old, expected) : expected->bytes == 0;
     tn_status status = sets ? tn__table_set(t, key, desired->data, desired->bytes, why) : TN_OK;
     if (status == TN_OK) {
         const tn_store_value *found = tn__table_find(t, key);

@@ -43,8 +43,8 @@ static const char *say_errno(int error) {
                                  : strerror(error);
 }
 
-static int exchange(int fd, const void *out, size_t out_bytes, void *in, size_t in_bytes,
-                    double deadline) {
+static int exchange_bytes(int fd, const void *out, size_t out_bytes, void *in, size_t in_bytes,
+                          double deadline) {
     struct iovec part = {.iov_base = (void *)(uintptr_t)out, .iov_len = out_bytes};
     int error = tn__net_send(fd, &part, 1, deadline);
     return error ? error : tn__net_receive(fd, in, in_bytes, deadline);
@@ -60,7 +60,7 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
         return TN__DIAL_FAILED;
     }
     tn__hello_write(hello, mine);
-    if ((error = exchange(fd, hello, sizeof(hello), hello, sizeof(hello), deadline))) {
+    if ((error = exchange_bytes(fd, hello, sizeof(hello), hello, sizeof(hello), deadline))) {
         tn__why(why, TN_EPEER, "it does not greet: %s", say_errno(error));
         return TN__DIAL_SILENT;
     }
@@ -74,7 +74,7 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
         return TN__DIAL_STRANGER;
     }
     tn__proof(token, "client", mine, theirs, proof);
-    if ((error = exchange(fd, proof, sizeof(proof), answer, sizeof(answer), deadline))) {
+    if ((error = exchange_bytes(fd, proof, sizeof(proof), answer, sizeof(answer), deadline))) {
         tn__why(why, TN_EPEER, "it does not say whether it knows the token: %s", say_errno(error));
         return TN__DIAL_SILENT;
     }
@@ -89,8 +89,8 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
 }
 
 /* One attempt. *fd is a joined connection when the answer is TN__DIAL_OURS. */
-static tn__dialed dial(const char *host, int port, const char *token, double deadline, int *fd,
-                       char *why) {
+static tn__dialed dial_server(const char *host, int port, const char *token, double deadline,
+                              int *fd, char *why) {
     char reason[TN_STORE_WHY];
     int error;
     *fd = tn__net_connect(host, port, deadline, &error, why);
@@ -110,7 +110,7 @@ static tn__dialed dial(const char *host, int port, const char *token, double dea
 tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
                          char *why) {
     int fd;
-    tn__dialed dialed = dial(host, port, token, deadline, &fd, why);
+    tn__dialed dialed = dial_server(host, port, token, deadline, &fd, why);
     if (fd >= 0) {
         close(fd);
     }
@@ -124,7 +124,7 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
     char reason[TN_STORE_WHY] = "";
     for (;;) {
         int fd;
-        tn__dialed dialed = dial(t->host, t->port, t->token, deadline, &fd, reason);
+        tn__dialed dialed = dial_server(t->host, t->port, t->token, deadline, &fd, reason);
         bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST ||
                      (dialed == TN__DIAL_REFUSED && waits);
         double left = deadline - tn__now();
@@ -210,7 +210,8 @@ static int receive_reply(int fd, call *c, double deadline) {
     return error;
 }
 
-static tn_status explain(const tcp_store *t, const call *c, int error, double begin, char *why) {
+static tn_status explain_error(const tcp_store *t, const call *c, int error, double begin,
+                               char *why) {
     if (error == ENOMEM) {
         return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key,
                        c->value.bytes);
@@ -235,7 +236,7 @@ static tn_status pass_on(const tcp_store *t, const call *c, char *why) {
                    has_reason ? (const char *)c->value.data : "it has no memory", t->host, t->port);
 }
 
-static tn_status ask(tn_store *s, call *c, double deadline, char *why) {
+static tn_status ask_server(tn_store *s, call *c, double deadline, char *why) {
     tcp_store *t = (tcp_store *)s;
     double begin = tn__now();
     int fd = take_connection(t, deadline, why);
@@ -250,7 +251,7 @@ static tn_status ask(tn_store *s, call *c, double deadline, char *why) {
     tn_status status;
     if (error) {
         close(fd);
-        status = explain(t, c, error, begin, why);
+        status = explain_error(t, c, error, begin, why);
     } else {
         put_back(t, fd);
         status = pass_on(t, c, why);
@@ -268,7 +269,7 @@ static tn_status tcp_set(tn_store *s, const char *key, const void *data, size_t 
                          double deadline, char *why) {
     tn_store_value value = {.data = (void *)(uintptr_t)data, .bytes = bytes};
     call c = {.head.kind = TN__STORE_SET, .key = key, .first = &value};
-    tn_status status = ask(s, &c, deadline, why);
+    tn_status status = ask_server(s, &c, deadline, why);
     free(c.value.data);
     return status;
 }
@@ -277,7 +278,7 @@ static tn_status tcp_get(tn_store *s, const char *key, tn_store_value *value, do
                          char *why) {
     double left = fmax(deadline - tn__now(), 0);
     call c = {.head.kind = TN__STORE_GET, .head.microseconds = (uint64_t)(left * 1e6), .key = key};
-    tn_status status = ask(s, &c, deadline, why);
+    tn_status status = ask_server(s, &c, deadline, why);
     *value = c.value;
     return status;
 }
@@ -285,7 +286,7 @@ static tn_status tcp_get(tn_store *s, const char *key, tn_store_value *value, do
 static tn_status tcp_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
                          double deadline, char *why) {
     call c = {.head.kind = TN__STORE_ADD, .head.amount = amount, .key = key};
-    tn_status status = ask(s, &c, deadline, why);
+    tn_status status = ask_server(s, &c, deadline, why);
     *result = c.reply.number;
     free(c.value.data);
     return status;
@@ -295,14 +296,14 @@ static tn_status tcp_compare_set(tn_store *s, const char *key, const tn_store_va
                                  const tn_store_value *desired, tn_store_value *now,
                                  double deadline, char *why) {
     call c = {.head.kind = TN__STORE_COMPARE_SET, .key = key, .first = expected, .second = desired};
-    tn_status status = ask(s, &c, deadline, why);
+    tn_status status = ask_server(s, &c, deadline, why);
     *now = c.value;
     return status;
 }
 
 static tn_status tcp_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
     call c = {.head.kind = TN__STORE_CHECK, .key = key};
-    tn_status status = ask(s, &c, deadline, why);
+    tn_status status = ask_server(s, &c, deadline, why);
     *exists = c.reply.flag;
     free(c.value.data);
     return status;
@@ -311,7 +312,7 @@ static tn_status tcp_check(tn_store *s, const char *key, bool *exists, double de
 static tn_status tcp_remove(tn_store *s, const char *key, bool *existed, double deadline,
                             char *why) {
     call c = {.head.kind = TN__STORE_REMOVE, .key = key};
-    tn_status status = ask(s, &c, deadline, why);
+    tn_status status = ask_server(s, &c, deadline, why);
     *existed = c.reply.flag;
     free(c.value.data);
     return status;
@@ -330,7 +331,7 @@ static void tcp_destroy(tn_store *s) {
 
 /* ---- Making one ------------------------------------------------------------------------------ */
 
-static bool sound(const char *host, int port, const char *token, double timeout) {
+static bool options_sound(const char *host, int port, const char *token, double timeout) {
     if (tn__pending()) {
         return false;
     }
@@ -348,7 +349,7 @@ static bool sound(const char *host, int port, const char *token, double timeout)
 
 tn_store *tn_tcp_store(const char *host, int port, const char *token, double timeout) {
     char why[TN_STORE_WHY] = "";
-    if (!sound(host, port, token, timeout)) {
+    if (!options_sound(host, port, token, timeout)) {
         return NULL;
     }
     tcp_store *t = tn__calloc(1, sizeof(*t));

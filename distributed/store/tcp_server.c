@@ -60,7 +60,7 @@ static void unlink_connection(tn_store_server *s, connection *c) {
     *(c->next ? &c->next->previous : &s->last) = c->previous;
 }
 
-static void drop(tn_store_server *s, connection *c, const char *why) {
+static void drop_connection(tn_store_server *s, connection *c, const char *why) {
     if (c->fd < 0) {
         return;
     }
@@ -79,7 +79,7 @@ static void drop(tn_store_server *s, connection *c, const char *why) {
     s->dropped = c;
 }
 
-static void bury(tn_store_server *s) {
+static void bury_connections(tn_store_server *s) {
     for (connection *c = s->dropped, *next; c; c = next) {
         next = c->next;
         free(c);
@@ -119,7 +119,7 @@ static void look_by(tn_store_server *s, double when) {
 
 /* ---- Moving bytes ---------------------------------------------------------------------------- */
 
-static void watch(tn_store_server *s, connection *c, bool sends) {
+static void watch_connection(tn_store_server *s, connection *c, bool sends) {
     if (sends != c->sends) {
         struct epoll_event event = {.events = EPOLLIN | (sends ? EPOLLOUT : 0u), .data.ptr = c};
         epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
@@ -136,20 +136,20 @@ static void send_some(tn_store_server *s, connection *c, double now) {
             continue;
         }
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            watch(s, c, true);
+            watch_connection(s, c, true);
             look_by(s, deadline_of(c));
             return;
         }
         if (sent < 0) {
-            drop(s, c, strerror(errno));
+            drop_connection(s, c, strerror(errno));
             return;
         }
         tn__session_sent(&c->session, (size_t)sent);
         c->active = c->is_stranger ? c->active : now;
     }
-    watch(s, c, false);
+    watch_connection(s, c, false);
     if (c->session.state == TN__SESSION_CLOSE) {
-        drop(s, c, c->session.fault);
+        drop_connection(s, c, c->session.fault);
     } else if (c->is_stranger && tn__session_trusted(&c->session)) {
         c->is_stranger = false;
         c->active = now;
@@ -171,12 +171,12 @@ static void receive_some(tn_store_server *s, connection *c, double now) {
         return;
     }
     if (got <= 0) {
-        drop(s, c, got == 0 ? "it has closed the connection" : strerror(errno));
+        drop_connection(s, c, got == 0 ? "it has closed the connection" : strerror(errno));
         return;
     }
     c->active = c->is_stranger ? c->active : now;
     if (!tn__session_take(&c->session, s->chunk, (size_t)got, now)) {
-        drop(s, c, c->session.fault);
+        drop_connection(s, c, c->session.fault);
         return;
     }
     send_answers(s, now);
@@ -192,7 +192,7 @@ static void listen_again(tn_store_server *s, bool on) {
     epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &event);
 }
 
-static bool admit(tn_store_server *s, int fd, double now) {
+static bool admit_connection(tn_store_server *s, int fd, double now) {
     connection *c = tn__calloc(1, sizeof(*c));
     if (!c || !tn__session_begin(&c->session, &s->hub)) {
         free(c);
@@ -222,7 +222,7 @@ static void accept_some(tn_store_server *s, double now) {
         int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
             if (s->strangers) {
-                drop(s, oldest_stranger(s), "its place is needed");
+                drop_connection(s, oldest_stranger(s), "its place is needed");
                 continue;
             }
             s->resume = now + PAUSE_SECONDS;
@@ -233,9 +233,9 @@ static void accept_some(tn_store_server *s, double now) {
             return;
         }
         if (s->strangers == STRANGERS_MOST) {
-            drop(s, oldest_stranger(s), "others came after it");
+            drop_connection(s, oldest_stranger(s), "others came after it");
         }
-        if (!admit(s, fd, now)) {
+        if (!admit_connection(s, fd, now)) {
             close(fd);
         }
     }
@@ -260,7 +260,8 @@ static void look_at_time(tn_store_server *s, double now) {
             tn__session_expire(&c->session, now);
             look_by(s, now + STALL_SECONDS);
         } else {
-            drop(s, c, c->is_stranger ? "it has not joined in time" : "it stopped in mid-message");
+            drop_connection(
+                s, c, c->is_stranger ? "it has not joined in time" : "it stopped in mid-message");
         }
     }
     if (s->resume) {
@@ -269,7 +270,7 @@ static void look_at_time(tn_store_server *s, double now) {
     send_answers(s, now);
 }
 
-static void *serve(void *user) {
+static void *serve_clients(void *user) {
     tn_store_server *s = user;
     struct epoll_event events[EVENTS_AT_ONCE];
     for (;;) {
@@ -293,7 +294,7 @@ static void *serve(void *user) {
             }
         }
         look_at_time(s, now);
-        bury(s);
+        bury_connections(s);
     }
 }
 
@@ -302,7 +303,7 @@ static bool start_thread(tn_store_server *s) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&s->thread, NULL, serve, s);
+    int failed = pthread_create(&s->thread, NULL, serve_clients, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
@@ -319,11 +320,11 @@ static void close_fd(int fd) {
     }
 }
 
-static void destroy(tn_store_server *s) {
+static void destroy_server(tn_store_server *s) {
     while (s->first) {
-        drop(s, s->first, "the store ends");
+        drop_connection(s, s->first, "the store ends");
     }
-    bury(s);
+    bury_connections(s);
     tn__hub_clear(&s->hub);
     close_fd(s->listener);
     close_fd(s->epoll);
@@ -346,7 +347,7 @@ static bool open_poll(tn_store_server *s) {
     return true;
 }
 
-static bool sound(int port, const char *token) {
+static bool options_sound(int port, const char *token) {
     if (tn__pending()) {
         return false;
     }
@@ -362,7 +363,7 @@ static bool sound(int port, const char *token) {
 
 tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
     char why[TN_STORE_WHY] = "";
-    if (!sound(port, token)) {
+    if (!options_sound(port, token)) {
         return NULL;
     }
     tn_store_server *s = tn__calloc(1, sizeof(*s));
@@ -383,7 +384,7 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
         tn__raise(TN_EIO, "store_serve", "%s", why);
     }
     if (s->listener < 0 || !open_poll(s) || !start_thread(s)) {
-        destroy(s);
+        destroy_server(s);
         return NULL;
     }
     return s;
@@ -405,5 +406,5 @@ void tn_store_server_free(tn_store_server *s) {
     while (write(s->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
     }
     pthread_join(s->thread, NULL);
-    destroy(s);
+    destroy_server(s);
 }
