@@ -1,5 +1,6 @@
 /* Calling an operation: checks, shape rule, forward, recording. Every operation of the library goes
  * through tn_apply. */
+#include "autograd/kernel.h"
 #include "autograd/leaf.h"
 #include "autograd/links.h"
 #include "autograd/mode.h"
@@ -157,56 +158,6 @@ bool tn_op_index(const tn_op_call *c, int i) {
     return true;
 }
 
-/* ---- Descriptors ----------------------------------------------------------------------------- */
-
-static void describe(tn_desc *d, const tn_tensor *t) {
-    d->data = tn__address(t);
-    d->dtype = t->dtype;
-    d->ndim = t->dims.ndim;
-    for (int i = 0; i < t->dims.ndim; i++) {
-        d->size[i] = t->dims.size[i];
-        d->stride[i] = t->stride[i];
-    }
-}
-
-tn_desc tn_desc_of(const tn_tensor *t) {
-    tn_desc d;
-    describe(&d, t ? t : tn_inert());
-    return d;
-}
-
-tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
-    tn_desc d;
-    if (!x || !y || x->ndim > y->ndim || y->ndim > TN_MAX_DIMS) {
-        tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or have no such sizes");
-        return tn_desc_of(NULL);
-    }
-    d.data = x->data;
-    d.dtype = x->dtype;
-    d.ndim = y->ndim;
-    int missing = y->ndim - x->ndim;
-    for (int i = 0; i < y->ndim; i++) {
-        bool repeated = i < missing || (x->size[i - missing] == 1 && y->size[i] != 1);
-        d.size[i] = y->size[i];
-        d.stride[i] = repeated ? 0 : x->stride[i - missing];
-    }
-    return d;
-}
-
-tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
-    if (!x || a < 0 || b < 0 || a >= x->ndim || b >= x->ndim) {
-        tn__raise(TN_EINDEX, "desc_swap", "dimensions %d and %d of a descriptor with %d", a, b,
-                  x ? x->ndim : 0);
-        return tn_desc_of(NULL);
-    }
-    tn_desc d = *x;
-    d.size[a] = x->size[b];
-    d.size[b] = x->size[a];
-    d.stride[a] = x->stride[b];
-    d.stride[b] = x->stride[a];
-    return d;
-}
-
 /* ---- The call -------------------------------------------------------------------------------- */
 
 /* Every input can be used, and all are on one device. */
@@ -237,7 +188,7 @@ static bool check_inputs(const tn_op_call *c) {
 }
 
 static bool wants_grad(const tn_op_call *c) {
-    if (tn__grad_self.off || !c->op->backward) {
+    if (tn__grad_self.off || !tn_op_differentiable(c->op)) {
         return false;
     }
     for (int i = 0; i < c->inputs; i++) {
@@ -248,62 +199,31 @@ static bool wants_grad(const tn_op_call *c) {
     return false;
 }
 
-static bool raise_status(const tn_op_call *c, tn_status status) {
-    switch (status) {
-    case TN_OK:
-        return true;
-    case TN_EINDEX:
-        return tn_op_fail(c, status, "index %lld at position %lld is out of range",
-                          (long long)c->ctx->bad_value, (long long)c->ctx->bad_position);
-    case TN_EUNSUPPORTED:
-        return tn_op_fail(c, status, "the %s kernels do not handle %s", c->kernels->name,
-                          c->inputs > 0 && c->in[0] ? tn_dtype_name(c->in[0]->dtype)
-                                                    : "these dtypes");
-    case TN_ENOMEM:
-        return tn_op_fail(c, status, "out of memory for scratch space");
-    default:
-        return tn_op_fail(c, status, "the %s kernels failed with %s", c->kernels->name,
-                          tn_status_name(status));
-    }
-}
-
-static bool lacks_kernel(const tn_op_call *c) {
-    if (!c->op->kernel) {
-        return false;
-    }
-    void (*entry)(void);
-    memcpy(&entry, (const char *)c->kernels + c->op->kernel, sizeof entry);
-    return !entry;
-}
-
-static bool run_forward(tn_op_call *c) {
-    if (!c->op->forward) {
-        return true;
-    }
-    for (int i = 0; i < c->inputs && i < TN_OP_INPUTS; i++) {
-        if (c->in[i]) {
-            describe(&c->x[i], c->in[i]);
-        }
-    }
-    for (int i = 0; i < c->outputs; i++) {
-        describe(&c->y[i], c->out[i]);
-    }
-    /* the operation may have raised a better text: that one stays */
-    return raise_status(c, c->op->forward(c));
-}
-
-/* The shape rule has checked the inputs; the outputs that it made are not needed. */
+/* The shape rule has checked the inputs, and said what the results are; the outputs that it made
+ * are not needed. */
 static bool run_composition(tn_op_call *c) {
+    int results = c->op->results ? c->op->results : 1;
+    tn_dtype dtype[TN_OP_OUTPUTS];
     for (int i = 0; i < c->outputs; i++) {
+        dtype[i] = c->out[i]->dtype;
         tn_drop(c->out[i]);
     }
     TN_SCOPE;
-    c->out[0] = c->op->compose(c);
-    c->outputs = 1;
-    if (!c->out[0] || c->out[0]->inert) {
-        return false;
+    tn_tensor *in[TN_OP_INPUTS];
+    for (int i = 0; i < c->inputs && c->op->wide; i++) {
+        in[i] = tn__widened(c->in[i]);
     }
-    tn_return(c->out[0]);
+    c->in = c->op->wide ? in : c->in;
+    c->out[0] = c->op->compose(c);
+    c->outputs = results;
+    for (int i = 0; i < results; i++) {
+        tn_tensor *y = c->out[i];
+        if (!y || y->inert) {
+            return false;
+        }
+        c->out[i] = y->dtype == dtype[i] ? y : tn__ops.cast(y, dtype[i]);
+        tn_return(c->out[i]);
+    }
     return true;
 }
 
@@ -327,10 +247,10 @@ static bool run(tn_op_call *c, bool *taken) {
     if (!c->op->shape(c)) {
         return false;
     }
-    if (lacks_kernel(c) && c->op->compose) {
+    if (c->op->compose && tn__kernel_lacking(c->kernels, c->op->needs)) {
         return run_composition(c);
     }
-    if (!run_forward(c)) {
+    if (!tn__kernel_forward(c)) {
         return false;
     }
     *taken = c->record;

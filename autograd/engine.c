@@ -9,6 +9,7 @@
  * tn_grad is the same run with two differences: only nodes that lead to a chosen input run, and
  * gradients are captured there instead of accumulated.
  */
+#include "autograd/kernel.h"
 #include "autograd/links.h"
 #include "autograd/mode.h"
 #include "autograd/run.h"
@@ -54,7 +55,8 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
         gradient = tn__ops.sum_to(gradient, edge->dims);
     }
     tn_dtype dtype = gradient_dtype(edge);
-    if (gradient->dtype == edge->dtype) {
+    bool wide = gradient->dtype == TN_F32 && (edge->dtype == TN_BF16 || edge->dtype == TN_F16);
+    if (gradient->dtype == edge->dtype || wide) {
         gradient = tn__ops.cast(gradient, dtype);
     }
     if (gradient->dtype != dtype && !gradient->inert) {
@@ -85,7 +87,7 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
         return NULL;
     }
     const tn__edge *edge = &g->node->edges[i];
-    if (!g->wants[i] || g->create_graph || g->din[i] || !current_run) {
+    if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph) {
         return NULL;
     }
     tn__slot *slot = far_slot(current_run, edge);
@@ -96,41 +98,77 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
                : NULL;
 }
 
-/* Gradients through the operation's composition: recorded, so that they can be differentiated
- * again. Each input gets a node of its own, since one tensor may be several inputs. */
-static bool compose_backward(tn_op_grad *g) {
-    int n = g->inputs;
+/* ---- Rule, kernel, composition --------------------------------------------------------------- */
+
+/* An input as the composition reads it: with a node of its own where its gradient is wanted, since
+ * one tensor may be several inputs; cut off from its history, unless that is to be differentiated
+ * as well. */
+static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
+    tn_tensor *t = tn_op_saved_input(g, i);
+    if (!t || t->inert || !g->wants[i]) {
+        return t;
+    }
+    return create_graph ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
+}
+
+/* Gradients through the operation's composition, which runs once more, recorded. */
+static void compose_backward(tn_op_grad *g, bool create_graph) {
+    int n = g->inputs, count = 0, roots = 0;
     if (n > TN_OP_INPUTS) {
         tn__raise(TN_EUNSUPPORTED, g->op->name, "a composition takes at most %d inputs",
                   TN_OP_INPUTS);
-        return false;
+        return;
     }
-    tn_tensor *in[TN_OP_INPUTS], *chosen[TN_OP_INPUTS], *results[TN_OP_INPUTS];
-    int chosen_index[TN_OP_INPUTS], count = 0;
+    tn_tensor *in[TN_OP_INPUTS], *chosen[TN_OP_INPUTS], *made[TN_OP_INPUTS];
+    tn_tensor *root[TN_OP_OUTPUTS], *grad[TN_OP_OUTPUTS];
+    int chosen_index[TN_OP_INPUTS];
+    bool before = tn_grad_mode_begin(true);
     for (int i = 0; i < n; i++) {
-        in[i] = tn_op_saved_input(g, i);
-        if (in[i] && in[i]->inert) {
-            return false;
-        }
+        in[i] = composed_input(g, i, create_graph);
         if (in[i] && g->wants[i]) {
-            in[i] = tn__ops.identity(in[i]);
             chosen_index[count] = i;
             chosen[count++] = in[i];
         }
     }
+    tn_device device = g->node->edges[0].device;
     tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in, .record = true};
-    tn_device device = g->dout[0]->storage->device;
     c.kernels = tn_backend_of(device);
     c.ctx = tn_context_of(device);
-    tn_tensor *y = g->op->compose(&c);
-    tn_grad_options options = {.create_graph = true, .allow_unused = true};
-    if (tn_grad(&y, &g->dout[0], 1, chosen, count, results, options) != TN_OK) {
-        return false;
+    c.out[0] = tn__pending() ? NULL : g->op->compose(&c);
+    tn_grad_mode_end(&before);
+    for (int k = 0; k < g->outputs; k++) {
+        if (g->dout[k]) {
+            root[roots] = c.out[k];
+            grad[roots++] = g->dout[k];
+        }
     }
-    for (int k = 0; k < count; k++) {
-        tn_op_give(g, chosen_index[k], results[k]);
+    tn_grad_options options = {.create_graph = create_graph, .allow_unused = true};
+    if (!tn__pending() && tn_grad(root, grad, roots, chosen, count, made, options) == TN_OK) {
+        for (int k = 0; k < count; k++) {
+            tn_op_give(g, chosen_index[k], made[k]);
+        }
     }
-    return true;
+}
+
+/* The kernel, when no graph of the gradient is wanted and there is one for this device and these
+ * dtypes; otherwise the rule, or else the composition. */
+static void run_backward(tn_op_grad *g, bool create_graph) {
+    const tn_op *op = g->op;
+    if (op->backward_kernel && !create_graph && tn__kernel_backward(g) != TN_EUNSUPPORTED) {
+        return;
+    }
+    if (tn__pending()) {
+        return;
+    }
+    g->widened = op->wide;
+    for (int k = 0; k < g->outputs && op->wide; k++) {
+        g->dout[k] = tn__widened(g->dout[k]);
+    }
+    if (op->backward) {
+        op->backward(g);
+    } else {
+        compose_backward(g, create_graph);
+    }
 }
 
 static bool run_hooks(tn_node *node, tn__slot *slot) {
@@ -177,7 +215,6 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
                     .inputs = node->inputs,
                     .outputs = node->outputs,
                     .wants = wants,
-                    .create_graph = run->create_graph,
                     .node = node,
                     .din = din};
     bool reached = false;
@@ -185,17 +222,12 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
         g.dout[k] = slot->grad[k];
         reached |= g.dout[k] != NULL;
     }
-    bool ok = true;
     if (any && reached) {
         tn__run *outer = current_run;
         current_run = run;
         bool before = tn_grad_mode_begin(run->create_graph), outer_rule = tn__grad_self.in_rule;
         tn__grad_self.in_rule = true;
-        if (run->create_graph && node->op->compose) {
-            ok = compose_backward(&g);
-        } else {
-            node->op->backward(&g);
-        }
+        run_backward(&g, run->create_graph);
         tn__grad_self.in_rule = outer_rule;
         tn_grad_mode_end(&before);
         current_run = outer;
@@ -203,7 +235,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
             tn__node_free_saved(node);
         }
     }
-    ok = ok && !tn__pending() && check_anomaly(&g);
+    bool ok = !tn__pending() && check_anomaly(&g);
     if (wants != few) {
         free(wants);
     }

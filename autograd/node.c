@@ -1,6 +1,7 @@
 /* Nodes: recording, saving, releasing. */
 #include "autograd/node.h"
 
+#include "autograd/kernel.h"
 #include "autograd/leaf.h"
 #include "core/memory.h"
 
@@ -125,6 +126,14 @@ bool tn__record(tn_op_call *c, uint32_t saves) {
 
 /* ---- What a rule reads ----------------------------------------------------------------------- */
 
+uint32_t tn__node_saves(const tn_node *node) {
+    uint32_t saves = 0;
+    for (int i = 0; i < node->saved_count; i++) {
+        saves |= node->saved[i].bit;
+    }
+    return saves;
+}
+
 static tn__saved *find_saved(const tn_node *node, uint32_t bit) {
     for (int i = 0; i < node->saved_count; i++) {
         if (node->saved[i].bit == bit) {
@@ -167,7 +176,8 @@ tn_tensor *tn_op_saved_input(tn_op_grad *g, int i) {
     if (!g->node->edges[i].present) {
         return NULL;
     }
-    return read_saved(g, TN_SAVES_INPUT(i), "input", i);
+    tn_tensor *t = read_saved(g, TN_SAVES_INPUT(i), "input", i);
+    return g->widened ? tn__widened(t) : t;
 }
 
 tn_tensor *tn_op_saved_output(tn_op_grad *g, int i) {
@@ -176,14 +186,13 @@ tn_tensor *tn_op_saved_output(tn_op_grad *g, int i) {
         return tn_inert();
     }
     tn_tensor *t = read_saved(g, TN_SAVES_OUTPUT(i), "output", i);
-    if (!g->create_graph || t->inert || i >= g->outputs) {
-        return t;
+    if (tn_grad_mode() && !t->inert && i < g->outputs) { /* it will be differentiated through */
+        t = tn__view(t, t->dims, t->stride, t->offset);
+        if (!t->inert) {
+            tn__node_attach(g->node, t, i);
+        }
     }
-    tn_tensor *again = tn__view(t, t->dims, t->stride, t->offset);
-    if (!again->inert) {
-        tn__node_attach(g->node, again, i);
-    }
-    return again;
+    return g->widened ? tn__widened(t) : t;
 }
 
 tn_dims tn_op_input_dims(const tn_op_grad *g, int i) {

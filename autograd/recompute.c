@@ -48,7 +48,7 @@ static tn_tensor *fresh_input(tn_op_grad *g, int i) {
     if (!g->wants[i]) {
         return t->node ? tn_detach(t) : t;
     }
-    return g->create_graph ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
+    return tn_grad_mode() ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
 }
 
 static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
@@ -73,7 +73,7 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
             chosen[count++] = t;
         }
     }
-    tn_grad_options options = {.create_graph = g->create_graph, .allow_unused = true};
+    tn_grad_options options = {.create_graph = tn_grad_mode(), .allow_unused = true};
     if (n > 0 && count > 0 &&
         tn_grad(roots, grads, n, chosen, count, chosen + g->inputs, options) == TN_OK) {
         for (int k = 0; k < count; k++) {

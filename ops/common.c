@@ -118,6 +118,10 @@ tn_status tn__compare(tn_op_call *c, tn_compare f) {
                                fit(&c->x[1], &c->y[0], &b));
 }
 
+tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a) {
+    return b->kernels->binary(b->ctx, f, b->dx[0], a, b->dy[0]);
+}
+
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
 bool tn__kernel_ok(tn_status status, const char *operation) {
@@ -156,22 +160,6 @@ tn_tensor *tn__constant(const tn_tensor *t, double value) {
 tn_tensor *tn__wide(tn_tensor *t) {
     tn_dtype dtype = tn_dtype_of(t);
     return dtype == TN_BF16 || dtype == TN_F16 ? tn_cast(t, TN_F32) : t;
-}
-
-tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b) {
-    if (!tn__usable(a, g->op->name) || !tn__usable(b, g->op->name)) {
-        return tn_inert();
-    }
-    tn_device device = tn_device_of(a);
-    tn_tensor *y = tn__new(b->dims, b->dtype, device);
-    if (tn_is_inert(y)) {
-        return y;
-    }
-    tn_desc out = tn_desc_of(y), x = tn_desc_of(a), dy = tn_desc_of(b);
-    return tn__kernel_ok(tn_backend_of(device)->binary(tn_context_of(device), f, &out, &x, &dy),
-                         g->op->name)
-               ? y
-               : tn_inert();
 }
 
 tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims) {

@@ -34,7 +34,8 @@ bool tn__shape_float2(tn_op_call *c);
 bool tn__shape_number2(tn_op_call *c);
 bool tn__shape_compare(tn_op_call *c);
 
-/* ---- Forwards: one kernel over the descriptors ----------------------------------------------- */
+/* ---- Forwards and backwards: one kernel over the descriptors
+ * ----------------------------------------------- */
 
 /* Arguments of the operations with one constant. */
 typedef struct tn__scalar_args {
@@ -46,6 +47,9 @@ tn_status tn__unary(tn_op_call *c, tn_unary f);
 tn_status tn__unary_k(tn_op_call *c, tn_unary f);
 tn_status tn__binary(tn_op_call *c, tn_binary f);
 tn_status tn__compare(tn_op_call *c, tn_compare f);
+
+/* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
+tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
 
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
@@ -69,10 +73,6 @@ tn_tensor *tn__wide(tn_tensor *t);
 /* x minus the first of the elements that dims (as reductions take them) bring together: 0 where
  * they are equal, and near 0 where they are close. For statistics that do not depend on a shift. */
 tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims);
-
-/* f(a, b) by its kernel, not recorded; a and b have one shape. For backwards while
- * !g->create_graph. */
-tn_tensor *tn__grad_kernel(const tn_op_grad *g, tn_binary f, tn_tensor *a, tn_tensor *b);
 
 /* Whether `value` can be stored in `dtype`: integers truncate, but must be in range; bool takes
  * anything. */

@@ -10,12 +10,12 @@ static tn_status gelu_forward(tn_op_call *c) {
     return tn__unary(c, TN_GELU_ERF);
 }
 
+static tn_status gelu_backward_kernel(const tn_op_back *b) {
+    return tn__binary_back(b, TN_GELU_ERF_GRAD, b->x[0]);
+}
+
 static void gelu_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
-    if (!g->create_graph) {
-        tn_op_give(g, 0, tn__grad_kernel(g, TN_GELU_ERF_GRAD, x, dy));
-        return;
-    }
     tn_tensor *P =
         tn_mul_scalar(tn_add_scalar(tn_erf(tn_mul_scalar(x, 0.70710678118654752)), 1.0), 0.5);
     tn_tensor *p = tn_mul_scalar(tn_exp(tn_mul_scalar(tn_square(x), -0.5)), 0.39894228040143268);
@@ -24,7 +24,7 @@ static void gelu_backward(tn_op_grad *g) {
 
 /* The minimum at x = -0.752, both tails, and zero. */
 static void gelu_samples(tn_op_samples *s) {
-    static const double places[] = {-0.752, 0.0, -0.0, -30.0, 30.0};
+    static const double places[] = {-0.752, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
 }
@@ -36,6 +36,8 @@ const tn_op tn__op_gelu = {
     .shape = tn__shape_float,
     .forward = gelu_forward,
     .backward = gelu_backward,
+    .backward_kernel = gelu_backward_kernel,
+    .wide = true,
     .samples = gelu_samples,
 };
 

@@ -11,13 +11,14 @@ static tn_status gelu_tanh_forward(tn_op_call *c) {
     return tn__unary(c, TN_GELU_TANH);
 }
 
+static tn_status gelu_tanh_backward_kernel(const tn_op_back *b) {
+    return tn__binary_back(b, TN_GELU_TANH_GRAD, b->x[0]);
+}
+
 static void gelu_tanh_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
-    if (!g->create_graph) {
-        tn_op_give(g, 0, tn__grad_kernel(g, TN_GELU_TANH_GRAD, x, dy));
-        return;
-    }
     const double c = 0.79788456080286536;
+    x = tn_clamp(x, -30.0, 30.0); /* where x² cannot overflow: 1 - t² is 0 far earlier */
     tn_tensor *xx = tn_square(x);
     tn_tensor *t =
         tn_tanh(tn_mul_scalar(tn_mul(x, tn_add_scalar(tn_mul_scalar(xx, 0.044715), 1.0)), c));
@@ -28,7 +29,7 @@ static void gelu_tanh_backward(tn_op_grad *g) {
 
 /* The minimum at x = -0.753, both tails, and zero. */
 static void gelu_tanh_samples(tn_op_samples *s) {
-    static const double places[] = {-0.753, 0.0, -0.0, -30.0, 30.0};
+    static const double places[] = {-0.753, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
 }
@@ -40,6 +41,8 @@ const tn_op tn__op_gelu_tanh = {
     .shape = tn__shape_float,
     .forward = gelu_tanh_forward,
     .backward = gelu_tanh_backward,
+    .backward_kernel = gelu_tanh_backward_kernel,
+    .wide = true,
     .samples = gelu_tanh_samples,
 };
 

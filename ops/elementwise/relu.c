@@ -11,12 +11,12 @@ static tn_status relu_forward(tn_op_call *c) {
     return tn__unary(c, TN_RELU);
 }
 
+static tn_status relu_backward_kernel(const tn_op_back *b) {
+    return tn__binary_back(b, TN_RELU_GRAD, b->y[0]);
+}
+
 static void relu_backward(tn_op_grad *g) {
     tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
-    if (!g->create_graph) {
-        tn_op_give(g, 0, tn__grad_kernel(g, TN_RELU_GRAD, y, dy));
-        return;
-    }
     tn_op_give(g, 0, tn_where(tn_gt(y, tn__constant(y, 0.0)), dy, tn__constant(dy, 0.0)));
 }
 
@@ -35,6 +35,7 @@ const tn_op tn__op_relu = {
     .shape = tn__shape_float,
     .forward = relu_forward,
     .backward = relu_backward,
+    .backward_kernel = relu_backward_kernel,
     .samples = relu_samples,
 };
 

@@ -10,12 +10,12 @@ static tn_status silu_forward(tn_op_call *c) {
     return tn__unary(c, TN_SILU);
 }
 
+static tn_status silu_backward_kernel(const tn_op_back *b) {
+    return tn__binary_back(b, TN_SILU_GRAD, b->x[0]);
+}
+
 static void silu_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
-    if (!g->create_graph) {
-        tn_op_give(g, 0, tn__grad_kernel(g, TN_SILU_GRAD, x, dy));
-        return;
-    }
     tn_tensor *s = tn_sigmoid(x);
     tn_tensor *slope = tn_mul(s, tn_add_scalar(tn_mul(x, tn_rsub_scalar(s, 1.0)), 1.0));
     tn_op_give(g, 0, tn_mul(dy, slope));
@@ -23,7 +23,7 @@ static void silu_backward(tn_op_grad *g) {
 
 /* The minimum at x = -1.278, both tails (exp must not overflow), and zero. */
 static void silu_samples(tn_op_samples *s) {
-    static const double places[] = {-1.278, 0.0, -0.0, -90.0, 90.0};
+    static const double places[] = {-1.278, 0.0, -0.0, -90.0, 90.0, -300.0, 300.0};
     tn_sample_unary(s, -3.0, 3.0);
     tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
 }
@@ -35,6 +35,8 @@ const tn_op tn__op_silu = {
     .shape = tn__shape_float,
     .forward = silu_forward,
     .backward = silu_backward,
+    .backward_kernel = silu_backward_kernel,
+    .wide = true,
     .samples = silu_samples,
 };
 

@@ -6,7 +6,7 @@
  *     dx = zeros with dy's elements added where they came from
  */
 #include "ops/index/index.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct gather_args {
     int dim;

@@ -7,7 +7,7 @@
  * The kernel picks rows; a descriptor with dim moved to the front makes rows of any slices.
  */
 #include "ops/index/index.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct index_select_args {
     int dim;

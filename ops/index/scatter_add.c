@@ -7,7 +7,7 @@
  * The gradient of gather. Elements are added in row-major order, so equal indices sum
  * reproducibly. */
 #include "ops/index/index.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct scatter_add_args {
     int dim;

@@ -9,7 +9,7 @@
  * sum reproducibly.
  */
 #include "ops/index/index.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct scatter_rows_args {
     int dim;

@@ -3,10 +3,11 @@
  *     x: (…, in), w: (out, in), b: (out) or absent; f32 f64 bf16 f16       y: (…, out)
  *     dx = dy w        dw = dy^T x        db = column sums of dy        (x and dy as rows)
  *
- * Where the device's table has linear_backward_weight, dw and db come from one product.
- *
  * One operation and not two because the kernel adds b while the product is still in cache. Each
- * gradient keeps only what it reads: with frozen weights x is not held.
+ * gradient keeps only what it reads: with frozen weights x is not held. dw and db are summed in
+ * f32 where the weights are copies of f32 parameters, and added at once to what other uses of the
+ * same weights gave; where the device's table has linear_backward_weight, both come from one
+ * product.
  */
 #include "ops/linalg/linear.h"
 
@@ -33,127 +34,93 @@ bool tn__linear_shape(tn_op_call *c) {
     return tn_op_out(c, tn__dims_with_last(x, w.size[0]), c->in[0]->dtype);
 }
 
-static tn_tensor *linear_compose(const tn_op_call *c) {
+static tn_tensor *linear_compose(tn_op_call *c) {
     tn_tensor *y = tn_matmul(c->in[0], tn_t(c->in[1]));
     return tn__optional(c, 2) ? tn_add(y, c->in[2]) : y;
 }
 
 static tn_status linear_forward(tn_op_call *c) {
-    if (!c->kernels->linear) {
-        return tn__forward_composed(c, linear_compose);
-    }
-    tn__kernels k = tn__kernels_of(c);
-    tn_desc y = tn__rows_of(&c->y[0], 1);
-    tn__rows x;
-    tn_status status = tn__rows_open(k, &c->x[0], 1, &x);
-    if (status == TN_OK) {
-        status = c->kernels->linear(c->ctx, &y, &x.d, &c->x[1], tn__optional_desc(c, 2));
-    }
-    tn__rows_close(k, &x);
-    return status;
+    return c->kernels->linear(c->ctx, tn_op_y(c, 0), tn_op_x(c, 0), tn_op_x(c, 1), tn_op_x(c, 2));
 }
 
 static tn_tensor *as_rows(tn_tensor *x, tn_dims d) {
     return d.ndim == 2 ? x : tn_reshape(x, TN_DIMS(tn__row_count(d), d.size[d.ndim - 1]));
 }
 
-/* dw and db by one kernel, where there is one: db then costs no pass over dy. */
-static tn_status run_weight(tn__kernels k, tn_tensor *dw, tn_tensor *db, tn_tensor *dy,
-                            tn_tensor *x) {
-    tn_desc full[2] = {tn_desc_of(dy), tn_desc_of(x)}, out[2] = {tn_desc_of(dw)};
-    if (db) {
-        out[1] = tn_desc_of(db);
-    }
-    tn__rows dy_rows, x_rows = {.scratch = NULL};
-    tn_status status = tn__rows_open(k, &full[0], 1, &dy_rows);
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &full[1], 1, &x_rows);
-    }
-    if (status == TN_OK) {
-        status = k.table->linear_backward_weight(k.ctx, &out[0], db ? &out[1] : NULL, &dy_rows.d,
-                                                 &x_rows.d, false);
-    }
-    tn__rows_close(k, &x_rows);
-    tn__rows_close(k, &dy_rows);
-    return status;
-}
-
-static void weight_by_kernel(tn_op_grad *g, tn_tensor *dy, bool with_bias) {
-    tn_tensor *x = tn_op_saved_input(g, 0);
-    tn__kernels k;
-    if (!tn__grad_kernels(g, (tn_tensor *[]){x, dy}, 2, &k)) {
-        return;
-    }
-    tn_dtype dtype = tn_op_gradient_dtype(g, 1);
-    tn_tensor *dw = tn__grad_new(g, true, tn_op_input_dims(g, 1), dtype);
-    tn_tensor *db = with_bias ? tn__grad_new(g, true, tn_op_input_dims(g, 2), dtype) : NULL;
-    if (tn_is_inert(dw) || (db && tn_is_inert(db))) {
-        return;
-    }
-    if (tn__kernel_ok(run_weight(k, dw, db, dy, x), g->op->name)) {
-        tn_op_give(g, 1, dw);
-        if (db) {
-            tn_op_give(g, 2, db);
-        }
-    }
-}
-
-/* dy^T x in a dtype wider than theirs, without a rounding in between; NULL when the table has no
- * such product. */
-static tn_tensor *wide_product(tn_op_grad *g, tn_tensor *dy, tn_tensor *x, tn_dims dims,
-                               tn_dtype dtype) {
-    tn__kernels k;
-    tn_tensor *dw = tn__grad_new(g, true, dims, dtype);
-    if (tn_is_inert(dw) || !tn__grad_kernels(g, (tn_tensor *[]){dy, x}, 2, &k)) {
-        return tn_inert();
-    }
-    tn_desc y = tn_desc_of(tn_unsqueeze(dw, 0)), a = tn_desc_of(tn_unsqueeze(tn_t(dy), 0)),
-            b = tn_desc_of(tn_unsqueeze(x, 0));
-    tn_status status = k.table->matmul(k.ctx, &y, &a, &b, 1.0, 0.0);
-    if (status == TN_EUNSUPPORTED) {
-        return NULL;
-    }
-    return tn__kernel_ok(status, g->op->name) ? dw : tn_inert();
-}
-
-/* dw = dy^T x, both as rows. */
-static tn_tensor *weight_gradient(tn_op_grad *g, tn_tensor *dy, tn_tensor *x, tn_dims dims) {
-    tn_dtype dtype = tn_op_gradient_dtype(g, 1);
-    bool wide = dtype != tn_dtype_of(x) && !g->create_graph && !tn_is_inert(dy) && !tn_is_inert(x);
-    tn_tensor *dw = wide ? wide_product(g, dy, x, dims, dtype) : NULL;
-    return dw ? dw : tn_matmul(tn_t(dy), x);
-}
-
-/* Weight and bias are summed in one dtype: the kernel's. */
-static bool same_gradient_dtype(const tn_op_grad *g, bool with_bias) {
-    return !with_bias || tn_op_gradient_dtype(g, 1) == tn_op_gradient_dtype(g, 2);
-}
-
-void tn__linear_gradients(tn_op_grad *g, tn_tensor *dy) {
-    tn_dims dx = tn_op_input_dims(g, 0), dw = tn_op_input_dims(g, 1);
-    bool with_bias = g->inputs > 2 && g->wants[2];
-    if (tn_is_inert(dy)) {
-        return;
-    }
+static void linear_backward(tn_op_grad *g) {
+    tn_tensor *dy = g->dout[0];
     if (g->wants[0]) {
         tn_op_give(g, 0, tn_matmul(dy, tn_op_saved_input(g, 1)));
     }
-    if (g->wants[1] && !g->create_graph && same_gradient_dtype(g, with_bias) &&
-        tn_backend_of(dy->storage->device)->linear_backward_weight) {
-        weight_by_kernel(g, dy, with_bias);
-        return;
-    }
-    tn_tensor *rows = as_rows(dy, tn__dims_with_last(dx, dw.size[0])); /* (…, out), (n, out) */
+    tn_dims x = tn_op_input_dims(g, 0);
+    tn_tensor *rows = as_rows(dy, tn_shape(dy)); /* (…, out), (n, out) */
     if (g->wants[1]) {
-        tn_op_give(g, 1, weight_gradient(g, rows, as_rows(tn_op_saved_input(g, 0), dx), dw));
+        tn_op_give(g, 1, tn_matmul(tn_t(rows), as_rows(tn_op_saved_input(g, 0), x)));
     }
-    if (with_bias) {
+    if (g->inputs > 2 && g->wants[2]) {
         tn_op_give(g, 2, tn_sum(rows, TN_DIMS(0), false));
     }
 }
 
-static void linear_backward(tn_op_grad *g) {
-    tn__linear_gradients(g, g->dout[0]);
+/* ---- Gradients by kernels -------------------------------------------------------------------- */
+
+/* y = a b + keep y */
+static tn_status run_product(const tn_op_back *b, const tn_desc *y, const tn_desc *left,
+                             const tn_desc *right, double keep) {
+    tn_desc to = tn__desc_stacked(y), m = tn__desc_stacked(left), n = tn__desc_stacked(right);
+    return b->kernels->matmul(b->ctx, &to, &m, &n, 1.0, keep);
+}
+
+/* db (+)= the sums of dy's columns. Into a wider dtype: a row of ones times dy, as products can
+ * widen. */
+static tn_status sum_columns(const tn_op_back *b, const tn_desc *db, const tn_desc *dy) {
+    bool wide = db->dtype != dy->dtype;
+    tn_desc row = {.data = db->data, .dtype = db->dtype, .ndim = 2};
+    row.size[0] = 1;
+    row.size[1] = db->size[0];
+    row.stride[0] = row.size[1];
+    row.stride[1] = db->stride[0];
+    if (!wide && !b->adds) {
+        return b->kernels->reduce(b->ctx, TN_SUM, &row, dy);
+    }
+    tn_desc extra = {.dtype = dy->dtype, .ndim = 2}; /* a one, or sums that are then added */
+    extra.size[0] = 1;
+    extra.size[1] = wide ? dy->size[0] : row.size[1];
+    extra.stride[1] = !wide;
+    size_t bytes = (size_t)(wide ? 1 : 1 + row.size[1]) * tn_dtype_size(dy->dtype); /* never 0 */
+    extra.data = b->ctx->workspace(b->ctx, bytes);
+    if (!extra.data) {
+        return TN_ENOMEM;
+    }
+    tn_desc one = {.data = extra.data, .dtype = extra.dtype};
+    tn_status status =
+        wide ? b->kernels->fill(b->ctx, &one, 1.0) : b->kernels->reduce(b->ctx, TN_SUM, &extra, dy);
+    if (status == TN_OK) {
+        status = wide ? run_product(b, &row, &extra, dy, b->adds ? 1.0 : 0.0)
+                      : b->kernels->binary(b->ctx, TN_ADD, &row, &row, &extra);
+    }
+    b->ctx->workspace_free(b->ctx, extra.data, bytes);
+    return status;
+}
+
+tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy) {
+    const tn_desc *dx = b->dx[0], *dw = b->dx[1], *db = b->dx[2];
+    bool together = dw && b->kernels->linear_backward_weight && (!db || db->dtype == dw->dtype);
+    tn_status status = TN_OK;
+    if (together) {
+        status = b->kernels->linear_backward_weight(b->ctx, dw, db, dy, b->x[0], b->adds);
+    } else if (dw) {
+        tn_desc dyt = tn_desc_swap(dy, 0, 1);
+        status = run_product(b, dw, &dyt, b->x[0], b->adds ? 1.0 : 0.0);
+    }
+    if (status == TN_OK && db && !together) {
+        status = sum_columns(b, db, dy);
+    }
+    return status == TN_OK && dx ? run_product(b, dx, dy, b->x[1], 0.0) : status;
+}
+
+static tn_status linear_backward_kernel(const tn_op_back *b) {
+    return tn__linear_back(b, b->dy[0]);
 }
 
 void tn__linear_samples(tn_op_samples *s) {
@@ -182,7 +149,14 @@ const tn_op tn__op_linear = {
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
     .shape = tn__linear_shape,
     .forward = linear_forward,
+    .needs = TN_KERNEL(linear),
+    .compose = linear_compose,
     .backward = linear_backward,
+    .backward_kernel = linear_backward_kernel,
+    .x_rows = {TN_ROWS(1)},
+    .y_rows = {TN_ROWS(1)},
+    .widens = TN__LINEAR_WEIGHTS,
+    .adds = TN__LINEAR_WEIGHTS,
     .samples = tn__linear_samples,
 };
 

@@ -2,13 +2,17 @@
 #ifndef TERN_OPS_LINALG_LINEAR_H
 #define TERN_OPS_LINALG_LINEAR_H
 
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 /* x (…, in), w (out, in), b (out) or absent: makes y (…, out). False after raising. */
 bool tn__linear_shape(tn_op_call *c);
 
-/* The wanted gradients of inputs 0, 1 and 2 from dy, the gradient of x w^T + b. */
-void tn__linear_gradients(tn_op_grad *g, tn_tensor *dy);
+/* Weight and bias among the inputs: their gradients are widened, and added to. */
+#define TN__LINEAR_WEIGHTS (1u << 1 | 1u << 2)
+
+/* By kernels: the wanted gradients of inputs 0, 1 and 2 from dy (n, out), the gradient of
+ * x w^T + b. */
+tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy);
 
 /* Six shapes with and without a bias, empty ones, and one beyond a kernel's block. */
 void tn__linear_samples(tn_op_samples *s);

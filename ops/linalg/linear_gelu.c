@@ -14,38 +14,30 @@ static bool linear_gelu_shape(tn_op_call *c) {
            (!c->record || tn_op_out(c, tn_shape(c->out[0]), tn_dtype_of(c->in[0])));
 }
 
-static tn_status run_kernels(tn_op_call *c, const tn_desc *x) {
-    tn_desc y = tn__rows_of(&c->y[0], 1), pre = y;
-    if (c->record) {
-        pre = tn__rows_of(&c->y[1], 1);
-    }
-    const tn_desc *w = &c->x[1], *b = tn__optional_desc(c, 2);
+static tn_status linear_gelu_forward(tn_op_call *c) {
+    const tn_desc *y = tn_op_y(c, 0), *pre = tn_op_y(c, 1), *w = tn_op_x(c, 1);
     if (c->kernels->linear_gelu) {
-        return c->kernels->linear_gelu(c->ctx, &y, c->record ? &pre : NULL, x, w, b);
+        return c->kernels->linear_gelu(c->ctx, y, pre, tn_op_x(c, 0), w, tn_op_x(c, 2));
     }
-    tn_status status = c->kernels->linear(c->ctx, &pre, x, w, b);
-    return status == TN_OK ? c->kernels->unary(c->ctx, TN_GELU_TANH, &y, &pre, 0, 0) : status;
+    pre = pre ? pre : y;
+    tn_status status = c->kernels->linear(c->ctx, pre, tn_op_x(c, 0), w, tn_op_x(c, 2));
+    return status == TN_OK ? c->kernels->unary(c->ctx, TN_GELU_TANH, y, pre, 0, 0) : status;
 }
 
-static tn_status linear_gelu_forward(tn_op_call *c) {
-    tn__kernels k = tn__kernels_of(c);
-    tn__rows x;
-    tn_status status = tn__rows_open(k, &c->x[0], 1, &x);
-    if (status == TN_OK) {
-        status = run_kernels(c, &x.d);
+static tn_status linear_gelu_backward_kernel(const tn_op_back *b) {
+    tn_desc dp = *b->y[1]; /* row-major, as every output */
+    size_t bytes = 1 + (size_t)(dp.size[0] * dp.size[1]) * tn_dtype_size(dp.dtype); /* never 0 */
+    dp.data = b->ctx->workspace(b->ctx, bytes);
+    if (!dp.data) {
+        return TN_ENOMEM;
     }
-    tn__rows_close(k, &x);
+    tn_status status = b->kernels->binary(b->ctx, TN_GELU_TANH_GRAD, &dp, b->y[1], b->dy[0]);
+    status = status == TN_OK ? tn__linear_back(b, &dp) : status;
+    b->ctx->workspace_free(b->ctx, dp.data, bytes);
     return status;
 }
 
-static void linear_gelu_backward(tn_op_grad *g) {
-    tn_tensor *pre = tn_op_saved_output(g, 1);
-    if (!tn_is_inert(pre)) {
-        tn__linear_gradients(g, tn__grad_kernel(g, TN_GELU_TANH_GRAD, pre, g->dout[0]));
-    }
-}
-
-static tn_tensor *linear_gelu_compose(const tn_op_call *c) {
+static tn_tensor *linear_gelu_compose(tn_op_call *c) {
     return tn_gelu_tanh(tn_linear_op(c->in[0], c->in[1], tn__optional(c, 2)));
 }
 
@@ -56,9 +48,13 @@ const tn_op tn__op_linear_gelu = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
     .shape = linear_gelu_shape,
     .forward = linear_gelu_forward,
-    .backward = linear_gelu_backward,
+    .needs = TN_KERNEL(linear),
     .compose = linear_gelu_compose,
-    .kernel = TN_KERNEL(linear),
+    .backward_kernel = linear_gelu_backward_kernel,
+    .x_rows = {TN_ROWS(1)},
+    .y_rows = {TN_ROWS(1), TN_ROWS(1)},
+    .widens = TN__LINEAR_WEIGHTS,
+    .adds = TN__LINEAR_WEIGHTS,
     .samples = tn__linear_samples,
 };
 

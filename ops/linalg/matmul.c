@@ -9,7 +9,7 @@
  * never copied. What is left here is to bring the batch dimensions to the one that it takes: see
  * struct stack.
  */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 /* The product as the kernel will see it: matrices a (m, k), b (k, n), y (m, n), and the
  * dimensions they are stacked in. */

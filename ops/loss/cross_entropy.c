@@ -12,7 +12,7 @@
  * made again from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
  * would have an error of eps times the largest logit.
  */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
@@ -47,14 +47,12 @@ static bool cross_entropy_shape(tn_op_call *c) {
 
 /* count = how many labels are not ignore_index. same: n bytes, ones: n elements of count's
  * dtype, key: one label; all scratch. */
-static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *ones, void *same,
-                            void *key) {
+static tn_status count_rows(tn_op_call *c, const tn_desc *ones, void *same, void *key) {
     const tn_cross_entropy_options *o = c->args;
+    const tn_desc *label = &c->x[1];
     int64_t n = label->size[0];
     tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
-            counts = tn__desc_vector(same, TN_BOOL, n);
-    tn_desc all = tn__desc_repeat(&ignored, n),
-            count = tn__desc_vector(c->y[3].data, c->y[3].dtype, 1);
+            counts = tn__desc_vector(same, TN_BOOL, n), all = tn__desc_repeat(&ignored, n);
     tn_status status = c->kernels->fill(c->ctx, &ignored, (double)o->ignore_index);
     if (status == TN_OK) {
         status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all);
@@ -62,30 +60,29 @@ static tn_status count_rows(tn_op_call *c, const tn_desc *label, const tn_desc *
     if (status == TN_OK) {
         status = c->kernels->copy(c->ctx, ones, &counts);
     }
-    return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, &count, ones) : status;
+    return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, &c->y[3], ones) : status;
 }
 
-/* The rows' losses, in output 0 (TN_NONE) or in `rows`. */
-static tn_status row_losses(tn_op_call *c, const tn_desc *rows, const tn_desc *x,
-                            const tn_desc *label) {
+/* The rows' losses, in output 0 (TN_NONE) or in scratch memory. */
+static tn_status row_losses(tn_op_call *c, const tn_desc *losses) {
     const tn_cross_entropy_options *o = c->args;
-    tn_desc top = tn__rows_of(&c->y[1], 0), log_sum = tn__rows_of(&c->y[2], 0);
     tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
                                   .label_smoothing = o->label_smoothing};
-    tn_status status = c->kernels->cross_entropy(c->ctx, rows, &top, &log_sum, x, label, &args);
+    tn_status status =
+        c->kernels->cross_entropy(c->ctx, losses, &c->y[1], &c->y[2], &c->x[0], &c->x[1], &args);
     if (status == TN_EINDEX) {
         tn_op_fail(
             c, status,
             "label %lld at position %lld is outside [0, %lld) and is not ignore_index (%lld)",
-            (long long)c->ctx->bad_value, (long long)c->ctx->bad_position, (long long)x->size[1],
-            (long long)o->ignore_index);
+            (long long)c->ctx->bad_value, (long long)c->ctx->bad_position,
+            (long long)c->x[0].size[1], (long long)o->ignore_index);
     }
     return status;
 }
 
-static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) {
+static tn_status reduced_loss(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    int64_t n = x->size[0];
+    int64_t n = c->x[0].size[0];
     tn_dtype wide = c->y[0].dtype;
     size_t elements = (size_t)n * tn_dtype_size(wide),
            bytes = sizeof(int64_t) + elements + (size_t)n;
@@ -93,14 +90,13 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
     if (!scratch) {
         return TN_ENOMEM;
     }
-    tn_desc rows = tn__desc_vector(scratch + sizeof(int64_t), wide, n),
-            loss = tn__desc_vector(c->y[0].data, wide, 1);
-    tn_status status = row_losses(c, &rows, x, label);
+    tn_desc losses = tn__desc_vector(scratch + sizeof(int64_t), wide, n);
+    tn_status status = row_losses(c, &losses);
     if (status == TN_OK) {
-        status = c->kernels->reduce(c->ctx, TN_SUM, &loss, &rows);
+        status = c->kernels->reduce(c->ctx, TN_SUM, &c->y[0], &losses);
     }
     if (status == TN_OK && o->reduction == TN_MEAN) {
-        status = count_rows(c, label, &rows, scratch + sizeof(int64_t) + elements, scratch);
+        status = count_rows(c, &losses, scratch + sizeof(int64_t) + elements, scratch);
         if (status == TN_OK) {
             status = c->kernels->binary(c->ctx, TN_DIV, &c->y[0], &c->y[0], &c->y[3]);
         }
@@ -111,84 +107,51 @@ static tn_status reduced(tn_op_call *c, const tn_desc *x, const tn_desc *label) 
 
 static tn_status cross_entropy_forward(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    tn__kernels k = tn__kernels_of(c);
-    tn__rows x, label = {.scratch = NULL};
-    tn_status status = tn__rows_open(k, &c->x[0], 1, &x);
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &c->x[1], 0, &label);
-    }
-    if (status == TN_OK && o->reduction == TN_NONE) {
-        tn_desc rows = tn__rows_of(&c->y[0], 0);
-        status = row_losses(c, &rows, &x.d, &label.d);
-    } else if (status == TN_OK) {
-        status = reduced(c, &x.d, &label.d);
-    }
-    tn__rows_close(k, &label);
-    tn__rows_close(k, &x);
-    return status;
+    return o->reduction == TN_NONE ? row_losses(c, &c->y[0]) : reduced_loss(c);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Where dx goes: new memory, or with consume_logits the logits' own. A leaf's elements are the
+/* dx goes to new memory, or with consume_logits to the logits' own. A leaf's elements are the
  * program's: never those. */
-static tn_tensor *room_for(tn_op_grad *g, tn_tensor *x, const tn__rows *rows) {
+static tn_tensor *cross_entropy_room(tn_op_grad *g, int i, tn_tensor *const *made) {
+    (void)made;
     const tn_cross_entropy_options *o = g->args;
-    if (o->consume_logits && !tn_is_leaf(x) && !rows->scratch) {
-        return tn_detach(x);
-    }
-    return tn__grad_new(g, true, tn_shape(x), tn_dtype_of(x));
+    tn_tensor *x = tn_op_saved_input(g, i);
+    return o->consume_logits && !tn_is_leaf(x) ? tn_detach(x) : NULL;
 }
 
-static void cross_entropy_backward(tn_op_grad *g) {
-    const tn_cross_entropy_options *o = g->args;
-    tn_tensor *x = tn_op_saved_input(g, 0), *label = tn_op_saved_input(g, 1),
-              *top = tn_op_saved_output(g, 1), *log_sum = tn_op_saved_output(g, 2),
-              *dy = g->dout[0];
-    if (o->reduction == TN_MEAN) {
-        dy = tn_div(dy, tn_op_saved_output(g, 3));
+static tn_status gradient_of_rows(const tn_op_back *b, const tn_desc *dloss) {
+    const tn_cross_entropy_options *o = b->args;
+    tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
+                                  .label_smoothing = o->label_smoothing};
+    tn_desc all = *dloss;
+    if (o->reduction != TN_NONE) {
+        all = tn__desc_repeat(dloss, b->x[0]->size[0]);
     }
-    tn__kernels k;
-    if (!tn__grad_kernels(g, (tn_tensor *[]){x, label, top, log_sum, dy}, 5, &k)) {
-        return;
-    }
-    tn_desc xd = tn_desc_of(x), labeld = tn_desc_of(label), topd = tn_desc_of(top),
-            log_sumd = tn_desc_of(log_sum), dyd = tn_desc_of(dy);
-    tn__rows x_rows, label_rows = {.scratch = NULL}, dy_rows = {.scratch = NULL};
-    tn_tensor *dx = NULL;
-    tn_status status = tn__rows_open(k, &xd, 1, &x_rows);
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &labeld, 0, &label_rows);
-    }
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &dyd, 0, &dy_rows);
-    }
-    if (status == TN_OK) {
-        dx = room_for(g, x, &x_rows);
-        status = tn_is_inert(dx) ? tn_error() : TN_OK;
-    }
-    if (status == TN_OK) {
-        bool one = o->reduction != TN_NONE;
-        tn_desc dxd = tn_desc_of(dx), to = tn__rows_of(&dxd, 1);
-        tn_desc top_rows = tn__rows_of(&topd, 0), log_sum_rows = tn__rows_of(&log_sumd, 0);
-        tn_desc dloss = one ? tn__desc_repeat(&dyd, to.size[0]) : dy_rows.d;
-        tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
-                                      .label_smoothing = o->label_smoothing};
-        status = k.table->cross_entropy_backward(k.ctx, &to, &dloss, &top_rows, &log_sum_rows,
-                                                 &x_rows.d, &label_rows.d, &args);
-        tn__touch(dx);
-    }
-    tn__rows_close(k, &dy_rows);
-    tn__rows_close(k, &label_rows);
-    tn__rows_close(k, &x_rows);
-    if (tn__kernel_ok(status, g->op->name)) {
-        tn_op_give(g, 0, dx);
-    }
+    return b->kernels->cross_entropy_backward(b->ctx, b->dx[0], &all, b->y[1], b->y[2], b->x[0],
+                                              b->x[1], &args);
 }
 
-static tn_tensor *cross_entropy_compose(const tn_op_call *c) {
+static tn_status cross_entropy_backward_kernel(const tn_op_back *b) {
+    const tn_cross_entropy_options *o = b->args;
+    if (o->reduction != TN_MEAN) {
+        return gradient_of_rows(b, b->dy[0]);
+    }
+    tn_desc share = *b->dy[0]; /* of one row: dy / count */
+    share.data = b->ctx->workspace(b->ctx, sizeof(double));
+    if (!share.data) {
+        return TN_ENOMEM;
+    }
+    tn_status status = b->kernels->binary(b->ctx, TN_DIV, &share, b->dy[0], b->y[3]);
+    status = status == TN_OK ? gradient_of_rows(b, &share) : status;
+    b->ctx->workspace_free(b->ctx, share.data, sizeof(double));
+    return status;
+}
+
+static tn_tensor *cross_entropy_compose(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    tn_tensor *x = tn__widen(c->in[0]), *label = c->in[1];
+    tn_tensor *x = c->in[0], *label = c->in[1];
     int last = tn_ndim(x) - 1;
     tn_tensor *logp = tn_log_softmax(x, last);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
@@ -251,9 +214,14 @@ const tn_op tn__op_cross_entropy = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = cross_entropy_shape,
     .forward = cross_entropy_forward,
-    .backward = cross_entropy_backward,
+    .needs = TN_KERNEL(cross_entropy),
     .compose = cross_entropy_compose,
-    .kernel = TN_KERNEL(cross_entropy),
+    .backward_kernel = cross_entropy_backward_kernel,
+    .backward_needs = TN_KERNEL(cross_entropy_backward),
+    .wide = true,
+    .x_rows = {TN_ROWS(1), TN_ROWS(0)},
+    .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
+    .room = cross_entropy_room,
     .samples = cross_entropy_samples,
 };
 

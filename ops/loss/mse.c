@@ -4,7 +4,7 @@
  *     y: 0-dimensional, or x's shape with TN_NONE
  *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, else
  * 1) */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct mse_args {
     tn_reduction how;

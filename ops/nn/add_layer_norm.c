@@ -8,9 +8,9 @@
  *
  * s is rounded to its dtype before it is normalised, so this is the two operations one after
  * another. One kernel reads and writes each row once where the device has it; elsewhere the two
- * kernels run. Of the rows only s is kept.
+ * operations run. Of the rows only s is kept.
  */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct add_layer_norm_args {
     double eps;
@@ -49,165 +49,63 @@ static bool add_layer_norm_shape(tn_op_call *c) {
     return true;
 }
 
-/* y, and the statistics when they are there, from s by operations. */
-static tn_status norm_composed(tn_op_call *c, double eps) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    tn_tensor *s = tn__widen(c->out[S]), *w = tn__optional(c, W), *bias = tn__optional(c, BIAS);
-    tn_tensor *mean = tn_mean(s, TN_DIMS(-1), true), *centred = tn_sub(s, mean);
-    tn_tensor *var = tn_mean(tn_square(centred), TN_DIMS(-1), true);
-    tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, eps)), *y = tn_mul(centred, rstd);
-    y = w ? tn_mul(y, tn__widen(w)) : y;
-    y = bias ? tn_add(y, tn__widen(bias)) : y;
-    tn_tensor *made[] = {[Y] = y, [MEAN] = mean, [RSTD] = rstd};
-    tn_status status = tn_error();
-    for (int i = Y; i < c->outputs && status == TN_OK; i++) {
-        if (i != S) {
-            tn_desc from = tn_desc_of(tn_reshape(made[i], tn_shape(c->out[i])));
-            status = c->kernels->copy(c->ctx, &c->y[i], &from);
-        }
-    }
-    return status;
+static tn_tensor *add_layer_norm_compose(tn_op_call *c) {
+    const add_layer_norm_args *args = c->args;
+    tn_tensor *s = c->out[S] = tn_add(c->in[A], c->in[B]);
+    return tn_layer_norm_op(s, tn__optional(c, W), tn__optional(c, BIAS), args->eps);
 }
 
 static tn_status add_layer_norm_forward(tn_op_call *c) {
-    double eps = ((const add_layer_norm_args *)c->args)->eps;
-    const tn_desc *w = tn__optional_desc(c, W), *bias = tn__optional_desc(c, BIAS);
-    tn__kernels k = tn__kernels_of(c);
-    tn_desc y = tn__rows_of(&c->y[Y], 1), s = tn__rows_of(&c->y[S], 1), stats[2];
-    for (int i = 0; i < 2 && c->record; i++) {
-        stats[i] = tn__rows_of(&c->y[MEAN + i], 0);
-    }
-    const tn_desc *mean = c->record ? &stats[0] : NULL, *rstd = c->record ? &stats[1] : NULL;
-    if (!c->kernels->add_layer_norm) {
-        tn_status status = c->kernels->binary(c->ctx, TN_ADD, &c->y[S], &c->x[A], &c->x[B]);
-        if (status != TN_OK || !c->kernels->layer_norm) {
-            return status == TN_OK ? norm_composed(c, eps) : status;
-        }
-        return c->kernels->layer_norm(c->ctx, &y, mean, rstd, &s, w, bias, eps);
-    }
-    tn__rows a, b = {.scratch = NULL};
-    tn_status status = tn__rows_open(k, &c->x[A], 1, &a);
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &c->x[B], 1, &b);
-    }
-    if (status == TN_OK) {
-        status = c->kernels->add_layer_norm(c->ctx, &s, &y, mean, rstd, &a.d, &b.d, w, bias, eps);
-    }
-    tn__rows_close(k, &b);
-    tn__rows_close(k, &a);
-    return status;
+    const add_layer_norm_args *args = c->args;
+    return c->kernels->add_layer_norm(c->ctx, tn_op_y(c, S), tn_op_y(c, Y), tn_op_y(c, MEAN),
+                                      tn_op_y(c, RSTD), tn_op_x(c, A), tn_op_x(c, B), tn_op_x(c, W),
+                                      tn_op_x(c, BIAS), args->eps);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Gradients by kernels: d[0] is ds, then dw and dbias; NULL: not wanted. dsum may be NULL. */
-static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dsum, tn_tensor *dy,
-                              tn_tensor *s, tn_tensor *mean, tn_tensor *rstd, tn_tensor *w) {
-    tn_desc out[3], full[4] = {tn_desc_of(dy), tn_desc_of(s), {.data = NULL}, {.data = NULL}},
-                    stats[2];
-    const tn_desc *to[3] = {NULL, NULL, NULL};
-    for (int i = 0; i < 3; i++) {
-        if (d[i]) {
-            out[i] = tn_desc_of(d[i]);
-            out[i] = i == 0 ? tn__rows_of(&out[i], 1) : out[i];
-            to[i] = &out[i];
-        }
-    }
-    full[2] = dsum ? tn_desc_of(dsum) : full[2];
-    full[3] = w ? tn_desc_of(w) : full[3];
-    tn_desc means = tn_desc_of(mean), rstds = tn_desc_of(rstd);
-    stats[0] = tn__rows_of(&means, 0);
-    stats[1] = tn__rows_of(&rstds, 0);
-    const tn_desc *weight = w ? &full[3] : NULL;
-    tn__rows rows[3] = {{.scratch = NULL}, {.scratch = NULL}, {.scratch = NULL}};
-    tn_status status = TN_OK;
-    for (int i = 0; i < (dsum ? 3 : 2) && status == TN_OK; i++) {
-        status = tn__rows_open(k, &full[i], 1, &rows[i]);
-    }
-    const tn_desc *sum = dsum ? &rows[2].d : NULL;
-    if (status == TN_OK && k.table->add_layer_norm_backward) {
-        status = k.table->add_layer_norm_backward(k.ctx, to[0], to[1], to[2], sum, &rows[0].d,
-                                                  &rows[1].d, &stats[0], &stats[1], weight);
-    } else if (status == TN_OK) {
-        status = k.table->layer_norm_backward(k.ctx, to[0], to[1], to[2], &rows[0].d, &rows[1].d,
-                                              &stats[0], &stats[1], weight);
-        if (status == TN_OK && sum && to[0]) {
-            status = k.table->binary(k.ctx, TN_ADD, to[0], to[0], sum);
-        }
-    }
-    for (int i = 2; i >= 0; i--) {
-        tn__rows_close(k, &rows[i]);
-    }
-    return status;
-}
-
-/* The same from operations: differentiable, and for devices without the kernels. */
-static void backward_composed(tn_op_grad *g, tn_tensor *s, tn_tensor *w) {
-    const add_layer_norm_args *args = g->args;
-    tn_dtype dtype = tn_dtype_of(s);
-    tn_tensor *dy = tn__widen(g->dout[Y]), *wide = tn__widen(s);
-    tn_tensor *centred = tn_sub(wide, tn_mean(wide, TN_DIMS(-1), true));
-    tn_tensor *var = tn_mean(tn_square(centred), TN_DIMS(-1), true);
-    tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, args->eps)), *h = tn_mul(centred, rstd);
-    if (g->wants[A] || g->wants[B]) {
-        tn_tensor *e = w ? tn_mul(dy, tn__widen(w)) : dy;
-        tn_tensor *mean_eh = tn_mean(tn_mul(e, h), TN_DIMS(-1), true);
-        tn_tensor *ds = tn_sub(tn_sub(e, tn_mean(e, TN_DIMS(-1), true)), tn_mul(h, mean_eh));
-        ds = tn_mul(ds, rstd);
-        ds = g->dout[S] ? tn_add(ds, tn__widen(g->dout[S])) : ds;
-        ds = tn_cast(ds, dtype);
-        for (int i = A; i <= B; i++) {
-            if (g->wants[i]) {
-                tn_op_give(g, i, ds);
-            }
-        }
-    }
-    if (g->inputs > W && g->wants[W]) {
-        tn_op_give(g, W, tn_cast(tn_sum_to(tn_mul(dy, h), tn_op_input_dims(g, W)), dtype));
-    }
-    if (g->inputs > BIAS && g->wants[BIAS]) {
-        tn_op_give(g, BIAS, tn_cast(tn_sum_to(dy, tn_op_input_dims(g, BIAS)), dtype));
-    }
+static void give_sum(tn_op_grad *g, tn_tensor *ds) {
+    tn_op_give(g, A, ds);
+    tn_op_give(g, B, ds);
 }
 
 static void add_layer_norm_backward(tn_op_grad *g) {
+    const add_layer_norm_args *args = g->args;
     tn_tensor *dy = g->dout[Y], *dsum = g->dout[S];
     if (!dy) { /* only s was used */
-        for (int i = A; i <= B; i++) {
-            if (g->wants[i]) {
-                tn_op_give(g, i, dsum);
-            }
-        }
+        give_sum(g, dsum);
         return;
     }
     tn_tensor *s = tn_op_saved_output(g, S), *w = tn_op_saved_input(g, W);
-    tn_tensor *mean = tn_op_saved_output(g, MEAN), *rstd = tn_op_saved_output(g, RSTD);
-    tn__kernels k;
-    if ((w && tn_is_inert(w)) || !tn__grad_kernels(g, (tn_tensor *[]){s, dy, mean, rstd}, 4, &k)) {
-        return;
+    s = tn__from_first(s, TN_DIMS(-1));
+    tn_tensor *centred = tn_sub(s, tn_mean(s, TN_DIMS(-1), true));
+    tn_tensor *var = tn_mean(tn_square(centred), TN_DIMS(-1), true);
+    tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, args->eps)), *h = tn_mul(centred, rstd);
+    if (g->wants[A] || g->wants[B]) {
+        tn_tensor *e = w ? tn_mul(dy, w) : dy;
+        tn_tensor *mean_eh = tn_mean(tn_mul(e, h), TN_DIMS(-1), true);
+        tn_tensor *ds = tn_sub(tn_sub(e, tn_mean(e, TN_DIMS(-1), true)), tn_mul(h, mean_eh));
+        ds = tn_mul(ds, rstd);
+        give_sum(g, dsum ? tn_add(ds, dsum) : ds);
     }
-    if (g->create_graph || !(k.table->add_layer_norm_backward || k.table->layer_norm_backward)) {
-        backward_composed(g, s, w);
-        return;
+    if (g->wants[W]) {
+        tn_op_give(g, W, tn_mul(dy, h));
     }
-    bool wanted[3] = {g->wants[A] || g->wants[B], g->inputs > W && g->wants[W],
-                      g->inputs > BIAS && g->wants[BIAS]};
-    tn_tensor *d[3];
-    for (int i = 0; i < 3; i++) {
-        d[i] = tn__grad_new(g, wanted[i], tn_op_input_dims(g, i > 0 ? i + 1 : A), tn_dtype_of(s));
-        if (d[i] && tn_is_inert(d[i])) {
-            return;
-        }
+    if (g->wants[BIAS]) {
+        tn_op_give(g, BIAS, dy);
     }
-    if (!tn__kernel_ok(run_backward(k, d, dsum, dy, s, mean, rstd, w), g->op->name)) {
-        return;
-    }
-    for (int i = A; i < INPUTS; i++) {
-        if (i < g->inputs && g->wants[i]) {
-            tn_op_give(g, i, d[i <= B ? 0 : i - 1]);
-        }
-    }
+}
+
+/* a and b have one gradient. */
+static tn_tensor *add_layer_norm_room(tn_op_grad *g, int i, tn_tensor *const *made) {
+    (void)g;
+    return i == B ? made[A] : NULL;
+}
+
+static tn_status add_layer_norm_backward_kernel(const tn_op_back *b) {
+    return b->kernels->add_layer_norm_backward(b->ctx, b->dx[A] ? b->dx[A] : b->dx[B], b->dx[W],
+                                               b->dx[BIAS], b->dy[S], b->dy[Y], b->y[S], b->y[MEAN],
+                                               b->y[RSTD], b->x[W]);
 }
 
 /* Each combination of weight and bias; no rows, no columns to speak of, rows beyond a vector
@@ -250,7 +148,16 @@ const tn_op tn__op_add_layer_norm = {
     .saves = TN_SAVES_INPUT(W) | TN_SAVES_OUTPUT(S) | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(RSTD),
     .shape = add_layer_norm_shape,
     .forward = add_layer_norm_forward,
+    .needs = TN_KERNEL(add_layer_norm),
+    .compose = add_layer_norm_compose,
     .backward = add_layer_norm_backward,
+    .backward_kernel = add_layer_norm_backward_kernel,
+    .backward_needs = TN_KERNEL(add_layer_norm_backward),
+    .wide = true,
+    .x_rows = {TN_ROWS(1), TN_ROWS(1)},
+    .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
+    .widens = 1u << W | 1u << BIAS,
+    .room = add_layer_norm_room,
     .samples = add_layer_norm_samples,
 };
 

@@ -18,7 +18,7 @@
  * kernels take any strides.
  */
 #include "ops/nn/attention.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 #include <math.h>
 
@@ -81,22 +81,21 @@ static tn_tensor *seen_keys(tn_device device, tn_tensor *mask, bool causal, int6
 
 tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                                   tn_attention_options options) {
-    tn_dtype dtype = tn_dtype_of(q);
     int64_t heads = tn_size(q, 1), queries = tn_size(q, 2), width = tn_size(q, 3),
             keys = tn_size(k, 2);
     double scale = tn__attention_args(options, width, NULL, NULL, NULL).scale;
-    q = tn_mul_scalar(tn__widen(q), scale);
-    k = repeat_groups(tn__widen(k), heads);
-    v = repeat_groups(tn__widen(v), heads);
+    q = tn_mul_scalar(q, scale);
+    k = repeat_groups(k, heads);
+    v = repeat_groups(v, heads);
     tn_tensor *scores = tn_matmul(q, tn_transpose(k, 2, 3)); /* (B, H, T, S) */
     tn_tensor *seen = seen_keys(tn_device_of(q), mask, options.causal, queries, keys);
     if (!seen) {
-        return tn_cast(tn_matmul(tn_softmax(scores, 3), v), dtype);
+        return tn_matmul(tn_softmax(scores, 3), v);
     }
     /* Low and not -inf: a row without keys is then uniform instead of NaN, and the second where
      * makes it 0. */
     tn_tensor *p = tn_softmax(tn_where(seen, scores, tn__constant(scores, -1e30)), 3);
-    return tn_cast(tn_matmul(tn_where(seen, p, tn__constant(scores, 0.0)), v), dtype);
+    return tn_matmul(tn_where(seen, p, tn__constant(scores, 0.0)), v);
 }
 
 /* ---- The operation --------------------------------------------------------------------------- */
@@ -168,60 +167,36 @@ static tn_status attention_forward(tn_op_call *c) {
     const tn_desc *q = &c->x[0], *k = &c->x[1];
     int64_t scores[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
     tn_desc seen;
-    tn_attention_args args =
-        tn__attention_args(*options, q->size[3], tn__optional_desc(c, 3), scores, &seen);
+    tn_attention_args args = tn__attention_args(*options, q->size[3], tn_op_x(c, 3), scores, &seen);
     return c->kernels->attention(c->ctx, &c->y[0], &c->y[1], q, k, &c->x[2], &args);
 }
 
-/* A gradient for x with x's order of heads and positions in memory. */
-static tn_tensor *gradient_like(const tn_op_grad *g, tn_tensor *x) {
-    tn_tensor *d = tn__grad_new(g, true, tn_shape(x), tn_dtype_of(x));
-    if (!tn_is_inert(d) && tn_stride(x, 1) < tn_stride(x, 2)) {
+/* A gradient with its input's order of heads and positions in memory. */
+static tn_tensor *attention_room(tn_op_grad *g, int i, tn_tensor *const *made) {
+    (void)made;
+    tn_tensor *x = tn_op_saved_input(g, i);
+    if (tn_is_inert(x)) {
+        return x;
+    }
+    tn_tensor *d = tn__new(x->dims, x->dtype, x->storage->device);
+    if (!tn_is_inert(d) && x->stride[1] < x->stride[2]) {
         d->stride[2] = d->dims.size[1] * d->dims.size[3];
         d->stride[1] = d->dims.size[3];
     }
     return d;
 }
 
-static void attention_backward(tn_op_grad *g) {
-    tn_tensor *in[3], *d[3], *mask = tn_op_saved_input(g, 3), *dy = g->dout[0];
-    for (int i = 0; i < 3; i++) {
-        in[i] = tn_op_saved_input(g, i);
-    }
-    tn_tensor *y = tn_op_saved_output(g, 0), *lse = tn_op_saved_output(g, 1);
-    tn__kernels k;
-    if ((mask && tn_is_inert(mask)) ||
-        !tn__grad_kernels(g, (tn_tensor *[]){in[0], in[1], in[2], y, lse, dy}, 6, &k)) {
-        return;
-    }
-    tn_desc x[3], dx[3], dyd = tn_desc_of(dy), yd = tn_desc_of(y), lsed = tn_desc_of(lse), maskd,
-                         seen;
-    for (int i = 0; i < 3; i++) {
-        d[i] = gradient_like(g, in[i]);
-        if (tn_is_inert(d[i])) {
-            return;
-        }
-        x[i] = tn_desc_of(in[i]);
-        dx[i] = tn_desc_of(d[i]);
-    }
-    if (mask) {
-        maskd = tn_desc_of(mask);
-    }
-    int64_t scores[4];
-    score_sizes(scores, tn_shape(in[0]), tn_shape(in[1]));
-    const tn_attention_options *options = g->args;
-    tn_attention_args args =
-        tn__attention_args(*options, x[0].size[3], mask ? &maskd : NULL, scores, &seen);
-    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed,
-                                                  &x[0], &x[1], &x[2], &args),
-                      g->op->name)) {
-        for (int i = 0; i < 3; i++) {
-            tn_op_give(g, i, d[i]);
-        }
-    }
+static tn_status attention_backward_kernel(const tn_op_back *b) {
+    const tn_attention_options *options = b->args;
+    const tn_desc *q = b->x[0], *k = b->x[1];
+    int64_t scores[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
+    tn_desc seen;
+    tn_attention_args args = tn__attention_args(*options, q->size[3], b->x[3], scores, &seen);
+    return b->kernels->attention_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], b->dy[0], b->y[0],
+                                          b->y[1], q, k, b->x[2], &args);
 }
 
-static tn_tensor *attention_compose(const tn_op_call *c) {
+static tn_tensor *attention_compose(tn_op_call *c) {
     const tn_attention_options *options = c->args;
     return tn__attention_explicit(c->in[0], c->in[1], c->in[2], tn__optional(c, 3), *options);
 }
@@ -277,9 +252,13 @@ const tn_op tn__op_attention = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
     .shape = attention_shape,
     .forward = attention_forward,
-    .backward = attention_backward,
+    .needs = TN_KERNEL(attention),
     .compose = attention_compose,
-    .kernel = TN_KERNEL(attention),
+    .backward_kernel = attention_backward_kernel,
+    .backward_needs = TN_KERNEL(attention_backward),
+    .wide = true,
+    .always = 1u << 0 | 1u << 1 | 1u << 2,
+    .room = attention_room,
     .samples = attention_samples,
 };
 

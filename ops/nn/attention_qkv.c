@@ -10,7 +10,7 @@
  * add them.
  */
 #include "ops/nn/attention.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct attention_qkv_args {
     int heads;
@@ -65,45 +65,26 @@ static tn_status attention_qkv_forward(tn_op_call *c) {
     }
     int64_t scores[4] = {y.size[0], y.size[1], y.size[2], y.size[2]};
     tn_attention_args kernel_args =
-        tn__attention_args(args->options, y.size[3], tn__optional_desc(c, 1), scores, &seen);
+        tn__attention_args(args->options, y.size[3], tn_op_x(c, 1), scores, &seen);
     return c->kernels->attention(c->ctx, &y, &c->y[1], &x[0], &x[1], &x[2], &kernel_args);
 }
 
-static void attention_qkv_backward(tn_op_grad *g) {
-    const attention_qkv_args *args = g->args;
-    tn_tensor *qkv = tn_op_saved_input(g, 0), *mask = tn_op_saved_input(g, 1), *dy = g->dout[0];
-    tn_tensor *y = tn_op_saved_output(g, 0), *lse = tn_op_saved_output(g, 1);
-    tn__kernels k;
-    if ((mask && tn_is_inert(mask)) ||
-        !tn__grad_kernels(g, (tn_tensor *[]){qkv, y, lse, dy}, 4, &k)) {
-        return;
-    }
-    tn_tensor *dqkv = tn__grad_new(g, true, tn_shape(qkv), tn_dtype_of(qkv));
-    if (tn_is_inert(dqkv)) {
-        return;
-    }
-    tn_desc all[4] = {tn_desc_of(qkv), tn_desc_of(dqkv), tn_desc_of(y), tn_desc_of(dy)}, x[3],
-            dx[3], maskd, seen;
-    tn_desc yd = heads_of(&all[2], 0, 1, args->heads), dyd = heads_of(&all[3], 0, 1, args->heads),
-            lsed = tn_desc_of(lse);
+static tn_status attention_qkv_backward_kernel(const tn_op_back *b) {
+    const attention_qkv_args *args = b->args;
+    tn_desc x[3], dx[3], seen, y = heads_of(b->y[0], 0, 1, args->heads),
+                               dy = heads_of(b->dy[0], 0, 1, args->heads);
     for (int i = 0; i < 3; i++) {
-        x[i] = heads_of(&all[0], i, 3, args->heads);
-        dx[i] = heads_of(&all[1], i, 3, args->heads);
+        x[i] = heads_of(b->x[0], i, 3, args->heads);
+        dx[i] = heads_of(b->dx[0], i, 3, args->heads);
     }
-    if (mask) {
-        maskd = tn_desc_of(mask);
-    }
-    int64_t scores[4] = {yd.size[0], yd.size[1], yd.size[2], yd.size[2]};
+    int64_t scores[4] = {y.size[0], y.size[1], y.size[2], y.size[2]};
     tn_attention_args kernel_args =
-        tn__attention_args(args->options, yd.size[3], mask ? &maskd : NULL, scores, &seen);
-    if (tn__kernel_ok(k.table->attention_backward(k.ctx, &dx[0], &dx[1], &dx[2], &dyd, &yd, &lsed,
-                                                  &x[0], &x[1], &x[2], &kernel_args),
-                      g->op->name)) {
-        tn_op_give(g, 0, dqkv);
-    }
+        tn__attention_args(args->options, y.size[3], b->x[1], scores, &seen);
+    return b->kernels->attention_backward(b->ctx, &dx[0], &dx[1], &dx[2], &dy, &y, b->y[1], &x[0],
+                                          &x[1], &x[2], &kernel_args);
 }
 
-static tn_tensor *attention_qkv_compose(const tn_op_call *c) {
+static tn_tensor *attention_qkv_compose(tn_op_call *c) {
     const attention_qkv_args *args = c->args;
     tn_dims d = tn_shape(c->in[0]);
     int64_t width = d.size[2] / 3;
@@ -151,9 +132,11 @@ const tn_op tn__op_attention_qkv = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
     .shape = attention_qkv_shape,
     .forward = attention_qkv_forward,
-    .backward = attention_qkv_backward,
+    .needs = TN_KERNEL(attention),
     .compose = attention_qkv_compose,
-    .kernel = TN_KERNEL(attention),
+    .backward_kernel = attention_qkv_backward_kernel,
+    .backward_needs = TN_KERNEL(attention_backward),
+    .wide = true,
     .samples = attention_qkv_samples,
 };
 

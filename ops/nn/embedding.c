@@ -4,10 +4,11 @@
  *     dweight = zeros (V, C) with dy's rows added where they came from
  *
  * A weight that is tied to the classifier has the classifier's gradient already when backward comes
- * here: the rows are then added into that one, and no second (V, C) is filled and summed.
+ * here: the rows are then added into that one, and no second (V, C) is filled and summed. They are
+ * brought to its dtype first: small beside the weight.
  */
 #include "ops/index/index.h"
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 static bool embedding_shape(tn_op_call *c) {
     tn_dims w = tn_shape(c->in[0]), y = tn_shape(c->in[1]);
@@ -28,50 +29,22 @@ static bool embedding_shape(tn_op_call *c) {
 }
 
 static tn_status embedding_forward(tn_op_call *c) {
-    tn__kernels k = tn__kernels_of(c);
-    tn_desc y = tn__rows_of(&c->y[0], 1);
-    tn__rows index;
-    tn_status status = tn__rows_open(k, &c->x[1], 0, &index);
-    if (status == TN_OK) {
-        status = c->kernels->gather_rows(c->ctx, &y, &c->x[0], &index.d);
-    }
-    tn__rows_close(k, &index);
+    tn_status status = c->kernels->gather_rows(c->ctx, &c->y[0], &c->x[0], &c->x[1]);
     return tn__index_status(c, status, "index", c->x[0].size[0]);
 }
 
-/* sum[index] += dy; `sum` is this run's own. */
-static void add_rows(tn_op_grad *g, tn_tensor *sum, tn_tensor *index, tn_tensor *dy) {
-    tn__kernels k;
-    if (!tn__grad_kernels(g, (tn_tensor *[]){sum, index, dy}, 3, &k)) {
-        return;
-    }
-    tn_desc to = tn_desc_of(sum), at = tn_desc_of(index), from = tn_desc_of(dy);
-    tn__rows rows, positions = {.scratch = NULL};
-    tn_status status = tn__rows_open(k, &from, 1, &rows);
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &at, 0, &positions);
-    }
-    if (status == TN_OK) {
-        status = k.table->scatter_add_rows(k.ctx, &to, &positions.d, &rows.d);
-    }
-    tn__rows_close(k, &positions);
-    tn__rows_close(k, &rows);
-    tn__touch(sum);
-    tn__kernel_ok(status, g->op->name);
-}
-
 static void embedding_backward(tn_op_grad *g) {
-    tn_tensor *index = tn_op_saved_input(g, 1);
-    tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0)); /* small beside the weight */
-    tn_tensor *sum = tn_op_pending(g, 0);
-    if (sum) {
-        add_rows(g, sum, index, dy);
-        return;
-    }
+    tn_tensor *index = tn_op_saved_input(g, 1), *dy = g->dout[0];
     int64_t n = tn__row_count(tn_shape(dy));
     tn_dims w = tn_op_input_dims(g, 0);
     tn_tensor *rows = tn_reshape(dy, TN_DIMS(n, w.size[1]));
     tn_op_give(g, 0, tn__scatter_rows(rows, 0, tn_reshape(index, TN_DIMS(n)), w.size[0]));
+}
+
+static tn_status embedding_backward_kernel(const tn_op_back *b) {
+    tn_status status = b->adds ? TN_OK : b->kernels->fill(b->ctx, b->dx[0], 0.0);
+    return status == TN_OK ? b->kernels->scatter_add_rows(b->ctx, b->dx[0], b->x[1], b->dy[0])
+                           : status;
 }
 
 /* Index of each number of dimensions, repeated entries, none, a width of 0 and one beyond a
@@ -100,6 +73,12 @@ const tn_op tn__op_embedding = {
     .shape = embedding_shape,
     .forward = embedding_forward,
     .backward = embedding_backward,
+    .backward_kernel = embedding_backward_kernel,
+    .x_rows = {0, TN_ROWS(0)},
+    .y_rows = {TN_ROWS(1)},
+    .widens = 1u << 0,
+    .adds = 1u << 0,
+    .dy_as_dx = true,
     .samples = embedding_samples,
 };
 

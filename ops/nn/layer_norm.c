@@ -9,7 +9,7 @@
  * mean and rstd, one of each a row, are kept for backward, which reads x once more and writes dx,
  * dw and db in one pass.
  */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct layer_norm_args {
     double eps;
@@ -43,87 +43,24 @@ static bool layer_norm_shape(tn_op_call *c) {
 
 static tn_status layer_norm_forward(tn_op_call *c) {
     const layer_norm_args *args = c->args;
-    tn__kernels k = tn__kernels_of(c);
-    tn_desc y = tn__rows_of(&c->y[0], 1), mean, rstd;
-    if (c->record) {
-        mean = tn__rows_of(&c->y[1], 0);
-        rstd = tn__rows_of(&c->y[2], 0);
-    }
-    tn__rows x;
-    tn_status status = tn__rows_open(k, &c->x[0], 1, &x);
-    if (status == TN_OK) {
-        status = c->kernels->layer_norm(c->ctx, &y, c->record ? &mean : NULL,
-                                        c->record ? &rstd : NULL, &x.d, tn__optional_desc(c, 1),
-                                        tn__optional_desc(c, 2), args->eps);
-    }
-    tn__rows_close(k, &x);
-    return status;
+    return c->kernels->layer_norm(c->ctx, tn_op_y(c, 0), tn_op_y(c, 1), tn_op_y(c, 2),
+                                  tn_op_x(c, 0), tn_op_x(c, 1), tn_op_x(c, 2), args->eps);
 }
 
-/* The kernel's gradients from rows of dy and x. Unwanted ones are NULL. */
-static tn_status run_backward(tn__kernels k, tn_tensor *const *d, tn_tensor *dy, tn_tensor *x,
-                              tn_tensor *w, tn_tensor *mean, tn_tensor *rstd) {
-    tn_desc out[3], full[5] = {tn_desc_of(dy), tn_desc_of(x), tn_desc_of(mean), tn_desc_of(rstd)};
-    for (int i = 0; i < 3; i++) {
-        if (d[i]) {
-            out[i] = tn_desc_of(d[i]);
-        }
-    }
-    if (d[0]) {
-        out[0] = tn__rows_of(&out[0], 1);
-    }
-    if (w) {
-        full[4] = tn_desc_of(w);
-    }
-    tn_desc means = tn__rows_of(&full[2], 0), rstds = tn__rows_of(&full[3], 0);
-    tn__rows dy_rows, x_rows = {.scratch = NULL};
-    tn_status status = tn__rows_open(k, &full[0], 1, &dy_rows);
-    if (status == TN_OK) {
-        status = tn__rows_open(k, &full[1], 1, &x_rows);
-    }
-    if (status == TN_OK) {
-        status = k.table->layer_norm_backward(k.ctx, d[0] ? &out[0] : NULL, d[1] ? &out[1] : NULL,
-                                              d[2] ? &out[2] : NULL, &dy_rows.d, &x_rows.d, &means,
-                                              &rstds, w ? &full[4] : NULL);
-    }
-    tn__rows_close(k, &x_rows);
-    tn__rows_close(k, &dy_rows);
-    return status;
+static tn_status layer_norm_backward_kernel(const tn_op_back *b) {
+    return b->kernels->layer_norm_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], b->dy[0], b->x[0],
+                                           b->y[1], b->y[2], b->x[1]);
 }
 
-static void layer_norm_backward(tn_op_grad *g) {
-    tn_tensor *x = tn_op_saved_input(g, 0), *w = tn_op_saved_input(g, 1), *dy = g->dout[0];
-    tn_tensor *mean = tn_op_saved_output(g, 1), *rstd = tn_op_saved_output(g, 2);
-    tn__kernels k;
-    if ((w && tn_is_inert(w)) || !tn__grad_kernels(g, (tn_tensor *[]){x, dy, mean, rstd}, 4, &k)) {
-        return;
-    }
-    tn_tensor *d[3];
-    for (int i = 0; i < 3; i++) {
-        d[i] = tn__grad_new(g, g->wants[i], tn_op_input_dims(g, i), tn_dtype_of(x));
-        if (d[i] && tn_is_inert(d[i])) {
-            return;
-        }
-    }
-    if (tn__kernel_ok(run_backward(k, d, dy, x, w, mean, rstd), g->op->name)) {
-        for (int i = 0; i < 3; i++) {
-            if (d[i]) {
-                tn_op_give(g, i, d[i]);
-            }
-        }
-    }
-}
-
-static tn_tensor *layer_norm_compose(const tn_op_call *c) {
+static tn_tensor *layer_norm_compose(tn_op_call *c) {
     const layer_norm_args *args = c->args;
-    tn_tensor *x = tn__widen(c->in[0]), *w = tn__optional(c, 1), *b = tn__optional(c, 2);
-    x = tn__from_first(x, TN_DIMS(-1));
+    tn_tensor *x = tn__from_first(c->in[0], TN_DIMS(-1));
+    tn_tensor *w = tn__optional(c, 1), *b = tn__optional(c, 2);
     tn_tensor *centred = tn_sub(x, tn_mean(x, TN_DIMS(-1), true));
     tn_tensor *var = tn_mean(tn_square(centred), TN_DIMS(-1), true);
     tn_tensor *y = tn_mul(centred, tn_rsqrt(tn_add_scalar(var, args->eps)));
-    y = w ? tn_mul(y, tn__widen(w)) : y;
-    y = b ? tn_add(y, tn__widen(b)) : y;
-    return tn_cast(y, tn_dtype_of(c->in[0]));
+    y = w ? tn_mul(y, w) : y;
+    return b ? tn_add(y, b) : y;
 }
 
 /* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows beyond
@@ -170,9 +107,14 @@ const tn_op tn__op_layer_norm = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2),
     .shape = layer_norm_shape,
     .forward = layer_norm_forward,
-    .backward = layer_norm_backward,
+    .needs = TN_KERNEL(layer_norm),
     .compose = layer_norm_compose,
-    .kernel = TN_KERNEL(layer_norm),
+    .backward_kernel = layer_norm_backward_kernel,
+    .backward_needs = TN_KERNEL(layer_norm_backward),
+    .wide = true,
+    .x_rows = {TN_ROWS(1)},
+    .y_rows = {TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
+    .widens = 1u << 1 | 1u << 2,
     .samples = layer_norm_samples,
 };
 

@@ -6,7 +6,7 @@
  * The logarithm of softmax without its underflow. See softmax.c: the same kernels, told to take the
  * logarithm.
  */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct log_softmax_args {
     int dim;
@@ -18,21 +18,18 @@ static bool log_softmax_shape(tn_op_call *c) {
 }
 
 /* As in softmax: no gradient flows through the largest element. */
-static tn_tensor *log_softmax_compose(const tn_op_call *c) {
+static tn_tensor *log_softmax_compose(tn_op_call *c) {
     const log_softmax_args *args = c->args;
     if (tn_count(c->in[0]) == 0) {
         return tn_exp(c->in[0]);
     }
-    tn_tensor *x = tn__widen(c->in[0]);
+    tn_tensor *x = c->in[0];
     tn_dims dim = TN_DIMS(args->dim);
     tn_tensor *low = tn_sub(x, tn_max(tn_detach(x), dim, true));
-    return tn_cast(tn_sub(low, tn_log(tn_sum(tn_exp(low), dim, true))), tn_dtype_of(c->in[0]));
+    return tn_sub(low, tn_log(tn_sum(tn_exp(low), dim, true)));
 }
 
 static tn_status log_softmax_forward(tn_op_call *c) {
-    if (!c->kernels->softmax) {
-        return tn__forward_composed(c, log_softmax_compose);
-    }
     const log_softmax_args *args = c->args;
     int last = c->x[0].ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
     tn_desc x = tn_desc_swap(&c->x[0], dim, last), y = tn_desc_swap(&c->y[0], dim, last);
@@ -42,28 +39,16 @@ static tn_status log_softmax_forward(tn_op_call *c) {
 static void log_softmax_backward(tn_op_grad *g) {
     const log_softmax_args *args = g->args;
     tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
-    tn__kernels k;
-    if (!tn__grad_kernels(g, (tn_tensor *[]){y, dy}, 2, &k)) {
-        return;
-    }
-    if (g->create_graph || !k.table->softmax_backward) {
-        tn_tensor *total = tn_sum(dy, TN_DIMS(args->dim), true);
-        tn_op_give(g, 0, tn_sub(dy, tn_mul(tn_exp(y), total)));
-        return;
-    }
-    tn_tensor *dx = tn__grad_new(g, true, tn_shape(y), tn_dtype_of(y));
-    if (tn_is_inert(dx)) {
-        return;
-    }
-    int last = tn_ndim(y) - 1, dim = tn__dim_from_start(args->dim, last + 1);
-    tn_desc from[3] = {tn_desc_of(dx), tn_desc_of(y), tn_desc_of(dy)}, to[3];
-    for (int i = 0; i < 3; i++) {
-        to[i] = tn_desc_swap(&from[i], dim, last);
-    }
-    if (tn__kernel_ok(k.table->softmax_backward(k.ctx, &to[0], &to[1], &to[2], true),
-                      g->op->name)) {
-        tn_op_give(g, 0, dx);
-    }
+    tn_tensor *total = tn_sum(dy, TN_DIMS(args->dim), true);
+    tn_op_give(g, 0, tn_sub(dy, tn_mul(tn_exp(y), total)));
+}
+
+static tn_status log_softmax_backward_kernel(const tn_op_back *b) {
+    const log_softmax_args *args = b->args;
+    int last = b->y[0]->ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
+    tn_desc dx = tn_desc_swap(b->dx[0], dim, last), y = tn_desc_swap(b->y[0], dim, last),
+            dy = tn_desc_swap(b->dy[0], dim, last);
+    return b->kernels->softmax_backward(b->ctx, &dx, &y, &dy, true);
 }
 
 /* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
@@ -115,7 +100,12 @@ const tn_op tn__op_log_softmax = {
     .saves = TN_SAVES_OUTPUT(0),
     .shape = log_softmax_shape,
     .forward = log_softmax_forward,
+    .needs = TN_KERNEL(softmax),
+    .compose = log_softmax_compose,
     .backward = log_softmax_backward,
+    .backward_kernel = log_softmax_backward_kernel,
+    .backward_needs = TN_KERNEL(softmax_backward),
+    .wide = true,
     .samples = log_softmax_samples,
 };
 

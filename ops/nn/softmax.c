@@ -6,7 +6,7 @@
  * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no
  * copy. Backward reads y alone, x may die. A row of -inf gives NaN.
  */
-#include "ops/rows.h"
+#include "ops/dims.h"
 
 typedef struct softmax_args {
     int dim;
@@ -19,21 +19,18 @@ static bool softmax_shape(tn_op_call *c) {
 
 /* The largest element only keeps exp from overflowing; the result does not depend on it, so no
  * gradient flows there. */
-static tn_tensor *softmax_compose(const tn_op_call *c) {
+static tn_tensor *softmax_compose(tn_op_call *c) {
     const softmax_args *args = c->args;
     if (tn_count(c->in[0]) == 0) {
         return tn_exp(c->in[0]);
     }
-    tn_tensor *x = tn__widen(c->in[0]);
+    tn_tensor *x = c->in[0];
     tn_dims dim = TN_DIMS(args->dim);
     tn_tensor *e = tn_exp(tn_sub(x, tn_max(tn_detach(x), dim, true)));
-    return tn_cast(tn_div(e, tn_sum(e, dim, true)), tn_dtype_of(c->in[0]));
+    return tn_div(e, tn_sum(e, dim, true));
 }
 
 static tn_status softmax_forward(tn_op_call *c) {
-    if (!c->kernels->softmax) {
-        return tn__forward_composed(c, softmax_compose);
-    }
     const softmax_args *args = c->args;
     int last = c->x[0].ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
     tn_desc x = tn_desc_swap(&c->x[0], dim, last), y = tn_desc_swap(&c->y[0], dim, last);
@@ -43,28 +40,16 @@ static tn_status softmax_forward(tn_op_call *c) {
 static void softmax_backward(tn_op_grad *g) {
     const softmax_args *args = g->args;
     tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
-    tn__kernels k;
-    if (!tn__grad_kernels(g, (tn_tensor *[]){y, dy}, 2, &k)) {
-        return;
-    }
-    if (g->create_graph || !k.table->softmax_backward) {
-        tn_tensor *inner = tn_sum(tn_mul(y, dy), TN_DIMS(args->dim), true);
-        tn_op_give(g, 0, tn_mul(y, tn_sub(dy, inner)));
-        return;
-    }
-    tn_tensor *dx = tn__grad_new(g, true, tn_shape(y), tn_dtype_of(y));
-    if (tn_is_inert(dx)) {
-        return;
-    }
-    int last = tn_ndim(y) - 1, dim = tn__dim_from_start(args->dim, last + 1);
-    tn_desc from[3] = {tn_desc_of(dx), tn_desc_of(y), tn_desc_of(dy)}, to[3];
-    for (int i = 0; i < 3; i++) {
-        to[i] = tn_desc_swap(&from[i], dim, last);
-    }
-    if (tn__kernel_ok(k.table->softmax_backward(k.ctx, &to[0], &to[1], &to[2], false),
-                      g->op->name)) {
-        tn_op_give(g, 0, dx);
-    }
+    tn_tensor *inner = tn_sum(tn_mul(y, dy), TN_DIMS(args->dim), true);
+    tn_op_give(g, 0, tn_mul(y, tn_sub(dy, inner)));
+}
+
+static tn_status softmax_backward_kernel(const tn_op_back *b) {
+    const softmax_args *args = b->args;
+    int last = b->y[0]->ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
+    tn_desc dx = tn_desc_swap(b->dx[0], dim, last), y = tn_desc_swap(b->y[0], dim, last),
+            dy = tn_desc_swap(b->dy[0], dim, last);
+    return b->kernels->softmax_backward(b->ctx, &dx, &y, &dy, false);
 }
 
 /* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
@@ -116,7 +101,12 @@ const tn_op tn__op_softmax = {
     .saves = TN_SAVES_OUTPUT(0),
     .shape = softmax_shape,
     .forward = softmax_forward,
+    .needs = TN_KERNEL(softmax),
+    .compose = softmax_compose,
     .backward = softmax_backward,
+    .backward_kernel = softmax_backward_kernel,
+    .backward_needs = TN_KERNEL(softmax_backward),
+    .wide = true,
     .samples = softmax_samples,
 };
 

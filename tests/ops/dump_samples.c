@@ -59,7 +59,7 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
     for (int i = 0; i < in.n; i++) {
         in.v[i] = tn__spec_tensor(&sample->in[i], dtype, i % 2 ? TN__TRANSPOSED : TN__PLAIN, false,
                                   (uint64_t)(20 * d->sample + i));
-        if (in.v[i] && d->op->backward && tn__spec_real(&sample->in[i])) {
+        if (in.v[i] && tn_op_differentiable(d->op) && tn__spec_real(&sample->in[i])) {
             tn_set_requires_grad(in.v[i], true);
         }
     }

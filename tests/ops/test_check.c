@@ -29,7 +29,7 @@ static void wrong_sign(tn_op_grad *g) {
 }
 
 static void wrong_when_recorded(tn_op_grad *g) {
-    tn_op_give(g, 0, g->create_graph ? tn_mul_scalar(right_gradient(g), 2.0) : right_gradient(g));
+    tn_op_give(g, 0, tn_grad_mode() ? tn_mul_scalar(right_gradient(g), 2.0) : right_gradient(g));
 }
 
 static void wrong_in_f32(tn_op_grad *g) {

@@ -12,6 +12,8 @@
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
+enum { MOST = 64 };
+
 static tn_backend bare; /* ref's without its fused entries */
 
 static int make_bare(void **state) {
@@ -84,30 +86,20 @@ static void agrees(void **state) {
     assert_int_equal(status, TN_OK);
 }
 
-static const char *const fused[] = {
-    "linear",    "softmax",       "log_softmax",   "layer_norm",     "rms_norm",
-    "attention", "attention_qkv", "cross_entropy", "add_layer_norm", "linear_gelu"};
-enum { FUSED = sizeof fused / sizeof *fused };
-
-/* An operation that names a fused kernel without a way around it would crash on such a device. */
-static void none_is_forgotten(void **state) {
-    (void)state;
+/* One test for each operation that names a fused kernel. Without a way around it, it would crash on
+ * such a device. */
+int main(void) {
+    struct CMUnitTest tests[MOST];
+    size_t count = 0;
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
-        assert_true(!op->kernel || op->compose);
-        bool listed = false;
-        for (int k = 0; k < FUSED; k++) {
-            listed |= strcmp(fused[k], op->name) == 0;
+        if (op->needs) {
+            if (!op->compose || count == MOST) {
+                fprintf(stderr, "%s has no way around its kernel\n", op->name);
+                return 1;
+            }
+            tests[count++] = (struct CMUnitTest){op->name, agrees, NULL, NULL, (void *)op->name};
         }
-        assert_true(!op->kernel || listed);
     }
-}
-
-int main(void) {
-    struct CMUnitTest tests[FUSED + 1];
-    for (int i = 0; i < FUSED; i++) {
-        tests[i] = (struct CMUnitTest){fused[i], agrees, NULL, NULL, (void *)fused[i]};
-    }
-    tests[FUSED] = (struct CMUnitTest){"none_is_forgotten", none_is_forgotten, NULL, NULL, NULL};
-    return cmocka_run_group_tests_name("composed", tests, make_bare, NULL);
+    return _cmocka_run_group_tests("composed", tests, count, make_bare, NULL);
 }

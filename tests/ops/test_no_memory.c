@@ -24,7 +24,7 @@ static void forward_backward(const tn_op *op, const tn_sample *sample) {
     tn_tensor *in[TN_MAX_VALUES], *out[TN_MAX_VALUES];
     for (int i = 0; i < sample->inputs; i++) {
         in[i] = tn__spec_tensor(&sample->in[i], TN_F32, TN__TRANSPOSED, false, (uint64_t)i + 1);
-        if (in[i] && op->backward && tn__spec_real(&sample->in[i])) {
+        if (in[i] && tn_op_differentiable(op) && tn__spec_real(&sample->in[i])) {
             tn_set_requires_grad(in[i], true);
         }
     }

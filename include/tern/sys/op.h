@@ -2,9 +2,10 @@
  * else.
  *
  * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them
- * through the kernel table, a backward made of other operations, and sample inputs on which the
- * suite checks all of that. A function calls it through tn_apply. docs/add_an_op.md builds one from
- * nothing.
+ * through the kernel table, a backward made of other operations (and one by a kernel, where that is
+ * faster), and sample inputs on which the suite checks all of that. The engine does the rest: it
+ * chooses between rule and kernel, describes operands and makes gradients. A function calls an
+ * operation through tn_apply. docs/add_an_op.md builds one from nothing.
  */
 #ifndef TERN_SYS_OP_H
 #define TERN_SYS_OP_H
@@ -38,7 +39,15 @@ typedef struct tn_op_call {
     tn_desc y[TN_OP_OUTPUTS]; /* … and outputs: filled before forward is called */
 } tn_op_call;
 
-/* One node on its way through backward. */
+/* Descriptor of input i or output i; NULL where it is absent, or was not made. For forwards. */
+static inline const tn_desc *tn_op_x(const tn_op_call *c, int i) {
+    return i < c->inputs && c->in[i] ? &c->x[i] : NULL;
+}
+static inline const tn_desc *tn_op_y(const tn_op_call *c, int i) {
+    return i < c->outputs ? &c->y[i] : NULL;
+}
+
+/* One node on its way through the rule of its gradient. */
 typedef struct tn_op_grad {
     const tn_op *op;
     const void *args;
@@ -46,41 +55,90 @@ typedef struct tn_op_grad {
     /* NULL where no gradient arrived; dout[0] of an operation with one result never is */
     tn_tensor *dout[TN_OP_OUTPUTS];
     const bool *wants; /* [inputs] */
-    bool create_graph; /* what is called now is recorded */
+    bool widened;      /* op->wide is at work: what was bf16 or f16 is read as f32 */
     tn_node *node;
     tn_tensor **din; /* [inputs]: filled by tn_op_give */
 } tn_op_grad;
+
+/* One node on its way through its kernel: what that reads and writes. NULL: absent, not saved, not
+ * arrived, not wanted. */
+typedef struct tn_op_back {
+    const void *args;
+    const tn_backend *kernels;
+    tn_context *ctx;
+    const tn_desc *x[TN_OP_INPUTS];   /* inputs, and … */
+    const tn_desc *y[TN_OP_OUTPUTS];  /* … outputs that were saved */
+    const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; dy[0] always */
+    const tn_desc *dx[TN_OP_INPUTS];  /* gradients to be made: every element is written … */
+    bool adds;                        /* … or, where op->adds has the input's bit, added to */
+} tn_op_back;
 
 #define TN_SAVES_INPUT(i) (1u << (i))
 #define TN_SAVES_OUTPUT(i) (1u << (16 + (i)))
 #define TN_SAVES_INPUTS 0xffffu /* all of them */
 
+/* In x_rows and y_rows: kernels see the operand as rows, with all dimensions but its last `kept`
+ * made one. TN_ROWS(1): (…, c) as (n, c); TN_ROWS(0): (…) as (n). Copied to scratch memory where
+ * strides do not allow it. */
+#define TN_ROWS(kept) ((kept) + 1)
+
 struct tn_op {
     const char *name;
-    const char *inputs[TN_OP_INPUTS]; /* what errors call them: {"logits", "labels"} */
     size_t args_size;
     int results;                      /* outputs that the caller gets: 1 unless set */
+    const char *inputs[TN_OP_INPUTS]; /* what errors call them: {"logits", "labels"} */
     uint32_t optional;                /* bit i: input i may be absent (NULL) */
-    uint32_t saves;                   /* what backward reads, always … */
+    uint32_t saves;                   /* what a gradient reads, always … */
     uint32_t saves_for[TN_OP_INPUTS]; /* … and what it reads for the gradient of input i */
 
     /* Checks the inputs and makes out[0 … outputs-1] with tn_op_out or tn_op_view; outputs beyond
      * `results` are for backward only. Returns false after tn_op_fail. */
     bool (*shape)(tn_op_call *c);
 
-    /* Fills the outputs. NULL for views. TN_EINDEX etc. are turned into errors by the caller
-     * (tn_op_status). */
-    tn_status (*forward)(tn_op_call *c);
+    /* ---- The result ---- */
 
-    /* Gives each wanted input its gradient. NULL: not differentiable. Gradients may have the
-     * broadcast shape: the engine sums. */
+    /* Fills the outputs. NULL for views. TN_EINDEX etc. are turned into errors by the caller. */
+    tn_status (*forward)(tn_op_call *c);
+    size_t needs; /* TN_KERNEL(softmax): the fused entry without which compose runs; 0: none */
+
+    /* The same result made of other operations: what runs on a device whose table lacks `needs`,
+     * and what is differentiated when there is no rule. It returns result 0; others go to
+     * c->out[1 …]. */
+    tn_tensor *(*compose)(tn_op_call *c);
+
+    /* ---- The gradient: one of backward, backward_kernel and compose, or it has none ---- */
+
+    /* The rule: gives each wanted input its gradient, made of operations, so that it can be
+     * differentiated again. Gradients may have the broadcast shape: the engine sums. */
     void (*backward)(tn_op_grad *g);
 
-    /* The same result made of other operations: used when the backend lacks `kernel`, and when a
-     * second derivative is wanted of an operation whose backward is a kernel. Needs every input
-     * saved. NULL when backward is made of operations. */
-    tn_tensor *(*compose)(const tn_op_call *c);
-    size_t kernel; /* TN_KERNEL(softmax): the fused entry that forward needs; 0: none */
+    /* The same by a kernel, which fills dx. Runs instead of the rule whenever the gradient is not
+     * to be differentiated itself and the device's table has `backward_needs` (0: nothing fused).
+     * With TN_EUNSUPPORTED, and nothing written, it leaves the work to the rule; without a rule
+     * compose is differentiated, and then every input has to be saved. */
+    tn_status (*backward_kernel)(const tn_op_back *b);
+    size_t backward_needs;
+
+    /* bf16 and f16 reach rule and composition as f32, and what they give is rounded once: as in
+     * kernels, which compute in f32. */
+    bool wide;
+
+    /* ---- What kernels are handed ---- */
+
+    uint8_t x_rows[TN_OP_INPUTS];  /* of x[i] and dx[i]: 0 (as it is) or TN_ROWS(kept) … */
+    uint8_t y_rows[TN_OP_OUTPUTS]; /* … and of y[i] and dy[i] */
+
+    /* Bit i: dx[i] is made even when nobody wants it; the kernel writes it in the wider dtype of
+     * tn_op_gradient_dtype where there is one; the kernel can add to what is there already (then
+     * all with this bit that are wanted are added to, or none). */
+    uint32_t always, widens, adds;
+    bool dy_as_dx; /* dy[0] comes in the dtype of dx */
+
+    /* Where dx[i] goes, instead of new memory in row-major order: a tensor of input i's shape and
+     * dtype. NULL: new memory after all. `made` holds the gradients before it. */
+    tn_tensor *(*room)(tn_op_grad *g, int i, tn_tensor *const *made);
+
+    /* ---- The rest ---- */
 
     /* Releases what args own: when the node dies, or at once when nothing was recorded. */
     void (*args_finish)(void *args);
@@ -93,6 +151,10 @@ struct tn_op {
     bool lends;
 };
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
+
+static inline bool tn_op_differentiable(const tn_op *op) {
+    return op->backward || op->backward_kernel || op->compose;
+}
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
@@ -159,7 +221,7 @@ TN_API tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i);
 TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
 
 /* The input's dtype, or a wider one in which its gradients are summed (a parameter's, behind a copy
- * that was lent): a rule may give either. */
+ * that was lent): a rule may give either, and f32 for bf16 and f16. */
 TN_API tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i);
 
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);

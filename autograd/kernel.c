@@ -1,0 +1,385 @@
+/* What kernels are handed, and what becomes of it.
+ *
+ * A kernel sees descriptors. Operands that the operation declares as rows (tn_op's x_rows, y_rows)
+ * come with their leading dimensions made one, which strides nearly always allow; otherwise their
+ * elements are copied to scratch memory. In a backward the gradients that are wanted are made here,
+ * in the dtype in which they will be summed, or are the sums so far when the kernel can add to
+ * them. Statuses become errors.
+ */
+#include "autograd/kernel.h"
+
+#include "autograd/links.h"
+#include "autograd/node.h"
+#include "tensor/tensor.h"
+#include "tern/sys/device.h"
+
+#include <string.h>
+
+/* ---- Descriptors ----------------------------------------------------------------------------- */
+
+static inline void desc_fill(tn_desc *d, const tn_tensor *t) {
+    d->data = tn__address(t);
+    d->dtype = t->dtype;
+    d->ndim = t->dims.ndim;
+    for (int i = 0; i < t->dims.ndim; i++) {
+        d->size[i] = t->dims.size[i];
+        d->stride[i] = t->stride[i];
+    }
+}
+
+tn_desc tn_desc_of(const tn_tensor *t) {
+    tn_desc d;
+    desc_fill(&d, t ? t : tn_inert());
+    return d;
+}
+
+tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
+    tn_desc d;
+    if (!x || !y || x->ndim > y->ndim || y->ndim > TN_MAX_DIMS) {
+        tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or have no such sizes");
+        return tn_desc_of(NULL);
+    }
+    d.data = x->data;
+    d.dtype = x->dtype;
+    d.ndim = y->ndim;
+    int missing = y->ndim - x->ndim;
+    for (int i = 0; i < y->ndim; i++) {
+        bool repeated = i < missing || (x->size[i - missing] == 1 && y->size[i] != 1);
+        d.size[i] = y->size[i];
+        d.stride[i] = repeated ? 0 : x->stride[i - missing];
+    }
+    return d;
+}
+
+tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
+    if (!x || a < 0 || b < 0 || a >= x->ndim || b >= x->ndim) {
+        tn__raise(TN_EINDEX, "desc_swap", "dimensions %d and %d of a descriptor with %d", a, b,
+                  x ? x->ndim : 0);
+        return tn_desc_of(NULL);
+    }
+    tn_desc d = *x;
+    d.size[a] = x->size[b];
+    d.size[b] = x->size[a];
+    d.stride[a] = x->stride[b];
+    d.stride[b] = x->stride[a];
+    return d;
+}
+
+/* All dimensions of d but the last `kept` made one; false, and d as it was, when strides do not
+ * allow it. */
+static bool desc_to_rows(tn_desc *d, int kept) {
+    int lead = d->ndim - kept;
+    int64_t count = 1, stride = 0;
+    bool merges = lead >= 0;
+    for (int i = lead - 1; i >= 0; i--) {
+        if (d->size[i] == 1) {
+            continue;
+        }
+        if (count == 1) {
+            stride = d->stride[i];
+        } else if (d->stride[i] != stride * count) {
+            merges = false;
+        }
+        count *= d->size[i];
+    }
+    if (lead < 0 || (!merges && count != 0)) {
+        return false;
+    }
+    if (count == 1) { /* one row: any stride will do, but an output's is never 0 */
+        stride = kept > 0 && d->size[lead] > 0 ? d->size[lead] : 1;
+    }
+    for (int i = kept; i > 0 && lead == 0; i--) { /* the kept ones move up */
+        d->size[i] = d->size[i - 1];
+        d->stride[i] = d->stride[i - 1];
+    }
+    for (int i = 0; i < kept && lead > 1; i++) {
+        d->size[1 + i] = d->size[lead + i];
+        d->stride[1 + i] = d->stride[lead + i];
+    }
+    d->ndim = kept + 1;
+    d->size[0] = count;
+    d->stride[0] = stride;
+    return true;
+}
+
+/* ---- Operands -------------------------------------------------------------------------------- */
+
+/* Copies of operands that could not be had as they are. */
+typedef struct scratch {
+    const tn_backend *kernels;
+    tn_context *ctx;
+    int count;
+    struct {
+        void *memory;
+        size_t bytes;
+    } copy[TN_OP_INPUTS + 2 * TN_OP_OUTPUTS];
+} scratch;
+
+/* d becomes a row-major copy of itself in `dtype`. */
+static tn_status scratch_copy(scratch *s, tn_desc *d, tn_dtype dtype) {
+    tn_desc copy = *d;
+    int64_t count = 1;
+    copy.dtype = dtype;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        copy.stride[i] = count;
+        count *= d->size[i];
+    }
+    size_t bytes = (size_t)count * tn_dtype_size(dtype);
+    copy.data = s->ctx->workspace(s->ctx, bytes);
+    if (!copy.data) {
+        return TN_ENOMEM;
+    }
+    s->copy[s->count].memory = copy.data;
+    s->copy[s->count++].bytes = bytes;
+    tn_status status = s->kernels->copy(s->ctx, &copy, d);
+    *d = copy;
+    return status;
+}
+
+static void scratch_free(scratch *s) {
+    while (s->count > 0) {
+        s->count--;
+        s->ctx->workspace_free(s->ctx, s->copy[s->count].memory, s->copy[s->count].bytes);
+    }
+}
+
+/* d, which a kernel reads, as it wants it: rows is TN_ROWS(kept) or 0. */
+static tn_status operand_convert(scratch *s, tn_desc *d, int rows, tn_dtype dtype) {
+    if (dtype == d->dtype && (!rows || desc_to_rows(d, rows - 1))) {
+        return TN_OK;
+    }
+    tn_status status = scratch_copy(s, d, dtype);
+    if (status == TN_OK && rows) {
+        desc_to_rows(d, rows - 1);
+    }
+    return status;
+}
+
+static inline tn_status operand_open(scratch *s, tn_desc *d, const tn_tensor *t, int rows,
+                                     tn_dtype dtype) {
+    desc_fill(d, t);
+    return rows || dtype != t->dtype ? operand_convert(s, d, rows, dtype) : TN_OK;
+}
+
+/* Something that a kernel writes; false when its strides do not allow rows. */
+static inline bool operand_target(tn_desc *d, const tn_tensor *t, int rows) {
+    desc_fill(d, t);
+    return !rows || desc_to_rows(d, rows - 1);
+}
+
+/* ---- Statuses -------------------------------------------------------------------------------- */
+
+/* The operation may have raised a better text: that one stays. */
+static void status_raise(const tn_op *op, tn_status status, const tn_backend *kernels,
+                         const tn_context *ctx, const tn_tensor *first) {
+    switch (status) {
+    case TN_EINDEX:
+        tn__raise(status, op->name, "index %lld at position %lld is out of range",
+                  (long long)ctx->bad_value, (long long)ctx->bad_position);
+        return;
+    case TN_EUNSUPPORTED:
+        tn__raise(status, op->name, "the %s kernels do not handle %s", kernels->name,
+                  first ? tn_dtype_name(first->dtype) : "these dtypes");
+        return;
+    case TN_ENOMEM:
+        tn__raise(status, op->name, "out of memory for scratch space");
+        return;
+    default:
+        tn__raise(status, op->name, "the %s kernels failed with %s", kernels->name,
+                  tn_status_name(status));
+    }
+}
+
+bool tn__kernel_lacking(const tn_backend *kernels, size_t entry) {
+    void (*function)(void) = NULL;
+    memcpy(&function, (const char *)kernels + entry, sizeof function);
+    return entry && !function;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+bool tn__kernel_forward(tn_op_call *c) {
+    const tn_op *op = c->op;
+    if (!op->forward) {
+        return true;
+    }
+    scratch s;
+    s.kernels = c->kernels;
+    s.ctx = c->ctx;
+    s.count = 0;
+    tn_status status = TN_OK;
+    for (int i = 0; i < c->inputs && i < TN_OP_INPUTS && status == TN_OK; i++) {
+        if (c->in[i]) {
+            status = operand_open(&s, &c->x[i], c->in[i], op->x_rows[i], c->in[i]->dtype);
+        }
+    }
+    for (int i = 0; i < c->outputs; i++) {
+        operand_target(&c->y[i], c->out[i], op->y_rows[i]);
+    }
+    status = status == TN_OK ? op->forward(c) : status;
+    scratch_free(&s);
+    if (status != TN_OK) {
+        status_raise(op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
+    }
+    return status == TN_OK;
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+/* A kernel's call, and the memory behind its descriptors. */
+typedef struct backward_pass {
+    tn_op_back b;
+    scratch s;
+    tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS], dy[TN_OP_OUTPUTS], dx[TN_OP_INPUTS];
+    tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
+} backward_pass;
+
+/* The sums to which the kernel can add: all that are wanted, or none. */
+static bool find_sums(tn_op_grad *g, backward_pass *p) {
+    bool any = false;
+    for (int i = 0; i < g->inputs; i++) {
+        if (g->op->adds >> i & 1 && g->wants[i]) {
+            p->made[i] = tn_op_pending(g, i);
+            any = true;
+            if (!p->made[i]) {
+                memset(p->made, 0, sizeof p->made);
+                return false;
+            }
+        }
+    }
+    return any;
+}
+
+/* Where the gradient of input i goes; dx describes it. False after raising. */
+static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
+    const tn_op *op = g->op;
+    int rows = op->x_rows[i];
+    tn_tensor *at = p->made[i];
+    if (!at && op->room) {
+        at = op->room(g, i, p->made);
+        if (at && at->inert) {
+            return false;
+        }
+    }
+    if (!at || !operand_target(&p->dx[i], at, rows)) {
+        bool widens = op->widens >> i & 1;
+        tn_dtype dtype = widens ? tn_op_gradient_dtype(g, i) : tn_op_input_dtype(g, i);
+        at = tn__new(tn_op_input_dims(g, i), dtype, p->s.ctx->device);
+        if (at->inert) {
+            return false;
+        }
+        operand_target(&p->dx[i], at, rows);
+    }
+    p->made[i] = at;
+    p->b.dx[i] = &p->dx[i];
+    return true;
+}
+
+static bool make_gradients(tn_op_grad *g, backward_pass *p) {
+    p->b.adds = g->op->adds && find_sums(g, p);
+    for (int i = 0; i < g->inputs; i++) {
+        if ((g->wants[i] || (g->op->always >> i & 1)) && !make_gradient(g, p, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The dtype in which dy[0] is handed over. */
+static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, int k) {
+    for (int i = 0; g->op->dy_as_dx && k == 0 && i < g->inputs; i++) {
+        if (p->b.dx[i]) {
+            return p->dx[i].dtype;
+        }
+    }
+    return g->dout[k]->dtype;
+}
+
+/* What was saved, and the gradients that arrived. TN_ESTATE: something cannot be read, and that was
+ * raised. */
+static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
+    const tn_op *op = g->op;
+    uint32_t saved = tn__node_saves(g->node);
+    tn_status status = TN_OK;
+    for (int i = 0; i < g->inputs && status == TN_OK; i++) {
+        tn_tensor *t = saved & TN_SAVES_INPUT(i) ? tn_op_saved_input(g, i) : NULL;
+        if (t && !tn__usable(t, op->name)) {
+            return TN_ESTATE;
+        }
+        if (t) {
+            status = operand_open(&p->s, &p->x[i], t, op->x_rows[i], t->dtype);
+            p->b.x[i] = &p->x[i];
+        }
+    }
+    for (int i = 0; i < TN_OP_OUTPUTS && status == TN_OK; i++) {
+        tn_tensor *t = saved & TN_SAVES_OUTPUT(i) ? tn_op_saved_output(g, i) : NULL;
+        if (t && !tn__usable(t, op->name)) {
+            return TN_ESTATE;
+        }
+        if (t) {
+            status = operand_open(&p->s, &p->y[i], t, op->y_rows[i], t->dtype);
+            p->b.y[i] = &p->y[i];
+        }
+    }
+    for (int k = 0; k < g->outputs && status == TN_OK; k++) {
+        if (g->dout[k] && !tn__usable(g->dout[k], op->name)) {
+            return TN_ESTATE;
+        }
+        if (g->dout[k]) {
+            tn_dtype dtype = dtype_of_dy(g, p, k);
+            status = operand_open(&p->s, &p->dy[k], g->dout[k], op->y_rows[k], dtype);
+            p->b.dy[k] = &p->dy[k];
+        }
+    }
+    return status;
+}
+
+static void give_gradients(tn_op_grad *g, backward_pass *p) {
+    for (int i = 0; i < g->inputs; i++) {
+        if (!p->made[i] || !g->wants[i]) {
+            continue;
+        }
+        bool added = p->b.adds && (g->op->adds >> i & 1);
+        if (added || g->op->room) {
+            tn__touch(p->made[i]);
+        }
+        if (!added) {
+            tn_op_give(g, i, p->made[i]);
+        }
+    }
+}
+
+tn_status tn__kernel_backward(tn_op_grad *g) {
+    const tn_op *op = g->op;
+    if (!g->dout[0] || g->inputs > TN_OP_INPUTS) {
+        return TN_EUNSUPPORTED;
+    }
+    tn_device device = g->dout[0]->storage->device;
+    const tn_backend *kernels = tn_backend_of(device);
+    if (tn__kernel_lacking(kernels, op->backward_needs)) {
+        return TN_EUNSUPPORTED;
+    }
+    backward_pass p;
+    p.b = (tn_op_back){.args = g->args, .kernels = kernels, .ctx = tn_context_of(device)};
+    p.s.kernels = kernels;
+    p.s.ctx = p.b.ctx;
+    p.s.count = 0;
+    memset(p.made, 0, sizeof p.made);
+    tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
+    bool ran = status == TN_OK;
+    status = ran ? op->backward_kernel(&p.b) : status;
+    scratch_free(&p.s);
+    if (status == TN_OK) {
+        give_gradients(g, &p);
+        return tn_error();
+    }
+    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && (op->backward || op->compose)) {
+        return TN_EUNSUPPORTED;
+    }
+    status_raise(op, status, kernels, p.b.ctx, g->dout[0]);
+    return tn_error();
+}
+
+tn_tensor *tn__widened(tn_tensor *t) {
+    return t && (t->dtype == TN_BF16 || t->dtype == TN_F16) ? tn__ops.cast(t, TN_F32) : t;
+}

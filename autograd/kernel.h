@@ -1,0 +1,21 @@
+/* Between tensors and kernels: operands as descriptors, gradients that kernels fill, statuses as
+ * errors. */
+#ifndef TERN_AUTOGRAD_KERNEL_H
+#define TERN_AUTOGRAD_KERNEL_H
+
+#include "tern/sys/op.h"
+
+/* Whether the table lacks the entry at this offset; 0 names none. */
+bool tn__kernel_lacking(const tn_backend *kernels, size_t entry);
+
+/* Describes inputs and outputs and runs op->forward. False after raising. */
+bool tn__kernel_forward(tn_op_call *c);
+
+/* Runs op->backward_kernel and gives what it made. TN_EUNSUPPORTED: it is not for this device or
+ * these dtypes, nothing has happened and nothing was raised. Anything else but TN_OK was raised. */
+tn_status tn__kernel_backward(tn_op_grad *g);
+
+/* bf16 and f16 as f32 (recorded, while recording is on); anything else, and NULL, as it is. */
+tn_tensor *tn__widened(tn_tensor *t);
+
+#endif

@@ -1,0 +1,41 @@
+/* Small helpers over dimensions and descriptors, for operations of more than one dimension. */
+#ifndef TERN_OPS_DIMS_H
+#define TERN_OPS_DIMS_H
+
+#include "ops/op.h"
+
+/* Dimension `dim` moved to the front; the others keep their order. */
+tn_desc tn__desc_front(const tn_desc *x, int dim);
+
+/* Input i when it was given, else NULL. */
+static inline tn_tensor *tn__optional(const tn_op_call *c, int i) {
+    return i < c->inputs ? c->in[i] : NULL;
+}
+
+/* A descriptor of one element repeated n times (stride 0), and of n elements in a row. */
+tn_desc tn__desc_repeat(const tn_desc *scalar, int64_t n);
+tn_desc tn__desc_vector(void *data, tn_dtype dtype, int64_t n);
+
+/* A matrix as a stack of one: (m, n) -> (1, m, n). */
+tn_desc tn__desc_stacked(const tn_desc *x);
+
+/* Elements in all dimensions but the last: how many rows (…, c) has. */
+int64_t tn__row_count(tn_dims dims);
+
+/* dims without the last dimension, and with `size` in its place. */
+tn_dims tn__dims_leading(tn_dims dims);
+tn_dims tn__dims_with_last(tn_dims dims, int64_t size);
+
+/* The dimension that args name (negative counts from the end), or -1 after raising TN_EINDEX;
+ * and the same once checked. */
+int tn__op_dim(const tn_op_call *c, int dim);
+static inline int tn__dim_from_start(int dim, int ndim) {
+    return dim < 0 ? dim + ndim : dim;
+}
+
+/* What such statistics as a mean or a log-sum-exp are kept in: f64 for f64, else f32. */
+static inline tn_dtype tn__wide_dtype(tn_dtype dtype) {
+    return dtype == TN_F64 ? TN_F64 : TN_F32;
+}
+
+#endif

@@ -1,0 +1,170 @@
+/* Kernels of backward and the rules that they stand for: the same gradients far from zero, in the
+ * small dtypes, and on a device that has only some of the kernels. tn_op_check compares them on
+ * every operation's samples; here is what samples cannot hold.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/test.h"
+
+#include "backends/entries.h"
+#include "ops/check.h"
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+enum { MOST = 16 };
+
+static const tn_dtype floats[] = {TN_F32, TN_BF16, TN_F16};
+
+/* The gradient of sum(op(x)), as the engine's kernels give it or recorded; then its own. */
+static void gradients_of(const tn_op *op, tn_tensor *x, double *plain, double *recorded,
+                         double *second) {
+    tn_tensor *y = tn_apply1(op, NULL, x), *one = tn_ones(tn_shape(y), tn_dtype_of(y)), *d, *dd;
+    tn_grad_options once = {.retain_graph = true}, again = {.create_graph = true};
+    assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, once), TN_OK);
+    tn_copy_out(tn_cast(d, TN_F64), plain);
+    assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, again), TN_OK);
+    tn_copy_out(tn_cast(tn_detach(d), TN_F64), recorded);
+    memset(second, 0, MOST * sizeof *second);
+    if (tn_requires_grad(d)) { /* relu's is constant */
+        assert_int_equal(tn_grad(&d, &one, 1, &x, 1, &dd, once), TN_OK);
+        tn_copy_out(tn_cast(dd, TN_F64), second);
+    }
+}
+
+/* Squares overflow f16 at 256, exponentials f32 at 89, cubes f32 at 1e13. */
+static void far_from_zero(void **state) {
+    (void)state;
+    static const char *const names[] = {"gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu"};
+    static const double places[] = {88, -88, 95, -95, 300, -300, 3e4, -3e4, 1e14, -1e14, 1e30};
+    double x[MOST], plain[MOST], recorded[MOST], second[MOST];
+    for (size_t f = 0; f < sizeof names / sizeof *names; f++) {
+        for (size_t k = 0; k < sizeof floats / sizeof *floats; k++) {
+            TN_SCOPE;
+            int n = floats[k] == TN_F16 ? 8 : 11;
+            memcpy(x, places, sizeof places);
+            tn_tensor *t = tn_cast(tn_from_data(x, TN_DIMS(n), TN_F64), floats[k]);
+            tn_set_requires_grad(t, true);
+            gradients_of(tn_op_named(names[f]), t, plain, recorded, second);
+            for (int i = 0; i < n; i++) {
+                if (!(fabs(recorded[i] - plain[i]) <= 1e-7) || !isfinite(second[i])) {
+                    fail_msg("%s(%g), %s: %g, recorded %g, second %g", names[f], places[i],
+                             tn_dtype_name(floats[k]), plain[i], recorded[i], second[i]);
+                }
+            }
+        }
+    }
+}
+
+/* What a backward by kernels needs behind it: a rule or a composition. What a composition is
+ * differentiated from: all inputs. */
+static void nothing_depends_on_a_kernel(void **state) {
+    (void)state;
+    for (int i = 0; i < tn_op_count(); i++) {
+        const tn_op *op = tn_op_at(i);
+        if (op->backward_kernel && !op->backward && !op->compose) {
+            fail_msg("%s has only a kernel", op->name);
+        }
+        if (op->compose && !op->backward && (op->saves & 0xffff) != TN_SAVES_INPUTS) {
+            fail_msg("%s does not save what its composition reads", op->name);
+        }
+    }
+}
+
+/* ---- A device that has forwards alone -------------------------------------------------------- */
+
+static tn_backend forwards;
+
+static int make_forwards(void **state) {
+    (void)state;
+    const tn_backend *ref = tn_backend_named("ref");
+    if (!ref) {
+        return -1;
+    }
+    forwards = *ref;
+#define DROP(entry, ...)               \
+    if (strstr(#entry, "_backward")) { \
+        forwards.entry = NULL;         \
+    }
+    TN_ENTRIES(DROP)
+    return 0;
+}
+
+static void forwards_alone(void **state) {
+    (void)state;
+    tn_backend_use(&forwards);
+    for (int i = 0; i < tn_op_count(); i++) {
+        const tn_op *op = tn_op_at(i);
+        tn_status status = op->backward_needs ? tn_op_check(op) : TN_OK;
+        if (status != TN_OK) {
+            tn_backend_use(NULL);
+            fail_msg("%s", tn_error_message());
+        }
+    }
+    tn_backend_use(NULL);
+}
+
+/* ---- Dtypes of gradients --------------------------------------------------------------------- */
+
+static tn_tensor *weight_gradient(tn_dtype compute, bool rms) {
+    tn_layer_norm layer;
+    tn_rms_norm other;
+    void *m = rms ? (void *)&other : &layer;
+    if (rms) {
+        tn_rms_norm_init(&other, 5, tn_norm_defaults());
+    } else {
+        tn_layer_norm_init(&layer, 5, tn_norm_defaults());
+    }
+    tn_precision policy = tn_precision_defaults();
+    policy.compute = compute;
+    assert_int_equal(tn_module_set_precision(m, policy), TN_OK);
+    tn_generator g = {.seed = 5};
+    /* numbers that bf16 holds, so that both dtypes read the same */
+    tn_tensor *x = tn_cast(tn_normal_(tn_empty(TN_DIMS(64, 5), TN_F32), 0, 1, &g), TN_BF16);
+    tn_tensor *dy = tn_cast(tn_normal_(tn_empty(TN_DIMS(64, 5), TN_F32), 0, 1, &g), TN_BF16);
+    tn_tensor *y = tn_call(m, tn_cast(x, compute)), *by = tn_cast(dy, compute);
+    assert_int_equal(tn_backward_from(&y, &by, 1, false), TN_OK);
+    tn_tensor *d = tn_copy(tn_grad_of(rms ? other.weight : layer.weight));
+    tn_module_finish(m);
+    return d;
+}
+
+/* The weights' gradients are sums over many rows, and never pass through bf16's 8 bits. */
+static void norms_sum_in_f32(void **state) {
+    (void)state;
+    for (int rms = 0; rms < 2; rms++) {
+        tn_tensor *narrow = weight_gradient(TN_BF16, rms), *wide = weight_gradient(TN_F32, rms);
+        assert_int_equal(tn_dtype_of(narrow), TN_F32);
+        assert_true(tn_all_close(narrow, wide, 1e-5, 1e-5));
+    }
+}
+
+/* One weight in three products: their gradients are added where the first one is. */
+static void shared_weights(void **state) {
+    (void)state;
+    static const char *const tables[] = {"ref", "cpu"};
+    for (int k = 0; k < 2; k++) {
+        TN_SCOPE;
+        tn_backend_use(tn_backend_named(tables[k]));
+        tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 3), TN_F32), true);
+        tn_tensor *b = tn_set_requires_grad(tn_ones(TN_DIMS(4), TN_F32), true), *sum = NULL;
+        for (int i = 1; i <= 3; i++) {
+            tn_tensor *x = tn_full(TN_DIMS(2, 5, 3), i, TN_F32);
+            tn_tensor *y = tn_sum_all(tn_mul_scalar(tn_linear_op(x, w, b), i));
+            sum = sum ? tn_add(sum, y) : y;
+        }
+        assert_int_equal(tn_backward(sum), TN_OK);
+        tn_backend_use(NULL);
+        assert_true(tn_equal(tn_grad_of(w), tn_full(TN_DIMS(4, 3), 10 * (1 + 4 + 9), TN_F32)));
+        assert_true(tn_equal(tn_grad_of(b), tn_full(TN_DIMS(4), 10 * (1 + 2 + 3), TN_F32)));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(far_from_zero),  TEST(nothing_depends_on_a_kernel),
+        TEST(forwards_alone), TEST(norms_sum_in_f32),
+        TEST(shared_weights),
+    };
+    return cmocka_run_group_tests_name("gradients", tests, make_forwards, NULL);
+}
