@@ -1,27 +1,49 @@
 /* A classifier of two spirals: a model of one's own, with a hidden layer.
  *
  * No straight line separates two spirals that wind around each other; a small network with one bend
- * after another does. Shows how a model is written: a struct that begins with a tn_module, a
- * forward, and an init that registers the parts. At the end the plane is drawn as the model sees
- * it.
+ * after another does. Shows how a layer with a weight of its own is written, and a model made of
+ * layers: a struct that begins with a tn_module, a forward, and an init that registers weights and
+ * parts. At the end the plane is drawn as the model sees it.
  */
 #include <tern/tern.h>
 
 #include <math.h>
 #include <stdio.h>
 
+/* ---- A layer --------------------------------------------------------------------------------- */
+
+/* Positive numbers pass, and negative ones are multiplied by a slope that is learned for each
+ * channel (PReLU; He et al. 2015, arXiv:1502.01852). */
+typedef struct {
+    tn_module base; /* comes first */
+    tn_tensor *slope;
+} prelu;
+
+/* x (B, C), slope (C) -> (B, C) */
+static tn_tensor *prelu_forward(tn_module *self, tn_tensor *x) {
+    prelu *layer = (prelu *)self;
+    return tn_sub(tn_relu(x), tn_mul(layer->slope, tn_relu(tn_neg(x))));
+}
+
+static void prelu_init(prelu *layer, int64_t channels) {
+    TN_SCOPE; /* the module keeps the weight beyond it */
+    tn_module_init(layer, "prelu", prelu_forward);
+    tn_module_param(layer, "slope", &layer->slope, tn_full(TN_DIMS(channels), 0.25, TN_F32));
+}
+
 /* ---- The model ------------------------------------------------------------------------------- */
 
 typedef struct {
-    tn_module base; /* comes first */
+    tn_module base;
     tn_linear in, hidden, out;
+    prelu bend, bend_again;
 } mlp;
 
 /* x (B, 2) -> (B, 2): one score for each class */
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     mlp *net = (mlp *)self;
-    tn_tensor *h = tn_relu(tn_call(&net->in, x));
-    h = tn_relu(tn_call(&net->hidden, h));
+    tn_tensor *h = tn_call(&net->bend, tn_call(&net->in, x));
+    h = tn_call(&net->bend_again, tn_call(&net->hidden, h));
     return tn_call(&net->out, h);
 }
 
@@ -30,8 +52,12 @@ static void mlp_init(mlp *net, int64_t width) {
     tn_linear_init(&net->in, 2, width, tn_linear_defaults());
     tn_linear_init(&net->hidden, width, width, tn_linear_defaults());
     tn_linear_init(&net->out, width, 2, tn_linear_defaults());
+    prelu_init(&net->bend, width);
+    prelu_init(&net->bend_again, width);
     tn_module_add(net, "in", &net->in);
+    tn_module_add(net, "bend", &net->bend);
     tn_module_add(net, "hidden", &net->hidden);
+    tn_module_add(net, "bend_again", &net->bend_again);
     tn_module_add(net, "out", &net->out);
 }
 
