@@ -209,25 +209,16 @@ static bool member_in_file(const tn_checkpoint *c, const tn_safetensors *f, cons
     return true;
 }
 
-/* The shortest decimal number that reads back as this one. */
-static int print_number(char *at, size_t room, double value) {
-    int digits = 1, bytes;
-    do {
-        bytes = snprintf(at, room, "%.*g", digits, value);
-    } while (digits++ < 17 && strtod(at, NULL) != value);
-    return bytes;
-}
-
 /* A text of a checkpoint for a person: numbers written as %a become decimal ones, and there is
  * nothing that a terminal obeys. */
-static text text_for_people(const char *from) {
+static text text_for_people(const char *from, int digits) {
     text t = {{0}};
     size_t used = 0;
     while (*from && used + 32 < sizeof(t.at)) {
         if (strncmp(from, "0x", 2) == 0) {
             char *end;
             double value = strtod(from, &end);
-            used += (size_t)print_number(t.at + used, sizeof(t.at) - used, value);
+            used += (size_t)snprintf(t.at + used, sizeof(t.at) - used, "%.*g", digits, value);
             from = end;
         } else {
             t.at[used++] = (char)((unsigned char)*from < ' ' ? '?' : *from);
@@ -241,9 +232,13 @@ static text text_for_people(const char *from) {
 static bool text_same(const tn_safetensors *f, const char *key, text mine) {
     const char *theirs = tn_safetensors_metadata(f, key);
     if (strcmp(theirs, mine.at) != 0) {
+        text was = text_for_people(theirs, 6), is = text_for_people(mine.at, 6);
+        if (strcmp(was.at, is.at) == 0) { /* they differ in a later digit */
+            was = text_for_people(theirs, 17);
+            is = text_for_people(mine.at, 17);
+        }
         tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the %s was (%.200s) but is (%s)",
-                  tn__safetensors_path(f), key, text_for_people(theirs).at,
-                  text_for_people(mine.at).at);
+                  tn__safetensors_path(f), key, was.at, is.at);
         return false;
     }
     return true;
@@ -265,7 +260,7 @@ static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p)
     words w = words_of(f, "optim");
     if (strncmp(w.at, kind, length) != 0 || w.at[length] != ' ') {
         tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the optimiser was %.*s but is %s", w.path,
-                  (int)strcspn(w.at, " "), text_for_people(w.at).at, kind);
+                  (int)strcspn(w.at, " "), text_for_people(w.at, 6).at, kind);
         return false;
     }
     w.at += length + 1;

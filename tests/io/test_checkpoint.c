@@ -3,6 +3,7 @@
 #include "tern/tern.h"
 
 #include <locale.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,6 +145,8 @@ static void test_what_does_not_fit(void **state) {
     tn_schedule schedule = r.schedule;
     r.schedule.peak = 0.1;
     check_refused(&r, path, TN_EMISMATCH, "peak 0.1, end "); /* and not 0x1.999999999999ap-4 */
+    r.schedule.peak = nextafter(schedule.peak, 1);
+    check_refused(&r, path, TN_EMISMATCH, "but is (kind 2, peak 0.010000000000000002, ");
     r.schedule = schedule;
     r.schedule.steps++;
     check_refused(&r, path, TN_EMISMATCH, "the schedule was");
