@@ -19,6 +19,7 @@ struct tn_progress {
     FILE *file;
     bool terminal, utf8;
     int64_t start, total, done; /* done: steps that are finished, `start` of them before */
+    int64_t shown;              /* `done` of the last drawing */
     char unit[16];
     double loss;
     double begun, last, drawn; /* seconds: of tn_progress_new, the last step, the last drawing */
@@ -39,7 +40,7 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
     p->file = file;
     p->terminal = tn__is_terminal(file);
     p->utf8 = tn__shows_utf8();
-    p->start = p->done = start;
+    p->start = p->done = p->shown = start;
     p->total = total;
     p->loss = NAN;
     p->begun = p->last = p->drawn = tn__now();
@@ -133,6 +134,7 @@ static void draw_line(tn_progress *p) {
     }
     fflush(p->file);
     p->drawn = p->last;
+    p->shown = p->done;
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
@@ -208,7 +210,7 @@ void tn_progress_free(tn_progress *p) {
     if (!p) {
         return;
     }
-    if (p->done > p->start && (p->terminal || p->drawn < p->last)) {
+    if (p->done > p->start && (p->terminal || p->shown < p->done)) {
         draw_line(p);
     }
     if (p->terminal && p->done > p->start) {
