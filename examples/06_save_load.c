@@ -86,7 +86,10 @@ static void save_weights(run *trained, const char *path) {
     for (int i = 0; i < tn_safetensors_count(file); i++) {
         TN_SCOPE;
         const char *name = tn_safetensors_name(file, i);
-        printf("    %-8s %s\n", name, tn_shape_text(tn_safetensors_get(file, name)));
+        printf("    %-8s %lld of %s: ", name,
+               (long long)tn_dims_count(tn_safetensors_shape(file, name)),
+               tn_safetensors_dtype(file, name));
+        tn_print(tn_safetensors_get(file, name));
     }
     tn_safetensors_close(file);
 }

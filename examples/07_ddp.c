@@ -123,7 +123,8 @@ int main(void) {
     }
     double right = mlp_accuracy(&net, world, &test);
     if (tn_group_rank(world) == 0) {
-        printf("%d ranks: %.1f %% of the test points are right\n", tn_group_size(world),
+        int ranks = tn_group_size(world);
+        printf("%d rank%s: %.1f %% of the test points are right\n", ranks, ranks == 1 ? "" : "s",
                100 * right);
     }
     tn_loader_free(loader);

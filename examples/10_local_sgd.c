@@ -112,8 +112,8 @@ static void train_rank(tn_group *world, int k) {
         }
     }
     if (speaks) {
-        printf("average every %3d: %d ranks have sent %.0f kB each\n", k, tn_group_size(world),
-               (double)a.bytes / 1000.0);
+        printf("average every %3d: each of %d rank%s has sent %.0f kB\n", k, tn_group_size(world),
+               tn_group_size(world) == 1 ? "" : "s", (double)a.bytes / 1000.0);
     }
     tn_optim_free(opt);
     tn_module_finish(&net);

@@ -48,7 +48,7 @@ def local_sgd():
     """With a sixteenth of the traffic the loss falls as far."""
     for start in ([], [tern, "run", "-n", "2"]):
         out = [re.sub(r"^\[0\] ", "", line) for line in lines(*start, programs / "10_local_sgd")]
-        sent = r"^average every +(\d+): (\d) ranks have sent (\d+) kB each$"
+        sent = r"^average every +(\d+): each of (\d) ranks? has sent (\d+) kB$"
         curve = r"^average every +(\d+)  step +(\d+)  test loss (\S+)  drift before it (\S+)$"
         often, seldom = [numbers(out[i], sent) for i in (4, 9)]
         assert often[1] == seldom[1] == (2 if start else 1), out
