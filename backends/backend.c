@@ -1,13 +1,16 @@
-/* Which kernel table runs: found once from the machine and TERN_BACKEND, or set by
- * tn_backend_use. */
+/* Which kernel table runs: the best of this machine up to the level that TERN_CPU names, or what
+ * tn_backend_use has set.
+ */
 #include "backends/backend.h"
 #include "backends/entries.h"
 
 #include "core/allocator.h"
 #include "core/build_info.h"
+#include "core/error.h"
 #include "tern/sys/device.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +20,11 @@ _Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void 
                "backends/entries.h lists each entry of tn_backend once");
 
 static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
+static atomic_int most;                    /* the level that TERN_CPU permits; 0 until it is read */
+
+/* Levels: 2, 3 and 4 are x86-64's; 1 is scalar C, ref's table. */
+enum { PLAIN = 1, LEVELS = 4 };
+static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4"};
 
 /* Whether this machine (and its system, for the wide registers) runs code for x86-64-v2, -v3, -v4.
  * Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not every
@@ -38,8 +46,8 @@ static bool machine_runs(int level) {
 }
 
 /* NULL where the build or the machine does not have it. */
-static const tn_backend *cpu_table(int level) {
-    if (!machine_runs(level)) {
+static const tn_backend *level_table(int level) {
+    if (level > PLAIN && !machine_runs(level)) {
         return NULL;
     }
     switch (level) {
@@ -55,9 +63,53 @@ static const tn_backend *cpu_table(int level) {
     case 2:
         return tn__cpu_table_v2();
 #endif
+    case PLAIN:
+        return tn__ref_table();
     default:
         return NULL;
     }
+}
+
+const char *tn__cpu_levels(char *text, size_t room) {
+    size_t used = 0;
+    for (int level = PLAIN; level <= LEVELS && used < room; level++) {
+        if (level_table(level)) {
+            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? " " : "",
+                                     level_names[level]);
+        }
+    }
+    return text;
+}
+
+/* The highest level there is, up to the one that TERN_CPU names. What is no level here is an error
+ * of the thread that asks first: at load time the one that will run main. */
+static int read_most(void) {
+    const char *wish = getenv("TERN_CPU");
+    int best = LEVELS;
+    while (!level_table(best)) {
+        best--;
+    }
+    if (!wish || !wish[0]) {
+        return best;
+    }
+    for (int level = PLAIN; level <= LEVELS; level++) {
+        if (strcmp(wish, level_names[level]) == 0 && level_table(level)) {
+            return level;
+        }
+    }
+    char levels[TN__CPU_LEVELS];
+    tn__raise(TN_EVALUE, "kernels", "TERN_CPU=%s is not one of this machine's levels: %s", wish,
+              tn__cpu_levels(levels, sizeof(levels)));
+    return best;
+}
+
+int tn__cpu_most(void) {
+    int level = atomic_load_explicit(&most, memory_order_relaxed);
+    if (level == 0) {
+        level = read_most();
+        atomic_store_explicit(&most, level, memory_order_relaxed);
+    }
+    return level;
 }
 
 const tn_backend *tn_backend_named(const char *name) {
@@ -70,33 +122,15 @@ const tn_backend *tn_backend_named(const char *name) {
     if (strcmp(name, "cuda") == 0) {
         return tn_backend_of((tn_device){TN_CUDA, 0});
     }
-    static const char *const names[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
-    bool best = strcmp(name, "cpu") == 0;
-    for (int level = 4; level >= 2; level--) {
-        const tn_backend *table =
-            best || strcmp(name, names[level - 2]) == 0 ? cpu_table(level) : NULL;
-        if (table) {
-            return table;
+    if (strcmp(name, "cpu") == 0) {
+        return level_table(tn__cpu_most());
+    }
+    for (int level = PLAIN + 1; level <= tn__cpu_most(); level++) {
+        if (strncmp(name, "cpu-", 4) == 0 && strcmp(name + 4, level_names[level]) == 0) {
+            return level_table(level);
         }
     }
     return NULL;
-}
-
-/* What TERN_BACKEND asks for, else the best; ref where there is nothing else. */
-static const tn_backend *choose(void) {
-    const char *wish = getenv("TERN_BACKEND");
-    if (wish && wish[0]) {
-        const tn_backend *table = tn_backend_named(wish);
-        if (table) {
-            return table;
-        }
-        tn_log_write(
-            TN_LOG_WARN,
-            "TERN_BACKEND=%s: this build or machine has no such kernels; using the best it has",
-            wish);
-    }
-    const tn_backend *table = tn_backend_named("cpu");
-    return table ? table : tn__ref_table();
 }
 
 static const tn_backend *first_use(void) {
@@ -115,7 +149,8 @@ const tn_backend *tn_backend_of(tn_device device) {
 
 void tn_backend_use(const tn_backend *table) {
     if (!table) {
-        table = choose();
+        atomic_store_explicit(&most, 0, memory_order_relaxed);
+        table = tn_backend_named("cpu");
     }
     tn__build_info_backend = table->name;
     atomic_store_explicit(&chosen, table, memory_order_release);

@@ -3,8 +3,8 @@
  * other memory than it reads, a += b where it writes what it has read or writes little); for
  * products, multiply-adds that stay in registers.
  *
- * kernels [CASE]: only rows whose name contains CASE. TERN_BACKEND chooses the table,
- * OMP_NUM_THREADS the threads.
+ * kernels [CASE]: only rows whose name contains CASE. TERN_CPU caps the level of the CPU,
+ * OMP_NUM_THREADS chooses the threads.
  */
 #include "bench/bench.h"
 

@@ -2,6 +2,7 @@
  * report. */
 #include "tools/info.h"
 
+#include "backends/backend.h"
 #include "backends/cpu/onednn.h"
 #include "core/clock.h"
 
@@ -75,12 +76,24 @@ static void tell_nccl(void) {
     printf("  nccl   %s (%s)\n", there ? "yes" : "no", there ? "GPUs, one for each rank" : why);
 }
 
+/* The level in use, and those that TERN_CPU can name. */
+static void tell_kernels(void) {
+    char levels[TN__CPU_LEVELS];
+    printf("kernels   %s, of the CPU's levels %s\n", tn_backend_of(tn_cpu())->name,
+           tn__cpu_levels(levels, sizeof(levels)));
+    if (tn_error()) {
+        printf("          %s\n", tn_error_message());
+        tn_error_clear();
+    }
+}
+
 int info_main(void) {
     cpu_set_t set;
     int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
     printf("version   %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
     printf("build     %s\n", tn_build_info());
     printf("cores     %ld, usable %d\n", sysconf(_SC_NPROCESSORS_ONLN), usable);
+    tell_kernels();
     const char *why = tn__onednn_reason();
     printf("oneDNN    %s%s%s\n", *why ? "no (" : "bf16 products", why, *why ? ")" : "");
     printf("devices\n");

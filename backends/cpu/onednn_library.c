@@ -1,6 +1,8 @@
 /* Loading oneDNN: a list of symbols and the place of each in a table. */
 #include "backends/cpu/onednn_library.h"
 
+#include "backends/backend.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +13,7 @@ static bool always, never, profits;
 static bool multiplies_bf16(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16");
+    return tn__cpu_most() >= 4 && __builtin_cpu_supports("avx512bf16");
 #else
     return false;
 #endif
@@ -19,7 +21,7 @@ static bool multiplies_bf16(void) {
 
 static void read_wish(void) {
     const char *wish = getenv("TERN_ONEDNN");
-    always = wish && strcmp(wish, "always") == 0;
+    always = wish && strcmp(wish, "always") == 0 && tn__cpu_most() >= 3;
     never = wish && strcmp(wish, "0") == 0;
     profits = always || (!never && multiplies_bf16());
 }
@@ -68,6 +70,15 @@ static bool load_symbols(void *handle) {
     return true;
 }
 
+/* Below v4 the library must not use what is above either; this has to come before its first use. */
+static bool obeys(void) {
+    if (tn__cpu_most() >= 4 || table.set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success) {
+        return true;
+    }
+    snprintf(why, sizeof(why), "oneDNN cannot be held below AVX-512");
+    return false;
+}
+
 /* What the library itself says about the machine: it may have been told to use less than there
  * is. */
 static bool multiplies(void) {
@@ -83,8 +94,9 @@ static bool multiplies(void) {
 static void load(void) {
     if (!tn__onednn_profits()) {
         snprintf(why, sizeof(why), "%s",
-                 never ? "oneDNN is switched off (TERN_ONEDNN=0)"
-                       : "this CPU has no bf16 arithmetic");
+                 never                ? "oneDNN is switched off (TERN_ONEDNN=0)"
+                 : tn__cpu_most() < 4 ? "the level of the CPU's kernels is below v4"
+                                      : "this CPU has no bf16 arithmetic");
         return;
     }
     void *handle = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
@@ -92,7 +104,7 @@ static void load(void) {
         snprintf(why, sizeof(why), "oneDNN could not be loaded: %s", dlerror());
         return;
     }
-    if (!load_symbols(handle) || !multiplies()) {
+    if (!load_symbols(handle) || !obeys() || !multiplies()) {
         dlclose(handle);
     } else if (table.engine_create(&table.engine, dnnl_cpu, 0) != dnnl_success) {
         snprintf(why, sizeof(why), "oneDNN has no engine for the CPU");

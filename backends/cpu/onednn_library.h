@@ -6,6 +6,8 @@
  *
  * TERN_ONEDNN=0 is a machine without it. TERN_ONEDNN=always also loads it where the CPU has no bf16
  * arithmetic, and gives it f32 products of any size: tests run its code on every machine so.
+ * TERN_CPU holds it as well: below v4 it multiplies no bf16, at v3 it is told to end at AVX2, and
+ * below v3 it is not used.
  */
 #ifndef TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
 #define TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
@@ -22,14 +24,15 @@ bool tn__onednn_always(void);
 #include <oneapi/dnnl/dnnl.h>
 
 /* clang-format off */
-#define TN__ONEDNN_FUNCTIONS(X)                                                                     \
-    X(version) X(get_effective_cpu_isa) X(engine_create) X(engine_destroy) X(stream_create)         \
-    X(stream_destroy) X(stream_wait) X(memory_desc_init_by_strides) X(memory_desc_get_size)         \
-    X(memory_create) X(memory_destroy) X(matmul_desc_init) X(post_ops_create)                       \
-    X(post_ops_append_sum) X(post_ops_destroy) X(primitive_attr_create) X(primitive_attr_destroy)   \
-    X(primitive_attr_set_post_ops) X(primitive_attr_set_scratchpad_mode) X(primitive_desc_create)   \
-    X(primitive_desc_destroy) X(primitive_desc_query) X(primitive_desc_query_md)                    \
-    X(primitive_create) X(primitive_destroy) X(primitive_execute)
+#define TN__ONEDNN_FUNCTIONS(X)                                                                 \
+    X(set_max_cpu_isa) X(get_effective_cpu_isa) X(engine_create) X(engine_destroy)              \
+    X(stream_create) X(stream_destroy) X(stream_wait) X(memory_desc_init_by_strides)            \
+    X(memory_desc_get_size) X(memory_create) X(memory_destroy) X(matmul_desc_init)              \
+    X(post_ops_create) X(post_ops_append_sum) X(post_ops_destroy) X(primitive_attr_create)      \
+    X(primitive_attr_destroy) X(primitive_attr_set_post_ops)                                    \
+    X(primitive_attr_set_scratchpad_mode) X(primitive_desc_create) X(primitive_desc_destroy)    \
+    X(primitive_desc_query) X(primitive_desc_query_md) X(primitive_create) X(primitive_destroy) \
+    X(primitive_execute)
 /* clang-format on */
 
 typedef struct tn__onednn_library {

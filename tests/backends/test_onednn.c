@@ -32,9 +32,10 @@ static void need_library(void) {
     }
 }
 
+/* TERN_CPU may hold it below. */
 static bool multiplies_bf16(void) {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16");
+    return __builtin_cpu_supports("avx512bf16") && tn_backend_named("cpu-v4");
 }
 
 /* As columns: the transposed of a dense matrix. */

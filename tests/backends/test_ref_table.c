@@ -2,6 +2,7 @@
  * changed. */
 #include "arrays.h"
 
+#include "backends/backend.h"
 #include "backends/entries.h"
 
 static const tn_device cpu = {TN_CPU, 0};
@@ -56,25 +57,46 @@ static void test_use(void **state) {
     assert_non_null(strstr(tn_build_info(), first->name));
 }
 
-static void count_warning(tn_log_level level, const char *message, void *user) {
-    *(int *)user += level == TN_LOG_WARN && strstr(message, "abacus") != NULL;
-}
+static const char *const levels[] = {"plain", "v2", "v3", "v4"};
+static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4"};
 
-static void test_environment(void **state) {
+/* TERN_CPU caps the level: no table above it is there any more, by no name. A level that this build
+ * or machine lacks is an error that says which there are; whoever clears it has the best one. */
+static void test_level(void **state) {
     (void)state;
-    int warnings = 0;
-    tn_log_to(count_warning, TN_LOG_WARN, &warnings);
-    setenv("TERN_BACKEND", "ref", 1);
+    char have[TN__CPU_LEVELS], text[64];
+    const char *before = getenv("TERN_CPU");
+    before = before ? strcpy(text, before) : NULL;
+    unsetenv("TERN_CPU");
     tn_backend_use(NULL);
-    assert_string_equal(tn_backend_of(cpu)->name, "ref");
-    assert_int_equal(warnings, 0);
-    setenv("TERN_BACKEND", "abacus", 1);
+    const tn_backend *best = tn_backend_of(cpu);
+    tn__cpu_levels(have, sizeof(have));
+    assert_int_equal(strncmp(have, "plain", 5), 0);
+    for (int i = 0; i < 4; i++) {
+        bool there = strstr(have, levels[i]) != NULL;
+        setenv("TERN_CPU", levels[i], 1);
+        tn_backend_use(NULL);
+        assert_int_equal(tn_error(), there ? TN_OK : TN_EVALUE);
+        tn_error_clear();
+        assert_ptr_equal(tn_backend_of(cpu), tn_backend_named("cpu"));
+        assert_string_equal(tn_backend_of(cpu)->name, there ? tables[i] : best->name);
+        for (int k = i + 1; k < 4 && there; k++) {
+            assert_null(tn_backend_named(tables[k]));
+        }
+    }
+    setenv("TERN_CPU", "abacus", 1);
     tn_backend_use(NULL);
-    assert_int_equal(warnings, 1);
-    assert_non_null(tn_backend_of(cpu));
-    unsetenv("TERN_BACKEND");
+    assert_ptr_equal(tn_backend_of(cpu), best);
+    assert_int_equal(tn_error(), TN_EVALUE);
+    assert_non_null(strstr(tn_error_message(), "abacus"));
+    assert_non_null(strstr(tn_error_message(), have));
+    tn_error_clear();
+    if (before) {
+        setenv("TERN_CPU", before, 1);
+    } else {
+        unsetenv("TERN_CPU");
+    }
     tn_backend_use(NULL);
-    tn_log_to(NULL, TN_LOG_ERROR, NULL);
 }
 
 static void test_context(void **state) {
@@ -96,7 +118,7 @@ int main(void) {
         cmocka_unit_test(test_every_cpu_table_has_the_primitives),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_use),
-        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_level),
         cmocka_unit_test(test_context),
     };
     return cmocka_run_group_tests(tests, NULL, arrays_free);

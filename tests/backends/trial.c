@@ -33,15 +33,25 @@ static const tn_device_table *device(void) {
     return table;
 }
 
+static void find_tables(const tn_backend **found) {
+    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
+    const char *wish = getenv("TERN_CPU");
+    int n = 0;
+    for (int i = 0; !(wish && *wish) && i < 3; i++) {
+        found[n] = tn_backend_named(levels[i]);
+        n += found[n] != NULL;
+    }
+    if (n == 0) {
+        found[n] = tn_backend_named("cpu");
+    }
+}
+
 const tn_backend *const *trial_tables(void) {
     static const tn_backend *found[TRIAL_TABLES + 1];
     if (!found[0] && trial_on_cuda()) {
         found[0] = device()->kernels;
-    }
-    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
-    for (int i = 0, n = 0; !trial_on_cuda() && i < 3; i++) {
-        found[n] = tn_backend_named(levels[i]);
-        n += found[n] != NULL;
+    } else if (!found[0]) {
+        find_tables(found);
     }
     return found;
 }

@@ -305,15 +305,17 @@ typedef struct tn_backend {
                                          const tn_desc *w);
 } tn_backend;
 
-/* The table for a device; NULL when there is none. TN_CPU uses cpu's table, or ref's with
- * TERN_BACKEND=ref. */
+/* The table for a device; NULL when there is none. The CPU's is the best that this machine can run,
+ * up to the level that TERN_CPU names: plain (ref), v2, v3, v4. TN_EVALUE, of the thread that asks
+ * first, where TERN_CPU is none of this machine's levels. */
 TN_API const tn_backend *tn_backend_of(tn_device device);
 
-/* Tables by name, for tests and benchmarks: "ref", "cpu" (the best this machine can run), "cpu-v2",
- * "cpu-v3", "cpu-v4" (NULL where the machine cannot), "cuda". */
+/* Tables by name, for tests and benchmarks: "ref", "cpu" (the best that this machine can run and
+ * TERN_CPU permits), "cpu-v2", "cpu-v3", "cpu-v4" (NULL where it cannot or may not), "cuda". */
 TN_API const tn_backend *tn_backend_named(const char *name);
 
-/* From now on this process's CPU kernels are those of `table` (NULL: the best again). For tests. */
+/* From now on this process's CPU kernels are those of `table` (NULL: the best again, and
+ * TERN_CPU is read again). For tests. */
 TN_API void tn_backend_use(const tn_backend *table);
 
 /* This thread's context for kernels on `device`. */
