@@ -4,8 +4,8 @@
 tap.py run PROGRAM...       runs a cmocka program and repairs its TAP: cmocka reports a skipped test as "not ok ... # SKIP",
                             which Meson would count as a failure.
 tap.py count WHAT...        counts the single tests in Meson's testlog.json files, shows what failed, and ends with
-                            "N passed, N failed[, N skipped]". stage:NAME is something else that failed. Exit status 1
-                            when something failed or nothing ran.
+                            "N passed, N failed[, N skipped]". stage:NAME is something else that failed, skipped:NAME
+                            that was skipped. Exit status 1 when something failed or nothing ran.
 tap.py names BUILD [PART]   the names of a build folder's tests that contain PART; exit status 1 when there is none. Meson's own
                             lists show them differently from version to version.
 """
@@ -72,6 +72,9 @@ def count_tap(text):
 def count(logs):
     passed, skipped, failures = 0, 0, []
     for log in logs:
+        if log.startswith("skipped:"):
+            skipped += 1
+            continue
         if log.startswith("stage:") or not os.path.exists(log):
             failures.append((log, log, "failed" if log.startswith("stage:") else "no tests ran"))
             continue
