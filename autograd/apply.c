@@ -84,7 +84,7 @@ bool tn_op_out_like(tn_op_call *c, int i) {
 }
 
 /* Which dimension keeps a and b from broadcasting, counted in the longer shape. */
-static int clash(tn_dims a, tn_dims b, int64_t *left, int64_t *right) {
+static int dims_clash(tn_dims a, tn_dims b, int64_t *left, int64_t *right) {
     int n = a.ndim > b.ndim ? a.ndim : b.ndim;
     for (int i = 1; i <= n; i++) {
         *left = i <= a.ndim ? a.size[a.ndim - i] : 1;
@@ -107,7 +107,7 @@ bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype) {
     tn_dims dims;
     if (!tn_dims_broadcast(a->dims, b->dims, &dims)) {
         int64_t left = 1, right = 1;
-        int dim = clash(a->dims, b->dims, &left, &right);
+        int dim = dims_clash(a->dims, b->dims, &left, &right);
         return tn_op_fail(
             c, TN_ESHAPE,
             "one side is %s but the other is %s (dimension %d: %lld and %lld do not broadcast)",
@@ -236,7 +236,7 @@ static void note_where(tn_op_call *c) {
 }
 
 /* *taken: what args own belongs to a node now. */
-static bool run(tn_op_call *c, bool *taken) {
+static bool call_run(tn_op_call *c, bool *taken) {
     if (!check_inputs(c)) {
         return false;
     }
@@ -294,7 +294,7 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
     c.outputs = 0;
     c.record = false;
     bool taken = false;
-    bool ok = run(&c, &taken);
+    bool ok = call_run(&c, &taken);
     if (!taken && op->args_finish) {
         op->args_finish((void *)args);
     }

@@ -276,7 +276,7 @@ static int root_slot(tn__run *run, tn_tensor *root) {
 
 /* Slots are appended as they are discovered, so the slots themselves are the list of what is still
  * to be walked. */
-static bool discover(tn__run *run, tn_tensor *const *roots, int n) {
+static bool discover_graph(tn__run *run, tn_tensor *const *roots, int n) {
     for (int i = 0; i < n; i++) {
         int slot = root_slot(run, roots[i]);
         if (slot < 0) {
@@ -331,7 +331,7 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
 }
 
 /* One gradient fewer to wait for at the far end of an edge. */
-static bool arrive(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
+static bool deliver_gradient(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
     tn__slot *slot = far_slot(run, edge);
     if (!slot || !slot->wanted) {
         return true;
@@ -378,7 +378,7 @@ static bool run_node(tn__run *run, int index) {
                     grad = NULL;
                 }
             }
-            ok = arrive(run, edge, grad);
+            ok = deliver_gradient(run, edge, grad);
             tn_release(grad);
         }
         tn_release(din[i]);
@@ -389,7 +389,7 @@ static bool run_node(tn__run *run, int index) {
     return ok;
 }
 
-static bool start(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n) {
+static bool start_roots(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n) {
     for (int i = 0; i < n; i++) {
         tn_tensor *grad = grads ? grads[i] : NULL;
         tn__run_add(run, &run->slots[root_slot(run, roots[i])],
@@ -399,7 +399,7 @@ static bool start(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads
     return !tn__pending() && nothing_spent(run) && tn__run_reserve_heap(run);
 }
 
-static bool go(tn__run *run) {
+static bool run_ready_nodes(tn__run *run) {
     for (int i = 0; i < run->count; i++) {
         tn__slot *slot = &run->slots[i];
         if (slot->waiting == 0 && slot->wanted) {
@@ -479,8 +479,8 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
     {
         TN_SCOPE;
         TN_NO_GRAD;
-        if (discover(&run, roots, n) && start(&run, roots, grads, n)) {
-            go(&run);
+        if (discover_graph(&run, roots, n) && start_roots(&run, roots, grads, n)) {
+            run_ready_nodes(&run);
         }
         tn__run_finish(&run);
     }
@@ -529,7 +529,7 @@ static int input_slot(const tn__run *run, const tn_tensor *input) {
     return tn__run_find(run, input->node ? (const void *)input->node : (const void *)input);
 }
 
-static bool choose(tn__run *run, tn_tensor *const *inputs, int n) {
+static bool choose_inputs(tn__run *run, tn_tensor *const *inputs, int n) {
     for (int i = 0; i < n; i++) {
         if (!tn__readable(inputs[i], "grad")) {
             return false;
@@ -542,8 +542,8 @@ static bool choose(tn__run *run, tn_tensor *const *inputs, int n) {
     return mark_wanted(run);
 }
 
-static bool collect(tn__run *run, tn_tensor *const *inputs, int n, tn_tensor **results,
-                    bool allow_unused) {
+static bool collect_gradients(tn__run *run, tn_tensor *const *inputs, int n, tn_tensor **results,
+                              bool allow_unused) {
     for (int i = 0; i < n; i++) {
         int slot = input_slot(run, inputs[i]);
         tn_tensor *grad =
@@ -580,9 +580,9 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
     {
         TN_SCOPE;
         bool before = tn_grad_mode_begin(options.create_graph);
-        bool ok = discover(&run, roots, n) && choose(&run, inputs, inputs_n) &&
-                  start(&run, roots, grads, n) && go(&run) &&
-                  collect(&run, inputs, inputs_n, results, options.allow_unused);
+        bool ok = discover_graph(&run, roots, n) && choose_inputs(&run, inputs, inputs_n) &&
+                  start_roots(&run, roots, grads, n) && run_ready_nodes(&run) &&
+                  collect_gradients(&run, inputs, inputs_n, results, options.allow_unused);
         tn_grad_mode_end(&before);
         tn__run_finish(&run);
         for (int i = 0; i < inputs_n && !ok; i++) {

@@ -19,7 +19,7 @@ tn_gradcheck_options tn_gradcheck_defaults(void) {
 }
 
 /* Weight of element i of output k: in [-1, 1], away from 0. */
-static double weight(int k, int64_t i) {
+static double weight_of(int k, int64_t i) {
     double u = tn_philox(20, 0, (uint64_t)k, (uint64_t)i).word[0] * 0x1p-32;
     return u < 0.5 ? -0.25 - 1.5 * u : 1.0 - 1.5 * (u - 0.5);
 }
@@ -61,7 +61,7 @@ static tn_tensor *weights_like(const tn_tensor *t, int k) {
     tn_tensor *w = tn_empty_like(t);
     double *data = w->inert ? NULL : host_room(w);
     for (int64_t i = 0; data && i < tn_count(w); i++) {
-        data[i] = weight(k, i);
+        data[i] = weight_of(k, i);
     }
     if (data) {
         tn__copy_bytes(w->storage->device, tn__address(w), tn_cpu(), data,
@@ -72,7 +72,7 @@ static tn_tensor *weights_like(const tn_tensor *t, int k) {
 }
 
 /* L at the inputs as they are now. */
-static double evaluate(tn_forward f, void *user, tn_values inputs) {
+static double evaluate_sum(tn_forward f, void *user, tn_values inputs) {
     TN_SCOPE;
     tn_values out = f(user, inputs);
     double sum = 0.0;
@@ -80,7 +80,7 @@ static double evaluate(tn_forward f, void *user, tn_values inputs) {
         const tn_tensor *t = out.v[k];
         double *y = t && !t->inert && t->dtype == TN_F64 ? host_copy(t) : NULL;
         for (int64_t i = 0; y && i < tn_count(t); i++) {
-            sum += weight(k, i) * y[i];
+            sum += weight_of(k, i) * y[i];
         }
         free(y);
     }
@@ -88,22 +88,22 @@ static double evaluate(tn_forward f, void *user, tn_values inputs) {
 }
 
 /* dL/dx[i] by differences; x[i] is `before` again afterwards. */
-static double difference(tn_forward f, void *user, tn_values inputs, const tn_tensor *x, int64_t i,
-                         double before, double eps) {
+static double central_difference(tn_forward f, void *user, tn_values inputs, const tn_tensor *x,
+                                 int64_t i, double before, double eps) {
     set_element(x, i, before + eps);
-    double up = evaluate(f, user, inputs);
+    double up = evaluate_sum(f, user, inputs);
     set_element(x, i, before - eps);
-    double down = evaluate(f, user, inputs);
+    double down = evaluate_sum(f, user, inputs);
     set_element(x, i, before);
     return (up - down) / (2.0 * eps);
 }
 
-static bool compare(tn_forward f, void *user, tn_values inputs, int which, const tn_tensor *grad,
-                    tn_gradcheck_options o) {
+static bool compare_gradients(tn_forward f, void *user, tn_values inputs, int which,
+                              const tn_tensor *grad, tn_gradcheck_options o) {
     const tn_tensor *x = inputs.v[which];
     double *values = host_copy(x), *gradient = grad ? host_copy(grad) : NULL;
     for (int64_t i = 0; i < tn_count(x) && !tn__pending(); i++) {
-        double expected = difference(f, user, inputs, x, i, values[i], o.eps);
+        double expected = central_difference(f, user, inputs, x, i, values[i], o.eps);
         double got = gradient ? gradient[i] : 0.0;
         if (!(fabs(got - expected) <= o.atol + o.rtol * fabs(expected))) {
             tn__raise(TN_EVALUE, "gradcheck",
@@ -171,7 +171,7 @@ static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck
     tn_grad_mode_end(&before);
     TN_NO_GRAD;
     for (int k = 0; k < count && ok; k++) {
-        ok = compare(f, user, inputs, index[k], grads[k], o);
+        ok = compare_gradients(f, user, inputs, index[k], grads[k], o);
     }
     return ok;
 }

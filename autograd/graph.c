@@ -41,7 +41,7 @@ static void draw_slot(FILE *file, const tn__run *run, int index) {
     }
 }
 
-static bool walk(tn__run *run, const tn_tensor *t) {
+static bool walk_graph(tn__run *run, const tn_tensor *t) {
     bool fresh;
     if (tn__run_slot(run, t->node, t->node ? NULL : (tn_tensor *)t, &fresh) < 0) {
         return false;
@@ -64,7 +64,7 @@ tn_status tn_graph_dot(const tn_tensor *t, const char *path) {
         return tn_error();
     }
     tn__run run = {0};
-    if (!walk(&run, t)) {
+    if (!walk_graph(&run, t)) {
         tn__run_finish(&run);
         return tn_error();
     }

@@ -10,7 +10,7 @@
 /* ---- The list -------------------------------------------------------------------------------- */
 
 /* Appends a copy of `hook`, with an id. 0 after raising. */
-static tn_hook add(tn__hook **list, tn__hook hook, const char *operation) {
+static tn_hook add_hook(tn__hook **list, tn__hook hook, const char *operation) {
     static int64_t last;
     if (!hook.before && !hook.after) {
         tn__raise(TN_EVALUE, operation, "the hook is NULL");
@@ -35,16 +35,17 @@ tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user) {
         return 0;
     }
     if (t->node) {
-        return add(&t->node->hooks, (tn__hook){.output = t->output, .before = hook, .user = user},
-                   "on_grad");
+        return add_hook(&t->node->hooks,
+                        (tn__hook){.output = t->output, .before = hook, .user = user}, "on_grad");
     }
     tn_leaf *leaf = tn__usable_leaf(t, "on_grad");
-    return leaf ? add(&leaf->hooks, (tn__hook){.before = hook, .user = user}, "on_grad") : 0;
+    return leaf ? add_hook(&leaf->hooks, (tn__hook){.before = hook, .user = user}, "on_grad") : 0;
 }
 
 tn_hook tn_on_accumulated(tn_tensor *t, tn_accumulated_hook hook, void *user) {
     tn_leaf *leaf = tn__usable_leaf(t, "on_accumulated");
-    return leaf ? add(&leaf->hooks, (tn__hook){.after = hook, .user = user}, "on_accumulated") : 0;
+    return leaf ? add_hook(&leaf->hooks, (tn__hook){.after = hook, .user = user}, "on_accumulated")
+                : 0;
 }
 
 static void take_out(tn__hook **list, tn_hook id) {

@@ -71,7 +71,7 @@ void tn__node_save(tn_node *node, int place, tn_tensor *t, uint32_t bit) {
 }
 
 /* What has to be saved: what is always read, and what the gradients that somebody wants read. */
-static uint32_t needed(const tn_op_call *c, uint32_t saves) {
+static uint32_t needed_saves(const tn_op_call *c, uint32_t saves) {
     for (int i = 0; i < c->inputs && i < TN_OP_INPUTS; i++) {
         if (c->op->saves_for[i] && c->in[i] && tn_requires_grad(c->in[i])) {
             saves |= c->op->saves_for[i];
@@ -81,7 +81,7 @@ static uint32_t needed(const tn_op_call *c, uint32_t saves) {
 }
 
 bool tn__record(tn_op_call *c, uint32_t saves) {
-    saves = needed(c, saves);
+    saves = needed_saves(c, saves);
     int count = 0;
     for (int i = 0; i < c->inputs; i++) {
         count += c->in[i] && i < 16 && (saves & TN_SAVES_INPUT(i));
@@ -228,7 +228,7 @@ void tn__node_free_saved(tn_node *node) {
     }
 }
 
-static void destroy(tn_node *node) {
+static void destroy_node(tn_node *node) {
     tn__node_free_saved(node);
     for (int i = 0; i < node->inputs; i++) {
         tn_release(node->edges[i].leaf);
@@ -258,7 +258,7 @@ void tn__node_release(tn_node *node) {
     while (queue) {
         tn_node *next = queue;
         queue = next->doomed;
-        destroy(next);
+        destroy_node(next);
     }
     draining = false;
 }

@@ -19,7 +19,7 @@ typedef struct recompute_args {
     int inputs;             /* of the node: inputs first, then parameters */
 } recompute_args;
 
-static void finish(void *memory) {
+static void recompute_finish(void *memory) {
     recompute_args *args = memory;
     if (args->free_user) {
         args->free_user(args->user);
@@ -84,7 +84,7 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
     free(index);
 }
 
-static void backward(tn_op_grad *g) {
+static void recompute_backward(tn_op_grad *g) {
     const recompute_args *args = g->args;
     tn_values in = {.n = args->inputs};
     for (int i = 0; i < in.n; i++) {
@@ -106,12 +106,12 @@ static void backward(tn_op_grad *g) {
 static const tn_op recompute_op = {
     .name = "recompute",
     .args_size = sizeof(recompute_args),
-    .backward = backward,
-    .args_finish = finish,
+    .backward = recompute_backward,
+    .args_finish = recompute_finish,
 };
 
 /* The outputs of the first forward as outputs of the node. */
-static tn_values attach(tn_node *node, tn_values out) {
+static tn_values attach_outputs(tn_node *node, tn_values out) {
     for (int i = 0; i < out.n; i++) {
         tn_tensor *t = out.v[i];
         if (tn_dtype_is_float(t->dtype)) {
@@ -139,12 +139,12 @@ static tn_values inert_values(void) {
     return (tn_values){1, {tn_inert()}};
 }
 
-static tn_values record(recompute_args args, tn_values in, tn_tensor *const *params, int params_n,
-                        tn_values out) {
+static tn_values record_node(recompute_args args, tn_values in, tn_tensor *const *params,
+                             int params_n, tn_values out) {
     int n = in.n + params_n;
     tn_tensor **all = tn__malloc((size_t)n * sizeof(tn_tensor *));
     if (!all) {
-        finish(&args);
+        recompute_finish(&args);
         tn__raise(TN_ENOMEM, "recompute", "out of memory for recording");
         return inert_values();
     }
@@ -163,7 +163,7 @@ static tn_values record(recompute_args args, tn_values in, tn_tensor *const *par
             tn__node_save(node, place++, in.v[i], TN_SAVES_INPUT(i));
         }
     }
-    out = attach(node, out);
+    out = attach_outputs(node, out);
     tn__node_release(node);
     return out;
 }
@@ -183,7 +183,7 @@ tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), 
     }
     if (bad || !anything_wanted(in, params, params_n)) {
         tn_values out = bad ? inert_values() : f(user, in);
-        finish(&args);
+        recompute_finish(&args);
         return out;
     }
     bool before = tn_grad_mode_begin(false);
@@ -194,14 +194,14 @@ tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), 
     if (out.n < 0 || out.n > TN_MAX_VALUES) {
         tn__raise(TN_EVALUE, "recompute", "the forward gave %d values but at most %d fit", out.n,
                   TN_MAX_VALUES);
-        finish(&args);
+        recompute_finish(&args);
         return inert_values();
     }
     for (int i = 0; i < out.n; i++) {
         if (!out.v[i] || out.v[i]->inert) {
-            finish(&args);
+            recompute_finish(&args);
             return out;
         }
     }
-    return record(args, in, params, params_n, out);
+    return record_node(args, in, params, params_n, out);
 }

@@ -8,7 +8,7 @@
 
 /* ---- Table ----------------------------------------------------------------------------------- */
 
-static size_t hash(const void *key) {
+static size_t key_hash(const void *key) {
     uint64_t x = (uint64_t)(uintptr_t)key;
     return (size_t)((x >> 4) * 0x9e3779b97f4a7c15u >> 20);
 }
@@ -17,7 +17,8 @@ int tn__run_find(const tn__run *run, const void *key) {
     if (run->table_size == 0) {
         return -1;
     }
-    for (size_t at = hash(key) & (run->table_size - 1);; at = (at + 1) & (run->table_size - 1)) {
+    for (size_t at = key_hash(key) & (run->table_size - 1);;
+         at = (at + 1) & (run->table_size - 1)) {
         int index = run->table[at];
         if (index == 0) {
             return -1;
@@ -28,15 +29,15 @@ int tn__run_find(const tn__run *run, const void *key) {
     }
 }
 
-static void insert(int *table, size_t size, const tn__slot *slots, int index) {
-    size_t at = hash(slots[index].key) & (size - 1);
+static void table_insert(int *table, size_t size, const tn__slot *slots, int index) {
+    size_t at = key_hash(slots[index].key) & (size - 1);
     while (table[at]) {
         at = (at + 1) & (size - 1);
     }
     table[at] = index + 1;
 }
 
-static bool grow(tn__run *run) {
+static bool table_grow(tn__run *run) {
     int room = run->room ? run->room * 2 : 64;
     tn__slot *slots = tn__realloc(run->slots, (size_t)room * sizeof *slots);
     if (slots) {
@@ -49,7 +50,7 @@ static bool grow(tn__run *run) {
         return false;
     }
     for (int i = 0; i < run->count; i++) {
-        insert(table, size, slots, i);
+        table_insert(table, size, slots, i);
     }
     free(run->table);
     run->table = table;
@@ -65,12 +66,12 @@ int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
     if (found >= 0) {
         return found;
     }
-    if (run->count == run->room && !grow(run)) {
+    if (run->count == run->room && !table_grow(run)) {
         return -1;
     }
     tn__slot *slot = &run->slots[run->count];
     *slot = (tn__slot){.key = key, .node = node, .leaf = leaf, .wanted = run->accumulate};
-    insert(run->table, run->table_size, run->slots, run->count);
+    table_insert(run->table, run->table_size, run->slots, run->count);
     return run->count++;
 }
 
@@ -97,12 +98,12 @@ bool tn__run_reserve_heap(tn__run *run) {
 }
 
 /* Copies that were lent come first: what waits for them is a leaf, and what they hold is large. */
-static uint64_t age(const tn__run *run, int place) {
+static uint64_t age_at(const tn__run *run, int place) {
     const tn_node *node = run->slots[run->heap[place]].node;
     return node->op->lends ? node->age | (uint64_t)1 << 63 : node->age;
 }
 
-static void swap(tn__run *run, int a, int b) {
+static void heap_swap(tn__run *run, int a, int b) {
     int slot = run->heap[a];
     run->heap[a] = run->heap[b];
     run->heap[b] = slot;
@@ -111,8 +112,8 @@ static void swap(tn__run *run, int a, int b) {
 void tn__run_push(tn__run *run, int slot) {
     int at = run->heap_count++;
     run->heap[at] = slot;
-    while (at > 0 && age(run, at) > age(run, (at - 1) / 2)) {
-        swap(run, at, (at - 1) / 2);
+    while (at > 0 && age_at(run, at) > age_at(run, (at - 1) / 2)) {
+        heap_swap(run, at, (at - 1) / 2);
         at = (at - 1) / 2;
     }
 }
@@ -128,13 +129,13 @@ int tn__run_pop(tn__run *run) {
         if (child >= run->heap_count) {
             return top;
         }
-        if (child + 1 < run->heap_count && age(run, child + 1) > age(run, child)) {
+        if (child + 1 < run->heap_count && age_at(run, child + 1) > age_at(run, child)) {
             child++;
         }
-        if (age(run, at) >= age(run, child)) {
+        if (age_at(run, at) >= age_at(run, child)) {
             return top;
         }
-        swap(run, at, child);
+        heap_swap(run, at, child);
         at = child;
     }
 }

@@ -25,7 +25,7 @@ const char *tn__layout_name(tn__layout layout) {
     return names[layout];
 }
 
-static double uniform(uint64_t seed, int64_t i) {
+static double uniform_at(uint64_t seed, int64_t i) {
     tn_random4 r = tn_philox(seed, 77, 0, (uint64_t)i);
     return ((double)r.word[0] + (double)r.word[1] * 0x1p-32) * 0x1p-32;
 }
@@ -33,7 +33,7 @@ static double uniform(uint64_t seed, int64_t i) {
 /* Element i of the spec. DISTINCT: evenly spaced values in an order given by a step that shares no
  * factor with their number. */
 static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int64_t i) {
-    double u = uniform(seed, i);
+    double u = uniform_at(seed, i);
     switch (spec->kind) {
     case TN_SPEC_VALUES:
         return spec->values[i];
@@ -124,7 +124,7 @@ typedef struct function {
     const tn_sample *sample;
 } function;
 
-static tn_values apply(void *user, tn_values in) {
+static tn_values apply_sample(void *user, tn_values in) {
     const function *f = user;
     tn_values out = {.n = f->op->results ? f->op->results : 1};
     for (int i = 0; i < in.n; i++) {
@@ -148,7 +148,7 @@ static tn_values make_inputs(const tn_op *op, const tn_sample *sample, tn_dtype 
     return in;
 }
 
-static int64_t elements(const tn_values *in) {
+static int64_t count_elements(const tn_values *in) {
     int64_t sum = 0;
     for (int i = 0; i < in->n; i++) {
         sum += tn_requires_grad(in->v[i]) ? tn_count(in->v[i]) : 0;
@@ -194,8 +194,8 @@ static tn_status compare_elements(const double *got, const double *want, int64_t
     return tn_error();
 }
 
-static tn_status compare(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
-                         const char *what, int i, const char *than) {
+static tn_status compare_tensors(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
+                                 const char *what, int i, const char *than) {
     TN_SCOPE;
     TN_NO_GRAD;
     int64_t count = tn_count(y);
@@ -250,13 +250,13 @@ static double value_at(function *f, tn_values in, const tn_values *step, double 
             moved.v[i] = tn_add(in.v[i], tn_mul_scalar(step->v[i], scale));
         }
     }
-    return tn_item(weighted_sum(apply(f, moved), 900));
+    return tn_item(weighted_sum(apply_sample(f, moved), 900));
 }
 
 static tn_status check_direction(function *f, tn_values in) {
     TN_SCOPE;
     tn_values step = {.n = in.n};
-    tn_backward(weighted_sum(apply(f, in), 900));
+    tn_backward(weighted_sum(apply_sample(f, in), 900));
     double got = 0.0, size = 0.0;
     for (int i = 0; i < in.n; i++) {
         if (!in.v[i] || !tn_requires_grad(in.v[i])) {
@@ -301,8 +301,8 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
     tn_grad(root, weight, roots, leaf, n, recorded, again);
     for (int i = 0; i < n && tn_error() == TN_OK; i++) {
         if (plain[i]) {
-            compare(recorded[i], plain[i], tolerance, largest, "the recorded gradient of input", i,
-                    "the ordinary one");
+            compare_tensors(recorded[i], plain[i], tolerance, largest,
+                            "the recorded gradient of input", i, "the ordinary one");
         }
     }
     return tn_error();
@@ -310,7 +310,7 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
 
 /* TERN_OP_CHECK=brief, for kernels that are slow: one direction instead of every element, and the
  * samples take turns at the layouts. The kernels are in question then, not the rules. */
-static bool brief(void) {
+static bool wants_brief(void) {
     const char *wish = getenv("TERN_OP_CHECK");
     return wish && strcmp(wish, "brief") == 0;
 }
@@ -319,23 +319,23 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
     TN_SCOPE;
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, TN_F64, layout, false);
-    int64_t count = elements(&in);
+    int64_t count = count_elements(&in);
     if (count == 0 || tn_error() != TN_OK) {
-        tn_values out = apply(&f, in); /* empty: it must work all the same */
+        tn_values out = apply_sample(&f, in); /* empty: it must work all the same */
         if (tn_error() == TN_OK && tn_requires_grad(out.v[0])) {
             tn_backward(weighted_sum(out, 900));
         }
         return tn_error();
     }
-    if (count > (brief() ? 1 : ALL_ELEMENTS)) {
+    if (count > (wants_brief() ? 1 : ALL_ELEMENTS)) {
         return check_direction(&f, in);
     }
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = !sample->no_second && count <= ALL_SECOND;
-    if (tn_gradcheck(apply, &f, in, o) != TN_OK) {
+    if (tn_gradcheck(apply_sample, &f, in, o) != TN_OK) {
         return tn_error();
     }
-    return check_recorded(in, apply(&f, in), 1e-9, INFINITY);
+    return check_recorded(in, apply_sample(&f, in), 1e-9, INFINITY);
 }
 
 /* ---- Dtypes ---------------------------------------------------------------------------------- */
@@ -351,15 +351,15 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
                                              tn_op_differentiable(op));
         }
     }
-    tn_values out = apply(&f, in);
+    tn_values out = apply_sample(&f, in);
     bool ours = tn_op_named(op->name) == op;
     if (tn_error() == TN_EUNSUPPORTED && !ours && p->dtype != TN_F32) {
         tn_error_clear(); /* a program's own operation may leave the small dtypes out */
         return TN_OK;
     }
-    tn_values expected = apply(&f, wide);
+    tn_values expected = apply_sample(&f, wide);
     for (int i = 0; i < out.n && tn_error() == TN_OK; i++) {
-        compare(out.v[i], expected.v[i], p->forward, p->largest, "result", i, "f64");
+        compare_tensors(out.v[i], expected.v[i], p->forward, p->largest, "result", i, "f64");
     }
     if (tn_error() != TN_OK || !tn_requires_grad(out.v[0]) || tn_count(out.v[0]) == 0) {
         return tn_error();
@@ -376,8 +376,8 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
     tn_backward_from(expected.v, wide_weights, out.n, false);
     for (int i = 0; i < in.n && tn_error() == TN_OK; i++) {
         if (in.v[i] && tn_grad_of(in.v[i]) && tn_grad_of(wide.v[i])) {
-            compare(tn_grad_of(in.v[i]), tn_grad_of(wide.v[i]), p->backward, p->largest,
-                    "gradient of input", i, "f64");
+            compare_tensors(tn_grad_of(in.v[i]), tn_grad_of(wide.v[i]), p->backward, p->largest,
+                            "gradient of input", i, "f64");
         }
     }
     return tn_error();
@@ -390,7 +390,7 @@ static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
     {
         TN_SCOPE;
         function f = {op, sample};
-        apply(&f, make_inputs(op, sample, TN_F32, TN__PLAIN, false));
+        apply_sample(&f, make_inputs(op, sample, TN_F32, TN__PLAIN, false));
     }
     int64_t left = tn_live_tensors() - before;
     if (left != 0) {
@@ -435,7 +435,8 @@ static void name_sample(const checker *c, const tn_sample *sample, const char *w
 
 static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     checker *c = (checker *)s;
-    int first = brief() ? c->samples % TN__LAYOUTS : 0, end = brief() ? first + 1 : TN__LAYOUTS;
+    int first = wants_brief() ? c->samples % TN__LAYOUTS : 0,
+        end = wants_brief() ? first + 1 : TN__LAYOUTS;
     for (int layout = first; layout < end && tn_error() == TN_OK; layout++) {
         if (check_gradients(c->op, sample, layout) != TN_OK) {
             name_sample(c, sample, tn__layout_name(layout));

@@ -94,7 +94,7 @@ tn_status tn__unary_k(tn_op_call *c, tn_unary f) {
 }
 
 /* x with y's sizes: itself when it has them, else repeated in `room`. */
-static const tn_desc *fit(const tn_desc *x, const tn_desc *y, tn_desc *room) {
+static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *room) {
     bool same = x->ndim == y->ndim;
     for (int i = 0; i < y->ndim && same; i++) {
         same = x->size[i] == y->size[i];
@@ -108,14 +108,14 @@ static const tn_desc *fit(const tn_desc *x, const tn_desc *y, tn_desc *room) {
 
 tn_status tn__binary(tn_op_call *c, tn_binary f) {
     tn_desc a, b;
-    return c->kernels->binary(c->ctx, f, &c->y[0], fit(&c->x[0], &c->y[0], &a),
-                              fit(&c->x[1], &c->y[0], &b));
+    return c->kernels->binary(c->ctx, f, &c->y[0], fit_desc(&c->x[0], &c->y[0], &a),
+                              fit_desc(&c->x[1], &c->y[0], &b));
 }
 
 tn_status tn__compare(tn_op_call *c, tn_compare f) {
     tn_desc a, b;
-    return c->kernels->compare(c->ctx, f, &c->y[0], fit(&c->x[0], &c->y[0], &a),
-                               fit(&c->x[1], &c->y[0], &b));
+    return c->kernels->compare(c->ctx, f, &c->y[0], fit_desc(&c->x[0], &c->y[0], &a),
+                               fit_desc(&c->x[1], &c->y[0], &b));
 }
 
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a) {

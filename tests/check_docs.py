@@ -8,7 +8,7 @@ Rules, for every .md file of the project
   - a link or picture leads to a file that exists
   - `path/file.c`, `folder/`, `test_*.c` in backticks exist: from the root, from the document's folder, or below include/; a
     bare `file.c` anywhere below the document's folder. A file named in a heading is one that the page makes.
-  - `autograd/engine.c`: `go`, `run_node`      after a file and a colon: names that this file defines
+  - `autograd/engine.c`: `run_hooks`, `run_node` after a file and a colon: names that this file defines
   - `tn_name`, `some_name` in backticks occur in a source; so does every tn_ name in a block of C
   - ```c path/file.c                           a quotation: each line stands in that file (a line with only … stands for more)
   - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone

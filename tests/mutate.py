@@ -105,7 +105,7 @@ MUTATIONS = [
      "(void)widens;\n        tn_dtype dtype = tn_op_input_dtype(g, i);", "gradients of lent copies are rounded to the copy's dtype"),
     ("autograd/node.c", "if (now != saved->version) {", "if (now + 1 < saved->version) {", "changes in place are not noticed"),
     ("autograd/run.c", "if (!run->create_graph && tn__exclusive(sum)) {", "if (!run->create_graph) {", "sums are made in tensors that others see"),
-    ("autograd/run.c", "age(run, at) > age(run, (at - 1) / 2)", "age(run, at) < age(run, (at - 1) / 2)", "the oldest node runs first"),
+    ("autograd/run.c", "age_at(run, at) > age_at(run, (at - 1) / 2)", "age_at(run, at) < age_at(run, (at - 1) / 2)", "the oldest node runs first"),
     ("autograd/recompute.c", "    *generator = args->generator;\n", "", "a recompute draws other random numbers"),
     ("autograd/leaf.c", "        if (leaf->stale) {\n            tn__ops.copy_(leaf->grad, grad);", "        if (0) {\n            tn__ops.copy_(leaf->grad, grad);",
      "a given buffer is added to after zero_grad"),

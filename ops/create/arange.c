@@ -4,7 +4,8 @@
 #include <math.h>
 
 /* Why these numbers make no vector of this dtype; NULL when they do. */
-static const char *refused(double start, double end, double step, double count, tn_dtype dtype) {
+static const char *arange_refused(double start, double end, double step, double count,
+                                  tn_dtype dtype) {
     if (!isfinite(start) || !isfinite(end) || !isfinite(step)) {
         return "start, end and step must be finite";
     }
@@ -32,7 +33,7 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
         tn__raise(TN_EDTYPE, "arange", "the dtype is bool (a number is needed)");
         return tn_inert();
     }
-    const char *why = refused(start, end, step, count, dtype);
+    const char *why = arange_refused(start, end, step, count, dtype);
     if (why) {
         tn__raise(TN_EVALUE, "arange", "from %g to %g by %g in %s (%s)", start, end, step,
                   tn_dtype_name(dtype), why);

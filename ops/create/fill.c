@@ -1,7 +1,7 @@
 /* New tensors of one value. */
 #include "ops/op.h"
 
-static tn_tensor *fill(tn_tensor *y, double value, const char *operation) {
+static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
     if (tn_is_inert(y)) {
         return y;
     }
@@ -18,25 +18,25 @@ static tn_tensor *fill(tn_tensor *y, double value, const char *operation) {
 }
 
 tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype) {
-    return fill(tn_empty(dims, dtype), 0.0, "zeros");
+    return fill_new(tn_empty(dims, dtype), 0.0, "zeros");
 }
 
 tn_tensor *tn_ones(tn_dims dims, tn_dtype dtype) {
-    return fill(tn_empty(dims, dtype), 1.0, "ones");
+    return fill_new(tn_empty(dims, dtype), 1.0, "ones");
 }
 
 tn_tensor *tn_full(tn_dims dims, double value, tn_dtype dtype) {
-    return fill(tn_empty(dims, dtype), value, "full");
+    return fill_new(tn_empty(dims, dtype), value, "full");
 }
 
 tn_tensor *tn_zeros_like(const tn_tensor *t) {
-    return fill(tn_empty_like(t), 0.0, "zeros_like");
+    return fill_new(tn_empty_like(t), 0.0, "zeros_like");
 }
 
 tn_tensor *tn_ones_like(const tn_tensor *t) {
-    return fill(tn_empty_like(t), 1.0, "ones_like");
+    return fill_new(tn_empty_like(t), 1.0, "ones_like");
 }
 
 tn_tensor *tn_scalar(double value, tn_dtype dtype) {
-    return fill(tn_empty(TN_DIMS(), dtype), value, "scalar");
+    return fill_new(tn_empty(TN_DIMS(), dtype), value, "scalar");
 }

@@ -1,8 +1,8 @@
 /* New tensors of random numbers: one draw of this thread's default generator a call. */
 #include "ops/op.h"
 
-static tn_tensor *draw(tn_tensor *y, tn_random_kind kind, double a, double b,
-                       const char *operation) {
+static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b,
+                           const char *operation) {
     if (tn_is_inert(y)) {
         return y;
     }
@@ -21,7 +21,7 @@ static tn_tensor *draw_floats(tn_dims dims, tn_dtype dtype, tn_random_kind kind,
                   tn_dtype_name(dtype));
         return tn_inert();
     }
-    return draw(tn_empty(dims, dtype), kind, 0.0, 1.0, operation);
+    return draw_new(tn_empty(dims, dtype), kind, 0.0, 1.0, operation);
 }
 
 tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype) {
@@ -47,5 +47,5 @@ tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype) {
                   (long long)low, (long long)high, tn_dtype_name(dtype));
         return tn_inert();
     }
-    return draw(tn_empty(dims, dtype), TN_INTEGER, (double)low, (double)high, "randint");
+    return draw_new(tn_empty(dims, dtype), TN_INTEGER, (double)low, (double)high, "randint");
 }

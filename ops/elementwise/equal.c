@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static bool comparable(const tn_tensor *a, const tn_tensor *b, const char *name) {
+static bool tensors_comparable(const tn_tensor *a, const tn_tensor *b, const char *name) {
     if (!tn__usable(a, name) || !tn__usable(b, name)) {
         return false;
     }
@@ -18,7 +18,7 @@ static bool comparable(const tn_tensor *a, const tn_tensor *b, const char *name)
 }
 
 bool tn_equal(tn_tensor *a, tn_tensor *b) {
-    if (!comparable(a, b, "equal") || a->dtype != b->dtype) {
+    if (!tensors_comparable(a, b, "equal") || a->dtype != b->dtype) {
         return false;
     }
     TN_NO_GRAD;
@@ -31,7 +31,7 @@ bool tn_equal(tn_tensor *a, tn_tensor *b) {
  * difference is NaN and any difference from them is within rtol times infinity, so both cases stand
  * apart. */
 bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
-    if (!comparable(a, b, "all_close")) {
+    if (!tensors_comparable(a, b, "all_close")) {
         return false;
     }
     TN_NO_GRAD;

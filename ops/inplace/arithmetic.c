@@ -20,8 +20,8 @@ static bool same_dtype(const tn_tensor *x, const tn_tensor *y, bool floats, cons
     return true;
 }
 
-static tn_tensor *binary(tn_tensor *x, tn_tensor *y, tn_binary f, bool floats,
-                         const char *operation) {
+static tn_tensor *binary_in_place(tn_tensor *x, tn_tensor *y, tn_binary f, bool floats,
+                                  const char *operation) {
     TN_SCOPE;
     tn_desc b;
     if (!tn__writable(x, operation) || !same_dtype(x, y, floats, operation) ||
@@ -33,35 +33,36 @@ static tn_tensor *binary(tn_tensor *x, tn_tensor *y, tn_binary f, bool floats,
 }
 
 tn_tensor *tn_add_(tn_tensor *x, tn_tensor *y) {
-    return binary(x, y, TN_ADD, false, "add_");
+    return binary_in_place(x, y, TN_ADD, false, "add_");
 }
 
 tn_tensor *tn_sub_(tn_tensor *x, tn_tensor *y) {
-    return binary(x, y, TN_SUB, false, "sub_");
+    return binary_in_place(x, y, TN_SUB, false, "sub_");
 }
 
 tn_tensor *tn_mul_(tn_tensor *x, tn_tensor *y) {
-    return binary(x, y, TN_MUL, false, "mul_");
+    return binary_in_place(x, y, TN_MUL, false, "mul_");
 }
 
 tn_tensor *tn_div_(tn_tensor *x, tn_tensor *y) {
-    return binary(x, y, TN_DIV, true, "div_");
+    return binary_in_place(x, y, TN_DIV, true, "div_");
 }
 
 /* k y is made first, in y's size, so that a small y costs little. */
 tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k) {
     if (k == 1.0) {
-        return binary(x, y, TN_ADD, false, "add_scaled_");
+        return binary_in_place(x, y, TN_ADD, false, "add_scaled_");
     }
     TN_SCOPE;
     if (!tn__writable(x, "add_scaled_") || !same_dtype(x, y, false, "add_scaled_")) {
         return tn_inert();
     }
     TN_NO_GRAD;
-    return binary(x, tn_mul_scalar(y, k), TN_ADD, false, "add_scaled_");
+    return binary_in_place(x, tn_mul_scalar(y, k), TN_ADD, false, "add_scaled_");
 }
 
-static tn_tensor *unary(tn_tensor *x, tn_unary f, double k0, double k1, const char *operation) {
+static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
+                                 const char *operation) {
     if (!tn__writable(x, operation)) {
         return tn_inert();
     }
@@ -81,7 +82,7 @@ static tn_tensor *with_constant(tn_tensor *x, tn_unary f, double k, const char *
                   tn_dtype_name(x->dtype), k);
         return tn_inert();
     }
-    return unary(x, f, k, 0.0, operation);
+    return unary_in_place(x, f, k, 0.0, operation);
 }
 
 tn_tensor *tn_add_scalar_(tn_tensor *x, double k) {
@@ -100,5 +101,5 @@ tn_tensor *tn_clamp_(tn_tensor *x, double low, double high) {
     if (tn__usable(x, "clamp_")) {
         tn__clamp_bounds(x->dtype, &low, &high);
     }
-    return unary(x, TN_CLAMP_K, low, high, "clamp_");
+    return unary_in_place(x, TN_CLAMP_K, low, high, "clamp_");
 }

@@ -36,7 +36,7 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     return tn__changed(x, tn__kernels_of(x)->copy(tn__context_of(x), &y, &source), "copy_");
 }
 
-static tn_tensor *fill(tn_tensor *x, double value, const char *operation) {
+static tn_tensor *fill_in_place(tn_tensor *x, double value, const char *operation) {
     if (!tn__writable(x, operation)) {
         return tn_inert();
     }
@@ -49,9 +49,9 @@ static tn_tensor *fill(tn_tensor *x, double value, const char *operation) {
 }
 
 tn_tensor *tn_fill_(tn_tensor *x, double value) {
-    return fill(x, value, "fill_");
+    return fill_in_place(x, value, "fill_");
 }
 
 tn_tensor *tn_zero_(tn_tensor *x) {
-    return fill(x, 0.0, "zero_");
+    return fill_in_place(x, 0.0, "zero_");
 }

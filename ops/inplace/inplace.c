@@ -34,7 +34,7 @@ bool tn__writable(const tn_tensor *x, const char *operation) {
 }
 
 /* The addresses between t's first element and the end of its last. */
-static void extent(const tn_tensor *t, uintptr_t *from, uintptr_t *to) {
+static void memory_extent(const tn_tensor *t, uintptr_t *from, uintptr_t *to) {
     int64_t last = 0;
     for (int i = 0; i < t->dims.ndim; i++) {
         last += (t->dims.size[i] - 1) * t->stride[i];
@@ -51,8 +51,8 @@ static bool in_the_way(const tn_tensor *x, const tn_tensor *y) {
     if (tn_count(x) == 0 || tn_count(y) == 0) {
         return false;
     }
-    extent(x, &x_from, &x_to);
-    extent(y, &y_from, &y_to);
+    memory_extent(x, &x_from, &x_to);
+    memory_extent(y, &y_from, &y_to);
     if (x_to <= y_from || y_to <= x_from) {
         return false;
     }

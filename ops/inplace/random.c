@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static tn_tensor *draw(tn_tensor *x, tn_random_kind kind, double a, double b, tn_generator *g,
-                       const char *operation) {
+static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, double b,
+                                tn_generator *g, const char *operation) {
     if (!tn__writable(x, operation)) {
         return tn_inert();
     }
@@ -31,7 +31,7 @@ tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
                   low, high);
         return tn_inert();
     }
-    return draw(x, TN_UNIFORM, low, high, g, "uniform_");
+    return draw_in_place(x, TN_UNIFORM, low, high, g, "uniform_");
 }
 
 tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator *g) {
@@ -39,5 +39,5 @@ tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator *g) {
         tn__raise(TN_EVALUE, "normal_", "std is %g (it must not be negative)", std);
         return tn_inert();
     }
-    return draw(x, TN_NORMAL, mean, std, g, "normal_");
+    return draw_in_place(x, TN_NORMAL, mean, std, g, "normal_");
 }

@@ -173,8 +173,8 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-static void add(tn_op_samples *s, const char *text, const tn_cross_entropy_options *o,
-                tn_dims logits) {
+static void add_sample(tn_op_samples *s, const char *text, const tn_cross_entropy_options *o,
+                       tn_dims logits) {
     int64_t classes = logits.size[logits.ndim - 1];
     tn_sample sample = {.text = text, .args = o, .inputs = 2};
     sample.in[0] = tn_spec_real(logits, -2.0, 2.0);
@@ -193,18 +193,19 @@ static void cross_entropy_samples(tn_op_samples *s) {
                                           skip_none = {TN_NONE, 1, 0.25, false},
                                           smooth = {TN_MEAN, -100, 0.1, false},
                                           even = {TN_SUM, -100, 1.0, false};
-    add(s, "", &mean, TN_DIMS(5, 4));
-    add(s, "reduction='sum'", &sum, TN_DIMS(5, 4));
-    add(s, "reduction='none'", &none, TN_DIMS(2, 3, 4));
-    add(s, "ignore_index=2", &skip, TN_DIMS(12, 3));
-    add(s, "ignore_index=0, label_smoothing=0.1, reduction='sum'", &skip_sum, TN_DIMS(9, 3));
-    add(s, "ignore_index=1, label_smoothing=0.25, reduction='none'", &skip_none, TN_DIMS(9, 3));
-    add(s, "label_smoothing=0.1", &smooth, TN_DIMS(2, 3, 5));
-    add(s, "label_smoothing=1.0, reduction='sum'", &even, TN_DIMS(3, 4));
-    add(s, "", &mean, TN_DIMS(6));
-    add(s, "reduction='sum'", &sum, TN_DIMS(3, 1));
-    add(s, "reduction='sum'", &sum, TN_DIMS(0, 3));
-    add(s, "label_smoothing=0.1", &smooth, TN_DIMS(4, 67));
+    add_sample(s, "", &mean, TN_DIMS(5, 4));
+    add_sample(s, "reduction='sum'", &sum, TN_DIMS(5, 4));
+    add_sample(s, "reduction='none'", &none, TN_DIMS(2, 3, 4));
+    add_sample(s, "ignore_index=2", &skip, TN_DIMS(12, 3));
+    add_sample(s, "ignore_index=0, label_smoothing=0.1, reduction='sum'", &skip_sum, TN_DIMS(9, 3));
+    add_sample(s, "ignore_index=1, label_smoothing=0.25, reduction='none'", &skip_none,
+               TN_DIMS(9, 3));
+    add_sample(s, "label_smoothing=0.1", &smooth, TN_DIMS(2, 3, 5));
+    add_sample(s, "label_smoothing=1.0, reduction='sum'", &even, TN_DIMS(3, 4));
+    add_sample(s, "", &mean, TN_DIMS(6));
+    add_sample(s, "reduction='sum'", &sum, TN_DIMS(3, 1));
+    add_sample(s, "reduction='sum'", &sum, TN_DIMS(0, 3));
+    add_sample(s, "label_smoothing=0.1", &smooth, TN_DIMS(4, 67));
 }
 
 const tn_op tn__op_cross_entropy = {

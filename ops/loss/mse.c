@@ -27,7 +27,7 @@ static bool mse_shape(tn_op_call *c) {
     return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
 }
 
-static tn_status squares(tn_op_call *c, const tn_desc *y) {
+static tn_status sum_squares(tn_op_call *c, const tn_desc *y) {
     tn_status status = c->kernels->binary(c->ctx, TN_SUB, y, &c->x[0], &c->x[1]);
     return status == TN_OK ? c->kernels->unary(c->ctx, TN_SQUARE, y, y, 0.0, 0.0) : status;
 }
@@ -35,7 +35,7 @@ static tn_status squares(tn_op_call *c, const tn_desc *y) {
 static tn_status mse_forward(tn_op_call *c) {
     const mse_args *args = c->args;
     if (args->how == TN_NONE) {
-        return squares(c, &c->y[0]);
+        return sum_squares(c, &c->y[0]);
     }
     tn_desc all = c->x[0]; /* x's shape, contiguous, in scratch memory */
     int64_t n = 1;
@@ -50,7 +50,7 @@ static tn_status mse_forward(tn_op_call *c) {
     }
     tn_desc row = tn__desc_vector(all.data, all.dtype, n),
             y = tn__desc_vector(c->y[0].data, all.dtype, 1);
-    tn_status status = squares(c, &all);
+    tn_status status = sum_squares(c, &all);
     if (status == TN_OK) {
         status = c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_MEAN : TN_SUM, &y, &row);
     }

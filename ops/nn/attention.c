@@ -202,8 +202,8 @@ static tn_tensor *attention_compose(tn_op_call *c) {
 }
 
 /* One sample: q, k (and v), and a mask when its dims have dimensions. */
-static void add(tn_op_samples *s, const char *text, const tn_attention_options *args, tn_dims q,
-                tn_dims k, tn_dims mask) {
+static void add_sample(tn_op_samples *s, const char *text, const tn_attention_options *args,
+                       tn_dims q, tn_dims k, tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 4};
     sample.in[0] = tn_spec_real(q, -1.5, 1.5);
     sample.in[1] = tn_spec_real(k, -1.5, 1.5);
@@ -219,23 +219,23 @@ static void attention_samples(tn_op_samples *s) {
     static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25},
                                       causal = {true, 0.0}, both = {true, 0.5};
     tn_dims none = TN_DIMS();
-    add(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
-    add(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
-    add(s, "causal=True", &causal, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 4, 3), none);
-    add(s, "causal=True", &causal, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 5, 3), none);
-    add(s, "causal=True, scale=0.5", &both, TN_DIMS(1, 2, 5, 3), TN_DIMS(1, 2, 2, 3), none);
-    add(s, "", &plain, TN_DIMS(1, 4, 3, 2), TN_DIMS(1, 2, 3, 2), none);
-    add(s, "causal=True", &causal, TN_DIMS(2, 3, 3, 2), TN_DIMS(2, 1, 4, 2), none);
-    add(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 2, 3, 4));
-    add(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 1, 1, 4));
-    add(s, "causal=True", &causal, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 1, 3, 2), TN_DIMS(3, 3));
-    add(s, "", &plain, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 2, 3), TN_DIMS(2, 1, 4, 2));
-    add(s, "", &plain, TN_DIMS(1, 1, 1, 1), TN_DIMS(1, 1, 1, 1), none);
-    add(s, "", &plain, TN_DIMS(1, 2, 0, 3), TN_DIMS(1, 2, 2, 3), none);
-    add(s, "", &plain, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 0, 3), none);
-    add(s, "", &plain, TN_DIMS(0, 2, 2, 3), TN_DIMS(0, 2, 2, 3), none);
-    add(s, "causal=True", &causal, TN_DIMS(1, 1, 70, 2), TN_DIMS(1, 1, 70, 2), none);
-    add(s, "", &plain, TN_DIMS(1, 1, 2, 9), TN_DIMS(1, 1, 67, 9), TN_DIMS(2, 67));
+    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
+    add_sample(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
+    add_sample(s, "causal=True", &causal, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 4, 3), none);
+    add_sample(s, "causal=True", &causal, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 5, 3), none);
+    add_sample(s, "causal=True, scale=0.5", &both, TN_DIMS(1, 2, 5, 3), TN_DIMS(1, 2, 2, 3), none);
+    add_sample(s, "", &plain, TN_DIMS(1, 4, 3, 2), TN_DIMS(1, 2, 3, 2), none);
+    add_sample(s, "causal=True", &causal, TN_DIMS(2, 3, 3, 2), TN_DIMS(2, 1, 4, 2), none);
+    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 2, 3, 4));
+    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 1, 1, 4));
+    add_sample(s, "causal=True", &causal, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 1, 3, 2), TN_DIMS(3, 3));
+    add_sample(s, "", &plain, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 2, 3), TN_DIMS(2, 1, 4, 2));
+    add_sample(s, "", &plain, TN_DIMS(1, 1, 1, 1), TN_DIMS(1, 1, 1, 1), none);
+    add_sample(s, "", &plain, TN_DIMS(1, 2, 0, 3), TN_DIMS(1, 2, 2, 3), none);
+    add_sample(s, "", &plain, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 0, 3), none);
+    add_sample(s, "", &plain, TN_DIMS(0, 2, 2, 3), TN_DIMS(0, 2, 2, 3), none);
+    add_sample(s, "causal=True", &causal, TN_DIMS(1, 1, 70, 2), TN_DIMS(1, 1, 70, 2), none);
+    add_sample(s, "", &plain, TN_DIMS(1, 1, 2, 9), TN_DIMS(1, 1, 67, 9), TN_DIMS(2, 67));
     tn_sample blind = {.text = "", .args = &plain, .inputs = 4};
     for (int i = 0; i < 3; i++) {
         blind.in[i] = tn_spec_real(TN_DIMS(1, 1, 2, 3), -1.0, 1.0);

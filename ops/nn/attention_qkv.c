@@ -99,8 +99,8 @@ static tn_tensor *attention_qkv_compose(tn_op_call *c) {
     return tn_reshape(tn_transpose(y, 1, 2), tn__dims_with_last(d, width));
 }
 
-static void add(tn_op_samples *s, const char *text, const attention_qkv_args *args, tn_dims qkv,
-                tn_dims mask) {
+static void add_sample(tn_op_samples *s, const char *text, const attention_qkv_args *args,
+                       tn_dims qkv, tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 2};
     sample.in[0] = tn_spec_real(qkv, -1.5, 1.5);
     sample.in[1] = mask.ndim > 0 ? tn_spec_bool(mask) : (tn_spec){.kind = TN_SPEC_ABSENT};
@@ -112,16 +112,16 @@ static void attention_qkv_samples(tn_op_samples *s) {
                                     causal = {2, {true, 0.0}}, scaled = {3, {true, 0.25}},
                                     one_causal = {1, {true, 0.0}};
     tn_dims none = TN_DIMS();
-    add(s, "heads=1", &one, TN_DIMS(2, 3, 6), none);
-    add(s, "heads=2", &two, TN_DIMS(2, 3, 12), none);
-    add(s, "heads=2, causal=True", &causal, TN_DIMS(2, 4, 12), none);
-    add(s, "heads=3, causal=True, scale=0.25", &scaled, TN_DIMS(1, 3, 18), none);
-    add(s, "heads=2", &two, TN_DIMS(2, 3, 12), TN_DIMS(2, 1, 3, 3));
-    add(s, "heads=2, causal=True", &causal, TN_DIMS(2, 3, 12), TN_DIMS(3, 3));
-    add(s, "heads=1", &one, TN_DIMS(1, 1, 3), none);
-    add(s, "heads=1", &one, TN_DIMS(2, 0, 3), none);
-    add(s, "heads=2", &two, TN_DIMS(0, 2, 6), none);
-    add(s, "heads=1, causal=True", &one_causal, TN_DIMS(1, 70, 6), none);
+    add_sample(s, "heads=1", &one, TN_DIMS(2, 3, 6), none);
+    add_sample(s, "heads=2", &two, TN_DIMS(2, 3, 12), none);
+    add_sample(s, "heads=2, causal=True", &causal, TN_DIMS(2, 4, 12), none);
+    add_sample(s, "heads=3, causal=True, scale=0.25", &scaled, TN_DIMS(1, 3, 18), none);
+    add_sample(s, "heads=2", &two, TN_DIMS(2, 3, 12), TN_DIMS(2, 1, 3, 3));
+    add_sample(s, "heads=2, causal=True", &causal, TN_DIMS(2, 3, 12), TN_DIMS(3, 3));
+    add_sample(s, "heads=1", &one, TN_DIMS(1, 1, 3), none);
+    add_sample(s, "heads=1", &one, TN_DIMS(2, 0, 3), none);
+    add_sample(s, "heads=2", &two, TN_DIMS(0, 2, 6), none);
+    add_sample(s, "heads=1, causal=True", &one_causal, TN_DIMS(1, 70, 6), none);
 }
 
 const tn_op tn__op_attention_qkv = {
