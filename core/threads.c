@@ -1,11 +1,16 @@
 /* Threads: how many kernels use, and what happens when one ends. */
 #include "core/error.h"
+#include "core/wait.h"
 
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec")));
+
+__attribute__((constructor)) static void restore_environment(void) {
+    tn__wait_restore();
+}
 
 static int wanted; /* atomic; what tn_set_threads said; 0: nothing */
 

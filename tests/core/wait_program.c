@@ -1,0 +1,11 @@
+/* Says what it sees of GOMP_SPINCOUNT. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tern/core.h>
+
+int main(void) {
+    const char *spins = getenv("GOMP_SPINCOUNT");
+    tn_threads();
+    printf("program: %s\n", spins ? spins : "unset");
+    return 0;
+}
