@@ -16,6 +16,10 @@ cd "$work"
 version=$(pkg-config --modversion tern)
 lib=$(pkg-config --variable=libdir tern)
 flags=$(pkg-config --cflags --libs tern)
+private=$(pkg-config --static --libs tern)
+for name in tern_wait gomp dw jansson z xxhash nettle m; do
+    [[ " $private " == *" -l$name "* ]] || { echo "pkg-config --static does not name -l$name: $private"; exit 1; }
+done
 header=$(sed -n 's/^#define TN_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$(pkg-config --variable=includedir tern)/tern/core.h" | paste -sd.)
 [ "$version" = "$header" ] || { echo "tern.pc says $version, tern/core.h says $header"; exit 1; }
 [ -e "$lib/libtern.so.${version%.*}" ] || { echo "no libtern.so.${version%.*} in $lib"; exit 1; }
@@ -24,6 +28,9 @@ printf '#include <tern/tern.h>\n#include <cstdio>\nint main() { std::puts(tn_bui
 # shellcheck disable=SC2086  # words are wanted
 g++ -std=c++17 -Wall -Wextra cxx.cc $flags "-Wl,-rpath,$lib" -o cxx
 ./cxx
+# The loader initialises libtern_wait before libgomp: idle threads soon sleep, and the program's environment is as it was.
+waits=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose ./cxx 2>&1 | sed -n "s/.*GOMP_SPINCOUNT = '\(.*\)'/\1/p")
+case "$(ldd "$lib/libtern.so")" in *libgomp*) [ "$waits" = 10000 ] || { echo "idle threads spin $waits turns"; exit 1; } ;; esac
 
 example=$(find "$root/examples" -name '01*.c' | head -n 1)
 if [ -n "$example" ]; then
