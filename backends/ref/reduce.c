@@ -19,12 +19,29 @@ static bool wins(double a, double best, bool smallest) {
     return isnan(a) || (smallest ? a < best : a > best);
 }
 
+/* A sum whose error does not grow with its length: what each addition loses is added up beside it
+ * (Neumaier 1974). */
+typedef struct exact {
+    double sum, lost;
+} exact;
+
+static void exact_add(exact *e, double v) {
+    double sum = e->sum + v;
+    e->lost += fabs(e->sum) >= fabs(v) ? (e->sum - sum) + v : (v - sum) + e->sum;
+    e->sum = sum;
+}
+
+static double exact_total(exact e) { /* beside infinities, `lost` is NaN */
+    return isfinite(e.sum) ? e.sum + e.lost : e.sum;
+}
+
 static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *part, int64_t first) {
-    double sum = 0, best = f == TN_MIN ? INFINITY : -INFINITY;
+    exact sum = {0, 0};
+    double best = f == TN_MIN ? INFINITY : -INFINITY;
     int64_t count = 0;
     for (walk w = walk_over(1, part); w.left > 0; walk_next(&w), count++) {
         double v = load(x, first + w.at[0]);
-        sum += f == TN_SUM_SQUARES ? v * v : v;
+        exact_add(&sum, f == TN_SUM_SQUARES ? v * v : v);
         if (wins(v, best, f == TN_MIN)) {
             best = v;
         }
@@ -32,7 +49,8 @@ static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *par
     if (f == TN_MAX || f == TN_MIN) {
         return best;
     }
-    return f == TN_MEAN ? sum / (double)count : sum; /* no elements: 0 / 0 is NaN */
+    /* no elements: 0 / 0 is NaN */
+    return f == TN_MEAN ? exact_total(sum) / (double)count : exact_total(sum);
 }
 
 static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *part,

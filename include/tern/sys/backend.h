@@ -192,8 +192,8 @@ typedef struct tn_backend {
     /* f: all of tn_reduction but PRODUCT and NONE. y has x's ndim; where y's size is 1 and x's is
      * not, x is reduced (x's size may be 0: SUM 0, MEAN NaN, MAX and MIN are not called). Floats;
      * SUM MAX MIN also integers, with y i64 for SUM and x's dtype for MAX and MIN; ANY and ALL:
-     * bool to bool. SUM_SQUARES of f32, bf16 and f16 also into f64. NaN wins in MAX and MIN. SUM of
-     * f32 keeps an error of about log(n) roundings (pairwise or lanes), not n. */
+     * bool to bool. SUM_SQUARES of f32, bf16 and f16 also into f64. NaN wins in MAX and MIN.
+     * Sums keep an error of about log(n) roundings (lanes, bands, or better), not n. */
     tn_status (*reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x);
     /* y (i64, size 1 at dim) = position of the first largest element; a NaN counts as largest.
      * Floats and integers. */
