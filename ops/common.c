@@ -162,13 +162,18 @@ tn_tensor *tn__wide(tn_tensor *t) {
     return dtype == TN_BF16 || dtype == TN_F16 ? tn_cast(t, TN_F32) : t;
 }
 
+int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation) {
+    return tn_ndim(x) == 0 && (dim == 0 || dim == -1) ? 0 : tn__dim(x, dim, operation);
+}
+
 tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims) {
     if (tn_count(x) == 0) {
         return x;
     }
     tn_tensor *first = tn_detach(x); /* whose gradient a shift does not need */
-    for (int i = 0; i < (dims.ndim ? dims.ndim : tn_ndim(x)); i++) {
-        first = tn_narrow(first, dims.ndim ? (int)dims.size[i] : i, 0, 1);
+    int count = tn_ndim(x) > 0 && dims.ndim > 0 ? dims.ndim : tn_ndim(x);
+    for (int i = 0; i < count; i++) {
+        first = tn_narrow(first, dims.ndim > 0 ? (int)dims.size[i] : i, 0, 1);
     }
     return tn_sub(x, first);
 }

@@ -70,6 +70,10 @@ tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
  * is. */
 tn_tensor *tn__wide(tn_tensor *t);
 
+/* The dimension that `dim` names (negative counts from the end), or -1 after raising TN_EINDEX. 0
+ * and -1 also name something of a 0-dimensional x, as in PyTorch: all of it. */
+int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation);
+
 /* x minus the first of the elements that dims (as reductions take them) bring together: 0 where
  * they are equal, and near 0 where they are close. For statistics that do not depend on a shift. */
 tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims);

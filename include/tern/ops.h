@@ -107,13 +107,14 @@ TN_API tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator
 
 /* ---- Reductions: over one dimension, several, or all ----------------------------------------- */
 
-/* dims: which (negative counts from the end); TN_DIMS() is all of them. keepdim leaves size 1. */
+/* dims: which (negative counts from the end); TN_DIMS() is all of them. keepdim leaves size 1. 0
+ * and -1 may also be said of 0-dimensional tensors, here and in softmax: all of it. */
 TN_API tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim); /* integers sum to i64 */
 TN_API tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim);
 /* equal largest elements share the gradient evenly */
 TN_API tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_min(tn_tensor *x, tn_dims dims, bool keepdim);
-/* divides by count - correction */
+/* divides by count - correction; inf, or NaN for equal elements, when that is not positive */
 TN_API tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim);
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_sum_all(tn_tensor *x); /* 0-dimensional */

@@ -1,6 +1,6 @@
 /* log_softmax(x) = x - max x - log(sum exp(x - max x)), over one dimension
  *
- *     x: any shape but 0-dimensional, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy - exp(y) sum(dy)
  *
  * The logarithm of softmax without its underflow. See softmax.c: the same kernels, told to take the
@@ -14,7 +14,8 @@ typedef struct log_softmax_args {
 
 static bool log_softmax_shape(tn_op_call *c) {
     const log_softmax_args *args = c->args;
-    return tn_op_float(c, 0) && tn__op_dim(c, args->dim) >= 0 && tn_op_out_like(c, 0);
+    return tn_op_float(c, 0) && tn__dim_of_any(c->in[0], args->dim, c->op->name) >= 0 &&
+           tn_op_out_like(c, 0);
 }
 
 /* As in softmax: no gradient flows through the largest element. */
@@ -31,8 +32,7 @@ static tn_tensor *log_softmax_compose(tn_op_call *c) {
 
 static tn_status log_softmax_forward(tn_op_call *c) {
     const log_softmax_args *args = c->args;
-    int last = c->x[0].ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
-    tn_desc x = tn_desc_swap(&c->x[0], dim, last), y = tn_desc_swap(&c->y[0], dim, last);
+    tn_desc x = tn__desc_last(&c->x[0], args->dim), y = tn__desc_last(&c->y[0], args->dim);
     return c->kernels->softmax(c->ctx, &y, &x, true);
 }
 
@@ -45,9 +45,8 @@ static void log_softmax_backward(tn_op_grad *g) {
 
 static tn_status log_softmax_backward_kernel(const tn_op_back *b) {
     const log_softmax_args *args = b->args;
-    int last = b->y[0]->ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
-    tn_desc dx = tn_desc_swap(b->dx[0], dim, last), y = tn_desc_swap(b->y[0], dim, last),
-            dy = tn_desc_swap(b->dy[0], dim, last);
+    tn_desc dx = tn__desc_last(b->dx[0], args->dim), y = tn__desc_last(b->y[0], args->dim),
+            dy = tn__desc_last(b->dy[0], args->dim);
     return b->kernels->softmax_backward(b->ctx, &dx, &y, &dy, true);
 }
 
@@ -87,6 +86,7 @@ static void log_softmax_samples(tn_op_samples *s) {
          .inputs = 1,
          .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), large)}},
+        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(), -2.0, 2.0)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         tn_sample_add(s, &samples[i]);

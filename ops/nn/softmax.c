@@ -1,6 +1,6 @@
 /* softmax(x) = exp(x - max x) / sum exp(x - max x), over one dimension
  *
- *     x: any shape but 0-dimensional, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = y (dy - sum(y dy))
  *
  * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no
@@ -14,7 +14,8 @@ typedef struct softmax_args {
 
 static bool softmax_shape(tn_op_call *c) {
     const softmax_args *args = c->args;
-    return tn_op_float(c, 0) && tn__op_dim(c, args->dim) >= 0 && tn_op_out_like(c, 0);
+    return tn_op_float(c, 0) && tn__dim_of_any(c->in[0], args->dim, c->op->name) >= 0 &&
+           tn_op_out_like(c, 0);
 }
 
 /* The largest element only keeps exp from overflowing; the result does not depend on it, so no
@@ -32,8 +33,7 @@ static tn_tensor *softmax_compose(tn_op_call *c) {
 
 static tn_status softmax_forward(tn_op_call *c) {
     const softmax_args *args = c->args;
-    int last = c->x[0].ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
-    tn_desc x = tn_desc_swap(&c->x[0], dim, last), y = tn_desc_swap(&c->y[0], dim, last);
+    tn_desc x = tn__desc_last(&c->x[0], args->dim), y = tn__desc_last(&c->y[0], args->dim);
     return c->kernels->softmax(c->ctx, &y, &x, false);
 }
 
@@ -46,9 +46,8 @@ static void softmax_backward(tn_op_grad *g) {
 
 static tn_status softmax_backward_kernel(const tn_op_back *b) {
     const softmax_args *args = b->args;
-    int last = b->y[0]->ndim - 1, dim = tn__dim_from_start(args->dim, last + 1);
-    tn_desc dx = tn_desc_swap(b->dx[0], dim, last), y = tn_desc_swap(b->y[0], dim, last),
-            dy = tn_desc_swap(b->dy[0], dim, last);
+    tn_desc dx = tn__desc_last(b->dx[0], args->dim), y = tn__desc_last(b->y[0], args->dim),
+            dy = tn__desc_last(b->dy[0], args->dim);
     return b->kernels->softmax_backward(b->ctx, &dx, &y, &dy, false);
 }
 
@@ -88,6 +87,7 @@ static void softmax_samples(tn_op_samples *s) {
          .inputs = 1,
          .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
         {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), large)}},
+        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(), -2.0, 2.0)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         tn_sample_add(s, &samples[i]);

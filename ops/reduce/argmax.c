@@ -16,9 +16,12 @@ static bool argmax_shape(tn_op_call *c) {
     if (x->dtype == TN_BOOL) {
         return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
     }
-    int dim = tn__dim(x, args->dim, c->op->name);
+    int dim = tn__dim_of_any(x, args->dim, c->op->name);
     if (dim < 0) {
         return false;
+    }
+    if (x->dims.ndim == 0) {
+        return tn_op_out(c, x->dims, TN_I64);
     }
     if (x->dims.size[dim] == 0) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s (there is nothing to choose from in dimension %d)",
@@ -37,6 +40,9 @@ static bool argmax_shape(tn_op_call *c) {
 static tn_status argmax_forward(tn_op_call *c) {
     int dim = ((const argmax_args *)c->args)->dim;
     tn_dims x = c->in[0]->dims;
+    if (x.ndim == 0) {
+        return c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    }
     dim = dim < 0 ? dim + x.ndim : dim;
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(x, 1u << dim));
     return c->kernels->argmax(c->ctx, &y, &c->x[0], dim);
@@ -55,6 +61,7 @@ static void argmax_samples(tn_op_samples *s) {
         {{3, {2, 3, 4}}, {-2, false}, "dim=-2, keepdim=False"},
         {{2, {0, 3}}, {1, false}, "dim=1, keepdim=False"},
         {{1, {1}}, {0, false}, "dim=0, keepdim=False"},
+        {{0, {0}}, {-1, true}, "dim=-1, keepdim=True"},
         {{2, {3, 1030}}, {1, false}, "dim=1, keepdim=False"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -5,14 +5,16 @@
 
 static bool check_dims(const tn_op_call *c, tn_dims dims) {
     const tn_tensor *x = c->in[0];
+    int ndim =
+        x->dims.ndim > 0 ? x->dims.ndim : 1; /* dimension 0 of a 0-dimensional x is all of it */
     unsigned seen = 0;
     if (dims.ndim < 0) {
         return tn_op_fail(c, TN_ESHAPE, "more than %d dimensions are named (x is %s)", TN_MAX_DIMS,
                           tn_shape_text(x));
     }
     for (int i = 0; i < dims.ndim; i++) {
-        int64_t dim = dims.size[i] < 0 ? dims.size[i] + x->dims.ndim : dims.size[i];
-        if (dim < 0 || dim >= x->dims.ndim) {
+        int64_t dim = dims.size[i] < 0 ? dims.size[i] + ndim : dims.size[i];
+        if (dim < 0 || dim >= ndim) {
             return tn_op_fail(c, TN_EINDEX, "x is %s but dimension %lld is named (it has %d)",
                               tn_shape_text(x), (long long)dims.size[i], x->dims.ndim);
         }
@@ -28,7 +30,7 @@ static bool check_dims(const tn_op_call *c, tn_dims dims) {
 unsigned tn__reduce_mask(tn_dims dims, int ndim) {
     unsigned mask = 0;
     for (int i = 0; i < dims.ndim; i++) {
-        mask |= 1u << (dims.size[i] < 0 ? dims.size[i] + ndim : dims.size[i]);
+        mask |= 1u << (dims.size[i] < 0 ? dims.size[i] + (ndim > 0 ? ndim : 1) : dims.size[i]);
     }
     return dims.ndim ? mask : (1u << ndim) - 1;
 }
@@ -140,6 +142,7 @@ void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty) {
         {{3, {2, 3, 4}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
         {{4, {2, 2, 3, 2}}, {{2, {1, 2}}, false}, "dim=[1, 2], keepdim=False", false},
         {{0, {0}}, {{0, {0}}, false}, "dim=[0], keepdim=False", false},
+        {{0, {0}}, {{1, {-1}}, true}, "dim=[-1], keepdim=True", false},
         {{2, {1, 3}}, {{1, {0}}, false}, "dim=[0], keepdim=False", false},
         {{2, {0, 3}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
         {{3, {2, 0, 3}}, {{1, {1}}, false}, "dim=[1], keepdim=False", true},

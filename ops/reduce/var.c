@@ -1,8 +1,9 @@
 /* y = sum over dims of (x - m)² / (n - correction),  m the mean of the n elements
  *
  *     x: any shape, f32 f64 bf16 f16
- *     y: x's shape without dims (or 1 there); 0 / 0 = NaN for n = correction
- *     dx = dy · 2 (x - m) / (n - correction)
+ *     y: x's shape without dims (or 1 there); the divisor is never negative: for n <= correction
+ *        inf, or 0 / 0 = NaN
+ *     dx = dy · 2 (x - m) / (n - correction), with the sign that has, as in PyTorch
  *
  * In two passes, as the difference of two large sums would lose the digits of a small variance; and
  * from the first element on, so that equal elements have the variance 0. */
@@ -16,10 +17,9 @@ typedef struct var_args {
     int correction;
 } var_args;
 
-/* 1 / (n - correction); never negative, as in PyTorch. */
-static double var_scale(const var_args *args, tn_dims x) {
-    int64_t n = tn__reduce_count(x, tn__reduce_mask(args->over.dims, x.ndim));
-    return 1.0 / (double)(n > args->correction ? n - args->correction : 0);
+/* How many elements each result is made of. */
+static int64_t var_count(const var_args *args, tn_dims x) {
+    return tn__reduce_count(x, tn__reduce_mask(args->over.dims, x.ndim));
 }
 
 static bool var_shape(tn_op_call *c) {
@@ -31,6 +31,8 @@ static bool var_shape(tn_op_call *c) {
 static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *small,
                            const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
+    const var_args *args = c->args;
+    int64_t n = var_count(args, c->in[0]->dims) - args->correction;
     tn_desc spread = tn_desc_expand(small, wide), first = c->x[0];
     memcpy(first.size, small->size, sizeof first.size);
     tn_status status = kernels->copy(c->ctx, small, &first);
@@ -50,8 +52,7 @@ static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *sm
         status = kernels->reduce(c->ctx, TN_SUM_SQUARES, small, wide);
     }
     if (status == TN_OK) {
-        status =
-            kernels->unary(c->ctx, TN_MUL_K, small, small, var_scale(c->args, c->in[0]->dims), 0.0);
+        status = kernels->unary(c->ctx, TN_MUL_K, small, small, 1.0 / (double)(n > 0 ? n : 0), 0.0);
     }
     return status == TN_OK ? kernels->copy(c->ctx, y, small) : status;
 }
@@ -76,7 +77,8 @@ static void var_backward(tn_op_grad *g) {
     const var_args *args = g->args;
     tn_tensor *x = tn__from_first(tn__wide(tn_op_saved_input(g, 0)), args->over.dims);
     tn_tensor *from_mean = tn_sub(x, tn_mean(x, args->over.dims, true));
-    double k = 2.0 * var_scale(args, tn_op_input_dims(g, 0));
+    int64_t n = var_count(args, tn_op_input_dims(g, 0));
+    double k = n ? 2.0 / (double)(n - args->correction) : 0.0; /* over nothing dx is nothing */
     tn_tensor *dx = tn_mul(tn__spread(g, tn_mul_scalar(tn__wide(g->dout[0]), k)), from_mean);
     tn_op_give(g, 0, tn_cast(dx, tn_op_input_dtype(g, 0)));
 }
@@ -98,6 +100,7 @@ static void var_samples(tn_op_samples *s) {
         {{2, {2, 300}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3.0},
         {{2, {300, 2}}, {{{1, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3.0},
         {{2, {2, 20}}, {{{1, {1}}, true}, 1}, "dim=[1], correction=1, keepdim=True", 100.0},
+        {{0, {0}}, {{{1, {-1}}, true}, 0}, "dim=[-1], correction=0, keepdim=True", -3.0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tn_sample sample = {

@@ -244,6 +244,71 @@ static void reductions_of_nothing(void **state) {
     assert_inert(tn_argmax(x, 1, false), TN_ESHAPE, "argmax: x is [2, 0]");
 }
 
+/* What dy's slope becomes when the gradient is differentiated again: PyTorch's 0, where 1 / n gives
+ * infinity times nothing. */
+static void second_derivatives_of_nothing(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = leaf(tn_zeros(TN_DIMS(0), TN_F64)), *dx = NULL;
+    tn_tensor *y[] = {tn_mean_all(x), tn_mse(x, tn_zeros_like(x), TN_MEAN),
+                      tn_var(x, TN_DIMS(), 0, false), tn_var(x, TN_DIMS(0), 1, false)};
+    for (int i = 0; i < 4; i++) {
+        assert_true(isnan(tn_item(y[i])));
+        tn_grad_options options = tn_grad_defaults();
+        options.create_graph = true;
+        tn_tensor *dy = leaf(tn_ones_like(y[i]));
+        tn_grad(&y[i], &dy, 1, &x, 1, &dx, options);
+        is(gradient(tn_sum_all(dx), dy, false), tn_zeros_like(dy));
+    }
+}
+
+/* Beyond n: infinity, or NaN where elements are equal, and the slope of PyTorch's rule. */
+static void var_with_large_corrections(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = leaf(tn_reshape(LIST(1, 2, 2, 2), TN_DIMS(2, 2)));
+    for (int i = 0; i < 3; i++) {
+        const double slopes[] = {INFINITY, 1, 0.5}; /* times the sign of 2 - correction */
+        double k = slopes[i];
+        tn_tensor *y = tn_var(x, TN_DIMS(1), 2 + i, false);
+        is(y, LIST(INFINITY, NAN));
+        is(tn_reshape(gradient(y, x, false), TN_DIMS(4)),
+           i ? LIST(k, -k, 0, 0) : LIST(-k, k, NAN, NAN));
+    }
+}
+
+/* Of one number, with any dimension that may be named: as PyTorch's. */
+static void zero_dimensions(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = leaf(tn_scalar(3.0, TN_F64)), *three = tn_scalar(3.0, TN_F64),
+              *zero = tn_scalar(0.0, TN_F64), *one = tn_scalar(1.0, TN_F64);
+    for (int dim = -1; dim <= 0; dim++) {
+        for (int keep = 0; keep < 2; keep++) {
+            tn_tensor *y[] = {tn_sum(x, TN_DIMS(dim), keep), tn_mean(x, TN_DIMS(dim), keep),
+                              tn_max(x, TN_DIMS(dim), keep), tn_min(x, TN_DIMS(dim), keep),
+                              tn_logsumexp(x, TN_DIMS(dim), keep)};
+            for (int i = 0; i < 5; i++) {
+                is(y[i], three);
+                is(gradient(y[i], x, true), one);
+            }
+            is(tn_var(x, TN_DIMS(dim), 0, keep), zero);
+            is(gradient(tn_var(x, TN_DIMS(dim), 0, keep), x, false), zero);
+            is(tn_var(x, TN_DIMS(dim), 1, keep), tn_scalar(NAN, TN_F64));
+            is(tn_cast(tn_argmax(x, dim, keep), TN_F64), zero);
+        }
+        is(tn_softmax(x, dim), one);
+        is(gradient(tn_softmax(x, dim), x, false), zero);
+        is(gradient(tn_softmax(x, dim), x, true), zero);
+        is(tn_log_softmax(x, dim), zero);
+        is(gradient(tn_log_softmax(x, dim), x, false), zero);
+    }
+    assert_inert(tn_sum(x, TN_DIMS(1), false), TN_EINDEX, "sum: x is [] but dimension 1");
+    assert_inert(tn_sum(x, TN_DIMS(0, -1), false), TN_EVALUE, "named twice");
+    assert_inert(tn_softmax(x, -2), TN_EINDEX, "softmax");
+    assert_inert(tn_argmax(x, 1, false), TN_EINDEX, "argmax");
+}
+
 static void reductions_refuse(void **state) {
     (void)state;
     TN_SCOPE;
@@ -356,6 +421,9 @@ int main(void) {
         TEST(logsumexp_infinities),
         TEST(constants_do_not_vary),
         TEST(reductions_of_nothing),
+        TEST(second_derivatives_of_nothing),
+        TEST(var_with_large_corrections),
+        TEST(zero_dimensions),
         TEST(reductions_refuse),
         TEST(constants),
         TEST(integers),
