@@ -9,7 +9,7 @@
  * time. */
 #include "bench/bench.h"
 
-static void must(tn_status status) {
+static void must_work(tn_status status) {
     if (status != TN_OK) {
         fprintf(stderr, "%s\n", tn_error_message());
         exit(1);
@@ -23,20 +23,20 @@ static void add_number(float *x, int64_t n, float number) {
 }
 
 /* Seconds from the moment when all ranks are here to the end of the operation. */
-static double reduce(tn_group *g, tn_tensor *t) {
-    must(tn_barrier(g));
+static double time_all_reduce(tn_group *g, tn_tensor *t) {
+    must_work(tn_barrier(g));
     double start = bench_now();
-    must(tn_work_wait(tn_all_reduce(g, t, TN_MEAN), 0));
+    must_work(tn_work_wait(tn_all_reduce(g, t, TN_MEAN), 0));
     return bench_now() - start;
 }
 
 /* … until all ranks have added. */
-static double add(tn_group *g, tn_tensor *t) {
+static double time_add(tn_group *g, tn_tensor *t) {
     float *x = tn_data_mut(t);
-    must(tn_barrier(g));
+    must_work(tn_barrier(g));
     double start = bench_now();
     add_number(x, tn_count(t), 1.0f);
-    must(tn_barrier(g));
+    must_work(tn_barrier(g));
     return bench_now() - start;
 }
 
@@ -51,7 +51,7 @@ static double best_of(double (*measure)(tn_group *, tn_tensor *), tn_group *g, t
 }
 
 /* A mean of ones stays one. */
-static tn_tensor *checked(tn_tensor *t) {
+static tn_tensor *checked_tensor(tn_tensor *t) {
     const float *x = tn_data(t);
     if (x[0] != 1.0f || x[tn_count(t) / 2] != 1.0f || x[tn_count(t) - 1] != 1.0f) {
         fprintf(stderr, "the result is wrong\n");
@@ -60,7 +60,7 @@ static tn_tensor *checked(tn_tensor *t) {
     return t;
 }
 
-static tn_tensor *ones(tn_tensor *t) {
+static tn_tensor *fill_ones(tn_tensor *t) {
     float *x = tn_data_mut(t);
     for (int64_t i = 0; i < tn_count(t); i++) {
         x[i] = 1.0f;
@@ -70,20 +70,20 @@ static tn_tensor *ones(tn_tensor *t) {
 
 enum { MOST_ROUNDS = 100 };
 
-static void measure(tn_group *g, int rounds, long mib) {
+static void measure_mib(tn_group *g, int rounds, long mib) {
     TN_SCOPE;
     bool has_memory = strcmp(tn_group_engine(g), "shm") == 0;
     int times = mib <= 1 ? 50 : 3;
     double shared_ms[MOST_ROUNDS], private_ms[MOST_ROUNDS], limit_ms[MOST_ROUNDS];
     tn_dims dims = TN_DIMS(mib << 18);
-    tn_tensor *shared = has_memory ? ones(tn_group_empty(g, dims, TN_F32)) : NULL;
-    tn_tensor *private = ones(tn_empty(dims, TN_F32));
-    must(tn_error());
+    tn_tensor *shared = has_memory ? fill_ones(tn_group_empty(g, dims, TN_F32)) : NULL;
+    tn_tensor *private = fill_ones(tn_empty(dims, TN_F32));
+    must_work(tn_error());
     for (int r = 0; r < rounds; r++) {
-        shared_ms[r] = shared ? best_of(reduce, g, shared, times) * 1e3 : 0.0;
-        private_ms[r] = best_of(reduce, g, checked(private), times) * 1e3;
-        limit_ms[r] = best_of(add, g, private, times) * 1e3;
-        ones(private);
+        shared_ms[r] = shared ? best_of(time_all_reduce, g, shared, times) * 1e3 : 0.0;
+        private_ms[r] = best_of(time_all_reduce, g, checked_tensor(private), times) * 1e3;
+        limit_ms[r] = best_of(time_add, g, private, times) * 1e3;
+        fill_ones(private);
     }
     if (tn_group_rank(g) == 0) {
         if (shared) {
@@ -94,7 +94,7 @@ static void measure(tn_group *g, int rounds, long mib) {
         fflush(stdout);
     }
     if (shared) {
-        checked(shared);
+        checked_tensor(shared);
     }
 }
 
@@ -107,9 +107,9 @@ int main(int argc, char **argv) {
     tn_dist_options o = tn_dist_defaults();
     o.engine = argv[1];
     tn_group *g = tn_dist_init(o);
-    int rounds = atoi(argv[2]);
+    int asked = atoi(argv[2]), rounds = asked < 1 ? 1 : asked > MOST_ROUNDS ? MOST_ROUNDS : asked;
     for (int i = 3; i < argc; i++) {
-        measure(g, rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds, atol(argv[i]));
+        measure_mib(g, rounds, atol(argv[i]));
     }
     tn_dist_finish();
     return 0;

@@ -23,7 +23,7 @@ static double train_step(void *user) {
     return tn_item(loss);
 }
 
-static void report(const tn_ddp_state *ddp, const char *trace) {
+static void report_ddp(const tn_ddp_state *ddp, const char *trace) {
     tn_ddp_stats s = tn_ddp_statistics(ddp);
     printf("%.6f %.6f %lld %d %.1f\n", s.waiting, s.traffic, (long long)s.steps, s.buckets,
            (double)s.bytes / 1048576.0);
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     t.y = tn_randint(0, 50257, TN_DIMS(batch, T), TN_I64);
     int status = bench_serve(train_step, &t);
     if (tn_group_rank(world) == 0) {
-        report(ddp, argc == 4 ? argv[3] : NULL);
+        report_ddp(ddp, argc == 4 ? argv[3] : NULL);
     }
     tn_optim_free(t.opt);
     tn_module_finish(&t.gpt);

@@ -33,7 +33,7 @@ static double train_step(void *user) {
     return tn_item(loss);
 }
 
-static void usage(void) {
+static void print_usage(void) {
     fprintf(stderr,
             "usage: gpt2 [--size 124M|350M|774M|1.5B] [--batch N] [--vocab N] [--device NAME]\n"
             "            [--precision f32|bf16] [--recompute] T   (run bench/gpt2.py)\n");
@@ -46,7 +46,7 @@ static const size *size_named(const char *name) {
             return &sizes[i];
         }
     }
-    usage();
+    print_usage();
     return NULL;
 }
 
@@ -56,7 +56,7 @@ typedef struct options {
     bool recompute, bf16;
 } options;
 
-static options parse(int argc, char **argv) {
+static options parse_options(int argc, char **argv) {
     static const struct option list[] = {{"size", 1, NULL, 's'},
                                          {"batch", 1, NULL, 'b'},
                                          {"vocab", 1, NULL, 'v'},
@@ -86,12 +86,12 @@ static options parse(int argc, char **argv) {
             o.recompute = true;
             break;
         default:
-            usage();
+            print_usage();
         }
     }
     o.T = optind + 1 == argc ? atoi(argv[optind]) : 0;
     if (o.T < 1 || o.batch < 1 || o.vocab < 50257) {
-        usage();
+        print_usage();
     }
     return o;
 }
@@ -99,7 +99,7 @@ static options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     static trainer t;
     tn_on_error(tn_error_exit);
-    options o = parse(argc, argv);
+    options o = parse_options(argc, argv);
     tn_gpt_options g = tn_gpt_defaults();
     g.vocab = o.vocab;
     g.layers = o.shape->layers;

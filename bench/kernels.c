@@ -127,10 +127,10 @@ static tn_desc desc_of(const tn_tensor *t) {
     memcpy(d.stride, t->stride, sizeof d.stride);
     return d;
 }
-static tn_desc normal(tn_dims dims) {
+static tn_desc normal_desc(tn_dims dims) {
     return desc_of(tn_randn(dims, TN_F32));
 }
-static tn_desc turned(tn_desc d, int a, int b) {
+static tn_desc turned_desc(tn_desc d, int a, int b) {
     int64_t size = d.size[a], stride = d.stride[a];
     d.size[a] = d.size[b];
     d.stride[a] = d.stride[b];
@@ -148,7 +148,7 @@ typedef struct work {
 } work;
 typedef tn_status (*kernel)(work *w);
 
-static bool skipped(const char *name) {
+static bool is_skipped(const char *name) {
     return !strstr(name, wanted);
 }
 
@@ -291,18 +291,20 @@ static void elementwise_rows(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s, 64 MiB", rows[i].name);
-        if (skipped(name)) {
+        if (is_skipped(name)) {
             continue;
         }
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(n)), .y = normal(TN_DIMS(n)), .f = rows[i].f};
-        w.z = rows[i].binary ? normal(TN_DIMS(n)) : w.x;
+        work w = {.x = normal_desc(TN_DIMS(n)), .y = normal_desc(TN_DIMS(n)), .f = rows[i].f};
+        w.z = rows[i].binary ? normal_desc(TN_DIMS(n)) : w.x;
         double bytes = (double)n * 4 * (rows[i].binary ? 3 : 2);
         memory_row(name, rows[i].binary ? k_binary : k_unary, &w, bytes, bytes, false);
     }
-    if (!skipped("add in place, bias row (16384, 1024)")) {
+    if (!is_skipped("add in place, bias row (16384, 1024)")) {
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(16384, 1024)), .z = normal(TN_DIMS(1, 1024)), .f = TN_ADD};
+        work w = {.x = normal_desc(TN_DIMS(16384, 1024)),
+                  .z = normal_desc(TN_DIMS(1, 1024)),
+                  .f = TN_ADD};
         w.y = w.x;
         w.z.size[0] = 16384;
         w.z.stride[0] = 0;
@@ -312,31 +314,31 @@ static void elementwise_rows(void) {
 }
 
 static void copy_rows(void) {
-    if (!skipped("copy, 64 MiB")) {
+    if (!is_skipped("copy, 64 MiB")) {
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(4096, 4096)), .y = normal(TN_DIMS(4096, 4096))};
+        work w = {.x = normal_desc(TN_DIMS(4096, 4096)), .y = normal_desc(TN_DIMS(4096, 4096))};
         memory_row("copy, 64 MiB", k_copy, &w, 2.0 * 4096 * 4096 * 4, 2.0 * 4096 * 4096 * 4, false);
     }
-    if (!skipped("copy transposed (4096, 4096)")) {
+    if (!is_skipped("copy transposed (4096, 4096)")) {
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(4096, 4096)), .y = normal(TN_DIMS(4096, 4096))};
-        w.x = turned(w.x, 0, 1);
+        work w = {.x = normal_desc(TN_DIMS(4096, 4096)), .y = normal_desc(TN_DIMS(4096, 4096))};
+        w.x = turned_desc(w.x, 0, 1);
         memory_row("copy transposed (4096, 4096)", k_copy, &w, 2.0 * 4096 * 4096 * 4,
                    2.0 * 4096 * 4096 * 4, false);
     }
     for (int i = 0; i < 2; i++) {
         tn_dtype half = i ? TN_F16 : TN_BF16;
-        if (!skipped(i ? "copy f32 to f16, 16M" : "copy f32 to bf16, 16M")) {
+        if (!is_skipped(i ? "copy f32 to f16, 16M" : "copy f32 to bf16, 16M")) {
             TN_SCOPE;
-            work w = {.x = normal(TN_DIMS(4096, 4096)),
+            work w = {.x = normal_desc(TN_DIMS(4096, 4096)),
                       .y = desc_of(tn_zeros(TN_DIMS(4096, 4096), half))};
             memory_row(i ? "copy f32 to f16, 16M" : "copy f32 to bf16, 16M", k_copy, &w,
                        6.0 * 4096 * 4096, 6.0 * 4096 * 4096, false);
         }
     }
-    if (!skipped("fill, 64 MiB")) {
+    if (!is_skipped("fill, 64 MiB")) {
         TN_SCOPE;
-        work w = {.y = normal(TN_DIMS(4096, 4096))};
+        work w = {.y = normal_desc(TN_DIMS(4096, 4096))};
         memory_row("fill, 64 MiB", k_fill, &w, 4.0 * 4096 * 4096, 2 * 4.0 * 4096 * 4096, false);
     }
 }
@@ -346,12 +348,12 @@ static void reduce_rows(void) {
                                         "sum over columns (16384, 1024)",
                                         "sum of squares (16384, 1024)"};
     for (int i = 0; i < 4; i++) {
-        if (skipped(names[i])) {
+        if (is_skipped(names[i])) {
             continue;
         }
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_SUM_SQUARES : TN_SUM};
-        w.y = normal(TN_DIMS(i == 1 ? 16384 : 1, i == 2 ? 1024 : 1));
+        work w = {.x = normal_desc(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_SUM_SQUARES : TN_SUM};
+        w.y = normal_desc(TN_DIMS(i == 1 ? 16384 : 1, i == 2 ? 1024 : 1));
         memory_row(names[i], k_reduce, &w, 4.0 * 16384 * 1024, 4.0 * 16384 * 1024, true);
     }
 }
@@ -360,29 +362,29 @@ static void norm_rows(int64_t rows, int64_t c) {
     char name[64];
     double one = (double)(rows * c) * 4;
     TN_SCOPE;
-    work w = {.x = normal(TN_DIMS(rows, c)),
-              .y = normal(TN_DIMS(rows, c)),
-              .z = normal(TN_DIMS(rows, c)),
-              .w = normal(TN_DIMS(c)),
-              .b = normal(TN_DIMS(c)),
-              .s = normal(TN_DIMS(rows)),
-              .t = normal(TN_DIMS(rows)),
-              .dq = normal(TN_DIMS(c)),
-              .dk = normal(TN_DIMS(c))};
+    work w = {.x = normal_desc(TN_DIMS(rows, c)),
+              .y = normal_desc(TN_DIMS(rows, c)),
+              .z = normal_desc(TN_DIMS(rows, c)),
+              .w = normal_desc(TN_DIMS(c)),
+              .b = normal_desc(TN_DIMS(c)),
+              .s = normal_desc(TN_DIMS(rows)),
+              .t = normal_desc(TN_DIMS(rows)),
+              .dq = normal_desc(TN_DIMS(c)),
+              .dk = normal_desc(TN_DIMS(c))};
     snprintf(name, sizeof name, "layer_norm (%ld, %ld)", (long)rows, (long)c);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         memory_row(name, k_layer_norm, &w, 2 * one, 2 * one, false);
     }
     snprintf(name, sizeof name, "layer_norm_backward (%ld, %ld)", (long)rows, (long)c);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         memory_row(name, k_layer_norm_backward, &w, 3 * one, 3 * one, false);
     }
     snprintf(name, sizeof name, "softmax (%ld, %ld)", (long)rows, (long)c);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         memory_row(name, k_softmax, &w, 2 * one, 2 * one, false);
     }
     snprintf(name, sizeof name, "softmax_backward (%ld, %ld)", (long)rows, (long)c);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         memory_row(name, k_softmax_backward, &w, 3 * one, 3 * one, false);
     }
 }
@@ -391,28 +393,28 @@ static void loss_rows(int64_t rows, int64_t c) {
     char name[64];
     double one = (double)(rows * c) * 4;
     TN_SCOPE;
-    work w = {.x = normal(TN_DIMS(rows, c)),
-              .s = normal(TN_DIMS(rows)),
-              .t = normal(TN_DIMS(rows)),
-              .dq = normal(TN_DIMS(rows)),
+    work w = {.x = normal_desc(TN_DIMS(rows, c)),
+              .s = normal_desc(TN_DIMS(rows)),
+              .t = normal_desc(TN_DIMS(rows)),
+              .dq = normal_desc(TN_DIMS(rows)),
               .loss = {-100, 0}};
     w.label = desc_of(tn_randint(0, c, TN_DIMS(rows), TN_I64));
     snprintf(name, sizeof name, "cross_entropy (%ld, %ld)", (long)rows, (long)c);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         memory_row(name, k_loss, &w, one, one, true);
     }
-    w.y = normal(TN_DIMS(rows, c));
+    w.y = normal_desc(TN_DIMS(rows, c));
     snprintf(name, sizeof name, "cross_entropy_backward (%ld, %ld)", (long)rows, (long)c);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         memory_row(name, k_loss_backward, &w, 2 * one, 2 * one, false);
     }
 }
 
 static void other_rows(void) {
     const int64_t n = 32 << 20;
-    if (!skipped("adam, 32M parameters")) {
+    if (!is_skipped("adam, 32M parameters")) {
         TN_SCOPE;
-        tn_desc p = normal(TN_DIMS(n)), g = normal(TN_DIMS(n)),
+        tn_desc p = normal_desc(TN_DIMS(n)), g = normal_desc(TN_DIMS(n)),
                 m = desc_of(tn_zeros(TN_DIMS(n), TN_F32)),
                 v = desc_of(tn_zeros(TN_DIMS(n), TN_F32));
         work w = {.span = {.param = p.data,
@@ -423,30 +425,30 @@ static void other_rows(void) {
                            .count = n}};
         memory_row("adam, 32M parameters", k_adam, &w, 28.0 * (double)n, 16.0 * (double)n, true);
     }
-    if (!skipped("dropout, 64 MiB")) {
+    if (!is_skipped("dropout, 64 MiB")) {
         TN_SCOPE;
-        work w = {.x = normal(TN_DIMS(n / 2)), .y = normal(TN_DIMS(n / 2))};
+        work w = {.x = normal_desc(TN_DIMS(n / 2)), .y = normal_desc(TN_DIMS(n / 2))};
         memory_row("dropout, 64 MiB", k_dropout, &w, 4.0 * (double)n, 4.0 * (double)n, false);
     }
-    if (!skipped("uniform, 64 MiB")) {
+    if (!is_skipped("uniform, 64 MiB")) {
         TN_SCOPE;
-        work w = {.y = normal(TN_DIMS(n / 2)), .f = TN_UNIFORM};
+        work w = {.y = normal_desc(TN_DIMS(n / 2)), .f = TN_UNIFORM};
         memory_row("uniform, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, false);
     }
-    if (!skipped("normal, 64 MiB")) {
+    if (!is_skipped("normal, 64 MiB")) {
         TN_SCOPE;
-        work w = {.y = normal(TN_DIMS(n / 2)), .f = TN_NORMAL};
+        work w = {.y = normal_desc(TN_DIMS(n / 2)), .f = TN_NORMAL};
         memory_row("normal, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, false);
     }
     TN_SCOPE;
-    work w = {.x = normal(TN_DIMS(50257, 768)),
-              .y = normal(TN_DIMS(4096, 768)),
+    work w = {.x = normal_desc(TN_DIMS(50257, 768)),
+              .y = normal_desc(TN_DIMS(4096, 768)),
               .label = desc_of(tn_randint(0, 50257, TN_DIMS(4096), TN_I64))};
-    if (!skipped("gather_rows 4096 of (50257, 768)")) {
+    if (!is_skipped("gather_rows 4096 of (50257, 768)")) {
         memory_row("gather_rows 4096 of (50257, 768)", k_gather, &w, 2.0 * 4096 * 768 * 4,
                    2.0 * 4096 * 768 * 4, false);
     }
-    if (!skipped("scatter_add_rows 4096 to (50257, 768)")) {
+    if (!is_skipped("scatter_add_rows 4096 to (50257, 768)")) {
         tn_desc x = w.x;
         w.x = w.y;
         w.y = x;
@@ -460,11 +462,11 @@ static void product_rows(int64_t tokens, int64_t in, int64_t out) {
     char name[64];
     double flops = 2.0 * (double)tokens * (double)in * (double)out;
     TN_SCOPE;
-    tn_desc x = normal(TN_DIMS(tokens, in)), weight = normal(TN_DIMS(out, in)),
-            y = normal(TN_DIMS(tokens, out));
+    tn_desc x = normal_desc(TN_DIMS(tokens, in)), weight = normal_desc(TN_DIMS(out, in)),
+            y = normal_desc(TN_DIMS(tokens, out));
     snprintf(name, sizeof name, "linear (%ld, %ld) to %ld", (long)tokens, (long)in, (long)out);
-    if (!skipped(name)) {
-        work w = {.x = x, .y = y, .w = weight, .b = normal(TN_DIMS(out))};
+    if (!is_skipped(name)) {
+        work w = {.x = x, .y = y, .w = weight, .b = normal_desc(TN_DIMS(out))};
         flop_row(name, k_linear, &w, flops);
     }
     tn_desc *all[] = {&x, &weight, &y};
@@ -474,13 +476,13 @@ static void product_rows(int64_t tokens, int64_t in, int64_t out) {
             d->data, d->dtype, 3, {1, d->size[0], d->size[1]}, {0, d->stride[0], d->stride[1]}};
     }
     snprintf(name, sizeof name, "  its dx = dy w");
-    if (!skipped("linear dx")) {
+    if (!is_skipped("linear dx")) {
         work w = {.y = x, .x = y, .z = weight};
         flop_row(name, k_matmul, &w, flops);
     }
     snprintf(name, sizeof name, "  its dw = dy^T x");
-    if (!skipped("linear dw")) {
-        work w = {.y = weight, .x = turned(y, 1, 2), .z = x};
+    if (!is_skipped("linear dw")) {
+        work w = {.y = weight, .x = turned_desc(y, 1, 2), .z = x};
         flop_row(name, k_matmul, &w, flops);
     }
 }
@@ -488,11 +490,11 @@ static void product_rows(int64_t tokens, int64_t in, int64_t out) {
 static void batched_rows(int64_t n, int64_t m, int64_t k, int64_t p) {
     char name[64];
     snprintf(name, sizeof name, "matmul %ld x (%ld, %ld, %ld)", (long)n, (long)m, (long)k, (long)p);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         TN_SCOPE;
-        work w = {.y = normal(TN_DIMS(n, m, p)),
-                  .x = normal(TN_DIMS(n, m, k)),
-                  .z = normal(TN_DIMS(n, k, p))};
+        work w = {.y = normal_desc(TN_DIMS(n, m, p)),
+                  .x = normal_desc(TN_DIMS(n, m, k)),
+                  .z = normal_desc(TN_DIMS(n, k, p))};
         flop_row(name, k_matmul, &w, 2.0 * (double)(n * m * k * p));
     }
 }
@@ -510,26 +512,26 @@ static tn_desc part_of(tn_desc qkv, int which) {
 static void attention_rows(int64_t b, int64_t h, int64_t t, int64_t d) {
     char name[64];
     TN_SCOPE;
-    tn_desc qkv = normal(TN_DIMS(b, t, 3, h, d)), grad = normal(TN_DIMS(b, t, 3, h, d));
+    tn_desc qkv = normal_desc(TN_DIMS(b, t, 3, h, d)), grad = normal_desc(TN_DIMS(b, t, 3, h, d));
     work w = {.x = part_of(qkv, 0),
               .z = part_of(qkv, 1),
               .w = part_of(qkv, 2),
               .dq = part_of(grad, 0),
               .dk = part_of(grad, 1),
               .dv = part_of(grad, 2)};
-    w.y = turned(normal(TN_DIMS(b, t, h, d)), 1, 2);
-    w.b = turned(normal(TN_DIMS(b, t, h, d)), 1, 2);
-    w.s = normal(TN_DIMS(b, h, t));
+    w.y = turned_desc(normal_desc(TN_DIMS(b, t, h, d)), 1, 2);
+    w.b = turned_desc(normal_desc(TN_DIMS(b, t, h, d)), 1, 2);
+    w.s = normal_desc(TN_DIMS(b, h, t));
     w.attention = (tn_attention_args){1 / sqrt((double)d), true, NULL};
     double flops = 2.0 * (double)(b * h * t * (t + 1) / 2 * d);
     k_attention(&w);
     snprintf(name, sizeof name, "attention B=%ld H=%ld T=%ld D=%ld causal", (long)b, (long)h,
              (long)t, (long)d);
-    if (!skipped(name)) {
+    if (!is_skipped(name)) {
         flop_row(name, k_attention, &w, 2 * flops);
     }
     snprintf(name, sizeof name, "  its backward");
-    if (!skipped("attention_backward")) {
+    if (!is_skipped("attention_backward")) {
         flop_row(name, k_attention_backward, &w, 5 * flops);
     }
 }

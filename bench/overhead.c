@@ -9,19 +9,19 @@ static tn_tensor *a, *b;
 static tn_function identity;
 
 /* Each runs `n` times and releases what it makes. */
-static void empty(int n) {
+static void run_empty(int n) {
     for (int i = 0; i < n; i++) {
         tn_drop(tn_empty(TN_DIMS(1), TN_F32));
     }
 }
 
-static void scope(int n) {
+static void run_scope(int n) {
     for (int i = 0; i < n; i++) {
         TN_SCOPE;
     }
 }
 
-static void add(int n) {
+static void run_add(int n) {
     TN_NO_GRAD;
     for (int i = 0; i < n; i++) {
         TN_SCOPE;
@@ -43,7 +43,7 @@ static void recorded_mul(int n) {
     }
 }
 
-static void view(int n) {
+static void run_view(int n) {
     TN_NO_GRAD;
     for (int i = 0; i < n; i++) {
         TN_SCOPE;
@@ -60,7 +60,7 @@ static void module_call(int n) {
 }
 
 /* A chain of `links` additions, and with `backward` the way back. */
-static void chain(int n, int links, bool backward) {
+static void run_chain(int n, int links, bool backward) {
     for (int i = 0; i < n; i += links) {
         TN_SCOPE;
         tn_tensor *x = a;
@@ -75,19 +75,19 @@ static void chain(int n, int links, bool backward) {
 }
 
 static void forward_chain(int n) {
-    chain(n, 100, false);
+    run_chain(n, 100, false);
 }
 
 static void train_chain(int n) {
-    chain(n, 100, true);
+    run_chain(n, 100, true);
 }
 
-static tn_tensor *same(tn_tensor *x) {
+static tn_tensor *same_tensor(tn_tensor *x) {
     return x;
 }
 
 /* The best of some rounds, in ns a call: whatever else the machine does only adds to it. */
-static double measure(void (*f)(int n)) {
+static double measure_ns(void (*f)(int n)) {
     double best = 1e9;
     f(CALLS / 10);
     for (int i = 0; i < ROUNDS; i++) {
@@ -103,23 +103,19 @@ int main(void) {
     tn_on_error(tn_error_exit);
     a = tn_set_requires_grad(tn_ones(TN_DIMS(1), TN_F32), true);
     b = tn_ones(TN_DIMS(1), TN_F32);
-    tn_function_init(&identity, "identity", same);
+    tn_function_init(&identity, "identity", same_tensor);
     const struct {
         const char *name;
         void (*f)(int n);
     } list[] = {
-        {"scope", scope},
-        {"empty", empty},
-        {"view", view},
-        {"module", module_call},
-        {"add", add},
-        {"recorded_add", recorded_add},
+        {"scope", run_scope},           {"empty", run_empty}, {"view", run_view},
+        {"module", module_call},        {"add", run_add},     {"recorded_add", recorded_add},
         {"recorded_mul", recorded_mul},
     };
     for (size_t i = 0; i < sizeof(list) / sizeof(*list); i++) {
-        printf("%s %.1f\n", list[i].name, measure(list[i].f));
+        printf("%s %.1f\n", list[i].name, measure_ns(list[i].f));
     }
-    double there = measure(forward_chain), both = measure(train_chain);
+    double there = measure_ns(forward_chain), both = measure_ns(train_chain);
     printf("backward_add %.1f\n", both - there);
     tn_module_finish(&identity);
     return 0;
