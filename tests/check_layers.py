@@ -15,7 +15,8 @@ Rules
 import os
 import re
 import sys
-import tempfile
+
+import planted
 
 ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
@@ -134,7 +135,7 @@ def self_test():
         "tests/ops/test_op.c": '#include "ops/op.h"\n',
         "tests/ops/meson.build": "files('test_op.c')\n",
     }
-    planted = {
+    faulty = {
         "core includes ops": ("core/error.c", '#include "ops/op.h"\n'),
         "core includes a header of its own folder's parent": ("core/error.c", '#include "../ops/op.h"\n'),
         "core includes ops' public header": ("core/error.h", "#include <tern/ops.h>\n"),
@@ -147,22 +148,8 @@ def self_test():
         "example to implementer": ("examples/01_first.c", "#  include <tern/sys/op.h>\n"),
         "forgotten source": ("core/scope.c", "\n"),
     }
-    wrong = 0
-    for what, fault in [("nothing", None)] + list(planted.items()):
-        with tempfile.TemporaryDirectory() as root:
-            tree = dict(clean)
-            if fault:
-                tree[fault[0]] = tree.get(fault[0], "") + fault[1]
-            for path, text in tree.items():
-                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
-                    f.write(text)
-            found = list(faults(root))
-            if len(found) != (1 if fault else 0):
-                print(f"planted: {what}; found: {found}")
-                wrong += 1
-    print(f"{len(planted)} planted faults, {wrong} wrong answers")
-    return wrong
+    trees = {what: {**clean, path: clean.get(path, "") + text} for what, (path, text) in faulty.items()}
+    return planted.self_test(clean, trees, faults)
 
 
 def main():
