@@ -1,10 +1,11 @@
 /* The flight recorder: what this process's groups did last, for whoever looks at a job that hangs.
  *
- * A ring of the last operations, under one lock. On a time-out the group that failed writes it to a
+ * A trace (core/trace.h) of the last operations. On a time-out the group that failed writes it to a
  * file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing it may do:
  * sem_post.
  */
 #include "core/error.h"
+#include "core/trace.h"
 #include "distributed/group/group.h"
 
 #include <errno.h>
@@ -14,69 +15,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENTRIES = 1000 };
-
-typedef struct entry {
-    uint64_t number; /* 1 for the first of the process; 0: unused */
-    char group[64];
-    int rank, size;
-    int process; /* the rank in the world */
+/* An operation of a group, in whose row it is drawn; or an event of the program. */
+typedef struct flight_event {
+    tn__event event; /* begin: started */
+    int rank, size;  /* in the group; size 0: an event of the program */
     tn_transfer t;
-    char mark[48]; /* instead of an operation: an event of the program */
-    double queued, started, ended;
+    double queued;
     tn_status status;
-} entry;
+} flight_event;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static entry ring[ENTRIES];
-static uint64_t count;
-static int process; /* of the last operation: marks are of the same one */
-
-/* Under the lock: the next entry, emptied. */
-static entry *next_entry(void) {
-    entry *e = &ring[count % ENTRIES];
-    memset(e, 0, sizeof(*e));
-    e->number = ++count;
-    return e;
+static void name_event(const tn__event *event, char *text, size_t room) {
+    const flight_event *e = (const flight_event *)event;
+    if (e->size > 0) {
+        tn__transfer_text(&e->t, text, room);
+    }
 }
 
-/* Under the lock: NULL when it has been overwritten. */
-static entry *find_entry(uint64_t number) {
-    entry *e = number ? &ring[(number - 1) % ENTRIES] : NULL;
-    return e && e->number == number ? e : NULL;
-}
+static tn__trace flight = TN__TRACE(flight_event, 1000, name_event);
+static int last_process; /* atomic: of the last operation; events of the program are of the same */
 
 uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t) {
-    pthread_mutex_lock(&lock);
-    entry *e = next_entry();
-    snprintf(e->group, sizeof(e->group), "%s", g->name);
-    e->rank = g->rank;
-    e->size = g->size;
-    e->process = process = g->world[g->rank];
-    e->t = *t;
-    e->queued = tn__now();
-    uint64_t number = e->number;
-    pthread_mutex_unlock(&lock);
-    return number;
+    flight_event e = {.event.process = g->world[g->rank],
+                      .rank = g->rank,
+                      .size = g->size,
+                      .t = *t,
+                      .queued = tn__now()};
+    tn__event_text(e.event.thread, sizeof(e.event.thread), g->name);
+    __atomic_store_n(&last_process, e.event.process, __ATOMIC_RELAXED);
+    return tn__trace_add(&flight, &e.event);
 }
 
 void tn__flight_started(uint64_t number, double when) {
-    pthread_mutex_lock(&lock);
-    entry *e = find_entry(number);
-    if (e) {
-        e->started = when;
+    flight_event e;
+    if (tn__trace_get(&flight, number, &e.event)) {
+        e.event.begin = when;
+        tn__trace_change(&flight, &e.event);
     }
-    pthread_mutex_unlock(&lock);
 }
 
 void tn__flight_ended(uint64_t number, double when, tn_status status) {
-    pthread_mutex_lock(&lock);
-    entry *e = find_entry(number);
-    if (e) {
-        e->ended = when;
-        e->status = status;
+    flight_event e;
+    if (tn__trace_get(&flight, number, &e.event)) {
+        e.event.end = when;
+        e.status = status;
+        tn__trace_change(&flight, &e.event);
     }
-    pthread_mutex_unlock(&lock);
 }
 
 double tn_flight_now(void) {
@@ -84,34 +67,22 @@ double tn_flight_now(void) {
 }
 
 void tn_flight_mark(const char *name, double begin) {
-    pthread_mutex_lock(&lock);
-    entry *e = next_entry();
-    snprintf(e->mark, sizeof(e->mark), "%s", name ? name : "");
-    e->process = process;
-    e->queued = e->started = begin;
-    e->ended = tn__now();
-    pthread_mutex_unlock(&lock);
+    double now = tn__now();
+    flight_event e = {.event = {.process = __atomic_load_n(&last_process, __ATOMIC_RELAXED),
+                                .begin = begin > 0 && begin < now ? begin : now,
+                                .end = now,
+                                .thread = "program"}};
+    e.queued = e.event.begin;
+    tn__event_text(e.event.name, sizeof(e.event.name), name);
+    tn__trace_add(&flight, &e.event);
 }
 
 /* ---- Reading it ------------------------------------------------------------------------------ */
 
-static const char *state_of(const entry *e) {
-    return e->ended > 0     ? e->status == TN_OK ? "done" : tn_status_name(e->status)
-               : e->started > 0 ? "running"
-                            : "queued";
-}
-
-/* Entries oldest first, copied one by one: printing does not hold the lock. */
-static bool entry_after(uint64_t *number, entry *e) {
-    pthread_mutex_lock(&lock);
-    uint64_t oldest = count > ENTRIES ? count - ENTRIES + 1 : 1;
-    *number = *number + 1 < oldest ? oldest : *number + 1;
-    bool found = *number <= count;
-    if (found) {
-        *e = ring[(*number - 1) % ENTRIES];
-    }
-    pthread_mutex_unlock(&lock);
-    return found;
+static const char *state_of(const flight_event *e) {
+    return e->event.end > 0     ? e->status == TN_OK ? "done" : tn_status_name(e->status)
+               : e->event.begin > 0 ? "running"
+                                : "queued";
 }
 
 void tn_flight_dump(FILE *file) {
@@ -121,66 +92,22 @@ void tn_flight_dump(FILE *file) {
     double now = tn__now();
     fprintf(file, "%-6s %-20s %-6s %-8s %-44s %-10s %10s %10s %10s\n", "entry", "group", "rank",
             "number", "operation", "state", "queued", "waited ms", "ran ms");
-    entry e;
-    for (uint64_t number = 0; entry_after(&number, &e);) {
+    flight_event e = {0};
+    while (tn__trace_next(&flight, &e.event)) {
         char text[128];
-        if (*e.mark) {
-            snprintf(text, sizeof(text), "(%s)", e.mark);
-        } else {
-            tn__transfer_text(&e.t, text, sizeof(text));
-        }
-        double started = e.started > 0 ? e.started : now, ended = e.ended > 0 ? e.ended : now;
+        snprintf(text, sizeof(text), "(%s)", e.event.name);
+        name_event(&e.event, text, sizeof(text));
+        double begin = e.event.begin > 0 ? e.event.begin : now;
+        double end = e.event.end > 0 ? e.event.end : now;
         fprintf(file, "%-6llu %-20s %d/%-4d %-8llu %-44s %-10s %9.3fs %10.3f %10.3f\n",
-                (unsigned long long)e.number, e.group, e.rank, e.size,
-                (unsigned long long)e.t.sequence, text, state_of(&e), e.queued - now,
-                (started - e.queued) * 1e3, e.started > 0 ? (ended - started) * 1e3 : 0.0);
+                (unsigned long long)e.event.number, e.size > 0 ? e.event.thread : "", e.rank,
+                e.size, (unsigned long long)e.t.sequence, text, state_of(&e), e.queued - now,
+                (begin - e.queued) * 1e3, e.event.begin > 0 ? (end - begin) * 1e3 : 0.0);
     }
-}
-
-/* As a JSON string without its quotes; a control character becomes a space. */
-static void write_escaped(FILE *file, const char *text) {
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') {
-            fputc('\\', file);
-        }
-        fputc((unsigned char)*text < 32 ? ' ' : *text, file);
-    }
-}
-
-static void write_event(FILE *file, const entry *e) {
-    char text[128];
-    tn__transfer_text(&e->t, text, sizeof(text));
-    fprintf(file, "{\"name\": \"");
-    write_escaped(file, *e->mark ? e->mark : text);
-    fprintf(file, "\", \"ph\": \"X\", \"pid\": %d, \"tid\": \"%s\", \"ts\": %.3f, \"dur\": %.3f}",
-            e->process, *e->mark ? "program" : e->group, e->started * 1e6,
-            (e->ended - e->started) * 1e6);
 }
 
 tn_status tn_flight_trace(const char *path) {
-    if (!path) {
-        return tn__raise(TN_EVALUE, "flight_trace", "the path is NULL");
-    }
-    FILE *file = fopen(path, "w");
-    if (!file) {
-        return tn__raise(TN_EIO, "flight_trace", "%s: %s", path, strerror(errno));
-    }
-    fprintf(file, "[");
-    const char *comma = "\n";
-    entry e;
-    for (uint64_t number = 0; entry_after(&number, &e);) {
-        if (e.ended > 0) {
-            fputs(comma, file);
-            write_event(file, &e);
-            comma = ",\n";
-        }
-    }
-    fprintf(file, "\n]\n");
-    bool failed = ferror(file) != 0;
-    if (fclose(file) != 0 || failed) {
-        return tn__raise(TN_EIO, "flight_trace", "%s: %s", path, strerror(errno));
-    }
-    return TN_OK;
+    return tn__trace_save((const tn__trace *const[]){&flight}, 1, path, "flight_trace");
 }
 
 void tn__flight_save(int rank, const char *reason) {

@@ -1,0 +1,177 @@
+/* Rings of events, and the file that viewers of traces read. */
+#include "core/trace.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+void tn__event_text(char *to, size_t room, const char *text) {
+    size_t length = strnlen(text ? text : "", room);
+    if (length == room) {
+        length--;
+        while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80) {
+            length--; /* inside a character */
+        }
+    }
+    memcpy(to, text ? text : "", length);
+    memset(to + length, 0, room - length);
+}
+
+_Static_assert(offsetof(tn__event, number) == 0, "write_slot fills it in");
+
+static uint64_t *slot_of(const tn__trace *trace, uint64_t number) {
+    return &trace->words[(number - 1) % trace->room * (1 + trace->event_words)];
+}
+
+/* Under the lock. The slot's first word is odd while the others change; a reader that meets any of
+ * them new finds the first one new as well. */
+static void write_slot(const tn__trace *trace, uint64_t number, const tn__event *e) {
+    uint64_t *slot = slot_of(trace, number);
+    const unsigned char *from = (const unsigned char *)e;
+    __atomic_store_n(slot, *slot + 1, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < trace->event_words; i++) {
+        uint64_t word = number; /* an event begins with it */
+        if (i > 0) {
+            memcpy(&word, from + i * sizeof(word), sizeof(word));
+        }
+        __atomic_store_n(slot + 1 + i, word, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(slot, *slot + 1, __ATOMIC_RELEASE);
+}
+
+uint64_t tn__trace_add(tn__trace *trace, const tn__event *e) {
+    pthread_mutex_lock(&trace->lock);
+    uint64_t number = trace->count + 1;
+    write_slot(trace, number, e);
+    __atomic_store_n(&trace->count, number, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&trace->lock);
+    return number;
+}
+
+void tn__trace_change(tn__trace *trace, const tn__event *e) {
+    pthread_mutex_lock(&trace->lock);
+    if (e->number > 0 && slot_of(trace, e->number)[1] == e->number) {
+        write_slot(trace, e->number, e);
+    }
+    pthread_mutex_unlock(&trace->lock);
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e) {
+    const uint64_t *slot = number > 0 ? slot_of(trace, number) : NULL;
+    unsigned char *to = (unsigned char *)e;
+    /* The writer that is met in the middle may be the one whom this signal handler interrupts. */
+    for (int attempt = 0; slot && attempt < 100; attempt++) {
+        uint64_t before = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+        for (size_t i = 0; i < trace->event_words; i++) {
+            uint64_t word = __atomic_load_n(slot + 1 + i, __ATOMIC_ACQUIRE);
+            memcpy(to + i * sizeof(word), &word, sizeof(word));
+        }
+        if (before % 2 == 0 && __atomic_load_n(slot, __ATOMIC_RELAXED) == before) {
+            return e->number == number;
+        }
+    }
+    return false;
+}
+
+bool tn__trace_next(const tn__trace *trace, tn__event *e) {
+    for (uint64_t number = e->number + 1;; number++) {
+        uint64_t count = __atomic_load_n(&trace->count, __ATOMIC_ACQUIRE);
+        uint64_t oldest = count > trace->room ? count - trace->room + 1 : 1;
+        number = number < oldest ? oldest : number;
+        if (number > count) {
+            return false;
+        }
+        if (tn__trace_get(trace, number, e)) {
+            return true;
+        }
+    }
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+/* As a JSON string with its quotes; a control character becomes a space. */
+static void write_string(FILE *file, const char *text) {
+    fputc('"', file);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') {
+            fputc('\\', file);
+        }
+        fputc((unsigned char)*text < 32 ? ' ' : *text, file);
+    }
+    fputc('"', file);
+}
+
+/* Microseconds with three digits behind a point, in every locale; 0 for what is no time. */
+static void write_microseconds(FILE *file, double seconds) {
+    long long ns = fabs(seconds) < 1e9 ? llround(seconds * 1e9) : 0;
+    fprintf(file, "%s%lld.%03lld", ns < 0 ? "-" : "", llabs(ns) / 1000, llabs(ns) % 1000);
+}
+
+static void write_event(FILE *file, const tn__trace *trace, const tn__event *e) {
+    char text[128];
+    tn__event_text(text, sizeof(text), e->name);
+    if (trace->name) {
+        trace->name(e, text, sizeof(text));
+    }
+    fprintf(file, "{\"name\": ");
+    write_string(file, text);
+    if (e->kind) {
+        fprintf(file, ", \"cat\": ");
+        write_string(file, e->kind);
+    }
+    fprintf(file, ", \"ph\": \"X\", \"pid\": %d, \"tid\": ", e->process);
+    write_string(file, e->thread);
+    fprintf(file, ", \"ts\": ");
+    write_microseconds(file, e->begin);
+    fprintf(file, ", \"dur\": ");
+    write_microseconds(file, e->end - e->begin);
+    fputc('}', file);
+}
+
+/* False: no memory. */
+static bool write_trace(FILE *file, const tn__trace *trace, const char **comma) {
+    tn__event *e = tn__calloc(trace->event_words, sizeof(uint64_t));
+    while (e && tn__trace_next(trace, e)) {
+        if (e->end > 0) {
+            fputs(*comma, file);
+            write_event(file, trace, e);
+            *comma = ",\n";
+        }
+    }
+    free(e);
+    return e != NULL;
+}
+
+tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path,
+                         const char *operation) {
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!file) {
+        return path ? tn__raise(TN_EIO, operation, "%s: %s", path, strerror(errno))
+                    : tn__raise(TN_EVALUE, operation, "the path is NULL");
+    }
+    const char *comma = "\n";
+    bool has_memory = true;
+    fputc('[', file);
+    for (int i = 0; i < n && has_memory; i++) {
+        has_memory = write_trace(file, traces[i], &comma);
+    }
+    fputs("\n]\n", file);
+    bool failed = fflush(file) != 0 || ferror(file) != 0;
+    int why = errno;
+    if (fclose(file) != 0 && !failed) {
+        failed = true;
+        why = errno;
+    }
+    return !has_memory ? tn__raise(TN_ENOMEM, operation, "%s: no memory", path)
+           : failed    ? tn__raise(TN_EIO, operation, "%s: %s", path, strerror(why))
+                       : TN_OK;
+}

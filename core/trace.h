@@ -1,0 +1,82 @@
+/* Traces: what happened last, and when, for whoever looks later.
+ *
+ * A trace is a ring of events, each with a name, a begin and an end. Writers take turns under a
+ * lock. Readers take none: they copy an event and look whether it changed meanwhile. So a trace can
+ * be read while its writers hang, and from a signal handler.
+ *
+ *     typedef struct step_event {
+ *         tn__event event;                       what every trace has; it comes first
+ *         double loss;                           what this one adds
+ *     } step_event;
+ *     static tn__trace steps = TN__TRACE(step_event, 1000, NULL);
+ *     ...
+ *     step_event e = {.event = {.name = "step", .begin = began, .end = tn__now()}, .loss = loss};
+ *     tn__trace_add(&steps, &e.event);
+ *     ...
+ *     step_event e = {0};
+ *     while (tn__trace_next(&steps, &e.event)) { ... }
+ *
+ * A program with many writing threads gives each a trace of its own; tn__trace_save takes several.
+ */
+#ifndef TERN_CORE_TRACE_H
+#define TERN_CORE_TRACE_H
+
+#include "tern/core.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+typedef struct tn__event {
+    uint64_t number;  /* 1 for the first of its trace */
+    double begin;     /* seconds of tn__now; 0: not yet */
+    double end;       /* 0: it has not ended */
+    const char *kind; /* a text that stays, or NULL: what viewers tell apart ("forward") */
+    int process;      /* whose it is: a rank, say */
+    char thread[64];  /* the row in which it is drawn */
+    char name[64];
+} tn__event;
+
+/* Writes what a reader shall see as the name; for names that are made only when somebody looks. */
+typedef void (*tn__event_name)(const tn__event *e, char *text, size_t room);
+
+typedef struct tn__trace {
+    pthread_mutex_t lock; /* the writers' */
+    uint64_t count;       /* atomic: events so far */
+    uint64_t *words;      /* [room][1 + event_words]: how often the event was written, the event */
+    uint64_t room;
+    size_t event_words;
+    tn__event_name name; /* NULL: tn__event.name */
+} tn__trace;
+
+/* A trace of the last n events of `type`, a struct that begins with a tn__event. For variables
+ * outside functions. */
+#define TN__TRACE(type, n, name_of)                                                       \
+    {                                                                                     \
+        .lock = PTHREAD_MUTEX_INITIALIZER,                                                \
+        .words = (uint64_t[(n) * (1 + sizeof(type) / sizeof(uint64_t))]){0}, .room = (n), \
+        .event_words = sizeof(type) / sizeof(uint64_t), .name = (name_of)                 \
+    }
+
+/* Copies a text into a name or a thread, cut between two characters of UTF-8 where it is too long;
+ * NULL is an empty text. */
+TN_API void tn__event_text(char *to, size_t room, const char *text);
+
+/* Adds a copy of an event and returns its number. */
+TN_API uint64_t tn__trace_add(tn__trace *trace, const tn__event *e);
+
+/* Writes an event again, by its number, unless a younger one has taken its place. One thread at a
+ * time may do so with the same event. */
+TN_API void tn__trace_change(tn__trace *trace, const tn__event *e);
+
+/* Copies the event with this number; false when it has been overwritten, or is being written. */
+TN_API bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e);
+
+/* The next event behind e->number, which is 0 at first; false at the end. */
+TN_API bool tn__trace_next(const tn__trace *trace, tn__event *e);
+
+/* Writes the events that have ended as a file for chrome://tracing and Perfetto; each trace
+ * becomes rows of its own. Not from a signal handler. Raises TN_EIO in the name of `operation`. */
+TN_API tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path,
+                                const char *operation);
+
+#endif
