@@ -178,10 +178,6 @@ tn_status tn_history_sync(tn_history *h) {
                                                                   : history_fail(h, "syncing");
 }
 
-int64_t tn_history_count(const tn_history *h) {
-    return h ? h->count : 0;
-}
-
 tn_curve tn_history_curve(const tn_history *h, const char *name) {
     return h ? (tn_curve){.name = name, .x = h->x, .y = h->y, .count = h->count}
              : (tn_curve){.name = name};

@@ -69,7 +69,6 @@ TN_API tn_status tn_history_add(tn_history *h,
                                 double loss);
 TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */
-TN_API int64_t tn_history_count(const tn_history *h);
 
 /* As curves, valid until the next call with h: as it is, or the mean of `window` steps around
  * each. Where the window reaches beyond the first or last step, a straight line through its steps

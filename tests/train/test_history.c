@@ -26,12 +26,12 @@ static void test_new_and_on(void **state) {
     assert_int_equal(tn_history_add(h, (double)0.1f), TN_OK);
     assert_int_equal(tn_history_add(h, NAN), TN_OK);
     assert_int_equal(tn_history_sync(h), TN_OK);
-    assert_int_equal(tn_history_count(h), 3);
+    assert_int_equal(tn_history_curve(h, "loss").count, 3);
     expect_file(path, "step,loss\n0,2.5\n1,0.100000001\n2,nan\n");
     tn_history_free(h);
 
     h = tn_history_open(path, 2);
-    assert_int_equal(tn_history_count(h), 2);
+    assert_int_equal(tn_history_curve(h, "loss").count, 2);
     expect_file(path, "step,loss\n0,2.5\n1,0.100000001\n");
     assert_int_equal(tn_history_add(h, -1e-30), TN_OK);
     expect_file(path, "step,loss\n0,2.5\n1,0.100000001\n2,-1e-30\n");
