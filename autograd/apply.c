@@ -109,9 +109,9 @@ bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype) {
         int64_t left = 1, right = 1;
         int dim = dims_clash(a->dims, b->dims, &left, &right);
         return tn_op_fail(
-            c, TN_ESHAPE,
-            "one side is %s but the other is %s (dimension %d: %lld and %lld do not broadcast)",
-            tn_shape_text(a), tn_shape_text(b), dim, (long long)left, (long long)right);
+            c, TN_ESHAPE, "%s is %s but %s is %s (dimension %d: %lld and %lld do not broadcast)",
+            tn_op_input_name(c->op, i).text, tn_shape_text(a), tn_op_input_name(c->op, j).text,
+            tn_shape_text(b), dim, (long long)left, (long long)right);
     }
     return tn_op_out(c, dims, dtype);
 }
@@ -125,10 +125,10 @@ bool tn_op_same_dtype(const tn_op_call *c) {
     for (int i = 0; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
         if (t && first >= 0 && t->dtype != c->in[first]->dtype) {
-            return tn_op_fail(
-                c, TN_EDTYPE, "%s is %s but %s is %s (nothing is promoted: tn_cast one of them)",
-                tn_op_input_name(c->op, i).text, tn_dtype_name(t->dtype),
-                tn_op_input_name(c->op, first).text, tn_dtype_name(c->in[first]->dtype));
+            return tn_op_fail(c, TN_EDTYPE, "%s is %s but %s is %s (cast one of them)",
+                              tn_op_input_name(c->op, first).text,
+                              tn_dtype_name(c->in[first]->dtype), tn_op_input_name(c->op, i).text,
+                              tn_dtype_name(t->dtype));
         }
         first = t && first < 0 ? i : first;
     }

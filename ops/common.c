@@ -23,35 +23,6 @@ bool tn__needs_float(const tn_op_call *c) {
     return true;
 }
 
-static bool same_dtype(const tn_op_call *c) {
-    tn_dtype a = c->in[0]->dtype, b = c->in[1]->dtype;
-    if (a != b) {
-        return tn_op_fail(c, TN_EDTYPE, "a is %s but b is %s (cast one of them)", tn_dtype_name(a),
-                          tn_dtype_name(b));
-    }
-    return true;
-}
-
-static bool broadcast_out(tn_op_call *c, tn_dtype dtype) {
-    const tn_tensor *a = c->in[0], *b = c->in[1];
-    tn_dims dims = a->dims;
-    if (tn_dims_equal(a->dims, b->dims) || tn_dims_broadcast(a->dims, b->dims, &dims)) {
-        return tn_op_out(c, dims, dtype);
-    }
-    int longer = a->dims.ndim > b->dims.ndim ? a->dims.ndim : b->dims.ndim, i = 1;
-    int64_t left = 1, right = 1;
-    for (; i <= a->dims.ndim && i <= b->dims.ndim; i++) {
-        left = a->dims.size[a->dims.ndim - i];
-        right = b->dims.size[b->dims.ndim - i];
-        if (left != right && left != 1 && right != 1) {
-            break;
-        }
-    }
-    return tn_op_fail(
-        c, TN_ESHAPE, "a is %s but b is %s (dimension %d: %lld and %lld do not broadcast)",
-        tn_shape_text(a), tn_shape_text(b), longer - i, (long long)left, (long long)right);
-}
-
 bool tn__shape_float(tn_op_call *c) {
     return tn__needs_float(c) && tn_op_out_like(c, 0);
 }
@@ -71,15 +42,16 @@ bool tn__shape_scalar(tn_op_call *c) {
 }
 
 bool tn__shape_float2(tn_op_call *c) {
-    return same_dtype(c) && tn__needs_float(c) && broadcast_out(c, c->in[0]->dtype);
+    return tn_op_same_dtype(c) && tn__needs_float(c) &&
+           tn_op_out_broadcast(c, 0, 1, c->in[0]->dtype);
 }
 
 bool tn__shape_number2(tn_op_call *c) {
-    return same_dtype(c) && is_number(c) && broadcast_out(c, c->in[0]->dtype);
+    return tn_op_same_dtype(c) && is_number(c) && tn_op_out_broadcast(c, 0, 1, c->in[0]->dtype);
 }
 
 bool tn__shape_compare(tn_op_call *c) {
-    return same_dtype(c) && broadcast_out(c, TN_BOOL);
+    return tn_op_same_dtype(c) && tn_op_out_broadcast(c, 0, 1, TN_BOOL);
 }
 
 /* ---- Forwards -------------------------------------------------------------------------------- */

@@ -224,7 +224,7 @@ static void shapes(void **state) {
 static void products(void **state) {
     (void)state;
     TN_SCOPE;
-    refused(tn_matmul(F(2, 3), D(3, 2)), TN_EDTYPE, "matmul: b is f64 but a is f32");
+    refused(tn_matmul(F(2, 3), D(3, 2)), TN_EDTYPE, "matmul: a is f32 but b is f64");
     refused(tn_matmul(I(2, 3), I(3, 2)), TN_EDTYPE, "matmul: the dtype of a is i64");
     refused(tn_matmul(F(), F(3)), TN_ESHAPE, "matmul: a is [] and b is [3]");
     refused(tn_matmul(F(2, 3), F(2, 3)), TN_ESHAPE,
@@ -233,7 +233,7 @@ static void products(void **state) {
             "matmul: a is [2, 3] but b is [2] (a's last dimension must equal b's only one)");
     refused(tn_matmul(F(4, 2, 3), F(5, 3, 2)), TN_ESHAPE,
             "matmul: a is [4, 2, 3] but b is [5, 3, 2]");
-    refused(tn_linear_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE, "linear: weight is f64 but x is f32");
+    refused(tn_linear_op(F(2, 3), D(4, 3), NULL), TN_EDTYPE, "linear: x is f32 but weight is f64");
     refused(tn_linear_op(I(2, 3), I(4, 3), NULL), TN_EDTYPE, "linear: the dtype of x is i64");
     refused(tn_linear_op(F(2, 3), F(3), NULL), TN_ESHAPE, "linear: weight is [3]");
     refused(tn_linear_op(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
@@ -244,7 +244,7 @@ static void products(void **state) {
     refused(tn_linear_op(F(2, 3), F(4, 3), F(4, 1)), TN_ESHAPE,
             "linear: weight is [4, 3] but bias is [4, 1]");
     refused(tn_linear_gelu(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
-            "linear_gelu: weight is f64 but x is f32");
+            "linear_gelu: x is f32 but weight is f64");
     refused(tn_linear_gelu(F(2, 3), F(3, 4), NULL), TN_ESHAPE,
             "linear_gelu: x is [2, 3] but weight is [3, 4]");
     refused(tn_linear_gelu(F(2, 3), F(4, 3), F(3)), TN_ESHAPE,
@@ -319,7 +319,7 @@ static void layers(void **state) {
     refused(tn_layer_norm_op(I(2), NULL, NULL, 1e-5), TN_EDTYPE,
             "layer_norm: the dtype of x is i64");
     refused(tn_layer_norm_op(F(2), D(2), NULL, 1e-5), TN_EDTYPE,
-            "layer_norm: weight is f64 but x is f32");
+            "layer_norm: x is f32 but weight is f64");
     refused(tn_layer_norm_op(F(), NULL, NULL, 1e-5), TN_ESHAPE, "layer_norm: x is []");
     refused(tn_layer_norm_op(F(2, 3), F(2), NULL, 1e-5), TN_ESHAPE,
             "layer_norm: x is [2, 3] but weight is [2]");
@@ -330,7 +330,7 @@ static void layers(void **state) {
     refused(tn_add_layer_norm(F(2, 3), F(2, 3), F(2), NULL, 1e-5, NULL), TN_ESHAPE,
             "add_layer_norm: a is [2, 3] but weight is [2]");
     refused(tn_rms_norm_op(I(2), NULL, 1e-5), TN_EDTYPE, "rms_norm: the dtype of x is i64");
-    refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: weight is f64 but x is f32");
+    refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: x is f32 but weight is f64");
     refused(tn_rms_norm_op(F(), NULL, 1e-5), TN_ESHAPE, "rms_norm: x is []");
     refused(tn_rms_norm_op(F(2, 3), F(2), 1e-5), TN_ESHAPE,
             "rms_norm: x is [2, 3] but weight is [2]");
@@ -374,7 +374,7 @@ static void attention(void **state) {
 static void losses(void **state) {
     (void)state;
     TN_SCOPE;
-    refused(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: target is f64 but x is f32");
+    refused(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: x is f32 but target is f64");
     refused(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: the dtype of x is i64");
     refused(tn_mse(F(2), F(2, 1), TN_MEAN), TN_ESHAPE, "mse: x is [2] but target is [2, 1]");
     refused(tn_mse(F(2), F(2), (tn_reduction)9), TN_EVALUE, "mse: reduction is 9");
