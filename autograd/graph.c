@@ -19,14 +19,30 @@ static const char *dims_text(tn_dims dims, char *text, size_t room) {
     return text;
 }
 
-static void draw_slot(FILE *file, const tn__run *run, int index) {
+/* Text inside a label's quotes. */
+static void draw_text(FILE *file, const char *text) {
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') {
+            fputc('\\', file);
+        }
+        fputc(*text, file);
+    }
+}
+
+static void draw_leaf(FILE *file, int index, const tn_tensor *leaf, tn_leaf_name name, void *user) {
+    char dims[256];
+    const char *called = name ? name(leaf, user) : NULL;
+    fprintf(file, "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"", index);
+    draw_text(file, called ? called : "leaf");
+    fprintf(file, "\\n%s %s\"];\n", tn_dtype_name(leaf->dtype),
+            dims_text(leaf->dims, dims, sizeof dims));
+}
+
+static void draw_slot(FILE *file, const tn__run *run, int index, tn_leaf_name name, void *user) {
     const tn__slot *slot = &run->slots[index];
     char text[256];
     if (!slot->node) {
-        fprintf(file,
-                "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"leaf\\n%s %s\"];\n",
-                index, tn_dtype_name(slot->leaf->dtype),
-                dims_text(slot->leaf->dims, text, sizeof text));
+        draw_leaf(file, index, slot->leaf, name, user);
         return;
     }
     fprintf(file, "  n%d [label=\"%s\"];\n", index, slot->node->op->name);
@@ -59,7 +75,7 @@ static bool walk_graph(tn__run *run, const tn_tensor *t) {
     return true;
 }
 
-tn_status tn_graph_dot(const tn_tensor *t, const char *path) {
+tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, void *user) {
     if (!tn__readable(t, "graph_dot")) {
         return tn_error();
     }
@@ -76,7 +92,7 @@ tn_status tn_graph_dot(const tn_tensor *t, const char *path) {
     }
     fprintf(file, "digraph tern {\n  rankdir=TB;\n  node [fontname=\"sans-serif\"];\n");
     for (int i = 0; i < run.count; i++) {
-        draw_slot(file, &run, i);
+        draw_slot(file, &run, i, name, user);
     }
     fprintf(file, "}\n");
     bool failed = ferror(file) != 0;

@@ -325,3 +325,33 @@ void tn_module_print(void *module, FILE *file) {
         print_module(m, file, 0);
     }
 }
+
+/* ---- The graph, with names ------------------------------------------------------------------- */
+
+typedef struct leaf_search {
+    void *module;
+    const tn_tensor *leaf;
+    char path[256];
+} leaf_search;
+
+static bool match_leaf(const tn_entry *entry, void *user) {
+    leaf_search *search = user;
+    if (*entry->field != search->leaf) {
+        return true;
+    }
+    snprintf(search->path, sizeof search->path, "%s", entry->path);
+    return false;
+}
+
+static const char *leaf_path(const tn_tensor *leaf, void *user) {
+    leaf_search *search = user;
+    search->leaf = leaf;
+    search->path[0] = 0;
+    tn_module_each(search->module, (tn_walk){.buffers = true}, match_leaf, search);
+    return search->path[0] ? search->path : NULL;
+}
+
+tn_status tn_module_graph_dot(void *module, const tn_tensor *t, const char *to) {
+    leaf_search search = {.module = tn__module_of(module, "module_graph_dot")};
+    return search.module ? tn_graph_dot(t, to, leaf_path, &search) : tn_error();
+}

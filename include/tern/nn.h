@@ -194,6 +194,8 @@ TN_API tn_tensor *tn_module_get(void *m, const char *path);
 /* NULL and TN_EVALUE when there is none */
 TN_API tn_module *tn_module_child(void *m, const char *path);
 TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
+/* tn_graph_dot of t, with the names of m's parameters. */
+TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *path) TN_MUST_USE;
 
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 /* Parameters and buffers of m and below to a device; before an optimiser is made over them. */

@@ -429,9 +429,9 @@ static void gradients(tn_tensor *t) {
     FAILS(tn_gradcheck(pass_on, NULL, (tn_values){1, {t}}, tn_gradcheck_defaults()));
     FAILS(tn_gradcheck(pass_on, NULL, (tn_values){-1, {t}}, tn_gradcheck_defaults()));
     FAILS(tn_gradcheck(pass_on, NULL, (tn_values){99, {x}}, tn_gradcheck_defaults()));
-    FAILS(tn_graph_dot(t, "/nowhere/graph.dot"));
-    FAILS(tn_graph_dot(x, NULL));
-    FAILS(tn_graph_dot(x, "/nowhere/graph.dot"));
+    FAILS(tn_graph_dot(t, "/nowhere/graph.dot", NULL, NULL));
+    FAILS(tn_graph_dot(x, NULL, NULL, NULL));
+    FAILS(tn_graph_dot(x, "/nowhere/graph.dot", NULL, NULL));
     TAKES(tn_set_anomaly(false));
 }
 

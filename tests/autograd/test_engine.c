@@ -336,7 +336,7 @@ static void picture(void **state) {
     char path[] = "/tmp/tern-graph-XXXXXX", text[2048] = "";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(tn_graph_dot(y, path), TN_OK);
+    assert_int_equal(tn_graph_dot(y, path, NULL, NULL), TN_OK);
     FILE *file = fdopen(fd, "r");
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
@@ -344,7 +344,7 @@ static void picture(void **state) {
     assert_non_null(strstr(text, "digraph"));
     assert_non_null(strstr(text, "exp"));
     assert_non_null(strstr(text, "leaf\\nf32 [2, 3]"));
-    assert_int_equal(tn_graph_dot(y, "/nonexistent/graph.dot"), TN_EIO);
+    assert_int_equal(tn_graph_dot(y, "/nonexistent/graph.dot", NULL, NULL), TN_EIO);
     tn_error_clear();
 }
 
@@ -375,7 +375,7 @@ static void takes_inert_and_null(void **state) {
     tn_on_accumulated(NULL, NULL, NULL);
     tn_remove_hook(bad, 1);
     tn_remove_hook(NULL, 1);
-    assert_int_not_equal(tn_graph_dot(bad, "/tmp/never"), TN_OK);
+    assert_int_not_equal(tn_graph_dot(bad, "/tmp/never", NULL, NULL), TN_OK);
     assert_int_equal(tn_error(), TN_ESHAPE); /* still the first one */
     tn_error_clear();
 }

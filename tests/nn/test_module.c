@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/temp.h"
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
@@ -300,6 +301,31 @@ static void printing(void **state) {
     tn_module_finish(&n);
 }
 
+/* The graph's picture calls parameters by their paths, other leaves "leaf". */
+static void named_graph(void **state) {
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
+    tn_tensor *y = tn_sum_all(tn_call(&n, x));
+    const char *path = temp_path("graph.dot");
+    assert_int_equal(tn_module_graph_dot(&n, y, path), TN_OK);
+    size_t bytes;
+    char *text = (char *)temp_read(path, &bytes);
+    static const char *const labels[] = {
+        "\"scale\\nf32 []\"",     "\"fc1.weight\\nf32 [4, 3]\"",
+        "\"fc1.bias\\nf32 [4]\"", "\"layers.2.weight\\nf32 [3, 4]\"",
+        "\"leaf\\nf32 [2, 3]\"",  "\"relu\""};
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
+        assert_non_null(strstr(text, labels[i]));
+    }
+    free(text);
+    temp_clean(state);
+    assert_int_equal(tn_module_graph_dot(NULL, y, path), TN_EVALUE);
+    tn_error_clear();
+    tn_module_finish(&n);
+}
+
 /* ---- Sharding's view ------------------------------------------------------------------------- */
 
 static bool exchange(const tn_entry *entry, void *user) {
@@ -396,17 +422,9 @@ static void not_modules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(names),
-        TEST(refused_names),
-        TEST(used_twice),
-        TEST(refused_tensors),
-        TEST(buffers),
-        TEST(ties),
-        TEST(ties_that_do_not_fit),
-        TEST(flags),
-        TEST(printing),
-        TEST(exchanged_fields),
-        TEST(finished),
+        TEST(names),       TEST(refused_names), TEST(used_twice),           TEST(refused_tensors),
+        TEST(buffers),     TEST(ties),          TEST(ties_that_do_not_fit), TEST(flags),
+        TEST(printing),    TEST(named_graph),   TEST(exchanged_fields),     TEST(finished),
         TEST(not_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
