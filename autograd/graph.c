@@ -52,7 +52,7 @@ static void draw_slot(FILE *file, const tn__run *run, int index, tn_leaf_name na
             int far =
                 tn__run_find(run, edge->node ? (const void *)edge->node : (const void *)edge->leaf);
             fprintf(file, "  n%d -> n%d [label=\"%s\"];\n", far, index,
-                    dims_text(edge->dims, text, sizeof text));
+                    edge->node ? dims_text(edge->dims, text, sizeof text) : ""); /* a leaf has it */
         }
     }
 }
