@@ -2,14 +2,14 @@
  * ref's.
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows
- * are folded (the sum of a row is rows.h's); if it stays, columns are added up: STEP rows in f32,
- * then to a double. Where there are fewer results than threads could use, the reduced range is cut
- * in bands whose partial results are combined in order.
+ * are folded (the sum of a row is rows.h's); if it stays, or is too short to fill the lanes of a
+ * row, columns are added up: STEP rows in f32, then to a double. Where there are fewer results than
+ * threads could use, the reduced range is cut in bands whose partial results are combined in order.
  */
 #include "backends/axes.h"
 #include "backends/cpu/rows.h"
 
-enum { COLUMNS = 1024, STEP = 16, MOST_BANDS = 64, FEW = 32 };
+enum { COLUMNS = 1024, STEP = 16, MOST_BANDS = 64, FEW = 32, SHORT = LANES, NARROW = 8 };
 
 typedef struct reduction {
     tn_reduction f;
@@ -33,14 +33,40 @@ static void axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t *y) {
     }
 }
 
-/* The innermost dimension of `a` becomes r's inner one. */
-static void take_inner(reduction *r, tn__axes *a, bool goes) {
-    int k = --a->count;
+/* Dimension k of `a` becomes r's inner one. */
+static void take_inner(reduction *r, tn__axes *a, int k, bool goes) {
     r->inner = a->size[k];
     r->inner_x = a->x[k];
     r->inner_y = a->y[k];
     r->inner_goes = goes;
     a->total /= a->size[k];
+    a->count--;
+    for (; k < a->count; k++) {
+        a->size[k] = a->size[k + 1];
+        a->x[k] = a->x[k + 1];
+        a->y[k] = a->y[k + 1];
+    }
+}
+
+/* What a row of columns runs along: the innermost dimension, or the longest where that is narrow.
+ */
+static int column_axis(const tn__axes *stays) {
+    int best = stays->count - 1;
+    for (int k = best - 1; k >= 0 && stays->size[stays->count - 1] < NARROW; k--) {
+        best = stays->size[k] > stays->size[best] ? k : best;
+    }
+    return best;
+}
+
+/* Rows are folded, and not columns: what goes lies closer together, and fills lanes, or at least is
+ * not shorter than a row of columns. */
+static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
+    if (stays->count == 0 || goes->count == 0) {
+        return stays->count == 0;
+    }
+    int s = stays->count - 1, g = goes->count - 1;
+    return goes->x[g] < stays->x[s] &&
+           (goes->size[g] >= SHORT || goes->size[g] >= stays->size[column_axis(stays)]);
 }
 
 static void plan(reduction *r) {
@@ -67,15 +93,14 @@ static void plan(reduction *r) {
     if (stays->count == 0 && goes->count == 0) {
         r->inner = 1;
         r->inner_goes = true;
-    } else if (stays->count == 0 ||
-               (goes->count > 0 && goes->x[goes->count - 1] < stays->x[stays->count - 1])) {
-        take_inner(r, goes, true);
+    } else if (folds_rows(stays, goes)) {
+        take_inner(r, goes, goes->count - 1, true);
         if (goes->total == 1 && r->inner > CHUNK) {
             r->split = true;
             tn__axes_push(goes, div_up(r->inner, CHUNK), CHUNK * r->inner_x, 0);
         }
     } else {
-        take_inner(r, stays, false);
+        take_inner(r, stays, column_axis(stays), false);
     }
 }
 
@@ -160,24 +185,27 @@ static void take_row(tn_reduction f, float *restrict sum, const float *restrict 
     }
 }
 
-/* Rows [first, last) of what goes, columns [from, from + n), to total[n]. */
+/* Rows [first, last) of what goes, columns [from, from + n), to total[n]. Rows that pass through
+ * the buffer are padded, since what a vector leaves over costs more than the vector. */
 static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_t last,
                          int64_t from, int64_t n, double *total) {
     float sum[COLUMNS], buffer[COLUMNS];
-    for (int64_t j = 0; j < n; j++) {
-        total[j] = neutral(r->f);
-    }
-    for (int64_t i0 = first; i0 < last; i0 += STEP) {
-        for (int64_t j = 0; j < n; j++) {
+    bool rounds = r->f != TN_MAX && r->f != TN_MIN;
+    int64_t step = rounds ? STEP : last - first, padded = div_up(n, NARROW) * NARROW;
+    memset(total, 0, (size_t)n * sizeof *total);
+    memset(buffer + n, 0, (size_t)(padded - n) * sizeof *buffer);
+    for (int64_t i0 = first; i0 < last; i0 += step) {
+        for (int64_t j = 0; j < padded; j++) {
             sum[j] = (float)neutral(r->f);
         }
-        for (int64_t i = i0; i < min64(i0 + STEP, last); i++) {
+        for (int64_t i = i0; i < min64(i0 + step, last); i++) {
             int64_t offset = base + from * r->inner_x, unused = 0;
             axes_at(&r->goes, i, &offset, &unused);
-            take_row(r->f, sum, row_f32(buffer, at(r->x, offset), r->x->dtype, r->inner_x, n), n);
+            const float *x = row_f32(buffer, at(r->x, offset), r->x->dtype, r->inner_x, n);
+            take_row(r->f, sum, x, x == buffer ? padded : n);
         }
         for (int64_t j = 0; j < n; j++) {
-            total[j] = combine(r->f, total[j], (double)sum[j]);
+            total[j] = rounds ? total[j] + (double)sum[j] : (double)sum[j];
         }
     }
 }

@@ -37,8 +37,8 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
 
 static void test_reduce(void **state) {
     (void)state;
-    static const int64_t large[][3] = {{3, 700, 40},  {1, 1, 50001}, {20000, 1, 3},
-                                       {2, 300, 300}, {5, 1, 20000}, {70, 9, 50}};
+    static const int64_t large[][3] = {{3, 700, 40},  {1, 1, 50001}, {20000, 1, 3}, {2, 300, 300},
+                                       {5, 1, 20000}, {70, 9, 50},   {41, 33, 3}};
     for (int f = 0; f <= TN_SUM_SQUARES; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 2 * 8; k++) {
             if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
@@ -48,12 +48,12 @@ static void test_reduce(void **state) {
                        k % 8, k % 3 == 0);
             trial_forget();
         }
-        for (int k = 0; k < 6 * 2 * 8 && f != TN_MEAN && f != TN_MIN; k++) {
+        for (int k = 0; k < 7 * 2 * 8 && f != TN_MEAN && f != TN_MIN; k++) {
             if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
                 continue;
             }
             try_reduce((tn_reduction)f, k % 5 == 4 ? TN_BF16 : TN_F32, k / 8 & 1, large[k / 16],
-                       k % 8, false);
+                       k % 8, k % 3 == 0);
             trial_forget();
         }
     }
