@@ -63,8 +63,9 @@ static const struct {
     const char *name;
     int bits;
 } foreign_dtypes[] = {
-    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8},
-    {"F8_E8M0", 8}, {"I16", 16},    {"U16", 16},    {"U32", 32}, {"U64", 64},    {"C64", 64},
+    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"I8", 8},          {"F8_E4M3", 8},
+    {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"U32", 32},    {"U64", 64},        {"C64", 64},
 };
 enum { FOREIGN_DTYPES = sizeof(foreign_dtypes) / sizeof(foreign_dtypes[0]) };
 

@@ -196,6 +196,7 @@ static void test_hostile_headers(void **state) {
         {ONE("\"U8\"", "[1]", "[0,1]") "}", 1, "header"},
         {ONE("8", "[1]", "[0,1]"), 1, "its dtype is not a text"},
         {ONE("\"F8_E4M3\"", "[1]", "[0,2]"), 2, "hold 2 bytes but the shape takes 1"},
+        {ONE("\"F8_E5M2FNUZ\"", "[3]", "[0,2]"), 2, "hold 2 bytes but the shape takes 3"},
         {ONE("\"U16\"", "[3]", "[0,5]"), 5, "hold 5 bytes but the shape takes 6"},
         {ONE("\"C64\"", "[1152921504606846976]", "[0,0]"), 0, "more bytes than 2^63"},
         {ONE("\"F4\"", "[3]", "[0,1]"), 1, "3 elements of 4 bits are not whole bytes"},
