@@ -103,7 +103,7 @@ static int class_most(int class) {
 }
 
 /* Moves up to `count` blocks. */
-static void move(bin *to, bin *from, int count) {
+static void move_blocks(bin *to, bin *from, int count) {
     while (count-- > 0 && from->first) {
         link *block = from->first;
         from->first = block->next;
@@ -139,7 +139,7 @@ void tn__allocator_thread_end(void) {
     }
     pthread_mutex_lock(&lock);
     for (int i = 0; i < CLASSES; i++) {
-        move(&shared[i], &cache->bins[i], cache->bins[i].count);
+        move_blocks(&shared[i], &cache->bins[i], cache->bins[i].count);
     }
     ended_allocations += cache->allocations;
     ended_from_cache += cache->from_cache;
@@ -183,7 +183,7 @@ static void *small_alloc(size_t bytes, bool *cached) {
     bin *own = &cache->bins[class];
     if (!own->first && __atomic_load_n(&shared[class].count, __ATOMIC_RELAXED) > 0) {
         pthread_mutex_lock(&lock);
-        move(own, &shared[class], (class_most(class) + 1) / 2);
+        move_blocks(own, &shared[class], (class_most(class) + 1) / 2);
         pthread_mutex_unlock(&lock);
     }
     link *block = own->first;
@@ -209,7 +209,7 @@ static void small_free(void *data, size_t bytes) {
     own->first = block;
     if (++own->count > class_most(class)) {
         pthread_mutex_lock(&lock);
-        move(&shared[class], own, own->count / 2);
+        move_blocks(&shared[class], own, own->count / 2);
         pthread_mutex_unlock(&lock);
     }
 }
@@ -331,7 +331,7 @@ void tn_memory_trim(void) {
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < CLASSES; i++) {
         if (tn__self.cache) {
-            move(&all[i], &tn__self.cache->bins[i], tn__self.cache->bins[i].count);
+            move_blocks(&all[i], &tn__self.cache->bins[i], tn__self.cache->bins[i].count);
         }
         for (link *block = all[i].first, *next; block; block = next) {
             next = block->next;

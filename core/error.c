@@ -17,7 +17,8 @@ static _Thread_local tn_error_handler thread_handler;
 static tn_error_handler process_handler; /* atomic */
 
 /* Appends at `used`, which stops at the end of the buffer; returns the new end. */
-static size_t append(char *text, size_t room, size_t used, const char *format, ...) TN_PRINTF(4, 5);
+static size_t append_text(char *text, size_t room, size_t used, const char *format, ...)
+    TN_PRINTF(4, 5);
 
 static size_t append_v(char *text, size_t room, size_t used, const char *format,
                        va_list arguments) {
@@ -29,7 +30,7 @@ static size_t append_v(char *text, size_t room, size_t used, const char *format,
     return (size_t)n < room - used ? used + (size_t)n : room - 1;
 }
 
-static size_t append(char *text, size_t room, size_t used, const char *format, ...) {
+static size_t append_text(char *text, size_t room, size_t used, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     used = append_v(text, room, used, format, arguments);
@@ -56,9 +57,9 @@ static size_t append_modules(char *text, size_t room, size_t used) {
     if (count == 0) {
         return used;
     }
-    used = append(text, room, used, "%s(in %s", used ? " " : "", more ? "..." : "");
+    used = append_text(text, room, used, "%s(in %s", used ? " " : "", more ? "..." : "");
     for (int i = count - 1; i >= 0; i--) {
-        used = append(text, room, used, "%.64s%s", names[i], i ? "." : ")");
+        used = append_text(text, room, used, "%.64s%s", names[i], i ? "." : ")");
     }
     return used;
 }
@@ -89,11 +90,11 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
     char place[160];
     tn__place(place, sizeof(place));
     char *message = tn__thread_texts()->message;
-    size_t used = append(message, ROOM, 0, "%s", place);
+    size_t used = append_text(message, ROOM, 0, "%s", place);
     used = append_modules(message, ROOM, used);
-    used = append(message, ROOM, used, "%s", used ? ": " : "");
+    used = append_text(message, ROOM, used, "%s", used ? ": " : "");
     if (operation) {
-        used = append(message, ROOM, used, "%s: ", operation);
+        used = append_text(message, ROOM, used, "%s: ", operation);
     }
     append_v(message, ROOM, used, format, arguments);
     call_handler(message);

@@ -19,7 +19,7 @@ tn_random4 tn_philox(uint64_t seed, uint64_t stream, uint64_t call, uint64_t ind
     return tn__philox(tn__philox_key(seed, stream), call, index);
 }
 
-static uint64_t word64(const tn_generator *g, uint64_t index) {
+static uint64_t draw_word64(const tn_generator *g, uint64_t index) {
     tn_random4 r = tn_philox(g->seed, g->stream, g->call, index);
     return (uint64_t)r.word[1] << 32 | r.word[0];
 }
@@ -29,7 +29,7 @@ double tn_random_uniform(tn_generator *g) {
         tn__raise(TN_EVALUE, "random_uniform", "the generator is NULL");
         return NAN;
     }
-    uint64_t bits = word64(g, 0);
+    uint64_t bits = draw_word64(g, 0);
     g->call++;
     return (double)(bits >> 11) * 0x1p-53;
 }
@@ -48,7 +48,7 @@ int64_t tn_random_below(tn_generator *g, int64_t n) {
     }
     uint64_t range = (uint64_t)n, least = (0 - range) % range, bits, index = 0;
     do {
-        bits = word64(g, index++);
+        bits = draw_word64(g, index++);
     } while (bits < least);
     g->call++;
     return (int64_t)(bits % range);

@@ -167,7 +167,7 @@ static bool own_frame(uintptr_t address, const Dl_info *object, const Dl_info *o
     return (name && starts_with(name, "tn_")) || own_source(address);
 }
 
-static void describe(uintptr_t address, const Dl_info *object, char *text, size_t room) {
+static void describe_address(uintptr_t address, const Dl_info *object, char *text, size_t room) {
     const char *file;
     int line;
     uintptr_t start;
@@ -218,7 +218,7 @@ void tn__place(char *text, size_t room) {
         if (!inside || runtime_object(object.dli_fname)) {
             continue;
         }
-        describe(address, &object, text, room);
+        describe_address(address, &object, text, room);
         break;
     }
     pthread_mutex_unlock(&lock);

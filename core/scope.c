@@ -25,7 +25,7 @@ static tn_object *object_of(uintptr_t entry) {
 }
 
 /* Makes room for one more entry. */
-static bool grow(void) {
+static bool grow_stack(void) {
     size_t room = tn__self.owned_room ? tn__self.owned_room * 2 : 64;
     uintptr_t *owned = tn__realloc(tn__self.owned, room * sizeof(*owned));
     if (!owned) {
@@ -38,7 +38,7 @@ static bool grow(void) {
 }
 
 bool tn__scope_own(tn_object *object) {
-    if (tn__self.owned_count == tn__self.owned_room && !grow()) {
+    if (tn__self.owned_count == tn__self.owned_room && !grow_stack()) {
         tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
                   tn__self.owned_count + 1);
         tn__object_release(object);
@@ -56,7 +56,7 @@ tn_scope tn_scope_begin(const char *file, int line) {
 }
 
 /* Puts the entries that move outward first, in their order, and returns how high they reach. */
-static size_t separate(uintptr_t *owned, size_t base, size_t count) {
+static size_t separate_moving(uintptr_t *owned, size_t base, size_t count) {
     size_t kept = base;
     for (size_t i = base; i < count; i++) {
         uintptr_t entry = owned[i];
@@ -73,7 +73,7 @@ void tn_scope_end(tn_scope *scope) {
         return;
     }
     const tn_scope *outer_ending = tn__self.ending;
-    size_t kept = separate(tn__self.owned, scope->base, tn__self.owned_count);
+    size_t kept = separate_moving(tn__self.owned, scope->base, tn__self.owned_count);
     tn__self.base = scope->outer;
     tn__self.ending = scope;
     while (tn__self.owned_count > kept) {
@@ -92,7 +92,7 @@ void tn__scope_thread_end(void) {
 
 /* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already
  * move are passed over. */
-static int64_t find(const tn_object *object, bool staying) {
+static int64_t find_entry(const tn_object *object, bool staying) {
     for (size_t i = tn__self.owned_count; i > tn__self.base; i--) {
         uintptr_t entry = tn__self.owned[i - 1];
         if (object_of(entry) == object && !(staying && (entry & MOVES))) {
@@ -109,7 +109,7 @@ tn_tensor *tn_return(tn_tensor *t) {
         return (tn_tensor *)tn__inert_object;
     }
     if (!tn__object_immortal(object)) {
-        int64_t at = find(object, true);
+        int64_t at = find_entry(object, true);
         if (at >= 0) {
             tn__self.owned[at] |= MOVES;
         }
@@ -144,7 +144,7 @@ tn_tensor *tn_adopt(tn_tensor *t) {
 
 void tn_drop(tn_tensor *t) {
     tn_object *object = (tn_object *)t;
-    int64_t at = object && !tn__object_immortal(object) ? find(object, false) : -1;
+    int64_t at = object && !tn__object_immortal(object) ? find_entry(object, false) : -1;
     if (at < 0) {
         return;
     }

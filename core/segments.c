@@ -58,7 +58,7 @@ static int list_of(size_t size) {
     return list < LISTS ? list : LISTS - 1;
 }
 
-static block *after(block *b) {
+static block *block_after(block *b) {
     return (block *)((char *)b + b->size);
 }
 
@@ -66,7 +66,7 @@ static block *first_block(segment *s) {
     return (block *)(s + 1);
 }
 
-static void insert(block *b) {
+static void insert_block(block *b) {
     int i = list_of(b->size);
     b->used = false;
     b->previous = NULL;
@@ -95,7 +95,7 @@ static void take_out(block *b) {
 
 /* A free block of at least `size`. In the list of that very size some may be too small: the first
  * few are tried. */
-static block *find(size_t size) {
+static block *find_block(size_t size) {
     int i = list_of(size), tries = 8;
     for (block *b = lists[i]; b && tries-- > 0; b = b->next) {
         if (b->size >= size) {
@@ -119,26 +119,26 @@ static block *find(size_t size) {
 }
 
 /* Marks b used and gives what it has too much back as a free block. */
-static void use(block *b, size_t size) {
+static void use_block(block *b, size_t size) {
     take_out(b);
     b->used = true;
     size_t rest = b->size - size;
     if (rest >= PAGE) {
         b->size = size;
-        block *left = after(b);
+        block *left = block_after(b);
         left->size = rest;
         left->before = b;
-        after(left)->before = left;
-        insert(left);
+        block_after(left)->before = left;
+        insert_block(left);
     }
 }
 
-static bool unused(segment *s) {
+static bool segment_unused(segment *s) {
     block *b = first_block(s);
-    return !b->used && after(b)->size == 0;
+    return !b->used && block_after(b)->size == 0;
 }
 
-static void unmap(segment *s) {
+static void unmap_segment(segment *s) {
     take_out(first_block(s));
     if (s->next) {
         s->next->previous = s->previous;
@@ -157,9 +157,9 @@ static size_t unmap_unused(size_t enough) {
     size_t given = 0;
     for (segment *s = segments, *next; s && given < enough; s = next) {
         next = s->next;
-        if (unused(s)) {
+        if (segment_unused(s)) {
             given += s->bytes;
-            unmap(s);
+            unmap_segment(s);
         }
     }
     return given;
@@ -207,8 +207,8 @@ static bool map_segment(size_t size) {
     mapped_bytes += bytes;
     block *b = first_block(s);
     *b = (block){.size = bytes - head};
-    *after(b) = (block){.before = b, .used = true};
-    insert(b);
+    *block_after(b) = (block){.before = b, .used = true};
+    insert_block(b);
     return true;
 }
 
@@ -219,16 +219,16 @@ void *tn__segments_alloc(size_t bytes, int64_t *mapped, bool *fresh) {
     size_t size = (bytes + sizeof(block) + PAGE - 1) / PAGE * PAGE;
     pthread_mutex_lock(&lock);
     int64_t mapped_before = (int64_t)mapped_bytes;
-    block *b = find(size);
+    block *b = find_block(size);
     if (!b) {
         unmap_unused(size);
         if (map_segment(size) || (unmap_unused(SIZE_MAX) && map_segment(size))) {
-            b = find(size);
+            b = find_block(size);
             *fresh = true;
         }
     }
     if (b) {
-        use(b, size);
+        use_block(b, size);
     }
     *mapped += (int64_t)mapped_bytes - mapped_before;
     pthread_mutex_unlock(&lock);
@@ -238,7 +238,7 @@ void *tn__segments_alloc(size_t bytes, int64_t *mapped, bool *fresh) {
 void tn__segments_free(void *data) {
     block *b = (block *)data - 1;
     pthread_mutex_lock(&lock);
-    block *next = after(b), *before = b->before;
+    block *next = block_after(b), *before = b->before;
     if (!next->used) {
         take_out(next);
         b->size += next->size;
@@ -248,8 +248,8 @@ void tn__segments_free(void *data) {
         before->size += b->size;
         b = before;
     }
-    after(b)->before = b;
-    insert(b);
+    block_after(b)->before = b;
+    insert_block(b);
     pthread_mutex_unlock(&lock);
 }
 

@@ -54,7 +54,7 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
 
 /* ---- The forward, in its scope --------------------------------------------------------------- */
 
-static tn_values forward(tn_module *m, tn_values in, void *context) {
+static tn_values call_forward(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
     tn_values out =
         m->forward ? (tn_values){1, {m->forward(m, in.v[0])}} : m->forward_values(m, in, context);
@@ -69,7 +69,7 @@ static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
     bool ok;
     tn_module_lists *lists = m->lists;
     bool lent = tn__precision_begin(m, &ok);
-    tn_values out = ok ? forward(m, in, context) : tn__no_values();
+    tn_values out = ok ? call_forward(m, in, context) : tn__no_values();
     if (lent) {
         tn__precision_end(lists);
     }
@@ -113,7 +113,7 @@ static tn_values forward_again(void *user, tn_values in) {
     }
     if (!a->second) {
         a->second = true;
-        return forward(m, in, a->context);
+        return call_forward(m, in, a->context);
     }
     tn__frame frames[DEEPEST];
     int count = 0;
@@ -132,7 +132,7 @@ typedef struct collection {
     bool failed;
 } collection;
 
-static bool collect(const tn_entry *entry, void *user) {
+static bool collect_parameter(const tn_entry *entry, void *user) {
     collection *c = user;
     tn_tensor *param = tn__entry_tensor(entry);
     if (!tn_requires_grad(param)) {
@@ -145,7 +145,7 @@ static bool collect(const tn_entry *entry, void *user) {
     return !c->failed;
 }
 
-static tn_values recompute(tn_module *m, tn_values in, void *context) {
+static tn_values call_recompute(tn_module *m, tn_values in, void *context) {
     tn_module_lists *lists = tn__module_lists(m, "recompute");
     again *a = lists ? tn__malloc(sizeof(*a)) : NULL;
     if (!a) {
@@ -154,7 +154,7 @@ static tn_values recompute(tn_module *m, tn_values in, void *context) {
     }
     *a = (again){.lists = tn__module_lists_keep(lists), .context = context};
     collection params = {0};
-    tn_module_each(m, (tn_walk){0}, collect, &params);
+    tn_module_each(m, (tn_walk){0}, collect_parameter, &params);
     tn_values out;
     if (params.failed) {
         free_again(a);
@@ -202,8 +202,8 @@ static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
         lent = tn__precision_begin(m, &ok);
     }
     tn_values out = !ok                              ? tn__no_values()
-                    : m->recompute && tn_grad_mode() ? recompute(m, in, context)
-                                                     : forward(m, in, context);
+                    : m->recompute && tn_grad_mode() ? call_recompute(m, in, context)
+                                                     : call_forward(m, in, context);
     if (lent) {
         tn__precision_end(lists);
     }
@@ -245,7 +245,7 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
         out = full_bracket(m, in, context);
     } else {
-        out = forward(m, in, context);
+        out = call_forward(m, in, context);
     }
     tn__frame_pop(&frame);
     return out;

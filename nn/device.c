@@ -70,7 +70,7 @@ static tn_tensor *copied_before(const plan *p, const tn_tensor *t) {
     return NULL;
 }
 
-static bool reserve(plan *p) {
+static bool reserve_moves(plan *p) {
     int room = p->room ? 2 * p->room : 16;
     move *moves =
         p->count < p->room ? p->moves : tn__realloc(p->moves, (size_t)room * sizeof(move));
@@ -92,7 +92,7 @@ static bool plan_entry(const tn_entry *entry, void *user) {
     if (tn__same_device(t->storage->device, p->device)) {
         return true;
     }
-    if (!may_leave(entry) || !reserve(p)) {
+    if (!may_leave(entry) || !reserve_moves(p)) {
         return false;
     }
     TN_SCOPE;

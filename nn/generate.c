@@ -54,7 +54,7 @@ static tn_status next_logits(tn_gpt *m, window *w, double *logits) {
 }
 
 /* Appends a token; a full window keeps its newer half, which the caches then have to see again. */
-static tn_status push(tn_gpt *m, window *w, int64_t token) {
+static tn_status push_token(tn_gpt *m, window *w, int64_t token) {
     if (w->count == w->room) {
         w->count = w->room / 2;
         memmove(w->tokens, w->tokens + w->room - w->count, (size_t)w->count * sizeof(*w->tokens));
@@ -84,7 +84,7 @@ static double kth_largest(const double *x, int64_t n, int k, double *scratch) {
     return scratch[held - 1];
 }
 
-static int64_t largest(const double *x, int64_t n) {
+static int64_t largest_index(const double *x, int64_t n) {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++) {
         best = x[i] > x[best] ? i : best;
@@ -93,9 +93,9 @@ static int64_t largest(const double *x, int64_t n) {
 }
 
 /* Draws from softmax(logits / temperature) among the top_k. Overwrites logits. */
-static int64_t draw(double *logits, int64_t n, double temperature, int top_k, double *scratch,
-                    tn_generator *g) {
-    double most = logits[largest(logits, n)],
+static int64_t draw_token(double *logits, int64_t n, double temperature, int top_k, double *scratch,
+                          tn_generator *g) {
+    double most = logits[largest_index(logits, n)],
            least = top_k > 0 ? kth_largest(logits, n, top_k, scratch) : -INFINITY, sum = 0.0;
     for (int64_t i = 0; i < n; i++) {
         logits[i] = logits[i] >= least ? exp((logits[i] - most) / temperature) : 0.0;
@@ -125,16 +125,17 @@ static tn_status check_logits(const double *logits, int64_t n) {
     return TN_OK;
 }
 
-static tn_status generate(tn_gpt *m, window *w, int64_t count, double temperature, int top_k,
-                          tn_generator *g, double *logits, int64_t *out) {
+static tn_status generate_tokens(tn_gpt *m, window *w, int64_t count, double temperature, int top_k,
+                                 tn_generator *g, double *logits, int64_t *out) {
     int64_t vocab = m->options.vocab;
     for (int64_t i = 0; i < count; i++) {
         if (next_logits(m, w, logits) != TN_OK || check_logits(logits, vocab) != TN_OK) {
             return tn_error();
         }
-        out[i] = temperature == 0.0 ? largest(logits, vocab)
-                                    : draw(logits, vocab, temperature, top_k, logits + vocab, g);
-        if (i + 1 < count && push(m, w, out[i]) != TN_OK) {
+        out[i] = temperature == 0.0
+                     ? largest_index(logits, vocab)
+                     : draw_token(logits, vocab, temperature, top_k, logits + vocab, g);
+        if (i + 1 < count && push_token(m, w, out[i]) != TN_OK) {
             return tn_error();
         }
     }
@@ -183,8 +184,8 @@ tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t c
         memcpy(w.tokens, tokens + n - w.count, (size_t)w.count * sizeof(*w.tokens));
         status = set_caches(m, context);
         if (status == TN_OK) {
-            status =
-                generate(m, &w, count, temperature, k, g ? g : tn_default_generator(), logits, out);
+            status = generate_tokens(m, &w, count, temperature, k, g ? g : tn_default_generator(),
+                                     logits, out);
         }
         drop_caches(m);
     }

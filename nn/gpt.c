@@ -32,7 +32,7 @@ static int64_t first_position(const tn_gpt *m) {
 }
 
 /* tokens (B, T) at positions start, start + 1, … -> (B, T, C) */
-static tn_tensor *embed(tn_gpt *m, tn_tensor *tokens, int64_t start) {
+static tn_tensor *embed_tokens(tn_gpt *m, tn_tensor *tokens, int64_t start) {
     tn_tensor *positions = tn__arange(tn_device_of(tokens), (double)start,
                                       (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
     tn_tensor *token = tn_call(&m->wte, tokens), *position = tn_call(&m->wpe, positions);
@@ -57,7 +57,7 @@ static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
                   tn_shape_text(in.v[0]), (long long)start, (long long)m->options.context);
         return tn__no_values();
     }
-    tn_tensor *x = embed(m, in.v[0], start);
+    tn_tensor *x = embed_tokens(m, in.v[0], start);
     for (int i = 0; i < m->options.layers; i++) {
         tn_tensor *y = tn_call(&m->h[i], x);
         if (y != x) { /* a hook may hand the input on */

@@ -23,7 +23,7 @@ static void free_hook(tn__module_hook *hook) {
 }
 
 /* Takes out what was removed while hooks were running. */
-static void sweep(tn_module_lists *lists) {
+static void sweep_hooks(tn_module_lists *lists) {
     for (int i = 0; lists->hooks_running == 0 && i < lists->hook_count;) {
         tn__module_hook *hook = lists->hooks[i];
         if (!hook->removed) {
@@ -41,7 +41,7 @@ void tn__module_drop_hooks(tn_module_lists *lists) {
     for (int i = 0; i < lists->hook_count; i++) {
         lists->hooks[i]->removed = true;
     }
-    sweep(lists);
+    sweep_hooks(lists);
 }
 
 tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
@@ -76,7 +76,7 @@ void tn_module_unhook(void *module, tn_hook id) {
         }
     }
     if (m && m->lists) {
-        sweep(m->lists);
+        sweep_hooks(m->lists);
     }
 }
 
@@ -91,7 +91,7 @@ static void running_begin(tn_module_lists *lists) {
 
 static void running_end(tn_module_lists *lists) {
     lists->hooks_running--;
-    sweep(lists);
+    sweep_hooks(lists);
     tn__module_lists_release(lists);
 }
 
@@ -267,7 +267,7 @@ static const tn_op watch_op = {
     .args_finish = watch_args_finish,
 };
 
-static tn_tensor *watched(tn__watch *watch, tn_tensor *t, int input) {
+static tn_tensor *watch_tensor(tn__watch *watch, tn_tensor *t, int input) {
     watch_keep(watch);
     watch_args args = {watch, input};
     return tn_apply1(&watch_op, &args, t);
@@ -294,7 +294,7 @@ tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
     *watch = (tn__watch){.refs = 1, .lists = tn__module_lists_keep(m->lists), .inputs = in->n};
     for (int i = 0; i < in->n; i++) {
         if (in->v[i] && tn_requires_grad(in->v[i])) {
-            in->v[i] = watched(watch, in->v[i], i);
+            in->v[i] = watch_tensor(watch, in->v[i], i);
             watch->wanted |= 1u << i;
         }
     }
@@ -304,7 +304,7 @@ tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
 void tn__watch_outputs(tn__watch *watch, tn_values *out) {
     for (int i = 0; watch && i < out->n; i++) {
         if (out->v[i] && tn_requires_grad(out->v[i])) {
-            out->v[i] = watched(watch, out->v[i], -1);
+            out->v[i] = watch_tensor(watch, out->v[i], -1);
         }
     }
     watch_release(watch);

@@ -14,7 +14,7 @@ static tn_tensor *host_twin(tn_tensor *t) {
 }
 
 /* Copies what was drawn on the host to where t is. */
-static void give(tn_tensor *t, tn_tensor *drawn) {
+static void give_values(tn_tensor *t, tn_tensor *drawn) {
     if (drawn != t) {
         tn_copy_(t, drawn);
     }
@@ -23,13 +23,13 @@ static void give(tn_tensor *t, tn_tensor *drawn) {
 void tn_init_uniform(tn_tensor *t, double low, double high) {
     TN_NO_GRAD;
     TN_SCOPE;
-    give(t, tn_uniform_(host_twin(t), low, high, NULL));
+    give_values(t, tn_uniform_(host_twin(t), low, high, NULL));
 }
 
 void tn_init_normal(tn_tensor *t, double mean, double std) {
     TN_NO_GRAD;
     TN_SCOPE;
-    give(t, tn_normal_(host_twin(t), mean, std, NULL));
+    give_values(t, tn_normal_(host_twin(t), mean, std, NULL));
 }
 
 void tn_init_constant(tn_tensor *t, double value) {
@@ -39,7 +39,7 @@ void tn_init_constant(tn_tensor *t, double value) {
 
 /* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after
  * raising. */
-static bool fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
+static bool find_fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
     if (!tn__usable(t, operation)) {
         return false;
     }
@@ -60,7 +60,7 @@ static bool fans(const tn_tensor *t, double *fan_in, double *fan_out, const char
 
 void tn_init_xavier_uniform(tn_tensor *t, double gain) {
     double in, out;
-    if (fans(t, &in, &out, "init_xavier_uniform")) {
+    if (find_fans(t, &in, &out, "init_xavier_uniform")) {
         double bound = gain * sqrt(6.0 / (in + out));
         tn_init_uniform(t, -bound, bound);
     }
@@ -68,14 +68,14 @@ void tn_init_xavier_uniform(tn_tensor *t, double gain) {
 
 void tn_init_xavier_normal(tn_tensor *t, double gain) {
     double in, out;
-    if (fans(t, &in, &out, "init_xavier_normal")) {
+    if (find_fans(t, &in, &out, "init_xavier_normal")) {
         tn_init_normal(t, 0.0, gain * sqrt(2.0 / (in + out)));
     }
 }
 
 void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope) {
     double in, out;
-    if (fans(t, &in, &out, "init_kaiming_uniform")) {
+    if (find_fans(t, &in, &out, "init_kaiming_uniform")) {
         double bound = sqrt(6.0 / ((1.0 + negative_slope * negative_slope) * in));
         tn_init_uniform(t, -bound, bound);
     }
@@ -83,7 +83,7 @@ void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope) {
 
 void tn_init_kaiming_normal(tn_tensor *t, double negative_slope) {
     double in, out;
-    if (fans(t, &in, &out, "init_kaiming_normal")) {
+    if (find_fans(t, &in, &out, "init_kaiming_normal")) {
         tn_init_normal(t, 0.0, sqrt(2.0 / ((1.0 + negative_slope * negative_slope) * in)));
     }
 }

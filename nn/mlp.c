@@ -1,7 +1,7 @@
 /* mlp: c_proj(activation(c_fc(x)))              x (…, width) -> (…, hidden) -> (…, width) */
 #include "nn/module.h"
 
-static tn_tensor *activate(tn_activation activation, tn_tensor *x) {
+static tn_tensor *apply_activation(tn_activation activation, tn_tensor *x) {
     switch (activation) {
     case TN_ACT_GELU:
         return tn_gelu(x);
@@ -17,7 +17,8 @@ static tn_tensor *activate(tn_activation activation, tn_tensor *x) {
 
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     tn_mlp *m = (tn_mlp *)self;
-    return tn_call(&m->drop, tn_call(&m->c_proj, activate(m->activation, tn_call(&m->c_fc, x))));
+    return tn_call(&m->drop,
+                   tn_call(&m->c_proj, apply_activation(m->activation, tn_call(&m->c_fc, x))));
 }
 
 tn_mlp_options tn_mlp_defaults(void) {

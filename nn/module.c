@@ -225,7 +225,7 @@ static bool may_register(tn_module *m, const char *name, tn_tensor **field, cons
     return tn__module_of(m, operation) && !tn__pending();
 }
 
-static tn_status failed(tn_module *m, tn_tensor **field) {
+static tn_status entry_failed(tn_module *m, tn_tensor **field) {
     bool aligned = m && (uintptr_t)m % _Alignof(tn_module) == 0;
     if (aligned && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN)) {
         m->state = TN__MODULE_BROKEN;
@@ -241,7 +241,7 @@ static tn_status failed(tn_module *m, tn_tensor **field) {
 tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_tensor *tensor) {
     tn_module *m = module;
     if (!may_register(m, name, field, "module_param")) {
-        return failed(m, field);
+        return entry_failed(m, field);
     }
     if (!tensor) {
         *field = NULL;
@@ -249,7 +249,7 @@ tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_
     }
     if (!tn__usable(tensor, "module_param") || tn_is_inert(tn_set_requires_grad(tensor, true)) ||
         tn__pending() || !add_record(m, name, field, "module_param")) {
-        return failed(m, field);
+        return entry_failed(m, field);
     }
     *field = tn_keep(tensor);
     return TN_OK;
@@ -258,11 +258,11 @@ tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_
 static tn_status register_buffer(tn_module *m, const char *name, tn_tensor **field,
                                  tn_tensor *tensor, bool scratch, const char *operation) {
     if (!may_register(m, name, field, operation) || (tensor && !tn__usable(tensor, operation))) {
-        return failed(m, field);
+        return entry_failed(m, field);
     }
     tn__record *record = add_record(m, name, field, operation);
     if (!record) {
-        return failed(m, field);
+        return entry_failed(m, field);
     }
     record->buffer = true;
     record->scratch = scratch;
@@ -283,18 +283,18 @@ tn_status tn_module_add(void *module, const char *name, void *child) {
     tn_module *m = module;
     tn_module *c = tn__module_of(m, "module_add") ? tn__module_of(child, "module_add") : NULL;
     if (!c) {
-        return failed(m, NULL);
+        return entry_failed(m, NULL);
     }
     if (c->parent) {
         tn__raise(TN_ESTATE, "module_add",
                   "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
                   c->kind, c->name, c->parent->kind);
-        return failed(m, NULL);
+        return entry_failed(m, NULL);
     }
     for (const tn_module *up = m; up; up = up->parent) {
         if (up == c) {
             tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
-            return failed(m, NULL);
+            return entry_failed(m, NULL);
         }
     }
     tn_module_lists *lists = tn__module_lists(m, "module_add");
@@ -302,12 +302,12 @@ tn_status tn_module_add(void *module, const char *name, void *child) {
         !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
                          "module_add")) {
         tn_module_finish(c); /* nobody else would */
-        return failed(m, NULL);
+        return entry_failed(m, NULL);
     }
     memcpy(c->name, name, strlen(name) + 1);
     c->parent = m;
     lists->children[lists->child_count++] = c;
-    return tn__pending() ? failed(m, NULL) : TN_OK;
+    return tn__pending() ? entry_failed(m, NULL) : TN_OK;
 }
 
 /* ---- Changing what is registered ------------------------------------------------------------- */

@@ -38,7 +38,7 @@ tn_dtype tn_module_compute_dtype(const void *module, tn_dtype none) {
 }
 
 /* Gives every field below m that holds `old` the tensor `new`. */
-static void exchange(tn_module *m, tn_tensor *old, tn_tensor *new) {
+static void exchange_fields(tn_module *m, tn_tensor *old, tn_tensor *new) {
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
         tn__record *record = m->lists->records[i];
         if (!record->buffer && *record->field == old) {
@@ -47,12 +47,12 @@ static void exchange(tn_module *m, tn_tensor *old, tn_tensor *new) {
         }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        exchange(m->lists->children[i], old, new);
+        exchange_fields(m->lists->children[i], old, new);
     }
 }
 
 /* The parameter in another dtype, wherever in the whole tree it is. False after raising. */
-static bool convert(tn_module *m, tn_tensor *t, tn_dtype dtype) {
+static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *converted = tn_cast(t, dtype);
@@ -63,7 +63,7 @@ static bool convert(tn_module *m, tn_tensor *t, tn_dtype dtype) {
         m = m->parent;
     }
     tn_adopt(tn_keep(t)); /* until this scope ends: the last field lets go of it */
-    exchange(m, t, converted);
+    exchange_fields(m, t, converted);
     return true;
 }
 
@@ -73,7 +73,7 @@ static bool apply_to(tn_module *m, const tn__record *record, const tn_precision 
     if (record->buffer || !t || !tn_dtype_is_float(tn_dtype_of(t))) {
         return true;
     }
-    if (tn_dtype_of(t) != policy->param && !convert(m, t, policy->param)) {
+    if (tn_dtype_of(t) != policy->param && !convert_tensor(m, t, policy->param)) {
         return false;
     }
     t = *record->field;
@@ -131,14 +131,14 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
 
 /* ---- Inputs and outputs ---------------------------------------------------------------------- */
 
-static bool differs(const tn_tensor *t, tn_dtype dtype) {
+static bool dtype_differs(const tn_tensor *t, tn_dtype dtype) {
     return t && tn_dtype_is_float(tn_dtype_of(t)) && tn_dtype_of(t) != dtype;
 }
 
 /* False after raising. */
 static bool cast_all(tn_values *values, tn_dtype dtype) {
     for (int i = 0; i < values->n; i++) {
-        if (differs(values->v[i], dtype)) {
+        if (dtype_differs(values->v[i], dtype)) {
             values->v[i] = tn_cast(values->v[i], dtype);
             if (tn_is_inert(values->v[i])) {
                 return false;
@@ -170,7 +170,7 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in) {
         return false;
     }
     for (int i = 0; i < in->n; i++) {
-        if (differs(in->v[i], policy->compute)) {
+        if (dtype_differs(in->v[i], policy->compute)) {
             return false;
         }
     }
@@ -181,7 +181,7 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in) {
 
 /* False after raising. */
 static bool lend_one(tn__record *record, tn_dtype dtype) {
-    if (record->buffer || record->lent || !differs(*record->field, dtype)) {
+    if (record->buffer || record->lent || !dtype_differs(*record->field, dtype)) {
         return true;
     }
     tn_tensor *copy = tn__lend(*record->field, dtype);

@@ -47,7 +47,7 @@ static void path_cut(path *p, size_t length) {
 }
 
 /* The rest of `text` after `name` and a dot, or NULL. */
-static const char *below(const char *text, const char *name) {
+static const char *path_below(const char *text, const char *name) {
     size_t n = strlen(name);
     return strncmp(text, name, n) == 0 && text[n] == '.' ? text + n + 1 : NULL;
 }
@@ -63,7 +63,7 @@ tn__record *tn__module_find(tn_module *m, const char *text, tn_module **owner) {
         }
     }
     for (int i = 0; lists && i < lists->child_count; i++) {
-        const char *rest = below(text, lists->children[i]->name);
+        const char *rest = path_below(text, lists->children[i]->name);
         tn__record *found = rest ? tn__module_find(lists->children[i], rest, owner) : NULL;
         if (found) {
             return found;
@@ -78,7 +78,7 @@ static tn_module *find_child(tn_module *m, const char *text) {
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
         tn_module *child = m->lists->children[i];
-        const char *rest = strcmp(text, child->name) == 0 ? "" : below(text, child->name);
+        const char *rest = strcmp(text, child->name) == 0 ? "" : path_below(text, child->name);
         tn_module *found = rest ? find_child(child, rest) : NULL;
         if (found) {
             return found;
@@ -126,7 +126,7 @@ static bool second_name(const walker *w, const tn__record *record) {
     return (first ? first : first_holder(w->root, tensor, false)) != record;
 }
 
-static bool wanted(const walker *w, const tn__record *record, bool shared) {
+static bool record_wanted(const walker *w, const tn__record *record, bool shared) {
     if (!*record->field || (shared && !w->walk.with_shared)) {
         return false;
     }
@@ -135,9 +135,9 @@ static bool wanted(const walker *w, const tn__record *record, bool shared) {
 }
 
 /* False when the visitor stops. */
-static bool visit(walker *w, tn_module *m, tn__record *record) {
+static bool visit_record(walker *w, tn_module *m, tn__record *record) {
     bool shared = second_name(w, record);
-    if (!wanted(w, record, shared)) {
+    if (!record_wanted(w, record, shared)) {
         return true;
     }
     size_t length = w->path.length;
@@ -162,7 +162,7 @@ static bool visit(walker *w, tn_module *m, tn__record *record) {
 
 static bool walk_tensors(walker *w, tn_module *m) {
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
-        if (!visit(w, m, m->lists->records[i])) {
+        if (!visit_record(w, m, m->lists->records[i])) {
             return false;
         }
     }

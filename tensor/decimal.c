@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 /* x to `digits` digits. The decimal point is whatever the locale says; only digits are read. */
-static tn__decimal rounded(double x, int digits, char *text, size_t room) {
+static tn__decimal rounded_decimal(double x, int digits, char *text, size_t room) {
     tn__decimal d = {.negative = signbit(x)};
     snprintf(text, room, "%.*e", digits - 1, fabs(x));
     const char *c = text;
@@ -46,20 +46,20 @@ tn__decimal tn__decimal_of(double x, tn_dtype dtype, int fraction, bool scientif
     if (x == 0) {
         return (tn__decimal){.negative = signbit(x), .digits = 1, .digit = "0"};
     }
-    int exponent = rounded(x, TN__MOST_DIGITS - 1, text, sizeof(text)).exponent;
+    int exponent = rounded_decimal(x, TN__MOST_DIGITS - 1, text, sizeof(text)).exponent;
     int most = fraction + 1 + (scientific ? 0 : exponent);
     most = most < 1 ? 1 : most > TN__MOST_DIGITS - 1 ? TN__MOST_DIGITS - 1 : most;
     int least = scientific || exponent < 0 ? 1 : exponent + 1;
     for (int digits = least; digits < most; digits++) {
-        tn__decimal d = rounded(x, digits, text, sizeof(text));
+        tn__decimal d = rounded_decimal(x, digits, text, sizeof(text));
         if (reads_back(text, x, dtype)) {
             return d;
         }
     }
-    return rounded(x, most, text, sizeof(text));
+    return rounded_decimal(x, most, text, sizeof(text));
 }
 
 tn__decimal tn__decimal_rounded(double x, int digits) {
     char text[TN__MOST_DIGITS + 16];
-    return rounded(x, digits, text, sizeof(text));
+    return rounded_decimal(x, digits, text, sizeof(text));
 }

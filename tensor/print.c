@@ -38,7 +38,7 @@ typedef struct printer {
     int blanks; /* the end of a word, and the separator: a line that ends here drops them */
 } printer;
 
-static void put(sink *out, const char *text, size_t length) {
+static void put_text(sink *out, const char *text, size_t length) {
     if (out->file) {
         fwrite(text, 1, length, out->file);
     } else if (out->length < out->room) {
@@ -50,7 +50,7 @@ static void put(sink *out, const char *text, size_t length) {
 
 static void put_spaces(sink *out, int count) {
     while (count-- > 0) {
-        put(out, " ", 1);
+        put_text(out, " ", 1);
     }
 }
 
@@ -62,7 +62,7 @@ static int places_of(tn__decimal d) {
 }
 
 /* "-12.5", padded to the style's columns. Returns its length. */
-static int positional(char *word, tn__decimal d, int left, int right) {
+static int write_positional(char *word, tn__decimal d, int left, int right) {
     char number[WORD];
     int n = 0, whole = d.exponent >= 0 ? d.exponent + 1 : 1;
     if (d.negative) {
@@ -84,7 +84,7 @@ static int positional(char *word, tn__decimal d, int left, int right) {
 }
 
 /* "-1.250e-05": `places` digits after the point, filled with zeros. */
-static int scientific(char *word, tn__decimal d, int left, int places, int exponent_digits) {
+static int write_scientific(char *word, tn__decimal d, int left, int places, int exponent_digits) {
     char number[WORD];
     int n = snprintf(number, sizeof(number), "%s%c.", d.negative ? "-" : "", d.digit[0]);
     for (int i = 1; i <= places; i++) {
@@ -106,7 +106,7 @@ static int scalar_float(char *word, double x, tn_dtype dtype) {
                       d.exponent < 0 ? -d.exponent : d.exponent);
         return n;
     }
-    int n = positional(word, d, 0, 0);
+    int n = write_positional(word, d, 0, 0);
     if (places_of(d) == 0) {
         n += snprintf(word + n, (size_t)(WORD - n), "0");
     }
@@ -124,10 +124,10 @@ static int float_word(char *word, double x, const printer *p) {
     }
     /* all have as many places as the longest needs, filled with digits and not with zeros */
     if (s->scientific) {
-        return scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
-                          s->exponent_digits);
+        return write_scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
+                                s->exponent_digits);
     }
-    return positional(word, tn__decimal_of(x, p->t->dtype, PLACES, false), s->left, s->right);
+    return write_positional(word, tn__decimal_of(x, p->t->dtype, PLACES, false), s->left, s->right);
 }
 
 /* Integers as they are: a double does not hold every i64. */
@@ -150,8 +150,8 @@ static int element_word(char *word, const printer *p, int64_t position) {
 /* ---- The style ------------------------------------------------------------------------------- */
 
 /* Calls `see` for each element that will be printed. */
-static void each(const printer *p, int dim, int64_t position,
-                 void (*see)(const printer *p, int64_t position, void *to), void *to) {
+static void each_element(const printer *p, int dim, int64_t position,
+                         void (*see)(const printer *p, int64_t position, void *to), void *to) {
     if (dim == p->t->dims.ndim) {
         see(p, position, to);
         return;
@@ -161,7 +161,7 @@ static void each(const printer *p, int dim, int64_t position,
         if (p->summary && size > 2 * EDGE && i == EDGE) {
             i = size - EDGE;
         }
-        each(p, dim + 1, position + i * p->t->stride[dim], see, to);
+        each_element(p, dim + 1, position + i * p->t->stride[dim], see, to);
     }
 }
 
@@ -185,7 +185,7 @@ typedef struct extent {
     bool finite, other, minus_infinity;
 } extent;
 
-static int larger(int a, int b) {
+static int larger_of(int a, int b) {
     return a > b ? a : b;
 }
 
@@ -201,20 +201,20 @@ static void see_extent(const printer *p, int64_t position, void *to) {
     tn__decimal d = tn__decimal_of(x, p->t->dtype, PLACES, is_scientific);
     e->finite = true;
     if (is_scientific) {
-        e->left = larger(e->left, 1 + d.negative);
-        e->right = larger(e->right, d.digits - 1);
+        e->left = larger_of(e->left, 1 + d.negative);
+        e->right = larger_of(e->right, d.digits - 1);
         e->exponent_digits =
-            larger(e->exponent_digits, d.exponent >= 100 || d.exponent <= -100 ? 3 : 2);
+            larger_of(e->exponent_digits, d.exponent >= 100 || d.exponent <= -100 ? 3 : 2);
     } else {
-        e->left = larger(e->left, d.negative + (d.exponent > 0 ? d.exponent + 1 : 1));
-        e->right = larger(e->right, places_of(d));
+        e->left = larger_of(e->left, d.negative + (d.exponent > 0 ? d.exponent + 1 : 1));
+        e->right = larger_of(e->right, places_of(d));
     }
 }
 
 static void see_width(const printer *p, int64_t position, void *to) {
     int *width = to;
     char word[WORD];
-    *width = larger(*width, snprintf(word, sizeof(word), "%lld", integer_at(p->t, position)));
+    *width = larger_of(*width, snprintf(word, sizeof(word), "%lld", integer_at(p->t, position)));
 }
 
 static void find_style(printer *p) {
@@ -224,21 +224,21 @@ static void find_style(printer *p) {
     if (!s->is_float) {
         s->width = p->t->dtype == TN_BOOL && !s->scalar ? 5 : 0;
         if (p->t->dtype != TN_BOOL) {
-            each(p, 0, p->t->offset, see_width, &s->width);
+            each_element(p, 0, p->t->offset, see_width, &s->width);
         }
         return;
     }
     range r = {0};
-    each(p, 0, p->t->offset, see_range, &r);
+    each_element(p, 0, p->t->offset, see_range, &r);
     s->scientific = r.any && (r.most >= 1e8 || r.least < 1e-4 || r.most / r.least > 1000);
     extent e = {0};
-    each(p, 0, p->t->offset, see_extent, &e);
+    each_element(p, 0, p->t->offset, see_extent, &e);
     s->left = e.left;
     s->exponent_digits = e.exponent_digits;
     s->right = e.right;
     int after = s->scientific ? 2 + e.exponent_digits + e.right : e.right;
     if (e.other) { /* "nan" and "inf" take the whole column */
-        s->left = larger(s->left, 3 + e.minus_infinity - (after + 1));
+        s->left = larger_of(s->left, 3 + e.minus_infinity - (after + 1));
     }
     s->whole = s->left + 1 + after;
 }
@@ -249,7 +249,7 @@ static void find_style(printer *p) {
  * stay free for brackets. */
 static void put_word(printer *p, const char *word, int length, int indent, int last) {
     if (p->column + length > WIDTH - last && p->column > indent) {
-        put(p->out, "\n", 1);
+        put_text(p->out, "\n", 1);
         p->blanks = p->column = indent;
     }
     put_spaces(p->out, p->blanks);
@@ -257,7 +257,7 @@ static void put_word(printer *p, const char *word, int length, int indent, int l
     while (visible > 0 && word[visible - 1] == ' ') {
         visible--;
     }
-    put(p->out, word, (size_t)visible);
+    put_text(p->out, word, (size_t)visible);
     p->blanks = length - visible + 1;
     p->column += length + 1;
 }
@@ -281,30 +281,30 @@ static void put_row(printer *p, int dim, int64_t position) {
 static void put_level(printer *p, int dim, int64_t position) {
     int left = p->t->dims.ndim - dim;
     int64_t size = p->t->dims.size[dim];
-    put(p->out, "[", 1);
+    put_text(p->out, "[", 1);
     if (left == 1) {
         put_row(p, dim, position);
     }
     for (int64_t i = 0; left > 1 && i < size; i++) {
         if (i > 0) {
-            put(p->out, "\n\n\n\n\n\n\n\n", (size_t)left - 1);
+            put_text(p->out, "\n\n\n\n\n\n\n\n", (size_t)left - 1);
             put_spaces(p->out, dim + 1);
         }
         if (p->summary && size > 2 * EDGE && i == EDGE) {
-            put(p->out, "...", 3);
-            put(p->out, "\n\n\n\n\n\n\n\n", (size_t)left - 1);
+            put_text(p->out, "...", 3);
+            put_text(p->out, "\n\n\n\n\n\n\n\n", (size_t)left - 1);
             put_spaces(p->out, dim + 1);
             i = size - EDGE;
         }
         put_level(p, dim + 1, position + i * p->t->stride[dim]);
     }
-    put(p->out, "]", 1);
+    put_text(p->out, "]", 1);
 }
 
 static void write_text(sink *out, const tn_tensor *t, const char *operation) {
     if (!tn__readable(t, operation)) {
         if (t) {
-            put(out, "inert", 5);
+            put_text(out, "inert", 5);
         }
         return;
     }
@@ -313,7 +313,7 @@ static void write_text(sink *out, const tn_tensor *t, const char *operation) {
         return;
     }
     if (count == 0) {
-        put(out, "[]", 2);
+        put_text(out, "[]", 2);
         return;
     }
     printer p = {.out = out, .t = t, .summary = count > SUMMARY_ABOVE};
@@ -321,7 +321,7 @@ static void write_text(sink *out, const tn_tensor *t, const char *operation) {
     if (t->dims.ndim == 0) {
         char word[WORD];
         int length = element_word(word, &p, t->offset);
-        put(out, word, (size_t)length);
+        put_text(out, word, (size_t)length);
     } else {
         put_level(&p, 0, t->offset);
     }
@@ -343,7 +343,7 @@ void tn_fprint(FILE *file, const tn_tensor *t) {
     }
     sink out = {.file = file};
     write_text(&out, t, "fprint");
-    put(&out, "\n", 1);
+    put_text(&out, "\n", 1);
 }
 
 void tn_print(const tn_tensor *t) {

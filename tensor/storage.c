@@ -71,7 +71,7 @@ void tn__storage_release(tn_storage *storage) {
 }
 
 /* Whether t's storage may be changed now: an effect, so not while an error is pending. */
-static tn_status changeable(const tn_tensor *t, const char *operation) {
+static tn_status storage_changeable(const tn_tensor *t, const char *operation) {
     if (!tn__readable(t, operation) || tn__pending()) {
         return tn__pending() ? tn_error() : TN_ESTATE;
     }
@@ -79,7 +79,7 @@ static tn_status changeable(const tn_tensor *t, const char *operation) {
 }
 
 tn_status tn_storage_empty(tn_tensor *t) {
-    tn_status status = changeable(t, "storage_empty");
+    tn_status status = storage_changeable(t, "storage_empty");
     if (status == TN_OK && !t->storage->emptied) {
         t->storage->emptied = true;
         free_bytes(t->storage);
@@ -88,7 +88,7 @@ tn_status tn_storage_empty(tn_tensor *t) {
 }
 
 tn_status tn_storage_refill(tn_tensor *t) {
-    tn_status status = changeable(t, "storage_refill");
+    tn_status status = storage_changeable(t, "storage_refill");
     if (status != TN_OK || !t->storage->emptied) {
         return status;
     }

@@ -48,7 +48,7 @@ static struct {
 static unsigned next_grave;
 static pthread_mutex_t quarantine_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void bury(tn_tensor *t) {
+static void bury_tensor(tn_tensor *t) {
     const tn_scope *scope = tn__self.ending;
     const char *slash = scope && scope->file ? strrchr(scope->file, '/') : NULL;
     t->object.state = TN__DEAD;
@@ -85,7 +85,7 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
 
 #else
 
-static void bury(tn_tensor *t) {
+static void bury_tensor(tn_tensor *t) {
     t->object.state = TN__DEAD;
     tn__struct_free(t, sizeof(*t));
 }
@@ -104,7 +104,7 @@ static void version_release(tn_version *version) {
     }
 }
 
-static void destroy(tn_object *self) {
+static void destroy_tensor(tn_object *self) {
     tn_tensor *t = (tn_tensor *)self;
     tn_node *node = t->node;
     if (t->leaf) {
@@ -113,7 +113,7 @@ static void destroy(tn_object *self) {
     version_release(t->own_version);
     tn__storage_release(t->storage);
     __atomic_fetch_sub(&tn__live_count, 1, __ATOMIC_RELAXED);
-    bury(t);
+    bury_tensor(t);
     if (node) {
         tn__autograd.node_release(node);
     }
@@ -123,14 +123,15 @@ static void destroy(tn_object *self) {
 
 /* A tensor with the caller's reference to `storage`, owned by the scope. On failure the reference
  * is dropped. */
-static tn_tensor *wrap(tn_storage *storage, tn_dims dims, tn_dtype dtype, const char *operation) {
+static tn_tensor *wrap_storage(tn_storage *storage, tn_dims dims, tn_dtype dtype,
+                               const char *operation) {
     tn_tensor *t = tn__struct_alloc(sizeof(*t));
     if (!t) {
         tn__storage_release(storage);
         tn__raise(TN_ENOMEM, operation, "no memory for a tensor");
         return &inert;
     }
-    t->object = (tn_object){.refs = 1, .state = TN__ALIVE, .destroy = destroy};
+    t->object = (tn_object){.refs = 1, .state = TN__ALIVE, .destroy = destroy_tensor};
     t->dtype = dtype;
     t->inert = false;
     t->dims = dims;
@@ -145,16 +146,16 @@ static tn_tensor *wrap(tn_storage *storage, tn_dims dims, tn_dtype dtype, const 
     return t;
 }
 
-static tn_tensor *own(tn_tensor *t) {
+static tn_tensor *own_tensor(tn_tensor *t) {
     return t->inert || tn__scope_own(&t->object) ? t : &inert;
 }
 
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype) {
-    tn_tensor *t = wrap(storage, dims, dtype, "tensor");
+    tn_tensor *t = wrap_storage(storage, dims, dtype, "tensor");
     if (!t->inert) {
         tn__contiguous_strides(dims, t->stride);
     }
-    return own(t);
+    return own_tensor(t);
 }
 
 tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
@@ -167,7 +168,7 @@ tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
 }
 
 /* A view's elements must lie inside the storage. */
-static bool fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
+static bool view_fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
     int64_t last = offset, room = (int64_t)(t->storage->bytes / tn_dtype_size(t->dtype));
     if (tn_dims_count(dims) < 0 || offset < 0) {
         return false;
@@ -185,19 +186,19 @@ static bool fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_
     return last < room;
 }
 
-static tn_tensor *view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset,
-                       const char *operation) {
+static tn_tensor *make_view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset,
+                            const char *operation) {
     if (!tn__readable(t, operation)) {
         return &inert;
     }
-    if (!fits(t, dims, stride, offset)) {
+    if (!view_fits(t, dims, stride, offset)) {
         tn__raise(
             TN_EINDEX, operation, "%s at offset %lld does not fit into a storage of %zu elements",
             tn__dims_text(dims), (long long)offset, t->storage->bytes / tn_dtype_size(t->dtype));
         return &inert;
     }
     tn__storage_keep(t->storage);
-    tn_tensor *v = wrap(t->storage, dims, t->dtype, operation);
+    tn_tensor *v = wrap_storage(t->storage, dims, t->dtype, operation);
     if (!v->inert) {
         memcpy(v->stride, stride, (size_t)dims.ndim * sizeof(*stride));
         v->offset = offset;
@@ -206,12 +207,12 @@ static tn_tensor *view(const tn_tensor *t, tn_dims dims, const int64_t *stride, 
 }
 
 tn_tensor *tn__view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
-    tn_tensor *v = view(t, dims, stride, offset, "view");
+    tn_tensor *v = make_view(t, dims, stride, offset, "view");
     if (!v->inert && t->own_version) {
         __atomic_fetch_add(&t->own_version->refs, 1, __ATOMIC_RELAXED);
         v->version = v->own_version = t->own_version;
     }
-    return own(v);
+    return own_tensor(v);
 }
 
 tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
@@ -221,7 +222,7 @@ tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
         return &inert;
     }
     tn__contiguous_strides(dims, stride);
-    tn_tensor *v = view(t, dims, stride, offset, "alias");
+    tn_tensor *v = make_view(t, dims, stride, offset, "alias");
     if (v->inert) {
         return v;
     }
@@ -233,7 +234,7 @@ tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
     }
     v->own_version->refs = 1;
     v->version = v->own_version;
-    return own(v);
+    return own_tensor(v);
 }
 
 tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype) {
