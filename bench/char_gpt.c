@@ -65,8 +65,8 @@ int main(int argc, char **argv) {
     tn_adamw_options a = tn_adamw_defaults();
     a.beta2 = 0.99;
     a.weight_decay = 0.1;
+    a.no_decay = tn_match_vectors;
     t.opt = tn_adamw(&t.gpt, a);
-    tn_optim_group(t.opt, tn_optim_split(t.opt, tn_match_vectors, NULL))->weight_decay = 0.0;
     int status = bench_serve(train_step, &t);
     tn_optim_free(t.opt);
     tn_loader_free(t.loader);

@@ -209,8 +209,8 @@ static void make_model(run *r) {
     a.lr = r->o.lr;
     a.beta2 = 0.99;
     a.weight_decay = 0.1;
+    a.no_decay = tn_match_vectors;
     r->optim = tn_adamw(&r->gpt, a);
-    tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
     r->schedule = tn_schedule_cosine(r->o.lr, r->o.lr / 10,
                                      r->o.steps < 1000 ? r->o.steps / 10 : 100, r->o.steps);
     if (r->first_rank) {

@@ -299,8 +299,8 @@ static void make_model(run *r) {
     a.lr = r->o.lr;
     a.beta2 = 0.95;
     a.weight_decay = 0.1;
+    a.no_decay = tn_match_vectors;
     r->optim = tn_adamw(&r->gpt, a);
-    tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
     int64_t warmup = r->o.warmup < r->o.steps ? r->o.warmup : r->o.steps / 10;
     r->schedule = tn_schedule_cosine(r->o.lr, r->o.lr / 10, warmup, r->o.steps);
 }

@@ -9,10 +9,11 @@
 #include "core/error.h"
 #include "nn/module.h"
 #include "tern/optim.h"
-#include "tern/sys/backend.h"
+#include "tern/sys/op.h" /* TN_KERNEL */
+#include "tern/sys/optim.h"
 #include "tern/sys/tensor.h"
 
-typedef enum tn__optim_method { TN__SGD, TN__ADAM } tn__optim_method;
+#include <math.h>
 
 /* A parameter, its state and its group. Tensors are references that the optimiser owns. */
 typedef struct tn__item {
@@ -22,8 +23,8 @@ typedef struct tn__item {
     int group;
     /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
     tn_tensor *steps;
-    tn_tensor *state[2]; /* Adam: exp_avg, exp_avg_sq; SGD: momentum_buffer or NULL */
-    tn_tensor *master;   /* f32 copy of a bf16 or f16 parameter, or NULL */
+    tn_tensor *state[TN_OPTIM_STATES]; /* the method's, NULL beyond them */
+    tn_tensor *master;                 /* f32 copy of a bf16 or f16 parameter, or NULL */
     /* their versions after the last step: whether somebody else has changed them */
     uint32_t param_seen, master_seen;
 
@@ -35,10 +36,8 @@ typedef struct tn__item {
 } tn__item;
 
 struct tn_optim {
-    const char *kind; /* "adamw" */
-    tn__optim_method method;
-    tn_sgd_step sgd; /* the numbers that all groups share */
-    tn_adam_step adam;
+    const tn_optim_method *method;
+    void *options; /* the method's, which all groups share */
     double lr;
     tn_optim_group_options **groups; /* each of its own, so that a pointer to one stays */
     int group_count;
@@ -54,8 +53,10 @@ static inline tn_tensor *tn__item_param(const tn__item *item) {
     return item->lists->module ? *item->entry.field : NULL;
 }
 
-/* "h.0.ln_1.weight.exp_avg" */
-extern const char *const tn__adam_states[2], *const tn__sgd_states[2];
+/* What learning rates, decays and the like must be. */
+static inline bool tn__not_negative(double x) {
+    return x >= 0.0 && x < (double)INFINITY;
+}
 
 /* The square root of the sum of squares of n gradients (NULL: passed over), in double and in order.
  * NaN after raising. */

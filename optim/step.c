@@ -1,4 +1,5 @@
-/* The step: one pass of the backend's kernel over all parameters, gradients and state.
+/* The step: one pass of the backend's kernel over all parameters, gradients and state; where there
+ * is no such kernel, the method's twin for each parameter.
  *
  * First everything is looked at (fields, gradients, what other hands have changed); only when all
  * of it is right does the first weight change. Parameters of one group that are at the same step
@@ -8,7 +9,7 @@
 
 #include "tern/sys/device.h"
 
-#include <math.h>
+#include <string.h>
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
@@ -58,7 +59,7 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
 }
 
 /* Finds the gradient; false after raising. item->grad is NULL when there is none. */
-static bool look(tn_optim *opt, tn__item *item) {
+static bool item_look(tn_optim *opt, tn__item *item) {
     item->done = true;
     item->grad = NULL;
     tn_tensor *p = current_param(opt, item), *g = p ? tn_grad_of(p) : NULL;
@@ -92,52 +93,76 @@ static bool follow_param(const tn__item *item) {
 
 /* ---- Stepping -------------------------------------------------------------------------------- */
 
-static tn_optim_span span_of(const tn__item *item) {
-    tn_tensor *const *state = item->state;
-    return (tn_optim_span){
+static tn_optim_span item_span(const tn__item *item) {
+    tn_optim_span span = {
         .param = tn__address(item->param),
         .param_dtype = item->param->dtype,
         .grad = tn__address(item->grad),
         .grad_dtype = item->grad->dtype,
-        .state = {state[0] ? (float *)tn__address(state[0]) : NULL,
-                  state[1] ? (float *)tn__address(state[1]) : NULL},
         .master = item->master ? (float *)tn__address(item->master) : NULL,
         .count = tn_count(item->param),
     };
+    for (int i = 0; i < TN_OPTIM_STATES; i++) {
+        span.state[i] = item->state[i] ? (float *)tn__address(item->state[i]) : NULL;
+    }
+    return span;
 }
 
-static tn_status run_kernel(const tn_optim *opt, const tn__item *like, int spans) {
+/* What is common to everything that steps like this parameter. */
+static tn_optim_call call_like(const tn_optim *opt, const tn__item *like) {
     const tn_optim_group_options *group = opt->groups[like->group];
     tn_device device = like->param->storage->device;
-    const tn_backend *kernels = tn_backend_of(device);
-    tn_context *ctx = tn_context_of(device);
-    tn_status status;
-    if (opt->method == TN__ADAM) {
-        tn_adam_step step = opt->adam;
-        step.lr = opt->lr * group->lr_scale;
-        step.weight_decay = group->weight_decay;
-        step.step = like->count;
-        step.grad_scale = opt->grad_scale;
-        status = kernels->adam(ctx, opt->spans, spans, &step);
-    } else {
-        tn_sgd_step step = opt->sgd;
-        step.lr = opt->lr * group->lr_scale;
-        step.weight_decay = group->weight_decay;
-        step.first = like->count == 1;
-        step.grad_scale = opt->grad_scale;
-        status = kernels->sgd(ctx, opt->spans, spans, &step);
+    return (tn_optim_call){
+        .options = opt->options,
+        .lr = opt->lr * group->lr_scale,
+        .weight_decay = group->weight_decay,
+        .grad_scale = opt->grad_scale,
+        .step = like->count,
+        .kernels = tn_backend_of(device),
+        .ctx = tn_context_of(device),
+        .spans = opt->spans,
+    };
+}
+
+static bool has_kernel(const tn_optim_method *method, const tn_backend *kernels) {
+    void (*entry)(void) = NULL;
+    if (method->kernel && method->entry) {
+        memcpy(&entry, (const char *)kernels + method->entry, sizeof entry);
     }
+    return entry != NULL;
+}
+
+static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_optim_call *call) {
+    tn_status status = opt->method->kernel(call);
     if (status != TN_OK) {
         tn__raise(status, "optim_step",
-                  "the %s kernel for %s failed with %s (first parameter: %s, %s)", kernels->name,
-                  opt->kind, tn_status_name(status), like->entry.path,
+                  "the %s kernel for %s failed with %s (first parameter: %s, %s)",
+                  call->kernels->name, opt->method->name, tn_status_name(status), like->entry.path,
                   tn_dtype_name(like->param->dtype));
     }
     return status;
 }
 
+/* The same for one parameter, made of operations. */
+static tn_status run_twin(const tn_optim *opt, const tn__item *item, const tn_optim_call *call) {
+    TN_SCOPE;
+    tn_dims flat = TN_DIMS(tn_count(item->param));
+    tn_tensor *p = tn_reshape(item->master ? item->master : item->param, flat);
+    tn_tensor *g =
+        tn_mul_scalar(tn_cast(tn_reshape(item->grad, flat), tn_dtype_of(p)), call->grad_scale);
+    tn_tensor *state[TN_OPTIM_STATES] = {NULL};
+    for (int i = 0; i < TN_OPTIM_STATES; i++) {
+        state[i] = item->state[i] ? tn_reshape(item->state[i], flat) : NULL;
+    }
+    opt->method->twin(call, p, g, state);
+    if (item->master) {
+        tn_copy_(tn_reshape(item->param, flat), p);
+    }
+    return tn_error();
+}
+
 /* Whether two parameters can be stepped by one kernel call. */
-static bool alike(const tn__item *a, const tn__item *b) {
+static bool items_alike(const tn__item *a, const tn__item *b) {
     return a->group == b->group && a->count == b->count &&
            tn__same_device(a->param->storage->device, b->param->storage->device);
 }
@@ -155,18 +180,25 @@ static void note_step(tn__item *item) {
     item->done = true;
 }
 
-/* Steps `first` and everything like it that is still to do. */
+/* Steps `first`, and with a kernel everything like it that is still to do. */
 static tn_status step_alike(tn_optim *opt, tn__item *first) {
-    int spans = 0;
-    for (tn__item *item = first; item < opt->items + opt->item_count; item++) {
-        if (!item->done && alike(first, item)) {
-            opt->spans[spans++] = span_of(item);
+    tn__item *end = opt->items + opt->item_count;
+    tn_optim_call call = call_like(opt, first);
+    if (!has_kernel(opt->method, call.kernels)) {
+        tn_status done = run_twin(opt, first, &call);
+        if (done == TN_OK) {
+            note_step(first);
+        }
+        return done;
+    }
+    for (tn__item *item = first; item < end; item++) {
+        if (!item->done && items_alike(first, item)) {
+            opt->spans[call.count++] = item_span(item);
         }
     }
-    tn_status status = run_kernel(opt, first, spans);
-    for (tn__item *item = opt->items + opt->item_count - 1; status == TN_OK && item >= first;
-         item--) {
-        if (!item->done && alike(first, item)) {
+    tn_status status = run_kernel(opt, first, &call);
+    for (tn__item *item = first; status == TN_OK && item < end; item++) {
+        if (!item->done && items_alike(first, item)) {
             note_step(item);
         }
     }
@@ -181,7 +213,7 @@ tn_status tn_optim_step(tn_optim *opt) {
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; i < opt->item_count; i++) {
-        if (!look(opt, &opt->items[i])) {
+        if (!item_look(opt, &opt->items[i])) {
             return tn_error();
         }
     }

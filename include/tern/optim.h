@@ -21,10 +21,15 @@ extern "C" {
 
 typedef struct tn_optim tn_optim;
 
+/* Which parameters. tn_match_vectors: fewer than 2 dimensions (biases, norms). */
+typedef bool (*tn_match)(const tn_entry *entry, void *user);
+TN_API bool tn_match_vectors(const tn_entry *entry, void *user);
+
 typedef struct tn_sgd_options {
     double lr; /* 1e-3 */
     double momentum, dampening, weight_decay;
     bool nesterov;
+    tn_match no_decay; /* NULL; these have weight decay 0. tn_match_vectors: as a rule */
 } tn_sgd_options;
 typedef struct tn_adam_options {
     double lr;           /* 1e-3 */
@@ -32,6 +37,7 @@ typedef struct tn_adam_options {
     double beta2;        /* 0.999 */
     double eps;          /* 1e-8 */
     double weight_decay; /* 0 for Adam, 1e-2 for AdamW */
+    tn_match no_decay;   /* as above */
 } tn_adam_options;
 typedef tn_adam_options tn_adamw_options;
 
@@ -40,7 +46,7 @@ TN_API tn_adam_options tn_adam_defaults(void);   /* Kingma, Ba 2014, arXiv:1412.
 TN_API tn_adamw_options tn_adamw_defaults(void); /* Loshchilov, Hutter 2017, arXiv:1711.05101 */
 
 /* Over every parameter of m that requires a gradient. NULL after an error. Keeps the parameters,
- * not m. */
+ * not m. One of your own: sys/optim.h. */
 TN_API tn_optim *tn_sgd(void *m, tn_sgd_options options);
 TN_API tn_optim *tn_adam(void *m, tn_adam_options options);
 TN_API tn_optim *tn_adamw(void *m, tn_adamw_options options);
@@ -48,19 +54,21 @@ TN_API void tn_optim_free(tn_optim *opt); /* every function here takes NULL */
 
 /* ---- Parameter groups ------------------------------------------------------------------------ */
 
-/* Moves the parameters for which `match` is true into a new group with the same hyperparameters;
- * returns its index (the first group is 0), or -1. tn_match_vectors: fewer than 2 dimensions
- * (biases, norms), which are not decayed as a rule. */
-typedef bool (*tn_match)(const tn_entry *entry, void *user);
+/* Group 0 has every parameter that is in no other. The option no_decay makes group 1, with weight
+ * decay 0.
+ *
+ * tn_optim_split moves the parameters for which `match` is true into a new group with the same
+ * hyperparameters and returns its index, or -1 after an error. When these parameters, and no
+ * others, were split off before, it returns that group. */
 TN_API int tn_optim_split(tn_optim *opt, tn_match match, void *user);
-TN_API bool tn_match_vectors(const tn_entry *entry, void *user);
 
-/* A group's hyperparameters, to read and write. lr is the group's own: set it, or scale it. */
+/* A group's hyperparameters, to read and write. */
 typedef struct tn_optim_group_options {
     double lr_scale; /* 1: multiplies the optimiser's learning rate */
     double weight_decay;
 } tn_optim_group_options;
-TN_API tn_optim_group_options *tn_optim_group(tn_optim *opt, int index); /* NULL outside */
+/* Never NULL: outside, or after an error, what is written is forgotten (TN_EINDEX, TN_EVALUE). */
+TN_API tn_optim_group_options *tn_optim_group(tn_optim *opt, int index);
 TN_API int tn_optim_groups(const tn_optim *opt);
 
 TN_API void tn_optim_set_lr(tn_optim *opt, double lr);

@@ -268,7 +268,7 @@ static void optimisers(tn_tensor *t) {
     (void)t;
     QUIET(tn_optim_split(NULL, match_all, NULL), -1);
     QUIET(tn_match_vectors(NULL, NULL), false);
-    QUIET(tn_optim_group(NULL, 0), NULL);
+    TAKES(tn_optim_group(NULL, 0)->weight_decay = 1.0);
     QUIET(tn_optim_groups(NULL), 0);
     TAKES(tn_optim_set_lr(NULL, 1.0));
     TAKES(tn_optim_lr(NULL));
@@ -296,8 +296,8 @@ static void optimisers(tn_tensor *t) {
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     if (opt) {
         QUIET(tn_optim_split(opt, NULL, NULL), -1);
-        QUIET(tn_optim_group(opt, -1), NULL);
-        QUIET(tn_optim_group(opt, 1), NULL);
+        TAKES(tn_optim_group(opt, -1)->weight_decay = 1.0);
+        TAKES(tn_optim_group(opt, 1)->weight_decay = 1.0);
         TAKES(tn_optim_each(opt, NULL, NULL));
         TAKES(tn_optim_set_steps(opt, INT64_MIN));
         for (int i = 0; i < REALS; i++) {

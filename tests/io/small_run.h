@@ -23,8 +23,8 @@ static inline void small_run_open(small_run *r, uint64_t seed) {
     tn_seed(seed);
     tn_linear_init(&r->model, 4, 2, tn_linear_defaults());
     tn_adamw_options a = tn_adamw_defaults();
+    a.no_decay = tn_match_vectors;
     r->optim = tn_adamw(&r->model, a);
-    tn_optim_group(r->optim, tn_optim_split(r->optim, tn_match_vectors, NULL))->weight_decay = 0;
     r->schedule = tn_schedule_cosine(1e-2, 1e-3, 3, 50);
     tn_loader_options o = tn_loader_defaults();
     o.batch = 3;

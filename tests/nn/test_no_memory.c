@@ -63,8 +63,9 @@ static void train(void) {
     tn_module_hook(
         &n.block,
         (tn_module_hooks){.before = before, .backward_after = backward_after, .user = &count});
-    tn_optim *opt = tn_adamw(&n, tn_adamw_defaults());
-    tn_optim_split(opt, tn_match_vectors, NULL);
+    tn_adamw_options options = tn_adamw_defaults();
+    options.no_decay = tn_match_vectors;
+    tn_optim *opt = tn_adamw(&n, options);
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 3), TN_F32);
     for (int step = 0; step < 2; step++) {
         TN_SCOPE;

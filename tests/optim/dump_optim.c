@@ -129,11 +129,9 @@ static void dump_groups(void) {
     tn_adamw_options options = tn_adamw_defaults();
     options.lr = 0.02;
     options.weight_decay = 0.1;
+    options.no_decay = tn_match_vectors;
     tn_optim *opt = tn_adamw(&m, options);
-    tn_optim_group_options *vectors =
-        tn_optim_group(opt, tn_optim_split(opt, tn_match_vectors, NULL));
-    vectors->weight_decay = 0.0;
-    vectors->lr_scale = 0.5;
+    tn_optim_group(opt, 1)->lr_scale = 0.5;
     train("groups", &m, opt, NOTHING);
 }
 

@@ -303,6 +303,11 @@ static bool named(const tn_entry *entry, void *user) {
     return strcmp(entry->path, user) == 0;
 }
 
+static bool match_all(const tn_entry *entry, void *user) {
+    (void)user;
+    return entry != NULL;
+}
+
 static void groups(void **state) {
     (void)state;
     model m;
@@ -318,21 +323,70 @@ static void groups(void **state) {
     set_gradients(&m, 0.0);
     tn_optim_step(opt);
     assert_true(fabs(first(m.a) - 0.95) < 1e-6 && first(m.b) == 1.0); /* decayed; not */
-    /* takes over the numbers of where it was */
-    assert_int_equal(tn_optim_split(opt, named, "b"), 2);
-    assert_true(tn_optim_group(opt, 2)->lr_scale == 10.0);
+    assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), 1); /* it was split off before */
+    assert_int_equal(tn_optim_split(opt, named, "b"), 1);             /* these, by another name */
+    assert_int_equal(tn_optim_groups(opt), 2);
     set_gradients(&m, 1.0);
     tn_optim_set_lr(opt, 0.01);
     assert_true(tn_optim_lr(opt) == 0.01);
     tn_optim_step(opt);
     assert_true(fabs(first(m.b) - 0.9) < 1e-6);
-    assert_null(tn_optim_group(opt, 3));
-    assert_null(tn_optim_group(opt, -1));
     assert_ptr_equal(tn_optim_group(opt, 0), all);
+    tn_optim_group(opt, 2)->weight_decay = 7.0;
+    assert_error(TN_EINDEX, "optim_group: group 2 of 2");
+    assert_true(tn_optim_group(opt, -1)->weight_decay == 0.0); /* what was written is forgotten */
+    assert_error(TN_EINDEX, "optim_group: group -1 of 2");
+    assert_true(all->weight_decay == 0.5 && tn_optim_group(opt, 1)->weight_decay == 0.0);
     tn_optim_set_lr(opt, -1.0);
     assert_error(TN_EVALUE, "the learning rate is -1");
     assert_true(tn_optim_lr(opt) == 0.01);
     tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* A group is split from where its first parameter was, with the numbers that it had there. */
+static void groups_of_groups(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim *opt = sgd(&m, 0.1);
+    assert_int_equal(tn_optim_split(opt, match_all, NULL), 1);
+    tn_optim_group(opt, 1)->lr_scale = 10.0;
+    assert_int_equal(tn_optim_split(opt, match_all, NULL), 1);
+    assert_int_equal(tn_optim_split(opt, named, "b"), 2);
+    assert_true(tn_optim_group(opt, 2)->lr_scale == 10.0);
+    assert_int_equal(tn_optim_split(opt, named, "a"), 1); /* what is left of it */
+    assert_int_equal(tn_optim_groups(opt), 3);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* The line that everybody writes, after an error: nothing is dereferenced, the error is the first.
+ */
+static void no_decay(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_adamw_options options = tn_adamw_defaults();
+    options.no_decay = tn_match_vectors;
+    tn_optim *opt = tn_adamw(&m, options);
+    assert_int_equal(tn_optim_groups(opt), 2);
+    assert_true(tn_optim_group(opt, 0)->weight_decay == 1e-2);
+    assert_true(tn_optim_group(opt, 1)->weight_decay == 0.0);
+    set_gradients(&m, 0.0);
+    tn_optim_set_lr(opt, 1.0);
+    tn_optim_step(opt);
+    assert_true(fabs(first(m.a) - 0.99) < 1e-6 && first(m.b) == 1.0);
+    tn_optim_free(opt);
+    tn_sgd_options s = {.lr = 0.1, .weight_decay = 0.5, .no_decay = tn_match_vectors};
+    opt = tn_sgd(&m, s);
+    assert_true(tn_optim_groups(opt) == 2 && tn_optim_group(opt, 1)->weight_decay == 0.0);
+    tn_optim_free(opt);
+    options.lr = NAN;
+    opt = tn_adamw(&m, options);
+    assert_null(opt);
+    tn_optim_group(opt, tn_optim_split(opt, tn_match_vectors, NULL))->weight_decay = 0.0;
+    assert_error(TN_EVALUE, "adamw: lr nan");
     tn_module_finish(&m);
 }
 
@@ -416,7 +470,8 @@ static void null_arguments(void **state) {
     tn_optim_set_lr(NULL, 1.0);
     tn_optim_set_steps(NULL, 1);
     tn_optim_each(NULL, add_name, NULL);
-    assert_null(tn_optim_group(NULL, 0));
+    tn_optim_group(NULL, 0)->weight_decay = 0.0;
+    assert_error(TN_EVALUE, "optim_group: the optimiser is NULL");
     assert_int_equal(tn_optim_groups(NULL), 0);
     assert_int_equal(tn_optim_steps(NULL), 0);
     assert_true(isnan(tn_optim_lr(NULL)));
@@ -447,6 +502,8 @@ int main(void) {
         TEST(module_is_gone),
         TEST(master_copies),
         TEST(groups),
+        TEST(groups_of_groups),
+        TEST(no_decay),
         TEST(clipping),
         TEST(clipping_what_is_not_finite),
         TEST(schedules),

@@ -121,14 +121,16 @@ typedef struct tn_random_key {
     uint64_t seed, stream, call;
 } tn_random_key;
 
+#define TN_OPTIM_STATES 2 /* the most that an optimiser keeps of each parameter */
+
 /* One run of a parameter and its state. All contiguous, `count` elements. */
 typedef struct tn_optim_span {
     void *param;
     tn_dtype param_dtype;
     const void *grad;
     tn_dtype grad_dtype;
-    float *state[2]; /* Adam: first and second moment; SGD: momentum or NULL */
-    float *master;   /* f32 master copy of a bf16 or f16 parameter, or NULL */
+    float *state[TN_OPTIM_STATES]; /* Adam: first and second moment; SGD: momentum or NULL */
+    float *master;                 /* f32 master copy of a bf16 or f16 parameter, or NULL */
     int64_t count;
 } tn_optim_span;
 

@@ -1,0 +1,85 @@
+/* Stochastic gradient descent, with momentum (Polyak 1964; as in Sutskever et al. 2013,
+ * proceedings.mlr.press/v28/sutskever13.html) and Nesterov's look ahead. The form is PyTorch's.
+ *
+ *     g = gradient + weight_decay p
+ *     m = g at the first step, then momentum m + (1 - dampening) g
+ *     d = m; with nesterov g + momentum m; without momentum g
+ *     p = p - lr d
+ *
+ * State: m as momentum_buffer, when there is momentum.
+ */
+#include "optim/optim.h"
+
+#include <math.h>
+
+static int sgd_states(const void *options) {
+    const tn_sgd_options *o = options;
+    return o->momentum != 0.0;
+}
+
+static tn_status sgd_kernel(const tn_optim_call *c) {
+    const tn_sgd_options *o = c->options;
+    tn_sgd_step step = {.lr = c->lr,
+                        .momentum = o->momentum,
+                        .dampening = o->dampening,
+                        .weight_decay = c->weight_decay,
+                        .nesterov = o->nesterov,
+                        .first = c->step == 1,
+                        .grad_scale = c->grad_scale};
+    return c->kernels->sgd(c->ctx, c->spans, c->count, &step);
+}
+
+static void sgd_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+    const tn_sgd_options *o = c->options;
+    g = tn_add(g, tn_mul_scalar(p, c->weight_decay));
+    if (!state[0]) {
+        tn_copy_(p, tn_sub(p, tn_mul_scalar(g, c->lr)));
+        return;
+    }
+    tn_tensor *m = g;
+    if (c->step > 1) {
+        m = tn_add(tn_mul_scalar(state[0], o->momentum), tn_mul_scalar(g, 1.0 - o->dampening));
+    }
+    tn_tensor *d = o->nesterov ? tn_add(g, tn_mul_scalar(m, o->momentum)) : m;
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
+    tn_copy_(state[0], m);
+}
+
+static const tn_optim_method sgd_method = {
+    .name = "sgd",
+    .states = {"momentum_buffer"},
+    .options_size = sizeof(tn_sgd_options),
+    .state_count = sgd_states,
+    .kernel = sgd_kernel,
+    .entry = TN_KERNEL(sgd),
+    .twin = sgd_twin,
+};
+
+/* ---- Making one ------------------------------------------------------------------------------ */
+
+tn_sgd_options tn_sgd_defaults(void) {
+    return (tn_sgd_options){.lr = 1e-3};
+}
+
+static bool sgd_options_fit(const tn_sgd_options *o) {
+    if (!tn__not_negative(o->momentum) || !isfinite(o->dampening)) {
+        tn__raise(TN_EVALUE, "sgd",
+                  "momentum %g, dampening %g (none may be infinite, nor momentum negative)",
+                  o->momentum, o->dampening);
+        return false;
+    }
+    if (o->nesterov && (o->momentum == 0.0 || o->dampening != 0.0)) {
+        tn__raise(TN_EVALUE, "sgd",
+                  "nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum,
+                  o->dampening);
+        return false;
+    }
+    return true;
+}
+
+tn_optim *tn_sgd(void *m, tn_sgd_options o) {
+    if (!sgd_options_fit(&o)) {
+        return NULL;
+    }
+    return tn_optim_new(m, &sgd_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

@@ -1,0 +1,254 @@
+/* Each optimiser's kernel against its twin, the same step made of operations: over many steps, for
+ * every dtype and the options that change the arithmetic. And an optimiser of a program's own,
+ * which is a twin and nothing else. */
+#include <math.h>
+#include <string.h>
+
+#include "optim/optim.h"
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+enum { STEPS = 60 };
+
+/* A matrix, and a vector that goes without a gradient now and then: it is at another step. */
+typedef struct model {
+    tn_module base;
+    tn_tensor *a, *b;
+} model;
+
+static tn_tensor *no_forward(tn_module *self, tn_tensor *x) {
+    (void)self;
+    return x;
+}
+
+static void model_init(model *m, tn_dtype dtype) {
+    TN_SCOPE;
+    tn_seed(3);
+    tn_module_init(&m->base, "model", no_forward);
+    tn_module_param(&m->base, "a", &m->a, tn_cast(tn_randn(TN_DIMS(5, 7), TN_F64), dtype));
+    tn_module_param(&m->base, "b", &m->b, tn_cast(tn_randn(TN_DIMS(13), TN_F64), dtype));
+}
+
+/* ---- Kernel and twin ------------------------------------------------------------------------- */
+
+typedef struct side {
+    model m;
+    tn_optim *opt;
+    tn_optim_method method;
+} side;
+
+static void side_step(side *s, int step) {
+    TN_SCOPE;
+    tn_generator *g = tn_default_generator();
+    *g = (tn_generator){.seed = 8, .stream = (uint64_t)step};
+    tn_dtype dtype = tn_dtype_of(s->m.a);
+    tn_set_grad(s->m.a, tn_cast(tn_randn(TN_DIMS(5, 7), TN_F64), dtype));
+    tn_set_grad(s->m.b, step % 4 == 1 ? NULL : tn_cast(tn_randn(TN_DIMS(13), TN_F64), dtype));
+    tn_optim_set_lr(s->opt, 0.05 / (1 + step));
+    if (step % 3 == 0) {
+        tn_optim_clip(s->opt, 2.0);
+    }
+    tn_optim_step(s->opt);
+}
+
+static bool compare_state(const char *name, tn_tensor *x, void *user) {
+    TN_SCOPE;
+    tn_tensor *y = NULL;
+    tn_optim *twin = user;
+    for (int i = 0; i < twin->item_count; i++) {
+        const tn__item *item = &twin->items[i];
+        size_t length = strlen(item->entry.path);
+        const char *what = name + length + 1;
+        if (strncmp(item->entry.path, name, length) != 0 || name[length] != '.') {
+            continue;
+        }
+        for (int k = 0; k < TN_OPTIM_STATES; k++) {
+            const char *known = twin->method->states[k];
+            y = known && !strcmp(what, known) ? item->state[k] : y;
+        }
+        y = !strcmp(what, "step") ? item->steps : y;
+        y = !strcmp(what, "master") ? item->master : y;
+    }
+    /* f32: each step rounds a few times, and the roundings of 60 add up */
+    double bound = tn_dtype_of(x) == TN_F64 ? 1e-13 : 2e-5;
+    assert_non_null(y);
+    if (!tn_all_close(tn_cast(x, TN_F64), tn_cast(y, TN_F64), bound, bound)) {
+        fail_msg("%s of %s is not the twin's", name, tn_optim_kind(twin));
+    }
+    return true;
+}
+
+typedef tn_optim *(*maker)(model *m, int variant); /* NULL: there is no such variant */
+
+static bool compare_sides(maker make, int variant, tn_dtype dtype) {
+    static side kernel, twin;
+    model_init(&kernel.m, dtype);
+    model_init(&twin.m, dtype);
+    kernel.opt = make(&kernel.m, variant);
+    twin.opt = make(&twin.m, variant);
+    bool there = kernel.opt && twin.opt;
+    if (there) {
+        twin.method = *twin.opt->method;
+        twin.method.kernel = NULL;
+        twin.opt->method = &twin.method;
+    }
+    for (int step = 0; there && step < STEPS; step++) {
+        side_step(&kernel, step);
+        side_step(&twin, step);
+    }
+    if (there) {
+        assert_int_equal(tn_error(), TN_OK);
+        tn_optim_each(kernel.opt, compare_state, twin.opt);
+        TN_SCOPE;
+        double bound = dtype == TN_F64 ? 1e-13 : dtype == TN_F32 ? 2e-5 : 1e-2;
+        assert_true(
+            tn_all_close(tn_cast(kernel.m.a, TN_F64), tn_cast(twin.m.a, TN_F64), bound, bound));
+        assert_true(
+            tn_all_close(tn_cast(kernel.m.b, TN_F64), tn_cast(twin.m.b, TN_F64), bound, bound));
+        if (twin.opt->items[0].master) {
+            assert_true(tn_equal(twin.m.a, tn_cast(twin.opt->items[0].master, dtype)));
+        }
+    }
+    tn_optim_free(kernel.opt);
+    tn_optim_free(twin.opt);
+    tn_module_finish(&kernel.m);
+    tn_module_finish(&twin.m);
+    return there;
+}
+
+static void compare_all(maker make, int variants) {
+    static const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
+    for (int v = 0; v < variants; v++) {
+        for (int d = 0; d < 4; d++) {
+            assert_true(compare_sides(make, v, dtypes[d]));
+        }
+    }
+}
+
+static tn_optim *make_sgd(model *m, int variant) {
+    static const tn_sgd_options all[] = {
+        {.lr = 0.1},
+        {.lr = 0.1, .weight_decay = 0.1},
+        {.lr = 0.1, .weight_decay = 0.1, .no_decay = tn_match_vectors},
+        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+        {.lr = 0.1, .momentum = 0.8, .dampening = 0.3},
+        {.lr = 0.1, .momentum = 0.9, .nesterov = true},
+    };
+    return tn_sgd(m, all[variant]);
+}
+
+static void sgd(void **state) {
+    (void)state;
+    compare_all(make_sgd, 6);
+}
+
+static tn_optim *make_adam(model *m, int variant) {
+    tn_adam_options o = tn_adam_defaults();
+    o.weight_decay = variant % 2 ? 0.1 : 0.0;
+    o.no_decay = variant % 3 ? tn_match_vectors : NULL;
+    o.beta2 = 0.98;
+    return variant < 4 ? tn_adam(m, o) : tn_adamw(m, o);
+}
+
+static void adam(void **state) {
+    (void)state;
+    compare_all(make_adam, 8);
+}
+
+/* ---- One's own ------------------------------------------------------------------------------- */
+
+/* Lion (Chen et al. 2023, arXiv:2302.06675). */
+typedef struct lion_options {
+    double beta1, beta2;
+} lion_options;
+
+static void lion_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+    const lion_options *o = c->options;
+    tn_tensor *m = state[0];
+    tn_tensor *d = tn_add(tn_mul_scalar(m, o->beta1), tn_mul_scalar(g, 1.0 - o->beta1));
+    tn_tensor *next = tn_add(tn_mul_scalar(m, o->beta2), tn_mul_scalar(g, 1.0 - o->beta2));
+    d = tn_add(tn_sign(d), tn_mul_scalar(p, c->weight_decay));
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
+    tn_copy_(m, next);
+}
+
+static const tn_optim_method lion = {.name = "lion",
+                                     .states = {"momentum"},
+                                     .options_size = sizeof(lion_options),
+                                     .twin = lion_twin};
+
+static bool count_state(const char *name, tn_tensor *t, void *user) {
+    (void)t;
+    *(int *)user += strstr(name, ".momentum") || strstr(name, ".step") || strstr(name, ".master");
+    return true;
+}
+
+static void ones_own(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        TN_SCOPE;
+        model m;
+        model_init(&m, half ? TN_BF16 : TN_F64);
+        tn_tensor *was = tn_copy(tn_cast(m.b, TN_F64));
+        lion_options o = {0.9, 0.99};
+        tn_optim *opt = tn_optim_new(&m, &lion, &o, (tn_optim_rates){0.25, 0.5, tn_match_vectors});
+        o = (lion_options){0}; /* they were copied */
+        assert_string_equal(tn_optim_kind(opt), "lion");
+        int states = 0;
+        tn_optim_each(opt, count_state, &states);
+        assert_int_equal(states, half ? 6 : 4);
+        tn_set_grad(m.b, tn_full(TN_DIMS(13), 2.0, tn_dtype_of(m.b)));
+        assert_int_equal(tn_optim_step(opt), TN_OK);
+        assert_int_equal(tn_optim_step(opt), TN_OK);
+        tn_tensor *p = half ? opt->items[1].master : m.b; /* not decayed: 2 steps of the sign */
+        assert_true(tn_all_close(tn_cast(p, TN_F64), tn_add_scalar(was, -0.5), 0.0, 1e-6));
+        assert_true(fabs(tn_item(tn_max(opt->items[1].state[0], TN_DIMS(), false)) - 0.0398) <
+                    1e-6);
+        assert_true(tn_item(opt->items[1].steps) == 2.0 && tn_item(opt->items[0].steps) == 0.0);
+        tn_optim_free(opt);
+        tn_module_finish(&m);
+    }
+}
+
+static void bad_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+    (void)c;
+    tn_copy_(p, tn_add(g, tn_ones(TN_DIMS(2), tn_dtype_of(g))));
+    tn_copy_(state[0], g);
+}
+
+static void refused_methods(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_optim_rates rates = {.lr = 1.0};
+    lion_options o = {0.9, 0.99};
+    assert_null(tn_optim_new(&m, NULL, &o, rates));
+    assert_error(TN_EVALUE, "optim_new: an optimiser needs a name, a twin, and its options");
+    assert_null(tn_optim_new(&m, &(tn_optim_method){.name = "empty"}, &o, rates));
+    assert_error(TN_EVALUE, "empty: an optimiser needs");
+    assert_null(tn_optim_new(&m, &lion, NULL, rates));
+    assert_error(TN_EVALUE, "lion: an optimiser needs");
+    assert_null(tn_optim_new(&m, &lion, &o, (tn_optim_rates){.lr = NAN}));
+    assert_error(TN_EVALUE, "lion: lr nan");
+    assert_null(tn_optim_new(NULL, &lion, &o, rates));
+    assert_error(TN_EVALUE, "NULL");
+    tn_optim_method bad = lion;
+    bad.twin = bad_twin;
+    tn_optim *opt = tn_optim_new(&m, &bad, &o, rates);
+    double before = tn_at(m.b, (int64_t[]){0});
+    tn_set_grad(m.b, tn_ones(TN_DIMS(13), TN_F32));
+    assert_int_equal(tn_optim_step(opt), TN_ESHAPE);
+    assert_error(TN_ESHAPE, "a is [13] but b is [2]");
+    assert_true(tn_at(m.b, (int64_t[]){0}) == before); /* nothing was changed */
+    assert_true(tn_item(opt->items[1].steps) == 0.0);
+    assert_true(tn_item(tn_sum_all(opt->items[1].state[0])) == 0.0);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(sgd), TEST(adam), TEST(ones_own),
+                                       TEST(refused_methods)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
