@@ -128,7 +128,8 @@ static void test_add_layer_norm(void **state) {
                    double_form ? 1e-13 : 4e-6,
                    double_form ? 1e-12 : 4e-6 + step_of(dtype)};
         trial_run(&t);
-        array dw = make(dtype, k & 1, 1, size + 1), db = make(dtype, DENSE, 1, size + 1);
+        tn_dtype sums = k & 4 ? stat : dtype;
+        array dw = make(sums, k & 1, 1, size + 1), db = make(sums, DENSE, 1, size + 1);
         double scale = 1 + sqrt((double)size[0]);
         trial back = {"add_layer_norm_backward",
                       3,
@@ -163,7 +164,8 @@ static void test_norms(void **state) {
                    double_form ? 1e-13 : 4e-6,
                    double_form ? 1e-12 : 4e-6 + step_of(dtype)};
         trial_run(&t);
-        array dw = make(dtype, k & 1, 1, size + 1), db = make(dtype, DENSE, 1, size + 1);
+        tn_dtype sums = k & 8 ? stat : dtype;
+        array dw = make(sums, k & 1, 1, size + 1), db = make(sums, DENSE, 1, size + 1);
         double scale = 1 + sqrt((double)size[0]);
         trial back = {"norm_backward",
                       r.centred ? 3 : 2,

@@ -253,7 +253,8 @@ typedef struct tn_backend {
     tn_status (*layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
                             const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
                             const tn_desc *b, double eps);
-    /* Any of dx, dw, db may be NULL (not wanted); w may be NULL. */
+    /* Any of dx, dw, db may be NULL (not wanted); w may be NULL. dw and db, the sums over rows, may
+     * be f32 where the others are bf16 or f16. */
     tn_status (*layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
                                      const tn_desc *db, const tn_desc *dy, const tn_desc *x,
                                      const tn_desc *mean, const tn_desc *rstd, const tn_desc *w);
