@@ -129,11 +129,6 @@ tn_tensor *tn__constant(const tn_tensor *t, double value) {
     return tn__filled(t, TN_DIMS(), value);
 }
 
-tn_tensor *tn__wide(tn_tensor *t) {
-    tn_dtype dtype = tn_dtype_of(t);
-    return dtype == TN_BF16 || dtype == TN_F16 ? tn_cast(t, TN_F32) : t;
-}
-
 int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation) {
     return tn_ndim(x) == 0 && (dim == 0 || dim == -1) ? 0 : tn__dim(x, dim, operation);
 }

@@ -66,10 +66,6 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
 /* Zeros (or any value) of these dims, of t's dtype and device. */
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
 
-/* t in the dtype in which sums over it keep their digits: bf16 and f16 as f32, anything else as it
- * is. */
-tn_tensor *tn__wide(tn_tensor *t);
-
 /* The dimension that `dim` names (negative counts from the end), or -1 after raising TN_EINDEX. 0
  * and -1 also name something of a 0-dimensional x, as in PyTorch: all of it. */
 int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation);

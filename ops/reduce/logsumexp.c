@@ -70,16 +70,16 @@ static tn_status logsumexp_forward(tn_op_call *c) {
 /* The softmax does not depend on m, so a second derivative needs no way through it. */
 static void logsumexp_backward(tn_op_grad *g) {
     const tn__reduce_args *args = g->args;
-    tn_tensor *x = tn__wide(tn_op_saved_input(g, 0));
+    tn_tensor *x = tn_op_saved_input(g, 0);
     if (tn_count(x) == 0) {
-        tn_op_give(g, 0, tn_zeros_like(tn_op_saved_input(g, 0)));
+        tn_op_give(g, 0, tn_zeros_like(x));
         return;
     }
     double most = finite_most(tn_dtype_of(x));
     tn_tensor *m = tn_clamp(tn_max(tn_detach(x), args->dims, args->keepdim), -most, most);
     tn_tensor *e = tn_exp(tn_sub(x, tn__spread(g, m)));
-    tn_tensor *scale = tn_div(tn__wide(g->dout[0]), tn_sum(e, args->dims, args->keepdim));
-    tn_op_give(g, 0, tn_cast(tn_mul(e, tn__spread(g, scale)), tn_op_input_dtype(g, 0)));
+    tn_tensor *scale = tn_div(g->dout[0], tn_sum(e, args->dims, args->keepdim));
+    tn_op_give(g, 0, tn_mul(e, tn__spread(g, scale)));
 }
 
 /* Rows that would overflow, vanish, or are dominated by one element. */
@@ -103,6 +103,7 @@ const tn_op tn__op_logsumexp = {
     .shape = logsumexp_shape,
     .forward = logsumexp_forward,
     .backward = logsumexp_backward,
+    .wide = true,
     .samples = logsumexp_samples,
 };
 

@@ -75,12 +75,12 @@ static tn_status var_forward(tn_op_call *c) {
 /* In f32 for bf16 and f16: a rounded mean would be as far off as x - m is large. */
 static void var_backward(tn_op_grad *g) {
     const var_args *args = g->args;
-    tn_tensor *x = tn__from_first(tn__wide(tn_op_saved_input(g, 0)), args->over.dims);
+    tn_tensor *x = tn__from_first(tn_op_saved_input(g, 0), args->over.dims);
     tn_tensor *from_mean = tn_sub(x, tn_mean(x, args->over.dims, true));
     int64_t n = var_count(args, tn_op_input_dims(g, 0));
     double k = n ? 2.0 / (double)(n - args->correction) : 0.0; /* over nothing dx is nothing */
-    tn_tensor *dx = tn_mul(tn__spread(g, tn_mul_scalar(tn__wide(g->dout[0]), k)), from_mean);
-    tn_op_give(g, 0, tn_cast(dx, tn_op_input_dtype(g, 0)));
+    tn_tensor *dx = tn_mul(tn__spread(g, tn_mul_scalar(g->dout[0], k)), from_mean);
+    tn_op_give(g, 0, dx);
 }
 
 /* The last one lies far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
@@ -121,6 +121,7 @@ const tn_op tn__op_var = {
     .shape = var_shape,
     .forward = var_forward,
     .backward = var_backward,
+    .wide = true,
     .samples = var_samples,
 };
 
