@@ -38,7 +38,7 @@ MUTATIONS = [
     ("ops/elementwise/maximum.c", "tn_mul_scalar(dy, 0.5)", "dy", "the halves at equal values"),
     ("ops/elementwise/pow.c", "tn_log(tn_where(flat, one, a))", "tn_log(a)", "b's gradient where a is 0"),
     ("ops/elementwise/clamp.c", "tn_where(tn_eq(x, tn_clamp(", "tn_where(tn_ge(x, tn_clamp(", "the gradient above the upper bound"),
-    ("ops/reduce/var.c", "double k = 2.0 * var_scale", "double k = var_scale", "the factor 2 of the gradient"),
+    ("ops/reduce/var.c", "double k = n ? 2.0 /", "double k = n ? 1.0 /", "the factor 2 of the gradient"),
     ("ops/reduce/logsumexp.c", "tn_exp(tn_sub(x, tn__spread(g, m)))", "tn_exp(tn_sub(tn__spread(g, m), x))", "the sign in the exponent"),
     ("ops/reduce/max.c", "tn__spread(g, tn_div(g->dout[0], n))", "tn__spread(g, g->dout[0])", "equal largest elements share no more"),
     ("ops/shape/permute.c", "tn_permute(g->dout[0], back)", "tn_permute(g->dout[0], order)", "the inverse of the order"),
@@ -75,7 +75,7 @@ MUTATIONS = [
     ("ops/index/gather.c", "i != dim && index.size[i] > x.size[i]", "0", "an index that is larger than x"),
     ("ops/nn/attention.c", "if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {", "if (q.size[3] != k.size[3]) {",
      "queries and keys of different batches"),
-    ("ops/common.c", "return same_dtype(c) && is_number(c)", "return is_number(c)", "mixed dtypes"),
+    ("ops/common.c", "return tn_op_same_dtype(c) && is_number(c)", "return is_number(c)", "mixed dtypes"),
     # ---- backends ---------------------------------------------------------------------------------------------------
     ("backends/formulas.h", "(T)0.134145 * z * z", "(T)0.044715 * z * z", "gelu's slope"),
     ("backends/formulas.h", "s * (1 + x * (1 - s))", "s * (1 - x * (1 - s))", "silu's slope"),
