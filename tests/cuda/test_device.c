@@ -175,8 +175,8 @@ static void test_wrong_index(void **state) {
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         TN_SCOPE;
         tn_device device = tn_cuda(wrong[i]);
-        assert_true(tn_is_inert(tn_empty_on(device, TN_DIMS(2), TN_F32)));
-        assert_error(TN_EDEVICE, "there is no device cuda:");
+        assert_inert(tn_empty_on(device, TN_DIMS(2), TN_F32), TN_EDEVICE,
+                     "there is no device cuda:");
         assert_int_equal(tn_set_default_device(device), TN_EDEVICE);
         assert_error(TN_EDEVICE, "2 devices are here");
         assert_int_equal(tn_device_synchronize(device), TN_EDEVICE);
@@ -271,8 +271,8 @@ static void test_memory_ends_and_comes_back(void **state) {
         assert_non_null(strstr(tn_error_message(), "40.0 MiB in use"));
         assert_non_null(strstr(tn_error_message(), "tensors 40.0 MiB"));
         assert_error(TN_ENOMEM, "left of 64.0");
-        assert_true(tn_is_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32)));
-        assert_error(TN_ENOMEM, "no memory for 1152921504606846976 bytes");
+        assert_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32), TN_ENOMEM,
+                     "no memory for 1152921504606846976 bytes");
         tn_tensor *b = counted(gpu, TN_DIMS(4, 5)); /* it goes on */
         const int64_t index[] = {3, 4};
         assert_true(tn_at(b, index) == 19);
@@ -467,8 +467,8 @@ static void part_missing(void **state) { /* TERN_CUDA=nothing_like_it */
     assert_int_equal(tn_device_named("cuda").kind, TN_CPU);
     assert_error(TN_EDEVICE, "there is no device cuda:0: libtern_nothing_like_it.so");
     TN_SCOPE;
-    assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(2), TN_F32)));
-    assert_error(TN_EDEVICE, "libtern_nothing_like_it.so");
+    assert_inert(tn_empty_on(tn_cuda(0), TN_DIMS(2), TN_F32), TN_EDEVICE,
+                 "libtern_nothing_like_it.so");
     assert_null(tn__device_plugin(TN_CUDA));
     assert_null(tn_context_of(tn_cuda(0)));
 }
@@ -557,8 +557,8 @@ static void part_died(void **state) { /* a kernel dies */
     /* without the template's arguments */
     assert_non_null(strstr(tn_error_message(), "gather_rows_kernel; "));
     assert_error(TN_EDEVICE, "this process cannot use the device any more");
-    assert_true(tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32)));
-    assert_error(TN_ENOMEM, "somebody wrote to nowhere"); /* and not how much memory there is */
+    assert_inert(tn_empty_on(tn_cuda(0), TN_DIMS(100, 100), TN_F32), TN_ENOMEM,
+                 "somebody wrote to nowhere"); /* and not how much memory there is */
     assert_int_equal(table->kernels->matmul(tn_context_of(tn_cuda(0)), &y, &a, &b, 1, 0),
                      TN_EDEVICE);
     assert_non_null(strstr(table->reason(), "cublasLtMatmul: "));

@@ -103,8 +103,7 @@ static void values_and_context(void **state) {
     assert_true(tn_item(tn_sum_all(out.v[1])) == 6.0);
     assert_int_equal(calls, 2);
 
-    assert_true(tn_is_inert(tn_call(&m, a)));
-    assert_error(TN_EVALUE, "pair gives 2 values");
+    assert_inert(tn_call(&m, a), TN_EVALUE, "pair gives 2 values");
     out = tn_call_values(&m, (tn_values){9, {a}}, &calls);
     assert_error(TN_EVALUE, "9 inputs");
     assert_int_equal(out.n, 0);
@@ -131,18 +130,15 @@ static void wrong_values(void **state) {
     tn_tensor *x = tn_ones(TN_DIMS(2), TN_F32);
     tn_module m;
     tn_module_init(&m, "null", null_forward);
-    assert_true(tn_is_inert(tn_call(&m, x)));
-    assert_error(TN_EVALUE, "(in null): null: result 0 of the forward is NULL");
-    assert_true(tn_is_inert(tn_call(&m, NULL)));
-    assert_error(TN_EVALUE, "NULL");
+    assert_inert(tn_call(&m, x), TN_EVALUE, "(in null): null: result 0 of the forward is NULL");
+    assert_inert(tn_call(&m, NULL), TN_EVALUE, "NULL");
     tn_call_values(&m, tn_values_of(x, x), NULL);
     assert_error(TN_EVALUE, "2 inputs");
     tn_module_finish(&m);
     tn_module_init_values(&m, "silent", silent_forward);
     assert_int_equal(tn_call_values(&m, tn_values_of(x, NULL), NULL).n, 0);
     assert_int_equal(tn_error(), TN_OK);
-    assert_true(tn_is_inert(tn_call(&m, x)));
-    assert_error(TN_EVALUE, "gives no value");
+    assert_inert(tn_call(&m, x), TN_EVALUE, "gives no value");
     tn_module_finish(&m);
 }
 
@@ -287,8 +283,7 @@ static void hooks_replace_values(void **state) {
     assert_true(tn_item(tn_sum_all(tn_grad_of(x))) == 6.0);
     assert_true(tn_live_tensors() - had < 10);
     tn_module_hook(&f, (tn_module_hooks){.before = no_input});
-    assert_true(tn_is_inert(tn_call(&f, x)));
-    assert_error(TN_EVALUE, "0 inputs");
+    assert_inert(tn_call(&f, x), TN_EVALUE, "0 inputs");
     assert_int_equal(tn_module_hook(&f, (tn_module_hooks){0}), 0);
     assert_error(TN_EVALUE, "no hook");
     tn_module_finish(&f);
@@ -433,8 +428,7 @@ static void finished_in_a_hook(void **state) {
     tn_gpt gpt;
     tn_gpt_init(&gpt, o);
     tn_module_hook(&gpt, (tn_module_hooks){.before = finishes});
-    assert_true(tn_is_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 3), TN_I64))));
-    assert_error(TN_ESTATE, "is finished");
+    assert_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 3), TN_I64)), TN_ESTATE, "is finished");
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */

@@ -88,10 +88,8 @@ static void names(void **state) {
     tn_module_each_module(&n, list_module, &p);
     assert_string_equal(p.text, ":net ");
 
-    assert_true(tn_is_inert(tn_module_get(&n, "layers.3.weight")));
-    assert_error(TN_EVALUE, "layers.3.weight");
-    assert_true(tn_is_inert(tn_module_get(&n, "cache")));
-    assert_error(TN_EVALUE, "cache");
+    assert_inert(tn_module_get(&n, "layers.3.weight"), TN_EVALUE, "layers.3.weight");
+    assert_inert(tn_module_get(&n, "cache"), TN_EVALUE, "cache");
     assert_null(tn_module_child(&n, "fc"));
     assert_error(TN_EVALUE, "\"fc\"");
     tn_module_finish(&n);
@@ -157,8 +155,7 @@ static void refused_tensors(void **state) {
     assert_error(TN_EVALUE, "field of \"c\" is NULL");
     tn_raise(TN_EVALUE, "an earlier error");
     assert_int_equal(tn_module_param(&m, "d", &field, leaf), TN_EVALUE);
-    assert_true(tn_is_inert(field));
-    assert_error(TN_EVALUE, "earlier");
+    assert_inert(field, TN_EVALUE, "earlier");
     tn_module_finish(&m);
 }
 
@@ -398,8 +395,7 @@ static void not_modules(void **state) {
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
     _Alignas(16) char junk[512];
     memset(junk, 0x5a, sizeof(junk));
-    assert_true(tn_is_inert(tn_call(NULL, x)));
-    assert_error(TN_EVALUE, "module is NULL");
+    assert_inert(tn_call(NULL, x), TN_EVALUE, "module is NULL");
     char want[64];
     snprintf(want, sizeof(want), "%p is not a module", (void *)junk);
     tn_call(junk, x);
