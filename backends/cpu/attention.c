@@ -42,7 +42,7 @@ static buffers lay_out(const forward *f, float *memory) {
 /* Keys [0, keys) of a group: each tile of keys transposed, each of values as it is. */
 static void pack_head(const forward *f, const buffers *w, int64_t b, int64_t g, int64_t keys) {
     for (int64_t j = 0; j < keys; j += SIDE) {
-        int64_t n = min64(SIDE, f->k->size[2] - j);
+        int64_t n = min_of(SIDE, f->k->size[2] - j);
         read_rows(w->rows, f->width, f->k, b, g, j, n, 1);
         pack_turned(w->k + j * f->width, w->rows, f->width, n, f->width);
         w->finite[j / SIDE] = read_rows(w->rows, f->width, f->v, b, g, j, n, 1);
@@ -51,23 +51,24 @@ static void pack_head(const forward *f, const buffers *w, int64_t b, int64_t g, 
 }
 
 /* Scores of hidden places become -inf. */
-static void hide(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j0, int64_t n) {
+static void hide_scores(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j0,
+                        int64_t n) {
     for (int64_t i = 0; i < m; i++) {
         float *row = scores + i * TILE_LD;
         if (!s->mask) {
-            for (int64_t j = max64(0, i0 + i + s->shift - j0 + 1); j < n; j++) {
+            for (int64_t j = max_of(0, i0 + i + s->shift - j0 + 1); j < n; j++) {
                 row[j] = -INFINITY;
             }
             continue;
         }
         for (int64_t j = 0; j < n; j++) {
-            row[j] = visible(s, i0 + i, j0 + j) ? row[j] : -INFINITY;
+            row[j] = key_visible(s, i0 + i, j0 + j) ? row[j] : -INFINITY;
         }
     }
 }
 
 /* The largest of n scores, a multiple of NR, that is not NaN. */
-static float largest(const float *row, int64_t n) {
+static float largest_score(const float *row, int64_t n) {
     float lane[NR], top = -INFINITY;
     for (int l = 0; l < NR; l++) {
         lane[l] = -INFINITY;
@@ -87,8 +88,8 @@ static float largest(const float *row, int64_t n) {
 
 /* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a
  * new maximum. */
-static void soften(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
-    float top = largest(row, n), total = 0, keep = 1;
+static void soften_row(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
+    float top = largest_score(row, n), total = 0, keep = 1;
     top = top > *most ? top : *most;
     /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the
      * sum. */
@@ -128,14 +129,14 @@ static void attend_tile(const forward *f, const buffers *w, block *q, int64_t r,
                  false);
     bool whole = all_visible(q->s, i0, j0, n);
     if (!whole) {
-        hide(q->s, scores, i0, h, j0, n);
+        hide_scores(q->s, scores, i0, h, j0, n);
     }
     for (int64_t i = 0; i < h; i++) {
         float *row = scores + i * TILE_LD;
         for (int64_t j = n; j < padded; j++) {
             row[j] = -INFINITY;
         }
-        soften(row, padded, y + i * width, width, &q->most[r + i], &q->sum[r + i]);
+        soften_row(row, padded, y + i * width, width, &q->most[r + i], &q->sum[r + i]);
     }
     if (whole || w->finite[j0 / SIDE]) {
         tile_product(h, width, n, scores, TILE_LD, w->v + j0 * width, SIDE, y, width, true);
@@ -158,14 +159,14 @@ static void store_block(const forward *f, const buffers *w, const block *q) {
         int64_t at_y = s->b * y->stride[0] + s->h * y->stride[1] + (q->i0 + i) * y->stride[2];
         int64_t at_lse =
             s->b * lse->stride[0] + s->h * lse->stride[1] + (q->i0 + i) * lse->stride[2];
-        store_f32(at(y, at_y), y->dtype, y->stride[3], row, y->size[3]);
-        *(float *)at(lse, at_lse) = none ? -INFINITY : q->most[i] + logf(q->sum[i]);
+        store_f32(desc_at(y, at_y), y->dtype, y->stride[3], row, y->size[3]);
+        *(float *)desc_at(lse, at_lse) = none ? -INFINITY : q->most[i] + logf(q->sum[i]);
     }
 }
 
 /* Queries [i0, i0 + m) against all keys that they see. */
-static void attend(const forward *f, const buffers *w, const sight *s, int64_t g, int64_t i0,
-                   int64_t m) {
+static void attend_queries(const forward *f, const buffers *w, const sight *s, int64_t g,
+                           int64_t i0, int64_t m) {
     block q = {.s = s, .g = g, .i0 = i0, .m = m};
     int64_t keys = f->k->size[2], seen = keys_for(s, i0, m, keys);
     for (int64_t i = 0; i < m; i++) {
@@ -175,10 +176,10 @@ static void attend(const forward *f, const buffers *w, const sight *s, int64_t g
     memset(w->y, 0, (size_t)(PAD * f->width) * sizeof(float));
     read_rows(w->q, f->width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
     for (int64_t j0 = 0; j0 < seen; j0 += SIDE) {
-        int64_t n = min64(SIDE, seen - j0);
+        int64_t n = min_of(SIDE, seen - j0);
         int64_t strip = s->causal && !s->mask && !all_visible(s, i0, j0, n) ? STRIP : SIDE;
         for (int64_t r = 0; r < m; r += strip) {
-            int64_t h = min64(strip, m - r), own = min64(n, keys_for(s, i0 + r, h, keys) - j0);
+            int64_t h = min_of(strip, m - r), own = min_of(n, keys_for(s, i0 + r, h, keys) - j0);
             if (own > 0) {
                 attend_tile(f, w, &q, r, h, j0, own);
             }
@@ -192,19 +193,19 @@ static void run_head(const forward *f, const buffers *w, int64_t b, int64_t h, i
     sight s = {f->args->causal, keys - queries, f->args->mask, b, h};
     pack_head(f, w, b, g, keys);
     for (int64_t i = part * SIDE; i < queries; i += f->parts * SIDE) {
-        attend(f, w, &s, g, i, min64(SIDE, queries - i));
+        attend_queries(f, w, &s, g, i, min_of(SIDE, queries - i));
     }
 }
 
-static bool handles(const tn_desc *y, const tn_desc *lse, const tn_desc *q, const tn_desc *k,
-                    const tn_desc *v) {
+static bool attention_handles(const tn_desc *y, const tn_desc *lse, const tn_desc *q,
+                              const tn_desc *k, const tn_desc *v) {
     return is_f32_like(y->dtype) && is_f32_like(q->dtype) && is_f32_like(k->dtype) &&
            is_f32_like(v->dtype) && lse->dtype == TN_F32 && k->size[1] > 0 && q->size[3] > 0;
 }
 
 tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
                             const tn_desc *k, const tn_desc *v, const tn_attention_args *args) {
-    if (!handles(y, lse, q, k, v)) {
+    if (!attention_handles(y, lse, q, k, v)) {
         return TN_CPU(ref)->attention(ctx, y, lse, q, k, v, args);
     }
     int64_t heads = q->size[0] * q->size[1], blocks = div_up(q->size[2], SIDE);
@@ -212,13 +213,13 @@ tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *ls
         return TN_OK;
     }
     forward f = {
-        y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max64(1, k->size[2]), SIDE), 1};
-    f.parts = min64(blocks, div_up(16, heads));
+        y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max_of(1, k->size[2]), SIDE), 1};
+    f.parts = min_of(blocks, div_up(16, heads));
     int64_t tasks = heads * f.parts;
-    int threads = team(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));
+    int threads = team_size(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch(ctx, bytes);
+    float *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }

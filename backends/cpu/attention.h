@@ -98,7 +98,7 @@ static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const fl
 static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x,
                              int64_t ld, int64_t rows, int64_t n) {
     for (int64_t j0 = 0; j0 < n; j0 += NR) {
-        int64_t width = min64(NR, n - j0);
+        int64_t width = min_of(NR, n - j0);
         float *panel = dst + j0 * depth;
         for (int64_t p = 0; p < rows; p++) {
             if (width == NR) {
@@ -116,7 +116,7 @@ static inline void pack_rows(float *restrict dst, int64_t depth, const float *re
 static inline void pack_turned(float *restrict dst, const float *restrict x, int64_t ld,
                                int64_t columns, int64_t k) {
     for (int64_t j0 = 0; j0 < columns; j0 += NR) {
-        int64_t width = min64(NR, columns - j0);
+        int64_t width = min_of(NR, columns - j0);
         float *panel = dst + j0 * k;
         for (int64_t p = 0; p < k; p++) {
             if (width == NR) {
@@ -160,13 +160,14 @@ static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *
     float odd[16] = {0}, sum = 0;
     for (int64_t i = 0; i < n; i++) {
         float *to = dst + i * width;
-        const char *from = at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]);
+        const char *from =
+            desc_at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]);
         if (plain) {
             read_row(to, (const float *)from, depth, scale, odd);
         } else {
             float line[TILE];
             for (int64_t d = 0; d < depth; d += TILE) {
-                int64_t m = min64(TILE, depth - d);
+                int64_t m = min_of(TILE, depth - d);
                 load_f32(line, from + d * x->stride[3] * (int64_t)size_of(x->dtype), x->dtype,
                          x->stride[3], m);
                 read_row(to + d, line, m, scale, odd);
@@ -190,7 +191,7 @@ typedef struct sight {
     int64_t b, h;
 } sight;
 
-static inline bool visible(const sight *s, int64_t i, int64_t j) {
+static inline bool key_visible(const sight *s, int64_t i, int64_t j) {
     if (s->causal && j > i + s->shift) {
         return false;
     }
@@ -204,7 +205,7 @@ static inline bool all_visible(const sight *s, int64_t i0, int64_t j0, int64_t n
     return !s->mask && (!s->causal || j0 + n - 1 <= i0 + s->shift);
 }
 static inline int64_t keys_for(const sight *s, int64_t i0, int64_t m, int64_t keys) {
-    return s->causal ? max64(0, min64(keys, i0 + m + s->shift)) : keys;
+    return s->causal ? max_of(0, min_of(keys, i0 + m + s->shift)) : keys;
 }
 
 /* c[i] += p[i][j] x[j] over the visible only: for tiles with hidden places where x holds NaN or
@@ -214,7 +215,7 @@ static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_
                                    bool turned) {
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
-            if (visible(s, i0 + i, j0 + j)) {
+            if (key_visible(s, i0 + i, j0 + j)) {
                 float *to = c + (turned ? j : i) * width;
                 const float *from = x + (turned ? i : j) * width;
                 for (int64_t d = 0; d < width; d++) {

@@ -27,16 +27,16 @@ typedef struct buffers {
     bool *odd_q, *odd_dy, *odd_k;                             /* tiles that hold NaN or infinity */
 } buffers;
 
-static int64_t slack(const backward *f) { /* a product reads whole panels of MR rows */
+static int64_t row_slack(const backward *f) { /* a product reads whole panels of MR rows */
     return (PAD - SIDE) * f->width;
 }
 static size_t buffer_floats(const backward *f) {
-    int64_t q = f->queries * f->width + slack(f), k = f->keys * f->width + slack(f);
+    int64_t q = f->queries * f->width + row_slack(f), k = f->keys * f->width + row_slack(f);
     return (size_t)(5 * q + 6 * k + 2 * f->queries + 2 * PAD * TILE_LD +
                     (2 * f->queries + f->keys) / SIDE + 16);
 }
 static buffers lay_out(const backward *f, float *memory) {
-    int64_t q = f->queries * f->width + slack(f), k = f->keys * f->width + slack(f);
+    int64_t q = f->queries * f->width + row_slack(f), k = f->keys * f->width + row_slack(f);
     buffers w;
     float **of_q[] = {&w.q_rows, &w.q_panels, &w.dy_rows, &w.dy_panels, &w.dq},
           **of_k[] = {&w.k_rows, &w.k_panels, &w.k_turned, &w.v_turned, &w.dk, &w.dv};
@@ -59,7 +59,7 @@ static buffers lay_out(const backward *f, float *memory) {
 static void load_group(const backward *f, const buffers *w, int64_t b, int64_t g) {
     int64_t width = f->width, keys = f->k->size[2];
     for (int64_t j = 0; j < keys; j += SIDE) {
-        int64_t n = min64(SIDE, keys - j), here = j * width;
+        int64_t n = min_of(SIDE, keys - j), here = j * width;
         read_rows(w->k_rows + here, width, f->v, b, g, j, n, 1);
         pack_turned(w->v_turned + here, w->k_rows + here, width, n, width);
         w->odd_k[j / SIDE] = !read_rows(w->k_rows + here, width, f->k, b, g, j, n, 1);
@@ -74,15 +74,15 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
     int64_t width = f->width, queries = f->q->size[2];
     const tn_desc *lse = f->lse;
     for (int64_t i = 0; i < queries; i += SIDE) {
-        int64_t m = min64(SIDE, queries - i), here = i * width;
+        int64_t m = min_of(SIDE, queries - i), here = i * width;
         w->odd_dy[i / SIDE] = !read_rows(w->dy_rows + here, width, f->dy, b, h, i, m, 1);
         pack_rows(w->dy_panels + here, SIDE, w->dy_rows + here, width, m, width);
         read_rows(w->q_rows + here, width, f->y, b, h, i, m, 1); /* y is only needed for delta */
         for (int64_t r = 0; r < m; r++) {
             w->delta[i + r] =
                 (float)row_dot(w->dy_rows + here + r * width, w->q_rows + here + r * width, width);
-            w->lse[i + r] = *(const float *)at(lse, b * lse->stride[0] + h * lse->stride[1] +
-                                                        (i + r) * lse->stride[2]);
+            w->lse[i + r] = *(const float *)desc_at(lse, b * lse->stride[0] + h * lse->stride[1] +
+                                                             (i + r) * lse->stride[2]);
         }
         w->odd_q[i / SIDE] =
             !read_rows(w->q_rows + here, width, f->q, b, h, i, m, (float)f->args->scale);
@@ -100,13 +100,13 @@ typedef struct pair {
 
 /* Scores and dy v^T of row i become p and ds; the first `own` columns were computed, all n are
  * written. */
-static void soften(const buffers *w, const pair *t, int64_t i, int64_t own) {
+static void soften_pair(const buffers *w, const pair *t, int64_t i, int64_t own) {
     const sight *s = t->s;
     float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD;
     float lse = w->lse[t->i0 + i], delta = w->delta[t->i0 + i];
     int64_t seen = own;
     if (!t->whole && s->causal) {
-        seen = max64(0, min64(own, t->i0 + i + s->shift - t->j0 + 1));
+        seen = max_of(0, min_of(own, t->i0 + i + s->shift - t->j0 + 1));
     }
     const float low = exp_low;
 #pragma omp simd
@@ -120,7 +120,7 @@ static void soften(const buffers *w, const pair *t, int64_t i, int64_t own) {
         ds[j] = 0;
     }
     for (int64_t j = 0; j < seen && s->mask; j++) {
-        if (!visible(s, t->i0 + i, t->j0 + j)) {
+        if (!key_visible(s, t->i0 + i, t->j0 + j)) {
             p[j] = 0;
             ds[j] = 0;
         }
@@ -130,14 +130,14 @@ static void soften(const buffers *w, const pair *t, int64_t i, int64_t own) {
 /* p and ds of rows [r, r + h), and their part of dq. */
 static void query_strip(const backward *f, const buffers *w, const pair *t, int64_t r, int64_t h) {
     int64_t width = f->width, here = (t->i0 + r) * width, there = t->j0 * width;
-    int64_t own = max64(0, min64(t->n, keys_for(t->s, t->i0 + r, h, f->k->size[2]) - t->j0));
+    int64_t own = max_of(0, min_of(t->n, keys_for(t->s, t->i0 + r, h, f->k->size[2]) - t->j0));
     float *p = w->p + r * TILE_LD, *ds = w->ds + r * TILE_LD;
     tile_product(h, own, width, w->q_rows + here, width, w->k_turned + there, width, p, TILE_LD,
                  false);
     tile_product(h, own, width, w->dy_rows + here, width, w->v_turned + there, width, ds, TILE_LD,
                  false);
     for (int64_t i = r; i < r + h; i++) {
-        soften(w, t, i, own);
+        soften_pair(w, t, i, own);
     }
     if (t->whole || !w->odd_k[t->j0 / SIDE]) {
         tile_product(h, width, own, ds, TILE_LD, w->k_panels + there, SIDE, w->dq + here, width,
@@ -152,7 +152,7 @@ static void query_strip(const backward *f, const buffers *w, const pair *t, int6
 static void key_strip(const backward *f, const buffers *w, const pair *t, int64_t c, int64_t h) {
     int64_t width = f->width, here = (t->j0 + c) * width, there = t->i0 * width, from = 0;
     if (t->s->causal) {
-        from = min64(t->m, max64(0, t->j0 + c - t->s->shift - t->i0));
+        from = min_of(t->m, max_of(0, t->j0 + c - t->s->shift - t->i0));
     }
     int64_t m = t->m - from, corner = from * TILE_LD + c;
     tile_product_turned(h, width, m, w->p + corner, TILE_LD, w->dy_panels + there + from * NR, SIDE,
@@ -164,11 +164,11 @@ static void key_strip(const backward *f, const buffers *w, const pair *t, int64_
 static void run_pair(const backward *f, const buffers *w, const pair *t) {
     int64_t width = f->width, strip = t->whole || t->s->mask ? SIDE : STRIP;
     for (int64_t r = 0; r < t->m; r += strip) {
-        query_strip(f, w, t, r, min64(strip, t->m - r));
+        query_strip(f, w, t, r, min_of(strip, t->m - r));
     }
     if (t->whole || !(w->odd_dy[t->i0 / SIDE] || w->odd_q[t->i0 / SIDE])) {
         for (int64_t c = 0; c < t->n; c += strip) {
-            key_strip(f, w, t, c, min64(strip, t->n - c));
+            key_strip(f, w, t, c, min_of(strip, t->n - c));
         }
         return;
     }
@@ -187,7 +187,7 @@ static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int6
         for (int64_t j = 0; j < d->size[3]; j++) {
             row[j] *= scale;
         }
-        store_f32(at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype,
+        store_f32(desc_at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype,
                   d->stride[3], row, d->size[3]);
     }
 }
@@ -200,7 +200,7 @@ static void run_group(const backward *f, const buffers *w, int64_t b, int64_t g)
         load_head(f, w, b, h);
         for (int64_t j = 0; j < keys; j += SIDE) {
             for (int64_t i = 0; i < queries; i += SIDE) {
-                int64_t m = min64(SIDE, queries - i), n = min64(SIDE, keys - j);
+                int64_t m = min_of(SIDE, queries - i), n = min_of(SIDE, keys - j);
                 if (keys_for(&s, i, m, keys) > j) {
                     pair t = {&s, i, m, j, n, all_visible(&s, i, j, n)};
                     run_pair(f, w, &t);
@@ -213,7 +213,7 @@ static void run_group(const backward *f, const buffers *w, int64_t b, int64_t g)
     store_head(f->dv, b, g, w->dv, f->width, 1);
 }
 
-static bool handles(const backward *f) {
+static bool gradient_handles(const backward *f) {
     const tn_desc *all[] = {f->dq, f->dk, f->dv, f->dy, f->y, f->q, f->k, f->v};
     for (int i = 0; i < 8; i++) {
         if (!is_f32_like(all[i]->dtype)) {
@@ -238,20 +238,20 @@ tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const t
                   v,
                   args,
                   round_up(q->size[3], NR),
-                  round_up(max64(1, q->size[2]), SIDE),
-                  round_up(max64(1, k->size[2]), SIDE)};
-    if (!handles(&f)) {
+                  round_up(max_of(1, q->size[2]), SIDE),
+                  round_up(max_of(1, k->size[2]), SIDE)};
+    if (!gradient_handles(&f)) {
         return TN_CPU(ref)->attention_backward(ctx, dq, dk, dv, dy, y, lse, q, k, v, args);
     }
     int64_t tasks = k->size[0] * k->size[1];
     if (tasks == 0) {
         return TN_OK;
     }
-    int threads =
-        team(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) * (q->size[3] / 4 + 1));
+    int threads = team_size(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) *
+                                       (q->size[3] / 4 + 1));
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch(ctx, bytes);
+    float *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }

@@ -28,9 +28,9 @@
         enum { SQUARE = 16 };                                                                     \
         T square[SQUARE][SQUARE];                                                                 \
         for (int64_t j0 = 0; j0 < n; j0 += SQUARE) {                                              \
-            int64_t columns = min64(SQUARE, n - j0);                                              \
+            int64_t columns = min_of(SQUARE, n - j0);                                             \
             for (int64_t i0 = 0; i0 < m; i0 += SQUARE) {                                          \
-                int64_t rows = min64(SQUARE, m - i0);                                             \
+                int64_t rows = min_of(SQUARE, m - i0);                                            \
                 if (rows == SQUARE && columns == SQUARE) {                                        \
                     for (int j = 0; j < SQUARE; j++) {                                            \
                         memcpy(square[j], x + (j0 + j) * ldx + i0, sizeof square[j]);             \
@@ -94,7 +94,7 @@ typedef struct operands {
 static void move_body(const void *user, const element_loop *loop, const int64_t *off, int64_t n) {
     const operands *o = user;
     int64_t sy = inner_stride(loop, 0), sx = inner_stride(loop, 1);
-#define MOVE(T) move_##T((T *)at(o->y, off[0]), sy, (const T *)at(o->x, off[1]), sx, n)
+#define MOVE(T) move_##T((T *)desc_at(o->y, off[0]), sy, (const T *)desc_at(o->x, off[1]), sx, n)
     BY_SIZE(size_of(o->y->dtype), MOVE)
 #undef MOVE
 }
@@ -108,18 +108,18 @@ static void convert_body(const void *user, const element_loop *loop, const int64
     const operands *o = user;
     int64_t sy = inner_stride(loop, 0), sx = inner_stride(loop, 1);
     if (o->x->dtype == TN_F32 && sx == 1) {
-        store_f32(at(o->y, off[0]), o->y->dtype, sy, (const float *)at(o->x, off[1]), n);
+        store_f32(desc_at(o->y, off[0]), o->y->dtype, sy, (const float *)desc_at(o->x, off[1]), n);
         return;
     }
     if (o->y->dtype == TN_F32 && sy == 1) {
-        load_f32((float *)at(o->y, off[0]), at(o->x, off[1]), o->x->dtype, sx, n);
+        load_f32((float *)desc_at(o->y, off[0]), desc_at(o->x, off[1]), o->x->dtype, sx, n);
         return;
     }
     float buffer[TILE];
     for (int64_t i = 0; i < n; i += TILE) {
-        int64_t m = min64(TILE, n - i);
-        load_f32(buffer, at(o->x, off[1] + i * sx), o->x->dtype, sx, m);
-        store_f32(at(o->y, off[0] + i * sy), o->y->dtype, sy, buffer, m);
+        int64_t m = min_of(TILE, n - i);
+        load_f32(buffer, desc_at(o->x, off[1] + i * sx), o->x->dtype, sx, m);
+        store_f32(desc_at(o->y, off[0] + i * sy), o->y->dtype, sy, buffer, m);
     }
 }
 
@@ -144,7 +144,7 @@ static void turn_all(const element_loop *loop, int dim, const tn_desc *y, const 
     int last = loop->ndim - 1;
     int64_t m = loop->size[dim], n = loop->size[last], bands = div_up(m, BAND),
             others = loop->count / (m * n);
-    int threads = team(bands * others, loop->count);
+    int threads = team_size(bands * others, loop->count);
     size_t bytes = size_of(y->dtype);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < bands * others; task++) {
@@ -157,9 +157,9 @@ static void turn_all(const element_loop *loop, int dim, const tn_desc *y, const 
                 rest /= loop->size[d];
             }
         }
-#define TURN(T)                                                                                   \
-    turn_##T((T *)at(y, to), loop->stride[0][dim], (const T *)at(x, from), loop->stride[1][last], \
-             min64(BAND, m - i0), n)
+#define TURN(T)                                                                      \
+    turn_##T((T *)desc_at(y, to), loop->stride[0][dim], (const T *)desc_at(x, from), \
+             loop->stride[1][last], min_of(BAND, m - i0), n)
         BY_SIZE(bytes, TURN)
 #undef TURN
     }
@@ -213,10 +213,10 @@ static void where_body(const void *user, const element_loop *loop, const int64_t
     const operands *o = user;
     int64_t s[4] = {inner_stride(loop, 0), inner_stride(loop, 1), inner_stride(loop, 2),
                     inner_stride(loop, 3)};
-    const uint8_t *c = (const uint8_t *)at(o->x, off[1]);
-#define SELECT(T)                                                                                  \
-    select_##T((T *)at(o->y, off[0]), c, (const T *)at(o->a, off[2]), (const T *)at(o->b, off[3]), \
-               n, s)
+    const uint8_t *c = (const uint8_t *)desc_at(o->x, off[1]);
+#define SELECT(T)                                                               \
+    select_##T((T *)desc_at(o->y, off[0]), c, (const T *)desc_at(o->a, off[2]), \
+               (const T *)desc_at(o->b, off[3]), n, s)
     BY_SIZE(size_of(o->y->dtype), SELECT)
 #undef SELECT
 }
@@ -252,11 +252,11 @@ static void compare_body(const void *user, const element_loop *loop, const int64
     float left[TILE], right[TILE];
     uint8_t out[TILE];
     for (int64_t i = 0; i < n; i += TILE) {
-        int64_t m = min64(TILE, n - i);
-        load_f32(left, at(o->a, off[1] + i * sa), o->a->dtype, sa, m);
-        load_f32(right, at(o->b, off[2] + i * sb), o->b->dtype, sb, m);
+        int64_t m = min_of(TILE, n - i);
+        load_f32(left, desc_at(o->a, off[1] + i * sa), o->a->dtype, sa, m);
+        load_f32(right, desc_at(o->b, off[2] + i * sb), o->b->dtype, sb, m);
         compare_loops[o->compare](out, left, right, m);
-        move_uint8_t((uint8_t *)at(o->y, off[0] + i * sy), sy, out, 1, m);
+        move_uint8_t((uint8_t *)desc_at(o->y, off[0] + i * sy), sy, out, 1, m);
     }
 }
 

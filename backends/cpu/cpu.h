@@ -50,7 +50,7 @@ extern const tn_backend *TN_CPU(ref);
 
 /* How many threads `tasks` tasks of together `work` should use: 1 inside a parallel region and for
  * little work. */
-static inline int team(int64_t tasks, int64_t work) {
+static inline int team_size(int64_t tasks, int64_t work) {
     if (tasks < 2 || work < GRAIN || omp_in_parallel()) {
         return 1;
     }
@@ -61,16 +61,16 @@ static inline int team(int64_t tasks, int64_t work) {
 static inline int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
-static inline int64_t min64(int64_t a, int64_t b) {
+static inline int64_t min_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
-static inline int64_t max64(int64_t a, int64_t b) {
+static inline int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
 /* Scratch memory of a call: NULL when there is none. Rounded up so that the pieces of several
  * threads keep their distance. */
-static inline void *scratch(tn_context *ctx, size_t bytes) {
+static inline void *scratch_take(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }
 static inline void scratch_free(tn_context *ctx, void *memory, size_t bytes) {
@@ -101,7 +101,7 @@ static inline bool is_float(tn_dtype dtype) {
 static inline bool is_f32_like(tn_dtype dtype) {
     return dtype == TN_F32 || dtype == TN_BF16 || dtype == TN_F16;
 }
-static inline char *at(const tn_desc *d, int64_t offset) {
+static inline char *desc_at(const tn_desc *d, int64_t offset) {
     return (char *)d->data + offset * (int64_t)size_of(d->dtype);
 }
 static inline int64_t count_of(const tn_desc *d) {
@@ -115,7 +115,7 @@ static inline int64_t count_of(const tn_desc *d) {
 static inline bool unit_rows(const tn_desc *d) {
     return d->ndim > 0 && (d->stride[d->ndim - 1] == 1 || d->size[d->ndim - 1] <= 1);
 }
-static inline bool contiguous(const tn_desc *d) {
+static inline bool is_contiguous(const tn_desc *d) {
     int64_t expected = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
         if (d->size[i] != 1 && d->stride[i] != expected) {

@@ -4,7 +4,7 @@
 #include "backends/cpu/rows.h"
 
 static inline int64_t label_at(const tn_desc *label, int64_t i) {
-    const void *p = at(label, i * label->stride[0]);
+    const void *p = desc_at(label, i * label->stride[0]);
     return label->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
 }
 
@@ -21,14 +21,14 @@ static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t cla
     return TN_OK;
 }
 
-static bool handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
-                    const tn_desc *x, const tn_desc *label) {
+static bool loss_handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
+                         const tn_desc *x, const tn_desc *label) {
     return is_f32_like(x->dtype) && loss->dtype == TN_F32 && top->dtype == TN_F32 &&
            log_sum->dtype == TN_F32 && (label->dtype == TN_I64 || label->dtype == TN_I32);
 }
 
 static inline float *float_at(const tn_desc *d, int64_t i) {
-    return (float *)at(d, i * d->stride[0]);
+    return (float *)desc_at(d, i * d->stride[0]);
 }
 
 /* The mean of x - top, in double: beside a large logit f32 would lose the others. */
@@ -56,7 +56,7 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
                                 const tn_desc *log_sum, const tn_desc *x, const tn_desc *label,
                                 const tn_cross_entropy_args *args) {
     int64_t rows = x->size[0], n = x->size[1];
-    if (!handles(loss, top, log_sum, x, label) || n == 0) {
+    if (!loss_handles(loss, top, log_sum, x, label) || n == 0) {
         return TN_CPU(ref)->cross_entropy(ctx, loss, top, log_sum, x, label, args);
     }
     tn_status status = check_labels(ctx, label, n, args->ignore_index);
@@ -65,17 +65,18 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
     }
     bool plain = x->dtype == TN_F32 && (x->stride[1] == 1 || n == 1);
     int64_t height = rows_per_task(n), tasks = div_up(rows, height);
-    int threads = team(tasks, rows * n);
+    int threads = team_size(tasks, rows * n);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
-        for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
-            const float *row = row_f32(buffer, at(x, r * x->stride[0]), x->dtype, x->stride[1], n);
+        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
+            const float *row =
+                row_f32(buffer, desc_at(x, r * x->stride[0]), x->dtype, x->stride[1], n);
             loss_row(row, n, label_at(label, r), args, float_at(loss, r), float_at(top, r),
                      float_at(log_sum, r));
         }
@@ -120,7 +121,7 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
                                          const tn_desc *x, const tn_desc *label,
                                          const tn_cross_entropy_args *args) {
     int64_t rows = x->size[0], n = x->size[1];
-    if (!handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype || n == 0) {
+    if (!loss_handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype || n == 0) {
         return TN_CPU(ref)->cross_entropy_backward(ctx, dx, dloss, top, log_sum, x, label, args);
     }
     tn_status status = check_labels(ctx, label, n, args->ignore_index);
@@ -129,17 +130,17 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
     }
     bool plain = x->dtype == TN_F32 && (n == 1 || (x->stride[1] == 1 && dx->stride[1] == 1));
     int64_t height = rows_per_task(n), tasks = div_up(rows, height);
-    int threads = team(tasks, rows * n);
+    int threads = team_size(tasks, rows * n);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
-        for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
-            char *to = at(dx, r * dx->stride[0]), *from = at(x, r * x->stride[0]);
+        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
+            char *to = desc_at(dx, r * dx->stride[0]), *from = desc_at(x, r * x->stride[0]);
             row_facts facts = facts_of(r, dloss, top, log_sum, label, args->ignore_index);
             if (plain) {
                 gradient_row((float *)to, (const float *)from, n, facts, args->label_smoothing);

@@ -116,15 +116,15 @@ typedef struct binary_call {
         int64_t sy = inner_stride(loop, 0), sx = inner_stride(loop, 1);                           \
         T k0 = (T)c->k0, k1 = (T)c->k1;                                                           \
         if (c->y->dtype == plain && ((sy == 1 && sx == 1) || n == 1)) {                           \
-            c->kind((T *)at(c->y, off[0]), (const T *)at(c->x, off[1]), k0, k1, n);               \
+            c->kind((T *)desc_at(c->y, off[0]), (const T *)desc_at(c->x, off[1]), k0, k1, n);     \
             return;                                                                               \
         }                                                                                         \
         T buffer[TILE];                                                                           \
         for (int64_t i = 0; i < n; i += TILE) {                                                   \
-            int64_t m = min64(TILE, n - i);                                                       \
-            load_##kind(buffer, at(c->x, off[1] + i * sx), c->x->dtype, sx, m);                   \
+            int64_t m = min_of(TILE, n - i);                                                      \
+            load_##kind(buffer, desc_at(c->x, off[1] + i * sx), c->x->dtype, sx, m);              \
             c->kind(buffer, buffer, k0, k1, m);                                                   \
-            store_##kind(at(c->y, off[0] + i * sy), c->y->dtype, sy, buffer, m);                  \
+            store_##kind(desc_at(c->y, off[0] + i * sy), c->y->dtype, sy, buffer, m);             \
         }                                                                                         \
     }
 UNARY_BODY(float, f32, TN_F32)
@@ -138,16 +138,16 @@ UNARY_BODY(double, f64, TN_F64)
                 sb = inner_stride(loop, 2);                                                        \
         bool is_plain = c->y->dtype == plain;                                                      \
         if (is_plain && ((sy == 1 && sa == 1 && sb == 1) || n == 1)) {                             \
-            c->kind((T *)at(c->y, off[0]), (const T *)at(c->a, off[1]),                            \
-                    (const T *)at(c->b, off[2]), n);                                               \
+            c->kind((T *)desc_at(c->y, off[0]), (const T *)desc_at(c->a, off[1]),                  \
+                    (const T *)desc_at(c->b, off[2]), n);                                          \
             return;                                                                                \
         }                                                                                          \
         T left[TILE], right[TILE], out[TILE];                                                      \
         for (int64_t i = 0; i < n; i += TILE) {                                                    \
-            int64_t m = min64(TILE, n - i);                                                        \
-            T *y = (T *)at(c->y, off[0] + i * sy);                                                 \
-            const T *a = (const T *)at(c->a, off[1] + i * sa),                                     \
-                    *b = (const T *)at(c->b, off[2] + i * sb);                                     \
+            int64_t m = min_of(TILE, n - i);                                                       \
+            T *y = (T *)desc_at(c->y, off[0] + i * sy);                                            \
+            const T *a = (const T *)desc_at(c->a, off[1] + i * sa),                                \
+                    *b = (const T *)desc_at(c->b, off[2] + i * sb);                                \
             if (!(is_plain && sa == 1)) {                                                          \
                 if (sa != 0 || i == 0) {                                                           \
                     load_##kind(left, a, c->a->dtype, sa, m);                                      \

@@ -33,7 +33,7 @@ INLINE void convert_rows(float *restrict dst, const int width, const uint16_t *r
     float strip[NR * STRIP];
     memset(strip + n * STRIP, 0, (size_t)((width - n) * STRIP) * sizeof(float));
     for (int64_t p = 0; p < k; p += STRIP) {
-        int64_t w = min64(STRIP, k - p);
+        int64_t w = min_of(STRIP, k - p);
         for (int64_t i = 0; i < n; i++) {
             load_f32(strip + i * STRIP, src + i * across + p * along, dtype, along, w);
         }

@@ -117,9 +117,10 @@ static void pack_b(T *dst, const gemm_side *s, int64_t j0, int64_t n, int64_t p0
 }
 
 /* acc (MR, NR) = A panel x B panel; element (i, p) of A at a[i across + p along]. */
-static inline __attribute__((always_inline)) void micro(int64_t k, const T *restrict a,
-                                                        int64_t across, int64_t along,
-                                                        const T *restrict b, vec acc[MR][2]) {
+static inline __attribute__((always_inline)) void micro_kernel(int64_t k, const T *restrict a,
+                                                               int64_t across, int64_t along,
+                                                               const T *restrict b,
+                                                               vec acc[MR][2]) {
     UNROLL
     for (int i = 0; i < MR; i++) {
         acc[i][0] = (vec){0};
@@ -152,9 +153,9 @@ static void tile_full(int64_t k, rows_of_a a, const T *b, T *c, int64_t ldc, T a
         __builtin_prefetch(c + i * ldc, 1);
     }
     if (a.lda) {
-        micro(k, a.data, a.lda, 1, b, acc);
+        micro_kernel(k, a.data, a.lda, 1, b, acc);
     } else {
-        micro(k, a.data, 1, MR, b, acc);
+        micro_kernel(k, a.data, 1, MR, b, acc);
     }
     if (beta == 0) {
         UNROLL
@@ -225,13 +226,13 @@ static void tile_block(const work *w, const block *at, int64_t r0, int64_t r1, i
                 tile_full(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd);
             } else {
                 tile_edge(at->k, a, b, c + i * ldc + j, ldc, alpha, beta, add, ldd,
-                          min64(MR, at->m - i), min64(NR, at->n - j));
+                          min_of(MR, at->m - i), min_of(NR, at->n - j));
             }
         }
     }
 }
 
-static inline void meet(const work *w) {
+static inline void team_meet(const work *w) {
     if (w->threads > 1) {
 #pragma omp barrier
     }
@@ -243,25 +244,25 @@ static void run_block(const work *w, const block *at, int64_t pass, int me) {
     int64_t in_place = panels_in_place(&job->a, at), panels_a = div_up(at->m, MR) - in_place,
             panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads;
     if (pass > 0) {
-        meet(w); /* nobody reads the packed blocks of the pass before */
+        team_meet(w); /* nobody reads the packed blocks of the pass before */
     }
     if (me == 0) {
         w->next[(pass + 1) & 1] = 0;
     }
     for (int64_t p = panels_a * me / threads; p < panels_a * (me + 1) / threads; p++) {
         int64_t row = (in_place + p) * MR;
-        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + row, min64(MR, at->m - row), at->p0,
+        pack_a(w->pack_a + p * MR * at->k, &job->a, at->i0 + row, min_of(MR, at->m - row), at->p0,
                at->k);
     }
     for (int64_t p = panels_b * me / threads; p < panels_b * (me + 1) / threads; p++) {
-        pack_b(w->pack_b + p * NR * at->k, &job->b, at->j0 + p * NR, min64(NR, at->n - p * NR),
+        pack_b(w->pack_b + p * NR * at->k, &job->b, at->j0 + p * NR, min_of(NR, at->n - p * NR),
                at->p0, at->k);
     }
-    meet(w);
+    team_meet(w);
     int64_t down = div_up(at->m, w->tile_rows), right = div_up(at->n, w->tile_cols), tile;
     while ((tile = __atomic_fetch_add(&w->next[pass & 1], 1, __ATOMIC_RELAXED)) < down * right) {
         int64_t r = tile % down * w->tile_rows, c = tile / down * w->tile_cols;
-        tile_block(w, at, r, min64(r + w->tile_rows, at->m), c, min64(c + w->tile_cols, at->n));
+        tile_block(w, at, r, min_of(r + w->tile_rows, at->m), c, min_of(c + w->tile_cols, at->n));
     }
 }
 
@@ -271,8 +272,8 @@ static void run_all(const work *w, int me) {
     for (int64_t j0 = 0; j0 < job->n; j0 += COLS) {
         for (int64_t p0 = 0; p0 < job->k; p0 += w->depth) {
             for (int64_t i0 = 0; i0 < job->m; i0 += ROWS) {
-                block at = {i0, min64(ROWS, job->m - i0),    j0, min64(COLS, job->n - j0),
-                            p0, min64(w->depth, job->k - p0)};
+                block at = {i0, min_of(ROWS, job->m - i0),    j0, min_of(COLS, job->n - j0),
+                            p0, min_of(w->depth, job->k - p0)};
                 run_block(w, &at, pass++, me);
             }
         }
@@ -293,9 +294,9 @@ static void only_add(const gemm_job *job) {
 /* Tiles small enough that every thread gets several; the bits do not depend on it. */
 static void cut_tiles(work *w) {
     const gemm_job *job = w->job;
-    int64_t m = min64(job->m, ROWS), n = min64(job->n, COLS);
-    w->tile_rows = min64(TILE_ROWS, div_up(m, MR) * MR);
-    w->tile_cols = min64(TILE_COLS, div_up(n, NR) * NR);
+    int64_t m = min_of(job->m, ROWS), n = min_of(job->n, COLS);
+    w->tile_rows = min_of(TILE_ROWS, div_up(m, MR) * MR);
+    w->tile_cols = min_of(TILE_COLS, div_up(n, NR) * NR);
     while (w->threads > 1 && div_up(m, w->tile_rows) * div_up(n, w->tile_cols) < 6 * w->threads) {
         if (w->tile_cols > 2 * NR) {
             w->tile_cols = div_up(w->tile_cols / 2, NR) * NR;
@@ -319,11 +320,11 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     work w = {.job = job, .threads = job->threads, .next = next};
     int64_t cuts = div_up(job->k, DEPTH);
     w.depth = div_up(job->k, cuts);
-    size_t a = (size_t)(div_up(min64(job->m, ROWS), MR) * MR * w.depth),
-           b = (size_t)(div_up(min64(job->n, COLS), NR) * NR * w.depth);
+    size_t a = (size_t)(div_up(min_of(job->m, ROWS), MR) * MR * w.depth),
+           b = (size_t)(div_up(min_of(job->n, COLS), NR) * NR * w.depth);
     T near[4096] __attribute__((aligned(64)));
     size_t bytes = (a + b) * sizeof(T) + 128;
-    T *memory = bytes <= sizeof near ? near : scratch(ctx, bytes);
+    T *memory = bytes <= sizeof near ? near : scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }

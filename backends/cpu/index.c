@@ -7,7 +7,7 @@
 #include "backends/cpu/convert.h"
 
 static inline int64_t index_at(const tn_desc *index, int64_t i) {
-    const void *p = at(index, i * index->stride[0]);
+    const void *p = desc_at(index, i * index->stride[0]);
     return index->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
 }
 
@@ -33,7 +33,7 @@ static bool row_is_run(const tn_desc *d, int64_t *length) {
         row.stride[k] = d->stride[k + 1];
     }
     *length = count_of(&row);
-    return contiguous(&row);
+    return is_contiguous(&row);
 }
 
 static bool is_index(const tn_desc *d) {
@@ -51,14 +51,15 @@ tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *
     if (status != TN_OK || length == 0) {
         return status;
     }
-    int64_t rows = y->size[0], height = max64(1, CHUNK / max64(1, length)),
+    int64_t rows = y->size[0], height = max_of(1, CHUNK / max_of(1, length)),
             tasks = div_up(rows, height);
     size_t bytes = (size_t)length * size_of(y->dtype);
-    int threads = team(tasks, rows * length);
+    int threads = team_size(tasks, rows * length);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
-        for (int64_t i = task * height; i < min64((task + 1) * height, rows); i++) {
-            memcpy(at(y, i * y->stride[0]), at(x, index_at(index, i) * x->stride[0]), bytes);
+        for (int64_t i = task * height; i < min_of((task + 1) * height, rows); i++) {
+            memcpy(desc_at(y, i * y->stride[0]), desc_at(x, index_at(index, i) * x->stride[0]),
+                   bytes);
         }
     }
     return TN_OK;
@@ -77,14 +78,14 @@ tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_d
         return status;
     }
     int64_t rows = src->size[0], slices = div_up(length, SLICE);
-    int threads = team(slices, rows * length);
+    int threads = team_size(slices, rows * length);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t part = 0; part < threads; part++) {
         int64_t from = slices * part / threads * SLICE,
-                to = min64(slices * (part + 1) / threads * SLICE, length);
+                to = min_of(slices * (part + 1) / threads * SLICE, length);
         for (int64_t i = 0; i < rows; i++) {
-            float *sum = (float *)at(y, index_at(index, i) * y->stride[0]);
-            const float *add = (const float *)at(src, i * src->stride[0]);
+            float *sum = (float *)desc_at(y, index_at(index, i) * y->stride[0]);
+            const float *add = (const float *)desc_at(src, i * src->stride[0]);
 #pragma omp simd
             for (int64_t j = from; j < to; j++) {
                 sum[j] += add[j];

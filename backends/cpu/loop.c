@@ -13,7 +13,7 @@ static void swap_dims(element_loop *loop, int a, int b) {
 }
 
 /* Whether dimension d continues dimension d - 1 in every operand. */
-static bool merges(const element_loop *loop, int d) {
+static bool dim_merges(const element_loop *loop, int d) {
     for (int k = 0; k < loop->operands; k++) {
         if (loop->stride[k][d - 1] != loop->stride[k][d] * loop->size[d]) {
             return false;
@@ -29,7 +29,7 @@ static void merge_dims(element_loop *loop) {
         for (int k = 0; k < loop->operands; k++) {
             loop->stride[k][last + 1] = loop->stride[k][d];
         }
-        if (merges(loop, last + 1)) {
+        if (dim_merges(loop, last + 1)) {
             loop->size[last] *= loop->size[last + 1];
             for (int k = 0; k < loop->operands; k++) {
                 loop->stride[k][last] = loop->stride[k][last + 1];
@@ -76,8 +76,8 @@ void TN_CPU(loop_init)(element_loop *loop, int operands, const tn_desc *const *o
 }
 
 /* Rows [first, last) of the outer dimensions, columns [from, from + n) of the row. */
-static void walk(const element_loop *loop, int64_t first, int64_t last, int64_t from, int64_t n,
-                 loop_body body, const void *user) {
+static void walk_rows(const element_loop *loop, int64_t first, int64_t last, int64_t from,
+                      int64_t n, loop_body body, const void *user) {
     int outer = loop->ndim - 1;
     int64_t index[TN_MAX_DIMS], off[LOOP_OPERANDS];
     for (int k = 0; k < loop->operands; k++) {
@@ -114,15 +114,16 @@ void TN_CPU(loop_run)(const element_loop *loop, loop_body body, const void *user
     }
     int64_t row = loop->size[loop->ndim - 1], rows = loop->count / row;
     if (loop->count <= CHUNK) {
-        walk(loop, 0, rows, 0, row, body, user);
+        walk_rows(loop, 0, rows, 0, row, body, user);
         return;
     }
-    int64_t width = min64(row, CHUNK), pieces = div_up(row, width);
-    int64_t height = pieces > 1 ? 1 : max64(1, CHUNK / row), bands = div_up(rows, height);
-    int threads = team(bands * pieces, loop->count);
+    int64_t width = min_of(row, CHUNK), pieces = div_up(row, width);
+    int64_t height = pieces > 1 ? 1 : max_of(1, CHUNK / row), bands = div_up(rows, height);
+    int threads = team_size(bands * pieces, loop->count);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < bands * pieces; task++) {
         int64_t first = task / pieces * height, from = task % pieces * width;
-        walk(loop, first, min64(first + height, rows), from, min64(width, row - from), body, user);
+        walk_rows(loop, first, min_of(first + height, rows), from, min_of(width, row - from), body,
+                  user);
     }
 }

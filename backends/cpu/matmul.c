@@ -6,16 +6,16 @@
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/onednn.h"
 
-static bool handled(tn_dtype dtype) {
+static bool matmul_handles(tn_dtype dtype) {
     return is_float(dtype);
 }
 
 /* Threads for one product: about 45 multiply-adds take a nanosecond. */
 static int product_team(int64_t m, int64_t n, int64_t k) {
-    return team(m * n > 64 ? INT32_MAX : 1, m * n * k / 16);
+    return team_size(m * n > 64 ? INT32_MAX : 1, m * n * k / 16);
 }
 
-static tn_status product(tn_context *ctx, tn_dtype compute, const gemm_job *job) {
+static tn_status run_product(tn_context *ctx, tn_dtype compute, const gemm_job *job) {
     return compute == TN_F64 ? TN_CPU(gemm_f64)(ctx, job) : TN_CPU(gemm_f32)(ctx, job);
 }
 
@@ -31,8 +31,8 @@ typedef struct finish {
 static void finish_row(const finish *f) {
     float sum[TILE], old[TILE];
     for (int64_t j = 0; j < f->n; j += TILE) {
-        int64_t w = min64(TILE, f->n - j), col = f->col;
-        char *to = at(f->y, f->to + j * col);
+        int64_t w = min_of(TILE, f->n - j), col = f->col;
+        char *to = desc_at(f->y, f->to + j * col);
         if (f->y->dtype == TN_F64) {
             const double *t = (const double *)f->from + j;
             double *out = (double *)to;
@@ -58,7 +58,7 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     int64_t m = job.m, n = job.n;
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
     size_t bytes = (size_t)(m * n) * size_of(compute);
-    char *temporary = scratch(ctx, bytes);
+    char *temporary = scratch_take(ctx, bytes);
     if (!temporary) {
         return TN_ENOMEM;
     }
@@ -69,9 +69,9 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     job.beta = bias ? 1 : 0;
     job.d = bias;
     job.ldd = 0;
-    tn_status status = product(ctx, compute, &job);
+    tn_status status = run_product(ctx, compute, &job);
     if (status == TN_OK) {
-        int threads = job.threads == 1 ? 1 : team(m, m * n / 4);
+        int threads = job.threads == 1 ? 1 : team_size(m, m * n / 4);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
         for (int64_t i = 0; i < m; i++) {
             finish f = {y,
@@ -102,7 +102,7 @@ static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, in
                               .a = {job->a.data, job->a.row, job->a.col},
                               .b = {job->b.data, job->b.row, job->b.col},
                               .bias = bias,
-                              .c = at(y, offset),
+                              .c = desc_at(y, offset),
                               .ldc = row,
                               .beta = bias ? 0 : job->beta,
                               .threads = job->threads};
@@ -132,29 +132,29 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
     if (!direct || !columns) {
         return through_temporary(ctx, y, offset, row, col, job, bias);
     }
-    job.c = at(y, offset);
+    job.c = desc_at(y, offset);
     job.ldc = row;
     job.d = bias ? bias : job.c;
     job.ldd = bias ? 0 : row;
     job.beta = bias ? 1 : job.beta;
-    return product(ctx, y->dtype, &job);
+    return run_product(ctx, y->dtype, &job);
 }
 
-static gemm_side side(const tn_desc *d, int64_t offset, int64_t row, int64_t col) {
-    return (gemm_side){at(d, offset), d->dtype, row, col};
+static gemm_side side_of(const tn_desc *d, int64_t offset, int64_t row, int64_t col) {
+    return (gemm_side){desc_at(d, offset), d->dtype, row, col};
 }
 
-static tn_status item(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
-                      gemm_job job, int64_t i) {
-    job.a = side(a, i * a->stride[0], a->stride[1], a->stride[2]);
-    job.b = side(b, i * b->stride[0], b->stride[1], b->stride[2]);
+static tn_status run_item(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
+                          gemm_job job, int64_t i) {
+    job.a = side_of(a, i * a->stride[0], a->stride[1], a->stride[2]);
+    job.b = side_of(b, i * b->stride[0], b->stride[1], b->stride[2]);
     return one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], job, NULL);
 }
 
 tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                          double alpha, double beta) {
     bool widens = y->dtype == TN_F32 && (a->dtype == TN_BF16 || a->dtype == TN_F16);
-    if (!handled(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
+    if (!matmul_handles(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
         return TN_CPU(ref)->matmul(ctx, y, a, b, alpha, beta);
     }
     int64_t batch = y->size[0];
@@ -162,20 +162,20 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
         .m = y->size[1], .n = y->size[2], .k = a->size[2], .alpha = alpha, .beta = beta};
     int64_t each = job.m * job.n * job.k;
     /* Many small products: an item to a thread. The bits are the same either way. */
-    int outside = batch > 1 && each < 128 * 128 * 128 ? team(batch, batch * each / 16) : 1;
+    int outside = batch > 1 && each < 128 * 128 * 128 ? team_size(batch, batch * each / 16) : 1;
     job.threads = outside > 1 ? 1 : product_team(job.m, job.n, job.k);
     tn_status result = TN_OK;
     if (outside == 1) {
         /* Not a parallel region of one: a team inside of any region gets threads that are made for
          * it and end with it. */
         for (int64_t i = 0; i < batch && result == TN_OK; i++) {
-            result = item(ctx, y, a, b, job, i);
+            result = run_item(ctx, y, a, b, job, i);
         }
         return result;
     }
 #pragma omp parallel for num_threads(outside) schedule(static)
     for (int64_t i = 0; i < batch; i++) {
-        tn_status status = item(ctx, y, a, b, job, i);
+        tn_status status = run_item(ctx, y, a, b, job, i);
         if (status != TN_OK) {
 #pragma omp atomic write
             result = status;
@@ -186,7 +186,7 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
 
 tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                          const tn_desc *b) {
-    if (!handled(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
+    if (!matmul_handles(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
         (b && b->dtype != y->dtype)) {
         return TN_CPU(ref)->linear(ctx, y, x, w, b);
     }
@@ -196,7 +196,7 @@ tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     size_t bytes = (size_t)n * size_of(compute);
     void *copy = NULL;
     if (b && n > 0 && (b->dtype != compute || b->stride[0] != 1)) {
-        copy = scratch(ctx, bytes);
+        copy = scratch_take(ctx, bytes);
         if (!copy) {
             return TN_ENOMEM;
         }
@@ -208,8 +208,8 @@ tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
         bias = copy;
     }
     gemm_job job = {.m = m, .n = n, .k = k, .alpha = 1, .threads = product_team(m, n, k)};
-    job.a = side(x, 0, x->stride[0], x->stride[1]);
-    job.b = side(w, 0, w->stride[1], w->stride[0]);
+    job.a = side_of(x, 0, x->stride[0], x->stride[1]);
+    job.b = side_of(w, 0, w->stride[1], w->stride[0]);
     tn_status status = one_product(ctx, y, 0, y->stride[0], y->stride[1], job, bias);
     scratch_free(ctx, copy, bytes);
     return status;

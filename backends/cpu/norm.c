@@ -11,11 +11,11 @@ static bool f32_vector(const tn_desc *d) { /* NULL, or n f32 */
     return !d || d->dtype == TN_F32;
 }
 static float value_at(const tn_desc *d, int64_t i) {
-    return *(const float *)at(d, i * d->stride[0]);
+    return *(const float *)desc_at(d, i * d->stride[0]);
 }
 static void set_at(const tn_desc *d, int64_t i, float value) {
     if (d) {
-        *(float *)at(d, i * d->stride[0]) = value;
+        *(float *)desc_at(d, i * d->stride[0]) = value;
     }
 }
 
@@ -51,9 +51,9 @@ static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *
             tasks = div_up(rows, height);
     bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 &&
                  (c == 1 || (x->stride[1] == 1 && y->stride[1] == 1));
-    int threads = team(tasks, rows * c);
+    int threads = team_size(tasks, rows * c);
     size_t bytes = (size_t)((2 + threads) * c) * sizeof(float);
-    float *memory = scratch(ctx, bytes);
+    float *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
@@ -62,8 +62,8 @@ static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = memory + (2 + (threads > 1 ? omp_get_thread_num() : 0)) * c, m, s;
-        for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
-            char *to = at(y, r * y->stride[0]), *from = at(x, r * x->stride[0]);
+        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
+            char *to = desc_at(y, r * y->stride[0]), *from = desc_at(x, r * x->stride[0]);
             if (plain) {
                 norm_row((float *)to, (const float *)from, wv, bv, c, centred, eps, &m, &s);
             } else {
@@ -158,14 +158,14 @@ static void backward_band(const backward *b, int64_t first, int64_t last, float 
         memset(db, 0, (size_t)c * sizeof *db);
     }
     for (int64_t r = first; r < last; r++) {
-        const float *dy =
-            row_f32(buffer, at(b->dy, r * b->dy->stride[0]), b->dy->dtype, b->dy->stride[1], c);
-        const float *x =
-            row_f32(buffer + c, at(b->x, r * b->x->stride[0]), b->x->dtype, b->x->stride[1], c);
+        const float *dy = row_f32(buffer, desc_at(b->dy, r * b->dy->stride[0]), b->dy->dtype,
+                                  b->dy->stride[1], c);
+        const float *x = row_f32(buffer + c, desc_at(b->x, r * b->x->stride[0]), b->x->dtype,
+                                 b->x->stride[1], c);
         float m = b->mean ? value_at(b->mean, r) : 0, s = value_at(b->rstd, r);
         add_columns(dw, db, dy, x, c, m, s);
         if (b->dx) {
-            char *to = at(b->dx, r * b->dx->stride[0]);
+            char *to = desc_at(b->dx, r * b->dx->stride[0]);
             if (b->dx->dtype == TN_F32 && (b->dx->stride[1] == 1 || c == 1)) {
                 norm_backward_row((float *)to, dy, x, b->w, c, m, s, b->mean != NULL);
             } else {
@@ -183,7 +183,7 @@ static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int
         return;
     }
     for (int64_t from = 0; from < c; from += 256) {
-        int64_t n = min64(256, c - from);
+        int64_t n = min_of(256, c - from);
         double sum[256] = {0};
         float rounded[256];
         for (int64_t k = 0; k < bands; k++) {
@@ -194,19 +194,19 @@ static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int
         for (int64_t i = 0; i < n; i++) {
             rounded[i] = (float)sum[i];
         }
-        store_f32(at(y, from * y->stride[0]), y->dtype, y->stride[0], rounded, n);
+        store_f32(desc_at(y, from * y->stride[0]), y->dtype, y->stride[0], rounded, n);
     }
 }
 
 static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     enum { MOST_BANDS = 64 };
     int64_t rows = b->x->size[0], c = b->x->size[1];
-    int64_t height = max64(rows_per_task(c), div_up(rows, MOST_BANDS)),
+    int64_t height = max_of(rows_per_task(c), div_up(rows, MOST_BANDS)),
             bands = div_up(rows, height);
-    int threads = team(bands, rows * c);
+    int threads = team_size(bands, rows * c);
     int64_t step = (2 * c + 15) / 16 * 16; /* dw and db of one band */
     size_t floats = (size_t)(c + bands * step + threads * step), bytes = floats * sizeof(float);
-    float *memory = scratch(ctx, bytes);
+    float *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
@@ -219,7 +219,7 @@ static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     for (int64_t band = 0; band < bands; band++) {
         float *mine = partial + band * step,
               *buffer = buffers + (threads > 1 ? omp_get_thread_num() : 0) * step;
-        backward_band(b, band * height, min64((band + 1) * height, rows), b->dw ? mine : NULL,
+        backward_band(b, band * height, min_of((band + 1) * height, rows), b->dw ? mine : NULL,
                       b->db ? mine + c : NULL, buffer);
     }
     add_bands(b->dw, partial, bands, step, c);

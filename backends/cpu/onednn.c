@@ -24,10 +24,10 @@ const char *tn__onednn_reason(void) {
     return tn__onednn_why();
 }
 
-static int64_t min64(int64_t a, int64_t b) {
+static int64_t min_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
-static int64_t max64(int64_t a, int64_t b) {
+static int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
@@ -60,8 +60,8 @@ static entry *entries;
 static int entry_count;
 static uint64_t now;
 
-static void matrix(dnnl_memory_desc_t *d, tn_dtype dtype, int64_t rows, int64_t cols, int64_t row,
-                   int64_t col) {
+static void describe_matrix(dnnl_memory_desc_t *d, tn_dtype dtype, int64_t rows, int64_t cols,
+                            int64_t row, int64_t col) {
     dnnl_dims_t size = {rows, cols}, stride = {row, col};
     dnnl_data_type_t type = dtype == TN_F32 ? dnnl_f32 : dnnl_bf16;
     if (tn__onednn()->memory_desc_init_by_strides(d, 2, size, type, stride) != dnnl_success) {
@@ -70,7 +70,7 @@ static void matrix(dnnl_memory_desc_t *d, tn_dtype dtype, int64_t rows, int64_t 
 }
 
 /* Scratch memory is ours, so that threads can run one primitive at the same time. */
-static dnnl_primitive_attr_t attributes(float beta) {
+static dnnl_primitive_attr_t make_attributes(float beta) {
     const tn__onednn_library *dnn = tn__onednn();
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t after = NULL;
@@ -100,15 +100,15 @@ static bool is_fast(const_dnnl_primitive_desc_t description) {
 static tn_status fill_entry(entry *e) {
     const tn__onednn_library *dnn = tn__onednn();
     const shape *s = &e->key;
-    matrix(&e->a, (tn_dtype)s->in, s->m, s->k, s->a_row, s->a_col);
-    matrix(&e->b, (tn_dtype)s->in, s->k, s->n, s->b_row, s->b_col);
-    matrix(&e->c, (tn_dtype)s->out, s->m, s->n, s->ldc, 1);
-    matrix(&e->bias, TN_F32, 1, s->n, s->n, 1);
+    describe_matrix(&e->a, (tn_dtype)s->in, s->m, s->k, s->a_row, s->a_col);
+    describe_matrix(&e->b, (tn_dtype)s->in, s->k, s->n, s->b_row, s->b_col);
+    describe_matrix(&e->c, (tn_dtype)s->out, s->m, s->n, s->ldc, 1);
+    describe_matrix(&e->bias, TN_F32, 1, s->n, s->n, 1);
     dnnl_matmul_desc_t d;
     if (dnn->matmul_desc_init(&d, &e->a, &e->b, s->bias ? &e->bias : NULL, &e->c) != dnnl_success) {
         return TN_OK;
     }
-    dnnl_primitive_attr_t attr = attributes(s->beta);
+    dnnl_primitive_attr_t attr = make_attributes(s->beta);
     if (!attr) {
         return TN_ENOMEM;
     }
@@ -127,7 +127,7 @@ static tn_status fill_entry(entry *e) {
 }
 
 /* Makes room for one more; keeps everything while all are in use. Under the lock. */
-static void evict(void) {
+static void evict_entry(void) {
     entry **oldest = NULL;
     for (entry **e = &entries; *e; e = &(*e)->next) {
         if ((*e)->users == 0 && (!oldest || (*e)->used < (*oldest)->used)) {
@@ -147,7 +147,7 @@ static void evict(void) {
 }
 
 /* Under the lock. */
-static tn_status find(const shape *key, entry **found) {
+static tn_status find_entry(const shape *key, entry **found) {
     entry *e = entries;
     while (e && memcmp(&e->key, key, sizeof(*key)) != 0) {
         e = e->next;
@@ -163,7 +163,7 @@ static tn_status find(const shape *key, entry **found) {
             free(e);
             return TN_ENOMEM;
         }
-        evict();
+        evict_entry();
         e->next = entries;
         entries = e;
         entry_count++;
@@ -185,25 +185,25 @@ typedef struct plan {
 } plan;
 
 /* Large enough that a call of a few microseconds does not count, small enough for many threads. */
-static void cut(plan *p) {
+static void plan_cut(plan *p) {
     enum { ROWS = 512, COLS = 64, WORK = 1 << 25 };
     const tn__onednn_job *job = p->job;
-    p->rows = min64(job->m, ROWS);
+    p->rows = min_of(job->m, ROWS);
     int64_t cols = WORK / (p->rows * job->k) / COLS * COLS;
-    p->cols = min64(job->n, max64(cols, COLS));
+    p->cols = min_of(job->n, max_of(cols, COLS));
     p->down = (job->m + p->rows - 1) / p->rows;
     p->right = (job->n + p->cols - 1) / p->cols;
 }
 
 static int64_t rows_of(const plan *p, int64_t i) {
-    return min64(p->rows, p->job->m - i * p->rows);
+    return min_of(p->rows, p->job->m - i * p->rows);
 }
 static int64_t cols_of(const plan *p, int64_t j) {
-    return min64(p->cols, p->job->n - j * p->cols);
+    return min_of(p->cols, p->job->n - j * p->cols);
 }
 
-/* The primitive of every kind of piece. On failure those that were found stay for `forget`. */
-static tn_status prepare(plan *p) {
+/* The primitive of every kind of piece. On failure those that were found stay for `plan_forget`. */
+static tn_status plan_prepare(plan *p) {
     const tn__onednn_job *job = p->job;
     tn_status status = TN_OK;
     int threads = omp_get_max_threads();
@@ -223,7 +223,7 @@ static tn_status prepare(plan *p) {
                          .out = job->out,
                          .bias = job->bias != NULL,
                          .beta = (float)job->beta};
-            status = find(&key, &p->entry[i][j]);
+            status = find_entry(&key, &p->entry[i][j]);
         }
     }
     pthread_mutex_unlock(&lock);
@@ -231,7 +231,7 @@ static tn_status prepare(plan *p) {
     return status;
 }
 
-static void forget(plan *p) {
+static void plan_forget(plan *p) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < 4; i++) {
         if (p->entry[i / 2][i % 2]) {
@@ -241,7 +241,7 @@ static void forget(plan *p) {
     pthread_mutex_unlock(&lock);
 }
 
-static const void *moved(const void *data, tn_dtype dtype, int64_t elements) {
+static const void *moved_data(const void *data, tn_dtype dtype, int64_t elements) {
     return (const char *)data + elements * (dtype == TN_F32 ? 4 : 2);
 }
 
@@ -253,9 +253,9 @@ static bool run_piece(const plan *p, int64_t i, int64_t j, dnnl_stream_t stream,
     entry *e = p->entry[i == p->down - 1][j == p->right - 1];
     int64_t row = i * p->rows, col = j * p->cols;
     const void *const data[ARGS] = {
-        moved(job->a.data, job->in, row * job->a.row),
-        moved(job->b.data, job->in, col * job->b.col),
-        moved(job->c, job->out, row * job->ldc + col),
+        moved_data(job->a.data, job->in, row * job->a.row),
+        moved_data(job->b.data, job->in, col * job->b.col),
+        moved_data(job->c, job->out, row * job->ldc + col),
         scratch,
         job->bias ? job->bias + col : NULL,
     };
@@ -298,7 +298,7 @@ static bool run_pieces(const plan *p, int64_t *next, void *scratch) {
     return ok;
 }
 
-static tn_status run(tn_context *ctx, const plan *p) {
+static tn_status plan_run(tn_context *ctx, const plan *p) {
     enum { LINE = 64 };
     size_t each = 0;
     for (int i = 0; i < 4; i++) {
@@ -306,7 +306,7 @@ static tn_status run(tn_context *ctx, const plan *p) {
         each = bytes > each ? bytes : each;
     }
     each = (each + LINE - 1) / LINE * LINE;
-    int threads = (int)max64(1, min64(p->job->threads, p->down * p->right));
+    int threads = (int)max_of(1, min_of(p->job->threads, p->down * p->right));
     size_t bytes = each * (size_t)threads + LINE;
     char *memory = ctx->workspace(ctx, bytes);
     if (!memory) {
@@ -328,7 +328,7 @@ static tn_status run(tn_context *ctx, const plan *p) {
 /* ---- A product ------------------------------------------------------------------------------- */
 
 /* Below about a million multiply-adds our own product is as fast. */
-static bool wanted(const tn__onednn_job *job, int level) {
+static bool job_wanted(const tn__onednn_job *job, int level) {
     if (job->m < 1 || job->n < 1 || job->k < 1 || !tn__onednn_profits()) {
         return false;
     }
@@ -352,7 +352,7 @@ static bool side_by_side(tn__onednn_side *s, int64_t rows, int64_t cols) {
 }
 
 tn_status tn__onednn_product(tn_context *ctx, const tn__onednn_job *job, int level) {
-    if (!wanted(job, level) || !tn__onednn()) {
+    if (!job_wanted(job, level) || !tn__onednn()) {
         return TN_EUNSUPPORTED;
     }
     tn__onednn_job clean = *job;
@@ -363,13 +363,13 @@ tn_status tn__onednn_product(tn_context *ctx, const tn__onednn_job *job, int lev
     }
     clean.ldc = c.row;
     plan p = {.job = &clean};
-    cut(&p);
-    tn_status status = prepare(&p);
+    plan_cut(&p);
+    tn_status status = plan_prepare(&p);
     if (status == TN_OK) {
-        status = run(ctx, &p);
+        status = plan_run(ctx, &p);
         atomic_fetch_add_explicit(&products, status == TN_OK, memory_order_relaxed);
     }
-    forget(&p);
+    plan_forget(&p);
     return status;
 }
 

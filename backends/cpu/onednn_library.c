@@ -71,7 +71,7 @@ static bool load_symbols(void *handle) {
 }
 
 /* Below v4 the library must not use what is above either; this has to come before its first use. */
-static bool obeys(void) {
+static bool library_obeys(void) {
     if (tn__cpu_most() >= 4 || table.set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success) {
         return true;
     }
@@ -81,7 +81,7 @@ static bool obeys(void) {
 
 /* What the library itself says about the machine: it may have been told to use less than there
  * is. */
-static bool multiplies(void) {
+static bool library_multiplies(void) {
     unsigned isa = (unsigned)table.get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
     if (tn__onednn_always() || (isa & wanted) == wanted) {
         return true;
@@ -91,7 +91,7 @@ static bool multiplies(void) {
 }
 
 /* The library stays open: what it has compiled does not end with us. */
-static void load(void) {
+static void load_library(void) {
     if (!tn__onednn_profits()) {
         snprintf(why, sizeof(why), "%s",
                  never                ? "oneDNN is switched off (TERN_ONEDNN=0)"
@@ -104,7 +104,7 @@ static void load(void) {
         snprintf(why, sizeof(why), "oneDNN could not be loaded: %s", dlerror());
         return;
     }
-    if (!load_symbols(handle) || !obeys() || !multiplies()) {
+    if (!load_symbols(handle) || !library_obeys() || !library_multiplies()) {
         dlclose(handle);
     } else if (table.engine_create(&table.engine, dnnl_cpu, 0) != dnnl_success) {
         snprintf(why, sizeof(why), "oneDNN has no engine for the CPU");
@@ -115,7 +115,7 @@ static void load(void) {
 }
 
 const tn__onednn_library *tn__onednn(void) {
-    pthread_once(&once, load);
+    pthread_once(&once, load_library);
     return loaded;
 }
 

@@ -100,7 +100,7 @@ static void run_chunk(const tn_optim_span *s, int64_t from, int64_t n, const ste
     bool whole = s->param_dtype == TN_F32 && s->grad_dtype == TN_F32 && !s->master;
     int64_t piece = whole ? n : TILE;
     for (int64_t i = 0; i < n; i += piece) {
-        run_piece(s, from + i, min64(piece, n - i), how);
+        run_piece(s, from + i, min_of(piece, n - i), how);
     }
 }
 
@@ -112,14 +112,14 @@ static void run_spans(const tn_optim_span *spans, int count, const steps *how) {
         chunks += div_up(spans[i].count, CHUNK);
         work += spans[i].count;
     }
-    int threads = team(chunks, work);
+    int threads = team_size(chunks, work);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int part = 0; part < threads; part++) {
         int64_t first = chunks * part / threads, last = chunks * (part + 1) / threads, seen = 0;
         for (int i = 0; i < count && seen < last; i++) {
             int64_t own = div_up(spans[i].count, CHUNK);
-            for (int64_t c = max64(0, first - seen); c < min64(own, last - seen); c++) {
-                run_chunk(&spans[i], c * CHUNK, min64(CHUNK, spans[i].count - c * CHUNK), how);
+            for (int64_t c = max_of(0, first - seen); c < min_of(own, last - seen); c++) {
+                run_chunk(&spans[i], c * CHUNK, min_of(CHUNK, spans[i].count - c * CHUNK), how);
             }
             seen += own;
         }

@@ -94,19 +94,19 @@ static void drop_values(const draw *d, int64_t first, int64_t n) {
 
 static void draw_all(const draw *d, int64_t count, void (*values)(const draw *, int64_t, int64_t)) {
     int64_t tasks = div_up(count, CHUNK);
-    int threads = team(tasks, count);
+    int threads = team_size(tasks, count);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
-        int64_t end = min64((task + 1) * CHUNK, count);
+        int64_t end = min_of((task + 1) * CHUNK, count);
         for (int64_t i = task * CHUNK; i < end; i += WORDS) {
-            values(d, i, min64(WORDS, end - i));
+            values(d, i, min_of(WORDS, end - i));
         }
     }
 }
 
 tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
                          double a, double b) {
-    if (y->dtype != TN_F32 || kind == TN_INTEGER || !contiguous(y)) {
+    if (y->dtype != TN_F32 || kind == TN_INTEGER || !is_contiguous(y)) {
         return TN_CPU(ref)->random(ctx, y, kind, key, a, b);
     }
     draw d = {.y = y->data,
@@ -122,7 +122,7 @@ tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
 
 tn_status TN_CPU(dropout)(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
                           tn_random_key key) {
-    if (y->dtype != TN_F32 || x->dtype != TN_F32 || !contiguous(y) || !contiguous(x)) {
+    if (y->dtype != TN_F32 || x->dtype != TN_F32 || !is_contiguous(y) || !is_contiguous(x)) {
         return TN_CPU(ref)->dropout(ctx, y, x, p, key);
     }
     draw d = {.y = y->data, .x = x->data, .key = key, .a = p, .threshold = tn__threshold24(p)};

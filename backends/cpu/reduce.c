@@ -69,7 +69,7 @@ static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
            (goes->size[g] >= SHORT || goes->size[g] >= stays->size[column_axis(stays)]);
 }
 
-static void plan(reduction *r) {
+static void plan_reduction(reduction *r) {
     const tn_desc *x = r->x, *y = r->y;
     int order[TN_MAX_DIMS], n = 0;
     for (int d = 0; d < x->ndim; d++) {
@@ -104,10 +104,10 @@ static void plan(reduction *r) {
     }
 }
 
-static inline double neutral(tn_reduction f) {
+static inline double neutral_value(tn_reduction f) {
     return f == TN_MAX ? -INFINITY : f == TN_MIN ? INFINITY : 0;
 }
-static inline double combine(tn_reduction f, double a, double b) {
+static inline double combine_values(tn_reduction f, double a, double b) {
     if (f == TN_MAX || f == TN_MIN) {
         bool better = f == TN_MAX ? b > a : b < a;
         return (better || b != b) ? b : a;
@@ -130,7 +130,7 @@ static double fold_row(tn_reduction f, const float *x, int64_t n) {
 
 /* Rows [first, last) of what goes, for the output at x offset `base`, to one number. */
 static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t last) {
-    double total = neutral(r->f);
+    double total = neutral_value(r->f);
     float buffer[BLOCK];
     bool plain = r->x->dtype == TN_F32 && (r->inner_x == 1 || r->inner == 1);
     int64_t length = r->inner;
@@ -138,16 +138,17 @@ static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t
         int64_t offset = base, unused = 0;
         axes_at(&r->goes, i, &offset, &unused);
         if (r->split) {
-            length = min64(CHUNK, r->inner - i * CHUNK);
+            length = min_of(CHUNK, r->inner - i * CHUNK);
         }
         if (plain) {
-            total = combine(r->f, total, fold_row(r->f, (const float *)at(r->x, offset), length));
+            total = combine_values(r->f, total,
+                                   fold_row(r->f, (const float *)desc_at(r->x, offset), length));
             continue;
         }
         for (int64_t j = 0; j < length; j += BLOCK) {
-            int64_t n = min64(BLOCK, length - j);
-            load_f32(buffer, at(r->x, offset + j * r->inner_x), r->x->dtype, r->inner_x, n);
-            total = combine(r->f, total, fold_row(r->f, buffer, n));
+            int64_t n = min_of(BLOCK, length - j);
+            load_f32(buffer, desc_at(r->x, offset + j * r->inner_x), r->x->dtype, r->inner_x, n);
+            total = combine_values(r->f, total, fold_row(r->f, buffer, n));
         }
     }
     return total;
@@ -196,12 +197,12 @@ static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_
     memset(buffer + n, 0, (size_t)(padded - n) * sizeof *buffer);
     for (int64_t i0 = first; i0 < last; i0 += step) {
         for (int64_t j = 0; j < padded; j++) {
-            sum[j] = (float)neutral(r->f);
+            sum[j] = (float)neutral_value(r->f);
         }
-        for (int64_t i = i0; i < min64(i0 + step, last); i++) {
+        for (int64_t i = i0; i < min_of(i0 + step, last); i++) {
             int64_t offset = base + from * r->inner_x, unused = 0;
             axes_at(&r->goes, i, &offset, &unused);
-            const float *x = row_f32(buffer, at(r->x, offset), r->x->dtype, r->inner_x, n);
+            const float *x = row_f32(buffer, desc_at(r->x, offset), r->x->dtype, r->inner_x, n);
             take_row(r->f, sum, x, x == buffer ? padded : n);
         }
         for (int64_t j = 0; j < n; j++) {
@@ -218,20 +219,20 @@ static void store_results(const reduction *r, int64_t y_offset, int64_t stride, 
         double value = r->f == TN_MEAN ? total[j] / r->count : total[j];
         rounded[j] = (float)value;
         if (r->y->dtype == TN_F64) {
-            *(double *)at(r->y, y_offset + j * stride) = value;
+            *(double *)desc_at(r->y, y_offset + j * stride) = value;
         }
     }
     if (r->y->dtype != TN_F64) {
-        store_f32(at(r->y, y_offset), r->y->dtype, stride, rounded, n);
+        store_f32(desc_at(r->y, y_offset), r->y->dtype, stride, rounded, n);
     }
 }
 
 /* One output row or number (position `o` of what stays), columns from `from`, band `band`. */
 static void run_task(const reduction *r, int64_t o, int64_t from, int64_t band) {
-    int64_t x = 0, y = 0, first = band * r->height, last = min64(first + r->height, r->goes.total);
+    int64_t x = 0, y = 0, first = band * r->height, last = min_of(first + r->height, r->goes.total);
     axes_at(&r->stays, o, &x, &y);
     double total[COLUMNS];
-    int64_t n = r->inner_goes ? 1 : min64(COLUMNS, r->inner - from),
+    int64_t n = r->inner_goes ? 1 : min_of(COLUMNS, r->inner - from),
             width = r->inner_goes ? 1 : r->inner;
     if (r->inner_goes) {
         total[0] = fold_rows(r, x, first, last);
@@ -251,15 +252,15 @@ static void combine_bands(const reduction *r) {
         int64_t x = 0, y = 0;
         axes_at(&r->stays, o, &x, &y);
         for (int64_t from = 0; from < width; from += COLUMNS) {
-            int64_t n = min64(COLUMNS, width - from);
+            int64_t n = min_of(COLUMNS, width - from);
             double total[COLUMNS];
             for (int64_t j = 0; j < n; j++) {
-                total[j] = neutral(r->f);
+                total[j] = neutral_value(r->f);
             }
             for (int64_t band = 0; band < r->bands; band++) {
                 const double *part = r->partial + (o * r->bands + band) * width + from;
                 for (int64_t j = 0; j < n; j++) {
-                    total[j] = combine(r->f, total[j], part[j]);
+                    total[j] = combine_values(r->f, total[j], part[j]);
                 }
             }
             store_results(r, y + from * r->inner_y, r->inner_goes ? 1 : r->inner_y, total, n);
@@ -274,13 +275,13 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
     if (!known || !is_f32_like(x->dtype) || !(wide || y->dtype == x->dtype) || count == 0) {
         return TN_CPU(ref)->reduce(ctx, f, y, x);
     }
-    reduction r = {.f = f, .y = y, .x = x, .count = (double)(count / max64(1, count_of(y)))};
-    plan(&r);
+    reduction r = {.f = f, .y = y, .x = x, .count = (double)(count / max_of(1, count_of(y)))};
+    plan_reduction(&r);
     int64_t pieces = r.inner_goes ? 1 : div_up(r.inner, COLUMNS), results = r.stays.total * pieces;
-    int64_t row = r.inner_goes ? min64(r.inner, CHUNK) : min64(r.inner, COLUMNS);
+    int64_t row = r.inner_goes ? min_of(r.inner, CHUNK) : min_of(r.inner, COLUMNS);
     r.height = r.goes.total;
     if (results < FEW) {
-        r.height = max64(div_up(r.goes.total, MOST_BANDS), max64(1, CHUNK / row));
+        r.height = max_of(div_up(r.goes.total, MOST_BANDS), max_of(1, CHUNK / row));
         r.height = div_up(r.height, STEP) * STEP <= r.goes.total && !r.inner_goes
                        ? div_up(r.height, STEP) * STEP
                        : r.height;
@@ -289,13 +290,13 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
     size_t bytes =
         (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);
     if (r.bands > 1) {
-        r.partial = scratch(ctx, bytes);
+        r.partial = scratch_take(ctx, bytes);
         if (!r.partial) {
             return TN_ENOMEM;
         }
     }
-    int64_t tasks = results * r.bands, group = max64(1, CHUNK / (4 * row * r.height));
-    int threads = team(div_up(tasks, group), count);
+    int64_t tasks = results * r.bands, group = max_of(1, CHUNK / (4 * row * r.height));
+    int threads = team_size(div_up(tasks, group), count);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, group)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t band = task / pieces % r.bands;

@@ -27,7 +27,7 @@ INLINE float fold_sum(float *lane) {
 #define ROW_SUM(total, n, term)                                              \
     do {                                                                     \
         for (int64_t from_ = 0; from_ < (n); from_ += BLOCK) {               \
-            int64_t to_ = min64(from_ + BLOCK, (n)),                         \
+            int64_t to_ = min_of(from_ + BLOCK, (n)),                        \
                     whole_ = from_ + (to_ - from_) / LANES * LANES;          \
             float lane_[LANES] = {0};                                        \
             for (int64_t block_ = from_; block_ < whole_; block_ += LANES) { \
@@ -140,7 +140,7 @@ static inline double row_exp_sum(float *y, const float *x, float shift, int64_t 
     const float low = exp_low;
     double total = 0;
     for (int64_t from = 0; from < n; from += BLOCK) {
-        int64_t to = min64(from + BLOCK, n);
+        int64_t to = min_of(from + BLOCK, n);
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = from; i < to; i++) {
@@ -160,7 +160,7 @@ static inline double row_exp_total(const float *x, int64_t n, float *most) {
     double total = 0;
     *most = -INFINITY;
     for (int64_t from = 0; from < n; from += BLOCK) {
-        int64_t to = min64(from + BLOCK, n);
+        int64_t to = min_of(from + BLOCK, n);
         float sum = 0, top = row_top(x + from, to - from);
         if (top > *most) {
             total = total > 0 ? total * exp((double)*most - (double)top) : total;
@@ -195,7 +195,7 @@ static inline int64_t row_offset(const tn_desc *d, int64_t r) {
 }
 /* Rows per task, so that a task is about CHUNK elements. */
 static inline int64_t rows_per_task(int64_t row) {
-    return max64(1, CHUNK / max64(1, row));
+    return max_of(1, CHUNK / max_of(1, row));
 }
 
 #endif

@@ -51,17 +51,17 @@ tn_status TN_CPU(softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
     int64_t rows = count / n, tasks = div_up(rows, height);
     bool plain =
         x->dtype == TN_F32 && (row_stride(x) == 1 || n == 1) && (row_stride(y) == 1 || n == 1);
-    int threads = team(tasks, count);
+    int threads = team_size(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
-        for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
-            char *to = at(y, row_offset(y, r)), *from = at(x, row_offset(x, r));
+        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
+            char *to = desc_at(y, row_offset(y, r)), *from = desc_at(x, row_offset(x, r));
             if (plain) {
                 softmax_row((float *)to, (const float *)from, n, log_form);
             } else {
@@ -87,18 +87,18 @@ tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_
     int64_t rows = count / n, tasks = div_up(rows, height);
     bool plain = dx->dtype == TN_F32 &&
                  (n == 1 || (row_stride(dx) == 1 && row_stride(y) == 1 && row_stride(dy) == 1));
-    int threads = team(tasks, count);
+    int threads = team_size(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * 2 * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * 2 * n;
-        for (int64_t r = task * height; r < min64((task + 1) * height, rows); r++) {
-            char *to = at(dx, row_offset(dx, r)), *value = at(y, row_offset(y, r)),
-                 *grad = at(dy, row_offset(dy, r));
+        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
+            char *to = desc_at(dx, row_offset(dx, r)), *value = desc_at(y, row_offset(y, r)),
+                 *grad = desc_at(dy, row_offset(dy, r));
             if (plain) {
                 softmax_backward_row((float *)to, (const float *)value, (const float *)grad, n,
                                      log_form);

@@ -76,7 +76,7 @@ static void put_free(tn__cuda_pool *pool, block *b) {
 
 /* Cuts the end of a block off, which becomes a free block. Without memory on the host it stays
  * whole. */
-static void split(tn__cuda_pool *pool, block *b, size_t bytes) {
+static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
     /* smaller rests would only be in the way */
     size_t least = bytes > SMALL ? SMALL + ALIGN : ALIGN;
     block *rest = b->bytes - bytes >= least ? malloc(sizeof(*rest)) : NULL;
@@ -97,7 +97,7 @@ static void split(tn__cuda_pool *pool, block *b, size_t bytes) {
 }
 
 /* `b`, and `next` behind it which is free, become one block. Neither is in a tree. */
-static block *join(block *b, block *next) {
+static block *block_join(block *b, block *next) {
     b->bytes += next->bytes;
     b->behind = next->behind;
     if (b->behind) {
@@ -108,15 +108,15 @@ static block *join(block *b, block *next) {
 }
 
 /* Makes a block free that is in no tree. */
-static void release(tn__cuda_pool *pool, block *b) {
+static void block_release(tn__cuda_pool *pool, block *b) {
     block *before = b->before, *behind = b->behind;
     if (behind && !behind->used) {
         tree_remove(free_tree(pool, behind), behind);
-        b = join(b, behind);
+        b = block_join(b, behind);
     }
     if (before && !before->used) {
         tree_remove(free_tree(pool, before), before);
-        b = join(before, b);
+        b = block_join(before, b);
     }
     put_free(pool, b);
 }
@@ -169,7 +169,7 @@ static void segment_free(tn__cuda_pool *pool, segment *s) {
     free(s);
 }
 
-static void trim(tn__cuda_pool *pool) {
+static void pool_trim(tn__cuda_pool *pool) {
     for (segment *s = pool->segments, *next; s; s = next) {
         next = s->next;
         if (!s->first->used && !s->first->behind) {
@@ -185,7 +185,7 @@ static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
     bool large = bytes > SMALL;
     block *b = segment_new(pool, segment_bytes(pool, bytes), large);
     if (!b) {
-        trim(pool);
+        pool_trim(pool);
         b = segment_new(pool, segment_bytes(pool, bytes), large);
     }
     if (!b) {
@@ -247,7 +247,7 @@ static int tag_of(tn__cuda_pool *pool, const char *name) {
     return i;
 }
 
-static void count(tn__cuda_pool *pool, int at, int64_t bytes) {
+static void pool_count(tn__cuda_pool *pool, int at, int64_t bytes) {
     tag *t = &pool->tags[at];
     tn_memory_stats *s = &pool->stats;
     t->now += bytes;
@@ -277,7 +277,7 @@ void tn__cuda_pool_free(tn__cuda_pool *pool) {
     for (segment *s = pool->segments, *next; s; s = next) {
         next = s->next;
         while (s->first->behind) {
-            join(s->first, s->first->behind);
+            block_join(s->first, s->first->behind);
         }
         segment_free(pool, s);
     }
@@ -285,7 +285,7 @@ void tn__cuda_pool_free(tn__cuda_pool *pool) {
     free(pool);
 }
 
-static block *take(tn__cuda_pool *pool, size_t bytes, const char *name) {
+static block *pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
     size_t rounded = pool->kind == TN__CUDA_DIRECT ? bytes : round_up(bytes, ALIGN);
     size_t wanted = rounded + (is_guarded(pool) ? 2 * GUARD : 0);
     tree *fitting = &pool->free[wanted > SMALL];
@@ -296,14 +296,14 @@ static block *take(tn__cuda_pool *pool, size_t bytes, const char *name) {
     } else if (!(b = block_from_source(pool, wanted))) {
         return NULL;
     }
-    split(pool, b, wanted);
+    block_split(pool, b, wanted);
     b->used = true;
     b->asked = bytes;
     b->tag = tag_of(pool, name);
     tree_insert(&pool->used, b, next_random(pool));
     pool->stats.allocations++;
     pool->stats.from_cache += cached;
-    count(pool, b->tag, (int64_t)bytes);
+    pool_count(pool, b->tag, (int64_t)bytes);
     if (is_guarded(pool)) {
         guard_set(pool, b);
     }
@@ -315,14 +315,14 @@ void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
         return NULL;
     }
     pthread_mutex_lock(&pool->lock);
-    block *b = take(pool, bytes, name);
+    block *b = pool_take(pool, bytes, name);
     char *memory = !b ? NULL : is_guarded(pool) ? b->address + GUARD : b->address;
     pthread_mutex_unlock(&pool->lock);
     return memory;
 }
 
 /* Says why no block in use begins here. */
-static bool stranger(tn__cuda_pool *pool, const char *memory, char *why, size_t room) {
+static bool tell_stranger(tn__cuda_pool *pool, const char *memory, char *why, size_t room) {
     uintptr_t at = (uintptr_t)memory;
     const char *reason = "is not from this device's memory";
     for (segment *s = pool->segments; s; s = s->next) {
@@ -335,10 +335,10 @@ static bool stranger(tn__cuda_pool *pool, const char *memory, char *why, size_t 
     return false;
 }
 
-static bool give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t room) {
+static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t room) {
     block *b = tree_at(&pool->used, is_guarded(pool) ? memory - GUARD : memory);
     if (!b) {
-        return stranger(pool, memory, why, room);
+        return tell_stranger(pool, memory, why, room);
     }
     int64_t at = 0;
     bool broken = is_guarded(pool) && guard_broken(pool, b, &at);
@@ -353,11 +353,11 @@ static bool give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, siz
     if (is_guarded(pool)) {
         pool->source.fill(pool->source.user, b->address, FREED_BYTE, b->bytes);
     }
-    count(pool, b->tag, -(int64_t)b->asked);
+    pool_count(pool, b->tag, -(int64_t)b->asked);
     tree_remove(&pool->used, b);
-    release(pool, b);
+    block_release(pool, b);
     if (pool->kind == TN__CUDA_DIRECT) {
-        trim(pool);
+        pool_trim(pool);
     }
     return well;
 }
@@ -367,14 +367,14 @@ bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *w
         return true;
     }
     pthread_mutex_lock(&pool->lock);
-    bool well = give(pool, memory, bytes, why, room);
+    bool well = pool_give(pool, memory, bytes, why, room);
     pthread_mutex_unlock(&pool->lock);
     return well;
 }
 
 void tn__cuda_pool_trim(tn__cuda_pool *pool) {
     pthread_mutex_lock(&pool->lock);
-    trim(pool);
+    pool_trim(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -409,7 +409,7 @@ void tn__cuda_pool_tag(tn__cuda_pool *pool, const char *name, int64_t *now, int6
     pthread_mutex_unlock(&pool->lock);
 }
 
-static tn__cuda_pool_shape look(const tn__cuda_pool *pool) {
+static tn__cuda_pool_shape pool_look(const tn__cuda_pool *pool) {
     tn__cuda_pool_shape shape = {.segments = 0};
     for (const segment *s = pool->segments; s; s = s->next) {
         shape.segments++;
@@ -429,13 +429,14 @@ static tn__cuda_pool_shape look(const tn__cuda_pool *pool) {
 
 tn__cuda_pool_shape tn__cuda_pool_look(tn__cuda_pool *pool) {
     pthread_mutex_lock(&pool->lock);
-    tn__cuda_pool_shape shape = look(pool);
+    tn__cuda_pool_shape shape = pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
     return shape;
 }
 
 /* As snprintf behind what stands there: `length` is what the whole text would have. */
-static void TN_PRINTF(4, 5) add(char *text, size_t room, int *length, const char *format, ...) {
+static void TN_PRINTF(4, 5)
+    text_add(char *text, size_t room, int *length, const char *format, ...) {
     va_list list;
     va_start(list, format);
     size_t used = (size_t)*length < room ? (size_t)*length : room;
@@ -451,26 +452,26 @@ static void add_bytes(char *text, size_t room, int *length, int64_t bytes) {
     for (; unit < 4 && value >= KIB; unit++) {
         value /= KIB;
     }
-    add(text, room, length, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    text_add(text, room, length, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
 }
 
 int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t room) {
     int length = 0;
     pthread_mutex_lock(&pool->lock);
     const tn_memory_stats *s = &pool->stats;
-    tn__cuda_pool_shape shape = look(pool);
+    tn__cuda_pool_shape shape = pool_look(pool);
     add_bytes(text, room, &length, s->allocated);
-    add(text, room, &length, " in use, at most ");
+    text_add(text, room, &length, " in use, at most ");
     add_bytes(text, room, &length, s->peak);
-    add(text, room, &length, "; ");
+    text_add(text, room, &length, "; ");
     add_bytes(text, room, &length, s->reserved);
-    add(text, room, &length, " reserved; ");
+    text_add(text, room, &length, " reserved; ");
     add_bytes(text, room, &length, shape.free_bytes);
-    add(text, room, &length, " of it free in %lld block%s, the largest ",
-        (long long)shape.free_blocks, shape.free_blocks == 1 ? "" : "s");
+    text_add(text, room, &length, " of it free in %lld block%s, the largest ",
+             (long long)shape.free_blocks, shape.free_blocks == 1 ? "" : "s");
     add_bytes(text, room, &length, shape.largest_free);
     for (int i = 0; i < TAGS && pool->tags[i].name; i++) {
-        add(text, room, &length, "%s%s ", i == 0 ? "; " : ", ", pool->tags[i].name);
+        text_add(text, room, &length, "%s%s ", i == 0 ? "; " : ", ", pool->tags[i].name);
         add_bytes(text, room, &length, pool->tags[i].now);
     }
     pthread_mutex_unlock(&pool->lock);

@@ -2,7 +2,7 @@
  * our own kernels otherwise. */
 #include "backends/cuda/attention.h"
 
-static bool floats(int count, const tn_desc *const *d, const tn_desc *lse) {
+static bool all_floats(int count, const tn_desc *const *d, const tn_desc *lse) {
     tn_dtype dtype = d[0]->dtype;
     for (int i = 1; i < count; i++) {
         if (d[i]->dtype != dtype) {
@@ -16,7 +16,7 @@ static bool floats(int count, const tn_desc *const *d, const tn_desc *lse) {
 tn_status tn__cuda_attention(tn_context *ctx, const tn_desc *y, const tn_desc *lse,
                              const tn_desc *q, const tn_desc *k, const tn_desc *v,
                              const tn_attention_args *args) {
-    if (!floats(4, (const tn_desc *[]){q, k, v, y}, lse)) {
+    if (!all_floats(4, (const tn_desc *[]){q, k, v, y}, lse)) {
         return TN_EUNSUPPORTED;
     }
     tn__attention a = {.q = q, .k = k, .v = v, .y = y, .lse = lse, .args = args};
@@ -28,7 +28,7 @@ tn_status tn__cuda_attention_backward(tn_context *ctx, const tn_desc *dq, const 
                                       const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
                                       const tn_desc *lse, const tn_desc *q, const tn_desc *k,
                                       const tn_desc *v, const tn_attention_args *args) {
-    if (!floats(8, (const tn_desc *[]){q, k, v, y, dy, dq, dk, dv}, lse)) {
+    if (!all_floats(8, (const tn_desc *[]){q, k, v, y, dy, dq, dk, dv}, lse)) {
         return TN_EUNSUPPORTED;
     }
     tn__attention a = {.q = q,

@@ -54,7 +54,7 @@ __device__ place place_of(int64_t tiles, int64_t heads, int tile) {
     return {head / heads, head % heads, block % tiles * tile};
 }
 
-__device__ bool visible(const problem &p, int64_t b, int64_t h, int64_t i, int64_t j) {
+__device__ bool key_visible(const problem &p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (i >= p.queries || j >= p.keys || (p.causal && j > i + p.ahead)) {
         return false;
     }
@@ -186,7 +186,7 @@ __device__ void store_row(const rows &x, int64_t b, int64_t h, int64_t row,
 }
 
 template <typename N>
-__device__ N *statistic(const statistics &x, int64_t b, int64_t h, int64_t i) {
+__device__ N *row_statistic(const statistics &x, int64_t b, int64_t h, int64_t i) {
     return static_cast<N *>(x.data) + b * x.batch + h * x.head + i * x.row;
 }
 
@@ -219,7 +219,7 @@ template <typename N> struct running {
 
 /* Takes a tile's scores in; gives this lane's weight and the factor for what was gathered before.
  * All lanes call. While only -inf was seen, weights are 0. */
-template <typename N> __device__ N take(running<N> &row, N score, bool seen, N &factor) {
+template <typename N> __device__ N row_take(running<N> &row, N score, bool seen, N &factor) {
     N most = tn__top(row.most, lanes_top(seen ? score : -(N)INFINITY));
     N shift = most == -(N)INFINITY ? (N)0 : most;
     N weight = seen ? tn__exp(score - shift) : (N)0;
@@ -230,7 +230,7 @@ template <typename N> __device__ N take(running<N> &row, N score, bool seen, N &
     return weight;
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS) forward(problem p) {
+template <typename S> __global__ void __launch_bounds__(THREADS) attention_kernel(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *queries = tile + LANES * S::PITCH;
@@ -254,10 +254,10 @@ template <typename S> __global__ void __launch_bounds__(THREADS) forward(problem
         multiply_rows<S>(score, own, tile, p.width);
         TN_UNROLL
         for (int r = 0; r < S::ROWS; r++) {
-            bool mine = visible(p, at.b, at.h, top + r, first + lane);
+            bool mine = key_visible(p, at.b, at.h, top + r, first + lane);
             seen[r] = __ballot_sync(TN_FULL, mine);
             if (seen[r]) {
-                N factor, w = take(row[r], score[r] * (N)p.scale, mine, factor);
+                N factor, w = row_take(row[r], score[r] * (N)p.scale, mine, factor);
                 weight[r * LANES + lane] = w;
                 TN_UNROLL
                 for (int c = 0; c < S::COLUMNS; c++) {
@@ -276,7 +276,7 @@ template <typename S> __global__ void __launch_bounds__(THREADS) forward(problem
             store_row<S>(p.y, at.b, at.h, top + r, total[r], row[r].any ? 1 / sum : (N)0, p.width);
             if (lane == 0) {
                 N lse = sum == 0 ? (N)NAN : row[r].most + tn__log(sum);
-                *statistic<N>(p.lse, at.b, at.h, top + r) = row[r].any ? lse : -(N)INFINITY;
+                *row_statistic<N>(p.lse, at.b, at.h, top + r) = row[r].any ? lse : -(N)INFINITY;
             }
         }
     }
@@ -296,7 +296,7 @@ __device__ N part_product(const E *a, const E *b, int64_t a_column, int64_t b_co
 }
 
 /* delta[i] = dy[i] . y[i], a warp a row */
-template <typename N> __global__ void __launch_bounds__(THREADS) row_products(problem p) {
+template <typename N> __global__ void __launch_bounds__(THREADS) attention_row_products(problem p) {
     int lane = (int)threadIdx.x % LANES;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, head = row / p.queries;
     int64_t i = row % p.queries, b = head / p.heads, h = head % p.heads;
@@ -312,11 +312,12 @@ template <typename N> __global__ void __launch_bounds__(THREADS) row_products(pr
                                      lane, p.width))
     sum = lanes_sum(sum);
     if (lane == 0) {
-        *statistic<N>(p.delta, b, h, i) = sum;
+        *row_statistic<N>(p.delta, b, h, i) = sum;
     }
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS) query_gradient(problem p) {
+template <typename S>
+__global__ void __launch_bounds__(THREADS) attention_query_gradient(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *queries = tile + LANES * S::PITCH, *gradients = queries + S::OWN * S::PITCH;
@@ -330,8 +331,8 @@ template <typename S> __global__ void __launch_bounds__(THREADS) query_gradient(
     TN_UNROLL
     for (int r = 0; r < S::ROWS; r++) {
         bool inside = top + r < p.queries;
-        lse[r] = inside ? *statistic<N>(p.lse, at.b, at.h, top + r) : 0;
-        delta[r] = inside ? *statistic<N>(p.delta, at.b, at.h, top + r) : 0;
+        lse[r] = inside ? *row_statistic<N>(p.lse, at.b, at.h, top + r) : 0;
+        delta[r] = inside ? *row_statistic<N>(p.delta, at.b, at.h, top + r) : 0;
     }
     load_rows<S>(queries, p.q, at.b, at.h, at.first, S::OWN, p.queries, p.width);
     load_rows<S>(gradients, p.dy, at.b, at.h, at.first, S::OWN, p.queries, p.width);
@@ -345,7 +346,7 @@ template <typename S> __global__ void __launch_bounds__(THREADS) query_gradient(
         multiply_rows<S>(score, own_q, tile, p.width);
         TN_UNROLL
         for (int r = 0; r < S::ROWS; r++) {
-            bool mine = visible(p, at.b, at.h, top + r, first + lane);
+            bool mine = key_visible(p, at.b, at.h, top + r, first + lane);
             seen[r] = __ballot_sync(TN_FULL, mine);
             N probability = tn__exp(score[r] * (N)p.scale - lse[r]);
             weight[r * LANES + lane] = mine ? probability * (slope[r] - delta[r]) : (N)0;
@@ -376,8 +377,8 @@ __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int
     typedef typename S::number N;
     int lane = (int)threadIdx.x % LANES;
     bool inside = first + lane < p.queries;
-    N lse = inside ? *statistic<N>(p.lse, b, h, first + lane) : 0;
-    N delta = inside ? *statistic<N>(p.delta, b, h, first + lane) : 0;
+    N lse = inside ? *row_statistic<N>(p.lse, b, h, first + lane) : 0;
+    N delta = inside ? *row_statistic<N>(p.delta, b, h, first + lane) : 0;
     N score[S::ROWS], slope[S::ROWS];
     unsigned seen[S::ROWS];
     meet_rows<S>(tile, p.q, b, h, first, p.queries, p.width);
@@ -386,7 +387,7 @@ __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int
     multiply_rows<S>(slope, own_v, tile, p.width);
     TN_UNROLL
     for (int r = 0; r < S::ROWS; r++) {
-        bool mine = visible(p, b, h, first + lane, top + r);
+        bool mine = key_visible(p, b, h, first + lane, top + r);
         seen[r] = __ballot_sync(TN_FULL, mine);
         N probability = mine ? tn__exp(score[r] * (N)p.scale - lse) : (N)0;
         slope[r] = mine ? probability * (slope[r] - delta) : (N)0;
@@ -403,7 +404,7 @@ __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int
     add_rows<S>(total.k, weight, seen, tile);
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS) key_gradient(problem p) {
+template <typename S> __global__ void __launch_bounds__(THREADS) attention_key_gradient(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *keys = tile + LANES * S::PITCH, *values = keys + S::OWN * S::PITCH;
@@ -492,7 +493,7 @@ template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attent
     tn_status status = launchable(ctx, blocks, S::bytes(1));
     return blocks == 0 || status != TN_OK
                ? status
-               : TN_LAUNCH(ctx, (forward<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
+               : TN_LAUNCH(ctx, (attention_kernel<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
 }
 
 /* The three kernels of backward; delta is scratch memory. */
@@ -501,17 +502,17 @@ tn_status launch_gradients(tn_context *ctx, problem p, int64_t heads, int64_t gr
     tn_status status = TN_OK;
     if (heads * p.queries > 0) {
         p.tiles = heads;
-        status = TN_LAUNCH(ctx, (row_products<typename S::number>),
+        status = TN_LAUNCH(ctx, (attention_row_products<typename S::number>),
                            (unsigned)tn__ceil_div(heads * p.queries, WARPS), THREADS, 0, p);
     }
     p.tiles = tn__ceil_div(p.queries, S::OWN);
     if (status == TN_OK && p.tiles * heads > 0) {
-        status = TN_LAUNCH(ctx, (query_gradient<S>), (unsigned)(p.tiles * heads), THREADS,
+        status = TN_LAUNCH(ctx, (attention_query_gradient<S>), (unsigned)(p.tiles * heads), THREADS,
                            S::bytes(2), p);
     }
     p.tiles = tn__ceil_div(p.keys, S::OWN);
     if (status == TN_OK && p.tiles * groups > 0) {
-        status = TN_LAUNCH(ctx, (key_gradient<S>), (unsigned)(p.tiles * groups), THREADS,
+        status = TN_LAUNCH(ctx, (attention_key_gradient<S>), (unsigned)(p.tiles * groups), THREADS,
                            S::bytes(2), p);
     }
     return status;

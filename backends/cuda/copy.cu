@@ -85,7 +85,7 @@ static bool is_turned(const tn__loop *loop, turn *t) {
     return false;
 }
 
-template <typename U> static tn_status move(tn_context *ctx, tn__operands &op) {
+template <typename U> static tn_status copy_bits(tn_context *ctx, tn__operands &op) {
     tn__loop loop = tn__cuda_loop(2, op);
     turn t;
     if (tn__cuda_loop_count(&loop) > 0 && is_turned(&loop, &t)) {
@@ -147,13 +147,13 @@ tn_status tn__cuda_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     }
     switch (tn__cuda_element(x->dtype)) {
     case 8:
-        return move<uint64_t>(ctx, op);
+        return copy_bits<uint64_t>(ctx, op);
     case 4:
-        return move<uint32_t>(ctx, op);
+        return copy_bits<uint32_t>(ctx, op);
     case 2:
-        return move<uint16_t>(ctx, op);
+        return copy_bits<uint16_t>(ctx, op);
     default:
-        return move<uint8_t>(ctx, op);
+        return copy_bits<uint8_t>(ctx, op);
     }
 }
 

@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l)
     });
 }
 
-static bool handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
-                    const tn_desc *x, const tn_desc *label) {
+static bool loss_handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
+                         const tn_desc *x, const tn_desc *label) {
     tn_dtype wide = tn__wide(x->dtype);
     return tn__is_float(x->dtype) && loss->dtype == wide && top->dtype == wide &&
            log_sum->dtype == wide && (label->dtype == TN_I64 || label->dtype == TN_I32);
@@ -152,7 +152,7 @@ static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *lo
     return l;
 }
 
-template <typename T> static tn_status run(tn_context *ctx, const losses<T> &l) {
+template <typename T> static tn_status run_losses(tn_context *ctx, const losses<T> &l) {
     const int LONG = 512;
     bool shorter = l.c <= 1024, backward = l.backward;
     unsigned grid = shorter ? tn__team_grid<32>(l.rows) : tn__team_grid<LONG>(l.rows);
@@ -175,11 +175,11 @@ extern "C" tn_status tn__cuda_cross_entropy(tn_context *ctx, const tn_desc *loss
                                             const tn_desc *top, const tn_desc *log_sum,
                                             const tn_desc *x, const tn_desc *label,
                                             const tn_cross_entropy_args *args) {
-    if (!handles(loss, top, log_sum, x, label)) {
+    if (!loss_handles(loss, top, log_sum, x, label)) {
         return TN_EUNSUPPORTED;
     }
     TN_FLOATS(x->dtype,
-              return run(ctx, losses_of<T>(ctx, NULL, loss, top, log_sum, x, label, args)));
+              return run_losses(ctx, losses_of<T>(ctx, NULL, loss, top, log_sum, x, label, args)));
 }
 
 extern "C" tn_status tn__cuda_cross_entropy_backward(tn_context *ctx, const tn_desc *dx,
@@ -187,9 +187,9 @@ extern "C" tn_status tn__cuda_cross_entropy_backward(tn_context *ctx, const tn_d
                                                      const tn_desc *log_sum, const tn_desc *x,
                                                      const tn_desc *label,
                                                      const tn_cross_entropy_args *args) {
-    if (!handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype) {
+    if (!loss_handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype) {
         return TN_EUNSUPPORTED;
     }
     TN_FLOATS(x->dtype,
-              return run(ctx, losses_of<T>(ctx, dx, dloss, top, log_sum, x, label, args)));
+              return run_losses(ctx, losses_of<T>(ctx, dx, dloss, top, log_sum, x, label, args)));
 }

@@ -141,7 +141,7 @@ static tn_status make_pool(tn__cuda_device *d) {
 }
 
 /* Under the lock. What was made before a failure is there for the next try. */
-static tn_status make(tn__cuda_own *own, int index) {
+static tn_status device_make(tn__cuda_own *own, int index) {
     tn__cuda_device *d = &own->base;
     d->index = index;
     tn_status status = read_limits(d);
@@ -174,7 +174,7 @@ tn__cuda_device *tn__cuda_device_at(int index) {
     }
     if (!atomic_load_explicit(&own->ready, memory_order_acquire)) {
         pthread_mutex_lock(&making);
-        bool ready = atomic_load(&own->ready) || make(own, index) == TN_OK;
+        bool ready = atomic_load(&own->ready) || device_make(own, index) == TN_OK;
         atomic_store_explicit(&own->ready, ready, memory_order_release);
         pthread_mutex_unlock(&making);
         if (!ready) {
@@ -191,7 +191,7 @@ static tn__cuda_pool *pool_at(int index) {
     return there ? devices[index].base.pool : NULL;
 }
 
-static tn_status describe(int index, tn_device_info *info) {
+static tn_status device_describe(int index, tn_device_info *info) {
     struct cudaDeviceProp properties;
     tn_status status = tn__cuda_forked() ? TN_EDEVICE : TN_OK;
     if (status != TN_OK) {
@@ -211,13 +211,13 @@ static tn_status describe(int index, tn_device_info *info) {
 
 /* ---- Contexts -------------------------------------------------------------------------------- */
 
-static void *workspace(tn_context *ctx, size_t bytes) {
+static void *context_workspace(tn_context *ctx, size_t bytes) {
     const tn__cuda_device *d = tn__cuda_device_of(ctx);
     return d->pool ? tn__cuda_pool_take(d->pool, bytes, "scratch") : NULL;
 }
 
 /* Keeps what a wrong free was, for the next wait: a free has no way to say it. */
-static void give(tn__cuda_own *own, void *memory, size_t bytes) {
+static void give_back(tn__cuda_own *own, void *memory, size_t bytes) {
     char why[256];
     if (!tn__cuda_pool_give(own->base.pool, memory, bytes, why, sizeof(why))) {
         pthread_mutex_lock(&own->lock);
@@ -230,7 +230,7 @@ static void give(tn__cuda_own *own, void *memory, size_t bytes) {
 }
 
 static void workspace_free(tn_context *ctx, void *memory, size_t bytes) {
-    give(ctx->own, memory, bytes);
+    give_back(ctx->own, memory, bytes);
 }
 
 tn_context *tn__cuda_context(int index) {
@@ -239,7 +239,7 @@ tn_context *tn__cuda_context(int index) {
     if (!ctx->own) {
         *ctx = (tn_context){.device = {TN_CUDA, index},
                             .deterministic = true,
-                            .workspace = workspace,
+                            .workspace = context_workspace,
                             .workspace_free = workspace_free,
                             .own = &devices[index]};
     }
@@ -248,7 +248,7 @@ tn_context *tn__cuda_context(int index) {
 }
 
 /* Of a device that cannot be made as well: its launches fail, and say why. */
-static tn_context *context(int index) {
+static tn_context *device_context(int index) {
     (void)tn__cuda_device_at(index);
     return tn__cuda_context(index);
 }
@@ -262,7 +262,7 @@ static void *memory_alloc(int index, size_t bytes, const char *tag) {
 
 static void memory_free(int index, void *memory, size_t bytes) {
     if (memory && pool_at(index)) {
-        give(&devices[index], memory, bytes);
+        give_back(&devices[index], memory, bytes);
     }
 }
 
@@ -304,7 +304,7 @@ static int memory_text(int index, char *text, size_t room) {
                              (double)all / (1 << 20));
 }
 
-static tn_status synchronize(int index) {
+static tn_status device_synchronize(int index) {
     return tn__cuda_device_at(index) ? tn__cuda_settle(&devices[index], "waiting for the device")
                                      : TN_EDEVICE;
 }
@@ -316,7 +316,7 @@ static int library_text(char *text, size_t room, const char *name, const char *v
                    : snprintf(text, room, ", no %s (%s)", name, why());
 }
 
-static int versions(char *text, size_t room) {
+static int plugin_versions(char *text, size_t room) {
     int runtime = 0, driver = 0;
     size_t blas = cublasLtGetVersion();
     (void)cudaRuntimeGetVersion(&runtime);
@@ -374,10 +374,10 @@ static void fill_table(void) {
         .name = "cuda",
         .count = count_devices(),
         .why = table_why,
-        .versions = versions,
+        .versions = plugin_versions,
         .kernels = tn__cuda_kernels(),
-        .context = context,
-        .describe = describe,
+        .context = device_context,
+        .describe = device_describe,
         .reason = tn__cuda_reason,
         .alloc = memory_alloc,
         .free = memory_free,
@@ -388,7 +388,7 @@ static void fill_table(void) {
         .host_alloc = tn__cuda_host_alloc,
         .host_free = tn__cuda_host_free,
         .copy = tn__cuda_transfer,
-        .synchronize = synchronize,
+        .synchronize = device_synchronize,
         .mark = tn__cuda_mark_new,
         .mark_reached = tn__cuda_mark_reached,
         .mark_wait = tn__cuda_mark_wait,

@@ -54,7 +54,7 @@ typedef struct gemm_state {
     int plans;
 } gemm_state;
 
-static tn_status failed(cublasStatus_t status, const char *what) {
+static tn_status blas_failed(cublasStatus_t status, const char *what) {
     tn__cuda_note("%s: %s", what, cublasLtGetStatusString(status));
     return status == CUBLAS_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
 }
@@ -67,7 +67,7 @@ static tn_status failed_in(const tn_context *ctx, cublasStatus_t status) {
         return tn__cuda_check(error, what);
     }
     (void)cudaGetLastError(); /* cudaErrorNotReady is none */
-    return failed(status, what);
+    return blas_failed(status, what);
 }
 
 /* That it cannot, rather than that something has gone wrong. Nothing was queued. */
@@ -75,7 +75,7 @@ static bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-static bool switched(const char *variable, char value) {
+static bool is_switched(const char *variable, char value) {
     const char *text = getenv(variable);
     return text && text[0] == value && !text[1];
 }
@@ -93,7 +93,7 @@ static tn_status state_of(tn_context *ctx, gemm_state **state) {
         cublasStatus_t created = made ? cublasLtCreate(&made->handle) : CUBLAS_STATUS_ALLOC_FAILED;
         if (created != CUBLAS_STATUS_SUCCESS) {
             free(made);
-            status = failed(created, "cublasLtCreate");
+            status = blas_failed(created, "cublasLtCreate");
         } else {
             pthread_mutex_init(&made->lock, NULL);
             device->gemm = made;
@@ -185,7 +185,7 @@ static cublasComputeType_t compute_of(tn_dtype dtype) {
     if (dtype == TN_F64) {
         return CUBLAS_COMPUTE_64F;
     }
-    bool tf32 = dtype == TN_F32 && switched("TERN_TF32", '1');
+    bool tf32 = dtype == TN_F32 && is_switched("TERN_TF32", '1');
     return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
@@ -205,13 +205,13 @@ static cublasLtEpilogue_t epilogue_of(const tn__gemm *g) {
 }
 
 /* The first failure of a row of calls stays. */
-static void also(cublasStatus_t *status, cublasStatus_t next) {
+static void keep_first(cublasStatus_t *status, cublasStatus_t next) {
     *status = *status == CUBLAS_STATUS_SUCCESS ? next : *status;
 }
 
 static void set_product(cublasStatus_t *status, cublasLtMatmulDesc_t product,
                         cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size) {
-    also(status, cublasLtMatmulDescSetAttribute(product, attribute, value, size));
+    keep_first(status, cublasLtMatmulDescSetAttribute(product, attribute, value, size));
 }
 
 /* A column-major matrix in memory. */
@@ -227,9 +227,9 @@ static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, 
         int32_t batch = (int32_t)g->batch;
         *status = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
                                                    &batch, sizeof(batch));
-        also(status,
-             cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                              &x->batch, sizeof(x->batch)));
+        keep_first(status, cublasLtMatrixLayoutSetAttribute(
+                               *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &x->batch,
+                               sizeof(x->batch)));
     }
 }
 
@@ -283,12 +283,12 @@ static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
 static void set_preference(cublasStatus_t *status, cublasLtMatmulPreference_t preference,
                            cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                            size_t size) {
-    also(status, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size));
+    keep_first(status, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size));
 }
 
 /* The heuristic's algorithms, best first. *count 0: there is none. */
-static cublasStatus_t candidates(gemm_state *state, plan *p, cublasLtMatmulHeuristicResult_t *found,
-                                 int *count) {
+static cublasStatus_t find_candidates(gemm_state *state, plan *p,
+                                      cublasLtMatmulHeuristicResult_t *found, int *count) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[3] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -328,9 +328,9 @@ static cublasStatus_t candidates(gemm_state *state, plan *p, cublasLtMatmulHeuri
     return status;
 }
 
-static cublasStatus_t enqueue(const tn_context *ctx, gemm_state *state, const plan *p,
-                              const tn__gemm *g, const cublasLtMatmulAlgo_t *algorithm, void *d,
-                              double beta, void *workspace, size_t bytes) {
+static cublasStatus_t enqueue_product(const tn_context *ctx, gemm_state *state, const plan *p,
+                                      const tn__gemm *g, const cublasLtMatmulAlgo_t *algorithm,
+                                      void *d, double beta, void *workspace, size_t bytes) {
     float alpha32 = (float)g->alpha, beta32 = (float)beta;
     bool wide = g->dtype == TN_F64;
     return cublasLtMatmul(state->handle, p->product,
@@ -351,16 +351,16 @@ static bool try_candidate(tn_context *ctx, int i, void *user) {
     const trial *t = user;
     size_t bytes = t->found[i].workspaceSize;
     void *workspace = tn__cuda_scratch(ctx, bytes);
-    bool runs = workspace && enqueue(ctx, t->state, t->plan, t->gemm, &t->found[i].algo, t->d, 0,
-                                     workspace, bytes) == CUBLAS_STATUS_SUCCESS;
+    bool runs = workspace && enqueue_product(ctx, t->state, t->plan, t->gemm, &t->found[i].algo,
+                                             t->d, 0, workspace, bytes) == CUBLAS_STATUS_SUCCESS;
     tn__cuda_scratch_free(ctx, workspace, bytes);
     return runs;
 }
 
 /* The fastest of several. They write the real output, which the call itself then writes again;
  * where it is also read, they write scratch memory. */
-static int fastest(tn_context *ctx, gemm_state *state, plan *p, const tn__gemm *g,
-                   const cublasLtMatmulHeuristicResult_t *found, int count) {
+static int fastest_of(tn_context *ctx, gemm_state *state, plan *p, const tn__gemm *g,
+                      const cublasLtMatmulHeuristicResult_t *found, int count) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     set_addresses(&status, p, g, g->bias, g->aux);
     size_t last = (size_t)((g->batch - 1) * g->d.batch + (g->n - 1) * g->d.ld + g->m);
@@ -386,14 +386,14 @@ static tn_status plan_make(tn_context *ctx, gemm_state *state, const plan_key *k
     int count = 0;
     cublasStatus_t status = plan_describe(p, g);
     if (status == CUBLAS_STATUS_SUCCESS) {
-        status = candidates(state, p, found, &count);
+        status = find_candidates(state, p, found, &count);
     }
     if (status != CUBLAS_STATUS_SUCCESS) {
         plan_free(p);
-        return failed(status, "cuBLASLt's plan of a product");
+        return blas_failed(status, "cuBLASLt's plan of a product");
     }
     if (count > 0) {
-        int chosen = count > 1 ? fastest(ctx, state, p, g, found, count) : 0;
+        int chosen = count > 1 ? fastest_of(ctx, state, p, g, found, count) : 0;
         p->algorithm = found[chosen].algo;
         p->workspace = found[chosen].workspaceSize;
         p->usable = true;
@@ -424,7 +424,7 @@ static tn_status plan_of(tn_context *ctx, gemm_state *state, const tn__gemm *g, 
 
 /* ---- One product ----------------------------------------------------------------------------- */
 
-static tn_status run(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
+static tn_status run_product(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
     plan *p;
     tn_status status = plan_of(ctx, state, g, &p);
     if (status != TN_OK || !p->usable) {
@@ -437,8 +437,8 @@ static tn_status run(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
     cublasStatus_t queued = CUBLAS_STATUS_SUCCESS;
     set_addresses(&queued, p, g, g->bias, g->aux);
     if (queued == CUBLAS_STATUS_SUCCESS) {
-        queued =
-            enqueue(ctx, state, p, g, &p->algorithm, g->d.data, g->beta, workspace, p->workspace);
+        queued = enqueue_product(ctx, state, p, g, &p->algorithm, g->d.data, g->beta, workspace,
+                                 p->workspace);
     }
     tn__cuda_scratch_free(ctx, workspace, p->workspace);
     if (is_refusal(queued)) { /* the heuristic promised too much */
@@ -457,7 +457,7 @@ tn_status tn__cuda_gemm(tn_context *ctx, const tn__gemm *g) {
     tn_status status = state_of(ctx, &state);
     if (status == TN_OK) {
         pthread_mutex_lock(&state->lock);
-        status = run(ctx, state, g);
+        status = run_product(ctx, state, g);
         pthread_mutex_unlock(&state->lock);
     }
     return status;

@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK)
 }
 
 template <typename U>
-static tn_status gather(tn_context *ctx, const tn__walk &walk, const indices &index,
-                        int64_t along) {
+static tn_status gather_dim(tn_context *ctx, const tn__walk &walk, const indices &index,
+                            int64_t along) {
     return TN_LAUNCH(ctx, (gather_kernel<U>), tn__loop_grid(ctx, walk.count), TN__LOOP_BLOCK, 0,
                      walk, index, along);
 }
@@ -187,13 +187,13 @@ tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     }
     switch (tn__cuda_element(y->dtype)) {
     case 8:
-        return gather<uint64_t>(ctx, walk, checked, x->stride[dim]);
+        return gather_dim<uint64_t>(ctx, walk, checked, x->stride[dim]);
     case 4:
-        return gather<uint32_t>(ctx, walk, checked, x->stride[dim]);
+        return gather_dim<uint32_t>(ctx, walk, checked, x->stride[dim]);
     case 2:
-        return gather<uint16_t>(ctx, walk, checked, x->stride[dim]);
+        return gather_dim<uint16_t>(ctx, walk, checked, x->stride[dim]);
     default:
-        return gather<uint8_t>(ctx, walk, checked, x->stride[dim]);
+        return gather_dim<uint8_t>(ctx, walk, checked, x->stride[dim]);
     }
 }
 
@@ -302,8 +302,8 @@ template <typename T> static tn_status add_up(tn_context *ctx, sums s) {
 }
 
 /* `order`: the walk of key_kernel, with the index as its first operand. */
-static tn_status scatter(tn_context *ctx, tn_dtype dtype, sums *s, const tn__walk *order,
-                         const indices &index, int64_t along) {
+static tn_status scatter_sorted(tn_context *ctx, tn_dtype dtype, sums *s, const tn__walk *order,
+                                const indices &index, int64_t along) {
     if (order->count == 0 || s->row.walk.count == 0) {
         return TN_OK;
     }
@@ -365,7 +365,7 @@ tn_status tn__cuda_scatter_add_rows(tn_context *ctx, const tn_desc *y, const tn_
     s.to = tn__cuda_walk(1, to_op);
     s.from = tn__cuda_walk(1, from_op);
     tn__walk order = tn__cuda_walk(2, op);
-    return scatter(ctx, y->dtype, &s, &order, indices_of(ctx, index, y->size[0]), 1);
+    return scatter_sorted(ctx, y->dtype, &s, &order, indices_of(ctx, index, y->size[0]), 1);
 }
 
 tn_status tn__cuda_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc *index,
@@ -391,5 +391,5 @@ tn_status tn__cuda_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc 
     s.to = tn__cuda_walk(1, to_op);
     s.from = tn__cuda_walk(1, from_op);
     tn__walk order = tn__cuda_walk(2, op);
-    return scatter(ctx, y->dtype, &s, &order, indices_of(ctx, index, y->size[dim]), along);
+    return scatter_sorted(ctx, y->dtype, &s, &order, indices_of(ctx, index, y->size[dim]), along);
 }

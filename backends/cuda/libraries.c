@@ -46,7 +46,7 @@ static const char *file_of(const library *l, char why[WHY]) {
 
 /* Opens the library and fills the table's functions. The library stays open: its threads and
  * handlers do not end with us. */
-static bool load(const library *l, void *table, char why[WHY]) {
+static bool library_load(const library *l, void *table, char why[WHY]) {
     const char *file = file_of(l, why);
     if (!file) {
         return false;
@@ -100,7 +100,7 @@ static void load_cudnn(void) {
     static const library cudnn = {"cuDNN", "libcudnn.so.9", "TERN_CUDNN", symbols,
                                   sizeof(symbols) / sizeof(*symbols)};
     tn__cudnn_table *t = &cudnn_table;
-    if (!load(&cudnn, t, cudnn_why)) {
+    if (!library_load(&cudnn, t, cudnn_why)) {
         return;
     }
     t->number = (int)t->GetVersion();
@@ -171,7 +171,7 @@ static void load_nccl(void) {
     static const library nccl = {"NCCL", "libnccl.so.2", "TERN_NCCL", symbols,
                                  sizeof(symbols) / sizeof(*symbols)};
     tn__nccl_table *t = &nccl_table;
-    if (!load(&nccl, t, nccl_why)) {
+    if (!library_load(&nccl, t, nccl_why)) {
         return;
     }
     if (t->GetVersion(&t->number) != ncclSuccess) {

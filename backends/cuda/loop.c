@@ -50,7 +50,7 @@ static void sort_dims(tn__loop *loop) {
 }
 
 /* Whether dimension d + 1 continues dimension d in every operand. */
-static bool merges(const tn__loop *loop, int d) {
+static bool dim_merges(const tn__loop *loop, int d) {
     for (int k = 0; k < loop->operands; k++) {
         if (loop->stride[k][d + 1] != loop->stride[k][d] * loop->size[d]) {
             return false;
@@ -63,7 +63,7 @@ static void merge_dims(tn__loop *loop) {
     int last = 0;
     for (int d = 1; d < loop->ndim; d++) {
         swap_dims(loop, last + 1, d);
-        if (merges(loop, last)) {
+        if (dim_merges(loop, last)) {
             loop->size[last] *= loop->size[last + 1];
         } else {
             last++;
@@ -133,7 +133,7 @@ bool tn__cuda_loop_fits(const tn__loop *loop) {
 }
 
 /* The dimension with the most bytes between its ends. */
-static int longest(const tn__loop *loop) {
+static int longest_dim(const tn__loop *loop) {
     int found = 0;
     int64_t most = -1;
     for (int d = 0; d < loop->ndim; d++) {
@@ -150,7 +150,7 @@ static int longest(const tn__loop *loop) {
 }
 
 tn__loop tn__cuda_loop_cut(tn__loop *loop) {
-    int d = longest(loop);
+    int d = longest_dim(loop);
     int64_t half = loop->size[d] / 2;
     half = d == 0 && half > 16 ? half / 16 * 16 : half; /* packs stay whole and aligned */
     tn__loop second = *loop;

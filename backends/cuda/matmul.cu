@@ -27,8 +27,8 @@ struct product {
 
 /* Element (i, j) of one matrix as the type of the sums; 0 outside. */
 template <typename T, typename C>
-__device__ C element(const matrices &x, int64_t n, int64_t i, int64_t j, int64_t rows,
-                     int64_t columns) {
+__device__ C matrix_element(const matrices &x, int64_t n, int64_t i, int64_t j, int64_t rows,
+                            int64_t columns) {
     if (i >= rows || j >= columns) {
         return C(0);
     }
@@ -44,10 +44,10 @@ __device__ void load_tiles(const product &p, int64_t n, int64_t top, int64_t lef
         int across = at % DEPTH, down = at / DEPTH;
         int i = p.a.column <= p.a.row ? down : at % TILE,
             t = p.a.column <= p.a.row ? across : at / TILE;
-        a[t * TILE + i] = element<T, C>(p.a, n, top + i, k + t, p.rows, p.depth);
+        a[t * TILE + i] = matrix_element<T, C>(p.a, n, top + i, k + t, p.rows, p.depth);
         int j = p.b.row < p.b.column ? down : at % TILE;
         t = p.b.row < p.b.column ? across : at / TILE;
-        b[t * TILE + j] = element<T, C>(p.b, n, k + t, left + j, p.depth, p.columns);
+        b[t * TILE + j] = matrix_element<T, C>(p.b, n, k + t, left + j, p.depth, p.columns);
     }
 }
 
@@ -69,7 +69,7 @@ __device__ void store_element(const product &p, int64_t n, int64_t i, int64_t j,
 }
 
 template <typename T, typename Y>
-__global__ void __launch_bounds__(SIDE *SIDE) multiply(product p) {
+__global__ void __launch_bounds__(SIDE *SIDE) matmul_kernel(product p) {
     typedef typename tn__compute<T>::type C;
     TN_SHARED(C, a, TILE * DEPTH);
     TN_SHARED(C, b, TILE * DEPTH);
@@ -103,7 +103,7 @@ matrices matrices_of(const tn_desc *x) {
 
 template <typename T, typename Y>
 tn_status launch(tn_context *ctx, unsigned blocks, const product &p) {
-    return TN_LAUNCH(ctx, (multiply<T, Y>), blocks, SIDE * SIDE, 0, p);
+    return TN_LAUNCH(ctx, (matmul_kernel<T, Y>), blocks, SIDE * SIDE, 0, p);
 }
 
 } // namespace

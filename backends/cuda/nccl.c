@@ -67,7 +67,7 @@ typedef struct nccl {
 /* ---- Failing --------------------------------------------------------------------------------- */
 
 /* The first reason stays, and is everybody's from then on. */
-TN_PRINTF(3, 4) static tn_status fail(nccl *e, tn_status status, const char *format, ...) {
+TN_PRINTF(3, 4) static tn_status engine_fail(nccl *e, tn_status status, const char *format, ...) {
     char text[TN_ENGINE_WHY];
     va_list list;
     va_start(list, format);
@@ -84,7 +84,7 @@ TN_PRINTF(3, 4) static tn_status fail(nccl *e, tn_status status, const char *for
 }
 
 /* TN_OK while alive; then why, which may be NULL, is the reason. */
-static tn_status failed(nccl *e, char *why) {
+static tn_status engine_failed(nccl *e, char *why) {
     pthread_mutex_lock(&e->lock);
     tn_status status = e->dead;
     if (status != TN_OK && why) {
@@ -110,11 +110,11 @@ static tn_status status_of(ncclResult_t result) {
 static tn_status fail_nccl(nccl *e, ncclResult_t result, const char *what) {
     const char *last = e->api->GetLastError(e->comm);
     bool shared = last && strstr(last, "Duplicate GPU");
-    return fail(e, status_of(result), "NCCL, %s: %s%s%.300s%s", what,
-                e->api->GetErrorString(result), last && *last ? ": " : "", last ? last : "",
-                shared
-                    ? " (NCCL wants a GPU for each rank; with the engine staged they can share one)"
-                    : "");
+    return engine_fail(
+        e, status_of(result), "NCCL, %s: %s%s%.300s%s", what, e->api->GetErrorString(result),
+        last && *last ? ": " : "", last ? last : "",
+        shared ? " (NCCL wants a GPU for each rank; with the engine staged they can share one)"
+               : "");
 }
 
 /* Ends what NCCL has under way. */
@@ -144,18 +144,18 @@ static patience patience_of(double deadline, bool all) {
 static tn_status wait_more(nccl *e, patience *p, const char *what) {
     char why[TN_ENGINE_WHY];
     double time = tn__now();
-    tn_status status = failed(e, NULL);
+    tn_status status = engine_failed(e, NULL);
     if (status == TN_OK && e->check && time >= p->next_check) {
         status = e->check(e->check_user, p->all && p->checks > 0, why);
         p->checks++;
         p->next_check = time + BETWEEN_CHECKS;
         if (status != TN_OK) {
-            return fail(e, status, "%s", why);
+            return engine_fail(e, status, "%s", why);
         }
     }
     if (status == TN_OK && time >= p->deadline) {
-        return fail(e, TN_EPEER, "NCCL has not finished %s within %.1f seconds", what,
-                    p->deadline - p->begun);
+        return engine_fail(e, TN_EPEER, "NCCL has not finished %s within %.1f seconds", what,
+                           p->deadline - p->begun);
     }
     nanosleep(&(struct timespec){.tv_nsec = (long)(p->nap * 1e9)}, NULL);
     p->nap = p->nap < LONGEST_NAP ? 1.5 * p->nap : p->nap;
@@ -163,7 +163,7 @@ static tn_status wait_more(nccl *e, patience *p, const char *what) {
 }
 
 /* After a call that may go on behind our back: until it is settled. */
-static tn_status settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
+static tn_status comm_settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
     patience p = patience_of(deadline, false);
     tn_status status = TN_OK;
     while (result == ncclInProgress && status == TN_OK) {
@@ -181,7 +181,8 @@ static bool needs_all(tn_collective kind) {
 }
 
 /* Until the stream has come to the mark behind t. */
-static tn_status await(nccl *e, const tn__cuda_mark *mark, const tn_transfer *t, const char *what) {
+static tn_status await_end(nccl *e, const tn__cuda_mark *mark, const tn_transfer *t,
+                           const char *what) {
     patience p = patience_of(t->deadline, needs_all(t->kind));
     tn_status status = TN_OK;
     cudaError_t error;
@@ -193,7 +194,7 @@ static tn_status await(nccl *e, const tn__cuda_mark *mark, const tn_transfer *t,
     }
     (void)cudaGetLastError(); /* cudaErrorNotReady is none */
     if (status == TN_OK && tn__cuda_check(error, what) != TN_OK) {
-        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     return status;
 }
@@ -246,21 +247,21 @@ static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
  * from each in `from`; -1: every rank, -2: none. */
 enum { EVERYBODY = -1, NOBODY = -2 };
 
-static bool includes(int whom, int rank) {
+static bool includes_rank(int whom, int rank) {
     return whom == EVERYBODY || whom == rank;
 }
 
-static ncclResult_t exchange(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
-                             int to, int from) {
+static ncclResult_t exchange_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
+                                   int to, int from) {
     size_t count = (size_t)t->count;
     ncclResult_t result = e->api->GroupStart();
     for (int r = 0; r < e->base.ranks && result == ncclSuccess; r++) {
         size_t skip = (size_t)r * count * size;
-        if (includes(to, r)) { /* to one rank: `in` has one part */
+        if (includes_rank(to, r)) { /* to one rank: `in` has one part */
             const char *part = (const char *)t->in + (to == EVERYBODY ? skip : 0);
             result = e->api->Send(part, count, type, r, e->comm, e->stream);
         }
-        if (includes(from, r) && (result == ncclSuccess || result == ncclInProgress)) {
+        if (includes_rank(from, r) && (result == ncclSuccess || result == ncclInProgress)) {
             char *part = (char *)t->out + (from == EVERYBODY ? skip : 0);
             result = e->api->Recv(part, count, type, r, e->comm, e->stream);
         }
@@ -271,18 +272,18 @@ static ncclResult_t exchange(nccl *e, const tn_transfer *t, ncclDataType_t type,
 }
 
 /* Scatter: the root sends a part to each; gather: the root receives one from each. */
-static ncclResult_t scatter(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
+static ncclResult_t scatter_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
     bool root = e->base.rank == t->root;
-    return exchange(e, t, type, size, root ? EVERYBODY : NOBODY, t->root);
+    return exchange_parts(e, t, type, size, root ? EVERYBODY : NOBODY, t->root);
 }
 
-static ncclResult_t gather(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
+static ncclResult_t gather_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
     bool root = e->base.rank == t->root;
-    return exchange(e, t, type, size, t->root, root ? EVERYBODY : NOBODY);
+    return exchange_parts(e, t, type, size, t->root, root ? EVERYBODY : NOBODY);
 }
 
-static ncclResult_t submit(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
-                           ncclRedOp_t op) {
+static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
+                                    ncclRedOp_t op) {
     const tn__nccl_table *api = e->api;
     size_t count = (size_t)t->count;
     switch (t->kind) {
@@ -297,15 +298,15 @@ static ncclResult_t submit(nccl *e, const tn_transfer *t, ncclDataType_t type, s
     case TN_REDUCE_TO_ROOT:
         return api->Reduce(t->in, t->out, count, type, op, t->root, e->comm, e->stream);
     case TN_GATHER:
-        return gather(e, t, type, size);
+        return gather_parts(e, t, type, size);
     case TN_SCATTER:
-        return scatter(e, t, type, size);
+        return scatter_parts(e, t, type, size);
     case TN_ALL_TO_ALL:
-        return exchange(e, t, type, size, EVERYBODY, EVERYBODY);
+        return exchange_parts(e, t, type, size, EVERYBODY, EVERYBODY);
     case TN_SEND:
-        return exchange(e, t, type, size, t->root, NOBODY);
+        return exchange_parts(e, t, type, size, t->root, NOBODY);
     case TN_RECV:
-        return exchange(e, t, type, size, NOBODY, t->root);
+        return exchange_parts(e, t, type, size, NOBODY, t->root);
     default:
         return ncclInvalidUsage;
     }
@@ -321,7 +322,7 @@ static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
             cudaMemcpyAsync(copy, t->in, bytes, cudaMemcpyDeviceToDevice, e->stream), "all_to_all");
     }
     if (status != TN_OK) {
-        fail(e, status, "%s", tn__cuda_reason());
+        engine_fail(e, status, "%s", tn__cuda_reason());
     }
     return copy;
 }
@@ -344,22 +345,22 @@ static const char *name_of(tn_collective kind) {
 }
 
 /* The end of what is queued: tells the front, and stays until it is reached. */
-static tn_status watch(nccl *e, const tn_transfer *t, const char *what) {
+static tn_status watch_end(nccl *e, const tn_transfer *t, const char *what) {
     tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
     if (!end) {
-        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     if (t->launched) {
         t->launched(t->launched_user, end);
     }
-    tn_status status = await(e, end, t, what);
+    tn_status status = await_end(e, end, t, what);
     if (!t->launched) {
         tn__cuda_mark_free(end);
     }
     return status;
 }
 
-static tn_status transfer(nccl *e, const tn_transfer *given) {
+static tn_status run_transfer(nccl *e, const tn_transfer *given) {
     tn_transfer t = *given;
     ncclDataType_t type;
     ncclRedOp_t op = ncclSum;
@@ -368,25 +369,26 @@ static tn_status transfer(nccl *e, const tn_transfer *given) {
     bool reduces =
         t.kind == TN_ALL_REDUCE || t.kind == TN_REDUCE_SCATTER || t.kind == TN_REDUCE_TO_ROOT;
     if (!type_of(t.dtype, &type, &size) || (reduces && !reduction_of(&t, &op))) {
-        return fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (a mean is of floats)", what);
+        return engine_fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (a mean is of floats)", what);
     }
     if (t.device.index != e->index) {
-        return fail(e, TN_EDEVICE, "the tensors are on cuda:%d, but this rank's GPU is cuda:%d",
-                    t.device.index, e->index);
+        return engine_fail(e, TN_EDEVICE,
+                           "the tensors are on cuda:%d, but this rank's GPU is cuda:%d",
+                           t.device.index, e->index);
     }
     const tn__cuda_mark *ready = t.ready;
     if (ready && tn__cuda_check(cudaStreamWaitEvent(e->stream, ready->event, 0), what) != TN_OK) {
-        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     void *copy = NULL;
     if (t.kind == TN_ALL_TO_ALL && t.in == t.out && t.count > 0) {
         t.in = copy = copy_input(e, &t, (size_t)t.count * size * (size_t)e->base.ranks);
     }
-    tn_status status = failed(e, NULL);
+    tn_status status = engine_failed(e, NULL);
     if (status == TN_OK) {
-        status = settle(e, submit(e, &t, type, size, op), t.deadline, what);
+        status = comm_settle(e, submit_transfer(e, &t, type, size, op), t.deadline, what);
     }
-    status = status == TN_OK ? watch(e, &t, what) : status;
+    status = status == TN_OK ? watch_end(e, &t, what) : status;
     if (status != TN_OK) {
         abort_comm(e);
     }
@@ -397,16 +399,17 @@ static tn_status transfer(nccl *e, const tn_transfer *given) {
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* After this NCCL does not know the memory any more. */
-static void forget(nccl *e, region *r) {
+static void region_forget(nccl *e, region *r) {
     if (r->handle && e->comm && !e->finalized) {
-        settle(e, e->api->CommDeregister(e->comm, r->handle), tn__now() + GOODBYE, "deregistering");
+        comm_settle(e, e->api->CommDeregister(e->comm, r->handle), tn__now() + GOODBYE,
+                    "deregistering");
     }
     r->handle = NULL;
 }
 
 /* Gives back what was freed; the compute stream may still be at work on it. `all`: there is no
  * communicator any more, so no memory of it either. */
-static void reap(nccl *e, bool all) {
+static void reap_regions(nccl *e, bool all) {
     region *gone = NULL;
     pthread_mutex_lock(&e->lock);
     for (region **at = &e->regions; *at;) {
@@ -428,7 +431,7 @@ static void reap(nccl *e, bool all) {
         region *r = gone;
         gone = r->next;
         if (device) {
-            forget(e, r);
+            region_forget(e, r);
             e->api->MemFree(r->memory);
         }
         free(r);
@@ -438,20 +441,20 @@ static void reap(nccl *e, bool all) {
 static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     nccl *e = (nccl *)base;
     *why = 0;
-    if (failed(e, why) != TN_OK || !tn__cuda_device_at(e->index)) {
+    if (engine_failed(e, why) != TN_OK || !tn__cuda_device_at(e->index)) {
         return NULL;
     }
-    reap(e, false);
+    reap_regions(e, false);
     region *r = calloc(1, sizeof(*r));
     if (!r || e->api->MemAlloc(&r->memory, bytes) != ncclSuccess) {
         free(r);
         (void)cudaGetLastError();
         return NULL;
     }
-    tn_status status = settle(e, e->api->CommRegister(e->comm, r->memory, bytes, &r->handle),
-                              deadline, "registering memory");
+    tn_status status = comm_settle(e, e->api->CommRegister(e->comm, r->memory, bytes, &r->handle),
+                                   deadline, "registering memory");
     if (status != TN_OK) {
-        failed(e, why);
+        engine_failed(e, why);
         e->api->MemFree(r->memory);
         free(r);
         return NULL;
@@ -477,52 +480,53 @@ static void device_free(tn_engine *base, void *memory) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status engine_run(tn_engine *base, const tn_transfer *t, char *why) {
     nccl *e = (nccl *)base;
-    tn_status status = failed(e, why);
+    tn_status status = engine_failed(e, why);
     if (status == TN_OK && !tn__cuda_device_at(e->index)) {
-        status = fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     if (status == TN_OK) {
-        reap(e, false);
-        status = transfer(e, t);
+        reap_regions(e, false);
+        status = run_transfer(e, t);
     }
-    failed(e, why);
+    engine_failed(e, why);
     return status;
 }
 
-static void stop(tn_engine *base, const char *reason) {
-    fail((nccl *)base, TN_EPEER, "%s", reason ? reason : "aborted");
+static void engine_stop(tn_engine *base, const char *reason) {
+    engine_fail((nccl *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
 /* Returns when the peers need nothing more of this rank. Tensors may keep memory of the engine,
  * which is only memory from now on. */
-static void leave(tn_engine *base) {
+static void engine_leave(tn_engine *base) {
     nccl *e = (nccl *)base;
-    if (e->comm && !e->finalized && failed(e, NULL) == TN_OK && tn__cuda_device_at(e->index)) {
-        reap(e, false);
+    if (e->comm && !e->finalized && engine_failed(e, NULL) == TN_OK &&
+        tn__cuda_device_at(e->index)) {
+        reap_regions(e, false);
         for (region *r = e->regions; r; r = r->next) {
-            forget(e, r);
+            region_forget(e, r);
         }
         e->finalized = true;
-        settle(e, e->api->CommFinalize(e->comm), tn__now() + GOODBYE, "saying goodbye");
+        comm_settle(e, e->api->CommFinalize(e->comm), tn__now() + GOODBYE, "saying goodbye");
     }
 }
 
 /* In a child process NCCL and its memory are the parent's. */
-static void destroy(tn_engine *base) {
+static void engine_destroy(tn_engine *base) {
     nccl *e = (nccl *)base;
     bool there = tn__cuda_device_at(e->index) != NULL;
     if (there) {
-        leave(base);
-        if (failed(e, NULL) != TN_OK) {
+        engine_leave(base);
+        if (engine_failed(e, NULL) != TN_OK) {
             abort_comm(e);
         } else if (e->comm) {
             e->api->CommDestroy(e->comm);
             e->comm = NULL;
         }
     }
-    reap(e, true);
+    reap_regions(e, true);
     if (e->stream && there) {
         cudaStreamDestroy(e->stream);
     }
@@ -543,18 +547,18 @@ static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id)
         tn_status status = o->store->set(o->store, key, text, bytes, o->deadline, why);
         return result != ncclSuccess ? fail_nccl(e, result, "a unique id")
                : status == TN_OK     ? TN_OK
-                                     : fail(e, status, "the store: %s", why);
+                                     : engine_fail(e, status, "the store: %s", why);
     }
     tn_store_value value = {0};
     tn_status status = o->store->get(o->store, key, &value, o->deadline, why);
     if (status != TN_OK) {
-        return fail(e, status, "the unique id of rank 0: %s", why);
+        return engine_fail(e, status, "the unique id of rank 0: %s", why);
     }
     if (value.bytes == sizeof(*id)) {
         memcpy(id, value.data, sizeof(*id));
     } else {
-        status = fail(e, TN_EPEER, "rank 0 has no unique id: %.*s",
-                      value.bytes < 300 ? (int)value.bytes : 300, (const char *)value.data);
+        status = engine_fail(e, TN_EPEER, "rank 0 has no unique id: %.*s",
+                             value.bytes < 300 ? (int)value.bytes : 300, (const char *)value.data);
     }
     free(value.data);
     return status;
@@ -565,15 +569,15 @@ static tn_status make_stream(nccl *e) {
     cudaDeviceGetStreamPriorityRange(&least, &greatest);
     tn_status status = tn__cuda_check(
         cudaStreamCreateWithPriority(&e->stream, cudaStreamNonBlocking, greatest), "a stream");
-    return status == TN_OK ? TN_OK : fail(e, status, "%s", tn__cuda_reason());
+    return status == TN_OK ? TN_OK : engine_fail(e, status, "%s", tn__cuda_reason());
 }
 
-static tn_status join(nccl *e, const tn_engine_options *o) {
+static tn_status comm_join(nccl *e, const tn_engine_options *o) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (!tn__cuda_device_at(e->index)) {
-        return fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     tn_status status = make_stream(e);
     status = status == TN_OK ? share_id(e, o, &id) : status;
@@ -581,7 +585,7 @@ static tn_status join(nccl *e, const tn_engine_options *o) {
         return status;
     }
     ncclResult_t result = e->api->CommInitRankConfig(&e->comm, o->ranks, id, o->rank, &config);
-    return settle(e, result, o->deadline, "joining");
+    return comm_settle(e, result, o->deadline, "joining");
 }
 
 static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
@@ -597,12 +601,12 @@ static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
                           .ranks = o->ranks,
                           .vague = true,
                           .devices = 1u << TN_CUDA,
-                          .run = run,
-                          .abort = stop,
+                          .run = engine_run,
+                          .abort = engine_stop,
                           .device_alloc = has_memory ? device_alloc : NULL,
                           .device_free = has_memory ? device_free : NULL,
-                          .leave = leave,
-                          .destroy = destroy};
+                          .leave = engine_leave,
+                          .destroy = engine_destroy};
     e->api = api;
     e->index = o->device.index;
     e->check = o->check;
@@ -627,9 +631,9 @@ tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *
         snprintf(why, TN_ENGINE_WHY, "%s", o ? "out of memory" : "");
         return NULL;
     }
-    if (join(e, o) != TN_OK) {
-        failed(e, why);
-        destroy(&e->base);
+    if (comm_join(e, o) != TN_OK) {
+        engine_failed(e, why);
+        engine_destroy(&e->base);
         return NULL;
     }
     return &e->base;

@@ -160,16 +160,18 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel
     }
 }
 
-template <typename T> static tn_status launch(tn_context *ctx, const forward<T> &f, bool whole) {
+template <typename T>
+static tn_status launch_norm(tn_context *ctx, const forward<T> &f, bool whole) {
     TN_BY_LENGTH(T, f.c, whole,
                  return TN_LAUNCH(ctx, (norm_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(f.rows),
                                   tn__team_block<TEAM>(), 0, f));
 }
 
 /* Any of the three. `other` and `sum` are NULL without a residual sum. */
-static tn_status norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y, const tn_desc *mean,
-                      const tn_desc *rstd, const tn_desc *x, const tn_desc *other, const tn_desc *w,
-                      const tn_desc *b, double eps, bool centred) {
+static tn_status run_norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y,
+                          const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
+                          const tn_desc *other, const tn_desc *w, const tn_desc *b, double eps,
+                          bool centred) {
     const tn_desc *same[] = {x, sum, y, other, w, b}, *wide[] = {mean, rstd};
     if (!all_of(x->dtype, 6, same) || !all_of(tn__wide(x->dtype), 2, wide)) {
         return TN_EUNSUPPORTED;
@@ -182,25 +184,25 @@ static tn_status norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y, con
               f.y = matrix_of<T>(y); f.w = vector_of<T>(w); f.b = vector_of<T>(b);
               f.mean = vector_of<C>(mean); f.rstd = vector_of<C>(rstd); f.rows = x->size[0];
               f.c = x->size[1]; f.eps = (C)eps; f.centred = centred;
-              return launch<T>(ctx, f, all_whole(6, same)));
+              return launch_norm<T>(ctx, f, all_whole(6, same)));
 }
 
 extern "C" tn_status tn__cuda_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
                                          const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
                                          const tn_desc *b, double eps) {
-    return norm(ctx, NULL, y, mean, rstd, x, NULL, w, b, eps, true);
+    return run_norm(ctx, NULL, y, mean, rstd, x, NULL, w, b, eps, true);
 }
 
 extern "C" tn_status tn__cuda_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd,
                                        const tn_desc *x, const tn_desc *w, double eps) {
-    return norm(ctx, NULL, y, NULL, rstd, x, NULL, w, NULL, eps, false);
+    return run_norm(ctx, NULL, y, NULL, rstd, x, NULL, w, NULL, eps, false);
 }
 
 extern "C" tn_status tn__cuda_add_layer_norm(tn_context *ctx, const tn_desc *s, const tn_desc *y,
                                              const tn_desc *mean, const tn_desc *rstd,
                                              const tn_desc *a, const tn_desc *b, const tn_desc *w,
                                              const tn_desc *bias, double eps) {
-    return norm(ctx, s, y, mean, rstd, a, b, w, bias, eps, true);
+    return run_norm(ctx, s, y, mean, rstd, a, b, w, bias, eps, true);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -231,7 +233,8 @@ static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw
 /* The block's part of `partial`. The teams of a block add up theirs in shared memory, one after
  * another. */
 template <int TEAM, int ITEMS, int V, typename C>
-static __device__ __forceinline__ void flush(C *partial, int64_t c, const C *dw, const C *db) {
+static __device__ __forceinline__ void flush_partial(C *partial, int64_t c, const C *dw,
+                                                     const C *db) {
     if constexpr (TEAM > 32) {
         put_columns<TEAM, ITEMS, V>(partial, c, dw, db, false);
     } else {
@@ -309,7 +312,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
         });
     }
     if (ITEMS > 0 && partial) {
-        flush<TEAM, ITEMS, V>(partial, c, dw, db);
+        flush_partial<TEAM, ITEMS, V>(partial, c, dw, db);
     }
 }
 

@@ -62,8 +62,8 @@ static __device__ __forceinline__ void write_as(void *data, int64_t at, int n, c
 }
 
 template <typename C>
-static __device__ __forceinline__ void read(C *out, const void *data, tn_dtype dtype, int64_t at,
-                                            int n) {
+static __device__ __forceinline__ void read_values(C *out, const void *data, tn_dtype dtype,
+                                                   int64_t at, int n) {
     switch (dtype) {
     case TN_F32:
         return read_as<float>(out, data, at, n);
@@ -77,8 +77,8 @@ static __device__ __forceinline__ void read(C *out, const void *data, tn_dtype d
 }
 
 template <typename C>
-static __device__ __forceinline__ void write(void *data, tn_dtype dtype, int64_t at, int n,
-                                             const C *value) {
+static __device__ __forceinline__ void write_values(void *data, tn_dtype dtype, int64_t at, int n,
+                                                    const C *value) {
     switch (dtype) {
     case TN_F32:
         return write_as<float>(data, at, n, value);
@@ -135,32 +135,32 @@ __global__ void __launch_bounds__(THREADS) step_kernel(span_list list, S step) {
     for (int64_t at = from + threadIdx.x * V; at < end; at += THREADS * V) {
         int n = end - at < V ? (int)(end - at) : V;
         C x[V], g[V], m[V] = {0}, v[V] = {0};
-        read(g, span.grad, span.grad_dtype, at, n);
+        read_values(g, span.grad, span.grad_dtype, at, n);
         if (span.master) {
-            read(x, span.master, TN_F32, at, n);
+            read_values(x, span.master, TN_F32, at, n);
         } else {
-            read(x, span.param, span.param_dtype, at, n);
+            read_values(x, span.param, span.param_dtype, at, n);
         }
         if (has_state) {
-            read(m, span.state[0], wide, at, n);
+            read_values(m, span.state[0], wide, at, n);
         }
         if (S::second) {
-            read(v, span.state[1], wide, at, n);
+            read_values(v, span.state[1], wide, at, n);
         }
         TN_UNROLL
         for (int k = 0; k < V; k++) {
             step(x[k], g[k], m[k], v[k], has_state);
         }
         if (has_state) {
-            write(span.state[0], wide, at, n, m);
+            write_values(span.state[0], wide, at, n, m);
         }
         if (S::second) {
-            write(span.state[1], wide, at, n, v);
+            write_values(span.state[1], wide, at, n, v);
         }
         if (span.master) {
-            write(span.master, TN_F32, at, n, x);
+            write_values(span.master, TN_F32, at, n, x);
         }
-        write(span.param, span.param_dtype, at, n, x);
+        write_values(span.param, span.param_dtype, at, n, x);
     }
 }
 
@@ -176,7 +176,7 @@ static bool all_floats(const tn_optim_span *spans, int count) {
 }
 
 template <typename C, typename S>
-static tn_status flush(tn_context *ctx, span_list *list, const S &step) {
+static tn_status flush_spans(tn_context *ctx, span_list *list, const S &step) {
     static_assert(sizeof(span_list) + sizeof(S) <= 4096, "the arguments of a launch");
     if (list->count == 0) {
         return TN_OK;
@@ -189,7 +189,7 @@ static tn_status flush(tn_context *ctx, span_list *list, const S &step) {
 
 /* The spans whose parameters are computed in C. */
 template <typename C, typename S>
-static tn_status run(tn_context *ctx, const tn_optim_span *spans, int count, const S &step) {
+static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int count, const S &step) {
     const int64_t most = INT32_MAX; /* blocks of a launch */
     span_list list;
     list.count = 0;
@@ -200,7 +200,7 @@ static tn_status run(tn_context *ctx, const tn_optim_span *spans, int count, con
             continue;
         }
         if (list.count == SPANS || (list.count > 0 && list.first[list.count] + blocks > most)) {
-            tn_status status = flush<C>(ctx, &list, step);
+            tn_status status = flush_spans<C>(ctx, &list, step);
             if (status != TN_OK) {
                 return status;
             }
@@ -209,7 +209,7 @@ static tn_status run(tn_context *ctx, const tn_optim_span *spans, int count, con
         list.first[list.count + 1] = list.first[list.count] + (int)blocks;
         list.count++;
     }
-    return flush<C>(ctx, &list, step);
+    return flush_spans<C>(ctx, &list, step);
 }
 
 template <typename C> static adam<C> adam_of(const tn_adam_step *s) {
@@ -247,8 +247,8 @@ extern "C" tn_status tn__cuda_adam(tn_context *ctx, const tn_optim_span *spans, 
     if (!all_floats(spans, count)) {
         return TN_EUNSUPPORTED;
     }
-    tn_status status = run<float>(ctx, spans, count, adam_of<float>(step));
-    return status == TN_OK ? run<double>(ctx, spans, count, adam_of<double>(step)) : status;
+    tn_status status = run_spans<float>(ctx, spans, count, adam_of<float>(step));
+    return status == TN_OK ? run_spans<double>(ctx, spans, count, adam_of<double>(step)) : status;
 }
 
 extern "C" tn_status tn__cuda_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
@@ -256,6 +256,6 @@ extern "C" tn_status tn__cuda_sgd(tn_context *ctx, const tn_optim_span *spans, i
     if (!all_floats(spans, count)) {
         return TN_EUNSUPPORTED;
     }
-    tn_status status = run<float>(ctx, spans, count, sgd_of<float>(step));
-    return status == TN_OK ? run<double>(ctx, spans, count, sgd_of<double>(step)) : status;
+    tn_status status = run_spans<float>(ctx, spans, count, sgd_of<float>(step));
+    return status == TN_OK ? run_spans<double>(ctx, spans, count, sgd_of<double>(step)) : status;
 }

@@ -29,7 +29,7 @@ static bool same_floats(int count, const tn_desc *const *d) {
            d[0]->dtype == TN_F16;
 }
 
-static tn_desc swapped(const tn_desc *x) {
+static tn_desc swap_dims(const tn_desc *x) {
     tn_desc y = *x;
     y.size[1] = x->size[2];
     y.size[2] = x->size[1];
@@ -147,7 +147,7 @@ static tn_status fast_product(tn_context *ctx, const tn_desc *y, const tn_desc *
     return status;
 }
 
-static bool empty(const tn_desc *y) {
+static bool is_empty(const tn_desc *y) {
     return y->size[0] == 0 || y->size[1] == 0 || y->size[2] == 0;
 }
 
@@ -156,15 +156,15 @@ tn_status tn__cuda_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, c
     if (!tn__cuda_sums_into(y->dtype, a->dtype) || b->dtype != a->dtype) {
         return TN_EUNSUPPORTED;
     }
-    if (empty(y)) {
+    if (is_empty(y)) {
         return TN_OK;
     }
     tn_desc d = *y, left = *a, right = *b;
     tn__gemm_matrix as_it_lies;
     if (columns_of(&d, &as_it_lies) && as_it_lies.transposed) { /* y^T = b^T a^T */
-        d = swapped(y);
-        left = swapped(b);
-        right = swapped(a);
+        d = swap_dims(y);
+        left = swap_dims(b);
+        right = swap_dims(a);
     }
     fold_batch(&d, &left, &right);
     extras e = {.alpha = alpha, .beta = beta};
@@ -175,7 +175,7 @@ tn_status tn__cuda_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, c
 /* ---- Linear ---------------------------------------------------------------------------------- */
 
 /* Whether cuBLASLt can read or write this vector or matrix in an epilogue. */
-static bool aligned(const void *data) {
+static bool is_aligned(const void *data) {
     return (uintptr_t)data % 16 == 0;
 }
 
@@ -183,7 +183,7 @@ static bool aligned(const void *data) {
 static tn_status bias_open(tn_context *ctx, const tn_desc *b, tn_desc *bias, void **scratch) {
     *scratch = NULL;
     *bias = *b;
-    if (aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1)) {
+    if (is_aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1)) {
         return TN_OK;
     }
     bias->stride[0] = 1;
@@ -194,7 +194,7 @@ static tn_status bias_open(tn_context *ctx, const tn_desc *b, tn_desc *bias, voi
 /* y = x w^T + b with an epilogue of cuBLASLt. */
 static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                              const tn_desc *b, extras e) {
-    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swapped(&w1), bias;
+    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swap_dims(&w1), bias;
     void *scratch = NULL;
     tn_status status = b ? bias_open(ctx, b, &bias, &scratch) : TN_OK;
     if (status == TN_OK) {
@@ -221,14 +221,14 @@ tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     if (status != TN_EUNSUPPORTED) {
         return status;
     }
-    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swapped(&w1);
+    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swap_dims(&w1);
     return tn__cuda_product(ctx, &y1, &x1, &wt, b, 1, 0);
 }
 
 /* Whether y and pre lie so that the product's epilogue can write both. */
 static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
     return !pre || (pre->stride[1] == 1 && pre->stride[0] % 8 == 0 &&
-                    pre->stride[0] >= pre->size[1] && aligned(pre->data) && aligned(y->data));
+                    pre->stride[0] >= pre->size[1] && is_aligned(pre->data) && is_aligned(y->data));
 }
 
 /* cuBLASLt's GELU has the accuracy of bf16 and f16; f32 and f64 take the formula of the other
@@ -284,9 +284,9 @@ static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *
 /* dw and db in one product; db is overwritten. */
 static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                  const tn_desc *dy, const tn_desc *x, double beta) {
-    tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x), dyt = swapped(&dy1);
-    bool together = db && aligned(db->data) && (db->stride[0] == 1 || db->size[0] == 1);
-    if (together && !empty(&dw1)) {
+    tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x), dyt = swap_dims(&dy1);
+    bool together = db && is_aligned(db->data) && (db->stride[0] == 1 || db->size[0] == 1);
+    if (together && !is_empty(&dw1)) {
         extras e = {.alpha = 1, .beta = beta, .epilogue = TN__GEMM_COLUMN_SUMS, .sums = db->data};
         tn_status status = fast_product(ctx, &dw1, &dyt, &x1, &e);
         if (status != TN_EUNSUPPORTED) {

@@ -24,13 +24,13 @@ struct draw {
 };
 
 /* a + width u in the order of the host: the product is rounded by itself. */
-static __device__ __forceinline__ double shifted(double a, double width, double u) {
+static __device__ __forceinline__ double shift_uniform(double a, double width, double u) {
     return __dadd_rn(a, __dmul_rn(width, u));
 }
 
 /* u in [0, 1) brought to [a, b). */
-static __device__ __forceinline__ double uniform(const draw &d, double u) {
-    return fmin(shifted(d.a, d.b - d.a, u), d.limit);
+static __device__ __forceinline__ double uniform_in(const draw &d, double u) {
+    return fmin(shift_uniform(d.a, d.b - d.a, u), d.limit);
 }
 
 /* Element i of a group of four f32, bf16 or f16. */
@@ -46,11 +46,11 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, f
                              &value[i + 1]);
         }
         for (int i = 0; i < 4; i++) {
-            value[i] = (float)shifted(d.a, d.b, value[i]);
+            value[i] = (float)shift_uniform(d.a, d.b, value[i]);
         }
     } else {
         for (int i = 0; i < 4; i++) {
-            value[i] = (float)uniform(d, tn__uniform24(r.word[i]));
+            value[i] = (float)uniform_in(d, tn__uniform24(r.word[i]));
         }
     }
 }
@@ -79,8 +79,8 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, d
     }
     for (int i = 0; i < 4; i++) {
         value[i] = d.kind == TN_BERNOULLI ? value[i] < d.a
-                   : d.kind == TN_NORMAL  ? shifted(d.a, d.b, value[i])
-                                          : uniform(d, value[i]);
+                   : d.kind == TN_NORMAL  ? shift_uniform(d.a, d.b, value[i])
+                                          : uniform_in(d, value[i]);
     }
 }
 

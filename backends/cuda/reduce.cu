@@ -19,35 +19,35 @@
 
 enum fold { SUM, SQUARES, MOST };
 
-static __device__ __forceinline__ double add(double a, double b) {
+static __device__ __forceinline__ double add_values(double a, double b) {
     return a + b;
 }
-static __device__ __forceinline__ float add(float a, float b) {
+static __device__ __forceinline__ float add_values(float a, float b) {
     return a + b;
 }
-static __device__ __forceinline__ long long add(long long a, long long b) { /* wraps */
+static __device__ __forceinline__ long long add_values(long long a, long long b) { /* wraps */
     return (long long)((unsigned long long)a + (unsigned long long)b);
 }
 
-template <typename V> static __device__ __forceinline__ V most(V a, V b) {
+template <typename V> static __device__ __forceinline__ V larger_of(V a, V b) {
     return a > b || a != a ? a : b; /* NaN wins */
 }
 
 /* In the opposite order; twice gives x again. */
-static __device__ __forceinline__ double reverse(double x) {
+static __device__ __forceinline__ double reverse_order(double x) {
     return -x;
 }
-static __device__ __forceinline__ float reverse(float x) {
+static __device__ __forceinline__ float reverse_order(float x) {
     return -x;
 }
-static __device__ __forceinline__ long long reverse(long long x) {
+static __device__ __forceinline__ long long reverse_order(long long x) {
     return ~x;
 }
 
 struct joined {
     bool most_wins;
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
-        return most_wins ? most(a, b) : add(a, b);
+        return most_wins ? larger_of(a, b) : add_values(a, b);
     }
 };
 
@@ -69,7 +69,7 @@ struct plan {
 };
 
 /* x's dimensions by stride, the largest first. */
-static int sorted(const tn_desc *x, int *order) {
+static int sort_dims(const tn_desc *x, int *order) {
     int n = 0;
     for (int d = 0; d < x->ndim; d++) {
         if (x->size[d] == 1) {
@@ -148,7 +148,7 @@ static bool comes_in_packs(const plan &p) {
 }
 
 /* Cuts length in bands when `items` teams would leave most of the device idle. */
-static void cut(plan *p, int64_t items, int64_t least, int64_t unit) {
+static void plan_cut(plan *p, int64_t items, int64_t least, int64_t unit) {
     const int64_t wanted = 1024;
     if (items < wanted / 2 && p->length > 2 * least) {
         int64_t bands = tn__ceil_div(wanted, items), limit = tn__ceil_div(p->length, least);
@@ -194,7 +194,7 @@ template <typename V> struct singles {
 
 /* ---- Totals ---------------------------------------------------------------------------------- */
 
-template <typename A> static __device__ __forceinline__ A nothing(const plan &p) {
+template <typename A> static __device__ __forceinline__ A total_nothing(const plan &p) {
     A total = 0;
     if (p.f == MOST) {
         tn__set_lowest(&total);
@@ -204,7 +204,7 @@ template <typename A> static __device__ __forceinline__ A nothing(const plan &p)
 
 /* total takes in `count` values, which come `step` apart. */
 template <int count, int step, typename A, typename V>
-static __device__ __forceinline__ void take(const plan &p, A &total, const V *value) {
+static __device__ __forceinline__ void total_take(const plan &p, A &total, const V *value) {
     if (p.f == SQUARES) {
         TN_UNROLL
         for (int k = 0; k < count; k++) {
@@ -214,14 +214,14 @@ static __device__ __forceinline__ void take(const plan &p, A &total, const V *va
         V part = value[0];
         TN_UNROLL
         for (int k = 1; k < count; k++) {
-            part = add(part, value[k * step]);
+            part = add_values(part, value[k * step]);
         }
-        total = add(total, (A)part);
+        total = add_values(total, (A)part);
     } else {
         TN_UNROLL
         for (int k = 0; k < count; k++) {
             V x = value[k * step];
-            total = most(total, (A)(p.reversed ? reverse(x) : x));
+            total = larger_of(total, (A)(p.reversed ? reverse_order(x) : x));
         }
     }
 }
@@ -234,17 +234,19 @@ static __device__ __forceinline__ void put_total(const plan &p, int64_t at, long
 }
 
 template <typename A>
-static __device__ __forceinline__ void finish(const plan &p, int64_t result, A total) {
-    put_total(p, tn__axes_offset(p.stays, p.stays.y, result), p.reversed ? reverse(total) : total);
+static __device__ __forceinline__ void total_finish(const plan &p, int64_t result, A total) {
+    put_total(p, tn__axes_offset(p.stays, p.stays.y, result),
+              p.reversed ? reverse_order(total) : total);
 }
 
 /* A band's share of a result: to y when there is only one. */
 template <typename A>
-static __device__ __forceinline__ void give(const plan &p, int64_t result, int64_t band, A total) {
+static __device__ __forceinline__ void total_give(const plan &p, int64_t result, int64_t band,
+                                                  A total) {
     if (p.partial) {
         static_cast<A *>(p.partial)[band * p.stays.total + result] = total;
     } else {
-        finish(p, result, total);
+        total_finish(p, result, total);
     }
 }
 
@@ -254,7 +256,7 @@ template <typename A> __global__ void __launch_bounds__(THREADS) join_bands(plan
     joined join = {p.f == MOST};
     int thread = threadIdx.x, strips = THREADS / lanes;
     int64_t results = p.stays.total, result = (int64_t)blockIdx.x * lanes + thread % lanes;
-    A total = nothing<A>(p);
+    A total = total_nothing<A>(p);
     for (int64_t band = thread / lanes; band < p.bands && result < results; band += strips) {
         total = join(total, static_cast<const A *>(p.partial)[band * results + result]);
     }
@@ -267,7 +269,7 @@ template <typename A> __global__ void __launch_bounds__(THREADS) join_bands(plan
         __syncthreads();
     }
     if (thread < lanes && result < results) {
-        finish(p, result, shared[thread]);
+        total_finish(p, result, shared[thread]);
     }
 }
 
@@ -285,19 +287,19 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
     }
     int64_t from = band * p.height, end = from + p.height < p.length ? from + p.height : p.length;
     int64_t rest = end - (end - from) % R::size, x = tn__axes_offset(p.stays, p.stays.x, result);
-    A total = nothing<A>(p);
+    A total = total_nothing<A>(p);
     for (int64_t at = from + tn__team_lane<TEAM>() * R::size; at < rest; at += TEAM * R::size) {
         C value[R::size];
         R::read(value, p, x + at * p.step);
-        take<R::size, 1>(p, total, value);
+        total_take<R::size, 1>(p, total, value);
     }
     if (rest + tn__team_lane<TEAM>() < end) {
         C value = R::one(p, x + (rest + tn__team_lane<TEAM>()) * p.step);
-        take<1, 1>(p, total, &value);
+        total_take<1, 1>(p, total, &value);
     }
     total = tn__team_reduce<TEAM>(total, shared, joined{p.f == MOST});
     if (tn__team_lane<TEAM>() == 0) {
-        give(p, result, band, total);
+        total_give(p, result, band, total);
     }
 }
 
@@ -317,7 +319,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(pl
     A total[W];
     TN_UNROLL
     for (int w = 0; w < W; w++) {
-        total[w] = nothing<A>(p);
+        total[w] = total_nothing<A>(p);
     }
     if (result < results) {
         int64_t x = tn__axes_offset(p.stays, p.stays.x, result);
@@ -329,14 +331,14 @@ template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(pl
             }
             TN_UNROLL
             for (int w = 0; w < W; w++) {
-                take<STEPS, W>(p, total[w], value + w);
+                total_take<STEPS, W>(p, total[w], value + w);
             }
         }
         for (; at < end; at += p.strips) {
             R::read(value, p, x + at * p.step);
             TN_UNROLL
             for (int w = 0; w < W; w++) {
-                take<1, 1>(p, total[w], value + w);
+                total_take<1, 1>(p, total[w], value + w);
             }
         }
     }
@@ -351,7 +353,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(pl
         for (int strip = 1; strip < p.strips; strip++) {
             sum = join(sum, shared[strip * wide + i]);
         }
-        give(p, first + i, band, sum);
+        total_give(p, first + i, band, sum);
     }
 }
 
@@ -368,14 +370,14 @@ template <typename R> static tn_status launch_fold(tn_context *ctx, const plan &
     return TN_LAUNCH(ctx, (fold_rows<R, 32>), grid, THREADS, 0, p);
 }
 
-template <typename R> static tn_status run(tn_context *ctx, plan p) {
+template <typename R> static tn_status run_plan(tn_context *ctx, plan p) {
     typedef typename R::total A;
     int64_t results = p.stays.total;
     if (p.rows) {
-        cut(&p, results, 8192, THREADS * R::size);
+        plan_cut(&p, results, 8192, THREADS * R::size);
     } else {
         int64_t pieces = tn__ceil_div(results, THREADS / p.strips * R::size);
-        cut(&p, pieces, p.strips * STEPS, p.strips * STEPS);
+        plan_cut(&p, pieces, p.strips * STEPS, p.strips * STEPS);
     }
     size_t bytes = p.bands > 1 ? (size_t)(results * p.bands) * sizeof(A) : 0;
     if (bytes > 0) {
@@ -396,7 +398,7 @@ template <typename R> static tn_status run(tn_context *ctx, plan p) {
 
 /* ---- reduce ---------------------------------------------------------------------------------- */
 
-static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
+static bool reduce_handles(tn_reduction f, tn_dtype y, tn_dtype x) {
     switch (f) {
     case TN_SUM:
         return (tn__is_float(x) && tn__is_float(y)) || (tn__is_integer(x) && y == TN_I64);
@@ -422,26 +424,26 @@ static void set_fold(plan *p, tn_reduction f) {
     p->divisor = f == TN_MEAN ? (double)p->length : 1;
 }
 
-static tn_status reduce(tn_context *ctx, const plan &p) {
+static tn_status reduce_plan(tn_context *ctx, const plan &p) {
     if (!tn__is_float(p.x_dtype)) {
-        return run<singles<long long>>(ctx, p);
+        return run_plan<singles<long long>>(ctx, p);
     }
     if (p.x_dtype == TN_F64 || !comes_in_packs(p)) {
-        return run<singles<double>>(ctx, p);
+        return run_plan<singles<double>>(ctx, p);
     }
-    return p.x_dtype == TN_F32    ? run<packs<float>>(ctx, p)
-           : p.x_dtype == TN_BF16 ? run<packs<tn__bf16>>(ctx, p)
-                                  : run<packs<tn__half>>(ctx, p);
+    return p.x_dtype == TN_F32    ? run_plan<packs<float>>(ctx, p)
+           : p.x_dtype == TN_BF16 ? run_plan<packs<tn__bf16>>(ctx, p)
+                                  : run_plan<packs<tn__half>>(ctx, p);
 }
 
 extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y,
                                      const tn_desc *x) {
-    if (!reduces(f, y->dtype, x->dtype)) {
+    if (!reduce_handles(f, y->dtype, x->dtype)) {
         return TN_EUNSUPPORTED;
     }
     tn__axes stays = {}, goes = {};
     stays.total = goes.total = 1;
-    int order[TN_MAX_DIMS], n = sorted(x, order);
+    int order[TN_MAX_DIMS], n = sort_dims(x, order);
     for (int k = 0; k < n; k++) {
         int d = order[k];
         bool leaves = y->size[d] == 1;
@@ -459,7 +461,7 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
     if (status == TN_OK) {
         plan p = plan_of(y, x->dtype, scratch ? scratch : x->data, &stays, &goes);
         set_fold(&p, f);
-        status = reduce(ctx, p);
+        status = reduce_plan(ctx, p);
     }
     tn__cuda_scratch_free(ctx, scratch, bytes);
     return status;

@@ -81,7 +81,7 @@ static void forget_all(const tn_context *ctx, sdpa_state *state) {
 /* ---- What is asked for ----------------------------------------------------------------------- */
 
 /* Rows of at least 16 bytes at multiples of 16 bytes: what the tensor cores' kernels load. */
-static bool loadable(const tn_desc *d) {
+static bool rows_loadable(const tn_desc *d) {
     bool fits = (uintptr_t)d->data % 16 == 0 && d->stride[3] == 1;
     for (int i = 0; i < 3; i++) {
         fits = fits && (d->size[i] == 1 || (d->stride[i] > 0 && d->stride[i] % 8 == 0));
@@ -99,7 +99,7 @@ static bool dense_rows(const tn_desc *lse) {
 
 /* Whether this call is one for cuDNN, as far as that does not depend on its version. A causal mask
  * of cuDNN's is aligned with the first key, and the table's with the last. */
-static bool fits(const tn__attention *a) {
+static bool sdpa_fits(const tn__attention *a) {
     const tn_desc *operand[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
     int64_t queries = a->q->size[2], keys = a->k->size[2], width = a->q->size[3];
     bool narrow = a->q->dtype == TN_BF16 || a->q->dtype == TN_F16;
@@ -108,7 +108,7 @@ static bool fits(const tn__attention *a) {
     bool aligned = !a->args->causal || queries == keys || queries == 1;
     bool good = narrow && some && wide_enough && aligned && !a->args->mask && dense_rows(a->lse);
     for (int i = 0; i < 8; i++) {
-        good = good && (!operand[i] || loadable(operand[i]));
+        good = good && (!operand[i] || rows_loadable(operand[i]));
     }
     return good;
 }
@@ -252,8 +252,8 @@ static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a)
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-static tn_status attend(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
-    if (!state->handle || !fits(a)) {
+static tn_status sdpa_attend(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
+    if (!state->handle || !sdpa_fits(a)) {
         return TN_EUNSUPPORTED;
     }
     const kept *k = kept_of(ctx, state, a);
@@ -269,7 +269,7 @@ tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
         return TN_ENOMEM;
     }
     pthread_mutex_lock(&state->lock);
-    tn_status status = attend(ctx, state, a);
+    tn_status status = sdpa_attend(ctx, state, a);
     pthread_mutex_unlock(&state->lock);
     return status;
 }

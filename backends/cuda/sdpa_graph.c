@@ -64,7 +64,7 @@ struct tn__sdpa_plan {
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
 
-static void check(graph *g, cudnnStatus_t status, const char *what) {
+static void graph_check(graph *g, cudnnStatus_t status, const char *what) {
     if (status != CUDNN_STATUS_SUCCESS && !g->failed) {
         char words[160] = "";
         g->dnn->GetLastErrorString(words, sizeof(words));
@@ -74,13 +74,13 @@ static void check(graph *g, cudnnStatus_t status, const char *what) {
     }
 }
 
-static descriptor make(graph *g, cudnnBackendDescriptorType_t type) {
+static descriptor descriptor_make(graph *g, cudnnBackendDescriptorType_t type) {
     descriptor d = NULL;
     if (!g->failed && g->count == MOST_DESCRIPTORS) {
-        check(g, CUDNN_STATUS_ALLOC_FAILED, "a graph");
+        graph_check(g, CUDNN_STATUS_ALLOC_FAILED, "a graph");
     }
     if (!g->failed) {
-        check(g, g->dnn->BackendCreateDescriptor(type, &d), "a descriptor");
+        graph_check(g, g->dnn->BackendCreateDescriptor(type, &d), "a descriptor");
     }
     if (!g->failed) {
         g->made[g->count++] = d;
@@ -88,25 +88,25 @@ static descriptor make(graph *g, cudnnBackendDescriptorType_t type) {
     return d;
 }
 
-static void set(graph *g, descriptor d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values) {
+static void descriptor_set(graph *g, descriptor d, cudnnBackendAttributeName_t name,
+                           cudnnBackendAttributeType_t type, int64_t count, const void *values) {
     if (!g->failed) {
-        check(g, g->dnn->BackendSetAttribute(d, name, type, count, values), "an attribute");
+        graph_check(g, g->dnn->BackendSetAttribute(d, name, type, count, values), "an attribute");
     }
 }
 
 static void set_descriptor(graph *g, descriptor d, cudnnBackendAttributeName_t name,
                            descriptor value) {
-    set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    descriptor_set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static void finish(graph *g, descriptor d, const char *what) {
+static void descriptor_finish(graph *g, descriptor d, const char *what) {
     if (!g->failed) {
-        check(g, g->dnn->BackendFinalize(d), what);
+        graph_check(g, g->dnn->BackendFinalize(d), what);
     }
 }
 
-static void forget(graph *g) {
+static void graph_forget(graph *g) {
     while (g->count > 0) {
         g->dnn->BackendDestroyDescriptor(g->made[--g->count]);
     }
@@ -118,67 +118,69 @@ typedef struct extent {
     int64_t size[4], stride[4];
 } extent;
 
-static extent dense(int64_t a, int64_t b, int64_t c, int64_t d) {
+static extent dense_extent(int64_t a, int64_t b, int64_t c, int64_t d) {
     return (extent){{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-static extent strided(int64_t a, int64_t b, int64_t c, int64_t d, const int64_t stride[4]) {
+static extent strided_extent(int64_t a, int64_t b, int64_t c, int64_t d, const int64_t stride[4]) {
     return (extent){{a, b, c, d}, {stride[0], stride[1], stride[2], stride[3]}};
 }
 
-static extent transposed(extent x) {
+static extent transposed_extent(extent x) {
     return (extent){{x.size[0], x.size[1], x.size[3], x.size[2]},
                     {x.stride[0], x.stride[1], x.stride[3], x.stride[2]}};
 }
 
 typedef enum memory { REAL, VIRTUAL, BY_VALUE, PARTS } memory;
 
-static descriptor tensor(graph *g, int64_t name, cudnnDataType_t type, extent x, memory where) {
-    descriptor d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+static descriptor graph_tensor(graph *g, int64_t name, cudnnDataType_t type, extent x,
+                               memory where) {
+    descriptor d = descriptor_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     int64_t alignment = where == BY_VALUE ? 4 : 16;
     bool is_virtual = where == VIRTUAL, by_value = where == BY_VALUE;
-    set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name);
-    set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, x.size);
-    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, x.stride);
-    set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, x.size);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, x.stride);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    descriptor_set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
     if (where == PARTS) { /* in the order in which the tensor cores hold them */
         cudnnBackendTensorReordering_t order = CUDNN_TENSOR_REORDERING_F16x16;
-        set(g, d, CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, 1, &order);
+        descriptor_set(g, d, CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE,
+                       1, &order);
     }
-    finish(g, d, "a tensor");
+    descriptor_finish(g, d, "a tensor");
     return d;
 }
 
-static descriptor between(graph *g, cudnnDataType_t type, extent x) {
-    return tensor(g, g->next_virtual++, type, x, VIRTUAL);
+static descriptor tensor_between(graph *g, cudnnDataType_t type, extent x) {
+    return graph_tensor(g, g->next_virtual++, type, x, VIRTUAL);
 }
 
-static descriptor number(graph *g, int64_t name) {
-    return tensor(g, name, CUDNN_DATA_FLOAT, dense(1, 1, 1, 1), BY_VALUE);
+static descriptor graph_number(graph *g, int64_t name) {
+    return graph_tensor(g, name, CUDNN_DATA_FLOAT, dense_extent(1, 1, 1, 1), BY_VALUE);
 }
 
 static extent scores_of(const graph *g) {
-    return dense(g->shape->batch, g->shape->heads, g->shape->queries, g->shape->keys);
+    return dense_extent(g->shape->batch, g->shape->heads, g->shape->queries, g->shape->keys);
 }
 static extent rows_of(const graph *g) {
-    return dense(g->shape->batch, g->shape->heads, g->shape->queries, 1);
+    return dense_extent(g->shape->batch, g->shape->heads, g->shape->queries, 1);
 }
 static extent query_extent(const graph *g, const int64_t stride[4]) {
     const tn__sdpa_shape *s = g->shape;
-    return strided(s->batch, s->heads, s->queries, s->width, stride);
+    return strided_extent(s->batch, s->heads, s->queries, s->width, stride);
 }
 static extent key_extent(const graph *g, const int64_t stride[4]) {
     const tn__sdpa_shape *s = g->shape;
-    return strided(s->batch, s->groups, s->keys, s->width, stride);
+    return strided_extent(s->batch, s->groups, s->keys, s->width, stride);
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
 static void add_operation(graph *g, descriptor operation, const char *what) {
-    finish(g, operation, what);
+    descriptor_finish(g, operation, what);
     if (!g->failed) {
         g->operation[g->operations++] = operation;
     }
@@ -187,14 +189,14 @@ static void add_operation(graph *g, descriptor operation, const char *what) {
 /* y = mode(x, b, t); b and t may be NULL. `axis` is read by GEN_INDEX. */
 static void pointwise_to(graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
                          descriptor x, descriptor b, descriptor t, descriptor y) {
-    descriptor kind = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(g, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(g, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    descriptor kind = descriptor_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    descriptor_set(g, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    descriptor_set(g, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
     if (mode == CUDNN_POINTWISE_GEN_INDEX) {
-        set(g, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+        descriptor_set(g, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
     }
-    finish(g, kind, "a pointwise operation");
-    descriptor operation = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    descriptor_finish(g, kind, "a pointwise operation");
+    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (b) {
@@ -208,19 +210,19 @@ static void pointwise_to(graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t co
 }
 
 /* mode(x, b) as a new f32 tensor between. */
-static descriptor pointwise(graph *g, cudnnPointwiseMode_t mode, descriptor x, descriptor b,
-                            extent size) {
-    descriptor y = between(g, CUDNN_DATA_FLOAT, size);
+static descriptor graph_pointwise(graph *g, cudnnPointwiseMode_t mode, descriptor x, descriptor b,
+                                  extent size) {
+    descriptor y = tensor_between(g, CUDNN_DATA_FLOAT, size);
     pointwise_to(g, mode, CUDNN_DATA_FLOAT, -1, x, b, NULL, y);
     return y;
 }
 
 static void product_to(graph *g, descriptor a, descriptor b, descriptor c) {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor kind = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set(g, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    finish(g, kind, "a product");
-    descriptor operation = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    descriptor kind = descriptor_make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    descriptor_set(g, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    descriptor_finish(g, kind, "a product");
+    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
@@ -228,34 +230,35 @@ static void product_to(graph *g, descriptor a, descriptor b, descriptor c) {
     add_operation(g, operation, "a product");
 }
 
-static descriptor product(graph *g, descriptor a, descriptor b, extent size) {
-    descriptor c = between(g, CUDNN_DATA_FLOAT, size);
+static descriptor graph_product(graph *g, descriptor a, descriptor b, extent size) {
+    descriptor c = tensor_between(g, CUDNN_DATA_FLOAT, size);
     product_to(g, a, b, c);
     return c;
 }
 
 static void reduce_to(graph *g, cudnnReduceTensorOp_t mode, descriptor x, descriptor y) {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor kind = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    set(g, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
-    set(g, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    finish(g, kind, "a reduction");
-    descriptor operation = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    descriptor kind = descriptor_make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    descriptor_set(g, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+                   &mode);
+    descriptor_set(g, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    descriptor_finish(g, kind, "a reduction");
+    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kind);
     add_operation(g, operation, "a reduction");
 }
 
-static descriptor reduce(graph *g, cudnnReduceTensorOp_t mode, descriptor x, extent size) {
-    descriptor y = between(g, CUDNN_DATA_FLOAT, size);
+static descriptor graph_reduce(graph *g, cudnnReduceTensorOp_t mode, descriptor x, extent size) {
+    descriptor y = tensor_between(g, CUDNN_DATA_FLOAT, size);
     reduce_to(g, mode, x, y);
     return y;
 }
 
-static descriptor reshape(graph *g, descriptor x, cudnnDataType_t type, extent size) {
-    descriptor y = between(g, type, size);
-    descriptor operation = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+static descriptor graph_reshape(graph *g, descriptor x, cudnnDataType_t type, extent size) {
+    descriptor y = tensor_between(g, type, size);
+    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
     add_operation(g, operation, "a reshape");
@@ -263,9 +266,9 @@ static descriptor reshape(graph *g, descriptor x, cudnnDataType_t type, extent s
 }
 
 /* scale q k^T */
-static descriptor scores(graph *g, descriptor q, descriptor k, descriptor scale) {
+static descriptor graph_scores(graph *g, descriptor q, descriptor k, descriptor scale) {
     extent size = scores_of(g);
-    return pointwise(g, CUDNN_POINTWISE_MUL, product(g, q, k, size), scale, size);
+    return graph_pointwise(g, CUDNN_POINTWISE_MUL, graph_product(g, q, k, size), scale, size);
 }
 
 /* s, and LOWEST where a key may not be seen */
@@ -274,15 +277,15 @@ static descriptor masked_scores(graph *g, descriptor s) {
     if (!g->shape->causal) {
         return s;
     }
-    descriptor row = between(g, CUDNN_DATA_INT32, size),
-               column = between(g, CUDNN_DATA_INT32, size);
-    descriptor seen = between(g, CUDNN_DATA_BOOLEAN, size);
-    descriptor masked = between(g, CUDNN_DATA_FLOAT, size);
+    descriptor row = tensor_between(g, CUDNN_DATA_INT32, size),
+               column = tensor_between(g, CUDNN_DATA_INT32, size);
+    descriptor seen = tensor_between(g, CUDNN_DATA_BOOLEAN, size);
+    descriptor masked = tensor_between(g, CUDNN_DATA_FLOAT, size);
     pointwise_to(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, s, NULL, NULL, row);
     pointwise_to(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3, s, NULL, NULL, column);
     pointwise_to(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, seen);
-    pointwise_to(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, s, number(g, LOWEST), seen,
-                 masked);
+    pointwise_to(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, s, graph_number(g, LOWEST),
+                 seen, masked);
     return masked;
 }
 
@@ -291,19 +294,19 @@ static descriptor masked_scores(graph *g, descriptor s) {
 static void forward_graph(graph *g) {
     const tn__sdpa_shape *s = g->shape;
     extent size = scores_of(g), rows = rows_of(g);
-    descriptor q = tensor(g, Q, g->type, query_extent(g, s->q), REAL);
-    descriptor k = tensor(g, K, g->type, transposed(key_extent(g, s->k)), REAL);
-    descriptor v = tensor(g, V, g->type, key_extent(g, s->v), REAL);
-    descriptor y = tensor(g, Y, g->type, query_extent(g, s->y), REAL);
-    descriptor lse = tensor(g, LSE, CUDNN_DATA_FLOAT, rows, REAL);
-    descriptor score = masked_scores(g, scores(g, q, k, number(g, SCALE)));
-    descriptor most = reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, rows);
-    descriptor below = pointwise(g, CUDNN_POINTWISE_SUB, score, most, size);
-    descriptor weight = pointwise(g, CUDNN_POINTWISE_EXP, below, NULL, size);
-    descriptor sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, weight, rows);
-    descriptor log = pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL, rows);
+    descriptor q = graph_tensor(g, Q, g->type, query_extent(g, s->q), REAL);
+    descriptor k = graph_tensor(g, K, g->type, transposed_extent(key_extent(g, s->k)), REAL);
+    descriptor v = graph_tensor(g, V, g->type, key_extent(g, s->v), REAL);
+    descriptor y = graph_tensor(g, Y, g->type, query_extent(g, s->y), REAL);
+    descriptor lse = graph_tensor(g, LSE, CUDNN_DATA_FLOAT, rows, REAL);
+    descriptor score = masked_scores(g, graph_scores(g, q, k, graph_number(g, SCALE)));
+    descriptor most = graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, rows);
+    descriptor below = graph_pointwise(g, CUDNN_POINTWISE_SUB, score, most, size);
+    descriptor weight = graph_pointwise(g, CUDNN_POINTWISE_EXP, below, NULL, size);
+    descriptor sum = graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, weight, rows);
+    descriptor log = graph_pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL, rows);
     pointwise_to(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, -1, most, log, NULL, lse);
-    descriptor p = between(g, g->type, size);
+    descriptor p = tensor_between(g, g->type, size);
     pointwise_to(g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, -1, weight, sum, NULL, p);
     product_to(g, p, v, y);
 }
@@ -315,7 +318,8 @@ static void group_product(graph *g, descriptor a, descriptor b, descriptor out) 
         product_to(g, a, b, out);
         return;
     }
-    descriptor each = between(g, g->type, dense(s->batch, s->heads, s->keys, s->width));
+    descriptor each =
+        tensor_between(g, g->type, dense_extent(s->batch, s->heads, s->keys, s->width));
     product_to(g, a, b, each);
     reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
@@ -323,24 +327,25 @@ static void group_product(graph *g, descriptor a, descriptor b, descriptor out) 
 /* rows of dy times rows of y, in real memory as the engines want it */
 static descriptor row_sums(graph *g, descriptor dy, descriptor y) {
     const tn__sdpa_shape *s = g->shape;
-    extent rows = rows_of(g), by_time = dense(s->batch, s->heads, s->queries, s->width);
+    extent rows = rows_of(g), by_time = dense_extent(s->batch, s->heads, s->queries, s->width);
     by_time.stride[2] = s->heads * s->width;
-    descriptor sum =
-        reduce(g, CUDNN_REDUCE_TENSOR_ADD, pointwise(g, CUDNN_POINTWISE_MUL, dy, y, by_time), rows);
-    descriptor kept = tensor(g, ROW_SUMS, CUDNN_DATA_FLOAT, rows, REAL);
-    pointwise_to(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sum, number(g, ONE), NULL, kept);
+    descriptor sum = graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD,
+                                  graph_pointwise(g, CUDNN_POINTWISE_MUL, dy, y, by_time), rows);
+    descriptor kept = graph_tensor(g, ROW_SUMS, CUDNN_DATA_FLOAT, rows, REAL);
+    pointwise_to(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sum, graph_number(g, ONE), NULL,
+                 kept);
     return kept;
 }
 
 static void query_gradient(graph *g, descriptor ds, descriptor k) {
     const tn__sdpa_shape *s = g->shape;
-    descriptor dq = tensor(g, DQ, g->type, query_extent(g, s->dq), REAL);
+    descriptor dq = graph_tensor(g, DQ, g->type, query_extent(g, s->dq), REAL);
     if (s->deterministic) {
         product_to(g, ds, k, dq);
         return;
     }
-    descriptor parts = tensor(g, DQ_PARTS, CUDNN_DATA_FLOAT,
-                              dense(s->batch, s->heads, s->queries, s->width), PARTS);
+    descriptor parts = graph_tensor(g, DQ_PARTS, CUDNN_DATA_FLOAT,
+                                    dense_extent(s->batch, s->heads, s->queries, s->width), PARTS);
     product_to(g, ds, k, parts);
     pointwise_to(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, parts, NULL, NULL, dq);
 }
@@ -348,24 +353,26 @@ static void query_gradient(graph *g, descriptor ds, descriptor k) {
 static void backward_graph(graph *g) {
     const tn__sdpa_shape *s = g->shape;
     extent size = scores_of(g);
-    extent by_key = transposed(size);
-    descriptor q = tensor(g, Q, g->type, query_extent(g, s->q), REAL);
-    descriptor k = tensor(g, K, g->type, transposed(key_extent(g, s->k)), REAL);
-    descriptor v = tensor(g, V, g->type, transposed(key_extent(g, s->v)), REAL);
-    descriptor y = tensor(g, Y, g->type, query_extent(g, s->y), REAL);
-    descriptor dy = tensor(g, DY, g->type, query_extent(g, s->dy), REAL);
-    descriptor lse = tensor(g, LSE, CUDNN_DATA_FLOAT, rows_of(g), REAL);
-    descriptor dk = tensor(g, DK, g->type, key_extent(g, s->dk), REAL);
-    descriptor dv = tensor(g, DV, g->type, key_extent(g, s->dv), REAL);
-    descriptor scale = number(g, SCALE), sums = row_sums(g, dy, y);
-    descriptor below = pointwise(g, CUDNN_POINTWISE_SUB, scores(g, q, k, scale), lse, size);
-    descriptor p = pointwise(g, CUDNN_POINTWISE_EXP, masked_scores(g, below), NULL, size);
-    group_product(g, reshape(g, p, g->type, by_key), dy, dv);
-    descriptor slope = pointwise(g, CUDNN_POINTWISE_SUB, product(g, dy, v, size), sums, size);
-    descriptor ds = pointwise(g, CUDNN_POINTWISE_MUL, slope, p, size);
-    ds = pointwise(g, CUDNN_POINTWISE_MUL, ds, scale, size);
-    group_product(g, reshape(g, ds, g->type, by_key), q, dk);
-    query_gradient(g, ds, reshape(g, k, g->type, key_extent(g, s->k)));
+    extent by_key = transposed_extent(size);
+    descriptor q = graph_tensor(g, Q, g->type, query_extent(g, s->q), REAL);
+    descriptor k = graph_tensor(g, K, g->type, transposed_extent(key_extent(g, s->k)), REAL);
+    descriptor v = graph_tensor(g, V, g->type, transposed_extent(key_extent(g, s->v)), REAL);
+    descriptor y = graph_tensor(g, Y, g->type, query_extent(g, s->y), REAL);
+    descriptor dy = graph_tensor(g, DY, g->type, query_extent(g, s->dy), REAL);
+    descriptor lse = graph_tensor(g, LSE, CUDNN_DATA_FLOAT, rows_of(g), REAL);
+    descriptor dk = graph_tensor(g, DK, g->type, key_extent(g, s->dk), REAL);
+    descriptor dv = graph_tensor(g, DV, g->type, key_extent(g, s->dv), REAL);
+    descriptor scale = graph_number(g, SCALE), sums = row_sums(g, dy, y);
+    descriptor below =
+        graph_pointwise(g, CUDNN_POINTWISE_SUB, graph_scores(g, q, k, scale), lse, size);
+    descriptor p = graph_pointwise(g, CUDNN_POINTWISE_EXP, masked_scores(g, below), NULL, size);
+    group_product(g, graph_reshape(g, p, g->type, by_key), dy, dv);
+    descriptor slope =
+        graph_pointwise(g, CUDNN_POINTWISE_SUB, graph_product(g, dy, v, size), sums, size);
+    descriptor ds = graph_pointwise(g, CUDNN_POINTWISE_MUL, slope, p, size);
+    ds = graph_pointwise(g, CUDNN_POINTWISE_MUL, ds, scale, size);
+    group_product(g, graph_reshape(g, ds, g->type, by_key), q, dk);
+    query_gradient(g, ds, graph_reshape(g, k, g->type, key_extent(g, s->k)));
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
@@ -424,34 +431,35 @@ static bool arrival_order(const graph *g, descriptor config) {
 }
 
 /* The heuristic's engine configurations for the graph, best first; the count. */
-static int64_t configurations(graph *g, tn__sdpa_target target, descriptor *config) {
-    descriptor operations = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->operations,
-        g->operation);
+static int64_t find_configurations(graph *g, tn__sdpa_target target, descriptor *config) {
+    descriptor operations = descriptor_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    descriptor_set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   g->operations, g->operation);
     if (target.handle) {
-        set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
+        descriptor_set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &target.handle);
     }
-    finish(g, operations, "attention's graph");
+    descriptor_finish(g, operations, "attention's graph");
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    descriptor heuristic = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    descriptor heuristic = descriptor_make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
-    set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    descriptor_set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
 #if TN__SDPA_DESCRIBED
     if (target.described) {
         set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.described);
     }
 #endif
-    finish(g, heuristic, "the choice of an engine for attention");
+    descriptor_finish(g, heuristic, "the choice of an engine for attention");
     for (int i = 0; i < MOST_CONFIGS; i++) {
-        config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        config[i] = descriptor_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     }
     int64_t count = 0;
     if (!g->failed) {
-        check(g,
-              g->dnn->BackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count,
-                                          config),
-              "the choice of an engine for attention");
+        graph_check(g,
+                    g->dnn->BackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count,
+                                                config),
+                    "the choice of an engine for attention");
     }
     return g->failed ? 0 : count;
 }
@@ -516,7 +524,7 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn_
     } else {
         forward_graph(&g);
     }
-    int64_t count = configurations(&g, target, config);
+    int64_t count = find_configurations(&g, target, config);
     for (int64_t i = 0; i < count && made < most; i++) {
         if (!shape->deterministic || !arrival_order(&g, config[i])) {
             plans[made] = plan_of(&g, target, config[i]);
@@ -527,7 +535,7 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn_
         snprintf(why, TN__SDPA_WHY, "cuDNN has no engine for this attention (of %d, none builds)",
                  (int)count);
     }
-    forget(&g);
+    graph_forget(&g);
     return made;
 }
 
@@ -541,12 +549,12 @@ void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *p) {
 /* ---- Running --------------------------------------------------------------------------------- */
 
 /* Scratch memory: the parts of dq, the row sums, cuDNN's own. */
-static size_t rounded(int64_t bytes) {
+static size_t round_bytes(int64_t bytes) {
     return ((size_t)bytes + 255) / 256 * 256;
 }
 
 size_t tn__sdpa_workspace(const tn__sdpa_plan *p) {
-    return rounded(p->dq_parts) + rounded(p->sums) + rounded(p->own);
+    return round_bytes(p->dq_parts) + round_bytes(p->sums) + round_bytes(p->own);
 }
 
 size_t tn__sdpa_zeroed(const tn__sdpa_plan *p) {
@@ -557,7 +565,8 @@ cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle, con
                            const tn__sdpa_data *d, void *workspace) {
     /* Read before the call returns. What masks is NVIDIA's choice for each version. */
     float scale = d->scale, lowest = dnn->number < 91000 ? -FLT_MAX : -INFINITY, one = 1;
-    char *parts = workspace, *sums = parts + rounded(p->dq_parts), *own = sums + rounded(p->sums);
+    char *parts = workspace, *sums = parts + round_bytes(p->dq_parts),
+         *own = sums + round_bytes(p->sums);
     /* The tensors that the graph has, and no others. */
     int64_t name[14] = {Q, K, V, Y, LSE, SCALE, DY, DQ, DK, DV, ONE, ROW_SUMS, DQ_PARTS};
     void *address[14] = {d->q,  d->k,  d->v,  d->y, d->lse, &scale, d->dy,

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
 }
 
 template <typename T>
-static tn_status softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
+static tn_status run_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
     int64_t rows = tn__row_count(x), n = tn__row_length(x);
     if (rows == 0 || n == 0) {
         return TN_OK;
@@ -58,7 +58,7 @@ extern "C" tn_status tn__cuda_softmax(tn_context *ctx, const tn_desc *y, const t
     if (x->dtype != y->dtype) {
         return TN_EUNSUPPORTED;
     }
-    TN_FLOATS(y->dtype, return softmax<T>(ctx, y, x, log_form));
+    TN_FLOATS(y->dtype, return run_softmax<T>(ctx, y, x, log_form));
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */

@@ -186,7 +186,7 @@ static cudaError_t send_piece(tn__cuda_own *own, void *to, const void *from, siz
 
 /* Pageable memory passes the stages: the host fills one while the device empties another, and waits
  * for nothing that was queued before. */
-static tn_status send(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
+static tn_status send_staged(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
     static const char *const what = "a copy to the device";
     if (bytes <= AT_ONCE || is_page_locked(from)) {
         return tn__cuda_check(
@@ -202,7 +202,7 @@ static tn_status send(tn__cuda_own *own, void *to, const void *from, size_t byte
     return tn__cuda_check(error, what);
 }
 
-static tn_status fetch(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
+static tn_status fetch_staged(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
     static const char *const what = "a copy from the device";
     cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, own->base.compute);
     tn_status status = tn__cuda_check(error, what);
@@ -210,7 +210,7 @@ static tn_status fetch(tn__cuda_own *own, void *to, const void *from, size_t byt
 }
 
 /* Lets a device's compute stream wait for what is queued in another's. */
-static tn_status follow(int index, int before) {
+static tn_status follow_stream(int index, int before) {
     void *mark = tn__cuda_mark_new(before);
     tn_status status = mark ? tn__cuda_mark_join(index, mark) : TN_EDEVICE;
     tn__cuda_mark_free(mark);
@@ -218,16 +218,16 @@ static tn_status follow(int index, int before) {
 }
 
 /* Between two devices: behind what both have queued, and before what either queues next. */
-static tn_status pass(tn__cuda_own *to_own, void *to, tn__cuda_own *from_own, const void *from,
-                      size_t bytes) {
+static tn_status pass_between(tn__cuda_own *to_own, void *to, tn__cuda_own *from_own,
+                              const void *from, size_t bytes) {
     int to_index = to_own->base.index, from_index = from_own->base.index;
-    tn_status status = follow(to_index, from_index);
+    tn_status status = follow_stream(to_index, from_index);
     if (status == TN_OK) {
         cudaError_t error =
             cudaMemcpyPeerAsync(to, to_index, from, from_index, bytes, to_own->base.compute);
         status = tn__cuda_check(error, "a copy between devices");
     }
-    return status == TN_OK ? follow(from_index, to_index) : status;
+    return status == TN_OK ? follow_stream(from_index, to_index) : status;
 }
 
 tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device, const void *from,
@@ -246,13 +246,13 @@ tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device
     }
     tn__cuda_own *own = tn__cuda_own_at(index);
     if (!fetches) {
-        return send(own, to, from, bytes);
+        return send_staged(own, to, from, bytes);
     }
     if (!sends) {
-        return fetch(own, to, from, bytes);
+        return fetch_staged(own, to, from, bytes);
     }
     if (from_device.index != index) {
-        return pass(own, to, tn__cuda_own_at(from_device.index), from, bytes);
+        return pass_between(own, to, tn__cuda_own_at(from_device.index), from, bytes);
     }
     cudaError_t error =
         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, own->base.compute);

@@ -25,7 +25,7 @@ static int64_t row_at(const tn_desc *d, int64_t b, int64_t h, int64_t i) {
 static double dot_rows(const tn_desc *a, int64_t at_a, const tn_desc *b, int64_t at_b) {
     double sum = 0;
     for (int64_t d = 0; d < a->size[3]; d++) {
-        sum += load(a, at_a + d * a->stride[3]) * load(b, at_b + d * b->stride[3]);
+        sum += load_float(a, at_a + d * a->stride[3]) * load_float(b, at_b + d * b->stride[3]);
     }
     return sum;
 }
@@ -36,7 +36,7 @@ typedef struct problem {
     const tn_attention_args *args;
 } problem;
 
-static bool visible(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+static bool key_visible(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (p->args->causal && j > i + p->k->size[2] - p->q->size[2]) {
         return false;
     }
@@ -48,12 +48,12 @@ static int64_t group_of(const problem *p, int64_t h) {
     return h / (p->q->size[1] / p->k->size[1]);
 }
 
-static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+static double key_score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     return p->args->scale *
            dot_rows(p->q, row_at(p->q, b, h, i), p->k, row_at(p->k, b, group_of(p, h), j));
 }
 
-static bool floats(int count, const tn_desc *const *d) {
+static bool all_floats(int count, const tn_desc *const *d) {
     for (int i = 0; i < count; i++) {
         if (!is_float(d[i]->dtype)) {
             return false;
@@ -63,36 +63,36 @@ static bool floats(int count, const tn_desc *const *d) {
 }
 
 /* Row i of y; `scores` has room for Tk. */
-static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *scores) {
+static void attend_row(const problem *p, int64_t b, int64_t h, int64_t i, double *scores) {
     int64_t keys = p->k->size[2], seen = 0;
     double most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < keys; j++) {
-        if (visible(p, b, h, i, j)) {
-            scores[j] = score(p, b, h, i, j);
+        if (key_visible(p, b, h, i, j)) {
+            scores[j] = key_score(p, b, h, i, j);
             most = fmax(most, scores[j]);
             seen++;
         }
     }
     for (int64_t j = 0; j < keys; j++) {
-        scores[j] = visible(p, b, h, i, j) ? exp(scores[j] - most) : 0;
+        scores[j] = key_visible(p, b, h, i, j) ? exp(scores[j] - most) : 0;
         sum += scores[j];
     }
     for (int64_t d = 0; d < p->y->size[3]; d++) {
         double value = 0;
         for (int64_t j = 0; j < keys; j++) {
-            if (visible(p, b, h, i, j)) { /* what is masked may be NaN */
+            if (key_visible(p, b, h, i, j)) { /* what is masked may be NaN */
                 value += scores[j] *
-                         load(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
+                         load_float(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
             }
         }
-        store(p->y, row_at(p->y, b, h, i) + d * p->y->stride[3], seen ? value / sum : 0);
+        store_float(p->y, row_at(p->y, b, h, i) + d * p->y->stride[3], seen ? value / sum : 0);
     }
-    store(p->lse, row_at(p->lse, b, h, i), seen ? most + log(sum) : -INFINITY);
+    store_float(p->lse, row_at(p->lse, b, h, i), seen ? most + log(sum) : -INFINITY);
 }
 
 tn_status tn__ref_attention(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
                             const tn_desc *k, const tn_desc *v, const tn_attention_args *args) {
-    if (!floats(5, (const tn_desc *[]){y, lse, q, k, v})) {
+    if (!all_floats(5, (const tn_desc *[]){y, lse, q, k, v})) {
         return TN_EUNSUPPORTED;
     }
     problem p = {.q = q, .k = k, .v = v, .y = y, .lse = lse, .args = args};
@@ -102,14 +102,14 @@ tn_status tn__ref_attention(tn_context *ctx, const tn_desc *y, const tn_desc *ls
         return TN_ENOMEM;
     }
     for (walk w = walk_over(1, lse); w.left > 0; walk_next(&w)) {
-        attend(&p, w.index[0], w.index[1], w.index[2], scores);
+        attend_row(&p, w.index[0], w.index[1], w.index[2], scores);
     }
     ctx->workspace_free(ctx, scores, bytes);
     return TN_OK;
 }
 
-static double probability(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
-    return exp(score(p, b, h, i, j) - load(p->lse, row_at(p->lse, b, h, i)));
+static double key_probability(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return exp(key_score(p, b, h, i, j) - load_float(p->lse, row_at(p->lse, b, h, i)));
 }
 
 /* ds[i, j] for probability[i, j] = w. */
@@ -123,13 +123,13 @@ static double score_gradient(const problem *p, int64_t b, int64_t h, int64_t i, 
 /* sum[d] += factor row[d] */
 static void add_row(double *sum, double factor, const tn_desc *d, int64_t at) {
     for (int64_t i = 0; i < d->size[3]; i++) {
-        sum[i] += factor * load(d, at + i * d->stride[3]);
+        sum[i] += factor * load_float(d, at + i * d->stride[3]);
     }
 }
 
 static void store_row(const tn_desc *d, int64_t at, double factor, const double *sum) {
     for (int64_t i = 0; i < d->size[3]; i++) {
-        store(d, at + i * d->stride[3], factor * sum[i]);
+        store_float(d, at + i * d->stride[3], factor * sum[i]);
     }
 }
 
@@ -138,8 +138,8 @@ static void query_gradient(const problem *p, const tn_desc *dq, int64_t b, int64
                            double *sum) {
     memset(sum, 0, (size_t)dq->size[3] * sizeof *sum);
     for (int64_t j = 0; j < p->k->size[2]; j++) {
-        if (visible(p, b, h, i, j)) {
-            double ds = score_gradient(p, b, h, i, j, probability(p, b, h, i, j));
+        if (key_visible(p, b, h, i, j)) {
+            double ds = score_gradient(p, b, h, i, j, key_probability(p, b, h, i, j));
             add_row(sum, ds, p->k, row_at(p->k, b, group_of(p, h), j));
         }
     }
@@ -154,8 +154,8 @@ static void key_gradient(const problem *p, const tn_desc *dk, const tn_desc *dv,
     memset(sum_v, 0, (size_t)dv->size[3] * sizeof *sum_v);
     for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
         for (int64_t i = 0; i < p->q->size[2]; i++) {
-            if (visible(p, b, h, i, j)) {
-                double w = probability(p, b, h, i, j);
+            if (key_visible(p, b, h, i, j)) {
+                double w = key_probability(p, b, h, i, j);
                 add_row(sum_k, score_gradient(p, b, h, i, j, w), p->q, row_at(p->q, b, h, i));
                 add_row(sum_v, w, p->dy, row_at(p->dy, b, h, i));
             }
@@ -169,7 +169,7 @@ tn_status tn__ref_attention_backward(tn_context *ctx, const tn_desc *dq, const t
                                      const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
                                      const tn_desc *lse, const tn_desc *q, const tn_desc *k,
                                      const tn_desc *v, const tn_attention_args *args) {
-    if (!floats(9, (const tn_desc *[]){dq, dk, dv, dy, y, lse, q, k, v})) {
+    if (!all_floats(9, (const tn_desc *[]){dq, dk, dv, dy, y, lse, q, k, v})) {
         return TN_EUNSUPPORTED;
     }
     problem p = {.q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .args = args};

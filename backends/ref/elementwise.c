@@ -6,7 +6,7 @@
 /* Stores a float or an integer result in whatever dtype y has. */
 static void store_converted(const tn_desc *y, int64_t at, double value) {
     if (is_float(y->dtype)) {
-        store(y, at, value);
+        store_float(y, at, value);
     } else {
         store_integer(y, at, y->dtype == TN_BOOL ? value != 0 : to_integer(value));
     }
@@ -36,12 +36,12 @@ tn_status tn__ref_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     (void)ctx;
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         if (is_float(x->dtype)) {
-            store_converted(y, w.at[0], load(x, w.at[1]));
+            store_converted(y, w.at[0], load_float(x, w.at[1]));
         } else if (y->dtype == TN_F64) {
-            store(y, w.at[0], (double)load_integer(x, w.at[1]));
+            store_float(y, w.at[0], (double)load_integer(x, w.at[1]));
         } else if (is_float(y->dtype)) {
-            store(y, w.at[0],
-                  (float)load_integer(x, w.at[1])); /* not by double, which would round twice */
+            store_float(y, w.at[0], (float)load_integer(x, w.at[1])); /* not by double, which would
+                                                                         round twice */
         } else {
             store_integer(y, w.at[0], load_integer(x, w.at[1]));
         }
@@ -137,9 +137,10 @@ tn_status tn__ref_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_
             unary_integer(f, &i, load_integer(x, w.at[1]), i0, i1);
             store_integer(y, w.at[0], i);
         } else if (x->dtype == TN_F64) {
-            store(y, w.at[0], unary_double(f, load(x, w.at[1]), k0, k1));
+            store_float(y, w.at[0], unary_double(f, load_float(x, w.at[1]), k0, k1));
         } else {
-            store(y, w.at[0], unary_float(f, (float)load(x, w.at[1]), (float)k0, (float)k1));
+            store_float(y, w.at[0],
+                        unary_float(f, (float)load_float(x, w.at[1]), (float)k0, (float)k1));
         }
     }
     return TN_OK;
@@ -158,9 +159,12 @@ tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const t
             binary_integer(f, &i, load_integer(a, w.at[1]), load_integer(b, w.at[2]));
             store_integer(y, w.at[0], i);
         } else if (y->dtype == TN_F64) {
-            store(y, w.at[0], binary_double(f, load(a, w.at[1]), load(b, w.at[2])));
+            store_float(y, w.at[0],
+                        binary_double(f, load_float(a, w.at[1]), load_float(b, w.at[2])));
         } else {
-            store(y, w.at[0], binary_float(f, (float)load(a, w.at[1]), (float)load(b, w.at[2])));
+            store_float(
+                y, w.at[0],
+                binary_float(f, (float)load_float(a, w.at[1]), (float)load_float(b, w.at[2])));
         }
     }
     return TN_OK;
@@ -174,7 +178,7 @@ tn_status tn__ref_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const
     }
     for (walk w = walk_over(3, y, a, b); w.left > 0; walk_next(&w)) {
         bool result = is_float(a->dtype)
-                          ? compare_double(f, load(a, w.at[1]), load(b, w.at[2]))
+                          ? compare_double(f, load_float(a, w.at[1]), load_float(b, w.at[2]))
                           : compare_integer(f, load_integer(a, w.at[1]), load_integer(b, w.at[2]));
         store_integer(y, w.at[0], result);
     }

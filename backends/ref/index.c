@@ -26,27 +26,28 @@ static tn_desc row_index(const tn_desc *index, const tn_desc *like) {
 }
 
 /* The offset that d's element has when its position along dim is replaced by `position`. */
-static int64_t moved(const tn_desc *d, const walk *w, int operand, int dim, int64_t position) {
+static int64_t moved_offset(const tn_desc *d, const walk *w, int operand, int dim,
+                            int64_t position) {
     return w->at[operand] + (position - w->index[dim]) * d->stride[dim];
 }
 
 static void gather_along(const tn_desc *y, const tn_desc *x, const tn_desc *index, int dim) {
     for (walk w = walk_over(3, y, x, index); w.left > 0; walk_next(&w)) {
-        move_element(y, w.at[0], x, moved(x, &w, 1, dim, load_integer(index, w.at[2])));
+        move_element(y, w.at[0], x, moved_offset(x, &w, 1, dim, load_integer(index, w.at[2])));
     }
 }
 
 static void scatter_along(const tn_desc *y, const tn_desc *index, const tn_desc *src, int dim) {
     for (walk w = walk_over(3, src, y, index); w.left > 0; walk_next(&w)) {
-        int64_t to = moved(y, &w, 1, dim, load_integer(index, w.at[2]));
+        int64_t to = moved_offset(y, &w, 1, dim, load_integer(index, w.at[2]));
         /* the double sum of two floats, rounded, is their float sum */
-        store(y, to, load(y, to) + load(src, w.at[0]));
+        store_float(y, to, load_float(y, to) + load_float(src, w.at[0]));
     }
 }
 
 /* bf16 and f16 are added up in an f32 copy of y, so that each element is rounded once. */
-static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index,
-                         const tn_desc *src, int dim) {
+static tn_status scatter_dim(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                             const tn_desc *src, int dim) {
     if (y->dtype == TN_F32 || y->dtype == TN_F64) {
         scatter_along(y, index, src, dim);
         return TN_OK;
@@ -67,11 +68,11 @@ static tn_status scatter(tn_context *ctx, const tn_desc *y, const tn_desc *index
         return TN_ENOMEM;
     }
     for (walk w = walk_over(2, y, &sum); w.left > 0; walk_next(&w)) {
-        store(&sum, w.at[1], load(y, w.at[0]));
+        store_float(&sum, w.at[1], load_float(y, w.at[0]));
     }
     scatter_along(&sum, index, src, dim);
     for (walk w = walk_over(2, y, &sum); w.left > 0; walk_next(&w)) {
-        store(y, w.at[0], load(&sum, w.at[1]));
+        store_float(y, w.at[0], load_float(&sum, w.at[1]));
     }
     ctx->workspace_free(ctx, sum.data, bytes);
     return TN_OK;
@@ -98,7 +99,7 @@ tn_status tn__ref_scatter_add_rows(tn_context *ctx, const tn_desc *y, const tn_d
     tn_status status = check_indices(ctx, index, y->size[0]);
     if (status == TN_OK) {
         tn_desc wide = row_index(index, src);
-        status = scatter(ctx, y, &wide, src, 0);
+        status = scatter_dim(ctx, y, &wide, src, 0);
     }
     return status;
 }
@@ -121,5 +122,5 @@ tn_status tn__ref_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc *
         return TN_EUNSUPPORTED;
     }
     tn_status status = check_indices(ctx, index, y->size[dim]);
-    return status == TN_OK ? scatter(ctx, y, index, src, dim) : status;
+    return status == TN_OK ? scatter_dim(ctx, y, index, src, dim) : status;
 }

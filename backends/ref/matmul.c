@@ -2,11 +2,11 @@
 #include "backends/ref/ref.h"
 
 /* sum over t of a[at_a + t step_a] b[at_b + t step_b] */
-static double dot(const tn_desc *a, int64_t at_a, int64_t step_a, const tn_desc *b, int64_t at_b,
-                  int64_t step_b, int64_t n) {
+static double dot_product(const tn_desc *a, int64_t at_a, int64_t step_a, const tn_desc *b,
+                          int64_t at_b, int64_t step_b, int64_t n) {
     double sum = 0;
     for (int64_t t = 0; t < n; t++) {
-        sum += load(a, at_a + t * step_a) * load(b, at_b + t * step_b);
+        sum += load_float(a, at_a + t * step_a) * load_float(b, at_b + t * step_b);
     }
     return sum;
 }
@@ -22,11 +22,12 @@ tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
         int64_t n = w.index[0], i = w.index[1], j = w.index[2];
         int64_t row = n * a->stride[0] + i * a->stride[1],
                 column = n * b->stride[0] + j * b->stride[2];
-        double value = alpha * dot(a, row, a->stride[2], b, column, b->stride[1], a->size[2]);
+        double value =
+            alpha * dot_product(a, row, a->stride[2], b, column, b->stride[1], a->size[2]);
         if (beta != 0) {
-            value += beta * load(y, w.at[0]);
+            value += beta * load_float(y, w.at[0]);
         }
-        store(y, w.at[0], value);
+        store_float(y, w.at[0], value);
     }
     return TN_OK;
 }
@@ -40,9 +41,9 @@ tn_status tn__ref_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     }
     for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {
         int64_t i = at.index[0], j = at.index[1];
-        double value =
-            dot(x, i * x->stride[0], x->stride[1], w, j * w->stride[0], w->stride[1], x->size[1]);
-        store(y, at.at[0], value + (b ? load(b, j * b->stride[0]) : 0));
+        double value = dot_product(x, i * x->stride[0], x->stride[1], w, j * w->stride[0],
+                                   w->stride[1], x->size[1]);
+        store_float(y, at.at[0], value + (b ? load_float(b, j * b->stride[0]) : 0));
     }
     return TN_OK;
 }
@@ -60,13 +61,13 @@ tn_status tn__ref_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc *
     }
     for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {
         int64_t i = at.index[0], j = at.index[1];
-        double value =
-            dot(x, i * x->stride[0], x->stride[1], w, j * w->stride[0], w->stride[1], x->size[1]);
-        value += b ? load(b, j * b->stride[0]) : 0;
+        double value = dot_product(x, i * x->stride[0], x->stride[1], w, j * w->stride[0],
+                                   w->stride[1], x->size[1]);
+        value += b ? load_float(b, j * b->stride[0]) : 0;
         if (pre) {
-            store(pre, i * pre->stride[0] + j * pre->stride[1], value);
+            store_float(pre, i * pre->stride[0] + j * pre->stride[1], value);
         }
-        store(y, at.at[0], gelu_tanh(value));
+        store_float(y, at.at[0], gelu_tanh(value));
     }
     return TN_OK;
 }
@@ -81,16 +82,17 @@ tn_status tn__ref_linear_backward_weight(tn_context *ctx, const tn_desc *dw, con
     }
     for (walk at = walk_over(1, dw); at.left > 0; walk_next(&at)) {
         int64_t i = at.index[0], j = at.index[1];
-        double value = dot(dy, i * dy->stride[1], dy->stride[0], x, j * x->stride[1], x->stride[0],
-                           x->size[0]);
-        store(dw, at.at[0], value + (accumulate ? load(dw, at.at[0]) : 0));
+        double value = dot_product(dy, i * dy->stride[1], dy->stride[0], x, j * x->stride[1],
+                                   x->stride[0], x->size[0]);
+        store_float(dw, at.at[0], value + (accumulate ? load_float(dw, at.at[0]) : 0));
     }
     for (int64_t i = 0; db && i < db->size[0]; i++) {
         double value = 0;
         for (int64_t n = 0; n < dy->size[0]; n++) {
-            value += load(dy, n * dy->stride[0] + i * dy->stride[1]);
+            value += load_float(dy, n * dy->stride[0] + i * dy->stride[1]);
         }
-        store(db, i * db->stride[0], value + (accumulate ? load(db, i * db->stride[0]) : 0));
+        store_float(db, i * db->stride[0],
+                    value + (accumulate ? load_float(db, i * db->stride[0]) : 0));
     }
     return TN_OK;
 }

@@ -13,13 +13,13 @@ static uint64_t word64_of(tn_random_key key, int64_t i) {
 }
 
 /* Uniform in [0, 1): of 53 bits for f64, of 24 bits otherwise. */
-static double uniform(tn_dtype dtype, tn_random_key key, int64_t i) {
+static double draw_uniform(tn_dtype dtype, tn_random_key key, int64_t i) {
     return dtype == TN_F64 ? tn__uniform53(word64_of(key, i)) : tn__uniform24(word_of(key, i));
 }
 
-static double normal(tn_dtype dtype, tn_random_key key, int64_t i) {
+static double draw_normal(tn_dtype dtype, tn_random_key key, int64_t i) {
     int64_t even = i - i % 2;
-    double u = uniform(dtype, key, even), v = uniform(dtype, key, even + 1), pair[2];
+    double u = draw_uniform(dtype, key, even), v = draw_uniform(dtype, key, even + 1), pair[2];
     tn__box_muller_d(u, v, &pair[0], &pair[1]);
     return pair[i % 2];
 }
@@ -39,13 +39,13 @@ tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
             store_integer(y, w.at[0], (int64_t)(low + tn__below(word64_of(key, i), range)));
             break;
         case TN_NORMAL:
-            store(y, w.at[0], a + b * normal(y->dtype, key, i));
+            store_float(y, w.at[0], a + b * draw_normal(y->dtype, key, i));
             break;
         case TN_BERNOULLI:
-            store(y, w.at[0], uniform(y->dtype, key, i) < a);
+            store_float(y, w.at[0], draw_uniform(y->dtype, key, i) < a);
             break;
         default:
-            store(y, w.at[0], fmin(a + (b - a) * uniform(y->dtype, key, i), limit));
+            store_float(y, w.at[0], fmin(a + (b - a) * draw_uniform(y->dtype, key, i), limit));
             break;
         }
     }
@@ -62,7 +62,7 @@ tn_status tn__ref_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, d
     uint32_t dropped_below = tn__threshold24(p);
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         bool keep = word_of(key, w.position) >> 8 >= dropped_below;
-        store(y, w.at[0], keep ? load(x, w.at[1]) * scale : 0);
+        store_float(y, w.at[0], keep ? load_float(x, w.at[1]) * scale : 0);
     }
     return TN_OK;
 }

@@ -12,7 +12,7 @@ static tn_desc reduced_part(const tn_desc *y, const tn_desc *x) {
 
 /* Whether a takes the place of the largest (with `smallest`, the smallest) so far. NaN beats all
  * and is never beaten. */
-static bool wins(double a, double best, bool smallest) {
+static bool takes_place(double a, double best, bool smallest) {
     if (isnan(best)) {
         return false;
     }
@@ -40,9 +40,9 @@ static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *par
     double best = f == TN_MIN ? INFINITY : -INFINITY;
     int64_t count = 0;
     for (walk w = walk_over(1, part); w.left > 0; walk_next(&w), count++) {
-        double v = load(x, first + w.at[0]);
+        double v = load_float(x, first + w.at[0]);
         exact_add(&sum, f == TN_SUM_SQUARES ? v * v : v);
-        if (wins(v, best, f == TN_MIN)) {
+        if (takes_place(v, best, f == TN_MIN)) {
             best = v;
         }
     }
@@ -80,7 +80,7 @@ static int64_t reduce_integers(tn_reduction f, const tn_desc *x, const tn_desc *
     }
 }
 
-static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
+static bool reduce_handles(tn_reduction f, tn_dtype y, tn_dtype x) {
     switch (f) {
     case TN_SUM:
         return (is_float(x) && is_float(y)) || (is_integer(x) && y == TN_I64);
@@ -100,13 +100,13 @@ static bool reduces(tn_reduction f, tn_dtype y, tn_dtype x) {
 
 tn_status tn__ref_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
     (void)ctx;
-    if (!reduces(f, y->dtype, x->dtype)) {
+    if (!reduce_handles(f, y->dtype, x->dtype)) {
         return TN_EUNSUPPORTED;
     }
     tn_desc part = reduced_part(y, x);
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         if (is_float(x->dtype)) {
-            store(y, w.at[0], reduce_floats(f, x, &part, w.at[1]));
+            store_float(y, w.at[0], reduce_floats(f, x, &part, w.at[1]));
         } else {
             store_integer(y, w.at[0], reduce_integers(f, x, &part, w.at[1]));
         }
@@ -123,7 +123,7 @@ tn_status tn__ref_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, in
         int64_t best = 0;
         for (int64_t j = 1; j < x->size[dim]; j++) {
             int64_t here = w.at[1] + j * x->stride[dim], there = w.at[1] + best * x->stride[dim];
-            if (is_float(x->dtype) ? wins(load(x, here), load(x, there), false)
+            if (is_float(x->dtype) ? takes_place(load_float(x, here), load_float(x, there), false)
                                    : load_integer(x, here) > load_integer(x, there)) {
                 best = j;
             }

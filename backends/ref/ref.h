@@ -66,12 +66,13 @@ static inline void store_to(void *data, tn_dtype dtype, int64_t at, double value
     }
 }
 
-/* Elements of operands; `at` counts elements from the first one. load and store: floats. */
-static inline double load(const tn_desc *d, int64_t at) {
+/* Elements of operands; `at` counts elements from the first one. load_float and store_float:
+ * floats. */
+static inline double load_float(const tn_desc *d, int64_t at) {
     return load_from(d->data, d->dtype, at);
 }
 
-static inline void store(const tn_desc *d, int64_t at, double value) {
+static inline void store_float(const tn_desc *d, int64_t at, double value) {
     store_to(d->data, d->dtype, at, value);
 }
 
@@ -126,7 +127,7 @@ enum { WALK_OPERANDS = 4 };
 /* All indices of one shape in row-major order, with the element offset of up to four operands:
  *
  *     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
- *         store(y, w.at[0], f(load(x, w.at[1])));
+ *         store_float(y, w.at[0], f(load_float(x, w.at[1])));
  *     }
  *
  * The shape is the first operand's. The others have its ndim; a smaller size than theirs walks only

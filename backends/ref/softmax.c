@@ -11,15 +11,15 @@ tn_status tn__ref_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
     for (walk w = walk_over(2, &y_rows, &x_rows); w.left > 0; walk_next(&w)) {
         double most = -INFINITY, sum = 0;
         for (int64_t j = 0; j < n; j++) {
-            most = fmax(most, load(x, w.at[1] + j * dx));
+            most = fmax(most, load_float(x, w.at[1] + j * dx));
         }
         for (int64_t j = 0; j < n; j++) {
             /* NaN anywhere, or nothing but -inf: NaN */
-            sum += exp(load(x, w.at[1] + j * dx) - most);
+            sum += exp(load_float(x, w.at[1] + j * dx) - most);
         }
         for (int64_t j = 0; j < n; j++) {
-            double shifted = load(x, w.at[1] + j * dx) - most;
-            store(y, w.at[0] + j * dy, log_form ? shifted - log(sum) : exp(shifted) / sum);
+            double shifted = load_float(x, w.at[1] + j * dx) - most;
+            store_float(y, w.at[0] + j * dy, log_form ? shifted - log(sum) : exp(shifted) / sum);
         }
     }
     return TN_OK;
@@ -37,14 +37,14 @@ tn_status tn__ref_softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_
     for (walk w = walk_over(3, &dx_rows, &y_rows, &dy_rows); w.left > 0; walk_next(&w)) {
         double sum = 0;
         for (int64_t j = 0; j < n; j++) {
-            double g = load(dy, w.at[2] + j * row_stride(dy));
-            sum += log_form ? g : g * load(y, w.at[1] + j * row_stride(y));
+            double g = load_float(dy, w.at[2] + j * row_stride(dy));
+            sum += log_form ? g : g * load_float(y, w.at[1] + j * row_stride(y));
         }
         for (int64_t j = 0; j < n; j++) {
-            double g = load(dy, w.at[2] + j * row_stride(dy)),
-                   value = load(y, w.at[1] + j * row_stride(y));
-            store(dx, w.at[0] + j * row_stride(dx),
-                  log_form ? g - exp(value) * sum : value * (g - sum));
+            double g = load_float(dy, w.at[2] + j * row_stride(dy)),
+                   value = load_float(y, w.at[1] + j * row_stride(y));
+            store_float(dx, w.at[0] + j * row_stride(dx),
+                        log_form ? g - exp(value) * sum : value * (g - sum));
         }
     }
     return TN_OK;
