@@ -32,6 +32,7 @@ TN_API tn_tensor *tn_div_scalar(tn_tensor *x, double k);  /* x / k */
 TN_API tn_tensor *tn_rsub_scalar(tn_tensor *x, double k); /* k - x */
 TN_API tn_tensor *tn_rdiv_scalar(tn_tensor *x, double k); /* k / x */
 TN_API tn_tensor *tn_pow_scalar(tn_tensor *x, double k);  /* x ^ k */
+/* gradient dy where low <= x <= high, the bounds included; 0 elsewhere and at NaN */
 TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
 
 TN_API tn_tensor *tn_neg(tn_tensor *x);
@@ -47,7 +48,7 @@ TN_API tn_tensor *tn_cos(tn_tensor *x);
 TN_API tn_tensor *tn_erf(tn_tensor *x);
 TN_API tn_tensor *tn_tanh(tn_tensor *x);
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);
-TN_API tn_tensor *tn_relu(tn_tensor *x);
+TN_API tn_tensor *tn_relu(tn_tensor *x); /* NaN stays; gradient 0 there (PyTorch: dy) and at 0 */
 TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
 /* x Phi(x), by erf (Hendrycks and Gimpel 2016, arXiv:1606.08415) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x);
@@ -173,8 +174,15 @@ TN_API tn_tensor *tn_dropout_op(tn_tensor *x, double p);
 
 /* softmax(q k^T scale) v. q (B, H, T, D), k and v (B, G, S, D), H a multiple of G (grouped heads).
  * mask: NULL, or bool, broadcasts to (B, H, T, S), true where a key may be seen. causal: query i
- * sees keys up to i + S - T. scale 0: 1 / sqrt(D). Memory is linear in T and S: no T x S matrix is
- * kept (Dao et al. 2022, arXiv:2205.14135). A query that sees nothing gives zeros. */
+ * sees keys up to i + S - T, of those that the mask leaves. scale 0: 1 / sqrt(D).
+ *
+ * What a query does not see has no influence on its result and gets no gradient from it, NaN
+ * included (a gradient made with create_graph multiplies it by 0). A query that sees nothing gives
+ * zeros and gets zeros, where a softmax of nothing would give NaN.
+ *
+ * Memory is linear in T and S: no T x S matrix is kept (Dao et al. 2022, arXiv:2205.14135).
+ * Backward makes the probabilities again from one float a query, as there: for scores of about s
+ * they are right to s roundings. */
 typedef struct tn_attention_options {
     bool causal;
     double scale;
@@ -197,7 +205,9 @@ TN_API tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
 TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how);
 
 /* logits (…, C), labels (…) i64 or i32. The mean is over the rows that are not ignored. NONE: (…).
- * bf16 and f16 logits give an f32 loss. TN_EINDEX names a label outside [0, C). */
+ * bf16 and f16 logits give an f32 loss. TN_EINDEX names a label outside [0, C). Logits of ignored
+ * rows may be anything: loss and gradient are 0 there, also for NaN (in PyTorch the gradient is
+ * NaN). */
 typedef struct tn_cross_entropy_options {
     tn_reduction reduction; /* TN_MEAN */
     int64_t ignore_index;   /* -100 */

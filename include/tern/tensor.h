@@ -142,7 +142,7 @@ TN_API tn_tensor *tn_scalar(double value, tn_dtype dtype); /* 0-dimensional */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
 
 /* Drawn from this thread's default generator: uniform in [0, 1), never 1 in any dtype; standard
- * normal; integers in [low, high), both within 2^53. */
+ * normal; integers in [low, high), both within 2^53 of 0 (TN_EVALUE). */
 TN_API tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype);

@@ -153,8 +153,9 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
     tn_tensor *x = c->in[0], *label = c->in[1];
     int last = tn_ndim(x) - 1;
-    tn_tensor *logp = tn_log_softmax(x, last);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
+    x = tn_where(tn_unsqueeze(counts, last), x, tn__constant(x, 0.0)); /* may have been NaN */
+    tn_tensor *logp = tn_log_softmax(x, last);
     tn_tensor *safe = tn_where(counts, label,
                                tn__constant(label, 0.0)); /* any class will do where none is read */
     tn_tensor *loss = tn_neg(tn_squeeze(tn_gather(logp, last, tn_unsqueeze(safe, last)), last));

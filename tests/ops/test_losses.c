@@ -174,6 +174,33 @@ static void smoothing_costs_the_distance(void **state) {
     assert_float_equal(at2(tn_grad_of(x), 0, 2), -1.0 / 30.0, 1e-7);
 }
 
+/* What an ignored row holds does not matter, with either way to the gradient. */
+static void ignored_rows_may_be_anything(void **state) {
+    (void)state;
+    const int64_t label[] = {1, -100, 0, -100, -100};
+    for (int k = 0; k < 4; k++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_randn(TN_DIMS(5, 3), TN_F32);
+        tn_fill_(tn_select(x, 0, 1), NAN);
+        tn_fill_(tn_select(x, 0, 3), INFINITY);
+        tn_fill_(tn_select(x, 0, 4), -INFINITY);
+        tn_set_requires_grad(x, true);
+        tn_cross_entropy_options o = tn_cross_entropy_defaults();
+        o.label_smoothing = k & 1 ? 0.1 : 0.0;
+        tn_tensor *loss = tn_cross_entropy_with(x, tn_from_data(label, TN_DIMS(5), TN_I64), o);
+        assert_true(isfinite(tn_item(loss)));
+        tn_grad_options options = tn_grad_defaults();
+        options.create_graph = k & 2;
+        tn_tensor *dy = tn_ones_like(loss), *dx = NULL;
+        tn_grad(&loss, &dy, 1, &x, 1, &dx, options);
+        assert_string_equal(tn_error_message(), "");
+        for (int64_t i = 0; i < 15; i++) {
+            double slope = at2(dx, i / 3, i % 3);
+            assert_true(label[i / 3] < 0 ? slope == 0.0 : slope != 0.0 && isfinite(slope));
+        }
+    }
+}
+
 static tn_values smoothed(void *user, tn_values in) {
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.ignore_index = 1;
@@ -268,6 +295,7 @@ int main(void) {
         TEST(small_floats_give_f32),
         TEST(far_logits_keep_their_differences),
         TEST(smoothing_costs_the_distance),
+        TEST(ignored_rows_may_be_anything),
         TEST(gradients_twice),
         TEST(bad_labels_are_named),
         TEST(logits_can_be_consumed),
