@@ -37,6 +37,21 @@ static inline double bench_peak_rss(void) {
     return (double)usage.ru_maxrss / 1024.0;
 }
 
+/* Writes what a peer begins with too into a folder (peers/shared.py): the weights of `module`, and
+ * the batches x and y, each (steps, batch, tokens). */
+static inline void bench_share(void *module, const char *folder, tn_tensor *x, tn_tensor *y) {
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/weights.safetensors", folder);
+    tn_status saved = tn_save(module, path);
+    snprintf(path, sizeof(path), "%s/batches.safetensors", folder);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "x", x);
+    tn_safetensors_writer_add(w, "y", y);
+    if (saved != TN_OK || tn_safetensors_writer_save(w, path) != TN_OK) {
+        exit(1);
+    }
+}
+
 /* Answers "run N" with the loss of the last step and N times in ms, "memory" with the peaks of the
  * process and of tensors in MiB; ends with the input. `step` gives the loss. */
 static inline int bench_serve(double (*step)(void *user), void *user) {

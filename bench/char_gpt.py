@@ -1,6 +1,7 @@
 """The character GPT: iterations of training, Tern and PyTorch in turns. Options: rounds, iterations of a turn.
 
-PyTorch's time leaves out the making of the batch; Tern's has everything in it. The text is this repository's own.
+All begin with the same weights and see the same batches, so that their losses agree but for rounding, which grows with the
+steps. PyTorch's time leaves out the making of the batch; Tern's has everything in it. The text is this repository's own.
 """
 import os
 import sys
@@ -8,6 +9,8 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
 import duel
+
+WARM_UP = 20
 
 
 def own_text():
@@ -25,25 +28,17 @@ def own_text():
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 80
-    torch = duel.have_torch()
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as f:
-        f.write(own_text())
-        f.flush()
-        tern = duel.Worker([duel.program("char_gpt"), f.name])
-        peer = duel.Worker(duel.peer("torch_char_gpt.py") + [f.name, str(duel.THREADS)]) if torch else None
-        r = duel.duel(tern, peer, rounds, steps, warm_up=20)
-    duel.table(
-        [f"{duel.THREADS} threads", "Tern", "PyTorch", "ratio (of the rounds)"],
-        [
-            ["ms an iteration", r["tern"], r["torch"], duel.ratio_text(r)],
-            ["iterations/s", 1e3 / r["tern"], 1e3 / r["torch"] if torch else None, None],
-            ["MiB at most", r["memory"][0][0], r["memory"][1][0] if torch else None, None],
-            ["MiB in tensors at most", r["memory"][0][1], None, None],
-            ["last loss", r["loss"][0], r["loss"][1], None],
-        ],
-    )
-    if not torch:
-        duel.no_torch()
+    peers = duel.find_peers()
+    text = own_text()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "text")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        tern = duel.Worker([duel.program("char_gpt"), path, folder, str(WARM_UP + rounds * steps)])
+        tern.ask("memory")  # now the folder is written
+        others = [duel.Worker(p.command("torch_char_gpt.py", folder, duel.THREADS, len(set(text)))) for p in peers]
+        r = duel.duel([tern, *others], rounds, steps, WARM_UP, agree=1e-3)
+    duel.compare(f"{duel.THREADS} threads", r, peers)
 
 
 main()

@@ -18,20 +18,23 @@ def start(command):
 
 
 def main():
-    torch = duel.have_torch()
-    ours, theirs = [], []
+    peers = duel.find_peers()
+    ours, theirs = [], [[] for _ in peers]
     for i in range(15):
         ours.append(start([duel.program("first_step")]))
-        if torch and i % 3 == 0:
-            theirs.append(start(duel.peer("torch_first_step.py")))
-    rows = []
+        for p, times in zip(peers, theirs):
+            if i % 3 == 0:
+                times.append(start(p.command("torch_first_step.py")))
+    head, rows = ["ms after the start", "Tern"], []
+    for p in peers:
+        head += [p.name, "ratio"]
     for i, text in enumerate(["the library is loaded", "the model is there", "one step is done"]):
         a = statistics.median(x[i] for x in ours)
-        b = statistics.median(x[i] for x in theirs) if torch else None
-        rows.append([text, a, b, f"{b / a:.0f}" if torch else None])
-    duel.table(["ms after the start", "Tern", "PyTorch", "ratio"], rows)
-    if not torch:
-        duel.no_torch()
+        rows.append([text, a])
+        for times in theirs:
+            b = statistics.median(x[i] for x in times)
+            rows[-1] += [b, f"{b / a:.0f}"]
+    duel.table(head, rows)
 
 
 main()

@@ -36,7 +36,8 @@ static double train_step(void *user) {
 static void print_usage(void) {
     fprintf(stderr,
             "usage: gpt2 [--size 124M|350M|774M|1.5B] [--batch N] [--vocab N] [--device NAME]\n"
-            "            [--precision f32|bf16] [--recompute] T   (run bench/gpt2.py)\n");
+            "            [--precision f32|bf16] [--recompute] [--share FOLDER] T   (run "
+            "bench/gpt2.py)\n");
     exit(2);
 }
 
@@ -54,16 +55,14 @@ typedef struct options {
     const size *shape;
     int64_t T, batch, vocab;
     bool recompute, bf16;
+    const char *folder; /* for the weights and the batch that it begins with */
 } options;
 
 static options parse_options(int argc, char **argv) {
-    static const struct option list[] = {{"size", 1, NULL, 's'},
-                                         {"batch", 1, NULL, 'b'},
-                                         {"vocab", 1, NULL, 'v'},
-                                         {"device", 1, NULL, 'd'},
-                                         {"precision", 1, NULL, 'p'},
-                                         {"recompute", 0, NULL, 'r'},
-                                         {0}};
+    static const struct option list[] = {{"size", 1, NULL, 's'},      {"batch", 1, NULL, 'b'},
+                                         {"vocab", 1, NULL, 'v'},     {"device", 1, NULL, 'd'},
+                                         {"precision", 1, NULL, 'p'}, {"recompute", 0, NULL, 'r'},
+                                         {"share", 1, NULL, 'f'},     {0}};
     options o = {.shape = &sizes[0], .batch = 4, .vocab = 50257};
     for (int key; (key = getopt_long(argc, argv, "", list, NULL)) != -1;) {
         switch (key) {
@@ -84,6 +83,9 @@ static options parse_options(int argc, char **argv) {
             break;
         case 'r':
             o.recompute = true;
+            break;
+        case 'f':
+            o.folder = optarg;
             break;
         default:
             print_usage();
@@ -118,6 +120,10 @@ int main(int argc, char **argv) {
     t.opt = tn_adamw(&t.gpt, a);
     t.x = tn_randint(0, 50257, TN_DIMS(o.batch, o.T), TN_I64);
     t.y = tn_randint(0, 50257, TN_DIMS(o.batch, o.T), TN_I64);
+    if (o.folder) {
+        TN_SCOPE;
+        bench_share(&t.gpt, o.folder, tn_unsqueeze(t.x, 0), tn_unsqueeze(t.y, 0));
+    }
     int status = bench_serve(train_step, &t);
     tn_optim_free(t.opt);
     tn_module_finish(&t.gpt);

@@ -57,12 +57,12 @@ def largest(size, command):
     return None, 0
 
 
-def measure(size, have_torch):
+def measure(size, torch):
     options = ["--size", size, "--vocab", str(VOCAB), "--device", "cuda", "--precision", "bf16"]
     tern, batch = largest(size, lambda b: [duel.program("gpt2"), *options, "--batch", str(b), str(T)])
     peer = None
-    if tern and have_torch:
-        peer = start(duel.peer("torch_gpt2.py") + [*options, "--compile", "--batch", str(batch), str(T), str(THREADS)])
+    if tern and torch:
+        peer = start(torch.command("torch_gpt2.py", *options, "--compile", "--batch", batch, T, THREADS))
     workers = [w for w in (tern, peer) if w]
     ms, loss = [[] for _ in workers], [None] * 2
     for w in workers:
@@ -100,18 +100,16 @@ def main():
     if not name:
         print("skipped: nvidia-smi finds no GPU here")
         return
-    have_torch = duel.have_torch()
+    torch = (duel.find_peers() + [None])[0]
     peak = next((flops for part, flops in PEAKS.items() if part in name), 0)
     results = []
     for size in sizes or ("124M", "350M", "1.5B"): # each is told and kept at once: the next may take too long
-        results.append(measure(size, have_torch))
+        results.append(measure(size, torch))
         duel.table([f"{name}, bf16, T = {T}", "Tern", "PyTorch", "ratio (of the rounds)"], list(row(results[-1], peak)))
         sys.stdout.flush()
         if target:
             with open(target, "w") as f:
                 json.dump({"device": name, "peak": peak, "results": results}, f, indent=1)
-    if not have_torch:
-        duel.no_torch()
     missing = [r["size"] for r in results if not r["tern"]]
     if missing:
         sys.exit(f"did not run: {' '.join(missing)}")

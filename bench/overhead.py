@@ -25,20 +25,22 @@ def values(command):
 
 
 def main():
-    torch = duel.have_torch()
-    best = [{}, {}]
-    commands = [[duel.program("overhead")]] + ([duel.peer("torch_overhead.py")] if torch else [])
+    peers = duel.find_peers()
+    commands = [[duel.program("overhead")]] + [p.command("torch_overhead.py") for p in peers]
+    best = [{} for _ in commands]
     for _ in range(ROUNDS):
         for kept, command in zip(best, commands):
             for name, ns in values(command).items():
                 kept[name] = min(ns, kept.get(name, ns))
-    rows = []
+    head, rows = ["ns", "Tern"], []
+    for p in peers:
+        head += [p.name, "ratio"]
     for name, text in ROWS:
-        ours, theirs = best[0][name], best[1].get(name)
-        rows.append([text, ours, theirs, f"{theirs / ours:.1f}" if theirs else None])
-    duel.table(["ns", "Tern", "PyTorch", "ratio"], rows)
-    if not torch:
-        duel.no_torch()
+        ours = best[0][name]
+        rows.append([text, ours])
+        for theirs in best[1:]:
+            rows[-1] += [theirs.get(name), f"{theirs[name] / ours:.1f}" if name in theirs else None]
+    duel.table(head, rows)
 
 
 main()

@@ -7,6 +7,7 @@ into a product, and bf16 saves memory but no arithmetic.
 """
 import os
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
 import duel
@@ -17,39 +18,31 @@ def cpu_flags():
         return set(f.read().split())
 
 
-def worker(command, T, dtype, *more):
-    return duel.Worker(command + ["--precision", dtype, str(T), *more])
+def measure(T, rounds, peers, theirs):
+    """Tern's bf16 first, its own f32, then the peers'."""
+    with tempfile.TemporaryDirectory() as folder:
+        tern = duel.Worker([duel.program("gpt2"), "--precision", "bf16", "--share", folder, str(T)])
+        tern.ask("memory")  # now the folder is written
+        own = duel.Worker([duel.program("gpt2"), "--precision", "f32", str(T)])  # from the same seed
+        others = [duel.Worker(p.command("torch_gpt2.py", "--precision", theirs, "--share", folder, T, duel.THREADS)) for p in peers]
+        return duel.duel([tern, own, *others], rounds, 2, warm_up=1, agree=2e-3)
 
 
-def tern(T, dtype):
-    return worker([duel.program("gpt2")], T, dtype)
+class Own:
+    """Tern's f32, as a column."""
 
-
-def pytorch(T, dtype):
-    return worker(duel.peer("torch_gpt2.py"), T, dtype, str(duel.THREADS))
+    name, crippled = "Tern f32", ""
 
 
 def main():
-    torch, flags = duel.have_torch(), cpu_flags()
+    peers, flags = duel.find_peers(), cpu_flags()
     theirs = "bf16" if "avx512f" in flags else "f32"
-    rows = []
-    lengths = [int(sys.argv[2])] if len(sys.argv) > 2 else [64, 256]
-    for T in lengths:
+    for T in [int(sys.argv[2])] if len(sys.argv) > 2 else [64, 256]:
         rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 6 if T < 256 else 4
-        own = duel.duel(tern(T, "bf16"), tern(T, "f32"), rounds, 2, warm_up=1)
-        rows += [
-            [f"T = {T}: ms a step, beside own f32", own["tern"], own["torch"], duel.ratio_text(own)],
-            ["  MiB in tensors at most", own["memory"][0][1], own["memory"][1][1], None],
-            ["  last loss", own["loss"][0], own["loss"][1], None],
-        ]
-        if torch:
-            r = duel.duel(tern(T, "bf16"), pytorch(T, theirs), rounds, 2, warm_up=1)
-            rows.append([f"  ms a step, beside PyTorch's {theirs}", r["tern"], r["torch"], duel.ratio_text(r)])
-    duel.table([f"{duel.THREADS} threads", "Tern bf16", "the other", "ratio (of the rounds)"], rows)
+        r = measure(T, rounds, peers, theirs)
+        duel.compare(f"bf16 (PyTorch: {theirs}), T = {T}, {duel.THREADS} threads", r, [Own, *peers])
     found = sorted(flags & {"avx512_bf16", "amx_bf16"})
     print(f"bf16 arithmetic of this processor: {', '.join(found) if found else 'none'}")
-    if not torch:
-        duel.no_torch()
 
 
 main()

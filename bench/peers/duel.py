@@ -13,7 +13,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-PYTHON = sys.executable  # ./run chooses the one that has PyTorch
+PYTHON = sys.executable  # ./run chooses Debian's
 THREADS = int(os.environ.get("TERN_BENCH_THREADS", min(2, os.cpu_count())))
 
 
@@ -42,15 +42,41 @@ def program(name):
     return os.path.join(os.environ.get("TERN_BENCH_BIN", os.path.join(ROOT, "build/release/bench")), name)
 
 
-def peer(name):
-    return [PYTHON, os.path.join(HERE, name)]
+class Peer:
+    """A Python with PyTorch: what it is called, what multiplies for it, and why no ratio is given beside it ("" if one is)."""
+
+    def __init__(self, python):
+        self.python = python
+        self.version, self.blas, self.crippled = "", "", ""
+        try:
+            done = subprocess.run([python, os.path.join(HERE, "describe.py")], capture_output=True, text=True, env=fair_environment())
+        except OSError:
+            return
+        if done.returncode == 0:
+            self.version, self.blas, self.crippled = (done.stdout.splitlines() + ["", "", ""])[:3]
+
+    @property
+    def name(self):
+        return "PyTorch " + self.version
+
+    def command(self, script, *arguments):
+        return [self.python, os.path.join(HERE, script), *map(str, arguments)]
 
 
-def have_torch():
-    try:
-        return subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
-    except OSError:
-        return False
+def find_peers():
+    """Those that are installed: that of this Python (./run chooses Debian's), and that of TERN_BENCH_PYTHON."""
+    pythons = [PYTHON]
+    other = os.environ.get("TERN_BENCH_PYTHON")
+    if other and os.path.abspath(other) != os.path.abspath(PYTHON):
+        pythons.append(other)
+    peers = [Peer(python) for python in pythons]
+    for p in peers:
+        if p.version:
+            print(f"{p.name}: {p.blas}" + (f"; no ratio: {p.crippled}" if p.crippled else ""))
+        else:
+            print(f"{p.python} has no PyTorch: no peer" + (" (./run setup bench)" if p.python == PYTHON else ""))
+    sys.stdout.flush()
+    return [p for p in peers if p.version]
 
 
 class Worker:
@@ -86,47 +112,57 @@ class Worker:
         self.process.wait()
 
 
-def duel(tern, torch, rounds, steps, warm_up):
-    """Medians of all rounds and their ratios: {"tern": ms, "torch": ms, "ratios": [...], "loss": (…), "memory": (…)}.
-    `torch` may be None."""
-    workers = [w for w in (tern, torch) if w]
-    for w in workers:
-        w.run(warm_up)
-    ms = [[], []]
-    loss = [None, None]
+def duel(workers, rounds, steps, warm_up, agree=None):
+    """A turn of each worker in every round: {"ms": [each one's median], "ratios": [each one's, of the rounds, to the first's],
+    "losses": [each one's after the warm-up, then after each turn], "memory": [each one's]}. `agree`: by how much, relatively, the
+    losses after the warm-up may differ; a worker that computes something else is None among the ratios."""
+    losses = [[w.run(warm_up)[0]] for w in workers]
+    ms = [[] for _ in workers]
     for r in range(rounds):
         order = list(enumerate(workers))
         for i, w in order if r % 2 == 0 else reversed(order):
-            loss[i], times = w.run(steps)
+            loss, times = w.run(steps)
+            losses[i].append(loss)
             ms[i].append(statistics.median(times))
     memory = [w.ask("memory") for w in workers]
     for w in workers:
         w.close()
-    ratios = [b / a for a, b in zip(*ms)]
+    first = losses[0][0]
+    same = [agree is None or abs(x[0] - first) <= agree * abs(first) for x in losses]
     return {
-        "tern": statistics.median(ms[0]),
-        "torch": statistics.median(ms[1]) if torch else None,
-        "ratio": statistics.median(ratios) if torch else None,
-        "ratios": sorted(ratios),
-        "loss": loss,
+        "ms": [statistics.median(x) for x in ms],
+        "ratios": [sorted(b / a for a, b in zip(ms[0], x)) if ok else None for x, ok in zip(ms, same)],
+        "losses": losses,
         "memory": memory,
+        "after": [warm_up + i * steps for i in range(rounds + 1)],
     }
 
 
 def table(head, rows):
-    """Rows of texts; numbers may be None: the peer is not installed."""
-    rows = [[("-" if x is None else x if isinstance(x, str) else f"{x:.3g}" if x < 100 else f"{x:.0f}") for x in row] for row in rows]
+    """Rows of texts and numbers; None is nothing."""
+    rows = [[("" if x is None else x if isinstance(x, str) else f"{x:.3g}" if x < 100 else f"{x:.0f}") for x in row] for row in rows]
     widths = [max(len(str(row[i])) for row in [head] + rows) for i in range(len(head))]
     for row in [head] + rows:
         print("  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths))).rstrip())
 
 
-def ratio_text(result):
-    if result["ratio"] is None:
-        return None
-    low, high = result["ratios"][0], result["ratios"][-1]
-    return f"{result['ratio']:.2f}  ({low:.2f} to {high:.2f})"
+def ratio_text(ratios):
+    return f"{statistics.median(ratios):.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})" if ratios else "none: other losses"
 
 
-def no_torch():
-    print("PyTorch is not installed (python3-torch): no peer")
+def compare(title, r, peers):
+    """The table of a duel of Tern with PyTorch: times, ratios, memory, and the losses, which must be the same."""
+    head, rows = [title, "Tern"], [["ms a step", r["ms"][0]], ["MiB at most", r["memory"][0][0]], ["  in tensors", r["memory"][0][1]]]
+    for i, p in enumerate(peers, 1):
+        head += [p.name, "ratio (of the rounds)"]
+        rows[0] += [r["ms"][i], "none: its BLAS" if p.crippled else ratio_text(r["ratios"][i])]
+        rows[1] += [r["memory"][i][0], f"{r['memory'][i][0] / r['memory'][0][0]:.2f}"]
+        rows[2] += [(*r["memory"][i], None)[1], None]
+    last = len(r["after"]) - 1
+    for turn in sorted({0, 1, last // 2, last}):
+        row = [f"loss of step {r['after'][turn]}", f"{r['losses'][0][turn]:.5f}"]
+        for i in range(1, len(peers) + 1):
+            row += [f"{r['losses'][i][turn]:.5f}", None]
+        rows.append(row)
+    table(head, rows)
+    sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""The character GPT of ../char_gpt.c in PyTorch. Usage: torch_char_gpt.py TEXT THREADS"""
+"""The character GPT of ../char_gpt.c in PyTorch, from its weights and with its batches: torch_char_gpt.py FOLDER THREADS VOCAB"""
+import itertools
 import math
 import sys
 
@@ -7,6 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from serve import serve
+from shared import load_batches, load_weights
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 64, 12
 
@@ -59,9 +61,6 @@ class GPT(nn.Module):
         self.wte, self.wpe = nn.Embedding(vocab, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.h = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.ln_f = LayerNorm()
-        for name, p in self.named_parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, std=0.02 / math.sqrt(2 * LAYERS) if name.endswith("c_proj.weight") else 0.02)
 
     def forward(self, x, y):
         h = self.wte(x) + self.wpe(torch.arange(x.shape[1]))
@@ -71,21 +70,20 @@ class GPT(nn.Module):
 
 def main():
     torch.set_num_threads(int(sys.argv[2]))
-    torch.manual_seed(1337)
-    with open(sys.argv[1], encoding="utf-8") as f:
-        text = f.read()
-    number = {c: i for i, c in enumerate(sorted(set(text)))}
-    tokens = torch.tensor([number[c] for c in text])
-    model = GPT(len(number))
+    xs, ys = load_batches(sys.argv[1])
+    model = GPT(int(sys.argv[3]))
+    load_weights(model, sys.argv[1])
     groups = [
         {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
     opt = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), foreach=True)
 
+    turn = itertools.count()
+
     def batch():
-        at = torch.randint(len(tokens) - CONTEXT, (BATCH, 1)) + torch.arange(CONTEXT)
-        return tokens[at], tokens[at + 1]
+        i = next(turn) % len(xs)
+        return xs[i], ys[i]
 
     def step(x, y):
         loss = model(x, y)

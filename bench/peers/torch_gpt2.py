@@ -1,9 +1,9 @@
 """Training steps of GPT-2, as ../gpt2.c, in PyTorch.
 
-torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] T THREADS
+torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] [--share FOLDER] T THREADS
 
 On the CPU Debian's PyTorch 1.13 is meant; on a GPU a present one, where --compile fuses what it can and attention is the
-flash kernel.
+flash kernel. FOLDER holds the weights and the batch of Tern's program; without it both are drawn here.
 """
 import argparse
 import math
@@ -13,6 +13,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from serve import serve
+from shared import load_batches, load_weights
 
 CONTEXT = 1024
 SIZES = {"124M": (12, 12, 768), "350M": (24, 16, 1024), "774M": (36, 20, 1280), "1.5B": (48, 25, 1600)}
@@ -73,18 +74,25 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--share")
     parser.add_argument("T", type=int)
     parser.add_argument("threads", type=int)
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     torch.manual_seed(1337)
     device = o.device.split(":")[0]
-    model = GPT2(o.T, o.vocab, *SIZES[o.size]).to(o.device)
+    model = GPT2(o.T, o.vocab, *SIZES[o.size])
+    if o.share:
+        load_weights(model, o.share)
+    model = model.to(o.device)
     # On the CPU foreach=True would be no faster here and keeps more temporaries.
     fast = {"fused": True} if device == "cuda" else {"foreach": False}
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, **fast)
     call = torch.compile(model) if o.compile else model
-    x, y = (torch.randint(50257, (o.batch, o.T), device=o.device) for _ in range(2))
+    if o.share:
+        x, y = (t[0].to(o.device) for t in load_batches(o.share))
+    else:
+        x, y = (torch.randint(50257, (o.batch, o.T), device=o.device) for _ in range(2))
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=o.precision == "bf16"):
