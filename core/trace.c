@@ -93,6 +93,7 @@ bool tn__trace_next(const tn__trace *trace, tn__event *e) {
         if (tn__trace_get(trace, number, e)) {
             return true;
         }
+        e->number = number; /* what was read of it is of no use */
     }
 }
 

@@ -74,8 +74,8 @@ TN_API bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e)
 /* The next event behind e->number, which is 0 at first; false at the end. */
 TN_API bool tn__trace_next(const tn__trace *trace, tn__event *e);
 
-/* Writes the events that have ended as a file for chrome://tracing and Perfetto; each trace
- * becomes rows of its own. Not from a signal handler. Raises TN_EIO in the name of `operation`. */
+/* Writes the events of some traces that have ended as a file for chrome://tracing and Perfetto. Not
+ * from a signal handler. Raises in the name of `operation`. */
 TN_API tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path,
                                 const char *operation);
 

@@ -147,7 +147,7 @@ typedef struct collection {
     bool failed;
 } collection;
 
-static bool collect(const tn_entry *entry, void *user) {
+static bool collect_gradient(const tn_entry *entry, void *user) {
     collection *c = user;
     tn_tensor *g = tn_grad_of(*entry->field);
     if (!g) {
@@ -173,7 +173,7 @@ double tn_clip_grad_norm(void *m, double max_norm) {
         return NAN;
     }
     collection c = {0};
-    tn_module_each(m, (tn_walk){0}, collect, &c);
+    tn_module_each(m, (tn_walk){0}, collect_gradient, &c);
     double norm = tn__pending() ? NAN : tn__grad_norm(c.grads, c.count, "clip_grad_norm");
     double scale = tn__clip_scale(norm, max_norm);
     TN_NO_GRAD;

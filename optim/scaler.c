@@ -61,7 +61,7 @@ void tn_scaler_free(tn_scaler *s) {
 }
 
 /* False after raising, and while an error is pending. */
-static bool usable(const tn_scaler *s, const tn_optim *opt, const char *operation) {
+static bool scaler_usable(const tn_scaler *s, const tn_optim *opt, const char *operation) {
     if (tn__pending()) {
         return false;
     }
@@ -84,7 +84,7 @@ tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss) {
 }
 
 double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm) {
-    if (!usable(s, opt, "scaler_clip")) {
+    if (!scaler_usable(s, opt, "scaler_clip")) {
         return NAN;
     }
     if (!(max_norm >= 0.0)) {
@@ -98,7 +98,7 @@ double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm) {
 }
 
 tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt) {
-    if (!usable(s, opt, "scaler_step")) {
+    if (!scaler_usable(s, opt, "scaler_step")) {
         return tn_error();
     }
     if (!s->options.enabled) {
