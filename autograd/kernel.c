@@ -311,7 +311,7 @@ static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
             p->b.x[i] = &p->x[i];
         }
     }
-    for (int i = 0; i < TN_OP_OUTPUTS && status == TN_OK; i++) {
+    for (int i = 0; saved >= TN_SAVES_OUTPUT(i) && status == TN_OK; i++) {
         tn_tensor *t = saved & TN_SAVES_OUTPUT(i) ? tn_op_saved_output(g, i) : NULL;
         if (t && !tn__usable(t, op->name)) {
             return TN_ESTATE;

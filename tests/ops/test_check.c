@@ -67,6 +67,36 @@ static void gradients(void **state) {
     finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
 }
 
+/* Kernels of backward that know f32 alone: the rule does the rest. */
+static tn_status right_kernel(const tn_op_back *b) {
+    return b->dy[0]->dtype == TN_F32
+               ? b->kernels->binary(b->ctx, TN_MUL, b->dx[0], b->dy[0], b->y[0])
+               : TN_EUNSUPPORTED;
+}
+
+static tn_status wrong_kernel(const tn_op_back *b) {
+    return b->dy[0]->dtype == TN_F32 ? b->kernels->copy(b->ctx, b->dx[0], b->dy[0])
+                                     : TN_EUNSUPPORTED;
+}
+
+static tn_status no_kernel(const tn_op_back *b) {
+    (void)b;
+    return TN_EUNSUPPORTED;
+}
+
+static void kernels(void **state) {
+    (void)state;
+    tn_op op = *tn_op_named("exp");
+    op.samples = small;
+    op.backward_kernel = right_kernel;
+    assert_int_equal(tn_op_check(&op), TN_OK);
+    op.backward_kernel = wrong_kernel;
+    finds(&op, "f32: ", "the recorded gradient of input 0");
+    op.backward_kernel = no_kernel;
+    op.backward = NULL;
+    finds(&op, "exp: sample 0", "kernels do not handle f64");
+}
+
 static void linear_gives_nothing(tn_op_grad *g) {
     (void)g;
 }
@@ -138,6 +168,7 @@ int main(void) {
     unsetenv("TERN_OP_CHECK"); /* the whole check is in question, not its brief form */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients),
+        cmocka_unit_test(kernels),
         cmocka_unit_test(absent_inputs_are_named),
         cmocka_unit_test(forwards),
         cmocka_unit_test(nothing_runs_after_an_error),
