@@ -1,6 +1,7 @@
-# The stops of docs/tour_short.md, in their order. From the root, where ./run test has built:
+# The stops of docs/tour_short.md, in their order. From the root:
 #
-#     gdb -x docs/tour.gdb build/test/examples/02_line
+#     ./run build debug
+#     gdb -x docs/tour.gdb build/debug/examples/02_line
 #
 # Each stop arms the next, so the many other calls of these functions pass. `continue` goes on, `backtrace` shows who
 # called, `finish` what comes back. tests/check_tour.py runs this file.
