@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Every public function is used or told of: by another source, an example, a tool, a benchmark or a document.
+"""The public functions: each is used or told of, and named by the rules of CONTRIBUTING.md.
 
-check_public.py [ROOT]        prints each function that nothing but its definition and tests names; exit status 1 when there is one
-check_public.py --self-test   plants one such function in a small tree and sees it found
+check_public.py [ROOT]        prints each fault; exit status 1 when there is one
+check_public.py --self-test   plants one fault of each kind in a small tree and sees each found
 
-A function that carries TN_API in include/tern/ counts as used when its name stands in a .c, .h, .cu or .md file outside tests/,
-other than the file that defines it. A comment is no use, in a header neither: a header tells what is there, a document or an
-example what it is for.
+Used: its name stands in a .c, .h, .cu or .md file outside tests/, other than the file that defines it. A comment is no use, in
+a header neither: a header tells what is there, a document or an example what it is for.
+
+Names: an operation ends in _op where its plain name is a type's, and nowhere else. What a program calls takes `void *m`; only
+what the library calls gets a `tn_module *`.
 """
 import os
 import re
 import sys
-import tempfile
+
+import planted
 
 CODE = (".c", ".h", ".cu", ".cuh")
 ELSEWHERE = ("tests/", "build", ".")  # what does not count as use
@@ -52,31 +55,54 @@ def unused(root):
     return sorted((path, name) for name, path in public.items() if name not in uses)
 
 
+def misnamed(root):
+    headers = [(path, without_comments(text)) for path, text in sources(root) if path.startswith("include/")]
+    types = {name for _, text in headers for name in re.findall(r"^(?:typedef [^;{(]*\b|\} )(tn_\w+);", text, re.M)}
+    for path, text in headers:
+        for name in declared(text):
+            if name in types:
+                yield path, name, "is a type's name too: add _op"
+            if name.endswith("_op") and name[:-3] not in types:
+                yield path, name, f"no type is named {name[:-3]}: drop _op"
+        for name in re.findall(r"\bTN_API\b[^;(]*?\b(tn_\w+)\([^;()]*\btn_module \*\w", text):
+            yield path, name, "takes a tn_module *; what programs call takes void *m"
+
+
+HEADER = ("typedef struct tn_line {\n    int a;\n} tn_line;\ntypedef struct tn_module tn_module;\n"
+          "TN_API int tn_used(void);\nTN_API int *tn_told(int a);\nTN_API void tn_line_op(void);\n"
+          "TN_API void tn_train(void *m, void (*f)(tn_module *m, int a));\n")
+CODE_FILE = ("int tn_used(void) {\n    return 0;\n}\nint *tn_told(int a) {\n    return 0;\n}\nvoid tn_line_op(void) {\n}\n"
+             "void tn_train(void *m, void (*f)(tn_module *m, int a)) {\n}\n")
+CLEAN = {"include/tern/a.h": HEADER, "core/a.c": CODE_FILE, "README.md": "`tn_told`, `tn_line_op`\n",
+         "nn/a.c": "static int f(void) {\n    tn_train();\n    return tn_used();\n}\n", "tests/test_a.c": "tn_told();\n"}
+PLANTED = {  # what, where, and what is replaced by what
+    "a function that nobody names": ("README.md", "`tn_told`, ", ""),
+    "a function in a comment only": ("nn/a.c", "return tn_used();", "return 0; /* tn_used */"),
+    "an operation named as a type": ("include/tern/a.h", "tn_line_op", "tn_line"),
+    "an operation with a needless _op": ("include/tern/a.h", "int tn_used(void);", "int tn_used_op(void);"),
+    "a module that asks for a cast": ("include/tern/a.h", "tn_train(void *m", "tn_train(tn_module *m"),
+}
+
+
+def faults(root):
+    return [(path, name, "no source, example or document uses it") for path, name in unused(root)] + list(misnamed(root))
+
+
 def self_test():
-    tree = {"include/tern/a.h": "TN_API int tn_used(void);\nTN_API int *tn_told(int a);\n/* tn_alone */\nTN_API void tn_alone(void);\n"
-                                "#define TN_M tn_macro()\nTN_API int tn_macro(void);\n",
-            "core/a.c": "int tn_used(void) {\n    return 0;\n}\nint *tn_told(int a) {\n    return 0;\n}\nvoid tn_alone(void) {\n}\n"
-                        "int tn_macro(void) {\n    return 1;\n}\n", "nn/a.c": "static int f(void) {\n    return tn_used();\n}\n",
-            "README.md": "`tn_told`\n", "tests/test_a.c": "tn_alone();\n"}
-    with tempfile.TemporaryDirectory() as root:
-        for path, text in tree.items():
-            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-            with open(os.path.join(root, path), "w", encoding="utf-8") as f:
-                f.write(text)
-        found = unused(root)
-    right = found == [("include/tern/a.h", "tn_alone")]
-    print("1 planted fault, %s" % ("found" if right else f"found instead: {found}"))
-    return 0 if right else 1
+    trees = {}
+    for what, (path, old, new) in PLANTED.items():
+        assert old in CLEAN[path], what
+        trees[what] = {**CLEAN, path: CLEAN[path].replace(old, new)}
+    return planted.self_test(CLEAN, trees, faults, most=2)
 
 
 def main():
     if sys.argv[1:] == ["--self-test"]:
-        return self_test()
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    found = unused(root)
-    for path, name in found:
-        print(f"{path}: {name}: no source, example or document uses it")
-    print(f"public functions: {len(found)} unused")
+        return 1 if self_test() else 0
+    found = list(faults(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")))
+    for path, name, fault in found:
+        print(f"{path}: {name}: {fault}")
+    print(f"public functions: {len(found)} faults")
     return 1 if found else 0
 
 
