@@ -14,8 +14,8 @@ import sys
 
 import planted
 
-FOLDERS = ["include", "core", "tensor", "autograd", "ops", "nn", "data", "io", "distributed", "train", "tools", "examples",
-           "bench"]  # backends and optim follow
+FOLDERS = ["include", "core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train",
+           "tools", "examples", "bench"]
 # Words before a function's name: its type, and what is said about it in brackets.
 FUNCTION = re.compile(r"^(?:template <[^;{}]*?>\s*|TN_PRINTF\([^()]*\)\s*|__attribute__\(\(.*?\)\)\s*)*"
                       r"(?:static|TN__INLINE)\b(?:\s+__attribute__\(\(.*?\)\)|\s+__launch_bounds__\([^()]*\)|[\w\s*&:<>,])*?"
