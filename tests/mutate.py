@@ -109,7 +109,7 @@ MUTATIONS = [
     ("autograd/recompute.c", "    *generator = args->generator;\n", "", "a recompute draws other random numbers"),
     ("autograd/leaf.c", "        if (leaf->stale) {\n            tn__ops.copy_(leaf->grad, grad);", "        if (0) {\n            tn__ops.copy_(leaf->grad, grad);",
      "a given buffer is added to after zero_grad"),
-    ("optim/step.c", "step.first = like->count == 1;", "step.first = false;", "SGD's first step reads an empty buffer"),
+    ("optim/sgd.c", ".first = c->step == 1,", ".first = false,", "SGD's first step reads an empty buffer"),
     ("optim/step.c", "    opt->grad_scale = 1.0;\n    opt->steps++;", "    opt->steps++;", "a clip lasts for the next step as well"),
     ("optim/clip.c", "return done ? sqrt(total) : NAN;", "return done ? total : NAN;", "the norm is not a norm"),
     ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
