@@ -1,8 +1,7 @@
 /* Mixed precision: a policy on a module, and what the bracket does with it.
  *
- *     cast inputs  ->  copies into the fields  ->  recompute, forward  ->  parameters back  ->
- *                                                                                               cast
- * outputs
+ *     cast inputs -> copies into the fields -> recompute, forward -> parameters back
+ *                 -> cast outputs
  *
  * The outermost call of a region lends for everything below it, so that a forward may read a
  * child's parameter (a classifier that is the embedding); the calls inside only cast inputs. The

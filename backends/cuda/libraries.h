@@ -40,7 +40,7 @@ extern "C" {
     X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommSplit) X(CommCount)     \
     X(CommUserRank) X(CommCuDevice) X(AllReduce) X(AllGather) X(ReduceScatter) X(Broadcast)        \
     X(Reduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
-/* NULL in a library that has none: registered buffers (2.19), memory that can be registered (2.19). */
+/* NULL in a library that has none: registered buffers, memory that can be registered (2.19). */
 #define TN__NCCL_OPTIONAL(X) X(CommRegister) X(CommDeregister) X(MemAlloc) X(MemFree)
 /* clang-format on */
 

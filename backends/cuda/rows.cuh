@@ -234,16 +234,23 @@ static inline bool tn__whole_rows(const tn_desc *d) {
  * statement with the constants TEAM and ITEMS. f64 is never held: it is there for checks of
  * gradients. */
 enum { TN_WARP_BLOCK = 128 };
-/* clang-format off */
-#define TN_BY_LENGTH(T, n, whole, ...)                                                                     \
-    do {                                                                                                    \
-        bool held = (whole) && sizeof(T) < 8;                                                               \
-        if (held && (n) <= 1024) { constexpr int TEAM = 32, ITEMS = sizeof(T) < 8 ? 32 : 0; __VA_ARGS__; }  \
-        else if (held && (n) <= 4096) { constexpr int TEAM = 256, ITEMS = sizeof(T) < 8 ? 16 : 0; __VA_ARGS__; } \
-        else if ((n) <= 1024) { constexpr int TEAM = 32, ITEMS = 0; __VA_ARGS__; }                          \
-        else { constexpr int TEAM = 256, ITEMS = 0; __VA_ARGS__; }                                          \
+#define TN_BY_LENGTH(T, n, whole, ...)                                \
+    do {                                                              \
+        bool held = (whole) && sizeof(T) < 8;                         \
+        if (held && (n) <= 1024) {                                    \
+            constexpr int TEAM = 32, ITEMS = sizeof(T) < 8 ? 32 : 0;  \
+            __VA_ARGS__;                                              \
+        } else if (held && (n) <= 4096) {                             \
+            constexpr int TEAM = 256, ITEMS = sizeof(T) < 8 ? 16 : 0; \
+            __VA_ARGS__;                                              \
+        } else if ((n) <= 1024) {                                     \
+            constexpr int TEAM = 32, ITEMS = 0;                       \
+            __VA_ARGS__;                                              \
+        } else {                                                      \
+            constexpr int TEAM = 256, ITEMS = 0;                      \
+            __VA_ARGS__;                                              \
+        }                                                             \
     } while (0)
-/* clang-format on */
 
 /* Threads of a block, and blocks for so many rows of a team each. */
 template <int TEAM> static inline unsigned tn__team_block() {

@@ -287,10 +287,7 @@ static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
     return status;
 }
 
-/*
- *
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- Any of them ----------------------------------------------------------------------------- */
 
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t) {
     const tn__shm_record mine = record_of(e, t);

@@ -55,7 +55,7 @@ static tn_status softmax_backward_kernel(const tn_op_back *b) {
  * values whose exponentials overflow. */
 static void softmax_samples(tn_op_samples *s) {
     static const softmax_args first = {0}, second = {1}, last = {-1};
-    static const double large[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
+    static const double huge[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
         {.text = "dim=-1",
          .args = &last,
@@ -86,7 +86,7 @@ static void softmax_samples(tn_op_samples *s) {
          .args = &last,
          .inputs = 1,
          .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
-        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), large)}},
+        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), huge)}},
         {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(), -2.0, 2.0)}},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {

@@ -91,16 +91,16 @@ static void var_samples(tn_op_samples *s) {
         const char *text;
         double low;
     } cases[] = {
-        {{1, {7}}, {{{0, {0}}, false}, 1}, "dim=[0], correction=1, keepdim=False", -3.0},
-        {{2, {3, 4}}, {{{1, {1}}, false}, 0}, "dim=[1], correction=0, keepdim=False", -3.0},
-        {{2, {3, 4}}, {{{1, {-2}}, true}, 1}, "dim=[-2], correction=1, keepdim=True", -3.0},
-        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 1}, "dim=[0, 2], correction=1, keepdim=False", -3.0},
-        {{0, {0}}, {{{0, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3.0},
-        {{2, {0, 3}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3.0},
-        {{2, {2, 300}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3.0},
-        {{2, {300, 2}}, {{{1, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3.0},
-        {{2, {2, 20}}, {{{1, {1}}, true}, 1}, "dim=[1], correction=1, keepdim=True", 100.0},
-        {{0, {0}}, {{{1, {-1}}, true}, 0}, "dim=[-1], correction=0, keepdim=True", -3.0},
+        {{1, {7}}, {{{0, {0}}, false}, 1}, "dim=[0], correction=1, keepdim=False", -3},
+        {{2, {3, 4}}, {{{1, {1}}, false}, 0}, "dim=[1], correction=0, keepdim=False", -3},
+        {{2, {3, 4}}, {{{1, {-2}}, true}, 1}, "dim=[-2], correction=1, keepdim=True", -3},
+        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 1}, "dim=[0, 2], correction=1, keepdim=False", -3},
+        {{0, {0}}, {{{0, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3},
+        {{2, {0, 3}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3},
+        {{2, {2, 300}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3},
+        {{2, {300, 2}}, {{{1, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3},
+        {{2, {2, 20}}, {{{1, {1}}, true}, 1}, "dim=[1], correction=1, keepdim=True", 100},
+        {{0, {0}}, {{{1, {-1}}, true}, 0}, "dim=[-1], correction=0, keepdim=True", -3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tn_sample sample = {

@@ -63,7 +63,13 @@ static tn_status run(tn_engine *e, tn_transfer t) {
 
 static tn_transfer all_reduce(float *x, int64_t count) {
     return (tn_transfer){
-        .kind = TN_ALL_REDUCE, .dtype = TN_F32, .reduce = TN_SUM, .in = x, .out = x, .count = count};
+        .kind = TN_ALL_REDUCE,
+        .dtype = TN_F32,
+        .reduce = TN_SUM,
+        .in = x,
+        .out = x,
+        .count = count,
+    };
 }
 
 static tn_transfer message(tn_collective kind, void *data, int64_t count, int peer) {
