@@ -131,6 +131,26 @@ static void test_f64_sums_are_accurate(void **state) {
     }
 }
 
+/* What losses and collectives take besides is no reduction of a kernel: refused, nothing written.
+ */
+static void test_not_for_kernels(void **state) {
+    (void)state;
+    static const tn_reduction f[] = {TN_PRODUCT, TN_NONE, (tn_reduction)99};
+    static const tn_dtype dtype[] = {TN_F32, TN_F64, TN_BF16, TN_I64, TN_BOOL};
+    for (int k = 0; k < 3 * 5; k++) {
+        array x = make(dtype[k % 5], DENSE, 2, SIZES(2, 3)),
+              y = make(dtype[k % 5], DENSE, 2, SIZES(2, 1));
+        array_set(&y, 0, 1);
+        array_set(&y, 1, 1);
+        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+            tn_status status = TRIAL_CALL(*t, reduce, f[k / 5], &y.d, &x.d);
+            assert_int_equal(trial_wait(*t, status), TN_EUNSUPPORTED);
+            assert_true(array_get(&y, 0) == 1 && array_get(&y, 1) == 1);
+        }
+        trial_forget();
+    }
+}
+
 typedef struct finding {
     int dim;
     tn_desc x;
@@ -171,7 +191,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_reduce),          ARRAY_TEST(test_reduce_whole),
         ARRAY_TEST(test_sum_is_accurate), ARRAY_TEST(test_f64_sums_are_accurate),
-        ARRAY_TEST(test_argmax),
+        ARRAY_TEST(test_not_for_kernels), ARRAY_TEST(test_argmax),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,6 +320,13 @@ static void test_null_is_one_rank(void **state) {
     tn_group_set_timeout(NULL, INFINITY);
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
+    static const tn_reduction none[] = {TN_NONE, TN_ANY, TN_ALL, TN_SUM_SQUARES, (tn_reduction)99};
+    for (int i = 0; i < 5; i++) {
+        assert_null(tn_all_reduce(NULL, t, none[i]));
+        assert_int_equal(tn_error(), TN_EVALUE);
+        assert_non_null(strstr(tn_error_message(), "TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN"));
+        tn_error_clear();
+    }
     tn_work_wait(tn_broadcast(NULL, t, 1), 0);
     assert_int_equal(tn_error(), TN_EINDEX);
     tn_error_clear();

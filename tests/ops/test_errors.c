@@ -378,6 +378,8 @@ static void losses(void **state) {
     refused(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: the dtype of x is i64");
     refused(tn_mse(F(2), F(2, 1), TN_MEAN), TN_ESHAPE, "mse: x is [2] but target is [2, 1]");
     refused(tn_mse(F(2), F(2), (tn_reduction)9), TN_EVALUE, "mse: reduction is 9");
+    refused(tn_mse(F(2), F(2), TN_MAX), TN_EVALUE, "(TN_MEAN, TN_SUM or TN_NONE)");
+    refused(tn_cross_entropy(F(2, 3), I(2), TN_PRODUCT), TN_EVALUE, "(TN_MEAN, TN_SUM or TN_NONE)");
     refused(tn_cross_entropy(I(2, 3), I(2), TN_MEAN), TN_EDTYPE,
             "cross_entropy: the dtype of logits is i64");
     refused(tn_cross_entropy(F(2, 3), F(2), TN_MEAN), TN_EDTYPE,
