@@ -18,6 +18,10 @@
 
 #define MOVES ((uintptr_t)1) /* the entry moves to the scope outside */
 
+/* More than a program holds on purpose: the largest GPT-2 has 580 parameters, and each image of
+ * MNIST as a tensor of its own makes 70,000. */
+enum { ROOT_MANY = 100000 };
+
 int64_t tn__live_count;
 
 static tn_object *object_of(uintptr_t entry) {
@@ -37,7 +41,24 @@ static bool grow_stack(void) {
     return true;
 }
 
+/* A loop without a scope: said once, where the latest tensor is made. */
+static void warn_root(void) {
+    static bool said; /* atomic */
+    if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) {
+        return;
+    }
+    char place[160];
+    tn__place(place, sizeof place);
+    tn_log_write(TN_LOG_WARN,
+                 "%s%smore than %d tensors were made outside any scope and live until the thread "
+                 "ends (write TN_SCOPE; as the first line of the loop's body)",
+                 place, place[0] ? ": " : "", ROOT_MANY);
+}
+
 bool tn__scope_own(tn_object *object) {
+    if (tn__self.base == 0 && tn__self.owned_count >= ROOT_MANY) {
+        warn_root();
+    }
     if (tn__self.owned_count == tn__self.owned_room && !grow_stack()) {
         tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
                   tn__self.owned_count + 1);

@@ -9,6 +9,7 @@
 #include "core/memory.h"
 #include "nn/module.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -52,12 +53,91 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
     return out;
 }
 
+/* ---- Modules that were never added ----------------------------------------------------------- *
+ *
+ * A layer that a forward calls but that is nobody's child learns nothing: no optimiser, checkpoint
+ * or move finds it. Nothing else would say so, since its gradients arrive. */
+
+/* The modules whose forward is running in this thread, innermost first. */
+typedef struct running {
+    const struct running *up;
+    tn_module *module;
+} running;
+
+static _Thread_local const running *innermost;
+
+static tn_module *module_root(tn_module *m) {
+    while (m->parent) {
+        m = m->parent;
+    }
+    return m;
+}
+
+typedef struct parameter_search {
+    const tn_tensor *wanted;
+    bool found;
+} parameter_search;
+
+static bool is_wanted(const tn_entry *entry, void *user) {
+    parameter_search *search = user;
+    search->found = tn__entry_tensor(entry) == search->wanted;
+    return !search->found;
+}
+
+/* Whether a module around this call has the tensor too (two modules that share it). */
+static bool is_known_outside(const tn_tensor *param) {
+    parameter_search search = {.wanted = param};
+    for (const running *r = innermost; r && !search.found; r = r->up) {
+        tn_module_each(module_root(r->module), (tn_walk){.with_shared = true}, is_wanted, &search);
+    }
+    return search.found;
+}
+
+/* Finds a parameter that would learn nothing: it wants a gradient, no optimiser has it, and neither
+ * have the modules around. */
+static bool find_stray(const tn_entry *entry, void *user) {
+    char *path = user;
+    tn_tensor *param = tn__entry_tensor(entry);
+    if (!tn_requires_grad(param) || is_known_outside(param) ||
+        __atomic_load_n(&entry->owner->lists->stepped, __ATOMIC_RELAXED) > 0) {
+        return true;
+    }
+    snprintf(path, TN_MODULE_NAME, "%s", entry->path);
+    return false;
+}
+
+/* False after raising: a forward calls m, a root, whose parameters nobody steps. */
+static bool is_at_home(tn_module *m) {
+    if (m->parent || !innermost || !tn_grad_mode()) {
+        return true;
+    }
+    for (const running *r = innermost; r; r = r->up) {
+        if (module_root(r->module) == m) {
+            return true;
+        }
+    }
+    char path[TN_MODULE_NAME] = "";
+    tn_module_each(m, (tn_walk){0}, find_stray, path);
+    if (path[0]) {
+        tn__raise(
+            TN_ESTATE, innermost->module->kind,
+            "the forward calls a %s that was never added, whose parameter \"%s\" no optimiser "
+            "would step (tn_module_add it to the %s; if another optimiser steps it, make that "
+            "first; if nothing does, tn_module_requires_grad(layer, false))",
+            m->kind, path, innermost->module->kind);
+    }
+    return !path[0];
+}
+
 /* ---- The forward, in its scope --------------------------------------------------------------- */
 
 static tn_values call_forward(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
+    running self = {innermost, m};
+    innermost = &self;
     tn_values out =
         m->forward ? (tn_values){1, {m->forward(m, in.v[0])}} : m->forward_values(m, in, context);
+    innermost = self.up;
     out = checked_results(m, out);
     tn__return_values(&out);
     tn_scope_end(&scope);
@@ -187,7 +267,7 @@ static bool may_call(tn_module *m, const tn_values *in) {
             return false;
         }
     }
-    return true;
+    return is_at_home(m);
 }
 
 static bool has_hooks(const tn_module *m) {
@@ -217,15 +297,20 @@ static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
  * dies with a scope of its own. */
 static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, 0);
+    const running *around = innermost;
+    innermost = NULL; /* hooks may call what they like */
     in = tn__hooks_before(m, in);
     tn__watch *watch = tn__watch_inputs(m, &in);
+    innermost = around;
     tn_values out;
     if (!tn__module_of(m, "call") || !may_call(m, &in)) { /* a hook may have changed either */
         out = tn__no_values();
     } else {
         out = inner_bracket(m, in, context);
     }
+    innermost = NULL;
     out = checked_results(m, tn__hooks_after(m, in, out));
+    innermost = around;
     tn__watch_outputs(watch, &out);
     tn__return_values(&out);
     tn_scope_end(&scope);

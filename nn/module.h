@@ -40,6 +40,7 @@ struct tn_module_lists {
     tn__module_hook **hooks;
     int record_count, record_room, child_count, child_room, hook_count, hook_room;
     int hooks_running;
+    int stepped; /* atomic: how many parameters of the module itself optimisers hold */
     tn_hook last_hook;
     tn_precision *precision; /* the policy that was set here, or NULL */
     bool lending;            /* the fields hold what the policy wants: a call is in progress */

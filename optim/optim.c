@@ -18,6 +18,7 @@
 
 static void item_finish(tn__item *item) {
     free((char *)item->entry.path);
+    __atomic_fetch_sub(&item->lists->stepped, 1, __ATOMIC_RELAXED);
     tn__module_lists_release(item->lists);
     tn_release(item->param);
     tn_release(item->steps);
@@ -120,6 +121,7 @@ static bool item_add(const tn_entry *entry, void *user) {
     *item = (tn__item){
         .entry = *entry, .lists = tn__module_lists_keep(entry->owner->lists), .param = tn_keep(p)};
     item->entry.path = tn__strdup(entry->path);
+    __atomic_fetch_add(&item->lists->stepped, 1, __ATOMIC_RELAXED);
     opt->item_count++; /* from here on tn_optim_free releases it */
     if (!item->entry.path) {
         tn__raise(TN_ENOMEM, opt->method->name, "no memory for a name");

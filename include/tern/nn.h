@@ -103,7 +103,11 @@ TN_API tn_status tn_module_set_slice(void *m, const char *path, tn_dims global_d
  * one output. tn_call_values: the context reaches the forward as it is; with recompute it must live
  * until backward. Absent inputs are NULL. After an error n is 0 and every v inert. Around the
  * forward, in this order: `before` hooks, precision, recompute, a scope that lets only the results
- * out, `after` hooks. */
+ * out, `after` hooks.
+ *
+ * A forward that calls a module which was never added (it is nobody's child) is TN_ESTATE when the
+ * module has a parameter that wants a gradient and that neither an optimiser nor a module around
+ * this call has: it would not be stepped, and nothing else would say so. Not under TN_NO_GRAD. */
 TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
 TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
 TN_API tn_values tn_values_of(tn_tensor *a, tn_tensor *b); /* two of them, or one when b is NULL */

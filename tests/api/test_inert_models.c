@@ -2,6 +2,8 @@
  * test_inert.c. */
 #include "inert.h"
 
+#include <tern/sys/optim.h>
+
 /* ---- nn.h ------------------------------------------------------------------------------------ */
 
 static tn_tensor *same(tn_tensor *x) {
@@ -280,6 +282,10 @@ static void optimisers(tn_tensor *t) {
     TAKES(tn_optim_set_steps(NULL, 1));
     TAKES(tn_optim_kind(NULL));
     TAKES(tn_optim_free(NULL));
+    tn_optim_method empty = {.name = "empty"};
+    tn_optim_rates rates = {.lr = NAN};
+    TAKES(tn_optim_free(tn_optim_new(NULL, NULL, NULL, rates)));
+    TAKES(tn_optim_free(tn_optim_new(NULL, &empty, NULL, rates)));
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             tn_schedule all[] = {tn_schedule_constant(1.0, longs[i]),

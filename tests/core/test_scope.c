@@ -3,6 +3,7 @@
 #include "tern/sys/tensor.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/test.h"
@@ -361,6 +362,56 @@ static void test_quarantine_ends(void **state) {
 }
 #endif
 
+/* A loop that forgot its scope is told so once, however many threads forget theirs. */
+static int warnings;
+static char warning[1024];
+
+static void take_warning(tn_log_level level, const char *message, void *user) {
+    (void)user;
+    warnings += level == TN_LOG_WARN;
+    snprintf(warning, sizeof warning, "%s", message);
+}
+
+static void adopt_many(tn_tensor *t, int n) {
+    for (int i = 0; i < n; i++) {
+        tn_adopt(tn_keep(t));
+    }
+}
+
+static void *forget_scope(void *user) {
+    tn_tensor *t = user;
+    adopt_many(t, 100000);
+    int before = warnings;
+    {
+        TN_SCOPE;
+        adopt_many(t, 10);
+    }
+    assert_int_equal(warnings, before);
+    adopt_many(t, 10);
+    return NULL;
+}
+
+static void test_forgotten_scope(void **state) {
+    (void)state;
+    tn_tensor *t = one(1);
+    warnings = 0;
+    tn_log_to(take_warning, TN_LOG_WARN, NULL);
+    {
+        TN_SCOPE;
+        adopt_many(t, 200000);
+    }
+    assert_int_equal(warnings, 0);
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, forget_scope, t), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(warnings, 1);
+    }
+    tn_log_to(NULL, TN_LOG_ERROR, NULL);
+    assert_contains(warning, "more than 100000 tensors were made outside any scope");
+    assert_contains(warning, "TN_SCOPE");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_scope_releases, test_no_error),
@@ -375,6 +426,7 @@ int main(void) {
         cmocka_unit_test_setup(test_release_makes_tensors, test_no_error),
         cmocka_unit_test_setup(test_null_and_inert, test_no_error),
         cmocka_unit_test_setup(test_large_scope, test_no_error),
+        cmocka_unit_test_setup(test_forgotten_scope, test_no_error),
         cmocka_unit_test_setup(test_no_memory_to_grow, test_no_error),
 #ifdef TN_DEBUG_TENSORS
         cmocka_unit_test_setup(test_dead_tensor_names_its_scope, test_no_error),

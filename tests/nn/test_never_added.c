@@ -1,0 +1,148 @@
+/* A layer that a forward calls although it was never added learns nothing: an error says so. And
+ * what looks like it but is meant. */
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+/* A layer of its own, and one that is wherever the test says. */
+typedef struct net {
+    tn_module base;
+    tn_linear fc;
+    void *other;
+    bool without_grad;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *n = (net *)self;
+    x = tn_call(&n->fc, x);
+    if (n->without_grad) {
+        TN_NO_GRAD;
+        return tn_call(n->other, x);
+    }
+    return n->other ? tn_call(n->other, x) : x;
+}
+
+static void net_init(net *n, void *other) {
+    *n = (net){.other = other};
+    tn_module_init(n, "net", net_forward);
+    tn_linear_init(&n->fc, 3, 3, tn_linear_defaults());
+    tn_module_add(n, "fc", &n->fc);
+}
+
+static void calls_well(net *n) {
+    tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
+    assert_false(tn_is_inert(tn_call(n, x)));
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+static void is_refused(net *n, const char *message) {
+    tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
+    assert_inert(tn_call(n, x), TN_ESTATE, message);
+}
+
+static void never_added(void **state) {
+    (void)state;
+    net n;
+    tn_linear layer;
+    tn_linear_init(&layer, 3, 3, tn_linear_defaults());
+    net_init(&n, &layer);
+    is_refused(&n, "(in net.linear): net: the forward calls a linear that was never added, whose "
+                   "parameter \"weight\" no optimiser would step (tn_module_add it to the net");
+    net outer;
+    net_init(&outer, &n);
+    tn_module_add(&outer, "inner", &n);
+    is_refused(&outer, "(in net.inner.linear): net: the forward calls a linear that was never");
+    tn_module_set_recompute(&n, true);
+    tn_backward(tn_sum_all(tn_call(&outer, tn_ones(TN_DIMS(2, 3), TN_F32))));
+    assert_error(TN_ESTATE, "was never added"); /* when it runs again, which is recorded */
+    tn_module_add(&n, "layer", &layer);
+    calls_well(&outer);
+    tn_module_finish(&outer);
+}
+
+static void learns_nothing(void **state) {
+    (void)state;
+    net n;
+    tn_linear layer;
+    tn_linear_init(&layer, 3, 3, tn_linear_defaults());
+    net_init(&n, &layer);
+    n.without_grad = true; /* a teacher */
+    calls_well(&n);
+    n.without_grad = false;
+    is_refused(&n, "linear");
+    tn_module_requires_grad(&layer, false);
+    calls_well(&n);
+    tn_module_requires_grad(&layer, true);
+    is_refused(&n, "linear");
+    tn_dropout drop;
+    tn_dropout_init(&drop, 0.5);
+    n.other = &drop; /* nothing to step */
+    calls_well(&n);
+    tn_module_finish(&drop);
+    tn_module_finish(&layer);
+    tn_module_finish(&n);
+}
+
+/* The other network of a pair has an optimiser of its own. */
+static void is_stepped_elsewhere(void **state) {
+    (void)state;
+    net n;
+    tn_linear layer;
+    tn_linear_init(&layer, 3, 3, tn_linear_defaults());
+    net_init(&n, &layer);
+    tn_optim *opt = tn_sgd(&layer, tn_sgd_defaults());
+    calls_well(&n);
+    tn_optim_free(opt);
+    is_refused(&n, "linear");
+    tn_module_finish(&layer);
+    tn_module_finish(&n);
+}
+
+static void is_added_elsewhere(void **state) {
+    (void)state;
+    net n, owner, shares;
+    tn_linear layer;
+    net_init(&owner, NULL);
+    net_init(&n, &owner.fc); /* a part of another network */
+    calls_well(&n);
+    tn_linear_init(&layer, 3, 3, tn_linear_defaults());
+    net_init(&shares, &layer);
+    is_refused(&shares, "linear");
+    tn_tensor *weight = NULL, *bias = NULL; /* the layer's, under a name of this network */
+    tn_module_param(&shares, "weight", &weight, layer.weight);
+    tn_module_param(&shares, "bias", &bias, layer.bias);
+    calls_well(&shares);
+    tn_module_finish(&layer);
+    tn_module_finish(&shares);
+    tn_module_finish(&owner);
+    tn_module_finish(&n);
+}
+
+static tn_values call_probe(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m, (void)in;
+    assert_false(tn_is_inert(tn_call(user, out.v[0])));
+    return out;
+}
+
+/* What a hook looks at is its own affair. */
+static void is_called_by_a_hook(void **state) {
+    (void)state;
+    net n;
+    tn_linear probe;
+    tn_linear_init(&probe, 3, 3, tn_linear_defaults());
+    net_init(&n, NULL);
+    tn_module_hook(&n.fc, (tn_module_hooks){.after = call_probe, .user = &probe});
+    calls_well(&n);
+    n.other = &probe;
+    is_refused(&n, "linear"); /* and behind the hook the forward still runs */
+    tn_module_finish(&probe);
+    tn_module_finish(&n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(never_added),        TEST(learns_nothing),      TEST(is_stepped_elsewhere),
+        TEST(is_added_elsewhere), TEST(is_called_by_a_hook),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
