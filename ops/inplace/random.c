@@ -1,6 +1,7 @@
 /* Random numbers into a tensor that is there: one draw of the generator a call. */
 #include "ops/inplace/inplace.h"
 
+#include <float.h>
 #include <math.h>
 
 static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, double b,
@@ -20,15 +21,28 @@ static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, dou
                        operation);
 }
 
+/* The largest number of a float dtype. */
+static double dtype_largest(tn_dtype dtype) {
+    return dtype == TN_F16    ? 65504.0
+           : dtype == TN_BF16 ? 0x1.fep127
+           : dtype == TN_F32  ? (double)FLT_MAX
+                              : DBL_MAX;
+}
+
 tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
     if (!(low <= high)) {
         tn__raise(TN_EVALUE, "uniform_", "low is %g but high is %g (low must not be above high)",
                   low, high);
         return tn_inert();
     }
-    if (!isfinite(high - low)) {
-        tn__raise(TN_EVALUE, "uniform_", "low is %g and high is %g (their distance is not finite)",
-                  low, high);
+    if (!tn__writable(x, "uniform_")) {
+        return tn_inert();
+    }
+    double most = dtype_largest(x->dtype);
+    if (!(low >= -most && high <= most && isfinite(high - low))) {
+        tn__raise(TN_EVALUE, "uniform_",
+                  "low is %g and high is %g (%s goes up to %g, and their distance must be finite)",
+                  low, high, tn_dtype_name(x->dtype), most);
         return tn_inert();
     }
     return draw_in_place(x, TN_UNIFORM, low, high, g, "uniform_");

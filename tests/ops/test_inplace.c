@@ -274,6 +274,9 @@ static void draws(void **state) {
     assert_inert(tn_uniform_(x, 1.0, 0.0, NULL), TN_EVALUE, "low is 1 but high is 0");
     assert_inert(tn_uniform_(x, 0.0, INFINITY, NULL), TN_EVALUE, "low is 0 and high is inf");
     assert_inert(tn_uniform_(x, -1e308, 1e308, NULL), TN_EVALUE, "high is 1e+308");
+    assert_inert(tn_uniform_(tn_zeros(TN_DIMS(2), TN_F16), 0.0, 1e5, NULL), TN_EVALUE,
+                 "f16 goes up to 65504");
+    assert_inert(tn_uniform_(tn_zeros(TN_DIMS(2), TN_F32), -1e39, 0.0, NULL), TN_EVALUE, "f32");
     assert_inert(tn_normal_(x, 0.0, -1.0, NULL), TN_EVALUE, "std is -1");
     assert_inert(tn_normal_(x, 0.0, NAN, NULL), TN_EVALUE, "std");
     assert_inert(tn_uniform_(count_to(2, TN_I64), 0, 1, NULL), TN_EDTYPE, "i64");
