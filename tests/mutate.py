@@ -60,7 +60,7 @@ MUTATIONS = [
     ("ops/loss/mse.c", "tn_op_give(g, 1, tn_neg(dx));", "tn_op_give(g, 1, dx);", "the sign of the target's gradient"),
     ("ops/loss/cross_entropy.c", "b->kernels->binary(b->ctx, TN_DIV, &share, b->dy[0], b->y[3])",
      "b->kernels->copy(b->ctx, &share, b->dy[0])", "the mean's gradient is the sum's"),
-    ("ops/linalg/linear.c", "return b->kernels->reduce(b->ctx, TN_SUM, &row, dy);", "return b->kernels->fill(b->ctx, &row, 0.0);",
+    ("ops/linalg/linear.c", "b->kernels->reduce(b->ctx, TN_SUM, &row, dy)", "b->kernels->fill(b->ctx, &row, 0.0)",
      "the bias's gradient by kernels"),
     ("ops/elementwise/gelu.c", "tn_exp(tn_mul_scalar(tn_square(x), -0.5))", "tn_exp(tn_mul_scalar(tn_square(x), 0.5))",
      "a sign in the rule behind gelu's kernel"),

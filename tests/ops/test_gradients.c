@@ -109,34 +109,49 @@ static void forwards_alone(void **state) {
 
 /* ---- Dtypes of gradients --------------------------------------------------------------------- */
 
-static tn_tensor *weight_gradient(tn_dtype compute, bool rms) {
-    tn_layer_norm layer;
-    tn_rms_norm other;
-    void *m = rms ? (void *)&other : &layer;
-    if (rms) {
-        tn_rms_norm_init(&other, 5, tn_norm_defaults());
+typedef union layer {
+    tn_module base;
+    tn_layer_norm norm;
+    tn_rms_norm rms;
+    tn_linear linear;
+} layer;
+
+enum { NORM, RMS, BIAS, LAYERS };
+
+/* The gradient of a parameter of 5 numbers, a sum over 64 rows. */
+static tn_tensor *gradient_of_layer(int kind, tn_dtype compute) {
+    layer m;
+    tn_tensor **parameter = NULL;
+    if (kind == NORM) {
+        tn_layer_norm_init(&m.norm, 5, tn_norm_defaults());
+        parameter = &m.norm.weight;
+    } else if (kind == RMS) {
+        tn_rms_norm_init(&m.rms, 5, tn_norm_defaults());
+        parameter = &m.rms.weight;
     } else {
-        tn_layer_norm_init(&layer, 5, tn_norm_defaults());
+        tn_linear_init(&m.linear, 5, 5, tn_linear_defaults());
+        parameter = &m.linear.bias;
     }
     tn_precision policy = tn_precision_defaults();
     policy.compute = compute;
-    assert_int_equal(tn_module_set_precision(m, policy), TN_OK);
+    assert_int_equal(tn_module_set_precision(&m, policy), TN_OK);
     tn_generator g = {.seed = 5};
     /* numbers that bf16 holds, so that both dtypes read the same */
     tn_tensor *x = tn_cast(tn_normal_(tn_empty(TN_DIMS(64, 5), TN_F32), 0, 1, &g), TN_BF16);
     tn_tensor *dy = tn_cast(tn_normal_(tn_empty(TN_DIMS(64, 5), TN_F32), 0, 1, &g), TN_BF16);
-    tn_tensor *y = tn_call(m, tn_cast(x, compute)), *by = tn_cast(dy, compute);
+    tn_tensor *y = tn_call(&m, tn_cast(x, compute)), *by = tn_cast(dy, compute);
     assert_int_equal(tn_backward_from(&y, &by, 1, false), TN_OK);
-    tn_tensor *d = tn_copy(tn_grad_of(rms ? other.weight : layer.weight));
-    tn_module_finish(m);
+    tn_tensor *d = tn_copy(tn_grad_of(*parameter));
+    tn_module_finish(&m);
     return d;
 }
 
-/* The weights' gradients are sums over many rows, and never pass through bf16's 8 bits. */
-static void norms_sum_in_f32(void **state) {
+/* Gradients that are sums over many rows never pass through bf16's 8 bits. */
+static void rows_are_summed_in_f32(void **state) {
     (void)state;
-    for (int rms = 0; rms < 2; rms++) {
-        tn_tensor *narrow = weight_gradient(TN_BF16, rms), *wide = weight_gradient(TN_F32, rms);
+    for (int kind = 0; kind < LAYERS; kind++) {
+        tn_tensor *narrow = gradient_of_layer(kind, TN_BF16);
+        tn_tensor *wide = gradient_of_layer(kind, TN_F32);
         assert_int_equal(tn_dtype_of(narrow), TN_F32);
         assert_true(tn_all_close(narrow, wide, 1e-5, 1e-5));
     }
@@ -182,7 +197,7 @@ static void tied_weight(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(far_from_zero),  TEST(nothing_depends_on_a_kernel),
-        TEST(forwards_alone), TEST(norms_sum_in_f32),
+        TEST(forwards_alone), TEST(rows_are_summed_in_f32),
         TEST(shared_weights), TEST(tied_weight),
     };
     return cmocka_run_group_tests_name("gradients", tests, make_forwards, NULL);
