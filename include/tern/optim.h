@@ -21,7 +21,9 @@ extern "C" {
 
 typedef struct tn_optim tn_optim;
 
-/* Which parameters. tn_match_vectors: fewer than 2 dimensions (biases, norms). */
+/* Which parameters. tn_match_vectors: those of fewer than 2 dimensions (biases, norms), which are
+ * not decayed as a rule. The option no_decay below is called with user NULL; those for which it is
+ * true have weight decay 0. */
 typedef bool (*tn_match)(const tn_entry *entry, void *user);
 TN_API bool tn_match_vectors(const tn_entry *entry, void *user);
 
@@ -29,7 +31,7 @@ typedef struct tn_sgd_options {
     double lr; /* 1e-3 */
     double momentum, dampening, weight_decay;
     bool nesterov;
-    tn_match no_decay; /* NULL; these have weight decay 0. tn_match_vectors: as a rule */
+    tn_match no_decay; /* NULL: all are decayed alike */
 } tn_sgd_options;
 typedef struct tn_adam_options {
     double lr;           /* 1e-3 */
@@ -37,7 +39,7 @@ typedef struct tn_adam_options {
     double beta2;        /* 0.999 */
     double eps;          /* 1e-8 */
     double weight_decay; /* 0 for Adam, 1e-2 for AdamW */
-    tn_match no_decay;   /* as above */
+    tn_match no_decay;   /* NULL: all are decayed alike */
 } tn_adam_options;
 typedef tn_adam_options tn_adamw_options;
 
