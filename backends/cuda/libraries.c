@@ -155,7 +155,7 @@ const char *tn__cudnn_why(void) {
 
 static char nccl_why[WHY];
 
-/* The first with ncclCommSplit. */
+/* Older ones were not looked at. */
 enum { NCCL_OLDEST = 21800 };
 
 static tn__nccl_table nccl_table;

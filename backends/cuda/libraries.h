@@ -35,11 +35,10 @@ extern "C" {
     X(SetStream) X(BackendCreateDescriptor) X(BackendDestroyDescriptor) X(BackendSetAttribute)     \
     X(BackendGetAttribute) X(BackendFinalize) X(BackendExecute)
 
-#define TN__NCCL_FUNCTIONS(X)                                                                      \
-    X(GetVersion) X(GetErrorString) X(GetLastError) X(GetUniqueId) X(CommInitRankConfig)           \
-    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommSplit) X(CommCount)     \
-    X(CommUserRank) X(CommCuDevice) X(AllReduce) X(AllGather) X(ReduceScatter) X(Broadcast)        \
-    X(Reduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
+#define TN__NCCL_FUNCTIONS(X)                                                                  \
+    X(GetVersion) X(GetErrorString) X(GetLastError) X(GetUniqueId) X(CommInitRankConfig)       \
+    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(AllGather) \
+    X(ReduceScatter) X(Broadcast) X(Reduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
 /* NULL in a library that has none: registered buffers, memory that can be registered (2.19). */
 #define TN__NCCL_OPTIONAL(X) X(CommRegister) X(CommDeregister) X(MemAlloc) X(MemFree)
 /* clang-format on */

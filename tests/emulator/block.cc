@@ -67,9 +67,13 @@ bool set_order(const char *text) {
         chosen = FORWARD;
     } else if (strcmp(text, "reverse") == 0) {
         chosen = REVERSE;
-    } else if (strcmp(text, "shuffle") == 0 || strncmp(text, "shuffle:", 8) == 0) {
+    } else if (strcmp(text, "shuffle") == 0) {
         chosen = SHUFFLED;
-        random_state = text[7] == ':' ? strtoull(text + 8, nullptr, 10) : 1;
+        random_state = 1;
+    } else if (strncmp(text, "shuffle:", 8) == 0 && text[8] &&
+               text[8 + strspn(text + 8, "0123456789")] == 0) {
+        chosen = SHUFFLED;
+        random_state = strtoull(text + 8, nullptr, 10);
     } else {
         return false;
     }
@@ -458,7 +462,11 @@ static void run_block(const launch &l) {
 cudaError_t run(const launch &l, char *why, size_t room) {
     if (chosen == NOT_CHOSEN) {
         const char *wish = getenv("TERN_EMULATOR_ORDER");
-        chosen = wish && set_order(wish) ? chosen : FORWARD;
+        if (!set_order(wish ? wish : "forward")) {
+            snprintf(why, room, "TERN_EMULATOR_ORDER=%s is none of forward, reverse, shuffle:SEED",
+                     wish);
+            return cudaErrorLaunchFailure;
+        }
     }
     current_launch = &l;
     reason = why;

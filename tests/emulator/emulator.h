@@ -25,9 +25,12 @@ TN_EMULATOR_API void tern_emulator_reset(void);
 /* As if a kernel had died on the device: its calls fail from now on, and say why. */
 TN_EMULATOR_API void tern_emulator_break(int device, const char *why);
 
-/* For stand-ins of libraries (queue.cc). Queues work in a stream; it reaches the memory of the
- * stream's device, as a kernel does. False: there is no such stream. */
-TN_EMULATOR_API bool tern_emulator_queue(void *stream, void (*work)(void *user), void *user);
+/* For stand-ins of libraries (queue.cc). Queues work in a stream of this device; it reaches the
+ * memory of the device, as a kernel does. False: the device has no such stream. */
+TN_EMULATOR_API bool tern_emulator_queue(int device, void *stream, void (*work)(void *user),
+                                         void *user);
+/* The device in one allocation of which all these bytes are; -1: none. */
+TN_EMULATOR_API int tern_emulator_owner(const void *memory, size_t bytes);
 /* Memory of the calling thread's device, and which that is. */
 TN_EMULATOR_API void *tern_emulator_alloc(size_t bytes);
 TN_EMULATOR_API void tern_emulator_free(void *memory);

@@ -5,6 +5,12 @@
  * queued in the emulated stream, in slices of a few milliseconds: whoever polls for its end drives
  * it, and each poll returns. As in NCCL a communicator with blocking = 0 is in progress at first.
  *
+ * What NCCL refuses, this refuses; what would end in a wrong result or a hang there ends the
+ * process here, with a word why: memory or a stream of another device, results that overlap what
+ * is read, ranks that do not call the same operation. The same where the stand-in ends: RANKS
+ * ranks, SLOT bytes for a rank's part, LANE for a message, no blocking communicators, and in a
+ * group of calls only messages of one communicator.
+ *
  * TERN_FAKE_NCCL breaks it; then no slice waits for long, and what is lost stays lost:
  *     absent:R      rank R never joins
  *     error:R:N     rank R's communicator has an asynchronous error from its N-th operation on
@@ -47,6 +53,7 @@ static const double SLICE = 3e-3, PATIENCE = 60; /* seconds */
 typedef struct seat {
     _Atomic uint64_t posted, taken; /* collectives */
     _Atomic int joined;             /* device + 1 */
+    uint64_t call;                  /* what the rank posted last: call_of */
 } seat;
 
 typedef struct lane {
@@ -117,7 +124,8 @@ static void expect_settled(const struct ncclComm *c) {
 /* ---- The emulator ---------------------------------------------------------------------------- */
 
 typedef struct emulator {
-    bool (*queue)(void *stream, void (*work)(void *), void *user);
+    bool (*queue)(int device, void *stream, void (*work)(void *), void *user);
+    int (*owner)(const void *memory, size_t bytes);
     void *(*alloc)(size_t bytes);
     void (*free)(void *memory);
     int (*device)(void);
@@ -143,6 +151,7 @@ static const emulator *emulated(void) {
         *(void **)&e.alloc = dlsym(handle, "tern_emulator_alloc");
         *(void **)&e.free = dlsym(handle, "tern_emulator_free");
         *(void **)&e.device = dlsym(handle, "tern_emulator_device");
+        *(void **)&e.owner = dlsym(handle, "tern_emulator_owner");
         *(void **)&e.queue = dlsym(handle, "tern_emulator_queue");
     }
     return &e;
@@ -189,6 +198,17 @@ static tn_dtype dtype_of(ncclDataType_t type) {
     default:
         misused("a type that Tern does not have");
     }
+}
+
+/* Memory of the communicator's device, for `bytes`. */
+static void expect_memory(const struct ncclComm *c, const void *memory, size_t bytes) {
+    if (bytes > 0 && emulated()->owner(memory, bytes) != c->device) {
+        misused("memory that is not its device's");
+    }
+}
+
+static bool is_reduction(ncclRedOp_t how) {
+    return how == ncclSum || how == ncclProd || how == ncclMin || how == ncclMax || how == ncclAvg;
 }
 
 static double combine(ncclRedOp_t how, double a, double b) {
@@ -258,19 +278,47 @@ static void take_results(const op *o) {
     }
 }
 
+/* Bytes that this rank gives and gets. */
+static size_t bytes_in(const op *o) {
+    size_t parts = o->kind == REDUCE_SCATTER ? (size_t)o->comm->ranks : 1;
+    bool gives = o->kind != BROADCAST || o->comm->rank == o->root;
+    return gives ? parts * o->count * tn_dtype_size(o->dtype) : 0;
+}
+
+static size_t bytes_out(const op *o) {
+    size_t parts = o->kind == ALL_GATHER ? (size_t)o->comm->ranks : 1;
+    bool gets = o->kind != REDUCE || o->comm->rank == o->root;
+    return gets ? parts * o->count * tn_dtype_size(o->dtype) : 0;
+}
+
+/* What has to be the same on all ranks, as one number. */
+static uint64_t call_of(const op *o) {
+    uint64_t call = (uint64_t)o->kind;
+    call = call * 31 + (uint64_t)o->dtype;
+    call = call * 31 + (uint64_t)o->reduce;
+    call = call * 31 + (uint64_t)o->root;
+    return call * 1000003 + o->count;
+}
+
+static void expect_same_calls(const struct ncclComm *c) {
+    for (int r = 1; r < c->ranks; r++) {
+        if (c->board->seats[r].call != c->board->seats[0].call) {
+            misused("the ranks do not call the same operation");
+        }
+    }
+}
+
 static void advance_collective(op *o) {
     const struct ncclComm *c = o->comm;
     seat *mine = &c->board->seats[c->rank];
     if (!o->posted && all_have(c, false, o->number - 1)) {
-        size_t parts = o->kind == REDUCE_SCATTER ? (size_t)c->ranks : 1;
-        size_t bytes = parts * o->count * tn_dtype_size(o->dtype);
-        if (o->kind != BROADCAST || c->rank == o->root) {
-            copy(slot_of(c->board, c->rank), o->in, bytes);
-        }
+        copy(slot_of(c->board, c->rank), o->in, bytes_in(o));
+        mine->call = call_of(o);
         atomic_store(&mine->posted, o->number);
         o->posted = true;
     }
     if (o->posted && all_have(c, true, o->number)) {
+        expect_same_calls(c);
         take_results(o);
         atomic_store(&mine->taken, o->number);
         o->done = true;
@@ -365,14 +413,34 @@ static ncclResult_t submit(op *o) {
     atomic_fetch_add(&c->refs, 1);
     c->questions = 1; /* in progress once more */
     for (int i = 0; i < SLICES; i++) {
-        emulated()->queue(o->stream, slice, o);
+        if (!emulated()->queue(c->device, o->stream, slice, o)) {
+            misused("a stream that is not its device's");
+        }
     }
     return ncclInProgress;
+}
+
+static _Thread_local op *open_group;
+static _Thread_local int depth;
+
+/* In place: a gather's part lies where it will be, a scatter's result where its part is. */
+static void expect_apart(const op *o) {
+    const char *in = o->in, *out = o->out;
+    size_t part = (size_t)o->comm->rank * o->count * tn_dtype_size(o->dtype);
+    bool in_place = o->kind == ALL_GATHER       ? in == out + part
+                    : o->kind == REDUCE_SCATTER ? out == in + part
+                                                : in == out;
+    if (!in_place && in < out + bytes_out(o) && out < in + bytes_in(o)) {
+        misused("the result overlaps what is read");
+    }
 }
 
 static ncclResult_t collective(kind what, const void *in, void *out, size_t count,
                                ncclDataType_t type, ncclRedOp_t how, int root, ncclComm_t comm,
                                cudaStream_t stream) {
+    if (!is_reduction(how) || root < 0 || root >= comm->ranks) {
+        return ncclInvalidArgument;
+    }
     op *o = calloc(1, sizeof(*o));
     *o = (op){.comm = comm,
               .kind = what,
@@ -383,23 +451,41 @@ static ncclResult_t collective(kind what, const void *in, void *out, size_t coun
               .reduce = how,
               .root = root,
               .stream = stream};
+    if (depth > 0 || bytes_in(o) > SLOT) {
+        misused(depth > 0 ? "a collective in a group of calls"
+                          : "a part is larger than the board's slots");
+    }
+    expect_memory(comm, in, bytes_in(o));
+    expect_memory(comm, out, bytes_out(o));
+    expect_apart(o);
     return submit(o);
 }
 
 /* ---- Groups of messages ---------------------------------------------------------------------- */
 
-static _Thread_local op *open_group;
-static _Thread_local int depth;
-
 static ncclResult_t message(bool sends, void *data, size_t count, ncclDataType_t type, int peer,
                             ncclComm_t comm, cudaStream_t stream) {
+    if (peer < 0 || peer >= comm->ranks) {
+        return ncclInvalidArgument;
+    }
     if (!open_group) {
         open_group = calloc(1, sizeof(op));
         *open_group = (op){.comm = comm, .kind = MESSAGES, .stream = stream};
     }
-    open_group->pieces[open_group->piece_count++] = (piece){
-        .sends = sends, .peer = peer, .data = data, .bytes = count * tn_dtype_size(dtype_of(type))};
-    return ncclSuccess;
+    op *o = open_group;
+    size_t bytes = count * tn_dtype_size(dtype_of(type));
+    if (o->comm != comm || o->stream != stream || o->piece_count == PIECES || bytes > LANE) {
+        misused(bytes > LANE ? "a message is larger than the board's lanes"
+                             : "more messages, communicators or streams than a group can have");
+    }
+    expect_memory(comm, data, bytes);
+    o->pieces[o->piece_count++] =
+        (piece){.sends = sends, .peer = peer, .data = data, .bytes = bytes};
+    if (depth > 0) {
+        return ncclSuccess;
+    }
+    open_group = NULL;
+    return submit(o);
 }
 
 EXPORT ncclResult_t ncclGroupStart(void); /* nccl.h has no prototypes of these */
@@ -411,6 +497,9 @@ EXPORT ncclResult_t ncclGroupStart(void) {
 }
 
 EXPORT ncclResult_t ncclGroupEnd(void) {
+    if (depth == 0) {
+        return ncclInvalidUsage;
+    }
     op *o = --depth == 0 ? open_group : NULL;
     if (!o) {
         return ncclSuccess;
@@ -467,7 +556,9 @@ EXPORT const char *ncclGetErrorString(ncclResult_t result) {
     return result == ncclRemoteError    ? "remote process exited or there was a network error"
            : result == ncclInvalidUsage ? "invalid usage (run with NCCL_DEBUG=WARN for details)"
            : result == ncclSystemError  ? "unhandled system error"
-                                        : "no error";
+           : result == ncclInvalidArgument
+               ? "invalid argument (run with NCCL_DEBUG=WARN for details)"
+               : "no error";
 }
 
 EXPORT const char *ncclGetLastError(ncclComm_t comm) {
@@ -490,6 +581,14 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
                                            ncclConfig_t *config) {
+    static const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+    if (!config || config->magic != initial.magic || ranks < 1 || rank < 0 || rank >= ranks) {
+        return ncclInvalidArgument;
+    }
+    if (ranks > RANKS || config->blocking != 0) {
+        misused(ranks > RANKS ? "more ranks than the board has seats"
+                              : "a communicator that blocks");
+    }
     int file = open(id.internal, O_RDWR), number;
     void *memory =
         file < 0 ? MAP_FAILED
@@ -497,7 +596,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
     if (file >= 0) {
         close(file);
     }
-    if (memory == MAP_FAILED || ranks > RANKS || config->blocking != 0) {
+    if (memory == MAP_FAILED) {
         return ncclSystemError;
     }
     ncclComm_t c = calloc(1, sizeof(*c));
@@ -563,31 +662,6 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
     atomic_store(&comm->aborted, true);
     comm_drop(comm);
-    return ncclSuccess;
-}
-
-EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *split,
-                                  ncclConfig_t *config) {
-    (void)comm;
-    (void)color;
-    (void)key;
-    (void)split;
-    (void)config;
-    return ncclInvalidUsage;
-}
-
-EXPORT ncclResult_t ncclCommCount(const ncclComm_t comm, int *count) {
-    *count = comm->ranks;
-    return ncclSuccess;
-}
-
-EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
-    *rank = comm->rank;
-    return ncclSuccess;
-}
-
-EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
-    *device = comm->device;
     return ncclSuccess;
 }
 

@@ -24,7 +24,8 @@ static const size_t alignment = 512;
 
 static std::map<uintptr_t, allocation> allocations; /* by the address behind their last byte */
 static size_t used[DEVICES];
-static size_t capacity; /* 0: not asked for yet */
+static size_t capacity;
+static bool has_capacity;
 static unsigned opened; /* devices whose memory can be reached */
 
 static bool protects() {
@@ -32,24 +33,25 @@ static bool protects() {
     return !wish || strcmp(wish, "0") != 0;
 }
 
-/* "512", "64M", "2G". */
+/* "512", "64M", "2G"; 0, so that no allocation succeeds, for anything else. */
 static size_t size_of_text(const char *text) {
     char *end;
     unsigned long long value = strtoull(text, &end, 10);
-    return (size_t)(value << (*end == 'G' ? 30 : *end == 'M' ? 20 : *end == 'K' ? 10 : 0));
-}
-
-size_t memory_capacity() {
-    if (capacity == 0) {
-        const char *text = getenv("TERN_EMULATOR_MEMORY");
-        capacity = text ? size_of_text(text) : 0;
-        capacity = capacity ? capacity : (size_t)4 << 30;
-    }
-    return capacity;
+    int shift = *end == 'G' ? 30 : *end == 'M' ? 20 : *end == 'K' ? 10 : 0;
+    return end == text || end[shift > 0] != 0 ? 0 : (size_t)(value << shift);
 }
 
 void set_memory_capacity(size_t bytes) {
     capacity = bytes;
+    has_capacity = true;
+}
+
+size_t memory_capacity() {
+    if (!has_capacity) {
+        const char *text = getenv("TERN_EMULATOR_MEMORY");
+        set_memory_capacity(text ? size_of_text(text) : (size_t)4 << 30);
+    }
+    return capacity;
 }
 
 size_t memory_used(int device) {

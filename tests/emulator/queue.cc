@@ -5,14 +5,22 @@
 
 using namespace tn_emulator;
 
-bool tern_emulator_queue(void *stream, void (*work)(void *user), void *user) {
+bool tern_emulator_queue(int device, void *stream, void (*work)(void *user), void *user) {
     std::lock_guard<std::mutex> guard(lock);
     auto s = stream_of((cudaStream_t)stream);
-    if (s) {
+    bool right = s && s->device == device;
+    if (right) {
         push(
-            s, [=] { work(user); }, 1u << s->device);
+            s, [=] { work(user); }, 1u << device);
     }
-    return s != nullptr;
+    return right;
+}
+
+int tern_emulator_owner(const void *memory, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    const allocation *a = allocation_of(memory);
+    bool inside = a && (const char *)memory + bytes <= a->start + a->bytes;
+    return inside ? a->device : -1;
 }
 
 void *tern_emulator_alloc(size_t bytes) {

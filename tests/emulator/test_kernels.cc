@@ -22,7 +22,9 @@ static void test_every_thread_once(void **) {
             assert_int_equal(out[i], i / 40 * 1000 + i % 40);
         }
     }
-    assert_false(tern_emulator_set_order("backwards"));
+    for (const char *order : {"backwards", "", "shuffle:", "shuffle:7x", "shuffle7"}) {
+        assert_false(tern_emulator_set_order(order));
+    }
 }
 
 /* The sum of each block's values, through shuffles and shared memory. */
