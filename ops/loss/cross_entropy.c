@@ -12,6 +12,7 @@
  * made again from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
  * would have an error of eps times the largest logit.
  */
+#include "autograd/node.h"
 #include "ops/dims.h"
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
@@ -112,13 +113,22 @@ static tn_status cross_entropy_forward(tn_op_call *c) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* dx goes to new memory, or with consume_logits to the logits' own. A leaf's elements are the
- * program's: never those. */
+/* Whether an operation filled the logits' memory, and each element lies there once. A leaf's
+ * elements are the program's, through views as well. */
+static bool can_be_consumed(const tn_tensor *x) {
+    const tn_node *node = x->node;
+    while (node && !node->op->forward) {
+        node = node->edges[0].node;
+    }
+    return node && tn_is_contiguous(x);
+}
+
+/* dx goes to new memory, or with consume_logits to the logits' own. */
 static tn_tensor *cross_entropy_room(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)made;
     const tn_cross_entropy_options *o = g->args;
     tn_tensor *x = tn_op_saved_input(g, i);
-    return o->consume_logits && !tn_is_leaf(x) ? tn_detach(x) : NULL;
+    return o->consume_logits && can_be_consumed(x) ? tn_detach(x) : NULL;
 }
 
 static tn_status gradient_of_rows(const tn_op_back *b, const tn_desc *dloss) {

@@ -265,6 +265,26 @@ static void logits_can_be_consumed(void **state) {
     assert_true(tn_equal(tn_detach(x), before));
 }
 
+/* A leaf seen through a view, and logits that are repeated: neither can hold its own gradient. */
+static void some_logits_are_kept(void **state) {
+    (void)state;
+    tn_cross_entropy_options o = tn_cross_entropy_defaults();
+    tn_tensor *label = tn_randint(0, 5, TN_DIMS(6), TN_I64);
+    for (int64_t rows = 1; rows <= 6; rows += 5) {
+        TN_SCOPE;
+        tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(rows, 5), TN_F32), true);
+        tn_tensor *before = tn_copy(tn_detach(x)), *want;
+        o.consume_logits = false;
+        tn_backward(tn_cross_entropy_with(tn_expand(x, TN_DIMS(6, 5)), label, o));
+        want = tn_copy(tn_grad_of(x));
+        tn_zero_grad(x);
+        o.consume_logits = true;
+        tn_backward(tn_cross_entropy_with(tn_expand(x, TN_DIMS(6, 5)), label, o));
+        assert_true(tn_all_close(tn_grad_of(x), want, 1e-6, 1e-9));
+        assert_true(tn_equal(tn_detach(x), before));
+    }
+}
+
 static void mse_is_its_definition(void **state) {
     (void)state;
     TN_SCOPE;
@@ -299,6 +319,7 @@ int main(void) {
         TEST(gradients_twice),
         TEST(bad_labels_are_named),
         TEST(logits_can_be_consumed),
+        TEST(some_logits_are_kept),
         TEST(mse_is_its_definition),
     };
     return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
