@@ -87,8 +87,8 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
         return NULL;
     }
     const tn__edge *edge = &g->node->edges[i];
-    if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph) {
-        return NULL;
+    if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph || tn__anomaly) {
+        return NULL; /* anomaly mode looks at each gradient by itself */
     }
     tn__slot *slot = far_slot(current_run, edge);
     tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;

@@ -124,7 +124,7 @@ static tn_status scratch_copy(scratch *s, tn_desc *d, tn_dtype dtype) {
         copy.stride[i] = count;
         count *= d->size[i];
     }
-    size_t bytes = (size_t)count * tn_dtype_size(dtype);
+    size_t bytes = (size_t)(count > 0 ? count : 1) * tn_dtype_size(dtype); /* never 0 */
     copy.data = s->ctx->workspace(s->ctx, bytes);
     if (!copy.data) {
         return TN_ENOMEM;
@@ -234,6 +234,13 @@ typedef struct backward_pass {
     tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
 } backward_pass;
 
+/* The dtype in which the kernel writes the gradient of input i. */
+static tn_dtype dtype_of_dx(const tn_op_grad *g, int i) {
+    tn_dtype own = tn_op_input_dtype(g, i), summed = tn_op_gradient_dtype(g, i);
+    bool wider = tn_dtype_size(summed) > tn_dtype_size(own);
+    return wider && (g->op->widens >> i & 1) ? summed : own;
+}
+
 /* The sums to which the kernel can add: all that are wanted, or none. */
 static bool find_sums(tn_op_grad *g, backward_pass *p) {
     bool any = false;
@@ -241,7 +248,7 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
         if (g->op->adds >> i & 1 && g->wants[i]) {
             p->made[i] = tn_op_pending(g, i);
             any = true;
-            if (!p->made[i]) {
+            if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, i)) {
                 memset(p->made, 0, sizeof p->made);
                 return false;
             }
@@ -262,9 +269,7 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
         }
     }
     if (!at || !operand_target(&p->dx[i], at, rows)) {
-        bool widens = op->widens >> i & 1;
-        tn_dtype dtype = widens ? tn_op_gradient_dtype(g, i) : tn_op_input_dtype(g, i);
-        at = tn__new(tn_op_input_dims(g, i), dtype, p->s.ctx->device);
+        at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, i), p->s.ctx->device);
         if (at->inert) {
             return false;
         }
@@ -278,7 +283,8 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
 static bool make_gradients(tn_op_grad *g, backward_pass *p) {
     p->b.adds = g->op->adds && find_sums(g, p);
     for (int i = 0; i < g->inputs; i++) {
-        if ((g->wants[i] || (g->op->always >> i & 1)) && !make_gradient(g, p, i)) {
+        bool always = (g->op->always >> i & 1) && g->node->edges[i].present;
+        if ((g->wants[i] || always) && !make_gradient(g, p, i)) {
             return false;
         }
     }
