@@ -204,9 +204,14 @@ static bool wants_grad(const tn_op_call *c) {
 static bool run_composition(tn_op_call *c) {
     int results = c->op->results ? c->op->results : 1;
     tn_dtype dtype[TN_OP_OUTPUTS];
+    if (c->op->wide && c->inputs > TN_OP_INPUTS) {
+        return tn_op_fail(c, TN_EUNSUPPORTED, "a composition takes at most %d inputs",
+                          TN_OP_INPUTS);
+    }
     for (int i = 0; i < c->outputs; i++) {
         dtype[i] = c->out[i]->dtype;
         tn_drop(c->out[i]);
+        c->out[i] = NULL;
     }
     TN_SCOPE;
     tn_tensor *in[TN_OP_INPUTS];
@@ -218,7 +223,10 @@ static bool run_composition(tn_op_call *c) {
     c->outputs = results;
     for (int i = 0; i < results; i++) {
         tn_tensor *y = c->out[i];
-        if (!y || y->inert) {
+        if (!y) {
+            return tn_op_fail(c, TN_EVALUE, "the composition did not make result %d", i);
+        }
+        if (y->inert) {
             return false;
         }
         c->out[i] = y->dtype == dtype[i] ? y : tn__ops.cast(y, dtype[i]);
@@ -247,7 +255,8 @@ static bool call_run(tn_op_call *c, bool *taken) {
     if (!c->op->shape(c)) {
         return false;
     }
-    if (c->op->compose && tn__kernel_lacking(c->kernels, c->op->needs)) {
+    bool lacking = !c->op->forward || tn__kernel_lacking(c->kernels, c->op->needs);
+    if (c->op->compose && lacking) {
         return run_composition(c);
     }
     if (!tn__kernel_forward(c)) {

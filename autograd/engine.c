@@ -111,6 +111,15 @@ static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
     return create_graph ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
 }
 
+/* Where a gradient arrived, the operation ran. */
+static tn_device composed_on(const tn_op_grad *g) {
+    int k = 0;
+    while (k < g->outputs - 1 && !g->dout[k]) {
+        k++;
+    }
+    return g->dout[k]->storage->device;
+}
+
 /* Gradients through the operation's composition, which runs once more, recorded. */
 static void compose_backward(tn_op_grad *g, bool create_graph) {
     int n = g->inputs, count = 0, roots = 0;
@@ -130,20 +139,21 @@ static void compose_backward(tn_op_grad *g, bool create_graph) {
             chosen[count++] = in[i];
         }
     }
-    tn_device device = g->node->edges[0].device;
+    tn_device device = composed_on(g);
     tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in, .record = true};
     c.kernels = tn_backend_of(device);
     c.ctx = tn_context_of(device);
     c.out[0] = tn__pending() ? NULL : g->op->compose(&c);
     tn_grad_mode_end(&before);
     for (int k = 0; k < g->outputs; k++) {
-        if (g->dout[k]) {
+        if (g->dout[k] && (!c.out[k] || tn_requires_grad(c.out[k]))) { /* the others lead nowhere */
             root[roots] = c.out[k];
             grad[roots++] = g->dout[k];
         }
     }
     tn_grad_options options = {.create_graph = create_graph, .allow_unused = true};
-    if (!tn__pending() && tn_grad(root, grad, roots, chosen, count, made, options) == TN_OK) {
+    if (!tn__pending() && roots > 0 &&
+        tn_grad(root, grad, roots, chosen, count, made, options) == TN_OK) {
         for (int k = 0; k < count; k++) {
             tn_op_give(g, chosen_index[k], made[k]);
         }
@@ -166,8 +176,12 @@ static void run_backward(tn_op_grad *g, bool create_graph) {
     }
     if (op->backward) {
         op->backward(g);
-    } else {
+    } else if (op->compose) {
         compose_backward(g, create_graph);
+    } else {
+        tn__raise(TN_EUNSUPPORTED, op->name,
+                  "its gradient has a kernel alone, which %s (a rule or a composition would do)",
+                  create_graph ? "cannot be differentiated again" : "does not handle this case");
     }
 }
 

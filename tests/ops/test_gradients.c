@@ -197,31 +197,31 @@ static void tied_weight(void **state) {
 /* An embedding that no row was read from, computed in bf16. */
 static void nothing_widened(void **state) {
     (void)state;
-    tn_embedding layer;
-    tn_embedding_init(&layer, 4, 2, TN_F32);
+    tn_embedding m;
+    tn_embedding_init(&m, 4, 2, TN_F32);
     tn_precision policy = tn_precision_defaults();
     policy.compute = TN_BF16;
-    tn_module_set_precision(&layer, policy);
-    tn_tensor *y = tn_call(&layer, tn_zeros(TN_DIMS(0), TN_I64));
+    tn_module_set_precision(&m, policy);
+    tn_tensor *y = tn_call(&m, tn_zeros(TN_DIMS(0), TN_I64));
     assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
-    assert_true(tn_equal(tn_grad_of(layer.weight), tn_zeros(TN_DIMS(4, 2), TN_F32)));
-    tn_module_finish(&layer);
+    assert_true(tn_equal(tn_grad_of(m.weight), tn_zeros(TN_DIMS(4, 2), TN_F32)));
+    tn_module_finish(&m);
 }
 
 /* A bf16 parameter computed in f32: its gradient is summed in f32 and rounded once. */
 static void narrower_parameters(void **state) {
     (void)state;
-    tn_embedding layer;
-    tn_embedding_init(&layer, 1, 1, TN_BF16);
+    tn_embedding m;
+    tn_embedding_init(&m, 1, 1, TN_BF16);
     tn_precision policy = tn_precision_defaults();
     policy.compute = TN_F32;
-    tn_module_set_precision(&layer, policy);
+    tn_module_set_precision(&m, policy);
     float rows[] = {1.0f + 0x1p-10f, -1.0f};
-    tn_tensor *y = tn_call(&layer, tn_zeros(TN_DIMS(2), TN_I64));
+    tn_tensor *y = tn_call(&m, tn_zeros(TN_DIMS(2), TN_I64));
     tn_tensor *dy = tn_from_data(rows, TN_DIMS(2, 1), TN_F32);
     assert_int_equal(tn_backward_from(&y, &dy, 1, false), TN_OK);
-    assert_float_equal(tn_item(tn_cast(tn_grad_of(layer.weight), TN_F32)), 0x1p-10, 0.0);
-    tn_module_finish(&layer);
+    assert_float_equal(tn_item(tn_cast(tn_grad_of(m.weight), TN_F32)), 0x1p-10, 0.0);
+    tn_module_finish(&m);
 }
 
 /* A NaN that would be added to what another use gave is found in its own gradient. */

@@ -97,13 +97,14 @@ struct tn_op {
 
     /* ---- The result ---- */
 
-    /* Fills the outputs. NULL for views. TN_EINDEX etc. are turned into errors by the caller. */
+    /* Fills the outputs. NULL for views, and where compose does it. TN_EINDEX etc. are turned into
+     * errors by the caller. */
     tn_status (*forward)(tn_op_call *c);
     size_t needs; /* TN_KERNEL(softmax): the fused entry without which compose runs; 0: none */
 
-    /* The same result made of other operations: what runs on a device whose table lacks `needs`,
-     * and what is differentiated when there is no rule. It returns result 0; others go to
-     * c->out[1 …]. */
+    /* The same result made of other operations: what runs without a forward or on a device whose
+     * table lacks `needs`, and what is differentiated when there is no rule. It returns result 0;
+     * others go to c->out[1 …]. */
     tn_tensor *(*compose)(tn_op_call *c);
 
     /* ---- The gradient: one of backward, backward_kernel and compose, or it has none ---- */

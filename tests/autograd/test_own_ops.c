@@ -1,0 +1,153 @@
+/* Operations of a program's own: every part of a descriptor that may be left out is left out once,
+ * and what cannot work without it is an error.
+ */
+#include "tests/support/test.h"
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+static bool like_input(tn_op_call *c) {
+    return tn_op_out_like(c, 0);
+}
+
+static bool like_input_twice(tn_op_call *c) {
+    return tn_op_out_like(c, 0) && tn_op_out_like(c, 0);
+}
+
+static tn_status square_forward(tn_op_call *c) {
+    return c->kernels->unary(c->ctx, TN_SQUARE, &c->y[0], &c->x[0], 0, 0);
+}
+
+/* x^2 of input 0, and of the last. */
+static tn_status squares_forward(tn_op_call *c) {
+    tn_status status = square_forward(c);
+    return status == TN_OK
+               ? c->kernels->unary(c->ctx, TN_SQUARE, &c->y[1], &c->x[c->inputs - 1], 0, 0)
+               : status;
+}
+
+static tn_tensor *square_compose(tn_op_call *c) {
+    return tn_square(c->in[0]);
+}
+
+static tn_tensor *squares_compose(tn_op_call *c) {
+    c->out[1] = tn_square(c->in[c->inputs - 1]);
+    return tn_square(c->in[0]);
+}
+
+static tn_status square_backward_kernel(const tn_op_back *b) {
+    tn_status status = b->kernels->binary(b->ctx, TN_MUL, b->dx[0], b->x[0], b->dy[0]);
+    return status == TN_OK ? b->kernels->unary(b->ctx, TN_MUL_K, b->dx[0], b->dx[0], 2, 0) : status;
+}
+
+static tn_tensor *twos(tn_dtype dtype, bool requires_grad) {
+    return tn_set_requires_grad(tn_full(TN_DIMS(3), 2, dtype), requires_grad);
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
+/* A kernel of the gradient and nothing else: it cannot be differentiated again, nor start from
+ * another result than the first. */
+static void kernel_alone(void **state) {
+    (void)state;
+    static const tn_op one = {.name = "one",
+                              .saves = TN_SAVES_INPUT(0),
+                              .shape = like_input,
+                              .forward = square_forward,
+                              .backward_kernel = square_backward_kernel},
+                       two = {.name = "two",
+                              .results = 2,
+                              .saves = TN_SAVES_INPUT(0),
+                              .shape = like_input_twice,
+                              .forward = squares_forward,
+                              .backward_kernel = square_backward_kernel};
+    tn_tensor *x = twos(TN_F32, true), *y = tn_sum_all(tn_apply1(&one, NULL, x)), *g, *r[2];
+    tn_grad_options again = {.create_graph = true};
+    tn_grad(&y, NULL, 1, &x, 1, &g, again);
+    assert_error(TN_EUNSUPPORTED, "one: its gradient has a kernel alone");
+    assert_int_equal(tn_backward(y), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
+    tn_apply_many(&two, NULL, &x, 1, r);
+    tn_backward(tn_sum_all(r[1]));
+    assert_error(TN_EUNSUPPORTED, "two: its gradient has a kernel alone");
+}
+
+/* A composition's results of which one has nothing to do with what is wanted. */
+static void unrelated_result(void **state) {
+    (void)state;
+    static const tn_op op = {.name = "squares",
+                             .results = 2,
+                             .saves = TN_SAVES_INPUTS,
+                             .shape = like_input_twice,
+                             .forward = squares_forward,
+                             .compose = squares_compose};
+    tn_tensor *in[] = {twos(TN_F32, true), twos(TN_F32, false)}, *r[2];
+    tn_apply_many(&op, NULL, in, 2, r);
+    assert_int_equal(tn_backward(tn_sum_all(tn_add(r[0], r[1]))), TN_OK);
+    assert_true(tn_equal(tn_grad_of(in[0]), tn_full(TN_DIMS(3), 4, TN_F32)));
+    tn_apply_many(&op, NULL, in, 2, r);
+    assert_int_equal(tn_backward(tn_sum_all(r[1])), TN_OK);
+    assert_true(tn_equal(tn_grad_of(in[0]), tn_full(TN_DIMS(3), 4, TN_F32)));
+}
+
+static tn_status absent_backward_kernel(const tn_op_back *b) {
+    return b->dx[1] ? TN_EVALUE : square_backward_kernel(b);
+}
+
+/* What is always made is not made for an input that is not there. */
+static void always_but_absent(void **state) {
+    (void)state;
+    static const tn_op op = {.name = "always",
+                             .optional = 1u << 1,
+                             .always = 1u << 0 | 1u << 1,
+                             .saves = TN_SAVES_INPUT(0),
+                             .shape = like_input,
+                             .forward = square_forward,
+                             .backward_kernel = absent_backward_kernel};
+    tn_tensor *x = twos(TN_F32, true);
+    assert_int_equal(tn_backward(tn_sum_all(tn_apply2(&op, NULL, x, NULL))), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
+}
+
+/* ---- Compositions ---------------------------------------------------------------------------- */
+
+static void composition_alone(void **state) {
+    (void)state;
+    static const tn_op op = {.name = "composed",
+                             .saves = TN_SAVES_INPUTS,
+                             .shape = like_input,
+                             .compose = square_compose};
+    tn_tensor *x = twos(TN_F32, true), *y = tn_apply1(&op, NULL, x);
+    assert_true(tn_equal(tn_detach(y), tn_full(TN_DIMS(3), 4, TN_F32)));
+    assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
+}
+
+static void forgotten_result(void **state) {
+    (void)state;
+    static const tn_op op = {
+        .name = "forgetful", .results = 2, .shape = like_input_twice, .compose = square_compose};
+    tn_tensor *x = twos(TN_F32, false), *r[2];
+    tn_apply_many(&op, NULL, &x, 1, r);
+    assert_inert(r[1], TN_EVALUE, "forgetful: the composition did not make result 1");
+}
+
+static void many_widened_inputs(void **state) {
+    (void)state;
+    static const tn_op op = {
+        .name = "many", .shape = like_input, .compose = square_compose, .wide = true};
+    tn_tensor *in[TN_OP_INPUTS + 40];
+    for (int i = 0; i < TN_OP_INPUTS + 40; i++) {
+        in[i] = twos(TN_BF16, false);
+    }
+    assert_inert(tn_apply(&op, NULL, in, TN_OP_INPUTS + 40), TN_EUNSUPPORTED, "at most 8 inputs");
+    assert_true(tn_equal(tn_apply(&op, NULL, in, TN_OP_INPUTS), tn_full(TN_DIMS(3), 4, TN_BF16)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(kernel_alone),      TEST(unrelated_result), TEST(always_but_absent),
+        TEST(composition_alone), TEST(forgotten_result), TEST(many_widened_inputs),
+    };
+    return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);
+}
