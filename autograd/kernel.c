@@ -237,8 +237,8 @@ typedef struct backward_pass {
 /* The dtype in which the kernel writes the gradient of input i. */
 static tn_dtype dtype_of_dx(const tn_op_grad *g, int i) {
     tn_dtype own = tn_op_input_dtype(g, i), summed = tn_op_gradient_dtype(g, i);
-    bool wider = tn_dtype_size(summed) > tn_dtype_size(own);
-    return wider && (g->op->widens >> i & 1) ? summed : own;
+    bool narrow = own == TN_BF16 || own == TN_F16, wider = summed == TN_F32 || summed == TN_F64;
+    return narrow && wider && (g->op->widens >> i & 1) ? TN_F32 : own;
 }
 
 /* The sums to which the kernel can add: all that are wanted, or none. */

@@ -169,8 +169,9 @@ static tn_tensor *read_saved(tn_op_grad *g, uint32_t bit, const char *what, int 
 }
 
 tn_tensor *tn_op_saved_input(tn_op_grad *g, int i) {
-    if (i < 0 || i >= g->inputs) {
-        tn__raise(TN_EVALUE, g->op->name, "backward reads input %d of %d", i, g->inputs);
+    if (i < 0 || i >= g->inputs || i >= 16) {
+        tn__raise(TN_EVALUE, g->op->name, "backward reads input %d of %d (16 can be saved)", i,
+                  g->inputs);
         return tn_inert();
     }
     if (!g->node->edges[i].present) {

@@ -109,6 +109,61 @@ static void always_but_absent(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
 }
 
+static tn_status square_and_copy(tn_op_call *c) {
+    tn_status status = square_forward(c);
+    return status == TN_OK ? c->kernels->copy(c->ctx, &c->y[1], &c->x[0]) : status;
+}
+
+static void far_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_mul(g->dout[0], tn_op_saved_input(g, 17)));
+}
+
+/* Input 17 is not saved, and what stands for output 1 is not taken for it. */
+static void far_input(void **state) {
+    (void)state;
+    static const tn_op op = {.name = "far",
+                             .saves = TN_SAVES_OUTPUT(1),
+                             .shape = like_input_twice,
+                             .forward = square_and_copy,
+                             .backward = far_backward};
+    tn_tensor *in[20];
+    for (int i = 0; i < 20; i++) {
+        in[i] = twos(TN_F32, true);
+    }
+    tn_backward(tn_sum_all(tn_apply(&op, NULL, in, 20)));
+    assert_error(TN_EVALUE, "far: backward reads input 17");
+}
+
+static bool lend_shape(tn_op_call *c) {
+    return tn_op_view(c, tn_shape(c->in[0]), (int64_t[]){1, 1}, 0);
+}
+
+static void lend_backward(tn_op_grad *g) {
+    tn_op_give(g, 1, tn_cast(g->dout[0], tn_op_input_dtype(g, 1)));
+}
+
+static tn_tensor *lend(tn_tensor *parameter, tn_dtype dtype) {
+    static const tn_op op = {
+        .name = "lent", .shape = lend_shape, .backward = lend_backward, .lends = true};
+    return tn_apply2(&op, NULL, tn_detach(tn_cast(tn_detach(parameter), dtype)), parameter);
+}
+
+/* Copies of parameters of two dtypes in products that share them: what kernels add to, and what
+ * they cannot add to, is counted once. */
+static void lent_by_two(void **state) {
+    (void)state;
+    tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 1), TN_F32), true), *sum = NULL;
+    tn_tensor *b = tn_set_requires_grad(tn_ones(TN_DIMS(4), TN_F64), true);
+    tn_tensor *narrow_w = lend(w, TN_BF16), *narrow_b = lend(b, TN_BF16);
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *y = tn_linear_op(tn_ones(TN_DIMS(3, 1), TN_BF16), narrow_w, narrow_b);
+        sum = sum ? tn_add(sum, tn_sum_all(y)) : tn_sum_all(y);
+    }
+    assert_int_equal(tn_backward(sum), TN_OK);
+    assert_true(tn_equal(tn_grad_of(w), tn_full(TN_DIMS(4, 1), 9, TN_F32)));
+    assert_true(tn_equal(tn_grad_of(b), tn_full(TN_DIMS(4), 9, TN_F64)));
+}
+
 /* ---- Compositions ---------------------------------------------------------------------------- */
 
 static void composition_alone(void **state) {
@@ -148,6 +203,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(kernel_alone),      TEST(unrelated_result), TEST(always_but_absent),
         TEST(composition_alone), TEST(forgotten_result), TEST(many_widened_inputs),
+        TEST(lent_by_two),       TEST(far_input),
     };
     return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);
 }

@@ -107,7 +107,7 @@ struct tn_op {
      * others go to c->out[1 …]. */
     tn_tensor *(*compose)(tn_op_call *c);
 
-    /* ---- The gradient: one of backward, backward_kernel and compose, or it has none ---- */
+    /* ---- The gradient: backward or compose, and perhaps backward_kernel; or it has none ---- */
 
     /* The rule: gives each wanted input its gradient, made of operations, so that it can be
      * differentiated again. Gradients may have the broadcast shape: the engine sums. */
@@ -115,8 +115,9 @@ struct tn_op {
 
     /* The same by a kernel, which fills dx. Runs instead of the rule whenever the gradient is not
      * to be differentiated itself and the device's table has `backward_needs` (0: nothing fused).
-     * With TN_EUNSUPPORTED, and nothing written, it leaves the work to the rule; without a rule
-     * compose is differentiated, and then every input has to be saved. */
+     * With TN_EUNSUPPORTED, and nothing added, it leaves the work to the rule; without a rule
+     * compose is differentiated, and then every input has to be saved. A kernel alone is an error
+     * where it does not run. */
     tn_status (*backward_kernel)(const tn_op_back *b);
     size_t backward_needs;
 
@@ -129,9 +130,9 @@ struct tn_op {
     uint8_t x_rows[TN_OP_INPUTS];  /* of x[i] and dx[i]: 0 (as it is) or TN_ROWS(kept) … */
     uint8_t y_rows[TN_OP_OUTPUTS]; /* … and of y[i] and dy[i] */
 
-    /* Bit i: dx[i] is made even when nobody wants it; the kernel writes it in the wider dtype of
-     * tn_op_gradient_dtype where there is one; the kernel can add to what is there already (then
-     * all with this bit that are wanted are added to, or none). */
+    /* Bit i: dx[i] is made even when nobody wants it; the kernel writes f32 for bf16 and f16 whose
+     * tn_op_gradient_dtype is wider; the kernel can add to what is there already (then all with
+     * this bit that are wanted are added to, or none). */
     uint32_t always, widens, adds;
     bool dy_as_dx; /* dy[0] comes in the dtype of dx */
 
