@@ -105,10 +105,14 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
  * as well. */
 static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
     tn_tensor *t = tn_op_saved_input(g, i);
-    if (!t || t->inert || !g->wants[i]) {
+    if (!t || t->inert) {
         return t;
     }
-    return create_graph ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
+    if (create_graph) {
+        return g->wants[i] ? tn__ops.identity(t) : t;
+    }
+    t = tn_detach(t);
+    return g->wants[i] ? tn_set_requires_grad(t, true) : t;
 }
 
 /* Where a gradient arrived, the operation ran. */
