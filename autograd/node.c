@@ -37,12 +37,8 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
     for (int i = 0; i < n; i++) {
         tn__edge *edge = &node->edges[i];
         const tn_tensor *t = in[i];
-        edge->node = NULL;
-        edge->leaf = NULL;
-        edge->output = 0;
-        edge->present = t != NULL;
+        *edge = (tn__edge){.present = t != NULL};
         if (!t) {
-            edge->dims.ndim = 0;
             continue;
         }
         edge->dtype = t->dtype;
