@@ -60,18 +60,18 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
         gradient = tn__ops.cast(gradient, dtype);
     }
     if (gradient->dtype != dtype && !gradient->inert) {
-        tn__raise(TN_EDTYPE, g->op->name,
-                  "backward gives a gradient in %s for input %d, which is %s",
-                  tn_dtype_name(gradient->dtype), i, tn_dtype_name(edge->dtype));
+        tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for %s, which is %s",
+                  tn_dtype_name(gradient->dtype), tn_op_input_name(g->op, i).text,
+                  tn_dtype_name(edge->dtype));
         return;
     }
     if (gradient->inert) {
         return;
     }
     if (!tn__same_device(gradient->storage->device, edge->device)) {
-        tn__raise(TN_EDEVICE, g->op->name,
-                  "backward gives a gradient on %s for input %d, which is on %s",
-                  tn_device_text(gradient->storage->device), i, tn_device_text(edge->device));
+        tn__raise(TN_EDEVICE, g->op->name, "backward gives a gradient on %s for %s, which is on %s",
+                  tn_device_text(gradient->storage->device), tn_op_input_name(g->op, i).text,
+                  tn_device_text(edge->device));
         return;
     }
     tn_tensor *before = g->din[i];

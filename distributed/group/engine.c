@@ -35,6 +35,10 @@ static tn_engine *host_engine(const char *name, size_t length, const tn_engine_o
 
 tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why) {
     name = name ? name : "(NULL)";
+    if (!options || !options->store) {
+        snprintf(why, TN_ENGINE_WHY, "there is no store in which the ranks could meet");
+        return NULL;
+    }
     size_t length = strcspn(name, "+");
     const char *devices = name[length] ? name + length + 1 : NULL;
     if (devices && strcmp(devices, "staged") != 0 && strcmp(devices, "nccl") != 0) {
