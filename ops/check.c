@@ -160,8 +160,8 @@ static int64_t count_elements(const tn_values *in) {
 
 /* What a dtype can be off by, relative to a result, and the largest number that it holds. Forward
  * about one rounding. A recorded gradient: two, as kernels read rounded results. Backward reads
- * rounded results too, and takes differences of terms
- * as large as the largest gradient: some roundings of that. */
+ * rounded results too, and takes differences of terms as large as the largest gradient: some
+ * roundings of that. */
 typedef struct precision {
     tn_dtype dtype;
     double forward, recorded, backward, largest;

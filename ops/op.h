@@ -34,8 +34,7 @@ bool tn__shape_float2(tn_op_call *c);
 bool tn__shape_number2(tn_op_call *c);
 bool tn__shape_compare(tn_op_call *c);
 
-/* ---- Forwards and backwards: one kernel over the descriptors
- * ----------------------------------------------- */
+/* ---- Forwards and backwards: one kernel over the descriptors --------------------------------- */
 
 /* Arguments of the operations with one constant. */
 typedef struct tn__scalar_args {

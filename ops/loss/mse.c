@@ -2,8 +2,8 @@
  *
  *     x and t: any shape, the same; f32 f64 bf16 f16
  *     y: 0-dimensional, or x's shape with TN_NONE
- *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, else
- * 1) */
+ *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, or 1)
+ */
 #include "ops/dims.h"
 
 typedef struct mse_args {

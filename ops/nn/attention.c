@@ -1,5 +1,5 @@
-/* attention(q, k, v, mask) = softmax(q k^T scale) v                    Vaswani et al. 2017,
- * arXiv:1706.03762
+/* attention(q, k, v, mask) = softmax(q k^T scale) v
+ * (Vaswani et al. 2017, arXiv:1706.03762)
  *
  *     q: (B, H, T, D), k and v: (B, G, S, D), f32 f64 bf16 f16       y: (B, H, T, D)
  *     H a multiple of G: head h reads group h / (H / G)

@@ -1,5 +1,5 @@
-/* rms_norm(x, w) = x rstd w over the last dimension            Zhang, Sennrich 2019,
- * arXiv:1910.07467
+/* rms_norm(x, w) = x rstd w over the last dimension
+ * (Zhang, Sennrich 2019, arXiv:1910.07467)
  *
  *     x: (…, C), w: (C) or absent; f32 f64 bf16 f16       y: as x
  *     rstd = 1 / sqrt(mean(x x) + eps)
