@@ -214,6 +214,7 @@ static void narrower_parameters(void **state) {
     tn_embedding m;
     tn_embedding_init(&m, 1, 1, TN_BF16);
     tn_precision policy = tn_precision_defaults();
+    policy.param = TN_BF16;
     policy.compute = TN_F32;
     tn_module_set_precision(&m, policy);
     float rows[] = {1.0f + 0x1p-10f, -1.0f};
