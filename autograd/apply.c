@@ -201,15 +201,16 @@ static bool wants_grad(const tn_op_call *c) {
 
 /* The shape rule has checked the inputs, and said what the results are; the outputs that it made
  * are not needed. */
-static bool run_composition(tn_op_call *c) {
-    int results = c->op->results ? c->op->results : 1;
+static bool run_composition(tn_op_call *c, int results) {
     tn_dtype dtype[TN_OP_OUTPUTS];
     if (c->op->wide && c->inputs > TN_OP_INPUTS) {
         return tn_op_fail(c, TN_EUNSUPPORTED, "a composition takes at most %d inputs",
                           TN_OP_INPUTS);
     }
-    for (int i = 0; i < c->outputs; i++) {
+    for (int i = 0; i < results; i++) {
         dtype[i] = c->out[i]->dtype;
+    }
+    for (int i = 0; i < c->outputs; i++) {
         tn_drop(c->out[i]);
         c->out[i] = NULL;
     }
@@ -252,12 +253,17 @@ static bool call_run(tn_op_call *c, bool *taken) {
     c->kernels = tn_backend_of(device);
     c->ctx = tn_context_of(device);
     c->record = wants_grad(c);
+    int results = tn_op_results(c->op);
     if (!c->op->shape(c)) {
         return false;
     }
+    if (c->outputs < results) {
+        return tn_op_fail(c, TN_EVALUE, "the shape rule makes %d of %d results", c->outputs,
+                          results);
+    }
     bool lacking = !c->op->forward || tn__kernel_lacking(c->kernels, c->op->needs);
     if (c->op->compose && lacking) {
-        return run_composition(c);
+        return run_composition(c, results);
     }
     if (!tn__kernel_forward(c)) {
         return false;
@@ -266,7 +272,6 @@ static bool call_run(tn_op_call *c, bool *taken) {
     if (c->record && !tn__record(c, c->op->saves)) {
         return false;
     }
-    int results = c->op->results ? c->op->results : 1;
     for (int i = results; i < c->outputs; i++) {
         tn_drop(c->out[i]);
     }
@@ -287,7 +292,7 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
         tn__raise(TN_EVALUE, op && op->name ? op->name : "apply", "%s",
                   !op || !op->shape || !op->name ? "an operation needs a name and a shape rule"
                                                  : "the inputs or the results are NULL");
-        for (int i = 0; results && i < (op && op->results ? op->results : 1); i++) {
+        for (int i = 0; results && i < (op ? tn_op_results(op) : 1); i++) {
             results[i] = tn_inert();
         }
         if (op && op->args_finish) {
@@ -307,7 +312,7 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
     if (!taken && op->args_finish) {
         op->args_finish((void *)args);
     }
-    int count = op->results ? op->results : 1;
+    int count = tn_op_results(op);
     for (int i = 0; i < count; i++) {
         results[i] = ok ? c.out[i] : tn_inert();
     }

@@ -149,8 +149,10 @@ static void compose_backward(tn_op_grad *g, bool create_graph) {
     c.ctx = tn_context_of(device);
     c.out[0] = tn__pending() ? NULL : g->op->compose(&c);
     tn_grad_mode_end(&before);
-    for (int k = 0; k < g->outputs; k++) {
-        if (g->dout[k] && (!c.out[k] || tn_requires_grad(c.out[k]))) { /* the others lead nowhere */
+    for (int k = 0; k < g->outputs && !tn__pending(); k++) {
+        if (g->dout[k] && !c.out[k]) {
+            tn__raise(TN_EVALUE, g->op->name, "the composition did not make result %d", k);
+        } else if (g->dout[k] && tn_requires_grad(c.out[k])) { /* the others lead nowhere */
             root[roots] = c.out[k];
             grad[roots++] = g->dout[k];
         }

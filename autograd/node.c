@@ -85,7 +85,7 @@ bool tn__record(tn_op_call *c, uint32_t saves) {
     for (int i = 0; i < c->outputs; i++) {
         count += (saves & TN_SAVES_OUTPUT(i)) != 0;
     }
-    int results = c->op->results ? c->op->results : 1;
+    int results = tn_op_results(c->op);
     tn_node *node = tn__node_new(c->op, c->args, c->in, c->inputs, results, count);
     if (!node) {
         return false;

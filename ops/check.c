@@ -126,7 +126,7 @@ typedef struct function {
 
 static tn_values apply_sample(void *user, tn_values in) {
     const function *f = user;
-    tn_values out = {.n = f->op->results ? f->op->results : 1};
+    tn_values out = {.n = tn_op_results(f->op)};
     for (int i = 0; i < in.n; i++) {
         if (in.v[i] && !tn_dims_equal(tn_shape(in.v[i]), f->sample->in[i].dims)) {
             in.v[i] = tn_expand(in.v[i], f->sample->in[i].dims);

@@ -178,13 +178,17 @@ static void composition_alone(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
 }
 
-static void forgotten_result(void **state) {
+static void forgotten_results(void **state) {
     (void)state;
     static const tn_op op = {
         .name = "forgetful", .results = 2, .shape = like_input_twice, .compose = square_compose};
     tn_tensor *x = twos(TN_F32, false), *r[2];
     tn_apply_many(&op, NULL, &x, 1, r);
     assert_inert(r[1], TN_EVALUE, "forgetful: the composition did not make result 1");
+    static const tn_op one_of_two = {
+        .name = "short", .results = 2, .shape = like_input, .forward = square_forward};
+    tn_apply_many(&one_of_two, NULL, &x, 1, r);
+    assert_inert(r[1], TN_EVALUE, "short: the shape rule makes 1 of 2 results");
 }
 
 static void many_widened_inputs(void **state) {
@@ -201,8 +205,8 @@ static void many_widened_inputs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(kernel_alone),      TEST(unrelated_result), TEST(always_but_absent),
-        TEST(composition_alone), TEST(forgotten_result), TEST(many_widened_inputs),
+        TEST(kernel_alone),      TEST(unrelated_result),  TEST(always_but_absent),
+        TEST(composition_alone), TEST(forgotten_results), TEST(many_widened_inputs),
         TEST(lent_by_two),       TEST(far_input),
     };
     return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);

@@ -154,6 +154,9 @@ struct tn_op {
 };
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
 
+static inline int tn_op_results(const tn_op *op) {
+    return op->results ? op->results : 1;
+}
 static inline bool tn_op_differentiable(const tn_op *op) {
     return op->backward || op->backward_kernel || op->compose;
 }
