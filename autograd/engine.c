@@ -31,10 +31,14 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
 
 /* ---- One node -------------------------------------------------------------------------------- */
 
-/* In which dtype gradients travel along an edge: those of a copy that was lent, in that of the leaf
- * behind it. */
+/* In which dtype gradients travel along an edge: those of a leaf in what it asks for
+ * (tn_set_grad_dtype), those of a copy that was lent in that of the leaf behind it. */
 static tn_dtype gradient_dtype(const tn__edge *edge) {
-    return edge->node && edge->node->op->lends ? edge->node->edges[1].dtype : edge->dtype;
+    if (edge->leaf && edge->leaf->leaf) {
+        return edge->leaf->leaf->grad_dtype;
+    }
+    return edge->node && edge->node->op->lends ? gradient_dtype(&edge->node->edges[1])
+                                               : edge->dtype;
 }
 
 tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i) {

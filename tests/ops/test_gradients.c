@@ -208,6 +208,26 @@ static void nothing_widened(void **state) {
     tn_module_finish(&m);
 }
 
+/* A bf16 leaf whose gradient is f32 gets sums of f32: 513 has no place in bf16. */
+static void wide_leaves(void **state) {
+    (void)state;
+    tn_tensor *x = tn_ones(TN_DIMS(513, 3), TN_BF16);
+    tn_tensor *leaf[3] = {tn_ones(TN_DIMS(2, 3), TN_BF16), tn_ones(TN_DIMS(2), TN_BF16),
+                          tn_ones(TN_DIMS(3), TN_BF16)};
+    for (int i = 0; i < 3; i++) {
+        tn_set_requires_grad(leaf[i], true);
+        assert_int_equal(tn_set_grad_dtype(leaf[i], TN_F32), TN_OK);
+    }
+    tn_tensor *y = tn_sum_all(tn_linear_op(x, leaf[0], leaf[1]));
+    assert_int_equal(tn_backward(y), TN_OK);
+    y = tn_sum_all(tn_layer_norm_op(x, NULL, leaf[2], 1e-5));
+    assert_int_equal(tn_backward(y), TN_OK);
+    for (int i = 0; i < 3; i++) {
+        tn_dims dims = tn_shape(leaf[i]);
+        assert_true(tn_equal(tn_grad_of(leaf[i]), tn_full(dims, 513, TN_F32)));
+    }
+}
+
 /* A bf16 parameter computed in f32: its gradient is summed in f32 and rounded once. */
 static void narrower_parameters(void **state) {
     (void)state;
@@ -245,7 +265,7 @@ int main(void) {
         TEST(forwards_alone),    TEST(rows_are_summed_in_f32),
         TEST(shared_weights),    TEST(tied_weight),
         TEST(nothing_widened),   TEST(narrower_parameters),
-        TEST(anomalies_in_sums),
+        TEST(anomalies_in_sums), TEST(wide_leaves),
     };
     return cmocka_run_group_tests_name("gradients", tests, make_forwards, NULL);
 }
