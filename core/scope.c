@@ -44,7 +44,8 @@ static bool grow_stack(void) {
 /* A loop without a scope: said once, where the latest tensor is made. */
 static void warn_root(void) {
     static bool said; /* atomic */
-    if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) {
+    if (__atomic_load_n(&said, __ATOMIC_RELAXED) ||
+        __atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) {
         return;
     }
     char place[160];
@@ -56,7 +57,7 @@ static void warn_root(void) {
 }
 
 bool tn__scope_own(tn_object *object) {
-    if (tn__self.base == 0 && tn__self.owned_count >= ROOT_MANY) {
+    if (tn__self.scopes == 0 && tn__self.owned_count >= ROOT_MANY) {
         warn_root();
     }
     if (tn__self.owned_count == tn__self.owned_room && !grow_stack()) {
@@ -73,6 +74,7 @@ tn_scope tn_scope_begin(const char *file, int line) {
     tn_scope scope = {
         .base = tn__self.owned_count, .outer = tn__self.base, .file = file, .line = line};
     tn__self.base = tn__self.owned_count;
+    tn__self.scopes++;
     return scope;
 }
 
@@ -96,6 +98,7 @@ void tn_scope_end(tn_scope *scope) {
     const tn_scope *outer_ending = tn__self.ending;
     size_t kept = separate_moving(tn__self.owned, scope->base, tn__self.owned_count);
     tn__self.base = scope->outer;
+    tn__self.scopes -= tn__self.scopes > 0;
     tn__self.ending = scope;
     while (tn__self.owned_count > kept) {
         tn__object_release(object_of(tn__self.owned[--tn__self.owned_count]));

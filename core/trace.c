@@ -119,7 +119,7 @@ static void write_microseconds(FILE *file, double seconds) {
 
 static void write_event(FILE *file, const tn__trace *trace, const tn__event *e) {
     char text[128];
-    tn__event_text(text, sizeof(text), e->name);
+    snprintf(text, sizeof(text), "%.*s", (int)sizeof(e->name), e->name);
     if (trace->name) {
         trace->name(e, text, sizeof(text));
     }
