@@ -98,8 +98,9 @@ static bool is_known_outside(const tn_tensor *param) {
 static bool find_stray(const tn_entry *entry, void *user) {
     char *path = user;
     tn_tensor *param = tn__entry_tensor(entry);
-    if (!tn_requires_grad(param) || is_known_outside(param) ||
-        __atomic_load_n(&entry->owner->lists->stepped, __ATOMIC_RELAXED) > 0) {
+    if (!tn_requires_grad(param) ||
+        __atomic_load_n(&entry->owner->lists->stepped, __ATOMIC_RELAXED) > 0 ||
+        is_known_outside(param)) {
         return true;
     }
     snprintf(path, TN_MODULE_NAME, "%s", entry->path);
@@ -123,7 +124,7 @@ static bool is_at_home(tn_module *m) {
             TN_ESTATE, innermost->module->kind,
             "the forward calls a %s that was never added, whose parameter \"%s\" no optimiser "
             "would step (tn_module_add it to the %s; if another optimiser steps it, make that "
-            "first; if nothing does, tn_module_requires_grad(layer, false))",
+            "first; if nothing does, TN_NO_GRAD or tn_module_requires_grad(layer, false))",
             m->kind, path, innermost->module->kind);
     }
     return !path[0];

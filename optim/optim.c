@@ -153,6 +153,18 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
                   "an optimiser needs a name, a twin, and its options");
         return false;
     }
+    for (int i = 0; i < TN_OPTIM_STATES && method->states[i]; i++) {
+        const char *name = method->states[i];
+        bool taken = strcmp(name, "step") == 0 || strcmp(name, "master") == 0;
+        for (int j = 0; j < i; j++) {
+            taken = taken || strcmp(name, method->states[j]) == 0;
+        }
+        if (taken) {
+            tn__raise(TN_EVALUE, method->name,
+                      "a state may not be called \"%s\": the name is taken", name);
+            return false;
+        }
+    }
     if (!tn__not_negative(rates.lr) || !tn__not_negative(rates.weight_decay)) {
         tn__raise(TN_EVALUE, method->name,
                   "lr %g, weight decay %g (neither may be negative or infinite)", rates.lr,

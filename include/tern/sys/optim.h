@@ -1,5 +1,5 @@
-/* Optimisers: what one is made of. For those who write their own; optim/sgd.c and optim/adam.c are
- * written with nothing else.
+/* Optimisers: what one is made of. For those who write their own; optim/sgd.c and optim/adam.c show
+ * two.
  *
  * An optimiser is a descriptor: its name, the state that a parameter has, the call of its kernel,
  * and the same step made of operations, its twin. All else (groups, master copies, clipping, what
@@ -29,7 +29,7 @@ typedef struct tn_optim_call {
     const void *options;       /* the optimiser's own copy of what it was made with */
     double lr, weight_decay;   /* of the group, now */
     double grad_scale;         /* multiplies each gradient as it is read (clipping) */
-    int64_t step;              /* of these parameters: 1 for the first */
+    int64_t step;              /* of these parameters: 1 for the first; without states always 1 */
     const tn_backend *kernels; /* the rest is for the kernel */
     tn_context *ctx;
     const tn_optim_span *spans;
@@ -37,8 +37,9 @@ typedef struct tn_optim_call {
 } tn_optim_call;
 
 typedef struct tn_optim_method {
-    const char *name;                    /* "adamw" */
-    const char *states[TN_OPTIM_STATES]; /* {"exp_avg", "exp_avg_sq"}: names in checkpoints */
+    const char *name; /* "adamw" */
+    /* {"exp_avg", "exp_avg_sq"}: names in checkpoints, no two alike, nor "step" or "master" */
+    const char *states[TN_OPTIM_STATES];
     size_t options_size;
     /* How many of the states there are with these options; NULL: all that have a name. */
     int (*state_count)(const void *options);
