@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sysexits.h>
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
@@ -256,7 +257,7 @@ static void refuse_to_overwrite(const run *r) {
                 r->checkpoint);
     }
     tn_group_mean(r->world, 0, 1); /* the others end when it is said */
-    exit(1);
+    exit(EX_USAGE);                /* after which the launcher does not start them again */
 }
 
 /* From the checkpoint, or from the beginning, which is a checkpoint too: so there is one at any

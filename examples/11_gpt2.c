@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 /* ---- Models and devices ---------------------------------------------------------------------- */
@@ -368,7 +369,7 @@ static void refuse_to_overwrite(const run *r) {
                 r->checkpoint);
     }
     tn_group_mean(r->world, 0, 1); /* the others end when it is said */
-    exit(1);
+    exit(EX_USAGE);                /* after which the launcher does not start them again */
 }
 
 static void begin_or_resume(run *r) {

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
 
 /* Beyond the grace, for a node to end its ranks and to say so. */
 static const double patience = 15;
@@ -381,7 +382,7 @@ static void judge_round(leader *l) {
         set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
                             left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
         enter_phase(l, GATHER);
-    } else if (report && l->failures >= o->max_restarts) {
+    } else if (report && (l->failures >= o->max_restarts || code == EX_USAGE)) {
         end_job(l, code, text_new("%s", report));
     } else if (report) {
         l->failures++;

@@ -154,6 +154,10 @@ def restarts():
     done = run("-n", 2, "--max-restarts", 1, *shell('[ $RANK = 0 ] || exit $((1 - TERN_RESTART_COUNT))'))
     same(done.returncode, 0, done.stderr)
 
+    done = run("-n", 2, "--max-restarts", 3, *shell('echo . >> refused.$RANK; exit 64'))
+    same(done.returncode, 64)
+    same({text(f"refused.{rank}") for rank in range(2)}, {".\n"})
+
 
 @test
 def rendezvous_port():

@@ -42,8 +42,8 @@ def overwriting(folder, program, out):
     first = run(folder, program())
     check("1 rank " in first and "1 threads" not in first and "0x" not in first, first)
     before = files(folder / out)
-    says("is there: --resume goes on from it, --overwrite begins anew", run(folder, program(), 1))
-    refused = run(folder, [tern, "run", "-n", "2", *program()], 1)
+    says("is there: --resume goes on from it, --overwrite begins anew", run(folder, program(), 64))
+    refused = run(folder, [tern, "run", "-n", "2", "--max-restarts", "1", *program()], 64)  # and does not start again
     check("[0] " + out in refused and "[1] " not in refused, refused)
     check(files(folder / out) == before, "a refused run has changed files")
     says("going on after step 6 of " + out, run(folder, program("--resume")))
