@@ -7,6 +7,8 @@
 # called, `finish` what comes back. tests/check_tour.py runs this file.
 
 set breakpoint pending on
+# Without debug information tn__record would be taken for a name in Ada.
+set print demangle off
 set environment TERN_CPU plain
 
 break tn_call
