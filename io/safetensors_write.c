@@ -90,7 +90,7 @@ static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_sta
 }
 
 static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
-    static const char *operation = "safetensors_add";
+    static const char *operation = "safetensors_writer_add";
     if (!w || !name) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL", w ? "name" : "writer");
     }
@@ -118,7 +118,7 @@ tn_status tn_safetensors_writer_add(tn_safetensors_writer *w, const char *name, 
 }
 
 static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const char *value) {
-    static const char *operation = "safetensors_add_metadata";
+    static const char *operation = "safetensors_writer_add_metadata";
     if (!w || !key || !value) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL",
                          !w     ? "writer"
@@ -292,7 +292,7 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, tn__diges
 }
 
 tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
-    tn_status status = write_all(w, path, NULL, "safetensors_write");
+    tn_status status = write_all(w, path, NULL, "safetensors_writer_save");
     tn_safetensors_writer_free(w);
     return status;
 }

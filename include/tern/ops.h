@@ -101,8 +101,8 @@ TN_API tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k); /* x + k
 TN_API tn_tensor *tn_add_scalar_(tn_tensor *x, double k);
 TN_API tn_tensor *tn_mul_scalar_(tn_tensor *x, double k);
 TN_API tn_tensor *tn_clamp_(tn_tensor *x, double low, double high);
-/* Drawn from g, or the thread's default generator when it is NULL. Uniform in [low, high): `high`
- * is not reached by rounding either (low == high gives low). */
+/* Drawn from g, or the thread's default generator when it is NULL. Uniform in [low, high), where
+ * low is rounded to x's dtype; `high` is not reached by rounding (low == high gives low). */
 TN_API tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g);
 TN_API tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator *g);
 
