@@ -1,5 +1,5 @@
-/* Calling an operation: checks, shape rule, forward, recording. Every operation of the library goes
- * through tn_apply. */
+/* Calling an operation: checks, shape rule, forward, recording.
+ * Every operation of the library goes through tn_apply. */
 #include "autograd/kernel.h"
 #include "autograd/leaf.h"
 #include "autograd/links.h"

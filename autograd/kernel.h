@@ -1,5 +1,5 @@
-/* Between tensors and kernels: operands as descriptors, gradients that kernels fill, statuses as
- * errors. */
+/* Between tensors and kernels: operands as descriptors, gradients that kernels fill,
+ * statuses as errors. */
 #ifndef TERN_AUTOGRAD_KERNEL_H
 #define TERN_AUTOGRAD_KERNEL_H
 

@@ -1,7 +1,7 @@
 /* The state of one backward run: what waits, how much of it has arrived.
  *
- * A run keeps its counters to itself, keyed by node and leaf, so that runs nest and graphs are
- * shared.
+ * A run keeps its counters to itself, keyed by node and leaf,
+ * so that runs nest and graphs are shared.
  */
 #ifndef TERN_AUTOGRAD_RUN_H
 #define TERN_AUTOGRAD_RUN_H

@@ -13,8 +13,8 @@ const tn_backend *tn__cpu_table_v2(void);
 const tn_backend *tn__cpu_table_v3(void);
 const tn_backend *tn__cpu_table_v4(void);
 
-/* The highest level (2, 3, 4; 1: ref's table) that this process uses: the machine's best, or what
- * TERN_CPU permits. */
+/* The highest level (2, 3, 4; 1: ref's table) that this process uses:
+ * the machine's best, or what TERN_CPU permits. */
 int tn__cpu_most(void);
 
 /* The levels that this build and machine have, by TERN_CPU's names: "plain v2 v3". Gives `text`. */

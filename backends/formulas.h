@@ -1,5 +1,5 @@
-/* Every one- and two-argument formula, one line each: the mathematics that ref, cpu and any other
- * backend instantiate.
+/* Every one- and two-argument formula, one line each: the mathematics that ref,
+ * cpu and any other backend instantiate.
  *
  * A list takes a macro X, the compute type T (float or double) and a macro M that says which
  * mathematics library is meant:
@@ -18,8 +18,8 @@
  *
  * Formulas are free of branches where it matters, so that a loop over one of them vectorises. NaN
  * goes in, NaN comes out, except where a comment says otherwise. bf16 and f16 are computed in
- * float. Integers (i64, i32, u8) are computed in int64_t, wrap around, and are cut to their width
- * when stored.
+ * float. Integers (i64, i32, u8) are computed in int64_t, wrap around,
+ * and are cut to their width when stored.
  */
 #ifndef TERN_BACKENDS_FORMULAS_H
 #define TERN_BACKENDS_FORMULAS_H

@@ -1,22 +1,20 @@
 /* How the generator's words become numbers: the specification that every backend shares.
  *
- * tn_philox(seed, stream, call, index) gives four 32-bit words. Element i of a draw, i in row-major
- * order, uses
+ * tn_philox(seed, stream, call, index) gives four 32-bit words. Element i of a draw,
+ * i in row-major order, uses
  *
- *     f32 bf16 f16, dropout   word i % 4 of index i / 4: uniform24, the word's top 24 bits times
- *                             2^-24
+ *     f32 bf16 f16, dropout   word i % 4 of index i / 4: uniform24, its top 24 bits times 2^-24
  *     f64, integers           words 2 (i % 2) and 2 (i % 2) + 1 of index i / 2 as one 64-bit word,
  *                             the second one high: uniform53, its top 53 bits times 2^-53
- *     uniforms in [a, b)      min(a + (b - a) u, the dtype's largest number below b), rounded once:
- *                             never b
+ *     uniforms in [a, b)      min(a + (b - a) u, the dtype's largest number below b),
+ *                             rounded once: never b
  *     normals                 elements 2p and 2p + 1 share a pair (Box and Muller 1958): u from the
- *                             even element's word or
- *                             words, v from the odd one's; r = sqrt(-2 ln(1 - u)): r cos(2 pi v)
- *                             and r sin(2 pi v)
- *     integers in [a, b)      a + the high 64 bits of (64-bit word) (b - a): biased by less than (b
- *                             - a) 2^-64
- *     Bernoulli, dropout      u < p: drawn as an integer, word >> 8 below ceil(p 2^24), which is
- *                             the same
+ *                             even element's word or words, v from the odd one's;
+ *                             r = sqrt(-2 ln(1 - u)): r cos(2 pi v) and r sin(2 pi v)
+ *     integers in [a, b)      a + the high 64 bits of (64-bit word) (b - a):
+ *                             biased by less than (b - a) 2^-64
+ *     Bernoulli, dropout      u < p: drawn as an integer, word >> 8 below ceil(p 2^24),
+ *                             which is the same
  *
  * An element is a function of its index only, so any thread may compute any of them. Uniforms in
  * [0, 1), integers, Bernoulli draws and dropout masks are the same bits on every backend; normals,

@@ -6,7 +6,8 @@
  *   private  any other tensor
  *   limit    each rank adds a number to as many bytes of its own: the same traffic, since an
  *            all-reduce has to read and write every rank's tensor once. All ranks at the same
- * time. */
+ *            time.
+ */
 #include "bench/bench.h"
 
 static void must_work(tn_status status) {

@@ -1,6 +1,6 @@
 /* What the benchmarks share: a clock, medians, the peak of this process's memory, and the loop of a
- * program that a comparison drives (peers/duel.py): it reads how many steps to run and answers with
- * their times.
+ * program that a comparison drives (peers/duel.py):
+ * it reads how many steps to run and answers with their times.
  */
 #ifndef TERN_BENCH_H
 #define TERN_BENCH_H

@@ -1,10 +1,10 @@
 /* The character GPT, one training step after the other: char_gpt TEXT [FOLDER STEPS], driven
- * through bench_serve. The weights that it begins with and the batches of so many steps go to the
- * folder.
+ * through bench_serve. The weights that it begins with and the batches of so many steps
+ * go to the folder.
  *
  * The recipe: 4 layers, 4 heads, 128 channels, context 64, batch 12, no biases; AdamW with betas
- * 0.9 and 0.99, decay 0.1 on matrices, gradients clipped at 1. peers/torch_char_gpt.py is the same
- * in PyTorch.
+ * 0.9 and 0.99, decay 0.1 on matrices, gradients clipped at 1.
+ * peers/torch_char_gpt.py is the same in PyTorch.
  */
 #include "bench/bench.h"
 

@@ -1,5 +1,5 @@
-/* GPT-2 124M in f32 under data parallelism: ddp T BATCH [TRACE], one process a rank, driven through
- * bench_serve.
+/* GPT-2 124M in f32 under data parallelism: ddp T BATCH [TRACE], one process a rank,
+ * driven through bench_serve.
  *
  * BATCH sequences of T random tokens on this rank, AdamW: gpt2.c on several ranks. At the end rank
  * 0 prints, over all steps, seconds in backward's final wait, seconds that buckets travelled,

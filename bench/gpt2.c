@@ -1,7 +1,7 @@
 /* GPT-2, one training step after the other: gpt2 [OPTIONS] T, driven through bench_serve.
  *
- * Sequences of T random tokens, AdamW. peers/torch_gpt2.py takes the same options and does the same
- * in PyTorch.
+ * Sequences of T random tokens, AdamW. peers/torch_gpt2.py takes the same options and
+ * does the same in PyTorch.
  */
 #include "bench/bench.h"
 

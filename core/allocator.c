@@ -1,5 +1,5 @@
-/* Tensor memory: size classes for small blocks, segments.c for large ones, statistics and the
- * limit.
+/* Tensor memory: size classes for small blocks, segments.c for large ones,
+ * statistics and the limit.
  *
  * A small block (up to 64 KiB) comes from its class's list in this thread's cache; an empty list
  * takes some from the process's list of that class, and only then from the system. A full list
@@ -7,8 +7,8 @@
  * power of two from there, so at most 12.5 % of a block (and 63 bytes) is unused. A free block's
  * first word links to the next.
  *
- * `allocated` counts bytes as asked for, `reserved` what they occupy. The limit is on
- * `allocated`. */
+ * `allocated` counts bytes as asked for, `reserved` what they occupy.
+ * The limit is on `allocated`. */
 #include "core/allocator.h"
 
 #include "core/sanitize.h"

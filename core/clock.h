@@ -17,8 +17,8 @@ static inline double tn__now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A point in time of tn__now as pthread_cond_timedwait wants it, for conditions on the monotonic
- * clock. */
+/* A point in time of tn__now as pthread_cond_timedwait wants it,
+ * for conditions on the monotonic clock. */
 TN_API struct timespec tn__timespec(double deadline);
 
 /* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */

@@ -22,8 +22,8 @@ static inline bool tn__pending(void) {
 }
 
 /* The modules whose forward is running, innermost first. The caller's memory, pushed and popped
- * like a stack; an error's text joins the names: `(in mlp.fc1)`. A frame whose name is NULL or ""
- * adds nothing. */
+ * like a stack; an error's text joins the names: `(in mlp.fc1)`.
+ * A frame whose name is NULL or "" adds nothing. */
 typedef struct tn__frame {
     struct tn__frame *up;
     const char *name;

@@ -17,8 +17,8 @@ typedef struct tn__spares {
     } list[LISTS];
 } tn__spares;
 
-/* The list for `bytes`; NULL when structs of this size are not kept, or there is no memory for
- * lists. */
+/* The list for `bytes`; NULL when structs of this size are not kept,
+ * or there is no memory for lists. */
 static struct list *list_for(size_t bytes) {
     size_t i = (bytes + STEP - 1) / STEP - 1;
     if (bytes == 0 || i >= LISTS || TN__ASAN) {

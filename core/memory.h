@@ -1,6 +1,6 @@
 /* malloc and its relatives for the library's metadata: as the C library's, but tests can make the
- * n-th one fail (core/allocator.h). Freed with free(). They raise nothing: the caller knows what it
- * was doing. */
+ * n-th one fail (core/allocator.h). Freed with free(). They raise nothing:
+ * the caller knows what it was doing. */
 #ifndef TERN_CORE_MEMORY_H
 #define TERN_CORE_MEMORY_H
 

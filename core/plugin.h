@@ -1,5 +1,5 @@
-/* Parts of Tern that need a library which not every machine has: libtern_NAME.so, loaded when asked
- * for.
+/* Parts of Tern that need a library which not every machine has: libtern_NAME.so,
+ * loaded when asked for.
  *
  * It is looked for beside libtern.so (beside the program, where libtern is linked statically), then
  * in the folders of TERN_PLUGIN_PATH (separated by colons), then where the loader searches. */
@@ -9,8 +9,8 @@
 #include "tern/core.h"
 
 /* The address of `symbol` in plugin `name` ("gloo"), which stays loaded. NULL with the loader's own
- * words in why[room]; a later call for the same plugin says the same at once. Any thread. Raises
- * nothing. */
+ * words in why[room]; a later call for the same plugin says the same at once.
+ * Any thread. Raises nothing. */
 TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t room);
 
 #endif

@@ -6,8 +6,8 @@
  * no function for that. So this is a library of its own that libtern needs after libgomp: the
  * loader runs the constructors of what a library needs from the last to the first. libtern's own
  * constructor then restores the environment (threads.c). Who has set GOMP_SPINCOUNT or
- * OMP_WAIT_POLICY is obeyed. Where the order is another one (libgomp was there before), nothing
- * happens. */
+ * OMP_WAIT_POLICY is obeyed. Where the order is another one
+ * (libgomp was there before), nothing happens. */
 #define _GNU_SOURCE 1
 #include "core/wait.h"
 

@@ -1,5 +1,5 @@
-/* The characters of a text as tokens. UTF-8 is read strictly: no overlong forms, surrogates or
- * stray bytes. */
+/* The characters of a text as tokens. UTF-8 is read strictly: no overlong forms,
+ * surrogates or stray bytes. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/utf8.h"

@@ -40,8 +40,8 @@ struct tn_loader {
 
     /* With threads only. */
     pthread_mutex_t lock;
-    pthread_cond_t claimable,
-        ready; /* for workers: something to claim, or stop; for the caller: a slot, or idleness */
+    /* for workers: something to claim, or stop; for the caller: a slot, or idleness */
+    pthread_cond_t claimable, ready;
     pthread_t *workers;
     int started;
     int busy;        /* workers that are making a batch */

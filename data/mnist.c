@@ -2,8 +2,8 @@
  *
  * An idx file: the bytes 0 0 8 (unsigned bytes follow) and the number of dimensions, each dimension
  * as a big-endian 32-bit number, then the elements. zlib reads it whether it is compressed or not.
- * The header is not believed: memory grows only as bytes arrive, and the file has to end where the
- * header says.
+ * The header is not believed: memory grows only as bytes arrive,
+ * and the file has to end where the header says.
  */
 #include "core/error.h"
 #include "core/memory.h"

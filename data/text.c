@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Reads `fd` to its end; the file's size is only a first guess, so pipes work too. NULL with errno
- * set. */
+/* Reads `fd` to its end; the file's size is only a first guess, so pipes work too.
+ * NULL with errno set. */
 static char *read_all(int fd, size_t guess, size_t *bytes) {
     size_t room = guess + 1, length = 0;
     char *text = tn__malloc(room);

@@ -3,9 +3,8 @@
  * A step, on each rank:
  *
  *     forward     before: the generator is keyed; buckets are laid out again when the first
- *                 backward has
- *                 shown a better order; in the first of the step buffers come from rank 0 (not in
- *                 the next, since those may be saved for the backward by then)
+ *                 backward has shown a better order; in the first of the step buffers come from
+ *                 rank 0 (not in the next, since those may be saved for the backward by then)
  *     backward    each gradient is written into its bucket; a bucket that is complete travels,
  *                 while backward goes on with the layers below
  *     its end     what is missing is an error or travels as zeros; all buckets are waited for

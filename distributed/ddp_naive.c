@@ -7,8 +7,8 @@
  *
  * That is three hooks: one before the forward of the module; one on each parameter, which tells
  * that a backward reaches this module; and one at the end of that backward. What it costs: nothing
- * travels while backward computes, and each small gradient travels alone. ddp.c mends both, with
- * buckets.
+ * travels while backward computes, and each small gradient travels alone.
+ * ddp.c mends both, with buckets.
  */
 #include "autograd/mode.h"
 #include "core/memory.h"

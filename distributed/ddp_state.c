@@ -1,8 +1,8 @@
 /* The same module on every rank: comparing what it is, and giving all the values of one rank.
  *
  * Each rank writes its module down as text, a line for each parameter and buffer. The ranks compare
- * digests of it; only when these differ do the texts travel, and all ranks find the same first line
- * that differs.
+ * digests of it; only when these differ do the texts travel,
+ * and all ranks find the same first line that differs.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"

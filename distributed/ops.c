@@ -1,8 +1,8 @@
 /* Collectives as differentiable operations: what tensor parallelism is made of.
  *
  * x_r is rank r's x, N the number of ranks. Each is a linear map from all ranks' inputs to all
- * ranks' outputs, and its backward is the transposed map, which is another of them; so gradients
- * have gradients.
+ * ranks' outputs, and its backward is the transposed map, which is another of them;
+ * so gradients have gradients.
  *
  *                       y                           dx
  *     all_reduce        y_r = sum over s of x_s     dx_r = sum over s of dy_s      all_reduce

@@ -1,5 +1,5 @@
-/* A rank's share of an order: PyTorch's DistributedSampler. The rule itself is in
- * data/sampler.c. */
+/* A rank's share of an order: PyTorch's DistributedSampler.
+ * The rule itself is in data/sampler.c. */
 #include "core/error.h"
 #include "tern/distributed.h"
 

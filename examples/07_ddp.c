@@ -1,8 +1,8 @@
 /* Training on several processes: the program of one, with three lines more.
  *
  *     07_ddp                     one process
- *     tern run -n 2 07_ddp       two on this host: the same batches, shared between them, and the
- *                                same losses
+ *     tern run -n 2 07_ddp       two on this host: the same batches, shared between them,
+ *                                and the same losses
  *
  * Each process (rank) has the whole model and half of every batch. tn_ddp hangs on the model: after
  * a backward all ranks have the same gradients, so their weights stay the same, and the loop below

@@ -13,8 +13,8 @@
 
 enum { BATCH = 64, STEPS = 300, MOST = 16 };
 
-/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank, since it depends on the
- * step alone. */
+/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank,
+ * since it depends on the step alone. */
 static tn_tensor *make_points(int64_t step) {
     tn_generator g = {.seed = 1, .stream = (uint64_t)step};
     return tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &g);

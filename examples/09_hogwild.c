@@ -9,8 +9,8 @@
  * from its own examples, and subtracts it, while the others do the same. Two that change one weight
  * at the same moment lose one of the changes. That is rare where an example uses few of the
  * weights, as here: a score of 20000 features of which each example has 10. So nobody waits for
- * anybody, and the loss falls as if one process took all the steps. It is not the same in every
- * run.
+ * anybody, and the loss falls as if one process took all the steps.
+ * It is not the same in every run.
  */
 #define _GNU_SOURCE
 #include <tern/tern.h>

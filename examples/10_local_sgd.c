@@ -9,8 +9,8 @@
  * data; every k steps all weights become their mean over the ranks. Between two averages nothing
  * travels and nobody waits, which counts where the network is slow. The ranks' models drift apart
  * meanwhile, so the price is a slightly different path. The program trains twice from the same
- * start, with k = 1 (which for plain SGD equals averaging gradients) and with the k asked for, and
- * prints both.
+ * start, with k = 1 (which for plain SGD equals averaging gradients) and with the k
+ * asked for, and prints both.
  */
 #include <tern/tern.h>
 

@@ -12,8 +12,8 @@
  *
  * The recipe is GPT-3's for this size (Brown et al. 2020, arXiv:2005.14165): AdamW with betas 0.9
  * and 0.95, weight decay 0.1 on matrices, gradients clipped to norm 1, a cosine to a tenth. The
- * parts, in the order of the file: options, the run's objects, saving and going on, the training
- * loop, validation.
+ * parts, in the order of the file: options, the run's objects, saving and going on,
+ * the training loop, validation.
  */
 #include <tern/tern.h>
 

@@ -4,8 +4,8 @@
  *
  *     format          tern-checkpoint-1
  *     step, note      as given
- *     optim           kind, steps, learning rate, number of groups; optim.group.I: lr scale and
- *                     weight decay
+ *     optim           kind, steps, learning rate, number of groups;
+ *                     optim.group.I: lr scale and weight decay
  *     schedule        kind, peak, end, warm-up, steps
  *     loader          what it loads and how: load compares it; loader.place: epoch and index of the
  *                     next batch; loader.share: size of a batch, and number of parts (ranks)

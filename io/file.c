@@ -1,5 +1,5 @@
-/* Writing a file so that it is there whole or not at all: temporary name, fsync, rename, fsync of
- * the folder.
+/* Writing a file so that it is there whole or not at all: temporary name, fsync,
+ * rename, fsync of the folder.
  *
  * The temporary name is always PATH.tmp, created with O_EXCL and locked (flock) while it is
  * written. A PATH.tmp that nobody holds locked was left by a process that was killed, and is

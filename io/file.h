@@ -6,8 +6,8 @@
  *     tn__file_put(&f, data, m);
  *     return tn__file_commit(&f);            // or tn__file_abandon(&f)
  *
- * The first failure is raised, with `operation` and path; what follows does nothing and commit
- * cleans up.
+ * The first failure is raised, with `operation` and path;
+ * what follows does nothing and commit cleans up.
  */
 #ifndef TERN_IO_FILE_H
 #define TERN_IO_FILE_H

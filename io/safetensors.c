@@ -1,5 +1,5 @@
-/* Reading safetensors: a file is mapped, its header is checked completely, and tensors are views of
- * the map.
+/* Reading safetensors: a file is mapped, its header is checked completely,
+ * and tensors are views of the map.
  *
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
  * shapes whose bytes are what data_offsets hold; data without holes, overlaps or bytes that belong

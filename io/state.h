@@ -1,8 +1,8 @@
 /* Named tensors that are saved and loaded together: a module's, an optimiser's, or both.
  *
  * Loading has two halves: tn__state_match checks every name, shape and dtype against the file and
- * prepares what has to be converted, and changes nothing; tn__state_apply copies, and cannot
- * fail. */
+ * prepares what has to be converted, and changes nothing; tn__state_apply copies,
+ * and cannot fail. */
 #ifndef TERN_IO_STATE_H
 #define TERN_IO_STATE_H
 
@@ -20,8 +20,8 @@ typedef struct tn__state {
     const char *operation; /* static text, for messages */
 } tn__state;
 
-/* Parameters and buffers of a module, state of an optimiser, under prefix + name. False after
- * raising. */
+/* Parameters and buffers of a module, state of an optimiser, under prefix + name.
+ * False after raising. */
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix);
 bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 

@@ -1,7 +1,7 @@
 /* A module on another device: every parameter and buffer is exchanged for its copy there.
  *
- * All copies are made before the first field changes, so a device without room leaves the module as
- * it was.
+ * All copies are made before the first field changes,
+ * so a device without room leaves the module as it was.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"

@@ -1,5 +1,5 @@
-/* dropout: while training, zero with probability p and the rest scaled by 1 / (1 - p). Otherwise x
- * itself. */
+/* dropout: while training, zero with probability p and the rest scaled by 1 / (1 - p).
+ * Otherwise x itself. */
 #include "nn/module.h"
 
 static tn_tensor *dropout_forward(tn_module *self, tn_tensor *x) {

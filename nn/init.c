@@ -1,6 +1,6 @@
 /* Initial values. Each draw is one call of the thread's default generator, so a seed fixes every
- * weight of a model. They are drawn on the host and copied where the weight is: the same bits on
- * every device.
+ * weight of a model. They are drawn on the host and copied where the weight is:
+ * the same bits on every device.
  */
 #include "core/error.h"
 #include "tern/nn.h"

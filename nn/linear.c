@@ -1,7 +1,7 @@
 /* linear: y = x weight^T + bias                 x (…, in) -> (…, out), weight (out, in), bias (out)
  *
- * The smallest module: a struct, a forward, and an init that makes and registers the
- * parameters. */
+ * The smallest module: a struct, a forward,
+ * and an init that makes and registers the parameters. */
 #include "nn/module.h"
 
 #include <math.h>

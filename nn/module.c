@@ -1,5 +1,5 @@
-/* Modules: building them and taking them apart. What is registered lies in three growable lists
- * (nn/module.h).
+/* Modules: building them and taking them apart.
+ * What is registered lies in three growable lists (nn/module.h).
  *
  * Registration keeps the address of a field, not the tensor: whoever exchanges the tensor in the
  * field (sharding, precision) is seen by everybody who walks the module. The module owns one

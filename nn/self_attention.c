@@ -1,7 +1,7 @@
 /* self_attention: softmax(q k^T / sqrt(D)) v over the positions of x (B, T, C), C = heads D
  *
- *     q, k, v = c_attn(x)                      one product gives all three, side by side: (B, T, 3
- *                                              C)
+ *     q, k, v = c_attn(x)                      one product gives all three, side by side:
+ *                                              (B, T, 3 C)
  *     y = c_proj(attention(q, k, v))           (B, T, C)
  *
  * With a cache, k and v of the new positions are written behind those of earlier calls, and the new

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-/* What a child gave goes as soon as the next has read it, unless the graph or the next one's result
- * needs it. */
+/* What a child gave goes as soon as the next has read it,
+ * unless the graph or the next one's result needs it. */
 static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x) {
     tn_tensor *input = x;
     for (int i = 0; self->lists && i < self->lists->child_count; i++) {

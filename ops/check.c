@@ -5,8 +5,8 @@
  *   dtypes      f32, bf16 and f16 give what f64 gives on the same numbers, forward and backward
  *   ownership   recorded and dropped without backward, nothing stays alive
  *
- * Small samples are checked element by element; large ones along one random direction, which costs
- * two evaluations.
+ * Small samples are checked element by element; large ones along one random direction,
+ * which costs two evaluations.
  */
 #include "ops/check.h"
 

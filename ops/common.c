@@ -1,5 +1,5 @@
-/* The shorthand of ops/op.h: shape rules, forwards and small tensors that many operations have in
- * common. */
+/* The shorthand of ops/op.h: shape rules,
+ * forwards and small tensors that many operations have in common. */
 #include "ops/op.h"
 
 #include <math.h>

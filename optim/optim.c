@@ -289,8 +289,8 @@ bool tn_match_vectors(const tn_entry *entry, void *user) {
 }
 
 tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {
-    static _Thread_local tn_optim_group_options nowhere; /* after an error: to write to and forget
-                                                          */
+    /* after an error: to write to and forget */
+    static _Thread_local tn_optim_group_options nowhere;
     if (opt && index >= 0 && index < opt->group_count) {
         return opt->groups[index];
     }

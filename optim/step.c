@@ -13,8 +13,8 @@
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-/* The tensor in the field now: a shard may have taken the place of what was there. NULL after
- * raising. */
+/* The tensor in the field now: a shard may have taken the place of what was there.
+ * NULL after raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
     tn_tensor *p = tn__item_param(item), *old = item->param;
     if (p == old) {

@@ -1,5 +1,5 @@
-/* bf16 and f16 to and from float, inline for kernels. Both round to nearest even; NaN stays NaN
- * (quiet). */
+/* bf16 and f16 to and from float, inline for kernels. Both round to nearest even;
+ * NaN stays NaN (quiet). */
 #ifndef TERN_TENSOR_HALF_H
 #define TERN_TENSOR_HALF_H
 

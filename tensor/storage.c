@@ -1,5 +1,5 @@
-/* Storages: counted bytes under tensors, which can be emptied and filled again while tensors hold
- * them. */
+/* Storages: counted bytes under tensors, which can be emptied and filled again
+ * while tensors hold them. */
 #include "core/allocator.h"
 #include "core/memory.h"
 #include "tensor/tensor.h"

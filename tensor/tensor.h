@@ -1,5 +1,5 @@
-/* The inside of tensor/, for the folders to its right. Implementers of operations read
- * tern/sys/tensor.h first. */
+/* The inside of tensor/, for the folders to its right.
+ * Implementers of operations read tern/sys/tensor.h first. */
 #ifndef TERN_TENSOR_TENSOR_H
 #define TERN_TENSOR_TENSOR_H
 

@@ -1,5 +1,5 @@
-/* `tern info`: what this build is and what it finds on this machine, as plain text for a bug
- * report. */
+/* `tern info`: what this build is and what it finds on this machine,
+ * as plain text for a bug report. */
 #include "tools/info.h"
 
 #include "backends/backend.h"

@@ -1,10 +1,10 @@
-/* `tern run`, the main thread: one loop over signals, ended ranks, orders of the leader, and
- * time.
+/* `tern run`, the main thread: one loop over signals, ended ranks,
+ * orders of the leader, and time.
  *
  *     WAITING   no ranks: before the first round, between rounds, and when all have ended well
  *     RUNNING   ranks are there
- *     STOPPING  a rank has failed, or the leader wants it: the ranks are being ended, and then the
- *               node reports
+ *     STOPPING  a rank has failed, or the leader wants it: the ranks are being ended,
+ *               and then the node reports
  *     ENDING    the job is over, for everybody or for this node: the same, then the program ends
  *
  * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads that

@@ -1,5 +1,5 @@
-/* `tern run`: starts a program as ranks, together with launchers on other hosts, and ends with
- * them.
+/* `tern run`: starts a program as ranks, together with launchers on other hosts,
+ * and ends with them.
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for

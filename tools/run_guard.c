@@ -1,5 +1,5 @@
-/* The guard: a process that outlives the launcher by a moment and leaves none of its ranks
- * behind.
+/* The guard: a process that outlives the launcher by a moment and leaves none
+ * of its ranks behind.
  *
  * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard
  * knows the ranks' process groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds
@@ -59,8 +59,8 @@ bool guard_start(guard *g) {
 static void tell_guard(const guard *g, char sign, pid_t group) {
     char line[16];
     int length = snprintf(line, sizeof(line), "%c%d\n", sign, (int)group);
-    ssize_t put =
-        write(g->pipe, line, (size_t)length); /* fails when the guard is dead: noticed elsewhere */
+    /* fails when the guard is dead: noticed elsewhere */
+    ssize_t put = write(g->pipe, line, (size_t)length);
     (void)put;
 }
 

@@ -1,10 +1,10 @@
 /* The leader: on the node that serves the store, decides who takes part, when a round starts and
  * stops, and how the job ends.
  *
- *     GATHER    enough nodes? MAX start at once, MIN after a last call; too few for too long end
- *               the job
- *     RUN       a failure, a lost node, or a new one while there is room stops the round; all done
- *               ends the job
+ *     GATHER    enough nodes? MAX start at once, MIN after a last call;
+ *               too few for too long end the job
+ *     RUN       a failure, a lost node, or a new one while there is room stops the round;
+ *               all done ends the job
  *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node is the
  *               reason for failures elsewhere, so it comes first and costs no restart; then the
  *               first failure of all nodes; then arrivals

@@ -1,5 +1,5 @@
-/* What the user asked `tern run` for: torchrun's options by torchrun's names, checked before
- * anything starts. */
+/* What the user asked `tern run` for: torchrun's options by torchrun's names,
+ * checked before anything starts. */
 #include "tools/run.h"
 
 #include <argp.h>

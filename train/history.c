@@ -1,6 +1,6 @@
 /* The loss of every step as a CSV file: `step,loss` and a row a step. A row is written at once, so
- * that a killed process loses none; what a checkpoint does not have is cut off when the run goes
- * on. */
+ * that a killed process loses none; what a checkpoint does not have is cut off when
+ * the run goes on. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/numbers.h"

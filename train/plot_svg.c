@@ -73,8 +73,8 @@ static void put_stroke(FILE *out, const stroke *s, bool *down) {
     if (s->low != s->high) {
         fprintf(out, "L%.1f %.1fL%.1f %.1fL%.1f %.1f", s->x, s->low, s->x, s->high, s->x, s->last);
     } else if (!*down) {
-        fprintf(out, "L%.1f %.1f", s->x,
-                s->first); /* a point that stands alone is drawn as a round cap */
+        /* a point that stands alone is drawn as a round cap */
+        fprintf(out, "L%.1f %.1f", s->x, s->first);
     }
     *down = true;
 }

@@ -1,5 +1,5 @@
-/* A plot made of characters. A braille character is 2 by 4 dots; without UTF-8 one character is one
- * dot. */
+/* A plot made of characters. A braille character is 2 by 4 dots;
+ * without UTF-8 one character is one dot. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/numbers.h"

@@ -13,8 +13,8 @@ int tn__terminal_columns(FILE *file);
 
 int tn__text_columns(const char *text); /* how wide a text in UTF-8 is; NULL: 0 */
 
-/* Whether the environment's locale is UTF-8. Asked there, because a program need not have called
- * setlocale. */
+/* Whether the environment's locale is UTF-8. Asked there,
+ * because a program need not have called setlocale. */
 bool tn__shows_utf8(void);
 
 #endif

@@ -2,8 +2,8 @@
  * what is visible.
  *
  * Rows of q, k, v and dy are first copied to f32 buffers (whatever their dtype and strides). As
- * right operand of a product they are packed in panels of NR columns; as left operand they are read
- * in place.
+ * right operand of a product they are packed in panels of NR columns;
+ * as left operand they are read in place.
  */
 #ifndef TERN_BACKENDS_CPU_ATTENTION_H
 #define TERN_BACKENDS_CPU_ATTENTION_H

@@ -1,5 +1,5 @@
-/* Attention, backward (ref/attention.c has the formulas): tiles of probabilities are made again
- * from lse.
+/* Attention, backward (ref/attention.c has the formulas):
+ * tiles of probabilities are made again from lse.
  *
  * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of
  * keys and tiles of queries in a fixed order and adds to dq, dk and dv in its own buffers, so the

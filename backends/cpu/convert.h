@@ -1,5 +1,5 @@
-/* Moves of one row between memory of any float dtype and any stride, and a contiguous buffer of f32
- * or f64. */
+/* Moves of one row between memory of any float dtype and any stride,
+ * and a contiguous buffer of f32 or f64. */
 #ifndef TERN_BACKENDS_CPU_CONVERT_H
 #define TERN_BACKENDS_CPU_CONVERT_H
 

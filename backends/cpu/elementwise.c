@@ -1,5 +1,5 @@
-/* unary and binary: every formula of backends/formulas.h as a vectorised loop over contiguous f32
- * or f64.
+/* unary and binary: every formula of backends/formulas.h as a vectorised loop
+ * over contiguous f32 or f64.
  *
  * A row piece whose operands are contiguous f32 goes straight to the loop. Everything else (bf16,
  * f16, strides, a broadcast scalar) passes through small buffers, TILE elements at a time. Integers

@@ -12,8 +12,8 @@ static void convert_panel(float *dst, int width, const gemm_side *s, int64_t sta
 
 #include "backends/cpu/gemm_kernel.h"
 
-/* Elements of a row that are converted before they are turned: they stay in the first-level
- * cache. */
+/* Elements of a row that are converted before they are turned:
+ * they stay in the first-level cache. */
 enum { STRIP = 64 };
 
 /* A full panel whose rows are apart and whose columns lie side by side. */

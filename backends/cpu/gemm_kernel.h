@@ -1,5 +1,5 @@
-/* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T set to their
- * type.
+/* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T
+ * set to their type.
  *
  * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are
  * packed to panels that the micro kernel reads in order: A to MR rows, B to NR columns (two

@@ -15,8 +15,8 @@ typedef struct element_loop {
     int64_t count;
 } element_loop;
 
-/* One piece of a row: n elements from off[operand] (in elements), stride[operand][ndim - 1]
- * apart. */
+/* One piece of a row: n elements from off[operand] (in elements),
+ * stride[operand][ndim - 1] apart. */
 typedef void (*loop_body)(const void *user, const element_loop *loop, const int64_t *off,
                           int64_t n);
 

@@ -1,5 +1,5 @@
-/* Products by oneDNN: a product is cut into pieces, a piece's shape leads to a primitive, threads
- * run pieces. */
+/* Products by oneDNN: a product is cut into pieces,
+ * a piece's shape leads to a primitive, threads run pieces. */
 #include "backends/cpu/onednn.h"
 
 #include "backends/cpu/onednn_library.h"

@@ -14,8 +14,8 @@
 
 #include <stdbool.h>
 
-/* Whether this CPU multiplies bf16 (and so has AVX-512) and nobody forbids it, or
- * TERN_ONEDNN=always. */
+/* Whether this CPU multiplies bf16 (and so has AVX-512) and nobody
+ * forbids it, or TERN_ONEDNN=always. */
 bool tn__onednn_profits(void);
 bool tn__onednn_always(void);
 

@@ -1,5 +1,5 @@
-/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64, integers and bool are
- * ref's.
+/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64,
+ * integers and bool are ref's.
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows
  * are folded (the sum of a row is rows.h's); if it stays, or is too short to fill the lanes of a

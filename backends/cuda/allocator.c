@@ -6,8 +6,8 @@
  * trimmed, and when the source has none left; then each request has one more try.
  *
  * Every block is in one of three trees: those in use by address, the free ones of either kind by
- * size and then address. The blocks of a segment also form a list in the order of their
- * addresses. */
+ * size and then address. The blocks of a segment also form a list in the
+ * order of their addresses. */
 #include "backends/cuda/allocator.h"
 
 #include "backends/cuda/blocks.h"

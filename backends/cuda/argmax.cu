@@ -1,9 +1,9 @@
-/* argmax over one dimension of any dtype but bool: the first largest, NaN before all (block.cuh:
- * tn__join_place). */
+/* argmax over one dimension of any dtype but bool: the first largest,
+ * NaN before all (block.cuh: tn__join_place). */
 #include "backends/cuda/axes.cuh"
 
-/* With less than `few` elements to a result, these are one thread's, and neighbouring threads have
- * neighbouring results. */
+/* With less than `few` elements to a result, these are one thread's,
+ * and neighbouring threads have neighbouring results. */
 static const int64_t few = 32;
 enum { THREADS = 256 };
 

@@ -1,5 +1,5 @@
-/* Attention by our own kernels: any float dtype, any strides, masks, grouped heads, width up to
- * 256.
+/* Attention by our own kernels: any float dtype, any strides, masks, grouped heads,
+ * width up to 256.
  *
  * The mathematics is in backends/ref/attention.c. No Tq x Tk matrix exists: a block owns a tile of
  * rows and meets the others in tiles of 32, one row a lane.
@@ -10,8 +10,8 @@
  *
  * So each result is summed by one thread in a fixed order. A warp owns ROWS rows; a lane holds
  * their scores with its own row of the tile, and columns lane, lane + 32, … of their results. The
- * tile is loaded anew for each use (k, then v, …) into one buffer, which leaves room for wide
- * heads.
+ * tile is loaded anew for each use (k, then v, …) into one buffer,
+ * which leaves room for wide heads.
  *
  * A pair that is masked takes no part at all: what it would read may be NaN.
  */

@@ -1,5 +1,5 @@
-/* Attention on a device: the entries (attention.c) choose between cuDNN (sdpa.c) and our own
- * kernels (attention.cu). */
+/* Attention on a device: the entries (attention.c) choose between cuDNN (sdpa.c)
+ * and our own kernels (attention.cu). */
 #ifndef TERN_BACKENDS_CUDA_ATTENTION_H
 #define TERN_BACKENDS_CUDA_ATTENTION_H
 

@@ -23,8 +23,8 @@ struct block {
     uint64_t priority;
 };
 
-/* Ordered by size and then address, or by address alone. `priority` of a node is a random
- * number. */
+/* Ordered by size and then address, or by address alone.
+ * `priority` of a node is a random number. */
 typedef struct tree {
     block *root;
     bool by_size;

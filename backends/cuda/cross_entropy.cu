@@ -2,9 +2,8 @@
  *
  * A team of threads takes one row. Forward reads it once, with a running maximum, and once more
  * when labels are smoothed. Backward reads it once and writes the gradient, in the same place if so
- * wished. A bad label is noted in the
- * device's fault cell and its row counts like an ignored one, so that a step which nobody has held
- * back yet does no harm.
+ * wished. A bad label is noted in the device's fault cell and its row counts like an ignored one,
+ * so that a step which nobody has held back yet does no harm.
  */
 #include "backends/cuda/rows.cuh"
 

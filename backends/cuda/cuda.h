@@ -11,8 +11,8 @@
  *     stream.c      streams beside the compute stream
  *     nccl.c        the engine of groups
  *
- * Nothing here raises: an entry returns a status, and tn__cuda_note keeps the reason for this
- * thread.
+ * Nothing here raises: an entry returns a status,
+ * and tn__cuda_note keeps the reason for this thread.
  */
 #ifndef TERN_BACKENDS_CUDA_H
 #define TERN_BACKENDS_CUDA_H

@@ -1,8 +1,8 @@
 /* The devices, and the table through which the core reaches them.
  *
  * A device is made when it is first used: its compute stream, its pool of memory, its fault cell.
- * It lives as long as the process; when that ends nothing is torn down, because the driver may have
- * gone before.
+ * It lives as long as the process; when that ends nothing is torn down,
+ * because the driver may have gone before.
  *
  * Threads: any thread may call anything. All of them queue into one compute stream a device, each
  * with a context of its own. fork: CUDA does not survive it, so in a child nothing here touches the

@@ -1,7 +1,7 @@
 /* Reading and adding at computed places.
  *
- * A bad index is noted in the device's fault cell (the first is kept), and its element is left
- * alone.
+ * A bad index is noted in the device's fault cell (the first is kept),
+ * and its element is left alone.
  *
  * Sums keep the order of the indices, so their bits are always the same. All places are sorted,
  * stably (sort.cuh), so that the elements for one place lie side by side in their order; then one

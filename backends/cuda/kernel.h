@@ -7,8 +7,8 @@
  *     __global__ __device__ __launch_bounds__(n) __restrict__
  *     threadIdx blockIdx blockDim gridDim
  *     __syncthreads() __syncwarp()
- *     __shfl_sync __shfl_xor_sync __shfl_down_sync __shfl_up_sync   (all 32 lanes take part:
- *                                                                   TN_FULL)
+ *     __shfl_sync __shfl_xor_sync __shfl_down_sync __shfl_up_sync
+ *         (all 32 lanes take part: TN_FULL)
  *     __ballot_sync __any_sync __all_sync
  *     atomicAdd (int, unsigned, unsigned long long, float) atomicMax atomicMin atomicCAS atomicExch
  *     __threadfence() __ldg(p) __popc __ffs __clz

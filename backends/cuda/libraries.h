@@ -18,8 +18,8 @@
 #include <cudnn.h>
 #endif
 #if TN_HAVE_NCCL
-#ifndef __CUDA_BF16_TYPES_EXIST__ /* before 2.24 nccl.h names bf16 only where this says that C++ \
-                                     has it */
+/* before 2.24 nccl.h names bf16 only where this says that C++ has it */
+#ifndef __CUDA_BF16_TYPES_EXIST__
 #define __CUDA_BF16_TYPES_EXIST__ 1
 #endif
 #include <nccl.h>

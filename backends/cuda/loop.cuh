@@ -2,8 +2,8 @@
  *
  * A tn__loop goes over up to four operands in whatever order suits memory: dimensions are sorted by
  * the output's strides and merged where one continues the other in every operand. Most operands end
- * as one dimension; a bias row or a slice as two. Places are 32 bits: the host cuts what needs more
- * in pieces.
+ * as one dimension; a bias row or a slice as two. Places are 32 bits:
+ * the host cuts what needs more in pieces.
  *
  *     struct scale {                                        a body: what is done for V elements
  *         float k;

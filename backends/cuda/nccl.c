@@ -1,5 +1,5 @@
-/* The engine "nccl": what groups of GPUs do through NCCL (sys/group.h; distributed/group/nccl.c
- * loads it).
+/* The engine "nccl": what groups of GPUs do through NCCL
+ * (sys/group.h; distributed/group/nccl.c loads it).
  *
  * Joining: rank 0 makes the unique id and writes it to the store; then all make a communicator that
  * does not block, on a stream of its own. An operation comes after its ready mark in that stream,
@@ -7,8 +7,8 @@
  * asynchronous errors, for abort, and for what the engine beside this one knows about the ranks.
  * After a failure the communicator is aborted, which ends its kernels, and nothing more is run.
  *
- * NCCL is used by one thread at a time: memory that others free waits in a list for the next
- * operation.
+ * NCCL is used by one thread at a time:
+ * memory that others free waits in a list for the next operation.
  */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/libraries.h"

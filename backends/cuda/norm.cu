@@ -4,8 +4,8 @@
  * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done
  * one row goes on with a later one and keeps its share of dw and db in registers; each block's
  * share then goes to scratch memory, where a second kernel adds them up in order. How many blocks
- * there are depends on the shape alone. Rows that registers cannot hold gather dw and db in scratch
- * memory directly.
+ * there are depends on the shape alone. Rows that registers cannot hold gather dw and
+ * db in scratch memory directly.
  */
 #include "backends/cuda/rows.cuh"
 

@@ -4,8 +4,8 @@
  * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so
  * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 lies there as its
  * transpose, as is needed; one whose last stride but one is 1 (a transposed view) is transposed by
- * cuBLASLt. Others are copied first. Whatever cuBLASLt refuses is done by our own kernel
- * (matmul.cu).
+ * cuBLASLt. Others are copied first. Whatever cuBLASLt refuses is done by
+ * our own kernel (matmul.cu).
  */
 #include "backends/cuda/gemm.h"
 

@@ -1,7 +1,7 @@
 /* random and dropout: backends/random.h, four elements a thread.
  *
- * A thread draws for the positions 4g … 4g + 3: one philox block, or two where an element takes 64
- * bits.
+ * A thread draws for the positions 4g … 4g + 3: one philox block,
+ * or two where an element takes 64 bits.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"

@@ -10,8 +10,8 @@
  *     the deterministic backward writes dq directly; the fast one adds f32 parts of dq from many
  *     blocks into real memory, which has to be zero at first.
  *
- * A failure inside a graph sticks: everything after it does nothing, and the first reason is
- * kept. */
+ * A failure inside a graph sticks: everything after it does nothing,
+ * and the first reason is kept. */
 #include "backends/cuda/sdpa_graph.h"
 
 #if TN_HAVE_CUDNN

@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-/* Strides in elements, in the order (B, H, T, D). All fields have 8 bytes, so shapes compare as
- * bytes. */
+/* Strides in elements, in the order (B, H, T, D). All fields have 8 bytes,
+ * so shapes compare as bytes. */
 typedef struct tn__sdpa_shape {
     int64_t batch, heads, groups, queries, keys, width;
     int64_t q[4], k[4], v[4], y[4];

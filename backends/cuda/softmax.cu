@@ -1,5 +1,5 @@
-/* Softmax and log-softmax over the last dimension, and their gradients (ref/softmax.c has the
- * formulas).
+/* Softmax and log-softmax over the last dimension,
+ * and their gradients (ref/softmax.c has the formulas).
  *
  * A team of threads takes one row. Up to 4096 elements stay in registers between the passes; other
  * rows keep a running maximum while they are read, and are read again when they are written.

@@ -1,5 +1,5 @@
-/* Attention: y = softmax(scale q k^T, masked) v, and its gradients. No Tq x Tk matrix exists
- * anywhere.
+/* Attention: y = softmax(scale q k^T, masked) v, and its gradients.
+ * No Tq x Tk matrix exists anywhere.
  *
  *     q, y, dq (B, H, Tq, D)       k, v, dk, dv (B, G, Tk, D)       lse (B, H, Tq)
  *     s[i, j] = scale q[i] . k[j]            lse[i] = log sum over visible j of exp(s[i, j])

@@ -1,13 +1,13 @@
-/* Cross-entropy of logits x (n, c) with labels, with label smoothing s (Szegedy et al. 2015,
- * arXiv:1512.00567).
+/* Cross-entropy of logits x (n, c) with labels,
+ * with label smoothing s (Szegedy et al. 2015, arXiv:1512.00567).
  *
  *     top = max(x)        log_sum = log sum exp(x - top)        log p = x - top - log_sum
  *     loss = -(1 - s) log p[label] - s mean(log p)
  *     dx = dloss (p - (1 - s) [j = label] - s / c)
  *
  * top and log_sum are never added to one number: beside a large top, log_sum would be rounded away.
- * A row whose label is ignore_index has loss 0 and gradient 0; its top and log_sum are still
- * written.
+ * A row whose label is ignore_index has loss 0 and gradient 0;
+ * its top and log_sum are still written.
  */
 #include "backends/ref/ref.h"
 

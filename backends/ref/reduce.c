@@ -19,8 +19,8 @@ static bool takes_place(double a, double best, bool smallest) {
     return isnan(a) || (smallest ? a < best : a > best);
 }
 
-/* A sum whose error does not grow with its length: what each addition loses is added up beside it
- * (Neumaier 1974). */
+/* A sum whose error does not grow with its length:
+ * what each addition loses is added up beside it (Neumaier 1974). */
 typedef struct exact {
     double sum, lost;
 } exact;

@@ -1,5 +1,5 @@
-/* What the files of ref share: the declarations of all entries, elements of any dtype, and the walk
- * over operands.
+/* What the files of ref share: the declarations of all entries, elements of any dtype,
+ * and the walk over operands.
  *
  * ref is the specification: one scalar loop an entry, as close to the formula as C allows. All
  * sizes and strides go through walk; all dtypes go through load and store. Floats are loaded as

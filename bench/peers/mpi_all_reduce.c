@@ -1,5 +1,5 @@
-/* An MPI's all-reduce of f32: `mpi_all_reduce ROUNDS MIB …`; rank 0 prints "private MIB MS" as
- * bench/all_reduce.c does. */
+/* An MPI's all-reduce of f32: `mpi_all_reduce ROUNDS MIB …`;
+ * rank 0 prints "private MIB MS" as bench/all_reduce.c does. */
 #define _GNU_SOURCE 1
 #include <mpi.h>
 #include <stdio.h>

@@ -3,22 +3,21 @@
  *
  * A wire is a gloo context: one connection ("pair") to every other rank, served by a thread of
  * gloo's; data moves when both ends have started a message. Each pair has one unbound buffer that
- * spans all memory and counts what is done in either direction. What is relied upon, as of gloo in
- * May 2022:
+ * spans all memory and counts what is done in either direction. What is relied upon,
+ * as of gloo in May 2022:
  *
  *   - When a connection ends, a wait throws where its buffer has a message that has not begun. One
  *     that is half done is forgotten. So every buffer also waits for a message that nobody sends.
- *   - It throws as well when the message was done and the connection ended while the waiting thread
- *   had
- *     not yet woken. What is done stays counted: a second wait takes it.
+ *   - It throws as well when the message was done and the connection ended while the waiting
+ *     thread had not yet woken. What is done stays counted: a second wait takes it.
  *   - abortWaitRecv and abortWaitSend make a wait return false, also one that begins later.
  *   - A wait that times out closes all connections of the context.
- *   - close() resets a connection, and tells nobody on this side: waits must be woken. After it no
- *     memory is touched.
+ *   - close() resets a connection, and tells nobody on this side: waits must be woken.
+ *     After it no memory is touched.
  *   - Destroying a connection is soft: what a finished wait has sent is delivered.
  *   - connect waits five times the context's time-out.
- *   - A message longer than the memory that was posted for it ends the process. Tags must keep such
- *     messages apart.
+ *   - A message longer than the memory that was posted for it ends the process. Tags must
+ *     keep such messages apart.
  *   - A wrong host name is not noticed: addresses must be numeric.
  */
 #include "distributed/group/gloo.h"

@@ -1,7 +1,7 @@
 /* The engine "gloo": operations between hosts, made of messages between two ranks.
  *
- *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below, the one
- *                  C++ file
+ *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below,
+ *                  the one C++ file
  *     gloo.c       joining, waiting, failing, leaving
  *     gloo_ops.c   all_reduce and the others, made of messages
  *     address.c    at which of this host's addresses the others can reach it

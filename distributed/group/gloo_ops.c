@@ -11,13 +11,13 @@
 
 #include <string.h>
 
-/* Bytes of one message where an array is cut, and of the memory that a reduction takes beside its
- * arrays. */
+/* Bytes of one message where an array is cut,
+ * and of the memory that a reduction takes beside its arrays. */
 enum { PIECE = 1 << 20, BESIDE = 64 << 20 };
 
 /* The first tag of an operation; the steps within it count on from there. Different operations,
- * sizes or dtypes have different tags (bits mixed as in splitmix64), so their messages never
- * meet. */
+ * sizes or dtypes have different tags (bits mixed as in splitmix64),
+ * so their messages never meet. */
 static uint64_t tag_of(const tn_transfer *t, uint64_t number) {
     const uint64_t parts[] = {number,
                               (uint64_t)t->kind,

@@ -1,8 +1,8 @@
 /* The flight recorder: what this process's groups did last, for whoever looks at a job that hangs.
  *
  * A trace (core/trace.h) of the last operations. On a time-out the group that failed writes it to a
- * file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing it may do:
- * sem_post.
+ * file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing
+ * it may do: sem_post.
  */
 #include "core/error.h"
 #include "core/trace.h"

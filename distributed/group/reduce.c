@@ -1,6 +1,6 @@
 /* The arithmetic of reductions between ranks, for every engine: simple loops over dense elements,
- * which the compiler vectorises. An engine splits the work between ranks; nothing here starts a
- * thread.
+ * which the compiler vectorises. An engine splits the work between ranks;
+ * nothing here starts a thread.
  *
  * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at
  * a time. Integers wrap: their sums and products are computed unsigned; but a mean of i32 and u8 is
@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-/* Elements that are reduced over all ranks before the next ones: intermediate results stay in the
- * first-level cache. */
+/* Elements that are reduced over all ranks before the next ones:
+ * intermediate results stay in the first-level cache. */
 enum { BLOCK = 1024 };
 
 /* ---- Two arrays ------------------------------------------------------------------------------ */

@@ -20,8 +20,8 @@ static const uint64_t MAGIC = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
 /* Slots of 512 KiB, less where many ranks share the cache. */
 enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
 
-/* Ranks other than 0 wait for it this long past the deadline, in seconds: it can say who has not
- * come. */
+/* Ranks other than 0 wait for it this long past the deadline, in seconds:
+ * it can say who has not come. */
 static const double GRACE = 1;
 
 /* What rank 0 writes to the store. */

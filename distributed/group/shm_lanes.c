@@ -5,8 +5,8 @@
  *
  * A rank that has to wait, for whatever reason, takes what others have sent to it out of the lanes
  * and keeps it as letters until it receives them. So a send ends as soon as its receiver waits
- * anywhere in the engine, and two ranks that send to each other first and receive then do not block
- * each other.
+ * anywhere in the engine, and two ranks that send to each other first and receive then
+ * do not block each other.
  */
 #include "core/memory.h"
 #include "distributed/group/shm.h"

@@ -7,11 +7,9 @@
  *              result. An all-reduce goes further: rank r reduces the r-th slice of all buffers and
  *              writes it into all of them, so each byte is read once and written once.
  *   staged     otherwise, a chunk at a time: each rank copies its part of the chunk into a slot
- *              that all
- *              see, all meet, each reads what it needs from the slots. A rank has two slots and
- *              uses them in
- *              turn: when it fills one again, all have arrived at the chunk between, hence left
- *              this one.
+ *              that all see, all meet, each reads what it needs from the slots. A rank has two
+ *              slots and uses them in turn: when it fills one again, all have arrived at the
+ *              chunk between, hence left this one.
  *
  * Both read through a view: where the bytes of each rank are. Reductions are in the order of the
  * ranks, by one rank for each element, so the bits depend on nothing else.

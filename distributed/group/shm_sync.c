@@ -2,15 +2,14 @@
  *
  * Each rank has a bell, a word that grows with everything it may be waiting for. It looks at its
  * condition, and when that does not hold, watches the bell for some microseconds and then sleeps on
- * it as a futex; whoever changes something rings. Sleeps are short, so that a rank looks up now and
- * then:
+ * it as a futex; whoever changes something rings. Sleeps are short,
+ * so that a rank looks up now and then:
  *
  *   - Has the group failed? The first failure of any rank is written into the control block.
  *   - Has a rank left (it said so in its seat), or died? Each rank holds a descriptor of every
- *   other
- *     process (pidfd), which the kernel marks when the process ends, by whatever means. Robust
- *     mutexes
- *     would notice as well, but only from the first operation on, and they belong to one thread.
+ *     other process (pidfd), which the kernel marks when the process ends, by whatever means.
+ *     Robust mutexes would notice as well, but only from the first operation on, and they belong to
+ *     one thread.
  *   - Is the rank that should send to me in a collective instead? It cannot come out without me.
  *   - Has the deadline passed?
  */

@@ -4,15 +4,15 @@
  *     device  --fetch-->  slot  --the inner engine-->  slot  --deliver-->  device
  *
  * A transfer goes in chunks of as many elements as a slot holds; each chunk is a transfer of the
- * inner engine. There are two slots of page-locked memory. All copies are queued in one stream, in
- * this order:
+ * inner engine. There are two slots of page-locked memory.
+ * All copies are queued in one stream, in this order:
  *
  *     fetch 0, fetch 1, deliver 0, fetch 2, deliver 1, fetch 3, …
  *
  * so while the inner engine works on a chunk the next one is fetched and the one before is
  * delivered. A fetch into a slot comes after the delivery out of it, and whoever has seen the
- * fetch's mark may write to the slot. Transfers of host memory go to the inner engine as they
- * are. */
+ * fetch's mark may write to the slot. Transfers of host memory go to the inner
+ * engine as they are. */
 #include "core/memory.h"
 #include "distributed/group/group.h"
 

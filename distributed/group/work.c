@@ -21,8 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long past its deadline an engine may take to return before the group is given up without
- * it. */
+/* How long past its deadline an engine may take to return before the group is
+ * given up without it. */
 static const double engine_grace = 10;
 
 static void wait_until(tn_group *g, double deadline) {

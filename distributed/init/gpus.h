@@ -4,8 +4,8 @@
 
 #include "distributed/init/meet.h"
 
-/* What this process says about its GPUs: none where it uses none, so that their driver stays
- * asleep. */
+/* What this process says about its GPUs: none where it uses none,
+ * so that their driver stays asleep. */
 void tn__gpus_here(const tn_dist_options *o, tn__member *mine);
 
 /* With the option device: this rank's GPU becomes the default device. False after raising. */

@@ -3,8 +3,8 @@
  * come either, a rank looks itself who is missing.
  *
  *     rank.R    "RANKS VERSION HOST CPUS GPUS GPU NCCL WHO"
- *     result    "+" and a line for each rank; or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the
- *               reason
+ *     result    "+" and a line for each rank;
+ *               or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
  */
 #define _GNU_SOURCE
 #include "distributed/init/meet.h"

@@ -1,15 +1,18 @@
 /* The file store: a log on a file system that all ranks see. A change appends a record; everybody
  * reads what is new and keeps a table of it.
  *
- * Three things are locked with fcntl, all of them beyond the end of the log, so that the locks also
- * mean something between hosts: LOG       shared to read, exclusive to append; held for one call
+ * Two things are locked with fcntl, both of them beyond the end of the log, so that the locks also
+ * mean something between hosts:
+ *
+ *     LOG       shared to read, exclusive to append; held for one call
  *     PRESENCE  shared, as long as a store is open
+ *
  * A log in which there is something while nobody is present was left by a job that died: it is
  * refused, since its keys would be taken for this job's. The last one to leave removes the file.
  *
  *     log      "TERNLOG1", records
- *     record   u8 kind, u8 bytes of the key, u16 0, u32 bytes of the value; key; value
- *              (little-endian)
+ *     record   u8 kind, u8 bytes of the key, u16 0, u32 bytes of the value;
+ *              key; value (little-endian)
  */
 #define _GNU_SOURCE
 #include "distributed/store/store.h"

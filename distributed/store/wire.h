@@ -18,8 +18,9 @@
  *
  *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the
  *              second, i64 amount, u64 microseconds; key; first value; second value
- *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number; value, or the reason of a
- * failure */
+ *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number;
+ *              value, or the reason of a failure
+ */
 #ifndef TERN_DISTRIBUTED_STORE_WIRE_H
 #define TERN_DISTRIBUTED_STORE_WIRE_H
 

@@ -98,8 +98,8 @@ TN_API tn_status tn_set_grad(tn_tensor *leaf, tn_tensor *grad);
 typedef int64_t tn_hook; /* names a hook for its removal; 0 when it could not be added */
 
 /* Called with the complete gradient of t before it goes on; returns a replacement of the same
- * shape, or NULL to keep it. For a result: inside the run that passes it. For a leaf: before it is
- * accumulated. */
+ * shape, or NULL to keep it. For a result: inside the run that passes it. For a leaf:
+ * before it is accumulated. */
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 TN_API tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user);
 
@@ -109,8 +109,8 @@ TN_API tn_hook tn_on_accumulated(tn_tensor *leaf, tn_accumulated_hook hook, void
 
 TN_API void tn_remove_hook(tn_tensor *t, tn_hook hook);
 
-/* Inside a backward: call f(user) when the outermost run on this thread ends (also when it fails).
- * Outside: TN_ESTATE. */
+/* Inside a backward: call f(user) when the outermost run on this thread ends
+ * (also when it fails). Outside: TN_ESTATE. */
 TN_API tn_status tn_after_backward(void (*f)(void *user), void *user);
 
 TN_API bool tn_in_backward(void);
@@ -136,8 +136,8 @@ typedef struct tn_gradcheck_options {
 TN_API tn_gradcheck_options tn_gradcheck_defaults(void);
 
 /* Compares the gradients of f (any outputs) at f64 inputs with central differences. TN_OK, or
- * TN_EVALUE naming input, element and both numbers. Inputs that do not require a gradient are held
- * fixed. */
+ * TN_EVALUE naming input, element and both numbers.
+ * Inputs that do not require a gradient are held fixed. */
 TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs,
                               tn_gradcheck_options options);
 

@@ -80,12 +80,12 @@ TN_API void tn_on_error(tn_error_handler handler); /* for the process */
 /* for this thread: overrides the process's while not NULL */
 TN_API void tn_on_error_thread(tn_error_handler handler);
 
-/* A handler: prints the message to stderr and exits with status 1. What scripts and examples
- * use. */
+/* A handler: prints the message to stderr and exits with status 1.
+ * What scripts and examples use. */
 TN_API void tn_error_exit(tn_status status, const char *message);
 
-/* Raises an error of the caller's own, as the library does (a dataset, a custom operation). Returns
- * `status`. */
+/* Raises an error of the caller's own, as the library does
+ * (a dataset, a custom operation). Returns `status`. */
 TN_API tn_status tn_raise(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Takes the pending error out of one thread (false when there is none) and raises it in another:
@@ -174,8 +174,8 @@ typedef struct tn_generator {
 TN_API tn_generator *tn_default_generator(void);
 TN_API void tn_seed(uint64_t seed); /* seeds it; stream and call start at 0 */
 
-/* Four 32-bit words of call `call` for `index`: the primitive itself, also for programs' own
- * choices. */
+/* Four 32-bit words of call `call` for `index`: the primitive itself,
+ * also for programs' own choices. */
 typedef struct tn_random4 {
     uint32_t word[4];
 } tn_random4;
@@ -192,8 +192,8 @@ TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 TN_API int tn_threads(void);
 TN_API void tn_set_threads(int n);
 
-/* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is in the environment
- * (then stderr). */
+/* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is
+ * in the environment (then stderr). */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);

@@ -58,13 +58,13 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
  * the tokens) or nanoGPT (the tokens alone): the files that match `pattern`
  * ("fineweb/train_*.bin"), in the order of their names, mapped and not read. The windows lie one
  * behind the other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT,
- * which names file and place, when it is read; text instead of tokens is TN_EFORMAT at once.
- * TN_EIO, TN_EFORMAT. */
+ * which names file and place, when it is read;
+ * text instead of tokens is TN_EFORMAT at once. TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
 /* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,
- * train-images-idx3-ubyte and so on, plain or .gz. x (1, 28, 28) f32 in [0, 1], y () i64. TN_EIO,
- * TN_EFORMAT. */
+ * train-images-idx3-ubyte and so on, plain or .gz. x (1, 28, 28) f32 in [0, 1],
+ * y () i64. TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_mnist(const char *folder, bool train);
 
 /* ---- Text ------------------------------------------------------------------------------------ */
@@ -83,8 +83,8 @@ TN_API int64_t tn_charset_encode(const tn_charset *c, const char *text, size_t b
 /* One token's UTF-8 text; "" and TN_EINDEX outside [0, size). */
 TN_API const char *tn_charset_text(const tn_charset *c, int64_t token);
 
-/* A whole file; *bytes is its length; a 0 follows it. NULL after TN_EIO or TN_ENOMEM. tn_text_free
- * frees it. */
+/* A whole file; *bytes is its length; a 0 follows it. NULL after TN_EIO or TN_ENOMEM.
+ * tn_text_free frees it. */
 TN_API char *tn_text_read(const char *path, size_t *bytes);
 TN_API void tn_text_free(char *text);
 
@@ -108,8 +108,8 @@ typedef enum tn_part_rule {
 typedef struct tn_sampler {
     tn_sampler_kind kind;
     uint64_t seed;
-    /* Which share of each epoch's order this process takes: places part, part + parts, …; 0 of 1
-     * unless distributed. */
+    /* Which share of each epoch's order this process takes: places part, part + parts, …;
+     * 0 of 1 unless distributed. */
     int64_t part, parts;
     tn_part_rule rule;
 } tn_sampler;
@@ -132,8 +132,8 @@ TN_API bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t positi
 
 typedef struct tn_loader tn_loader;
 
-/* x (B, …), y (B, …) or NULL. Lent until the next call of tn_loader_next: tn_keep what should live
- * longer. */
+/* x (B, …), y (B, …) or NULL. Lent until the next call of tn_loader_next:
+ * tn_keep what should live longer. */
 typedef struct tn_batch {
     tn_tensor *x, *y;
     tn_tensor *valid; /* (B) bool: false for examples that only fill up; NULL when all are real */
@@ -166,8 +166,8 @@ typedef struct tn_loader_place {
 } tn_loader_place;
 TN_API tn_loader_place tn_loader_where(const tn_loader *l);
 TN_API tn_status tn_loader_seek(tn_loader *l, tn_loader_place place);
-TN_API bool tn_loader_has(const tn_loader *l,
-                          tn_loader_place place); /* whether seek would accept it; raises nothing */
+/* whether seek would accept it; raises nothing */
+TN_API bool tn_loader_has(const tn_loader *l, tn_loader_place place);
 
 TN_API int64_t tn_loader_batches(const tn_loader *l); /* of one epoch */
 TN_API tn_loader_options tn_loader_options_of(const tn_loader *l);

@@ -57,8 +57,8 @@ typedef struct tn_dist_options {
 TN_API tn_dist_options tn_dist_defaults(void);
 
 /* Meets the other ranks. The group belongs to the library until tn_dist_finish. A second call gives
- * the same group. NULL after an error: TN_EPEER (names who did not come), TN_EVALUE (a variable),
- * … */
+ * the same group. NULL after an error: TN_EPEER (names who did not come),
+ * TN_EVALUE (a variable), … */
 TN_API tn_group *tn_dist_init(tn_dist_options options);
 TN_API tn_group *tn_world(void); /* what tn_dist_init made; NULL before */
 TN_API void tn_dist_finish(void);
@@ -87,8 +87,8 @@ TN_API void tn_group_set_timeout(tn_group *g, double seconds);
 TN_API tn_group *tn_group_new(tn_group *parent, const int *ranks, int n);
 TN_API void tn_group_free(tn_group *g);
 
-/* Gives up: this rank's and every other rank's operations on g fail with this reason, now and
- * later. */
+/* Gives up: this rank's and every other rank's operations on g fail with this
+ * reason, now and later. */
 TN_API void tn_group_abort(tn_group *g, const char *reason);
 
 /* A tensor in memory that the group's operations need not copy (a plain one where the engine has
@@ -101,9 +101,9 @@ TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims,
  *
  * All ranks of a group call the same operations in the same order. A call returns at once; the
  * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
- * i32 u8. Not recorded (below are those that are). Engines reduce in
- * the order of the ranks, so a rerun gives the same bits, and so does another engine; nccl has an
- * order of its own, which depends on the hardware.
+ * i32 u8. Not recorded (below are those that are). Engines reduce in the order of the ranks, so a
+ * rerun gives the same bits, and so does another engine; nccl has an order of its own, which
+ * depends on the hardware.
  *
  * Tensors may be on a device: those of one call on the same one, and of one kind on all ranks. Such
  * an operation comes after what was queued on the device before the call, and what is queued after
@@ -129,14 +129,14 @@ TN_API tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_
 TN_API tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root);
 /* t: root's only */
 TN_API tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how);
-TN_API tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t,
-                             int root); /* out: root, else NULL */
-TN_API tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t,
-                                int root); /* t: root, else NULL */
+/* out: root, else NULL */
+TN_API tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root);
+/* t: root, else NULL */
+TN_API tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root);
 /* t and out (N, …): out[r] of rank s is t[s] of rank r */
 TN_API tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t);
-/* A send may wait for its recv: of two ranks that exchange, one sends first and one receives
- * first. */
+/* A send may wait for its recv: of two ranks that exchange,
+ * one sends first and one receives first. */
 TN_API tn_work *tn_send(tn_group *g, tn_tensor *t, int to);
 TN_API tn_work *tn_recv(tn_group *g, tn_tensor *t, int from);
 
@@ -196,8 +196,9 @@ TN_API void tn_mesh_free(tn_mesh *m);
 typedef struct tn_ddp_options {
     int64_t bucket_bytes; /* 25 MiB */
     int64_t first_bucket; /* 1 MiB: the first to be ready starts early */
-    bool sum;         /* false: gradients are averaged. true: summed, for a loss that the program
-                               divides by the global number of tokens */
+    /* false: gradients are averaged. true: summed, for a loss that the program divides by the
+     * global number of tokens */
+    bool sum;
     bool find_unused; /* false: a parameter that backward does not reach is an error */
     /* true: all take rank 0's buffers before the first forward that records after attaching and
      * after each synchronised backward (not before every: a backward may need those of several
@@ -302,13 +303,13 @@ TN_API tn_status tn_store_delete(tn_store *s, const char *key, bool *existed);
 /* ---- Flight recorder ------------------------------------------------------------------------- */
 
 /* The last 1000 operations of this process: group, number, name, shape, state, times. Written by
- * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/tern-flight-RANK.txt (default: $TMPDIR,
- * /tmp). */
+ * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/tern-flight-RANK.txt
+ * (default: $TMPDIR, /tmp). */
 TN_API void tn_flight_dump(FILE *file);
 /* As a trace for chrome://tracing and Perfetto. */
 TN_API tn_status tn_flight_trace(const char *path) TN_MUST_USE;
-/* Adds an event of the program's own ("backward") from begin to now, to be seen beside the
- * operations. */
+/* Adds an event of the program's own ("backward") from begin to now,
+ * to be seen beside the operations. */
 TN_API void tn_flight_mark(const char *name, double begin);
 TN_API double tn_flight_now(void);
 

@@ -32,11 +32,11 @@ TN_API tn_safetensors *tn_safetensors_open(const char *path);
 TN_API void tn_safetensors_close(tn_safetensors *f);
 
 TN_API int tn_safetensors_count(const tn_safetensors *f);
-TN_API const char *tn_safetensors_name(const tn_safetensors *f,
-                                       int i); /* in the order of the file's data; NULL outside */
+/* in the order of the file's data; NULL outside */
+TN_API const char *tn_safetensors_name(const tn_safetensors *f, int i);
 TN_API bool tn_safetensors_has(const tn_safetensors *f, const char *name);
-TN_API const char *tn_safetensors_metadata(const tn_safetensors *f,
-                                           const char *key); /* NULL when there is none */
+/* NULL when there is none */
+TN_API const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key);
 
 /* What the header says of a tensor: its shape, and its dtype as the format names it ("F32",
  * "F8_E4M3"). TN_EVALUE when there is no such name. */
@@ -59,8 +59,8 @@ TN_API tn_status tn_safetensors_writer_add(tn_safetensors_writer *w, const char 
                                            tn_tensor *t);
 TN_API tn_status tn_safetensors_writer_add_metadata(tn_safetensors_writer *w, const char *key,
                                                     const char *value);
-TN_API tn_status tn_safetensors_writer_save(tn_safetensors_writer *w,
-                                            const char *path) TN_MUST_USE; /* frees w in any case */
+/* frees w in any case */
+TN_API tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) TN_MUST_USE;
 TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
 
 /* ---- A module's weights ---------------------------------------------------------------------- */
@@ -91,8 +91,8 @@ typedef struct tn_checkpoint {
 } tn_checkpoint;
 
 /* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits)
- * over the whole. Load checks digest, names, shapes, dtypes and kinds first: after an error nothing
- * has changed. */
+ * over the whole. Load checks digest, names, shapes, dtypes and kinds first:
+ * after an error nothing has changed. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) TN_MUST_USE;
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) TN_MUST_USE;
 

@@ -12,8 +12,8 @@
  * called with tn_call (one tensor in, one out) or tn_call_values (several, with a context); both
  * are one bracket around its forward: hooks before, precision, recompute, a scope, hooks after.
  *
- * Read next: nn/module.c (the registry), nn/call.c (the bracket), nn/linear.c (the smallest
- * module).
+ * Read next: nn/module.c (the registry), nn/call.c (the bracket),
+ * nn/linear.c (the smallest module).
  */
 #ifndef TERN_NN_H
 #define TERN_NN_H
@@ -76,8 +76,8 @@ TN_API tn_status tn_module_add(void *m, const char *name, void *child);
 TN_API tn_status tn_module_param(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 TN_API tn_status tn_module_buffer(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 
-/* A buffer that is not part of what is saved (a cache): walks pass over it unless they ask for
- * scratch. */
+/* A buffer that is not part of what is saved (a cache):
+ * walks pass over it unless they ask for scratch. */
 TN_API tn_status tn_module_scratch(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 
 /* Makes parameter `name` of m (registered already, a path like "head.weight") the same tensor as
@@ -157,14 +157,14 @@ TN_API tn_precision tn_precision_defaults(void);
  * operation in place has told of it. */
 TN_API tn_status tn_module_set_precision(void *m, tn_precision policy);
 
-/* The dtype in which m computes: its policy's, or that of the nearest module around it, or
- * `none`. */
+/* The dtype in which m computes: its policy's,
+ * or that of the nearest module around it, or `none`. */
 TN_API tn_dtype tn_module_compute_dtype(const void *m, tn_dtype none);
 
 /* ---- Walking --------------------------------------------------------------------------------- */
 
-/* One registered tensor. Sharding fills shape, start and length; whoever saves, clips or scales
- * reads them. */
+/* One registered tensor. Sharding fills shape, start and length; whoever saves,
+ * clips or scales reads them. */
 typedef struct tn_entry {
     const char *path; /* "h.0.attn.c_attn.weight" */
     tn_module *owner;
@@ -173,8 +173,8 @@ typedef struct tn_entry {
     bool scratch;        /* a buffer that is not saved */
     bool shared;         /* a second name of a tied parameter */
     tn_dims global_dims; /* of the whole parameter */
-    int64_t start,
-        length; /* the owned elements of the flattened whole; 0 and its count unless sharded */
+    /* the owned elements of the flattened whole; 0 and its count unless sharded */
+    int64_t start, length;
 } tn_entry;
 
 /* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first;
@@ -274,8 +274,8 @@ typedef struct tn_attention_cache_options {
 } tn_attention_cache_options;
 
 /* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are
- * GPT-2's: c_attn, c_proj. With tn_call_values a second input is a mask: bool, broadcasts to (B, H,
- * T, S), true where a position may be seen. */
+ * GPT-2's: c_attn, c_proj. With tn_call_values a second input is a mask: bool, broadcasts to
+ * (B, H, T, S), true where a position may be seen. */
 typedef struct tn_self_attention_options {
     int heads;
     bool causal;    /* true */
@@ -297,8 +297,8 @@ TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width,
                                    tn_self_attention_options options);
 
 /* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded
- * (TN_NO_GRAD), x holds the next positions, which attend to all before; beyond `length` is
- * TN_EVALUE. */
+ * (TN_NO_GRAD), x holds the next positions, which attend to all before;
+ * beyond `length` is TN_EVALUE. */
 TN_API tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options);
 
 typedef enum tn_activation {
@@ -381,9 +381,9 @@ typedef struct tn_gpt {
 } tn_gpt;
 TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
-/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by 0.02 / sqrt(2
- * layers), biases 0; the classifier is wte.weight. Hugging Face's GPT-2 files hold the weights of
- * c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
+/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by
+ * 0.02 / sqrt(2 layers), biases 0; the classifier is wte.weight. Hugging Face's GPT-2 files hold
+ * the weights of c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
 
 /* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). T is at most context.

@@ -108,8 +108,8 @@ TN_API tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator
 
 /* ---- Reductions: over one dimension, several, or all ----------------------------------------- */
 
-/* dims: which (negative counts from the end); TN_DIMS() is all of them. keepdim leaves size 1. 0
- * and -1 may also be said of 0-dimensional tensors, here and in softmax: all of it. */
+/* dims: which (negative counts from the end); TN_DIMS() is all of them. keepdim leaves size 1.
+ * 0 and -1 may also be said of 0-dimensional tensors, here and in softmax: all of it. */
 TN_API tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim); /* integers sum to i64 */
 TN_API tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim);
 /* equal largest elements share the gradient evenly */
@@ -155,8 +155,8 @@ TN_API tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index);
 TN_API tn_tensor *tn_softmax(tn_tensor *x, int dim);
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int dim);
 
-/* Over the last dimension (C): weight and bias (C) or NULL. Ba, Kiros, Hinton 2016,
- * arXiv:1607.06450. */
+/* Over the last dimension (C): weight and bias (C) or NULL. Ba, Kiros,
+ * Hinton 2016, arXiv:1607.06450. */
 TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps);
 
 /* layer_norm(a + b), and the sum itself in *sum (unless NULL): a residual connection and the norm
@@ -164,8 +164,8 @@ TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *b
 TN_API tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,
                                     double eps, tn_tensor **sum);
 
-/* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang, Sennrich 2019,
- * arXiv:1910.07467. */
+/* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang,
+ * Sennrich 2019, arXiv:1910.07467. */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);
 
 /* Zero with probability p, the rest scaled by 1 / (1 - p). Draws one call from the thread's default
@@ -191,8 +191,8 @@ TN_API tn_attention_options tn_attention_defaults(void); /* not causal, scale 0 
 TN_API tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                                tn_attention_options options);
 
-/* Self-attention over one projection's rows: qkv (B, T, 3 C) holds q, k and v side by side, each C
- * = heads D wide -> (B, T, C). mask broadcasts to (B, heads, T, T). The same numbers as
+/* Self-attention over one projection's rows: qkv (B, T, 3 C) holds q, k and v side by side, each
+ * C = heads D wide -> (B, T, C). mask broadcasts to (B, heads, T, T). The same numbers as
  * tn_attention on the three parts, without their copies in backward. */
 TN_API tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
                                    tn_attention_options options);
@@ -206,8 +206,8 @@ TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how);
 
 /* logits (…, C), labels (…) i64 or i32. The mean is over the rows that are not ignored. NONE: (…).
  * bf16 and f16 logits give an f32 loss. TN_EINDEX names a label outside [0, C). Logits of ignored
- * rows may be anything: loss and gradient are 0 there, also for NaN (in PyTorch the gradient is
- * NaN). */
+ * rows may be anything: loss and gradient are 0 there,
+ * also for NaN (in PyTorch the gradient is NaN). */
 typedef struct tn_cross_entropy_options {
     tn_reduction reduction; /* TN_MEAN */
     int64_t ignore_index;   /* -100 */

@@ -56,8 +56,8 @@ TN_API void tn_optim_free(tn_optim *opt); /* every function here takes NULL */
 
 /* ---- Parameter groups ------------------------------------------------------------------------ */
 
-/* Group 0 has every parameter that is in no other. The option no_decay makes group 1, with weight
- * decay 0.
+/* Group 0 has every parameter that is in no other. The option no_decay makes group 1,
+ * with weight decay 0.
  *
  * tn_optim_split moves the parameters for which `match` is true into a new group with the same
  * hyperparameters and returns its index, or -1 after an error. When these parameters, and no
@@ -109,8 +109,8 @@ TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
  *     tn_scaler_step(scaler, opt);                            // instead of tn_optim_step
  *     tn_scaler_update(scaler);
  *
- * On several ranks all decide alike, since an overflow anywhere is in everybody's reduced
- * gradients. */
+ * On several ranks all decide alike, since an overflow anywhere is
+ * in everybody's reduced gradients. */
 typedef struct tn_scaler tn_scaler;
 typedef struct tn_scaler_options {
     double scale;     /* 65536: at first */
@@ -132,8 +132,8 @@ TN_API double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm);
 /* A step of opt, if all its gradients are finite. Several optimisers may step between updates. */
 TN_API tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
 
-/* Once after the steps: whether one was skipped decides how the scale goes on. TN_ESTATE when there
- * was none. */
+/* Once after the steps: whether one was skipped decides how the scale goes on.
+ * TN_ESTATE when there was none. */
 TN_API tn_status tn_scaler_update(tn_scaler *s);
 
 /* Whether a step since the last update but one was skipped. */
@@ -159,9 +159,8 @@ typedef struct tn_schedule {
 } tn_schedule;
 TN_API tn_schedule tn_schedule_constant(double lr, int64_t warmup);
 TN_API tn_schedule tn_schedule_linear(double peak, double end, int64_t warmup, int64_t steps);
-TN_API tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup,
-                                      /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
-                                      int64_t steps);
+/* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
+TN_API tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup, int64_t steps);
 TN_API double tn_schedule_at(tn_schedule s, int64_t step);
 
 #ifdef __cplusplus

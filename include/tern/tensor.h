@@ -9,8 +9,8 @@
  *     tn_tensor *y = tn_transpose(x, 0, 1);                  // a view: (3, 2)
  *     tn_print(y);
  *
- * Here: making, looking, views. What reads elements to compute something is an operation:
- * ops.h. */
+ * Here: making, looking, views. What reads elements to compute something is an operation (ops.h).
+ */
 #ifndef TERN_TENSOR_H
 #define TERN_TENSOR_H
 
@@ -36,8 +36,7 @@ typedef struct tn_f16 {
 } tn_f16;
 
 /* What is made of many numbers: of a loss's terms, of all ranks' tensors, of a dimension. Each
- * function says which of these it takes; any other is TN_EVALUE, and TN_EUNSUPPORTED in a kernel.
- */
+ * function says which of these it takes; any other is TN_EVALUE, in a kernel TN_EUNSUPPORTED. */
 typedef enum tn_reduction {
     TN_SUM,
     TN_MEAN,
@@ -56,8 +55,8 @@ typedef struct tn_device {
     int index; /* 0 for the CPU */
 } tn_device;
 
-/* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar). Sizes may be
- * 0. */
+/* A shape by value: TN_DIMS(2, 3) is (2, 3), TN_DIMS() is 0-dimensional (a scalar).
+ * Sizes may be 0. */
 typedef struct tn_dims {
     int ndim;
     int64_t size[TN_MAX_DIMS];
@@ -92,8 +91,8 @@ TN_API tn_f16 tn_f16_from_float(float x);
 TN_API tn_device tn_cpu(void);
 TN_API tn_device tn_cuda(int index);
 
-/* How many there are, and, when there are none, why: the loader's or the driver's own words.
- * Neither raises. */
+/* How many there are, and, when there are none, why:
+ * the loader's or the driver's own words. Neither raises. */
 TN_API int tn_device_count(tn_device_kind kind);
 TN_API const char *tn_device_why(tn_device_kind kind);
 
@@ -137,8 +136,8 @@ TN_API tn_tensor *tn_zeros_like(const tn_tensor *t);
 TN_API tn_tensor *tn_ones_like(const tn_tensor *t);
 TN_API tn_tensor *tn_scalar(double value, tn_dtype dtype); /* 0-dimensional */
 
-/* start, start + step, … below `end` (above, for a negative step): ceil((end - start) / step)
- * elements. */
+/* start, start + step, … below `end` (above, for a negative step):
+ * ceil((end - start) / step) elements. */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
 
 /* Drawn from this thread's default generator: uniform in [0, 1), never 1 in any dtype; standard
@@ -147,15 +146,15 @@ TN_API tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype);
 
-/* A copy of `data`, row-major elements of `dtype`. TN_FROM(array, dims, dtype) also checks the
- * array's size. */
+/* A copy of `data`, row-major elements of `dtype`.
+ * TN_FROM(array, dims, dtype) also checks the array's size. */
 TN_API tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype);
 #define TN_FROM(array, dims, dtype) tn__from_array(array, sizeof(array), dims, dtype)
 TN_API tn_tensor *tn__from_array(const void *array, size_t bytes, tn_dims dims, tn_dtype dtype);
 
 /* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last
- * reference is gone. When the call fails the memory stays the caller's and release is not
- * called. */
+ * reference is gone. When the call fails the memory stays the caller's and
+ * release is not called. */
 TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
                                  void (*release)(void *data, void *user), void *user);
 
@@ -182,16 +181,16 @@ TN_API void *tn_data_mut(tn_tensor *t);
 /* The only element, as a double (TN_ESHAPE when there is not exactly one; NaN then). */
 TN_API double tn_item(const tn_tensor *t);
 
-/* Element at an index of ndim positions, as a double; NaN and TN_EINDEX outside. Slow: for tests
- * and printing. */
+/* Element at an index of ndim positions, as a double; NaN and TN_EINDEX outside. Slow:
+ * for tests and printing. */
 TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 
 /* All elements in row-major order into out[tn_count(t)]; the dtypes must be the same. */
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
 /* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format
- * writes at most `room` bytes with the 0 and returns the length the whole text has (as
- * snprintf). */
+ * writes at most `room` bytes with the 0 and returns the length the whole
+ * text has (as snprintf). */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
 TN_API size_t tn_format(const tn_tensor *t, char *text, size_t room);
@@ -218,8 +217,8 @@ TN_API tn_tensor *tn_expand(tn_tensor *t, tn_dims dims);
 TN_API tn_tensor *tn_squeeze(tn_tensor *t, int dim); /* no change when that size is not 1 */
 TN_API tn_tensor *tn_unsqueeze(tn_tensor *t, int dim);
 
-/* Pieces of at most `size` along `dim`: writes up to `most` views to out and returns how many there
- * are. */
+/* Pieces of at most `size` along `dim`: writes up to `most` views to out and returns
+ * how many there are. */
 TN_API int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most);
 
 /* ---- Storage: for sharding and for memory that comes from elsewhere -------------------------- */

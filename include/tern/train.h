@@ -1,5 +1,5 @@
-/* Around a training loop: a progress line, the history of the loss, curves, and stopping when asked
- * to.
+/* Around a training loop: a progress line, the history of the loss, curves,
+ * and stopping when asked to.
  *
  * Each stands alone; the loop stays the program's. examples/04_char_gpt.c uses them all.
  */
@@ -19,8 +19,8 @@ typedef struct tn_progress tn_progress;
 /* For steps start … total-1, written to `file`. `unit` is what is counted in a step ("tok"). NULL
  * after TN_ENOMEM; every function takes NULL. */
 TN_API tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit);
-TN_API void tn_progress_step(tn_progress *p, int64_t step, double loss,
-                             int64_t units); /* a step is done, with its units */
+/* a step is done, with its units */
+TN_API void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units);
 
 /* Also shows the model FLOPs utilisation, "MFU 45 %": of the device's `peak` floating-point
  * operations a second, those that the model's mathematics takes, `flops` for each unit (Chowdhery
@@ -64,9 +64,8 @@ typedef struct tn_history tn_history;
  * same as without the interruption. NULL after TN_EIO, or TN_EFORMAT when rows are missing. Call
  * tn_history_sync before the checkpoint is saved, so that it never has more steps than the file. */
 TN_API tn_history *tn_history_open(const char *path, int64_t start);
-TN_API tn_status tn_history_add(tn_history *h,
-                                /* of the next step: 9 digits, which is exact for f32 */
-                                double loss);
+/* The loss of the next step, with 9 digits, which is exact for f32. */
+TN_API tn_status tn_history_add(tn_history *h, double loss);
 TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 

@@ -13,8 +13,8 @@ static void abs_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_sign(tn_op_saved_input(g, 0))));
 }
 
-/* Away from the kink on either side, and the kink itself: there the gradient is 0, as is the
- * central difference. */
+/* Away from the kink on either side, and the kink itself: there the gradient is 0,
+ * as is the central difference. */
 static void abs_samples(tn_op_samples *s) {
     static const double places[] = {0.0, -2.0, 1.5};
     tn_sample_unary(s, 0.1, 3.0);

@@ -1,7 +1,7 @@
 /* y = min(max(x, low), high): low where x < low, high where x > high; NaN stays
  *
- *     x: any shape, all but bool       y: as x       low or high may be infinite; low > high gives
- *                                                    high everywhere
+ *     x: any shape, all but bool       y: as x
+ *     low or high may be infinite; low > high gives high everywhere
  *     dx = dy where low <= x <= high, else 0
  */
 #include "ops/op.h"

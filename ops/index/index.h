@@ -6,12 +6,12 @@
 
 #include "ops/op.h"
 
-/* Zeros with `size` at dim, plus src's slices: y[.., index[i], ..] += src[.., i, ..]. index
- * 1-dimensional. */
+/* Zeros with `size` at dim, plus src's slices:
+ * y[.., index[i], ..] += src[.., i, ..]. index 1-dimensional. */
 tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t size);
 
-/* Zeros of shape dims, plus src's elements: y[.., index[.., j, ..], ..] += src[.., j, ..] at
- * dim. */
+/* Zeros of shape dims, plus src's elements:
+ * y[.., index[.., j, ..], ..] += src[.., j, ..] at dim. */
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims);
 
 /* Turns TN_EINDEX of a kernel into "name: what V at position P is outside [0, size)"; returns

@@ -4,8 +4,8 @@
  *     y: given, at least src's sizes but at dim
  *     dsrc = gather(dy, index)
  *
- * The gradient of gather. Elements are added in row-major order, so equal indices sum
- * reproducibly. */
+ * The gradient of gather. Elements are added in row-major order,
+ * so equal indices sum reproducibly. */
 #include "ops/index/index.h"
 #include "ops/dims.h"
 

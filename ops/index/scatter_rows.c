@@ -5,8 +5,8 @@
  *     y: src's shape with `size` at dim
  *     dsrc = index_select(dy, index)
  *
- * The gradient of index_select and embedding. Slices are added in the order of i, so equal indices
- * sum reproducibly.
+ * The gradient of index_select and embedding. Slices are added in the order of i,
+ * so equal indices sum reproducibly.
  */
 #include "ops/index/index.h"
 #include "ops/dims.h"

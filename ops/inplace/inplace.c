@@ -1,5 +1,5 @@
-/* Permission to change a tensor, and operands that overlap it: inplace.h says what each function is
- * for. */
+/* Permission to change a tensor, and operands that overlap it:
+ * inplace.h says what each function is for. */
 #include "ops/inplace/inplace.h"
 
 #include "autograd/node.h"

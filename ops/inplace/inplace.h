@@ -1,5 +1,5 @@
-/* What changing a tensor in place needs: permission, and operands that do not lie in the memory
- * being written. */
+/* What changing a tensor in place needs: permission,
+ * and operands that do not lie in the memory being written. */
 #ifndef TERN_OPS_INPLACE_H
 #define TERN_OPS_INPLACE_H
 

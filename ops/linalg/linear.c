@@ -6,8 +6,8 @@
  * One operation and not two because the kernel adds b while the product is still in cache. Each
  * gradient keeps only what it reads: with frozen weights x is not held. dw and db are summed in
  * f32 where the weights are copies of f32 parameters, and added at once to what other uses of the
- * same weights gave; where the device's table has linear_backward_weight, both come from one
- * product.
+ * same weights gave; where the device's table has linear_backward_weight,
+ * both come from one product.
  */
 #include "ops/linalg/linear.h"
 

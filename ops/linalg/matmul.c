@@ -6,8 +6,8 @@
  *     da = dy b^T        db = a^T dy        (summed over broadcast batch dimensions by the engine)
  *
  * The kernel multiplies stacks of matrices with any strides, so transposed and sliced inputs are
- * never copied. What is left here is to bring the batch dimensions to the one that it takes: see
- * struct stack.
+ * never copied. What is left here is to bring the batch dimensions to the one that
+ * it takes: see struct stack.
  */
 #include "ops/dims.h"
 

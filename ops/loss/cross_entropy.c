@@ -166,8 +166,8 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
     x = tn_where(tn_unsqueeze(counts, last), x, tn__constant(x, 0.0)); /* may have been NaN */
     tn_tensor *logp = tn_log_softmax(x, last);
-    tn_tensor *safe = tn_where(counts, label,
-                               tn__constant(label, 0.0)); /* any class will do where none is read */
+    /* any class will do where none is read */
+    tn_tensor *safe = tn_where(counts, label, tn__constant(label, 0.0));
     tn_tensor *loss = tn_neg(tn_squeeze(tn_gather(logp, last, tn_unsqueeze(safe, last)), last));
     if (o->label_smoothing > 0.0) {
         tn_tensor *even = tn_neg(tn_mean(logp, TN_DIMS(last), false));

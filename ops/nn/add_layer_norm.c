@@ -1,5 +1,5 @@
-/* s = a + b and y = layer_norm(s, w, bias), over the last dimension: a residual sum and the norm
- * behind it
+/* s = a + b and y = layer_norm(s, w, bias), over the last dimension:
+ * a residual sum and the norm behind it
  *
  *     a and b: (…, C), w and bias: (C), each may be absent; f32 f64 bf16 f16       y and s: as a
  *     rstd = 1 / sqrt(var + eps), h = (s - mean) rstd, e = dy w:
@@ -39,8 +39,8 @@ static bool add_layer_norm_shape(tn_op_call *c) {
     }
     tn_dims rows = tn__dims_leading(a);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[A]));
-    int outputs =
-        c->record ? 4 : 2; /* y, s and, for backward, the mean and 1 / deviation of each row */
+    /* y, s and, for backward, the mean and 1 / deviation of each row */
+    int outputs = c->record ? 4 : 2;
     for (int i = 0; i < outputs; i++) {
         if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) {
             return false;

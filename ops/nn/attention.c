@@ -72,8 +72,8 @@ static tn_tensor *seen_keys(tn_device device, tn_tensor *mask, bool causal, int6
         return mask;
     }
     int64_t ahead = keys - queries;
-    tn_tensor *last = tn__arange(device, (double)ahead, (double)(queries + ahead), 1.0,
-                                 TN_I64); /* that query i sees */
+    /* the last key that query i sees */
+    tn_tensor *last = tn__arange(device, (double)ahead, (double)(queries + ahead), 1.0, TN_I64);
     tn_tensor *all = tn__arange(device, 0.0, (double)keys, 1.0, TN_I64);
     tn_tensor *past = tn_le(all, tn_unsqueeze(last, 1));
     return mask ? tn_where(mask, past, tn__constant(past, 0.0)) : past;

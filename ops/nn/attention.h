@@ -1,5 +1,5 @@
-/* What attention and attention_qkv share: the kernels' arguments, and the same result made of
- * other operations. */
+/* What attention and attention_qkv share: the kernels' arguments,
+ * and the same result made of other operations. */
 #ifndef TERN_OPS_NN_ATTENTION_H
 #define TERN_OPS_NN_ATTENTION_H
 

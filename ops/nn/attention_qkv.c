@@ -6,8 +6,8 @@
  *
  * The mathematics is attention's, see attention.c, and so are the kernels: they read q, k and v as
  * strided views of qkv and write the three gradients into the three thirds of one dqkv. Made of
- * narrow, reshape and transpose the same step would fill three (B, T, 3 C) tensors with zeros and
- * add them.
+ * narrow, reshape and transpose the same step would fill three (B, T, 3 C) tensors
+ * with zeros and add them.
  */
 #include "ops/nn/attention.h"
 #include "ops/dims.h"

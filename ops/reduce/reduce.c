@@ -5,8 +5,8 @@
 
 static bool check_dims(const tn_op_call *c, tn_dims dims) {
     const tn_tensor *x = c->in[0];
-    int ndim =
-        x->dims.ndim > 0 ? x->dims.ndim : 1; /* dimension 0 of a 0-dimensional x is all of it */
+    /* dimension 0 of a 0-dimensional x is all of it */
+    int ndim = x->dims.ndim > 0 ? x->dims.ndim : 1;
     unsigned seen = 0;
     if (dims.ndim < 0) {
         return tn_op_fail(c, TN_ESHAPE, "more than %d dimensions are named (x is %s)", TN_MAX_DIMS,

@@ -1,5 +1,5 @@
-/* What reductions share: which dimensions go, the shape that is left, and the way back to x's shape
- * in backwards.
+/* What reductions share: which dimensions go, the shape that is left,
+ * and the way back to x's shape in backwards.
  *
  * A mask has bit i set when dimension i of x is reduced. "Kept" dims are x's with 1 where it is
  * reduced: what kernels want, and what keepdim gives.

@@ -10,8 +10,8 @@ typedef struct tn__slice_args {
     int64_t start, length, step;
 } tn__slice_args;
 
-/* dims with one -1 replaced by what gives `count` elements. False when they cannot have that
- * many. */
+/* dims with one -1 replaced by what gives `count` elements.
+ * False when they cannot have that many. */
 bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved);
 
 /* The strides with which dims see the elements of t in order; false when no strides do. */

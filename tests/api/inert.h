@@ -151,11 +151,11 @@ __attribute__((unused)) static const tn_dtype no_dtype = (tn_dtype)77;
         run_all(name);                      \
     }
 
-/* argv[1]: one part, "test_views". */
-#define RUN_PARTS(group, tests, argc, argv)                                                       \
-    ((argc) > 1 ? cmocka_set_test_filter((argv)[1]) : (void)0, alarm(240), /* nothing may hang */ \
-     tn_memory_set_limit(256LL << 20), /* sizes that a large machine could still hold are refused \
-                                        */                                                        \
+/* argv[1]: one part, "test_views". Nothing may hang, hence the alarm; the limit refuses sizes that
+ * a large machine could still hold. */
+#define RUN_PARTS(group, tests, argc, argv)                                \
+    ((argc) > 1 ? cmocka_set_test_filter((argv)[1]) : (void)0, alarm(240), \
+     tn_memory_set_limit(256LL << 20),                                     \
      cmocka_run_group_tests_name(group, tests, NULL, temp_clean))
 
 #endif

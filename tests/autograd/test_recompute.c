@@ -1,5 +1,5 @@
-/* Recompute: the same gradients to the bit, the same random numbers, less memory; nested, and
- * differentiated twice. */
+/* Recompute: the same gradients to the bit, the same random numbers, less memory;
+ * nested, and differentiated twice. */
 #include <string.h>
 
 #include "tests/support/test.h"

@@ -48,8 +48,8 @@ static void test_matmul(void **state) {
                        k / 4 % 8, k / 32);
         }
     }
-    try_matmul(TN_F32, 1, 1300, 9, 40, 0,
-               false); /* beyond one packed block of rows, of depth, of columns */
+    /* beyond one packed block of rows, of depth, of columns */
+    try_matmul(TN_F32, 1, 1300, 9, 40, 0, false);
     try_matmul(TN_F32, 1, 30, 1000, 40, 2, true);
     try_matmul(TN_F32, 1, 20, 9, 6500, 0, false);
 }

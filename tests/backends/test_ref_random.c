@@ -84,8 +84,8 @@ static void test_uniform_stays_below_its_end(void **state) {
 static void test_normal(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        array y = array_new(array_floats[k], SPREAD, 2,
-                            (int64_t[]){7, 9}); /* an odd count: half a pair at the end */
+        /* an odd count: half a pair at the end */
+        array y = array_new(array_floats[k], SPREAD, 2, (int64_t[]){7, 9});
         assert_int_equal(ref->random(ctx, &y.d, TN_NORMAL, key, 1, 2), TN_OK);
         for (int64_t i = 0; i < y.count; i++) {
             int64_t even = i & ~INT64_C(1);

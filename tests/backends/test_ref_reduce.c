@@ -1,8 +1,8 @@
 /* ref's reductions and indexed entries against loops over coordinates written here. */
 #include "ref.h"
 
-/* x (3, 4, 5) reduced over the dimensions in `mask`; element i of x belongs to element target of
- * y. */
+/* x (3, 4, 5) reduced over the dimensions in `mask`;
+ * element i of x belongs to element target of y. */
 static int64_t target_of(int64_t i, int mask) {
     int64_t c[3] = {i / 20, i / 5 % 4, i % 5}, size[3] = {3, 4, 5}, target = 0;
     for (int k = 0; k < 3; k++) {

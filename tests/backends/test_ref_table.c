@@ -1,5 +1,5 @@
-/* The registry: every entry of ref is there, tables are found by name, and the choice can be
- * changed. */
+/* The registry: every entry of ref is there, tables are found by name,
+ * and the choice can be changed. */
 #include "arrays.h"
 
 #include "backends/backend.h"

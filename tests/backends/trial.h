@@ -15,12 +15,12 @@
  * Which tables: the CPU's levels (with TERN_CPU that one alone), each with 1, 2 and 3 threads. With
  * TERN_TEST_CUDA=emulator or =device it is cuda's instead: over the emulator (with
  * TERN_CUDA=cuda_emulator) blocks run forwards, backwards and shuffled; on a real device the call
- * is repeated. Each program test_kernels_*.c is therefore run twice: as backends/kernels_x and as
- * cuda/kernels_x.
+ * is repeated. Each program test_kernels_*.c is therefore run twice:
+ * as backends/kernels_x and as cuda/kernels_x.
  *
  * Operands lie where the host and the kernels both reach them: malloc (so that the address
- * sanitizer watches the kernels of the CPU and of the emulator), or page-locked memory for a real
- * device.
+ * sanitizer watches the kernels of the CPU and of the
+ * emulator), or page-locked memory for a real device.
  */
 #ifndef TERN_TESTS_BACKENDS_TRIAL_H
 #define TERN_TESTS_BACKENDS_TRIAL_H

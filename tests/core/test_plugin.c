@@ -1,5 +1,5 @@
-/* Plugins: what a missing, a broken and a good one say. The good one is compiled by the test
- * itself. */
+/* Plugins: what a missing, a broken and a good one say.
+ * The good one is compiled by the test itself. */
 #define _GNU_SOURCE
 #include "core/plugin.h"
 

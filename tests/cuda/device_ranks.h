@@ -1,6 +1,6 @@
 /* Ranks on the emulator's devices: real processes, and the stand-in for NCCL that TERN_NCCL names.
- * Rank r has device r % 2. The bodies (ranks.h) join and leave by themselves: their names begin
- * with '-'. */
+ * Rank r has device r % 2. The bodies (ranks.h) join and leave by themselves:
+ * their names begin with '-'. */
 #ifndef TERN_TESTS_CUDA_DEVICE_RANKS_H
 #define TERN_TESTS_CUDA_DEVICE_RANKS_H
 

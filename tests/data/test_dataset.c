@@ -12,8 +12,8 @@ static void test_tensors(void **state) {
     int64_t live = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *x =
-            tn_t(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3))); /* (3, 2), strided */
+        /* (3, 2), strided */
+        tn_tensor *x = tn_t(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3)));
         tn_tensor *y = tn_arange(0, 3, 1, TN_I64);
         tn_dataset *d = tn_tensor_dataset(x, y);
         assert_int_equal(d->size, 3);

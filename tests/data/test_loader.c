@@ -1,5 +1,5 @@
-/* The loader: the same batches for any number of threads, errors that travel, places, and an end at
- * any moment. */
+/* The loader: the same batches for any number of threads, errors that travel, places,
+ * and an end at any moment. */
 #include "tern/data.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The reader of handwritten digits, on files made here: right ones, short ones, long ones and wrong
- * ones. */
+/* The reader of handwritten digits, on files made here: right ones, short ones,
+ * long ones and wrong ones. */
 #include "tern/data.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Samplers: an epoch is a permutation, all permutations are about equally likely, parts divide an
- * epoch. */
+/* Samplers: an epoch is a permutation, all permutations are about equally likely,
+ * parts divide an epoch. */
 #include "tern/data.h"
 
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 
 enum { NET_IN = 6, NET_HIDDEN = 10, NET_OUT = 3, NET_BATCH = 4 };
 
-/* Registered in another order than it is used, so that readiness is not the reverse of
- * registration. */
+/* Registered in another order than it is used,
+ * so that readiness is not the reverse of registration. */
 typedef struct net {
     tn_module base;
     tn_linear out, in, extra;

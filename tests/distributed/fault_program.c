@@ -1,12 +1,13 @@
-/* A data-parallel training that breaks where it is told to: the program of
- * tests/distributed/faults.py.
+/* A data-parallel training that breaks where it is told to:
+ * the program of tests/distributed/faults.py.
  *
- *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv, checkpoints in
- *                                                   DIR/checkpoint
+ *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv,
+ *                                                   checkpoints in DIR/checkpoint
  *
  * TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP of the first attempt:
- *     KIND    kill   SIGKILL        stop    SIGSTOP        pause   SIGSTOP, and SIGCONT a second
- *                                                                  later
+ *     KIND    kill   SIGKILL
+ *             stop   SIGSTOP
+ *             pause  SIGSTOP, and SIGCONT a second later
  *             wait   makes the file DIR/at-phase and goes on when DIR/go-on is there
  *             throw  an error of its own
  *     PHASE   rendezvous  before the ranks have met        forward    before the forward

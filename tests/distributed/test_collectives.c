@@ -217,8 +217,8 @@ static void check_numbers(tn_group *g, bool thorough) {
     static const int64_t few[] = {0, 17}, many[] = {0, 1, 3, 17, 1000},
                          large[] = {4099, 65537, 300001};
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g)};
-    int kinds =
-        strcmp(tn_group_engine(g), "shm") == 0 ? 2 : 1; /* the others have no memory of their own */
+    /* the others have no memory of their own */
+    int kinds = strcmp(tn_group_engine(g), "shm") == 0 ? 2 : 1;
     for (int shared = 0; shared < kinds; shared++) {
         c.shared = shared;
         for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {

@@ -1,5 +1,5 @@
-/* Data parallelism: which gradients share a bucket, when buckets are sent, and their dtypes. Ranks
- * are threads. */
+/* Data parallelism: which gradients share a bucket, when buckets are sent,
+ * and their dtypes. Ranks are threads. */
 
 #include "tests/support/test.h"
 

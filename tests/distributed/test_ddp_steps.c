@@ -1,5 +1,5 @@
-/* Data parallelism: what a step does to gradients, buffers and random numbers. Ranks are
- * threads. */
+/* Data parallelism: what a step does to gradients, buffers and random numbers.
+ * Ranks are threads. */
 
 #include "ddp_net.h"
 #include "tests/support/temp.h"

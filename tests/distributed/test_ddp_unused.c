@@ -1,5 +1,5 @@
-/* Data parallelism: parameters that a backward does not reach, and those that are frozen. Ranks are
- * threads. */
+/* Data parallelism: parameters that a backward does not reach, and those that are frozen.
+ * Ranks are threads. */
 
 #include "ddp_net.h"
 #include "tests/support/temp.h"

@@ -1,5 +1,5 @@
-/* The engine gloo, without a group around it: numbers with ranks as threads, faults with ranks as
- * processes. */
+/* The engine gloo, without a group around it: numbers with ranks as threads,
+ * faults with ranks as processes. */
 #include "core/plugin.h"
 #include "distributed/group/gloo.h"
 #include "distributed/group/group.h"

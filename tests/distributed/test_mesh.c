@@ -14,8 +14,8 @@ typedef struct shape {
 
 static const char *const names[] = {"pp", "dp", "cp", "tp"};
 
-/* Along each dimension: the sum of world ranks is that of the line, computed from the
- * coordinates. */
+/* Along each dimension: the sum of world ranks is that of the line,
+ * computed from the coordinates. */
 static void lines(tn_group *g, void *user) {
     const shape *s = user;
     int me = tn_group_rank(g), step = tn_group_size(g), rebuilt = 0;

@@ -521,8 +521,8 @@ static int body_alone(tn_group *g, const char *path) {
 static int body_elsewhere(tn_group *g, const char *path) {
     if (atoi(getenv("RANK")) == 0) {
         tn_store *store = tn_file_store(path);
-        const int32_t announcement[6] = {1, 2, (int32_t)getpid(),
-                                         1, 0, 0}; /* nonce, pid, fd, failed */
+        /* nonce, pid, fd, failed */
+        const int32_t announcement[6] = {1, 2, (int32_t)getpid(), 1, 0, 0};
         rank_assert(tn_store_set(store, "block", announcement, sizeof(announcement)) == TN_OK);
         void *text;
         rank_assert(tn_store_get(store, "joined/1", &text, NULL, PATIENCE) == TN_OK);

@@ -1,5 +1,5 @@
-/* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a
- * prefix. */
+/* Every store keeps the same promises: in memory, in a file, over TCP,
+ * and each of them with a prefix. */
 #define _GNU_SOURCE
 #include "core/memory.h"
 #include "distributed/store/store.h"

@@ -24,8 +24,8 @@
 
 /* ---- The proof ------------------------------------------------------------------------------- */
 
-/* The proof is a function of token, role and both nonces, and known: RFC 2104's HMAC with
- * SHA-256. */
+/* The proof is a function of token, role and both nonces, and known:
+ * RFC 2104's HMAC with SHA-256. */
 static void test_proofs(void **state) {
     const uint8_t mine[TN__NONCE] = {1}, theirs[TN__NONCE] = {2};
     const uint8_t known[] = {0xa5, 0x60, 0x64, 0x51, 0x51, 0x97, 0xb6, 0xfe};

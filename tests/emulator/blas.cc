@@ -1,5 +1,5 @@
-/* cuBLASLt as it is documented, for what gemm.c asks of it: products of f32, f64, bf16 and f16 with
- * epilogues.
+/* cuBLASLt as it is documented, for what gemm.c asks of it: products of f32, f64,
+ * bf16 and f16 with epilogues.
  *
  * Accumulation is in f32 (f64 for f64). The heuristic gives up to three algorithms; they split k
  * into one, two and three parts, so that they round differently, and want workspaces, which they

@@ -3,8 +3,8 @@
  * Threads wait in one queue. A thread runs until it waits or ends, and then gives the processor to
  * the next. One that has not begun is begun on the stack of the one that has just ended, so a
  * kernel without barriers runs on a single stack without a switch. When the queue is empty and not
- * every thread has ended, those that are left wait for something that cannot come: the launch
- * fails.
+ * every thread has ended, those that are left wait for something that cannot come:
+ * the launch fails.
  *
  * A barrier wants every thread of the block at the same line; a thread that has ended counts as
  * missing. A warp's operations want every lane of the mask with the same operation and mask; lanes

@@ -1,5 +1,5 @@
-/* The emulator's cuBLASLt against a plain product: every dtype and epilogue, batches, what it
- * refuses. */
+/* The emulator's cuBLASLt against a plain product: every dtype and epilogue,
+ * batches, what it refuses. */
 #include "tests/emulator/test_launch.h"
 
 #include <cublasLt.h>

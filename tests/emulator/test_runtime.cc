@@ -1,5 +1,5 @@
-/* The emulator's devices: work that runs late, order between streams, memory that the host cannot
- * touch. */
+/* The emulator's devices: work that runs late, order between streams,
+ * memory that the host cannot touch. */
 #include "tests/emulator/test_launch.h"
 
 #include "tests/emulator/fibre.h"

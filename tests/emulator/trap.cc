@@ -2,8 +2,8 @@
  *
  * The handler of SIGSEGV is there only while a launch runs, and only for the thread that runs it:
  * what the host touches wrongly ends the program as ever. It leaves the kernel's stack for good, so
- * SIGSEGV must not stay blocked. Under AddressSanitizer there is none: its report names the
- * kernel's line.
+ * SIGSEGV must not stay blocked. Under AddressSanitizer there is none:
+ * its report names the kernel's line.
  */
 #include "tests/emulator/block.h"
 

@@ -2,10 +2,10 @@
  * every reply is one, and when all have gone nothing is left.
  *
  *     input    pieces: u8 who and what, u8 length, bytes
- *     who      bits 0-1: one of four clients. The first begins as a stranger, the others have shown
- *              the token.
- *     what     bits 2-3, before its bytes are taken: 1: a second passes. 2: the client goes, and
- *              another comes.
+ *     who      bits 0-1: one of four clients. The first begins as a stranger,
+ *              the others have shown the token.
+ *     what     bits 2-3, before its bytes are taken: 1: a second passes.
+ *              2: the client goes, and another comes.
  *              3: the client shows the token (where that is due), and its bytes come after it.
  */
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
-/* Weights and checkpoints: a run goes on bit for bit, and a file that does not fit changes
- * nothing. */
+/* Weights and checkpoints: a run goes on bit for bit,
+ * and a file that does not fit changes nothing. */
 #include "tern/tern.h"
 
 #include <locale.h>

@@ -14,8 +14,8 @@
 
 enum { KILLS = 60 };
 
-/* What the child says about itself, in shared memory: the steps of the last save that began, and
- * that ended. */
+/* What the child says about itself, in shared memory:
+ * the steps of the last save that began, and that ended. */
 typedef struct shared {
     volatile int64_t began, ended;
 } shared;

@@ -1,5 +1,5 @@
-/* Every allocation of data, io and train fails once: an error, nothing leaked, nothing half
- * done. */
+/* Every allocation of data, io and train fails once: an error, nothing leaked,
+ * nothing half done. */
 #include "core/allocator.h"
 #include "tern/tern.h"
 

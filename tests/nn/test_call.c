@@ -356,8 +356,8 @@ static void several_inputs_and_outputs(void **state) {
     for (int i = 0; i < 2; i++) {
         tn_release(seen_grads[i]);
     }
-    out = tn_call_values(&m, tn_values_of(a, b),
-                         NULL); /* only the first output is used: b gets nothing */
+    /* only the first output is used: b gets nothing */
+    out = tn_call_values(&m, tn_values_of(a, b), NULL);
     tn_backward(tn_sum_all(out.v[0]));
     expect_trace("m.backward done ");
     assert_non_null(seen_grads[0]);
@@ -475,8 +475,8 @@ static void recompute_is_bit_equal(void **state) {
     tn_tensor *x = leaf(TN_DIMS(4, 5));
     expect_equal_gradients(&n, x, (tn_module *[]){&n.base}, 1);
     expect_trace("forward forward forward' ");
-    expect_equal_gradients(&n, x, (tn_module *[]){&n.base, &n.fc1.base, &n.drop.base},
-                           3); /* one inside the other */
+    /* one inside the other */
+    expect_equal_gradients(&n, x, (tn_module *[]){&n.base, &n.fc1.base, &n.drop.base}, 3);
     tn_sequential twice;
     tn_sequential_init(&twice);
     tn_function again;

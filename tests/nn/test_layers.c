@@ -195,8 +195,8 @@ static void small_gpt(tn_gpt *m) {
     tn_gpt_init(m, o);
     TN_NO_GRAD;
     TN_SCOPE;
-    tn_mul_scalar_(m->wte.weight,
-                   40.0); /* so that the most likely token is clear, and depends on the context */
+    /* so that the most likely token is clear, and depends on the context */
+    tn_mul_scalar_(m->wte.weight, 40.0);
     tn_mul_scalar_(m->wpe.weight, 40.0);
 }
 
@@ -302,8 +302,8 @@ static void generation(void **state) {
     int64_t prompt[] = {1, 2, 3}, want[20], got[20], again[20];
     generate_slowly(&m, prompt, 3, 20, want);
     assert_int_equal(tn_gpt_generate(&m, prompt, 3, 20, 0.0, 0, NULL, got), TN_OK);
-    assert_memory_equal(got, want,
-                        sizeof(want)); /* 20 tokens through a context of 8: it begins again twice */
+    /* 20 tokens through a context of 8: it begins again twice */
+    assert_memory_equal(got, want, sizeof(want));
     assert_null(m.h[0].attn.cache_k);
     tn_gpt_generate(&m, prompt, 3, 20, 3.0, 1, NULL, got); /* the most likely 1 */
     assert_memory_equal(got, want, sizeof(want));
@@ -340,8 +340,8 @@ static void sampling(void **state) {
         TN_NO_GRAD;
         tn_tensor *logits =
             tn_select(tn_select(tn_call(&m, TN_FROM(prompt, TN_DIMS(1, 2), TN_I64)), 0, 0), 0, 1);
-        tn_copy_out(tn_softmax(tn_mul_scalar(logits, 1 / 50.0), 0),
-                    p); /* the temperature flattens them */
+        /* the temperature flattens them */
+        tn_copy_out(tn_softmax(tn_mul_scalar(logits, 1 / 50.0), 0), p);
     }
     int seen[VOCAB] = {0}, of_three[VOCAB] = {0}, kinds = 0;
     tn_generator g = {.seed = 8};

@@ -3,8 +3,8 @@
  *
  * Counted by hand for one transformer block on x (B, T, C) with H heads, in elements, U = B T C:
  *
- *     x, the input of ln_1            U        (the result of the block before; its add saves
- *                                              nothing)
+ *     x, the input of ln_1            U        (the result of the block before, whose add
+ *                                              saves nothing)
  *     ln_1's result, c_attn's input   U
  *     qkv, attention's input         3 U
  *     attention's result              U        and the log-sums of its rows, B H T
@@ -14,8 +14,8 @@
  *     gelu's result, c_proj's input  4 U
  *     mean and 1 / deviation of both norms, 4 B T
  *
- * The widest temporary is a gradient of 4 U elements; "two" is an operation's incoming and outgoing
- * gradient.
+ * The widest temporary is a gradient of 4 U elements;
+ * "two" is an operation's incoming and outgoing gradient.
  */
 #include <stdlib.h>
 

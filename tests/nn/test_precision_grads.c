@@ -1,5 +1,5 @@
-/* Mixed precision: where gradients arrive, how close they are, and that recompute changes no
- * bit. */
+/* Mixed precision: where gradients arrive, how close they are,
+ * and that recompute changes no bit. */
 #include <math.h>
 
 #include "tests/support/test.h"

@@ -1,5 +1,5 @@
-/* Mixed precision: training runs of a small GPT, resumed and recomputed, and what it writes
- * then. */
+/* Mixed precision: training runs of a small GPT, resumed and recomputed,
+ * and what it writes then. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@ static void gpt_init(tn_gpt *gpt, tn_dtype compute, bool recompute) {
     tn_module_set_recompute(&gpt->h[1], recompute);
 }
 
-/* A text that a context predicts: each letter is the one before it, times 5 plus 3, now and then
- * not. */
+/* A text that a context predicts: each letter is the one before it, times 5 plus 3,
+ * now and then not. */
 static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
     TN_SCOPE;
     int64_t x[BATCH * CONTEXT], y[BATCH * CONTEXT];

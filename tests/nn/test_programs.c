@@ -1,5 +1,5 @@
-/* Programs of every shape, on public headers only: what a user writes that is not "a batch in, a
- * loss out".
+/* Programs of every shape, on public headers only:
+ * what a user writes that is not "a batch in, a loss out".
  *
  *   a two-layer LSTM             state passed from step to step, and kept in buffers between calls
  *   attention, mask and cache    positions one at a time, padding that nobody sees
@@ -189,8 +189,8 @@ static void padding_behind_a_mask(void **state) {
     tn_tensor *x = tn_randn(TN_DIMS(1, T, C), TN_F32),
               *noise = tn_randn(TN_DIMS(1, PADDED - T, C), TN_F32);
     tn_tensor *parts[2] = {x, noise}, *padded = tn_cat(parts, 2, 1);
-    tn_tensor *seen =
-        tn_lt(tn_arange(0, PADDED, 1, TN_F32), tn_scalar(T, TN_F32)); /* (PADDED): keys below T */
+    /* (PADDED): keys below T */
+    tn_tensor *seen = tn_lt(tn_arange(0, PADDED, 1, TN_F32), tn_scalar(T, TN_F32));
     tn_tensor *mask = tn_reshape(seen, TN_DIMS(1, 1, 1, PADDED));
 
     tn_tensor *alone = tn_call(&block, x);

@@ -1,5 +1,5 @@
-/* Writes what every operation makes of its samples, so that test_torch.py can compare it with
- * PyTorch.
+/* Writes what every operation makes of its samples,
+ * so that test_torch.py can compare it with PyTorch.
  *
  *   dump_samples FOLDER
  *

@@ -1,5 +1,5 @@
-/* Attention: against its definition written as loops, empty rows, masks, groups, the fused
- * projection, memory. */
+/* Attention: against its definition written as loops, empty rows, masks, groups,
+ * the fused projection, memory. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Picking rows and elements: values, gradients that meet, indices outside, and a weight tied to
- * a classifier. */
+/* Picking rows and elements: values, gradients that meet, indices outside,
+ * and a weight tied to a classifier. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Changes in place: results, permission, overlapping operands, and the version that backward
- * checks. */
+/* Changes in place: results, permission, overlapping operands,
+ * and the version that backward checks. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Losses: against loops, what is ignored, smoothing, labels that are wrong, logits that are
- * consumed. */
+/* Losses: against loops, what is ignored, smoothing, labels that are wrong,
+ * logits that are consumed. */
 #include <math.h>
 #include <string.h>
 
@@ -90,8 +90,8 @@ static void any_layout(void **state) {
     TN_SCOPE;
     tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64),
               *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
-    tn_tensor *a =
-        tn_set_requires_grad(tn_transpose(data, 0, 1), true); /* (2, 3, 4), strides 4, 8, 1 */
+    /* (2, 3, 4), strides 4, 8, 1 */
+    tn_tensor *a = tn_set_requires_grad(tn_transpose(data, 0, 1), true);
     tn_tensor *b = tn_set_requires_grad(tn_copy(tn_detach(a)), true);
     tn_tensor *turned = tn_transpose(tn_copy(tn_transpose(label, 0, 1)), 0, 1);
     tn_tensor *left = tn_cross_entropy(a, tn_cast(turned, TN_I32), TN_NONE),

@@ -1,6 +1,6 @@
 /* Every allocation that an operation makes, failing once: forward and backward of each small sample
- * of each operation. Whatever fails, the answer is TN_ENOMEM, nothing stays alive, and the next try
- * works.
+ * of each operation. Whatever fails, the answer is TN_ENOMEM, nothing stays alive,
+ * and the next try works.
  */
 #include <stdlib.h>
 

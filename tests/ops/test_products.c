@@ -82,8 +82,8 @@ static void linear_is_its_definition(void **state) {
               *b = tn_randn(TN_DIMS(4), TN_F64);
     tn_tensor *want = tn_add(multiplied_out(x, tn_t(w)), b);
     assert_true(tn_all_close(tn_linear_op(x, w, b), want, 1e-12, 1e-12));
-    tn_tensor *turned =
-        tn_transpose(tn_copy(tn_transpose(x, 0, 1)), 0, 1); /* rows that do not merge */
+    /* rows that do not merge */
+    tn_tensor *turned = tn_transpose(tn_copy(tn_transpose(x, 0, 1)), 0, 1);
     assert_true(tn_all_close(tn_linear_op(turned, w, b), want, 1e-12, 1e-12));
     assert_true(tn_all_close(tn_linear_op(tn_select(tn_select(x, 0, 1), 0, 2), w, b),
                              tn_select(tn_select(want, 0, 1), 0, 2), 1e-12, 1e-12));

@@ -1,5 +1,5 @@
-/* Views: which elements they see, when reshape copies, what is refused, and gradients through
- * them. */
+/* Views: which elements they see, when reshape copies, what is refused,
+ * and gradients through them. */
 #include <math.h>
 #include <string.h>
 
@@ -57,8 +57,8 @@ static void reshape_views_where_it_can(void **state) {
         if (tn_shares_storage(x, y) != cases[i].shares) {
             fail_msg("case %zu: %s as %s", i, tn_shape_text(cases[i].of), tn_shape_text(y));
         }
-        tn_tensor *flat =
-            tn_reshape(tn_copy(cases[i].of), TN_DIMS(-1)); /* of a contiguous copy: trivial */
+        /* of a contiguous copy: trivial */
+        tn_tensor *flat = tn_reshape(tn_copy(cases[i].of), TN_DIMS(-1));
         assert_true(tn_equal(tn_reshape(tn_copy(y), TN_DIMS(-1)), flat));
     }
 }

@@ -1,5 +1,5 @@
-/* Writes what optimisers and schedules do in 100 steps, so that test_torch.py can do the same:
- * dump_optim FILE
+/* Writes what optimisers and schedules do in 100 steps,
+ * so that test_torch.py can do the same: dump_optim FILE
  *
  * grads/NAME            (100, …) the gradient of each step; all 0 in a step: the parameter has none
  * then CASE/start.NAME       the parameters before CASE/end.NAME         and after 100 steps

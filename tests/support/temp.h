@@ -12,8 +12,8 @@
 
 static char temp_folder[64];
 
-/* A path in a new folder under /tmp, which temp_clean removes. Up to 8 paths are valid at a
- * time. */
+/* A path in a new folder under /tmp, which temp_clean removes.
+ * Up to 8 paths are valid at a time. */
 static inline const char *temp_path(const char *name) {
     static char paths[8][512];
     static unsigned next;

@@ -1,5 +1,5 @@
-/* Written by make_print_expected.py with NumPy 1.24.2: the bytes of arrays and NumPy's text for
- * them. */
+/* Written by make_print_expected.py with NumPy 1.24.2:
+ * the bytes of arrays and NumPy's text for them. */
 /* clang-format off */
 static const unsigned char integers_as_floats[] = {0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0x00, 0x40,
     0x00, 0x00, 0x40, 0x40};

@@ -6,8 +6,8 @@
 
 #include "tests/support/test.h"
 
-/* What the bits mean, from the definition: sign, exponent with its bias, fraction of `places`
- * bits. */
+/* What the bits mean, from the definition: sign, exponent with its bias,
+ * fraction of `places` bits. */
 static double meaning(uint16_t bits, int places, int bias) {
     int exponents = 15 - places;
     int exponent = (bits >> places) & ((1 << exponents) - 1), fraction = bits & ((1 << places) - 1);

@@ -1,5 +1,5 @@
-/* Shapes, making, looking, views, storages, versions; and that nothing minds NULL, inert tensors or
- * missing memory. */
+/* Shapes, making, looking, views, storages, versions; and that nothing minds NULL,
+ * inert tensors or missing memory. */
 #include "core/allocator.h"
 #include "tern/sys/tensor.h"
 
@@ -202,8 +202,8 @@ static void test_views(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *t = counted(TN_DIMS(2, 3, 4));
-    tn_tensor *v =
-        tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0); /* axes turned, every second row */
+    /* axes turned, every second row */
+    tn_tensor *v = tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0);
     float out[16];
     assert_false(tn_is_contiguous(v));
     assert_int_equal(tn_copy_out(v, out), TN_OK);
@@ -220,8 +220,8 @@ static void test_views(void **state) {
     for (int i = 0; i < 6; i++) {
         assert_true(out[i] == (float)(5 + i % 2));
     }
-    assert_true(tn_is_contiguous(
-        tn__view(t, TN_DIMS(1, 4), (int64_t[]){99, 1}, 20))); /* a size of 1 has any stride */
+    /* a size of 1 has any stride */
+    assert_true(tn_is_contiguous(tn__view(t, TN_DIMS(1, 4), (int64_t[]){99, 1}, 20)));
     assert_true(tn_is_contiguous(tn__view(t, TN_DIMS(0, 4), (int64_t[]){7, 7}, 0)));
 
     assert_inert(tn__view(t, TN_DIMS(2, 3), (int64_t[]){12, 6}, 0), TN_EINDEX,

@@ -124,8 +124,8 @@ static void test_svg(void **state) {
     assert_non_null(strstr(svg, "ü??"));
     assert_null(strstr(svg, "nan"));
     assert_null(strstr(svg, "inf"));
-    assert_int_equal(count_of(svg, "<path class=\"c f\""),
-                     2); /* the curve, and its line in the legend */
+    /* the curve, and its line in the legend */
+    assert_int_equal(count_of(svg, "<path class=\"c f\""), 2);
     assert_int_equal(count_of(svg, "<text"), count_of(svg, "</text>"));
     assert_int_equal(count_of(svg, "<svg"), 1);
     free(svg);

@@ -56,8 +56,8 @@ struct tn_context {
     void *own; /* the backend's */
 };
 
-/* One-argument formulas; k0 and k1 are the entry's constants. The formulas are in
- * backends/formulas.h. */
+/* One-argument formulas; k0 and k1 are the entry's constants.
+ * The formulas are in backends/formulas.h. */
 typedef enum tn_unary {
     TN_NEG,
     TN_ABS,
@@ -115,8 +115,8 @@ typedef enum tn_random_kind {
     TN_BERNOULLI /* 1 with probability a, else 0 */
 } tn_random_kind;
 
-/* Names one draw: element i of the output is a function of (seed, stream, call, i), i counted in
- * row-major order. */
+/* Names one draw: element i of the output is a function of (seed, stream, call, i),
+ * i counted in row-major order. */
 typedef struct tn_random_key {
     uint64_t seed, stream, call;
 } tn_random_key;
@@ -134,8 +134,8 @@ typedef struct tn_optim_span {
     int64_t count;
 } tn_optim_span;
 
-/* Everything that does not depend on the element. `grad_scale` multiplies each gradient as it is
- * read (clipping). */
+/* Everything that does not depend on the element.
+ * `grad_scale` multiplies each gradient as it is read (clipping). */
 typedef struct tn_adam_step {
     double lr, beta1, beta2, eps, weight_decay;
     bool decoupled; /* AdamW: p -= lr wd p; otherwise g += wd p */
@@ -173,8 +173,8 @@ typedef struct tn_backend {
     tn_status (*fill)(tn_context *ctx, const tn_desc *y, double value);
     /* y = start + i step, i in row-major order. Every dtype but bool. */
     tn_status (*arange)(tn_context *ctx, const tn_desc *y, double start, double step);
-    /* y = x converted to y's dtype; any pair of dtypes. Float to integer truncates; to bool is x !=
-     * 0. The same sizes. */
+    /* y = x converted to y's dtype; any pair of dtypes. Float to integer truncates; to bool is
+     * x != 0. The same sizes. */
     tn_status (*copy)(tn_context *ctx, const tn_desc *y, const tn_desc *x);
     /* y = f(x); y may be x's memory with x's strides. Floats; NEG ABS SIGN SQUARE RELU and the K
      * forms ADD MUL RSUB CLAMP also integers. */
@@ -200,29 +200,30 @@ typedef struct tn_backend {
     /* y (i64, size 1 at dim) = position of the first largest element; a NaN counts as largest.
      * Floats and integers. */
     tn_status (*argmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim);
-    /* y = alpha a b + beta y (beta 0: y is not read). 3 dimensions: a (n, m, k), b (n, k, p), y (n,
-     * m, p); stride 0 along n in a or b broadcasts. f32 f64 bf16 f16. y may be f32 where
-     * a and b are bf16 or f16; TN_EUNSUPPORTED from a table that cannot. */
+    /* y = alpha a b + beta y (beta 0: y is not read). 3 dimensions: a (n, m, k), b (n, k, p),
+     * y (n, m, p); stride 0 along n in a or b broadcasts. f32 f64 bf16 f16. y may be f32 where a
+     * and b are bf16 or f16; TN_EUNSUPPORTED from a table that cannot. */
     tn_status (*matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                         double alpha, double beta);
     /* y[i, ...] = x[index[i], ...]. index: 1 dimension, i64 or i32. Every dtype. TN_EINDEX. */
     tn_status (*gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
                              const tn_desc *index);
-    /* y[index[i], ...] += src[i, ...], in the order of i (so the sum is reproducible); y is read.
-     * Floats. TN_EINDEX. */
+    /* y[index[i], ...] += src[i, ...], in the order of i (so the sum is reproducible);
+     * y is read. Floats. TN_EINDEX. */
     tn_status (*scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *index,
                                   const tn_desc *src);
-    /* y[.., j, ..] = x[.., index[.., j, ..], ..] at dim; y and index have one size. Every dtype.
-     * TN_EINDEX. */
+    /* y[.., j, ..] = x[.., index[.., j, ..], ..] at dim; y and index have one size.
+     * Every dtype. TN_EINDEX. */
     tn_status (*gather)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index,
                         int dim);
-    /* y[.., index[.., j, ..], ..] += src[.., j, ..] in row-major order; y is read. Floats.
-     * TN_EINDEX. */
+    /* y[.., index[.., j, ..], ..] += src[.., j, ..] in row-major order;
+     * y is read. Floats. TN_EINDEX. */
     tn_status (*scatter_add)(tn_context *ctx, const tn_desc *y, const tn_desc *index,
                              const tn_desc *src, int dim);
     /* Element i (row-major) from tn_philox(key, i / 4).word[i % 4] for 24-bit uniforms (f32 and
-     * smaller); f64 and integers use two words: tn_philox(key, i / 2), words 2(i % 2) and 2(i % 2)
-     * + 1. Normals: Box-Muller on pairs. See backends/random.h. Floats; INTEGER: integers. */
+     * smaller); f64 and integers use two words: tn_philox(key, i / 2), words 2(i % 2)
+     * and 2(i % 2) + 1. Normals: Box-Muller on pairs. See backends/random.h.
+     * Floats; INTEGER: integers. */
     tn_status (*random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
                         double a, double b);
     /* y = keep(i) ? x / (1 - p) : 0, keep(i) with probability 1 - p from key; y may be x's memory.
@@ -241,8 +242,8 @@ typedef struct tn_backend {
     /* y (n, out) = x (n, in) w^T + b; w (out, in); b (out) or NULL. f32 f64 bf16 f16. */
     tn_status (*linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                         const tn_desc *b);
-    /* Over the last dimension; `log`: log-softmax. A row of -inf gives NaN, as PyTorch. y may be
-     * x's memory. */
+    /* Over the last dimension; `log`: log-softmax. A row of -inf gives NaN,
+     * as PyTorch. y may be x's memory. */
     tn_status (*softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log);
     /* dx from y (the forward's output) and dy: y (dy - sum(dy y)), or dy - exp(y) sum(dy). dx may
      * be dy's memory. */
@@ -264,20 +265,20 @@ typedef struct tn_backend {
     tn_status (*rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
                                    const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
                                    const tn_desc *w);
-    /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group h / (H /
-     * G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the log of the sum of exponentials of each
-     * row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */
+    /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group
+     * h / (H / G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the log of the sum of exponentials of
+     * each row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */
     tn_status (*attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
                            const tn_desc *k, const tn_desc *v, const tn_attention_args *args);
     tn_status (*attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk,
                                     const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
                                     const tn_desc *lse, const tn_desc *q, const tn_desc *k,
                                     const tn_desc *v, const tn_attention_args *args);
-    /* x (n, c) logits, label (n) i64 or i32; loss, top and log_sum (n), f32 (f64 for f64): loss[i]
-     * = (1 - s)(lse - x[label]) + s (lse - mean(x)) with lse = top[i] + log_sum[i], top[i] the
-     * row's largest logit. They are two numbers because their sum, rounded, would lose what
-     * x - top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside [0, c) that is
-     * not ignore_index. */
+    /* x (n, c) logits, label (n) i64 or i32; loss, top and log_sum (n), f32 (f64 for f64):
+     * loss[i] = (1 - s)(lse - x[label]) + s (lse - mean(x)) with lse = top[i] + log_sum[i], top[i]
+     * the row's largest logit. They are two numbers because their sum, rounded, would lose what
+     * x - top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside
+     * [0, c) that is not ignore_index. */
     tn_status (*cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *top,
                                const tn_desc *log_sum, const tn_desc *x, const tn_desc *label,
                                const tn_cross_entropy_args *args);
@@ -290,9 +291,9 @@ typedef struct tn_backend {
      * wanted). gelu may take pre before or after it is rounded. */
     tn_status (*linear_gelu)(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
                              const tn_desc *x, const tn_desc *w, const tn_desc *b);
-    /* dw (out, in) = dy^T x and db (out) = the sums of dy's columns, db NULL: not wanted; dy (n,
-     * out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16; dw and db
-     * may be f32 where dy and x are bf16 or f16. */
+    /* dw (out, in) = dy^T x and db (out) = the sums of dy's columns, db NULL: not wanted;
+     * dy (n, out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16; dw
+     * and db may be f32 where dy and x are bf16 or f16. */
     tn_status (*linear_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                         const tn_desc *dy, const tn_desc *x, bool accumulate);
     /* s = a + b, rounded, and y = layer_norm(s); a, b, s, y (n, c), the others as in layer_norm. */

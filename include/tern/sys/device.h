@@ -48,8 +48,8 @@ typedef struct tn_device_table {
     tn_memory_stats (*memory)(int index);
     void (*memory_reset_peak)(int index);
     void (*memory_trim)(int index);
-    /* The allocator's statistics for a message: totals, the largest free block, tags. As
-     * snprintf. */
+    /* The allocator's statistics for a message: totals,
+     * the largest free block, tags. As snprintf. */
     int (*memory_text)(int index, char *text, size_t room);
 
     /* Page-locked host memory, from which and into which copies are asynchronous. */
@@ -78,8 +78,8 @@ typedef struct tn_device_table {
     /* what is queued from now on waits for it */
     tn_status (*stream_join)(void *stream, void *mark);
     void *(*stream_mark)(void *stream); /* as mark, in this stream */
-    /* Queues a copy between its device and page-locked host memory, which stays as it is until
-     * then. */
+    /* Queues a copy between its device and page-locked host memory,
+     * which stays as it is until then. */
     tn_status (*stream_copy)(void *stream, void *to, const void *from, size_t bytes);
 } tn_device_table;
 

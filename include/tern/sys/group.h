@@ -71,8 +71,8 @@ typedef struct tn_transfer {
     /* Where in and out are. On a device: `ready` is a mark of its compute stream (sys/device.h)
      * which the operation comes after. `launched` is called once, as soon as all of the operation
      * is queued on the device, with a mark behind it that becomes the caller's; the mark may be
-     * used until run returns. Not called: run has failed, or the operation was over when it
-     * returned. */
+     * used until run returns. Not called: run has failed,
+     * or the operation was over when it returned. */
     tn_device device;
     void *ready;
     void (*launched)(void *user, void *end);

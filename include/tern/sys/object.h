@@ -1,7 +1,7 @@
 /* The head of everything that scopes own and reference counts keep alive.
  *
- * core/ counts references and calls destroy at 0, knowing nothing else; a tensor begins with one
- * (sys/tensor.h).
+ * core/ counts references and calls destroy at 0, knowing nothing else;
+ * a tensor begins with one (sys/tensor.h).
  */
 #ifndef TERN_SYS_OBJECT_H
 #define TERN_SYS_OBJECT_H

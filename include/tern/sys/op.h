@@ -1,5 +1,5 @@
-/* Operations: what one is made of. For those who write their own; ops/ is written with nothing
- * else.
+/* Operations: what one is made of. For those who write their own;
+ * ops/ is written with nothing else.
  *
  * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them
  * through the kernel table, a backward made of other operations (and one by a kernel, where that is
@@ -163,8 +163,8 @@ static inline bool tn_op_differentiable(const tn_op *op) {
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
-/* Runs op on in[0 … n-1] and records it when a gradient may be asked for. Inert in, inert out. args
- * is copied. */
+/* Runs op on in[0 … n-1] and records it when a gradient may be asked for. Inert in,
+ * inert out. args is copied. */
 TN_API tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *in, int n);
 TN_API void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                           tn_tensor **results);
@@ -250,15 +250,15 @@ typedef enum tn_spec_kind {
 typedef struct tn_spec {
     tn_spec_kind kind;
     tn_dims dims;
-    /* REAL: uniform; DISTINCT: no two closer than (high - low) / (2 count); INDEX: integers in
-     * [low, high) */
+    /* REAL: uniform; DISTINCT: no two closer than (high - low) / (2 count); INDEX:
+     * integers in [low, high) */
     double low, high;
     const double *values; /* VALUES: tn_dims_count(dims) of them */
 } tn_spec;
 
 typedef struct tn_sample {
-    /* the arguments as Python keywords, for the comparison with PyTorch: "dim=1, keepdim=True"; ""
-     * for none */
+    /* the arguments as Python keywords, for the comparison with PyTorch:
+     * "dim=1, keepdim=True"; "" for none */
     const char *text;
     const void *args;
     int inputs;

@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* Keys are text without spaces or control characters, 1 … 255 bytes. Values are up to
- * TN_STORE_VALUE bytes. */
+/* Keys are text without spaces or control characters, 1 … 255 bytes.
+ * Values are up to TN_STORE_VALUE bytes. */
 #define TN_STORE_KEY 255
 #define TN_STORE_VALUE (64 << 20)
 

@@ -1,5 +1,5 @@
-/* What a tensor and a storage are made of: for those who write operations, backends, groups and
- * stores.
+/* What a tensor and a storage are made of: for those who write operations, backends,
+ * groups and stores.
  *
  * Programs use tensor.h; nothing here is needed to build a model.
  */
@@ -16,8 +16,8 @@ extern "C" {
 typedef struct tn_node tn_node; /* autograd/node.h */
 typedef struct tn_leaf tn_leaf; /* autograd/leaf.h */
 
-/* A counter that grows whenever elements change; a saved tensor remembers the value it was saved
- * at. */
+/* A counter that grows whenever elements change;
+ * a saved tensor remembers the value it was saved at. */
 typedef struct tn_version {
     int32_t refs; /* atomic; unused inside a storage */
     uint32_t value;
