@@ -7,8 +7,6 @@
 #include "core/memory.h"
 #include "tern/sys/device.h"
 
-struct tn__op_links tn__ops;
-
 static tn_leaf *leaf_of(tn_tensor *t) {
     if (!t->leaf) {
         tn_leaf *leaf = tn__calloc(1, sizeof *leaf);

@@ -1,11 +1,11 @@
-/* The few operations that the engine itself needs. ops/ is to the right of autograd/ and sets them
- * when it is loaded. */
+/* The few operations that the engine itself needs. ops/ is to the right of autograd/ and fills them
+ * in (ops/links.c). */
 #ifndef TERN_AUTOGRAD_LINKS_H
 #define TERN_AUTOGRAD_LINKS_H
 
 #include "tern/autograd.h"
 
-extern struct tn__op_links {
+extern const struct tn__op_links {
     tn_tensor *(*add)(tn_tensor *a, tn_tensor *b);
     tn_tensor *(*add_)(tn_tensor *x, tn_tensor *y);
     tn_tensor *(*sum_to)(tn_tensor *x, tn_dims dims);

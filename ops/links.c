@@ -12,14 +12,14 @@ static bool has_nan(tn_tensor *x) {
     return tn_item(tn_any(tn_ne(x, x))) != 0.0;
 }
 
-__attribute__((constructor)) static void set_links(void) {
-    tn__ops.add = tn_add;
-    tn__ops.add_ = tn_add_;
-    tn__ops.sum_to = tn_sum_to;
-    tn__ops.cast = tn_cast;
-    tn__ops.copy = tn_copy;
-    tn__ops.copy_ = tn_copy_;
-    tn__ops.ones_like = tn_ones_like;
-    tn__ops.identity = tn_identity;
-    tn__ops.has_nan = has_nan;
-}
+const struct tn__op_links tn__ops = {
+    .add = tn_add,
+    .add_ = tn_add_,
+    .sum_to = tn_sum_to,
+    .cast = tn_cast,
+    .copy = tn_copy,
+    .copy_ = tn_copy_,
+    .ones_like = tn_ones_like,
+    .identity = tn_identity,
+    .has_nan = has_nan,
+};
