@@ -13,8 +13,8 @@
 /* ---- Writing --------------------------------------------------------------------------------- */
 
 void tn__event_text(char *to, size_t room, const char *text) {
-    size_t length = strnlen(text ? text : "", room);
-    if (length == room) {
+    size_t length = text ? strnlen(text, room) : 0;
+    if (text && length == room) {
         length--;
         while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80) {
             length--; /* inside a character */
