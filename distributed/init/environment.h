@@ -4,9 +4,9 @@
 #ifndef TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 #define TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 
-#include "tern/sys/store.h"
+#include "distributed/init/token.h"
 
-enum { TN__HOST = 256, TN__TOKEN = 256 };
+enum { TN__HOST = 256 };
 
 typedef struct tn__environment {
     /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL: nothing says

@@ -1,0 +1,26 @@
+/* Where a job's token comes from when nobody says one: secrets that lie in files.
+ *
+ * Whoever has a job's token may join it. So a file with one is believed only when nobody else can
+ * have read or written it: a regular file of this user, without access for group and others. The
+ * last part of its path is no symbolic link. What is there instead is never waited for. */
+#ifndef TERN_DISTRIBUTED_INIT_TOKEN_H
+#define TERN_DISTRIBUTED_INIT_TOKEN_H
+
+#include "tern/sys/store.h"
+
+enum { TN__TOKEN = 256 }; /* room for a token and its 0 */
+
+/* The token in this file: its first and only line, printable, up to TN__TOKEN - 1 bytes. TN_OK; or
+ * TN_EIO, TN_EFORMAT with a reason in why[TN_STORE_WHY] that names the file and what to do. */
+TN_API tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *why);
+
+/* This user's own token, in $XDG_CONFIG_HOME/tern/token, else $HOME/.config/tern/token. The first
+ * process that asks makes it, at random; of several that ask at once all get the same. Failures as
+ * above. */
+TN_API tn_status tn__token_user(char token[TN__TOKEN], char *why);
+
+/* A token for one job out of a secret that several share: nobody learns the secret from it, or the
+ * token of another job. */
+TN_API void tn__token_derive(const char *secret, const char *job, char token[TN__TOKEN]);
+
+#endif
