@@ -1,21 +1,48 @@
 /* Checkpoints of a job: one file, written and read by rank 0. What happens to one rank, a full disk
- * or a damaged file, is an error on all: no rank goes on alone.
+ * or a damaged file, is an error on all: no rank goes on alone, and none loads what another
+ * refuses.
  */
-#define _GNU_SOURCE
 #include "core/error.h"
-#include "core/memory.h"
 #include "distributed/on_cpu.h"
+#include "io/checkpoint.h"
 #include "tern/distributed.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-/* Every rank tells its error, which was taken out of its thread, or that it has none. Then each
- * raises its own, or else that of the first rank that has one. */
-static tn_status agree_on_error(tn_group *g, const tn_error_record *mine, const char *operation) {
+/* What a rank has to say: its error, which was taken out of its thread, or that it has none; and
+ * the digest of what it is about to load. */
+typedef struct account {
+    tn_error_record error;
+    char digest[TN__DIGEST_DIGITS + 1]; /* "": nothing */
+} account;
+
+/* Raises this rank's error, or else that of the first rank that has one. */
+static tn_status compare_errors(const account *mine, const account *all, int n,
+                                const char *operation) {
+    tn_error_give(&mine->error);
+    for (int r = 0; r < n; r++) {
+        if (all[r].error.status != TN_OK) {
+            return tn__raise(all[r].error.status, operation, "rank %d: %.900s", r,
+                             all[r].error.message);
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status compare_digests(const account *all, int n, const char *operation) {
+    for (int r = 1; r < n; r++) {
+        if (memcmp(all[r].digest, all[0].digest, sizeof(all[r].digest)) != 0) {
+            return tn__raise(TN_EMISMATCH, operation,
+                             "rank %d holds a checkpoint with the digest %.32s but rank 0 one with "
+                             "%.32s",
+                             r, all[r].digest, all[0].digest);
+        }
+    }
+    return TN_OK;
+}
+
+/* Every rank tells its own and hears the others'. */
+static tn_status agree_on(tn_group *g, const account *mine, const char *operation) {
     TN_SCOPE;
     TN__ON_CPU;
     int n = tn_group_size(g);
@@ -25,14 +52,9 @@ static tn_status agree_on_error(tn_group *g, const tn_error_record *mine, const 
     if (tn_work_wait(tn_all_gather(g, heard, told), 0) != TN_OK) {
         return tn_error();
     }
-    tn_error_give(mine);
-    const tn_error_record *all = tn_data(heard);
-    for (int r = 0; r < n; r++) {
-        if (all[r].status != TN_OK) {
-            return tn__raise(all[r].status, operation, "rank %d: %.900s", r, all[r].message);
-        }
-    }
-    return TN_OK;
+    const account *all = tn_data(heard);
+    tn_status status = compare_errors(mine, all, n, operation);
+    return status == TN_OK ? compare_digests(all, n, operation) : status;
 }
 
 /* Between these two an error of this rank is kept for the others: the program's handler, which may
@@ -41,11 +63,11 @@ static void begin_quiet(void) {
     tn__quiet(1);
 }
 
-static tn_error_record end_quiet(void) {
-    tn_error_record record = {.status = TN_OK};
-    tn_error_take(&record);
+static account end_quiet(void) {
+    account mine = {.error = {.status = TN_OK}};
+    tn_error_take(&mine.error);
     tn__quiet(-1);
-    return record;
+    return mine;
 }
 
 /* Whether this rank may go on; else the others will not wait for it. */
@@ -66,43 +88,44 @@ tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
     begin_quiet();
     tn_status status = tn_group_rank(g) == 0 ? tn_checkpoint_save(c, path) : TN_OK;
     (void)status; /* in the record too */
-    tn_error_record record = end_quiet();
-    return agree_on_error(g, &record, "dist_save");
+    account mine = end_quiet();
+    return agree_on(g, &mine, "dist_save");
 }
 
 /* ---- Loading --------------------------------------------------------------------------------- */
 
-/* A file in memory with these bytes; its path in text. -1 after raising. */
-static int memory_file(const void *data, size_t bytes, char *text, size_t room) {
-    int file = memfd_create("tern checkpoint", MFD_CLOEXEC);
-    const char *from = data;
-    while (file >= 0 && bytes > 0) {
-        ssize_t written = write(file, from, bytes);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            close(file);
-            file = -1;
-            break;
-        }
-        from += written;
-        bytes -= (size_t)written;
-    }
-    if (file < 0) {
-        tn__raise(TN_ENOMEM, "dist_load", "a file in memory: %s", strerror(errno));
-    }
-    snprintf(text, room, "/proc/self/fd/%d", file);
-    return file;
+/* Rank 0 reads the file, once, and all get these bytes: whatever is renamed over the path
+ * meanwhile. data_free frees them. */
+static tn_status share_file(tn_group *g, const char *path, void **data, size_t *bytes) {
+    begin_quiet();
+    *data = tn_group_rank(g) == 0 ? tn_text_read(path, bytes) : NULL;
+    account mine = end_quiet();
+    tn_status status = agree_on(g, &mine, "dist_load");
+    return status == TN_OK ? tn_broadcast_bytes(g, data, bytes, 0) : status;
 }
 
-static tn_status load_bytes(tn_checkpoint *c, const void *data, size_t bytes) {
-    char path[64];
-    int file = memory_file(data, bytes, path, sizeof(path));
-    tn_status status = file < 0 ? tn_error() : tn_checkpoint_load(c, path);
-    if (file >= 0) {
-        close(file);
+static void data_free(const tn_group *g, void *data) {
+    if (tn_group_rank(g) == 0) {
+        tn_text_free(data);
+    } else {
+        tn_bytes_free(data);
     }
+}
+
+/* Each rank checks the bytes; they are loaded when all have found them right, and the same. */
+static tn_status load_bytes(tn_group *g, tn_checkpoint *c, const char *path, void *data,
+                            size_t bytes) {
+    begin_quiet();
+    tn__checkpoint_plan *plan = tn__checkpoint_read(c, path, data, bytes);
+    account mine = end_quiet();
+    if (plan) {
+        memcpy(mine.digest, tn__checkpoint_digest(plan), TN__DIGEST_DIGITS);
+    }
+    tn_status status = agree_on(g, &mine, "dist_load");
+    if (status == TN_OK) {
+        tn__checkpoint_apply(plan);
+    }
+    tn__checkpoint_plan_free(plan);
     return status;
 }
 
@@ -113,26 +136,12 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
     if (tn_group_size(g) == 1) {
         return tn_checkpoint_load(c, path);
     }
-    bool reads = tn_group_rank(g) == 0;
+    void *data = NULL;
     size_t bytes = 0;
-    begin_quiet();
-    void *data = reads ? tn_text_read(path, &bytes) : NULL;
-    tn_error_record record = end_quiet();
-    tn_status status = agree_on_error(g, &record, "dist_load");
+    tn_status status = share_file(g, path, &data, &bytes);
     if (status == TN_OK) {
-        status = tn_broadcast_bytes(g, &data, &bytes, 0);
+        status = load_bytes(g, c, path, data, bytes);
     }
-    if (status == TN_OK) {
-        begin_quiet();
-        status = reads ? tn_checkpoint_load(c, path) : load_bytes(c, data, bytes);
-        (void)status; /* in the record too */
-        record = end_quiet();
-        status = agree_on_error(g, &record, "dist_load");
-    }
-    if (reads) {
-        tn_text_free(data);
-    } else {
-        tn_bytes_free(data);
-    }
+    data_free(g, data);
     return status;
 }

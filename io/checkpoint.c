@@ -15,7 +15,10 @@
  * Real numbers are written as %a, which is exact. Loading reads and checks everything into a
  * `plan`, then applies it.
  */
+#include "io/checkpoint.h"
+
 #include "core/error.h"
+#include "core/memory.h"
 #include "io/numbers.h"
 #include "io/safetensors.h"
 #include "io/state.h"
@@ -135,14 +138,17 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
 /* ---- Loading --------------------------------------------------------------------------------- */
 
 /* What was read and found right, before anything changes. */
-typedef struct plan {
+typedef struct tn__checkpoint_plan plan;
+struct tn__checkpoint_plan {
+    tn_checkpoint *checkpoint; /* the program's */
+    tn_safetensors *file;
     tn__state state;
     int64_t step, optim_steps;
     double lr;
     tn_loader_place place;
     tn_generator generator;
     tn_scaler_state scaler;
-} plan;
+};
 
 /* Metadata as words in sequence. */
 typedef struct words {
@@ -365,14 +371,14 @@ static bool make_plan(const tn_checkpoint *c, const tn_safetensors *f, plan *p) 
            tn__state_match(&p->state, f, false, c->partial);
 }
 
-/* Cannot fail: everything was read and checked. */
-static void plan_apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+static void apply_plan(plan *p) {
+    tn_checkpoint *c = p->checkpoint;
     tn__state_apply(&p->state);
     if (c->optim) {
         tn_optim_set_steps(c->optim, p->optim_steps);
         tn_optim_set_lr(c->optim, p->lr);
         for (int i = 0; i < tn_optim_groups(c->optim); i++) {
-            read_group(f, i, tn_optim_group(c->optim, i));
+            read_group(p->file, i, tn_optim_group(c->optim, i));
         }
     }
     if (c->loader) {
@@ -385,21 +391,65 @@ static void plan_apply(tn_checkpoint *c, const tn_safetensors *f, plan *p) {
         tn_scaler_seek(c->scaler, p->scaler);
     }
     c->step = p->step;
-    snprintf(c->note, sizeof(c->note), "%s", tn_safetensors_metadata(f, "note"));
+    snprintf(c->note, sizeof(c->note), "%s", tn_safetensors_metadata(p->file, "note"));
+}
+
+void tn__checkpoint_apply(tn__checkpoint_plan *p) {
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    apply_plan(p);
+    tn__plain_numbers_end(numbers);
+}
+
+void tn__checkpoint_plan_free(tn__checkpoint_plan *p) {
+    if (p) {
+        tn__state_free(&p->state);
+        tn_safetensors_close(p->file);
+        free(p);
+    }
+}
+
+/* Takes f; NULL: there is none, which was raised. */
+static plan *plan_of(tn_checkpoint *c, tn_safetensors *f) {
+    plan *p = f ? tn__calloc(1, sizeof(*p)) : NULL;
+    if (!p) {
+        tn__raise(TN_ENOMEM, "checkpoint_load", "no memory"); /* if there was no error before */
+        tn_safetensors_close(f);
+        return NULL;
+    }
+    p->checkpoint = c;
+    p->file = f;
+    p->state.operation = "checkpoint_load";
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    bool made = make_plan(c, f, p);
+    tn__plain_numbers_end(numbers);
+    if (!made) {
+        tn__checkpoint_plan_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+tn__checkpoint_plan *tn__checkpoint_read(tn_checkpoint *c, const char *path, void *data,
+                                         size_t bytes) {
+    if (!c) {
+        tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
+        return NULL;
+    }
+    return plan_of(c, tn__safetensors_over(path, data, bytes));
+}
+
+const char *tn__checkpoint_digest(const tn__checkpoint_plan *p) {
+    return tn__safetensors_digest(p->file);
 }
 
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     if (!c) {
         return tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
     }
-    plan p = {.state = {.operation = "checkpoint_load"}};
-    tn_safetensors *f = tn_safetensors_open(path);
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    if (f && make_plan(c, f, &p)) {
-        plan_apply(c, f, &p);
+    plan *p = plan_of(c, tn_safetensors_open(path));
+    if (p) {
+        tn__checkpoint_apply(p);
     }
-    tn__plain_numbers_end(numbers);
-    tn__state_free(&p.state);
-    tn_safetensors_close(f);
+    tn__checkpoint_plan_free(p);
     return tn_error();
 }

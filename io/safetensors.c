@@ -25,6 +25,7 @@
 
 typedef struct map {
     int32_t refs; /* atomic */
+    bool lent;    /* somebody's memory, and no map: only let go of */
     char *address;
     size_t bytes;
 } map;
@@ -89,7 +90,9 @@ static void find_dtype(const char *name, int *dtype, int *bits) {
 
 static void map_release(map *m) {
     if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
-        munmap(m->address, m->bytes);
+        if (!m->lent) {
+            munmap(m->address, m->bytes);
+        }
         free(m);
     }
 }
@@ -136,6 +139,20 @@ static map *map_file(const char *path) {
     }
     if (fd >= 0) {
         close(fd);
+    }
+    return m;
+}
+
+/* NULL after raising. */
+static map *lend_bytes(const char *path, void *data, size_t bytes) {
+    map *m = NULL;
+    if (bytes < 8) {
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s has %zu bytes; the length of the header alone takes 8", path, bytes);
+    } else if (!(m = tn__malloc(sizeof(*m)))) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", path);
+    } else {
+        *m = (map){.refs = 1, .lent = true, .address = data, .bytes = bytes};
     }
     return m;
 }
@@ -376,11 +393,8 @@ static bool read_header(tn_safetensors *f) {
 
 /* ---- The public side ------------------------------------------------------------------------- */
 
-tn_safetensors *tn_safetensors_open(const char *path) {
-    if (tn__pending()) {
-        return NULL;
-    }
-    map *m = map_file(path);
+/* Takes the map; NULL: there is none, which was raised. */
+static tn_safetensors *open_map(map *m, const char *path) {
     if (!m) {
         return NULL;
     }
@@ -397,6 +411,14 @@ tn_safetensors *tn_safetensors_open(const char *path) {
         return NULL;
     }
     return f;
+}
+
+tn_safetensors *tn_safetensors_open(const char *path) {
+    return tn__pending() ? NULL : open_map(map_file(path), path);
+}
+
+tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes) {
+    return tn__pending() ? NULL : open_map(lend_bytes(path, data, bytes), path);
 }
 
 void tn_safetensors_close(tn_safetensors *f) {
@@ -437,6 +459,10 @@ const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
 
 const char *tn__safetensors_path(const tn_safetensors *f) {
     return f->path;
+}
+
+const char *tn__safetensors_digest(const tn_safetensors *f) {
+    return f->map->address + TN__DIGEST_AT;
 }
 
 /* The tensor with this name; NULL after raising. */

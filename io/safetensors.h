@@ -32,6 +32,12 @@ tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *pat
 
 /* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. */
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
+/* Of a file with a right one: TN__DIGEST_DIGITS characters, without a 0 behind them. */
+const char *tn__safetensors_digest(const tn_safetensors *f);
+
+/* As tn_safetensors_open of a file with these bytes, of which messages speak as `path`. They are
+ * lent until the last tensor that was read from them is gone. */
+tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
 const char *tn__safetensors_path(const tn_safetensors *f);
 

@@ -260,8 +260,9 @@ TN_API tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool dro
 
 /* Rank 0 writes, all wait, all get the error. */
 TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
-/* Rank 0 reads; the others get the bytes from it and need no file. The loader's place is converted
- * when the number of ranks has changed. */
+/* Rank 0 reads the file once; the others get the bytes from it and need no file. Nothing is loaded
+ * on any rank unless all have found these bytes right, and the same (by their digest). The loader's
+ * place is converted when the number of ranks has changed. */
 TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
 
 /* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.

@@ -2,6 +2,7 @@
 #include "tern/tern.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -178,6 +179,180 @@ static void test_an_error_of_another_rank(void **state) {
     assert_int_equal(failures, 0);
 }
 
+/* ---- A file that is exchanged while it is loaded -----------------------------------------------
+ */
+
+/* Gives `path` one of two checkpoints after the other, whole each time, until it is told to stop.
+ */
+typedef struct exchange {
+    const char *path, *one, *other, *next;
+    bool stop; /* atomic */
+} exchange;
+
+static void *exchange_files(void *user) {
+    exchange *e = user;
+    for (int i = 0; !__atomic_load_n(&e->stop, __ATOMIC_ACQUIRE); i++) {
+        unlink(e->next);
+        if (link(i % 2 ? e->one : e->other, e->next) != 0 || rename(e->next, e->path) != 0) {
+            return "an exchange has failed";
+        }
+    }
+    return NULL;
+}
+
+/* A checkpoint whose weights are its step. */
+static void save_numbered(const char *path, int64_t step) {
+    tn_linear m;
+    tn_linear_init(&m, 64, 64, tn_linear_defaults());
+    tn_init_constant(m.weight, (double)step);
+    tn_init_constant(m.bias, (double)step);
+    tn_checkpoint c = {.model = &m, .step = step};
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    tn_module_finish(&m);
+}
+
+static void load_exchanged(tn_group *g, void *user) {
+    const exchange *e = user;
+    tn_linear m;
+    tn_linear_init(&m, 64, 64, tn_linear_defaults());
+    for (int i = 0; i < 200; i++) {
+        TN_SCOPE;
+        tn_checkpoint c = {.model = &m};
+        CHECK(tn_dist_load(g, &c, e->path) == TN_OK);
+        CHECK(c.step == 7 || c.step == 8);
+        CHECK(tn_item(tn_mean_all(tn_detach(m.weight))) == (double)c.step);
+        CHECK(tn_group_mean(g, (double)c.step, 1) == (double)c.step);
+    }
+    tn_module_finish(&m);
+}
+
+/* All ranks get one file, whatever is renamed over its path meanwhile. */
+static void test_an_exchanged_file(void **state) {
+    (void)state;
+    exchange e = {.path = temp_path("exchanged"),
+                  .one = temp_path("one"),
+                  .other = temp_path("other"),
+                  .next = temp_path("next")};
+    save_numbered(e.one, 7);
+    save_numbered(e.other, 8);
+    save_numbered(e.path, 8);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, exchange_files, &e), 0);
+    failures = 0;
+    tn_status status = tn_local_run(3, load_exchanged, &e);
+    __atomic_store_n(&e.stop, true, __ATOMIC_RELEASE);
+    void *problem = NULL;
+    pthread_join(thread, &problem);
+    assert_null(problem);
+    assert_int_equal(status, TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+/* What is wrong with the file is said of the path that was given, on every rank. */
+static void load_damaged(tn_group *g, void *user) {
+    const char *path = user;
+    tn_linear m;
+    tn_linear_init(&m, 4, 3, tn_linear_defaults());
+    tn_checkpoint c = {.model = &m, .partial = true};
+    CHECK(tn_dist_load(g, &c, path) == TN_EFORMAT);
+    CHECK(strstr(tn_error_message(), path) != NULL);
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void test_a_damaged_file_is_named(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("damaged"));
+    failures = 0;
+    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
+    size_t bytes;
+    unsigned char *file = temp_read(path, &bytes);
+    for (int i = 0; i < 2; i++) {
+        file[bytes - 1] ^= 1; /* not what the digest says; then not long enough for a header */
+        temp_write(path, file, i ? 7 : bytes);
+        assert_int_equal(tn_local_run(3, load_damaged, path), TN_OK);
+    }
+    free(file);
+    assert_int_equal(failures, 0);
+}
+
+/* Rank 1's model does not fit: no rank has loaded anything, though the file fits the others. */
+static void load_refused(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_linear m;
+    tn_linear_init(&m, 4, tn_group_rank(g) == 1 ? 2 : 3, tn_linear_defaults());
+    tn_tensor *before = tn_copy(tn_detach(m.weight));
+    tn_checkpoint c = {.model = &m, .partial = true, .step = 77};
+    CHECK(tn_dist_load(g, &c, user) == TN_ESHAPE);
+    tn_error_clear();
+    CHECK(c.step == 77 && tn_equal(before, tn_detach(m.weight)));
+    tn_module_finish(&m);
+}
+
+static void test_refused_by_one_is_loaded_by_none(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    failures = 0;
+    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
+    assert_int_equal(tn_local_run(3, load_refused, path), TN_OK);
+    assert_int_equal(failures, 0);
+}
+
+/* What a rank tells the others: distributed/checkpoint.c. */
+typedef struct account {
+    tn_error_record error;
+    char digest[33];
+} account;
+
+static void tell_account(tn_group *g, account mine) {
+    TN_SCOPE;
+    const int64_t bytes = sizeof(mine);
+    tn_tensor *heard = tn_empty(TN_DIMS(tn_group_size(g), bytes), TN_U8);
+    CHECK(tn_work_wait(tn_all_gather(g, heard, tn_from_data(&mine, TN_DIMS(bytes), TN_U8)), 0) ==
+          TN_OK);
+}
+
+/* Rank 1 takes part, and holds a sound checkpoint that is not the others'. */
+static void hold_another(tn_group *g) {
+    void *data = NULL;
+    size_t bytes = 0;
+    account mine = {.error = {.status = TN_OK}};
+    tell_account(g, mine);
+    CHECK(tn_broadcast_bytes(g, &data, &bytes, 0) == TN_OK);
+    tn_bytes_free(data);
+    memset(mine.digest, 'f', 32);
+    tell_account(g, mine);
+}
+
+static void load_beside_another(tn_group *g, void *user) {
+    if (tn_group_rank(g) == 1) {
+        hold_another(g);
+        return;
+    }
+    TN_SCOPE;
+    tn_linear m;
+    tn_linear_init(&m, 4, 3, tn_linear_defaults());
+    tn_tensor *before = tn_copy(tn_detach(m.weight));
+    tn_checkpoint c = {.model = &m, .partial = true, .step = 77};
+    CHECK(tn_dist_load(g, &c, user) == TN_EMISMATCH);
+    CHECK(strstr(tn_error_message(), "rank 1 holds a checkpoint with the digest ffffffff") != NULL);
+    tn_error_clear();
+    CHECK(c.step == 77 && tn_equal(before, tn_detach(m.weight)));
+    tn_module_finish(&m);
+}
+
+static void test_another_checkpoint_is_noticed(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    failures = 0;
+    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
+    assert_int_equal(tn_local_run(3, load_beside_another, path), TN_OK);
+    assert_int_equal(failures, 0);
+}
+
 /* ---- Learning rates -------------------------------------------------------------------------- */
 
 static void test_learning_rates(void **state) {
@@ -196,6 +371,10 @@ int main(void) {
         cmocka_unit_test(test_other_numbers_of_ranks_go_on),
         cmocka_unit_test(test_an_error_of_rank_0_is_everybodys),
         cmocka_unit_test(test_an_error_of_another_rank),
+        cmocka_unit_test(test_an_exchanged_file),
+        cmocka_unit_test(test_a_damaged_file_is_named),
+        cmocka_unit_test(test_refused_by_one_is_loaded_by_none),
+        cmocka_unit_test(test_another_checkpoint_is_noticed),
         cmocka_unit_test(test_learning_rates),
     };
     return cmocka_run_group_tests_name("data of a rank", tests, NULL, temp_clean);

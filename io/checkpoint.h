@@ -1,0 +1,28 @@
+/* Loading a checkpoint in its two halves, for those who have to agree in between: ranks, of which
+ * none may load what another refuses.
+ *
+ *     tn__checkpoint_plan *p = tn__checkpoint_read(&c, path, data, bytes);   // changes nothing
+ *     ...
+ *     tn__checkpoint_apply(p);                                               // cannot fail
+ *     tn__checkpoint_plan_free(p);
+ */
+#ifndef TERN_IO_CHECKPOINT_H
+#define TERN_IO_CHECKPOINT_H
+
+#include "io/safetensors.h"
+
+/* What was read and found right. */
+typedef struct tn__checkpoint_plan tn__checkpoint_plan;
+
+/* As tn_checkpoint_load from a file with these bytes, which are lent until the plan is freed;
+ * messages speak of them as `path`. NULL after raising. */
+tn__checkpoint_plan *tn__checkpoint_read(tn_checkpoint *c, const char *path, void *data,
+                                         size_t bytes);
+
+/* The file's own digest, which was found right: TN__DIGEST_DIGITS characters, without a 0. */
+const char *tn__checkpoint_digest(const tn__checkpoint_plan *p);
+
+void tn__checkpoint_apply(tn__checkpoint_plan *p);
+void tn__checkpoint_plan_free(tn__checkpoint_plan *p); /* NULL is fine */
+
+#endif
