@@ -289,5 +289,6 @@ int run_main(int argc, char **argv) {
     output_free(l.out);
     close(l.signals);
     free((char *)(uintptr_t)l.options.log_dir);
+    free(l.options.path);
     return l.code;
 }

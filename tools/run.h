@@ -48,6 +48,7 @@ typedef struct run_options {
     double grace;        /* between SIGTERM and SIGKILL */
     const char *log_dir; /* NULL: no files */
     char **program;      /* with its arguments, NULL at the end */
+    char *path;          /* where it is */
 } run_options;
 
 /* Prints and exits when the arguments ask for it or are wrong. */

@@ -372,6 +372,12 @@ static char *lost_nodes(leader *l) {
     return text;
 }
 
+/* Nothing would change: a program that refuses its arguments, or that cannot be started, which is
+ * 126 and 127 as in shells. */
+static bool is_final(int code) {
+    return code == EX_USAGE || code == 126 || code == 127;
+}
+
 static void judge_round(leader *l) {
     const run_options *o = l->options;
     int code = 0, left = count_usable(l);
@@ -382,7 +388,7 @@ static void judge_round(leader *l) {
         set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
                             left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
         enter_phase(l, GATHER);
-    } else if (report && (l->failures >= o->max_restarts || code == EX_USAGE)) {
+    } else if (report && (l->failures >= o->max_restarts || is_final(code))) {
         end_job(l, code, text_new("%s", report));
     } else if (report) {
         l->failures++;

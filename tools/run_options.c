@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DEFAULT_PORT = 29400 }; /* torchrun's */
@@ -166,27 +167,39 @@ static void read_endpoint(struct argp_state *state, run_options *o, const char *
 
 /* ---- All together ---------------------------------------------------------------------------- */
 
-/* Whether there is a program to start is known before anything is: a wrong name needs no
- * restarts. */
-static void check_program(struct argp_state *state, const char *name) {
+/* Whether a program may be started; false with errno. */
+static bool is_program(const char *file) {
+    struct stat about;
+    if (stat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
+    return access(file, X_OK) == 0;
+}
+
+/* Where the program is, as a shell would find it. Whether there is one is known before anything
+ * starts: a wrong name needs no restarts. */
+static char *find_program(struct argp_state *state, const char *name) {
     if (strchr(name, '/')) {
-        if (access(name, X_OK) != 0) {
+        if (!is_program(name)) {
             argp_failure(state, errno == ENOENT ? 127 : 126, errno, "%s", name);
         }
-        return;
+        return text_new("%s", name);
     }
     const char *path = getenv("PATH");
-    char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders;
-    bool found = false;
-    for (char *folder; !found && (folder = strsep(&rest, ":"));) {
-        char *file = text_new("%s/%s", *folder ? folder : ".", name);
-        found = access(file, X_OK) == 0;
-        free(file);
+    char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders, *file = NULL;
+    for (char *folder; !file && (folder = strsep(&rest, ":"));) {
+        file = text_new("%s/%s", *folder ? folder : ".", name);
+        if (!is_program(file)) {
+            free(file);
+            file = NULL;
+        }
     }
     free(folders);
-    if (!found) {
+    if (!file) {
         argp_failure(state, 127, 0, "%s: not found in PATH (a program here: ./%s)", name, name);
     }
+    return file;
 }
 
 static void complete_options(struct argp_state *state, parsing *p) {
@@ -221,7 +234,7 @@ static void complete_options(struct argp_state *state, parsing *p) {
                    "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
                    o->monitor, o->heartbeat);
     }
-    check_program(state, o->program[0]);
+    o->path = find_program(state, o->program[0]);
     if (!p->has_id && o->alone) {
         random_text(o->run_id, 4);
     }

@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 /* A process that SIGKILL does not end hangs in the kernel. */
@@ -159,6 +160,15 @@ static void keep_guard(workers *w, output *out) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
+/* What the error of execve does not say. A shell would take a file that is no program for a script
+ * of its own; here it stays an error, since what is in such a file is anybody's guess. */
+static const char *explain_exec(const char *path, int why) {
+    if (why == ENOEXEC) {
+        return ": no program of this machine, nor a script that begins with #!";
+    }
+    return why == ENOENT && access(path, F_OK) == 0 ? " (what its #! line names, or its loader)" : "";
+}
+
 /* The child, from fork to exec: other threads may have held any lock at the fork, so nothing
  * here allocates. */
 static _Noreturn void become_rank(const workers *w, const run_options *o, char **env,
@@ -175,10 +185,11 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     dup2(ends[1], STDERR_FILENO);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
     sigprocmask(SIG_SETMASK, &w->mask, NULL);
-    execvpe(o->program[0], o->program, env);
+    execve(o->path, o->program, env);
     int why = errno;
-    const char *texts[] = {"tern: cannot start ", o->program[0], ": ", strerrordesc_np(why), "\n"};
-    for (int i = 0; i < 5; i++) {
+    const char *texts[] = {"tern: cannot start ", o->program[0], ": ", strerrordesc_np(why),
+                           explain_exec(o->path, why), "\n"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         ssize_t put = write(STDERR_FILENO, texts[i], strlen(texts[i]));
         (void)put;
     }
@@ -205,7 +216,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
         output_say(out, "rank %d cannot be started: %s", one->rank, strerror(why));
         one->ended = true;
         one->end = one->began;
-        one->status = 126 << 8;
+        one->status = EX_OSERR << 8; /* there may be room for it the next time */
         one->order = ++w->failures;
     }
     if (opened) {

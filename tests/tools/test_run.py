@@ -89,9 +89,29 @@ def exit_codes():
     with open("bad", "w", encoding="utf-8") as f:
         f.write("#!/no/such/interpreter")
     os.chmod("bad", 0o755)
-    done = run("./bad")
+    done = run("--max-restarts", 3, "./bad")
     same(done.returncode, 127)
-    has(done.stderr, "cannot start ./bad: No such file")
+    has(done.stderr, "cannot start ./bad: No such file", "#! line")
+    holds(b"start again" not in done.stderr, done.stderr)
+
+
+@test
+def no_programs():
+    """what is no program is an error at once: never a shell script by guess, and no restart would help"""
+    for name, content in (("empty", b""), ("bare", b"echo run by a shell > trace\n"), ("noise", bytes(range(128, 256)) * 9)):
+        with open(name, "wb") as f:
+            f.write(content)
+        os.chmod(name, 0o755)
+        for path in (f"./{name}", name):
+            done = run("-n", 2, "--max-restarts", 3, path, env=environment(PATH=os.environ["PATH"] + ":."))
+            same(done.returncode, 126, done.stderr)
+            has(done.stderr, f"cannot start {path}: Exec format error", "#!", "ended with exit code 126")
+            holds(b"start again" not in done.stderr, done.stderr)
+    holds(not os.path.exists("trace"), "a file without #! was run by a shell")
+    os.mkdir("folder")
+    done = run("./folder")
+    same(done.returncode, 126)
+    has(done.stderr, "./folder: Is a directory")
 
 
 @test
