@@ -104,5 +104,5 @@ int info_main(void) {
     tell_engine("gloo", "hosts");
     tell_staged();
     tell_nccl();
-    return fflush(stdout) == 0 ? 0 : 1;
+    return 0;
 }

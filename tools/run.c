@@ -39,6 +39,7 @@ typedef struct launcher {
     bool left;      /* the agent has been told that this node ends */
     double left_at; /* since when nothing but last words is waited for */
     int interrupts; /* signals that asked us to end */
+    int interrupt;  /* the first of them */
 } launcher;
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
@@ -103,6 +104,7 @@ static void note_interrupt(launcher *l, int signal) {
         workers_stop(&l->workers, SIGKILL);
         return;
     }
+    l->interrupt = signal;
     const char *name = sigabbrev_np(signal);
     char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
     output_say(l->out, "SIG%s: the ranks are being ended (a second one: at once)", name);
@@ -272,6 +274,14 @@ static bool begin_job(launcher *l) {
     return l->agent != NULL;
 }
 
+/* The job's exit status; but a job that went well is none of which we have not shown everything. */
+static int exit_status(launcher *l) {
+    if (l->code == 0 && !output_ended(l->out)) {
+        return 128 + l->interrupt;
+    }
+    return l->code == 0 && output_lost(l->out) ? EXIT_FAILURE : l->code;
+}
+
 int run_main(int argc, char **argv) {
     launcher l = {0};
     run_options_parse(&l.options, argc, argv);
@@ -281,14 +291,15 @@ int run_main(int argc, char **argv) {
     }
     main_loop(&l);
     bool all_ended = agent_ended(l.agent) && output_ended(l.out);
+    int status = exit_status(&l);
     workers_finish(&l.workers);
     if (!all_ended) {
-        _exit(l.code); /* a thread hangs; what it holds goes with the process */
+        _exit(status); /* a thread hangs; what it holds goes with the process */
     }
     agent_free(l.agent);
     output_free(l.out);
     close(l.signals);
     free((char *)(uintptr_t)l.options.log_dir);
     free(l.options.path);
-    return l.code;
+    return status;
 }

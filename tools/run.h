@@ -168,6 +168,8 @@ int output_event(const output *o);
 /* No more ranks: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);
+/* When it has ended: something could not be written, though there was somebody to read it. */
+bool output_lost(output *o);
 void output_free(output *o); /* only when it has ended */
 
 /* ---- Screen (run_screen.c) ------------------------------------------------------------------- */
@@ -185,6 +187,7 @@ typedef struct screen {
     int open_end, open_rank;
     char *open;
     size_t open_length, open_room;
+    bool lost; /* an end was closed by an error (a full disk), not by its reader */
 } screen;
 
 /* The rank of the launcher's own lines. */

@@ -56,7 +56,7 @@ struct output {
     source *sources;
     said *first_said, **last_said;
     int open; /* sources whose fd is open */
-    bool resized, ending, ended;
+    bool resized, ending, ended, lost;
 };
 
 static void notify_event(int event) {
@@ -282,6 +282,7 @@ static void *output_main(void *user) {
     screen_flush(&o->screen);
     pthread_mutex_lock(&o->lock);
     o->ended = true;
+    o->lost = o->screen.lost;
     pthread_mutex_unlock(&o->lock);
     notify_event(o->event);
     return NULL;
@@ -450,6 +451,13 @@ bool output_ended(output *o) {
     bool ended = o->ended;
     pthread_mutex_unlock(&o->lock);
     return ended;
+}
+
+bool output_lost(output *o) {
+    pthread_mutex_lock(&o->lock);
+    bool lost = o->lost;
+    pthread_mutex_unlock(&o->lock);
+    return lost;
 }
 
 void output_free(output *o) {

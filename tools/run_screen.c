@@ -66,6 +66,7 @@ static void flush_end(screen *s, int end) {
     }
     int why = errno;
     e->closed = true;
+    s->lost = s->lost || !(why == EPIPE || (why == EIO && e->terminal));
     char *text = text_new("tern: %s: %s: what the ranks write there is not shown any more\n",
                           ends[end], strerror(why));
     screen_end *other = &s->end[!end];

@@ -2,8 +2,11 @@
 #include "tools/info.h"
 #include "tools/run.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts PROGRAM as several "
                            "ranks (tern run --help)\n"
@@ -11,7 +14,17 @@ static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts P
                            "what ranks can talk through\n"
                            "tern --version\n";
 
+/* At the end, argp's own for --help too: what could not be printed is a failure. */
+static void close_output(void) {
+    errno = 0;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tern: stdout: %s\n", errno ? strerror(errno) : "a write has failed");
+        _exit(EXIT_FAILURE);
+    }
+}
+
 int main(int argc, char **argv) {
+    atexit(close_output);
     const char *verb = argc > 1 ? argv[1] : "help";
     if (strcmp(verb, "run") == 0) {
         static char name[] = "tern run"; /* in argp's messages */

@@ -308,4 +308,23 @@ def commands():
     has(tern("run", "--help").stdout, "--max-restarts", "RANK, WORLD_SIZE")
 
 
+@test
+def full_output():
+    """what could not be printed is a failure of the command; a job goes on to its end, and then says so"""
+    import subprocess
+    with open("/dev/full", "wb") as full:
+        for args in (["--version"], ["help"], ["info"], ["run", "--help"]):
+            done = subprocess.run([TERN, *args], stdout=full, stderr=subprocess.PIPE, check=False, timeout=30)
+            same(done.returncode, 1, args)
+            has(done.stderr, "tern: stdout: ")
+        p = start(*shell("for i in 1 2 3; do echo $i; sleep 0.1; done; echo x > end"), stdout=full)
+        finish(p, 1)
+        has(errors(p), "stdout: No space left on device")
+        same(text("end"), "x\n")
+        p = start(*shell("echo $RANK >&2"), stderr=full)
+        finish(p, 1)
+        p = start(*shell("echo 1; exit 7"), stdout=full)
+        finish(p, 7)
+
+
 main()
