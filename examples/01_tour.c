@@ -97,5 +97,5 @@ int main(void) {
     show_gradients();
     show_scopes();
     show_errors();
-    return tn_error() == TN_OK ? 0 : 1;
+    return tn_error() != TN_OK || fflush(stdout) || ferror(stdout);
 }

@@ -36,5 +36,5 @@ int main(void) {
 
     tn_optim_free(opt);
     tn_module_finish(&line);
-    return 0;
+    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
 }

@@ -391,12 +391,23 @@ static void run_finish(run *r) {
     tn_charset_free(r->charset);
 }
 
+/* An output that is full must not pass for a run that went well, nor one that was stopped for one
+ * that has ended. */
+static int exit_status(const run *r) {
+    if (fflush(stdout) || ferror(stdout)) {
+        return 1;
+    }
+    return r->step == r->o.steps ? 0 : tn_stop_status();
+}
+
 int main(int argc, char **argv) {
     static run r;
     r.o = defaults;
     const struct argp parser = {.options = option_list,
                                 .parser = parse_option,
-                                .doc = "Trains a small GPT on the characters of a text."};
+                                .doc = "Trains a small GPT on the characters of a text.\v"
+                                       "Ctrl-C and SIGTERM stop it after a whole step, which is "
+                                       "saved; the exit status is then 130 or 143."};
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
     /* a script's choice: the first error is printed and ends the program */
     tn_on_error(tn_error_exit);
@@ -427,5 +438,5 @@ int main(int argc, char **argv) {
     }
     run_finish(&r);
     tn_dist_finish();
-    return 0;
+    return exit_status(&r);
 }

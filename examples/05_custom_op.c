@@ -128,5 +128,5 @@ int main(void) {
 
     tn_optim_free(opt);
     tn_module_finish(&net);
-    return 0;
+    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
 }

@@ -141,5 +141,5 @@ int main(int argc, char **argv) {
     go_on(&r, run_path);
     what_does_not_fit(weights_path);
     run_finish(&r);
-    return 0;
+    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
 }

@@ -131,5 +131,5 @@ int main(void) {
     tn_optim_free(opt);
     tn_module_finish(&net);
     tn_dist_finish();
-    return 0;
+    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
 }

@@ -114,5 +114,5 @@ int main(void) {
         printf("ranks %d  loss %.6f %.6f %.6f  parameters that differ between ranks: %.0f\n", ranks,
                told[0], told[1], told[2], told[3]);
     }
-    return 0;
+    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
 }

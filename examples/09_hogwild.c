@@ -153,5 +153,5 @@ int main(int argc, char **argv) {
         printf(" %d", b->taken[i]);
     }
     printf("\n");
-    return fine ? 0 : 1;
+    return !fine || fflush(stdout) || ferror(stdout);
 }

@@ -166,7 +166,8 @@ static const char *explain_exec(const char *path, int why) {
     if (why == ENOEXEC) {
         return ": no program of this machine, nor a script that begins with #!";
     }
-    return why == ENOENT && access(path, F_OK) == 0 ? " (what its #! line names, or its loader)" : "";
+    return why == ENOENT && access(path, F_OK) == 0 ? " (what its #! line names, or its loader)"
+                                                    : "";
 }
 
 /* The child, from fork to exec: other threads may have held any lock at the fork, so nothing
@@ -187,7 +188,7 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     sigprocmask(SIG_SETMASK, &w->mask, NULL);
     execve(o->path, o->program, env);
     int why = errno;
-    const char *texts[] = {"tern: cannot start ", o->program[0], ": ", strerrordesc_np(why),
+    const char *texts[] = {"tern: cannot start ",      o->program[0], ": ", strerrordesc_np(why),
                            explain_exec(o->path, why), "\n"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         ssize_t put = write(STDERR_FILENO, texts[i], strlen(texts[i]));

@@ -4,11 +4,10 @@
 #include <signal.h>
 #include <string.h>
 
-static volatile sig_atomic_t asked;
+static volatile sig_atomic_t asked; /* the signal; 0: nobody has */
 
 static void stop_ask(int signal_number) {
-    (void)signal_number;
-    asked = 1;
+    asked = signal_number;
 }
 
 /* SA_RESETHAND: the second signal does what it would have done without us. */
@@ -25,4 +24,8 @@ void tn_stop_on_signals(void) {
 
 bool tn_stop_asked(void) {
     return asked != 0;
+}
+
+int tn_stop_status(void) {
+    return 128 + (asked ? (int)asked : SIGTERM);
 }

@@ -81,6 +81,9 @@ TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t windo
  * after a whole step and save; the second ends the process as usual. */
 TN_API void tn_stop_on_signals(void);
 TN_API bool tn_stop_asked(void);
+/* The exit status of a program that stopped before its end: 128 + the number of the signal that
+ * asked, as shells and schedulers write it; 143, as after SIGTERM, when another rank was asked. */
+TN_API int tn_stop_status(void);
 
 #ifdef __cplusplus
 }

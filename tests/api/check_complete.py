@@ -18,6 +18,7 @@ EXCEPTIONS = {
     "tn_print": "tn_fprint to stdout, and nothing may be printed here",
     "tn_stop_on_signals": "changes what signals do to the process; tests/train runs it in a child",
     "tn_stop_asked": PLAIN,
+    "tn_stop_status": PLAIN,
     "tn_in_backward": PLAIN,
     "tn_in_recompute": PLAIN,
     "tn_default_generator": PLAIN,

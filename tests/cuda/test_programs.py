@@ -71,7 +71,7 @@ def interrupted(folder, arguments, out):
         while process.poll() is None and not (folder / out / "checkpoint.safetensors").exists() and time.monotonic() < end:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        check(process.wait(timeout=120) == 0, "interrupted")
+        check(process.wait(timeout=120) == 128 + signal.SIGINT, "interrupted")
     with open(folder / out / "loss.csv") as file:
         check(len(file.readlines()) < STEPS + 1, "the interrupt came after the last step")
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import subprocess
+import tempfile
 
 root = pathlib.Path(__file__).resolve().parents[2]
 programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/release/examples"))
@@ -44,6 +45,15 @@ def hogwild():
         assert float(match.group(2)) < 0.02, out
 
 
+def full_output():
+    """What cannot be printed is a failure, in every program; a temporary folder of its own takes what they save."""
+    with open("/dev/full", "wb") as full, tempfile.TemporaryDirectory() as folder:
+        for name in ("01_tour", "02_line", "03_mlp", "05_custom_op", "06_save_load", "07_ddp", "08_threads_dp", "09_hogwild", "10_local_sgd"):
+            done = subprocess.run([programs / name], cwd=folder, env=dict(os.environ, TMPDIR=folder), stdout=full,
+                                  stderr=subprocess.PIPE, timeout=120)
+            assert done.returncode == 1, f"{name}: status {done.returncode} with a full stdout: {done.stderr}"
+
+
 def local_sgd():
     """With a sixteenth of the traffic the loss falls as far."""
     for start in ([], [tern, "run", "-n", "2"]):
@@ -59,7 +69,7 @@ def local_sgd():
         assert (losses[3][3] > 0) == bool(start), out
 
 
-tests = [threads, hogwild, local_sgd]
+tests = [threads, hogwild, local_sgd, full_output]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:

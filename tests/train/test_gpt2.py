@@ -54,8 +54,9 @@ def overwriting(folder, program, out):
 
 
 def interrupted(folder, program, out):
-    """Ctrl-C: the step is finished, everything is saved, and both ends of the pause are announced."""
-    for more in (["--overwrite"], ["--resume"]):
+    """Ctrl-C, SIGTERM: the step is finished, everything is saved, both ends of the pause are announced, and the exit status says
+    that the run is not done."""
+    for more, how in ((["--overwrite"], signal.SIGINT), (["--resume"], signal.SIGTERM)):
         rows = folder / out / "loss.csv"
         start = rows.read_bytes().count(b"\n") if more == ["--resume"] else 0
         rows.unlink() if start == 0 else None
@@ -65,14 +66,21 @@ def interrupted(folder, program, out):
             while not rows.exists() or rows.read_bytes().count(b"\n") < start + 3:
                 check(process.poll() is None and time.monotonic() < end, "no step")
                 time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            check(process.wait(timeout=120) == 0, "interrupted")
+            process.send_signal(how)
+            check(process.wait(timeout=120) == 128 + how, "interrupted")
             log.seek(0)
             output = log.read()
         done = rows.read_bytes().count(b"\n") - 1
         says(f"stopped after step {done} of 1000000 and saved: the same command with --resume goes on", output)
         if start:
             says(f"going on after step {start - 1} of {out}/checkpoint.safetensors", output)
+
+
+def full_output(folder, program, out):
+    """What is printed to a full disk is a failure, though everything is saved."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(program("--resume"), cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=300)
+    check(done.returncode == 1, f"status {done.returncode} with a full stdout: {done.stderr}")
 
 
 def no_checkpoint(folder, program, out):
@@ -95,3 +103,4 @@ with tempfile.TemporaryDirectory() as top:
         overwriting(folder, program, out)
         interrupted(folder, program, out)
         no_checkpoint(folder, program, out)
+        full_output(folder, program, out)

@@ -64,13 +64,13 @@ def killed(folder, seed):
 
 
 def interrupted(folder):
-    """Ctrl-C: the step is finished, everything is saved, and the program says how to go on."""
+    """Ctrl-C: the step is finished, everything is saved, and the program says how to go on, its exit status that it must."""
     process = subprocess.Popen(command(folder, "--steps", "100000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and rows(folder) < 5:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
-    check(process.returncode == 0, error)
+    check(process.returncode == 128 + signal.SIGINT, error)
     check("stopped after step" in out and "--resume" in out.splitlines()[-1], out)
     steps = int(out.split("stopped after step ")[1].split()[0])
     check(rows(folder) == steps + 1, "rows of the losses")

@@ -309,11 +309,17 @@ static void test_stop(void **state) {
     assert_false(tn_stop_asked());
     raise(SIGINT);
     assert_true(tn_stop_asked());
+    assert_int_equal(tn_stop_status(), 128 + SIGINT);
     struct sigaction now;
     sigaction(SIGINT, NULL, &now);
     assert_true(now.sa_handler == SIG_DFL); /* the second one ends the process */
     tn_stop_on_signals();
     assert_false(tn_stop_asked());
+    assert_int_equal(tn_stop_status(), 128 + SIGTERM); /* another rank was asked */
+    raise(SIGTERM);
+    assert_int_equal(tn_stop_status(), 128 + SIGTERM);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
 }
 
 int main(void) {
