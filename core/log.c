@@ -1,11 +1,14 @@
 /* The log: nowhere, unless a sink is set or TERN_LOG names a level (then stderr). */
 #include "core/error.h"
+#include "core/plain.h"
 
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { LONGEST_LINE = 1024 };
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
@@ -17,7 +20,9 @@ static int most = -1; /* atomic: the highest level that goes anywhere; -1: none 
 
 static void to_stderr(tn_log_level level, const char *text, void *user) {
     (void)user;
-    fprintf(stderr, "tern %s: %s\n", level_names[level], text);
+    char plain[LONGEST_LINE]; /* a line may quote a peer or a file */
+    size_t length = tn__plain_text(plain, text, strlen(text), false);
+    fprintf(stderr, "tern %s: %.*s\n", level_names[level], (int)length, plain);
 }
 
 static void read_environment(void) {
@@ -45,7 +50,7 @@ void tn_log_write(tn_log_level level, const char *format, ...) {
         (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
         return;
     }
-    char text[1024];
+    char text[LONGEST_LINE];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);

@@ -2,6 +2,8 @@
  * failed after it. */
 #include "tools/run.h"
 
+#include "core/plain.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +32,7 @@ static void tell_end(FILE *to, const worker *w, const run_options *o) {
     }
 }
 
-/* What a terminal would show of a line: what follows its last \r, without what moves the cursor. */
+/* What a terminal would show of a line: what follows its last \r, without what it would obey. */
 static void put_shown(FILE *to, const char *line, size_t length) {
     while (length > 0 && line[length - 1] == '\r') {
         length--;
@@ -40,11 +42,11 @@ static void put_shown(FILE *to, const char *line, size_t length) {
         length -= (size_t)(last + 1 - line);
         line = last + 1;
     }
-    for (size_t i = 0; i < length && i < LONGEST_SHOWN; i++) {
-        unsigned char c = (unsigned char)line[i];
-        fputc(c == '\t' || (c >= ' ' && c != 127) ? c : '?', to);
-    }
-    fputs(length > LONGEST_SHOWN ? " …" : "", to);
+    char *plain = memory_new(length, 1);
+    length = tn__plain_text(plain, line, length, false);
+    fprintf(to, "%.*s%s", (int)(length < LONGEST_SHOWN ? length : LONGEST_SHOWN), plain,
+            length > LONGEST_SHOWN ? " …" : "");
+    free(plain);
 }
 
 static void put_tail(FILE *to, const char *text, size_t length) {

@@ -7,6 +7,8 @@
  */
 #include "tools/run.h"
 
+#include "core/plain.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -79,11 +81,9 @@ void screen_flush(screen *s) {
     flush_end(s, 1);
 }
 
-static void put_bytes(screen *s, int end, const char *text, size_t length) {
+/* Room for so many bytes at the buffer's end. */
+static char *make_room(screen *s, int end, size_t length) {
     screen_end *e = &s->end[end];
-    if (length == 0) {
-        return;
-    }
     if (e->used + length > e->room) {
         flush_end(s, end);
     }
@@ -92,8 +92,22 @@ static void put_bytes(screen *s, int end, const char *text, size_t length) {
         e->room = length > GATHERED ? length : GATHERED;
         e->buffer = memory_new(1, e->room);
     }
-    memcpy(e->buffer + e->used, text, length);
-    e->used += length;
+    return e->buffer + e->used;
+}
+
+static void put_bytes(screen *s, int end, const char *text, size_t length) {
+    if (length > 0) {
+        memcpy(make_room(s, end, length), text, length);
+        s->end[end].used += length;
+    }
+}
+
+/* Without what a terminal obeys, but for colours where they are wanted; whether any is left. */
+static bool put_plain(screen *s, int end, const char *text, size_t length, bool coloured) {
+    char *to = make_room(s, end, length);
+    size_t put = length > 0 ? tn__plain_text(to, text, length, coloured) : 0;
+    s->end[end].used += put;
+    return put > 0 && memchr(to, '\033', put);
 }
 
 static void put_text(screen *s, int end, const char *text) {
@@ -126,10 +140,7 @@ static void put_prefix(screen *s, int end, int rank) {
 
 /* On a terminal a \r inside a line would wipe out the prefix: what stands behind the last one is
  * what would be seen. */
-static const char *visible_part(const screen_end *e, const char *text, size_t *length) {
-    if (!e->terminal) {
-        return text;
-    }
+static const char *visible_part(const char *text, size_t *length) {
     while (*length > 0 && text[*length - 1] == '\r') {
         --*length;
     }
@@ -141,13 +152,20 @@ static const char *visible_part(const screen_end *e, const char *text, size_t *l
     return text;
 }
 
+/* Our own lines quote peers and ranks: they are plain. A rank's line into a pipe or a file is the
+ * user's, byte by byte; on a terminal only its colours pass, since the screen is shared. */
 static void put_line(screen *s, int end, int rank, const char *text, size_t length) {
     const screen_end *e = &s->end[end];
-    text = visible_part(e, text, &length);
     put_prefix(s, end, rank);
-    put_bytes(s, end, text, length);
-    if (e->terminal && memchr(text, '\033', length)) {
-        put_text(s, end, plain); /* a colour must not reach other ranks' lines */
+    if (rank == RANK_TERN) {
+        put_plain(s, end, text, length, false);
+    } else if (!e->terminal) {
+        put_bytes(s, end, text, length);
+    } else {
+        text = visible_part(text, &length);
+        if (put_plain(s, end, text, length, true)) {
+            put_text(s, end, plain); /* a colour must not reach other ranks' lines */
+        }
     }
 }
 

@@ -195,6 +195,36 @@ def colour_stays_inside():
     has(seen, "\033[31mred\033[0m\n")
 
 
+# Escape sequences that do more than colour; a bell, a backspace, a CSI of one character.
+COMMANDS = [r"\033[2J", r"\033[1;1H", r"\033]0;another title\a", r"\033]52;c;eA==\033\\", r"\033[?1049h", r"\033c", r"\a",
+            r"\b\b\b\b", r"\302\2332J"]
+
+
+@test
+def commands_to_the_terminal():
+    """on a terminal what ranks write colours, and does nothing else; into a pipe it stays as it is"""
+    line = "".join(COMMANDS) + r"\033[1;33mwhat\tis \303\251 shown\033[0m"
+    script = f"printf '{line}\\n'; printf '{line}' >&2"
+    for ranks in (1, 2):  # rank 0 writes to a terminal of its own, the others into pipes
+        seen = Terminal("-n", ranks, "sh", "-c", f"[ $RANK != {ranks - 1} ] || {{ {script}; }}").finish(0)
+        same(seen.count(b"\033[1;33mwhat\tis \303\251 shown\033[0m\033[0m\n"), 2, seen)
+        holds(not re.search(rb"[\a\b]|\302\233|\033[^\[]|\033\[[^mK]*[^0-9;mK]", seen), seen)
+    done = run("sh", "-c", script)
+    for end in (done.stdout, done.stderr):
+        same(end, b"[0] " + subprocess.run(["printf", line], capture_output=True, check=True).stdout + b"\n")
+
+
+@test
+def last_words():
+    """the report of a failure shows a rank's last lines without control characters, on a terminal and elsewhere"""
+    line = "".join(COMMANDS) + r"\033[31mthe disk is full\033[0m"
+    script = f"printf '{line}\\n' >&2; exit 1"
+    for seen in (Terminal("sh", "-c", script).finish(1), run("sh", "-c", script).stderr):
+        report = seen[seen.index(b"the last lines of its stderr"):]
+        has(report, "    | ??????2Jthe disk is full\n")
+        holds(not re.search(rb"\033(?!\[[01]?m)", report), report)
+
+
 BAR = r"""
 def wait(name):
     while not os.path.exists(name): time.sleep(0.005)
