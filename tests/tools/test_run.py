@@ -261,6 +261,18 @@ def stubborn_ranks():
 
 
 @test
+def interrupted_output():
+    """a job that went well, and whose output was cut off by a signal, is none that went well"""
+    import subprocess
+    p = start("--grace", 0.5, *shell("head -c 150000 /dev/zero | tr '\\0' x; echo; echo x > end"), stdout=subprocess.PIPE)
+    until(lambda: text("end"), "the rank has ended, and nobody reads")
+    time.sleep(0.5)  # for the launcher to know it
+    p.terminate()
+    finish(p, 143)
+    p.stdout.close()
+
+
+@test
 def impatience():
     """a second signal ends the ranks at once"""
     p = start("--grace", 1000, *shell('trap "" TERM INT; echo x > begun.0; while :; do sleep 0.05; done'))
