@@ -160,9 +160,24 @@ static void report_round(launcher *l) {
     output_forget(l->out);
 }
 
+/* While others run, who may wait for them. */
+static void tell_good_ends(launcher *l) {
+    workers *w = &l->workers;
+    bool others = w->running > 0 || l->round.nodes > 1;
+    for (int i = 0; others && i < w->count; i++) {
+        worker *one = &w->list[i];
+        if (one->ended && one->status == 0 && !one->told) {
+            one->told = true;
+            agent_rank_ended(l->agent, &l->round, one);
+        }
+    }
+}
+
 static void look_after_ranks(launcher *l) {
     workers *w = &l->workers;
-    workers_reap(w);
+    if (workers_reap(w) && l->phase == RUNNING) {
+        tell_good_ends(l);
+    }
     workers_tick(w, l->options.grace, l->out);
     const worker *first = workers_first_failure(w);
     if (l->phase == RUNNING && first) {

@@ -104,6 +104,7 @@ typedef struct worker {
     bool ended;
     int status;        /* of waitpid, when ended */
     int order;         /* it was the order-th that failed by itself, 1 the first; 0: it did not */
+    bool told;         /* the agent knows that it has ended well */
     double began, end; /* tn__now */
 } worker;
 
@@ -246,6 +247,8 @@ void order_free(order *o);
 /* Tells the leader how this node fares. FAILED and STOPPED may come with a report, LEFT with a
  * reason; `code` goes with them. */
 void agent_tell(agent *a, node_state state, int round, int code, const char *text);
+/* Tells the ranks that a rank has ended well: who waits for it in tn_dist_init need not. */
+void agent_rank_ended(agent *a, const run_round *r, const worker *w);
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
 bool agent_leads(agent *a);

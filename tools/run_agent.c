@@ -11,6 +11,8 @@
  */
 #include "tools/run.h"
 
+#include "distributed/init/meet.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -20,6 +22,15 @@
 #include <sys/eventfd.h>
 #include <tern/sys/store.h>
 #include <unistd.h>
+
+/* A rank that has ended well, for the other ranks. */
+typedef struct ended_rank {
+    struct ended_rank *next;
+    int restarts, rank, world;
+    pid_t pid;
+} ended_rank;
+
+enum { ENDED_AT_ONCE = 64 }; /* told between two signs of life */
 
 struct agent {
     const run_options *options;
@@ -33,7 +44,8 @@ struct agent {
     int round, code;
     char *text;   /* not yet passed on */
     bool changed; /* since the last sign */
-    char *end;    /* it ends the job, with end_code */
+    ended_rank *first_ended, **last_ended;
+    char *end; /* it ends the job, with end_code */
     int end_code;
     bool joined, leads, ended;
 
@@ -233,9 +245,34 @@ static void give_sign(agent *a, const telling *t) {
     free(sign);
 }
 
+static ended_rank *next_ended(agent *a) {
+    pthread_mutex_lock(&a->lock);
+    ended_rank *e = a->first_ended;
+    if (e) {
+        a->first_ended = e->next;
+        a->last_ended = a->first_ended ? a->last_ended : &a->first_ended;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return e;
+}
+
+/* In the ranks' part of the store, where tn_dist_init looks. */
+static void tell_ranks(agent *a) {
+    ended_rank *e;
+    for (int i = 0; i < ENDED_AT_ONCE && (e = next_ended(a)); i++) {
+        char *key = text_new(TN__ENDED_KEY, e->restarts, e->rank);
+        char *text = text_new("%d %s:%d", e->world, a->options->node_name, (int)e->pid);
+        agent_set(a->store, key, text);
+        free(key);
+        free(text);
+        free(e);
+    }
+}
+
 /* False when there is nothing more to say, or an error is pending. */
 static bool agent_turn(agent *a) {
     telling t = listen_to_main(a);
+    tell_ranks(a);
     give_sign(a, &t);
     if (a->leader && t.end) {
         leader_end(a->leader, t.end_code, t.end);
@@ -298,6 +335,7 @@ agent *agent_new(const run_options *o) {
     pthread_mutex_init(&a->lock, NULL);
     a->options = o;
     a->last_order = &a->first_order;
+    a->last_ended = &a->first_ended;
     a->state = NODE_IDLE;
     a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (a->event < 0 || pthread_create(&a->thread, NULL, agent_main, a) != 0) {
@@ -345,6 +383,17 @@ void agent_tell(agent *a, node_state state, int round, int code, const char *tex
     pthread_mutex_unlock(&a->lock);
 }
 
+void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
+    ended_rank *e = memory_new(1, sizeof(*e));
+    *e = (ended_rank){.restarts = r->restarts, .rank = w->rank, .world = r->world, .pid = w->pid};
+    pthread_mutex_lock(&a->lock);
+    *a->last_ended = e;
+    a->last_ended = &e->next;
+    a->changed = true;
+    pthread_cond_signal(&a->wake);
+    pthread_mutex_unlock(&a->lock);
+}
+
 void agent_end_job(agent *a, int code, const char *text) {
     pthread_mutex_lock(&a->lock);
     free(a->end);
@@ -380,6 +429,9 @@ void agent_free(agent *a) {
     pthread_join(a->thread, NULL);
     for (order *o; (o = agent_order(a));) {
         order_free(o);
+    }
+    for (ended_rank *e; (e = next_ended(a));) {
+        free(e);
     }
     leader_free(a->leader);
     tn_store_free(a->keys);

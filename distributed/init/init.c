@@ -162,7 +162,13 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
     tn__host_cpus(mine.cpus);
     tn__host_who(mine.who, sizeof(mine.who));
     tn__gpus_here(o, &mine);
-    tn_status status = tn__meet(world.store, &mine, e->rank, e->ranks, deadline, members, why);
+    tn__meeting meeting = {.store = world.store,
+                           .launcher = world.place.store,
+                           .restarts = e->restarts,
+                           .rank = e->rank,
+                           .ranks = e->ranks,
+                           .deadline = deadline};
+    tn_status status = tn__meet(&meeting, &mine, members, why);
     if (status != TN_OK) {
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
         return NULL;

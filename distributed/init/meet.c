@@ -1,6 +1,7 @@
 /* Each rank puts a key of its own into the store. Rank 0 waits for all of them and says the result
  * to everybody under one key, so that N ranks need N waits and not N². When the result does not
- * come either, a rank looks itself who is missing.
+ * come either, a rank looks itself who is missing. A rank that has ended will not come: where the
+ * launcher says so, nobody waits for it.
  *
  *     rank.R    "RANKS VERSION HOST CPUS GPUS GPU NCCL WHO"
  *     result    "+" and a line for each rank;
@@ -12,11 +13,15 @@
 #include "core/memory.h"
 #include "distributed/store/store.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* The result of rank 0 may come so much later than its deadline. */
 #define GRACE_SECONDS 1.0
+
+/* Between two looks whether who is waited for has ended. */
+#define LOOK_SECONDS 0.5
 
 enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 64, KEY = 32 };
 
@@ -163,17 +168,52 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
     return status;
 }
 
-/* Rank 0: waits for everybody and writes the lines into `all`. */
-static tn_status collect_members(tn_store *s, int ranks, double begin, double deadline, char *all,
-                                 char *why) {
-    for (int rank = 0; rank < ranks; rank++) {
-        char key[KEY], *line;
-        tn__member m;
-        tn_status status = get_text(s, key_of("rank", rank, key), deadline, &line, why);
-        if (status == TN_EPEER && tn__now() >= deadline) {
-            return list_missing(s, ranks, tn__now() - begin, why);
+/* Whether the launcher says that this rank has ended; then who[TN__WHO] tells which process it was.
+ * Another number of ranks: not this world's, the program has made one of its own. */
+static bool has_ended(const tn__meeting *m, int rank, char *who) {
+    char key[KEY], *text = NULL, unused[TN__MEET_WHY];
+    bool there = false;
+    int ranks = 0;
+    double deadline = tn__now() + LOOK_SECONDS;
+    snprintf(key, sizeof(key), TN__ENDED_KEY, m->restarts, rank);
+    if (m->launcher->check(m->launcher, key, &there, deadline, unused) == TN_OK && there) {
+        get_text(m->launcher, key, deadline, &text, unused);
+    }
+    bool ended = text && sscanf(text, "%d %79s", &ranks, who) == 2 && ranks == m->ranks;
+    free(text);
+    return ended;
+}
+
+/* get_text for what `rank` will write. */
+static tn_status await_text(const tn__meeting *m, int rank, const char *key, double deadline,
+                            char **text, char *why) {
+    char who[TN__WHO];
+    for (bool ended = false;;) {
+        double limit = fmin(deadline, tn__now() + LOOK_SECONDS);
+        tn_status status = get_text(m->store, key, limit, text, why);
+        if (status != TN_EPEER || tn__now() < limit || limit >= deadline) {
+            return status;
         }
-        if (status == TN_OK && !read_line(line, rank, ranks, &m, why)) {
+        if (ended) { /* and wrote nothing before that: this was a look after it */
+            return say_why(
+                why, TN_EPEER,
+                "rank %d (%s) has ended with exit code 0, and never came to tn_dist_init", rank,
+                who);
+        }
+        ended = has_ended(m, rank, who);
+    }
+}
+
+/* Rank 0: waits for everybody and writes the lines into `all`. */
+static tn_status collect_members(const tn__meeting *m, double begin, char *all, char *why) {
+    for (int rank = 0; rank < m->ranks; rank++) {
+        char key[KEY], *line;
+        tn__member member;
+        tn_status status = await_text(m, rank, key_of("rank", rank, key), m->deadline, &line, why);
+        if (status == TN_EPEER && tn__now() >= m->deadline) {
+            return list_missing(m->store, m->ranks, tn__now() - begin, why);
+        }
+        if (status == TN_OK && !read_line(line, rank, m->ranks, &member, why)) {
             status = TN_EMISMATCH;
         }
         if (status == TN_OK) {
@@ -187,16 +227,16 @@ static tn_status collect_members(tn_store *s, int ranks, double begin, double de
     return TN_OK;
 }
 
-static tn_status announce_members(tn_store *s, int ranks, double begin, double deadline,
-                                  char *why) {
-    char *all = tn__malloc((size_t)ranks * LINE + 2), unused[TN_STORE_WHY];
+static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
+    tn_store *s = m->store;
+    char *all = tn__malloc((size_t)m->ranks * LINE + 2), unused[TN_STORE_WHY];
     if (!all) {
-        return say_why(why, TN_ENOMEM, "no memory to meet %d ranks", ranks);
+        return say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
     }
     strcpy(all, "+");
-    tn_status status = collect_members(s, ranks, begin, deadline, all + 1, why);
+    tn_status status = collect_members(m, begin, all + 1, why);
     if (status == TN_OK) {
-        status = s->set(s, "result", all, strlen(all), deadline + GRACE_SECONDS, why);
+        status = s->set(s, "result", all, strlen(all), m->deadline + GRACE_SECONDS, why);
     } else {
         char result[TN__MEET_WHY + 1];
         int bytes =
@@ -223,23 +263,22 @@ static tn_status read_result(const char *result, int ranks, tn__member *members,
     return TN_OK;
 }
 
-tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks, double deadline,
-                   tn__member *members, char *why) {
+tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why) {
     double begin = tn__now();
-    tn_status status = claim_rank(store, mine, rank, ranks, deadline, why);
-    if (status == TN_OK && rank == 0) {
-        status = announce_members(store, ranks, begin, deadline, why);
+    tn_status status = claim_rank(m->store, mine, m->rank, m->ranks, m->deadline, why);
+    if (status == TN_OK && m->rank == 0) {
+        status = announce_members(m, begin, why);
     }
     if (status != TN_OK) {
         return status;
     }
     char *result;
-    double limit = deadline + 2 * GRACE_SECONDS;
-    status = get_text(store, "result", limit, &result, why);
+    double limit = m->deadline + 2 * GRACE_SECONDS;
+    status = await_text(m, 0, "result", limit, &result, why);
     if (status == TN_EPEER && tn__now() >= limit) {
-        status = list_missing(store, ranks, tn__now() - begin, why);
+        status = list_missing(m->store, m->ranks, tn__now() - begin, why);
     } else if (status == TN_OK) {
-        status = read_result(result, ranks, members, why);
+        status = read_result(result, m->ranks, members, why);
     }
     free(result);
     return status;

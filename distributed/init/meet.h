@@ -16,10 +16,22 @@ typedef struct tn__member {
     char who[TN__WHO]; /* "host:pid" */
 } tn__member;
 
-/* This process as `mine`, rank of ranks. On TN_OK members[ranks] is what every rank has. Otherwise,
- * with a reason in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not come by the deadline,
- * TN_EMISMATCH two that disagree, or what the store says. */
-tn_status tn__meet(tn_store *store, const tn__member *mine, int rank, int ranks, double deadline,
-                   tn__member *members, char *why);
+/* Where a launcher that serves the store says that a rank has ended well: of which start, and which
+ * rank. The value is "RANKS WHO". Who still waits for that rank need not do so until the deadline.
+ */
+#define TN__ENDED_KEY "run/%d/ended.%d"
+
+typedef struct tn__meeting {
+    tn_store *store;    /* with the world's prefix */
+    tn_store *launcher; /* without: for TN__ENDED_KEY */
+    int restarts;
+    int rank, ranks;
+    double deadline;
+} tn__meeting;
+
+/* This process as `mine`. On TN_OK members[ranks] is what every rank has. Otherwise, with a reason
+ * in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not come by the deadline or have ended
+ * instead, TN_EMISMATCH two that disagree, or what the store says. */
+tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why);
 
 #endif

@@ -60,6 +60,35 @@ def killed_rank():
 
 
 @test
+def ended_rank():
+    """a rank that ends well and never meets the others is named to them at once, whichever it is, and however late"""
+    patient = environment(**dict(FAST, TERN_TIMEOUT=600))
+    meets = [os.path.join(TESTS, "rank_program")]
+    for rank, pause, more in ((1, 0, []), (0, 0, []), (2, 1, []), (1, 0, ["--max-restarts", 1])):
+        done = run("-n", 3, *more, "sh", "-c", f'[ $RANK != {rank} ] || {{ sleep {pause}; exit 0; }}; exec "$0"', *meets, env=patient)
+        same(done.returncode, 1, done.stderr)
+        has(done.stderr, f"rank {rank} (", "has ended with exit code 0, and never came to tn_dist_init")
+        same(done.stderr.count(b"restart 1 of 1"), len(more) // 2)
+    job = ["-n", 2, "--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--grace", 1]
+    nodes = [start(*job, "sh", "-c", '[ $RANK != 3 ] || exit 0; exec "$0"', *meets, env=patient) for _ in range(2)]
+    for node in nodes:
+        finish(node, 1)
+    has(errors(nodes[0]) + errors(nodes[1]), "rank 3 (", "never came to tn_dist_init")
+
+
+@test
+def own_worlds():
+    """ranks that end while others still run disturb none who do not wait for them"""
+    program = ('[ $RANK != 0 ] || exit 0; [ $RANK != 1 ] || sleep 2; '
+               'RANK=$((RANK - 1)) LOCAL_RANK=$((LOCAL_RANK - 1)) WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 exec "$0"')
+    done = run("-n", 3, "sh", "-c", program, os.path.join(TESTS, "rank_program"), env=environment(**FAST))
+    same(done.returncode, 0, done.stderr)
+    same(sorted(done.stdout.decode().splitlines()), [f"[{r + 1}] rank {r} of 2, local {r}, sum 3" for r in range(2)])
+    done = run("-n", 3, "sh", "-c", "sleep 0.$RANK", env=environment(**FAST))
+    same(done.returncode, 0, done.stderr)
+
+
+@test
 def changing_world():
     """the world grows when a node comes and shrinks when it is lost; the ranks meet anew each time"""
     options = ["-n", 2, "--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--heartbeat", 2, "--grace", 1,
