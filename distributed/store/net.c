@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -26,17 +27,6 @@ void tn__net_options(int fd) {
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60000);
 }
 
-void tn__net_peer(int fd, char *text, size_t room) {
-    struct sockaddr_storage address;
-    socklen_t size = sizeof(address);
-    char host[64] = "?", port[8] = "?";
-    if (getpeername(fd, (struct sockaddr *)&address, &size) == 0) {
-        getnameinfo((struct sockaddr *)&address, size, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV);
-    }
-    snprintf(text, room, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
-}
-
 /* ---- Addresses ------------------------------------------------------------------------------- */
 
 /* The addresses of a host; NULL with a reason. */
@@ -54,15 +44,43 @@ static struct addrinfo *resolve_host(const char *host, int port, int flags, char
     return list;
 }
 
-static int port_of(int fd) {
+struct addrinfo *tn__net_resolve(const char *host, int port, char *why) {
+    return resolve_host(host, port, AI_NUMERICSERV, why);
+}
+
+bool tn__net_place(int fd, bool other, uint8_t place[TN__PLACE]) {
     union {
         struct sockaddr_storage any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
-    } address = {0};
-    socklen_t size = sizeof(address);
-    getsockname(fd, (struct sockaddr *)&address, &size);
-    return ntohs(address.any.ss_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+    } at = {0};
+    socklen_t size = sizeof(at);
+    if ((other ? getpeername : getsockname)(fd, (struct sockaddr *)&at, &size) != 0) {
+        return false;
+    }
+    if (at.any.ss_family == AF_INET6) {
+        memcpy(place, &at.v6.sin6_addr, 16);
+        memcpy(place + 16, &at.v6.sin6_port, 2);
+    } else {
+        static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+        memcpy(place, mapped, sizeof(mapped));
+        memcpy(place + 12, &at.v4.sin_addr, 4);
+        memcpy(place + 16, &at.v4.sin_port, 2);
+    }
+    return true;
+}
+
+static int port_of(const uint8_t place[TN__PLACE]) {
+    return place[16] << 8 | place[17];
+}
+
+void tn__net_text(const uint8_t place[TN__PLACE], char text[TN__NET_TEXT]) {
+    struct in6_addr address;
+    char host[INET6_ADDRSTRLEN] = "?";
+    memcpy(&address, place, 16);
+    bool is_v4 = IN6_IS_ADDR_V4MAPPED(&address);
+    inet_ntop(is_v4 ? AF_INET : AF_INET6, place + (is_v4 ? 12 : 0), host, sizeof(host));
+    snprintf(text, TN__NET_TEXT, is_v4 ? "%s:%d" : "[%s]:%d", host, port_of(place));
 }
 
 static int listen_at(const struct addrinfo *at) {
@@ -106,8 +124,9 @@ int tn__net_listen(const char *host, int *port, char *why) {
     if (list) {
         freeaddrinfo(list);
     }
-    if (fd >= 0) {
-        *port = port_of(fd);
+    uint8_t place[TN__PLACE];
+    if (fd >= 0 && tn__net_place(fd, false, place)) {
+        *port = port_of(place);
     }
     return fd;
 }
@@ -222,24 +241,13 @@ static bool is_own_echo(int fd) {
            here_size == there_size && memcmp(&here, &there, here_size) == 0;
 }
 
-int tn__net_connect(const char *host, int port, double deadline, int *error, char *why) {
-    struct addrinfo *list = resolve_host(host, port, AI_NUMERICSERV, why);
-    int fd = -1;
-    *error = 0;
-    for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
-        double limit = tn__now() + CONNECT_SECONDS;
-        fd = connect_to(at, limit < deadline ? limit : deadline, error);
-        if (fd >= 0 && is_own_echo(fd)) {
-            close(fd);
-            fd = -1;
-            *error = ECONNREFUSED;
-        }
-    }
-    if (list && fd < 0) {
-        tn__why(why, TN_EPEER, "%.100s:%d: %s", host, port, strerror(*error));
-    }
-    if (list) {
-        freeaddrinfo(list);
+int tn__net_connect(const struct addrinfo *at, double deadline, int *error) {
+    double limit = tn__now() + CONNECT_SECONDS;
+    int fd = connect_to(at, limit < deadline ? limit : deadline, error);
+    if (fd >= 0 && is_own_echo(fd)) {
+        close(fd);
+        fd = -1;
+        *error = ECONNREFUSED;
     }
     return fd;
 }

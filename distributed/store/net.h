@@ -4,7 +4,9 @@
 #define TERN_DISTRIBUTED_STORE_NET_H
 
 #include "distributed/store/store.h"
+#include "distributed/store/wire.h"
 
+#include <netdb.h>
 #include <sys/socket.h>
 
 /* Small messages leave at once, and a peer that the network has lost is noticed within a minute. */
@@ -14,16 +16,24 @@ void tn__net_options(int fd);
  * that it is. -1 with a reason. */
 TN_API int tn__net_listen(const char *host, int *port, char *why);
 
-/* Connects to one of the host's addresses. -1 with a reason and *error: an errno, of the last
- * address tried; 0 when the name is unknown. */
-TN_API int tn__net_connect(const char *host, int port, double deadline, int *error, char *why);
+/* The addresses of a host, for freeaddrinfo; NULL with a reason. */
+TN_API struct addrinfo *tn__net_resolve(const char *host, int port, char *why);
+
+/* Connects to the first of them. -1 with an errno in *error. */
+TN_API int tn__net_connect(const struct addrinfo *at, double deadline, int *error);
 
 /* All of it. 0; else an errno: ETIMEDOUT at the deadline, ECONNRESET when the other side has
  * closed. `parts` is used up. */
 TN_API int tn__net_send(int fd, struct iovec *parts, int n, double deadline);
 TN_API int tn__net_receive(int fd, void *data, size_t bytes, double deadline);
 
-/* "10.0.0.1:29500", "[fe80::1]:29500" of the other side. */
-void tn__net_peer(int fd, char *text, size_t room);
+/* One end of a connection, the other side's or this one's: 16 bytes of an address of IPv6 (of IPv4:
+ * as one of IPv6) and 2 of a port. The two ends see the same, unless something between them
+ * rewrites addresses. False when fd is not connected. */
+enum { TN__NET_TEXT = 64 };
+TN_API bool tn__net_place(int fd, bool other, uint8_t place[TN__PLACE]);
+
+/* "10.0.0.1:29500", "[fe80::1]:29500". */
+void tn__net_text(const uint8_t place[TN__PLACE], char text[TN__NET_TEXT]);
 
 #endif

@@ -8,10 +8,10 @@
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-bool tn__session_begin(tn__session *s, tn__hub *hub) {
+bool tn__session_begin(tn__session *s, tn__hub *hub, const uint8_t place[TN__PLACE]) {
     *s = (tn__session){.hub = hub};
-    return getrandom(s->server_nonce, sizeof(s->server_nonce), GRND_NONBLOCK) ==
-           (ssize_t)sizeof(s->server_nonce);
+    memcpy(s->bond.place, place, TN__PLACE);
+    return getrandom(s->bond.server_nonce, TN__NONCE, GRND_NONBLOCK) == TN__NONCE;
 }
 
 static void stop_waiting(tn__session *s) {
@@ -240,33 +240,34 @@ static bool session_fault(tn__session *s, const char *why) {
 }
 
 static bool take_hello(tn__session *s) {
-    uint8_t hello[TN__HELLO];
+    uint8_t greeting[TN__GREETING];
     int version;
-    if (!tn__hello_read(s->head, s->client_nonce, &version)) {
+    if (!tn__hello_read(s->head, s->bond.client_nonce, &version)) {
         return session_fault(s, "it does not speak the store's language");
     }
-    tn__hello_write(hello, s->server_nonce);
-    session_say(s, hello, sizeof(hello));
-    s->state = TN__SESSION_PROOF;
+    tn__hello_write(greeting, s->bond.server_nonce);
     if (version != TN__WIRE_VERSION) {
-        s->fault = "it speaks another version";
+        session_say(s, greeting, TN__HELLO);
+        s->fault = "it speaks another version of the store's language";
         s->state = TN__SESSION_CLOSE;
+        return true;
     }
+    memcpy(greeting + TN__HELLO, s->bond.place, TN__PLACE);
+    tn__proof(s->hub->token, "server", &s->bond, greeting + TN__HELLO + TN__PLACE);
+    session_say(s, greeting, sizeof(greeting));
+    s->state = TN__SESSION_PROOF;
     return true;
 }
 
-static void take_proof(tn__session *s) {
+/* A client that knows the token has seen that this server does: only others show a wrong one. */
+static bool take_proof(tn__session *s) {
     uint8_t proof[TN__DIGEST];
-    tn__proof(s->hub->token, "client", s->client_nonce, s->server_nonce, proof);
-    if (tn__proof_equal(proof, s->head)) {
-        tn__proof(s->hub->token, "server", s->client_nonce, s->server_nonce, proof);
-        s->state = TN__SESSION_REQUEST;
-    } else {
-        memset(proof, 0, sizeof(proof));
-        s->fault = "it does not know the token";
-        s->state = TN__SESSION_CLOSE;
+    tn__proof(s->hub->token, "client", &s->bond, proof);
+    if (!tn__proof_equal(proof, s->head)) {
+        return session_fault(s, "it does not know the token");
     }
-    session_say(s, proof, sizeof(proof));
+    s->state = TN__SESSION_REQUEST;
+    return true;
 }
 
 /* Room for the body: what is too much for all sessions together is read, thrown away and
@@ -332,10 +333,7 @@ static bool session_step(tn__session *s, const uint8_t *data, size_t bytes, doub
         return !complete || take_hello(s);
     case TN__SESSION_PROOF:
         *used = fill_head(s, data, bytes, TN__DIGEST, &complete);
-        if (complete) {
-            take_proof(s);
-        }
-        return true;
+        return !complete || take_proof(s);
     case TN__SESSION_REQUEST:
         *used = fill_head(s, data, bytes, TN__REQUEST_HEAD, &complete);
         return !complete || take_request(s);

@@ -33,7 +33,7 @@ typedef enum tn__session_state {
 struct tn__session {
     tn__hub *hub;
     tn__session_state state;
-    uint8_t client_nonce[TN__NONCE], server_nonce[TN__NONCE];
+    tn__bond bond;
 
     uint8_t head[TN__DIGEST]; /* a hello, a proof or the head of a request */
     size_t head_bytes;
@@ -44,7 +44,7 @@ struct tn__session {
     char key[TN_STORE_KEY + 1]; /* of the request */
     double since, deadline;     /* of a get that waits */
 
-    uint8_t out_head[TN__DIGEST];
+    uint8_t out_head[TN__GREETING];
     size_t out_head_bytes;
     void *out_body;
     size_t out_body_bytes;
@@ -56,8 +56,8 @@ struct tn__session {
     const char *fault; /* why it is to be dropped */
 };
 
-/* False when the system gives no random numbers. */
-TN_API bool tn__session_begin(tn__session *s, tn__hub *hub);
+/* `place`: the server's end of the connection. False when the system gives no random numbers. */
+TN_API bool tn__session_begin(tn__session *s, tn__hub *hub, const uint8_t place[TN__PLACE]);
 TN_API void tn__session_end(tn__session *s);
 
 /* What the client sent. False: drop it (s->fault says why). */

@@ -6,16 +6,17 @@
 #include "distributed/store/store.h"
 
 typedef enum tn__dialed {
-    TN__DIAL_OURS,      /* a store that knows the token */
+    TN__DIAL_OURS,      /* a store that knows the token, and is where it was dialled */
     TN__DIAL_REFUSED,   /* nobody listens */
-    TN__DIAL_NO_HOST,   /* the host does not answer, or is not known */
-    TN__DIAL_SILENT,    /* somebody who does not speak, or not in time */
+    TN__DIAL_NO_HOST,   /* there is no way to the host, or it is not known */
+    TN__DIAL_SILENT,    /* somebody who does not answer, or not in time */
     TN__DIAL_STRANGER,  /* somebody, but no Tern store, or of another version */
-    TN__DIAL_OTHER_JOB, /* a Tern store that does not know the token, or thinks that we do not */
-    TN__DIAL_FAILED     /* on this side */
+    TN__DIAL_OTHER_JOB, /* a Tern store that does not know the token */
+    TN__DIAL_RELAYED, /* a store that knows the token, but is at another address than was dialled */
+    TN__DIAL_FAILED   /* on this side */
 } tn__dialed;
 
-/* Who answers at host:port. One attempt. */
+/* Who answers at host:port. One attempt at each of the host's addresses, until one is ours. */
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
                                 char *why);
 

@@ -50,21 +50,46 @@ static int exchange_bytes(int fd, const void *out, size_t out_bytes, void *in, s
     return error ? error : tn__net_receive(fd, in, in_bytes, deadline);
 }
 
-/* Each side shows that it knows the token. The reason lacks the place. */
+/* Whether the server's proof is one for this connection. */
+static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t place[TN__PLACE],
+                               const uint8_t said[TN__DIGEST], char *why) {
+    uint8_t proof[TN__DIGEST];
+    char here[TN__NET_TEXT], there[TN__NET_TEXT];
+    tn__proof(token, "server", bond, proof);
+    if (tn__proof_equal(proof, said)) {
+        return TN__DIAL_OURS;
+    }
+    tn__net_text(bond->place, here);
+    tn__net_text(place, there);
+    memcpy(bond->place, place, TN__PLACE); /* where it says that it is */
+    tn__proof(token, "server", bond, proof);
+    if (!tn__proof_equal(proof, said)) {
+        tn__why(why, TN_EPEER, "it is the store of another job: it does not know this job's token");
+        return TN__DIAL_OTHER_JOB;
+    }
+    tn__why(why, TN_EPEER,
+            "this job's store is at %s: what answers at %s passes it on (a relay, NAT, a forwarded "
+            "port), which is refused",
+            there, here);
+    return TN__DIAL_RELAYED;
+}
+
+/* The server shows that it knows the token, and then this side. The reason lacks the place. */
 static tn__dialed shake_hands(int fd, const char *token, double deadline, char *why) {
-    uint8_t hello[TN__HELLO], mine[TN__NONCE], theirs[TN__NONCE];
-    uint8_t proof[TN__DIGEST], answer[TN__DIGEST], zeros[TN__DIGEST] = {0};
+    uint8_t hello[TN__HELLO], rest[TN__GREETING - TN__HELLO], proof[TN__DIGEST];
+    tn__bond bond;
     int version, error;
-    if (getrandom(mine, sizeof(mine), 0) != (ssize_t)sizeof(mine)) {
-        tn__why(why, TN_EIO, "getrandom: %s", strerror(errno));
+    if (getrandom(bond.client_nonce, TN__NONCE, 0) != TN__NONCE ||
+        !tn__net_place(fd, true, bond.place)) {
+        tn__why(why, TN_EIO, "a connection could not begin: %s", strerror(errno));
         return TN__DIAL_FAILED;
     }
-    tn__hello_write(hello, mine);
+    tn__hello_write(hello, bond.client_nonce);
     if ((error = exchange_bytes(fd, hello, sizeof(hello), hello, sizeof(hello), deadline))) {
         tn__why(why, TN_EPEER, "it does not greet: %s", say_errno(error));
         return TN__DIAL_SILENT;
     }
-    if (!tn__hello_read(hello, theirs, &version)) {
+    if (!tn__hello_read(hello, bond.server_nonce, &version)) {
         tn__why(why, TN_EPEER, "what answers is not a Tern store");
         return TN__DIAL_STRANGER;
     }
@@ -73,38 +98,67 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
                 version, TN__WIRE_VERSION);
         return TN__DIAL_STRANGER;
     }
-    tn__proof(token, "client", mine, theirs, proof);
-    if ((error = exchange_bytes(fd, proof, sizeof(proof), answer, sizeof(answer), deadline))) {
-        tn__why(why, TN_EPEER, "it does not say whether it knows the token: %s", say_errno(error));
+    if ((error = tn__net_receive(fd, rest, sizeof(rest), deadline))) {
+        tn__why(why, TN_EPEER, "it does not show that it knows the token: %s", say_errno(error));
         return TN__DIAL_SILENT;
     }
-    tn__proof(token, "server", mine, theirs, proof);
-    if (!tn__proof_equal(proof, answer)) {
-        tn__why(why, TN_EPEER, "it is the store of another job: %s",
-                tn__proof_equal(answer, zeros) ? "it refuses this job's token"
-                                               : "it does not know this job's token");
-        return TN__DIAL_OTHER_JOB;
+    tn__dialed dialed = check_server(token, &bond, rest, rest + TN__PLACE, why);
+    if (dialed != TN__DIAL_OURS) {
+        return dialed;
+    }
+    tn__proof(token, "client", &bond, proof);
+    struct iovec part = {.iov_base = proof, .iov_len = sizeof(proof)};
+    if ((error = tn__net_send(fd, &part, 1, deadline))) {
+        tn__why(why, TN_EPEER, "it does not take the proof: %s", say_errno(error));
+        return TN__DIAL_SILENT;
     }
     return TN__DIAL_OURS;
 }
 
-/* One attempt. *fd is a joined connection when the answer is TN__DIAL_OURS. */
-static tn__dialed dial_server(const char *host, int port, const char *token, double deadline,
-                              int *fd, char *why) {
-    char reason[TN_STORE_WHY];
+/* One attempt at one address. *fd is a joined connection when the answer is TN__DIAL_OURS. */
+static tn__dialed dial_address(const struct addrinfo *at, const char *token, double deadline,
+                               int *fd, char *why) {
     int error;
-    *fd = tn__net_connect(host, port, deadline, &error, why);
+    *fd = tn__net_connect(at, deadline, &error);
     if (*fd < 0) {
-        return error == ECONNREFUSED ? TN__DIAL_REFUSED : TN__DIAL_NO_HOST;
+        tn__why(why, TN_EPEER, "%s", strerror(error));
+        return error == ECONNREFUSED ? TN__DIAL_REFUSED
+               : error == ETIMEDOUT  ? TN__DIAL_SILENT
+                                     : TN__DIAL_NO_HOST;
     }
-    double limit = fmin(deadline, tn__now() + HANDSHAKE_SECONDS);
-    tn__dialed dialed = shake_hands(*fd, token, limit, reason);
+    tn__dialed dialed = shake_hands(*fd, token, fmin(deadline, tn__now() + HANDSHAKE_SECONDS), why);
     if (dialed != TN__DIAL_OURS) {
-        tn__why(why, TN_EPEER, "%.80s:%d: %.160s", host, port, reason);
         close(*fd);
         *fd = -1;
     }
     return dialed;
+}
+
+/* One attempt at each of the host's addresses, which share the time: a stranger at one of them is
+ * in nobody's way at the next. The answer that is not ours is the one that says the most. */
+static tn__dialed dial_server(const char *host, int port, const char *token, double deadline,
+                              int *fd, char *why) {
+    struct addrinfo *list = tn__net_resolve(host, port, why);
+    tn__dialed best = TN__DIAL_NO_HOST;
+    int left = 0;
+    *fd = -1;
+    for (struct addrinfo *at = list; at; at = at->ai_next) {
+        left++;
+    }
+    for (struct addrinfo *at = list; at && *fd < 0; at = at->ai_next, left--) {
+        char reason[TN_STORE_WHY];
+        double now = tn__now(), share = fmax(deadline - now, 0) / left;
+        tn__dialed dialed = dial_address(at, token, now + share, fd, reason);
+        if (at == list || dialed == TN__DIAL_OURS || best == TN__DIAL_NO_HOST ||
+            (best == TN__DIAL_REFUSED && dialed != TN__DIAL_NO_HOST)) {
+            best = dialed;
+            tn__why(why, TN_EPEER, "%.60s:%d: %.180s", host, port, reason);
+        }
+    }
+    if (list) {
+        freeaddrinfo(list);
+    }
+    return best;
 }
 
 tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,

@@ -34,7 +34,7 @@ typedef struct connection {
     bool sends;          /* waits for the socket to take more */
     bool is_stranger;
     double active; /* when bytes last moved */
-    char peer[80];
+    uint8_t from[TN__PLACE];
     struct connection *next, *previous;
 } connection;
 
@@ -60,15 +60,24 @@ static void unlink_connection(tn_store_server *s, connection *c) {
     *(c->next ? &c->next->previous : &s->last) = c->previous;
 }
 
+static void log_drop(const connection *c, const char *why) {
+    char peer[TN__NET_TEXT];
+    tn__net_text(c->from, peer);
+    if (!c->is_stranger) {
+        tn_log_write(TN_LOG_DEBUG, "store: %s has gone: %s", peer, why);
+    } else {
+        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s", peer, why);
+    }
+}
+
 static void drop_connection(tn_store_server *s, connection *c, const char *why) {
     if (c->fd < 0) {
         return;
     }
+    log_drop(c, why);
     if (c->is_stranger) {
-        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s", c->peer, why);
         s->strangers--;
     } else {
-        tn_log_write(TN_LOG_DEBUG, "store: %s has gone: %s", c->peer, why);
         __atomic_sub_fetch(&s->members, 1, __ATOMIC_RELAXED);
     }
     tn__session_end(&c->session);
@@ -150,7 +159,12 @@ static void send_some(tn_store_server *s, connection *c, double now) {
     watch_connection(s, c, false);
     if (c->session.state == TN__SESSION_CLOSE) {
         drop_connection(s, c, c->session.fault);
-    } else if (c->is_stranger && tn__session_trusted(&c->session)) {
+    }
+}
+
+/* A stranger that has shown the token is one no more. */
+static void admit_member(tn_store_server *s, connection *c, double now) {
+    if (c->is_stranger && tn__session_trusted(&c->session)) {
         c->is_stranger = false;
         c->active = now;
         s->strangers--;
@@ -171,7 +185,10 @@ static void receive_some(tn_store_server *s, connection *c, double now) {
         return;
     }
     if (got <= 0) {
-        drop_connection(s, c, got == 0 ? "it has closed the connection" : strerror(errno));
+        drop_connection(s, c,
+                        got < 0           ? strerror(errno)
+                        : !c->is_stranger ? "it has closed the connection"
+                                          : "it has left without showing the token");
         return;
     }
     c->active = c->is_stranger ? c->active : now;
@@ -179,6 +196,7 @@ static void receive_some(tn_store_server *s, connection *c, double now) {
         drop_connection(s, c, c->session.fault);
         return;
     }
+    admit_member(s, c, now);
     send_answers(s, now);
     if (c->fd >= 0) {
         look_by(s, deadline_of(c));
@@ -194,7 +212,9 @@ static void listen_again(tn_store_server *s, bool on) {
 
 static bool admit_connection(tn_store_server *s, int fd, double now) {
     connection *c = tn__calloc(1, sizeof(*c));
-    if (!c || !tn__session_begin(&c->session, &s->hub)) {
+    uint8_t place[TN__PLACE];
+    if (!c || !tn__net_place(fd, false, place) || !tn__net_place(fd, true, c->from) ||
+        !tn__session_begin(&c->session, &s->hub, place)) {
         free(c);
         return false;
     }
@@ -204,7 +224,6 @@ static bool admit_connection(tn_store_server *s, int fd, double now) {
         return false;
     }
     tn__net_options(fd);
-    tn__net_peer(fd, c->peer, sizeof(c->peer));
     c->fd = fd;
     c->active = now;
     c->is_stranger = true;

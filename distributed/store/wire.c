@@ -33,15 +33,14 @@ bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int
     return memcmp(from, magic, sizeof(magic)) == 0;
 }
 
-void tn__proof(const char *token, const char *role, const uint8_t client_nonce[TN__NONCE],
-               const uint8_t server_nonce[TN__NONCE], uint8_t proof[TN__DIGEST]) {
-    uint8_t said[6 + 2 * TN__NONCE];
-    memcpy(said, role, 6);
-    memcpy(said + 6, client_nonce, TN__NONCE);
-    memcpy(said + 6 + TN__NONCE, server_nonce, TN__NONCE);
+void tn__proof(const char *token, const char *role, const tn__bond *bond,
+               uint8_t proof[TN__DIGEST]) {
     struct hmac_sha256_ctx hmac;
     hmac_sha256_set_key(&hmac, strlen(token), (const uint8_t *)token);
-    hmac_sha256_update(&hmac, sizeof(said), said);
+    hmac_sha256_update(&hmac, 6, (const uint8_t *)role);
+    hmac_sha256_update(&hmac, TN__NONCE, bond->client_nonce);
+    hmac_sha256_update(&hmac, TN__NONCE, bond->server_nonce);
+    hmac_sha256_update(&hmac, TN__PLACE, bond->place);
     hmac_sha256_digest(&hmac, TN__DIGEST, proof);
 }
 

@@ -2,19 +2,27 @@
  *
  *     client                                     server
  *     hello  "TERN" version 0 nonce[16]     ->
- *                                           <-   hello  "TERN" version 0 nonce[16]
+ *                                           <-   hello, place[18], proof[32]
  *     proof[32]                             ->
- *                                           <-   proof[32], or 32 zeros: refused
  *     request                               ->
  *                                           <-   reply
  *     …
  *
- * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce): each side
- * shows that it knows the token, and neither says it. What follows is neither encrypted nor signed:
- * the network between the hosts is trusted as far as that.
+ * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce, place): each
+ * side shows that it knows the token, and neither says it. The place is the address and port of the
+ * server's end of this connection: the server takes its own, the client the one that it has
+ * dialled. So nobody in between can pass on what two others say to each other and have the session
+ * for himself: a server's proof is worth nothing at another address. The server is the first to
+ * show that it knows the token, and a client says its proof to such a one only. The place in the
+ * server's answer is for the reason that a client gives when it refuses.
+ *
+ * A server answers any hello with a proof, so tokens must be too long to be guessed (hex digits of
+ * 16 random bytes are). What follows the proofs is neither encrypted nor signed: whoever can change
+ * the packets between two hosts is not kept out.
  *
  * Until the proof nothing has a length of the sender's choice. After it a client sends one request
- * at a time and waits for the reply.
+ * at a time and waits for the reply. The first 24 bytes of both sides are the same in every
+ * version, and a server that is told another version says no more than those.
  *
  *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the
  *              second, i64 amount, u64 microseconds; key; first value; second value
@@ -27,10 +35,12 @@
 #include "tern/sys/store.h"
 
 enum {
-    TN__WIRE_VERSION = 1,
+    TN__WIRE_VERSION = 2,
     TN__NONCE = 16,
-    TN__DIGEST = 32, /* HMAC-SHA-256 */
+    TN__PLACE = 16 + 2, /* an address and a port: tn__net_place */
+    TN__DIGEST = 32,    /* HMAC-SHA-256 */
     TN__HELLO = 4 + 2 + 2 + TN__NONCE,
+    TN__GREETING = TN__HELLO + TN__PLACE + TN__DIGEST, /* what the server says first */
     TN__REQUEST_HEAD = 28,
     TN__REPLY_HEAD = 16
 };
@@ -63,8 +73,13 @@ TN_API void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE
 /* False: not a Tern store. *version is the other side's. */
 TN_API bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);
 
-TN_API void tn__proof(const char *token, const char *role, const uint8_t client_nonce[TN__NONCE],
-                      const uint8_t server_nonce[TN__NONCE], uint8_t proof[TN__DIGEST]);
+/* What both sides know of one connection, and a proof speaks of. */
+typedef struct tn__bond {
+    uint8_t client_nonce[TN__NONCE], server_nonce[TN__NONCE];
+    uint8_t place[TN__PLACE]; /* of the server's end */
+} tn__bond;
+TN_API void tn__proof(const char *token, const char *role, const tn__bond *bond,
+                      uint8_t proof[TN__DIGEST]);
 /* Whether they are equal, in a time that does not depend on where they differ. */
 TN_API bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
 

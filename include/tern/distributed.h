@@ -276,13 +276,17 @@ TN_API double tn_lr_sqrt(double lr, int n);
 
 TN_API tn_store *tn_memory_store(void); /* within this process: ranks that are threads share it */
 TN_API tn_store *tn_file_store(const char *path); /* on a file system that all ranks see */
-/* A client of tn_store_serve. Joining needs the job's token. NULL after an error. */
+/* A client of tn_store_serve. Joining needs the job's token, which neither side says: the server
+ * shows first that it knows it, for the address at which it was dialled, and what passes on the
+ * bytes of a server elsewhere (a relay, NAT) is refused. NULL after an error. */
 TN_API tn_store *tn_tcp_store(const char *host, int port, const char *token, double timeout);
 /* Every key gets "prefix/" in front. Holds s. */
 TN_API tn_store *tn_prefix_store(tn_store *s, const char *prefix);
 TN_API void tn_store_free(tn_store *s); /* NULL is fine */
 
-/* Serves a TCP store from a thread of this process. host NULL: all interfaces; port 0: any. */
+/* Serves a TCP store from a thread of this process, to whoever knows the token. There is no store
+ * without one, on no address: TN_EVALUE for NULL and "". Who reaches the port can try tokens, so it
+ * should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0: any. */
 typedef struct tn_store_server tn_store_server;
 TN_API tn_store_server *tn_store_serve(const char *host, int port, const char *token);
 TN_API int tn_store_server_port(const tn_store_server *s);

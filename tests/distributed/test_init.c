@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "tests/support/ranks.h"
+#include "tests/support/relay.h"
 #include "tests/support/test.h"
 
 #include "tests/support/temp.h"
@@ -185,6 +186,19 @@ static void test_port_taken(void **state) {
     tn_store_server_free(other);
 }
 
+/* A stranger has MASTER_PORT first, and passes on what ranks say to the true store, at one of the
+ * next ports. None of them shows him more than a hello, and the job goes on without him. */
+static void test_relay(void **state) {
+    int port = ranks_free_port();
+    char port_text[32];
+    snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
+    relay *r = relay_start(port, port + 1, 16);
+    pass(3, "meet", "0", ENV(port_text));
+    relay_result said = relay_end(r);
+    assert_true(said.connections >= 1);
+    assert_int_equal(said.most, 24);
+}
+
 /* As under `tern run`. */
 static void test_agent(void **state) {
     char port[32];
@@ -310,7 +324,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_tcp_and_file), cmocka_unit_test(test_port_taken),
         cmocka_unit_test(test_agent),        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_disagreement), cmocka_unit_test(test_death),
-        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_relay),
+
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -5,6 +5,7 @@
 #include "distributed/store/session.h"
 #include "distributed/store/tcp.h"
 #include "tests/support/ranks.h"
+#include "tests/support/relay.h"
 #include "tests/support/test.h"
 
 #include <arpa/inet.h>
@@ -24,23 +25,25 @@
 
 /* ---- The proof ------------------------------------------------------------------------------- */
 
-/* The proof is a function of token, role and both nonces, and known:
+/* The proof is a function of token, role, both nonces and the server's place, and known:
  * RFC 2104's HMAC with SHA-256. */
 static void test_proofs(void **state) {
-    const uint8_t mine[TN__NONCE] = {1}, theirs[TN__NONCE] = {2};
-    const uint8_t known[] = {0xa5, 0x60, 0x64, 0x51, 0x51, 0x97, 0xb6, 0xfe};
+    const tn__bond bond = {{1}, {2}, {[15] = 1, [16] = 115, [17] = 60}};
+    const uint8_t known[] = {0x23, 0x2c, 0x69, 0x56, 0xb8, 0xa4, 0xa3, 0x76};
     uint8_t proof[TN__DIGEST], other[TN__DIGEST];
-    tn__proof("token", "client", mine, theirs, proof);
+    tn__proof("token", "client", &bond, proof);
     assert_memory_equal(proof, known, sizeof(known));
     const struct {
         const char *token, *role;
-        const uint8_t *client, *server;
-    } others[] = {{"tokem", "client", mine, theirs},
-                  {"token", "server", mine, theirs},
-                  {"token", "client", theirs, theirs},
-                  {"token", "client", mine, mine}};
+        tn__bond bond;
+    } others[] = {{"tokem", "client", bond},
+                  {"token", "server", bond},
+                  {"token", "client", {{2}, {2}, {[15] = 1, [16] = 115, [17] = 60}}},
+                  {"token", "client", {{1}, {1}, {[15] = 1, [16] = 115, [17] = 60}}},
+                  {"token", "client", {{1}, {2}, {[15] = 2, [16] = 115, [17] = 60}}},
+                  {"token", "client", {{1}, {2}, {[15] = 1, [16] = 115, [17] = 61}}}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-        tn__proof(others[i].token, others[i].role, others[i].client, others[i].server, other);
+        tn__proof(others[i].token, others[i].role, &others[i].bond, other);
         assert_false(tn__proof_equal(proof, other));
     }
     memcpy(other, proof, sizeof(other));
@@ -83,7 +86,8 @@ static tn__hub test_hub(size_t table, size_t buffers) {
 
 /* A session that has shown the token. */
 static void begin_member(tn__session *s, tn__hub *hub) {
-    assert_true(tn__session_begin(s, hub));
+    static const uint8_t place[TN__PLACE];
+    assert_true(tn__session_begin(s, hub, place));
     s->state = TN__SESSION_REQUEST;
 }
 
@@ -214,9 +218,12 @@ static void test_limits(void **state) {
 
 static int connect_raw(int port) {
     char why[TN_STORE_WHY];
-    int error, fd = tn__net_connect("127.0.0.1", port, tn__now() + 5, &error, why);
+    struct addrinfo *at = tn__net_resolve("127.0.0.1", port, why);
+    assert_non_null(at);
+    int error, fd = tn__net_connect(at, tn__now() + 5, &error);
+    freeaddrinfo(at);
     if (fd < 0) {
-        fail_msg("%s", why);
+        fail_msg("%s", strerror(error));
     }
     return fd;
 }
@@ -344,7 +351,7 @@ static void test_wrong_token(void **state) {
     char where[32];
     snprintf(where, sizeof(where), "127.0.0.1:%d", port);
     assert_non_null(strstr(tn_error_message(), where));
-    assert_error(TN_EPEER, "refuses this job's token");
+    assert_error(TN_EPEER, "does not know this job's token");
     char why[TN_STORE_WHY];
     assert_int_equal(tn__tcp_probe("127.0.0.1", port, TOKEN, tn__now() + 5, why), TN__DIAL_OURS);
     assert_int_equal(tn__tcp_probe("127.0.0.1", port, "x", tn__now() + 5, why), TN__DIAL_OTHER_JOB);
@@ -390,7 +397,7 @@ static tn_store *join_impostor(const void *says, size_t bytes, double timeout) {
 }
 
 static void test_impostors(void **state) {
-    uint8_t bytes[TN__HELLO + TN__DIGEST] = {0}, nonce[TN__NONCE] = {0};
+    uint8_t bytes[TN__GREETING] = {0}, nonce[TN__NONCE] = {0};
     memset(bytes, 'x', sizeof(bytes));
     assert_null(join_impostor(bytes, sizeof(bytes), 10));
     assert_error(TN_EPEER, "not a Tern store");
@@ -399,14 +406,91 @@ static void test_impostors(void **state) {
     assert_null(join_impostor(bytes, sizeof(bytes), 10));
     assert_error(TN_EPEER, "does not know this job's token");
 
-    bytes[4]++;
-    assert_null(join_impostor(bytes, sizeof(bytes), 10));
-    assert_error(TN_EPEER, "version 2");
+    bytes[4] = 1;
+    assert_null(join_impostor(bytes, TN__HELLO, 10));
+    assert_error(TN_EPEER, "it speaks version 1 of the store's language, this process 2");
 
     double begin = tn__now();
     assert_null(join_impostor(NULL, 0, 0.3));
     assert_true(tn__now() - begin < 9);
     assert_error(TN_EPEER, "does not greet");
+}
+
+/* ---- A stranger in between ------------------------------------------------------------------- */
+
+/* He passes on every byte, and has no session: the server's proof is for another port than the one
+ * that was dialled. The client says no more than its hello. */
+static void test_relay(void **state) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    int port = tn_store_server_port(server);
+    relay *r = relay_start(0, port, 1);
+    char where[80];
+    snprintf(where, sizeof(where),
+             "this job's store is at 127.0.0.1:%d: what answers at 127.0.0.1:%d", port,
+             relay_port(r));
+    assert_null(tn_tcp_store("127.0.0.1", relay_port(r), TOKEN, 10));
+    assert_error(TN_EPEER, where);
+    char why[TN_STORE_WHY];
+    assert_int_equal(tn__tcp_probe("127.0.0.1", relay_port(r), TOKEN, tn__now() + 10, why),
+                     TN__DIAL_RELAYED);
+    assert_int_equal(tn__tcp_probe("127.0.0.1", relay_port(r), "x", tn__now() + 10, why),
+                     TN__DIAL_OTHER_JOB);
+    assert_int_equal(tn__store_server_members(server), 0);
+    relay_result said = relay_end(r);
+    assert_int_equal(said.connections, 3);
+    assert_int_equal(said.most, TN__HELLO);
+    assert_serves(port);
+    tn_store_server_free(server);
+}
+
+/* The other way round: what a server has proved to one connection is no proof for another, and what
+ * a client has proved neither. */
+static void test_replay(void **state) {
+    tn__hub hub = test_hub(0, 1 << 20);
+    tn__session a, b;
+    uint8_t place[TN__PLACE] = {[15] = 1}, hello[TN__HELLO], nonce[TN__NONCE] = {7};
+    uint8_t proof[TN__DIGEST];
+    assert_true(tn__session_begin(&a, &hub, place) && tn__session_begin(&b, &hub, place));
+    tn__hello_write(hello, nonce);
+    assert_true(tn__session_take(&a, hello, sizeof(hello), 0));
+    assert_true(tn__session_take(&b, hello, sizeof(hello), 0));
+    struct iovec first[2], second[2];
+    assert_int_equal(tn__session_output(&a, first), 1);
+    assert_int_equal(tn__session_output(&b, second), 1);
+    assert_int_equal(first[0].iov_len, TN__GREETING);
+    assert_memory_not_equal(first[0].iov_base, second[0].iov_base, TN__GREETING);
+    tn__proof(TOKEN, "client", &a.bond, proof);
+    tn__session_sent(&a, TN__GREETING);
+    tn__session_sent(&b, TN__GREETING);
+    assert_false(tn__session_take(&b, proof, sizeof(proof), 0));
+    assert_string_equal(b.fault, "it does not know the token");
+    assert_true(tn__session_take(&a, proof, sizeof(proof), 0));
+    assert_true(tn__session_trusted(&a));
+    tn__session_end(&a);
+    tn__session_end(&b);
+}
+
+/* A stranger has one of the host's addresses: the store at the other one is found. */
+static void test_two_addresses(void **state) {
+    char why[TN_STORE_WHY];
+    int port = 0, stranger = tn__net_listen("::1", &port, why);
+    struct addrinfo *list = tn__net_resolve("localhost", port, why);
+    bool both = false;
+    for (struct addrinfo *at = list; at; at = at->ai_next) {
+        both |= at->ai_family == AF_INET6 && at->ai_next != NULL;
+    }
+    if (list) {
+        freeaddrinfo(list);
+    }
+    if (stranger < 0 || !both) {
+        skip(); /* "localhost" has one address here */
+    }
+    tn_store_server *server = tn_store_serve("127.0.0.1", port, TOKEN);
+    tn_store *s = tn_tcp_store("localhost", port, TOKEN, 30);
+    assert_non_null(s);
+    tn_store_free(s);
+    tn_store_server_free(server);
+    close(stranger);
 }
 
 /* ---- Coming late, going early ---------------------------------------------------------------- */
@@ -524,12 +608,14 @@ static const rank_entry bodies[] = {{"-serve", server_process}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_proofs),      cmocka_unit_test(test_session),
-        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_silence),     cmocka_unit_test(test_wrong_token),
-        cmocka_unit_test(test_impostors),   cmocka_unit_test(test_late_server),
-        cmocka_unit_test(test_server_gone), cmocka_unit_test(test_server_stopped),
+        cmocka_unit_test(test_proofs),        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_malformed),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_strangers),     cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_silence),       cmocka_unit_test(test_wrong_token),
+        cmocka_unit_test(test_impostors),     cmocka_unit_test(test_late_server),
+        cmocka_unit_test(test_server_gone),   cmocka_unit_test(test_server_stopped),
+        cmocka_unit_test(test_relay),         cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_two_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

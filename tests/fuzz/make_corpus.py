@@ -149,7 +149,7 @@ def say(who, said, what=0):
     return b"".join(struct.pack("BB", who | (0 if i else what), len(piece)) + piece for i, piece in enumerate(pieces))
 
 
-def hello(version=1, magic=b"TERN"):
+def hello(version=2, magic=b"TERN"):
     return magic + struct.pack("<HH", version, 0) + bytes(range(16))
 
 
@@ -157,7 +157,7 @@ store = {
     "empty": b"",
     "joins": say(0, hello()) + say(0, request(SET, first=b"value"), PROVE) + say(1, request(GET)),
     "wrong_proof": say(0, hello()) + say(0, bytes(32)) + say(0, request(SET)),
-    "other_version": say(0, hello(2)) + say(0, bytes(32)),
+    "other_version": say(0, hello(1)) + say(0, bytes(32)),
     "other_language": say(0, b"GET / HTTP/1.1\r\nHost: tern\r\n\r\n"),
     "half_a_hello": say(0, hello()[:7]) + say(0, b"", TIME) + say(0, hello()[7:]),
     "request_without_proof": say(0, hello()) + say(0, request(SET, first=b"x" * 40)),
