@@ -21,7 +21,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STRANGERS_MOST = 128, ACCEPTS_AT_ONCE = 16, EVENTS_AT_ONCE = 64 };
+enum { STRANGERS_MOST = 128, ACCEPTS_AT_ONCE = 16, EVENTS_AT_ONCE = 64, NAMED_MOST = 64 };
+enum { ADDRESS = TN__PLACE - 2 };
 #define STRANGER_SECONDS 5.0
 #define STALL_SECONDS 600.0 /* of a member in the middle of a message */
 #define PAUSE_SECONDS 0.1   /* without accepting, when there are no more descriptors */
@@ -47,9 +48,12 @@ struct tn_store_server {
     connection *first, *last; /* in the order of arrival */
     connection *dropped;
     int strangers;
-    int members;      /* atomic: read by other threads */
-    double next_look; /* when a time-out may be due; INFINITY: never */
-    double resume;    /* accepting, after a pause; 0: no pause */
+    int members;                        /* atomic: read by other threads */
+    double next_look;                   /* when a time-out may be due; INFINITY: never */
+    double resume;                      /* accepting, after a pause; 0: no pause */
+    uint8_t named[NAMED_MOST][ADDRESS]; /* whose rejection the log has told of */
+    int named_count;
+    bool names_no_more;
     uint8_t chunk[1 << 16];
 };
 
@@ -60,13 +64,37 @@ static void unlink_connection(tn_store_server *s, connection *c) {
     *(c->next ? &c->next->previous : &s->last) = c->previous;
 }
 
-static void log_drop(const connection *c, const char *why) {
+/* Whether a stranger's address is to be named as one that has not been before: so many, and no
+ * more, or whoever has addresses enough would fill the log. */
+static bool first_seen(tn_store_server *s, const connection *c) {
+    for (int i = 0; i < s->named_count; i++) {
+        if (memcmp(s->named[i], c->from, ADDRESS) == 0) {
+            return false;
+        }
+    }
+    if (s->named_count < NAMED_MOST) {
+        memcpy(s->named[s->named_count++], c->from, ADDRESS);
+        return true;
+    }
+    if (!s->names_no_more) {
+        s->names_no_more = true;
+        tn_log_write(TN_LOG_WARN,
+                     "store: strangers of more than %d addresses have been dropped: further ones "
+                     "are not named",
+                     NAMED_MOST);
+    }
+    return false;
+}
+
+static void log_drop(tn_store_server *s, const connection *c, const char *why) {
     char peer[TN__NET_TEXT];
     tn__net_text(c->from, peer);
     if (!c->is_stranger) {
         tn_log_write(TN_LOG_DEBUG, "store: %s has gone: %s", peer, why);
+    } else if (first_seen(s, c)) {
+        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s (said once for an address)", peer, why);
     } else {
-        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s", peer, why);
+        tn_log_write(TN_LOG_DEBUG, "store: %s is dropped: %s", peer, why);
     }
 }
 
@@ -74,7 +102,7 @@ static void drop_connection(tn_store_server *s, connection *c, const char *why) 
     if (c->fd < 0) {
         return;
     }
-    log_drop(c, why);
+    log_drop(s, c, why);
     if (c->is_stranger) {
         s->strangers--;
     } else {

@@ -493,6 +493,44 @@ static void test_two_addresses(void **state) {
     close(stranger);
 }
 
+/* ---- What the log says of strangers ---------------------------------------------------------- */
+
+static char logged[1 << 14];
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep_log(tn_log_level level, const char *message, void *user) {
+    (void)level;
+    (void)user;
+    pthread_mutex_lock(&log_lock);
+    size_t used = strlen(logged);
+    snprintf(logged + used, sizeof(logged) - used, "%s\n", message);
+    pthread_mutex_unlock(&log_lock);
+}
+
+/* Many of one address are told of once. */
+static void test_log(void **state) {
+    tn_log_to(keep_log, TN_LOG_WARN, NULL);
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    int port = tn_store_server_port(server);
+    for (int i = 0; i < 50; i++) {
+        int fd = connect_raw(port);
+        say(fd, "\033[2J no language of the store at all", 30);
+        assert_true(is_closed(fd));
+        char why[TN_STORE_WHY];
+        assert_int_equal(tn__tcp_probe("127.0.0.1", port, "x", tn__now() + 10, why),
+                         TN__DIAL_OTHER_JOB);
+    }
+    tn_store_server_free(server);
+    tn_log_to(NULL, TN_LOG_WARN, NULL);
+    const char *line = strstr(logged, "store: 127.0.0.1:");
+    assert_non_null(line);
+    assert_contains(line, "is dropped: it does not speak the store's language (said once");
+    assert_null(strstr(line + 1, "store:"));
+    for (const char *at = logged; *at; at++) {
+        assert_true(*at == '\n' || (unsigned char)*at >= ' ');
+    }
+}
+
 /* ---- Coming late, going early ---------------------------------------------------------------- */
 
 typedef struct late {
@@ -608,14 +646,14 @@ static const rank_entry bodies[] = {{"-serve", server_process}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_proofs),        cmocka_unit_test(test_session),
-        cmocka_unit_test(test_malformed),     cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_strangers),     cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_silence),       cmocka_unit_test(test_wrong_token),
-        cmocka_unit_test(test_impostors),     cmocka_unit_test(test_late_server),
-        cmocka_unit_test(test_server_gone),   cmocka_unit_test(test_server_stopped),
-        cmocka_unit_test(test_relay),         cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_two_addresses),
+        cmocka_unit_test(test_proofs),      cmocka_unit_test(test_session),
+        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_silence),     cmocka_unit_test(test_wrong_token),
+        cmocka_unit_test(test_impostors),   cmocka_unit_test(test_late_server),
+        cmocka_unit_test(test_server_gone), cmocka_unit_test(test_server_stopped),
+        cmocka_unit_test(test_relay),       cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_log),         cmocka_unit_test(test_two_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
