@@ -1,6 +1,7 @@
 /* Rank 0 serves the store at the port that was agreed, or, where somebody else has it, at one of
  * the next; the others knock at these ports until the job's own store answers. The handshake of the
- * TCP store makes that safe: a stranger learns nothing and is not believed. */
+ * TCP store makes that safe: a rank shows nothing to whoever has not shown the token himself, for
+ * the very port at which the rank knocks, and goes on to the next port. */
 #include "distributed/init/rendezvous.h"
 
 #include "core/error.h"
@@ -16,8 +17,14 @@
 
 enum { PORTS_TRIED = 17 };
 
-#define KNOCK_SECONDS 1.0 /* for one port */
-#define FIRST_PAUSE 0.01  /* between two rounds over the ports; doubles up to the longest */
+#define KNOCK_SECONDS 1.0  /* for a port that rank 0 cannot have */
+#define KNOCKS_SECONDS 4.0 /* for all of those */
+/* For a port at which the store may be. Where nobody answers for so long, it is twice as long the
+ * next time, up to the longest, and of the ports behind the first only one such has its turn in a
+ * round: strangers who are silent cost little, and a slow host is waited for in the end. */
+#define FIRST_KNOCK 0.25
+#define LONGEST_KNOCK 2.0
+#define FIRST_PAUSE 0.01 /* between two rounds over the ports; doubles up to the longest */
 #define LONGEST_PAUSE 0.2
 #define DYING_SECONDS 1.0 /* how long this job's former rank 0 may take to give up the port */
 
@@ -44,6 +51,12 @@ static bool rest_until(double *pause, double deadline) {
     return true;
 }
 
+/* When to give up a port that has one of `shares` shares of the time. */
+static double knock_until(double patience, double deadline, int shares) {
+    double now = tn__now();
+    return now + fmin(patience, fmax(deadline - now, 0) / shares);
+}
+
 /* ---- Serving --------------------------------------------------------------------------------- */
 
 static bool is_loopback(const char *host) {
@@ -53,7 +66,9 @@ static bool is_loopback(const char *host) {
 
 /* Serves at the first port that is free. *ours: one of them is served by this very job already. The
  * reason is why the last one was not free. */
-static tn_store_server *serve_once(const ports *p, bool *ours, tn_error_record *why) {
+static tn_store_server *serve_once(const ports *p, double deadline, bool *ours,
+                                   tn_error_record *why) {
+    double begin = tn__now(), end = begin + fmin(KNOCKS_SECONDS, fmax(deadline - begin, 0) / 2);
     const char *bound = is_loopback(p->hosts[0]) ? p->hosts[0] : NULL;
     const char *near = bound ? bound : "127.0.0.1";
     char unused[TN_STORE_WHY];
@@ -65,8 +80,8 @@ static tn_store_server *serve_once(const ports *p, bool *ours, tn_error_record *
         tn__quiet(-1);
         if (!server) {
             tn_error_take(why);
-            *ours = tn__tcp_probe(near, p->first + i, p->token, tn__now() + KNOCK_SECONDS,
-                                  unused) == TN__DIAL_OURS;
+            double limit = knock_until(KNOCK_SECONDS, end, 2); /* the first ones are likelier */
+            *ours = tn__tcp_probe(near, p->first + i, p->token, limit, unused) == TN__DIAL_OURS;
         }
     }
     return server;
@@ -77,7 +92,7 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
     double pause = FIRST_PAUSE, limit = fmin(deadline, tn__now() + DYING_SECONDS);
     bool ours;
     do {
-        tn_store_server *server = serve_once(p, &ours, &why);
+        tn_store_server *server = serve_once(p, deadline, &ours, &why);
         if (server) {
             return server;
         }
@@ -96,14 +111,25 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
+/* What is known of the ports while the store is looked for. */
+typedef struct search {
+    double patience[2][PORTS_TRIED]; /* [host][port]; 0: nobody has been silent there */
+    int silent, round;               /* how many are not 0; rounds so far */
+} search;
+
 /* One round over hosts and ports. The reason: the most telling one, since most ports are
  * nobody's. */
-static bool knock_at_store(const ports *p, double deadline, const char **host, int *port,
+static bool knock_at_store(const ports *p, search *s, double deadline, const char **host, int *port,
                            char *why) {
+    int turn = s->silent ? s->round++ % s->silent : 0, silent = 0;
     for (int h = 0; h < 2 && p->hosts[h]; h++) {
         for (int i = 0; i < p->count; i++) {
             char reason[TN_STORE_WHY] = "";
-            double limit = fmin(deadline, tn__now() + KNOCK_SECONDS);
+            double *patience = &s->patience[h][i];
+            if (*patience > 0 && silent++ != turn && i > 0) {
+                continue;
+            }
+            double limit = knock_until(fmax(*patience, FIRST_KNOCK), deadline, p->count - i);
             tn__dialed found = tn__tcp_probe(p->hosts[h], p->first + i, p->token, limit, reason);
             if (found == TN__DIAL_OURS) {
                 *host = p->hosts[h];
@@ -113,8 +139,12 @@ static bool knock_at_store(const ports *p, double deadline, const char **host, i
             if (!*why || found != TN__DIAL_REFUSED) {
                 snprintf(why, TN_STORE_WHY, "%s", reason);
             }
+            if (found == TN__DIAL_SILENT) {
+                s->silent += *patience > 0 ? 0 : 1;
+                *patience = fmin(fmax(2 * *patience, 2 * FIRST_KNOCK), LONGEST_KNOCK);
+            }
             if (found == TN__DIAL_NO_HOST) {
-                break; /* nor will its other ports answer */
+                break; /* nor is there a way to its other ports */
             }
         }
     }
@@ -124,17 +154,18 @@ static bool knock_at_store(const ports *p, double deadline, const char **host, i
 static tn_store *find_store(const ports *p, const tn__environment *e, double timeout,
                             double deadline) {
     double begin = tn__now(), pause = FIRST_PAUSE;
+    search s = {0};
     const char *host;
     int port;
     char why[TN_STORE_WHY];
     do {
         *why = 0;
-        if (knock_at_store(p, deadline, &host, &port, why)) {
-            tn_store *s = tn_tcp_store(host, port, p->token, fmax(deadline - tn__now(), 0));
-            if (s) {
-                s->timeout = timeout;
+        if (knock_at_store(p, &s, deadline, &host, &port, why)) {
+            tn_store *store = tn_tcp_store(host, port, p->token, fmax(deadline - tn__now(), 0));
+            if (store) {
+                store->timeout = timeout;
             }
-            return s;
+            return store;
         }
     } while (rest_until(&pause, deadline));
     tn__raise(

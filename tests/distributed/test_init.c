@@ -199,6 +199,34 @@ static void test_relay(void **state) {
     assert_int_equal(said.most, 24);
 }
 
+/* Strangers who say nothing have MASTER_PORT and most of the ports behind it: some take connections
+ * that nobody reads, the first lets none in at all (its queue is full). */
+static void test_squatters(void **state) {
+    enum { SQUATTERS = 12, QUEUE = 3 };
+    char why[TN_STORE_WHY], port_text[32];
+    int first = 0, fd[SQUATTERS], queue[QUEUE];
+    fd[0] = tn__net_listen("127.0.0.1", &first, why);
+    assert_true(fd[0] >= 0 && listen(fd[0], 0) == 0);
+    for (int i = 1; i < SQUATTERS; i++) {
+        int port = first + i;
+        fd[i] = port < 65536 ? tn__net_listen("127.0.0.1", &port, why) : -1; /* or another's */
+    }
+    struct addrinfo *at = tn__net_resolve("127.0.0.1", first, why);
+    for (int i = 0; i < QUEUE; i++) {
+        int error;
+        queue[i] = tn__net_connect(at, tn__now() + 0.1, &error);
+    }
+    freeaddrinfo(at);
+    snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", first);
+    pass(2, "meet", "", ENV(port_text));
+    for (int i = 0; i < SQUATTERS; i++) {
+        close(fd[i]);
+    }
+    for (int i = 0; i < QUEUE; i++) {
+        close(queue[i]);
+    }
+}
+
 /* As under `tern run`. */
 static void test_agent(void **state) {
     char port[32];
@@ -325,7 +353,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_agent),        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_disagreement), cmocka_unit_test(test_death),
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_relay),
-
+        cmocka_unit_test(test_squatters),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
