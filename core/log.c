@@ -18,6 +18,11 @@ static tn_log_sink sink;
 static void *sink_user;
 static int most = -1; /* atomic: the highest level that goes anywhere; -1: none */
 
+/* Sinks that are running in this thread. A sink may log, but not without end: what it says while it
+ * is called for what it has said goes nowhere. */
+enum { MOST_WITHIN = 2 };
+static _Thread_local int within;
+
 static void to_stderr(tn_log_level level, const char *text, void *user) {
     (void)user;
     char plain[LONGEST_LINE]; /* a line may quote a peer or a file */
@@ -46,7 +51,7 @@ void tn_log_to(tn_log_sink new_sink, tn_log_level new_most, void *user) {
 
 void tn_log_write(tn_log_level level, const char *format, ...) {
     pthread_once(&once, read_environment);
-    if ((unsigned)level > TN_LOG_DEBUG || !format ||
+    if ((unsigned)level > TN_LOG_DEBUG || !format || within == MOST_WITHIN ||
         (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
         return;
     }
@@ -61,6 +66,8 @@ void tn_log_write(tn_log_level level, const char *format, ...) {
     void *user = sink_user;
     pthread_mutex_unlock(&lock);
     if (current) {
+        within++;
         current(level, text, user);
+        within--;
     }
 }

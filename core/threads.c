@@ -14,11 +14,21 @@ __attribute__((constructor)) static void restore_environment(void) {
 
 static int wanted; /* atomic; what tn_set_threads said; 0: nothing */
 
-/* OpenMP keeps the number per thread: a thread that was not told yet is told here. */
+/* OpenMP ends the process when it cannot start as many threads as it was told. */
+enum { MOST_THREADS = 4096 };
+
+/* OpenMP keeps the number per thread: a thread that was not told yet is told here, and so is one
+ * that OMP_NUM_THREADS has told nonsense. */
 int tn_threads(void) {
     int n = __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (n == 0) {
-        return omp_get_max_threads();
+        n = omp_get_max_threads();
+        if (n <= MOST_THREADS) {
+            return n;
+        }
+        tn_log_write(TN_LOG_WARN, "OMP_NUM_THREADS asks for %d threads (at most %d): one per core",
+                     n, MOST_THREADS);
+        n = omp_get_num_procs();
     }
     if (tn__self.threads != n) {
         tn__self.threads = n;
@@ -28,8 +38,8 @@ int tn_threads(void) {
 }
 
 void tn_set_threads(int n) {
-    if (n < 1) {
-        tn__raise(TN_EVALUE, "set_threads", "%d threads (at least 1)", n);
+    if (n < 1 || n > MOST_THREADS) {
+        tn__raise(TN_EVALUE, "set_threads", "%d threads (1 to %d)", n, MOST_THREADS);
         return;
     }
     __atomic_store_n(&wanted, n, __ATOMIC_RELAXED);

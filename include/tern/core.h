@@ -74,7 +74,8 @@ TN_API void tn_error_clear(void);
 TN_API const char *tn_status_name(tn_status status);
 
 /* Called at the moment an error is raised, in the raising thread. May exit the process; may not
- * longjmp. NULL: none. */
+ * longjmp. What it raises itself, after it has cleared the error, is recorded like any error and
+ * does not call it again. NULL: none. */
 typedef void (*tn_error_handler)(tn_status status, const char *message);
 TN_API void tn_on_error(tn_error_handler handler); /* for the process */
 /* for this thread: overrides the process's while not NULL */
@@ -187,13 +188,13 @@ TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 
 /* ---- Threads and log ------------------------------------------------------------------------- */
 
-/* How many threads kernels use; results are the same bits for any number. Default: OMP_NUM_THREADS,
- * else the cores. */
+/* How many threads kernels use, 1 to 4096 (else TN_EVALUE, and nothing changes); results are the
+ * same bits for any number. Default: OMP_NUM_THREADS where that is sound, else the cores. */
 TN_API int tn_threads(void);
 TN_API void tn_set_threads(int n);
 
 /* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is
- * in the environment (then stderr). */
+ * in the environment (then stderr). What a sink logs itself reaches it once more, and no deeper. */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);

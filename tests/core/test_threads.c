@@ -38,6 +38,26 @@ static void test_threads(void **state) {
     assert_int_equal(tn_error(), TN_EVALUE);
     assert_int_equal(tn_threads(), 3);
     tn_error_clear();
+    tn_set_threads(1000000000);
+    assert_error(TN_EVALUE, "1000000000 threads (1 to 4096)");
+    assert_int_equal(tn_threads(), 3);
+    assert_int_equal(size_of_team(), 3);
+}
+
+static void *size_of_team_told_nonsense(void *to) {
+    omp_set_num_threads(1000000000); /* as OMP_NUM_THREADS does in every thread */
+    *(int *)to = size_of_team();
+    return NULL;
+}
+
+/* Without tn_set_threads, what OpenMP was told holds unless it is absurd. */
+static void test_absurd_environment(void **state) {
+    (void)state;
+    int n = 0;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, size_of_team_told_nonsense, &n), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(n, omp_get_num_procs());
 }
 
 static char seen[2000];
@@ -52,6 +72,24 @@ static void sink(tn_log_level level, const char *message, void *user) {
     if (lines == 1) {
         tn_log_write(TN_LOG_ERROR, "from the sink"); /* no deadlock */
     }
+}
+
+static void endless_sink(tn_log_level level, const char *message, void *user) {
+    (void)level;
+    (void)message;
+    *(int *)user += 1;
+    tn_log_write(TN_LOG_ERROR, "from the sink, again");
+}
+
+static void test_a_sink_that_logs(void **state) {
+    (void)state;
+    int user = 0;
+    tn_log_to(endless_sink, TN_LOG_WARN, &user);
+    tn_log_write(TN_LOG_ERROR, "one");
+    assert_int_equal(user, 2);
+    tn_log_write(TN_LOG_ERROR, "two");
+    assert_int_equal(user, 4);
+    tn_log_to(NULL, TN_LOG_DEBUG, NULL);
 }
 
 static void test_log(void **state) {
@@ -91,8 +129,10 @@ static void test_build_info(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_absurd_environment),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_log),
+        cmocka_unit_test(test_a_sink_that_logs),
         cmocka_unit_test(test_build_info),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
