@@ -70,14 +70,22 @@ void tn__quiet(int step) {
     quiet += step;
 }
 
+static _Thread_local bool handling;
+
+/* A handler that clears the error and fails again would be called without end: what it raises is
+ * recorded and nothing else. It reads a copy, since its own error would overwrite the text. */
 static void call_handler(const char *message) {
-    if (quiet > 0) {
+    if (quiet > 0 || handling) {
         return;
     }
     tn_error_handler handler =
         thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {
-        handler(tn__self.error, message);
+        char text[ROOM];
+        snprintf(text, sizeof(text), "%s", message);
+        handling = true;
+        handler(tn__self.error, text);
+        handling = false;
     }
 }
 

@@ -94,6 +94,41 @@ static void thread_handler(tn_status status, const char *message) {
     thread_calls++;
 }
 
+/* Clears what it is told and fails again, as a handler does that reports through what is broken. */
+static void failing_handler(tn_status status, const char *message) {
+    calls++;
+    tn_error_clear();
+    tn_ndim(NULL);
+    seen = status;
+    strcpy(seen_text, message);
+}
+
+static void set_failing_handler(tn_status status, const char *message) {
+    tn_on_error_thread(failing_handler);
+    failing_handler(status, message);
+}
+
+static void test_a_handler_that_fails(void **state) {
+    (void)state;
+    tn_error_handler handlers[] = {failing_handler, set_failing_handler};
+    for (int i = 0; i < 2; i++) {
+        tn_error_clear();
+        calls = 0;
+        tn_on_error_thread(handlers[i]);
+        tn_raise(TN_EIO, "the first");
+        assert_int_equal(calls, 1);
+        assert_int_equal(seen, TN_EIO);
+        assert_ends(seen_text, ": the first"); /* not overwritten by what followed */
+        assert_int_equal(tn_error(), TN_EVALUE);
+        assert_ends(tn_error_message(), ": ndim: the tensor is NULL");
+        tn_error_clear();
+        tn_raise(TN_EIO, "the second"); /* it is called for the next one again */
+        assert_int_equal(calls, 2);
+    }
+    tn_error_clear();
+    tn_on_error_thread(NULL);
+}
+
 static void test_handlers(void **state) {
     (void)state;
     calls = thread_calls = 0;
@@ -207,6 +242,7 @@ int main(void) {
         cmocka_unit_test_setup(test_place_names_the_caller, start),
         cmocka_unit_test_setup(test_long_text_is_cut, start),
         cmocka_unit_test_setup(test_handlers, start),
+        cmocka_unit_test_setup(test_a_handler_that_fails, start),
         cmocka_unit_test_setup(test_errors_travel, start),
         cmocka_unit_test_setup(test_take_and_give_nothing, start),
         cmocka_unit_test_setup(test_status_names, start),
