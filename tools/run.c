@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 /* Beyond the grace, for the last words: a node's to the leader; the leader's to all nodes. */
@@ -62,7 +63,8 @@ static void begin_ending(launcher *l, int code, int signal) {
 static void begin_round(launcher *l, const run_round *r) {
     const run_options *o = &l->options;
     if (r->local == 0) {
-        output_say(l->out, "the job has its %d hosts: this one waits until it is needed", r->nodes);
+        output_say(l->out, "job %s runs on %d host%s: this one waits for a place", o->run_id,
+                   r->nodes, r->nodes == 1 ? "" : "s");
         return;
     }
     if (r->nodes > 1) {
@@ -82,6 +84,16 @@ static void begin_round(launcher *l, const run_round *r) {
     workers_start(&l->workers, o, r, l->out);
 }
 
+/* What the end of the job means for a launcher that may have had no part in it. */
+static int end_status(launcher *l, int code) {
+    if (code != 0 || l->round.number > 0) {
+        return code;
+    }
+    output_say(l->out, "job %s has ended well, but this host came too late: nothing ran here",
+               l->options.run_id);
+    return EX_TEMPFAIL;
+}
+
 static void obey_order(launcher *l, const order *o) {
     if (l->phase == ENDING) {
         return;
@@ -95,7 +107,7 @@ static void obey_order(launcher *l, const order *o) {
         l->phase = STOPPING;
         workers_stop(&l->workers, SIGTERM);
     } else if (o->kind == ORDER_END) {
-        begin_ending(l, o->code, SIGTERM);
+        begin_ending(l, end_status(l, o->code), SIGTERM);
     }
 }
 

@@ -175,9 +175,12 @@ static bool meet_nodes(agent *a) {
     const run_options *o = a->options;
     char why[1024] = "";
     bool leads = serve_store(a, why, sizeof(why));
-    if (!leads && (o->alone || o->node_rank == 0)) {
+    if (!leads && (o->max_nodes == 1 || o->node_rank == 0)) { /* there is nobody to join */
         tn_error_clear();
-        tn_raise(TN_EPEER, "the store cannot be served: %s", why);
+        tn_raise(TN_EPEER,
+                 "job %s cannot serve its store: %s; a job beside one that is running needs "
+                 "another port",
+                 o->run_id, why);
         return false;
     }
     a->port = leads ? tn_store_server_port(a->server) : o->port;

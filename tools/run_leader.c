@@ -21,15 +21,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
+#include <unistd.h>
 
 /* Beyond the grace, for a node to end its ranks and to say so. */
 static const double patience = 15;
 
 typedef struct node {
     int id;
-    bool known;   /* node/N has been read */
-    char *gone;   /* why it has no place any more; NULL: it has */
-    double heard; /* when its sign last changed */
+    bool known;    /* node/N has been read */
+    bool admitted; /* it may take part: there was room for it */
+    double came;   /* since when there has been none; 0: not looked at yet */
+    char *gone;    /* why it has no place any more; NULL: it has */
+    double heard;  /* when its sign last changed */
     int min, max, ranks, wanted, pid;
     char run_id[65], name[65];
     long count;
@@ -115,7 +118,7 @@ static void stop_round(leader *l, char *why) {
 }
 
 static bool node_usable(const node *n) {
-    return n->known && !n->gone;
+    return n->admitted && !n->gone;
 }
 
 static int count_usable(const leader *l) {
@@ -150,35 +153,90 @@ static char *describe_node(const node *n) {
 
 /* Takes the reason over. */
 static void give_up(leader *l, node *n, char *reason) {
+    const run_options *o = l->options;
     if (n->gone) {
         free(reason);
         return;
     }
     n->gone = reason;
-    if (n->state != NODE_LEFT) {
+    if (n->state != NODE_LEFT && n->admitted) {
         publish_order(
             l, text_new("drop %d\n%s: this node has no place in the job any more", n->id, reason));
+    } else if (n->state != NODE_LEFT) {
+        publish_order(l, text_new("drop %d\nno place in job %s at %s:%d: %s", n->id, o->run_id,
+                                  o->host, o->port, reason));
     }
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-/* Whether this node may take part; if not, it is told why. */
-static void admit_node(leader *l, node *n) {
-    const run_options *o = l->options;
-    if (strcmp(n->run_id, o->run_id) != 0) {
-        give_up(l, n, text_new("its --rdzv-id is %s, and node 0's is %s", n->run_id, o->run_id));
-    } else if (n->min != o->min_nodes || n->max != o->max_nodes) {
-        give_up(l, n,
-                text_new("its --nnodes is %d:%d, and node 0's is %d:%d", n->min, n->max,
-                         o->min_nodes, o->max_nodes));
-    }
+/* Who has the place that this node wants by name; NULL: nobody, or it wants none. */
+static const node *find_holder(const leader *l, const node *n) {
     for (int i = 0; n->wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
         if (other != n && node_usable(other) && other->wanted == n->wanted) {
-            give_up(l, n,
-                    text_new("its --node-rank is %d, which is taken by host %s", n->wanted,
-                             other->name));
+            return other;
+        }
+    }
+    return NULL;
+}
+
+/* Every node that has a place has given a sign of life since then. */
+static bool all_heard_since(const leader *l, double time) {
+    for (int i = 0; i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        if (node_usable(n) && n->heard <= time) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* There is no place for this node. It may replace one that is lost, which nobody has noticed yet;
+ * so it is refused when those that have the places have shown that they are alive. */
+static void await_place(leader *l, node *n, const node *holder) {
+    const run_options *o = l->options;
+    if (n->came == 0) {
+        n->came = tn__now();
+    } else if (holder && holder->heard > n->came) {
+        give_up(l, n,
+                text_new("--node-rank %d is taken by host %s (pid %d)", n->wanted, holder->name,
+                         holder->pid));
+    } else if (!holder && all_heard_since(l, n->came)) {
+        give_up(
+            l, n,
+            text_new("it has its %d hosts, and host %s (pid %d) leads it; a job beside it needs "
+                     "another --rdzv-id and another port",
+                     o->max_nodes, o->node_name, (int)getpid()));
+    }
+}
+
+/* Whether this node may take part; if not, it is told why. */
+static void admit_node(leader *l, node *n) {
+    const run_options *o = l->options;
+    const node *holder = find_holder(l, n);
+    if (strcmp(n->run_id, o->run_id) != 0) {
+        give_up(
+            l, n,
+            text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->run_id, o->run_id));
+    } else if (n->min != o->min_nodes || n->max != o->max_nodes) {
+        give_up(l, n,
+                text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", n->min, n->max,
+                         o->min_nodes, o->max_nodes));
+    } else if (holder || count_usable(l) >= o->max_nodes) {
+        await_place(l, n, holder);
+    } else {
+        n->admitted = true;
+    }
+}
+
+/* The leader's own node first: it has a place whoever was quicker to join. */
+static void admit_nodes(leader *l) {
+    for (int i = 0; i <= l->count; i++) {
+        int id = i == 0 ? l->own : i;
+        node *n = id <= l->count ? &l->nodes[id - 1] : NULL;
+        if (n && n->known && !n->admitted && !n->gone) {
+            admit_node(l, n);
         }
     }
 }
@@ -204,9 +262,6 @@ static void look_for_arrivals(leader *l) {
         n->known = text && sscanf(text, "%d %d %d %d %d %64s %64s", &n->min, &n->max, &n->ranks,
                                   &n->wanted, &n->pid, n->run_id, n->name) == 7;
         free(text);
-        if (n->known) {
-            admit_node(l, n);
-        }
     }
 }
 
@@ -247,7 +302,7 @@ static int compare_nodes(const void *left, const void *right, void *user) {
     return own_a != own_b ? own_b - own_a : a->id - b->id;
 }
 
-/* Chooses the members: the first MAX in order; the others are spares. Returns how many. */
+/* Chooses the members: all that have a place, in order. Returns how many. */
 static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
@@ -257,7 +312,6 @@ static int choose_members(leader *l, node **members) {
         }
     }
     qsort_r(members, (size_t)count, sizeof(*members), compare_nodes, l);
-    count = count < l->options->max_nodes ? count : l->options->max_nodes;
     for (int i = 0; i < count; i++) {
         members[i]->member = true;
         members[i]->place = i;
@@ -448,6 +502,9 @@ void leader_tick(leader *l) {
         if (!l->nodes[i].gone) {
             look_at(l, &l->nodes[i]);
         }
+    }
+    if (l->phase != OVER) {
+        admit_nodes(l);
     }
     switch (l->phase) {
     case GATHER:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
-of a rank's own.
+of a rank's own, and a second job in the place of the first.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -30,10 +30,10 @@ RANKS, VICTIM, STEP, STEPS = 3, 1, 4, 9
 MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
-BESIDES = [("throw", "hook"), ("throw", "optimiser")]
+BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
-      "disk@save", "cut@bucket", "throw@hook"]
+      "disk@save", "cut@bucket", "throw@hook", "second-job@bucket"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -262,6 +262,42 @@ def port(folder, reference, phase):
     no_orphans()
 
 
+def second_job(folder, reference, phase):
+    """The same command is given a second time: it is refused, runs nothing, and the first job does not notice."""
+    for nodes in (1, 2):
+        out, extra = folder("job"), folder("second")
+        taken = free_port()
+        command = [TERN, "run", "--nnodes", str(nodes), "--rdzv-endpoint", "127.0.0.1:%d" % taken, "--rdzv-id", "twice",
+                   "--grace", "1", "-n", "2", PROGRAM, "--steps", str(STEPS), "--out"]
+        env = environment(TERN_TOKEN="faults", TERN_TIMEOUT=60, TERN_FAULT="wait@%s:%d:%d" % (phase, VICTIM, STEP))
+        launchers = []
+        try:
+            for node in range(nodes):
+                log = open(os.path.join(out, "launcher%d.log" % node), "wb")
+                launchers.append((subprocess.Popen([*command, out], env=env, stdout=log, stderr=log), log))
+            end = time.time() + 60
+            while not os.path.exists(os.path.join(out, "at-phase")):
+                need(time.time() < end, "the phase was never reached: " + text_of(launchers[0][1].name)[-500:])
+                time.sleep(0.01)
+            second = subprocess.run([*command, extra], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+            text = second.stdout.decode(errors="replace")
+            need(second.returncode == 1 and "job twice" in text and str(taken) in text, "ended with %d: %s" % (second.returncode, text))
+            need(not os.listdir(extra), "the second job has run")
+            open(os.path.join(out, "go-on"), "w").close()
+            for process, log in launchers:
+                need(process.wait(60) == 0, "the first job ended with %d: %s" % (process.returncode, text_of(log.name)[-1000:]))
+                need("start again" not in text_of(log.name), "the first job was disturbed: " + text_of(log.name))
+            need(len(text_of(os.path.join(out, "loss.csv")).splitlines()) == len(reference.splitlines()), "losses are missing")
+        except subprocess.TimeoutExpired as late:
+            raise Broken("has not ended: %s" % late)
+        finally:
+            for process, log in launchers:
+                process.kill()
+                process.wait()
+                log.close()
+        no_orphans()
+
+
 def disk(folder, reference, phase):
     """The disk is full in the middle of a save; with room again the job goes on from the checkpoint before."""
     out = folder("full")
@@ -348,7 +384,8 @@ def cut(folder, reference, phase):
             ip("netns", "del", name)
 
 
-CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw}
+CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw,
+         "second-job": second_job}
 
 
 def main():

@@ -272,32 +272,48 @@ def leader_leaves():
 
 
 @test
-def spare():
-    """a node more than MAX waits; the first keep their places in a restart, and the spare takes that of one that is lost"""
-    job = Job(2, "--max-restarts", 1)
+def full_job():
+    """a launcher more than the job has places for is refused at once, with the job's name, and disturbs nobody"""
+    for nnodes, launchers in ((1, 1), (2, 2), ("1:2", 2)):
+        job = Job(nnodes, "--rdzv-id", "night", "--heartbeat", 1000, "--last-call", 30)
+        running = [job.leader(*UNTIL_GO)] + [job.start(*UNTIL_GO) for _ in range(launchers - 1)]
+        until(lambda: all(said(r) for r in range(launchers)), "the job runs")
+        for options in ((), ("--node-rank", 0)):
+            more = job.start(*shell("echo x > disturbed"), options=options)
+            finish(more, 1, 30)
+            has(errors(more), "job night", str(job.port), "another port")
+        go()
+        for p in running:
+            finish(p, 0)
+        same([said(r) for r in range(launchers)], [[f"0: {r} of {launchers}"] for r in range(launchers)])
+        for name in ["go"] + [f"said.{r}.0" for r in range(launchers)]:
+            os.remove(name)
+    holds(not os.path.exists("disturbed"), "a launcher that was refused has started its program")
 
-    def program(name):
-        return shell(f'echo "$TERN_RESTART_COUNT $RANK" >> {name}; while [ ! -e go ]; do sleep 0.05; '
-                     '[ ! -e fail ] || [ "$RANK $TERN_RESTART_COUNT" != "1 0" ] || exit 1; done')
-    first = job.leader(*program("first"))
-    second = job.start(*program("second"))
-    until(lambda: text("first") and text("second"), "two have started")
-    third = job.start(*program("third"))
-    until(lambda: "waits until it is needed" in errors(third), "the third waits")
-    with open("fail", "w", encoding="utf-8"):
-        pass
-    until(lambda: text("second") == "0 1\n1 1\n", "the second has started again")
-    same((text("first"), text("third")), ("0 0\n1 0\n", ""))
-    second.kill()
-    until(lambda: text("third") == "2 1\n", "the third has its place", 30)
-    go()
-    finish(first, 0)
-    finish(third, 0)
+
+@test
+def replacement():
+    """a launcher that comes before the loss of another was noticed waits, and takes its place; so does one by --node-rank"""
+    for nnodes, options in ((2, ()), ("1:2", ()), ("1:2", ("--node-rank", 1))):
+        job = Job(nnodes, "--last-call", 30)
+        first = job.leader(*UNTIL_GO)
+        second = job.start(*UNTIL_GO, options=options)
+        until(lambda: said(0) and said(1), "both have started")
+        second.kill()
+        second.wait()
+        third = job.start(*UNTIL_GO, options=options)
+        until(lambda: said(0) == ["0: 0 of 2", "1: 0 of 2"] and said(1) == ["0: 1 of 2", "1: 1 of 2"], "the third has its place", 30)
+        has(errors(third), "waits for a place")
+        go()
+        finish(first, 0)
+        finish(third, 0)
+        for name in ("go", "said.0.0", "said.1.0"):
+            os.remove(name)
 
 
 @test
 def near_the_end():
-    """a node that comes when others have ended well restarts nobody"""
+    """a node that comes when others have ended well restarts nobody, and says that nothing ran there"""
     job = Job("2:3", "--last-call", 1)
     program = shell(SAYS + '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done')
     first = job.leader(*program)
@@ -305,11 +321,13 @@ def near_the_end():
     until(lambda: said(0) and said(1), "both have started")
     time.sleep(0.5)  # for the first to be done
     third = job.start(*program)
-    until(lambda: "waits until it is needed" in errors(third), "the third waits")
+    until(lambda: "waits for a place" in errors(third), "the third waits")
     time.sleep(0.5)
     go()
-    for p in (first, second, third):
+    for p in (first, second):
         finish(p, 0)
+    finish(third, os.EX_TEMPFAIL)
+    has(errors(third), "nothing ran here")
     same((said(0), said(1), said(2)), (["0: 0 of 2"], ["0: 1 of 2"], []))
 
 
@@ -358,10 +376,10 @@ def strangers():
     has(errors(wrong), "token")
     other = job.start(*UNTIL_GO, options=["--rdzv-id", "another"])
     finish(other, 1, 30)
-    has(errors(other), "its --rdzv-id is another, and node 0's is job")
+    has(errors(other), "launcher's --rdzv-id is another, and node 0's is job")
     other = job.start(*UNTIL_GO, options=["--nnodes", "2:3"])
     finish(other, 1, 30)
-    has(errors(other), "its --nnodes is 2:3, and node 0's is 2:2")
+    has(errors(other), "launcher's --nnodes is 2:3, and node 0's is 2:2")
     same(first.poll(), None)
     second = job.start(*UNTIL_GO)
     until(lambda: said(0) == ["0: 0 of 2"] and said(1) == ["0: 1 of 2"], "the two have started")
