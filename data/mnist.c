@@ -7,6 +7,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "tern/data.h"
 
 #include <errno.h>
@@ -45,7 +46,7 @@ static void raise_short(const idx *f, const char *what) {
 }
 
 /* `name` in `folder`, or its .gz. */
-static bool idx_open(idx *f, const char *folder, const char *name) {
+static bool idx_find(idx *f, const char *folder, const char *name) {
     static const char *const endings[] = {"", ".gz"};
     for (int i = 0; i < 2; i++) {
         int length = snprintf(f->path, sizeof(f->path), "%s/%s%s", folder, name, endings[i]);
@@ -53,19 +54,25 @@ static bool idx_open(idx *f, const char *folder, const char *name) {
             tn__raise(TN_EIO, "mnist", "the path of the folder is too long");
             return false;
         }
-        errno = ENOMEM; /* what gzopen leaves when it has no memory for itself */
-        f->file = gzopen(f->path, "rbe");
-        if (f->file) {
+        if (access(f->path, F_OK) == 0 || errno != ENOENT) {
             return true;
         }
-        if (errno != ENOENT) {
-            break;
-        }
     }
-    bool absent = errno == ENOENT;
-    tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, "mnist", "%s/%s%s: %s", folder, name,
-              absent ? "[.gz]" : "", strerror(errno));
+    tn__raise(TN_EIO, "mnist", "%s/%s[.gz]: %s", folder, name, strerror(ENOENT));
     return false;
+}
+
+static bool idx_open(idx *f, const char *folder, const char *name) {
+    tn__reader r;
+    if (!idx_find(f, folder, name) || !tn__reader_open(&r, f->path, "mnist")) {
+        return false;
+    }
+    f->file = gzdopen(r.fd, "rb"); /* which closes the descriptor with itself */
+    if (!f->file) {
+        tn__raise(TN_ENOMEM, "mnist", "%s: no memory", f->path);
+        tn__reader_close(&r);
+    }
+    return f->file != NULL;
 }
 
 static uint32_t big_endian(const uint8_t *b) {

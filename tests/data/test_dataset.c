@@ -131,9 +131,9 @@ static void test_text_read(void **state) {
     assert_null(tn_text_read("/nowhere/at/all", &bytes));
     assert_error(TN_EIO, "/nowhere/at/all: No such file");
     assert_null(tn_text_read("/tmp", &bytes));
-    assert_error(TN_EIO, "Is a directory");
+    assert_error(TN_EIO, "/tmp is a folder; a file is wanted");
     assert_null(tn_text_read(NULL, &bytes));
-    tn_error_clear();
+    assert_error(TN_EVALUE, "the path is NULL");
 }
 
 int main(void) {

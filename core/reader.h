@@ -1,0 +1,39 @@
+/* Files that are read.
+ *
+ * A path may name what only looks like a file: a FIFO hangs whoever opens it, a device has no end.
+ * And others may write a file while it is read. So: regular files only, nothing is waited for, a
+ * file that grows is read as long as it was when it was opened, and one that was cut short is an
+ * error. For the last of these nothing here is mapped: behind the new end of a file that was cut
+ * short a mapped page is a signal (SIGBUS) for whoever touches it, at any later time.
+ *
+ *     tn__reader r;
+ *     if (!tn__reader_open(&r, path, "load")) { return tn_error(); }
+ *     bool done = tn__reader_get(&r, 0, head, sizeof(head));
+ *     tn__reader_close(&r);
+ */
+#ifndef TERN_CORE_READER_H
+#define TERN_CORE_READER_H
+
+#include "tern/core.h"
+
+typedef struct tn__reader {
+    int fd;                /* -1: not open */
+    size_t bytes;          /* in the file when it was opened */
+    const char *path;      /* the caller's, for messages */
+    const char *operation; /* static text */
+} tn__reader;
+
+/* False after raising TN_EVALUE (the path is NULL) or TN_EIO, which says what is there instead. */
+TN_API bool tn__reader_open(tn__reader *r, const char *path, const char *operation);
+
+/* The `bytes` from `at` on, all of them. False after raising TN_EIO. Any number of threads at once.
+ */
+TN_API bool tn__reader_get(const tn__reader *r, size_t at, void *to, size_t bytes);
+
+TN_API void tn__reader_close(tn__reader *r); /* one that is not open, too */
+
+/* A whole file, and a 0 behind it; the caller frees. NULL after raising, TN_ENOMEM too. A file
+ * without a size, as those of /proc are, is read to its end, which must come within 64 MiB. */
+TN_API char *tn__read_whole(const char *path, size_t *bytes, const char *operation);
+
+#endif

@@ -1,0 +1,90 @@
+/* What is no file but has a name, given to everything that reads one: an error that says what it
+ * is, at once. A FIFO that nobody writes would hang its reader, and /dev/zero fill the memory. */
+#include "tern/tern.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+/* ---- Everything that reads a file ------------------------------------------------------------ */
+
+static bool read_text(const char *path) {
+    char *text = tn_text_read(path, NULL);
+    tn_text_free(text);
+    return text != NULL;
+}
+
+static bool read_shards(const char *path) {
+    tn_dataset *d = tn_token_shards(path, 4, 100);
+    tn_dataset_free(d);
+    return d != NULL;
+}
+
+static bool read_digits(const char *path, const char *name) {
+    const char *there = temp_path(name);
+    assert_int_equal(symlink(path, there), 0);
+    tn_dataset *d = tn_mnist(temp_folder, true);
+    tn_dataset_free(d);
+    unlink(there);
+    return d != NULL;
+}
+
+static bool read_digits_plain(const char *path) {
+    return read_digits(path, "train-images-idx3-ubyte");
+}
+
+static bool read_digits_gz(const char *path) {
+    return read_digits(path, "train-images-idx3-ubyte.gz");
+}
+
+static bool read_history(const char *path) {
+    tn_history *h = tn_history_open(path, 1);
+    tn_history_free(h);
+    return h != NULL;
+}
+
+static const struct {
+    const char *name;
+    bool (*read)(const char *path);
+} readers[] = {
+    {"text", read_text},          {"token shards", read_shards},
+    {"mnist", read_digits_plain}, {"mnist, compressed", read_digits_gz},
+    {"history", read_history},
+};
+enum { READERS = sizeof(readers) / sizeof(readers[0]) };
+
+/* ---- What they are given --------------------------------------------------------------------- */
+
+static void refused_by_all(const char *path, const char *what) {
+    for (int i = 0; i < READERS; i++) {
+        print_message("%s of %s\n", readers[i].name, path);
+        assert_false(readers[i].read(path));
+        assert_error(TN_EIO, what);
+    }
+}
+
+static void test_fifo(void **state) {
+    (void)state;
+    const char *path = temp_path("fifo");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    refused_by_all(path, "is a FIFO; a file is wanted");
+}
+
+static void test_device(void **state) {
+    (void)state;
+    const char *path = temp_path("zeros");
+    assert_int_equal(symlink("/dev/zero", path), 0);
+    refused_by_all(path, "is a character device; a file is wanted");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_fifo, temp_clean),
+        cmocka_unit_test_teardown(test_device, temp_clean),
+    };
+    return cmocka_run_group_tests_name("what is no file", tests, NULL, temp_clean);
+}
