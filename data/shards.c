@@ -1,30 +1,31 @@
 /* Token shards: long token sequences in files of 16-bit numbers, as llm.c and nanoGPT write them.
  *
  * A shard is a file of little-endian uint16 tokens. llm.c's begin with 256 int32: the magic number,
- * the version and the number of tokens; nanoGPT's have no head. Shards are mapped, not read: a
- * corpus may be larger than memory. An example is a window of `length` tokens and the same one
- * further. Windows follow each other without overlap and do not cross from one shard into the next,
- * so what remains at a shard's end, less than a window, is left out.
+ * the version and the number of tokens; nanoGPT's have no head. An example is a
+ * window of `length` tokens and the same one further, read when it is asked for: a corpus may be
+ * larger than memory. Windows follow each other without overlap and do not cross from one shard
+ * into the next, so what remains at a shard's end, less than a window, is left out.
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "tern/data.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <endian.h>
 #include <glob.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { HEAD_WORDS = 256, HEAD_BYTES = HEAD_WORDS * 4, VERSION = 1 };
+enum { BEGINNING = 4096 /* what tells kinds of files apart */ };
+enum { KEPT_OPEN = 256 /* a process may have 1024 files open, and there are larger corpora */ };
 enum { MAGIC = 20240520, MAGIC_WIDE = 20240801 /* 32 bits a token */ };
 
 typedef struct shard {
-    unsigned char *map; /* the whole file */
-    size_t bytes;
-    const unsigned char *tokens;
+    tn__reader file; /* closed between examples when there are more than KEPT_OPEN */
+    ino_t inode;
+    dev_t device;
+    size_t head;   /* where the tokens begin */
     int64_t count; /* tokens */
     int64_t first; /* number of its first window */
     int64_t windows;
@@ -40,39 +41,40 @@ typedef struct shards {
 
 /* ---- One file -------------------------------------------------------------------------------- */
 
-static int32_t word_at(const unsigned char *map, int i) {
-    const unsigned char *b = map + 4 * i;
-    return (int32_t)((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
-                     (uint32_t)b[3] << 24);
-}
+/* Its beginning, as far as there is one. */
+typedef struct beginning {
+    unsigned char at[BEGINNING];
+    size_t bytes;
+} beginning;
 
-static int64_t token_at(const shard *s, int64_t i) {
-    return s->tokens[2 * i] | s->tokens[2 * i + 1] << 8;
+static int32_t word_at(const beginning *b, int i) {
+    const unsigned char *at = b->at + 4 * i;
+    return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 |
+                     (uint32_t)at[3] << 24);
 }
 
 /* Whether the file's beginning has no byte that text has not. Tokens are below 8192 most of the
  * time, so that the upper byte of a pair is a control character; 256 bytes of random tokens look
  * like text once in 10^13. */
-static bool looks_like_text(const shard *s) {
-    enum { LEAST = 256, MOST = 4096 };
-    size_t bytes = s->bytes < MOST ? s->bytes : MOST;
-    bool text = bytes >= LEAST;
-    for (size_t i = 0; text && i < bytes; i++) {
-        text = s->map[i] >= ' ' ? s->map[i] != 0x7f : s->map[i] && strchr("\t\n\r\f", s->map[i]);
+static bool looks_like_text(const beginning *b) {
+    enum { LEAST = 256 };
+    bool text = b->bytes >= LEAST;
+    for (size_t i = 0; text && i < b->bytes; i++) {
+        text = b->at[i] >= ' ' ? b->at[i] != 0x7f : b->at[i] && strchr("\t\n\r\f", b->at[i]);
     }
     return text;
 }
 
 /* A shard without a head could be any file: those that are often taken for one are not. */
-static bool check_kind(const shard *s) {
+static bool check_kind(const shard *s, const beginning *b) {
     static const char numpy[] = "\x93NUMPY";
     size_t bytes = sizeof(numpy) - 1;
     const char *kind = NULL;
-    if (looks_like_text(s)) {
+    if (looks_like_text(b)) {
         kind = "text";
-    } else if (s->bytes >= bytes && memcmp(s->map, numpy, bytes) == 0) {
+    } else if (b->bytes >= bytes && memcmp(b->at, numpy, bytes) == 0) {
         kind = "a NumPy array";
-    } else if (s->bytes >= HEAD_BYTES && word_at(s->map, 0) == MAGIC_WIDE) {
+    } else if (b->bytes >= HEAD_BYTES && word_at(b, 0) == MAGIC_WIDE) {
         kind = "a shard of 32-bit tokens";
     }
     if (kind) {
@@ -84,66 +86,84 @@ static bool check_kind(const shard *s) {
     return !kind;
 }
 
-/* Finds out which kind the mapped file is, and where its tokens are. */
-static bool find_tokens(shard *s) {
-    if (!check_kind(s)) {
+/* Finds out which kind the file is, and where its tokens are. */
+static bool find_tokens(shard *s, const beginning *b) {
+    if (!check_kind(s, b)) {
         return false;
     }
-    bool headed = s->bytes >= HEAD_BYTES && word_at(s->map, 0) == MAGIC;
-    size_t head = headed ? HEAD_BYTES : 0;
-    if ((s->bytes - head) % 2 != 0) {
+    bool headed = b->bytes >= HEAD_BYTES && word_at(b, 0) == MAGIC;
+    s->head = headed ? HEAD_BYTES : 0;
+    size_t bytes = s->file.bytes - s->head;
+    if (bytes % 2 != 0) {
         tn__raise(TN_EFORMAT, "token_shards",
                   "%s: %zu bytes of tokens, which is not a whole number of 16-bit tokens", s->path,
-                  s->bytes - head);
+                  bytes);
         return false;
     }
-    s->tokens = s->map + head;
-    s->count = (int64_t)((s->bytes - head) / 2);
-    if (headed && word_at(s->map, 1) != VERSION) {
+    s->count = (int64_t)(bytes / 2);
+    if (headed && word_at(b, 1) != VERSION) {
         tn__raise(TN_EFORMAT, "token_shards",
                   "%s: version %d of llm.c's format; version %d is read here", s->path,
-                  word_at(s->map, 1), VERSION);
+                  word_at(b, 1), VERSION);
         return false;
     }
-    if (headed && word_at(s->map, 2) != s->count) {
+    if (headed && word_at(b, 2) != s->count) {
         tn__raise(TN_EFORMAT, "token_shards", "%s: its head says %d tokens but %lld follow",
-                  s->path, word_at(s->map, 2), (long long)s->count);
+                  s->path, word_at(b, 2), (long long)s->count);
         return false;
     }
     return true;
 }
 
-static bool map_shard(shard *s, const char *path) {
+/* Opens the file for the first time. */
+static bool shard_begin(shard *s, const char *path) {
     struct stat about;
+    s->file.fd = -1;
     s->path = tn__strdup(path);
     if (!s->path) {
         tn__raise(TN_ENOMEM, "token_shards", "no memory");
         return false;
     }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool known = fd >= 0 && fstat(fd, &about) == 0;
-    if (known && about.st_size > 0) {
-        s->bytes = (size_t)about.st_size;
-        s->map = mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        s->map = s->map == MAP_FAILED ? NULL : s->map;
-    }
-    int why = errno;
-    if (fd >= 0) {
-        close(fd);
-    }
-    if (!s->map) {
-        tn__raise(known && about.st_size == 0 ? TN_EFORMAT : TN_EIO, "token_shards", "%s: %s", path,
-                  known && about.st_size == 0 ? "the file is empty" : strerror(why));
+    if (!tn__reader_open(&s->file, s->path, "token_shards")) {
         return false;
     }
-    return find_tokens(s);
+    if (fstat(s->file.fd, &about) != 0 || about.st_size == 0) {
+        tn__raise(TN_EFORMAT, "token_shards", "%s: the file is empty", path);
+        return false;
+    }
+    s->inode = about.st_ino;
+    s->device = about.st_dev;
+    beginning b = {.bytes = s->file.bytes < BEGINNING ? s->file.bytes : BEGINNING};
+    return tn__reader_get(&s->file, 0, b.at, b.bytes) && find_tokens(s, &b);
 }
 
-static void unmap_shard(shard *s) {
-    if (s->map) {
-        munmap(s->map, s->bytes);
-    }
+static void shard_end(shard *s) {
+    tn__reader_close(&s->file);
     free(s->path);
+}
+
+/* Opens it again, for one example. It must be the same file, since its windows were counted. */
+static bool open_again(const shard *s, tn__reader *r) {
+    struct stat about;
+    if (!tn__reader_open(r, s->path, "token_shards")) {
+        return false;
+    }
+    if (fstat(r->fd, &about) == 0 && about.st_ino == s->inode && about.st_dev == s->device) {
+        return true;
+    }
+    tn__raise(TN_EIO, "token_shards", "%s is another file than it was", s->path);
+    tn__reader_close(r);
+    return false;
+}
+
+static bool shard_get(const shard *s, int64_t from, int64_t count, void *tokens) {
+    tn__reader again = {.fd = -1};
+    bool kept = s->file.fd >= 0;
+    bool done = (kept || open_again(s, &again)) &&
+                tn__reader_get(kept ? &s->file : &again, s->head + 2 * (size_t)from, tokens,
+                               2 * (size_t)count);
+    tn__reader_close(&again);
+    return done;
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
@@ -162,41 +182,62 @@ static const shard *shard_of(const shards *d, int64_t window) {
     return &d->list[low];
 }
 
+static int64_t token_at(const unsigned char *tokens, int64_t i) {
+    uint16_t token;
+    memcpy(&token, tokens + 2 * i, sizeof(token));
+    return le16toh(token);
+}
+
+static tn_status raise_outside(const shards *d, const shard *s, const unsigned char *tokens,
+                               int64_t from) {
+    int64_t i = 0;
+    while (token_at(tokens, i) < d->vocab) {
+        i++;
+    }
+    return tn_raise(TN_EFORMAT, "%s: token %lld is %lld but the vocabulary has %lld", s->path,
+                    (long long)(from + i), (long long)token_at(tokens, i), (long long)d->vocab);
+}
+
+/* The file's tokens lie in the target, which is larger than they are, until they are spread. */
 static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
     const shards *d = (const shards *)self;
     const shard *s = shard_of(d, i);
-    int64_t *input = x, *target = y, from = (i - s->first) * d->length;
-    for (int64_t t = 0; t <= d->length; t++) {
-        int64_t at = from + t, token = token_at(s, at);
-        if (token >= d->vocab) {
-            return tn_raise(TN_EFORMAT, "%s: token %lld is %lld but the vocabulary has %lld",
-                            s->path, (long long)at, (long long)token, (long long)d->vocab);
-        }
-        if (t < d->length) {
-            input[t] = token;
-        }
-        if (t > 0) {
-            target[t - 1] = token;
-        }
+    const unsigned char *tokens = y;
+    int64_t *input = x, *target = y, n = d->length, from = (i - s->first) * n;
+    if (!shard_get(s, from, n + 1, y)) {
+        return tn_error();
     }
+    int64_t last = token_at(tokens, n), most = last;
+    for (int64_t t = 0; t < n; t++) {
+        input[t] = token_at(tokens, t);
+        most = input[t] > most ? input[t] : most;
+    }
+    if (most >= d->vocab) {
+        return raise_outside(d, s, tokens, from);
+    }
+    memcpy(target, input + 1, (size_t)(n - 1) * sizeof(*target));
+    target[n - 1] = last;
     return TN_OK;
 }
 
 static void shards_free(tn_dataset *self) {
     shards *d = (shards *)self;
     for (int i = 0; i < d->count; i++) {
-        unmap_shard(&d->list[i]);
+        shard_end(&d->list[i]);
     }
     free(d);
 }
 
-/* Maps the files in the order of their names. False after raising. */
-static bool map_all(shards *d, char **paths, int count) {
+/* Opens the files in the order of their names. False after raising. */
+static bool open_all(shards *d, char **paths, int count) {
     for (int i = 0; i < count; i++) {
         shard *s = &d->list[i];
         d->count++;
-        if (!map_shard(s, paths[i])) {
+        if (!shard_begin(s, paths[i])) {
             return false;
+        }
+        if (i >= KEPT_OPEN) {
+            tn__reader_close(&s->file);
         }
         s->first = d->base.size;
         s->windows = s->count > 0 ? (s->count - 1) / d->length : 0;
@@ -221,7 +262,7 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, int6
                            .free = shards_free};
     d->length = length;
     d->vocab = vocab;
-    bool whole = map_all(d, paths, count);
+    bool whole = open_all(d, paths, count);
     if (whole && d->base.size == 0) {
         tn__raise(TN_EFORMAT, "token_shards",
                   "%s: no file has the %lld tokens that a window of %lld takes", pattern,

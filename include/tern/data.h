@@ -56,9 +56,9 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
 
 /* The same windows from files of 16-bit tokens, as llm.c writes them (a head of 1024 bytes, then
  * the tokens) or nanoGPT (the tokens alone): the files that match `pattern`
- * ("fineweb/train_*.bin"), in the order of their names, mapped and not read. The windows lie one
- * behind the other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT,
- * which names file and place, when it is read;
+ * ("fineweb/train_*.bin"), in the order of their names. A window is read when it is asked for. The
+ * windows lie one behind the other and do not cross from file to file. A token outside [0, vocab)
+ * is TN_EFORMAT, which names file and place, when it is read, and a file that was cut short TN_EIO;
  * text instead of tokens is TN_EFORMAT at once. TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
@@ -83,8 +83,8 @@ TN_API int64_t tn_charset_encode(const tn_charset *c, const char *text, size_t b
 /* One token's UTF-8 text; "" and TN_EINDEX outside [0, size). */
 TN_API const char *tn_charset_text(const tn_charset *c, int64_t token);
 
-/* A whole file; *bytes is its length; a 0 follows it. NULL after TN_EIO or TN_ENOMEM.
- * tn_text_free frees it. */
+/* A whole file, as long as it is when it is opened; *bytes is its length; a 0 follows it. NULL
+ * after TN_EIO (also for what is no file: a FIFO, a device) or TN_ENOMEM. tn_text_free frees it. */
 TN_API char *tn_text_read(const char *path, size_t *bytes);
 TN_API void tn_text_free(char *text);
 

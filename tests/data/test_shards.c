@@ -137,6 +137,71 @@ static void test_other_kinds(void **state) {
     assert_error(TN_EFORMAT, "32-bit tokens");
 }
 
+/* ---- Files that change while they are in use --------------------------------------------------
+ */
+
+/* `count` zeros. */
+static void write_zeros(const char *name, size_t count) {
+    unsigned char *zeros = calloc(count, 2);
+    assert_non_null(zeros);
+    temp_write(temp_path(name), zeros, 2 * count);
+    free(zeros);
+}
+
+/* Batches until there are no more. */
+static int drain(tn_loader *loader) {
+    int batches = 0;
+    for (tn_batch b; tn_loader_next(loader, &b);) {
+        batches++;
+    }
+    return batches;
+}
+
+static void test_cut_short(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 2; threads += 2) {
+        write_zeros("a_0.bin", 1 << 20);
+        tn_loader_options o = tn_loader_defaults();
+        o.batch = 3;
+        o.threads = threads;
+        tn_loader *loader = tn_loader_new(tn_token_shards(temp_path("a_0.bin"), 1024, 100),
+                                          tn_sequential_sampler(), o);
+        tn_batch b;
+        assert_true(tn_loader_next(loader, &b));
+        assert_int_equal(truncate(temp_path("a_0.bin"), 100000), 0);
+        assert_true(drain(loader) < (1 << 10) / 3);
+        assert_error(TN_EIO, "a_0.bin was cut short while it was read: it had 2097152 bytes");
+        tn_loader_free(loader);
+    }
+}
+
+/* More shards than are kept open, and those behind the first are opened for each example. */
+static void test_many_shards(void **state) {
+    (void)state;
+    enum { SHARDS = 300 };
+    char name[16];
+    for (int i = 0; i < SHARDS; i++) {
+        snprintf(name, sizeof(name), "a_%03d.bin", i);
+        write_llmc(name, 9, 100 * i);
+    }
+    tn_dataset *d = tn_token_shards(temp_path("a_*.bin"), 4, 65536);
+    assert_non_null(d);
+    assert_int_equal(d->size, 2 * SHARDS);
+    for (int i = 0; i < SHARDS; i++) {
+        expect_window(d, 2 * i, 100 * i);
+        expect_window(d, 2 * i + 1, 100 * i + 4);
+    }
+    int64_t x[4], y[4];
+    write_llmc("another", 9, 0);
+    assert_int_equal(rename(temp_path("another"), temp_path("a_299.bin")), 0);
+    assert_int_equal(d->get(d, 2 * SHARDS - 1, x, y), TN_EIO);
+    assert_error(TN_EIO, "a_299.bin is another file than it was");
+    assert_int_equal(unlink(temp_path("a_298.bin")), 0);
+    assert_int_equal(d->get(d, 2 * SHARDS - 3, x, y), TN_EIO);
+    assert_error(TN_EIO, "a_298.bin: No such file");
+    tn_dataset_free(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_windows, temp_clean),
@@ -144,6 +209,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_token_outside, temp_clean),
         cmocka_unit_test_teardown(test_wrong_files, temp_clean),
         cmocka_unit_test_teardown(test_other_kinds, temp_clean),
+        cmocka_unit_test_teardown(test_cut_short, temp_clean),
+        cmocka_unit_test_teardown(test_many_shards, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
