@@ -1,9 +1,9 @@
 /* A picture of the graph behind a tensor, for Graphviz: `dot -Tsvg graph.dot > graph.svg`. */
 #include "autograd/leaf.h"
 #include "autograd/run.h"
+#include "core/file.h"
 #include "core/memory.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,39 +20,42 @@ static const char *dims_text(tn_dims dims, char *text, size_t room) {
 }
 
 /* Text inside a label's quotes. */
-static void draw_text(FILE *file, const char *text) {
+static void draw_text(tn__file *file, const char *text) {
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') {
-            fputc('\\', file);
+            tn__file_put(file, "\\", 1);
         }
-        fputc(*text, file);
+        tn__file_put(file, text, 1);
     }
 }
 
-static void draw_leaf(FILE *file, int index, const tn_tensor *leaf, tn_leaf_name name, void *user) {
+static void draw_leaf(tn__file *file, int index, const tn_tensor *leaf, tn_leaf_name name,
+                      void *user) {
     char dims[256];
     const char *called = name ? name(leaf, user) : NULL;
-    fprintf(file, "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"", index);
+    tn__file_print(file, "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"", index);
     draw_text(file, called ? called : "leaf");
-    fprintf(file, "\\n%s %s\"];\n", tn_dtype_name(leaf->dtype),
-            dims_text(leaf->dims, dims, sizeof dims));
+    tn__file_print(file, "\\n%s %s\"];\n", tn_dtype_name(leaf->dtype),
+                   dims_text(leaf->dims, dims, sizeof dims));
 }
 
-static void draw_slot(FILE *file, const tn__run *run, int index, tn_leaf_name name, void *user) {
+static void draw_slot(tn__file *file, const tn__run *run, int index, tn_leaf_name name,
+                      void *user) {
     const tn__slot *slot = &run->slots[index];
     char text[256];
     if (!slot->node) {
         draw_leaf(file, index, slot->leaf, name, user);
         return;
     }
-    fprintf(file, "  n%d [label=\"%s\"];\n", index, slot->node->op->name);
+    tn__file_print(file, "  n%d [label=\"%s\"];\n", index, slot->node->op->name);
     for (int i = 0; i < slot->node->inputs; i++) {
         const tn__edge *edge = &slot->node->edges[i];
         if (edge->node || edge->leaf) {
             int far =
                 tn__run_find(run, edge->node ? (const void *)edge->node : (const void *)edge->leaf);
-            fprintf(file, "  n%d -> n%d [label=\"%s\"];\n", far, index,
-                    edge->node ? dims_text(edge->dims, text, sizeof text) : ""); /* a leaf has it */
+            tn__file_print(file, "  n%d -> n%d [label=\"%s\"];\n", far, index,
+                           edge->node ? dims_text(edge->dims, text, sizeof text)
+                                      : ""); /* a leaf has it */
         }
     }
 }
@@ -84,21 +87,15 @@ tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, 
         tn__run_finish(&run);
         return tn_error();
     }
-    FILE *file = path ? fopen(path, "w") : NULL;
-    if (!file) {
-        tn__run_finish(&run);
-        return tn__raise(TN_EIO, "graph_dot", "%s cannot be written: %s", path ? path : "(NULL)",
-                         strerror(errno));
+    tn__file file;
+    if (tn__file_begin(&file, path, "graph_dot")) {
+        tn__file_print(&file, "digraph tern {\n  rankdir=TB;\n  node [fontname=\"sans-serif\"];\n");
+        for (int i = 0; i < run.count; i++) {
+            draw_slot(&file, &run, i, name, user);
+        }
+        tn__file_print(&file, "}\n");
+        (void)!tn__file_commit(&file);
     }
-    fprintf(file, "digraph tern {\n  rankdir=TB;\n  node [fontname=\"sans-serif\"];\n");
-    for (int i = 0; i < run.count; i++) {
-        draw_slot(file, &run, i, name, user);
-    }
-    fprintf(file, "}\n");
-    bool failed = ferror(file) != 0;
-    failed |= fclose(file) != 0;
     tn__run_finish(&run);
-    return failed ? tn__raise(TN_EIO, "graph_dot", "%s could not be written: %s", path,
-                              strerror(errno))
-                  : TN_OK;
+    return tn_error();
 }

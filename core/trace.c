@@ -1,10 +1,9 @@
 /* Rings of events, and the file that viewers of traces read. */
 #include "core/trace.h"
 
-#include "core/error.h"
+#include "core/file.h"
 #include "core/memory.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,50 +99,50 @@ bool tn__trace_next(const tn__trace *trace, tn__event *e) {
 /* ---- The file -------------------------------------------------------------------------------- */
 
 /* As a JSON string with its quotes; a control character becomes a space. */
-static void write_string(FILE *file, const char *text) {
-    fputc('"', file);
+static void write_string(tn__file *file, const char *text) {
+    tn__file_put(file, "\"", 1);
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') {
-            fputc('\\', file);
+            tn__file_put(file, "\\", 1);
         }
-        fputc((unsigned char)*text < 32 ? ' ' : *text, file);
+        tn__file_put(file, (unsigned char)*text < 32 ? " " : text, 1);
     }
-    fputc('"', file);
+    tn__file_put(file, "\"", 1);
 }
 
 /* Microseconds with three digits behind a point, in every locale; 0 for what is no time. */
-static void write_microseconds(FILE *file, double seconds) {
+static void write_microseconds(tn__file *file, double seconds) {
     long long ns = fabs(seconds) < 1e9 ? llround(seconds * 1e9) : 0;
-    fprintf(file, "%s%lld.%03lld", ns < 0 ? "-" : "", llabs(ns) / 1000, llabs(ns) % 1000);
+    tn__file_print(file, "%s%lld.%03lld", ns < 0 ? "-" : "", llabs(ns) / 1000, llabs(ns) % 1000);
 }
 
-static void write_event(FILE *file, const tn__trace *trace, const tn__event *e) {
+static void write_event(tn__file *file, const tn__trace *trace, const tn__event *e) {
     char text[128];
     snprintf(text, sizeof(text), "%.*s", (int)sizeof(e->name), e->name);
     if (trace->name) {
         trace->name(e, text, sizeof(text));
     }
-    fprintf(file, "{\"name\": ");
+    tn__file_print(file, "{\"name\": ");
     write_string(file, text);
     if (e->kind) {
-        fprintf(file, ", \"cat\": ");
+        tn__file_print(file, ", \"cat\": ");
         write_string(file, e->kind);
     }
-    fprintf(file, ", \"ph\": \"X\", \"pid\": %d, \"tid\": ", e->process);
+    tn__file_print(file, ", \"ph\": \"X\", \"pid\": %d, \"tid\": ", e->process);
     write_string(file, e->thread);
-    fprintf(file, ", \"ts\": ");
+    tn__file_print(file, ", \"ts\": ");
     write_microseconds(file, e->begin);
-    fprintf(file, ", \"dur\": ");
+    tn__file_print(file, ", \"dur\": ");
     write_microseconds(file, e->end - e->begin);
-    fputc('}', file);
+    tn__file_put(file, "}", 1);
 }
 
 /* False: no memory. */
-static bool write_trace(FILE *file, const tn__trace *trace, const char **comma) {
+static bool write_trace(tn__file *file, const tn__trace *trace, const char **comma) {
     tn__event *e = tn__calloc(trace->event_words, sizeof(uint64_t));
     while (e && tn__trace_next(trace, e)) {
         if (e->end > 0) {
-            fputs(*comma, file);
+            tn__file_print(file, "%s", *comma);
             write_event(file, trace, e);
             *comma = ",\n";
         }
@@ -154,25 +153,18 @@ static bool write_trace(FILE *file, const tn__trace *trace, const char **comma) 
 
 tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path,
                          const char *operation) {
-    FILE *file = path ? fopen(path, "w") : NULL;
-    if (!file) {
-        return path ? tn__raise(TN_EIO, operation, "%s: %s", path, strerror(errno))
-                    : tn__raise(TN_EVALUE, operation, "the path is NULL");
+    tn__file file;
+    if (!tn__file_begin(&file, path, operation)) {
+        return tn_error();
     }
     const char *comma = "\n";
-    bool has_memory = true;
-    fputc('[', file);
-    for (int i = 0; i < n && has_memory; i++) {
-        has_memory = write_trace(file, traces[i], &comma);
+    tn__file_put(&file, "[", 1);
+    for (int i = 0; i < n; i++) {
+        if (!write_trace(&file, traces[i], &comma)) {
+            tn__file_abandon(&file);
+            return tn__raise(TN_ENOMEM, operation, "%s: no memory", path);
+        }
     }
-    fputs("\n]\n", file);
-    bool failed = fflush(file) != 0 || ferror(file) != 0;
-    int why = errno;
-    if (fclose(file) != 0 && !failed) {
-        failed = true;
-        why = errno;
-    }
-    return !has_memory ? tn__raise(TN_ENOMEM, operation, "%s: no memory", path)
-           : failed    ? tn__raise(TN_EIO, operation, "%s: %s", path, strerror(why))
-                       : TN_OK;
+    tn__file_print(&file, "\n]\n");
+    return tn__file_commit(&file);
 }

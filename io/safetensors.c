@@ -465,6 +465,14 @@ const char *tn__safetensors_digest(const tn_safetensors *f) {
     return f->map->address + TN__DIGEST_AT;
 }
 
+int tn__safetensors_metadata_count(const tn_safetensors *f) {
+    return (int)json_object_size(f->metadata);
+}
+
+size_t tn__safetensors_begin(const tn_safetensors *f, const char *name) {
+    return entry_find(f, name)->begin;
+}
+
 /* The tensor with this name; NULL after raising. */
 static const entry *entry_wanted(const tn_safetensors *f, const char *name, const char *operation) {
     const entry *e = entry_find(f, name);

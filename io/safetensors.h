@@ -11,20 +11,14 @@
 #ifndef TERN_IO_SAFETENSORS_H
 #define TERN_IO_SAFETENSORS_H
 
+#include "core/digest.h"
 #include "tern/io.h"
 
 #define TN__HEADER_MOST ((size_t)16 << 20) /* a JSON parser takes up to 80 times that */
 #define TN__DIGEST_BEFORE "{\"__metadata__\":{\"digest\":\""
-enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1, TN__DIGEST_DIGITS = 32 };
+enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
-
-/* A file's digest over `bytes` of it as text: digits[33]. */
-typedef struct tn__digest tn__digest; /* XXH3_state_t */
-tn__digest *tn__digest_new(void);     /* NULL: no memory */
-void tn__digest_add(tn__digest *d, const void *data, size_t bytes);
-void tn__digest_text(const tn__digest *d, char *digits);
-void tn__digest_free(tn__digest *d);
 
 /* As tn_safetensors_writer_save, with a digest. */
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
@@ -40,5 +34,9 @@ const char *tn__safetensors_digest(const tn_safetensors *f);
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
 const char *tn__safetensors_path(const tn_safetensors *f);
+int tn__safetensors_metadata_count(const tn_safetensors *f);
+
+/* Where the data of a tensor that is there begin, counted from the end of the header. */
+size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);
 
 #endif

@@ -1,42 +1,50 @@
-/* Writing safetensors: collect, lay out, write once.
+/* Writing safetensors: collect, lay out, write once, read back.
  *
  * Laid out as the reference implementation does it: wider dtypes first, then by name, and the
  * header padded with spaces to a multiple of 8, so that every tensor is aligned in the file.
  */
 #include "core/error.h"
+#include "core/file.h"
 #include "core/memory.h"
 #include "data/utf8.h"
-#include "io/file.h"
 #include "io/safetensors.h"
 #include "tern/sys/tensor.h"
 
-#include <jansson.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+/* In the digest's place while it is counted. */
+static const char no_digest[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
 
 typedef struct item {
     char *name;
     tn_tensor *tensor; /* one reference */
 } item;
 
+typedef struct pair {
+    char *key, *value;
+} pair;
+
+/* Names in use; the texts are the items'. Open addressing, at most half full. */
+typedef struct name_set {
+    const char **slots;
+    size_t room, count;
+} name_set;
+
 struct tn_safetensors_writer {
     item *items;
-    int count, room;
-    json_t *names;    /* a set, to find names used twice */
-    json_t *metadata; /* texts */
+    pair *pairs; /* metadata */
+    int items_count, items_room, pairs_count, pairs_room;
+    name_set names, keys;
     char refused[64]; /* the first name that could not be added; "": there is none */
 };
 
 tn_safetensors_writer *tn_safetensors_writer_new(void) {
     tn_safetensors_writer *w = tn__calloc(1, sizeof(*w));
-    if (w) {
-        w->names = json_object();
-        w->metadata = json_object();
-    }
-    if (!w || !w->names || !w->metadata) {
+    if (!w) {
         tn__raise(TN_ENOMEM, "safetensors", "no memory");
-        tn_safetensors_writer_free(w);
-        return NULL;
     }
     return w;
 }
@@ -45,14 +53,63 @@ void tn_safetensors_writer_free(tn_safetensors_writer *w) {
     if (!w) {
         return;
     }
-    for (int i = 0; i < w->count; i++) {
+    for (int i = 0; i < w->items_count; i++) {
         free(w->items[i].name);
         tn_release(w->items[i].tensor);
     }
+    for (int i = 0; i < w->pairs_count; i++) {
+        free(w->pairs[i].key);
+        free(w->pairs[i].value);
+    }
     free(w->items);
-    json_decref(w->names);
-    json_decref(w->metadata);
+    free(w->pairs);
+    free(w->names.slots);
+    free(w->keys.slots);
     free(w);
+}
+
+/* ---- Names in use ---------------------------------------------------------------------------- */
+
+/* Where `name` stands in `slots`, or would stand. */
+static size_t slot_of(const char *const *slots, size_t room, const char *name) {
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (const char *c = name; *c; c++) {
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    }
+    size_t slot = (size_t)hash & (room - 1);
+    while (slots[slot] && strcmp(slots[slot], name) != 0) {
+        slot = (slot + 1) & (room - 1);
+    }
+    return slot;
+}
+
+static bool set_has(const name_set *set, const char *name) {
+    return set->room && set->slots[slot_of(set->slots, set->room, name)];
+}
+
+/* Makes room for one more; false: no memory. */
+static bool set_reserve(name_set *set) {
+    if (2 * set->count < set->room) {
+        return true;
+    }
+    size_t room = set->room ? 2 * set->room : 64;
+    const char **larger = tn__calloc(room, sizeof(*larger));
+    for (size_t i = 0; larger && i < set->room; i++) {
+        if (set->slots[i]) {
+            larger[slot_of(larger, room, set->slots[i])] = set->slots[i];
+        }
+    }
+    if (larger) {
+        free(set->slots);
+        set->slots = larger;
+        set->room = room;
+    }
+    return larger != NULL;
+}
+
+static void set_add(name_set *set, const char *name) {
+    set->slots[slot_of(set->slots, set->room, name)] = name;
+    set->count++;
 }
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
@@ -68,17 +125,18 @@ static bool is_utf8(const char *text) {
     return used != 0;
 }
 
-static bool reserve_item(tn_safetensors_writer *w) {
-    if (w->count < w->room) {
-        return true;
+/* Room for one more element of an array and one more name of its set; false: no memory. */
+static bool reserve_one(void **array, size_t bytes, int count, int *room, name_set *set) {
+    if (count == *room) {
+        int more = *room ? *room * 2 : 16;
+        void *larger = tn__realloc(*array, (size_t)more * bytes);
+        if (!larger) {
+            return false;
+        }
+        *array = larger;
+        *room = more;
     }
-    int room = w->room ? w->room * 2 : 16;
-    item *larger = tn__realloc(w->items, (size_t)room * sizeof(item));
-    if (larger) {
-        w->items = larger;
-        w->room = room;
-    }
-    return larger != NULL;
+    return set_reserve(set);
 }
 
 /* A file without it would look whole: remembered until the writer ends. */
@@ -97,19 +155,21 @@ static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tenso
     if (!tn__usable(t, operation)) {
         return tn_error();
     }
-    if (strcmp(name, "__metadata__") == 0 || json_object_get(w->names, name)) {
+    if (strcmp(name, "__metadata__") == 0 || set_has(&w->names, name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
                          name[0] == '_' ? "the format's own, or used twice" : "used twice");
     }
     if (!is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);
     }
-    char *copy = reserve_item(w) ? tn__strdup(name) : NULL;
-    if (!copy || json_object_set_new(w->names, name, json_true()) != 0) {
-        free(copy);
+    bool room =
+        reserve_one((void **)&w->items, sizeof(item), w->items_count, &w->items_room, &w->names);
+    char *copy = room ? tn__strdup(name) : NULL;
+    if (!copy) {
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
     }
-    w->items[w->count++] = (item){.name = copy, .tensor = tn_keep(t)};
+    set_add(&w->names, copy);
+    w->items[w->items_count++] = (item){.name = copy, .tensor = tn_keep(t)};
     return TN_OK;
 }
 
@@ -125,15 +185,22 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
                          : !key ? "key"
                                 : "value");
     }
-    if (json_object_get(w->metadata, key)) {
+    if (set_has(&w->keys, key)) {
         return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
     }
     if (!is_utf8(key) || !is_utf8(value)) {
         return tn__raise(TN_EVALUE, operation, "key or value of \"%s\" is not UTF-8", key);
     }
-    if (json_object_set_new(w->metadata, key, json_string(value)) != 0) {
+    bool room =
+        reserve_one((void **)&w->pairs, sizeof(pair), w->pairs_count, &w->pairs_room, &w->keys);
+    pair copy = {.key = room ? tn__strdup(key) : NULL, .value = room ? tn__strdup(value) : NULL};
+    if (!copy.key || !copy.value) {
+        free(copy.key);
+        free(copy.value);
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", key);
     }
+    set_add(&w->keys, copy.key);
+    w->pairs[w->pairs_count++] = copy;
     return TN_OK;
 }
 
@@ -163,101 +230,190 @@ static size_t bytes_of(const tn_tensor *t) {
     return (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
 }
 
-static json_t *describe_tensor(const tn_tensor *t, size_t *at) {
-    json_t *shape = json_array();
-    for (int i = 0; i < tn_ndim(t); i++) {
-        if (json_array_append_new(shape, json_integer(tn_size(t, i))) != 0) {
-            json_decref(shape);
-            return NULL;
+/* The header's text; without a place to write it to, its length alone. */
+typedef struct header_text {
+    char *at; /* NULL: it is being measured */
+    size_t bytes;
+} header_text;
+
+static void put_bytes(header_text *h, const char *from, size_t bytes) {
+    if (h->at) {
+        memcpy(h->at + h->bytes, from, bytes);
+    }
+    h->bytes += bytes;
+}
+
+static void put_format(header_text *h, const char *format, ...) TN_PRINTF(2, 3);
+static void put_format(header_text *h, const char *format, ...) {
+    char text[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    put_bytes(h, text, strlen(text));
+}
+
+/* As a JSON string with its quotes. */
+static void put_string(header_text *h, const char *text) {
+    static const char plain[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    put_bytes(h, "\"", 1);
+    for (; *text; text++) {
+        const char *found = strchr(plain, *text);
+        if (found) {
+            put_format(h, "\\%c", letters[found - plain]);
+        } else if ((unsigned char)*text < 0x20) {
+            put_format(h, "\\u%04X", (unsigned)*text);
+        } else {
+            put_bytes(h, text, 1);
         }
     }
-    size_t begin = *at;
-    *at += bytes_of(t);
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tn__safetensors_dtype_name(tn_dtype_of(t)),
-                     "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)*at);
+    put_bytes(h, "\"", 1);
 }
 
-/* The metadata as they are written, the digest first; NULL: no memory. */
-static json_t *metadata_of(const tn_safetensors_writer *w, bool digest) {
-    json_t *all = json_object();
-    char zeros[TN__DIGEST_DIGITS + 1];
-    memset(zeros, '0', TN__DIGEST_DIGITS);
-    zeros[TN__DIGEST_DIGITS] = 0;
-    if (!all || (digest && json_object_set_new(all, "digest", json_string(zeros)) != 0) ||
-        json_object_update(all, w->metadata) != 0) {
-        json_decref(all);
-        return NULL;
+static void put_metadata(header_text *h, const tn_safetensors_writer *w, bool digest) {
+    const char *comma = "";
+    put_format(h, "\"__metadata__\":{");
+    if (digest) {
+        put_format(h, "\"digest\":\"%s\"", no_digest);
+        comma = ",";
     }
-    return all;
+    for (int i = 0; i < w->pairs_count; i++, comma = ",") {
+        put_format(h, "%s", comma);
+        put_string(h, w->pairs[i].key);
+        put_format(h, ":");
+        put_string(h, w->pairs[i].value);
+    }
+    put_format(h, "}");
 }
 
-/* The header's JSON; NULL: no memory. */
-static json_t *header_of(const tn_safetensors_writer *w, bool digest) {
-    json_t *header = json_object();
+static void put_tensor(header_text *h, const item *i, size_t begin) {
+    const tn_tensor *t = i->tensor;
+    put_string(h, i->name);
+    put_format(h, ":{\"dtype\":\"%s\",\"shape\":[", tn__safetensors_dtype_name(tn_dtype_of(t)));
+    for (int d = 0; d < tn_ndim(t); d++) {
+        put_format(h, "%s%" PRId64, d ? "," : "", tn_size(t, d));
+    }
+    put_format(h, "],\"data_offsets\":[%zu,%zu]}", begin, begin + bytes_of(t));
+}
+
+static void put_header(header_text *h, const tn_safetensors_writer *w, bool digest) {
+    const char *comma = "";
     size_t at = 0;
-    bool done = header != NULL;
-    if (done && (digest || json_object_size(w->metadata))) {
-        done = json_object_set_new(header, "__metadata__", metadata_of(w, digest)) == 0;
+    put_format(h, "{");
+    if (digest || w->pairs_count) {
+        put_metadata(h, w, digest);
+        comma = ",";
     }
-    for (int i = 0; done && i < w->count; i++) {
-        done = json_object_set_new(header, w->items[i].name,
-                                   describe_tensor(w->items[i].tensor, &at)) == 0;
+    for (int i = 0; i < w->items_count; i++, comma = ",") {
+        put_format(h, "%s", comma);
+        put_tensor(h, &w->items[i], at);
+        at += bytes_of(w->items[i].tensor);
     }
-    if (!done) {
-        json_decref(header);
-        return NULL;
-    }
-    return header;
+    put_format(h, "}");
 }
 
 /* Length, JSON and padding as they stand in the file. The caller frees; NULL after raising. */
 static char *header_bytes(const tn_safetensors_writer *w, bool digest, size_t *bytes,
                           const char *operation) {
-    json_t *header = header_of(w, digest);
-    char *text = header ? json_dumps(header, JSON_COMPACT) : NULL;
-    json_decref(header);
-    size_t length = text ? strlen(text) : 0, padded = (length + 7) / 8 * 8;
-    char *all = text ? tn__malloc(8 + padded) : NULL;
-    if (!all || padded > TN__HEADER_MOST) {
-        tn__raise(all ? TN_EVALUE : TN_ENOMEM, operation, "%s the header of %d tensors",
-                  all ? "more than 16 MiB for" : "no memory for", w->count);
-        free(text);
-        free(all);
+    header_text h = {NULL, 0};
+    put_header(&h, w, digest);
+    size_t length = h.bytes, padded = (length + 7) / 8 * 8;
+    char *all = padded <= TN__HEADER_MOST ? tn__malloc(8 + padded) : NULL;
+    if (!all) {
+        bool large = padded > TN__HEADER_MOST;
+        tn__raise(large ? TN_EVALUE : TN_ENOMEM, operation, "%s the header of %d tensors",
+                  large ? "more than 16 MiB for" : "no memory for", w->items_count);
         return NULL;
     }
     for (int i = 0; i < 8; i++) {
         all[i] = (char)(padded >> (8 * i));
     }
-    memcpy(all + 8, text, length);
+    h = (header_text){all + 8, 0};
+    put_header(&h, w, digest);
     memset(all + 8 + length, ' ', padded - length);
-    free(text);
     *bytes = 8 + padded;
     return all;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static void put_bytes(tn__file *file, tn__digest *digest, const void *data, size_t bytes) {
-    tn__file_put(file, data, bytes);
-    if (digest && bytes) {
-        tn__digest_add(digest, data, bytes);
-    }
-}
-
-static bool put_tensors(const tn_safetensors_writer *w, tn__file *file, tn__digest *digest) {
+static bool put_data(const tn_safetensors_writer *w, tn__file *file) {
     TN_NO_GRAD;
-    for (int i = 0; i < w->count && !file->failed; i++) {
+    for (int i = 0; i < w->items_count && !file->doing; i++) {
         TN_SCOPE;
         tn_tensor *t = tn_to(tn_contiguous(w->items[i].tensor), tn_cpu());
         if (!tn__usable(t, file->operation)) {
             return false;
         }
-        put_bytes(file, digest, tn_data(t), bytes_of(t));
+        tn__file_put(file, tn_data(t), bytes_of(t));
     }
-    return !file->failed;
+    return true;
 }
 
-static tn_status write_all(tn_safetensors_writer *w, const char *path, tn__digest *digest,
+static bool same_text(const char *a, const char *b) {
+    return a && strcmp(a, b) == 0;
+}
+
+/* Whether `f` describes what `w` was to write, no more and no less. */
+static bool describes_same(const tn_safetensors *f, const tn_safetensors_writer *w,
+                           const char *digest) {
+    bool same = tn_safetensors_count(f) == w->items_count &&
+                tn__safetensors_metadata_count(f) == w->pairs_count + (digest != NULL) &&
+                (!digest || same_text(tn_safetensors_metadata(f, "digest"), digest));
+    for (int i = 0; same && i < w->pairs_count; i++) {
+        same = same_text(tn_safetensors_metadata(f, w->pairs[i].key), w->pairs[i].value);
+    }
+    size_t at = 0;
+    for (int i = 0; same && i < w->items_count; i++) {
+        const tn_tensor *t = w->items[i].tensor;
+        const char *name = w->items[i].name;
+        same =
+            tn_safetensors_has(f, name) &&
+            same_text(tn_safetensors_dtype(f, name), tn__safetensors_dtype_name(tn_dtype_of(t))) &&
+            tn_dims_equal(tn_safetensors_shape(f, name), tn_shape(t)) &&
+            tn__safetensors_begin(f, name) == at;
+        at += bytes_of(t);
+    }
+    return same;
+}
+
+/* Reads the header back as loading does. The data are compared by tn__file_commit. */
+static bool check_header(const tn_safetensors_writer *w, tn__file *file, const char *digest) {
+    tn__file_flush(file);
+    if (file->doing) {
+        return true; /* commit says why */
+    }
+    tn_safetensors *f = tn_safetensors_open(file->temporary);
+    bool same = f && describes_same(f, w, digest);
+    if (f && !same) {
+        tn__raise(TN_EIO, file->operation, "%s: what was read back is not what was written",
+                  file->path);
+    }
+    tn_safetensors_close(f);
+    return same;
+}
+
+/* Header, data, digest. False: an error is pending. */
+static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_digest) {
+    char digits[TN__DIGEST_DIGITS + 1];
+    size_t bytes;
+    char *header = header_bytes(w, with_digest, &bytes, file->operation);
+    if (!header) {
+        return false;
+    }
+    tn__file_put(file, header, bytes);
+    free(header);
+    if (!put_data(w, file)) {
+        return false;
+    }
+    if (with_digest) {
+        tn__file_digest(file, digits);
+        tn__file_patch(file, TN__DIGEST_AT, no_digest, digits, TN__DIGEST_DIGITS);
+    }
+    return check_header(w, file, with_digest ? digits : NULL);
+}
+
+static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with_digest,
                            const char *operation) {
     if (!w) {
         return tn__raise(TN_EVALUE, operation, "the writer is NULL");
@@ -267,43 +423,35 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, tn__diges
                   path ? path : "the file", w->refused);
         return tn_error();
     }
-    if (w->count) {
-        qsort(w->items, (size_t)w->count, sizeof(item), compare_items);
+    if (w->items_count) {
+        qsort(w->items, (size_t)w->items_count, sizeof(item), compare_items);
     }
-    size_t bytes = 0;
-    char *header = tn__pending() ? NULL : header_bytes(w, digest != NULL, &bytes, operation);
     tn__file file;
-    if (!header || !tn__file_begin(&file, path, operation)) {
-        free(header);
+    if (!tn__file_begin(&file, path, operation)) {
         return tn_error();
     }
-    put_bytes(&file, digest, header, bytes);
-    free(header);
-    if (!put_tensors(w, &file, digest)) {
-        tn__file_abandon(&file);
-        return tn_error();
+    tn__quiet(1); /* a handler may end the program: not before the temporary file is gone */
+    bool done = put_all(w, &file, with_digest);
+    tn__quiet(-1);
+    if (done) {
+        return tn__file_commit(&file);
     }
-    if (digest) {
-        char digits[TN__DIGEST_DIGITS + 1];
-        tn__digest_text(digest, digits);
-        tn__file_patch(&file, TN__DIGEST_AT, digits, TN__DIGEST_DIGITS);
-    }
-    return tn__file_commit(&file);
+    tn__file_abandon(&file);
+    tn_error_record why;
+    tn_error_take(&why);
+    tn_error_give(&why);
+    return tn_error();
 }
 
 tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
-    tn_status status = write_all(w, path, NULL, "safetensors_writer_save");
+    tn_status status = write_all(w, path, false, "safetensors_writer_save");
     tn_safetensors_writer_free(w);
     return status;
 }
 
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
                                        const char *operation) {
-    tn__digest *digest = tn__digest_new();
-    tn_status status = digest
-                           ? write_all(w, path, digest, operation)
-                           : tn__raise(TN_ENOMEM, operation, "%s: no memory", path ? path : "NULL");
-    tn__digest_free(digest);
+    tn_status status = write_all(w, path, true, operation);
     tn_safetensors_writer_free(w);
     return status;
 }

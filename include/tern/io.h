@@ -1,14 +1,16 @@
 /* Files: safetensors, and checkpoints made of them.
  *
- * Writing: the bytes go to PATH.tmp beside the target, are synced, and the name is changed.
- * Whatever happens, a full disk or a killed process, the target is the old file or the new one,
- * whole. What a killed process left behind is used up by the next save; a second process that saves
- * to the same path at the same time gets an error.
+ * Writing: the bytes go to PATH.tmp beside the target, are synced and read back, and the name is
+ * changed when they are what was to be written. Whatever happens, a full disk, no memory or a
+ * killed process, the target is the old file or the new one, whole. What a killed process left
+ * behind is used up by the next save; a second process that saves to the same path at the same time
+ * gets an error. A file that is replaced keeps its mode, and its owner where that is allowed; what
+ * is no regular file is not replaced.
  *
  * Reading trusts nothing: sizes, offsets, names and numbers are checked before they are used, and
  * what is loaded is checked completely before the first weight changes.
  *
- * Read next: io/safetensors.c, io/file.c, io/checkpoint.c.
+ * Read next: io/safetensors.c, core/file.c, io/checkpoint.c.
  */
 #ifndef TERN_IO_H
 #define TERN_IO_H
@@ -84,7 +86,7 @@ typedef struct tn_checkpoint {
     tn_loader *loader;
     tn_generator *generator; /* usually tn_default_generator() */
     tn_scaler *scaler;       /* its scale and streak */
-    int64_t step;            /* steps done */
+    int64_t step;            /* steps done, from 0 on */
     char note[256];          /* the program's own */
     /* load: what the file has beyond these members is ignored, otherwise TN_EMISMATCH */
     bool partial;

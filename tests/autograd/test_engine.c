@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/test.h"
 
@@ -336,8 +337,10 @@ static void picture(void **state) {
     char path[] = "/tmp/tern-graph-XXXXXX", text[2048] = "";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
+    close(fd);
     assert_int_equal(tn_graph_dot(y, path, NULL, NULL), TN_OK);
-    FILE *file = fdopen(fd, "r");
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
     remove(path);

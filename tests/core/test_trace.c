@@ -227,12 +227,10 @@ static void files_that_cannot_be(void **state) {
         pair_event e = event_of(i);
         tn__trace_add(&large, &e.event);
     }
-    assert_int_equal(tn__trace_save(one, 1, "/dev/full", "test"), TN_EIO);
-    assert_error(TN_EIO, "test: /dev/full: No space left");
-    assert_int_equal(tn__trace_save(NULL, 0, "/dev/full", "test"), TN_EIO); /* at the last flush */
-    assert_error(TN_EIO, "test: /dev/full: No space left");
+    assert_int_equal(tn__trace_save(one, 1, "/dev/null", "test"), TN_EIO);
+    assert_error(TN_EIO, "test: /dev/null is not a regular file");
     assert_int_equal(tn__trace_save(one, 1, "/nowhere/at/all", "test"), TN_EIO);
-    assert_error(TN_EIO, "test: /nowhere/at/all: No such file");
+    assert_error(TN_EIO, "test: /nowhere/at/all.tmp: No such file");
     assert_int_equal(tn__trace_save(one, 1, NULL, "test"), TN_EVALUE);
     assert_error(TN_EVALUE, "test: the path is NULL");
     tn__alloc_fail_at(0);

@@ -52,7 +52,7 @@ def killed(folder, seed):
     draw = random.Random(seed)
     places = set()
     for _ in range(KILLS):
-        call = draw.randint(1, 150)  # some 43 a step
+        call = draw.randint(1, 70)  # some 20 a step
         process = subprocess.run(command(folder, "--save-every", "1", "--resume", program=mortal), capture_output=True, text=True,
                                  timeout=300, env=dict(os.environ, TERN_TEST_KILL_AT=str(call)))
         check(process.returncode == -signal.SIGKILL, process.stderr)

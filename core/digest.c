@@ -1,5 +1,4 @@
-/* The digest of a file: XXH3, 128 bits. It finds damage; it is no signature. */
-#include "io/safetensors.h"
+#include "core/digest.h"
 
 #include <stdio.h>
 #include <xxhash.h>
@@ -10,6 +9,10 @@ tn__digest *tn__digest_new(void) {
         XXH3_128bits_reset(state);
     }
     return (tn__digest *)state;
+}
+
+void tn__digest_reset(tn__digest *d) {
+    XXH3_128bits_reset((XXH3_state_t *)d);
 }
 
 void tn__digest_add(tn__digest *d, const void *data, size_t bytes) {

@@ -1,0 +1,16 @@
+/* The digest of bytes: XXH3, 128 bits. It finds damage; it is no signature. */
+#ifndef TERN_CORE_DIGEST_H
+#define TERN_CORE_DIGEST_H
+
+#include <stddef.h>
+
+enum { TN__DIGEST_DIGITS = 32 };
+
+typedef struct tn__digest tn__digest; /* XXH3_state_t */
+tn__digest *tn__digest_new(void);     /* NULL: no memory */
+void tn__digest_reset(tn__digest *d);
+void tn__digest_add(tn__digest *d, const void *data, size_t bytes);
+void tn__digest_text(const tn__digest *d, char *digits); /* [TN__DIGEST_DIGITS + 1] */
+void tn__digest_free(tn__digest *d);
+
+#endif

@@ -1,0 +1,60 @@
+/* A file that appears whole or not at all.
+ *
+ *     tn__file f;
+ *     if (!tn__file_begin(&f, path, "save")) { return tn_error(); }
+ *     tn__file_put(&f, header, n);
+ *     tn__file_print(&f, "%d", number);
+ *     return tn__file_commit(&f);            // or tn__file_abandon(&f)
+ *
+ * After a failure the other calls do nothing, and commit cleans up and raises: an error handler,
+ * which may end the program, finds nothing left behind.
+ */
+#ifndef TERN_CORE_FILE_H
+#define TERN_CORE_FILE_H
+
+#include "core/digest.h"
+#include "core/error.h"
+
+#include <sys/stat.h>
+
+typedef struct tn__file {
+    int fd;
+    char *path, *temporary;
+    const char *operation; /* static text */
+    const char *doing;     /* what failed; NULL: nothing yet */
+    int why;               /* errno then */
+    bool replaces;         /* there is a file already: */
+    struct stat before;
+    tn__digest *digest; /* of all that was put, */
+    size_t bytes;       /* and how much it is */
+    struct {
+        size_t at, bytes;
+        char was[TN__DIGEST_DIGITS], is[TN__DIGEST_DIGITS];
+    } patch;
+    size_t held; /* bytes put and not yet written */
+    char buffer[4096];
+} tn__file;
+
+/* False after raising. A file that is there keeps its mode, and its owner where that is allowed; a
+ * new one has the mode that the process's mask leaves. What is no regular file is refused. */
+bool tn__file_begin(tn__file *f, const char *path, const char *operation);
+void tn__file_put(tn__file *f, const void *data, size_t bytes);
+
+/* As printf, up to 512 bytes at a time. */
+void tn__file_print(tn__file *f, const char *format, ...) TN_PRINTF(2, 3);
+
+/* The digest of what has been put so far: digits[TN__DIGEST_DIGITS + 1]. */
+void tn__file_digest(const tn__file *f, char *digits);
+
+/* Replaces `bytes` (TN__DIGEST_DIGITS at most) of what was put, `at` bytes from the beginning, by
+ * as many others. Once, after everything else. */
+void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes);
+
+/* From here on f->temporary can be read. */
+void tn__file_flush(tn__file *f);
+
+/* Reads back what was written and compares its size and digest, then lets it take its name. */
+tn_status tn__file_commit(tn__file *f);
+void tn__file_abandon(tn__file *f);
+
+#endif

@@ -1,0 +1,264 @@
+/* What holds for every call that writes a file: a disk that is full or lies leaves the file that
+ * was there and nothing beside it, also where an error ends the program; rights are kept. */
+#include "tern/tern.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "tests/io/small_run.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+/* ---- A disk that lies ------------------------------------------------------------------------ */
+
+typedef enum lie { HONEST, FLIPPED, LOST, TWICE } lie;
+static lie disk;
+
+/* Before the C library's, for libtern too. Says that all was written. */
+ssize_t write(int fd, const void *data, size_t bytes) {
+    if (disk == LOST && bytes > 1) {
+        return syscall(SYS_write, fd, data, bytes - 1) < 0 ? -1 : (ssize_t)bytes;
+    }
+    if (disk == TWICE) {
+        (void)!syscall(SYS_write, fd, data, bytes);
+    }
+    if (disk == FLIPPED && bytes) {
+        char *copy = malloc(bytes);
+        memcpy(copy, data, bytes);
+        copy[bytes / 2] ^= 1;
+        ssize_t written = syscall(SYS_write, fd, copy, bytes);
+        free(copy);
+        return written;
+    }
+    return syscall(SYS_write, fd, data, bytes);
+}
+
+/* ---- The writers ----------------------------------------------------------------------------- */
+
+static small_run run;
+
+static tn_status write_bytes(const char *path) {
+    return tn_write_file(path, "some bytes", 10);
+}
+
+static tn_status write_tensors(const char *path) {
+    TN_SCOPE;
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "x", tn_ones(TN_DIMS(2, 3), TN_F32));
+    tn_safetensors_writer_add_metadata(w, "key", "value");
+    return tn_safetensors_writer_save(w, path);
+}
+
+static tn_status write_module(const char *path) {
+    return tn_save(&run.model, path);
+}
+
+static tn_status write_checkpoint(const char *path) {
+    tn_checkpoint c = small_run_checkpoint(&run);
+    return tn_checkpoint_save(&c, path);
+}
+
+static tn_status write_picture(const char *path) {
+    double x[] = {0, 1}, y[] = {1, 2};
+    tn_curve curve = {.name = "loss", .x = x, .y = y, .count = 2};
+    tn_plot plot = {.title = "title", .curves = &curve, .count = 1};
+    return tn_plot_svg(&plot, path);
+}
+
+static tn_status write_graph(const char *path) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
+    return tn_graph_dot(tn_exp(x), path, NULL, NULL);
+}
+
+static tn_status write_trace(const char *path) {
+    return tn_flight_trace(path);
+}
+
+static const struct {
+    const char *name;
+    tn_status (*write)(const char *path);
+} writers[] = {
+    {"tn_write_file", write_bytes},   {"tn_safetensors_writer_save", write_tensors},
+    {"tn_save", write_module},        {"tn_checkpoint_save", write_checkpoint},
+    {"tn_plot_svg", write_picture},   {"tn_graph_dot", write_graph},
+    {"tn_flight_trace", write_trace},
+};
+enum { WRITERS = sizeof(writers) / sizeof(writers[0]) };
+
+static const char *old_file(void) {
+    const char *path = temp_path("file");
+    temp_write(path, "old", 3);
+    return path;
+}
+
+/* The old file is there, and nothing else. */
+static void expect_old(const char *path, const char *name) {
+    size_t bytes;
+    unsigned char *data = temp_read(path, &bytes);
+    if (bytes != 3 || memcmp(data, "old", 3) != 0 || temp_count() != 1) {
+        fail_msg("%s: %zu bytes, %d files", name, bytes, temp_count());
+    }
+    free(data);
+}
+
+/* ---- What holds for all ---------------------------------------------------------------------- */
+
+static void test_lying_disk(void **state) {
+    (void)state;
+    for (int i = 0; i < WRITERS; i++) {
+        const char *path = old_file();
+        for (lie l = FLIPPED; l <= TWICE; l++) {
+            disk = l;
+            tn_status status = writers[i].write(path);
+            disk = HONEST;
+            if (status == TN_OK) {
+                fail_msg("%s, lie %d: TN_OK", writers[i].name, (int)l);
+            }
+            tn_error_clear();
+            expect_old(path, writers[i].name);
+        }
+        assert_int_equal(writers[i].write(path), TN_OK);
+    }
+}
+
+static rlim_t limit_files(rlim_t most) {
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = most;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    return before;
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    for (int i = 0; i < WRITERS; i++) {
+        const char *path = old_file();
+        rlim_t before = limit_files(1);
+        tn_status status = writers[i].write(path);
+        limit_files(before);
+        assert_int_equal(status, TN_EIO);
+        assert_error(TN_EIO, "File too large");
+        expect_old(path, writers[i].name);
+    }
+}
+
+/* Programs let errors end them. */
+static void test_full_disk_ends_the_program(void **state) {
+    (void)state;
+    for (int i = 0; i < WRITERS; i++) {
+        const char *path = old_file();
+        pid_t child = fork();
+        if (child == 0) {
+            if (!freopen("/dev/null", "w", stderr)) {
+                _exit(9);
+            }
+            tn_on_error(tn_error_exit);
+            limit_files(1);
+            (void)!writers[i].write(path);
+            _exit(0);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 1);
+        expect_old(path, writers[i].name);
+    }
+}
+
+static mode_t mode_of(const char *path) {
+    struct stat about;
+    assert_int_equal(stat(path, &about), 0);
+    return about.st_mode & 07777;
+}
+
+static void test_rights_are_kept(void **state) {
+    (void)state;
+    static const mode_t modes[] = {0600, 0640, 0664, 0400};
+    mode_t mask = umask(022);
+    for (int i = 0; i < WRITERS; i++) {
+        const char *path = temp_path("file");
+        unlink(path);
+        umask(027);
+        assert_int_equal(writers[i].write(path), TN_OK);
+        assert_int_equal(mode_of(path), 0640); /* what the mask leaves of 0666 */
+        umask(022);
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(chmod(path, modes[k]), 0);
+            assert_int_equal(writers[i].write(path), TN_OK);
+            assert_int_equal(mode_of(path), modes[k]);
+        }
+    }
+    umask(mask);
+}
+
+static void test_owner_is_kept(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("only root gives files away\n");
+        skip();
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        const char *path = old_file();
+        struct stat about;
+        assert_int_equal(chmod(path, 0600), 0);
+        if (chown(path, 65534, 65534) != 0) {
+            skip(); /* a namespace without this user */
+        }
+        assert_int_equal(writers[i].write(path), TN_OK);
+        assert_int_equal(stat(path, &about), 0);
+        assert_int_equal(about.st_uid, 65534);
+        assert_int_equal(about.st_gid, 65534);
+        assert_int_equal(mode_of(path), 0600);
+    }
+}
+
+/* Root could replace a device. */
+static void test_only_files_are_replaced(void **state) {
+    (void)state;
+    const char *pipe = temp_path("pipe"), *link = temp_path("link");
+    unlink(temp_path("file"));
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(symlink("/dev/null", link), 0);
+    for (int i = 0; i < WRITERS; i++) {
+        assert_int_not_equal(writers[i].write(pipe), TN_OK);
+        assert_error(TN_EIO, "is not a regular file");
+        assert_int_not_equal(writers[i].write(link), TN_OK);
+        assert_error(TN_EIO, "is not a regular file");
+        assert_int_equal(temp_count(), 2);
+    }
+    assert_int_equal(unlink(pipe), 0);
+    assert_int_equal(unlink(link), 0);
+}
+
+static int run_begin(void **state) {
+    (void)state;
+    small_run_open(&run, 1);
+    small_run_step(&run);
+    return 0;
+}
+
+static int run_end(void **state) {
+    small_run_close(&run);
+    return temp_clean(state);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lying_disk),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_full_disk_ends_the_program),
+        cmocka_unit_test(test_rights_are_kept),
+        cmocka_unit_test(test_owner_is_kept),
+        cmocka_unit_test(test_only_files_are_replaced),
+    };
+    return cmocka_run_group_tests(tests, run_begin, run_end);
+}
