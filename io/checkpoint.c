@@ -80,6 +80,12 @@ static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
                                  tn_optim_lr(opt), groups));
     for (int i = 0; done && i < groups; i++) {
         const tn_optim_group_options *g = tn_optim_group(opt, i);
+        if (!isfinite(g->lr_scale) || !isfinite(g->weight_decay)) {
+            tn__raise(TN_EVALUE, "checkpoint_save",
+                      "group %d of the optimiser has lr scale %g and weight decay %g", i,
+                      g->lr_scale, g->weight_decay);
+            return false;
+        }
         done = put_text(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay));
     }
     return done;
@@ -118,6 +124,10 @@ static bool state_collect(tn__state *s, const tn_checkpoint *c) {
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     if (!c) {
         return tn__raise(TN_EVALUE, "checkpoint_save", "the checkpoint is NULL");
+    }
+    if (c->step < 0) {
+        return tn__raise(TN_EVALUE, "checkpoint_save", "step %" PRId64 ", and steps begin at 0",
+                         c->step);
     }
     tn__state s = {.operation = "checkpoint_save"};
     tn_safetensors_writer *w = tn_safetensors_writer_new();

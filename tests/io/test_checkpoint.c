@@ -244,6 +244,31 @@ static void test_inert_arguments(void **state) {
     small_run_close(&r);
 }
 
+/* Nothing is saved that could not be loaded. */
+static void test_what_is_not_saved(void **state) {
+    (void)state;
+    small_run r;
+    small_run_open(&r, 1);
+    const char *path = temp_path("never");
+    unlink(path);
+    tn_checkpoint c = small_run_checkpoint(&r);
+    c.step = -7;
+    assert_int_not_equal(tn_checkpoint_save(&c, path), TN_OK);
+    assert_error(TN_EVALUE, "step -7");
+    c.step = 7;
+    tn_optim_group_options *g = tn_optim_group(r.optim, 1);
+    double before = g->weight_decay;
+    g->weight_decay = (double)NAN;
+    assert_int_not_equal(tn_checkpoint_save(&c, path), TN_OK);
+    assert_error(TN_EVALUE, "group 1 of the optimiser has lr scale 1 and weight decay nan");
+    assert_int_equal(access(path, F_OK), -1);
+    g->weight_decay = before;
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    assert_int_equal(c.step, 7);
+    small_run_close(&r);
+}
+
 /* ---- A module's weights ---------------------------------------------------------------------- */
 
 static void test_weights(void **state) {
@@ -304,9 +329,13 @@ static void test_load_counts_as_a_change(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goes_on_bit_for_bit),     cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_what_does_not_fit),       cmocka_unit_test(test_locale),
-        cmocka_unit_test(test_inert_arguments),         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_goes_on_bit_for_bit),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_locale),
+        cmocka_unit_test(test_inert_arguments),
+        cmocka_unit_test(test_what_is_not_saved),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_load_counts_as_a_change),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
