@@ -20,8 +20,9 @@
 /* The result of rank 0 may come so much later than its deadline. */
 #define GRACE_SECONDS 1.0
 
-/* Between two looks whether who is waited for has ended. */
-#define LOOK_SECONDS 0.5
+/* Between two looks whether who is waited for has ended, and then for what it wrote before that. */
+#define LOOK_SECONDS 1.0
+#define LAST_LOOK_SECONDS 0.25
 
 enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 64, KEY = 32 };
 
@@ -174,7 +175,7 @@ static bool has_ended(const tn__meeting *m, int rank, char *who) {
     char key[KEY], *text = NULL, unused[TN__MEET_WHY];
     bool there = false;
     int ranks = 0;
-    double deadline = tn__now() + LOOK_SECONDS;
+    double deadline = tn__now() + LAST_LOOK_SECONDS;
     snprintf(key, sizeof(key), TN__ENDED_KEY, m->restarts, rank);
     if (m->launcher->check(m->launcher, key, &there, deadline, unused) == TN_OK && there) {
         get_text(m->launcher, key, deadline, &text, unused);
@@ -184,17 +185,20 @@ static bool has_ended(const tn__meeting *m, int rank, char *who) {
     return ended;
 }
 
-/* get_text for what `rank` will write. */
+/* get_text for what `rank` will write. A store that does not answer in time may be busy: only one
+ * that fails at once has failed. */
 static tn_status await_text(const tn__meeting *m, int rank, const char *key, double deadline,
                             char **text, char *why) {
     char who[TN__WHO];
     for (bool ended = false;;) {
-        double limit = fmin(deadline, tn__now() + LOOK_SECONDS);
+        double look = ended ? LAST_LOOK_SECONDS : LOOK_SECONDS;
+        double limit = fmin(deadline, tn__now() + look);
         tn_status status = get_text(m->store, key, limit, text, why);
-        if (status != TN_EPEER || tn__now() < limit || limit >= deadline) {
+        bool failed = tn__now() < limit - look / 4;
+        if (status != TN_EPEER || failed || limit >= deadline) {
             return status;
         }
-        if (ended) { /* and wrote nothing before that: this was a look after it */
+        if (ended) {
             return say_why(
                 why, TN_EPEER,
                 "rank %d (%s) has ended with exit code 0, and never came to tn_dist_init", rank,

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
@@ -74,6 +75,20 @@ def ended_rank():
     for node in nodes:
         finish(node, 1)
     has(errors(nodes[0]) + errors(nodes[1]), "rank 3 (", "never came to tn_dist_init")
+
+
+@test
+def silent_launcher():
+    """ranks that wait for each other bear a launcher that stands still for a while"""
+    p = start("-n", 2, "sh", "-c", '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done; echo x > begun.$RANK; exec "$0"',
+              os.path.join(TESTS, "rank_program"), env=environment(**FAST))
+    until(lambda: text("begun.0"), "rank 0 waits, or soon will")
+    time.sleep(0.5)
+    p.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    p.send_signal(signal.SIGCONT)
+    go()
+    finish(p, 0)
 
 
 @test
