@@ -1,4 +1,6 @@
 /* The log: nowhere, unless a sink is set or TERN_LOG names a level (then stderr). */
+#include "core/log.h"
+
 #include "core/error.h"
 #include "core/plain.h"
 
@@ -49,25 +51,43 @@ void tn_log_to(tn_log_sink new_sink, tn_log_level new_most, void *user) {
     pthread_mutex_unlock(&lock);
 }
 
+/* To whom the log goes, else to `other` (NULL: nobody). */
+static void write_line(tn_log_level level, tn_log_sink other, const char *format,
+                       va_list arguments) {
+    char text[LONGEST_LINE];
+    vsnprintf(text, sizeof(text), format, arguments);
+    pthread_mutex_lock(&lock);
+    tn_log_sink current = sink;
+    void *user = sink_user;
+    pthread_mutex_unlock(&lock);
+    current = current ? current : other;
+    if (current) {
+        within++;
+        current(level, text, user);
+        within--;
+    }
+}
+
 void tn_log_write(tn_log_level level, const char *format, ...) {
     pthread_once(&once, read_environment);
     if ((unsigned)level > TN_LOG_DEBUG || !format || within == MOST_WITHIN ||
         (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
         return;
     }
-    char text[LONGEST_LINE];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
+    write_line(level, NULL, format, arguments);
     va_end(arguments);
+}
 
-    pthread_mutex_lock(&lock);
-    tn_log_sink current = sink;
-    void *user = sink_user;
-    pthread_mutex_unlock(&lock);
-    if (current) {
-        within++;
-        current(level, text, user);
-        within--;
+void tn__log_loud(const char *format, ...) {
+    pthread_once(&once, read_environment);
+    int level = __atomic_load_n(&most, __ATOMIC_RELAXED);
+    if (within == MOST_WITHIN || (level >= 0 && level < TN_LOG_WARN)) {
+        return;
     }
+    va_list arguments;
+    va_start(arguments, format);
+    write_line(TN_LOG_WARN, to_stderr, format, arguments);
+    va_end(arguments);
 }

@@ -1,0 +1,11 @@
+/* What the log says to programs that have not asked for one. */
+#ifndef TERN_CORE_LOG_H
+#define TERN_CORE_LOG_H
+
+#include "tern/core.h"
+
+/* A warning of TN_LOG_WARN that goes to stderr where the log goes nowhere: for what endangers the
+ * user and shows in nothing else. TERN_LOG=error keeps it silent. */
+void tn__log_loud(const char *format, ...) TN_PRINTF(1, 2);
+
+#endif
