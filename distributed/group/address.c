@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/memory.h"
+#include "distributed/init/host.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -66,25 +67,10 @@ void tn__gloo_forget(tn_store_value *values, int n) {
     }
 }
 
-/* "boot id, network namespace": the same for ranks that reach each other on 127.0.0.1. */
-static void own_host(char *text, size_t room) {
-    char boot[64] = "", space[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (!file || !fgets(boot, sizeof(boot), file)) {
-        gethostname(boot, sizeof(boot) - 1);
-    }
-    if (file) {
-        fclose(file);
-    }
-    ssize_t length = readlink("/proc/self/ns/net", space, sizeof(space) - 1);
-    space[length > 0 ? length : 0] = 0;
-    snprintf(text, room, "%.*s %s", (int)strcspn(boot, "\n"), boot, space);
-}
-
 /* *one_host: whether all ranks are on this host. */
 static bool compare_hosts(const tn_engine_options *o, bool *one_host, char *why) {
-    char mine[160];
-    own_host(mine, sizeof(mine));
+    char mine[TN__HOST_KEY];
+    tn__host_network(mine);
     tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
     if (!values) {
         snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);

@@ -50,6 +50,17 @@ void tn__host_key(char key[TN__HOST_KEY]) {
     replace_spaces(key);
 }
 
+void tn__host_network(char key[TN__HOST_KEY]) {
+    char boot[64] = "", network[40];
+    read_file("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
+    if (!*boot) {
+        gethostname(boot, sizeof(boot) - 1);
+    }
+    boot[strcspn(boot, "\n")] = 0;
+    read_link("/proc/self/ns/net", network, sizeof(network));
+    snprintf(key, TN__HOST_KEY, "%s %s", boot, network);
+}
+
 /* ---- Cores ----------------------------------------------------------------------------------- */
 
 void tn__host_cpus(char cpus[TN__CPUS]) {

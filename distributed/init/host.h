@@ -10,6 +10,10 @@ enum { TN__HOST_KEY = 160, TN__CPUS = 1024 / 4 + 1 };
  * namespaces, /dev/shm. TERN_HOST overrides it, so that one machine can play several. No spaces. */
 void tn__host_key(char key[TN__HOST_KEY]);
 
+/* The same for two processes when they reach each other on 127.0.0.1: boot and network namespace.
+ */
+void tn__host_network(char key[TN__HOST_KEY]);
+
 /* The cores that this process may use, as hexadecimal digits, core 0 in the first. */
 void tn__host_cpus(char cpus[TN__CPUS]);
 int tn__cpus_count(const char *cpus);
