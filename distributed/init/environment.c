@@ -153,10 +153,10 @@ static bool read_ranks(const reader *r, const names *n) {
     return true;
 }
 
-/* ---- Token and port -------------------------------------------------------------------------- */
+/* ---- Job and port ---------------------------------------------------------------------------- */
 
 /* What is the same for all ranks of a job, and as different as possible for another job. */
-static void derive_token(const reader *r, const names *n) {
+static void derive_job(const reader *r, const names *n) {
     tn__environment *e = r->e;
     const char *host = value_of(r, "MASTER_ADDR"), *port = value_of(r, "MASTER_PORT");
     const char *run = value_of(r, "TORCHELASTIC_RUN_ID"), *id = value_of(r, "SLURM_JOB_ID");
@@ -173,20 +173,32 @@ static void derive_token(const reader *r, const names *n) {
     } else {
         snprintf(job, sizeof(job), "env %.120s", run ? run : "");
     }
-    snprintf(e->token, sizeof(e->token), "tern %s %.60s %.10s", job, host ? host : "",
+    snprintf(e->job, sizeof(e->job), "tern %s %.60s %.10s", job, host ? host : "",
              port ? port : "");
 }
 
+/* mpirun of OpenMPI 4 draws 128 random bits for each job and gives them to its ranks, as a key of
+ * their transports: "0123456789abcdef-0123456789abcdef". */
+static const char *launcher_secret(const reader *r, const names *n) {
+    const char *key = n == &openmpi ? value_of(r, "OMPI_MCA_orte_precondition_transports") : NULL;
+    return key && strlen(key) >= 32 && strspn(key, "0-") < strlen(key) ? key : NULL;
+}
+
 /* Where nobody says a port: one below those that the system gives to clients. */
-static int derive_port(const char *token) {
+static int derive_port(const char *job) {
     uint32_t hash = 2166136261u;
-    for (; *token; token++) {
-        hash = (hash ^ (unsigned char)*token) * 16777619u;
+    for (; *job; job++) {
+        hash = (hash ^ (unsigned char)*job) * 16777619u;
     }
     return FIRST_PORT + (int)(hash % PORTS);
 }
 
 /* ---- Host ------------------------------------------------------------------------------------ */
+
+bool tn__host_is_near(const char *host) {
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
+           strcmp(host, "localhost") == 0;
+}
 
 static bool slurm_host(const reader *r) {
     static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
@@ -250,7 +262,10 @@ static bool read_place(const reader *r, const names *n) {
         !read_number(r, "MASTER_PORT", 1, 65535, &e->port) || (!*e->host && !find_host(r, n))) {
         return false;
     }
-    e->port = e->port ? e->port : derive_port(e->token);
+    e->port = e->port ? e->port : derive_port(e->job);
+    const char *nodes = n == &slurm ? value_of(r, "SLURM_STEP_NUM_NODES") : NULL;
+    e->one_host = e->ranks == e->local_ranks || tn__host_is_near(e->host) ||
+                  (nodes && strcmp(nodes, "1") == 0);
     return true;
 }
 
@@ -278,9 +293,9 @@ tn_status tn__environment_read(const char *const *variables, int64_t parent, tn_
     if (!n) {
         return TN_OK;
     }
-    if (!*e->token) {
-        derive_token(&r, n);
-    }
+    e->token_file = value_of(&r, "TERN_TOKEN_FILE");
+    e->secret = launcher_secret(&r, n);
+    derive_job(&r, n);
     const char *restarts =
         is_set(&r, "TERN_RESTART_COUNT") ? "TERN_RESTART_COUNT" : "TORCHELASTIC_RESTART_COUNT";
     e->launcher = n != &plain                         ? n->launcher

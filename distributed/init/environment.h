@@ -22,7 +22,12 @@ typedef struct tn__environment {
     const char *no_host;
     int port;
     bool port_taken; /* by the launcher itself: the store is at one of the next */
-    char token[TN__TOKEN];
+
+    bool one_host;         /* all ranks are on this host */
+    char job[TN__TOKEN];   /* the same for all ranks, another for other jobs: others can guess it */
+    char token[TN__TOKEN]; /* "": not said */
+    const char *token_file; /* into the variables; NULL: not said */
+    const char *secret;     /* what the launcher has told the job's ranks alone, or NULL */
     int world; /* not from the environment: how many worlds this process has left before */
 } tn__environment;
 
@@ -34,5 +39,8 @@ TN_API tn_status tn__environment_read(const char *const *variables, int64_t pare
 
 /* The value, or NULL: also where it is empty. */
 TN_API const char *tn__variable(const char *const *variables, const char *name);
+
+/* Whether a host's name says that it is this one. */
+TN_API bool tn__host_is_near(const char *host);
 
 #endif

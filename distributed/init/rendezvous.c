@@ -5,6 +5,8 @@
 #include "distributed/init/rendezvous.h"
 
 #include "core/error.h"
+#include "core/log.h"
+#include "distributed/init/host.h"
 #include "distributed/store/store.h"
 #include "distributed/store/tcp.h"
 
@@ -35,11 +37,6 @@ typedef struct ports {
     char token[TN__TOKEN + 16];
 } ports;
 
-/* A rank that has left a world for the next one must not meet those who still serve the former. */
-static void set_token(ports *p, const char *token, int world) {
-    snprintf(p->token, sizeof(p->token), world ? "%s#%d" : "%s", token, world);
-}
-
 static bool rest_until(double *pause, double deadline) {
     double left = deadline - tn__now();
     if (left <= 0) {
@@ -57,19 +54,77 @@ static double knock_until(double patience, double deadline, int shares) {
     return now + fmin(patience, fmax(deadline - now, 0) / shares);
 }
 
-/* ---- Serving --------------------------------------------------------------------------------- */
+/* ---- The token ------------------------------------------------------------------------------- */
 
-static bool is_loopback(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
-           strcmp(host, "localhost") == 0;
+/* Once: the ports of each of several worlds are as open as the first one's. */
+static void warn_of_guessable(const char *why) {
+    static bool warned;
+    if (!warned) {
+        warned = true;
+        tn__log_loud(
+            "dist_init: nothing secret tells this job's ranks from strangers: who reaches "
+            "the store's port can guess its token, join the job, and change or end it%s%s%s. "
+            "Give all ranks the same secret in TERN_TOKEN (openssl rand -hex 16) or "
+            "TERN_TOKEN_FILE, or start them with `tern run`",
+            *why ? " (" : "", why, *why ? ")" : "");
+    }
 }
+
+/* A secret that this job's ranks have and strangers have not. False: none, or after raising. */
+static bool find_secret(const tn__environment *e, bool one_host, char secret[TN__TOKEN],
+                        char *why) {
+    if (e->token_file) {
+        tn_status status = tn__token_read(e->token_file, secret, why);
+        if (status != TN_OK) {
+            tn__raise(status, OPERATION, "TERN_TOKEN_FILE: %s", why);
+        }
+        return status == TN_OK;
+    }
+    if (e->secret) {
+        snprintf(secret, TN__TOKEN, "%s", e->secret);
+        return true;
+    }
+    return one_host && tn__token_user(secret, why) == TN_OK;
+}
+
+/* TERN_TOKEN as it is; else a secret mixed with what tells this job from others of the same user,
+ * and on one host from jobs of the same name on other hosts. Without a secret what is left can be
+ * guessed, and rank 0 says so. A rank that has left a world for the next one must not meet those
+ * who still serve the former. False after raising. */
+static bool choose_token(ports *p, const tn__environment *e, const char *job, bool one_host) {
+    char token[TN__TOKEN], secret[TN__TOKEN], why[TN_STORE_WHY] = "";
+    char place[TN__HOST_KEY] = "", identity[TN__TOKEN + TN__HOST_KEY];
+    if (one_host) {
+        tn__host_network(place);
+    }
+    snprintf(identity, sizeof(identity), "%s %s", job, place);
+    if (*e->token) {
+        snprintf(token, sizeof(token), "%s", e->token);
+    } else if (find_secret(e, one_host, secret, why)) {
+        tn__token_derive(secret, identity, token);
+    } else if (tn__pending()) {
+        return false;
+    } else {
+        snprintf(token, sizeof(token), "%.*s", TN__TOKEN - 1, job);
+        if (e->rank == 0) {
+            warn_of_guessable(why);
+        }
+    }
+    int length = snprintf(p->token, sizeof(p->token), "%s", token);
+    if (e->world) {
+        snprintf(p->token + length, sizeof(p->token) - (size_t)length, "#%d", e->world);
+    }
+    return true;
+}
+
+/* ---- Serving --------------------------------------------------------------------------------- */
 
 /* Serves at the first port that is free. *ours: one of them is served by this very job already. The
  * reason is why the last one was not free. */
 static tn_store_server *serve_once(const ports *p, double deadline, bool *ours,
                                    tn_error_record *why) {
     double begin = tn__now(), end = begin + fmin(KNOCKS_SECONDS, fmax(deadline - begin, 0) / 2);
-    const char *bound = is_loopback(p->hosts[0]) ? p->hosts[0] : NULL;
+    const char *bound = tn__host_is_near(p->hosts[0]) ? p->hosts[0] : NULL;
     const char *near = bound ? bound : "127.0.0.1";
     char unused[TN_STORE_WHY];
     tn_store_server *server = NULL;
@@ -186,7 +241,7 @@ static bool meet_at(tn__rendezvous *r, const ports *p, const tn__environment *e,
     }
     r->server = serve_store(p, deadline);
     if (r->server) {
-        const char *near = is_loopback(p->hosts[0]) ? p->hosts[0] : "127.0.0.1";
+        const char *near = tn__host_is_near(p->hosts[0]) ? p->hosts[0] : "127.0.0.1";
         r->store = tn_tcp_store(near, tn_store_server_port(r->server), p->token, timeout);
     }
     return r->store != NULL;
@@ -208,8 +263,7 @@ static bool meet_by_environment(tn__rendezvous *r, const tn__environment *e, dou
     last = last > 65535 ? 65535 : last;
     p.first = first > last ? last : first;
     p.count = last - p.first + 1;
-    set_token(&p, e->token, e->world);
-    return meet_at(r, &p, e, timeout, deadline);
+    return choose_token(&p, e, e->job, e->one_host) && meet_at(r, &p, e, timeout, deadline);
 }
 
 /* "HOST:PORT" or "[ADDRESS]:PORT". */
@@ -231,7 +285,6 @@ static bool split_address(const char *text, char host[TN__HOST], int *port) {
 
 static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environment *e,
                         double timeout, double deadline) {
-    extern char **environ;
     char host[TN__HOST];
     ports p = {.hosts = {host}, .count = 1};
     if (!split_address(init + strlen("tcp://"), host, &p.first)) {
@@ -239,9 +292,8 @@ static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environme
                   "init is \"%.100s\" (tcp://HOST:PORT, tcp://[ADDRESS]:PORT)", init);
         return false;
     }
-    const char *token = tn__variable((const char *const *)environ, "TERN_TOKEN");
-    set_token(&p, token ? e->token : init, e->world);
-    return meet_at(r, &p, e, timeout, deadline);
+    return choose_token(&p, e, init, tn__host_is_near(host)) &&
+           meet_at(r, &p, e, timeout, deadline);
 }
 
 bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environment *e,

@@ -38,7 +38,7 @@ static void assert_ranks(const tn__environment *e, const char *launcher, int ran
 static void assert_place(const tn__environment *e, const char *host, int port) {
     assert_string_equal(e->host, host);
     assert_int_equal(e->port, port);
-    assert_true(*e->token != 0);
+    assert_true(*e->job != 0);
 }
 
 /* ---- Launchers ------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static void test_torchrun(void **state) {
     assert_ranks(&s, "torchrun", 1, 2, 1, 2);
     assert_place(&s, "localhost", 43799);
     assert_true(!s.port_taken && s.restarts == 3);
-    assert_string_not_equal(s.token, e.token);
+    assert_string_not_equal(s.job, e.job);
 }
 
 #define OPENMPI                                                                           \
@@ -101,12 +101,23 @@ static void test_openmpi(void **state) {
     tn__environment zero =
         read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=0", "PMIX_RANK=0",
                      "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
-    assert_string_equal(zero.token, e.token);
+    assert_string_equal(zero.job, e.job);
     assert_int_equal(zero.port, e.port);
     tn__environment other =
         read_env(ENV("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "PMIX_NAMESPACE=345702402",
                      "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
-    assert_string_not_equal(other.token, e.token);
+    assert_string_not_equal(other.job, e.job);
+
+    assert_null(e.secret);
+#define KEY "OMPI_MCA_orte_precondition_transports="
+    e = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", KEY "89880e5046a53fc3-0d0fb78d0e6b204a"));
+    assert_string_equal(e.secret, "89880e5046a53fc3-0d0fb78d0e6b204a");
+    e = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", KEY "0000000000000000-0000000000000000"));
+    assert_null(e.secret);
+    e = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", KEY "1-2"));
+    assert_null(e.secret);
+    e = read_env(ENV("RANK=0", "WORLD_SIZE=2", KEY "89880e5046a53fc3-0d0fb78d0e6b204a"));
+    assert_null(e.secret); /* another launcher's ranks need not have the same */
 
     tn__environment two =
         read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
@@ -129,7 +140,7 @@ static void test_mpich(void **state) {
     assert_ranks(&e, "MPICH", 1, 2, 1, 2);
     assert_place(&e, "127.0.0.1", e.port);
     assert_int_equal(tn__environment_read(recorded, PARENT + 1, &other, why), TN_OK);
-    assert_string_not_equal(other.token, e.token);
+    assert_string_not_equal(other.job, e.job);
 
     e = read_env(ENV("MPI_LOCALNRANKS=1", "MPI_LOCALRANKID=0", "PMI_RANK=1", "PMI_SIZE=2"));
     assert_string_equal(e.host, "");
@@ -139,7 +150,7 @@ static void test_mpich(void **state) {
     const char *const host[] = {"MPI_LOCALNRANKS=1", "MPI_LOCALRANKID=0", "PMI_RANK=0",
                                 "PMI_SIZE=2",        "MASTER_ADDR=a",     NULL};
     assert_int_equal(tn__environment_read(host, PARENT + 1, &other, why), TN_OK);
-    assert_string_equal(other.token, e.token); /* another host has another process of mpirun */
+    assert_string_equal(other.job, e.job); /* another host has another process of mpirun */
 }
 
 #define SLURM                                                                             \
@@ -157,7 +168,7 @@ static void test_slurm(void **state) {
     assert_place(&e, "n1", e.port);
     assert_string_equal(e.second, "192.0.2.9");
     tn__environment zero = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=0", "SLURM_LOCALID=0"));
-    assert_string_equal(zero.token, e.token);
+    assert_string_equal(zero.job, e.job);
     assert_int_equal(zero.port, e.port);
 
     e = read_env(
@@ -167,7 +178,7 @@ static void test_slurm(void **state) {
     e = read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
                      "SLURM_LOCALID=1", "SLURM_JOB_ID=12", "SLURM_STEP_NODELIST=gpu07"));
     assert_place(&e, "127.0.0.1", e.port); /* one node */
-    assert_non_null(strstr(e.token, "12.7"));
+    assert_non_null(strstr(e.job, "12.7"));
 
     refused(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
                 "SLURM_STEP_NODELIST=n[1-"),
@@ -200,6 +211,26 @@ static void test_nested(void **state) {
     assert_string_equal(e.launcher, "Slurm"); /* srun --mpi=pmi2 */
     e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", "RANK=0", "WORLD_SIZE=1"));
     assert_int_equal(e.ranks, 1);
+}
+
+/* Whether all ranks are on this host; what says the token. */
+static void test_one_host(void **state) {
+    assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2")).one_host);
+    assert_false(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a")).one_host);
+    assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1")).one_host);
+    assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=localhost")).one_host);
+    assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=::1")).one_host);
+    assert_false(read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0")).one_host);
+    assert_true(read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
+                             "SLURM_STEP_NUM_NODES=1", "MASTER_ADDR=n7"))
+                    .one_host);
+    tn__environment e = read_env(ENV("RANK=0", "WORLD_SIZE=2", "TERN_TOKEN_FILE=/a/b"));
+    assert_string_equal(e.token_file, "/a/b");
+    assert_string_equal(e.token, "");
+    int port = e.port;
+    e = read_env(ENV("RANK=0", "WORLD_SIZE=2", "TERN_TOKEN=t"));
+    assert_null(e.token_file);
+    assert_int_equal(e.port, port); /* a port tells nothing of a secret */
 }
 
 /* ---- What makes no sense --------------------------------------------------------------------- */
@@ -323,6 +354,7 @@ int main(void) {
         cmocka_unit_test(test_slurm),
         cmocka_unit_test(test_slurm_without_srun),
         cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_one_host),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nodelist),
         cmocka_unit_test(test_bad_nodelist),

@@ -1,6 +1,7 @@
 /* Ranks find each other, by every way there is, and say who did not come. */
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
+#include "distributed/store/tcp.h"
 #include "tests/support/ranks.h"
 #include "tests/support/relay.h"
 #include "tests/support/test.h"
@@ -10,6 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -67,6 +69,18 @@ static int meet_with_options(tn_group *none, const char *argument) {
         rank_assert(tn_world() == NULL && tn_dist_store() == NULL);
     }
     tn_dist_finish();
+    return 0;
+}
+
+/* While the ranks are together: whether a stranger who knows what all can see, and no secret, would
+ * be let in. `argument`: "open" or "closed". */
+static int try_guess(tn_group *world, const char *argument) {
+    char guess[128], why[TN_STORE_WHY];
+    const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    snprintf(guess, sizeof(guess), "tern env  %s %s", host, port);
+    tn__dialed found = tn__tcp_probe(host, atoi(port), guess, tn__now() + 20, why);
+    rank_assert(found == (*argument == 'o' ? TN__DIAL_OURS : TN__DIAL_OTHER_JOB));
+    rank_assert(tn_barrier(world) == TN_OK);
     return 0;
 }
 
@@ -240,6 +254,71 @@ static void test_agent(void **state) {
     tn_store_server_free(server);
 }
 
+/* ---- Tokens ---------------------------------------------------------------------------------- */
+
+#define WARNING "nothing secret tells this job's ranks from strangers"
+
+/* Ranks that nobody gives a token; `says`: what rank 0 writes, NULL: nothing. */
+static void meet_without_token(const char *guess, const char *const *extra, const char *says) {
+    ranks_result r = ranks_run(2, "guess", guess, extra, 60);
+    assert_true(ranks_ok(&r));
+    if (says) {
+        assert_says(&r, 0, WARNING);
+        assert_says(&r, 0, says);
+    } else {
+        assert_string_equal(r.output[0], "");
+    }
+    assert_string_equal(r.output[1], "");
+    ranks_free(&r);
+}
+
+/* All on one host: the user's own token keeps strangers out, and nobody needs to do anything. */
+static void test_user_token(void **state) {
+    char config[600], path[700];
+    snprintf(config, sizeof(config), "XDG_CONFIG_HOME=%s", temp_path("config"));
+    for (int run = 0; run < 2; run++) { /* the first one makes it */
+        meet_without_token("closed", ENV("TERN_TOKEN", config), NULL);
+    }
+    snprintf(path, sizeof(path), "%s/tern/token", temp_path("config"));
+    assert_int_equal(chmod(path, 0644), 0);
+    meet_without_token("open", ENV("TERN_TOKEN", config), "mode 0644");
+    unlink(path);
+    snprintf(path, sizeof(path), "%s/tern", temp_path("config"));
+    rmdir(path);
+    rmdir(temp_path("config"));
+}
+
+/* Nothing secret is to be had: the job runs, and says so in one line. */
+static void test_guessable(void **state) {
+    meet_without_token("open", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME"),
+                       "neither XDG_CONFIG_HOME");
+    meet_without_token("open", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", "TERN_LOG=warn"),
+                       "TERN_TOKEN_FILE");
+    ranks_result r = ranks_run(2, "guess", "open",
+                               ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", "TERN_LOG=error"), 60);
+    assert_true(ranks_ok(&r));
+    assert_string_equal(r.output[0], ""); /* asked for */
+    ranks_free(&r);
+}
+
+static void test_token_file(void **state) {
+    char file[600];
+    const char *path = temp_path("secret");
+    temp_write(path, "the job's secret\n", 17);
+    assert_int_equal(chmod(path, 0600), 0);
+    snprintf(file, sizeof(file), "TERN_TOKEN_FILE=%s", path);
+    meet_without_token("closed", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", file), NULL);
+    meet_without_token("closed", ENV(file), NULL); /* TERN_TOKEN comes first */
+    assert_int_equal(chmod(path, 0640), 0);
+    ranks_result r = ranks_run(2, "guess", "closed", ENV("TERN_TOKEN", file), 60);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_true(WIFEXITED(r.status[rank]) && WEXITSTATUS(r.status[rank]) == 1);
+        assert_says(&r, rank, "TERN_TOKEN_FILE: others may use");
+        assert_says(&r, rank, "chmod 600");
+    }
+    ranks_free(&r);
+}
+
 /* ---- Not meeting ----------------------------------------------------------------------------- */
 
 /* Ranks 1 and 3 of 4 belong to a job of their own, and do not come. */
@@ -342,10 +421,10 @@ static void test_arguments(void **state) {
 }
 
 static const rank_entry bodies[] = {
-    {"meet", meet}, {"-options", meet_with_options}, {"vanish", vanish}};
+    {"meet", meet}, {"-options", meet_with_options}, {"guess", try_guess}, {"vanish", vanish}};
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 3);
+    ranks_main(argc, argv, bodies, 4);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),        cmocka_unit_test(test_environment),
         cmocka_unit_test(test_derived),      cmocka_unit_test(test_pseudo_hosts),
@@ -353,7 +432,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_agent),        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_disagreement), cmocka_unit_test(test_death),
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_relay),
-        cmocka_unit_test(test_squatters),
+        cmocka_unit_test(test_squatters),    cmocka_unit_test(test_user_token),
+        cmocka_unit_test(test_guessable),    cmocka_unit_test(test_token_file),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -13,8 +13,9 @@ PROGRAM = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "ran
 LIMIT = 60
 
 
-def ranks(command, count, local=None, **variables):
-    """Runs the command, and finds what `count` ranks print, be it among other lines."""
+def ranks(command, count, local=None, guessable=False, **variables):
+    """Runs the command, and finds what `count` ranks print, be it among other lines. `guessable`: and that no secret keeps strangers
+    out."""
     env = environment(OMP_NUM_THREADS="1", TERN_TIMEOUT="20", **variables)
     p = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                        timeout=LIMIT, check=False)
@@ -22,6 +23,7 @@ def ranks(command, count, local=None, **variables):
     same(p.returncode, 0, said)
     local = local or list(range(count))
     total = count * (count + 1) // 2
+    same("nothing secret tells this job's ranks from strangers" in said, guessable, said)
     for rank in range(count):
         holds(f"rank {rank} of {count}, local {local[rank]}, sum {total}" in said, said)
 
@@ -84,7 +86,9 @@ def test_slurm():
     """srun: two nodes, a step of a batch job, and the batch script itself"""
     with Slurm() as slurm:
         conf = slurm.env["SLURM_CONF"]
-        ranks(["srun", "-N2", "-n4", "--ntasks-per-node=2", PROGRAM], 4, local=[0, 1, 0, 1], SLURM_CONF=conf)
+        ranks(["srun", "-N2", "-n4", "--ntasks-per-node=2", PROGRAM], 4, local=[0, 1, 0, 1], guessable=True,
+              SLURM_CONF=conf)
+        ranks(["srun", "-N2", "-n2", PROGRAM], 2, local=[0, 0], SLURM_CONF=conf, TERN_TOKEN="of this test")
         with open("job.sh", "w", encoding="utf-8") as file:
             file.write(f"#!/bin/sh\n{PROGRAM} && srun -N1 -n2 {PROGRAM}\n")
         ranks(["sbatch", "-W", "-N2", "-n3", "-o", "job.out", "job.sh"], 0, SLURM_CONF=conf)

@@ -39,10 +39,11 @@ static void check_environment(const char *const *variables) {
     must(e.rank >= 0 && e.rank < e.ranks, "the rank");
     must(e.local_ranks == -1 || (e.local_ranks >= 1 && e.local_ranks <= e.ranks), "local ranks");
     must(e.launcher || e.ranks == 1, "ranks without a launcher");
-    must(!e.launcher || (*e.token && e.port >= 1 && e.port <= 65535), "token or port");
+    must(!e.launcher || (*e.job && e.port >= 1 && e.port <= 65535), "job or port");
+    must(!e.secret || strlen(e.secret) >= 32, "a secret that is short");
     must(!e.launcher || *e.host || e.no_host, "neither a host nor a reason");
     must(memchr(e.host, 0, sizeof(e.host)) && memchr(e.second, 0, sizeof(e.second)) &&
-             memchr(e.token, 0, sizeof(e.token)),
+             memchr(e.token, 0, sizeof(e.token)) && memchr(e.job, 0, sizeof(e.job)),
          "a text without an end");
 }
 
