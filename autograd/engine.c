@@ -492,13 +492,37 @@ static bool check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
     return true;
 }
 
+/* Recompute and second derivatives nest a few runs; a hook that calls backward without end would
+ * nest them until the stack is full. */
+enum { MOST_RUNS = 100 };
+
+/* Around a run. False after raising. */
+static bool enter_run(const char *operation) {
+    if (tn__grad_self.backward_depth + tn__grad_self.ending >= MOST_RUNS) {
+        tn__raise(TN_ESTATE, operation,
+                  "%d backward runs are inside each other (a hook that calls backward without "
+                  "end?)",
+                  MOST_RUNS);
+        return false;
+    }
+    tn__grad_self.backward_depth++;
+    return true;
+}
+
+static void leave_run(void) {
+    if (--tn__grad_self.backward_depth == 0) {
+        tn__grad_self.ending++;
+        tn__backward_ended();
+        tn__grad_self.ending--;
+    }
+}
+
 tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int n,
                            bool retain_graph) {
-    if (!check_roots(roots, grads, n, "backward")) {
+    if (!check_roots(roots, grads, n, "backward") || !enter_run("backward")) {
         return tn_error();
     }
     tn__run run = {.accumulate = true, .retain_graph = retain_graph};
-    tn__grad_self.backward_depth++;
     tn__grad_self.accumulating++;
     {
         TN_SCOPE;
@@ -509,9 +533,7 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
         tn__run_finish(&run);
     }
     tn__grad_self.accumulating--;
-    if (--tn__grad_self.backward_depth == 0) {
-        tn__backward_ended();
-    }
+    leave_run();
     return tn_error();
 }
 
@@ -598,9 +620,11 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
     if (!inputs || !results || inputs_n < 1) {
         return tn__raise(TN_EVALUE, "grad", "no inputs are given");
     }
+    if (!enter_run("grad")) {
+        return tn_error();
+    }
     tn__run run = {.create_graph = options.create_graph,
                    .retain_graph = options.retain_graph || options.create_graph};
-    tn__grad_self.backward_depth++;
     {
         TN_SCOPE;
         bool before = tn_grad_mode_begin(options.create_graph);
@@ -613,8 +637,6 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
             results[i] = tn_inert();
         }
     }
-    if (--tn__grad_self.backward_depth == 0) {
-        tn__backward_ended();
-    }
+    leave_run();
     return tn_error();
 }

@@ -13,6 +13,7 @@ typedef struct tn__after {
 typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* runs inside runs */
+    int ending;         /* ends of outermost runs whose functions are being called */
     int accumulating;   /* of them, those that add to leaves */
     int recompute_depth;
     int first_pass_depth; /* forwards that will be run again, recorded */

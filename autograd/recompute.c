@@ -168,6 +168,20 @@ static tn_values record_node(recompute_args args, tn_values in, tn_tensor *const
     return out;
 }
 
+/* The first forward; nothing of it is recorded when it will be run again. */
+static tn_values run_first(tn_forward f, void *user, tn_values in, bool again) {
+    if (!tn__enter("recompute")) {
+        return inert_values();
+    }
+    bool before = tn_grad_mode_begin(tn_grad_mode() && !again);
+    tn__grad_self.first_pass_depth += again;
+    tn_values out = f(user, in);
+    tn__grad_self.first_pass_depth -= again;
+    tn_grad_mode_end(&before);
+    tn__leave();
+    return out;
+}
+
 tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
                        tn_tensor *const *params, int params_n) {
     recompute_args args = {f, user, free_user, *tn_default_generator(), in.n};
@@ -182,15 +196,11 @@ tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), 
         bad = in.v[i] && !tn__usable(in.v[i], "recompute");
     }
     if (bad || !anything_wanted(in, params, params_n)) {
-        tn_values out = bad ? inert_values() : f(user, in);
+        tn_values out = bad ? inert_values() : run_first(f, user, in, false);
         recompute_finish(&args);
         return out;
     }
-    bool before = tn_grad_mode_begin(false);
-    tn__grad_self.first_pass_depth++;
-    tn_values out = f(user, in);
-    tn__grad_self.first_pass_depth--;
-    tn_grad_mode_end(&before);
+    tn_values out = run_first(f, user, in, true);
     if (out.n < 0 || out.n > TN_MAX_VALUES) {
         tn__raise(TN_EVALUE, "recompute", "the forward gave %d values but at most %d fit", out.n,
                   TN_MAX_VALUES);

@@ -38,6 +38,33 @@ static inline void tn__frame_pop(tn__frame *frame) {
     tn__self.frames = frame->up;
 }
 
+/* How many forwards may run inside each other: far more than networks are deep, and few enough for
+ * the stack of a thread. */
+#define TN__DEEPEST 1000
+
+/* Brackets around what runs a forward, which may call itself. False after raising when too many are
+ * running: then nothing has begun, and nothing is to be left. From there on all are refused until
+ * the outermost is over, since one that calls itself twice would otherwise need 2^1000 calls to
+ * return. */
+static inline bool tn__enter(const char *operation) {
+    if (tn__self.depth >= TN__DEEPEST) {
+        tn__self.too_deep = true;
+        tn__raise(TN_ESTATE, operation,
+                  "%d forwards are running inside each other (one that calls itself without end?)",
+                  TN__DEEPEST);
+    }
+    if (tn__self.too_deep && tn__pending()) {
+        return false;
+    }
+    tn__self.depth++;
+    return true;
+}
+
+static inline void tn__leave(void) {
+    tn__self.depth--;
+    tn__self.too_deep = tn__self.too_deep && tn__self.depth > 0;
+}
+
 /* Writes "train.c:17", "function+0x12" or "program+0x1234" of the first stack frame outside the
  * library, or "" when there is none. Never fails. */
 void tn__place(char *text, size_t room);

@@ -24,7 +24,9 @@ typedef struct tn__thread {
     struct tn__spares *spares; /* free structs (memory.c) */
     int64_t allocations;       /* tries to allocate, for tests (allocator.h) */
     struct tn__texts *texts;
-    int threads; /* what OpenMP was last told in this thread (threads.c) */
+    int threads;   /* what OpenMP was last told in this thread (threads.c) */
+    int depth;     /* forwards that are running inside each other (error.h) */
+    bool too_deep; /* more of them were wanted than may be */
 } tn__thread;
 
 /* initial-exec: an access is one instruction, also inside a shared library. Programs that load the

@@ -318,6 +318,18 @@ static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     return out;
 }
 
+static tn_values call_bracket(tn_module *m, tn_values in, void *context) {
+    tn_values out;
+    if (!may_call(m, &in)) {
+        out = tn__no_values();
+    } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
+        out = full_bracket(m, in, context);
+    } else {
+        out = call_forward(m, in, context);
+    }
+    return out;
+}
+
 tn_values tn_call_values(void *module, tn_values in, void *context) {
     tn_module *m = tn__module_of(module, "call");
     if (!m) {
@@ -326,12 +338,11 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     tn__frame frame = {.name = m->parent ? m->name : m->kind};
     tn__frame_push(&frame);
     tn_values out;
-    if (!may_call(m, &in)) {
-        out = tn__no_values();
-    } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
-        out = full_bracket(m, in, context);
+    if (tn__enter(m->kind)) {
+        out = call_bracket(m, in, context);
+        tn__leave();
     } else {
-        out = call_forward(m, in, context);
+        out = tn__no_values();
     }
     tn__frame_pop(&frame);
     return out;

@@ -52,7 +52,8 @@ TN_API bool tn_grad_mode(void);
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* d(loss)/d(leaf) is added to the gradient of every leaf that loss depends on. loss has one
- * element. The graph is freed: a second backward through it is TN_ESTATE. */
+ * element. The graph is freed: a second backward through it is TN_ESTATE. Hooks may call backward
+ * and tn_grad: up to 100 run inside each other in a thread, one more is TN_ESTATE. */
 TN_API tn_status tn_backward(tn_tensor *loss);
 
 /* From n roots with given gradients (grads[i] NULL: ones for a root of one element). retain_graph

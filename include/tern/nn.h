@@ -105,6 +105,9 @@ TN_API tn_status tn_module_set_slice(void *m, const char *path, tn_dims global_d
  * forward, in this order: `before` hooks, precision, recompute, a scope that lets only the results
  * out, `after` hooks.
  *
+ * A forward may call its own module again (on a part of its input, say): up to 1000 calls run
+ * inside each other in a thread, one more is TN_ESTATE.
+ *
  * A forward that calls a module which was never added (it is nobody's child) is TN_ESTATE when the
  * module has a parameter that wants a gradient and that neither an optimiser nor a module around
  * this call has: it would not be stepped, and nothing else would say so. Not under TN_NO_GRAD. */

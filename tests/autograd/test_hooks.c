@@ -281,6 +281,42 @@ static void hooks_are_not_null(void **state) {
     assert_error(TN_EVALUE, "the function is NULL");
 }
 
+/* ---- Without end ----------------------------------------------------------------------------- */
+
+static void square_backward(void *user) {
+    bool before = tn_grad_mode_begin(true);
+    tn_backward(tn_mul(user, user));
+    tn_grad_mode_end(&before);
+}
+
+static tn_tensor *runs_backward(tn_tensor *grad, void *user) {
+    (void)grad;
+    square_backward(user);
+    return NULL;
+}
+
+static tn_tensor *runs_backward_at_the_end(tn_tensor *grad, void *user) {
+    (void)grad;
+    tn_after_backward(square_backward, user);
+    return NULL;
+}
+
+static void hooks_that_run_backward(void **state) {
+    (void)state;
+    tn_grad_hook hooks[] = {runs_backward, runs_backward_at_the_end};
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *x = leaf(2.0);
+        tn_hook id = tn_on_grad(x, hooks[i], x);
+        square_backward(x);
+        assert_error(TN_ESTATE, "100 backward runs are inside each other");
+        assert_false(tn_in_backward());
+        tn_remove_hook(x, id);
+        tn_zero_grad(x);
+        square_backward(x); /* nothing is left of it */
+        assert_true(tn_item(tn_grad_of(x)) == 4.0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(replace_gradients),
@@ -293,6 +329,7 @@ int main(void) {
         TEST(hook_releases_the_root),
         TEST(the_youngest_runs_first),
         TEST(hooks_are_not_null),
+        TEST(hooks_that_run_backward),
     };
     return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);
 }

@@ -211,10 +211,25 @@ static void bad_forwards(void **state) {
     assert_null(tn_grad_of(x));
 }
 
+static tn_values recompute_again(void *user, tn_values in) {
+    return tn_recompute(recompute_again, user, NULL, in, NULL, 0);
+}
+
+static void inside_itself(void **state) {
+    (void)state;
+    tn_values in = {1, {tn_ones(TN_DIMS(2), TN_F32)}};
+    for (int i = 0; i < 2; i++) {
+        assert_inert(recompute_again(NULL, in).v[0], TN_ESTATE,
+                     "recompute: 1000 forwards are running inside each other");
+        tn_set_requires_grad(in.v[0], true);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(bit_equal),         TEST(leaf_hooks_fire_once), TEST(keeps_only_inputs),
         TEST(second_derivative), TEST(owns_its_context),     TEST(bad_forwards),
+        TEST(inside_itself),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }

@@ -533,6 +533,76 @@ static void recompute_keeps_only_inputs(void **state) {
     tn_module_finish(&n);
 }
 
+/* ---- Forwards that call themselves ----------------------------------------------------------- */
+
+/* What a recurrent forward does when it is called `left` times more within itself. */
+typedef struct recurrent {
+    tn_module base;
+    void *next; /* whom it calls */
+    int times;  /* how often */
+    int left;   /* -1: without end */
+    int calls;
+} recurrent;
+
+static tn_tensor *recurrent_forward(tn_module *self, tn_tensor *x) {
+    recurrent *r = (recurrent *)self;
+    r->calls++;
+    if (r->left == 0) {
+        return tn_mul(x, x);
+    }
+    r->left -= r->left > 0;
+    for (int i = 0; i < r->times; i++) {
+        x = tn_call(r->next, x);
+    }
+    return x;
+}
+
+static void recurrent_init(recurrent *r, void *next, int times, int left) {
+    *r = (recurrent){.next = next, .times = times, .left = left};
+    tn_module_init(r, "loop", recurrent_forward);
+}
+
+static void recursion_has_an_end(void **state) {
+    (void)state;
+    recurrent r, other;
+    tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(), 3.0, TN_F32), true);
+    recurrent_init(&r, &r, 1, -1);
+    assert_inert(tn_call(&r, x), TN_ESTATE, "loop: 1000 forwards are running inside each other");
+    assert_int_equal(r.calls, 1000);
+    recurrent_init(&r, &r, 3, -1); /* 3^1000 calls would take a while */
+    assert_inert(tn_call(&r, x), TN_ESTATE, "inside each other");
+    assert_int_equal(r.calls, 1000);
+    recurrent_init(&r, &other, 1, -1);
+    recurrent_init(&other, &r, 1, -1);
+    assert_inert(tn_call(&r, x), TN_ESTATE, "inside each other");
+    tn_module_set_recompute(&r, true);
+    assert_inert(tn_call(&r, x), TN_ESTATE, "inside each other");
+
+    recurrent_init(&r, &r, 1,
+                   900); /* deep, but it ends; and what was refused left nothing behind */
+    tn_tensor *y = tn_call(&r, x);
+    assert_int_equal(r.calls, 901);
+    tn_backward(y);
+    assert_true(tn_item(tn_grad_of(x)) == 6.0);
+    tn_module_finish(&r);
+    tn_module_finish(&other);
+}
+
+static tn_values calls_its_module(tn_module *m, tn_values in, void *user) {
+    (void)user;
+    in.v[0] = tn_call(m, in.v[0]);
+    return in;
+}
+
+static void hooks_that_call_their_module(void **state) {
+    (void)state;
+    recurrent r;
+    recurrent_init(&r, &r, 1, 0);
+    tn_module_hook(&r, (tn_module_hooks){.before = calls_its_module});
+    assert_inert(tn_call(&r, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "inside each other");
+    tn_module_finish(&r);
+}
+
 #define TRACED(f) cmocka_unit_test_setup_teardown(f, begin_trace, test_end)
 
 int main(void) {
@@ -552,6 +622,8 @@ int main(void) {
         TRACED(recompute_is_bit_equal),
         TRACED(hooks_in_recompute),
         TRACED(recompute_keeps_only_inputs),
+        TRACED(recursion_has_an_end),
+        TRACED(hooks_that_call_their_module),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
