@@ -37,6 +37,7 @@ struct tn_loader {
     int64_t next;     /* number of the next batch to give */
     int64_t end;      /* one after the last number; INT64_MAX: without end */
     slot lent;        /* to the caller */
+    bool entered;     /* atomic: a thread is in tn_loader_next or tn_loader_seek */
 
     /* With threads only. */
     pthread_mutex_t lock;
@@ -52,6 +53,28 @@ struct tn_loader {
 
 tn_loader_options tn_loader_defaults(void) {
     return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2};
+}
+
+/* ---- One thread at a time ---------------------------------------------------------------------
+ */
+
+/* The loader that the thread is a worker of. */
+static _Thread_local const tn_loader *worker_of;
+
+/* Two threads would wait for the same batch, and one of them for ever; so would a worker, for what
+ * it has to make itself. False after raising. */
+static bool enter_loader(tn_loader *l, const char *operation) {
+    if (worker_of == l || __atomic_exchange_n(&l->entered, true, __ATOMIC_ACQUIRE)) {
+        tn__raise(TN_ESTATE, operation,
+                  "the loader is in use, by %s (one thread at a time uses a loader)",
+                  worker_of == l ? "the dataset that it reads" : "another call of it");
+        return false;
+    }
+    return true;
+}
+
+static void leave_loader(tn_loader *l) {
+    __atomic_store_n(&l->entered, false, __ATOMIC_RELEASE);
 }
 
 /* ---- Making a batch -------------------------------------------------------------------------- */
@@ -179,6 +202,7 @@ static bool may_claim(const tn_loader *l) {
 
 static void *worker_run(void *user) {
     tn_loader *l = user;
+    worker_of = l;
     tn_on_error_thread(say_nothing); /* an error is raised, and handled, where the batch is due */
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
@@ -321,7 +345,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
 }
 
 void tn_loader_free(tn_loader *l) {
-    if (!l) {
+    if (!l || !enter_loader(l, "loader_free")) {
         return;
     }
     stop_workers(l);
@@ -362,15 +386,7 @@ static void take_slot(tn_loader *l, slot *taken) {
     pthread_mutex_unlock(&l->lock);
 }
 
-bool tn_loader_next(tn_loader *l, tn_batch *batch) {
-    if (!batch) {
-        tn__raise(TN_EVALUE, "loader_next", "the batch is NULL");
-        return false;
-    }
-    *batch = (tn_batch){0};
-    if (!l || tn_error() != TN_OK) {
-        return false;
-    }
+static bool next_batch(tn_loader *l, tn_batch *batch) {
     release_batch(&l->lent);
     if (l->next == l->end) {
         return false;
@@ -393,6 +409,20 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
     return true;
 }
 
+bool tn_loader_next(tn_loader *l, tn_batch *batch) {
+    if (!batch) {
+        tn__raise(TN_EVALUE, "loader_next", "the batch is NULL");
+        return false;
+    }
+    *batch = (tn_batch){0};
+    if (!l || tn_error() != TN_OK || !enter_loader(l, "loader_next")) {
+        return false;
+    }
+    bool more = next_batch(l, batch);
+    leave_loader(l);
+    return more;
+}
+
 tn_loader_place tn_loader_where(const tn_loader *l) {
     return l ? (tn_loader_place){.epoch = l->next / l->batches, .index = l->next % l->batches}
              : (tn_loader_place){0};
@@ -410,6 +440,9 @@ tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
                          (long long)place.index, (long long)place.epoch,
                          (long long)tn_loader_batches(l), (long long)(l ? l->end / l->batches : 0));
     }
+    if (!enter_loader(l, "loader_seek")) {
+        return tn_error();
+    }
     int64_t number = place.epoch * l->batches + place.index;
     pthread_mutex_lock(&l->lock);
     l->claimed = l->end; /* nothing more to claim, until those at work are done */
@@ -422,6 +455,7 @@ tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
     l->next = l->claimed = number;
     pthread_cond_broadcast(&l->claimable);
     pthread_mutex_unlock(&l->lock);
+    leave_loader(l);
     return TN_OK;
 }
 

@@ -2,6 +2,7 @@
  * and an end at any moment. */
 #include "tern/data.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -271,6 +272,133 @@ static void test_bad_arguments(void **state) {
     tn_loader_free(NULL);
 }
 
+/* ---- Who uses it ----------------------------------------------------------------------------- */
+
+enum { SHARED = 300 };
+
+typedef struct eater {
+    tn_loader *loader;
+    int given[SHARED]; /* batches that this thread was given, by index */
+    int refused;
+    bool wrong; /* another error than TN_ESTATE */
+    pthread_t thread;
+} eater;
+
+static void *eat_batches(void *user) {
+    eater *e = user;
+    tn_batch b;
+    for (;;) {
+        if (tn_loader_next(e->loader, &b)) {
+            e->given[b.index]++;
+        } else if (tn_error() == TN_OK) {
+            return NULL;
+        } else {
+            e->refused++;
+            e->wrong |= tn_error() != TN_ESTATE;
+            tn_error_clear();
+        }
+    }
+}
+
+/* Every batch is given once and nobody waits for ever, whoever is refused. */
+static void test_three_threads_at_once(void **state) {
+    (void)state;
+    for (int workers = 0; workers <= 2; workers += 2) {
+        static eater eaters[3];
+        tn_loader *l =
+            tn_loader_new(make(SHARED, -1, 0), tn_random_sampler(1), options(1, 1, workers));
+        for (int i = 0; i < 3; i++) {
+            eaters[i] = (eater){.loader = l};
+            assert_int_equal(pthread_create(&eaters[i].thread, NULL, eat_batches, &eaters[i]), 0);
+        }
+        for (int i = 0; i < 3; i++) {
+            pthread_join(eaters[i].thread, NULL);
+            assert_false(eaters[i].wrong);
+        }
+        for (int b = 0; b < SHARED; b++) {
+            assert_int_equal(eaters[0].given[b] + eaters[1].given[b] + eaters[2].given[b], 1);
+        }
+        tn_loader_free(l);
+    }
+}
+
+/* One thread after the other is fine. */
+static void test_a_loader_changes_hands(void **state) {
+    (void)state;
+    static eater second;
+    tn_loader *l = tn_loader_new(make(4, -1, 0), tn_sequential_sampler(), options(1, 1, 1));
+    tn_batch b;
+    assert_true(tn_loader_next(l, &b));
+    second = (eater){.loader = l};
+    assert_int_equal(pthread_create(&second.thread, NULL, eat_batches, &second), 0);
+    pthread_join(second.thread, NULL);
+    assert_int_equal(second.refused, 0);
+    assert_int_equal(second.given[0], 0);
+    assert_int_equal(second.given[1] + second.given[2] + second.given[3], 3);
+    tn_loader_free(l);
+}
+
+/* A dataset that turns to the loader that reads it. */
+static tn_loader *reader; /* atomic */
+static enum { NEXT, NEXT_ELSEWHERE, SEEK, FREE } turn;
+
+static void *next_elsewhere(void *record) {
+    tn_batch b;
+    tn_loader_next(reader, &b);
+    tn_error_take(record);
+    return NULL;
+}
+
+static tn_status turning_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    (void)self;
+    (void)i;
+    memset(x, 0, 2 * sizeof(int64_t));
+    *(float *)y = 0;
+    while (!__atomic_load_n(&reader, __ATOMIC_ACQUIRE)) { /* tn_loader_new has not returned yet */
+        usleep(1000);
+    }
+    tn_batch b;
+    tn_error_record record = {0};
+    pthread_t thread;
+    switch (turn) {
+    case NEXT:
+        tn_loader_next(reader, &b);
+        break;
+    case NEXT_ELSEWHERE:
+        pthread_create(&thread, NULL, next_elsewhere, &record);
+        pthread_join(thread, NULL);
+        tn_error_give(&record);
+        break;
+    case SEEK:
+        tn_loader_seek(reader, (tn_loader_place){0, 0});
+        break;
+    case FREE:
+        tn_loader_free(reader);
+        break;
+    }
+    return tn_error();
+}
+
+static void test_a_loader_within_itself(void **state) {
+    (void)state;
+    for (turn = NEXT; turn <= FREE; turn++) {
+        for (int workers = 0; workers < 2; workers++) {
+            if (workers && turn == NEXT_ELSEWHERE) {
+                continue; /* the loader is free then */
+            }
+            tn_dataset *d = make(1, -1, 0);
+            d->get = turning_get;
+            reader = NULL;
+            tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), options(1, 1, workers));
+            __atomic_store_n(&reader, l, __ATOMIC_RELEASE);
+            tn_batch b;
+            assert_false(tn_loader_next(l, &b));
+            assert_error(TN_ESTATE, "the loader is in use");
+            tn_loader_free(l);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_batches_for_any_threads),
@@ -281,6 +409,9 @@ int main(void) {
         cmocka_unit_test(test_free_at_any_moment),
         cmocka_unit_test(test_batches_are_lent),
         cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_three_threads_at_once),
+        cmocka_unit_test(test_a_loader_changes_hands),
+        cmocka_unit_test(test_a_loader_within_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
