@@ -13,6 +13,53 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- Which groups there are ------------------------------------------------------------------ */
+
+static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
+static tn_group *alive; /* the groups that were made and not freed */
+
+static void list_group(tn_group *g) {
+    pthread_mutex_lock(&alive_lock);
+    g->next_alive = alive;
+    alive = g;
+    pthread_mutex_unlock(&alive_lock);
+}
+
+/* Where the list points to g, which may be an address of anything; under the lock. */
+static tn_group **find_group(const tn_group *g) {
+    tn_group **at = &alive;
+    while (*at && *at != g) {
+        at = &(*at)->next_alive;
+    }
+    return at;
+}
+
+/* False after raising: g was freed. What it points to is not read. */
+static bool is_alive(const tn_group *g, const char *operation) {
+    pthread_mutex_lock(&alive_lock);
+    bool found = *find_group(g) != NULL;
+    pthread_mutex_unlock(&alive_lock);
+    if (!found) {
+        tn__raise(TN_ESTATE, operation, "the group was freed before");
+    }
+    return found;
+}
+
+/* Takes g off the list; false after raising. Of two threads that free it, one does. */
+static bool unlist_group(tn_group *g) {
+    pthread_mutex_lock(&alive_lock);
+    tn_group **at = find_group(g);
+    bool found = *at != NULL;
+    if (found) {
+        *at = g->next_alive;
+    }
+    pthread_mutex_unlock(&alive_lock);
+    if (!found) {
+        tn__raise(TN_ESTATE, "group_free", "the group was freed before");
+    }
+    return found;
+}
+
 /* ---- Making ---------------------------------------------------------------------------------- */
 
 static int *world_ranks(const int *world, int ranks) {
@@ -49,6 +96,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&g->changed, &clock);
     pthread_condattr_destroy(&clock);
+    list_group(g);
     return g;
 }
 
@@ -247,8 +295,15 @@ void tn_group_free(tn_group *g) {
     if (!g) {
         return;
     }
+    if (g == tn_world()) {
+        tn__raise(TN_ESTATE, "group_free", "the world belongs to the library: tn_dist_finish");
+        return;
+    }
     if (tn__pending()) { /* peers may wait for what this rank will not do any more */
         tn_group_abort(g, tn_error_message());
+    }
+    if (!unlist_group(g)) {
+        return;
     }
     tn__group_stop(g);
     /* tensors of tn_group_empty may still hold the engine */
@@ -343,7 +398,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
 }
 
 void tn_group_abort(tn_group *g, const char *reason) {
-    if (!g || g->rank < 0) {
+    if (!g || !is_alive(g, "group_abort") || g->rank < 0) {
         return;
     }
     char text[512];
@@ -361,6 +416,9 @@ void tn_group_abort(tn_group *g, const char *reason) {
 }
 
 bool tn__group_usable(tn_group *g, const char *operation) {
+    if (!is_alive(g, operation)) {
+        return false;
+    }
     if (tn__pending()) {
         tn_group_abort(g, tn_error_message());
         return false;
@@ -420,7 +478,7 @@ void tn_group_set_timeout(tn_group *g, double seconds) {
     if (!(seconds > 0 && seconds <= TN__TIMEOUT_MOST)) {
         tn__raise(TN_EVALUE, "group_set_timeout", "%g seconds (above 0, at most %g)", seconds,
                   TN__TIMEOUT_MOST);
-    } else if (g) {
+    } else if (g && is_alive(g, "group_set_timeout")) {
         pthread_mutex_lock(&g->lock);
         g->options.timeout = seconds;
         pthread_mutex_unlock(&g->lock);

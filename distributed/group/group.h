@@ -50,6 +50,7 @@ struct tn_work {
 };
 
 struct tn_group {
+    tn_group *next_alive;
     char name[64];
     int rank, size; /* rank -1: not a member */
     int *world;     /* [size]: the members' ranks in the world */

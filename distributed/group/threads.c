@@ -80,12 +80,14 @@ static int party_start(party *p, guest *guests) {
     return p->ranks;
 }
 
+enum { MOST_RANKS = 1024 };
+
 tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *user) {
     if (tn__pending()) {
         return tn_error();
     }
-    if (ranks < 1) {
-        return tn__raise(TN_EVALUE, "local_run", "%d ranks (at least 1)", ranks);
+    if (ranks < 1 || ranks > MOST_RANKS) {
+        return tn__raise(TN_EVALUE, "local_run", "%d ranks (1 to %d)", ranks, MOST_RANKS);
     }
     if (!f) {
         return tn__raise(TN_EVALUE, "local_run", "the function is NULL");

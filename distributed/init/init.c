@@ -249,8 +249,10 @@ void tn_dist_finish(void) {
     if (tn__pending()) {
         tn_group_abort(world.group, tn_error_message());
     }
-    bool failing = is_dead(world.group);
-    tn_group_free(world.group);
+    tn_group *group = world.group;
+    bool failing = is_dead(group);
+    world.group = NULL; /* from here on it may be freed */
+    tn_group_free(group);
     leave_world(failing ? FAILED_GOODBYE_SECONDS : GOODBYE_SECONDS);
     world.worlds++;
 }

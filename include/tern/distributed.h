@@ -60,15 +60,16 @@ TN_API tn_dist_options tn_dist_defaults(void);
  * the same group. NULL after an error: TN_EPEER (names who did not come),
  * TN_EVALUE (a variable), … */
 TN_API tn_group *tn_dist_init(tn_dist_options options);
-TN_API tn_group *tn_world(void); /* what tn_dist_init made; NULL before */
+TN_API tn_group *tn_world(void); /* what tn_dist_init made; NULL before, and after the end */
 TN_API void tn_dist_finish(void);
 
 TN_API int tn_local_rank(void);       /* among the ranks of this host; 0 when alone */
 TN_API int tn_restart_count(void);    /* how often the launcher has restarted the job; 0 at first */
 TN_API tn_store *tn_dist_store(void); /* the world's store; NULL before tn_dist_init */
 
-/* Runs f(group, user) in `ranks` threads, each one rank of a local group: for tests and to see data
- * parallelism without processes. An error of any rank ends the others and is raised here. */
+/* Runs f(group, user) in `ranks` threads (1 to 1024), each one rank of a local group: for tests and
+ * to see data parallelism without processes. An error of any rank ends the others and is raised
+ * here. */
 TN_API tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *user);
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
@@ -85,6 +86,8 @@ TN_API void tn_group_set_timeout(tn_group *g, double seconds);
 /* A group of some ranks of `parent`; every rank of parent calls it, in the same order, with the
  * same list. Ranks are sorted. Who is not in the list gets a group that refuses operations. */
 TN_API tn_group *tn_group_new(tn_group *parent, const int *ranks, int n);
+/* The world is not freed by this (TN_ESTATE) but by tn_dist_finish. A group that was freed is
+ * TN_ESTATE in everything that would use it. */
 TN_API void tn_group_free(tn_group *g);
 
 /* Gives up: this rank's and every other rank's operations on g fail with this

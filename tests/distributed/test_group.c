@@ -229,6 +229,52 @@ static void test_a_second_thread_is_refused(void **state) {
     run_ok(2, two_threads, NULL);
 }
 
+/* ---- Groups that are gone -------------------------------------------------------------------- */
+
+/* The address is all that is looked at: under the address sanitizer reading a freed group fails. */
+static void test_a_freed_group(void **state) {
+    (void)state;
+    tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
+    tn_group_free(g);
+    tn_group_free(g);
+    assert_error(TN_ESTATE, "group_free: the group was freed before");
+    assert_null(tn_all_reduce(g, t, TN_SUM));
+    assert_error(TN_ESTATE, "all_reduce: the group was freed before");
+    assert_int_equal(tn_barrier(g), TN_ESTATE);
+    assert_error(TN_ESTATE, "the group was freed before");
+    assert_null(tn_group_new(g, (int[]){0}, 1));
+    assert_error(TN_ESTATE, "group_new: the group was freed before");
+    assert_inert(tn_group_empty(g, TN_DIMS(2), TN_F32), TN_ESTATE, "the group was freed before");
+    tn_group_set_timeout(g, 1);
+    assert_error(TN_ESTATE, "the group was freed before");
+    tn_group_abort(g, "no reason");
+    assert_error(TN_ESTATE, "the group was freed before");
+}
+
+static void test_the_world_is_the_librarys(void **state) {
+    (void)state;
+    tn_group *world = tn_dist_init(tn_dist_defaults());
+    tn_group *part = tn_group_new(world, (int[]){0}, 1);
+    tn_group_free(world);
+    assert_error(TN_ESTATE, "the world belongs to the library");
+    assert_ptr_equal(tn_world(), world);
+    assert_int_equal(tn_barrier(tn_world()), TN_OK); /* it is still there */
+    tn_dist_finish();
+    assert_null(tn_world());
+    tn_group_free(world);
+    assert_error(TN_ESTATE, "freed before");
+    assert_int_equal(tn_barrier(part), TN_OK); /* a group of its own */
+    tn_group_free(part);
+    tn_dist_finish();
+}
+
+static void test_ranks_beyond_reason(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(1000000000, many_works, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "1000000000 ranks (1 to 1024)");
+}
+
 /* ---- Subgroups and barriers ------------------------------------------------------------------ */
 
 static void subgroups(tn_group *g, void *user) {
@@ -395,6 +441,9 @@ int main(void) {
         TEST(test_a_rank_that_left),
         TEST(test_a_dead_group_stays_dead),
         TEST(test_a_second_thread_is_refused),
+        TEST(test_a_freed_group),
+        TEST(test_the_world_is_the_librarys),
+        TEST(test_ranks_beyond_reason),
         TEST(test_subgroups),
         TEST(test_subgroups_of_different_ranks),
         TEST(test_monitored_barrier_names_who_is_missing),
