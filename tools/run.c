@@ -60,6 +60,16 @@ static void begin_ending(launcher *l, int code, int signal) {
     }
 }
 
+/* For a reason of this launcher's own: node 0 takes all others with it. */
+static void give_job_up(launcher *l, int code, int signal, const char *reason) {
+    if (agent_leads(l->agent)) {
+        agent_end_job(l->agent, code, reason);
+    } else {
+        leave_job(l, reason);
+    }
+    begin_ending(l, code, signal);
+}
+
 static void begin_round(launcher *l, const run_round *r) {
     const run_options *o = &l->options;
     if (r->local == 0) {
@@ -108,6 +118,8 @@ static void obey_order(launcher *l, const order *o) {
         workers_stop(&l->workers, SIGTERM);
     } else if (o->kind == ORDER_END) {
         begin_ending(l, end_status(l, o->code), SIGTERM);
+    } else if (o->kind == ORDER_BROKEN) {
+        give_job_up(l, o->code, SIGTERM, o->text);
     }
 }
 
@@ -120,12 +132,7 @@ static void note_interrupt(launcher *l, int signal) {
     const char *name = sigabbrev_np(signal);
     char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
     output_say(l->out, "SIG%s: the ranks are being ended (a second one: at once)", name);
-    if (agent_leads(l->agent)) {
-        agent_end_job(l->agent, 128 + signal, reason);
-    } else {
-        leave_job(l, reason);
-    }
-    begin_ending(l, 128 + signal, signal);
+    give_job_up(l, 128 + signal, signal, reason);
     free(reason);
 }
 

@@ -8,6 +8,7 @@
  *     run_output.c     a thread between the ranks' pipes and the terminal and log files
  *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
  *     run_report.c     which rank failed first, and its last words
+ *     run_words.c      what launchers write to each other, and when an order holds
  *     run_agent.c      a thread that talks to the store: what this node shall do, how it fares
  *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
  *
@@ -20,6 +21,7 @@
 #define TERN_TOOLS_RUN_H
 
 #include "core/clock.h"
+#include "tools/run_words.h"
 
 #include <tern/distributed.h>
 
@@ -65,16 +67,6 @@ char *text_new(const char *format, ...) TN_PRINTF(1, 2);
 void *memory_new(size_t count, size_t bytes);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
-
-/* ---- A round, as one node sees it ------------------------------------------------------------ */
-
-typedef struct run_round {
-    int number;              /* 1 for the first */
-    int restarts;            /* rounds before it */
-    int node, nodes;         /* this node's rank, and how many take part */
-    int first, local, world; /* its ranks are first … first + local - 1 of world */
-    int port;                /* of the store */
-} run_round;
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 
@@ -215,23 +207,11 @@ int report_code(const worker *w);
 
 /* ---- Agent (run_agent.c) --------------------------------------------------------------------- */
 
-/* How a node fares in its round, told with every sign of life. */
-typedef enum node_state {
-    NODE_IDLE = 'i', /* waits for a round */
-    NODE_RUNNING = 'r',
-    NODE_FAILED = 'f',  /* a rank failed; the others are being ended */
-    NODE_STOPPED = 's', /* no rank is left */
-    NODE_DONE = 'd',    /* all ranks ended well */
-    NODE_LEFT = 'l'     /* ends; this was its last sign */
-} node_state;
-
-typedef enum order_kind { ORDER_START, ORDER_STOP, ORDER_END } order_kind;
-
 typedef struct order {
     struct order *next;
     order_kind kind;
     run_round round; /* START: of this node. STOP: only the number */
-    int code;        /* END: the exit status */
+    int code;        /* END, BROKEN: the exit status */
     char *text;      /* why, for the user; "": nothing to say */
 } order;
 
@@ -271,21 +251,8 @@ void leader_end(leader *l, int code, const char *text);
 bool leader_over(const leader *l);
 void leader_free(leader *l);
 
-/* ---- The words between agents and leader ------------------------------------------------------ *
- *
- * Keys of the store, all under "agent/":
- *   joined           counter: who makes it n is node n
- *   node/N           "min max ranks wanted-rank pid run-id host", once
- *   sign/N           "count round state code failure", several times a second
- *   text/N/ROUND     the report of a node that has STOPPED after a failure, or why one has LEFT
- *   failures/ROUND   counter: the order of failures over all nodes
- *   order/K          K = 1, 2, …: what the leader wants, read by every node:
- *       "start ROUND RESTARTS WORLD NODES", NODES lines "N node-rank first-rank ranks", text
- *       "stop ROUND", then text        every member ends its ranks
- *       "drop N", then text            node N has no place any more
- *       "end CODE", then text          the job is over
+/* ---- Keys (run_agent.c) -----------------------------------------------------------------------
  */
-#define AGENT_PREFIX "agent"
 
 /* The text at this key, which is there or will be at once; the caller frees. NULL: an error is
  * pending. */

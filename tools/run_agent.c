@@ -1,5 +1,5 @@
 /* A node's voice: a thread that meets the other launchers in the store, tells how this node
- * fares, and hears what the leader wants. The keys are described at the end of run.h.
+ * fares, and hears what the leader wants. The keys are described in run_words.h.
  *
  * The launcher whose address the endpoint is serves the store: all try to, one succeeds, the
  * others join. It is the leader, and its thread also runs run_leader.c. A node without leader
@@ -30,7 +30,10 @@ typedef struct ended_rank {
     pid_t pid;
 } ended_rank;
 
-enum { ENDED_AT_ONCE = 64 }; /* told between two signs of life */
+enum {
+    ENDED_AT_ONCE = 64, /* told between two signs of life */
+    LONGEST_QUOTE = 80
+};
 
 struct agent {
     const run_options *options;
@@ -55,7 +58,9 @@ struct agent {
     leader *leader;
     int id, port;
     int heard;       /* orders read */
-    long count;      /* signs given */
+    bool over;       /* no order matters any more */
+    order_view view; /* what they are held against */
+    int64_t count;   /* signs given */
     int64_t failure; /* the number of the failure in failure_round; 0: none */
     int failure_round;
 };
@@ -111,43 +116,30 @@ static void hand_over(agent *a, order_kind kind, run_round round, int code, cons
     (void)put;
 }
 
-/* The line after this one; "" at the end. */
-static const char *next_line(const char *text) {
-    const char *newline = strchr(text, '\n');
-    return newline ? newline + 1 : "";
-}
-
-/* A start without this node in its list finds `local` 0. */
-static void hear_start(agent *a, const char *text) {
-    run_round r = {.port = a->port};
-    if (sscanf(text, "start %d %d %d %d", &r.number, &r.restarts, &r.world, &r.nodes) != 4) {
-        return;
-    }
-    for (int i = 0; i < r.nodes; i++) {
-        int id, node, first, local;
-        text = next_line(text);
-        if (sscanf(text, "%d %d %d %d", &id, &node, &first, &local) == 4 && id == a->id) {
-            r.node = node;
-            r.first = first;
-            r.local = local;
-        }
-    }
-    hand_over(a, ORDER_START, r, 0, next_line(text));
+/* One that does not hold is followed by nobody: this launcher ends its ranks and leaves. */
+static void refuse_order(agent *a, const char *text, const char *why) {
+    int line = (int)strcspn(text, "\n");
+    char *reason = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", a->heard,
+                            why, line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
+    hand_over(a, ORDER_BROKEN, (run_round){0}, 1, reason);
+    free(reason);
+    a->over = true;
 }
 
 static void hear_order(agent *a, const char *text) {
-    int number = 0;
-    const char *rest = next_line(text);
-    if (sscanf(text, "stop %d", &number) == 1) {
-        hand_over(a, ORDER_STOP, (run_round){.number = number}, 0, rest);
-    } else if (sscanf(text, "end %d", &number) == 1) {
-        hand_over(a, ORDER_END, (run_round){0}, number, rest);
-    } else if (sscanf(text, "drop %d", &number) == 1) {
-        if (number == a->id) {
-            hand_over(a, ORDER_END, (run_round){0}, 1, rest);
-        }
-    } else {
-        hear_start(a, text);
+    said_order o;
+    char why[WORD_WHY];
+    if (!order_read(text, &a->view, &o, why)) {
+        refuse_order(a, text, why);
+        return;
+    }
+    o.round.port = a->port;
+    if (o.kind == ORDER_DROP && o.node == a->id) { /* for this node the job is over */
+        hand_over(a, ORDER_END, o.round, 1, o.text);
+        a->over = true;
+    } else if (o.kind != ORDER_DROP) {
+        hand_over(a, o.kind, o.round, o.code, o.text);
+        a->over = o.kind == ORDER_END;
     }
 }
 
@@ -169,6 +161,25 @@ static bool serve_store(agent *a, char *why, size_t room) {
         a->server = tn_store_serve(NULL, o->port, o->token);
     }
     return a->server != NULL;
+}
+
+/* Says what this node is, after a first sign of life. */
+static void introduce_node(agent *a) {
+    const run_options *o = a->options;
+    char key[32], sign[LONGEST_SIGN], card[LONGEST_CARD];
+    node_card c = {.min = o->min_nodes,
+                   .max = o->max_nodes,
+                   .ranks = o->ranks,
+                   .wanted = o->node_rank,
+                   .pid = (int)getpid()};
+    strcpy(c.run_id, o->run_id);
+    strcpy(c.name, o->node_name);
+    sign_write(sign, &(node_sign){.state = NODE_IDLE});
+    card_write(card, &c);
+    snprintf(key, sizeof(key), "sign/%d", a->id);
+    agent_set(a->keys, key, sign);
+    snprintf(key, sizeof(key), "node/%d", a->id);
+    agent_set(a->keys, key, card);
 }
 
 static bool meet_nodes(agent *a) {
@@ -196,18 +207,18 @@ static bool meet_nodes(agent *a) {
     a->store->timeout = a->keys->timeout = o->heartbeat;
 
     int64_t id = 0;
-    tn_store_add(a->keys, "joined", 1, &id);
+    if (tn_store_add(a->keys, "joined", 1, &id) != TN_OK) {
+        return false;
+    }
     a->id = (int)id;
-    char *key = text_new("sign/%d", a->id), *sign = text_new("0 0 %c 0 0", NODE_IDLE);
-    agent_set(a->keys, key, sign);
-    free(key);
-    free(sign);
-    key = text_new("node/%d", a->id);
-    char *text = text_new("%d %d %d %d %d %s %s", o->min_nodes, o->max_nodes, o->ranks,
-                          o->node_rank, (int)getpid(), o->run_id, o->node_name);
-    agent_set(a->keys, key, text);
-    free(key);
-    free(text);
+    if (id < 1 || id > MOST_LAUNCHERS) {
+        tn_raise(TN_EPEER, "%lld launchers have joined, says the store: at most %d can",
+                 (long long)id, MOST_LAUNCHERS);
+        return false;
+    }
+    a->view = (order_view){
+        .own = a->id, .min_nodes = o->min_nodes, .max_nodes = o->max_nodes, .ranks = o->ranks};
+    introduce_node(a);
     a->leader = leads ? leader_new(o, a->keys, a->id) : NULL;
     pthread_mutex_lock(&a->lock);
     a->joined = true;
@@ -237,15 +248,20 @@ static void give_sign(agent *a, const telling *t) {
         snprintf(key, sizeof(key), "failures/%d", t->round);
         tn_store_add(a->keys, key, 1, &a->failure);
     }
+    if (a->failure < 0) {
+        tn_raise(TN_EPEER, "the store has counted %lld failures", (long long)a->failure);
+        a->failure = 0;
+    }
     if (t->text) {
         snprintf(key, sizeof(key), "text/%d/%d", a->id, t->round);
         agent_set(a->keys, key, t->text);
     }
-    char *sign = text_new("%ld %d %c %d %lld", ++a->count, t->round, t->state, t->code,
-                          (long long)a->failure);
+    char sign[LONGEST_SIGN];
+    sign_write(sign, &(node_sign){++a->count, t->round, t->state, t->code, a->failure});
     snprintf(key, sizeof(key), "sign/%d", a->id);
     agent_set(a->keys, key, sign);
-    free(sign);
+    a->view.state = t->state;
+    a->view.told = t->round;
 }
 
 static ended_rank *next_ended(agent *a) {
@@ -283,7 +299,7 @@ static bool agent_turn(agent *a) {
     if (a->leader) {
         leader_tick(a->leader);
     }
-    while (agent_has(a->keys, "order/%d", a->heard + 1)) {
+    while (!a->over && agent_has(a->keys, "order/%d", a->heard + 1)) {
         char *text = agent_get(a->keys, "order/%d", a->heard + 1);
         if (text) {
             a->heard++;

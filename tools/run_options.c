@@ -103,12 +103,12 @@ static void read_nodes(struct argp_state *state, run_options *o, const char *tex
     char first[16] = "";
     const char *colon = strchr(text, ':');
     if (!colon) {
-        o->min_nodes = o->max_nodes = read_integer(state, "nnodes", text, 1, 65536);
+        o->min_nodes = o->max_nodes = read_integer(state, "nnodes", text, 1, MOST_NODES);
         return;
     }
     snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
-    o->min_nodes = read_integer(state, "nnodes", first, 1, 65536);
-    o->max_nodes = read_integer(state, "nnodes", colon + 1, 1, 65536);
+    o->min_nodes = read_integer(state, "nnodes", first, 1, MOST_NODES);
+    o->max_nodes = read_integer(state, "nnodes", colon + 1, 1, MOST_NODES);
     if (o->min_nodes > o->max_nodes) {
         argp_error(state, "--nnodes is \"%s\": the first number is the smaller one", text);
     }
@@ -119,7 +119,7 @@ static int read_ranks(struct argp_state *state, const char *text) {
     if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
         return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     }
-    return read_integer(state, "nproc-per-node", text, 1, 4096);
+    return read_integer(state, "nproc-per-node", text, 1, MOST_RANKS);
 }
 
 /* It names folders and keys. */
@@ -263,7 +263,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         o->max_restarts = read_integer(state, "max-restarts", text, 0, 1000000);
         break;
     case NODE_RANK:
-        o->node_rank = read_integer(state, "node-rank", text, 0, 65535);
+        o->node_rank = read_integer(state, "node-rank", text, 0, MOST_NODES - 1);
         break;
     case MASTER_PORT:
         p->port = read_integer(state, "master-port", text, 1, 65535);
@@ -350,6 +350,9 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     };
     if (gethostname(o->node_name, sizeof(o->node_name) - 1) != 0 || !*o->node_name) {
         strcpy(o->node_name, "host");
+    }
+    for (char *c = o->node_name; *c; c++) { /* a word of run_words.h */
+        *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
     }
     parsing p = {.o = o};
     argp_parse(&description, argc, argv, ARGP_IN_ORDER, NULL, &p);

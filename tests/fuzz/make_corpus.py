@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
-launchers; right ones and wrong ones.
+launchers and what these say to each other; right ones and wrong ones.
 
     python3 tests/fuzz/make_corpus.py
 
@@ -216,7 +216,48 @@ environments = {
     "large_lists": lines("=n[1-1000]m[1-1000]", "=n[1-1000]m[1-1000]k[1-1000]", "=n[1][1][1][1][1][1][1][1][1]"),
 }
 
-targets = {"fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints, "fuzz_store": store, "fuzz_environment": environments}
+# ---- What somebody with the token writes for launchers (tools/run_words.h) -----------------------------------------------
+
+
+def words(*texts, own=1, ranks=2, nodes=2, room=0, told=0):
+    """What a launcher was started with, how its ranks fare, and the words."""
+    return bytes([own - 1 + 4 * (ranks - 1) + 16 * (nodes - 1) + 64 * room, told]) + "\0".join(texts).encode()
+
+
+start = "start 1 0 4 2\n1 0 0 2\n2 1 2 2\nwhy\n"
+again = "start 2 1 4 2\n2 0 0 2\n1 1 2 2\n"
+orders = {
+    "nothing": words(""),
+    "a_job": words(start, "stop 1\nrank 3 failed", again, "end 0\n", told=1),
+    "done": words(start, "end 0\n", told=3),
+    "failed": words(start, "end 139\nrank 1 (host a, pid 42) was killed by SIGSEGV\n  its last words"),
+    "spare": words(start, "drop 2\n", "end 0\n", own=3),
+    "dropped": words("drop 1\nhost a: this node has no place in the job any more"),
+    "grows": words("start 1 0 2 1\n1 0 0 2\n", "stop 1\nanother host has come", again, nodes=1, room=1, told=2),
+    "end_before_start": words("end 0\n"),
+    "end_too_large": words("end 256\n"),
+    "end_overflow": words("end 99999999999999999999\n"),
+    "many_ranks": words("start 1 0 301 2\n2 0 0 1\n1 1 1 300\n"),
+    "negative_ranks": words("start 1 0 1 2\n2 0 0 2\n1 1 2 -1\n"),
+    "many_nodes": words("start 1 0 4 2000000000\n1 0 0 2\n"),
+    "world_too_small": words("start 1 0 3 2\n1 0 0 2\n2 1 2 2\n"),
+    "twice": words("start 1 0 4 2\n1 0 0 2\n1 1 2 2\n"),
+    "other_round": words("start 7 0 4 2\n1 0 0 2\n2 1 2 2\n", "stop 3\n"),
+    "restarts": words("start 1 5 4 2\n1 0 0 2\n2 1 2 2\n"),
+    "start_over_ranks": words(start, "stop 1\n", again, told=6),
+    "no_stop": words(start, again),
+    "half_a_start": words("start 1 0 4 2\n1 0 0 2\n2 1 2"),
+    "garbage_behind": words("stop 1 2\n", "end 1x\n"),
+    "spaces": words("start  1 0 4 2\n", "end +1\n", "end 01\n", "end -0\n", " end 1\n"),
+    "escapes": words("\033]0;title\a\033[2J", "end 1\n\u009b2J\033[31m"),
+    "long_text": words("end 1\n" + "x" * 65537),
+    "card": words("1 2 8 -1 4242 job host-a"),
+    "cards": words("2 1 8 -1 42 job a", "1 1 0 0 1 job a", "1 1 1 70000 1 job a", "1 1 1 0 1 job", "1 1 1 0 1 job a b", "1 1 1 0 1 j\033 a"),
+    "signs": words(start, "7 1 r 0 0", "8 1 f 139 1", "9 1 s 139 1", "10 1 d 0 0", "11 1 l 0 1"),
+    "bad_signs": words(start, "7 2 r 0 0", "8 1 f 0 1", "9 1 s 0 4", "10 1 x 0 0", "11 1 l 256 0", "-1 1 r 0 0", "12 1 r 0 -3"),
+}
+
+targets = {"fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints, "fuzz_store": store, "fuzz_environment": environments}
 for target, seeds in targets.items():
     folder = here / target
     folder.mkdir(parents=True, exist_ok=True)

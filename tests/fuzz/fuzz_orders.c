@@ -1,0 +1,128 @@
+/* The input is what a stranger with the token writes into the launchers' store, one word after the
+ * other with a 0 behind each. The first two bytes say what the launcher that hears them was started
+ * with, and what it has told. Each word is tried as an order, as a sign of life and as what a node
+ * says of itself: refused with a reason, or everything in it is within its bounds. */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "tools/run_words.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void check_name(const char *name, size_t room) {
+    must(*name && memchr(name, 0, room), "a name without a beginning or an end");
+    for (; *name; name++) {
+        must(*name > ' ' && *name < 0x7f, "a name that a terminal might obey");
+    }
+}
+
+static void check_card(const char *text) {
+    node_card c;
+    char why[WORD_WHY] = "", again[LONGEST_CARD];
+    if (!card_read(text, &c, why)) {
+        must(*why, "a card refused without a reason");
+        return;
+    }
+    must(c.min >= 1 && c.min <= c.max && c.max <= MOST_NODES, "numbers of nodes");
+    must(c.ranks >= 1 && c.ranks <= MOST_RANKS, "a number of ranks");
+    must(c.wanted >= -1 && c.wanted < MOST_NODES && c.pid > 0, "a wanted rank or a process");
+    check_name(c.run_id, sizeof(c.run_id));
+    check_name(c.name, sizeof(c.name));
+    card_write(again, &c);
+    must(strcmp(text, again) == 0, "a card that is written in another way");
+}
+
+static void check_sign(const char *text, int rounds) {
+    node_sign s;
+    char why[WORD_WHY] = "", again[LONGEST_SIGN];
+    if (!sign_read(text, rounds, &s, why)) {
+        must(*why, "a sign refused without a reason");
+        return;
+    }
+    must(s.round >= 0 && s.round <= rounds, "a round that has not been started");
+    must(s.code >= 0 && s.code <= 255 && s.count >= 0 && s.failure >= 0, "a sign's numbers");
+    must(s.state != NODE_FAILED || s.code > 0, "a failure with exit code 0");
+    must(s.state != NODE_STOPPED || s.failure == 0 || s.code > 0, "a failure with exit code 0");
+    sign_write(again, &s);
+    must(strcmp(text, again) == 0, "a sign that is written in another way");
+}
+
+static void check_start(const order_view *before, const order_view *after, const run_round *r) {
+    must(!before->started, "a start before the stop");
+    must(!before->member || before->told == before->round, "a start over ranks");
+    must(!before->member || before->state == NODE_STOPPED || before->state == NODE_DONE,
+         "a start over ranks");
+    must(r->number == before->round + 1 && r->restarts == before->round, "the round's number");
+    must(r->nodes >= before->min_nodes && r->nodes <= before->max_nodes, "the number of nodes");
+    must(r->world >= r->nodes && r->world <= (int64_t)MOST_NODES * MOST_RANKS, "the world");
+    must(r->local == 0 || r->local == before->ranks, "the number of ranks");
+    must(r->first >= 0 && r->first + r->local <= r->world, "places outside the world");
+    must(r->node >= 0 && r->node < r->nodes, "the node's rank");
+    must(after->started && after->round == r->number && after->member == (r->local > 0),
+         "a start that is not remembered");
+}
+
+/* False when no order matters any more. */
+static bool check_order(const char *text, order_view *view) {
+    said_order o;
+    order_view before = *view;
+    char why[WORD_WHY] = "";
+    if (!order_read(text, view, &o, why)) {
+        must(*why, "an order refused without a reason");
+        must(before.round == view->round && before.started == view->started &&
+                 before.member == view->member,
+             "a refused order that is remembered");
+        return false;
+    }
+    must(o.text >= text && o.text <= text + strlen(text), "a text of somewhere else");
+    must(strlen(o.text) <= LONGEST_TEXT, "a long text");
+    switch (o.kind) {
+    case ORDER_START:
+        check_start(&before, view, &o.round);
+        return true;
+    case ORDER_STOP:
+        must(before.started && o.round.number == before.round && !view->started, "a stop");
+        return true;
+    case ORDER_DROP:
+        must(o.node >= 1 && o.node <= MOST_LAUNCHERS, "a node");
+        return o.node != view->own;
+    case ORDER_END:
+        must(o.code >= 0 && o.code <= 255, "an exit status");
+        must(o.code > 0 || before.started, "success before anything ran");
+        must(o.code > 0 || !before.member ||
+                 (before.state == NODE_DONE && before.told == before.round),
+             "success that this node's ranks had no part in");
+        return false;
+    case ORDER_BROKEN:
+        break;
+    }
+    must(false, "an order of no kind");
+    return false;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static const char states[] = "irfsdlss";
+    if (bytes < 2) {
+        return 0;
+    }
+    order_view view = {.own = 1 + data[0] % 4,
+                       .ranks = 1 + data[0] / 4 % 4,
+                       .min_nodes = 1 + data[0] / 16 % 4,
+                       .max_nodes = 1 + data[0] / 16 % 4 + data[0] / 64};
+    char *text = malloc(bytes - 1);
+    memcpy(text, data + 2, bytes - 2);
+    text[bytes - 2] = 0;
+    bool more = true;
+    for (size_t at = 0, nth = 0; at < bytes - 1; at += strlen(text + at) + 1, nth++) {
+        /* The ranks fare as the second byte says, another way after every word. */
+        view.state = (node_state)states[(data[1] + nth) % 8];
+        view.told = data[1] / 8 % 2 && view.round > 0 ? view.round - 1 : view.round;
+        check_card(text + at);
+        check_sign(text + at, view.round);
+        more = more && check_order(text + at, &view);
+    }
+    free(text);
+    return 0;
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Words that no launcher writes: a stranger who has the token gives orders, and says of himself what is not so."""
+import os
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import TESTS, environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
+
+HOST, TOKEN = "127.0.0.1", "secret"
+ESCAPES = "\033]0;owned\a\033[2J\b\x7f\u009b31m"
+
+
+class Store:
+    """A store that a stranger serves or has joined; keys are the launchers'."""
+
+    def __init__(self, port=None):
+        self.server = None
+        if port is None:
+            self.server = subprocess.Popen([os.path.join(TESTS, "store_program")], env=environment(TERN_TOKEN=TOKEN), stdout=subprocess.PIPE)
+            port = int(self.server.stdout.readline())
+        self.port = port
+
+    def call(self, verb, key, *value, stdin=None):
+        done = subprocess.run([os.path.join(TESTS, "store_client"), str(self.port), verb, "agent/" + key, *value], input=stdin,
+                              env=environment(TERN_TOKEN=TOKEN), stdout=subprocess.PIPE, check=True)
+        return done.stdout.decode("utf-8", "replace")
+
+    def set(self, key, value):
+        self.call("set", key, "-", stdin=value.encode())
+
+    def close(self):
+        self.server.kill()
+        self.server.wait()
+        self.server.stdout.close()
+
+
+def launcher(port, *program, nnodes=2, options=()):
+    return start("--nnodes", nnodes, "--rdzv-endpoint", f"{HOST}:{port}", "--heartbeat", 3, "--grace", 1, "--timeout", 30, *options,
+                 *program, env=environment(TERN_TOKEN=TOKEN))
+
+
+BEGIN = ("sh", "-c", "echo $$ >> began; exec sleep 1000")
+
+
+def plain(said):
+    """Nothing in it that a terminal obeys."""
+    holds(not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f]", said), repr(said))
+
+
+def follower(*words, program=BEGIN, code=1):
+    """A launcher of two ranks whose leader is a stranger: he gives orders, in this order, and waits at what is no text. What the
+    launcher says until it has ended, with this exit code."""
+    store, number = Store(), 0
+    p = launcher(store.port, *program, options=("--node-rank", 1, "-n", 2))
+    try:
+        store.call("get", "node/1")
+        for word in words:
+            if callable(word):
+                word(store)
+            else:
+                number += 1
+                store.set(f"order/{number}", word)
+        finish(p, code, 30)
+    finally:
+        p.kill()
+        store.close()
+    plain(errors(p))
+    return errors(p)
+
+
+START = "start 1 0 3 2\n7 0 0 1\n1 1 1 2\n"
+
+
+def begun(_):
+    until(lambda: len(text("began").split()) == 2, "both ranks run")
+
+
+@test
+def absurd_starts():
+    """a start that is not what this launcher was started with starts nothing, and ends it with an error that names the order"""
+    for order, words in (
+            ("start 1 0 301 2\n7 0 0 1\n1 1 1 300\n", "it starts 300 ranks here, where -n is 2"),
+            ("start 1 0 3 2\n7 0 0 1\n1 1 1 0\n", "number of ranks is 0"),
+            ("start 1 0 3 2\n7 0 0 1\n1 1 1 -2\n", "number of ranks is -2"),
+            ("start 1 0 2147483648 2\n7 0 0 1\n1 1 1 2\n", "its world is 2147483648"),
+            ("start 99999999999999999999 0 3 2\n7 0 0 1\n1 1 1 2\n", "its round is no number"),
+            ("start 2 1 3 2\n7 0 0 1\n1 1 1 2\n", "its round is 2, not 1"),
+            ("start 1 1000000 3 2\n7 0 0 1\n1 1 1 2\n", "its number of restarts is 1000000, not 0"),
+            ("start 1 0 2 1\n1 0 0 2\n", "its number of nodes is 1, not 2"),
+            ("start 1 0 3 1000000000\n7 0 0 1\n1 1 1 2\n", "its number of nodes is 1000000000"),
+            ("start 1 0 4 2\n7 0 0 1\n1 1 1 2\n", "its nodes have 3 ranks, and its world has 4"),
+            ("start 1 0 3 2\n7 0 0 1\n1 1 2147483647 2\n", "first rank is 2147483647, not 1"),
+            ("start 1 0 4 2\n1 0 0 2\n1 1 2 2\n", "it names this node twice"),
+            ("start 1 0 3 2\n", "is no number"),
+            ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "something behind its numbers"),
+            ("start 1 0 3 2\n7 0 0 1\n1 1 1 2\n" + "x" * 70000, "its text has more than"),
+            (ESCAPES + "\nstart 1 0 3 2\n", "neither a start nor a stop"),
+            ("stop 1\n", "no round has been started"),
+            ("end 256\n", "its exit code is 256"),
+            ("end -1\n", "its exit code is -1"),
+            ("end 1", "something behind"),
+            ("drop 0\n", "its node is 0"),
+            ("", "neither a start nor a stop")):
+        has(follower(order), "tern: order 1 in the store cannot be followed: ", words)
+    holds(not os.path.exists("began"), "a rank was started")
+
+
+@test
+def no_success_without_ranks():
+    """exit status 0 is only for a launcher whose ranks have ended well: before they ran, or while they do, nobody orders it"""
+    has(follower("end 0\n"), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
+    holds(not os.path.exists("began"), "a rank was started")
+    has(follower(START, begun, "end 0\n"), "order 2 in the store cannot be followed", "this node's ranks have not ended")
+
+
+@test
+def rounds_in_order():
+    """a round begins when the one before it has been stopped and its ranks have ended; a stop is for the round that runs"""
+    has(follower(START, begun, "start 2 1 3 2\n7 0 0 1\n1 1 1 2\n"), "round 1 has not been stopped")
+    os.remove("began")
+    # The later order is there first, so that both are read at once: the ranks cannot have ended between them.
+    has(follower(START, begun, lambda store: store.set("order/3", "start 2 1 3 2\n7 0 0 1\n1 1 1 2\n"), "stop 1\n"),
+        "order 3 in the store cannot be followed: this node has ranks of round 1")
+    os.remove("began")
+    has(follower(START, begun, "stop 2\n"), "its round is 2, not 1")
+    os.remove("began")
+    has(follower(START, begun, "stop 1\n", "stop 1\n"), "no round has been started")
+
+
+@test
+def good_orders():
+    """orders that hold are followed, whoever gives them; their texts come without control characters"""
+    said = follower(START + "why " + ESCAPES, begun, "drop 5\nnot this one", "end 3\nit is " + ESCAPES + "over\nat last", code=3)
+    has(said, "tern: why ???31m", "node 1 of 2, rank 1-2 of 3", "tern: it is ???31mover\n", "tern: at last")
+    os.remove("began")
+    has(follower(START, begun, "drop 1\nbecause"), "because")
+    os.remove("began")
+    done = lambda store: until(lambda: " d 0 0" in store.call("get", "sign/1"), "the node says that it is done")
+    follower(START, done, "end 0\n", program=("true",), code=0)
+
+
+@test
+def orders_beside_the_leader():
+    """a stranger who joins and gives orders of his own: no launcher ends with 0, and nothing is started"""
+    for words, said in (("end 0\n", "no round has been started"), ("start 1 0 600 2\n1 0 0 300\n2 1 300 300\n", "300 ranks here")):
+        port = free_port()
+        first = launcher(port, *BEGIN)
+        store = Store(port)
+        store.call("get", "node/1")
+        store.set("order/1", words)
+        finish(first, 1, 30)
+        has(errors(first), "order 1 in the store cannot be followed", said)
+        plain(errors(first))
+    holds(not os.path.exists("began"), "a rank was started")
+
+
+main()

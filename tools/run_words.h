@@ -1,0 +1,111 @@
+/* The words between launchers: texts in the store, by which each says what it is and how it fares,
+ * and the leader what shall be done. Their form, and when one holds.
+ *
+ * Whoever has the token can write anything there. So a word is read whole or not at all: numbers
+ * within their bounds, one space between two, nothing behind them. An order is held against what
+ * this launcher was started with, and against what has been ordered and told so far: the leader
+ * decides when and with whom, but not what runs here, nor that it went well.
+ *
+ * Nothing here waits, allocates or prints (tests/fuzz/fuzz_orders.c).
+ *
+ * Keys of the store, all under "agent/":
+ *   joined           counter: who makes it n is node n
+ *   node/N           "min max ranks wanted-rank pid run-id host", once
+ *   sign/N           "count round state code failure", several times a second
+ *   text/N/ROUND     the report of a node that has STOPPED after a failure, or why one has LEFT
+ *   failures/ROUND   counter: the order of failures over all nodes
+ *   order/K          K = 1, 2, …: what the leader wants, read by every node:
+ *       "start ROUND RESTARTS WORLD NODES", NODES lines "N node-rank first-rank ranks", text
+ *       "stop ROUND", then text        every member ends its ranks
+ *       "drop N", then text            node N has no place any more
+ *       "end CODE", then text          the job is over
+ * Between two starts there is always a stop, and every member has ended its ranks.
+ */
+#ifndef TERN_TOOLS_RUN_WORDS_H
+#define TERN_TOOLS_RUN_WORDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define AGENT_PREFIX "agent"
+
+enum {
+    MOST_NODES = 65536,
+    MOST_RANKS = 4096,        /* of one node */
+    MOST_LAUNCHERS = 1 << 17, /* that ever join, spares and those that come again too */
+    LONGEST_TEXT = 1 << 16,   /* of an order or a report */
+    LONGEST_SIGN = 128,
+    LONGEST_CARD = 256,
+    WORD_WHY = 160
+};
+
+/* ---- What a node says of itself -------------------------------------------------------------- */
+
+typedef struct node_card {
+    int min, max, ranks;
+    int wanted; /* its node rank; -1: any */
+    int pid;
+    char run_id[65], name[65]; /* neither spaces nor control characters */
+} node_card;
+
+/* How a node fares in its round, told with every sign of life. */
+typedef enum node_state {
+    NODE_IDLE = 'i', /* waits for a round */
+    NODE_RUNNING = 'r',
+    NODE_FAILED = 'f',  /* a rank failed; the others are being ended */
+    NODE_STOPPED = 's', /* no rank is left */
+    NODE_DONE = 'd',    /* all ranks ended well */
+    NODE_LEFT = 'l'     /* ends; this was its last sign */
+} node_state;
+
+typedef struct node_sign {
+    int64_t count; /* of its signs */
+    int round;
+    node_state state;
+    int code;        /* FAILED, STOPPED: the exit status of the first failure; 0: none failed */
+    int64_t failure; /* its number among all nodes' failures of the round; 0: none */
+} node_sign;
+
+void card_write(char text[LONGEST_CARD], const node_card *c);
+void sign_write(char text[LONGEST_SIGN], const node_sign *s);
+/* False with why[WORD_WHY]. `rounds`: how many have been started. */
+bool card_read(const char *text, node_card *c, char *why);
+bool sign_read(const char *text, int rounds, node_sign *s, char *why);
+
+/* ---- Orders ---------------------------------------------------------------------------------- */
+
+/* A round, as one node sees it. */
+typedef struct run_round {
+    int number;              /* 1 for the first */
+    int restarts;            /* rounds before it */
+    int node, nodes;         /* this node's rank, and how many take part */
+    int first, local, world; /* its ranks are first … first + local - 1 of world; local 0: none */
+    int port;                /* of the store */
+} run_round;
+
+/* BROKEN is nothing that a leader says: one of its orders cannot be followed. */
+typedef enum order_kind { ORDER_START, ORDER_STOP, ORDER_DROP, ORDER_END, ORDER_BROKEN } order_kind;
+
+typedef struct said_order {
+    order_kind kind;
+    run_round round;  /* START, without the port. STOP: only the number */
+    int node;         /* DROP: the node's number */
+    int code;         /* END: the exit status */
+    const char *text; /* why, for the user, in the order's own text; "": nothing to say */
+} said_order;
+
+/* What orders are held against. */
+typedef struct order_view {
+    int own;                         /* this node's number */
+    int min_nodes, max_nodes, ranks; /* what this launcher was started with */
+    node_state state;                /* what it has told last, of its round `told` */
+    int told;
+    int round;    /* the last that was started; 0: none. order_read keeps these three */
+    bool started; /* and has not been stopped */
+    bool member;  /* with ranks of this node */
+} order_view;
+
+/* Reads an order, and remembers it in the view when it holds; else false with why[WORD_WHY]. */
+bool order_read(const char *text, order_view *view, said_order *o, char *why);
+
+#endif
