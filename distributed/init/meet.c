@@ -101,17 +101,17 @@ static size_t add_ranks(char *text, size_t used, size_t room, int first, int las
     return used + (size_t)n;
 }
 
+/* A store answers some ten thousand times a second: of very many ranks only the first are looked
+ * for. */
 static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why) {
-    char text[256] = "", key[KEY], unused[TN_STORE_WHY];
+    char text[256] = "", rest[64] = "", key[KEY], unused[TN_STORE_WHY];
     double deadline = tn__now() + GRACE_SECONDS;
     size_t used = 0;
-    int missing = 0, first = -1;
-    for (int rank = 0; rank <= ranks; rank++) {
+    int missing = 0, first = -1, rank = 0;
+    for (; rank < ranks && tn__now() < deadline; rank++) {
         bool there = true;
-        if (rank < ranks) {
-            bool asked = s->check(s, key_of("rank", rank, key), &there, deadline, unused) == TN_OK;
-            there = !asked || there;
-        }
+        bool asked = s->check(s, key_of("rank", rank, key), &there, deadline, unused) == TN_OK;
+        there = !asked || there;
         missing += !there;
         if (!there && first < 0) {
             first = rank;
@@ -120,12 +120,20 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
             first = -1;
         }
     }
-    if (missing == 0) {
-        return say_why(why, TN_EPEER, "all %d ranks have come, but too late: it took %.1f seconds",
-                       ranks, seconds);
+    if (first >= 0) {
+        add_ranks(text, used, sizeof(text), first, rank - 1);
     }
-    return say_why(why, TN_EPEER, "rank%s %s of %d %s not come within %.1f seconds",
-                   missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds);
+    if (rank < ranks) {
+        snprintf(rest, sizeof(rest), "; nobody has looked for those from %d on", rank);
+    }
+    if (missing == 0) {
+        return say_why(why, TN_EPEER,
+                       "all %d ranks have come, but too late: it took %.1f seconds%s", rank,
+                       seconds, rest);
+    }
+    return say_why(why, TN_EPEER, "rank%s %s of %d %s not come within %.1f seconds%s",
+                   missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds,
+                   rest);
 }
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
@@ -208,8 +216,28 @@ static tn_status await_text(const tn__meeting *m, int rank, const char *key, dou
     }
 }
 
-/* Rank 0: waits for everybody and writes the lines into `all`. */
-static tn_status collect_members(const tn__meeting *m, double begin, char *all, char *why) {
+/* The result as it grows: of very many ranks most may never come. */
+typedef struct lines {
+    char *text;
+    size_t used, room;
+} lines;
+
+static bool add_line(lines *all, const char *line) {
+    if (all->used + LINE > all->room) {
+        size_t room = 2 * all->room + LINE;
+        char *text = tn__realloc(all->text, room);
+        if (!text) {
+            return false;
+        }
+        all->text = text;
+        all->room = room;
+    }
+    all->used += (size_t)sprintf(all->text + all->used, "%.*s\n", LINE - 2, line);
+    return true;
+}
+
+/* Rank 0: waits for everybody and adds their lines to `all`. */
+static tn_status collect_members(const tn__meeting *m, double begin, lines *all, char *why) {
     for (int rank = 0; rank < m->ranks; rank++) {
         char key[KEY], *line;
         tn__member member;
@@ -220,8 +248,8 @@ static tn_status collect_members(const tn__meeting *m, double begin, char *all, 
         if (status == TN_OK && !read_line(line, rank, m->ranks, &member, why)) {
             status = TN_EMISMATCH;
         }
-        if (status == TN_OK) {
-            all += sprintf(all, "%.*s\n", LINE - 2, line);
+        if (status == TN_OK && !add_line(all, line)) {
+            status = say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
         }
         free(line);
         if (status != TN_OK) {
@@ -233,21 +261,21 @@ static tn_status collect_members(const tn__meeting *m, double begin, char *all, 
 
 static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
     tn_store *s = m->store;
-    char *all = tn__malloc((size_t)m->ranks * LINE + 2), unused[TN_STORE_WHY];
-    if (!all) {
+    char unused[TN_STORE_WHY];
+    lines all = {.text = tn__strdup("+"), .used = 1, .room = 2};
+    if (!all.text) {
         return say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
     }
-    strcpy(all, "+");
-    tn_status status = collect_members(m, begin, all + 1, why);
+    tn_status status = collect_members(m, begin, &all, why);
     if (status == TN_OK) {
-        status = s->set(s, "result", all, strlen(all), m->deadline + GRACE_SECONDS, why);
+        status = s->set(s, "result", all.text, all.used, m->deadline + GRACE_SECONDS, why);
     } else {
         char result[TN__MEET_WHY + 1];
         int bytes =
             snprintf(result, sizeof(result), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
         (void)s->set(s, "result", result, (size_t)bytes, tn__now() + GRACE_SECONDS, unused);
     }
-    free(all);
+    free(all.text);
     return status;
 }
 

@@ -84,6 +84,17 @@ static int try_guess(tn_group *world, const char *argument) {
     return 0;
 }
 
+/* While the ranks are together: what stands at MASTER_PORT only passes on what their store says. */
+static int try_relay(tn_group *world, const char *argument) {
+    (void)argument;
+    char why[TN_STORE_WHY];
+    tn__dialed found = tn__tcp_probe(getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")),
+                                     getenv("TERN_TOKEN"), tn__now() + 20, why);
+    rank_assert(found == TN__DIAL_RELAYED);
+    rank_assert(tn_barrier(world) == TN_OK);
+    return 0;
+}
+
 /* Goes without tn_dist_finish. */
 static int vanish(tn_group *world, const char *argument) {
     fflush(stdout);
@@ -207,9 +218,9 @@ static void test_relay(void **state) {
     char port_text[32];
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
     relay *r = relay_start(port, port + 1, 16);
-    pass(3, "meet", "0", ENV(port_text));
+    pass(3, "relay", "", ENV(port_text));
     relay_result said = relay_end(r);
-    assert_true(said.connections >= 1);
+    assert_true(said.connections >= 3);
     assert_int_equal(said.most, 24);
 }
 
@@ -348,6 +359,17 @@ static void test_missing(void **state) {
     ranks_free(&r);
 }
 
+/* The time-out holds for any number of ranks: with one look at each this would take most of a
+ * minute. */
+static void test_very_many(void **state) {
+    ranks_result r = ranks_run(
+        1, "meet", "", ENV("WORLD_SIZE=1048576", "LOCAL_WORLD_SIZE", "TERN_TIMEOUT=0.5"), 300);
+    assert_says(&r, 0, "ranks 1-");
+    assert_says(&r, 0, "of 1048576 have not come within ");
+    assert_says(&r, 0, "nobody has looked for those from");
+    ranks_free(&r);
+}
+
 static void test_disagreement(void **state) {
     ranks_result r = ranks_run(3, "meet", "", ENV("TERN_TIMEOUT=3", "2:RANK=1"), 60);
     assert_false(r.timed_out || r.status[1] == r.status[0] + r.status[2]);
@@ -420,11 +442,14 @@ static void test_arguments(void **state) {
     assert_null(tn_world());
 }
 
-static const rank_entry bodies[] = {
-    {"meet", meet}, {"-options", meet_with_options}, {"guess", try_guess}, {"vanish", vanish}};
+static const rank_entry bodies[] = {{"meet", meet},
+                                    {"-options", meet_with_options},
+                                    {"guess", try_guess},
+                                    {"relay", try_relay},
+                                    {"vanish", vanish}};
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 4);
+    ranks_main(argc, argv, bodies, 5);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),        cmocka_unit_test(test_environment),
         cmocka_unit_test(test_derived),      cmocka_unit_test(test_pseudo_hosts),
@@ -433,7 +458,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_disagreement), cmocka_unit_test(test_death),
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_relay),
         cmocka_unit_test(test_squatters),    cmocka_unit_test(test_user_token),
-        cmocka_unit_test(test_guessable),    cmocka_unit_test(test_token_file),
+        cmocka_unit_test(test_very_many),    cmocka_unit_test(test_guessable),
+        cmocka_unit_test(test_token_file),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
