@@ -254,10 +254,8 @@ void leader_free(leader *l);
 /* ---- Keys (run_agent.c) -----------------------------------------------------------------------
  */
 
-/* The text at this key, which is there or will be at once; the caller frees. NULL: an error is
- * pending. */
-char *agent_get(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
+/* The text at this key, the caller's to free. NULL: there is none, or an error is pending. */
+char *agent_find(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
 void agent_set(tn_store *keys, const char *key, const char *text);
-bool agent_has(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
 
 #endif

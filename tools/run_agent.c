@@ -75,28 +75,18 @@ typedef struct telling {
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-static void format_key(char key[TN_STORE_KEY + 1], const char *format, va_list arguments) {
-    vsnprintf(key, TN_STORE_KEY + 1, format, arguments);
-}
-
-char *agent_get(tn_store *keys, const char *key_format, ...) {
+char *agent_find(tn_store *keys, const char *key_format, ...) {
     char key[TN_STORE_KEY + 1];
+    bool exists = false;
     void *data = NULL;
     va_list arguments;
     va_start(arguments, key_format);
-    format_key(key, key_format, arguments);
+    vsnprintf(key, sizeof(key), key_format, arguments);
     va_end(arguments);
-    return tn_store_get(keys, key, &data, NULL, keys->timeout) == TN_OK ? data : NULL;
-}
-
-bool agent_has(tn_store *keys, const char *key_format, ...) {
-    char key[TN_STORE_KEY + 1];
-    bool exists = false;
-    va_list arguments;
-    va_start(arguments, key_format);
-    format_key(key, key_format, arguments);
-    va_end(arguments);
-    return tn_store_check(keys, key, &exists) == TN_OK && exists;
+    if (tn_store_check(keys, key, &exists) == TN_OK && exists) {
+        tn_store_get(keys, key, &data, NULL, keys->timeout);
+    }
+    return data;
 }
 
 void agent_set(tn_store *keys, const char *key, const char *text) {
@@ -299,12 +289,9 @@ static bool agent_turn(agent *a) {
     if (a->leader) {
         leader_tick(a->leader);
     }
-    while (!a->over && agent_has(a->keys, "order/%d", a->heard + 1)) {
-        char *text = agent_get(a->keys, "order/%d", a->heard + 1);
-        if (text) {
-            a->heard++;
-            hear_order(a, text);
-        }
+    for (char *text; !a->over && (text = agent_find(a->keys, "order/%d", a->heard + 1));) {
+        a->heard++;
+        hear_order(a, text);
         free(text);
     }
     free(t.text);

@@ -33,12 +33,8 @@ typedef struct node {
     double came;   /* since when there has been none; 0: not looked at yet */
     char *gone;    /* why it has no place any more; NULL: it has */
     double heard;  /* when its sign last changed */
-    int min, max, ranks, wanted, pid;
-    char run_id[65], name[65];
-    long count;
-    node_state state;
-    int round, code;
-    long failure;
+    node_card card;
+    node_sign sign;
     bool member;      /* of the round */
     int place, first; /* its rank and its first rank in the round it was last a member of */
 } node;
@@ -79,12 +75,28 @@ void leader_free(leader *l) {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-/* Takes the text over. */
-static void publish_order(leader *l, char *text) {
+/* Takes the head over; the text is for users. Nobody else gives orders. */
+static void publish_order(leader *l, char *head, const char *text) {
     char key[32];
+    char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
+    bool is_set = true;
     snprintf(key, sizeof(key), "order/%d", ++l->orders);
-    agent_set(l->keys, key, text);
-    free(text);
+    if (tn_store_compare_set(l->keys, key, NULL, words, &is_set) == TN_OK && !is_set) {
+        tn_raise(TN_EPEER,
+                 "%s in the store is not from this launcher: somebody else has the token "
+                 "and gives orders",
+                 key);
+    }
+    free(words);
+    free(head);
+}
+
+/* The node's report or reason, as far as it may be long; NULL when it has given none. */
+static char *node_text(leader *l, const node *n) {
+    char *said = agent_find(l->keys, "text/%d/%d", n->id, n->sign.round);
+    char *text = said ? text_new("%.*s", LONGEST_TEXT, said) : NULL;
+    free(said);
+    return text;
 }
 
 static void enter_phase(leader *l, phase next) {
@@ -100,7 +112,7 @@ static void set_why(leader *l, char *text) {
 
 void leader_end(leader *l, int code, const char *text) {
     if (l->phase != OVER) {
-        publish_order(l, text_new("end %d\n%s", code, text));
+        publish_order(l, text_new("end %d", code), text);
         enter_phase(l, OVER);
     }
 }
@@ -112,7 +124,7 @@ static void end_job(leader *l, int code, char *text) {
 }
 
 static void stop_round(leader *l, char *why) {
-    publish_order(l, text_new("stop %d\n%s", l->round, why));
+    publish_order(l, text_new("stop %d", l->round), why);
     free(why);
     enter_phase(l, SETTLE);
 }
@@ -143,12 +155,12 @@ static char *describe_node(const node *n) {
         return text_new("a launcher that joined and did not say more");
     }
     if (!n->member) {
-        return text_new("the launcher on host %s (pid %d)", n->name, n->pid);
+        return text_new("the launcher on host %s (pid %d)", n->card.name, n->card.pid);
     }
-    int last = n->first + n->ranks - 1;
+    int last = n->first + n->card.ranks - 1;
     return last > n->first
-               ? text_new("node %d (host %s, ranks %d-%d)", n->place, n->name, n->first, last)
-               : text_new("node %d (host %s, rank %d)", n->place, n->name, n->first);
+               ? text_new("node %d (host %s, ranks %d-%d)", n->place, n->card.name, n->first, last)
+               : text_new("node %d (host %s, rank %d)", n->place, n->card.name, n->first);
 }
 
 /* Takes the reason over. */
@@ -159,22 +171,23 @@ static void give_up(leader *l, node *n, char *reason) {
         return;
     }
     n->gone = reason;
-    if (n->state != NODE_LEFT && n->admitted) {
-        publish_order(
-            l, text_new("drop %d\n%s: this node has no place in the job any more", n->id, reason));
-    } else if (n->state != NODE_LEFT) {
-        publish_order(l, text_new("drop %d\nno place in job %s at %s:%d: %s", n->id, o->run_id,
-                                  o->host, o->port, reason));
+    if (n->sign.state == NODE_LEFT) {
+        return;
     }
+    char *text = n->admitted ? text_new("%s: this node has no place in the job any more", reason)
+                             : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
+                                        o->port, reason);
+    publish_order(l, text_new("drop %d", n->id), text);
+    free(text);
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
 /* Who has the place that this node wants by name; NULL: nobody, or it wants none. */
 static const node *find_holder(const leader *l, const node *n) {
-    for (int i = 0; n->wanted >= 0 && i < l->count; i++) {
+    for (int i = 0; n->card.wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
-        if (other != n && node_usable(other) && other->wanted == n->wanted) {
+        if (other != n && node_usable(other) && other->card.wanted == n->card.wanted) {
             return other;
         }
     }
@@ -200,8 +213,8 @@ static void await_place(leader *l, node *n, const node *holder) {
         n->came = tn__now();
     } else if (holder && holder->heard > n->came) {
         give_up(l, n,
-                text_new("--node-rank %d is taken by host %s (pid %d)", n->wanted, holder->name,
-                         holder->pid));
+                text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
+                         holder->card.name, holder->card.pid));
     } else if (!holder && all_heard_since(l, n->came)) {
         give_up(
             l, n,
@@ -215,14 +228,14 @@ static void await_place(leader *l, node *n, const node *holder) {
 static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
     const node *holder = find_holder(l, n);
-    if (strcmp(n->run_id, o->run_id) != 0) {
-        give_up(
-            l, n,
-            text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->run_id, o->run_id));
-    } else if (n->min != o->min_nodes || n->max != o->max_nodes) {
+    if (strcmp(n->card.run_id, o->run_id) != 0) {
         give_up(l, n,
-                text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", n->min, n->max,
-                         o->min_nodes, o->max_nodes));
+                text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->card.run_id,
+                         o->run_id));
+    } else if (n->card.min != o->min_nodes || n->card.max != o->max_nodes) {
+        give_up(l, n,
+                text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", n->card.min,
+                         n->card.max, o->min_nodes, o->max_nodes));
     } else if (holder || count_usable(l) >= o->max_nodes) {
         await_place(l, n, holder);
     } else {
@@ -241,10 +254,17 @@ static void admit_nodes(leader *l) {
     }
 }
 
-static void look_for_arrivals(leader *l) {
+/* Makes room for all that have joined. */
+static void note_arrivals(leader *l) {
     int64_t joined = l->count;
     tn_store_add(l->keys, "joined", 0, &joined);
-    if (joined > l->count && joined < INT_MAX) {
+    if (joined < l->count || joined > MOST_LAUNCHERS) {
+        end_job(l, 1,
+                text_new("the store counts %lld launchers: somebody else writes there",
+                         (long long)joined));
+        return;
+    }
+    if (joined > l->count) {
         node *longer = memory_new((size_t)joined, sizeof(*longer));
         for (int i = 0; i < joined; i++) {
             longer[i] = i < l->count ? l->nodes[i] : (node){.id = i + 1, .heard = tn__now()};
@@ -253,34 +273,43 @@ static void look_for_arrivals(leader *l) {
         l->nodes = longer;
         l->count = (int)joined;
     }
+}
+
+static void read_card(leader *l, node *n) {
+    char why[WORD_WHY];
+    char *text = agent_find(l->keys, "node/%d", n->id);
+    if (text) {
+        n->known = card_read(text, &n->card, why);
+    }
+    if (text && !n->known) {
+        give_up(l, n, text_new("what it says of itself makes no sense: %s", why));
+    }
+    free(text);
+}
+
+static void look_for_arrivals(leader *l) {
+    note_arrivals(l);
     for (int i = 0; i < l->count; i++) {
-        node *n = &l->nodes[i];
-        if (n->known || n->gone || !agent_has(l->keys, "node/%d", n->id)) {
-            continue;
+        if (!l->nodes[i].known && !l->nodes[i].gone) {
+            read_card(l, &l->nodes[i]);
         }
-        char *text = agent_get(l->keys, "node/%d", n->id);
-        n->known = text && sscanf(text, "%d %d %d %d %d %64s %64s", &n->min, &n->max, &n->ranks,
-                                  &n->wanted, &n->pid, n->run_id, n->name) == 7;
-        free(text);
     }
 }
 
 static void look_at(leader *l, node *n) {
     double now = tn__now();
-    long count = n->count;
-    char state = (char)n->state, *text = n->known ? agent_get(l->keys, "sign/%d", n->id) : NULL;
-    if (text &&
-        sscanf(text, "%ld %d %c %d %ld", &count, &n->round, &state, &n->code, &n->failure) == 5 &&
-        count != n->count) {
-        n->count = count;
-        n->state = (node_state)state;
+    char why[WORD_WHY], *text = n->known ? agent_find(l->keys, "sign/%d", n->id) : NULL;
+    node_sign sign;
+    bool sound = !text || sign_read(text, l->round, &sign, why);
+    if (text && sound && sign.count != n->sign.count) {
+        n->sign = sign;
         n->heard = now;
     }
     free(text);
-    if (n->state == NODE_LEFT) {
-        text = agent_has(l->keys, "text/%d/%d", n->id, n->round)
-                   ? agent_get(l->keys, "text/%d/%d", n->id, n->round)
-                   : NULL;
+    if (!sound) {
+        give_up(l, n, text_new("its sign of life makes no sense: %s", why));
+    } else if (n->sign.state == NODE_LEFT) {
+        text = node_text(l, n);
         give_up(l, n, text ? text : text_new("it has left"));
     } else if (now - n->heard > l->options->heartbeat) {
         give_up(l, n, text_new("it gave no sign of life for %.1f s", now - n->heard));
@@ -293,8 +322,8 @@ static void look_at(leader *l, node *n) {
 static int compare_nodes(const void *left, const void *right, void *user) {
     const leader *l = user;
     const node *a = *(node *const *)left, *b = *(node *const *)right;
-    int want_a = a->wanted >= 0 ? a->wanted : INT_MAX;
-    int want_b = b->wanted >= 0 ? b->wanted : INT_MAX;
+    int want_a = a->card.wanted >= 0 ? a->card.wanted : INT_MAX;
+    int want_b = b->card.wanted >= 0 ? b->card.wanted : INT_MAX;
     if (want_a != want_b) {
         return want_a < want_b ? -1 : 1;
     }
@@ -316,7 +345,7 @@ static int choose_members(leader *l, node **members) {
         members[i]->member = true;
         members[i]->place = i;
         members[i]->first = world;
-        world += members[i]->ranks;
+        world += members[i]->card.ranks;
     }
     return count;
 }
@@ -324,16 +353,15 @@ static int choose_members(leader *l, node **members) {
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     int count = choose_members(l, members),
-        world = members[count - 1]->first + members[count - 1]->ranks;
-    char *text = text_new("start %d %d %d %d\n", ++l->round, l->starts++, world, count);
+        world = members[count - 1]->first + members[count - 1]->card.ranks;
+    char *text = text_new("start %d %d %d %d", ++l->round, l->starts++, world, count);
     for (int i = 0; i < count; i++) {
-        char *longer = text_new("%s%d %d %d %d\n", text, members[i]->id, i, members[i]->first,
-                                members[i]->ranks);
+        char *longer = text_new("%s\n%d %d %d %d", text, members[i]->id, i, members[i]->first,
+                                members[i]->card.ranks);
         free(text);
         text = longer;
     }
-    publish_order(l, text_new("%s%s", text, l->why));
-    free(text);
+    publish_order(l, text, l->why);
     free(members);
     set_why(l, text_new("%s", ""));
     l->enough = 0;
@@ -346,7 +374,7 @@ static char *present_nodes(const leader *l) {
     char *text = text_new("%s", "");
     for (int i = 0; i < l->count; i++) {
         if (node_usable(&l->nodes[i])) {
-            char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].name);
+            char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].card.name);
             free(text);
             text = longer;
         }
@@ -378,7 +406,7 @@ static void gather_nodes(leader *l) {
 /* ---- The verdict ----------------------------------------------------------------------------- */
 
 static bool in_round(const leader *l, const node *n, node_state state) {
-    return n->member && n->round == l->round && n->state == state;
+    return n->member && n->sign.round == l->round && n->sign.state == state;
 }
 
 /* The report of the failure that came first, with the first lines of the other nodes'; NULL when
@@ -387,18 +415,22 @@ static char *first_report(leader *l, int *code) {
     const node *first = NULL;
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        bool failed = in_round(l, n, NODE_STOPPED) && n->failure > 0;
-        first = failed && (!first || n->failure < first->failure) ? n : first;
+        bool failed = in_round(l, n, NODE_STOPPED) && n->sign.failure > 0;
+        first = failed && (!first || n->sign.failure < first->sign.failure) ? n : first;
     }
     if (!first) {
         return NULL;
     }
-    *code = first->code;
-    char *report = agent_get(l->keys, "text/%d/%d", first->id, l->round);
-    for (int i = 0; report && i < l->count; i++) {
+    *code = first->sign.code;
+    char *report = node_text(l, first);
+    if (!report) {
+        report = text_new("host %s tells of a failure with exit code %d, and no more",
+                          first->card.name, *code);
+    }
+    for (int i = 0; i < l->count && strlen(report) < LONGEST_TEXT; i++) {
         const node *n = &l->nodes[i];
-        if (n != first && in_round(l, n, NODE_STOPPED) && n->failure > 0) {
-            char *other = agent_get(l->keys, "text/%d/%d", n->id, l->round);
+        if (n != first && in_round(l, n, NODE_STOPPED) && n->sign.failure > 0) {
+            char *other = node_text(l, n);
             int line = other ? (int)strcspn(other, "\n") : 0;
             char *longer = text_new("%s\n  and %.*s", report, line, other ? other : "");
             free(other);

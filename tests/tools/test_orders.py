@@ -38,7 +38,7 @@ class Store:
 
 
 def launcher(port, *program, nnodes=2, options=()):
-    return start("--nnodes", nnodes, "--rdzv-endpoint", f"{HOST}:{port}", "--heartbeat", 3, "--grace", 1, "--timeout", 30, *options,
+    return start("--nnodes", nnodes, "--rdzv-endpoint", f"{HOST}:{port}", "--heartbeat", 60, "--grace", 1, "--timeout", 30, *options,
                  *program, env=environment(TERN_TOKEN=TOKEN))
 
 
@@ -155,6 +155,97 @@ def orders_beside_the_leader():
         has(errors(first), "order 1 in the store cannot be followed", said)
         plain(errors(first))
     holds(not os.path.exists("began"), "a rank was started")
+
+
+def leader_and(*steps, nnodes=2, code=1):
+    """A launcher that leads, and a stranger who has joined its store and says there what he likes; what the leader says."""
+    port = free_port()
+    p = launcher(port, *BEGIN, nnodes=nnodes, options=("--last-call", 1))
+    store = Store(port)
+    try:
+        store.call("get", "node/1")
+        for step in steps:
+            step(store)
+        finish(p, code, 30)
+    finally:
+        p.kill()
+    plain(errors(p))
+    return errors(p)
+
+
+def joins(card, sign=None):
+    def step(store):
+        number = int(store.call("add", "joined", "1"))
+        if sign:
+            store.set(f"sign/{number}", sign)
+        store.set(f"node/{number}", card)
+    return step
+
+
+@test
+def strange_nodes():
+    """what a node says of itself is read whole or not at all: absurd numbers and names take no place, and reach nobody's terminal"""
+    port = free_port()
+    first = launcher(port, *BEGIN, nnodes="1:3", options=("--last-call", 1))
+    store = Store(port)
+    store.call("get", "node/1")
+    cards = ("1 3 99999999999 -1 42 job host", "1 3 -4 -1 42 job host", "1 3 300000 -1 42 job host", "1 3 2 -1 42 job " + ESCAPES,
+             "1 3 2 -1 42 job a b", "1 3 2 -1 42 " + "j" * 300 + " a", "", "\0\1\2")
+    for card in cards:
+        joins(card, "0 0 i 0 0")(store)
+    joins("1 3 2 -1 42 job host")(store)  # without a sign of life
+    joins("1 3 2 -1 42 job host", "0 0 i 0 256 " + ESCAPES)(store)
+    for number in range(1, len(cards) + 1):
+        said = store.call("get", f"order/{number}")
+        has(said, "no place in job job", "what it says of itself makes no sense")
+    until(lambda: text("began"), "the job begins without them")
+    store.set(f"sign/{len(cards) + 2}", "1 0 l 0 0")
+    first.terminate()
+    finish(first, 143, 30)
+    plain(errors(first))
+
+
+@test
+def strange_signs():
+    """a sign of life that makes no sense costs its node the place; one that claims success or a failure ends no job with 0"""
+    for sign, words in (("1 1 f 0 1", "exit code 0"), ("1 1 s 0 1", "exit code 0"), ("1 2 r 0 0", "its round is 2"),
+                        ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is none"), ("1", "its round is no number"),
+                        ("99999999999999999999 1 r 0 0", "its count is no number")):
+        said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
+                          lambda store, sign=sign: store.set("sign/2", sign))
+        has(said, "node 1 (host host, rank 1) is lost: its sign of life makes no sense: ", words)
+        os.remove("began")
+    # A failure without a report, one with escapes in it, and one of a hundred thousand lines.
+    for report in (None, ESCAPES + "the disk is full\nof" + ESCAPES, "line\n" * 100000):
+        def fails(store, report=report):
+            if report:
+                store.set("text/2/1", report)
+            store.set("sign/2", "1 1 s 7 1")
+            store.call("get", "order/3")  # the end, which he has heard
+            store.set("sign/2", "2 1 l 0 0")
+        said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
+                          code=7)
+        has(said, "the disk is full" if report and ESCAPES in report else "line" if report else "host host tells of a failure with exit code 7")
+        holds(len(said) < 300000, f"{len(said)} bytes are said")
+        os.remove("began")
+    # Both are done, says the stranger: the leader's own ranks run.
+    has(leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
+                   lambda store: [store.set("sign/2", "1 1 d 0 0"), store.set("order/2", "end 0\n")]),
+        "order 2 in the store cannot be followed", "this node's ranks have not ended")
+
+
+@test
+def crowd():
+    """a counter of launchers that says two thousand millions, or less than before, ends the job with an error and takes no memory"""
+    for more in ("2000000000", "-1", "9223372036854775806"):
+        has(leader_and(lambda store, more=more: store.call("add", "joined", more)), "the store counts", "launchers: somebody else writes there")
+
+
+@test
+def two_leaders():
+    """an order that somebody else has put in the leader's place is noticed"""
+    has(leader_and(lambda store: store.set("order/2", "stop 1\nI say so"), joins("2 2 1 -1 42 job host", "0 0 i 0 0")),
+        "order/2 in the store is not from this launcher")
 
 
 main()
