@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const uint64_t MAGIC = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
+const uint64_t tn__shm_magic = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
 
 /* Slots of 512 KiB, less where many ranks share the cache. */
 enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
@@ -23,13 +23,6 @@ enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 
 /* Ranks other than 0 wait for it this long past the deadline, in seconds:
  * it can say who has not come. */
 static const double GRACE = 1;
-
-/* What rank 0 writes to the store. */
-typedef struct announcement {
-    uint64_t nonce;
-    int32_t pid, fd;
-    int32_t failed; /* errno, and then there is no block */
-} announcement;
 
 /* ---- The block ------------------------------------------------------------------------------- */
 
@@ -53,6 +46,10 @@ static layout lay_out(int count) {
     l.slots = round_up(l.lane_bytes + pairs * l.lane_size, TN__SHM_PAGE);
     l.bytes = l.slots + 2 * ranks * l.slot_size;
     return l;
+}
+
+size_t tn__shm_block(int ranks) {
+    return lay_out(ranks).bytes;
 }
 
 static tn_status map_block(tn__shm *e, int fd, char *why) {
@@ -98,7 +95,7 @@ static int make_block(tn__shm *e, uint64_t nonce, char *why) {
         errno = failed;
         return -1;
     }
-    e->control->magic = MAGIC;
+    e->control->magic = tn__shm_magic;
     e->control->nonce = nonce;
     e->control->bytes = bytes;
     e->control->ranks = e->base.ranks;
@@ -126,7 +123,7 @@ static tn_status await_others(tn__shm *e, const tn_engine_options *o) {
 }
 
 static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char *why) {
-    announcement a = {.pid = (int32_t)getpid()};
+    tn__shm_announcement a = {.process = tn__shm_this_process()};
     if (getrandom(&a.nonce, sizeof(a.nonce), 0) != sizeof(a.nonce)) {
         a.nonce = (uint64_t)(tn__now() * 1e9) ^ (uint64_t)getpid() << 32;
     }
@@ -148,36 +145,36 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char 
 
 /* ---- The others ------------------------------------------------------------------------------ */
 
-static tn_status open_block(tn__shm *e, const announcement *a, char *why) {
+/* What has been announced may have ended since, and its number be a stranger's by now. */
+static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why) {
     if (a->failed) {
         snprintf(why, TN_ENGINE_WHY, "rank 0 has no shared memory: %s", strerror(a->failed));
         return TN_ENOMEM;
     }
-    struct stat about;
-    int fd = tn__shm_open(a->pid, a->fd);
-    const char *reason = fd < 0 ? strerror(errno) : "it is something else";
-    bool right =
-        fd >= 0 && fstat(fd, &about) == 0 && about.st_size == (off_t)lay_out(e->base.ranks).bytes;
-    if (right) {
+    int fd = tn__shm_open(&a->process, a->fd, tn__shm_block(e->base.ranks));
+    const char *reason = fd >= 0 || errno == ESTALE ? "it is something else"
+                         : errno == ESRCH           ? "that process has ended"
+                         : errno == EPERM           ? "it is another user's"
+                                                    : strerror(errno);
+    if (fd >= 0) {
         tn_status status = map_block(e, fd, why);
         close(fd);
         if (status != TN_OK) {
             return status;
         }
-        right = e->control->magic == MAGIC && e->control->nonce == a->nonce &&
-                e->control->ranks == e->base.ranks;
-        if (right) {
+        if (e->control->magic == tn__shm_magic && e->control->nonce == a->nonce &&
+            e->control->ranks == e->base.ranks &&
+            atomic_load(&e->control->seats[0].pid) == a->process.pid) {
+            e->host = a->process;
             return TN_OK;
         }
         unmap_block(e);
-    } else if (fd >= 0) {
-        close(fd);
     }
     snprintf(why, TN_ENGINE_WHY,
              "the memory of rank 0 (process %d) cannot be opened: %s (the ranks of shm must be on "
              "one host, in one "
              "container, and of one user)",
-             (int)a->pid, reason);
+             (int)a->process.pid, reason);
     return TN_EPEER;
 }
 
@@ -187,7 +184,7 @@ static tn_status shm_join(tn__shm *e, const tn_engine_options *o, char *why) {
     if (status != TN_OK) {
         return status;
     }
-    announcement a = {.failed = EPROTO};
+    tn__shm_announcement a = {.failed = EPROTO};
     if (value.bytes == sizeof(a)) {
         memcpy(&a, value.data, sizeof(a));
     }

@@ -25,6 +25,20 @@ enum {
     TN__SHM_PAGE = 4096
 };
 
+/* A process, and not a later one that has been given the same number. */
+typedef struct tn__shm_process {
+    uint64_t start; /* when it began, in ticks since the boot */
+    int32_t pid;
+} tn__shm_process;
+
+/* What rank 0 writes to the store: where its block is. */
+typedef struct tn__shm_announcement {
+    uint64_t nonce;
+    tn__shm_process process;
+    int32_t fd;
+    int32_t failed; /* errno, and then there is no block */
+} tn__shm_announcement;
+
 /* Where a buffer lies in memory of alloc: the same for every rank. */
 typedef struct tn__shm_place {
     int64_t region; /* -1: in none */
@@ -92,6 +106,7 @@ typedef struct tn__shm_letter tn__shm_letter;
 
 typedef struct tn__shm {
     tn_engine base;
+    tn__shm_process host; /* rank 0 */
     tn__shm_control *control;
     tn__shm_lane *lanes; /* [from * ranks + to] */
     char *lane_bytes, *slots;
@@ -153,13 +168,23 @@ tn_status tn__shm_watch(tn__shm *e);
 
 /* ---- shm_memory.c ---------------------------------------------------------------------------- */
 
-/* `bytes` of new memory that has no name; a file descriptor, or -1 with errno. */
-int tn__shm_create(size_t bytes);
+/* How large the block of so many ranks is, and what it begins with. */
+TN_API size_t tn__shm_block(int ranks);
+TN_API extern const uint64_t tn__shm_magic;
+
+TN_API tn__shm_process tn__shm_this_process(void);
+TN_API uint64_t tn__shm_start(int pid); /* 0: there is no such process */
+
+/* `bytes` of new memory that has no name and keeps its size; a file descriptor, or -1 with errno.
+ */
+TN_API int tn__shm_create(size_t bytes);
 /* Takes pages for this part of it now, or returns errno: a page that is missing later would be
  * SIGBUS. */
 int tn__shm_reserve(int fd, size_t offset, size_t bytes);
-/* The memory behind another process's descriptor; -1 with errno. */
-int tn__shm_open(int pid, int fd);
+/* The memory of `bytes` behind a descriptor of another process. -1 with errno: ESRCH when it is not
+ * that process, EPERM when process or memory are another user's, ESTALE for what is no such memory,
+ * or could become shorter under those who have mapped it. */
+int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes);
 
 void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why);
 void tn__shm_free(tn_engine *base, void *memory);

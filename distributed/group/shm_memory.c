@@ -1,8 +1,11 @@
 /* The memory of the engine "shm": blocks without a name (memfd) that the ranks of one host map.
  *
  * Nothing lies in /dev/shm, which is small in containers, and nothing stays behind when the ranks
- * are killed. A rank opens another one's block through /proc. Pages are taken when a block is made:
- * running out of memory is then an error of that call and not a signal (SIGBUS) at a first touch.
+ * are killed. A rank opens another one's block through /proc, and believes in it when process and
+ * memory are this user's, the process is the very one that was named (numbers come back), and the
+ * size is sealed: a stranger's file that became shorter would be SIGBUS. Pages are taken when a
+ * block is made: running out of memory is then an error of that call and not a signal (SIGBUS) at a
+ * first touch.
  *
  * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part
  * keeps the mapping until all have freed theirs, since the others may still be moving bytes from
@@ -28,13 +31,15 @@ static bool fits_machine(size_t bytes) {
     return pages <= 0 || bytes / (size_t)size < (size_t)pages;
 }
 
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
 int tn__shm_create(size_t bytes) {
     if (!fits_machine(bytes)) {
         errno = ENOMEM;
         return -1;
     }
-    int fd = memfd_create("tern", MFD_CLOEXEC);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+    int fd = memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd >= 0 && (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)) {
         int reason = errno;
         close(fd);
         errno = reason;
@@ -51,10 +56,79 @@ int tn__shm_reserve(int fd, size_t offset, size_t bytes) {
     return failed;
 }
 
-int tn__shm_open(int pid, int fd) {
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
-    return open(path, O_RDWR | O_CLOEXEC);
+/* When the process began whose folder of /proc is open; 0: it has ended. */
+static uint64_t read_start(int folder) {
+    char text[1024];
+    unsigned long long start = 0;
+    int fd = openat(folder, "stat", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    text[got > 0 ? got : 0] = 0;
+    const char *at = strrchr(text, ')'); /* the name before it may hold anything; see proc(5) */
+    for (int field = 2; at && field < 22; field++) {
+        at = strchr(at + 1, ' ');
+    }
+    return at && sscanf(at, "%llu", &start) == 1 ? start : 0;
+}
+
+static int open_process(int pid) {
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/%d", pid);
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+uint64_t tn__shm_start(int pid) {
+    int folder = open_process(pid);
+    uint64_t start = folder >= 0 ? read_start(folder) : 0;
+    if (folder >= 0) {
+        close(folder);
+    }
+    return start;
+}
+
+tn__shm_process tn__shm_this_process(void) {
+    int pid = getpid();
+    return (tn__shm_process){.pid = pid, .start = tn__shm_start(pid)};
+}
+
+/* 0, or an errno of tn__shm_open. The folder stays that process's, whoever has the number later. */
+static int check_process(int folder, const tn__shm_process *process) {
+    struct stat about;
+    if (fstat(folder, &about) != 0 || read_start(folder) != process->start) {
+        return ESRCH;
+    }
+    return about.st_uid == geteuid() ? 0 : EPERM;
+}
+
+static int check_memory(int fd, size_t bytes) {
+    struct stat about;
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size != (off_t)bytes) {
+        return ESTALE;
+    }
+    int seals = fcntl(fd, F_GET_SEALS);
+    return about.st_uid != geteuid() ? EPERM : seals >= 0 && (seals & F_SEAL_SHRINK) ? 0 : ESTALE;
+}
+
+int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes) {
+    char name[32];
+    int folder = open_process(process->pid), memory = -1;
+    int failed = folder < 0 ? errno : check_process(folder, process);
+    failed = failed == ENOENT ? ESRCH : failed;
+    if (!failed) {
+        snprintf(name, sizeof(name), "fd/%d", fd);
+        memory = openat(folder, name, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        failed = memory < 0 ? errno : check_memory(memory, bytes);
+    }
+    if (folder >= 0) {
+        close(folder);
+    }
+    if (failed && memory >= 0) {
+        close(memory);
+    }
+    errno = failed;
+    return failed ? -1 : memory;
 }
 
 /* ---- Regions --------------------------------------------------------------------------------- */
@@ -123,9 +197,9 @@ static int announce_region(tn__shm *e, size_t bytes, size_t whole) {
 }
 
 /* The others: opens what rank 0 has made. */
-static int open_region(const tn__shm *e) {
+static int open_region(const tn__shm *e, size_t bytes) {
     const tn__shm_control *c = e->control;
-    int fd = tn__shm_open(atomic_load(&c->seats[0].pid), c->region_fd);
+    int fd = tn__shm_open(&e->host, c->region_fd, bytes);
     struct stat about;
     if (fd >= 0 && (fstat(fd, &about) != 0 || about.st_ino != c->region_inode)) {
         close(fd);
@@ -157,7 +231,7 @@ static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double dea
     tn_status status = tn__shm_meet(e, &mine, deadline);
     if (status == TN_OK) {
         if (e->base.rank != 0) {
-            fd = open_region(e);
+            fd = open_region(e, g->bytes);
             failed = fd < 0 ? errno : 0;
         }
         e->control->seats[e->base.rank].alloc_error = failed ? failed : map_region(e, fd, g);

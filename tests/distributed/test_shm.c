@@ -1,17 +1,23 @@
 /* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named; its
  * memory; its messages. That the numbers are right is test_collectives.c. */
+#define _GNU_SOURCE
 #include "core/allocator.h"
 #include "core/clock.h"
 #include "distributed/group/group.h"
+#include "distributed/group/shm.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +28,8 @@
 
 /* ---- For the ranks --------------------------------------------------------------------------- */
 
-enum { PATIENCE = 30 }; /* seconds: far longer than a test takes */
+enum { STRANGER = 65534 }; /* another user */
+enum { PATIENCE = 30 };    /* seconds: far longer than a test takes */
 
 static int rank, ranks;
 static uint64_t sequence;
@@ -517,22 +524,105 @@ static int body_alone(tn_group *g, const char *path) {
     return 0;
 }
 
-/* The announcement is of a process that has no such memory. */
-static int body_elsewhere(tn_group *g, const char *path) {
+/* Memory with all that a block of two ranks begins with. */
+static int forge_block(uint64_t nonce, size_t bytes, bool sealed) {
+    int fd = sealed ? tn__shm_create(bytes) : memfd_create("tern", MFD_ALLOW_SEALING);
+    rank_assert(fd >= 0 && (sealed || ftruncate(fd, (off_t)bytes) == 0));
+    tn__shm_control *c = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    rank_assert(c != MAP_FAILED);
+    c->magic = tn__shm_magic;
+    c->nonce = nonce;
+    c->bytes = bytes;
+    c->ranks = 2;
+    c->seats[0].pid = (int32_t)getpid();
+    munmap(c, bytes);
+    return fd;
+}
+
+/* Another user's process that has this process's descriptors. */
+static pid_t start_stranger(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (setgid(STRANGER) == 0 && setuid(STRANGER) == 0) {
+            execlp("sleep", "sleep", "60", (char *)NULL);
+        }
+        _exit(1);
+    }
+    rank_assert(pid > 0);
+    char path[32];
+    struct stat about = {0};
+    snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+    for (double end = tn__now() + PATIENCE; about.st_uid != STRANGER && tn__now() < end;) {
+        usleep(1000); /* until it is the program */
+        rank_assert(stat(path, &about) == 0);
+    }
+    return pid;
+}
+
+/* What is wrong with the memory that rank 0 announces, and what the others say. The last two need
+ * root: nobody else can give a file away, or read what strangers have open. */
+static const struct {
+    const char *name, *reason;
+} forgeries[] = {
+    {"right", ""},
+    {"nothing", "cannot be opened"},
+    {"ended", "that process has ended"},
+    {"fifo", "it is something else"},
+    {"short", "it is something else"},
+    {"unsealed", "it is something else"}, /* who has it could shorten it later */
+    {"other nonce", "it is something else"},
+    {"given away", "it is another user's"},
+    {"stranger", "it is another user's"},
+};
+
+static void forge_announcement(tn_store *store, const char *name) {
+    tn__shm_announcement a = {.nonce = 7, .process = tn__shm_this_process()};
+    size_t bytes = tn__shm_block(2);
+    int ends[2];
+    a.fd = forge_block(strcmp(name, "other nonce") ? 7 : 8,
+                       strcmp(name, "short") ? bytes : bytes - 4096, strcmp(name, "unsealed") != 0);
+    if (strcmp(name, "nothing") == 0) {
+        a.fd = 1000;
+    } else if (strcmp(name, "ended") == 0) {
+        a.process.start--;
+    } else if (strcmp(name, "fifo") == 0) {
+        rank_assert(pipe(ends) == 0);
+        a.fd = ends[0];
+    } else if (strcmp(name, "given away") == 0) {
+        rank_assert(fchown(a.fd, STRANGER, STRANGER) == 0);
+    } else if (strcmp(name, "stranger") == 0) {
+        rank_assert(fcntl(a.fd, F_SETFD, 0) == 0);
+        a.process.pid = start_stranger();
+        a.process.start = tn__shm_start(a.process.pid);
+    }
+    rank_assert(tn_store_set(store, "block", &a, sizeof(a)) == TN_OK);
+}
+
+/* "path,name": rank 0 announces something that is not its block. */
+static int body_forged(tn_group *g, const char *argument) {
+    (void)g;
+    char path[256];
+    int which = 0;
+    const char *name = strchr(argument, ',') + 1;
+    snprintf(path, sizeof(path), "%.*s", (int)(name - 1 - argument), argument);
+    while (strcmp(forgeries[which].name, name) != 0) {
+        which++;
+    }
     if (atoi(getenv("RANK")) == 0) {
         tn_store *store = tn_file_store(path);
-        /* nonce, pid, fd, failed */
-        const int32_t announcement[6] = {1, 2, (int32_t)getpid(), 1, 0, 0};
-        rank_assert(tn_store_set(store, "block", announcement, sizeof(announcement)) == TN_OK);
-        void *text;
-        rank_assert(tn_store_get(store, "joined/1", &text, NULL, PATIENCE) == TN_OK);
-        rank_assert(strstr(text, "cannot be opened") != NULL);
-        free(text);
+        char *said;
+        size_t bytes;
+        forge_announcement(store, name);
+        rank_assert(tn_store_get(store, "joined/1", (void **)&said, &bytes, PATIENCE) == TN_OK);
+        rank_assert((bytes == 0) == (which == 0));
+        rank_assert(which == 0 || strstr(said, forgeries[which].reason));
+        free(said);
         tn_store_free(store);
         return 0;
     }
-    rank_assert(join_within(path, PATIENCE) == NULL);
-    rank_assert(strstr(why, "the memory of rank 0") && strstr(why, "cannot be opened"));
+    rank_assert(join_within(path, which == 0 ? 0.5 : PATIENCE) == NULL);
+    rank_assert(strstr(why, forgeries[which].reason));
     return 0;
 }
 
@@ -569,7 +659,7 @@ static const rank_entry BODIES[] = {
     {"-no_memory", body_no_memory},
     {"-messages", body_messages},
     {"-alone", body_alone},
-    {"-elsewhere", body_elsewhere},
+    {"-forged", body_forged},
     {"-crowd", body_crowd},
 };
 
@@ -669,7 +759,15 @@ static void test_messages(void **state) {
 
 static void test_joining(void **state) {
     ranks_pass(3, "-alone", place());
-    ranks_pass(2, "-elsewhere", place());
+}
+
+static void test_forged_blocks(void **state) {
+    size_t count = sizeof(forgeries) / sizeof(*forgeries);
+    for (size_t i = 0; i < (geteuid() == 0 ? count : count - 2); i++) {
+        char argument[256];
+        snprintf(argument, sizeof(argument), "%s,%s", place(), forgeries[i].name);
+        ranks_pass(2, "-forged", argument);
+    }
 }
 
 static void test_more_ranks_than_cores(void **state) {
@@ -711,6 +809,7 @@ int main(int argc, char **argv) {
     ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_forged_blocks),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_stopped_past_the_deadline),
         cmocka_unit_test(test_late),
