@@ -331,7 +331,13 @@ void run_options_parse(run_options *o, int argc, char **argv) {
         "  tern run --nnodes 2 -n 4 --rdzv-endpoint host1:29400 ./train\n"
         "\n"
         "Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
-        "MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.",
+        "MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.\n"
+        "\n"
+        "The exit status is 0 when all ranks have ended with 0; else the first failure's: its exit "
+        "code, or 128 + its signal. 128 + the signal that ended the launcher; 126 and 127 when "
+        "PROGRAM is none or is not there; 64 for wrong options; 75 when the job has ended well, "
+        "but nothing ran on this host; 1 when hosts were lost or did not come, when the job had no "
+        "place for this one, or when not all output could be written.",
         NULL,
         NULL,
         NULL,

@@ -28,7 +28,12 @@ static void tell_end(FILE *to, const worker *w, const run_options *o) {
         fprintf(to, "was killed by SIG%s (%s%s)", name ? name : "?", what ? what : "unknown signal",
                 signal == SIGKILL ? ": by somebody, or by the kernel when memory ran out" : "");
     } else {
-        fprintf(to, "ended with exit code %d", WEXITSTATUS(w->status));
+        int code = WEXITSTATUS(w->status);
+        const char *name = code > 128 ? sigabbrev_np(code - 128) : NULL;
+        fprintf(to, "ended with exit code %d", code);
+        if (name) { /* a shell's way to say it, and of programs that stop in good order */
+            fprintf(to, ", as after SIG%s", name);
+        }
     }
 }
 

@@ -154,6 +154,8 @@ def binary_tail():
     lines = done.stderr.decode().splitlines()
     holds("tern:     | done" in lines and "tern:     | last" in lines and "tern:     | red??" in lines, done.stderr)
     holds(max(len(line) for line in lines if line.startswith("tern:")) < 500, "a long line is cut in the report")
+    done = run(*shell("exit 143"))
+    has(done.stderr, "ended with exit code 143, as after SIGTERM")
     done = run(*shell("exit 4"))
     has(done.stderr, "ended with exit code 4", "it wrote nothing to stderr")
 
@@ -317,7 +319,7 @@ def commands():
     same(tern("walk").returncode, 64)
     has(tern("walk").stderr, '"walk"')
     has(tern("info").stdout, "version", "build", "cores", "oneDNN", "local  yes")
-    has(tern("run", "--help").stdout, "--max-restarts", "RANK, WORLD_SIZE")
+    has(tern("run", "--help").stdout, "--max-restarts", "RANK, WORLD_SIZE", "The exit status is 0 when")
 
 
 @test
