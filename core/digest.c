@@ -3,6 +3,15 @@
 #include <stdio.h>
 #include <xxhash.h>
 
+static void write_digits(XXH128_hash_t hash, char *digits) {
+    snprintf(digits, TN__DIGEST_DIGITS + 1, "%016llx%016llx", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+}
+
+void tn__digest_of(const void *data, size_t bytes, char *digits) {
+    write_digits(XXH3_128bits(data, bytes), digits);
+}
+
 tn__digest *tn__digest_new(void) {
     XXH3_state_t *state = XXH3_createState();
     if (state) {
@@ -20,9 +29,7 @@ void tn__digest_add(tn__digest *d, const void *data, size_t bytes) {
 }
 
 void tn__digest_text(const tn__digest *d, char *digits) {
-    XXH128_hash_t hash = XXH3_128bits_digest((const XXH3_state_t *)d);
-    snprintf(digits, TN__DIGEST_DIGITS + 1, "%016llx%016llx", (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64);
+    write_digits(XXH3_128bits_digest((const XXH3_state_t *)d), digits);
 }
 
 void tn__digest_free(tn__digest *d) {

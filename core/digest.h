@@ -1,4 +1,5 @@
-/* The digest of bytes: XXH3, 128 bits. It finds damage; it is no signature. */
+/* The digest of bytes: XXH3, 128 bits. It finds damage and tells contents apart;
+ * it is no signature. */
 #ifndef TERN_CORE_DIGEST_H
 #define TERN_CORE_DIGEST_H
 
@@ -6,6 +7,10 @@
 
 enum { TN__DIGEST_DIGITS = 32 };
 
+/* Of one block, to digits[TN__DIGEST_DIGITS + 1]. Cannot fail. */
+void tn__digest_of(const void *data, size_t bytes, char *digits);
+
+/* Of bytes that come in pieces. */
 typedef struct tn__digest tn__digest; /* XXH3_state_t */
 tn__digest *tn__digest_new(void);     /* NULL: no memory */
 void tn__digest_reset(tn__digest *d);
