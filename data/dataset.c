@@ -1,9 +1,11 @@
 /* The two datasets that live in memory: rows of tensors, and windows of a token sequence. */
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/identity.h"
 #include "tern/data.h"
 #include "tern/sys/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void tn_dataset_free(tn_dataset *d) {
@@ -18,6 +20,7 @@ typedef struct rows {
     tn_dataset base;
     tn_tensor *x, *y;        /* contiguous, one reference each; y may be NULL */
     size_t x_bytes, y_bytes; /* of one row */
+    tn__identity x_identity, y_identity;
 } rows;
 
 static tn_status rows_get(tn_dataset *self, int64_t i, void *x, void *y) {
@@ -30,6 +33,19 @@ static tn_status rows_get(tn_dataset *self, int64_t i, void *x, void *y) {
         memcpy(y, (const char *)tn_data(d->y) + (size_t)i * d->y_bytes, d->y_bytes);
     }
     return TN_OK;
+}
+
+static const char *rows_digest(tn__identity *id, const tn_tensor *t) {
+    return tn__identity_of(id, tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)));
+}
+
+static int rows_describe(tn_dataset *self, char *text, size_t room) {
+    rows *d = (rows *)self;
+    if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
+        return -1;
+    }
+    return snprintf(text, room, "digest of x %s%s%s", rows_digest(&d->x_identity, d->x),
+                    d->y ? ", digest of y " : "", d->y ? rows_digest(&d->y_identity, d->y) : "");
 }
 
 static void rows_free(tn_dataset *self) {
@@ -85,6 +101,7 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
                            .x_dtype = tn_dtype_of(x),
                            .y_dims = {.ndim = -1},
                            .get = rows_get,
+                           .describe = rows_describe,
                            .free = rows_free};
     d->x = tn_keep(x);
     d->x_bytes = (size_t)tn_dims_count(d->base.x_dims) * tn_dtype_size(d->base.x_dtype);
@@ -102,6 +119,7 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
 typedef struct windows {
     tn_dataset base;
     int64_t length;
+    tn__identity identity;
     int32_t tokens[]; /* size + length */
 } windows;
 
@@ -114,6 +132,12 @@ static tn_status windows_get(tn_dataset *self, int64_t i, void *x, void *y) {
         target[t] = from[t + 1];
     }
     return TN_OK;
+}
+
+static int windows_describe(tn_dataset *self, char *text, size_t room) {
+    windows *d = (windows *)self;
+    size_t bytes = (size_t)(d->base.size + d->length) * sizeof(d->tokens[0]);
+    return snprintf(text, room, "digest %s", tn__identity_of(&d->identity, d->tokens, bytes));
 }
 
 static void windows_free(tn_dataset *self) {
@@ -148,8 +172,10 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                            .x_dtype = TN_I64,
                            .y_dtype = TN_I64,
                            .get = windows_get,
+                           .describe = windows_describe,
                            .free = windows_free};
     d->length = length;
+    d->identity = (tn__identity){{0}};
     memcpy(d->tokens, tokens, (size_t)n * sizeof(int32_t));
     return &d->base;
 }

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "data/identity.h"
 #include "tern/data.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@ typedef struct mnist {
     tn_dataset base;
     uint8_t *pixels; /* (size, 28, 28) */
     uint8_t *labels; /* (size) */
+    tn__identity pixels_identity, labels_identity;
 } mnist;
 
 /* ---- One idx file ---------------------------------------------------------------------------- */
@@ -184,6 +186,14 @@ static tn_status mnist_get(tn_dataset *self, int64_t i, void *x, void *y) {
     return TN_OK;
 }
 
+static int mnist_describe(tn_dataset *self, char *text, size_t room) {
+    mnist *d = (mnist *)self;
+    size_t images = (size_t)d->base.size;
+    return snprintf(text, room, "digest of images %s, digest of labels %s",
+                    tn__identity_of(&d->pixels_identity, d->pixels, images * PIXELS),
+                    tn__identity_of(&d->labels_identity, d->labels, images));
+}
+
 static void mnist_free(tn_dataset *self) {
     mnist *d = (mnist *)self;
     free(d->pixels);
@@ -233,6 +243,7 @@ tn_dataset *tn_mnist(const char *folder, bool train) {
                            .x_dtype = TN_F32,
                            .y_dtype = TN_I64,
                            .get = mnist_get,
+                           .describe = mnist_describe,
                            .free = mnist_free};
     if (!mnist_read(d, folder, train)) {
         mnist_free(&d->base);

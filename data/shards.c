@@ -7,12 +7,14 @@
  * into the next, so what remains at a shard's end, less than a window, is left out.
  */
 #include "core/error.h"
+#include "core/digest.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "tern/data.h"
 
 #include <endian.h>
 #include <glob.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -35,6 +37,7 @@ typedef struct shard {
 typedef struct shards {
     tn_dataset base;
     int64_t length, vocab;
+    char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
     int count;
     shard list[];
 } shards;
@@ -220,6 +223,64 @@ static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
     return TN_OK;
 }
 
+/* ---- What tells one corpus from another ------------------------------------------------------ */
+
+enum { PAGE = 4096, PAGES_MOST = 64, PAGES_LEAST = 2, PAGES_ALL = 1024 };
+
+/* Pages of each file: some 1000 of all together, which a disk reads in seconds. */
+static int64_t pages_each(const shards *d) {
+    int pages = PAGES_ALL / d->count;
+    return pages < PAGES_LEAST ? PAGES_LEAST : pages > PAGES_MOST ? PAGES_MOST : pages;
+}
+
+/* The file's size, its first page, its last, and those at even distances between; of a file that
+ * has no more than these, everything. False after raising. */
+static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
+    enum { TOKENS = PAGE / 2 };
+    unsigned char page[PAGE];
+    uint64_t size = htole64((uint64_t)s->count);
+    tn__digest_add(digest, &size, sizeof(size));
+    int64_t there = (s->count + TOKENS - 1) / TOKENS;
+    pages = there < pages ? there : pages;
+    for (int64_t i = 0; i < pages; i++) {
+        int64_t from = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * TOKENS;
+        int64_t count = s->count - from < TOKENS ? s->count - from : TOKENS;
+        if (!shard_get(s, from, count, page)) {
+            return false;
+        }
+        tn__digest_add(digest, page, 2 * (size_t)count);
+    }
+    return true;
+}
+
+/* To d->digest. False after raising. */
+static bool digest_all(shards *d) {
+    tn__digest *digest = tn__digest_new();
+    if (!digest) {
+        tn__raise(TN_ENOMEM, "token_shards", "no memory for a digest");
+        return false;
+    }
+    bool done = true;
+    for (int i = 0; done && i < d->count; i++) {
+        done = digest_shard(digest, &d->list[i], pages_each(d));
+    }
+    if (done) {
+        tn__digest_text(digest, d->digest);
+    }
+    tn__digest_free(digest);
+    return done;
+}
+
+static int shards_describe(tn_dataset *self, char *text, size_t room) {
+    shards *d = (shards *)self;
+    if (!d->digest[0] && !digest_all(d)) {
+        return -1;
+    }
+    return snprintf(text, room, "files %d, digest %s", d->count, d->digest);
+}
+
+/* ---- Making it ------------------------------------------------------------------------------- */
+
 static void shards_free(tn_dataset *self) {
     shards *d = (shards *)self;
     for (int i = 0; i < d->count; i++) {
@@ -259,6 +320,7 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, int6
                            .x_dtype = TN_I64,
                            .y_dtype = TN_I64,
                            .get = shards_get,
+                           .describe = shards_describe,
                            .free = shards_free};
     d->length = length;
     d->vocab = vocab;

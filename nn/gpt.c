@@ -15,6 +15,8 @@
 
 #include "autograd/mode.h"
 #include "core/memory.h"
+#include "core/number.h"
+#include "nn/describe.h"
 #include "nn/module.h"
 #include "ops/op.h"
 
@@ -109,6 +111,16 @@ static bool init_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
+static int gpt_describe(const tn_module *self, char *text, size_t room) {
+    const tn_gpt_options *o = &((const tn_gpt *)self)->options;
+    return snprintf(text, room,
+                    "vocab %lld, context %lld, layers %d, heads %d, width %lld, bias %d, "
+                    "activation %s; dropout %s",
+                    (long long)o->vocab, (long long)o->context, o->layers, o->heads,
+                    (long long)o->width, o->bias, tn__activation_name(o->activation),
+                    tn__number_of(o->dropout).text);
+}
+
 static void gpt_finish(tn_module *self) {
     tn_gpt *m = (tn_gpt *)self;
     free(m->h);
@@ -150,6 +162,7 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     }
     m->options = options;
     m->base.finish = gpt_finish;
+    m->base.describe = gpt_describe;
     m->h = tn__calloc((size_t)options.layers, sizeof(*m->h));
     if (!m->h) {
         tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", options.layers);

@@ -1,5 +1,8 @@
 /* mlp: c_proj(activation(c_fc(x)))              x (…, width) -> (…, hidden) -> (…, width) */
+#include "nn/describe.h"
 #include "nn/module.h"
+
+#include <stdio.h>
 
 static tn_tensor *apply_activation(tn_activation activation, tn_tensor *x) {
     switch (activation) {
@@ -15,10 +18,25 @@ static tn_tensor *apply_activation(tn_activation activation, tn_tensor *x) {
     return tn_inert(); /* init refuses all others */
 }
 
+const char *tn__activation_name(tn_activation activation) {
+    static const char *const names[] = {
+        [TN_ACT_GELU] = "gelu",
+        [TN_ACT_GELU_TANH] = "gelu_tanh",
+        [TN_ACT_RELU] = "relu",
+        [TN_ACT_SILU] = "silu",
+    };
+    return (unsigned)activation <= TN_ACT_SILU ? names[activation] : "unknown";
+}
+
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     tn_mlp *m = (tn_mlp *)self;
     return tn_call(&m->drop,
                    tn_call(&m->c_proj, apply_activation(m->activation, tn_call(&m->c_fc, x))));
+}
+
+static int mlp_describe(const tn_module *self, char *text, size_t room) {
+    const tn_mlp *m = (const tn_mlp *)self;
+    return snprintf(text, room, "activation %s", tn__activation_name(m->activation));
 }
 
 tn_mlp_options tn_mlp_defaults(void) {
@@ -38,6 +56,7 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
                          (long long)width, (long long)hidden, (int)options.activation);
         return;
     }
+    m->base.describe = mlp_describe;
     m->activation = options.activation;
     tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
     tn_linear_init(&m->c_fc, width, hidden, linear);

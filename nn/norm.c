@@ -1,5 +1,6 @@
 /* layer_norm and rms_norm: over the last dimension, with a weight that starts at 1 and (layer_norm)
  * a bias that starts at 0. */
+#include "core/number.h"
 #include "nn/module.h"
 
 tn_norm_options tn_norm_defaults(void) {
@@ -16,9 +17,17 @@ static bool width_fits(void *m, int64_t width, double eps) {
     return true;
 }
 
+static int describe_eps(double eps, char *text, size_t room) {
+    return snprintf(text, room, "eps %s", tn__number_of(eps).text);
+}
+
 static tn_tensor *layer_norm_forward(tn_module *self, tn_tensor *x) {
     tn_layer_norm *m = (tn_layer_norm *)self;
     return tn_layer_norm_op(x, m->weight, m->bias, m->eps);
+}
+
+static int layer_norm_describe(const tn_module *self, char *text, size_t room) {
+    return describe_eps(((const tn_layer_norm *)self)->eps, text, room);
 }
 
 void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options) {
@@ -27,6 +36,7 @@ void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options
         return;
     }
     TN_SCOPE;
+    m->base.describe = layer_norm_describe;
     m->eps = options.eps;
     tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
@@ -39,12 +49,17 @@ static tn_tensor *rms_norm_forward(tn_module *self, tn_tensor *x) {
     return tn_rms_norm_op(x, m->weight, m->eps);
 }
 
+static int rms_norm_describe(const tn_module *self, char *text, size_t room) {
+    return describe_eps(((const tn_rms_norm *)self)->eps, text, room);
+}
+
 void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "rms_norm", rms_norm_forward, NULL) ||
         !width_fits(m, width, options.eps)) {
         return;
     }
     TN_SCOPE;
+    m->base.describe = rms_norm_describe;
     m->eps = options.eps;
     tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);

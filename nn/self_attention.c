@@ -11,6 +11,8 @@
 #include "autograd/mode.h"
 #include "nn/module.h"
 
+#include <stdio.h>
+
 /* The next T positions of one cache: (B, H, T, D). */
 static tn_tensor *next_positions(const tn_self_attention *m, tn_tensor *cache, int64_t count) {
     return tn_narrow(cache, 2, m->cached, count);
@@ -67,6 +69,11 @@ static tn_values self_attention_forward(tn_module *self, tn_values in, void *con
     return tn_values_of(tn_call(&m->drop, tn_call(&m->c_proj, y)), NULL);
 }
 
+static int self_attention_describe(const tn_module *self, char *text, size_t room) {
+    const tn_self_attention *m = (const tn_self_attention *)self;
+    return snprintf(text, room, "heads %d, causal %d", m->heads, m->causal);
+}
+
 tn_self_attention_options tn_self_attention_defaults(void) {
     return (tn_self_attention_options){.heads = 1, .causal = true, .bias = true, .dtype = TN_F32};
 }
@@ -82,6 +89,7 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
                          (long long)width, options.heads);
         return;
     }
+    m->base.describe = self_attention_describe;
     m->heads = options.heads;
     m->causal = options.causal;
     tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};

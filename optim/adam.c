@@ -9,6 +9,7 @@
  *
  * State: m as exp_avg, v as exp_avg_sq, and t, the number of this parameter's steps.
  */
+#include "core/number.h"
 #include "optim/optim.h"
 
 #include <math.h>
@@ -50,10 +51,17 @@ static void adam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_ten
     tn_copy_(state[1], v);
 }
 
+static int adam_describe(const void *options, char *text, size_t room) {
+    const tn_adam_options *o = &((const adam_settings *)options)->o;
+    return snprintf(text, room, "beta1 %s, beta2 %s, eps %s", tn__number_of(o->beta1).text,
+                    tn__number_of(o->beta2).text, tn__number_of(o->eps).text);
+}
+
 static const tn_optim_method adam_method = {
     .name = "adam",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
+    .describe = adam_describe,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
     .twin = adam_twin,
@@ -63,6 +71,7 @@ static const tn_optim_method adamw_method = {
     .name = "adamw",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
+    .describe = adam_describe,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
     .twin = adam_twin,

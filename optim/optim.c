@@ -338,6 +338,20 @@ const char *tn_optim_kind(const tn_optim *opt) {
     return opt ? opt->method->name : "";
 }
 
+int tn__optim_describe(const tn_optim *opt, char *text, size_t room) {
+    const tn_optim_method *method = opt->method;
+    return method->describe ? method->describe(opt->options, text, room)
+                            : snprintf(text, room, "%s", "");
+}
+
+int tn__optim_group_count(const tn_optim *opt, int group) {
+    int count = 0;
+    for (int i = 0; i < opt->item_count; i++) {
+        count += opt->items[i].group == group;
+    }
+    return count;
+}
+
 /* False when the visitor stops or memory is out. */
 static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, tn_optim_visitor f,
                         void *user) {

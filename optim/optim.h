@@ -53,6 +53,13 @@ static inline tn_tensor *tn__item_param(const tn__item *item) {
     return item->lists->module ? *item->entry.field : NULL;
 }
 
+/* Options that no group has of its own, to text[room], as snprintf. Negative after raising. */
+int tn__optim_describe(const tn_optim *opt, char *text, size_t room);
+int tn__scaler_describe(const tn_scaler *s, char *text, size_t room);
+
+/* How many parameters the group has. */
+int tn__optim_group_count(const tn_optim *opt, int group);
+
 /* What learning rates, decays and the like must be. */
 static inline bool tn__not_negative(double x) {
     return x >= 0.0 && x < (double)INFINITY;

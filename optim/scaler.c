@@ -7,6 +7,7 @@
 #include "optim/optim.h"
 
 #include "core/memory.h"
+#include "core/number.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,6 +55,13 @@ tn_scaler *tn_scaler_new(tn_scaler_options options) {
     }
     *s = (tn_scaler){.options = options, .state = {.scale = options.enabled ? options.scale : 1.0}};
     return s;
+}
+
+int tn__scaler_describe(const tn_scaler *s, char *text, size_t room) {
+    const tn_scaler_options *o = &s->options;
+    return snprintf(text, room, "growth %s, backoff %s, interval %lld, enabled %d",
+                    tn__number_of(o->growth).text, tn__number_of(o->backoff).text,
+                    (long long)o->interval, o->enabled);
 }
 
 void tn_scaler_free(tn_scaler *s) {

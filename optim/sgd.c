@@ -8,6 +8,7 @@
  *
  * State: m as momentum_buffer, when there is momentum.
  */
+#include "core/number.h"
 #include "optim/optim.h"
 
 #include <math.h>
@@ -45,11 +46,18 @@ static void sgd_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tens
     tn_copy_(state[0], m);
 }
 
+static int sgd_describe(const void *options, char *text, size_t room) {
+    const tn_sgd_options *o = options;
+    return snprintf(text, room, "momentum %s, dampening %s, nesterov %d",
+                    tn__number_of(o->momentum).text, tn__number_of(o->dampening).text, o->nesterov);
+}
+
 static const tn_optim_method sgd_method = {
     .name = "sgd",
     .states = {"momentum_buffer"},
     .options_size = sizeof(tn_sgd_options),
     .state_count = sgd_states,
+    .describe = sgd_describe,
     .kernel = sgd_kernel,
     .entry = TN_KERNEL(sgd),
     .twin = sgd_twin,

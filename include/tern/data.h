@@ -42,8 +42,18 @@ struct tn_dataset {
      * example (a crop, noise) is drawn from tn_philox(seed, …, i). */
     tn_status (*get)(tn_dataset *self, int64_t i, void *x, void *y);
     void (*free)(tn_dataset *self); /* may be NULL */
+
+    /* Tells these data from others, for checkpoints; may be NULL. Writes as snprintf does, and
+     * returns as snprintf: NAME VALUE, … where a value has no space and neither has a ','. A digest
+     * of all examples is best ("digest 6fe1…"), a version or a number of rows better than nothing.
+     * Called at each save and load, by the thread that does it: what takes long is kept. Negative
+     * after raising; what is not below `room` (TN_DESCRIBE_ROOM) is TN_EVALUE there. */
+    int (*describe)(tn_dataset *self, char *text, size_t room);
 };
 TN_API void tn_dataset_free(tn_dataset *d); /* NULL is fine; a loader frees its own */
+
+/* All datasets below know themselves again by a digest over all of their data (XXH3, some 10 GB a
+ * second), which is made at the first save or load. */
 
 /* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous or
  * not on the CPU, where examples are read.
@@ -59,7 +69,11 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
  * ("fineweb/train_*.bin"), in the order of their names. A window is read when it is asked for. The
  * windows lie one behind the other and do not cross from file to file. A token outside [0, vocab)
  * is TN_EFORMAT, which names file and place, when it is read, and a file that was cut short TN_EIO;
- * text instead of tokens is TN_EFORMAT at once. TN_EIO, TN_EFORMAT. */
+ * text instead of tokens is TN_EFORMAT at once. TN_EIO, TN_EFORMAT.
+ *
+ * A corpus that is larger than memory is not read through to know it again: its digest is over the
+ * size of each file and some of its pages, its first and its last among them (data/shards.c). Other
+ * names or folders make no difference; a few tokens that were changed in place may not be seen. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
 /* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,

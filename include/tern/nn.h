@@ -43,6 +43,8 @@ struct tn_module {
     tn_module_forward forward;
     tn_module_forward_values forward_values; /* one of the two */
     void (*finish)(tn_module *self);         /* releases what only this kind owns; may be NULL */
+    /* options, as text; may be NULL: below, Options */
+    int (*describe)(const tn_module *self, char *text, size_t room);
     tn_module *parent;
     char name[TN_MODULE_NAME]; /* within the parent; "" for a root */
     tn_module_lists *lists;
@@ -88,6 +90,25 @@ TN_API tn_status tn_module_tie(void *m, const char *name, const char *with);
 /* Exchanges the tensor of a buffer of m (a cache, a running mean, recurrent state; NULL: none): the
  * old one is released, the new one kept. */
 TN_API tn_status tn_module_set_buffer(void *m, const char *name, tn_tensor *tensor);
+
+/* Options. Weights say nothing of what else a module computes with: its heads, an epsilon. So that
+ * a checkpoint tells when they have changed, a module of one's own sets `describe` in its init,
+ * after tn_module_init. It writes as snprintf does, and returns as snprintf: NAME VALUE, … and
+ * behind a ';' what does not change the results of trained weights, such as a dropout. In each item
+ * the value is what follows the last space; there is no ',' in either. Names stay the same over the
+ * versions of a program, and an option that every shape tells need not be there.
+ *
+ *     static int pool_describe(const tn_module *self, char *text, size_t room) {
+ *         const pool *m = (const pool *)self;
+ *         return snprintf(text, room, "window %d, kind %s; noise %g", m->window, m->kind,
+ * m->noise);
+ *     }
+ *     ...
+ *     tn_module_init(m, "pool", pool_forward);
+ *     m->base.describe = pool_describe;
+ *
+ * Called when weights or checkpoints are saved and loaded. A negative number, or one that is not
+ * below `room` (TN_DESCRIBE_ROOM), is TN_EVALUE there. */
 
 /* For sharding, which has put a part of parameter `path` into its field: what the whole is, and
  * which elements of the flattened whole are here. */

@@ -136,11 +136,53 @@ static void test_text_read(void **state) {
     assert_error(TN_EVALUE, "the path is NULL");
 }
 
+/* ---- Knowing data again ---------------------------------------------------------------------- */
+
+typedef struct words {
+    char text[TN_DESCRIBE_ROOM];
+} words;
+
+/* Takes the dataset. */
+static words described(tn_dataset *d) {
+    words w;
+    assert_non_null(d);
+    int bytes = d->describe(d, w.text, sizeof(w.text));
+    assert_int_equal(bytes, strlen(w.text));
+    tn_dataset_free(d);
+    return w;
+}
+
+static void test_other_data_are_noticed(void **state) {
+    (void)state;
+    TN_SCOPE;
+    int32_t tokens[] = {1, 2, 3, 4, 5};
+    words one = described(tn_token_dataset(tokens, 5, 2));
+    assert_contains(one.text, "digest ");
+    assert_string_equal(described(tn_token_dataset(tokens, 5, 2)).text, one.text);
+    tokens[4] = 6; /* of which only the last target is */
+    assert_string_not_equal(described(tn_token_dataset(tokens, 5, 2)).text, one.text);
+
+    tn_tensor *x = tn_arange(0, 6, 1, TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
+    one = described(tn_tensor_dataset(x, y));
+    assert_contains(one.text, "digest of x ");
+    assert_contains(one.text, ", digest of y ");
+    assert_string_equal(described(tn_tensor_dataset(tn_copy(x), y)).text, one.text);
+    assert_string_not_equal(described(tn_tensor_dataset(tn_add_scalar(x, 1), y)).text, one.text);
+    assert_string_not_equal(described(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text, one.text);
+    assert_null(strstr(described(tn_tensor_dataset(x, NULL)).text, "of y"));
+    /* rows that are no block of memory by themselves */
+    tn_tensor *wide = tn_reshape(x, TN_DIMS(2, 3));
+    assert_string_equal(described(tn_tensor_dataset(tn_t(wide), NULL)).text,
+                        described(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
+    assert_string_equal(described(tn_tensor_dataset(tn_zeros(TN_DIMS(0, 3), TN_F32), NULL)).text,
+                        "digest of x 99aa06d3014798d86001c324468d497f");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),   cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_charset),   cmocka_unit_test(test_utf8_is_strict),
-        cmocka_unit_test(test_text_read),
+        cmocka_unit_test(test_text_read), cmocka_unit_test(test_other_data_are_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

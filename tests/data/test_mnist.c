@@ -65,6 +65,24 @@ static void test_plain_and_compressed(void **state) {
     tn_error_clear();
 }
 
+static void test_other_digits_are_noticed(void **state) {
+    (void)state;
+    char text[3][TN_DESCRIBE_ROOM];
+    for (int i = 0; i < 3; i++) {
+        images[IMAGES - 1] = i == 1 ? 3 : 0;
+        labels[LABELS - 1] = i == 2 ? 3 : 9;
+        write_plain();
+        tn_dataset *d = tn_mnist(temp_folder, false);
+        assert_non_null(d);
+        d->describe(d, text[i], sizeof(text[i]));
+        tn_dataset_free(d);
+    }
+    labels[LABELS - 1] = 9;
+    remove_all();
+    assert_string_not_equal(text[0], text[1]);
+    assert_string_not_equal(text[0], text[2]);
+}
+
 static void test_every_truncation(void **state) {
     (void)state;
     write_plain();
@@ -150,6 +168,7 @@ static int fill(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_and_compressed),
+        cmocka_unit_test(test_other_digits_are_noticed),
         cmocka_unit_test(test_every_truncation),
         cmocka_unit_test(test_wrong_contents),
     };

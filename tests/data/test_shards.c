@@ -1,8 +1,10 @@
 /* Token shards: both kinds of files, windows at the edges of shards, and files that are wrong. */
 #include "tern/data.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -202,6 +204,69 @@ static void test_many_shards(void **state) {
     tn_dataset_free(d);
 }
 
+/* ---- Knowing a corpus again ------------------------------------------------------------------ */
+
+typedef struct words {
+    char text[TN_DESCRIBE_ROOM];
+} words;
+
+/* What the shards say of themselves. */
+static words described(const char *pattern) {
+    tn_dataset *d = tn_token_shards(temp_path(pattern), 4, 50257);
+    assert_non_null(d);
+    words first, again;
+    int bytes = d->describe(d, first.text, sizeof(first.text));
+    assert_int_equal(bytes, strlen(first.text));
+    d->describe(d, again.text, sizeof(again.text));
+    assert_string_equal(first.text, again.text);
+    tn_dataset_free(d);
+    return first;
+}
+
+static void test_other_tokens_are_noticed(void **state) {
+    (void)state;
+    write_llmc("one_0.bin", 40, 0);
+    write_llmc("one_1.bin", 30, 900);
+    words one = described("one_*.bin");
+    assert_contains(one.text, "files 2, digest ");
+    write_llmc("two_0.bin", 40, 0); /* another name; a head or none */
+    write_shard("two_1.bin", 0, 0, 0, 30, 900);
+    assert_string_equal(described("two_*.bin").text, one.text);
+    write_llmc("two_1.bin", 30, 901);
+    assert_string_not_equal(described("two_*.bin").text, one.text);
+    write_llmc("two_0.bin", 41, 0); /* the same tokens, cut at another place */
+    assert_string_not_equal(described("two_*.bin").text, one.text);
+    write_llmc("six_0.bin", 30, 900);
+    write_llmc("six_1.bin", 40, 0);
+    assert_string_not_equal(described("six_*.bin").text, one.text);
+}
+
+enum { LARGE = 64 << 20, PAGE = 4096 };
+
+/* A large file is known by some of its pages, which its first and its last are among. */
+static void test_a_large_file_is_sampled(void **state) {
+    (void)state;
+    const char *path = temp_path("large.bin");
+    unsigned char one = 1;
+    temp_write(path, &one, 1);
+    assert_int_equal(truncate(path, LARGE), 0);
+    words before = described("large.bin");
+
+    int file = open(path, O_RDWR);
+    assert_int_equal(pwrite(file, "\7", 1, PAGE + 1000), 1); /* between two of them */
+    assert_string_equal(described("large.bin").text, before.text);
+    static const off_t seen[] = {0, LARGE - 2};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pwrite(file, "\7", 1, seen[i]), 1);
+        words after = described("large.bin");
+        assert_string_not_equal(after.text, before.text);
+        before = after;
+    }
+    close(file);
+    assert_int_equal(truncate(path, LARGE - 2), 0);
+    assert_string_not_equal(described("large.bin").text, before.text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_windows, temp_clean),
@@ -211,6 +276,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_other_kinds, temp_clean),
         cmocka_unit_test_teardown(test_cut_short, temp_clean),
         cmocka_unit_test_teardown(test_many_shards, temp_clean),
+        cmocka_unit_test_teardown(test_other_tokens_are_noticed, temp_clean),
+        cmocka_unit_test_teardown(test_a_large_file_is_sampled, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

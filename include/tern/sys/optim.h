@@ -44,6 +44,10 @@ typedef struct tn_optim_method {
     /* How many of the states there are with these options; NULL: all that have a name. */
     int (*state_count)(const void *options);
 
+    /* The options that all groups share, as text, for checkpoints: as tn_module.describe, "beta1
+     * 0.9, beta2 0.999". May be NULL. */
+    int (*describe)(const void *options, char *text, size_t room);
+
     /* Steps c->spans with `entry` of the kernel table, TN_KERNEL(adam); without both, or where the
      * table lacks the entry, the twin runs. */
     tn_status (*kernel)(const tn_optim_call *c);
