@@ -116,7 +116,7 @@ static void data_free(const tn_group *g, void *data) {
 static tn_status load_bytes(tn_group *g, tn_checkpoint *c, const char *path, void *data,
                             size_t bytes) {
     begin_quiet();
-    tn__checkpoint_plan *plan = tn__checkpoint_read(c, path, data, bytes);
+    tn__checkpoint_plan *plan = tn__checkpoint_read(c, path, data, bytes, tn_group_rank(g) == 0);
     account mine = end_quiet();
     if (plan) {
         memcpy(mine.digest, tn__checkpoint_digest(plan), TN__DIGEST_DIGITS);

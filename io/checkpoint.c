@@ -4,24 +4,33 @@
  *
  *     format          tern-checkpoint-1
  *     step, note      as given
+ *     model           what it is made of, a line a module (nn/describe.c)
  *     optim           kind, steps, learning rate, number of groups;
- *                     optim.group.I: lr scale and weight decay
+ *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: how many;
+ *                     optim.options: what the groups share
  *     schedule        kind, peak, end, warm-up, steps
- *     loader          what it loads and how: load compares it; loader.place: epoch and index of the
- *                     next batch; loader.share: size of a batch, and number of parts (ranks)
+ *     loader          what it loads and how; loader.data: what tells these data from others;
+ *                     loader.place: epoch and index of the next batch; loader.share: size of a
+ *                     batch, and number of parts (ranks)
  *     generator       seed, stream, call
- *     scaler          scale, streak
+ *     scaler          scale, streak; scaler.options
  *
- * Real numbers are written as %a, which is exact. Loading reads and checks everything into a
- * `plan`, then applies it.
+ * Real numbers are written as %a, which is exact, or as the shortest text that reads back as the
+ * number. Loading reads and checks everything into a `plan`, then applies it. What is no state of
+ * the run but says which run it is (model, options, schedule, data) is compared with the program's:
+ * differences are collected and are one error, or warnings when the program asks for that. Files
+ * that lack one of these texts are older than it: nothing is compared then.
  */
 #include "io/checkpoint.h"
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "io/differences.h"
 #include "io/numbers.h"
 #include "io/safetensors.h"
 #include "io/state.h"
+#include "nn/describe.h"
+#include "optim/optim.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -67,17 +76,85 @@ static text group_key(int index) {
     return text_of("optim.group.%d", index);
 }
 
+static text parameters_key(int index) {
+    return text_of("optim.group.%d.parameters", index);
+}
+
+/* A list of options, as somebody describes himself. */
+typedef struct described {
+    char at[2 * TN_DESCRIBE_ROOM];
+} described;
+
+/* Whether `bytes` is what a describe may return; raises what is wrong. */
+static bool described_well(int bytes, const char *who, const char *operation) {
+    if (bytes < 0 || bytes >= TN_DESCRIBE_ROOM) {
+        tn__raise(TN_EVALUE, operation, "%s describe themselves in %d bytes (0 to %d)", who, bytes,
+                  TN_DESCRIBE_ROOM - 1);
+    }
+    return !tn__pending();
+}
+
+/* "f32[3x4]" */
+static text describe_example(tn_dims dims, tn_dtype dtype) {
+    text t = text_of("%s[", tn_dtype_name(dtype));
+    for (int i = 0; i < dims.ndim; i++) {
+        size_t used = strlen(t.at);
+        snprintf(t.at + used, sizeof(t.at) - used, "%s%" PRId64, i ? "x" : "", dims.size[i]);
+    }
+    strcat(t.at, "]");
+    return t;
+}
+
+static bool describe_data(const tn_loader *l, const char *operation, described *out) {
+    tn_dataset *d = (tn_dataset *)tn_loader_dataset(l);
+    char own[TN_DESCRIBE_ROOM] = "";
+    int bytes = d->describe ? d->describe(d, own, sizeof(own)) : 0;
+    if (!described_well(bytes, "the data", operation)) {
+        return false;
+    }
+    snprintf(out->at, sizeof(out->at), "x %s%s%s%s%s", describe_example(d->x_dims, d->x_dtype).at,
+             d->y_dims.ndim < 0 ? "" : ", y ",
+             d->y_dims.ndim < 0 ? "" : describe_example(d->y_dims, d->y_dtype).at, *own ? ", " : "",
+             own);
+    return true;
+}
+
+static bool describe_optim(const tn_optim *opt, const char *operation, described *out) {
+    out->at[0] = 0;
+    return described_well(tn__optim_describe(opt, out->at, TN_DESCRIBE_ROOM), "the options",
+                          operation);
+}
+
+static bool describe_scaler(const tn_scaler *scaler, const char *operation, described *out) {
+    return described_well(tn__scaler_describe(scaler, out->at, TN_DESCRIBE_ROOM), "the options",
+                          operation);
+}
+
 /* ---- Saving ---------------------------------------------------------------------------------- */
 
 static bool put_text(tn_safetensors_writer *w, const char *key, text value) {
     return tn_safetensors_writer_add_metadata(w, key, value.at) == TN_OK;
 }
 
+static bool put_described(tn_safetensors_writer *w, const char *key, const described *value) {
+    return tn_safetensors_writer_add_metadata(w, key, value->at) == TN_OK;
+}
+
+static bool put_model(tn_safetensors_writer *w, const tn_checkpoint *c) {
+    char *model = tn__module_describe(c->model, "checkpoint_save");
+    bool done = model && tn_safetensors_writer_add_metadata(w, "model", model) == TN_OK;
+    free(model);
+    return done;
+}
+
 static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
     int groups = tn_optim_groups(opt);
+    described options;
     bool done = put_text(w, "optim",
                          text_of("%s %" PRId64 " %a %d", tn_optim_kind(opt), tn_optim_steps(opt),
-                                 tn_optim_lr(opt), groups));
+                                 tn_optim_lr(opt), groups)) &&
+                describe_optim(opt, "checkpoint_save", &options) &&
+                put_described(w, "optim.options", &options);
     for (int i = 0; done && i < groups; i++) {
         const tn_optim_group_options *g = tn_optim_group(opt, i);
         if (!isfinite(g->lr_scale) || !isfinite(g->weight_decay)) {
@@ -86,30 +163,39 @@ static bool put_optim(tn_safetensors_writer *w, tn_optim *opt) {
                       g->lr_scale, g->weight_decay);
             return false;
         }
-        done = put_text(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay));
+        done = put_text(w, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay)) &&
+               put_text(w, parameters_key(i).at, text_of("%d", tn__optim_group_count(opt, i)));
     }
     return done;
 }
 
 static bool put_scaler(tn_safetensors_writer *w, const tn_scaler *scaler) {
     tn_scaler_state state = tn_scaler_where(scaler);
-    return put_text(w, "scaler", text_of("%a %" PRId64, state.scale, state.streak));
+    described options;
+    return put_text(w, "scaler", text_of("%a %" PRId64, state.scale, state.streak)) &&
+           describe_scaler(scaler, "checkpoint_save", &options) &&
+           put_described(w, "scaler.options", &options);
+}
+
+static bool put_loader(tn_safetensors_writer *w, const tn_loader *l) {
+    tn_loader_place place = tn_loader_where(l);
+    described data;
+    return put_text(w, "loader", describe_loader(l)) &&
+           describe_data(l, "checkpoint_save", &data) && put_described(w, "loader.data", &data) &&
+           put_text(w, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
+           put_text(w, "loader.share",
+                    text_of("%" PRId64 " %" PRId64, tn_loader_options_of(l).batch,
+                            tn_loader_sampler(l).parts));
 }
 
 static bool put_metadata(tn_safetensors_writer *w, const tn_checkpoint *c) {
-    tn_loader_place place = tn_loader_where(c->loader);
     return put_text(w, "format", text_of(FORMAT)) &&
            put_text(w, "step", text_of("%" PRId64, c->step)) &&
            put_text(w, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
-           (!c->optim || put_optim(w, c->optim)) && (!c->scaler || put_scaler(w, c->scaler)) &&
+           (!c->model || put_model(w, c)) && (!c->optim || put_optim(w, c->optim)) &&
+           (!c->scaler || put_scaler(w, c->scaler)) &&
            (!c->schedule || put_text(w, "schedule", describe_schedule(c->schedule))) &&
-           (!c->loader ||
-            (put_text(w, "loader", describe_loader(c->loader)) &&
-             put_text(w, "loader.place",
-                      text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
-             put_text(w, "loader.share",
-                      text_of("%" PRId64 " %" PRId64, tn_loader_options_of(c->loader).batch,
-                              tn_loader_sampler(c->loader).parts)))) &&
+           (!c->loader || put_loader(w, c->loader)) &&
            (!c->generator ||
             put_text(w, "generator",
                      text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
@@ -152,6 +238,7 @@ typedef struct tn__checkpoint_plan plan;
 struct tn__checkpoint_plan {
     tn_checkpoint *checkpoint; /* the program's */
     tn_safetensors *file;
+    tn__differences differences;
     tn__state state;
     int64_t step, optim_steps;
     double lr;
@@ -244,26 +331,76 @@ static text text_for_people(const char *from, int digits) {
     return t;
 }
 
-/* The description in the file is the program's own. */
-static bool text_same(const tn_safetensors *f, const char *key, text mine) {
-    const char *theirs = tn_safetensors_metadata(f, key);
+/* Whether the description in the file is the program's own. */
+static void compare_text(plan *p, const char *key, text mine) {
+    const char *theirs = tn_safetensors_metadata(p->file, key);
     if (strcmp(theirs, mine.at) != 0) {
         text was = text_for_people(theirs, 6), is = text_for_people(mine.at, 6);
         if (strcmp(was.at, is.at) == 0) { /* they differ in a later digit */
             was = text_for_people(theirs, 17);
             is = text_for_people(mine.at, 17);
         }
-        tn__raise(TN_EMISMATCH, "checkpoint_load", "%s: the %s was (%.200s) but is (%s)",
-                  tn__safetensors_path(f), key, was.at, is.at);
-        return false;
+        tn__differ(&p->differences, "the %s was (%.180s) but is (%.180s)", key, was.at, is.at);
     }
-    return true;
+}
+
+/* The file's text under a key that older files lack; NULL: nothing can be compared. */
+static const char *newer_text(const plan *p, const char *key) {
+    const char *theirs = tn_safetensors_metadata(p->file, key);
+    if (!theirs && !p->differences.quiet) {
+        tn_log_write(TN_LOG_INFO, "%s: does not tell %s, which is not compared",
+                     tn__safetensors_path(p->file), key);
+    }
+    return theirs;
+}
+
+static void compare_described(plan *p, const char *key, const char *where, const described *mine) {
+    const char *theirs = newer_text(p, key);
+    if (theirs) {
+        tn__differ_items(&p->differences, where, theirs, mine->at);
+    }
+}
+
+/* A run goes on with all options as they were; weights that are only used, with those that they
+ * compute with. */
+static bool compare_model(plan *p) {
+    const tn_checkpoint *c = p->checkpoint;
+    const char *theirs = c->model ? newer_text(p, "model") : NULL;
+    if (!theirs) {
+        return true;
+    }
+    char *mine = tn__module_describe(c->model, "checkpoint_load");
+    bool done = mine && tn__differ_models(&p->differences, theirs, mine, c->optim == NULL);
+    free(mine);
+    return done;
 }
 
 static bool read_group(const tn_safetensors *f, int index, tn_optim_group_options *g) {
     text key = group_key(index);
     words w = words_of(f, key.at);
     return next_double(&w, &g->lr_scale) && next_double(&w, &g->weight_decay) && at_end(&w);
+}
+
+static void compare_group(plan *p, int index) {
+    const char *theirs = newer_text(p, parameters_key(index).at);
+    text mine = text_of("%d", tn__optim_group_count(p->checkpoint->optim, index));
+    if (theirs && strcmp(theirs, mine.at) != 0) {
+        tn__differ(&p->differences, "group %d of the optimiser: parameters was %.20s but is %s",
+                   index, theirs, mine.at);
+    }
+}
+
+static bool compare_optim(plan *p) {
+    const tn_optim *opt = p->checkpoint->optim;
+    described mine;
+    if (!describe_optim(opt, "checkpoint_load", &mine)) {
+        return false;
+    }
+    compare_described(p, "optim.options", tn_optim_kind(opt), &mine);
+    for (int i = 0; i < tn_optim_groups(opt); i++) {
+        compare_group(p, i);
+    }
+    return true;
 }
 
 static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
@@ -297,36 +434,61 @@ static bool read_optim(const tn_checkpoint *c, const tn_safetensors *f, plan *p)
             return false;
         }
     }
+    return compare_optim(p);
+}
+
+static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
+    bool wanted;
+    if (!member_in_file(c, f, c->schedule, "schedule", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    compare_text(p, "schedule", describe_schedule(c->schedule));
     return true;
 }
 
-static bool read_schedule(const tn_checkpoint *c, const tn_safetensors *f) {
-    bool wanted;
-    return member_in_file(c, f, c->schedule, "schedule", &wanted) &&
-           (!wanted || text_same(f, "schedule", describe_schedule(c->schedule)));
-}
-
 /* The place among batches of `batch` from `parts` ranks, for this loader: the same when both
- * numbers are. With another number of parts, the batch that holds the next example of all parts
- * together, so that up to a batch is seen again. With the same parts and another batch: an
- * error. */
-static bool convert_place(const tn_loader *l, const tn_safetensors *f, int64_t batch, int64_t parts,
-                          tn_loader_place *place) {
+ * numbers are. Otherwise the batch that holds the next example of all parts together, so that up to
+ * a batch is seen again. With the same parts another batch is another run. */
+static void convert_place(plan *p, int64_t batch, int64_t parts) {
+    const tn_loader *l = p->checkpoint->loader;
+    tn_loader_place *place = &p->place;
     int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampler(l).parts;
     if (parts == my_parts && batch == my_batch) {
-        return true;
+        return;
     }
     if (parts == my_parts) {
-        tn__raise(TN_EMISMATCH, "checkpoint_load",
-                  "%s: the batch was %" PRId64 " but is %" PRId64 " (with as many ranks as before)",
-                  tn__safetensors_path(f), batch, my_batch);
-        return false;
+        tn__differ(&p->differences,
+                   "the batch was %" PRId64 " but is %" PRId64 " (with as many ranks as before)",
+                   batch, my_batch);
     }
     double done = (double)place->index * (double)batch * (double)parts;
     double index = floor(done / ((double)my_batch * (double)my_parts));
     int64_t batches = tn_loader_batches(l);
     place->index = index < (double)batches ? (int64_t)index : batches - 1;
+}
+
+/* The data in the file are the program's. One rank looks, the one that has saved: what the others
+ * have may be shares of their own. */
+static bool compare_data(plan *p) {
+    described mine;
+    if (p->differences.quiet) {
+        return true;
+    }
+    if (!describe_data(p->checkpoint->loader, "checkpoint_load", &mine)) {
+        return false;
+    }
+    compare_described(p, "loader.data", "the data", &mine);
     return true;
+}
+
+/* Whether the loader has the place. Other data may have shorter epochs: then this one begins
+ * anew. */
+static bool place_fits(plan *p, const words *place) {
+    const tn_loader *l = p->checkpoint->loader;
+    if (!tn_loader_has(l, p->place) && p->differences.count) {
+        p->place.index = 0;
+    }
+    return tn_loader_has(l, p->place) || words_malformed(place);
 }
 
 static bool read_loader(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
@@ -336,12 +498,15 @@ static bool read_loader(const tn_checkpoint *c, const tn_safetensors *f, plan *p
     }
     words place = words_of(f, "loader.place"), share = words_of(f, "loader.share");
     int64_t batch, parts;
-    return text_same(f, "loader", describe_loader(c->loader)) &&
-           next_i64(&place, &p->place.epoch) && next_i64(&place, &p->place.index) &&
-           at_end(&place) && next_i64(&share, &batch) && next_i64(&share, &parts) &&
-           at_end(&share) && ((batch > 0 && parts > 0) || words_malformed(&share)) &&
-           convert_place(c->loader, f, batch, parts, &p->place) &&
-           (tn_loader_has(c->loader, p->place) || words_malformed(&place));
+    compare_text(p, "loader", describe_loader(c->loader));
+    bool read = next_i64(&place, &p->place.epoch) && next_i64(&place, &p->place.index) &&
+                at_end(&place) && next_i64(&share, &batch) && next_i64(&share, &parts) &&
+                at_end(&share) && ((batch > 0 && parts > 0) || words_malformed(&share)) &&
+                compare_data(p);
+    if (read) {
+        convert_place(p, batch, parts);
+    }
+    return read && place_fits(p, &place);
 }
 
 static bool read_generator(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
@@ -360,6 +525,11 @@ static bool read_scaler(const tn_checkpoint *c, const tn_safetensors *f, plan *p
         return !tn__pending();
     }
     words w = words_of(f, "scaler");
+    described options;
+    if (!describe_scaler(c->scaler, "checkpoint_load", &options)) {
+        return false;
+    }
+    compare_described(p, "scaler.options", "the scaler", &options);
     return next_double(&w, &p->scaler.scale) && next_i64(&w, &p->scaler.streak) && at_end(&w) &&
            (p->scaler.scale > 0.0 || words_malformed(&w));
 }
@@ -376,8 +546,9 @@ static bool read_head(const tn_safetensors *f, plan *p) {
 /* Changes nothing but *p. */
 static bool make_plan(const tn_checkpoint *c, const tn_safetensors *f, plan *p) {
     return tn__safetensors_check_digest(f, "checkpoint_load") == TN_OK && read_head(f, p) &&
-           read_optim(c, f, p) && read_schedule(c, f) && read_loader(c, f, p) &&
-           read_generator(c, f, p) && read_scaler(c, f, p) && state_collect(&p->state, c) &&
+           compare_model(p) && read_optim(c, f, p) && read_schedule(c, f, p) &&
+           read_loader(c, f, p) && read_generator(c, f, p) && read_scaler(c, f, p) &&
+           tn__differences_end(&p->differences) == TN_OK && state_collect(&p->state, c) &&
            tn__state_match(&p->state, f, false, c->partial);
 }
 
@@ -419,7 +590,7 @@ void tn__checkpoint_plan_free(tn__checkpoint_plan *p) {
 }
 
 /* Takes f; NULL: there is none, which was raised. */
-static plan *plan_of(tn_checkpoint *c, tn_safetensors *f) {
+static plan *plan_of(tn_checkpoint *c, tn_safetensors *f, bool quiet) {
     plan *p = f ? tn__calloc(1, sizeof(*p)) : NULL;
     if (!p) {
         tn__raise(TN_ENOMEM, "checkpoint_load", "no memory"); /* if there was no error before */
@@ -429,6 +600,11 @@ static plan *plan_of(tn_checkpoint *c, tn_safetensors *f) {
     p->checkpoint = c;
     p->file = f;
     p->state.operation = "checkpoint_load";
+    p->differences = (tn__differences){.path = tn__safetensors_path(f),
+                                       .operation = "checkpoint_load",
+                                       .hint = " (tn_checkpoint.other_run: to go on all the same)",
+                                       .warn = c->other_run,
+                                       .quiet = quiet};
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool made = make_plan(c, f, p);
     tn__plain_numbers_end(numbers);
@@ -440,12 +616,12 @@ static plan *plan_of(tn_checkpoint *c, tn_safetensors *f) {
 }
 
 tn__checkpoint_plan *tn__checkpoint_read(tn_checkpoint *c, const char *path, void *data,
-                                         size_t bytes) {
+                                         size_t bytes, bool first) {
     if (!c) {
         tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
         return NULL;
     }
-    return plan_of(c, tn__safetensors_over(path, data, bytes));
+    return plan_of(c, tn__safetensors_over(path, data, bytes), !first);
 }
 
 const char *tn__checkpoint_digest(const tn__checkpoint_plan *p) {
@@ -456,7 +632,7 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     if (!c) {
         return tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
     }
-    plan *p = plan_of(c, tn_safetensors_open(path));
+    plan *p = plan_of(c, tn_safetensors_open(path), false);
     if (p) {
         tn__checkpoint_apply(p);
     }

@@ -15,9 +15,10 @@
 typedef struct tn__checkpoint_plan tn__checkpoint_plan;
 
 /* As tn_checkpoint_load from a file with these bytes, which are lent until the plan is freed;
- * messages speak of them as `path`. NULL after raising. */
+ * messages speak of them as `path`. One of those that load them together is the first: it compares
+ * the data, and logs what differs. NULL after raising. */
 tn__checkpoint_plan *tn__checkpoint_read(tn_checkpoint *c, const char *path, void *data,
-                                         size_t bytes);
+                                         size_t bytes, bool first);
 
 /* The file's own digest, which was found right: TN__DIGEST_DIGITS characters, without a 0. */
 const char *tn__checkpoint_digest(const tn__checkpoint_plan *p);

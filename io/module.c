@@ -1,25 +1,57 @@
-/* A module's weights as a safetensors file, under the names they have in the module. */
+/* A module's weights as a safetensors file, under the names they have in the module, and what it is
+ * made of (nn/describe.c). */
 #include "core/error.h"
+#include "io/differences.h"
+#include "io/numbers.h"
+#include "io/safetensors.h"
 #include "io/state.h"
+#include "nn/describe.h"
+
+#include <stdlib.h>
+
+/* The caller frees; NULL after raising. */
+static char *describe_plainly(void *m, const char *operation) {
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    char *model = tn__module_describe(m, operation);
+    tn__plain_numbers_end(numbers);
+    return model;
+}
 
 tn_status tn_save(void *m, const char *path) {
     tn__state s = {.operation = "save"};
     tn_safetensors_writer *w = tn_safetensors_writer_new();
+    char *model = w ? describe_plainly(m, s.operation) : NULL;
     tn_status status;
-    if (tn__state_add_module(&s, m, "") && tn__state_write(&s, w)) {
+    if (model && tn_safetensors_writer_add_metadata(w, "model", model) == TN_OK &&
+        tn__state_add_module(&s, m, "") && tn__state_write(&s, w)) {
         status = tn_safetensors_writer_save(w, path);
     } else {
         tn_safetensors_writer_free(w);
         status = tn_error();
     }
+    free(model);
     tn__state_free(&s);
     return status;
+}
+
+/* Whether weights of the file compute in m what they did. Files from elsewhere do not tell. */
+static bool options_fit(void *m, const tn_safetensors *f, const char *operation) {
+    const char *theirs = tn_safetensors_metadata(f, "model");
+    if (!theirs) {
+        return true;
+    }
+    tn__differences d = {.path = tn__safetensors_path(f), .operation = operation};
+    char *mine = describe_plainly(m, operation);
+    bool fit = mine && tn__differ_models(&d, theirs, mine, true);
+    free(mine);
+    return fit && tn__differences_end(&d) == TN_OK;
 }
 
 tn_status tn_load(void *m, const char *path) {
     tn__state s = {.operation = "load"};
     tn_safetensors *f = tn_safetensors_open(path);
-    if (f && tn__state_add_module(&s, m, "") && tn__state_match(&s, f, true, false)) {
+    if (f && tn__state_add_module(&s, m, "") && tn__state_match(&s, f, true, false) &&
+        options_fit(m, f, s.operation)) {
         tn__state_apply(&s);
     }
     tn__state_free(&s);

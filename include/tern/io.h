@@ -69,7 +69,14 @@ TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
 
 /* Parameters and buffers by name; tied ones once. Load: the names must be the same on both sides
  * and so must the shapes (TN_EMISMATCH, TN_ESHAPE: nothing has changed); dtypes are converted. m: a
- * struct that begins with a tn_module. */
+ * struct that begins with a tn_module.
+ *
+ * The file also has the modules' options (tn_module.describe), as text under the key `model`. Load
+ * compares those with which trained weights compute: with other heads, or another activation, they
+ * are worth nothing, and no shape tells. An option that both sides have in modules of the same path
+ * and kind must be the same (TN_EMISMATCH). Dropout and precision may differ, and so may kinds:
+ * weights are put to other uses. For more than that, make the module as it was, load, and change
+ * its fields. Files from elsewhere have no such text, and nothing is compared. */
 TN_API tn_status tn_save(void *m, const char *path) TN_MUST_USE;
 TN_API tn_status tn_load(void *m, const char *path) TN_MUST_USE;
 
@@ -77,19 +84,30 @@ TN_API tn_status tn_load(void *m, const char *path) TN_MUST_USE;
 
 /* What a checkpoint holds; NULL members are left out. Loading fills the same members: model, optim,
  * loader, generator and scaler are objects made with the same options as before, and get the state
- * that was saved; step and note are results. */
+ * that was saved; step and note are results.
+ *
+ * A file also says which run it is of, and loading compares: kind and options of every module and
+ * its policy of precision, options of the optimiser and the scaler, the schedule, the data (kind,
+ * size, examples, digest: data.h) and how the loader draws from them. What differs is TN_EMISMATCH,
+ * which names it: "h.0.attn: heads was 4 but is 8". Device, threads and the number of ranks may
+ * change; learning rate and weight decays are state, and become those of the file. Without an
+ * optimiser nothing is trained on: then the model is compared as tn_load does it. */
 typedef struct tn_checkpoint {
     void *model;                 /* a module */
     tn_optim *optim;             /* state, step count, learning rate, groups */
-    const tn_schedule *schedule; /* has no state: load checks that it is the one that was saved */
-    /* the next batch; load checks that data, order and batch size are the same */
-    tn_loader *loader;
-    tn_generator *generator; /* usually tn_default_generator() */
-    tn_scaler *scaler;       /* its scale and streak */
-    int64_t step;            /* steps done, from 0 on */
-    char note[256];          /* the program's own */
+    const tn_schedule *schedule; /* has no state: it is compared */
+    tn_loader *loader;           /* the next batch */
+    tn_generator *generator;     /* usually tn_default_generator() */
+    tn_scaler *scaler;           /* its scale and streak */
+    int64_t step;                /* steps done, from 0 on */
+    char note[256];              /* the program's own */
     /* load: what the file has beyond these members is ignored, otherwise TN_EMISMATCH */
     bool partial;
+    /* load: go on although it is another run. Each difference is logged as a warning (tn_log_to,
+     * TERN_LOG=warn), and what is saved next is the program's. Still an error: what does not fit
+     * (names, shapes, dtypes, kind and groups of the optimiser). A place that other data have not
+     * becomes the beginning of its epoch. */
+    bool other_run;
 } tn_checkpoint;
 
 /* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits)

@@ -1,5 +1,6 @@
 /* The input is a checkpoint; its digest is put right first, or nothing behind it would ever be
- * reached. It is loaded, or refused with an error and nothing has changed. */
+ * reached. It is loaded, or refused with an error and nothing has changed: as the run that it was,
+ * and as another one. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
@@ -87,29 +88,37 @@ static bool is_as_reset(target *t) {
     return same;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    static target *t;
-    t = t ? t : open_target();
+static void load(target *t, const char *path, bool other_run) {
     reset(t);
-    int64_t live = tn_live_tensors(), steps = tn_optim_steps(t->optim);
-    uint8_t *copy = malloc(bytes + 1);
-    memcpy(copy, data, bytes);
-    put_digest(copy, bytes);
-    bytes_file file = bytes_file_open(copy, bytes);
+    int64_t steps = tn_optim_steps(t->optim);
     tn_checkpoint c = {.model = &t->model,
                        .optim = t->optim,
                        .schedule = &t->schedule,
                        .loader = t->loader,
                        .generator = &t->generator,
-                       .step = 77};
-    if (tn_checkpoint_load(&c, file.path) != TN_OK) {
+                       .step = 77,
+                       .other_run = other_run};
+    if (tn_checkpoint_load(&c, path) != TN_OK) {
         must(tn_error() != TN_EIO && tn_error() != TN_ESTATE, "an unexpected error");
         tn_error_clear();
         must(c.step == 77 && tn_optim_steps(t->optim) == steps && is_as_reset(t),
              "refused, but something has changed");
     } else {
         must(c.step >= 0 && memchr(c.note, 0, sizeof(c.note)) != NULL, "step or note");
+        must(tn_loader_has(t->loader, tn_loader_where(t->loader)), "a place that is none");
     }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static target *t;
+    t = t ? t : open_target();
+    int64_t live = tn_live_tensors();
+    uint8_t *copy = malloc(bytes + 1);
+    memcpy(copy, data, bytes);
+    put_digest(copy, bytes);
+    bytes_file file = bytes_file_open(copy, bytes);
+    load(t, file.path, false);
+    load(t, file.path, true);
     bytes_file_close(&file);
     free(copy);
     must(tn_live_tensors() == live, "a leak");

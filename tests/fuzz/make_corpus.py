@@ -105,8 +105,21 @@ def checkpoint(changes=(), drop=(), tensors=None):
     return pack(*file_of(tensors, metadata))
 
 
+described = {
+    "model": ".: linear\n",
+    "optim.options": "beta1 0.9, beta2 0.999, eps 1e-08",
+    "optim.group.0.parameters": "2",
+    "loader.data": "x f32[2], digest of x 10e45c7ce2292320743df94ee4c78a2a",
+}
+
 checkpoints = {
-    "whole": checkpoint(),
+    "whole": checkpoint(),  # as it was before checkpoints told their options
+    "described": checkpoint(described),
+    "other_model": checkpoint({**described, "model": ".: mlp, activation relu; p 1\n0: linear\n\n:\n;,\n"}),
+    "other_options": checkpoint({**described, "optim.options": "beta1 0.9, , beta2,eps 1e-08 , =, x " + "y" * 200}),
+    "other_data": checkpoint({**described, "loader.data": "x f32[3], digest of x \u001b[2J"}),
+    "other_groups": checkpoint({**described, "optim.group.0.parameters": ""}),
+    "many_modules": checkpoint({**described, "model": "".join(f"{i}: linear, a {i}\n" for i in range(300))}),
     "no_schedule": checkpoint(drop=["schedule"]),
     "no_optim": checkpoint(drop=["optim", "optim.group.0"]),
     "no_group": checkpoint(drop=["optim.group.0"]),

@@ -20,12 +20,11 @@ static void test_checkpoints(void **state) {
     assert_true(replay("fuzz_checkpoint", fuzz_checkpoint) >= 20);
 }
 
-/* The targets would be blind if no seed were accepted. */
-static void test_whole_checkpoint_loads(void **state) {
-    (void)state;
+static void check_loads(const char *seed) {
     char path[4000];
     const char *root = getenv("TERN_ROOT");
-    snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_checkpoint/whole", root ? root : ".");
+    snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_checkpoint/%s", root ? root : ".",
+             seed);
     size_t bytes;
     unsigned char *data = temp_read(path, &bytes);
     put_digest(data, bytes);
@@ -51,9 +50,17 @@ static void test_whole_checkpoint_loads(void **state) {
     tn_module_finish(&t->model);
 }
 
+/* The targets would be blind if no seed were accepted. The first is from before checkpoints told
+ * which run they are of. */
+static void test_whole_checkpoints_load(void **state) {
+    (void)state;
+    check_loads("whole");
+    check_loads("described");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_checkpoint_loads),
+        cmocka_unit_test(test_whole_checkpoints_load),
         cmocka_unit_test(test_safetensors),
         cmocka_unit_test(test_checkpoints),
     };

@@ -1,0 +1,35 @@
+/* What differs between a file and the program that loads it, told as "h.0.attn: heads was 4 but is
+ * 8". Texts of the file are untrusted: whatever they hold is compared, and shown without what a
+ * terminal obeys.
+ *
+ *     tn__differences d = {.path = path, .operation = "load"};
+ *     tn__differ_items(&d, "adamw", "beta1 0.9, eps 1e-08", "beta1 0.9, eps 1e-06");
+ *     return tn__differences_end(&d);
+ */
+#ifndef TERN_IO_DIFFERENCES_H
+#define TERN_IO_DIFFERENCES_H
+
+#include "core/error.h"
+
+typedef struct tn__differences {
+    const char *path, *operation; /* of the file; static text */
+    const char *hint;             /* how to go on all the same; may be NULL */
+    bool warn;                    /* each is logged, and none is an error */
+    bool quiet;                   /* … and not logged either: another rank does it */
+    int count;
+    char text[480]; /* the first of them */
+} tn__differences;
+
+void tn__differ(tn__differences *d, const char *format, ...) TN_PRINTF(2, 3);
+
+/* Two lists of "NAME VALUE, …". */
+void tn__differ_items(tn__differences *d, const char *where, const char *was, const char *is);
+
+/* Two descriptions of a model (nn/describe.c). With `weights_alone` only what trained weights
+ * compute with, of modules and options that both have. False after TN_ENOMEM. */
+bool tn__differ_models(tn__differences *d, const char *was, const char *is, bool weights_alone);
+
+/* Raises TN_EMISMATCH when there are differences that are errors. */
+tn_status tn__differences_end(const tn__differences *d);
+
+#endif
