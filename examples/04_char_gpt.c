@@ -33,7 +33,7 @@ typedef struct options {
     int64_t layers, heads, width, context, batch;
     int64_t seed, threads;
     double lr;
-    bool resume, overwrite, bf16;
+    bool resume, resume_anyway, overwrite, bf16;
 } options;
 
 static const options defaults = {
@@ -65,6 +65,7 @@ enum {
     THREADS,
     LR,
     PRECISION,
+    ANYWAY,
     OVERWRITE
 };
 
@@ -75,6 +76,8 @@ static const struct argp_option option_list[] = {
     {"device", 'D', "NAME", 0, "where to compute: cpu, cuda or cuda:N (cpu)", 0},
     {"resume", 'r', NULL, 0,
      "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
+    {"resume-anyway", ANYWAY, NULL, 0,
+     "as --resume, but go on with other options or data too, and say what differs", 0},
     {"overwrite", OVERWRITE, NULL, 0, "begin anew, even where DIR has a checkpoint", 0},
     {"save-every", SAVE_EVERY, "N", 0, "steps between checkpoints (250)", 0},
     {"sample", SAMPLE, "N", 0, "characters to write at the end (500)", 0},
@@ -134,6 +137,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         o->device = text;
     } else if (key == 'r') {
         o->resume = true;
+    } else if (key == ANYWAY) {
+        o->resume = o->resume_anyway = true;
     } else if (key == OVERWRITE) {
         o->overwrite = true;
     } else if (key == ARGP_KEY_END && !o->data) {
@@ -272,6 +277,7 @@ static void begin_or_resume(run *r) {
     }
     if (found && resume) {
         tn_checkpoint c = checkpoint_of(r);
+        c.other_run = r->o.resume_anyway;
         if (tn_dist_load(r->world, &c, r->checkpoint) != TN_OK) {
             exit(1);
         }
@@ -377,6 +383,10 @@ static void write_sample(run *r) {
     free(tokens);
 }
 
+static void print_warning(tn_log_level level, const char *message, void *user) {
+    fprintf(stderr, "%s\n", message);
+}
+
 static void say_how_to_go_on(const run *r) {
     printf("stopped after step %lld of %lld and saved: the same command with --resume goes on\n",
            (long long)r->step, (long long)r->o.steps);
@@ -411,6 +421,9 @@ int main(int argc, char **argv) {
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
     /* a script's choice: the first error is printed and ends the program */
     tn_on_error(tn_error_exit);
+    if (r.o.resume_anyway && !getenv("TERN_LOG")) {
+        tn_log_to(print_warning, TN_LOG_WARN, NULL); /* what differs from the checkpoint */
+    }
     r.world = tn_dist_init(tn_dist_defaults());
     r.first_rank = tn_group_rank(r.world) == 0;
     if (r.o.threads) {

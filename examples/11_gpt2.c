@@ -55,7 +55,7 @@ typedef struct options {
     int model;
     int64_t steps, batch, context, tokens, warmup, val_every, val_batches, save_every, seed, vocab;
     double lr, peak;
-    bool resume, overwrite, recompute;
+    bool resume, resume_anyway, overwrite, recompute;
 } options;
 
 static const options defaults = {
@@ -89,6 +89,7 @@ enum {
     LR,
     PEAK,
     RECOMPUTE,
+    ANYWAY,
     OVERWRITE
 };
 
@@ -103,6 +104,8 @@ static const struct argp_option option_list[] = {
     {"out", 'o', "DIR", 0, "folder of the checkpoint and the losses (gpt2)", 0},
     {"resume", 'r', NULL, 0,
      "go on from the checkpoint in DIR, if there is one; all other options as before", 0},
+    {"resume-anyway", ANYWAY, NULL, 0,
+     "as --resume, but go on with other options or data too, and say what differs", 0},
     {"overwrite", OVERWRITE, NULL, 0, "begin anew, even where DIR has a checkpoint", 0},
     {"steps", STEPS, "N", 0, "steps of training (1000)", 0},
     {"batch", BATCH, "N", 0, "sequences of a micro-batch of one rank (4)", 1},
@@ -164,6 +167,8 @@ static error_t parse_number(int key, char *text, struct argp_state *state) {
         o->peak = parse_positive(text, state) * 1e12;
     } else if (key == RECOMPUTE) {
         o->recompute = true;
+    } else if (key == ANYWAY) {
+        o->resume = o->resume_anyway = true;
     } else if (key == OVERWRITE) {
         o->overwrite = true;
     } else {
@@ -391,6 +396,7 @@ static void begin_or_resume(run *r) {
     }
     if (found && resume) {
         tn_checkpoint c = checkpoint_of(r);
+        c.other_run = r->o.resume_anyway;
         if (tn_dist_load(r->world, &c, r->checkpoint) != TN_OK) {
             exit(1);
         }
@@ -493,6 +499,10 @@ static void train_run(run *r) {
     }
 }
 
+static void print_warning(tn_log_level level, const char *message, void *user) {
+    fprintf(stderr, "%s\n", message);
+}
+
 static void say_how_to_go_on(const run *r) {
     printf("stopped after step %lld of %lld and saved: the same command with --resume goes on\n",
            (long long)r->step, (long long)r->o.steps);
@@ -528,6 +538,9 @@ int main(int argc, char **argv) {
     argp_parse(&parser, argc, argv, 0, NULL, &r.o);
     /* a script's choice: the first error is printed and ends the program */
     tn_on_error(tn_error_exit);
+    if (r.o.resume_anyway && !getenv("TERN_LOG")) {
+        tn_log_to(print_warning, TN_LOG_WARN, NULL); /* what differs from the checkpoint */
+    }
     join_world(&r);
     open_data(&r);
     make_model(&r);

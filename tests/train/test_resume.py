@@ -79,11 +79,31 @@ def interrupted(folder):
 def other_options(folder):
     """What does not fit the checkpoint is refused, and nothing is touched."""
     before = (folder / "out/loss.csv").read_bytes(), (folder / "out/checkpoint.safetensors").read_bytes()
-    for more in (["--width", "32"], ["--batch", "3"], ["--lr", "0.5"], ["--seed", "5"], ["--layers", "2"]):
+    for more, told in ((["--width", "32"], "gpt: width was 16 but is 32"), (["--batch", "3"], "the batch was 2 but is 3"),
+                       (["--lr", "0.5"], "the schedule was"), (["--seed", "5"], "the loader was"),
+                       (["--layers", "2"], "gpt: layers was 1 but is 2"), (["--heads", "4"], "h.0.attn: heads was 2 but is 4"),
+                       (["--precision", "bf16"], "gpt: compute was not set but is bf16")):
         result = run(folder, "--resume", *more)
-        check(result.returncode == 1 and "checkpoint_load" in result.stderr, f"{more}: {result.stderr}")
+        check(result.returncode == 1 and "checkpoint_load" in result.stderr and told in result.stderr, f"{more}: {result.stderr}")
+    same_text = (folder / "text").read_text()
+    (folder / "text").write_text(same_text[::-1])
+    result = run(folder, "--resume")
+    check(result.returncode == 1 and "the data: digest was" in result.stderr, f"another text: {result.stderr}")
+    (folder / "text").write_text(same_text)
     after = (folder / "out/loss.csv").read_bytes(), (folder / "out/checkpoint.safetensors").read_bytes()
     check(before == after, "a refused run has changed files")
+
+
+def goes_on_anyway(folder):
+    """Asked to, it goes on as another run, says what differs, and is that run from then on."""
+    other = ["--steps", str(STEPS + 2), "--heads", "4"]
+    result = run(folder, "--resume-anyway", *other)
+    check(result.returncode == 0, result.stderr)
+    for told in ("gpt: heads was 2 but is 4", "h.0.attn: heads was 2 but is 4", "the schedule was"):
+        check(result.stderr.count(told) == 1, f"{told}: {result.stderr}")
+    check(rows(folder) == STEPS + 3, "rows of the losses")
+    result = run(folder, "--resume", *other)
+    check(result.returncode == 0, result.stderr)
 
 
 with tempfile.TemporaryDirectory() as top:
@@ -100,4 +120,5 @@ with tempfile.TemporaryDirectory() as top:
     check(len(losses.splitlines()) == STEPS + 1, "rows of the losses")
     interrupted(folders[2])
     other_options(folders[0])
+    goes_on_anyway(folders[0])
     print(f"{KILLS} kills, {STEPS} steps, the same bits")
