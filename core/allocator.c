@@ -11,6 +11,7 @@
  * The limit is on `allocated`. */
 #include "core/allocator.h"
 
+#include "core/fork.h"
 #include "core/sanitize.h"
 #include "core/segments.h"
 #include "core/thread.h"
@@ -52,6 +53,10 @@ static int64_t ended_allocations, ended_from_cache;
 
 static int64_t allocated, peak, reserved, limit; /* atomic */
 static int64_t fail_in = -1;                     /* atomic */
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&lock);
+}
 
 /* ---- Failing on purpose ---------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "core/log.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/plain.h"
 
 #include <pthread.h>
@@ -19,6 +20,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tn_log_sink sink;
 static void *sink_user;
 static int most = -1; /* atomic: the highest level that goes anywhere; -1: none */
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&lock);
+}
 
 /* Sinks that are running in this thread. A sink may log, but not without end: what it says while it
  * is called for what it has said goes nowhere. */

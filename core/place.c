@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE 1 /* dladdr */
 #include "core/error.h"
+#include "core/fork.h"
 
 #include <dlfcn.h>
 #include <dwarf.h>
@@ -26,6 +27,21 @@ enum { MOST_FRAMES = 64 };
 /* One lookup at a time, and one table of the process's modules, kept for the next error. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Dwfl *modules;
+
+/* In a child of fork. Not taken by fork: who holds it asks the dynamic loader, inside of which
+ * others may fork. Whoever was looking something up left the table as it was. */
+static void renew_lock(void) {
+    if (pthread_mutex_trylock(&lock) != 0) {
+        lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+        modules = NULL;
+        return;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    pthread_atfork(NULL, NULL, renew_lock);
+}
 
 static const char *last_part(const char *path) {
     const char *slash = strrchr(path, '/');

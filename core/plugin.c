@@ -25,6 +25,16 @@ typedef struct plugin {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static plugin *plugins; /* under the lock; never removed */
 
+/* In a child of fork. Not taken by fork, which may be called from inside of dlopen; the list is
+ * whole at any time. */
+static void renew_lock(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    pthread_atfork(NULL, NULL, renew_lock);
+}
+
 /* The folder of the file that this function is in, or "". */
 static void own_folder(char *folder, size_t room) {
     static const char here = 0;

@@ -17,7 +17,8 @@
  */
 #include "core/segments.h"
 
-#include <pthread.h>
+#include "core/fork.h"
+
 #include <sys/mman.h>
 
 typedef struct block {
@@ -49,6 +50,10 @@ static block *lists[LISTS];
 static uint64_t filled[WORDS];
 static segment *segments;
 static size_t mapped_bytes;
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&lock);
+}
 
 /* The list for blocks of `size`: three bits after the leading one tell the eighth of the power of
  * two. */

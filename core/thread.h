@@ -27,6 +27,7 @@ typedef struct tn__thread {
     int threads;   /* what OpenMP was last told in this thread (threads.c) */
     int depth;     /* forwards that are running inside each other (error.h) */
     bool too_deep; /* more of them were wanted than may be */
+    bool alone;    /* forked by a process with threads: this one has no team any more */
 } tn__thread;
 
 /* initial-exec: an access is one instruction, also inside a shared library. Programs that load the
@@ -56,5 +57,9 @@ void tn__thread_watch(void);
 void tn__scope_thread_end(void);
 void tn__allocator_thread_end(void);
 void tn__memory_thread_end(void);
+
+/* Called in the thread that forks, before, and then in the child (fork.c). */
+void tn__threads_fork(void);
+void tn__threads_child(void);
 
 #endif

@@ -1,10 +1,11 @@
-/* Threads: how many kernels use, and what happens when one ends. */
+/* Threads: how many kernels use, and what happens when one ends or forks. */
 #include "core/error.h"
 #include "core/wait.h"
 
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/single_threaded.h>
 
 _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec")));
 
@@ -20,6 +21,9 @@ enum { MOST_THREADS = 4096 };
 /* OpenMP keeps the number per thread: a thread that was not told yet is told here, and so is one
  * that OMP_NUM_THREADS has told nonsense. */
 int tn_threads(void) {
+    if (tn__self.alone) {
+        return 1;
+    }
     int n = __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (n == 0) {
         n = omp_get_max_threads();
@@ -44,7 +48,35 @@ void tn_set_threads(int n) {
     }
     __atomic_store_n(&wanted, n, __ATOMIC_RELAXED);
     tn_threads();
+    if (tn__self.alone && n > 1) {
+        tn_log_write(
+            TN_LOG_WARN,
+            "set_threads: %d are for the threads to come; this one was forked by a process "
+            "with threads and computes alone",
+            n);
+    }
 }
+
+/* ---- fork ------------------------------------------------------------------------------------ */
+
+static _Thread_local bool has_company; /* of this thread, when it last forked */
+
+void tn__threads_fork(void) {
+    has_company = !__libc_single_threaded;
+}
+
+/* OpenMP keeps a thread's team for its next region. After fork there is nobody in it, and the
+ * region would wait for ever: of libgomp's, which cannot be asked whether there is one. Where the
+ * process had one thread there was none. */
+void tn__threads_child(void) {
+    if (has_company) {
+        tn__self.alone = true;
+        tn__self.threads = 1;
+        omp_set_num_threads(1); /* the program's own regions, and those of its libraries */
+    }
+}
+
+/* ---- A thread's own -------------------------------------------------------------------------- */
 
 static tn__texts shared_texts;
 

@@ -8,6 +8,7 @@
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
 
+#include "core/fork.h"
 #include "core/memory.h"
 
 #include <string.h>
@@ -47,6 +48,10 @@ static struct {
 } quarantine[QUARANTINE];
 static unsigned next_grave;
 static pthread_mutex_t quarantine_lock = PTHREAD_MUTEX_INITIALIZER;
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&quarantine_lock);
+}
 
 static void bury_tensor(tn_tensor *t) {
     const tn_scope *scope = tn__self.ending;

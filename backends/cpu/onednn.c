@@ -6,6 +6,7 @@
 
 #if TN_HAVE_ONEDNN
 
+#include "core/fork.h"
 #include "core/memory.h"
 
 #include <omp.h>
@@ -59,6 +60,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static entry *entries;
 static int entry_count;
 static uint64_t now;
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&lock);
+}
 
 static void describe_matrix(dnnl_memory_desc_t *d, tn_dtype dtype, int64_t rows, int64_t cols,
                             int64_t row, int64_t col) {

@@ -5,6 +5,7 @@
  * it may do: sem_post.
  */
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/trace.h"
 #include "distributed/group/group.h"
 
@@ -33,6 +34,10 @@ static void name_event(const tn__event *event, char *text, size_t room) {
 
 static tn__trace flight = TN__TRACE(flight_event, 1000, name_event);
 static int last_process; /* atomic: of the last operation; events of the program are of the same */
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&flight.lock);
+}
 
 uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t) {
     flight_event e = {.event.process = g->world[g->rank],

@@ -194,6 +194,15 @@ TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 TN_API int tn_threads(void);
 TN_API void tn_set_threads(int n);
 
+/* After fork a child has its parent's tensors, and computes the same bits with them. Where the
+ * parent had threads, the one that forked computes alone in the child: tn_threads() is 1 in it, and
+ * tn_set_threads() is for threads that the child makes. The child's random numbers go on as the
+ * parent's do: give it a seed. What has threads, connections or a device stays the parent's: calls
+ * with its loaders that have threads, its groups of several ranks, its stores and its tensors on
+ * devices raise TN_ESTATE or TN_EDEVICE in the child and do not wait, and freeing them there does
+ * nothing to the parent. A child ends by exit or _exit: OpenMP would wait at the end of a thread
+ * that forked. vfork, _Fork and clone are for children that become another program at once. */
+
 /* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is
  * in the environment (then stderr). What a sink logs itself reaches it once more, and no deeper. */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;

@@ -1,0 +1,42 @@
+/* Children by fork. */
+#include "tests/support/fork.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATIENCE = 120 };
+
+void child_failed(const char *what, const char *file, int line) {
+    fprintf(stderr, "%s:%d: in a child: %s; the error is \"%s\"\n", file, line, what,
+            tn_error_message());
+    _exit(1);
+}
+
+void child_error_at(tn_status status, const char *part, const char *file, int line) {
+    if (tn_error() != status || !strstr(tn_error_message(), part)) {
+        child_failed(part, file, line);
+    }
+    tn_error_clear();
+}
+
+void assert_child_at(void (*body)(void *user), void *user, const char *file, int line) {
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(PATIENCE);
+        body(user);
+        if (tn_error() != TN_OK) {
+            child_failed("no error is pending", file, line);
+        }
+        _exit(0);
+    }
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        print_error("%s:%d: the child %s (%#x)\n", file, line,
+                    WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? "hangs" : "has failed",
+                    (unsigned)status);
+        fail();
+    }
+}
