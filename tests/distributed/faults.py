@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
-of a rank's own, and a second job in the place of the first.
+of a rank's own, a second job in the place of the first, and strangers at the port where ranks meet.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -11,13 +11,17 @@ A cell breaks one rank of a small data-parallel training (fault_program.c) and h
     byte, and no process is left
 Prints TAP. A cell without meaning is listed with its reason; what this machine does not allow is skipped, and said.
 """
+import hashlib
+import hmac
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BIN = os.environ.get("TERN_TEST_BIN", "build/test/tests")
@@ -30,10 +34,10 @@ RANKS, VICTIM, STEP, STEPS = 3, 1, 4, 9
 MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
-BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket")]
+BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("relay", "rendezvous"), ("squatter", "rendezvous")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
-      "disk@save", "cut@bucket", "throw@hook", "second-job@bucket"]
+      "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "relay@rendezvous", "squatter@rendezvous"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -298,6 +302,144 @@ def second_job(folder, reference, phase):
         no_orphans()
 
 
+# ---- Strangers at the port ------------------------------------------------------------------------------------------
+
+class Strangers(threading.Thread):
+    """Listens at ports of 127.0.0.1 that follow each other. `what` says for each what becomes of a connection: "silent" takes it and
+    says nothing, "full" takes none, "close" ends it, "lie" speaks another language, "echo" gives back what it is told, "relay" passes
+    it on to whoever serves at one of the ports behind."""
+
+    def __init__(self, what):
+        super().__init__(daemon=True)
+        self.listeners, self.kinds, self.partner, self.told, self.ends = {}, {}, {}, {}, False
+        while not self.listeners:
+            first = free_port()
+            try:
+                for i, kind in enumerate(what):
+                    s = socket.socket()
+                    self.listeners[s] = kind
+                    s.bind(("127.0.0.1", first + i))
+                    s.listen(0 if kind == "full" else 16)
+            except (OSError, OverflowError):  # somebody else has one of them
+                self.close_all()
+        self.port, self.behind = first, first + len(what)
+        self.queue = [socket.socket() for kind in what if kind == "full" for _ in range(3)]
+        for s in self.queue:
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", first + what.index("full")))
+        self.start()
+
+    def close_all(self):
+        for s in [*self.listeners, *self.kinds]:
+            s.close()
+        self.listeners, self.kinds = {}, {}
+
+    def server(self):
+        """A connection to the true store, or None."""
+        for port in range(self.behind, self.behind + 16):
+            try:
+                return socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                pass
+        return None
+
+    def accept(self, listener):
+        kind, (client, _) = self.listeners[listener], listener.accept()
+        other = self.server() if kind == "relay" else None
+        if kind == "close" or (kind == "relay" and not other):
+            client.close()
+            return
+        if kind == "lie":
+            client.sendall(b"HTTP/1.1 200 OK\r\n" + b"x" * 200)
+        self.kinds[client], self.told[client] = kind, 0
+        if other:
+            self.kinds[other], self.told[other] = "answers", 0
+            self.partner[client], self.partner[other] = other, client
+
+    def hear(self, s):
+        try:
+            data = s.recv(4096)
+            self.told[s] += len(data) if self.kinds[s] != "answers" else 0
+            if data and self.kinds[s] == "echo":
+                s.sendall(data)
+            elif data and s in self.partner:
+                self.partner[s].sendall(data)
+        except OSError:
+            data = b""
+        if not data:
+            for end in filter(None, (s, self.partner.get(s))):
+                self.kinds.pop(end, None)
+                end.close()
+
+    def run(self):
+        while not self.ends:
+            readable = select.select([*[s for s in self.listeners if self.listeners[s] != "full"], *self.kinds], [], [], 0.05)[0]
+            for s in readable:
+                if s in self.listeners:
+                    self.accept(s)
+                elif s in self.kinds:
+                    self.hear(s)
+
+    def most(self):
+        """The most bytes that a rank has said in one connection."""
+        return max(self.told.values(), default=0)
+
+    def close(self):
+        self.ends = True
+        self.join()
+        self.close_all()
+        for s in self.queue:
+            s.close()
+
+
+def speaks(token, dialled, place, hello=b"TERN\2\0\0\0" + b"n" * 16):
+    """Whether the store that is dialled at one port lets in who proves the token for another: the handshake of store/wire.h in a few
+    lines. `place` None: for the one that the store names."""
+    with socket.create_connection(("127.0.0.1", dialled), timeout=30) as s:
+        s.sendall(hello)
+        answer = b""
+        while len(answer) < 74:
+            answer += s.recv(74 - len(answer)) or b"?" * 74
+        where = answer[24:42] if place is None else bytes(10) + b"\xff\xff\x7f\0\0\1" + place.to_bytes(2, "big")
+        said = hello[8:] + answer[8:24] + where
+        proofs = [hmac.new(token, role + said, hashlib.sha256).digest() for role in (b"server", b"client")]
+        s.sendall(proofs[1] + b"\5\3\0\0" + bytes(24) + b"key")  # and whether there is a key
+        try:
+            return proofs[0] == answer[42:], len(s.recv(16)) > 0
+        except ConnectionError:
+            return proofs[0] == answer[42:], False
+
+
+def relay(folder, reference, phase):
+    """A stranger has MASTER_PORT before rank 0, and passes everything on to the true store. He gets a hello and no session."""
+    out, stranger = folder("ranks"), Strangers(["relay"])
+    ranks = Ranks(out, "wait@forward:%d:%d" % (VICTIM, STEP), MASTER_PORT=stranger.port, TERN_TIMEOUT=60)
+    try:
+        ranks.wait_text(VICTIM, "fault:")
+        need(stranger.most() <= 24, "a rank has told the stranger %d bytes: more than a hello" % stranger.most())
+        with stranger.server() as true:
+            port = true.getpeername()[1]
+        need(speaks(b"faults", port, port) == (True, True), "the store does not know its own ranks")
+        need(speaks(b"faults", stranger.port, stranger.port) == (False, False), "a proof for the stranger's port is believed")
+        need(speaks(b"guess", port, None) == (False, False), "a stranger is let in")
+        open(os.path.join(out, "go-on"), "w").close()
+        statuses = ranks.wait(range(RANKS), 60)
+        need(statuses == [0] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
+        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+    finally:
+        ranks.close()
+        stranger.close()
+
+
+def squatter(folder, reference, phase):
+    """Strangers have MASTER_PORT and some ports behind it, each with manners of his own: the ranks meet all the same."""
+    strangers = Strangers(["full", "silent", "close", "lie", "echo"])
+    try:
+        all_go_on(folder("ranks"), reference, None, MASTER_PORT=strangers.port, TERN_TIMEOUT=60)
+    finally:
+        strangers.close()
+
+
 def disk(folder, reference, phase):
     """The disk is full in the middle of a save; with room again the job goes on from the checkpoint before."""
     out = folder("full")
@@ -385,7 +527,7 @@ def cut(folder, reference, phase):
 
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw,
-         "second-job": second_job}
+         "second-job": second_job, "relay": relay, "squatter": squatter}
 
 
 def main():
