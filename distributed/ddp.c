@@ -220,9 +220,9 @@ tn_ddp_options tn_ddp_defaults(void) {
                             .overlap = true};
 }
 
-static bool has_hook(const tn_module *m) {
-    for (int i = 0; m->lists && i < m->lists->hook_count; i++) {
-        const tn__module_hook *hook = m->lists->hooks[i];
+static bool has_hook(const tn_module_lists *lists) {
+    for (int i = 0; lists && i < lists->hook_count; i++) {
+        const tn__module_hook *hook = lists->hooks[i];
         if (!hook->removed &&
             (hook->hooks.before == tn__ddp_before || hook->hooks.before == tn__ddp_naive_before)) {
             return true;
@@ -232,17 +232,17 @@ static bool has_hook(const tn_module *m) {
 }
 
 static bool find_hook(tn_module *m, const char *path, void *user) {
-    const tn_module **found = user;
-    *found = has_hook(m) ? m : NULL;
+    const tn_module_lists **found = user;
+    *found = has_hook(m->lists) ? m->lists : NULL;
     (void)path;
     return *found == NULL;
 }
 
 /* Raises about a module in or around m that is under data parallelism. */
 static bool is_first(tn_module *m, const char *operation) {
-    const tn_module *found = NULL;
+    const tn_module_lists *found = NULL;
     tn_module_each_module(m, find_hook, &found);
-    for (const tn_module *up = m->parent; up && !found; up = up->parent) {
+    for (const tn_module_lists *up = m->lists; up && !found; up = up->up) {
         found = has_hook(up) ? up : NULL;
     }
     if (found) {

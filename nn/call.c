@@ -66,11 +66,13 @@ typedef struct running {
 
 static _Thread_local const running *innermost;
 
+/* NULL after raising that it has moved. */
 static tn_module *module_root(tn_module *m) {
-    while (m->parent) {
-        m = m->parent;
+    tn_module_lists *root = m->lists;
+    while (root && root->up) {
+        root = root->up;
     }
-    return m;
+    return root ? tn__module_in_place(root, "call") : m;
 }
 
 typedef struct parameter_search {
@@ -88,7 +90,10 @@ static bool is_wanted(const tn_entry *entry, void *user) {
 static bool is_known_outside(const tn_tensor *param) {
     parameter_search search = {.wanted = param};
     for (const running *r = innermost; r && !search.found; r = r->up) {
-        tn_module_each(module_root(r->module), (tn_walk){.with_shared = true}, is_wanted, &search);
+        tn_module *root = module_root(r->module);
+        if (root) {
+            tn_module_each(root, (tn_walk){.with_shared = true}, is_wanted, &search);
+        }
     }
     return search.found;
 }
@@ -175,12 +180,12 @@ static void free_again(void *user) {
 /* The second time the modules around m are not running: their names still belong to an error's
  * text. */
 enum { DEEPEST = 16 };
-static void push_ancestors(const tn_module *m, tn__frame *frames, int *count) {
-    if (m->parent && *count < DEEPEST - 1) {
-        push_ancestors(m->parent, frames, count);
+static void push_ancestors(const tn_module_lists *lists, tn__frame *frames, int *count) {
+    if (lists->up && *count < DEEPEST - 1) {
+        push_ancestors(lists->up, frames, count);
     }
     tn__frame *frame = &frames[(*count)++];
-    frame->name = m->parent ? m->name : m->kind;
+    frame->name = lists->up ? lists->name : lists->kind;
     tn__frame_push(frame);
 }
 
@@ -192,13 +197,16 @@ static tn_values forward_again(void *user, tn_values in) {
                   "the module was finished before backward wanted to call it again");
         return tn__no_values();
     }
+    if (!tn__module_in_place(a->lists, "recompute")) {
+        return tn__no_values();
+    }
     if (!a->second) {
         a->second = true;
         return call_forward(m, in, a->context);
     }
     tn__frame frames[DEEPEST];
     int count = 0;
-    push_ancestors(m, frames, &count);
+    push_ancestors(a->lists, frames, &count);
     tn_values out = forward_lent(m, in, a->context);
     while (count > 0) {
         tn__frame_pop(&frames[--count]);

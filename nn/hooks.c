@@ -142,6 +142,9 @@ tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out) {
 
 /* backward_before, or with in_grads backward_after. */
 static void run_backward_hooks(tn_module_lists *lists, const tn_values *in_grads) {
+    if (lists->module && !tn__module_in_place(lists, "backward")) {
+        return;
+    }
     running_begin(lists);
     for (int i = 0, n = lists->hook_count; i < n && lists->module; i++) {
         const tn__module_hook *hook = lists->hooks[i];

@@ -11,10 +11,98 @@
 
 #include "core/memory.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Modules that have moved ----------------------------------------------------------------- *
+ *
+ * A module is the program's memory. Its `place` is where it was when something of it was
+ * registered: when it is seen elsewhere, those who hold its lists are told, since whatever is in
+ * the old place now must not be read. */
+
+/* All lists that there are: what a copied module points to may be gone. */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static tn_module_lists *all_lists;
+
+static void lists_enter(tn_module_lists *lists) {
+    pthread_mutex_lock(&all_lock);
+    lists->after = all_lists;
+    if (all_lists) {
+        all_lists->before = lists;
+    }
+    all_lists = lists;
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void lists_leave(tn_module_lists *lists) {
+    pthread_mutex_lock(&all_lock);
+    *(lists->before ? &lists->before->after : &all_lists) = lists->after;
+    if (lists->after) {
+        lists->after->before = lists->before;
+    }
+    pthread_mutex_unlock(&all_lock);
+}
+
+/* Modules are members of each other's structs as a rule, so what is below has moved as well. */
+static void mark_tree(tn_module_lists *lists, bool moved) {
+    __atomic_store_n(&lists->moved, moved, __ATOMIC_RELAXED);
+    for (int i = 0; i < lists->child_count; i++) {
+        mark_tree(lists->children[i], moved);
+    }
+}
+
+/* Tells those who hold the lists of a module that was seen elsewhere. */
+static void mark_moved(const tn_module *m) {
+    pthread_mutex_lock(&all_lock);
+    for (tn_module_lists *l = all_lists; l; l = l->after) {
+        if (l == m->lists && l->module == m->place) {
+            mark_tree(l, true);
+        }
+    }
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void raise_moved(const char *operation, const char *kind, const char *name) {
+    tn__raise(TN_ESTATE, operation,
+              "the %s%s%s has moved since it was registered (a vector that grew, a struct that was "
+              "copied or returned?): modules stay where they are, in a struct or each on the heap",
+              kind, *name ? " " : "", name);
+}
+
+/* "h.0.attn" at the end of text; returns where it begins. */
+static char *path_text(const tn_module_lists *lists, char *text, size_t room) {
+    char *at = text + room - 1;
+    for (*at = 0; lists && lists->name[0]; lists = lists->up) {
+        size_t length = strlen(lists->name), dot = *at != 0;
+        if ((size_t)(at - text) < length + dot) {
+            break;
+        }
+        at -= dot;
+        if (dot) {
+            *at = '.';
+        }
+        at -= length;
+        memcpy(at, lists->name, length);
+    }
+    return at;
+}
+
+tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation) {
+    if (!tn__module_stands(lists)) {
+        char text[256];
+        raise_moved(operation, lists->kind, path_text(lists, text, sizeof(text)));
+        return NULL;
+    }
+    return lists->module;
+}
+
+/* A module that nothing was registered in may move. */
+static bool has_moved(const tn_module *m) {
+    return m->place && m->place != m;
+}
 
 /* ---- What a module is ------------------------------------------------------------------------ */
 
@@ -46,6 +134,15 @@ tn_module *tn__module_of(void *m, const char *operation) {
                   "%p is not a module (pass a struct that begins with tn_module, after its init)",
                   m);
         return NULL;
+    }
+    if (has_moved(module)) {
+        mark_moved(module);
+        raise_moved(operation, module->kind, module->name);
+        return NULL;
+    }
+    if (module->lists && __atomic_load_n(&module->lists->moved, __ATOMIC_RELAXED)) {
+        /* what was seen elsewhere was a copy: this is the module */
+        mark_tree(module->lists, false);
     }
     return module;
 }
@@ -131,13 +228,16 @@ tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {
             return NULL;
         }
         m->lists->refs = 1;
-        m->lists->module = m;
+        m->lists->module = m->place = m;
+        m->lists->kind = m->kind;
+        lists_enter(m->lists);
     }
     return m->lists;
 }
 
 void tn__module_lists_release(tn_module_lists *lists) {
     if (lists && __atomic_fetch_sub(&lists->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        lists_leave(lists);
         free(lists->records);
         free(lists->children);
         free(lists->hooks);
@@ -227,7 +327,8 @@ static bool may_register(tn_module *m, const char *name, tn_tensor **field, cons
 
 static tn_status entry_failed(tn_module *m, tn_tensor **field) {
     bool aligned = m && (uintptr_t)m % _Alignof(tn_module) == 0;
-    if (aligned && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN)) {
+    if (aligned && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) &&
+        !has_moved(m)) {
         m->state = TN__MODULE_BROKEN;
         if (field && !field_taken(m, field)) {
             *field = tn_inert();
@@ -278,6 +379,38 @@ tn_status tn_module_scratch(void *m, const char *name, tn_tensor **field, tn_ten
     return register_buffer(m, name, field, tensor, true, "module_scratch");
 }
 
+static bool is_around(const tn_module_lists *c, const tn_module_lists *lists) {
+    while (lists && lists != c) {
+        lists = lists->up;
+    }
+    return lists != NULL;
+}
+
+/* False after raising: those who walk a tree go down it by recursion. */
+static bool depth_fits(const tn_module_lists *lists, const tn_module_lists *c) {
+    int depth = c->height + 1;
+    for (; lists; lists = lists->up) {
+        depth++;
+    }
+    if (depth > TN__DEEPEST) {
+        tn__raise(TN_EVALUE, "module_add", "a tree of modules that is %d deep (at most %d)", depth,
+                  TN__DEEPEST);
+    }
+    return depth <= TN__DEEPEST;
+}
+
+static void join_tree(tn_module_lists *lists, tn_module_lists *c, const char *name) {
+    memcpy(c->name, name, strlen(name) + 1);
+    memcpy(c->module->name, name, strlen(name) + 1);
+    c->up = lists;
+    c->module->parent = lists->module;
+    lists->children[lists->child_count++] = c;
+    int height = c->height + 1;
+    for (tn_module_lists *up = lists; up && up->height < height; up = up->up) {
+        up->height = height++;
+    }
+}
+
 /* Also while an error is pending: whoever finishes m then finishes the child too. */
 tn_status tn_module_add(void *module, const char *name, void *child) {
     tn_module *m = module;
@@ -291,22 +424,19 @@ tn_status tn_module_add(void *module, const char *name, void *child) {
                   c->kind, c->name, c->parent->kind);
         return entry_failed(m, NULL);
     }
-    for (const tn_module *up = m; up; up = up->parent) {
-        if (up == c) {
-            tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
-            return entry_failed(m, NULL);
-        }
-    }
     tn_module_lists *lists = tn__module_lists(m, "module_add");
-    if (!lists || !name_fits(m, lists, name, "module_add") ||
+    tn_module_lists *below = lists ? tn__module_lists(c, "module_add") : NULL;
+    if (below && is_around(below, lists)) {
+        tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
+        return entry_failed(m, NULL);
+    }
+    if (!below || !name_fits(m, lists, name, "module_add") || !depth_fits(lists, below) ||
         !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
                          "module_add")) {
         tn_module_finish(c); /* nobody else would */
         return entry_failed(m, NULL);
     }
-    memcpy(c->name, name, strlen(name) + 1);
-    c->parent = m;
-    lists->children[lists->child_count++] = c;
+    join_tree(lists, below, name);
     return tn__pending() ? entry_failed(m, NULL) : TN_OK;
 }
 
@@ -400,23 +530,30 @@ tn_status tn_module_set_slice(void *module, const char *path, tn_dims global_dim
 /* ---- The end --------------------------------------------------------------------------------- */
 
 static void leave_parent(tn_module *m) {
-    tn_module_lists *lists = m->parent ? m->parent->lists : NULL;
+    tn_module_lists *own = m->lists, *lists = own ? own->up : NULL;
     for (int i = 0; lists && i < lists->child_count; i++) {
-        if (lists->children[i] == m) {
+        if (lists->children[i] == own) {
             lists->child_count--;
             memmove(lists->children + i, lists->children + i + 1,
                     (size_t)(lists->child_count - i) * sizeof(*lists->children));
             break;
         }
     }
+    if (own) {
+        own->up = NULL;
+    }
     m->parent = NULL;
 }
 
 static void release_all(tn_module_lists *lists) {
     while (lists->child_count > 0) {
-        tn_module *child = lists->children[--lists->child_count];
-        child->parent = NULL;
-        tn_module_finish(child);
+        tn_module_lists *below = lists->children[--lists->child_count];
+        tn_module *child = tn__module_in_place(below, "module_finish");
+        below->up = NULL;
+        if (child) { /* what another has is not known any more, and stays */
+            child->parent = NULL;
+            tn_module_finish(child);
+        }
     }
     tn__module_drop_hooks(lists);
     while (lists->record_count > 0) {

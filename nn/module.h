@@ -1,7 +1,10 @@
 /* The inside of a module: what it registered, and its hooks. The public side is tern/nn.h.
  *
  * The lists live on the heap and are counted: graphs that will call the module again in backward
- * hold them, and see by `module` whether it is still there.
+ * hold them, and see by `module` whether it is still there. A parent knows its children by their
+ * lists, and they know it by its own: modules belong to the program, which may move or free them.
+ * A module that has moved is noticed by its own address (tn__module_of) when it is used, and from
+ * then on by all who hold its lists (tn__module_in_place).
  */
 #ifndef TERN_NN_MODULE_H
 #define TERN_NN_MODULE_H
@@ -33,10 +36,15 @@ typedef struct tn__module_hook {
 } tn__module_hook;
 
 struct tn_module_lists {
-    int32_t refs;      /* atomic */
-    tn_module *module; /* NULL once it is finished */
+    int32_t refs;        /* atomic */
+    tn_module *module;   /* where it is; NULL once it is finished */
+    bool moved;          /* atomic: it was seen elsewhere; what was in its place is not read */
+    tn_module_lists *up; /* of the parent; NULL for a root */
+    int height;          /* how deep the tree below it has been */
+    const char *kind;
+    char name[TN_MODULE_NAME]; /* as in the module */
     tn__record **records;
-    tn_module **children;
+    tn_module_lists **children;
     tn__module_hook **hooks;
     int record_count, record_room, child_count, child_room, hook_count, hook_room;
     int hooks_running;
@@ -44,10 +52,24 @@ struct tn_module_lists {
     tn_hook last_hook;
     tn_precision *precision; /* the policy that was set here, or NULL */
     bool lending;            /* the fields hold what the policy wants: a call is in progress */
+    tn_module_lists *before, *after; /* in the list of all of them (module.c) */
 };
 
-/* m as a module, or NULL after raising what is wrong with it. */
+/* m as a module, or NULL after raising what is wrong with it: no module, finished, moved. */
 tn_module *tn__module_of(void *m, const char *operation);
+
+/* Whether the module of lists that somebody holds is where it was: not finished, not seen
+ * elsewhere, and not overwritten. (Memory that was freed and not used again looks like a module.)
+ */
+static inline bool tn__module_stands(const tn_module_lists *lists) {
+    const tn_module *m = lists->module;
+    return m && !__atomic_load_n(&lists->moved, __ATOMIC_RELAXED) &&
+           (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) && m->place == m &&
+           m->lists == lists;
+}
+
+/* The module of lists whose module is not finished, or NULL after raising that it has moved. */
+tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation);
 
 /* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False
  * after raising (m is NULL). */
@@ -69,7 +91,8 @@ void tn__module_lists_release(tn_module_lists *lists);
 /* Makes room for one more pointer in *array; false after TN_ENOMEM. */
 bool tn__module_grow(void ***array, int count, int *room, const char *operation);
 
-/* The record at a path below m; NULL when there is none (nothing is raised). *owner may be NULL. */
+/* The record at a path below m; NULL when there is none (nothing is raised), or after raising that
+ * a child has moved. *owner may be NULL. */
 tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
 
 /* Removes every hook (the module is finished). */

@@ -22,9 +22,9 @@ tn_precision tn_precision_defaults(void) {
 }
 
 const tn_precision *tn__precision_of(const tn_module *m) {
-    for (; m; m = m->parent) {
-        if (m->lists && m->lists->precision) {
-            return m->lists->precision;
+    for (const tn_module_lists *l = m->lists; l; l = l->up) {
+        if (l->precision) {
+            return l->precision;
         }
     }
     return NULL;
@@ -36,17 +36,19 @@ tn_dtype tn_module_compute_dtype(const void *module, tn_dtype none) {
     return policy ? policy->compute : none;
 }
 
-/* Gives every field below m that holds `old` the tensor `new`. */
-static void exchange_fields(tn_module *m, tn_tensor *old, tn_tensor *new) {
-    for (int i = 0; m->lists && i < m->lists->record_count; i++) {
-        tn__record *record = m->lists->records[i];
+/* Gives every field below a module that holds `old` the tensor `new`. */
+static void exchange_fields(const tn_module_lists *lists, tn_tensor *old, tn_tensor *new) {
+    for (int i = 0; i < lists->record_count; i++) {
+        tn__record *record = lists->records[i];
         if (!record->buffer && *record->field == old) {
             *record->field = tn_keep(new);
             tn_release(old);
         }
     }
-    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        exchange_fields(m->lists->children[i], old, new);
+    for (int i = 0; i < lists->child_count; i++) {
+        if (tn__module_in_place(lists->children[i], "module_set_precision")) {
+            exchange_fields(lists->children[i], old, new);
+        }
     }
 }
 
@@ -58,12 +60,16 @@ static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype) {
     if (tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t)))) {
         return false;
     }
-    while (m->parent) {
-        m = m->parent;
+    tn_module_lists *root = m->lists;
+    while (root->up) {
+        root = root->up;
+    }
+    if (!tn__module_in_place(root, "module_set_precision")) {
+        return false;
     }
     tn_adopt(tn_keep(t)); /* until this scope ends: the last field lets go of it */
-    exchange_fields(m, t, converted);
-    return true;
+    exchange_fields(root, t, converted);
+    return !tn__pending();
 }
 
 /* Brings one parameter in line with the policy; false after raising. */
@@ -89,9 +95,8 @@ static bool apply_below(tn_module *m, const tn_precision *policy) {
         }
     }
     for (int i = 0; lists && i < lists->child_count; i++) {
-        tn_module *child = lists->children[i];
-        bool own = child->lists && child->lists->precision;
-        if (!own && !apply_below(child, policy)) {
+        tn_module *child = tn__module_in_place(lists->children[i], "module_set_precision");
+        if (!child || (!lists->children[i]->precision && !apply_below(child, policy))) {
             return false;
         }
     }
@@ -205,19 +210,19 @@ static bool lend_below(tn_module *m, const tn_precision *policy) {
         }
     }
     for (int i = 0; i < lists->child_count; i++) {
-        if (!lend_below(lists->children[i], policy)) {
+        tn_module *child = tn__module_in_place(lists->children[i], "call");
+        if (!child || !lend_below(child, policy)) {
             return false;
         }
     }
     return true;
 }
 
-static void take_back(tn_module *m) {
-    tn_module_lists *lists = m->lists;
-    if (!lists) {
+static void take_back(tn_module_lists *lists) {
+    lists->lending = false;
+    if (!tn__module_in_place(lists, "call")) {
         return;
     }
-    lists->lending = false;
     for (int i = 0; i < lists->record_count; i++) {
         tn__record *record = lists->records[i];
         if (record->lent) {
@@ -245,7 +250,7 @@ bool tn__precision_begin(tn_module *m, bool *ok) {
 
 void tn__precision_end(tn_module_lists *lists) {
     if (lists->module) {
-        take_back(lists->module);
+        take_back(lists);
     }
     tn__module_lists_release(lists);
 }

@@ -8,7 +8,11 @@
 static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x) {
     tn_tensor *input = x;
     for (int i = 0; self->lists && i < self->lists->child_count; i++) {
-        tn_tensor *y = tn_call(self->lists->children[i], x);
+        tn_module *child = tn__module_in_place(self->lists->children[i], "sequential");
+        if (!child) {
+            return tn_inert();
+        }
+        tn_tensor *y = tn_call(child, x);
         if (x != y && x != input) {
             tn_drop(x);
         }

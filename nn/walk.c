@@ -64,7 +64,8 @@ tn__record *tn__module_find(tn_module *m, const char *text, tn_module **owner) {
     }
     for (int i = 0; lists && i < lists->child_count; i++) {
         const char *rest = path_below(text, lists->children[i]->name);
-        tn__record *found = rest ? tn__module_find(lists->children[i], rest, owner) : NULL;
+        tn_module *child = rest ? tn__module_in_place(lists->children[i], "module_find") : NULL;
+        tn__record *found = child ? tn__module_find(child, rest, owner) : NULL;
         if (found) {
             return found;
         }
@@ -77,9 +78,10 @@ static tn_module *find_child(tn_module *m, const char *text) {
         return m;
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        tn_module *child = m->lists->children[i];
-        const char *rest = strcmp(text, child->name) == 0 ? "" : path_below(text, child->name);
-        tn_module *found = rest ? find_child(child, rest) : NULL;
+        tn_module_lists *below = m->lists->children[i];
+        const char *rest = strcmp(text, below->name) == 0 ? "" : path_below(text, below->name);
+        tn_module *child = rest ? tn__module_in_place(below, "module_child") : NULL;
+        tn_module *found = child ? find_child(child, rest) : NULL;
         if (found) {
             return found;
         }
@@ -99,16 +101,18 @@ typedef struct walker {
 
 /* The first record below m that holds `tensor` as a parameter; with `untied`, the first that is not
  * tied. */
-static const tn__record *first_holder(const tn_module *m, const tn_tensor *tensor, bool untied) {
-    const tn_module_lists *lists = m->lists;
-    for (int i = 0; lists && i < lists->record_count; i++) {
+static const tn__record *first_holder(const tn_module_lists *lists, const tn_tensor *tensor,
+                                      bool untied) {
+    for (int i = 0; i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
         if (!record->buffer && tn__record_tensor(record) == tensor && !(untied && record->tied)) {
             return record;
         }
     }
-    for (int i = 0; lists && i < lists->child_count; i++) {
-        const tn__record *found = first_holder(lists->children[i], tensor, untied);
+    for (int i = 0; i < lists->child_count; i++) {
+        const tn_module_lists *below = lists->children[i];
+        const tn__record *found =
+            tn__module_stands(below) ? first_holder(below, tensor, untied) : NULL;
         if (found) {
             return found;
         }
@@ -122,8 +126,8 @@ static bool second_name(const walker *w, const tn__record *record) {
         return false;
     }
     const tn_tensor *tensor = tn__record_tensor(record);
-    const tn__record *first = first_holder(w->root, tensor, true);
-    return (first ? first : first_holder(w->root, tensor, false)) != record;
+    const tn__record *first = first_holder(w->root->lists, tensor, true);
+    return (first ? first : first_holder(w->root->lists, tensor, false)) != record;
 }
 
 static bool record_wanted(const walker *w, const tn__record *record, bool shared) {
@@ -167,9 +171,9 @@ static bool walk_tensors(walker *w, tn_module *m) {
         }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        tn_module *child = m->lists->children[i];
+        tn_module *child = tn__module_in_place(m->lists->children[i], "module_each");
         size_t length = w->path.length;
-        if (!path_push(&w->path, child->name) || !walk_tensors(w, child)) {
+        if (!child || !path_push(&w->path, child->name) || !walk_tensors(w, child)) {
             return false;
         }
         path_cut(&w->path, length);
@@ -200,9 +204,9 @@ static bool walk_modules(tn_module *m, path *p, tn_module_visitor f, void *user)
         return false;
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        tn_module *child = m->lists->children[i];
+        tn_module *child = tn__module_in_place(m->lists->children[i], "module_each_module");
         size_t length = p->length;
-        if (!path_push(p, child->name) || !walk_modules(child, p, f, user)) {
+        if (!child || !path_push(p, child->name) || !walk_modules(child, p, f, user)) {
             return false;
         }
         path_cut(p, length);
@@ -315,7 +319,10 @@ static void print_module(tn_module *m, FILE *file, int depth) {
         }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        print_module(m->lists->children[i], file, depth + 1);
+        tn_module *child = tn__module_in_place(m->lists->children[i], "module_print");
+        if (child) {
+            print_module(child, file, depth + 1);
+        }
     }
 }
 

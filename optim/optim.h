@@ -48,9 +48,9 @@ struct tn_optim {
     double grad_scale; /* from tn_optim_clip or a scaler, for the next step */
 };
 
-/* The parameter in the field now; NULL once the module, and with it the field, is gone. */
+/* The parameter in the field now; NULL once the module, and with it the field, is not there. */
 static inline tn_tensor *tn__item_param(const tn__item *item) {
-    return item->lists->module ? *item->entry.field : NULL;
+    return tn__module_stands(item->lists) ? *item->entry.field : NULL;
 }
 
 /* Options that no group has of its own, to text[room], as snprintf. Negative after raising. */

@@ -21,7 +21,8 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
         return tn__usable(p, "optim_step") ? p : NULL;
     }
     if (!p) {
-        tn__raise(TN_ESTATE, "optim_step", "%s is gone: its module was finished", item->entry.path);
+        tn__raise(TN_ESTATE, "optim_step", "%s is gone: its module %s", item->entry.path,
+                  item->lists->module ? "has moved" : "was finished");
         return NULL;
     }
     if (!tn__usable(p, "optim_step")) {

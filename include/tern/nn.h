@@ -48,6 +48,7 @@ struct tn_module {
     tn_module *parent;
     char name[TN_MODULE_NAME]; /* within the parent; "" for a root */
     tn_module_lists *lists;
+    tn_module *place; /* where it was when it first was registered, or something in it */
 };
 
 /* `void *m` is a struct that begins with a tn_module, here and in every header: what a program
@@ -68,7 +69,9 @@ TN_API void tn_module_finish(void *m);
  * is TN_EVALUE, a child that has a parent already TN_ESTATE. A parameter or buffer is the tensor in
  * *field, set here: the module keeps it, and a parameter requires a gradient from now on. `field`
  * must stay where it is, since sharding and precision exchange the tensor in it: modules do not
- * move after registration.
+ * move after registration, nor does what they were added to. Using one that has (a vector that
+ * grew, a struct that was copied or returned) is TN_ESTATE; so is walking the modules above it once
+ * that was noticed. Trees are at most 1000 modules deep (TN_EVALUE).
  *
  * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered
  * and empty until tn_module_set_buffer. After a failure, and while an error is pending, *field is

@@ -1,0 +1,320 @@
+/* Modules that have moved since they were registered. What was in their old place is never read:
+ * it lies in pages that nobody may touch meanwhile. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+/* ---- Memory that can be taken away ----------------------------------------------------------- */
+
+enum { ROOM = 1 << 16 };
+
+/* Zeros. */
+static void *pages_new(void) {
+    void *pages = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    return pages;
+}
+
+/* A copy of the first `bytes`, as realloc makes it; what is left behind cannot be touched. */
+static void *move_away(void *pages, size_t bytes) {
+    void *copy = malloc(bytes);
+    assert_non_null(copy);
+    memcpy(copy, pages, bytes);
+    assert_int_equal(mprotect(pages, ROOM, PROT_NONE), 0);
+    return copy;
+}
+
+static void move_back(void *pages, void *copy) {
+    assert_int_equal(mprotect(pages, ROOM, PROT_READ | PROT_WRITE), 0);
+    free(copy);
+}
+
+/* ---- A module, and what it is made of -------------------------------------------------------- */
+
+typedef struct net {
+    tn_module base;
+    tn_linear fc;
+    tn_tensor *scale;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *n = (net *)self;
+    return tn_mul(tn_call(&n->fc, x), n->scale);
+}
+
+static void net_init(net *n) {
+    TN_SCOPE;
+    tn_module_init(n, "net", net_forward);
+    tn_linear_init(&n->fc, 3, 3, tn_linear_defaults());
+    tn_module_add(n, "fc", &n->fc);
+    tn_module_param(n, "scale", &n->scale, tn_ones(TN_DIMS(), TN_F32));
+}
+
+static tn_tensor *input(void) {
+    return tn_ones(TN_DIMS(2, 3), TN_F32);
+}
+
+/* ---- The module itself ----------------------------------------------------------------------- */
+
+/* As after `return n;`, or in a struct that was copied. */
+static void a_copy(void **state) {
+    (void)state;
+    net *n = pages_new();
+    net_init(n);
+    net *moved = move_away(n, sizeof(*n));
+    assert_inert(tn_call(moved, input()), TN_ESTATE, "call: the net has moved since");
+    assert_int_equal(tn_module_count(moved), 0);
+    assert_error(TN_ESTATE, "has moved");
+    assert_inert(tn_module_get(moved, "scale"), TN_ESTATE, "has moved");
+    assert_null(tn_adamw(moved, tn_adamw_defaults()));
+    assert_error(TN_ESTATE, "has moved");
+    assert_inert(tn_call(&moved->fc, input()), TN_ESTATE, "the linear fc has moved");
+    tn_tensor *field, *t = tn_ones(TN_DIMS(2), TN_F32);
+    assert_int_equal(tn_module_param(moved, "more", &field, t), TN_ESTATE);
+    assert_inert(field, TN_ESTATE, "has moved");
+    assert_int_equal(tn_module_buffer(moved, "more", &field, t), TN_ESTATE);
+    assert_inert(field, TN_ESTATE, "has moved");
+    tn_module_finish(moved);
+    assert_error(TN_ESTATE, "module_finish: the net has moved");
+    move_back(n, moved);
+    tn_call(n, input()); /* the struct that was registered is as it was */
+    assert_int_equal(tn_module_count(n), 13);
+    tn_module_finish(n);
+    munmap(n, ROOM);
+}
+
+static void a_copy_of_what_is_finished(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    net copy = n;
+    tn_module_finish(&n);
+    tn_call(&copy, input()); /* what it points to was freed */
+    assert_error(TN_ESTATE, "has moved");
+    tn_module_finish(&copy);
+    assert_error(TN_ESTATE, "has moved");
+}
+
+static void nothing_registered(void **state) {
+    (void)state;
+    tn_dropout first, second;
+    tn_dropout_init(&first, 0.0);
+    second = first;
+    tn_call(&second, input());
+    assert_int_equal(tn_error(), TN_OK);
+    tn_module_finish(&second);
+}
+
+/* ---- In a vector that grew ------------------------------------------------------------------- */
+
+static bool any_entry(const tn_entry *entry, void *user) {
+    (void)entry;
+    (void)user;
+    return true;
+}
+
+static bool any_module(tn_module *m, const char *path, void *user) {
+    (void)m;
+    (void)path;
+    (void)user;
+    return true;
+}
+
+/* A net of two layers in `pages`, below a module that stays where it is. */
+typedef struct tower {
+    tn_sequential outer, layers;
+    tn_linear *pages;
+} tower;
+
+static void tower_init(tower *t) {
+    t->pages = pages_new();
+    tn_sequential_init(&t->outer);
+    tn_sequential_init(&t->layers);
+    tn_module_add(&t->outer, "layers", &t->layers);
+    for (int i = 0; i < 2; i++) {
+        tn_linear_init(&t->pages[i], 3, 3, tn_linear_defaults());
+        tn_sequential_add(&t->layers, &t->pages[i]);
+    }
+}
+
+/* After the module was used in its new place, everything that would walk to the old one refuses. */
+static void walks(void **state) {
+    (void)state;
+    tower t;
+    tower_init(&t);
+    tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
+    assert_inert(tn_call(&moved[0], input()), TN_ESTATE, "call: the linear 0 has moved");
+    static const char path[] = "the linear layers.0 has moved";
+    assert_int_equal(tn_module_count(&t.outer), 0);
+    assert_error(TN_ESTATE, path);
+    tn_module_each(&t.outer, (tn_walk){.buffers = true}, any_entry, NULL);
+    assert_error(TN_ESTATE, path);
+    tn_module_each_module(&t.outer, any_module, NULL);
+    assert_error(TN_ESTATE, path);
+    tn_module_train(&t.outer, false);
+    assert_error(TN_ESTATE, path);
+    assert_inert(tn_call(&t.outer, input()), TN_ESTATE, path);
+    assert_inert(tn_module_get(&t.outer, "layers.0.weight"), TN_ESTATE, path);
+    assert_null(tn_module_child(&t.outer, "layers.0"));
+    assert_error(TN_ESTATE, path);
+    assert_null(tn_adamw(&t.outer, tn_adamw_defaults()));
+    assert_error(TN_ESTATE, path);
+    assert_int_equal(tn_module_to(&t.outer, tn_default_device()), TN_ESTATE);
+    assert_error(TN_ESTATE, path);
+    assert_int_equal(tn_module_tie(&t.outer, "layers.0.weight", "layers.1.weight"), TN_ESTATE);
+    assert_error(TN_ESTATE, path);
+    FILE *nowhere = fopen("/dev/null", "w");
+    tn_call(&moved[1], input());
+    assert_error(TN_ESTATE, "the linear 1 has moved");
+    tn_module_print(&t.outer, nowhere);
+    assert_error(TN_ESTATE, path);
+    fclose(nowhere);
+    move_back(t.pages, moved);
+    for (int i = 0; i < 2; i++) { /* used where it belongs, it is there */
+        tn_call(&t.pages[i], input());
+    }
+    assert_int_equal(tn_module_count(&t.outer), 24);
+    tn_module_finish(&t.outer);
+    munmap(t.pages, ROOM);
+}
+
+/* The end of the parent: what is left of the moved children stays with whoever moved them. */
+static void the_end_of_the_parent(void **state) {
+    (void)state;
+    tower t;
+    tower_init(&t);
+    tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
+    for (int i = 0; i < 2; i++) {
+        tn_call(&moved[i], input());
+        tn_error_clear();
+    }
+    tn_module_finish(&t.outer);
+    assert_error(TN_ESTATE, "module_finish: the linear");
+    move_back(t.pages, moved);
+    for (int i = 0; i < 2; i++) {
+        tn_module_finish(&t.pages[i]);
+    }
+    munmap(t.pages, ROOM);
+}
+
+/* Not noticed before, but something else is there now. */
+static void overwritten(void **state) {
+    (void)state;
+    tower t;
+    tower_init(&t);
+    tn_linear *moved = malloc(2 * sizeof(*moved));
+    memcpy(moved, t.pages, 2 * sizeof(*moved));
+    memset(t.pages, 0xdd, 2 * sizeof(*moved));
+    assert_int_equal(tn_module_count(&t.outer), 0);
+    assert_error(TN_ESTATE, "the linear layers.0 has moved");
+    assert_inert(tn_call(&t.outer, input()), TN_ESTATE, "the linear layers.0 has moved");
+    memcpy(t.pages, moved, 2 * sizeof(*moved));
+    free(moved);
+    tn_module_finish(&t.outer);
+    munmap(t.pages, ROOM);
+}
+
+/* ---- Who holds a module ---------------------------------------------------------------------- */
+
+static void a_parent_that_moved(void **state) {
+    (void)state;
+    tn_linear child;
+    tn_sequential *parent = pages_new();
+    tn_sequential_init(parent);
+    tn_linear_init(&child, 3, 3, tn_linear_defaults());
+    tn_sequential_add(parent, &child);
+    tn_precision precision = tn_precision_defaults();
+    tn_module_set_precision(parent, precision);
+    void *moved = move_away(parent, sizeof(*parent));
+    assert_int_equal(tn_dtype_of(tn_call(&child, input())), TN_BF16); /* asks the parent */
+    tn_call(moved, input());
+    assert_error(TN_ESTATE, "the sequential has moved");
+    tn_module_finish(&child); /* leaves it */
+    move_back(parent, moved);
+    assert_int_equal(tn_module_count(parent), 0);
+    tn_module_finish(parent);
+    munmap(parent, ROOM);
+}
+
+static void an_optimiser(void **state) {
+    (void)state;
+    net *n = pages_new();
+    net_init(n);
+    tn_optim *opt = tn_sgd(n, tn_sgd_defaults());
+    tn_backward(tn_sum_all(tn_call(n, input())));
+    net *moved = move_away(n, sizeof(*n));
+    tn_call(moved, input());
+    assert_error(TN_ESTATE, "the net has moved");
+    assert_int_equal(tn_optim_step(opt), TN_ESTATE);
+    assert_error(TN_ESTATE, "its module has moved");
+    tn_optim_zero_grad(opt);
+    tn_error_clear();
+    tn_optim_free(opt);
+    move_back(n, moved);
+    tn_module_finish(n);
+    munmap(n, ROOM);
+}
+
+/* A graph that will call the module again. */
+static void a_graph(void **state) {
+    (void)state;
+    net *n = pages_new();
+    net_init(n);
+    tn_module_set_recompute(n, true);
+    tn_tensor *y = tn_sum_all(tn_call(n, input()));
+    net *moved = move_away(n, sizeof(*n));
+    tn_call(moved, input());
+    assert_error(TN_ESTATE, "the net has moved");
+    assert_int_equal(tn_backward(y), TN_ESTATE);
+    assert_error(TN_ESTATE, "the net has moved");
+    move_back(n, moved);
+    tn_module_finish(n);
+    munmap(n, ROOM);
+}
+
+/* ---- Trees ----------------------------------------------------------------------------------- */
+
+/* Whichever end is made first, those who walk it go at most 1000 modules down. */
+static void too_deep(void **state) {
+    (void)state;
+    enum { MOST = 1000 };
+    for (int upwards = 0; upwards < 2; upwards++) {
+        tn_sequential *chain = calloc(MOST + 1, sizeof(*chain));
+        for (int i = 0; i <= MOST; i++) {
+            tn_sequential_init(&chain[i]);
+        }
+        for (int i = 1; i < MOST; i++) {
+            int child = upwards ? MOST - i : i;
+            assert_int_equal(tn_sequential_add(&chain[child - 1], &chain[child]), TN_OK);
+        }
+        tn_call(chain, input());
+        assert_int_equal(tn_module_count(chain), 0);
+        assert_int_equal(tn_error(), TN_OK);
+        tn_sequential_add(&chain[upwards ? MOST : MOST - 1], &chain[upwards ? 0 : MOST]);
+        assert_error(TN_EVALUE, "a tree of modules that is 1001 deep (at most 1000)");
+        tn_module_finish(chain);
+        tn_module_finish(&chain[MOST]);
+        free(chain);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_copy),
+        TEST(a_copy_of_what_is_finished),
+        TEST(nothing_registered),
+        TEST(walks),
+        TEST(the_end_of_the_parent),
+        TEST(overwritten),
+        TEST(a_parent_that_moved),
+        TEST(an_optimiser),
+        TEST(a_graph),
+        TEST(too_deep),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
