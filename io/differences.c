@@ -2,6 +2,7 @@
 #include "io/differences.h"
 
 #include "core/memory.h"
+#include "core/plain.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,9 +22,7 @@ void tn__differ(tn__differences *d, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    for (char *c = text; *c; c++) {
-        *c = (char)((unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c);
-    }
+    text[tn__plain_text(text, text, strlen(text), false)] = 0;
     d->count++;
     if (d->warn && !d->quiet) {
         tn_log_write(TN_LOG_WARN, "%s: %s", d->path, text);

@@ -67,6 +67,7 @@ static void test_share_of_a_share(void **state) {
 
 typedef struct job {
     tn_linear model;
+    tn_dropout drop; /* of some */
     tn_optim *optim;
     tn_loader *loader;
     tn_checkpoint c;
@@ -177,6 +178,59 @@ static void test_an_error_of_another_rank(void **state) {
     assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
     assert_int_equal(tn_local_run(3, load_fails, path), TN_OK);
     assert_int_equal(failures, 0);
+}
+
+/* ---- Another run ----------------------------------------------------------------------------- */
+
+/* A job whose ranks read data of their own: rank r has rows of `first` + r. */
+static void shares_open(job *j, tn_group *g, double first, double dropout) {
+    TN_SCOPE;
+    job_open(j, g, 2);
+    tn_loader_free(j->loader);
+    tn_tensor *x = tn_full(TN_DIMS(48, 4), first + tn_group_rank(g), TN_F32);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 2;
+    j->loader = tn_loader_new(tn_tensor_dataset(x, NULL),
+                              tn_distributed_sampler(g, tn_random_sampler(1), false), o);
+    tn_dropout_init(&j->drop, dropout);
+    tn_module_add(&j->model, "drop", &j->drop);
+    j->c.loader = j->loader;
+}
+
+static int lines_logged; /* atomic */
+
+static void count_line(tn_log_level level, const char *message, void *user) {
+    (void)user;
+    __atomic_fetch_add(&lines_logged, level == TN_LOG_WARN && strstr(message, " was "),
+                       __ATOMIC_RELAXED);
+}
+
+static void go_on(tn_group *g, void *user) {
+    job j = {0};
+    shares_open(&j, g, 5, 0.5);
+    CHECK(tn_dist_save(g, &j.c, user) == TN_OK);
+    CHECK(tn_dist_load(g, &j.c, user) == TN_OK); /* shares of their own are no other run */
+    job_close(&j);
+    shares_open(&j, g, 6, 0.25);
+    CHECK(tn_dist_load(g, &j.c, user) == TN_EMISMATCH);
+    CHECK(strstr(tn_error_message(), "drop: p was 0.5 but is 0.25") != NULL);
+    CHECK(tn_group_rank(g) != 0 || strstr(tn_error_message(), "the data: digest of x was "));
+    tn_error_clear();
+    j.c.other_run = true;
+    CHECK(tn_dist_load(g, &j.c, user) == TN_OK);
+    job_close(&j);
+}
+
+/* All ranks refuse another run; told to go on, one of them says what differs. */
+static void test_another_run(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    lines_logged = 0;
+    tn_log_to(count_line, TN_LOG_WARN, NULL);
+    run_ok(3, go_on, path);
+    tn_log_to(NULL, TN_LOG_WARN, NULL);
+    assert_int_equal(lines_logged, 2);
 }
 
 /* ---- A file that is exchanged while it is loaded -----------------------------------------------
@@ -371,6 +425,7 @@ int main(void) {
         cmocka_unit_test(test_other_numbers_of_ranks_go_on),
         cmocka_unit_test(test_an_error_of_rank_0_is_everybodys),
         cmocka_unit_test(test_an_error_of_another_rank),
+        cmocka_unit_test(test_another_run),
         cmocka_unit_test(test_an_exchanged_file),
         cmocka_unit_test(test_a_damaged_file_is_named),
         cmocka_unit_test(test_refused_by_one_is_loaded_by_none),
