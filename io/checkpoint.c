@@ -25,6 +25,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "io/differences.h"
 #include "io/numbers.h"
 #include "io/safetensors.h"
@@ -628,14 +629,19 @@ const char *tn__checkpoint_digest(const tn__checkpoint_plan *p) {
     return tn__safetensors_digest(p->file);
 }
 
+/* Read once and as a whole: what is applied is what the digest was right for, whatever happens to
+ * the file meanwhile. */
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     if (!c) {
         return tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
     }
-    plan *p = plan_of(c, tn_safetensors_open(path), false);
+    size_t bytes;
+    char *data = tn__pending() ? NULL : tn__read_whole(path, &bytes, "checkpoint_load");
+    plan *p = data ? tn__checkpoint_read(c, path, data, bytes, true) : NULL;
     if (p) {
         tn__checkpoint_apply(p);
     }
     tn__checkpoint_plan_free(p);
+    free(data);
     return tn_error();
 }

@@ -1,34 +1,22 @@
-/* Reading safetensors: a file is mapped, its header is checked completely,
- * and tensors are views of the map.
+/* Reading safetensors: a file's header is read and checked completely, a tensor's data when it is
+ * asked for.
  *
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
  * shapes whose bytes are what data_offsets hold; data without holes, overlaps or bytes that belong
  * to nobody. A dtype that we have not is no reason to refuse the file, only that tensor: its size
- * is checked where the format says how wide it is. The map is counted: every tensor over it holds
- * one reference, the open file another.
+ * is checked where the format says how wide it is. Nothing is mapped (core/reader.h says why).
  */
 #include "io/safetensors.h"
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "tern/sys/tensor.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-typedef struct map {
-    int32_t refs; /* atomic */
-    bool lent;    /* somebody's memory, and no map: only let go of */
-    char *address;
-    size_t bytes;
-} map;
 
 typedef struct entry {
     const char *name;        /* the JSON's */
@@ -40,11 +28,13 @@ typedef struct entry {
 } entry;
 
 struct tn_safetensors {
-    map *map;
+    tn__reader file; /* not open when there are lent bytes */
+    char *lent;      /* all of the file in somebody's memory; or NULL */
+    size_t bytes;    /* of the file */
     char *path;
     json_t *header;
     json_t *metadata; /* in header; NULL when there is none */
-    size_t data;      /* where the data begin in the map */
+    size_t data;      /* where the data begin in the file */
     int count;
     entry *entries;  /* [count], in the order of the data */
     entry **by_name; /* [count] */
@@ -86,75 +76,13 @@ static void find_dtype(const char *name, int *dtype, int *bits) {
     }
 }
 
-/* ---- The map --------------------------------------------------------------------------------- */
-
-static void map_release(map *m) {
-    if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
-        if (!m->lent) {
-            munmap(m->address, m->bytes);
-        }
-        free(m);
+/* Bytes of the file. False after raising. */
+static bool read_bytes(const tn_safetensors *f, size_t at, void *to, size_t bytes) {
+    if (f->lent) {
+        memcpy(to, f->lent + at, bytes);
+        return true;
     }
-}
-
-static void map_release_tensor(void *data, void *user) {
-    (void)data;
-    map_release(user);
-}
-
-static map *map_fd(int fd, size_t bytes) {
-    map *m = tn__malloc(sizeof(*m));
-    if (!m) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
-    if (at == MAP_FAILED) {
-        int why = errno;
-        free(m);
-        errno = why;
-        return NULL;
-    }
-    *m = (map){.refs = 1, .address = at, .bytes = bytes};
-    return m;
-}
-
-static map *map_file(const char *path) {
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    struct stat about;
-    map *m = NULL;
-    if (!path) {
-        tn__raise(TN_EVALUE, "safetensors", "the path is NULL");
-    } else if (fd < 0 || fstat(fd, &about) != 0) {
-        tn__raise(TN_EIO, "safetensors", "%s: %s", path, strerror(errno));
-    } else if (!S_ISREG(about.st_mode)) {
-        tn__raise(TN_EIO, "safetensors", "%s is not a regular file", path);
-    } else if (about.st_size < 8) {
-        tn__raise(TN_EFORMAT, "safetensors",
-                  "%s has %lld bytes; the length of the header alone takes 8", path,
-                  (long long)about.st_size);
-    } else if (!(m = map_fd(fd, (size_t)about.st_size))) {
-        tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, "safetensors", "%s: %s", path,
-                  strerror(errno));
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
-    return m;
-}
-
-/* NULL after raising. */
-static map *lend_bytes(const char *path, void *data, size_t bytes) {
-    map *m = NULL;
-    if (bytes < 8) {
-        tn__raise(TN_EFORMAT, "safetensors",
-                  "%s has %zu bytes; the length of the header alone takes 8", path, bytes);
-    } else if (!(m = tn__malloc(sizeof(*m)))) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", path);
-    } else {
-        *m = (map){.refs = 1, .lent = true, .address = data, .bytes = bytes};
-    }
-    return m;
+    return tn__reader_get(&f->file, at, to, bytes);
 }
 
 /* ---- The header ------------------------------------------------------------------------------ */
@@ -230,7 +158,7 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value)
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
         return entry_bad(f, e->name, "data_offsets are not two numbers");
     }
-    size_t bytes = f->map->bytes - f->data;
+    size_t bytes = f->bytes - f->data;
     if (from < 0 || to < from || (uint64_t)to > bytes) {
         return entry_bad(f, e->name,
                          "data_offsets %lld to %lld, but the file has %zu bytes of data",
@@ -288,7 +216,7 @@ static int compare_names(const void *a, const void *b) {
 
 /* Every byte of the data belongs to exactly one tensor. */
 static bool check_layout(const tn_safetensors *f) {
-    size_t at = 0, bytes = f->map->bytes - f->data;
+    size_t at = 0, bytes = f->bytes - f->data;
     for (int i = 0; i < f->count; i++) {
         const entry *e = &f->entries[i];
         if (e->begin != at) {
@@ -357,8 +285,7 @@ static bool check_signs(const tn_safetensors *f, const char *text, size_t length
 
 /* Parses twice and compares: when memory runs out in the middle of a text, jansson 2.14 drops a
  * character and goes on. */
-static bool parse_header(tn_safetensors *f, size_t length) {
-    const char *text = f->map->address + 8;
+static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
     json_error_t error;
     f->header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     json_t *again = f->header ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &error) : NULL;
@@ -372,40 +299,64 @@ static bool parse_header(tn_safetensors *f, size_t length) {
     return equal;
 }
 
-static bool read_header(tn_safetensors *f) {
-    const unsigned char *head = (const unsigned char *)f->map->address;
+/* The length of the header, which is within the file and the cap; 0 after raising. */
+static size_t read_length(const tn_safetensors *f) {
+    unsigned char head[9] = {0};
     uint64_t length = 0;
+    if (f->bytes < 8) {
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s has %zu bytes; the length of the header alone takes 8", f->path, f->bytes);
+        return 0;
+    }
+    if (!read_bytes(f, 0, head, f->bytes < 9 ? f->bytes : 9)) {
+        return 0;
+    }
     for (int i = 7; i >= 0; i--) {
         length = length << 8 | head[i];
     }
-    size_t rest = f->map->bytes - 8;
+    size_t rest = f->bytes - 8;
     if (length > rest || length > TN__HEADER_MOST || length < 2 || head[8] != '{') {
         tn__raise(TN_EFORMAT, "safetensors",
                   "%s: its header should begin with '{' and have %llu bytes (%zu bytes follow; %zu "
                   "are read at most)",
                   f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
+        return 0;
+    }
+    return (size_t)length;
+}
+
+static bool read_header(tn_safetensors *f) {
+    size_t length = read_length(f);
+    if (!length) {
         return false;
     }
-    f->data = 8 + (size_t)length;
-    return parse_header(f, (size_t)length) && check_signs(f, f->map->address + 8, (size_t)length) &&
-           read_entries(f);
+    f->data = 8 + length;
+    char *text = tn__malloc(length + 1);
+    if (!text) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its header", f->path);
+        return false;
+    }
+    text[length] = 0;
+    bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length) &&
+                 check_signs(f, text, length);
+    free(text);
+    return sound && read_entries(f);
 }
 
 /* ---- The public side ------------------------------------------------------------------------- */
 
-/* Takes the map; NULL: there is none, which was raised. */
-static tn_safetensors *open_map(map *m, const char *path) {
-    if (!m) {
-        return NULL;
-    }
-    tn_safetensors *f = tn__calloc(1, sizeof(*f));
+static tn_safetensors *file_new(const char *path) {
+    tn_safetensors *f = tn__pending() ? NULL : tn__calloc(1, sizeof(*f));
     if (!f || !(f->path = tn__strdup(path))) {
         tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", path);
         free(f);
-        map_release(m);
         return NULL;
     }
-    f->map = m;
+    f->file.fd = -1;
+    return f;
+}
+
+static tn_safetensors *file_open(tn_safetensors *f) {
     if (!read_header(f)) {
         tn_safetensors_close(f);
         return NULL;
@@ -414,16 +365,34 @@ static tn_safetensors *open_map(map *m, const char *path) {
 }
 
 tn_safetensors *tn_safetensors_open(const char *path) {
-    return tn__pending() ? NULL : open_map(map_file(path), path);
+    tn__reader file;
+    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) {
+        return NULL;
+    }
+    tn_safetensors *f = file_new(path);
+    if (!f) {
+        tn__reader_close(&file);
+        return NULL;
+    }
+    f->file = file;
+    f->file.path = f->path;
+    f->bytes = file.bytes;
+    return file_open(f);
 }
 
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes) {
-    return tn__pending() ? NULL : open_map(lend_bytes(path, data, bytes), path);
+    tn_safetensors *f = file_new(path);
+    if (!f) {
+        return NULL;
+    }
+    f->lent = data;
+    f->bytes = bytes;
+    return file_open(f);
 }
 
 void tn_safetensors_close(tn_safetensors *f) {
     if (f) {
-        map_release(f->map);
+        tn__reader_close(&f->file);
         json_decref(f->header);
         free(f->entries);
         free(f->by_name);
@@ -462,7 +431,7 @@ const char *tn__safetensors_path(const tn_safetensors *f) {
 }
 
 const char *tn__safetensors_digest(const tn_safetensors *f) {
-    return f->map->address + TN__DIGEST_AT;
+    return f->lent + TN__DIGEST_AT;
 }
 
 int tn__safetensors_metadata_count(const tn_safetensors *f) {
@@ -503,6 +472,25 @@ static bool check_bools(const tn_safetensors *f, const entry *e, const char *dat
     return true;
 }
 
+static tn_tensor *read_tensor(const tn_safetensors *f, const entry *e) {
+    tn_tensor *t = tn_empty_on(tn_cpu(), e->dims, (tn_dtype)e->dtype);
+    size_t bytes = e->end - e->begin;
+    if (bytes && !tn_is_inert(t) && !read_bytes(f, f->data + e->begin, tn_data_mut(t), bytes)) {
+        tn_drop(t);
+        return tn_inert();
+    }
+    return t;
+}
+
+/* A tensor over lent bytes, where they are aligned. */
+static tn_tensor *view_lent(const tn_safetensors *f, const entry *e) {
+    char *data = f->lent + f->data + e->begin;
+    bool aligned = (uintptr_t)data % tn_dtype_size((tn_dtype)e->dtype) == 0;
+    return aligned && e->end > e->begin
+               ? tn_from_memory(data, e->dims, (tn_dtype)e->dtype, NULL, NULL)
+               : read_tensor(f, e);
+}
+
 tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
     const entry *e = entry_wanted(f, name, "safetensors_get");
     if (!e) {
@@ -514,23 +502,10 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
                   name_shown(name).text, name_shown(e->format_name).text);
         return tn_inert();
     }
-    tn_dtype dtype = (tn_dtype)e->dtype;
-    char *data = f->map->address + f->data + e->begin;
-    size_t bytes = e->end - e->begin;
-    if (dtype == TN_BOOL && !check_bools(f, e, data)) {
+    tn_tensor *t = f->lent ? view_lent(f, e) : read_tensor(f, e);
+    if (e->dtype == TN_BOOL && !tn_is_inert(t) && !check_bools(f, e, tn_data(t))) {
+        tn_drop(t);
         return tn_inert();
-    }
-    if (bytes == 0 || (uintptr_t)data % tn_dtype_size(dtype) != 0) {
-        tn_tensor *copy = tn_empty_on(tn_cpu(), e->dims, dtype);
-        if (bytes && !tn_is_inert(copy)) {
-            memcpy(tn_data_mut(copy), data, bytes);
-        }
-        return copy;
-    }
-    __atomic_fetch_add(&f->map->refs, 1, __ATOMIC_RELAXED);
-    tn_tensor *t = tn_from_memory(data, e->dims, dtype, map_release_tensor, f->map);
-    if (tn_is_inert(t)) {
-        map_release(f->map);
     }
     return t;
 }
@@ -539,12 +514,12 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
 
 static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const char *operation) {
     static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
-    const char *file = f->map->address;
+    const char *file = f->lent;
     char digits[TN__DIGEST_DIGITS + 1];
     size_t after = TN__DIGEST_AT + TN__DIGEST_DIGITS;
     tn__digest_add(d, file, TN__DIGEST_AT);
     tn__digest_add(d, zeros, TN__DIGEST_DIGITS);
-    tn__digest_add(d, file + after, f->map->bytes - after);
+    tn__digest_add(d, file + after, f->bytes - after);
     tn__digest_text(d, digits);
     if (memcmp(digits, file + TN__DIGEST_AT, TN__DIGEST_DIGITS) != 0) {
         return tn__raise(TN_EFORMAT, operation,
@@ -557,7 +532,7 @@ static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const ch
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation) {
     const char *digest = tn_safetensors_metadata(f, "digest");
     if (!digest || strlen(digest) != TN__DIGEST_DIGITS ||
-        memcmp(f->map->address + 8, TN__DIGEST_BEFORE, sizeof(TN__DIGEST_BEFORE) - 1) != 0) {
+        memcmp(f->lent + 8, TN__DIGEST_BEFORE, sizeof(TN__DIGEST_BEFORE) - 1) != 0) {
         return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint",
                          f->path);
     }

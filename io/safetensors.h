@@ -24,7 +24,8 @@ const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
                                        const char *operation);
 
-/* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. */
+/* Of a file over bytes in memory (tn__safetensors_over): TN_OK when it has a digest and it is
+ * right; otherwise raises TN_EFORMAT. */
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
 /* Of a file with a right one: TN__DIGEST_DIGITS characters, without a 0 behind them. */
 const char *tn__safetensors_digest(const tn_safetensors *f);

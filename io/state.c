@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/safetensors.h"
+#include "tensor/tensor.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
 
@@ -105,13 +106,14 @@ static bool match_one(tn__state *s, tn__state_item *item, const tn_safetensors *
         tn__raise(TN_EMISMATCH, s->operation, "%s has no \"%s\"", path, item->name);
         return false;
     }
-    tn_tensor *source = tn_safetensors_get(f, item->name);
-    if (tn_is_inert(source)) {
+    tn_dims shape = tn_safetensors_shape(f, item->name);
+    if (!tn_dims_equal(shape, tn_shape(item->tensor))) {
+        tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
+                  item->name, tn__dims_text(shape), tn_shape_text(item->tensor));
         return false;
     }
-    if (!tn_dims_equal(tn_shape(source), tn_shape(item->tensor))) {
-        tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
-                  item->name, tn_shape_text(source), tn_shape_text(item->tensor));
+    tn_tensor *source = tn_safetensors_get(f, item->name);
+    if (tn_is_inert(source)) {
         return false;
     }
     if (tn_dtype_of(source) != wanted && !convert) {

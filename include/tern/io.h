@@ -26,11 +26,11 @@ extern "C" {
 
 typedef struct tn_safetensors tn_safetensors;
 
-/* Maps a file for reading. NULL after TN_EIO, or TN_EFORMAT with what is wrong and where. Headers
- * of more than 16 MiB are not read. Do not overwrite the file in place while it is mapped; renaming
- * another over it, as writing here does, is fine. */
+/* Opens a file and reads its header. NULL after TN_EIO, or TN_EFORMAT with what is wrong and where.
+ * Headers of more than 16 MiB are not read. Another file may be renamed over it while it is open,
+ * as writing here does. */
 TN_API tn_safetensors *tn_safetensors_open(const char *path);
-/* tensors read from it stay valid: they hold the map */
+/* tensors read from it stay valid */
 TN_API void tn_safetensors_close(tn_safetensors *f);
 
 TN_API int tn_safetensors_count(const tn_safetensors *f);
@@ -45,9 +45,9 @@ TN_API const char *tn_safetensors_metadata(const tn_safetensors *f, const char *
 TN_API tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name);
 
-/* A tensor over the file's mapped pages (a copy where the file does not align it), private to this
- * process: changes do not reach the file. TN_EVALUE when there is no such name, TN_EUNSUPPORTED
- * when we have no such dtype; the file's other tensors can be read all the same. */
+/* Reads one tensor, in memory of its own: what happens to the file afterwards does not reach it. A
+ * file that was cut short since it was opened is TN_EIO. TN_EVALUE when there is no such name,
+ * TN_EUNSUPPORTED when we have no such dtype; the file's other tensors can be read all the same. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
 /* What is to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A

@@ -47,13 +47,28 @@ static bool read_history(const char *path) {
     return h != NULL;
 }
 
+static bool read_tensors(const char *path) {
+    tn_safetensors *f = tn_safetensors_open(path);
+    tn_safetensors_close(f);
+    return f != NULL;
+}
+
+static bool read_checkpoint(const char *path) {
+    tn_checkpoint c = {.partial = true};
+    return tn_checkpoint_load(&c, path) == TN_OK;
+}
+
 static const struct {
     const char *name;
     bool (*read)(const char *path);
 } readers[] = {
-    {"text", read_text},          {"token shards", read_shards},
-    {"mnist", read_digits_plain}, {"mnist, compressed", read_digits_gz},
+    {"text", read_text},
+    {"token shards", read_shards},
+    {"mnist", read_digits_plain},
+    {"mnist, compressed", read_digits_gz},
     {"history", read_history},
+    {"safetensors", read_tensors},
+    {"checkpoint", read_checkpoint},
 };
 enum { READERS = sizeof(readers) / sizeof(readers[0]) };
 
