@@ -123,7 +123,7 @@ uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t);
 void tn__flight_started(uint64_t entry, double when);
 void tn__flight_ended(uint64_t entry, double when, tn_status status);
 /* Writes the file once for a failure; says where in the log. */
-void tn__flight_save(int rank, const char *reason);
+TN_API void tn__flight_save(int rank, const char *reason);
 /* SIGUSR1 writes the file from now on, unless the program has a handler of its own. */
 TN_API void tn__flight_signals(int rank);
 

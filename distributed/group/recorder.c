@@ -8,6 +8,7 @@
 #include "core/fork.h"
 #include "core/trace.h"
 #include "distributed/group/group.h"
+#include "distributed/group/record_file.h"
 
 #include <errno.h>
 #include <semaphore.h>
@@ -116,22 +117,17 @@ tn_status tn_flight_trace(const char *path) {
 }
 
 void tn__flight_save(int rank, const char *reason) {
-    const char *folder = getenv("TERN_FLIGHT_DIR");
-    if (!folder || !*folder) {
-        folder = getenv("TMPDIR");
-    }
     char path[4096];
-    snprintf(path, sizeof(path), "%s/tern-flight-%d.txt", folder && *folder ? folder : "/tmp",
-             rank);
-    FILE *file = fopen(path, "w");
+    FILE *file = tn__record_open(rank, path, sizeof(path));
     if (!file) {
-        tn_log_write(TN_LOG_WARN, "flight recorder: %s: %s", path, strerror(errno));
         return;
     }
     fprintf(file, "%s\n", reason);
     tn_flight_dump(file);
-    fclose(file);
-    tn_log_write(TN_LOG_WARN, "flight recorder: the last operations are in %s (%s)", path, reason);
+    bool whole = !ferror(file);
+    whole = fclose(file) == 0 && whole;
+    tn_log_write(TN_LOG_WARN, "flight recorder: the last operations are in %s%s (%s)", path,
+                 whole ? "" : ", as far as there was room", reason);
 }
 
 /* ---- SIGUSR1 --------------------------------------------------------------------------------- */

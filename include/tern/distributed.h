@@ -311,8 +311,10 @@ TN_API tn_status tn_store_delete(tn_store *s, const char *key, bool *existed);
 /* ---- Flight recorder ------------------------------------------------------------------------- */
 
 /* The last 1000 operations of this process: group, number, name, shape, state, times. Written by
- * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/tern-flight-RANK.txt
- * (default: $TMPDIR, /tmp). */
+ * itself on a time-out and on SIGUSR1, to TERN_FLIGHT_DIR/tern-flight-RANK.txt; without that
+ * variable to tern-flight-RANK-PID.txt in $XDG_RUNTIME_DIR/tern, or else in tern-UID in $TMPDIR or
+ * /tmp, which must be this user's alone. The log says where; it is a new file in any case, and
+ * links are not followed. */
 TN_API void tn_flight_dump(FILE *file);
 /* As a trace for chrome://tracing and Perfetto. */
 TN_API tn_status tn_flight_trace(const char *path) TN_MUST_USE;

@@ -225,7 +225,7 @@ PART(recorder)
 PART(system_calls)
 
 int main(int argc, char **argv) {
-    setenv("TMPDIR", "/nowhere", 1); /* no flight recorder files */
+    setenv("TERN_FLIGHT_DIR", "/nowhere", 1); /* no flight recorder files */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_starting),       cmocka_unit_test(test_groups),
         cmocka_unit_test(test_operations),     cmocka_unit_test(test_bytes),
