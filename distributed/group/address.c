@@ -2,7 +2,11 @@
  *
  * The kernel knows: a UDP socket that is "connected" to another host has the address from which
  * packets would leave, and nothing is sent. MASTER_ADDR is a host that every rank reaches. Ranks
- * are on one host when they have the same boot and the same network namespace.
+ * are on one host when they have the same boot and the same network namespace; then they meet at
+ * 127.0.0.1.
+ *
+ * Gloo's connections carry no secret, so an address that the whole internet may reach is taken only
+ * when it was asked for.
  */
 #define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
 #include "distributed/group/gloo.h"
@@ -16,6 +20,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -110,6 +115,38 @@ static bool to_text(const struct sockaddr *a, char *address) {
     return inet_ntop(a->sa_family, bits, address, TN__ADDRESS) != NULL;
 }
 
+/* The networks that routers between sites do not carry: RFC 1122, 1918, 3927, 4193, 4291, 6598. */
+static bool is_private_v4(uint32_t address) {
+    static const struct {
+        uint32_t network;
+        int bits;
+    } all[] = {{0x7f000000, 8},  {0x0a000000, 8},  {0xac100000, 12},
+               {0xc0a80000, 16}, {0xa9fe0000, 16}, {0x64400000, 10}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        if ((address ^ all[i].network) >> (32 - all[i].bits) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool tn__address_is_public(const char *address) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, address, &v4) == 1) {
+        return !is_private_v4(ntohl(v4.s_addr));
+    }
+    if (inet_pton(AF_INET6, address, &v6) != 1) {
+        return false;
+    }
+    if (IN6_IS_ADDR_V4MAPPED(&v6)) {
+        memcpy(&v4, v6.s6_addr + 12, sizeof(v4));
+        return !is_private_v4(ntohl(v4.s_addr));
+    }
+    return !IN6_IS_ADDR_LOOPBACK(&v6) && !IN6_IS_ADDR_LINKLOCAL(&v6) &&
+           (v6.s6_addr[0] & 0xfe) != 0xfc;
+}
+
 /* The address from which packets to `host` leave; false when it has none, or is not to be
  * reached. */
 static bool address_toward(const char *host, char *address, bool *loopback) {
@@ -185,20 +222,25 @@ static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all
     if (!compare_hosts(o, &one_host, why)) {
         return false;
     }
-    if (master && *master && address_toward(master, address, &loopback) &&
-        (one_host || !loopback)) {
-        return true;
-    }
     if (one_host) {
         snprintf(address, TN__ADDRESS, "127.0.0.1");
         return true;
     }
-    if (of_interface(all, NULL, address)) {
-        return true;
+    bool toward = master && *master && address_toward(master, address, &loopback) && !loopback;
+    if (!toward && !of_interface(all, NULL, address)) {
+        snprintf(why, TN_ENGINE_WHY,
+                 "the ranks are on several hosts, but this one has no interface that leads out");
+        return false;
     }
-    snprintf(why, TN_ENGINE_WHY,
-             "the ranks are on several hosts, but this one has no interface that leads out");
-    return false;
+    if (tn__address_is_public(address)) {
+        snprintf(why, TN_ENGINE_WHY,
+                 "this host's address %s is a public one, and gloo's connections carry no secret: "
+                 "use a private network or a tunnel (docs/security.md), or ask for this address "
+                 "by TERN_INTERFACE=%s",
+                 address, address);
+        return false;
+    }
+    return true;
 }
 
 bool tn__gloo_address(const tn_engine_options *o, char *address, char *why) {

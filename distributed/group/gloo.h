@@ -132,10 +132,12 @@ bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine
 void tn__gloo_forget(tn_store_value *values, int n);
 
 /* Writes this rank's numeric address to address[TN__ADDRESS]: that of o->interface (a name or an
- * address), else the one from which packets to MASTER_ADDR leave, else that of the first interface;
- * 127.0.0.1 only where all ranks are on one host. */
+ * address); else 127.0.0.1 where all ranks are on one host; else the one from which packets to
+ * MASTER_ADDR leave, or that of the first interface, unless it is a public one. */
 #define TN__ADDRESS 64
 bool tn__gloo_address(const tn_engine_options *o, char *address, char *why);
+/* Whether routers between sites carry packets to this numeric address. */
+TN_API bool tn__address_is_public(const char *address);
 
 #ifdef __cplusplus
 }

@@ -47,10 +47,13 @@ typedef struct tn_dist_options {
     /* TN_CPU: the thread's default device stays as it is. TN_CUDA: it becomes the GPU LOCAL_RANK,
      * modulo their number on this host; TN_EDEVICE when there is none. */
     tn_device_kind device;
-    const char *interface; /* network interface of gloo, NULL: the one that reaches the store */
-    double timeout;        /* seconds an operation may take: 600, or TERN_TIMEOUT */
-    bool checked;          /* compare operations before they run: false, or TERN_CHECKED=1 */
-    bool signals;          /* SIGUSR1 dumps the flight recorder: true */
+    /* Network interface or own address for gloo: TERN_INTERFACE; NULL: 127.0.0.1 on one host, else
+     * what reaches the store, unless that is a public address (TN_EPEER): the connections carry no
+     * secret (docs/security.md). */
+    const char *interface;
+    double timeout; /* seconds an operation may take: 600, or TERN_TIMEOUT */
+    bool checked;   /* compare operations before they run: false, or TERN_CHECKED=1 */
+    bool signals;   /* SIGUSR1 dumps the flight recorder: true */
     /* true: tn_set_threads(cores / ranks of this host) unless OMP_NUM_THREADS is set */
     bool threads;
 } tn_dist_options;

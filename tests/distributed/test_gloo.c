@@ -511,6 +511,40 @@ static void test_interfaces(void **state) {
     tn_store_free(store);
 }
 
+static void test_public_addresses(void **state) {
+    (void)state;
+    static const char *const near[] = {"127.0.0.1",
+                                       "127.255.255.255",
+                                       "10.0.0.1",
+                                       "10.255.255.255",
+                                       "172.16.0.1",
+                                       "172.31.255.255",
+                                       "192.168.0.1",
+                                       "169.254.1.1",
+                                       "100.64.0.1",
+                                       "100.127.255.255",
+                                       "::1",
+                                       "fe80::1",
+                                       "fd00::1",
+                                       "fc12::7",
+                                       "::ffff:10.1.2.3",
+                                       "::ffff:127.0.0.1"};
+    static const char *const far[] = {
+        "126.255.255.255", "128.0.0.1",   "9.255.255.255", "11.0.0.0",       "172.15.255.255",
+        "172.32.0.0",      "192.167.0.1", "192.169.0.1",   "100.63.255.255", "100.128.0.0",
+        "203.0.113.7",     "8.8.8.8",     "2001:db8::1",   "2a00::1",        "::ffff:8.8.8.8"};
+    for (size_t i = 0; i < sizeof(near) / sizeof(*near); i++) {
+        if (tn__address_is_public(near[i])) {
+            fail_msg("%s is taken for a public address", near[i]);
+        }
+    }
+    for (size_t i = 0; i < sizeof(far) / sizeof(*far); i++) {
+        if (!tn__address_is_public(far[i])) {
+            fail_msg("%s is taken for a private address", far[i]);
+        }
+    }
+}
+
 /* ---- Ranks as processes ---------------------------------------------------------------------- */
 
 /* `argument`: "PATH SECONDS": of the store's file, and how long operations may take. Reduces until
@@ -608,6 +642,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_missing_ranks_are_named),
         cmocka_unit_test(test_interfaces),
+        cmocka_unit_test(test_public_addresses),
         cmocka_unit_test_teardown(test_killed, temp_clean),
         cmocka_unit_test_teardown(test_stopped, temp_clean),
     };

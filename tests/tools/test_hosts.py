@@ -38,8 +38,11 @@ class Namespaces:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
         ip("-n", self.names[0], "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", self.names[1])
+        # Of the network that is kept for documents (RFC 5737): public for everybody who does not know that.
+        self.public = ["203.0.113.1", "203.0.113.2"]
         for end in (0, 1):
-            ip("-n", self.names[end], "addr", "add", f"{self.addresses[end]}/24", "dev", f"cable{end}")
+            for address in (self.addresses[end], self.public[end]):
+                ip("-n", self.names[end], "addr", "add", f"{address}/24", "dev", f"cable{end}")
         self.mend()
 
     def on(self, host):
@@ -148,10 +151,10 @@ def cable_cut():
     has(errors(second), "node 0 is lost")
 
 
-def ranks_at_work(host, *options):
-    """One rank of loop_program on this host, in its own words an engine for hosts."""
-    env = environment(TERN_TOKEN="secret", TERN_TIMEOUT=3, OMP_NUM_THREADS=1, TERN_HOST=f"host-{host}")
-    return start("--nnodes", 2, "--rdzv-endpoint", f"{hosts.addresses[0]}:{PORT}", "--heartbeat", 2, "--grace", 1, *options,
+def ranks_at_work(host, meet=None, **more):
+    """One rank of loop_program on this host, in its own words an engine for hosts. They meet at host 0's address, or at `meet`."""
+    env = environment(TERN_TOKEN="secret", TERN_TIMEOUT=3, OMP_NUM_THREADS=1, TERN_HOST=f"host-{host}", **more)
+    return start("--nnodes", 2, "--rdzv-endpoint", f"{meet or hosts.addresses[0]}:{PORT}", "--heartbeat", 2, "--grace", 1,
                  os.path.join(TESTS, "loop_program"), prefix=hosts.on(host), env=env)
 
 
@@ -172,6 +175,24 @@ def work_across():
     for p in both:
         finish(p, 0)
     has(text("steps.1"), "1 of 2, restart 0, step 9, gloo")
+
+
+@test
+def public_addresses():
+    """ranks whose way to each other is public send no tensors there, unless they are told to by name"""
+    needs_gloo()
+    needs_cable()
+    hosts.mend()
+    both = [ranks_at_work(host, meet=hosts.public[0]) for host in (0, 1)]
+    for p in both:
+        finish(p, 1, 30)
+    has("".join(errors(p) for p in both), "is a public one, and gloo's connections carry no secret", "TERN_INTERFACE=203.0.113.")
+    same(text("steps.0"), "")
+    with open("go", "w", encoding="utf-8"):
+        pass
+    for p in [ranks_at_work(host, meet=hosts.public[0], TERN_INTERFACE=hosts.public[host]) for host in (0, 1)]:
+        finish(p, 0)
+    has(text("steps.1"), "1 of 2, restart 0, step", "gloo")
 
 
 @test
