@@ -216,7 +216,7 @@ def cable_cut_and_mended():
     needs_cable()
     hosts.mend()
     first, second = launch(0, "1:2", *UNTIL_GO), launch(1, "1:2", *UNTIL_GO)
-    until(lambda: text("said.1.0"), "both have started")
+    until(lambda: text("said.1.0") and text("said.0.0").endswith("0 of 2\n"), "both have started")
     rounds = text("said.0.0").count("\n")
     hosts.cut()
     finish(second, 1, 20)
