@@ -11,6 +11,7 @@
 #include "distributed/init/meet.h"
 
 #include "core/memory.h"
+#include "core/plain.h"
 #include "distributed/store/store.h"
 
 #include <math.h>
@@ -32,6 +33,7 @@ static tn_status say_why(char *why, tn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(why, TN__MEET_WHY, format, arguments);
     va_end(arguments);
+    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* it may quote a peer */
     return status;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/plain.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(why, TN_STORE_WHY, format, arguments);
     va_end(arguments);
+    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* it may quote a peer */
     return status;
 }
 

@@ -543,8 +543,9 @@ static int forge_block(uint64_t nonce, size_t bytes, bool sealed) {
 static pid_t start_stranger(void) {
     pid_t pid = fork();
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (setgid(STRANGER) == 0 && setuid(STRANGER) == 0) {
+        bool changed = setgid(STRANGER) == 0 && setuid(STRANGER) == 0;
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* which another user's would have cleared */
+        if (changed) {
             execlp("sleep", "sleep", "60", (char *)NULL);
         }
         _exit(1);

@@ -606,8 +606,14 @@ static void test_nothing(void **state) {
     assert_error(TN_EVALUE, "70000");
     assert_null(tn_tcp_store("localhost", 1, "", 0));
     assert_error(TN_EVALUE, "token is empty");
-    assert_null(tn_store_serve(NULL, 0, NULL));
-    assert_error(TN_EVALUE, "token is NULL");
+    assert_null(tn_tcp_store("no\033[2J such\a host", 1, TOKEN, 0)); /* what is quoted is plain */
+    assert_null(strpbrk(tn_error_message(), "\033\a"));
+    assert_error(TN_EPEER, "the host no such? host is not known");
+    static const char *const addresses[] = {NULL, "0.0.0.0", "127.0.0.1"};
+    for (int i = 0; i < 6; i++) { /* no store without a token, wherever */
+        assert_null(tn_store_serve(addresses[i / 2], 0, i % 2 ? "" : NULL));
+        assert_error(TN_EVALUE, i % 2 ? "token is empty" : "token is NULL");
+    }
     assert_null(tn_prefix_store(NULL, "a"));
     tn_error_clear();
 
