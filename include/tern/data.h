@@ -52,7 +52,7 @@ struct tn_dataset {
 };
 TN_API void tn_dataset_free(tn_dataset *d); /* NULL is fine; a loader frees its own */
 
-/* All datasets below know themselves again by a digest over all of their data (XXH3, some 10 GB a
+/* All datasets below know themselves again by a digest over all of their data (XXH3, several GB a
  * second), which is made at the first save or load. */
 
 /* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous or

@@ -512,6 +512,53 @@ static void test_the_description(void **state) {
     gpt_run_close(&run);
 }
 
+/* A norm by itself, with SGD and a scale. */
+typedef struct norm_run {
+    double eps;
+    tn_sgd_options sgd;
+    tn_scaler_options scaler;
+} norm_run;
+
+static tn_status norm_run_pass(const norm_run *r, bool save, const char *path) {
+    tn_rms_norm norm;
+    tn_norm_options o = tn_norm_defaults();
+    o.eps = r->eps;
+    tn_rms_norm_init(&norm, 3, o);
+    tn_optim *optim = tn_sgd(&norm, r->sgd);
+    tn_scaler *scaler = tn_scaler_new(r->scaler);
+    tn_checkpoint c = {.model = &norm, .optim = optim, .scaler = scaler};
+    tn_status status = save ? tn_checkpoint_save(&c, path) : tn_checkpoint_load(&c, path);
+    tn_scaler_free(scaler);
+    tn_optim_free(optim);
+    tn_module_finish(&norm);
+    return status;
+}
+
+static void test_other_optimisers_and_norms(void **state) {
+    (void)state;
+    const char *path = temp_path("norm");
+    norm_run usual = {.eps = 1e-5, .sgd = tn_sgd_defaults(), .scaler = tn_scaler_defaults()};
+    usual.sgd.momentum = 0.9;
+    assert_int_equal(norm_run_pass(&usual, true, path), TN_OK);
+    norm_run r = usual;
+    r.sgd.lr = 7; /* state */
+    r.sgd.weight_decay = 0.3;
+    r.scaler.scale = 2;
+    assert_int_equal(norm_run_pass(&r, false, path), TN_OK);
+    r.eps = nextafter(usual.eps, 1);
+    r.sgd.momentum = 0.8;
+    r.sgd.nesterov = true;
+    r.scaler.interval = 5;
+    assert_int_equal(norm_run_pass(&r, false, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "norm: rms_norm: eps was 1e-05 but is 1.0000000000000003e-05; sgd: "
+                               "momentum was 0.9 but is 0.8; sgd: nesterov was 0 but is 1; the "
+                               "scaler: interval was 2000 but is 5 (");
+    r = usual;
+    r.sgd.dampening = 0.1;
+    assert_int_equal(norm_run_pass(&r, false, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "sgd: dampening was 0 but is 0.1");
+}
+
 /* ---- Descriptions of one's own --------------------------------------------------------------- */
 
 /* A module that says of itself what a test wants. */
@@ -801,6 +848,7 @@ int main(void) {
         cmocka_unit_test(test_another_run),
         cmocka_unit_test(test_goes_on_all_the_same),
         cmocka_unit_test(test_the_description),
+        cmocka_unit_test(test_other_optimisers_and_norms),
         cmocka_unit_test(test_modules_of_ones_own),
         cmocka_unit_test(test_data_of_ones_own),
         cmocka_unit_test(test_weights_of_another_network),
