@@ -83,11 +83,6 @@ static void begin_round(launcher *l, const run_round *r) {
                    r->world);
         free(last);
     }
-    if (o->guessable && o->max_nodes > 1 && agent_leads(l->agent) && r->restarts == 0) {
-        output_say(l->out,
-                   "no token is set: whoever reaches %s:%d can join; TERN_TOKEN keeps others out",
-                   o->host, r->port);
-    }
     l->round = *r;
     l->phase = RUNNING;
     agent_tell(l->agent, NODE_RUNNING, r->number, 0, NULL);

@@ -21,6 +21,7 @@
 #define TERN_TOOLS_RUN_H
 
 #include "core/clock.h"
+#include "distributed/init/token.h"
 #include "tools/run_words.h"
 
 #include <tern/distributed.h>
@@ -39,9 +40,9 @@ typedef struct run_options {
     char host[256]; /* where the store is served; a loopback address when the job has one node */
     int port;       /* 0: any */
     bool alone;     /* one node, a random token: nobody else can join */
-    bool guessable; /* the token follows from the job's name */
+    bool own_token; /* the token is made from the user's own */
     char run_id[65];
-    char token[129];
+    char token[TN__TOKEN];
     char node_name[65];  /* of this host, for messages */
     double monitor;      /* seconds between two signs of life */
     double heartbeat;    /* a node without a sign of life for so long is lost */

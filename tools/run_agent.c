@@ -172,6 +172,27 @@ static void introduce_node(agent *a) {
     agent_set(a->keys, key, card);
 }
 
+static const char token_hint[] =
+    ". All launchers need the same --token-file, TERN_TOKEN or --token";
+static const char own_token_hint[] =
+    ". This launcher's token is made from the user's own and from --rdzv-id: copy the other host's "
+    "$XDG_CONFIG_HOME/tern/token (~/.config/tern/token) to this one, or give all launchers the "
+    "same --token-file or TERN_TOKEN";
+
+/* Why this launcher could not join. When it is the token: where this one's is from. */
+static void raise_refusal(const agent *a, const char *served) {
+    tn_error_record error;
+    if (!tn_error_take(&error)) {
+        return;
+    }
+    const char *hint = "";
+    if (strstr(error.message, "token")) {
+        hint = a->options->own_token ? own_token_hint : token_hint;
+    }
+    tn_raise(error.status, "%s (and this host does not serve it: %s)%s", error.message, served,
+             hint);
+}
+
 static bool meet_nodes(agent *a) {
     const run_options *o = a->options;
     char why[1024] = "";
@@ -188,9 +209,8 @@ static bool meet_nodes(agent *a) {
     a->store = tn_tcp_store(o->host, a->port, o->token, leads ? o->heartbeat : o->timeout);
     a->keys = a->store ? tn_prefix_store(a->store, AGENT_PREFIX) : NULL;
     if (!a->keys) {
-        tn_error_record error;
-        if (!leads && tn_error_take(&error)) {
-            tn_raise(error.status, "%s (and this host does not serve it: %s)", error.message, why);
+        if (!leads) {
+            raise_refusal(a, why);
         }
         return false;
     }

@@ -28,6 +28,7 @@ enum {
     MASTER_ADDR,
     MASTER_PORT,
     TOKEN,
+    TOKEN_FILE,
     TIMEOUT,
     LAST_CALL,
     HEARTBEAT,
@@ -61,6 +62,10 @@ static const struct argp_option option_list[] = {
     ALIAS("master_port"),
     {"token", TOKEN, "TEXT", 0,
      "who has it may join; better in TERN_TOKEN, since others on the host can see arguments", 2},
+    {"token-file", TOKEN_FILE, "FILE", 0,
+     "a secret that nobody else may read makes the token (else TERN_TOKEN, TERN_TOKEN_FILE, the "
+     "user's own)",
+     2},
     {"timeout", TIMEOUT, "S", 0, "seconds to wait for enough hosts (600)", 3},
     {"last-call", LAST_CALL, "S", 0, "seconds to wait for more than MIN hosts (3)", 3},
     {"heartbeat", HEARTBEAT, "S", 0, "a host that is silent for so long is lost (10)", 3},
@@ -71,9 +76,9 @@ static const struct argp_option option_list[] = {
 
 typedef struct parsing {
     run_options *o;
-    const char *endpoint, *address; /* NULL: not given */
-    int port;                       /* 0: not given */
-    bool standalone, has_id, has_token;
+    const char *endpoint, *address, *token, *token_file; /* NULL: not given */
+    int port;                                            /* 0: not given */
+    bool standalone, has_id;
 } parsing;
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -202,6 +207,32 @@ static char *find_program(struct argp_state *state, const char *name) {
     return file;
 }
 
+/* Whoever has the token may join. A job of one host needs none that others know; one of several
+ * takes the user's own when none is given: it is the same wherever the home is shared. Of a secret
+ * that lies in a file the ranks see only what is made of it for this job. */
+static void choose_token(struct argp_state *state, const parsing *p) {
+    run_options *o = p->o;
+    char why[TN_STORE_WHY], secret[TN__TOKEN];
+    const char *given = p->token ? p->token : getenv("TERN_TOKEN");
+    const char *file = p->token_file ? p->token_file : given ? NULL : getenv("TERN_TOKEN_FILE");
+    if (p->token && p->token_file) {
+        argp_error(state, "--token and --token-file say the same: give one");
+    }
+    if (o->alone || (o->max_nodes == 1 && !file && !given)) {
+        random_text(o->token, 16);
+        return;
+    }
+    if (!file && given) {
+        read_token(state, o, given);
+        return;
+    }
+    o->own_token = !file;
+    if ((file ? tn__token_read(file, secret, why) : tn__token_user(secret, why)) != TN_OK) {
+        argp_error(state, "no token: %s (--token-file, TERN_TOKEN: one of the job's own)", why);
+    }
+    tn__token_derive(secret, o->run_id, o->token);
+}
+
 static void complete_options(struct argp_state *state, parsing *p) {
     run_options *o = p->o;
     if (!o->program) {
@@ -238,15 +269,7 @@ static void complete_options(struct argp_state *state, parsing *p) {
     if (!p->has_id && o->alone) {
         random_text(o->run_id, 4);
     }
-    const char *given = getenv("TERN_TOKEN");
-    if (o->alone) {
-        random_text(o->token, 16);
-    } else if (!p->has_token && given) {
-        read_token(state, o, given);
-    } else if (!p->has_token) {
-        snprintf(o->token, sizeof(o->token), "tern-%s", o->run_id);
-        o->guessable = true;
-    }
+    choose_token(state, p);
 }
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
@@ -285,8 +308,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         p->has_id = true;
         break;
     case TOKEN:
-        read_token(state, o, text);
-        p->has_token = true;
+        read_token(state, o, text); /* refused also where it is not needed */
+        p->token = text;
+        break;
+    case TOKEN_FILE:
+        p->token_file = text;
         break;
     case LOG_DIR:
         o->log_dir = text;

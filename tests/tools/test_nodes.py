@@ -389,13 +389,56 @@ def strangers():
     finish(second, 0)
 
 
+def secrets_in(*places):
+    """What there is to read of a running job besides its ranks' environment: arguments of all processes, and these files."""
+    seen = "".join(text(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
+    return seen + "".join(text(place) for place in places)
+
+
 @test
-def guessable_token():
-    """without a token the launcher says that others can join"""
-    job = Job("1:2", "--last-call", 0.1)
-    first = job.start("true", env=environment())
+def own_token():
+    """without a token launchers of one user meet by a secret in a file of his; no other user can, nor one who knows the job's name"""
+    job = Job(2, "--rdzv-id", "night")
+    program = shell(SAYS + 'echo "$TERN_TOKEN" > token.$RANK; while [ ! -e go ]; do sleep 0.05; done')
+    first = job.leader(*program, env=environment())
+    for token in ("tern-night", "tern-job", "night"):
+        stranger = job.start("true", env=environment(TERN_TOKEN=token), options=["--node-rank", 1, "--timeout", 1])
+        finish(stranger, 1, 30)
+        has(errors(stranger), "token", "--token-file")
+    other = job.start("true", env=environment(XDG_CONFIG_HOME=os.path.abspath("another")), options=["--node-rank", 1, "--timeout", 1])
+    finish(other, 1, 30)
+    has(errors(other), "tern/token", "--token-file", "TERN_TOKEN")
+    second = job.start(*program, env=environment())
+    until(lambda: said(0) and said(1) and text("token.0") and text("token.1"), "both have started")
+    same(os.stat("config/tern/token").st_mode & 0o777, 0o600)
+    secret, token = text("config/tern/token").strip(), text("token.0").strip()
+    same(text("token.1").strip(), token)
+    holds(len(token) >= 32 and token != secret and len(secret) >= 32, (token, secret))
+    seen = secrets_in(*(p.name + end for p in (first, second) for end in (".out", ".err")))
+    holds(token not in seen and secret not in seen, "the token can be read")
+    go()
     finish(first, 0)
-    has(errors(first), "no token is set", "TERN_TOKEN")
+    finish(second, 0)
+
+
+@test
+def token_files():
+    """--token-file and TERN_TOKEN_FILE: a file that nobody else can read makes the token; another file is refused before anything starts"""
+    with open("token", "w", encoding="utf-8") as f:
+        f.write("a secret of this job\n")
+    os.chmod("token", 0o600)
+    job = Job(2, "--token-file", "token")
+    first = job.leader(*shell('[ ${#TERN_TOKEN} -ge 32 ] && [ "$TERN_TOKEN" != "a secret of this job" ] && [ "$TERN_TOKEN" != secret ]'))
+    job.options = job.options[:-2]
+    second = job.start("true", env=environment(TERN_TOKEN_FILE="token"))
+    finish(first, 0)
+    finish(second, 0)
+    os.chmod("token", 0o640)
+    for more in ({"options": ["--token-file", "token"]}, {"env": environment(TERN_TOKEN_FILE="token")}):
+        refused = job.start("true", **more)
+        finish(refused, 64, 30)
+        has(errors(refused), "no token: ", "token (mode 0640)")
+    holds(not os.path.exists("config"), "a token of the user's own was made")
 
 
 main()

@@ -62,6 +62,8 @@ def wrong_options():
             (["--standalone", "--nnodes", "2", "true"], "--standalone is one host"),
             (["--node-rank", "1", "true"], "at most 1 hosts"),
             (["--token", "", "true"], "the token has 0 characters"),
+            (["--token", "x", "--token-file", "y", "true"], "say the same"),
+            (["--rdzv-endpoint", "h", "--token-file", "not-there", "true"], "not-there"),
             (["--grace", "soon", "true"], "a number of seconds"),
             (["--monitor-interval", "0", "true"], "at least 0.01"),
             (["--heartbeat", "0.2", "true"], "three times"),
