@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
-of a rank's own, a second job in the place of the first, and strangers at the port where ranks meet.
+of a rank's own, a second job in the place of the first, strangers at the port where ranks meet, and orders
+that are not the leader's.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -28,16 +29,19 @@ BIN = os.environ.get("TERN_TEST_BIN", "build/test/tests")
 TERN = os.environ.get("TERN_TOOL", os.path.join(os.path.dirname(BIN.rstrip("/")), "tools", "tern"))
 PROGRAM = os.path.join(BIN, "fault_program")
 STORE = os.path.join(BIN, "store_program")
+CLIENT = os.path.join(BIN, "store_client")
 TIMEOUT = 2        # seconds that an operation may take
 SLACK = 3          # and a busy machine's own
 RANKS, VICTIM, STEP, STEPS = 3, 1, 4, 9
 MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
-BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("relay", "rendezvous"), ("squatter", "rendezvous")]
+BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("forged-order", "bucket"),
+           ("relay", "rendezvous"), ("squatter", "rendezvous")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
-      "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "relay@rendezvous", "squatter@rendezvous"]
+      "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "forged-order@bucket",
+      "relay@rendezvous", "squatter@rendezvous"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -440,6 +444,37 @@ def squatter(folder, reference, phase):
         strangers.close()
 
 
+def forged_order(folder, reference, phase):
+    """A stranger who has the token gives a launcher orders: that all has ended well, that 300 ranks shall start, and what is no
+    number. None is followed: the job ends with an error that names the order, and goes on from its checkpoint when asked to."""
+    for order in ("end 0\n", "start 2 1 300 1\n1 0 0 300\n", "end 99999999999999999999\n", "stop 1\n\033[2J\nstart 2 1 -3 1\n1 0 0 -3\n"):
+        out = folder("job")
+        taken = free_port()
+        env = environment(TERN_TOKEN="faults", TERN_FAULT="wait@%s:%d:%d" % (phase, VICTIM, STEP))
+        command = [TERN, "run", "--nnodes", "1:2", "--last-call", "0", "--rdzv-endpoint", "127.0.0.1:%d" % taken, "--grace", "1", "-n",
+                   str(RANKS), PROGRAM, "--steps", str(STEPS), "--out", out]
+        with open(os.path.join(out, "launcher.log"), "wb") as log:
+            launcher = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        try:
+            end = time.time() + 60
+            while not os.path.exists(os.path.join(out, "at-phase")):
+                need(time.time() < end, "the phase was never reached: " + text_of(log.name)[-500:])
+                time.sleep(0.01)
+            subprocess.run([CLIENT, str(taken), "set", "agent/order/2", order], env=env, check=True, timeout=30)
+            status, said = launcher.wait(60), text_of(log.name)
+            need(status == 1 and "in the store" in said, "after %r it ended with %d: %s" % (order, status, said[-1000:]))
+            need("\033" not in said, "an escape sequence came through")
+        except subprocess.TimeoutExpired:
+            raise Broken("the launcher has not ended after %r: %s" % (order, text_of(log.name)[-1000:]))
+        finally:
+            launcher.kill()
+            launcher.wait()
+        no_orphans()
+        status, text = launch(out)
+        need(status == 0, "later the launcher ended with %d: %s" % (status, text[-1000:]))
+        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+
+
 def disk(folder, reference, phase):
     """The disk is full in the middle of a save; with room again the job goes on from the checkpoint before."""
     out = folder("full")
@@ -500,7 +535,8 @@ def cut(folder, reference, phase):
             log = open(os.path.join(out, "host%d.log" % i), "wb")
             command = ["ip", "netns", "exec", name, TERN, "run", "--nnodes", "2", "--rdzv-endpoint", "10.77.0.1:29777", "--rdzv-id",
                        "cut%d" % os.getpid(), "--timeout", "20", "--grace", "1", "-n", "1", PROGRAM, "--steps", str(STEPS), "--out", out]
-            hosts.append((subprocess.Popen(command, env=environment(TERN_FAULT="wait@%s:1:%d" % (phase, STEP)), stdout=log, stderr=log), log))
+            hosts.append((subprocess.Popen(command, env=environment(TERN_TOKEN="faults", TERN_FAULT="wait@%s:1:%d" % (phase, STEP)),
+                                           stdout=log, stderr=log), log))
         end = time.time() + 30
         while not os.path.exists(os.path.join(out, "at-phase")):
             need(time.time() < end, "the phase was never reached: " + text_of(hosts[1][1].name)[-500:] + text_of(hosts[0][1].name)[-500:])
@@ -527,7 +563,7 @@ def cut(folder, reference, phase):
 
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw,
-         "second-job": second_job, "relay": relay, "squatter": squatter}
+         "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter}
 
 
 def main():
