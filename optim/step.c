@@ -13,6 +13,12 @@
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
+static const char *why_gone(const tn__item *item) {
+    return !item->lists->module             ? "its module was finished"
+           : tn__module_stands(item->lists) ? "its module's field is NULL"
+                                            : "its module has moved";
+}
+
 /* The tensor in the field now: a shard may have taken the place of what was there.
  * NULL after raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
@@ -21,8 +27,7 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
         return tn__usable(p, "optim_step") ? p : NULL;
     }
     if (!p) {
-        tn__raise(TN_ESTATE, "optim_step", "%s is gone: its module %s", item->entry.path,
-                  item->lists->module ? "has moved" : "was finished");
+        tn__raise(TN_ESTATE, "optim_step", "%s is gone: %s", item->entry.path, why_gone(item));
         return NULL;
     }
     if (!tn__usable(p, "optim_step")) {
