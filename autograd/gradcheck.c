@@ -234,11 +234,15 @@ tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs, tn_gradcheck_
         return tn__raise(TN_EVALUE, "gradcheck", "a function and 1 to %d inputs are needed",
                          TN_MAX_VALUES);
     }
+    if (!tn__enter("gradcheck")) {
+        return tn_error();
+    }
     if (first_order(f, user, inputs, options) && options.second) {
         gradient_of of = {f, user};
         if (gradient_depends(&of, inputs) && !tn__pending()) {
             first_order(gradient_forward, &of, inputs, options);
         }
     }
+    tn__leave();
     return tn_error();
 }

@@ -89,11 +89,24 @@ static void refuses_what_it_cannot_check(void **state) {
     tn_error_clear();
 }
 
+static tn_values checks_itself(void *user, tn_values in) {
+    tn_gradcheck(checks_itself, user, in, tn_gradcheck_defaults());
+    return in;
+}
+
+static void inside_itself(void **state) {
+    (void)state;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
+    checks_itself(NULL, (tn_values){1, {x}});
+    assert_error(TN_ESTATE, "gradcheck: 1000 forwards are running inside each other");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(accepts_right_rules),
         TEST(finds_wrong_rules),
         TEST(refuses_what_it_cannot_check),
+        TEST(inside_itself),
     };
     return cmocka_run_group_tests_name("gradcheck", tests, NULL, NULL);
 }

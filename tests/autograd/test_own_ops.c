@@ -203,11 +203,22 @@ static void many_widened_inputs(void **state) {
     assert_true(tn_equal(tn_apply(&op, NULL, in, TN_OP_INPUTS), tn_full(TN_DIMS(3), 4, TN_BF16)));
 }
 
+static tn_tensor *itself_compose(tn_op_call *c) {
+    return tn_apply1(c->op, NULL, c->in[0]);
+}
+
+static void composed_of_itself(void **state) {
+    (void)state;
+    tn_op op = {.name = "itself", .shape = like_input, .compose = itself_compose};
+    assert_inert(tn_apply1(&op, NULL, tn_ones(TN_DIMS(3), TN_F32)), TN_ESTATE,
+                 "itself: 1000 forwards are running inside each other");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(kernel_alone),      TEST(unrelated_result),  TEST(always_but_absent),
         TEST(composition_alone), TEST(forgotten_results), TEST(many_widened_inputs),
-        TEST(lent_by_two),       TEST(far_input),
+        TEST(lent_by_two),       TEST(far_input),         TEST(composed_of_itself),
     };
     return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);
 }
