@@ -450,22 +450,25 @@ bool tn__group_usable(tn_group *g, const char *operation) {
 /* ---- Looking --------------------------------------------------------------------------------- */
 
 int tn_group_rank(const tn_group *g) {
-    return g ? g->rank : 0;
+    return g && is_alive(g, "group_rank") ? g->rank : 0;
 }
 
 int tn_group_size(const tn_group *g) {
-    return g ? g->size : 1;
+    return g && is_alive(g, "group_size") ? g->size : 1;
 }
 
 const char *tn_group_name(const tn_group *g) {
-    return g ? g->name : "self";
+    return g && is_alive(g, "group_name") ? g->name : "self";
 }
 
 const char *tn_group_engine(const tn_group *g) {
-    return g && *g->engine_name ? g->engine_name : "self";
+    return g && is_alive(g, "group_engine") && *g->engine_name ? g->engine_name : "self";
 }
 
 int tn_group_world_rank(const tn_group *g, int rank) {
+    if (g && !is_alive(g, "group_world_rank")) {
+        return -1;
+    }
     if (rank < 0 || rank >= tn_group_size(g)) {
         tn__raise(TN_EINDEX, "group_world_rank", "rank %d, but group %s has ranks 0 … %d", rank,
                   tn_group_name(g), tn_group_size(g) - 1);

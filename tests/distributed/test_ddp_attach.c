@@ -1,6 +1,7 @@
 /* Data parallelism: attaching, what is refused, and how it ends. Ranks are threads. */
 
 #include "core/allocator.h"
+#include "distributed/group/group.h"
 #include "ddp_net.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -247,6 +248,18 @@ static void test_out_of_memory_anywhere(void **state) {
     }
 }
 
+static void test_the_group_was_freed(void **state) {
+    (void)state;
+    net m;
+    net_init(&m, 5);
+    tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);
+    assert_non_null(tn_ddp(&m, g, tn_ddp_defaults()));
+    tn_group_free(g);
+    net_backward(&m, 1);
+    assert_error(TN_ESTATE, "the group was freed before");
+    tn_module_finish(&m);
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
@@ -255,6 +268,7 @@ int main(void) {
         TEST(test_who_cannot_attach_tells_the_others),
         TEST(test_what_is_refused),
         TEST(test_the_group_may_go_first),
+        TEST(test_the_group_was_freed),
         TEST(test_a_module_may_end_in_its_backward),
         TEST(test_out_of_memory_anywhere),
     };

@@ -248,6 +248,16 @@ static void test_a_freed_group(void **state) {
     assert_inert(tn_group_empty(g, TN_DIMS(2), TN_F32), TN_ESTATE, "the group was freed before");
     tn_group_set_timeout(g, 1);
     assert_error(TN_ESTATE, "the group was freed before");
+    assert_int_equal(tn_group_size(g), 1);
+    assert_error(TN_ESTATE, "group_size: the group was freed before");
+    assert_int_equal(tn_group_rank(g), 0);
+    assert_error(TN_ESTATE, "group_rank: the group was freed before");
+    assert_int_equal(tn_group_world_rank(g, 0), -1);
+    assert_error(TN_ESTATE, "group_world_rank: the group was freed before");
+    assert_string_equal(tn_group_name(g), "self");
+    assert_error(TN_ESTATE, "the group was freed before");
+    assert_string_equal(tn_group_engine(g), "self");
+    assert_error(TN_ESTATE, "the group was freed before");
     tn_group_abort(g, "no reason");
     assert_error(TN_ESTATE, "the group was freed before");
 }
