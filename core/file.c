@@ -179,13 +179,13 @@ void tn__file_put(tn__file *f, const void *data, size_t bytes) {
 }
 
 void tn__file_print(tn__file *f, const char *format, ...) {
-    char text[512];
+    char text[1024];
     va_list arguments;
     va_start(arguments, format);
     int bytes = vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     if (bytes < 0 || bytes >= (int)sizeof(text)) {
-        errno = EOVERFLOW;
+        errno = bytes < 0 ? errno : EOVERFLOW;
         note_failure(f, "printing");
         return;
     }

@@ -40,7 +40,7 @@ typedef struct tn__file {
 bool tn__file_begin(tn__file *f, const char *path, const char *operation);
 void tn__file_put(tn__file *f, const void *data, size_t bytes);
 
-/* As printf, up to 512 bytes at a time. */
+/* As printf, less than 1024 bytes at a time. */
 void tn__file_print(tn__file *f, const char *format, ...) TN_PRINTF(2, 3);
 
 /* The digest of what has been put so far: digits[TN__DIGEST_DIGITS + 1]. */

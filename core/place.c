@@ -1,47 +1,26 @@
 /* Where an error happened: the first stack frame outside the library, as file and line.
  *
- * backtrace() gives return addresses. Frames of libtern are skipped: those in its shared object,
+ * The unwinder gives return addresses. Frames of libtern are skipped: those in its shared object,
  * or, when it is linked statically, functions named tn_… and functions of the library's own source
- * files. Frames of the C library, the OpenMP runtime and the like are skipped as well. libdw turns
- * the address into a line when the program has debug information; otherwise the symbol and an
- * offset are named. (A tail call leaves no frame: in optimised programs `return tn_call(m, x);` is
- * reported where its function was called.) Nothing is looked up before the first error, and nothing
- * here can fail: what cannot be found is left out.
+ * files. Frames of the C library, the OpenMP runtime and the like are skipped as well. The file
+ * that the address was loaded from says which line it is (image.c) when it has debug information;
+ * otherwise the symbol and an offset are named. (A tail call leaves no frame: in optimised programs
+ * `return tn_call(m, x);` is reported where its function was called.) Nothing is looked up before
+ * the first error. Nothing here allocates or can fail: what cannot be found is left out.
  */
-#define _GNU_SOURCE 1 /* dladdr */
+#define _GNU_SOURCE 1 /* dladdr1 */
 #include "core/error.h"
-#include "core/fork.h"
+#include "core/image.h"
 
 #include <dlfcn.h>
-#include <dwarf.h>
-#include <elfutils/libdwfl.h>
-#include <execinfo.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <unistd.h>
+#include <unwind.h>
 
-enum { MOST_FRAMES = 64 };
-
-/* One lookup at a time, and one table of the process's modules, kept for the next error. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Dwfl *modules;
-
-/* In a child of fork. Not taken by fork: who holds it asks the dynamic loader, inside of which
- * others may fork. Whoever was looking something up left the table as it was. */
-static void renew_lock(void) {
-    if (pthread_mutex_trylock(&lock) != 0) {
-        lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-        modules = NULL;
-        return;
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-__attribute__((constructor)) static void care_for_fork(void) {
-    pthread_atfork(NULL, NULL, renew_lock);
-}
+enum { MOST_FRAMES = 64, KNOWN = 128, TEXT = 96 };
 
 static const char *last_part(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -52,97 +31,30 @@ static bool starts_with(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* The table of modules, current enough to know `address`; NULL when it cannot be made. Called with
- * the lock held. Separate debug files are found by build id on this machine only: the standard
- * search may ask the network. */
-static Dwfl *modules_with(uintptr_t address) {
-    static char *debug_path;
-    static const Dwfl_Callbacks callbacks = {
-        .find_elf = dwfl_linux_proc_find_elf,
-        .find_debuginfo = dwfl_build_id_find_debuginfo,
-        .debuginfo_path = &debug_path,
-    };
-    if (!modules) {
-        modules = dwfl_begin(&callbacks);
-    } else if (dwfl_addrmodule(modules, address)) {
-        return modules;
-    } else {
-        dwfl_report_begin(modules);
-    }
-    if (modules) {
-        int bad = dwfl_linux_proc_report(modules, getpid());
-        if (dwfl_report_end(modules, NULL, NULL) != 0 || bad != 0) {
-            dwfl_end(modules);
-            modules = NULL;
-        }
-    }
-    return modules;
-}
+/* ---- Objects: the program and its shared libraries ------------------------------------------- */
 
-/* The compilation unit that contains `address`, and the unit's bias. Asks each unit when there is
- * no table of address ranges (clang writes none). */
-static Dwarf_Die *unit_of(Dwfl_Module *module, uintptr_t address, Dwarf_Addr *bias) {
-    Dwarf_Die *unit = dwfl_module_addrdie(module, address, bias);
-    if (unit) {
-        return unit;
-    }
-    while ((unit = dwfl_module_nextcu(module, unit, bias))) {
-        if (dwarf_haspc(unit, address - *bias) > 0) {
-            return unit;
-        }
-    }
-    return NULL;
-}
+typedef struct object {
+    Dl_info info;
+    uintptr_t bias; /* what the loader added to the file's addresses */
+    bool program;   /* and no shared library */
+} object;
 
-/* File and line of the instruction at `address`; false without debug information. */
-static bool line_of(Dwfl_Module *module, uintptr_t address, const char **file, int *line) {
-    Dwarf_Addr bias = 0;
-    Dwarf_Die *unit = unit_of(module, address, &bias);
-    Dwarf_Line *found = unit ? dwarf_getsrc_die(unit, address - bias) : NULL;
-    if (!found || dwarf_lineno(found, line) != 0 || *line <= 0) {
+static bool object_of(uintptr_t address, object *o) {
+    struct link_map *map = NULL;
+    Dl_info program;
+    if (!dladdr1((void *)address, &o->info, (void **)&map, RTLD_DL_LINKMAP) || !map ||
+        !o->info.dli_fname) {
         return false;
     }
-    *file = dwarf_linesrc(found, NULL, NULL);
-    return *file != NULL;
+    o->bias = map->l_addr;
+    uintptr_t entry = getauxval(AT_ENTRY);
+    o->program = entry && dladdr((void *)entry, &program) && program.dli_fbase == o->info.dli_fbase;
+    return true;
 }
 
-/* A unit's source file as compiled, and the directory it was compiled in. */
-static bool unit_names(Dwfl_Module *module, uintptr_t address, const char **name,
-                       const char **directory) {
-    Dwarf_Addr bias = 0;
-    Dwarf_Attribute attribute;
-    Dwarf_Die *unit = unit_of(module, address, &bias);
-    if (!unit) {
-        return false;
-    }
-    *name = dwarf_diename(unit);
-    *directory = dwarf_formstring(dwarf_attr(unit, DW_AT_comp_dir, &attribute));
-    return *name && *directory;
-}
-
-/* For a statically linked library: whether `address` is in one of its source files, which lie in
- * the folders beside the one of this file. Called with the lock held. */
-static bool own_source(uintptr_t address) {
-    static const char *const folders[] = {"core/", "tensor/", "backends/", "autograd/", "ops/",
-                                          "nn/",   "optim/",  "data/",     "io/",       "train/"};
-    const char *name, *directory, *own_name, *own_directory;
-    uintptr_t own = (uintptr_t)&tn__place;
-    Dwfl_Module *module = modules_with(address) ? dwfl_addrmodule(modules, address) : NULL;
-    if (!module || !unit_names(module, address, &name, &directory) ||
-        !unit_names(module, own, &own_name, &own_directory) ||
-        strcmp(directory, own_directory) != 0) {
-        return false;
-    }
-    size_t root = strlen(own_name) - strlen("core/place.c");
-    if (strlen(own_name) < strlen("core/place.c") || strncmp(name, own_name, root) != 0) {
-        return false;
-    }
-    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
-        if (starts_with(name + root, folders[i])) {
-            return true;
-        }
-    }
-    return false;
+/* The program is itself also when its file has another name by now, or the folder has changed. */
+static bool open_image(tn__image *m, const object *o) {
+    return tn__image_open(m, o->program ? "/proc/self/exe" : o->info.dli_fname);
 }
 
 /* Shared objects whose frames say nothing to a user. */
@@ -159,83 +71,161 @@ static bool runtime_object(const char *path) {
     return false;
 }
 
-/* The symbol that contains `address`; also static functions, which dladdr does not know. Called
- * with the lock held. */
-static const char *symbol_of(uintptr_t address, const Dl_info *object, uintptr_t *start) {
-    GElf_Off offset = 0;
-    GElf_Sym symbol;
-    Dwfl_Module *module = modules_with(address) ? dwfl_addrmodule(modules, address) : NULL;
-    const char *name =
-        module ? dwfl_module_addrinfo(module, address, &offset, &symbol, NULL, NULL, NULL) : NULL;
-    *start = name ? address - offset : (uintptr_t)object->dli_saddr;
-    return name ? name : object->dli_sname;
-}
+/* ---- A library that is linked statically ----------------------------------------------------- */
 
-/* Whether the frame at `address` is the library's. `own` describes the object with the library in
- * it. */
-static bool own_frame(uintptr_t address, const Dl_info *object, const Dl_info *own,
-                      bool linked_statically) {
-    if (object->dli_fbase != own->dli_fbase || !linked_statically) {
-        return object->dli_fbase == own->dli_fbase;
+/* Whether `address` is in one of the library's source files, which lie in the folders beside the
+ * one of this file. */
+static bool own_source(const tn__image *m, uintptr_t address, uintptr_t own_address) {
+    static const char *const folders[] = {"core/",        "tensor/", "backends/", "autograd/",
+                                          "ops/",         "nn/",     "optim/",    "data/",
+                                          "distributed/", "io/",     "train/"};
+    static const char here[] = "core/place.c";
+    char path[1024], own[1024];
+    if (!tn__image_unit(m, address, path, sizeof(path)) ||
+        !tn__image_unit(m, own_address, own, sizeof(own)) || strlen(own) < strlen(here)) {
+        return false;
     }
-    uintptr_t start;
-    const char *name = symbol_of(address, object, &start);
-    return (name && starts_with(name, "tn_")) || own_source(address);
+    size_t root = strlen(own) - strlen(here);
+    if (strcmp(own + root, here) != 0 || strncmp(path, own, root) != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        if (starts_with(path + root, folders[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
-static void describe_address(uintptr_t address, const Dl_info *object, char *text, size_t room) {
-    const char *file;
-    int line;
+static bool own_function(const tn__image *m, uintptr_t address, const object *o) {
     uintptr_t start;
-    Dwfl_Module *module = modules_with(address) ? dwfl_addrmodule(modules, address) : NULL;
-    if (module && line_of(module, address, &file, &line)) {
-        snprintf(text, room, "%s:%d", last_part(file), line);
+    const char *name = tn__image_symbol(m, address - o->bias, &start);
+    return (name && starts_with(name, "tn_")) ||
+           own_source(m, address - o->bias, (uintptr_t)&tn__place - o->bias);
+}
+
+/* ---- One address ----------------------------------------------------------------------------- */
+
+/* What is said of an address; "": it is the library's own. */
+typedef struct saying {
+    uintptr_t address;
+    char text[TEXT];
+} saying;
+
+static void describe_address(const tn__image *m, uintptr_t address, const object *o, char *text) {
+    const char *file, *name = NULL;
+    int line;
+    uintptr_t start = 0;
+    if (m->at && tn__image_line(m, address - o->bias, &file, &line)) {
+        snprintf(text, TEXT, "%.80s:%d", file, line);
         return;
     }
-    const char *name = symbol_of(address, object, &start);
+    if (m->at && (name = tn__image_symbol(m, address - o->bias, &start))) {
+        start += o->bias;
+    } else if ((name = o->info.dli_sname)) {
+        start = (uintptr_t)o->info.dli_saddr;
+    }
     uintptr_t back = address + 1; /* the return address itself, as debuggers show it */
     if (name) {
-        snprintf(text, room, "%s+0x%zx", name, (size_t)(back - start));
+        snprintf(text, TEXT, "%.70s+0x%zx", name, (size_t)(back - start));
     } else {
-        snprintf(text, room, "%s+0x%zx", last_part(object->dli_fname),
-                 (size_t)(back - (uintptr_t)object->dli_fbase));
+        snprintf(text, TEXT, "%.70s+0x%zx", last_part(o->info.dli_fname),
+                 (size_t)(back - (uintptr_t)o->info.dli_fbase));
     }
 }
 
-/* Whether this code was linked into the program itself and is no shared object. */
-static bool in_program(const Dl_info *own) {
-    Dl_info program;
-    void *entry = (void *)getauxval(AT_ENTRY);
-    return entry && dladdr(entry, &program) && program.dli_fbase == own->dli_fbase;
+/* `holds_library`: the library is linked into this object, which is not its own. */
+static saying look_at(uintptr_t address, const object *o, bool holds_library) {
+    tn__image image;
+    saying s = {.address = address};
+    open_image(&image, o);
+    if (!holds_library || !image.at || !own_function(&image, address, o)) {
+        describe_address(&image, address, o, s.text);
+    }
+    tn__image_close(&image);
+    return s;
 }
 
+/* What is known of addresses of the program, which stays where it is while the process lives.
+ * Whoever finds the table in use does without: it may be in use for ever in a child of fork. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static saying known[KNOWN];
+
+static saying *known_slot(uintptr_t address) {
+    return &known[(uint64_t)address * 0x9e3779b97f4a7c15u >> 32 & (KNOWN - 1)];
+}
+
+static bool recall_saying(uintptr_t address, saying *s) {
+    bool found = false;
+    if (pthread_mutex_trylock(&lock) == 0) {
+        *s = *known_slot(address);
+        found = s->address == address;
+        pthread_mutex_unlock(&lock);
+    }
+    return found;
+}
+
+static void remember_saying(const saying *s) {
+    if (pthread_mutex_trylock(&lock) == 0) {
+        *known_slot(s->address) = *s;
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+static saying say_where(uintptr_t address, const object *o, bool holds_library) {
+    saying s;
+    if (!o->program) {
+        return look_at(address, o, holds_library);
+    }
+    if (!recall_saying(address, &s)) {
+        s = look_at(address, o, holds_library);
+        remember_saying(&s);
+    }
+    return s;
+}
+
+typedef struct stack {
+    int count;
+    uintptr_t frames[MOST_FRAMES];
+} stack;
+
+static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) {
+    stack *s = to;
+    s->frames[s->count++] = _Unwind_GetIP(context);
+    return s->count < MOST_FRAMES ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+
+/* backtrace() would load the unwinder when it is called first, which takes memory. */
 void tn__place(char *text, size_t room) {
-    void *frames[MOST_FRAMES];
-    Dl_info own, object;
+    stack s = {0};
+    object own, o;
     text[0] = 0;
-    int count = backtrace(frames, MOST_FRAMES);
-    if (count <= 0 || !dladdr((void *)(uintptr_t)&tn__place, &own)) {
+    _Unwind_Backtrace(add_frame, &s);
+    if (!object_of((uintptr_t)&tn__place, &own)) {
         return;
     }
-    bool linked_statically = in_program(&own);
-    bool inside = false; /* a sanitizer's backtrace() comes first */
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < count; i++) {
+    bool inside = false;
+    for (int i = 0; i < s.count; i++) {
         /* The instruction before the return address belongs to the call, also when the call is a
          * function's last. */
-        uintptr_t address = (uintptr_t)frames[i] - 1;
-        if (!dladdr((void *)address, &object) || !object.dli_fname) {
+        uintptr_t address = s.frames[i] - 1;
+        if (!object_of(address, &o)) {
             continue;
         }
-        if (own_frame(address, &object, &own, linked_statically)) {
+        bool here = o.info.dli_fbase == own.info.dli_fbase;
+        if (here && !own.program) {
             inside = true;
             continue;
         }
-        if (!inside || runtime_object(object.dli_fname)) {
+        if (runtime_object(o.info.dli_fname) || (!here && !inside)) {
             continue;
         }
-        describe_address(address, &object, text, room);
-        break;
+        saying said = say_where(address, &o, here);
+        if (!said.text[0]) {
+            inside = true;
+        } else if (inside) {
+            snprintf(text, room, "%s", said.text);
+            return;
+        }
     }
-    pthread_mutex_unlock(&lock);
 }

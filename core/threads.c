@@ -86,6 +86,9 @@ tn__texts *tn__thread_texts(void) {
         if (!tn__self.texts) {
             return &shared_texts;
         }
+        if (tn__self.error != TN_OK) { /* its message stands where threads share */
+            *tn__self.texts = shared_texts;
+        }
         tn__thread_watch();
     }
     return tn__self.texts;

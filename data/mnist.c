@@ -40,6 +40,8 @@ static void raise_short(const idx *f, const char *what) {
     const char *text = gzerror(f->file, &code);
     if (code == Z_ERRNO) {
         tn__raise(TN_EIO, "mnist", "%s: %s", f->path, strerror(errno));
+    } else if (code == Z_MEM_ERROR) {
+        tn__raise(TN_ENOMEM, "mnist", "%s: no memory", f->path);
     } else if (code == Z_OK || code == Z_BUF_ERROR) {
         tn__raise(TN_EFORMAT, "mnist", "%s ends in the middle of its %s", f->path, what);
     } else {

@@ -11,16 +11,16 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "io/json.h"
 #include "tern/sys/tensor.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct entry {
-    const char *name;        /* the JSON's */
-    const char *format_name; /* of the dtype; the JSON's */
+    const char *name;        /* the header's */
+    const char *format_name; /* of the dtype; the header's */
     int dtype;               /* a tn_dtype; -1: we have none such */
     int bits;                /* of one element; 0: nobody knows */
     tn_dims dims;
@@ -32,13 +32,15 @@ struct tn_safetensors {
     char *lent;      /* all of the file in somebody's memory; or NULL */
     size_t bytes;    /* of the file */
     char *path;
-    json_t *header;
-    json_t *metadata; /* in header; NULL when there is none */
-    size_t data;      /* where the data begin in the file */
-    int count;
+    tn__json_file header;
+    size_t data;               /* where the data begin in the file */
+    const tn__json **metadata; /* [metadata_count], by key */
+    int metadata_count, count;
     entry *entries;  /* [count], in the order of the data */
     entry **by_name; /* [count] */
 };
+
+static const char metadata_key[] = "__metadata__";
 
 static const char *const dtype_names[TN_DTYPES] = {
     [TN_F32] = "F32", [TN_F64] = "F64", [TN_BF16] = "BF16", [TN_F16] = "F16",
@@ -114,9 +116,9 @@ static bool entry_bad(const tn_safetensors *f, const char *name, const char *for
     return false;
 }
 
-static bool read_dtype(const tn_safetensors *f, entry *e, const json_t *value) {
-    e->format_name = json_string_value(value);
-    if (!e->format_name) {
+static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value) {
+    e->format_name = value->text;
+    if (value->kind != TN__JSON_TEXT) {
         return entry_bad(f, e->name, "its dtype is not a text");
     }
     find_dtype(e->format_name, &e->dtype, &e->bits);
@@ -124,18 +126,18 @@ static bool read_dtype(const tn_safetensors *f, entry *e, const json_t *value) {
 }
 
 /* The product of the sizes that are not 0 has to fit too: strides are made of it. */
-static bool read_shape(const tn_safetensors *f, entry *e, const json_t *value) {
-    size_t ndim = json_array_size(value);
-    if (!json_is_array(value) || ndim > TN_MAX_DIMS) {
+static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value) {
+    size_t ndim = value->count;
+    if (value->kind != TN__JSON_LIST || ndim > TN_MAX_DIMS) {
         return entry_bad(f, e->name, "shape is not a list of at most %d sizes", TN_MAX_DIMS);
     }
     e->dims.ndim = (int)ndim;
     int64_t product = (e->bits + 7) / 8;
     product = product ? product : 1;
     for (size_t i = 0; i < ndim; i++) {
-        const json_t *size = json_array_get(value, i);
-        e->dims.size[i] = json_integer_value(size);
-        if (!json_is_integer(size) || e->dims.size[i] < 0) {
+        const tn__json *size = tn__json_at(value, (uint32_t)i);
+        e->dims.size[i] = size->whole;
+        if (size->kind != TN__JSON_WHOLE || size->whole < 0) {
             return entry_bad(f, e->name, "size %zu of its shape is not a number from 0 on", i);
         }
         if (e->dims.size[i] && __builtin_mul_overflow(product, e->dims.size[i], &product)) {
@@ -152,12 +154,13 @@ static bool count_bytes(const entry *e, size_t *bytes) {
     return count % 8 * bits % 8 == 0;
 }
 
-static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value) {
-    const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
-    json_int_t from = json_integer_value(begin), to = json_integer_value(end);
-    if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
+static bool read_offsets(const tn_safetensors *f, entry *e, const tn__json *value) {
+    const tn__json *begin = tn__json_at(value, 0), *end = tn__json_at(value, 1);
+    if (value->count != 2 || !begin || !end || begin->kind != TN__JSON_WHOLE ||
+        end->kind != TN__JSON_WHOLE) {
         return entry_bad(f, e->name, "data_offsets are not two numbers");
     }
+    int64_t from = begin->whole, to = end->whole;
     size_t bytes = f->bytes - f->data;
     if (from < 0 || to < from || (uint64_t)to > bytes) {
         return entry_bad(f, e->name,
@@ -178,27 +181,46 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const json_t *value)
     return true;
 }
 
-static bool read_entry(const tn_safetensors *f, entry *e, const json_t *value) {
-    const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape");
-    const json_t *offsets = json_object_get(value, "data_offsets");
-    if (!dtype || !shape || !offsets || json_object_size(value) != 3) {
+static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value) {
+    const tn__json *dtype = tn__json_get(value, "dtype"), *shape = tn__json_get(value, "shape");
+    const tn__json *offsets = tn__json_get(value, "data_offsets");
+    if (!dtype || !shape || !offsets || value->count != 3) {
         return entry_bad(f, e->name, "has not just dtype, shape and data_offsets");
     }
     return read_dtype(f, e, dtype) && read_shape(f, e, shape) && read_offsets(f, e, offsets);
 }
 
-static bool read_metadata(tn_safetensors *f, json_t *value) {
-    const char *key;
-    json_t *text;
-    if (!json_is_object(value)) {
-        return entry_bad(f, "__metadata__", "is not an object");
+static int compare_keys(const void *a, const void *b) {
+    return strcmp((*(const tn__json *const *)a)->key, (*(const tn__json *const *)b)->key);
+}
+
+/* NULL: there is no metadata. */
+static bool read_metadata(tn_safetensors *f, const tn__json *value) {
+    if (!value) {
+        return true;
     }
-    json_object_foreach(value, key, text) {
-        if (!json_is_string(text)) {
-            return entry_bad(f, "__metadata__", "\"%s\" is not a text", name_shown(key).text);
+    if (value->kind != TN__JSON_OBJECT) {
+        return entry_bad(f, metadata_key, "is not an object");
+    }
+    f->metadata = tn__calloc(value->count, sizeof(tn__json *));
+    if (!f->metadata) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its metadata", f->path);
+        return false;
+    }
+    const tn__json *text = tn__json_first(value);
+    for (uint32_t i = 0; i < value->count; i++, text = tn__json_next(text)) {
+        if (text->kind != TN__JSON_TEXT) {
+            return entry_bad(f, metadata_key, "\"%s\" is not a text", name_shown(text->key).text);
+        }
+        f->metadata[f->metadata_count++] = text;
+    }
+    qsort(f->metadata, (size_t)f->metadata_count, sizeof(tn__json *), compare_keys);
+    for (int i = 1; i < f->metadata_count; i++) {
+        if (compare_keys(&f->metadata[i - 1], &f->metadata[i]) == 0) {
+            return entry_bad(f, metadata_key, "\"%s\" is a duplicate",
+                             name_shown(f->metadata[i]->key).text);
         }
     }
-    f->metadata = value;
     return true;
 }
 
@@ -234,69 +256,60 @@ static bool check_layout(const tn_safetensors *f) {
     return true;
 }
 
-static bool read_entries(tn_safetensors *f) {
-    const char *name;
-    json_t *value;
-    size_t most = json_object_size(f->header);
-    f->entries = tn__calloc(most, sizeof(entry));
-    f->by_name = tn__calloc(most, sizeof(entry *));
-    if (!f->entries || !f->by_name) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for %zu tensors", f->path, most);
-        return false;
-    }
-    json_object_foreach(f->header, name, value) {
-        if (strcmp(name, "__metadata__") == 0) {
-            if (!read_metadata(f, value)) {
-                return false;
-            }
+/* Everything in the header but the metadata. */
+static bool read_tensors(tn_safetensors *f, const tn__json *header) {
+    const tn__json *value = tn__json_first(header);
+    for (uint32_t i = 0; i < header->count; i++, value = tn__json_next(value)) {
+        if (strcmp(value->key, metadata_key) == 0) {
             continue;
         }
         entry *e = &f->entries[f->count];
-        e->name = name;
+        e->name = value->key;
         if (!read_entry(f, e, value)) {
             return false;
         }
         f->count++;
+    }
+    return true;
+}
+
+static bool check_names(const tn_safetensors *f, const tn__json *header) {
+    for (int i = 1; i < f->count; i++) {
+        if (compare_names(&f->by_name[i - 1], &f->by_name[i]) == 0) {
+            return entry_bad(f, f->by_name[i]->name, "is a duplicate");
+        }
+    }
+    int others = (int)header->count - f->count; /* all of them metadata */
+    return others <= 1 || entry_bad(f, metadata_key, "is a duplicate");
+}
+
+static bool read_entries(tn_safetensors *f) {
+    const tn__json *header = f->header.values;
+    f->entries = tn__calloc(header->count, sizeof(entry));
+    f->by_name = tn__calloc(header->count, sizeof(entry *));
+    if (!f->entries || !f->by_name) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for %u tensors", f->path, header->count);
+        return false;
+    }
+    if (!read_metadata(f, tn__json_get(header, metadata_key)) || !read_tensors(f, header)) {
+        return false;
     }
     qsort(f->entries, (size_t)f->count, sizeof(entry), compare_data);
     for (int i = 0; i < f->count; i++) {
         f->by_name[i] = &f->entries[i];
     }
     qsort(f->by_name, (size_t)f->count, sizeof(entry *), compare_names);
-    return check_layout(f);
+    return check_names(f, header) && check_layout(f);
 }
 
-/* jansson reads "-0" as the number 0, and nothing in a header is below it. `text` is sound JSON. */
-static bool check_signs(const tn_safetensors *f, const char *text, size_t length) {
-    bool quoted = false;
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] == '\\') {
-            i++; /* only in quotes */
-        } else if (text[i] == '"') {
-            quoted = !quoted;
-        } else if (!quoted && text[i] == '-' && text[i + 1] == '0') {
-            tn__raise(TN_EFORMAT, "safetensors", "%s: header, byte %zu: a number is -0", f->path,
-                      i);
-            return false;
-        }
+static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
+    if (!tn__json_read(&f->header, text, length)) {
+        tn__raise(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
+                  "%s: header, byte %zu: %s", f->path, f->header.at,
+                  f->header.wrong ? f->header.wrong : "no memory");
+        return false;
     }
     return true;
-}
-
-/* Parses twice and compares: when memory runs out in the middle of a text, jansson 2.14 drops a
- * character and goes on. */
-static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
-    json_error_t error;
-    f->header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    json_t *again = f->header ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &error) : NULL;
-    bool equal = again && json_equal(f->header, again);
-    json_decref(again);
-    bool memory = f->header || json_error_code(&error) == json_error_out_of_memory;
-    if (!equal) {
-        tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, "safetensors", "%s: header, byte %d: %s",
-                  f->path, error.position, memory ? "no memory" : name_shown(error.text).text);
-    }
-    return equal;
 }
 
 /* The length of the header, which is within the file and the cap; 0 after raising. */
@@ -331,14 +344,12 @@ static bool read_header(tn_safetensors *f) {
         return false;
     }
     f->data = 8 + length;
-    char *text = tn__malloc(length + 1);
+    char *text = tn__malloc(length);
     if (!text) {
         tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its header", f->path);
         return false;
     }
-    text[length] = 0;
-    bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length) &&
-                 check_signs(f, text, length);
+    bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length);
     free(text);
     return sound && read_entries(f);
 }
@@ -393,7 +404,8 @@ tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes)
 void tn_safetensors_close(tn_safetensors *f) {
     if (f) {
         tn__reader_close(&f->file);
-        json_decref(f->header);
+        tn__json_free(&f->header);
+        free(f->metadata);
         free(f->entries);
         free(f->by_name);
         free(f->path);
@@ -423,7 +435,13 @@ bool tn_safetensors_has(const tn_safetensors *f, const char *name) {
 }
 
 const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
-    return f && key ? json_string_value(json_object_get(f->metadata, key)) : NULL;
+    tn__json wanted = {.key = key};
+    const tn__json *pointer = &wanted, **found = NULL;
+    if (f && key && f->metadata_count) {
+        found = bsearch(&pointer, f->metadata, (size_t)f->metadata_count, sizeof(pointer),
+                        compare_keys);
+    }
+    return found ? (*found)->text : NULL;
 }
 
 const char *tn__safetensors_path(const tn_safetensors *f) {
@@ -435,7 +453,7 @@ const char *tn__safetensors_digest(const tn_safetensors *f) {
 }
 
 int tn__safetensors_metadata_count(const tn_safetensors *f) {
-    return (int)json_object_size(f->metadata);
+    return f->metadata_count;
 }
 
 size_t tn__safetensors_begin(const tn_safetensors *f, const char *name) {

@@ -1,5 +1,6 @@
 /* A plot as an SVG picture: light background, grid, ticks, legend. */
 #include "core/error.h"
+#include "core/file.h"
 #include "data/utf8.h"
 #include "io/numbers.h"
 #include "train/axis.h"
@@ -16,17 +17,17 @@ static const char *const colours[] = {"#2a6fbb", "#d9622b", "#3a9a5b",
 enum { COLOURS = 6 };
 
 /* Text as it may stand in XML; what is not a character becomes '?'. */
-static void put_text(FILE *out, const char *text) {
+static void put_text(tn__file *out, const char *text) {
     size_t bytes = text ? strlen(text) : 0;
     for (size_t at = 0; at < bytes;) {
         int32_t code;
         int used = tn__utf8_decode(text + at, bytes - at, &code);
         if (!used || code < 0x20 || code == 0xfffe || code == 0xffff) {
-            fputc('?', out);
+            tn__file_put(out, "?", 1);
         } else if (strchr("&<>\"'", code) && code < 0x80) {
-            fprintf(out, "&#%d;", (int)code);
+            tn__file_print(out, "&#%d;", (int)code);
         } else {
-            fwrite(text + at, 1, (size_t)used, out);
+            tn__file_put(out, text + at, (size_t)used);
         }
         at += used ? (size_t)used : 1;
     }
@@ -40,25 +41,26 @@ static double place_y(const tn__axis *y, double value) {
     return TOP + HIGH - (value - y->low) / (y->high - y->low) * HIGH;
 }
 
-static void put_grid(FILE *out, const tn__axis *x, const tn__axis *y) {
+static void put_grid(tn__file *out, const tn__axis *x, const tn__axis *y) {
     char label[32];
     for (double tick = x->first; tick <= x->high + x->step * 1e-6; tick += x->step) {
         double at = place_x(x, tick);
         tn__axis_label(x, tick, label, sizeof(label));
-        fprintf(out,
-                "<path class=\"g\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" "
-                "text-anchor=\"middle\">%s</text>\n",
-                at, TOP, TOP + HIGH, at, TOP + HIGH + 18, label);
+        tn__file_print(out,
+                       "<path class=\"g\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" "
+                       "text-anchor=\"middle\">%s</text>\n",
+                       at, TOP, TOP + HIGH, at, TOP + HIGH + 18, label);
     }
     for (double tick = y->first; tick <= y->high + y->step * 1e-6; tick += y->step) {
         double at = place_y(y, tick);
         tn__axis_label(y, tick, label, sizeof(label));
-        fprintf(out,
-                "<path class=\"g\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" "
-                "text-anchor=\"end\">%s</text>\n",
-                LEFT, at, LEFT + WIDE, LEFT - 8, at + 4, label);
+        tn__file_print(out,
+                       "<path class=\"g\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" "
+                       "text-anchor=\"end\">%s</text>\n",
+                       LEFT, at, LEFT + WIDE, LEFT - 8, at + 4, label);
     }
-    fprintf(out, "<path class=\"a\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, TOP + HIGH, LEFT + WIDE);
+    tn__file_print(out, "<path class=\"a\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, TOP + HIGH,
+                   LEFT + WIDE);
 }
 
 /* All points that fall into half a pixel's column are one vertical stroke: first, lowest, highest,
@@ -68,21 +70,22 @@ typedef struct stroke {
     bool open;
 } stroke;
 
-static void put_stroke(FILE *out, const stroke *s, bool *down) {
-    fprintf(out, "%c%.1f %.1f", *down ? 'L' : 'M', s->x, s->first);
+static void put_stroke(tn__file *out, const stroke *s, bool *down) {
+    tn__file_print(out, "%c%.1f %.1f", *down ? 'L' : 'M', s->x, s->first);
     if (s->low != s->high) {
-        fprintf(out, "L%.1f %.1fL%.1f %.1fL%.1f %.1f", s->x, s->low, s->x, s->high, s->x, s->last);
+        tn__file_print(out, "L%.1f %.1fL%.1f %.1fL%.1f %.1f", s->x, s->low, s->x, s->high, s->x,
+                       s->last);
     } else if (!*down) {
         /* a point that stands alone is drawn as a round cap */
-        fprintf(out, "L%.1f %.1f", s->x, s->first);
+        tn__file_print(out, "L%.1f %.1f", s->x, s->first);
     }
     *down = true;
 }
 
-static void put_curve(FILE *out, const tn_curve *c, int number, const tn__axis *x,
+static void put_curve(tn__file *out, const tn_curve *c, int number, const tn__axis *x,
                       const tn__axis *y) {
-    fprintf(out, "<path class=\"%s\" stroke=\"%s\" d=\"", c->faint ? "c f" : "c",
-            colours[number % COLOURS]);
+    tn__file_print(out, "<path class=\"%s\" stroke=\"%s\" d=\"", c->faint ? "c f" : "c",
+                   colours[number % COLOURS]);
     stroke s = {0};
     bool down = false;
     for (int64_t i = 0; i < c->count; i++) {
@@ -109,50 +112,52 @@ static void put_curve(FILE *out, const tn_curve *c, int number, const tn__axis *
     if (s.open) {
         put_stroke(out, &s, &down);
     }
-    fputs("\"/>\n", out);
+    tn__file_print(out, "\"/>\n");
 }
 
-static void put_legend(FILE *out, const tn_plot *plot) {
+static void put_legend(tn__file *out, const tn_plot *plot) {
     size_t longest = 0;
     for (int i = 0; i < plot->count; i++) {
         size_t length = plot->curves[i].name ? strlen(plot->curves[i].name) : 0;
         longest = length > longest ? length : longest;
     }
     int width = 44 + 7 * (int)(longest < 60 ? longest : 60), left = LEFT + WIDE - width - 8;
-    fprintf(out,
-            "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"#fff\" "
-            "stroke=\"#ddd\"/>\n",
-            left, TOP + 8, width, 10 + 20 * plot->count);
+    tn__file_print(out,
+                   "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"#fff\" "
+                   "stroke=\"#ddd\"/>\n",
+                   left, TOP + 8, width, 10 + 20 * plot->count);
     for (int i = 0; i < plot->count; i++) {
         int at = TOP + 23 + 20 * i;
-        fprintf(out, "<path class=\"%s\" stroke=\"%s\" d=\"M%d %dh20\"/><text x=\"%d\" y=\"%d\">",
-                plot->curves[i].faint ? "c f" : "c", colours[i % COLOURS], left + 8, at, left + 36,
-                at + 4);
+        tn__file_print(out,
+                       "<path class=\"%s\" stroke=\"%s\" d=\"M%d %dh20\"/><text x=\"%d\" y=\"%d\">",
+                       plot->curves[i].faint ? "c f" : "c", colours[i % COLOURS], left + 8, at,
+                       left + 36, at + 4);
         put_text(out, plot->curves[i].name);
-        fputs("</text>\n", out);
+        tn__file_print(out, "</text>\n");
     }
 }
 
-static void put_plot(FILE *out, const tn_plot *plot) {
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-            "height=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n"
-            "<style>.g{stroke:#e6e6e6}.a{stroke:#777;fill:none}.c{fill:none;stroke-width:2;stroke-"
-            "linejoin:round;"
-            "stroke-linecap:round}.f{stroke-width:1;opacity:.4}</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fdfdfb\"/>\n<text x=\"%d\" y=\"28\" "
-            "font-size=\"16\">",
-            WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT);
+static void put_plot(tn__file *out, const tn_plot *plot) {
+    tn__file_print(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+        "height=\"%d\" "
+        "font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n"
+        "<style>.g{stroke:#e6e6e6}.a{stroke:#777;fill:none}.c{fill:none;stroke-width:2;stroke-"
+        "linejoin:round;"
+        "stroke-linecap:round}.f{stroke-width:1;opacity:.4}</style>\n"
+        "<rect width=\"100%%\" height=\"100%%\" fill=\"#fdfdfb\"/>\n<text x=\"%d\" y=\"28\" "
+        "font-size=\"16\">",
+        WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT);
     put_text(out, plot->title);
-    fprintf(out, "</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">", LEFT + WIDE / 2,
-            HEIGHT - 14);
+    tn__file_print(out, "</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">", LEFT + WIDE / 2,
+                   HEIGHT - 14);
     put_text(out, plot->x_label);
-    fprintf(out,
-            "</text>\n<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">",
-            TOP + HIGH / 2);
+    tn__file_print(
+        out, "</text>\n<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">",
+        TOP + HIGH / 2);
     put_text(out, plot->y_label);
-    fputs("</text>\n", out);
+    tn__file_print(out, "</text>\n");
     tn__axis x, y;
     if (tn__axes(plot, 8, 6, &x, &y)) {
         put_grid(out, &x, &y);
@@ -163,26 +168,16 @@ static void put_plot(FILE *out, const tn_plot *plot) {
     if (plot->count > 1) {
         put_legend(out, plot);
     }
-    fputs("</svg>\n", out);
+    tn__file_print(out, "</svg>\n");
 }
 
 tn_status tn_plot_svg(const tn_plot *plot, const char *path) {
-    char *text = NULL;
-    size_t bytes = 0;
-    if (!tn__plot_fits(plot, "plot_svg")) {
+    tn__file out;
+    if (!tn__plot_fits(plot, "plot_svg") || !tn__file_begin(&out, path, "plot_svg")) {
         return tn_error();
     }
-    FILE *out = open_memstream(&text, &bytes);
-    bool written = out != NULL;
-    if (out) {
-        tn__plain_numbers numbers = tn__plain_numbers_begin();
-        put_plot(out, plot);
-        tn__plain_numbers_end(numbers);
-        written = ferror(out) == 0;
-        written = fclose(out) == 0 && written;
-    }
-    tn_status status =
-        written ? tn_write_file(path, text, bytes) : tn__raise(TN_ENOMEM, "plot_svg", "no memory");
-    free(text);
-    return status;
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    put_plot(&out, plot);
+    tn__plain_numbers_end(numbers);
+    return tn__file_commit(&out);
 }

@@ -58,7 +58,7 @@ if [ ${#flags[@]} -eq 0 ]; then
     (cd "$root" && for file in core/*.c tensor/*.c; do
         gcc -std=gnu11 -g -O1 -fopenmp -I. -Iinclude -c "$file" -o "$work/objects/$(basename "$file" .c).o" || exit 1
     done)
-    link=("$source" -I"$root/include" "$work"/objects/*.o -fopenmp -ldw -lxxhash -lm)
+    link=("$source" -I"$root/include" "$work"/objects/*.o -fopenmp -lxxhash -lm)
     all_lines "linked statically" gcc -g -O0
 
     # Loaded with dlopen by a program that has thread-local variables of its own.

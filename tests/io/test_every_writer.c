@@ -1,7 +1,5 @@
 /* What holds for every call that writes a file: a disk that is full or lies leaves the file that
  * was there and nothing beside it, also where an error ends the program; rights are kept. */
-#include "tern/tern.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,9 +9,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "tests/io/small_run.h"
-#include "tests/support/temp.h"
-#include "tests/support/test.h"
+#include "tests/io/writers.h"
 
 /* ---- A disk that lies ------------------------------------------------------------------------ */
 
@@ -37,75 +33,6 @@ ssize_t write(int fd, const void *data, size_t bytes) {
         return written;
     }
     return syscall(SYS_write, fd, data, bytes);
-}
-
-/* ---- The writers ----------------------------------------------------------------------------- */
-
-static small_run run;
-
-static tn_status write_bytes(const char *path) {
-    return tn_write_file(path, "some bytes", 10);
-}
-
-static tn_status write_tensors(const char *path) {
-    TN_SCOPE;
-    tn_safetensors_writer *w = tn_safetensors_writer_new();
-    tn_safetensors_writer_add(w, "x", tn_ones(TN_DIMS(2, 3), TN_F32));
-    tn_safetensors_writer_add_metadata(w, "key", "value");
-    return tn_safetensors_writer_save(w, path);
-}
-
-static tn_status write_module(const char *path) {
-    return tn_save(&run.model, path);
-}
-
-static tn_status write_checkpoint(const char *path) {
-    tn_checkpoint c = small_run_checkpoint(&run);
-    return tn_checkpoint_save(&c, path);
-}
-
-static tn_status write_picture(const char *path) {
-    double x[] = {0, 1}, y[] = {1, 2};
-    tn_curve curve = {.name = "loss", .x = x, .y = y, .count = 2};
-    tn_plot plot = {.title = "title", .curves = &curve, .count = 1};
-    return tn_plot_svg(&plot, path);
-}
-
-static tn_status write_graph(const char *path) {
-    TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
-    return tn_graph_dot(tn_exp(x), path, NULL, NULL);
-}
-
-static tn_status write_trace(const char *path) {
-    return tn_flight_trace(path);
-}
-
-static const struct {
-    const char *name;
-    tn_status (*write)(const char *path);
-} writers[] = {
-    {"tn_write_file", write_bytes},   {"tn_safetensors_writer_save", write_tensors},
-    {"tn_save", write_module},        {"tn_checkpoint_save", write_checkpoint},
-    {"tn_plot_svg", write_picture},   {"tn_graph_dot", write_graph},
-    {"tn_flight_trace", write_trace},
-};
-enum { WRITERS = sizeof(writers) / sizeof(writers[0]) };
-
-static const char *old_file(void) {
-    const char *path = temp_path("file");
-    temp_write(path, "old", 3);
-    return path;
-}
-
-/* The old file is there, and nothing else. */
-static void expect_old(const char *path, const char *name) {
-    size_t bytes;
-    unsigned char *data = temp_read(path, &bytes);
-    if (bytes != 3 || memcmp(data, "old", 3) != 0 || temp_count() != 1) {
-        fail_msg("%s: %zu bytes, %d files", name, bytes, temp_count());
-    }
-    free(data);
 }
 
 /* ---- What holds for all ---------------------------------------------------------------------- */
@@ -237,18 +164,6 @@ static void test_only_files_are_replaced(void **state) {
     }
     assert_int_equal(unlink(pipe), 0);
     assert_int_equal(unlink(link), 0);
-}
-
-static int run_begin(void **state) {
-    (void)state;
-    small_run_open(&run, 1);
-    small_run_step(&run);
-    return 0;
-}
-
-static int run_end(void **state) {
-    small_run_close(&run);
-    return temp_clean(state);
 }
 
 int main(void) {

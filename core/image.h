@@ -1,0 +1,35 @@
+/* What an ELF file says about an address: the source line (DWARF's line table, versions 2 to 5) and
+ * the symbol. The file is mapped and walked anew for each question. Nothing allocates, nothing is
+ * kept, and every number is checked before it is used: this runs while an error is being raised,
+ * when memory may be what is missing.
+ */
+#ifndef TERN_CORE_IMAGE_H
+#define TERN_CORE_IMAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tn__image {
+    const unsigned char *at;
+    size_t bytes;
+} tn__image;
+
+/* False when there is no such file, or it is no ELF file of this machine's word size and order. */
+bool tn__image_open(tn__image *m, const char *path);
+void tn__image_close(tn__image *m);
+
+/* Addresses are the file's own: without what the loader added. Texts are valid until the image is
+ * closed. */
+
+/* The name, without folders, and line of the source that this instruction comes from. False without
+ * a line table, or with one that is compressed. */
+bool tn__image_line(const tn__image *m, uintptr_t address, const char **file, int *line);
+
+/* The path of the source that was being compiled, as far as the line table has it. */
+bool tn__image_unit(const tn__image *m, uintptr_t address, char *path, size_t room);
+
+/* The function around this instruction, also a static one; NULL without symbols. */
+const char *tn__image_symbol(const tn__image *m, uintptr_t address, uintptr_t *start);
+
+#endif

@@ -1,0 +1,56 @@
+/* JSON, read strictly: what RFC 8259 allows and nothing more, less two things that headers of
+ * safetensors never have: characters of number 0, and nesting beyond 16 levels.
+ *
+ * Values lie in one array in the order of the text: a list or an object is followed by what it
+ * holds. Numbers that are not whole, or do not fit, are kept without their value.
+ */
+#ifndef TERN_IO_JSON_H
+#define TERN_IO_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tn__json_kind {
+    TN__JSON_WORD, /* null, true, false */
+    TN__JSON_WHOLE,
+    TN__JSON_REAL,
+    TN__JSON_TEXT,
+    TN__JSON_LIST,
+    TN__JSON_OBJECT,
+} tn__json_kind;
+
+typedef struct tn__json {
+    const char *key;  /* in an object; otherwise NULL */
+    const char *text; /* of a text */
+    int64_t whole;
+    uint32_t count;  /* of members or elements */
+    uint32_t values; /* this one and all within it */
+    tn__json_kind kind;
+} tn__json;
+
+typedef struct tn__json_file {
+    tn__json *values; /* [0] is the whole; NULL after an error */
+    char *texts;
+    const char *wrong; /* static text; NULL: no memory */
+    size_t at;         /* where, in bytes */
+} tn__json_file;
+
+/* Reads `bytes` of text, all of them. False with what is wrong; there is nothing to free then. A
+ * key that is used twice is found where it is looked for: here both are there. */
+bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
+void tn__json_free(tn__json_file *f);
+
+/* The members of a list or an object, one after the other: first, then next, `count` times. */
+static inline const tn__json *tn__json_first(const tn__json *value) {
+    return value + 1;
+}
+static inline const tn__json *tn__json_next(const tn__json *value) {
+    return value + value->values;
+}
+
+/* The first member with this key, or the element with this index; NULL: there is none. */
+const tn__json *tn__json_get(const tn__json *object, const char *key);
+const tn__json *tn__json_at(const tn__json *list, uint32_t index);
+
+#endif

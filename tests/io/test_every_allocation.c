@@ -1,0 +1,185 @@
+/* Memory runs out in the middle of a save, a load or the report of a bad file, in Tern or in a
+ * library that it is linked to: at every place, once, twice and three times in a row. A save says
+ * TN_OK only when the file is right, and otherwise leaves the old one; a load changes nothing or
+ * all; an error still says where the program's call stands. */
+#include <sys/wait.h>
+
+#include "tests/io/writers.h"
+#include "tests/support/fail_malloc.h"
+
+enum { IN_A_ROW = 3, MOST = 5000 };
+
+/* ---- Saving ---------------------------------------------------------------------------------- */
+
+static void expect_bytes(const char *path, const unsigned char *wanted, size_t bytes,
+                         const char *name) {
+    size_t found;
+    unsigned char *data = temp_read(path, &found);
+    if (found != bytes || memcmp(data, wanted, bytes) != 0) {
+        fail_msg("%s said TN_OK, but the file is wrong", name);
+    }
+    free(data);
+}
+
+static void test_saving(void **state) {
+    (void)state;
+    for (int i = 0; i < WRITERS; i++) {
+        size_t bytes;
+        const char *path = old_file();
+        assert_int_equal(writers[i].write(path), TN_OK);
+        unsigned char *wanted = temp_read(path, &bytes);
+        int failures = 0;
+        for (int row = 1; row <= IN_A_ROW; row++) {
+            bool failed = true;
+            for (int n = 0; failed; n++) {
+                assert_true(n < MOST);
+                path = old_file();
+                fail_malloc_at(n, row);
+                tn_status status = writers[i].write(path);
+                failed = fail_malloc_end();
+                failures += failed;
+                if (status == TN_OK) {
+                    expect_bytes(path, wanted, bytes, writers[i].name);
+                } else {
+                    assert_error(TN_ENOMEM, "");
+                    expect_old(path, writers[i].name);
+                }
+            }
+        }
+        assert_true(failures > 0);
+        free(wanted);
+    }
+}
+
+/* ---- Loading --------------------------------------------------------------------------------- */
+
+static tn_status load_module(const char *path) {
+    return tn_load(&run.model, path);
+}
+
+static tn_status load_checkpoint(const char *path) {
+    tn_checkpoint c = small_run_checkpoint(&run);
+    return tn_checkpoint_load(&c, path);
+}
+
+static double weight(void) {
+    return tn_at(run.model.weight, (int64_t[]){0, 0});
+}
+
+static void walk_load(tn_status (*load)(const char *path), const char *path) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    double saved = weight();
+    for (int row = 1; row <= IN_A_ROW; row++) {
+        bool failed = true;
+        for (int n = 0; failed; n++) {
+            assert_true(n < MOST);
+            tn_fill_(run.model.weight, 77);
+            fail_malloc_at(n, row);
+            tn_status status = load(path);
+            failed = fail_malloc_end();
+            assert_true(weight() == (status == TN_OK ? saved : 77));
+            if (status != TN_OK) {
+                assert_error(TN_ENOMEM, "");
+            }
+        }
+    }
+}
+
+static void test_loading(void **state) {
+    (void)state;
+    const char *weights = temp_path("weights"), *checkpoint = temp_path("checkpoint");
+    assert_int_equal(write_module(weights), TN_OK);
+    assert_int_equal(write_checkpoint(checkpoint), TN_OK);
+    walk_load(load_module, weights);
+    walk_load(load_checkpoint, checkpoint);
+    unlink(weights);
+    unlink(checkpoint);
+}
+
+/* ---- Bad files ------------------------------------------------------------------------------- */
+
+/* A file without a sound header, one that has other tensors, none at all. */
+static const char *const bad_headers[] = {
+    "{\"weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,5]}}",
+    "{\"weight\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+    "{\"weight\":{\"dtype\":\"F32\",\"shape\":[1]",
+    "{\"__metadata__\":{\"digest\":\"\\u00e9\\n\",\"a\":\"b\"}}",
+    NULL,
+};
+enum { BAD = sizeof(bad_headers) / sizeof(bad_headers[0]) };
+
+static const char *bad_file(int i) {
+    const char *path = temp_path("bad");
+    unlink(path);
+    if (bad_headers[i]) {
+        unsigned char all[256] = {(unsigned char)strlen(bad_headers[i])};
+        memcpy(all + 8, bad_headers[i], all[0]);
+        temp_write(path, all, 8u + all[0]);
+    }
+    return path;
+}
+
+/* Loads while `row` allocations fail after `n`: an error, which says where. True when they did. */
+static bool refuse_bad_file(tn_status (*load)(const char *path), const char *path, int n, int row) {
+    static const char here[] = "test_every_allocation.c:";
+    fail_malloc_at(n, row);
+    tn_status status = load(path);
+    bool failed = fail_malloc_end();
+    if (status == TN_OK || strncmp(tn_error_message(), here, strlen(here)) != 0) {
+        fail_msg("allocation %d, %d in a row: %s", n, row, tn_error_message());
+    }
+    tn_error_clear();
+    return failed;
+}
+
+static void test_bad_files(void **state) {
+    (void)state;
+    for (int i = 0; i < BAD; i++) {
+        const char *path = bad_file(i);
+        for (int row = 1; row <= IN_A_ROW; row++) {
+            bool failed = true;
+            for (int n = 0; failed; n++) {
+                assert_true(n < MOST);
+                failed = refuse_bad_file(load_module, path, n, row);
+                failed = refuse_bad_file(load_checkpoint, path, n, row) || failed;
+            }
+        }
+    }
+    unlink(temp_path("bad"));
+}
+
+/* The first error of a process finds nothing prepared. */
+static void test_first_error(void **state) {
+    (void)state;
+    enum { WITHOUT_PLACE = 2, FAILED, ALL_SERVED };
+    for (int row = 1; row <= IN_A_ROW; row++) {
+        int code = FAILED;
+        for (int n = 0; code == FAILED; n++) {
+            assert_true(n < MOST);
+            pid_t child = fork();
+            if (child == 0) {
+                fail_malloc_at(n, row);
+                bool placed = load_module("/nowhere/at/all") != TN_OK &&
+                              strstr(tn_error_message(), "test_every_allocation.c:");
+                _exit(!placed ? WITHOUT_PLACE : fail_malloc_end() ? FAILED : ALL_SERVED);
+            }
+            int status;
+            waitpid(child, &status, 0);
+            code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+            if (code != FAILED && code != ALL_SERVED) {
+                fail_msg("allocation %d, %d in a row: status %x", n, row, (unsigned)status);
+            }
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_error),
+        cmocka_unit_test(test_saving),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_bad_files),
+    };
+    return cmocka_run_group_tests(tests, run_begin, run_end);
+}

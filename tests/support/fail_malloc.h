@@ -1,0 +1,92 @@
+/* Memory that runs out for every library of the process: the n-th allocation of this thread from
+ * now on fails, and k in a row. Include once in a program, whose functions come before the C
+ * library's for all of them, libc's own calls included. Under a sanitizer they come before its own,
+ * which they call. */
+#ifndef TERN_TESTS_SUPPORT_FAIL_MALLOC_H
+#define TERN_TESTS_SUPPORT_FAIL_MALLOC_H
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/sanitize.h"
+
+#if TN__ASAN
+#define THE_REAL(name) __interceptor_##name
+#else
+#define THE_REAL(name) __libc_##name
+#endif
+
+void *THE_REAL(malloc)(size_t bytes);
+void *THE_REAL(calloc)(size_t count, size_t bytes);
+void *THE_REAL(realloc)(void *old, size_t bytes);
+void *THE_REAL(memalign)(size_t alignment, size_t bytes);
+
+static _Thread_local struct {
+    long before; /* allocations that succeed first; -1: all do */
+    int left;    /* that fail then */
+    bool failed;
+} fail_malloc = {.before = -1};
+
+/* From now on. */
+static inline void fail_malloc_at(long n, int in_a_row) {
+    fail_malloc.failed = false;
+    fail_malloc.left = in_a_row;
+    fail_malloc.before = n;
+}
+
+/* No more. Whether any failed. */
+static inline bool fail_malloc_end(void) {
+    fail_malloc.before = -1;
+    return fail_malloc.failed;
+}
+
+static bool malloc_refused(void) {
+    if (fail_malloc.before < 0) {
+        return false;
+    }
+    if (fail_malloc.before > 0) {
+        fail_malloc.before--;
+        return false;
+    }
+    if (fail_malloc.left <= 0) {
+        return false;
+    }
+    fail_malloc.left--;
+    fail_malloc.failed = true;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t bytes) {
+    return malloc_refused() ? NULL : THE_REAL(malloc)(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    return malloc_refused() ? NULL : THE_REAL(calloc)(count, bytes);
+}
+
+void *realloc(void *old, size_t bytes) {
+    return bytes && malloc_refused() ? NULL : THE_REAL(realloc)(old, bytes);
+}
+
+void *memalign(size_t alignment, size_t bytes) {
+    return malloc_refused() ? NULL : THE_REAL(memalign)(alignment, bytes);
+}
+
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    return malloc_refused() ? NULL : THE_REAL(memalign)(alignment, bytes);
+}
+
+int posix_memalign(void **block, size_t alignment, size_t bytes) {
+    void *got = malloc_refused() ? NULL : THE_REAL(memalign)(alignment, bytes);
+    if (got) {
+        *block = got;
+    }
+    return got ? 0 : ENOMEM;
+}
+
+#endif
