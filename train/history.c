@@ -1,7 +1,9 @@
 /* The loss of every step as a CSV file: `step,loss` and a row a step. A row is written at once, so
  * that a killed process loses none; what a checkpoint does not have is cut off when
- * the run goes on. */
+ * the run goes on. A file that somebody has deleted or changed meanwhile is written anew from what
+ * is in memory. */
 #include "core/error.h"
+#include "core/file.h"
 #include "core/memory.h"
 #include "io/numbers.h"
 #include "tern/train.h"
@@ -18,6 +20,8 @@ static const char head[] = "step,loss\n";
 struct tn_history {
     int fd;
     char *path;
+    char *place;            /* the path from the root: the program may change its folder */
+    int64_t bytes;          /* of the file */
     bool failed;            /* half a row may have been written: nothing more is */
     double *x, *y, *smooth; /* [room]; smooth is filled when it is asked for */
     int64_t count, room;
@@ -25,7 +29,8 @@ struct tn_history {
 
 static tn_status history_fail(tn_history *h, const char *doing) {
     h->failed = true;
-    return tn__raise(TN_EIO, "history", "%s: %s: %s", h->path, doing, strerror(errno));
+    return tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, "history", "%s: %s: %s", h->path, doing,
+                     strerror(errno));
 }
 
 static bool write_all(tn_history *h, const char *text, size_t bytes) {
@@ -36,6 +41,7 @@ static bool write_all(tn_history *h, const char *text, size_t bytes) {
             return false;
         }
         text += put > 0 ? put : 0;
+        h->bytes += put > 0 ? put : 0;
         bytes -= put > 0 ? (size_t)put : 0;
     }
     return true;
@@ -105,6 +111,7 @@ static bool keep_rows(tn_history *h, int64_t start) {
     }
     off_t keep = (off_t)(at - text);
     tn_text_free(text);
+    h->bytes = keep;
     if (sound && (ftruncate(h->fd, keep) != 0 || lseek(h->fd, keep, SEEK_SET) < 0)) {
         history_fail(h, "cutting off");
         return false;
@@ -129,8 +136,9 @@ tn_history *tn_history_open(const char *path, int64_t start) {
     bool open_now =
         h->fd >= 0 && (start ? keep_rows(h, start) : write_all(h, head, sizeof(head) - 1));
     tn__plain_numbers_end(numbers);
-    if (!open_now) {
-        if (h->fd < 0) {
+    h->place = open_now ? realpath(path, NULL) : NULL;
+    if (!h->place) {
+        if (h->fd < 0 || open_now) {
             history_fail(h, "opening");
         }
         tn_history_free(h);
@@ -145,6 +153,7 @@ void tn_history_free(tn_history *h) {
             close(h->fd);
         }
         free(h->path);
+        free(h->place);
         free(h->x);
         free(h->y);
         free(h->smooth);
@@ -154,25 +163,93 @@ void tn_history_free(tn_history *h) {
 
 /* ---- Use ------------------------------------------------------------------------------------- */
 
-tn_status tn_history_add(tn_history *h, double loss) {
+static int row_text(char *row, size_t room, int64_t step, double loss) {
+    return snprintf(row, room, "%lld,%.9g\n", (long long)step, loss);
+}
+
+/* Whether the name still leads to what was written, no more and no less. */
+static bool file_is_there(const tn_history *h) {
+    struct stat named, open_now;
+    if (fstat(h->fd, &open_now) != 0 || !S_ISREG(open_now.st_mode)) {
+        return true; /* a terminal, a pipe */
+    }
+    return stat(h->place, &named) == 0 && named.st_dev == open_now.st_dev &&
+           named.st_ino == open_now.st_ino && named.st_size == (off_t)h->bytes;
+}
+
+static bool write_anew(tn_history *h) {
+    tn__file f;
+    if (!tn__file_begin(&f, h->place, "history")) {
+        return false;
+    }
+    char row[64];
+    int64_t bytes = sizeof(head) - 1;
+    tn__file_put(&f, head, sizeof(head) - 1);
+    for (int64_t k = 0; k < h->count; k++) {
+        int length = row_text(row, sizeof(row), k, h->y[k]);
+        tn__file_put(&f, row, (size_t)length);
+        bytes += length;
+    }
+    if (tn__file_commit(&f) != TN_OK) {
+        return false;
+    }
+    int fd = open(h->place, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || lseek(fd, 0, SEEK_END) != (off_t)bytes) {
+        history_fail(h, "opening it again");
+        if (fd >= 0) {
+            close(fd);
+        }
+        return false;
+    }
+    close(h->fd);
+    h->fd = fd;
+    h->bytes = bytes;
+    return true;
+}
+
+/* Puts the file back when somebody has taken it away. */
+static bool keep_file(tn_history *h) {
+    if (file_is_there(h)) {
+        return true;
+    }
+    h->failed = !write_anew(h);
+    if (!h->failed) {
+        tn_log_write(TN_LOG_WARN, "history: %s was deleted or changed; it has been written anew",
+                     h->path);
+    }
+    return !h->failed;
+}
+
+static bool history_usable(const tn_history *h) {
     if (!h || h->failed || tn__pending()) {
-        return tn__raise(TN_ESTATE, "history", "%s",
-                         h ? "a write has failed before" : "the history is NULL");
+        tn__raise(TN_ESTATE, "history", "%s",
+                  h ? "a write has failed before" : "the history is NULL");
+        return false;
+    }
+    return true;
+}
+
+tn_status tn_history_add(tn_history *h, double loss) {
+    if (!history_usable(h)) {
+        return tn_error();
     }
     char row[64];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    int bytes = snprintf(row, sizeof(row), "%lld,%.9g\n", (long long)h->count, loss);
+    int bytes = row_text(row, sizeof(row), h->count, loss);
+    bool done = keep_file(h) && remember_loss(h, loss) && write_all(h, row, (size_t)bytes);
     tn__plain_numbers_end(numbers);
-    if (!remember_loss(h, loss) || !write_all(h, row, (size_t)bytes)) {
-        return tn_error();
-    }
-    return TN_OK;
+    return done ? TN_OK : tn_error();
 }
 
 tn_status tn_history_sync(tn_history *h) {
-    if (!h || h->failed || tn__pending()) {
-        return tn__raise(TN_ESTATE, "history", "%s",
-                         h ? "a write has failed before" : "the history is NULL");
+    if (!history_usable(h)) {
+        return tn_error();
+    }
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    bool there = keep_file(h);
+    tn__plain_numbers_end(numbers);
+    if (!there) {
+        return tn_error();
     }
     return fsync(h->fd) == 0 || errno == EINVAL || errno == EROFS ? TN_OK
                                                                   : history_fail(h, "syncing");

@@ -64,7 +64,9 @@ typedef struct tn_history tn_history;
  * same as without the interruption. NULL after TN_EIO, or TN_EFORMAT when rows are missing. Call
  * tn_history_sync before the checkpoint is saved, so that it never has more steps than the file. */
 TN_API tn_history *tn_history_open(const char *path, int64_t start);
-/* The loss of the next step, with 9 digits, which is exact for f32. */
+/* The loss of the next step, with 9 digits, which is exact for f32. Here and in tn_history_sync a
+ * file that was deleted or changed meanwhile is written anew, with all rows; where that cannot be,
+ * it is an error. */
 TN_API tn_status tn_history_add(tn_history *h, double loss);
 TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -157,11 +158,82 @@ static void test_full_disk(void **state) {
     expect_file(path, "step,loss\n0,0.125\n1,0.5\n");
 }
 
+/* Whatever somebody does to the file while the run goes on: it ends up whole. */
+static void test_file_taken_away(void **state) {
+    (void)state;
+    static const char whole[] = "step,loss\n0,0.5\n1,0.100000001\n2,nan\n";
+    const char *path = temp_path("loss.csv"), *other = temp_path("other.csv");
+    for (int how = 0; how < 5; how++) {
+        for (int before = 0; before < 4; before++) {
+            static const float losses[] = {0.5f, 0.1f, NAN};
+            tn_history *h = tn_history_open(path, 0);
+            for (int i = 0; i <= 3; i++) {
+                if (i == before && how == 0) {
+                    assert_int_equal(unlink(path), 0);
+                } else if (i == before && how == 1) {
+                    assert_int_equal(truncate(path, 4), 0);
+                } else if (i == before && how == 2) {
+                    temp_write(path, "something longer than all that was written", 40);
+                } else if (i == before && how == 3) {
+                    assert_int_equal(rename(path, other), 0);
+                } else if (i == before) {
+                    temp_write(other, "step,loss\n", 10); /* the right size for the first */
+                    assert_int_equal(rename(other, path), 0);
+                }
+                assert_int_equal(i < 3 ? tn_history_add(h, (double)losses[i]) : tn_history_sync(h),
+                                 TN_OK);
+            }
+            expect_file(path, whole);
+            tn_history_free(h);
+            h = tn_history_open(path, 3); /* and the run goes on */
+            assert_non_null(h);
+            tn_history_free(h);
+        }
+    }
+    unlink(other);
+}
+
+static void test_folder_taken_away(void **state) {
+    (void)state;
+    char folder[512], path[700], moved[600];
+    snprintf(folder, sizeof(folder), "%s", temp_path("folder"));
+    snprintf(path, sizeof(path), "%s/loss.csv", folder);
+    snprintf(moved, sizeof(moved), "%s.moved", folder);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    tn_history *h = tn_history_open(path, 0);
+    assert_int_equal(tn_history_add(h, 1), TN_OK);
+    assert_int_equal(rename(folder, moved), 0);
+    assert_int_not_equal(tn_history_sync(h), TN_OK);
+    assert_error(TN_EIO, "loss.csv.tmp: No such file or directory");
+    assert_int_equal(tn_history_add(h, 2), TN_ESTATE);
+    tn_error_clear();
+    tn_history_free(h);
+    snprintf(path, sizeof(path), "%s/loss.csv", moved);
+    unlink(path);
+    assert_int_equal(rmdir(moved), 0);
+}
+
+/* The program's folder may change while the run goes on. */
+static void test_relative_path(void **state) {
+    (void)state;
+    const char *path = temp_path("here.csv");
+    assert_int_equal(chdir(temp_folder), 0);
+    tn_history *h = tn_history_open("here.csv", 0);
+    assert_int_equal(tn_history_add(h, 1), TN_OK);
+    assert_int_equal(chdir("/"), 0);
+    assert_int_equal(tn_history_add(h, 2), TN_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(tn_history_sync(h), TN_OK);
+    tn_history_free(h);
+    expect_file(path, "step,loss\n0,1\n1,2\n");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_and_on),    cmocka_unit_test(test_smooth_ends),
-        cmocka_unit_test(test_exact_for_f32), cmocka_unit_test(test_what_is_missing),
-        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_new_and_on),        cmocka_unit_test(test_smooth_ends),
+        cmocka_unit_test(test_exact_for_f32),     cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_file_taken_away),
+        cmocka_unit_test(test_folder_taken_away), cmocka_unit_test(test_relative_path),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
