@@ -5,6 +5,7 @@
  * Fixed buffers: an error needs no memory.
  */
 #include "core/error.h"
+#include "core/plain.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -105,6 +106,7 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
         used = append_text(message, ROOM, used, "%s: ", operation);
     }
     append_v(message, ROOM, used, format, arguments);
+    tn__plain_lines(message); /* it may quote a file or a peer */
     call_handler(message);
     return status;
 }
@@ -162,6 +164,7 @@ void tn_error_give(const tn_error_record *record) {
     tn__self.error = record->status;
     char *message = tn__thread_texts()->message;
     snprintf(message, ROOM, "%.*s", ROOM - 1, record->message);
+    tn__plain_lines(message);
     call_handler(message);
 }
 

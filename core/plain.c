@@ -104,3 +104,18 @@ size_t tn__plain_text(char *to, const char *from, size_t length, bool colours) {
     }
     return used;
 }
+
+void tn__plain_lines(char *text) {
+    char *to = text;
+    for (const char *line = text;; line++) {
+        size_t length = strcspn(line, "\n");
+        bool last = !line[length];
+        to += tn__plain_text(to, line, length, false);
+        line += length;
+        *to = last ? 0 : '\n';
+        if (last) {
+            return;
+        }
+        to++;
+    }
+}

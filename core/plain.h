@@ -14,4 +14,7 @@
  * that set colours and weight stay, and the other characters go without a '?'. */
 TN_API size_t tn__plain_text(char *to, const char *from, size_t length, bool colours);
 
+/* The same in place, line by line, for a text with a 0 at its end. */
+TN_API void tn__plain_lines(char *text);
+
 #endif

@@ -110,12 +110,21 @@ static void test_log(void **state) {
     close(stderr_was);
 }
 
+/* So do errors, which may have lines. */
+static void test_errors(void **state) {
+    tn_raise(TN_EVALUE, "the file says %s", ESC "[2Jhello\b\n" ESC "]0;x\a\tworld\n");
+    assert_error(TN_EVALUE, "the file says hello?\n\tworld\n");
+    tn_error_give(&(tn_error_record){TN_EPEER, "rank 1: " ESC "[31mno" ESC});
+    assert_error(TN_EPEER, "rank 1: no?");
+}
+
 int main(void) {
     setenv("TERN_LOG", "warn", 1);
     const struct CMUnitTest tests[] = {
         TEST(test_cases),
         TEST(test_any_bytes),
         TEST(test_log),
+        TEST(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
