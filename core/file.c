@@ -38,9 +38,13 @@ static bool names_this(const char *name, int fd) {
 }
 
 /* Removes a temporary file whose writer is gone. False with errno EBUSY when it is not gone, or
- * with another reason. */
+ * with another reason. It may have the rights already of a file that nobody may write. */
 static bool remove_stale(const char *name) {
-    int fd = open(name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int fd = open(name, O_WRONLY | how);
+    if (fd < 0 && errno == EACCES) {
+        fd = open(name, O_RDONLY | how);
+    }
     if (fd < 0) {
         return errno == ENOENT;
     }
@@ -91,10 +95,18 @@ static void file_finish(tn__file *f) {
     f->path = f->temporary = NULL;
 }
 
-/* What f->path names now may be replaced: nothing, or a regular file. */
+/* /dev/stdout and its like. They lead to whatever is open, which may be a file. */
+static bool is_link_of_system(const char *path) {
+    static const char open_files[] = "/proc/";
+    char target[sizeof(open_files) - 1];
+    return readlink(path, target, sizeof(target)) == (ssize_t)sizeof(target) &&
+           memcmp(target, open_files, sizeof(target)) == 0;
+}
+
+/* What f->path names now may be replaced: nothing, or a regular file, or a link to one. */
 static bool may_replace(tn__file *f) {
     f->replaces = stat(f->path, &f->before) == 0;
-    if (f->replaces && !S_ISREG(f->before.st_mode)) {
+    if (f->replaces && (!S_ISREG(f->before.st_mode) || is_link_of_system(f->path))) {
         tn__raise(TN_EIO, f->operation, "%s is not a regular file", f->path);
         return false;
     }

@@ -36,7 +36,8 @@ typedef struct tn__file {
 } tn__file;
 
 /* False after raising. A file that is there keeps its mode, and its owner where that is allowed; a
- * new one has the mode that the process's mask leaves. What is no regular file is refused. */
+ * new one has the mode that the process's mask leaves. What is no regular file is refused. A link
+ * is replaced, not followed: whoever put it there does not choose what is overwritten. */
 bool tn__file_begin(tn__file *f, const char *path, const char *operation);
 void tn__file_put(tn__file *f, const void *data, size_t bytes);
 

@@ -166,6 +166,32 @@ static void test_only_files_are_replaced(void **state) {
     assert_int_equal(unlink(link), 0);
 }
 
+/* A link is replaced and not followed; but /dev/stdout, when output goes to a file, is the
+ * system's. */
+static void test_links(void **state) {
+    (void)state;
+    struct stat about;
+    char name[32];
+    for (int i = 0; i < WRITERS; i++) {
+        const char *path = old_file(), *link = temp_path("link"), *open_file = temp_path("open");
+        assert_int_equal(symlink(path, link), 0);
+        assert_int_equal(writers[i].write(link), TN_OK);
+        assert_int_equal(lstat(link, &about), 0);
+        assert_true(S_ISREG(about.st_mode));
+        assert_int_equal(unlink(link), 0);
+        expect_old(path, writers[i].name);
+
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+        assert_int_equal(symlink(name, open_file), 0);
+        assert_int_not_equal(writers[i].write(open_file), TN_OK);
+        assert_error(TN_EIO, "open is not a regular file");
+        assert_int_equal(unlink(open_file), 0);
+        expect_old(path, writers[i].name);
+        close(fd);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lying_disk),
@@ -174,6 +200,7 @@ int main(void) {
         cmocka_unit_test(test_rights_are_kept),
         cmocka_unit_test(test_owner_is_kept),
         cmocka_unit_test(test_only_files_are_replaced),
+        cmocka_unit_test(test_links),
     };
     return cmocka_run_group_tests(tests, run_begin, run_end);
 }

@@ -131,6 +131,28 @@ static void test_leftovers(void **state) {
     assert_int_equal(unlink(leftover), 0);
 }
 
+/* Killed between giving a file the rights of the one that it replaces and its name. Root may write
+ * all. */
+static void test_leftover_that_nobody_may_write(void **state) {
+    (void)state;
+    const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
+    uid_t me = geteuid();
+    temp_write(path, "old", 3);
+    assert_int_equal(chmod(temp_folder, 0777), 0);
+    if (me == 0 && seteuid(65534) != 0) {
+        skip(); /* a namespace without this user */
+    }
+    temp_write(leftover, "half", 4);
+    assert_int_equal(chmod(leftover, 0444), 0);
+    tn_status status = tn_write_file(path, "new", 3);
+    assert_int_equal(seteuid(me), 0);
+    assert_int_equal(status, TN_OK);
+    expect_contents(path, "new");
+    assert_int_equal(temp_count(), 1);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(chmod(temp_folder, 0700), 0);
+}
+
 /* Several processes at once: every call succeeds or says that another is writing, and the file is
  * always one of theirs. */
 static void test_many_writers(void **state) {
@@ -175,6 +197,7 @@ int main(void) {
         cmocka_unit_test(test_folder_without_rights),
         cmocka_unit_test(test_bad_paths),
         cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_leftover_that_nobody_may_write),
         cmocka_unit_test(test_many_writers),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
