@@ -1,15 +1,18 @@
 /* fork: a child has the memory of its parent and one of its threads.
  *
- *     the thread that forked    goes on alone: OpenMP's team, which it would wait for, stayed
- * behind (threads.c). Threads that the child makes have teams of their own. locks of the process
- * are taken before fork and given back after it, on both sides groups, stores, loaders   have
- * threads, connections and shared memory. They remember the process that made them, and refuse to
- * work in another. To free them there drops the child's memory at most: nothing is sent, waited
- *                               for, closed or removed.
- *     devices                   the plugin refuses by itself (backends/cuda/device.c)
+ * The thread that forked goes on alone: OpenMP's team, which it would wait for, stayed behind
+ * (threads.c). Threads that the child makes have teams of their own.
+ *
+ * Locks of the process are taken before fork and given back after it, on both sides.
+ *
+ * Groups, stores and loaders have threads, connections and shared memory. They remember the process
+ * that made them, and refuse to work in another. To free them there drops the child's memory at
+ * most: nothing is sent, waited for, closed or removed. Devices refuse by themselves
+ * (backends/cuda/device.c).
  *
  * All of it hangs on pthread_atfork. So vfork, _Fork and clone, which call no handlers, are for
- * children that become another program at once; so do those of system, popen and posix_spawn. */
+ * children that become another program at once; so do those of system, popen and posix_spawn.
+ */
 #include "core/fork.h"
 
 #include "core/error.h"
@@ -34,7 +37,7 @@ bool tn__refuse_inherited(uint32_t process, const char *operation, const char *w
 /* ---- Handlers -------------------------------------------------------------------------------- */
 
 /* The order says nothing, since all are innermost. */
-enum { LOCKS = 8 };
+enum { LOCKS = 16 };
 static pthread_mutex_t *locks[LOCKS];
 static int lock_count;
 

@@ -9,9 +9,9 @@
  */
 #include "nn/module.h"
 
+#include "core/fork.h"
 #include "core/memory.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +26,10 @@
 /* All lists that there are: what a copied module points to may be gone. */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static tn_module_lists *all_lists;
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&all_lock);
+}
 
 static void lists_enter(tn_module_lists *lists) {
     pthread_mutex_lock(&all_lock);

@@ -7,6 +7,7 @@
 #include "distributed/group/group.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "tensor/tensor.h"
 
@@ -17,6 +18,10 @@
 
 static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
 static tn_group *alive; /* the groups that were made and not freed */
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&alive_lock);
+}
 
 static void list_group(tn_group *g) {
     pthread_mutex_lock(&alive_lock);

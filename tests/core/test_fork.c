@@ -202,12 +202,68 @@ static void test_while_busy(void **state) {
     assert_true(computes_right());
 }
 
+/* ---- While modules are looked for ------------------------------------------------------------ */
+
+typedef struct holder {
+    tn_module base;
+    tn_tensor *nothing;
+} holder;
+
+static tn_tensor *forward_nothing(tn_module *self, tn_tensor *x) {
+    (void)self;
+    return x;
+}
+
+static void holder_init(holder *h) {
+    tn_module_init(h, "holder", forward_nothing);
+    tn_module_scratch(h, "nothing", &h->nothing, NULL);
+}
+
+/* Each call looks through all modules for the one that has moved. */
+static void *use_a_copy(void *user) {
+    holder copy = *(holder *)user;
+    while (!__atomic_load_n(&done, __ATOMIC_RELAXED)) {
+        tn_module_train(&copy, true);
+        tn_error_clear();
+    }
+    return NULL;
+}
+
+static void makes_a_module(void *user) {
+    holder h;
+    (void)user;
+    holder_init(&h);
+    tn_module_finish(&h);
+    child_assert(tn_error() == TN_OK);
+}
+
+static void test_while_modules_are_looked_for(void **state) {
+    (void)state;
+    enum { MODULES = 3000, FORKS = 50 };
+    static holder all[MODULES];
+    pthread_t busy;
+    for (int i = 0; i < MODULES; i++) {
+        holder_init(&all[i]);
+    }
+    __atomic_store_n(&done, false, __ATOMIC_RELAXED);
+    assert_int_equal(pthread_create(&busy, NULL, use_a_copy, &all[0]), 0);
+    for (int i = 0; i < FORKS; i++) {
+        assert_child(makes_a_module, NULL);
+    }
+    __atomic_store_n(&done, true, __ATOMIC_RELAXED);
+    pthread_join(busy, NULL);
+    for (int i = 0; i < MODULES; i++) {
+        tn_module_finish(&all[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_before_threads),
         TEST(test_computes),
         TEST(test_in_a_region),
         TEST(test_while_busy),
+        TEST(test_while_modules_are_looked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
