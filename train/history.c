@@ -119,6 +119,18 @@ static bool keep_rows(tn_history *h, int64_t start) {
     return sound;
 }
 
+/* A terminal or a pipe is no file. */
+static bool is_file(const tn_history *h, struct stat *about) {
+    return fstat(h->fd, about) == 0 && S_ISREG(about->st_mode);
+}
+
+/* Where the file is, whatever folder the process goes to. */
+static bool find_place(tn_history *h) {
+    struct stat about;
+    h->place = realpath(h->path, NULL);
+    return h->place || !is_file(h, &about);
+}
+
 tn_history *tn_history_open(const char *path, int64_t start) {
     if (!path || start < 0 || tn__pending()) {
         tn__raise(TN_EVALUE, "history", "path %s, start %lld", path ? path : "NULL",
@@ -136,8 +148,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
     bool open_now =
         h->fd >= 0 && (start ? keep_rows(h, start) : write_all(h, head, sizeof(head) - 1));
     tn__plain_numbers_end(numbers);
-    h->place = open_now ? realpath(path, NULL) : NULL;
-    if (!h->place) {
+    if (!open_now || !find_place(h)) {
         if (h->fd < 0 || open_now) {
             history_fail(h, "opening");
         }
@@ -170,8 +181,8 @@ static int row_text(char *row, size_t room, int64_t step, double loss) {
 /* Whether the name still leads to what was written, no more and no less. */
 static bool file_is_there(const tn_history *h) {
     struct stat named, open_now;
-    if (fstat(h->fd, &open_now) != 0 || !S_ISREG(open_now.st_mode)) {
-        return true; /* a terminal, a pipe */
+    if (!is_file(h, &open_now)) {
+        return true;
     }
     return stat(h->place, &named) == 0 && named.st_dev == open_now.st_dev &&
            named.st_ino == open_now.st_ino && named.st_size == (off_t)h->bytes;

@@ -228,12 +228,35 @@ static void test_relative_path(void **state) {
     expect_file(path, "step,loss\n0,1\n1,2\n");
 }
 
+/* `program | plot`: what is open has no place among the files. */
+static void test_pipe(void **state) {
+    (void)state;
+    char path[32], text[64] = {0};
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[1]);
+    tn_history *h = tn_history_open(path, 0);
+    assert_non_null(h);
+    assert_int_equal(tn_history_add(h, 0.5), TN_OK);
+    assert_int_equal(tn_history_sync(h), TN_OK);
+    tn_history_free(h);
+    assert_true(read(ends[0], text, sizeof(text) - 1) > 0);
+    assert_string_equal(text, "step,loss\n0,0.5\n");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_and_on),        cmocka_unit_test(test_smooth_ends),
-        cmocka_unit_test(test_exact_for_f32),     cmocka_unit_test(test_what_is_missing),
-        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_file_taken_away),
-        cmocka_unit_test(test_folder_taken_away), cmocka_unit_test(test_relative_path),
+        cmocka_unit_test(test_new_and_on),
+        cmocka_unit_test(test_smooth_ends),
+        cmocka_unit_test(test_exact_for_f32),
+        cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_file_taken_away),
+        cmocka_unit_test(test_folder_taken_away),
+        cmocka_unit_test(test_relative_path),
+        cmocka_unit_test(test_pipe),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
