@@ -55,8 +55,7 @@ tn_loader_options tn_loader_defaults(void) {
     return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2};
 }
 
-/* ---- One thread at a time ---------------------------------------------------------------------
- */
+/* ---- One thread at a time -------------------------------------------------------------------- */
 
 /* The loader that the thread is a worker of. */
 static _Thread_local const tn_loader *worker_of;

@@ -1,8 +1,11 @@
 /* What a model is made of, as text: saved with its weights, and compared when they are loaded.
  *
- *     .: gpt, vocab 65, context 64, layers 4, heads 4, width 128, bias 0, activation gelu; dropout
- * 0 wte: embedding h.0: block h.0.ln_1: layer_norm, eps 1e-05 h.0.attn: self_attention, heads 4,
- * causal 1 h.0.attn.drop: dropout; p 0
+ *     .: gpt, vocab 65, context 64, layers 4, heads 4, width 128, bias 0; dropout 0
+ *     wte: embedding
+ *     h.0: block
+ *     h.0.ln_1: layer_norm, eps 1e-05
+ *     h.0.attn: self_attention, heads 4, causal 1
+ *     h.0.attn.drop: dropout; p 0
  *
  * A line a module, in the order of a walk: its path ("." is the model itself), its kind, what it
  * says of its options (tn_module.describe), and at the end of these the policy of mixed precision

@@ -103,8 +103,7 @@ TN_API tn_status tn_module_set_buffer(void *m, const char *name, tn_tensor *tens
  *
  *     static int pool_describe(const tn_module *self, char *text, size_t room) {
  *         const pool *m = (const pool *)self;
- *         return snprintf(text, room, "window %d, kind %s; noise %g", m->window, m->kind,
- * m->noise);
+ *         return snprintf(text, room, "window %d; noise %g", m->window, m->noise);
  *     }
  *     ...
  *     tn_module_init(m, "pool", pool_forward);

@@ -139,8 +139,7 @@ static void test_other_kinds(void **state) {
     assert_error(TN_EFORMAT, "32-bit tokens");
 }
 
-/* ---- Files that change while they are in use --------------------------------------------------
- */
+/* ---- Files that change while they are in use ------------------------------------------------- */
 
 /* `count` zeros. */
 static void write_zeros(const char *name, size_t count) {
