@@ -7,6 +7,7 @@
 #include "io/checkpoint.h"
 #include "tern/distributed.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What a rank has to say: its error, which was taken out of its thread, or that it has none; and
@@ -98,7 +99,7 @@ tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
  * meanwhile. data_free frees them. */
 static tn_status share_file(tn_group *g, const char *path, void **data, size_t *bytes) {
     begin_quiet();
-    *data = tn_group_rank(g) == 0 ? tn_text_read(path, bytes) : NULL;
+    *data = tn_group_rank(g) == 0 ? tn__checkpoint_file(path, bytes, "dist_load") : NULL;
     account mine = end_quiet();
     tn_status status = agree_on(g, &mine, "dist_load");
     return status == TN_OK ? tn_broadcast_bytes(g, data, bytes, 0) : status;
@@ -106,7 +107,7 @@ static tn_status share_file(tn_group *g, const char *path, void **data, size_t *
 
 static void data_free(const tn_group *g, void *data) {
     if (tn_group_rank(g) == 0) {
-        tn_text_free(data);
+        free(data);
     } else {
         tn_bytes_free(data);
     }

@@ -629,6 +629,12 @@ const char *tn__checkpoint_digest(const tn__checkpoint_plan *p) {
     return tn__safetensors_digest(p->file);
 }
 
+char *tn__checkpoint_file(const char *path, size_t *bytes, const char *operation) {
+    tn_safetensors *f = tn_safetensors_open(path);
+    tn_safetensors_close(f);
+    return f ? tn__read_whole(path, bytes, operation) : NULL;
+}
+
 /* Read once and as a whole: what is applied is what the digest was right for, whatever happens to
  * the file meanwhile. */
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
@@ -636,7 +642,7 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
         return tn__raise(TN_EVALUE, "checkpoint_load", "the checkpoint is NULL");
     }
     size_t bytes;
-    char *data = tn__pending() ? NULL : tn__read_whole(path, &bytes, "checkpoint_load");
+    char *data = tn__checkpoint_file(path, &bytes, "checkpoint_load");
     plan *p = data ? tn__checkpoint_read(c, path, data, bytes, true) : NULL;
     if (p) {
         tn__checkpoint_apply(p);
