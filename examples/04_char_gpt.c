@@ -407,7 +407,7 @@ static int exit_status(const run *r) {
     if (fflush(stdout) || ferror(stdout)) {
         return 1;
     }
-    return r->step == r->o.steps ? 0 : tn_stop_status();
+    return r->step >= r->o.steps ? 0 : tn_stop_status();
 }
 
 int main(int argc, char **argv) {
@@ -440,7 +440,7 @@ int main(int argc, char **argv) {
     begin_or_resume(&r);
     tn_stop_on_signals();
     double median = train_run(&r);
-    bool ended = r.step == r.o.steps;
+    bool ended = r.step >= r.o.steps; /* > where a longer run goes on as a shorter one */
     double loss = ended ? validation_loss(&r) : 0;
     if (r.first_rank && !ended) {
         say_how_to_go_on(&r);

@@ -523,7 +523,7 @@ static int exit_status(const run *r) {
     if (fflush(stdout) || ferror(stdout)) {
         return 1;
     }
-    return r->step == r->o.steps ? 0 : tn_stop_status();
+    return r->step >= r->o.steps ? 0 : tn_stop_status();
 }
 
 int main(int argc, char **argv) {

@@ -104,6 +104,8 @@ def goes_on_anyway(folder):
     check(rows(folder) == STEPS + 3, "rows of the losses")
     result = run(folder, "--resume", *other)
     check(result.returncode == 0, result.stderr)
+    result = run(folder, "--resume-anyway", "--steps", "1", "--heads", "4")
+    check(result.returncode == 0 and "stopped" not in result.stdout, f"more steps than were asked for: {result.stdout}")
 
 
 with tempfile.TemporaryDirectory() as top:
