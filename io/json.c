@@ -79,17 +79,6 @@ static bool read_hex(reader *r, uint32_t *code) {
     return true;
 }
 
-static void put_utf8(reader *r, uint32_t code) {
-    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    int bytes = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (int i = bytes - 1; i > 0; i--) {
-        r->free[i] = (char)(0x80 | (code & 0x3f));
-        code >>= 6;
-    }
-    r->free[0] = (char)(bytes == 1 ? code : lead[bytes] | code);
-    r->free += bytes;
-}
-
 /* Behind "\u". Characters beyond 0xffff are two escapes, a high surrogate and a low one. */
 static bool read_code(reader *r) {
     uint32_t code, low = 0;
@@ -108,7 +97,7 @@ static bool read_code(reader *r) {
     if (code == 0) {
         return reader_fail(r, "a character of number 0");
     }
-    put_utf8(r, code);
+    r->free += tn__utf8_encode(code, r->free);
     return true;
 }
 

@@ -1,5 +1,6 @@
-/* JSON, read strictly: what RFC 8259 allows and nothing more, less two things that headers of
- * safetensors never have: characters of number 0, and nesting beyond 16 levels.
+/* JSON, read strictly: what RFC 8259 allows and nothing more, less three things that headers of
+ * safetensors never have: characters of number 0, nesting beyond 16 levels, and numbers that begin
+ * with -0.
  *
  * Values lie in one array in the order of the text: a list or an object is followed by what it
  * holds. Numbers that are not whole, or do not fit, are kept without their value.
