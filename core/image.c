@@ -47,12 +47,18 @@ static size_t span_left(const span *s) {
     return (size_t)(s->end - s->at);
 }
 
+/* A part that is not there. */
+static span no_span(void) {
+    static const unsigned char here[1];
+    return (span){.at = here, .end = here, .bad = true};
+}
+
 /* The next `bytes` as a span of their own. */
 static span span_take(span *s, uint64_t bytes) {
     if (bytes > span_left(s)) {
         s->bad = true;
         s->at = s->end;
-        return (span){.at = s->end, .end = s->end, .bad = true};
+        return no_span();
     }
     span part = {.at = s->at, .end = s->at + bytes};
     s->at += bytes;
@@ -157,6 +163,11 @@ void tn__image_close(tn__image *m) {
     }
 }
 
+bool tn__image_loaded(const tn__image *m, const void *start) {
+    enum { PAGE = 4096 }; /* the least there is; the loader maps all of it */
+    return memcmp(m->at, start, m->bytes < PAGE ? m->bytes : PAGE) == 0;
+}
+
 static span image_part(const tn__image *m, uint64_t offset, uint64_t bytes) {
     span all = {.at = m->at, .end = m->at + m->bytes};
     span_take(&all, offset);
@@ -180,7 +191,7 @@ static bool section_at(const tn__image *m, uint64_t index, ElfW(Shdr) * section)
 
 static span section_bytes(const tn__image *m, const ElfW(Shdr) * section) {
     if (section->sh_type == SHT_NOBITS || section->sh_flags & SHF_COMPRESSED) {
-        return (span){.bad = true};
+        return no_span();
     }
     return image_part(m, section->sh_offset, section->sh_size);
 }
@@ -197,6 +208,12 @@ static uint64_t section_count(const tn__image *m, uint64_t *names) {
     return head.e_shnum ? head.e_shnum : first.sh_size;
 }
 
+static bool is_text(span s, uint64_t offset, const char *text) {
+    span_take(&s, offset);
+    span part = span_take(&s, strlen(text) + 1);
+    return !part.bad && memcmp(part.at, text, strlen(text) + 1) == 0;
+}
+
 /* The section with this name; a bad span when there is none that can be read. */
 static span section_named(const tn__image *m, const char *name, ElfW(Shdr) * section) {
     ElfW(Shdr) table;
@@ -204,12 +221,12 @@ static span section_named(const tn__image *m, const char *name, ElfW(Shdr) * sec
     if (count && section_at(m, names, &table)) {
         span texts = section_bytes(m, &table);
         for (uint64_t i = 1; i < count && section_at(m, i, section); i++) {
-            if (strcmp(text_at(texts, section->sh_name), name) == 0) {
+            if (is_text(texts, section->sh_name, name)) {
                 return section_bytes(m, section);
             }
         }
     }
-    return (span){.bad = true};
+    return no_span();
 }
 
 /* ---- A unit of the line table ---------------------------------------------------------------- */

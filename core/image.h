@@ -6,6 +6,8 @@
 #ifndef TERN_CORE_IMAGE_H
 #define TERN_CORE_IMAGE_H
 
+#include "tern/core.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,20 +18,24 @@ typedef struct tn__image {
 } tn__image;
 
 /* False when there is no such file, or it is no ELF file of this machine's word size and order. */
-bool tn__image_open(tn__image *m, const char *path);
-void tn__image_close(tn__image *m);
+TN_API bool tn__image_open(tn__image *m, const char *path);
+TN_API void tn__image_close(tn__image *m);
+
+/* Whether this is the file that the loader put to `start`, and none that has taken its name since:
+ * the first page, where the build id stands, is the same. */
+TN_API bool tn__image_loaded(const tn__image *m, const void *start);
 
 /* Addresses are the file's own: without what the loader added. Texts are valid until the image is
  * closed. */
 
 /* The name, without folders, and line of the source that this instruction comes from. False without
  * a line table, or with one that is compressed. */
-bool tn__image_line(const tn__image *m, uintptr_t address, const char **file, int *line);
+TN_API bool tn__image_line(const tn__image *m, uintptr_t address, const char **file, int *line);
 
 /* The path of the source that was being compiled, as far as the line table has it. */
-bool tn__image_unit(const tn__image *m, uintptr_t address, char *path, size_t room);
+TN_API bool tn__image_unit(const tn__image *m, uintptr_t address, char *path, size_t room);
 
 /* The function around this instruction, also a static one; NULL without symbols. */
-const char *tn__image_symbol(const tn__image *m, uintptr_t address, uintptr_t *start);
+TN_API const char *tn__image_symbol(const tn__image *m, uintptr_t address, uintptr_t *start);
 
 #endif
