@@ -52,9 +52,13 @@ static bool object_of(uintptr_t address, object *o) {
     return true;
 }
 
-/* The program is itself also when its file has another name by now, or the folder has changed. */
-static bool open_image(tn__image *m, const object *o) {
-    return tn__image_open(m, o->program ? "/proc/self/exe" : o->info.dli_fname);
+/* The program is itself also when its file has another name by now, or the folder has changed. A
+ * library may have been built anew since it was loaded: then its lines are others. */
+static void open_image(tn__image *m, const object *o) {
+    tn__image_open(m, o->program ? "/proc/self/exe" : o->info.dli_fname);
+    if (m->at && !o->program && !tn__image_loaded(m, o->info.dli_fbase)) {
+        tn__image_close(m);
+    }
 }
 
 /* Shared objects whose frames say nothing to a user. */

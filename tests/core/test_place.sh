@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Where an error happened, as programs see it that are built in different ways: with and without optimisation, PIE or not,
-# gcc and clang, C++, the library linked statically, without debug information, without symbols, loaded late. Prints TAP.
+# gcc and clang, C++, the library linked statically, without debug information, without symbols, loaded late, replaced. Prints TAP.
 set -u
 root=${TERN_ROOT:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=$(cd "${TERN_TEST_BIN:?the build folder of the tests}/.." && pwd)
@@ -47,11 +47,14 @@ all_lines "gcc -O0" gcc -g -O0
 all_lines "gcc -O2" gcc -g -O2
 all_lines "gcc, not PIE" gcc -g -O1 -no-pie
 all_lines "C++" g++ -g -O1 -x c++ -std=c++17
+all_lines "DWARF 4" gcc -gdwarf-4 -O1
+one_text "a compressed line table" "raise_one+0x*: item: the tensor is NULL" gcc -g -gz=zlib -O1
 one_text "no debug information" "raise_one+0x*: item: the tensor is NULL" gcc -O1
 one_text "no symbols" "program+0x*: item: the tensor is NULL" gcc -O1 -s
 if [ ${#flags[@]} -eq 0 ]; then
     all_lines "clang -O2" clang -g -O2
     all_lines "clang -O0" clang -g -O0
+    all_lines "clang, DWARF 4" clang -gdwarf-4 -O1
 
     # The library's sources in the program itself: their own frames must not be taken for the user's.
     mkdir "$work/objects"
@@ -86,4 +89,39 @@ END
     [ $status -eq 0 ] || echo "# $text"
     result $status "loaded late"
 fi
+
+# A library of the program's own, and another one of its name while the program runs.
+cat >"$work/part.c" <<'END'
+#include <tern/tensor.h>
+void part_raise(void);
+void part_raise(void) {
+    tn_item(NULL);
+    tn_ndim(NULL);
+}
+END
+cat >"$work/whole.c" <<'END'
+#include <tern/tensor.h>
+void part_raise(void);
+int main(int argc, char **argv) {
+    (void)argc;
+    for (int i = 0; i < 2; i++) {
+        part_raise();
+        printf("%.40s\n", tn_error_message());
+        tn_error_clear();
+        if (i == 0 && rename(argv[1], argv[2]) != 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+END
+tern=(-I"$root/include" -L"$build" -ltern -Wl,-rpath,"$build")
+part() { gcc -g -shared -fPIC "${flags[@]}" "$work/part.c" "${tern[@]}" -o "$1"; }
+part "$work/libpart.so" && sed -i '1i // a line before' "$work/part.c" && part "$work/new.so" &&
+    gcc -g "${flags[@]}" "$work/whole.c" "${tern[@]}" -L"$work" -lpart -Wl,-rpath,"$work" -o "$work/whole" &&
+    text=$("$work/whole" "$work/new.so" "$work/libpart.so") &&
+    [[ $text == "part.c:4: item: "*$'\n'"part_raise+0x"*": item: "* ]]
+status=$?
+[ $status -eq 0 ] || echo "# ${text:-}"
+result $status "a library that is built anew while the program runs"
 echo "1..$count"
