@@ -215,15 +215,16 @@ static bool run_composition(tn_op_call *c, int results) {
         c->out[i] = NULL;
     }
     TN_SCOPE;
-    tn_tensor *in[TN_OP_INPUTS];
-    for (int i = 0; i < c->inputs && c->op->wide; i++) {
-        in[i] = tn__widened(c->in[i]);
-    }
-    c->in = c->op->wide ? in : c->in;
     if (!tn__enter(c->op->name)) { /* one that is composed of itself */
         return false;
     }
+    tn_tensor *in[TN_OP_INPUTS], *const *given = c->in;
+    for (int i = 0; i < c->inputs && c->op->wide; i++) {
+        in[i] = tn__widened(c->in[i]);
+    }
+    c->in = c->op->wide ? in : given;
     c->out[0] = c->op->compose(c);
+    c->in = given;
     tn__leave();
     c->outputs = results;
     for (int i = 0; i < results; i++) {

@@ -14,6 +14,7 @@
 
 #include <endian.h>
 #include <glob.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -197,8 +198,9 @@ static tn_status raise_outside(const shards *d, const shard *s, const unsigned c
     while (token_at(tokens, i) < d->vocab) {
         i++;
     }
-    return tn_raise(TN_EFORMAT, "%s: token %lld is %lld but the vocabulary has %lld", s->path,
-                    (long long)(from + i), (long long)token_at(tokens, i), (long long)d->vocab);
+    return tn_raise(TN_EFORMAT,
+                    "%s: token %" PRId64 " is %" PRId64 " but the vocabulary has %" PRId64, s->path,
+                    from + i, token_at(tokens, i), d->vocab);
 }
 
 /* The file's tokens lie in the target, which is larger than they are, until they are spread. */

@@ -56,14 +56,16 @@ static bool take_numbers(const char **at, const number_field *fields, int count,
         const number_field *f = &fields[i];
         bool there = (i == 0 || take_character(at, ' ')) && take_integer(at, &values[i]);
         if (!there) {
-            return refuse_word(why, "its %s is no number", f->name);
+            refuse_word(why, "its %s is no number", f->name);
+            return false;
         }
         if (values[i] < f->least || values[i] > f->most) {
-            return refuse_word(why,
-                               f->least == f->most ? "its %s is %" PRId64 ", not %" PRId64
-                                                   : "its %s is %" PRId64 ", not from %" PRId64
-                                                     " to %" PRId64,
-                               f->name, values[i], f->least, f->most);
+            refuse_word(why,
+                        f->least == f->most ? "its %s is %" PRId64 ", not %" PRId64
+                                            : "its %s is %" PRId64 ", not from %" PRId64
+                                              " to %" PRId64,
+                        f->name, values[i], f->least, f->most);
+            return false;
         }
     }
     return true;

@@ -174,7 +174,10 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
     tn_status status = s->get(s, key, &value, deadline, why);
     if (status == TN_OK) {
         *text = text_of(&value);
-        status = *text ? TN_OK : say_why(why, TN_ENOMEM, "no memory to meet the other ranks");
+        if (!*text) {
+            say_why(why, TN_ENOMEM, "no memory to meet the other ranks");
+            return TN_ENOMEM;
+        }
     }
     return status;
 }
