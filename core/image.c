@@ -488,13 +488,13 @@ bool tn__image_line(const tn__image *m, uintptr_t address, const char **file, in
     row found;
     entry e;
     if (!find_line(m, address, &u, &found) || found.line <= 0 || found.line > INT32_MAX ||
-        !file_of(&u, found.file, &e) || !*e.name) {
+        !file_of(&u, found.file, &e)) {
         return false;
     }
     const char *slash = strrchr(e.name, '/');
     *file = slash ? slash + 1 : e.name;
     *line = (int)found.line;
-    return true;
+    return **file != 0;
 }
 
 bool tn__image_unit(const tn__image *m, uintptr_t address, char *path, size_t room) {

@@ -43,6 +43,7 @@ static void test_tables(void **state) {
     assert_seed("other_forms", "b.c:11", "b.c/b.c");
     assert_seed("two_units", "a.h:11", "/home/me/core/place.c");
     assert_seed("left_out", "a.c:11", "src/a.c");
+    assert_seed("folder_as_file", "", "src/a.c/");
     assert_seed("compressed", "", "");
 }
 

@@ -342,6 +342,7 @@ images = {
     "no_range": lines_of(table(4, folders_4, files_4, sequence(), line_range=0)),
     "large_steps": lines_of(table(4, folders_4, files_4, sequence(rows=b"\2" + b"\xff" * 20 + b"\1\1\3" + b"\xff" * 9 + b"\x3f\1\3\x40\1"), minimum=255)),
     "file_too_large": lines_of(table(4, folders_4, files_4, sequence(rows=b"\4\xff\xff\xff\xff\x0f\1\2\x10"))),
+    "folder_as_file": lines_of(table(4, folders_4, b"a.c/\0\1\0\0\0", sequence())),
     "many_files": lines_of(table(5, folders_5, b"\1\1\x08" + b"\xff" * 9 + b"\1a\0", sequence())),
     "no_pairs": lines_of(table(5, b"\0" + b"\xff" * 9 + b"\1", b"\0\5", sequence())),
     "length_too_large": lines_of(table(4, folders_4, files_4, sequence(), length=0x7FFFFFFF)),
