@@ -1,7 +1,7 @@
 /* Memory that runs out for every library of the process: the n-th allocation of this thread from
  * now on fails, and k in a row. Include once in a program, whose functions come before the C
  * library's for all of them, libc's own calls included. Under a sanitizer they come before its own,
- * which they call. */
+ * which they call; what it replaces whole (strdup, reallocarray) does not come here then. */
 #ifndef TERN_TESTS_SUPPORT_FAIL_MALLOC_H
 #define TERN_TESTS_SUPPORT_FAIL_MALLOC_H
 
