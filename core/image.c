@@ -164,8 +164,7 @@ void tn__image_close(tn__image *m) {
 }
 
 bool tn__image_loaded(const tn__image *m, const void *start) {
-    enum { PAGE = 4096 }; /* the least there is; the loader maps all of it */
-    return memcmp(m->at, start, m->bytes < PAGE ? m->bytes : PAGE) == 0;
+    return memcmp(m->at, start, m->bytes < TN__IMAGE_PAGE ? m->bytes : TN__IMAGE_PAGE) == 0;
 }
 
 static span image_part(const tn__image *m, uint64_t offset, uint64_t bytes) {

@@ -21,6 +21,8 @@ typedef struct tn__image {
 TN_API bool tn__image_open(tn__image *m, const char *path);
 TN_API void tn__image_close(tn__image *m);
 
+enum { TN__IMAGE_PAGE = 4096 }; /* the smallest there is; the loader maps all of a file's first */
+
 /* Whether this is the file that the loader put to `start`, and none that has taken its name since:
  * the first page, where the build id stands, is the same. */
 TN_API bool tn__image_loaded(const tn__image *m, const void *start);

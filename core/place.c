@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <unwind.h>
+#include <xxhash.h>
 
 enum { MOST_FRAMES = 64, KNOWN = 128, TEXT = 96 };
 
@@ -113,6 +114,7 @@ static bool own_function(const tn__image *m, uintptr_t address, const object *o)
 /* What is said of an address; "": it is the library's own. */
 typedef struct saying {
     uintptr_t address;
+    uint64_t mark; /* of its object */
     char text[TEXT];
 } saying;
 
@@ -139,9 +141,9 @@ static void describe_address(const tn__image *m, uintptr_t address, const object
 }
 
 /* `holds_library`: the library is linked into this object, which is not its own. */
-static saying look_at(uintptr_t address, const object *o, bool holds_library) {
+static saying look_at(uintptr_t address, uint64_t mark, const object *o, bool holds_library) {
     tn__image image;
-    saying s = {.address = address};
+    saying s = {.address = address, .mark = mark};
     open_image(&image, o);
     if (!holds_library || !image.at || !own_function(&image, address, o)) {
         describe_address(&image, address, o, s.text);
@@ -150,8 +152,8 @@ static saying look_at(uintptr_t address, const object *o, bool holds_library) {
     return s;
 }
 
-/* What is known of addresses of the program, which stays where it is while the process lives.
- * Whoever finds the table in use does without: it may be in use for ever in a child of fork. */
+/* What is known of addresses. Whoever finds the table in use does without: it may be in use for
+ * ever in a child of fork. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static saying known[KNOWN];
 
@@ -159,11 +161,17 @@ static saying *known_slot(uintptr_t address) {
     return &known[(uint64_t)address * 0x9e3779b97f4a7c15u >> 32 & (KNOWN - 1)];
 }
 
-static bool recall_saying(uintptr_t address, saying *s) {
+/* Tells a library from another one that was loaded to its place before: what its first page says,
+ * where the build id is. The program stays where it is while the process lives. */
+static uint64_t mark_of(const object *o) {
+    return o->program ? 0 : XXH3_64bits(o->info.dli_fbase, TN__IMAGE_PAGE);
+}
+
+static bool recall_saying(uintptr_t address, uint64_t mark, saying *s) {
     bool found = false;
     if (pthread_mutex_trylock(&lock) == 0) {
         *s = *known_slot(address);
-        found = s->address == address;
+        found = s->address == address && s->mark == mark;
         pthread_mutex_unlock(&lock);
     }
     return found;
@@ -178,11 +186,9 @@ static void remember_saying(const saying *s) {
 
 static saying say_where(uintptr_t address, const object *o, bool holds_library) {
     saying s;
-    if (!o->program) {
-        return look_at(address, o, holds_library);
-    }
-    if (!recall_saying(address, &s)) {
-        s = look_at(address, o, holds_library);
+    uint64_t mark = mark_of(o);
+    if (!recall_saying(address, mark, &s)) {
+        s = look_at(address, mark, o, holds_library);
         remember_saying(&s);
     }
     return s;
