@@ -101,20 +101,19 @@ static int listen_at(const struct addrinfo *at) {
     return fd;
 }
 
-/* IPv6 first where all interfaces are meant: such a socket takes IPv4 as well. */
+/* IPv6 first where all interfaces are meant: such a socket takes IPv4 as well. Where somebody
+ * listens at one of the host's addresses already the others are not tried: "localhost" often has
+ * two, and two servers of one name and port would each be found by some. */
 int tn__net_listen(const char *host, int *port, char *why) {
     struct addrinfo *list = resolve_host(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
     int fd = -1, error = 0;
     for (int pass = 0; pass < 2 && fd < 0; pass++) {
-        for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
+        for (struct addrinfo *at = list; at && fd < 0 && error != EADDRINUSE; at = at->ai_next) {
             bool is_first = host == NULL && at->ai_family == AF_INET6;
             if (is_first == (pass == 0)) {
                 fd = listen_at(at);
                 error = fd < 0 ? errno : 0;
             }
-        }
-        if (error == EADDRINUSE) {
-            break;
         }
     }
     if (list && fd < 0) {

@@ -470,11 +470,9 @@ static void test_replay(void **state) {
     tn__session_end(&b);
 }
 
-/* A stranger has one of the host's addresses: the store at the other one is found. */
-static void test_two_addresses(void **state) {
+static bool has_two_addresses(const char *host) {
     char why[TN_STORE_WHY];
-    int port = 0, stranger = tn__net_listen("::1", &port, why);
-    struct addrinfo *list = tn__net_resolve("localhost", port, why);
+    struct addrinfo *list = tn__net_resolve(host, 0, why);
     bool both = false;
     for (struct addrinfo *at = list; at; at = at->ai_next) {
         both |= at->ai_family == AF_INET6 && at->ai_next != NULL;
@@ -482,7 +480,14 @@ static void test_two_addresses(void **state) {
     if (list) {
         freeaddrinfo(list);
     }
-    if (stranger < 0 || !both) {
+    return both;
+}
+
+/* A stranger has one of the host's addresses: the store at the other one is found. */
+static void test_two_addresses(void **state) {
+    char why[TN_STORE_WHY];
+    int port = 0, stranger = tn__net_listen("::1", &port, why);
+    if (stranger < 0 || !has_two_addresses("localhost")) {
         skip(); /* "localhost" has one address here */
     }
     tn_store_server *server = tn_store_serve("127.0.0.1", port, TOKEN);
@@ -491,6 +496,18 @@ static void test_two_addresses(void **state) {
     tn_store_free(s);
     tn_store_server_free(server);
     close(stranger);
+}
+
+/* Of two who want to serve at the same name and port, one does, and the other can join him. */
+static void test_one_server_a_name(void **state) {
+    if (!has_two_addresses("localhost")) {
+        skip();
+    }
+    tn_store_server *server = tn_store_serve("localhost", 0, TOKEN);
+    assert_non_null(server);
+    assert_null(tn_store_serve("localhost", tn_store_server_port(server), TOKEN));
+    assert_error(TN_EIO, "in use");
+    tn_store_server_free(server);
 }
 
 /* ---- What the log says of strangers ---------------------------------------------------------- */
@@ -646,14 +663,23 @@ static const rank_entry bodies[] = {{"-serve", server_process}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_proofs),      cmocka_unit_test(test_session),
-        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_silence),     cmocka_unit_test(test_wrong_token),
-        cmocka_unit_test(test_impostors),   cmocka_unit_test(test_late_server),
-        cmocka_unit_test(test_server_gone), cmocka_unit_test(test_server_stopped),
-        cmocka_unit_test(test_relay),       cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_log),         cmocka_unit_test(test_two_addresses),
+        cmocka_unit_test(test_proofs),
+        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_wrong_token),
+        cmocka_unit_test(test_impostors),
+        cmocka_unit_test(test_late_server),
+        cmocka_unit_test(test_server_gone),
+        cmocka_unit_test(test_server_stopped),
+        cmocka_unit_test(test_relay),
+        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_two_addresses),
+        cmocka_unit_test(test_one_server_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
