@@ -135,6 +135,15 @@ static void hear_order(agent *a, const char *text) {
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
+/* An error's message without the line of these sources in front, which says nothing to a user. */
+static const char *error_words(const char *message) {
+    size_t name = strcspn(message, ":");
+    size_t line = message[name] ? strspn(message + name + 1, "0123456789") : 0;
+    const char *end = message + name + 1 + line;
+    bool located = name > 2 && strncmp(message + name - 2, ".c", 2) == 0 && line > 0;
+    return located && strncmp(end, ": ", 2) == 0 ? end + 2 : message;
+}
+
 /* True when this launcher serves the store; otherwise `why` says why it does not. */
 static bool serve_store(agent *a, char *why, size_t room) {
     const run_options *o = a->options;
@@ -144,7 +153,7 @@ static bool serve_store(agent *a, char *why, size_t room) {
     }
     a->server = tn_store_serve(o->host, o->port, o->token);
     if (!a->server) {
-        snprintf(why, room, "%s", tn_error_message());
+        snprintf(why, room, "%s", error_words(tn_error_message()));
         tn_error_clear();
     }
     if (!a->server && o->node_rank == 0) { /* its address may be one that only others see */
@@ -189,8 +198,8 @@ static void raise_refusal(const agent *a, const char *served) {
     if (strstr(error.message, "token")) {
         hint = a->options->own_token ? own_token_hint : token_hint;
     }
-    tn_raise(error.status, "%s (and this host does not serve it: %s)%s", error.message, served,
-             hint);
+    tn_raise(error.status, "%s (and this host does not serve it: %s)%s", error_words(error.message),
+             served, hint);
 }
 
 static bool meet_nodes(agent *a) {
@@ -337,7 +346,8 @@ static void *agent_main(void *user) {
     }
     tn_error_record error;
     if (tn_error_take(&error)) {
-        char *text = text_new("%s%s", met && !a->leader ? "node 0 is lost: " : "", error.message);
+        char *text = text_new("%s%s", met && !a->leader ? "node 0 is lost: " : "",
+                              error_words(error.message));
         hand_over(a, ORDER_END, (run_round){0}, 1, text);
         free(text);
     }

@@ -212,6 +212,7 @@ def leader_killed():
     first.wait()
     finish(second, 1, 30)
     has(errors(second), "node 0 is lost")
+    holds(".c:" not in errors(second), "lines of the launcher's sources say nothing to a user: " + errors(second))
 
 
 @test
