@@ -11,14 +11,19 @@
  */
 #include "tools/run.h"
 
+#include "distributed/init/environment.h"
 #include "distributed/init/meet.h"
+#include "distributed/store/net.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/eventfd.h>
 #include <tern/sys/store.h>
 #include <unistd.h>
@@ -144,6 +149,31 @@ static const char *error_words(const char *message) {
     return located && strncmp(end, ": ", 2) == 0 ? end + 2 : message;
 }
 
+static bool is_loopback(const struct sockaddr *at) {
+    const struct sockaddr_in *v4 = (const void *)at;
+    const struct sockaddr_in6 *v6 = (const void *)at;
+    return at->sa_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+                                    : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+/* Whether the endpoint is this host by its own name, and that name leads to this host alone: in
+ * Debian's /etc/hosts it is 127.0.1.1. The other hosts know it by another address. */
+static bool is_own_name(const run_options *o) {
+    char why[TN_STORE_WHY], name[sizeof(o->node_name)] = "";
+    gethostname(name, sizeof(name) - 1);
+    size_t length = strcspn(name, ".");
+    if (o->max_nodes == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
+        strncasecmp(o->host, name, length) != 0) {
+        return false;
+    }
+    struct addrinfo *list = tn__net_resolve(o->host, o->port, why);
+    bool loopback = list && is_loopback(list->ai_addr);
+    if (list) {
+        freeaddrinfo(list);
+    }
+    return loopback;
+}
+
 /* True when this launcher serves the store; otherwise `why` says why it does not. */
 static bool serve_store(agent *a, char *why, size_t room) {
     const run_options *o = a->options;
@@ -151,7 +181,7 @@ static bool serve_store(agent *a, char *why, size_t room) {
         snprintf(why, room, "this is node %d", o->node_rank);
         return false;
     }
-    a->server = tn_store_serve(o->host, o->port, o->token);
+    a->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!a->server) {
         snprintf(why, room, "%s", error_words(tn_error_message()));
         tn_error_clear();

@@ -125,6 +125,24 @@ def two_hosts():
 
 
 @test
+def own_name():
+    """the first host's own name leads to 127.0.1.1 there, as in Debian's hosts file, and the other host joins it all the same"""
+    needs_cable()
+    hosts.mend()
+    inside = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    both = []
+    for host, (name, address) in enumerate((("boss", "127.0.1.1"), ("other", hosts.addresses[0]))):
+        with open(f"hosts.{host}", "w", encoding="utf-8") as f:
+            f.write(f"127.0.0.1 localhost\n{address} boss\n")
+        both.append(start("--nnodes", 2, "--rdzv-endpoint", f"boss:{PORT}", "--heartbeat", 2, "--grace", 1, "--timeout", 30,
+                          "sh", "-c", "echo $RANK at $MASTER_ADDR", env=environment(TERN_TOKEN="secret"),
+                          prefix=hosts.on(host) + ["unshare", "-mu", "sh", "-c", inside, name, f"hosts.{host}"]))
+    for host in (0, 1):
+        finish(both[host], 0)
+        same(output(both[host]), f"[{host}] {host} at boss\n")
+
+
+@test
 def failure_across():
     """a failure on one host ends the ranks of the other, and both report it"""
     program = ["sh", "-c", '[ $RANK = 3 ] || exec sleep 1000; echo last words >&2; exit 6']
