@@ -486,8 +486,15 @@ static bool compare_data(plan *p) {
  * anew. */
 static bool place_fits(plan *p, const words *place) {
     const tn_loader *l = p->checkpoint->loader;
+    int64_t epochs = tn_loader_options_of(l).epochs;
     if (!tn_loader_has(l, p->place) && p->differences.count) {
         p->place.index = 0;
+    }
+    if (!tn_loader_has(l, p->place) && epochs && p->place.epoch >= epochs) {
+        tn__raise(TN_EMISMATCH, "checkpoint_load",
+                  "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, place->path,
+                  (uint64_t)p->place.epoch + 1, epochs);
+        return false;
     }
     return tn_loader_has(l, p->place) || words_malformed(place);
 }

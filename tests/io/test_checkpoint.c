@@ -835,6 +835,29 @@ static void test_load_counts_as_a_change(void **state) {
     tn_module_finish(&a);
 }
 
+/* A run that goes on for fewer epochs than it has had. */
+static void test_fewer_epochs(void **state) {
+    (void)state;
+    const char *path = temp_path("epochs");
+    static const int32_t tokens[] = {1, 2, 3, 4, 5, 6};
+    for (int64_t epochs = 3; epochs >= 1; epochs--) {
+        tn_loader_options o = tn_loader_defaults();
+        o.epochs = epochs;
+        tn_loader *l = tn_loader_new(tn_token_dataset(tokens, 6, 2), tn_random_sampler(1), o);
+        tn_checkpoint c = {.loader = l};
+        if (epochs == 3) {
+            assert_int_equal(tn_loader_seek(l, (tn_loader_place){.epoch = 1, .index = 2}), TN_OK);
+            assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+        }
+        tn_status status = tn_checkpoint_load(&c, path);
+        assert_int_equal(status, epochs == 1 ? TN_EMISMATCH : TN_OK);
+        if (epochs == 1) {
+            assert_error(TN_EMISMATCH, "the loader had begun epoch 2 but ends after 1");
+        }
+        tn_loader_free(l);
+    }
+}
+
 /* A path that was mistaken may be one of anything: what is no checkpoint is not read. */
 static void test_larger_than_memory(void **state) {
     (void)state;
@@ -867,6 +890,7 @@ int main(void) {
         cmocka_unit_test(test_data_of_ones_own),
         cmocka_unit_test(test_weights_of_another_network),
         cmocka_unit_test(test_larger_than_memory),
+        cmocka_unit_test(test_fewer_epochs),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
