@@ -112,8 +112,8 @@ typedef struct tn_checkpoint {
 } tn_checkpoint;
 
 /* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits)
- * over the whole. Load checks digest, names, shapes, dtypes and kinds first:
- * after an error nothing has changed. */
+ * over the whole. Load reads the whole file into memory and checks digest, names, shapes, dtypes
+ * and kinds first: after an error nothing has changed. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) TN_MUST_USE;
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) TN_MUST_USE;
 
