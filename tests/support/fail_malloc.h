@@ -25,7 +25,8 @@ void *THE_REAL(calloc)(size_t count, size_t bytes);
 void *THE_REAL(realloc)(void *old, size_t bytes);
 void *THE_REAL(memalign)(size_t alignment, size_t bytes);
 
-static _Thread_local struct {
+/* volatile: compilers know malloc and its kin, and that they look at no variable of ours. */
+static _Thread_local volatile struct {
     long before; /* allocations that succeed first; -1: all do */
     int left;    /* that fail then */
     bool failed;
