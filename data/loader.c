@@ -12,6 +12,7 @@
  * there are queued at once: a worker's batch is on its way long before it is due.
  */
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "data/stage.h"
 #include "tern/data.h"
@@ -40,6 +41,7 @@ struct tn_loader {
     bool entered;     /* atomic: a thread is in tn_loader_next or tn_loader_seek */
 
     /* With threads only. */
+    uint32_t process; /* in which they are; 0 without any */
     pthread_mutex_t lock;
     /* for workers: something to claim, or stop; for the caller: a slot, or idleness */
     pthread_cond_t claimable, ready;
@@ -63,6 +65,9 @@ static _Thread_local const tn_loader *worker_of;
 /* Two threads would wait for the same batch, and one of them for ever; so would a worker, for what
  * it has to make itself. False after raising. */
 static bool enter_loader(tn_loader *l, const char *operation) {
+    if (tn__refuse_inherited(l->process, operation, "a loader with threads")) {
+        return false;
+    }
     if (worker_of == l || __atomic_exchange_n(&l->entered, true, __ATOMIC_ACQUIRE)) {
         tn__raise(TN_ESTATE, operation,
                   "the loader is in use, by %s (one thread at a time uses a loader)",
@@ -306,6 +311,7 @@ static bool prepare_threads(tn_loader *l) {
     if (l->options.threads == 0) {
         return true;
     }
+    l->process = tn__process();
     l->slots = tn__calloc((size_t)l->options.prefetch, sizeof(slot));
     l->workers = tn__calloc((size_t)l->options.threads, sizeof(pthread_t));
     if (!l->slots || !l->workers) {
@@ -344,7 +350,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
 }
 
 void tn_loader_free(tn_loader *l) {
-    if (!l || !enter_loader(l, "loader_free")) {
+    if (!l || tn__inherited(l->process) || !enter_loader(l, "loader_free")) {
         return;
     }
     stop_workers(l);

@@ -3,6 +3,7 @@
  * refuses.
  */
 #include "core/error.h"
+#include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 #include "io/checkpoint.h"
 #include "tern/distributed.h"
@@ -72,15 +73,15 @@ static account end_quiet(void) {
 }
 
 /* Whether this rank may go on; else the others will not wait for it. */
-static bool may_begin(tn_group *g) {
+static bool may_begin(tn_group *g, const char *operation) {
     if (tn__pending()) {
         tn_group_abort(g, tn_error_message());
     }
-    return !tn__pending();
+    return !tn__pending() && !(g && tn__group_refuse_inherited(g, operation));
 }
 
 tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
-    if (!may_begin(g)) {
+    if (!may_begin(g, "dist_save")) {
         return tn_error();
     }
     if (tn_group_size(g) == 1) {
@@ -131,7 +132,7 @@ static tn_status load_bytes(tn_group *g, tn_checkpoint *c, const char *path, voi
 }
 
 tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
-    if (!may_begin(g)) {
+    if (!may_begin(g, "dist_load")) {
         return tn_error();
     }
     if (tn_group_size(g) == 1) {

@@ -86,6 +86,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
         return NULL;
     }
     snprintf(g->name, sizeof(g->name), "%s", name);
+    g->process = tn__process();
     g->rank = rank;
     g->size = ranks;
     g->world = copy;
@@ -134,7 +135,7 @@ static bool connect_ranks(tn_group *g, const char *engine) {
                   g->size, engine, e ? "out of memory" : why);
         return false;
     }
-    *g->engine = (tn__engine_ref){.engine = e, .refs = 1};
+    *g->engine = (tn__engine_ref){.engine = e, .refs = 1, .process = tn__process()};
     snprintf(g->engine_name, sizeof(g->engine_name), "%s", engine);
     return tn__group_start(g);
 }
@@ -307,7 +308,7 @@ void tn_group_free(tn_group *g) {
     if (tn__pending()) { /* peers may wait for what this rank will not do any more */
         tn_group_abort(g, tn_error_message());
     }
-    if (!unlist_group(g)) {
+    if (!unlist_group(g) || tn__group_inherited(g)) {
         return;
     }
     tn__group_stop(g);
@@ -403,7 +404,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
 }
 
 void tn_group_abort(tn_group *g, const char *reason) {
-    if (!g || !is_alive(g, "group_abort") || g->rank < 0) {
+    if (!g || !is_alive(g, "group_abort") || g->rank < 0 || tn__group_inherited(g)) {
         return;
     }
     char text[512];
@@ -420,12 +421,25 @@ void tn_group_abort(tn_group *g, const char *reason) {
     e->abort(e, text);
 }
 
+bool tn__group_inherited(const tn_group *g) {
+    return g->engine && tn__inherited(g->process);
+}
+
+bool tn__group_refuse_inherited(const tn_group *g, const char *operation) {
+    char what[80];
+    snprintf(what, sizeof(what), "group %s", g->name);
+    return g->engine && tn__refuse_inherited(g->process, operation, what);
+}
+
 bool tn__group_usable(tn_group *g, const char *operation) {
     if (!is_alive(g, operation)) {
         return false;
     }
     if (tn__pending()) {
         tn_group_abort(g, tn_error_message());
+        return false;
+    }
+    if (tn__group_refuse_inherited(g, operation)) {
         return false;
     }
     if (g->rank < 0) {
@@ -486,7 +500,8 @@ void tn_group_set_timeout(tn_group *g, double seconds) {
     if (!(seconds > 0 && seconds <= TN__TIMEOUT_MOST)) {
         tn__raise(TN_EVALUE, "group_set_timeout", "%g seconds (above 0, at most %g)", seconds,
                   TN__TIMEOUT_MOST);
-    } else if (g && is_alive(g, "group_set_timeout")) {
+    } else if (g && is_alive(g, "group_set_timeout") &&
+               !tn__group_refuse_inherited(g, "group_set_timeout")) {
         pthread_mutex_lock(&g->lock);
         g->options.timeout = seconds;
         pthread_mutex_unlock(&g->lock);
@@ -497,14 +512,18 @@ void tn_group_set_timeout(tn_group *g, double seconds) {
 
 static void release_memory(void *data, void *user) {
     tn__engine_ref *e = user;
-    e->engine->free(e->engine, data);
-    engine_drop(e);
+    if (!tn__inherited(e->process)) {
+        e->engine->free(e->engine, data);
+        engine_drop(e);
+    }
 }
 
 static void release_device_memory(void *data, void *user) {
     tn__engine_ref *e = user;
-    e->engine->device_free(e->engine, data);
-    engine_drop(e);
+    if (!tn__inherited(e->process)) {
+        e->engine->device_free(e->engine, data);
+        engine_drop(e);
+    }
 }
 
 /* The group's memory on this device as a tensor; inert after raising. */

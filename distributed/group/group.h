@@ -24,7 +24,8 @@
 /* An engine with a count of who still needs it: the group, and each tensor of tn_group_empty. */
 typedef struct tn__engine_ref {
     tn_engine *engine;
-    int32_t refs; /* atomic */
+    int32_t refs;     /* atomic */
+    uint32_t process; /* that made it (core/fork.h) */
 } tn__engine_ref;
 
 struct tn_work {
@@ -52,8 +53,9 @@ struct tn_work {
 struct tn_group {
     tn_group *next_alive;
     char name[64];
-    int rank, size; /* rank -1: not a member */
-    int *world;     /* [size]: the members' ranks in the world */
+    uint32_t process; /* that made it (core/fork.h) */
+    int rank, size;   /* rank -1: not a member */
+    int *world;       /* [size]: the members' ranks in the world */
     tn_store *store;
     tn__engine_ref *engine; /* NULL: one rank, or not a member */
     char engine_name[32];
@@ -82,6 +84,13 @@ struct tn_group {
  * copied. */
 TN_API tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
                                   int ranks, const int *world, const tn_dist_options *options);
+
+/* Whether g has an engine and stayed behind in a parent (fork). Nothing of it may be touched then:
+ * not its lock, which a thread that is not here may hold, nor its engine, whose connections and
+ * memory are the parent's. */
+bool tn__group_inherited(const tn_group *g);
+/* The same; raises. */
+bool tn__group_refuse_inherited(const tn_group *g, const char *operation);
 
 /* Whether an operation may be issued now: a member, alive, the right thread, no error pending
  * (which aborts the group). Raises otherwise. */

@@ -95,6 +95,8 @@ typedef struct tn__shm_control {
 /* Memory of alloc. Its last page counts the ranks that have freed it. */
 typedef struct tn__shm_region {
     struct tn__shm_region *next;
+    struct tn__shm_region *next_mapped; /* of all engines of this process */
+    int fd;
     int64_t number;
     char *base;
     size_t bytes, stride; /* of the mapping; from one rank's part to the next one's */

@@ -9,9 +9,11 @@
  *
  * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part
  * keeps the mapping until all have freed theirs, since the others may still be moving bytes from
- * and to theirs, and name them by region and offset.
+ * and to theirs, and name them by region and offset. A child of fork reads its parent's regions;
+ * what it writes is its own (its gradients, in buckets of the parent).
  */
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/group/shm.h"
 
@@ -133,6 +135,44 @@ int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes) {
 
 /* ---- Regions --------------------------------------------------------------------------------- */
 
+static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
+static tn__shm_region *mapped; /* in this process; under the lock */
+
+/* In a child of fork: what it writes must not reach the parent, nor the other ranks. */
+static void keep_writes(void) {
+    for (const tn__shm_region *g = mapped; g; g = g->next_mapped) {
+        (void)mmap(g->base, g->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, g->fd, 0);
+        close(g->fd);
+    }
+    mapped = NULL; /* a child of its own keeps what it has written */
+}
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&mapped_lock);
+    pthread_atfork(NULL, NULL, keep_writes);
+}
+
+static void list_region(tn__shm_region *g, int fd) {
+    pthread_mutex_lock(&mapped_lock);
+    g->fd = fd;
+    g->next_mapped = mapped;
+    mapped = g;
+    pthread_mutex_unlock(&mapped_lock);
+}
+
+static void end_region(tn__shm_region *g) {
+    pthread_mutex_lock(&mapped_lock);
+    tn__shm_region **at = &mapped;
+    while (*at != g) {
+        at = &(*at)->next_mapped;
+    }
+    *at = g->next_mapped;
+    pthread_mutex_unlock(&mapped_lock);
+    munmap(g->base, g->bytes);
+    close(g->fd);
+    free(g);
+}
+
 static size_t round_up(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
 }
@@ -157,15 +197,15 @@ static void reap_regions(tn__shm *e) {
         tn__shm_region *g = *at;
         if (g->freed && atomic_load(freed_by(g)) == e->base.ranks) {
             *at = g->next;
-            munmap(g->base, g->bytes);
-            free(g);
+            end_region(g);
         } else {
             at = &g->next;
         }
     }
 }
 
-/* Maps the region behind fd and takes my part's pages. Returns 0 or errno. */
+/* Maps the region behind fd, which is its own from then on, and takes my part's pages. Returns 0 or
+ * errno. */
 static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
     size_t from = (size_t)e->base.rank * g->stride;
     size_t to = e->base.rank == e->base.ranks - 1 ? g->bytes : from + g->stride;
@@ -178,6 +218,7 @@ static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
         return errno;
     }
     g->base = base;
+    list_region(g, fd);
     return 0;
 }
 
@@ -237,7 +278,7 @@ static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double dea
         e->control->seats[e->base.rank].alloc_error = failed ? failed : map_region(e, fd, g);
         status = tn__shm_barrier(e, deadline);
     }
-    if (fd >= 0) {
+    if (fd >= 0 && !g->base) {
         close(fd);
     }
     return status == TN_OK && all_have(e);
@@ -259,9 +300,10 @@ void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     tn__shm_leave(e);
     if (!shared) {
         if (g->base) {
-            munmap(g->base, g->bytes);
+            end_region(g);
+        } else {
+            free(g);
         }
-        free(g);
         why[0] = 0;
         tn__shm_failed(e, why);
         return NULL;
@@ -292,8 +334,7 @@ void tn__shm_free_all(tn__shm *e) {
     while (e->regions) {
         tn__shm_region *g = e->regions;
         e->regions = g->next;
-        munmap(g->base, g->bytes);
-        free(g);
+        end_region(g);
     }
 }
 

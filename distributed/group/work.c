@@ -288,6 +288,9 @@ tn_status tn_work_wait(tn_work *w, double timeout) {
         return tn_error();
     }
     tn_group *g = w->group;
+    if (tn__group_refuse_inherited(g, tn_collective_name(w->t.kind))) {
+        return tn_error();
+    }
     if (!wait_over(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
         tn__group_fail(g, TN_EPEER, "the engine does not return from an operation");
         return tn__raise(TN_EPEER, NULL, "%s", g->reason);
@@ -306,7 +309,7 @@ tn_status tn_work_wait(tn_work *w, double timeout) {
 }
 
 bool tn_work_done(const tn_work *w) {
-    if (!w) {
+    if (!w || tn__group_inherited(w->group)) { /* a wait refuses at once */
         return true;
     }
     pthread_mutex_lock(&w->group->lock);
@@ -316,7 +319,7 @@ bool tn_work_done(const tn_work *w) {
 }
 
 double tn__work_seconds(const tn_work *w) {
-    if (!w) {
+    if (!w || tn__group_inherited(w->group)) {
         return 0;
     }
     pthread_mutex_lock(&w->group->lock);

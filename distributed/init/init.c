@@ -214,7 +214,7 @@ static void at_exit(void) {
 tn_group *tn_dist_init(tn_dist_options options) {
     tn__environment e;
     if (world.group) {
-        return world.group;
+        return tn__group_refuse_inherited(world.group, OPERATION) ? NULL : world.group;
     }
     if (tn__pending() || !options_sound(&options) || !find_place(&options, &e)) {
         return NULL;
@@ -236,6 +236,9 @@ tn_group *tn_dist_init(tn_dist_options options) {
 }
 
 static bool is_dead(tn_group *g) {
+    if (tn__group_inherited(g)) {
+        return false;
+    }
     pthread_mutex_lock(&g->lock);
     bool dead = g->dead != TN_OK;
     pthread_mutex_unlock(&g->lock);

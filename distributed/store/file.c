@@ -18,6 +18,7 @@
 #include "distributed/store/store.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -472,6 +473,7 @@ tn_store *tn_file_store(const char *path) {
     }
     *f = (file_store){.base = {.kind = "file",
                                .refs = 1,
+                               .process = tn__process(),
                                .set = file_set,
                                .get = file_get,
                                .add = file_add,

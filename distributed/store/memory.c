@@ -3,6 +3,7 @@
 #include "distributed/store/store.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -103,6 +104,7 @@ tn_store *tn_memory_store(void) {
     }
     m->base = (tn_store){.kind = "memory",
                          .refs = 1,
+                         .process = tn__process(),
                          .set = memory_set,
                          .get = memory_get,
                          .add = memory_add,

@@ -2,6 +2,7 @@
 #include "distributed/store/store.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 
 #include <stdio.h>
@@ -104,6 +105,9 @@ tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
                   prefix ? prefix : "(NULL)", TN_STORE_KEY);
         return NULL;
     }
+    if (tn__refuse_inherited(s->process, "prefix_store", "the store")) {
+        return NULL;
+    }
     prefix_store *p = tn__calloc(1, sizeof(*p));
     if (!p) {
         tn__raise(TN_ENOMEM, "prefix_store", "no memory");
@@ -111,6 +115,7 @@ tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
     }
     p->base = (tn_store){.kind = s->kind,
                          .refs = 1,
+                         .process = s->process,
                          .timeout = s->timeout,
                          .set = prefix_set,
                          .get = prefix_get,

@@ -2,6 +2,7 @@
 #include "distributed/store/store.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "core/plain.h"
 
@@ -39,7 +40,7 @@ tn_store *tn__store_keep(tn_store *s) {
 }
 
 void tn_store_free(tn_store *s) {
-    if (s && __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) == 0) {
+    if (s && !tn__inherited(s->process) && __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) == 0) {
         s->destroy(s);
     }
 }
@@ -60,6 +61,8 @@ static bool call_sound(const char *operation, const tn_store *s, const char *key
             TN_EVALUE, operation,
             "the key is \"%.60s\" (a key has 1 to %d bytes without spaces and control characters)",
             key ? key : "(NULL)", TN_STORE_KEY);
+    } else {
+        tn__refuse_inherited(s->process, operation, "the store");
     }
     return !tn__pending();
 }

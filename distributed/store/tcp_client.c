@@ -5,6 +5,7 @@
 #include "distributed/store/tcp.h"
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/store/net.h"
 #include "distributed/store/wire.h"
@@ -417,6 +418,7 @@ tn_store *tn_tcp_store(const char *host, int port, const char *token, double tim
     }
     *t = (tcp_store){.base = {.kind = "tcp",
                               .refs = 1,
+                              .process = tn__process(),
                               .timeout = timeout,
                               .set = tcp_set,
                               .get = tcp_get,

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
@@ -44,6 +45,7 @@ struct tn_store_server {
     char *token;
     int listener, epoll, wake; /* wake: tn_store_server_free speaks */
     int port;
+    uint32_t process; /* that made it: where its thread runs */
     pthread_t thread;
     connection *first, *last; /* in the order of arrival */
     connection *dropped;
@@ -426,6 +428,7 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
     s->next_look = INFINITY;
     s->epoll = s->wake = -1;
     s->port = port;
+    s->process = tn__process();
     s->listener = tn__net_listen(host, &s->port, why);
     if (s->listener < 0) {
         tn__raise(TN_EIO, "store_serve", "%s", why);
@@ -442,11 +445,12 @@ int tn_store_server_port(const tn_store_server *s) {
 }
 
 int tn__store_server_members(const tn_store_server *s) {
-    return s ? __atomic_load_n(&s->members, __ATOMIC_RELAXED) : 0;
+    bool serves = s && !tn__inherited(s->process);
+    return serves ? __atomic_load_n(&s->members, __ATOMIC_RELAXED) : 0;
 }
 
 void tn_store_server_free(tn_store_server *s) {
-    if (!s) {
+    if (!s || tn__inherited(s->process)) { /* a child would wake the parent's */
         return;
     }
     uint64_t one = 1;

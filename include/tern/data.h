@@ -166,7 +166,8 @@ TN_API tn_loader_options tn_loader_defaults(void);
 /* Takes the dataset: it is freed with the loader, and also when this fails. NULL after an error; an
  * epoch without a batch is one. A loader is used by one thread at a time, and one may follow
  * another; a call during another one, also from the dataset itself, is TN_ESTATE. Batches come on
- * the default device of the thread that makes the loader. */
+ * the default device of the thread that makes the loader. With threads it is TN_ESTATE in a child
+ * of fork, where they are not. */
 TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* also in mid-epoch: waits for the examples being read */
 

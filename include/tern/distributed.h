@@ -78,7 +78,8 @@ TN_API tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user),
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
 /* A group is used by one thread: the first that calls an operation. A call from another is
- * TN_ESTATE. NULL is a group of one rank everywhere. */
+ * TN_ESTATE, and so is one in a child of fork, where tn_group_free and tn_dist_finish end nothing
+ * of the parent's. NULL is a group of one rank everywhere. */
 TN_API int tn_group_rank(const tn_group *g); /* 0 … size-1; -1: not a member */
 TN_API int tn_group_size(const tn_group *g);
 TN_API const char *tn_group_name(const tn_group *g);
@@ -98,8 +99,8 @@ TN_API void tn_group_free(tn_group *g);
 TN_API void tn_group_abort(tn_group *g, const char *reason);
 
 /* A tensor in memory that the group's operations need not copy (a plain one where the engine has
- * none). Every rank calls in the same order with the same shape and dtype. Must die before g
- * does. */
+ * none). Every rank calls in the same order with the same shape and dtype. Must die before g does.
+ * A child of fork reads the parent's memory in it, and what it writes there is its own. */
 TN_API tn_tensor *tn_group_empty(tn_group *g, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims, tn_dtype dtype);
 
@@ -278,7 +279,8 @@ TN_API double tn_lr_sqrt(double lr, int n);
 
 /* ---- Stores: keys and values that all ranks see ----------------------------------------------- *
  *
- * Timeouts are in seconds; what is not there in time is TN_EPEER. */
+ * Timeouts are in seconds; what is not there in time is TN_EPEER. In a child of fork a store of the
+ * parent's is TN_ESTATE, and to free it or its server does nothing. */
 
 TN_API tn_store *tn_memory_store(void); /* within this process: ranks that are threads share it */
 TN_API tn_store *tn_file_store(const char *path); /* on a file system that all ranks see */

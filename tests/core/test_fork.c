@@ -14,18 +14,6 @@
 
 enum { N = 192, CELLS = N * N };
 
-#if defined(__SANITIZE_THREAD__)
-enum { CHILD_HAS_THREADS = false };
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-enum { CHILD_HAS_THREADS = false }; /* the thread sanitizer ends a child that makes one */
-#else
-enum { CHILD_HAS_THREADS = true };
-#endif
-#else
-enum { CHILD_HAS_THREADS = true };
-#endif
-
 static float expected[CELLS];
 
 /* A forward and a backward whose kernels take every thread that there is. */

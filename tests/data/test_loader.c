@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/test.h"
+#include "tests/support/fork.h"
 
 /* Example i is x = (i, 10 i), y = -i. Reading `bad` fails; reading any takes `microseconds`. */
 typedef struct numbers {
@@ -399,6 +399,43 @@ static void test_a_loader_within_itself(void **state) {
     }
 }
 
+/* ---- In a child of fork ---------------------------------------------------------------------- */
+
+static void loader_refuses(void *user) {
+    tn_loader *l = user;
+    tn_batch b;
+    child_assert(!tn_loader_next(l, &b) && b.x == NULL);
+    child_error(TN_ESTATE, "loader_next: a loader with threads belongs to the parent");
+    child_assert(tn_loader_seek(l, (tn_loader_place){0, 0}) == TN_ESTATE);
+    child_error(TN_ESTATE, "loader_seek: a loader with threads belongs to the parent");
+    tn_loader_free(l);
+}
+
+/* The same batches again, which the child makes itself. */
+static void loader_goes_on(void *user) {
+    tn_loader *l = user;
+    tn_batch b;
+    tn_loader_place place = tn_loader_where(l);
+    child_assert(tn_loader_next(l, &b) && b.epoch == place.epoch && b.index == place.index);
+    tn_loader_free(l);
+}
+
+static void test_in_a_child(void **state) {
+    (void)state;
+    tn_sampler order = tn_random_sampler(3);
+    for (int threads = 0; threads <= 3; threads += 3) {
+        tn_loader *l = tn_loader_new(make(40, -1, 0), order, options(4, 2, threads));
+        tn_batch b;
+        int seen = 0;
+        for (; seen < 19 && tn_loader_next(l, &b); seen++) {
+            check_batch(&b, order, 40, 4);
+            assert_child(threads ? loader_refuses : loader_goes_on, l);
+        }
+        assert_int_equal(seen, 19);
+        tn_loader_free(l);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_batches_for_any_threads),
@@ -412,6 +449,7 @@ int main(void) {
         cmocka_unit_test(test_three_threads_at_once),
         cmocka_unit_test(test_a_loader_changes_hands),
         cmocka_unit_test(test_a_loader_within_itself),
+        TEST(test_in_a_child),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

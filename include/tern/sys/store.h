@@ -33,6 +33,7 @@ typedef struct tn_store_value {
 struct tn_store {
     const char *kind; /* "tcp" */
     int32_t refs;     /* atomic: prefixes hold the store beneath them; a new one has 1 */
+    uint32_t process; /* tn__process(): refused in a child of fork; 0: works there as well */
     double timeout;   /* seconds of the calls that have no time-out; 0: TN_STORE_TIMEOUT */
 
     tn_status (*set)(tn_store *s, const char *key, const void *data, size_t bytes, double deadline,
