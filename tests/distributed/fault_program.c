@@ -10,6 +10,7 @@
  *             pause  SIGSTOP, and SIGCONT a second later
  *             wait   makes the file DIR/at-phase and goes on when DIR/go-on is there
  *             throw  an error of its own
+ *             fork   has a child, which computes, is refused by the group, and ends with that error
  *     PHASE   rendezvous  before the ranks have met        forward    before the forward
  *             bucket      one bucket travels, the next does not
  *             hook        in a gradient hook               optimiser  between backward and step
@@ -71,6 +72,30 @@ static void wait_for_script(void) {
     }
 }
 
+/* What the child does reaches nobody. */
+static int live_as_child(void) {
+    TN_SCOPE;
+    alarm(60);
+    tn_on_error(NULL);
+    tn_tensor *ones = tn_ones(TN_DIMS(WIDTH, WIDTH), TN_F32);
+    bool computes = tn_item(tn_sum_all(tn_matmul(ones, ones))) == WIDTH * WIDTH * WIDTH;
+    bool refused = tn_barrier(tn_world()) == TN_ESTATE;
+    tn_dist_finish();
+    fprintf(stderr, "child: %s\n", tn_error_message());
+    return computes && refused ? 0 : 1;
+}
+
+static void have_child(void) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(live_as_child());
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        tn_raise(TN_ESTATE, "the child ended with %#x", (unsigned)status);
+    }
+}
+
 static void break_now(void) {
     fault.armed = false;
     fprintf(stderr, "fault: %s at %s\n", fault.kind, fault.phase);
@@ -83,6 +108,8 @@ static void break_now(void) {
         kill(getpid(), SIGSTOP);
     } else if (strcmp(fault.kind, "wait") == 0) {
         wait_for_script();
+    } else if (strcmp(fault.kind, "fork") == 0) {
+        have_child();
     } else if (strcmp(fault.kind, "throw") == 0) {
         tn_raise(TN_EVALUE, "thrown on purpose at %s", fault.phase);
     }

@@ -37,11 +37,12 @@ MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
 BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("forged-order", "bucket"),
-           ("relay", "rendezvous"), ("squatter", "rendezvous")]
+           ("relay", "rendezvous"), ("squatter", "rendezvous"),
+           ("fork", "bucket"), ("fork", "optimiser"), ("fork", "save")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
       "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "forged-order@bucket",
-      "relay@rendezvous", "squatter@rendezvous"]
+      "relay@rendezvous", "squatter@rendezvous", "fork@bucket"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -221,6 +222,14 @@ def throw(folder, reference, phase):
 
 def pause(folder, reference, phase):
     all_go_on(folder("ranks"), reference, "pause@%s:%d:%d" % (phase, 0 if phase == "save" else VICTIM, STEP))
+
+
+def fork(folder, reference, phase):
+    """A rank has a child in mid-step. The child computes, its own use of the group is an error, and no rank hears of it."""
+    out, victim = folder("ranks"), 0 if phase == "save" else VICTIM
+    all_go_on(out, reference, "fork@%s:%d:%d" % (phase, victim, STEP), TERN_TIMEOUT=60, OMP_NUM_THREADS=2)
+    log = text_of(os.path.join(out, "rank%d.log" % victim))
+    need("group world belongs to the parent of this process" in log, "the child was not refused: " + log)
 
 
 def store(folder, reference, phase):
@@ -563,7 +572,7 @@ def cut(folder, reference, phase):
 
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw,
-         "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter}
+         "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter, "fork": fork}
 
 
 def main():
