@@ -439,11 +439,16 @@ static void test_threads(void **state) {
 static void test_a_forked_child_is_told(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3));
+    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3)), *m = counted(tn_cuda(0), TN_DIMS(4, 4));
     pid_t child = fork();
     if (child == 0) {
+        alarm(120);
         bool right = tn_is_inert(tn_empty_on(tn_cuda(0), TN_DIMS(2), TN_F32)) &&
                      strstr(tn_error_message(), "forked");
+        tn_error_clear();
+        right = right && tn_is_inert(tn_matmul(m, m)) && strstr(tn_error_message(), "forked");
+        tn_error_clear();
+        right = right && tn_device_synchronize(tn_cuda(0)) == TN_EDEVICE;
         tn_error_clear();
         right = right && isnan(tn_item(tn_select(t, 0, 1))) && tn_error() == TN_EDEVICE;
         tn_drop(t);
