@@ -411,11 +411,16 @@ static void loader_refuses(void *user) {
     tn_loader_free(l);
 }
 
-/* The same batches again, which the child makes itself. */
+/* The same batches again, which the child makes itself; on a device it cannot. */
 static void loader_goes_on(void *user) {
     tn_loader *l = user;
     tn_batch b;
     tn_loader_place place = tn_loader_where(l);
+    if (tn_default_device().kind != TN_CPU) {
+        child_assert(!tn_loader_next(l, &b));
+        child_error(tn_error(), "forked");
+        return;
+    }
     child_assert(tn_loader_next(l, &b) && b.epoch == place.epoch && b.index == place.index);
     tn_loader_free(l);
 }

@@ -347,7 +347,7 @@ static void other_groups(recipe *r) {
     r->adamw.no_decay = match_matrices;
 }
 static void other_text(recipe *r) {
-    r->text = "to be or not to bee" + 1;
+    r->text = &"to be or not to bee"[1];
 }
 
 static const struct {
