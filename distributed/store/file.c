@@ -397,6 +397,23 @@ static tn_status check_beginning(const file_store *f, char *why) {
     return TN_OK;
 }
 
+/* Whoever may write the file is in the job. A stranger may have made it first, in a folder that all
+ * share, for everybody to write. Some file systems show every file as somebody else's, but then not
+ * one that all may write: stores make theirs for one user. */
+static tn_status check_owner(const file_store *f, char *why) {
+    struct stat about;
+    if (fstat(f->fd, &about) != 0) {
+        return fail_file(f, why, "fstat");
+    }
+    if (about.st_uid != geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH))) {
+        return tn__why(why, TN_EIO,
+                       "%.150s belongs to user %u, who lets others write it (mode %04o): take a "
+                       "file in a folder of your own",
+                       f->path, (unsigned)about.st_uid, (unsigned)about.st_mode & 07777u);
+    }
+    return TN_OK;
+}
+
 /* *again: the file has been removed in the meantime. */
 static tn_status open_once(file_store *f, double deadline, bool *again, char *why) {
     *again = false;
@@ -404,7 +421,8 @@ static tn_status open_once(file_store *f, double deadline, bool *again, char *wh
     if (f->fd < 0) {
         return fail_file(f, why, "opening");
     }
-    tn_status status = lock_log(f, F_WRLCK, deadline, why);
+    tn_status status = check_owner(f, why);
+    status = status == TN_OK ? lock_log(f, F_WRLCK, deadline, why) : status;
     if (status != TN_OK) {
         return status;
     }

@@ -283,7 +283,9 @@ TN_API double tn_lr_sqrt(double lr, int n);
  * parent's is TN_ESTATE, and to free it or its server does nothing. */
 
 TN_API tn_store *tn_memory_store(void); /* within this process: ranks that are threads share it */
-TN_API tn_store *tn_file_store(const char *path); /* on a file system that all ranks see */
+/* On a file system that all ranks see. Whoever may write the file is in the job: one that a
+ * stranger lets everybody write is refused (TN_EIO). */
+TN_API tn_store *tn_file_store(const char *path);
 /* A client of tn_store_serve. Joining needs the job's token, which neither side says: the server
  * shows first that it knows it, for the address at which it was dialled, and what passes on the
  * bytes of a server elsewhere (a relay, NAT) is refused. NULL after an error. */

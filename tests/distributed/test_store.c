@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define TOKEN "a token of tests"
@@ -461,6 +462,24 @@ static int die_in_file(tn_group *none, const char *argument) {
     return 1;
 }
 
+/* A stranger was there first, and can write it. Only root can play one. */
+static void test_strangers_file(void **state) {
+    const char *path = temp_path("strangers");
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    assert_true(fd >= 0 && fchmod(fd, 0666) == 0);
+    bool plays = geteuid() == 0 && fchown(fd, 65534, 65534) == 0;
+    close(fd);
+    if (!plays) {
+        skip();
+    }
+    assert_null(tn_file_store(path));
+    assert_error(TN_EIO, "belongs to user 65534, who lets others write it (mode 0666)");
+    assert_int_equal(chmod(path, 0600), 0); /* as a file system that maps all users to one */
+    tn_store *s = tn_file_store(path);
+    assert_non_null(s);
+    tn_store_free(s);
+}
+
 static void test_used_file(void **state) {
     const char *path = temp_path("used");
     ranks_result r = ranks_run(1, "-die", path, NULL, 20);
@@ -680,7 +699,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_used_file),   cmocka_unit_test(test_dead_rank),
         cmocka_unit_test(test_broken_file), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_locked_file), cmocka_unit_test(test_nothing),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_strangers_file),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
