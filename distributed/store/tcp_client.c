@@ -68,10 +68,11 @@ static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t 
         tn__why(why, TN_EPEER, "it is the store of another job: it does not know this job's token");
         return TN__DIAL_OTHER_JOB;
     }
-    tn__why(why, TN_EPEER,
-            "this job's store is at %s: what answers at %s passes it on (a relay, NAT, a forwarded "
-            "port), which is refused",
-            there, here);
+    tn__why(
+        why, TN_EPEER,
+        "this job's store is at %s: what answers at %s passes it on (relay, NAT, forwarded port) "
+        "and is refused: dial its host's own address",
+        there, here);
     return TN__DIAL_RELAYED;
 }
 

@@ -426,9 +426,10 @@ static void test_relay(void **state) {
     relay *r = relay_start(0, port, 1);
     char where[80];
     snprintf(where, sizeof(where),
-             "this job's store is at 127.0.0.1:%d: what answers at 127.0.0.1:%d", port,
+             "this job's store is at 127.0.0.1:%d: what answers at 127.0.0.1:%d passes it on", port,
              relay_port(r));
     assert_null(tn_tcp_store("127.0.0.1", relay_port(r), TOKEN, 10));
+    assert_contains(tn_error_message(), "dial its host's own address");
     assert_error(TN_EPEER, where);
     char why[TN_STORE_WHY];
     assert_int_equal(tn__tcp_probe("127.0.0.1", relay_port(r), TOKEN, tn__now() + 10, why),
