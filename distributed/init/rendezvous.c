@@ -158,8 +158,9 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
                   "MASTER_ADDR and MASTER_PORT is running (set TERN_TOKEN to tell them apart)",
                   p->first, p->first + p->count - 1);
     } else {
+        const char *reason = strstr(why.message, "store_serve: "); /* behind the caller's line */
         tn__raise(TN_EIO, OPERATION, "rank 0 can serve the store at none of the ports %d to %d: %s",
-                  p->first, p->first + p->count - 1, why.message);
+                  p->first, p->first + p->count - 1, reason ? reason : why.message);
     }
     return NULL;
 }
