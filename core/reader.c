@@ -31,9 +31,12 @@ bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
         return false;
     }
     struct stat about;
-    r->fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    /* sockets, and devices that nobody drives, cannot be opened */
-    bool known = r->fd >= 0 ? fstat(r->fd, &about) == 0 : errno == ENXIO && stat(path, &about) == 0;
+    /* To open a device may already do something; what is opened is looked at again. */
+    bool known = stat(path, &about) == 0;
+    if (known && S_ISREG(about.st_mode)) {
+        r->fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        known = r->fd >= 0 && fstat(r->fd, &about) == 0;
+    }
     if (known && S_ISREG(about.st_mode)) {
         r->bytes = (size_t)about.st_size;
         return true;

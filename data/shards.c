@@ -17,15 +17,16 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum { HEAD_WORDS = 256, HEAD_BYTES = HEAD_WORDS * 4, VERSION = 1 };
 enum { BEGINNING = 4096 /* what tells kinds of files apart */ };
-enum { KEPT_OPEN = 256 /* a process may have 1024 files open, and there are larger corpora */ };
+enum { KEPT_OPEN = 256 /* at most: there are larger corpora than a process may have files open */ };
 enum { MAGIC = 20240520, MAGIC_WIDE = 20240801 /* 32 bits a token */ };
 
 typedef struct shard {
-    tn__reader file; /* closed between examples when there are more than KEPT_OPEN */
+    tn__reader file; /* closed between examples when there are very many */
     ino_t inode;
     dev_t device;
     size_t head;   /* where the tokens begin */
@@ -291,15 +292,23 @@ static void shards_free(tn_dataset *self) {
     free(d);
 }
 
+/* A quarter of what this process may have open. */
+static int files_kept_open(void) {
+    struct rlimit limit;
+    bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+    return known && limit.rlim_cur / 4 < KEPT_OPEN ? (int)(limit.rlim_cur / 4) : KEPT_OPEN;
+}
+
 /* Opens the files in the order of their names. False after raising. */
 static bool open_all(shards *d, char **paths, int count) {
+    const int kept = files_kept_open();
     for (int i = 0; i < count; i++) {
         shard *s = &d->list[i];
         d->count++;
         if (!shard_begin(s, paths[i])) {
             return false;
         }
-        if (i >= KEPT_OPEN) {
+        if (i >= kept) {
             tn__reader_close(&s->file);
         }
         s->first = d->base.size;

@@ -6,7 +6,8 @@
  * behind is used up by the next save; a second process that saves to the same path at the same time
  * gets an error. A file that is replaced keeps its mode, and its owner where that is allowed; what
  * is no regular file is not replaced. A symbolic link to a file becomes a file, and where it led is
- * not touched.
+ * not touched. Reading back has its price: saving a large file takes a quarter to three quarters
+ * longer than without.
  *
  * Reading trusts nothing: sizes, offsets, names and numbers are checked before they are used, and
  * what is loaded is checked completely before the first weight changes.

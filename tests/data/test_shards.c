@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/temp.h"
@@ -185,6 +186,16 @@ static void test_many_shards(void **state) {
         snprintf(name, sizeof(name), "a_%03d.bin", i);
         write_llmc(name, 9, 100 * i);
     }
+    struct rlimit before, few = {0};
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few.rlim_cur = 64;
+    few.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    tn_dataset *same = tn_token_shards(temp_path("a_*.bin"), 4, 65536);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_non_null(same);
+    expect_window(same, 2 * SHARDS - 1, 100 * (SHARDS - 1) + 4);
+    tn_dataset_free(same);
     tn_dataset *d = tn_token_shards(temp_path("a_*.bin"), 4, 65536);
     assert_non_null(d);
     assert_int_equal(d->size, 2 * SHARDS);
