@@ -76,7 +76,7 @@ enum { READERS = sizeof(readers) / sizeof(readers[0]) };
 
 static void refused_by_all(const char *path, const char *what) {
     for (int i = 0; i < READERS; i++) {
-        print_message("%s of %s\n", readers[i].name, path);
+        print_message("# %s of %s\n", readers[i].name, path);
         assert_false(readers[i].read(path));
         assert_error(TN_EIO, what);
     }
