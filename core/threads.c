@@ -21,10 +21,7 @@ enum { MOST_THREADS = 4096 };
 /* OpenMP keeps the number per thread: a thread that was not told yet is told here, and so is one
  * that OMP_NUM_THREADS has told nonsense. */
 int tn_threads(void) {
-    if (tn__self.alone) {
-        return 1;
-    }
-    int n = __atomic_load_n(&wanted, __ATOMIC_RELAXED);
+    int n = tn__self.alone ? 1 : __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (n == 0) {
         n = omp_get_max_threads();
         if (n <= MOST_THREADS) {
@@ -67,12 +64,12 @@ void tn__threads_fork(void) {
 
 /* OpenMP keeps a thread's team for its next region. After fork there is nobody in it, and the
  * region would wait for ever: of libgomp's, which cannot be asked whether there is one. Where the
- * process had one thread there was none. */
+ * process had one thread there was none. OpenMP itself is told by the next tn_threads: libomp has
+ * locks that its own handler, which comes later, gives back. */
 void tn__threads_child(void) {
     if (has_company) {
         tn__self.alone = true;
-        tn__self.threads = 1;
-        omp_set_num_threads(1); /* the program's own regions, and those of its libraries */
+        tn__self.threads = 0;
     }
 }
 
