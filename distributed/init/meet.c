@@ -212,10 +212,10 @@ static tn_status await_text(const tn__meeting *m, int rank, const char *key, dou
             return status;
         }
         if (ended) {
-            return say_why(
-                why, TN_EPEER,
-                "rank %d (%s) has ended with exit code 0, and never came to tn_dist_init", rank,
-                who);
+            say_why(why, TN_EPEER,
+                    "rank %d (%s) has ended with exit code 0, and never came to tn_dist_init", rank,
+                    who);
+            return TN_EPEER;
         }
         ended = has_ended(m, rank, who);
     }
