@@ -186,9 +186,6 @@ static bool serve_store(agent *a, char *why, size_t room) {
         snprintf(why, room, "%s", error_words(tn_error_message()));
         tn_error_clear();
     }
-    if (!a->server && o->node_rank == 0) { /* its address may be one that only others see */
-        a->server = tn_store_serve(NULL, o->port, o->token);
-    }
     return a->server != NULL;
 }
 

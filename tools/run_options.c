@@ -207,14 +207,22 @@ static char *find_program(struct argp_state *state, const char *name) {
     return file;
 }
 
+/* As for ranks: a variable that is empty is not set. */
+static const char *variable_of(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
 /* Whoever has the token may join. A job of one host needs none that others know; one of several
  * takes the user's own when none is given: it is the same wherever the home is shared. Of a secret
  * that lies in a file the ranks see only what is made of it for this job. */
 static void choose_token(struct argp_state *state, const parsing *p) {
     run_options *o = p->o;
     char why[TN_STORE_WHY], secret[TN__TOKEN];
-    const char *given = p->token ? p->token : getenv("TERN_TOKEN");
-    const char *file = p->token_file ? p->token_file : given ? NULL : getenv("TERN_TOKEN_FILE");
+    const char *given = p->token ? p->token : variable_of("TERN_TOKEN");
+    const char *file = p->token_file ? p->token_file
+                       : given       ? NULL
+                                     : variable_of("TERN_TOKEN_FILE");
     if (p->token && p->token_file) {
         argp_error(state, "--token and --token-file say the same: give one");
     }

@@ -196,7 +196,8 @@ static int derive_port(const char *job) {
 /* ---- Host ------------------------------------------------------------------------------------ */
 
 bool tn__host_is_near(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
+    bool number = strspn(host, "0123456789.") == strlen(host);
+    return (number && strncmp(host, "127.", 4) == 0) || strcmp(host, "::1") == 0 ||
            strcmp(host, "localhost") == 0;
 }
 

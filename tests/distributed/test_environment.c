@@ -218,6 +218,7 @@ static void test_one_host(void **state) {
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2")).one_host);
     assert_false(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a")).one_host);
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1")).one_host);
+    assert_false(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.example.org")).one_host);
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=localhost")).one_host);
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=::1")).one_host);
     assert_false(read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0")).one_host);

@@ -409,7 +409,7 @@ def own_token():
     other = job.start("true", env=environment(XDG_CONFIG_HOME=os.path.abspath("another")), options=["--node-rank", 1, "--timeout", 1])
     finish(other, 1, 30)
     has(errors(other), "tern/token", "--token-file", "TERN_TOKEN")
-    second = job.start(*program, env=environment())
+    second = job.start(*program, env=environment(TERN_TOKEN="", TERN_TOKEN_FILE=""))
     until(lambda: said(0) and said(1) and text("token.0") and text("token.1"), "both have started")
     same(os.stat("config/tern/token").st_mode & 0o777, 0o600)
     secret, token = text("config/tern/token").strip(), text("token.0").strip()
