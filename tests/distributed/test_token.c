@@ -87,7 +87,7 @@ static void move_home(const char *config, const char *home) {
 }
 
 static void remove_token(const char *folder) {
-    char path[600];
+    char path[640];
     snprintf(path, sizeof(path), "%s/tern/token", folder);
     unlink(path);
     snprintf(path, sizeof(path), "%s/tern", folder);
