@@ -69,14 +69,5 @@ def self_test():
     return planted.self_test(clean, trees, faults)
 
 
-def main():
-    if sys.argv[1:] == ["--self-test"]:
-        return 1 if self_test() else 0
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    found = list(faults(root))
-    print("\n".join(found + [f"names: {len(found)} faults in {len(list(sources(root)))} files"]))
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(planted.check(self_test, faults, lambda root, n: f"names: {n} faults in {len(list(sources(root)))} files"))

@@ -96,15 +96,5 @@ def self_test():
     return planted.self_test(CLEAN, trees, faults, most=2)
 
 
-def main():
-    if sys.argv[1:] == ["--self-test"]:
-        return 1 if self_test() else 0
-    found = list(faults(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")))
-    for path, name, fault in found:
-        print(f"{path}: {name}: {fault}")
-    print(f"public functions: {len(found)} faults")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(planted.check(self_test, faults, lambda root, n: f"public functions: {n} faults", ": ".join))

@@ -1,5 +1,7 @@
-"""For the checks of the tree: a small clean tree, in which faults are planted one at a time; each must be found."""
+"""For the checks of the tree: their command line, and a small clean tree in which faults are planted one at a time; each must
+be found."""
 import os
+import sys
 import tempfile
 
 
@@ -24,3 +26,14 @@ def self_test(clean, planted, faults, most=1):
             wrong += 1
     print(f"{len(planted)} planted faults, {wrong} wrong answers")
     return wrong
+
+
+def check(self_test, faults, summary, line=str):
+    """The main program of a check: --self-test, or the faults of a tree (this one unless another is named), each as a `line`,
+    and summary(root, how many). Returns its exit status."""
+    if sys.argv[1:] == ["--self-test"]:
+        return 1 if self_test() else 0
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    found = list(faults(root))
+    print("\n".join([line(fault) for fault in found] + [summary(root, len(found))]))
+    return 1 if found else 0
