@@ -1,5 +1,4 @@
 /* Files that are read (reader.h). */
-#define _GNU_SOURCE
 #include "core/reader.h"
 
 #include "core/error.h"
@@ -8,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,22 +90,8 @@ static char *raise_memory(const tn__reader *r, size_t bytes) {
     return NULL;
 }
 
-/* Fresh pages cost more than the reading: a large file gets huge ones, where there are such. */
-static char *alloc_pages(size_t bytes) {
-    enum { HUGE = 2 << 20 };
-    if (bytes < 2 * (size_t)HUGE || bytes > SIZE_MAX - HUGE) {
-        return bytes < SIZE_MAX ? tn__malloc(bytes + 1) : NULL;
-    }
-    size_t room = (bytes + HUGE) / HUGE * HUGE;
-    char *data = tn__alloc_fails() ? NULL : aligned_alloc(HUGE, room);
-    if (data) {
-        madvise(data, room, MADV_HUGEPAGE);
-    }
-    return data;
-}
-
 static char *read_sized(const tn__reader *r, size_t *bytes) {
-    char *data = alloc_pages(r->bytes);
+    char *data = r->bytes < SIZE_MAX ? tn__malloc(r->bytes + 1) : NULL;
     if (!data) {
         return raise_memory(r, r->bytes);
     }
