@@ -20,6 +20,7 @@
  * ranks or on none. The group must live until backward is done.
  */
 #include "distributed/group/group.h"
+#include "tern/ops.h"
 #include "tern/sys/op.h"
 
 #include <string.h>

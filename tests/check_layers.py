@@ -21,8 +21,9 @@ import planted
 ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
 # The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
-SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed",
-       "store": "distributed"}
+SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}
+# Public headers beside the one of their layer's name. store.h and distributed.h stand alone on core and tensor.
+HEADERS = {"store": "distributed", "parallel": "distributed"}
 # Engines of groups that lie in a plugin, with what they need; they link nothing of libtern.
 ENGINES = {"backends/cuda/nccl.c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -38,6 +39,7 @@ def public_layer(path):
     name = os.path.splitext(os.path.basename(path))[0]
     if path.startswith("sys/"):
         name = SYS.get(name, name)
+    name = HEADERS.get(name, name)
     return name if name in ORDER else None
 
 

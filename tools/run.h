@@ -24,7 +24,7 @@
 #include "distributed/init/token.h"
 #include "tools/run_words.h"
 
-#include <tern/distributed.h>
+#include <tern/store.h>
 
 #include <signal.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* The engine "nccl": what groups of GPUs do through NCCL
- * (sys/group.h; distributed/group/nccl.c loads it).
+ * (sys/group.h; distributed/group/engine/nccl.c loads it).
  *
  * Joining: rank 0 makes the unique id and writes it to the store; then all make a communicator that
  * does not block, on a stream of its own. An operation comes after its ready mark in that stream,

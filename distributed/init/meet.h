@@ -3,6 +3,7 @@
 #define TERN_DISTRIBUTED_INIT_MEET_H
 
 #include "distributed/init/host.h"
+#include "tern/distributed.h"
 #include "tern/sys/store.h"
 
 enum { TN__WHO = 80, TN__MEET_WHY = 768 };

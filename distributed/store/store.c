@@ -1,4 +1,4 @@
-/* The calls of distributed.h on any store: arguments, time-outs as deadlines, reasons as errors. */
+/* The calls of store.h on any store: arguments, time-outs as deadlines, reasons as errors. */
 #include "distributed/store/store.h"
 
 #include "core/error.h"

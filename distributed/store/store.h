@@ -1,6 +1,6 @@
 /* What the stores share: a table of keys and values, references, reasons.
  *
- *     store.c    the calls of distributed.h: arguments, deadlines, errors
+ *     store.c    the calls of store.h: arguments, deadlines, errors
  *     table.c    keys and values in memory: what the in-memory store, the TCP server and the reader
  *                of the file store's log are made of
  *     prefix.c   memory.c   file.c   the stores themselves

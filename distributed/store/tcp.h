@@ -1,4 +1,4 @@
-/* What distributed.h does not offer: looking for a server of the TCP store,
+/* What store.h does not offer: looking for a server of the TCP store,
  * and who uses one's own. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H

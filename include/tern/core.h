@@ -9,7 +9,7 @@
  *     if (tn_error()) { fprintf(stderr, "%s\n", tn_error_message()); tn_error_clear(); }
  *
  * The library never exits, aborts or prints by itself, but for one warning: a job of several ranks
- * that strangers can join says so (tern/distributed.h). A program that wants to end at the first
+ * that strangers can join says so (tern/store.h). A program that wants to end at the first
  * error says so once: tn_on_error(tn_error_exit).
  *
  * Read next: core/error.c, core/scope.c, docs/errors.md, docs/ownership.md.

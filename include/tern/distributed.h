@@ -1,35 +1,32 @@
-/* Distributed training: processes (ranks) that act together.
+/* Processes (ranks) that act together: who they are, and how they move tensors.
  *
  *     tn_group *world = tn_dist_init(tn_dist_defaults());     // one rank when nothing is set
- *     ...
- *     tn_ddp(&net, world, tn_ddp_defaults());                 // before the optimiser is made
- *     ... the loop of one process, unchanged ...
+ *     tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
  *     tn_dist_finish();
  *
  * Started by `tern run -n 4 ./program`, and just as well by torchrun, mpirun and srun. Three
- * layers, each usable alone: stores, in which ranks find each other; groups, which move tensors;
- * DDP, which hangs on a module and keeps the gradients of all ranks equal.
+ * layers, each usable alone: stores (store.h), in which ranks find each other; groups, here; and
+ * parallelism (parallel.h), which lays one model on many ranks.
  *
  * Every wait has a deadline. After its first failure a group is dead: the failing call and every
  * later one is an error that names group, operation, number and the missing rank, on every rank
  * that is left. A rank that has an error pending when it meets a collective aborts the group, so
  * that its peers get an error and do not hang.
  *
- * Read next: docs/distributed.md, distributed/group/local.c, distributed/ddp_naive.c.
+ * Read next: parallel.h, docs/distributed.md, distributed/group/engine/local.c.
  */
 #ifndef TERN_DISTRIBUTED_H
 #define TERN_DISTRIBUTED_H
 
-#include "io.h"
+#include "tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct tn_store tn_store;
+typedef struct tn_store tn_store; /* store.h */
 typedef struct tn_group tn_group;
 typedef struct tn_work tn_work;
-typedef struct tn_ddp_state tn_ddp_state;
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
@@ -194,126 +191,6 @@ TN_API tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *co
 TN_API tn_group *tn_mesh_group(tn_mesh *m, const char *name);
 TN_API int tn_mesh_rank(tn_mesh *m, const char *name);
 TN_API void tn_mesh_free(tn_mesh *m);
-
-/* ---- Data parallelism (DDP; Li et al. 2020, arXiv:2006.15704) --------------------------------- *
- *
- * Each rank has the whole model and its own batch. Gradients are put together in buckets, which
- * travel while backward still computes; when tn_backward returns, every rank has the same. */
-
-typedef struct tn_ddp_options {
-    int64_t bucket_bytes; /* 25 MiB */
-    int64_t first_bucket; /* 1 MiB: the first to be ready starts early */
-    /* false: gradients are averaged. true: summed, for a loss that the program divides by the
-     * global number of tokens */
-    bool sum;
-    bool find_unused; /* false: a parameter that backward does not reach is an error */
-    /* true: all take rank 0's buffers before the first forward that records after attaching and
-     * after each synchronised backward (not before every: a backward may need those of several
-     * forwards) */
-    bool broadcast_buffers;
-    bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
-    bool rebuild; /* true: after the first backward buckets follow the order of readiness */
-    bool overlap; /* true; false: buckets travel when backward is done (to measure) */
-    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces
-     * the bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its
-     * size will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
-    tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
-    void *hook_user;
-} tn_ddp_options;
-TN_API tn_ddp_options tn_ddp_defaults(void);
-
-/* Hangs data parallelism on module m, until m is finished. Compares shapes, gives every rank rank
- * 0's parameters and buffers, and keys the default generator by the global micro-batch, so that N
- * ranks draw the dropout of one rank that accumulates N micro-batches. Every rank calls; before the
- * optimiser is made. Belongs to m. NULL after an error: TN_EMISMATCH names the parameter. */
-TN_API tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options);
-
-/* Until the `}`, backward adds to this rank's gradients and nothing travels. */
-#define TN_NO_SYNC(ddp)                                                                       \
-    __attribute__((cleanup(tn_no_sync_end), unused)) tn_ddp_state *TN__UNIQUE(tn__no_sync_) = \
-        tn_no_sync_begin(ddp)
-TN_API tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp);
-TN_API void tn_no_sync_end(tn_ddp_state **ddp);
-
-/* With options.join: a rank whose data has ended stays until every rank's has, taking part with
- * gradients of zero; then all have the parameters and buffers of the last that trained, and the
- * state and the steps of its optimiser (NULL, on every rank: none, or one without state). */
-TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
-
-/* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
-TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
-
-typedef struct tn_ddp_stats {
-    int64_t steps;  /* backwards that were synchronised */
-    int buckets;    /* now */
-    int64_t bytes;  /* in them */
-    double waiting; /* seconds that backward waited at its end, all steps together */
-    /* seconds that buckets travelled, all steps together; on a device: as far as the host knew when
-     * it stopped waiting */
-    double traffic;
-} tn_ddp_stats;
-TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
-
-/* The same without buckets, overlap or options: after each backward one all-reduce per parameter.
- * To read first, and to compare with. */
-TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
-
-/* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
-
-/* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
- * examples each, the order's head repeated to fill up; with drop_last the tail is left out instead.
- * The loader's batches say which examples are real (tn_batch.valid). */
-TN_API tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool drop_last);
-
-/* Rank 0 writes, all wait, all get the error. */
-TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
-/* Rank 0 reads the file once; the others get the bytes from it and need no file. Nothing is loaded
- * on any rank unless all have found these bytes right, and the same (by their digest). The loader's
- * place is converted when the number of ranks has changed. */
-TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
-
-/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
- * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
-TN_API double tn_lr_linear(double lr, int n);
-TN_API double tn_lr_sqrt(double lr, int n);
-
-/* ---- Stores: keys and values that all ranks see ----------------------------------------------- *
- *
- * Timeouts are in seconds; what is not there in time is TN_EPEER. In a child of fork a store of the
- * parent's is TN_ESTATE, and to free it or its server does nothing. */
-
-TN_API tn_store *tn_memory_store(void); /* within this process: ranks that are threads share it */
-/* On a file system that all ranks see. Whoever may write the file is in the job: one that a
- * stranger lets everybody write is refused (TN_EIO). */
-TN_API tn_store *tn_file_store(const char *path);
-/* A client of tn_store_serve. Joining needs the job's token, which neither side says: the server
- * shows first that it knows it, for the address at which it was dialled, and what passes on the
- * bytes of a server elsewhere (a relay, NAT) is refused. NULL after an error. */
-TN_API tn_store *tn_tcp_store(const char *host, int port, const char *token, double timeout);
-/* Every key gets "prefix/" in front. Holds s. */
-TN_API tn_store *tn_prefix_store(tn_store *s, const char *prefix);
-TN_API void tn_store_free(tn_store *s); /* NULL is fine */
-
-/* Serves a TCP store from a thread of this process, to whoever knows the token. There is no store
- * without one, on no address: TN_EVALUE for NULL and "". Who reaches the port can try tokens, so it
- * should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0: any. */
-typedef struct tn_store_server tn_store_server;
-TN_API tn_store_server *tn_store_serve(const char *host, int port, const char *token);
-TN_API int tn_store_server_port(const tn_store_server *s);
-TN_API void tn_store_server_free(tn_store_server *s);
-
-TN_API tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes);
-/* Waits for the key; *data is malloc'ed with a 0 behind it, *bytes may be NULL. */
-TN_API tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes,
-                              double timeout);
-TN_API tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result);
-/* Sets `desired` (text) where the value is `expected` (NULL: where there is none); *is_set says
- * whether it is `desired` now. */
-TN_API tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expected,
-                                      const char *desired, bool *is_set);
-TN_API tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double timeout);
-TN_API tn_status tn_store_check(tn_store *s, const char *key, bool *exists);
-TN_API tn_status tn_store_delete(tn_store *s, const char *key, bool *existed);
 
 /* ---- Flight recorder ------------------------------------------------------------------------- */
 

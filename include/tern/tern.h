@@ -10,7 +10,9 @@
 #include "optim.h"
 #include "data.h"
 #include "io.h"
+#include "store.h"
 #include "distributed.h"
+#include "parallel.h"
 #include "train.h"
 
 #endif

@@ -1,5 +1,5 @@
-/* The functions of distributed.h, called as nobody should; see test_inert.c. A NULL group is one
- * rank, so what is wrong here is the rest of the arguments.
+/* The functions of distributed.h, store.h and parallel.h, called as nobody should; see
+ * test_inert.c. A NULL group is one rank, so what is wrong here is the rest of the arguments.
  */
 #include "core/clock.h"
 #include "inert.h"

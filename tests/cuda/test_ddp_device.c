@@ -2,8 +2,8 @@
  * buckets on the device, and everything around them. */
 
 #include "device_ranks.h"
-#include "tests/distributed/ddp_net.h"
-#include "tests/distributed/ddp_train.h"
+#include "tests/parallel/ddp_net.h"
+#include "tests/parallel/ddp_train.h"
 #include "tests/support/test.h"
 
 /* ---- For the ranks --------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  * Ranks are threads (local) or processes (the others); a start runs all cases. Elements are small
  * whole numbers, so a sum has one right answer in any order. */
 #include "core/plugin.h"
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 #include "tern/tern.h"
 
 #include <pthread.h>

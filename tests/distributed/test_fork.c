@@ -2,7 +2,7 @@
  * that the child does reaches the parent or the other ranks. */
 #include "core/allocator.h"
 #include "core/plugin.h"
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 #include "tern/tern.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The engine gloo, without a group around it: numbers with ranks as threads,
  * faults with ranks as processes. */
 #include "core/plugin.h"
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/group/group.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "core/allocator.h"
 #include "core/clock.h"
 #include "distributed/group/group.h"
-#include "distributed/group/shm.h"
+#include "distributed/group/engine/shm/shm.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"
 

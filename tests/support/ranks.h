@@ -14,7 +14,7 @@
 #ifndef TERN_TESTS_SUPPORT_RANKS_H
 #define TERN_TESTS_SUPPORT_RANKS_H
 
-#include "tern/distributed.h"
+#include "tern/parallel.h"
 
 #include <sys/types.h>
 

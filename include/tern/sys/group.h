@@ -6,14 +6,14 @@
  * runs one operation at a time, in the order of the numbers, and blocks until the operation is
  * done, its deadline has passed, or the group is aborted.
  *
- *     local     threads of one process          distributed/group/local.c, the one to read first
- *     shm       processes of one host           distributed/group/shm.c
- *     gloo      hosts, over TCP                 distributed/group/gloo.cc, a plugin
- *     checked   around any of them: compares what the ranks are about to do
+ *     local     threads of one process          distributed/group/engine/local.c, the one to read
+ * first shm       processes of one host           distributed/group/engine/shm/shm.c gloo hosts,
+ * over TCP                 distributed/group/engine/gloo/gloo.cc, a plugin checked   around any of
+ * them: compares what the ranks are about to do
  *
  * These move host memory. Tensors on a device travel through a second engine beside one of them:
  *
- *     staged    around one of them: over page-locked memory, by distributed/group/staged.c
+ *     staged    around one of them: over page-locked memory, by distributed/group/engine/staged.c
  *     nccl      between GPUs, by backends/cuda/nccl.c in the plugin of CUDA
  */
 #ifndef TERN_SYS_GROUP_H

@@ -1,12 +1,12 @@
 /* What a store is made of: for those who write one.
  *
- * Programs use distributed.h. A store of one's own embeds tn_store first and fills the table; the
- * calls in distributed.h check arguments, turn time-outs into deadlines and raise the errors.
+ * Programs use store.h. A store of one's own embeds tn_store first and fills the table; the
+ * calls in store.h check arguments, turn time-outs into deadlines and raise the errors.
  */
 #ifndef TERN_SYS_STORE_H
 #define TERN_SYS_STORE_H
 
-#include "../distributed.h"
+#include "../store.h"
 
 #ifdef __cplusplus
 extern "C" {

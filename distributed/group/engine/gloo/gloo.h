@@ -3,7 +3,7 @@
  *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below,
  *                  the one C++ file
  *     gloo.c       joining, waiting, failing, leaving
- *     gloo_ops.c   all_reduce and the others, made of messages
+ *     ops.c   all_reduce and the others, made of messages
  *     address.c    at which of this host's addresses the others can reach it
  *
  * gloo's own collectives are not used. Here a deadline bounds an operation and not each of its
@@ -107,7 +107,7 @@ typedef struct tn__gloo {
     char reason[TN_ENGINE_WHY];
 } tn__gloo;
 
-/* gloo.c, for gloo_ops.c. These return false when the operation has failed. */
+/* gloo.c, for ops.c. These return false when the operation has failed. */
 
 /* Nothing happens for 0 bytes. */
 bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void *data,
@@ -120,7 +120,7 @@ bool tn__gloo_finish(tn__gloo *e, tn__batch *b);
 /* NULL: failed. Contents are kept only until the next call. */
 void *tn__gloo_scratch(tn__gloo *e, int64_t bytes);
 
-/* gloo_ops.c */
+/* ops.c */
 bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t);
 
 /* ---- Addresses ------------------------------------------------------------------------------- */

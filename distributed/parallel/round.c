@@ -9,7 +9,7 @@
  * as well. A forward that runs again in backward finds the generator as it was before the first
  * time, perhaps not keyed yet, and keys it to the same.
  */
-#include "distributed/ddp.h"
+#include "distributed/parallel/base.h"
 
 void tn__round_begin(tn_group *g) {
     tn_generator *generator = tn_default_generator();

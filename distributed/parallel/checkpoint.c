@@ -6,7 +6,7 @@
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 #include "io/checkpoint.h"
-#include "tern/distributed.h"
+#include "tern/parallel.h"
 
 #include <stdlib.h>
 #include <string.h>

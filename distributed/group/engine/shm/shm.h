@@ -1,10 +1,10 @@
 /* The inside of the engine "shm": ranks are processes of one host and share memory.
  *
  *     shm.c          joining, leaving, the table; which way an operation goes
- *     shm_sync.c     waiting for each other: barriers, bells, who has died, failure
- *     shm_memory.c   memory without names, and the regions of alloc
- *     shm_move.c     collectives: directly between regions, or staged through slots
- *     shm_lanes.c    send and receive
+ *     sync.c     waiting for each other: barriers, bells, who has died, failure
+ *     memory.c   memory without names, and the regions of alloc
+ *     move.c     collectives: directly between regions, or staged through slots
+ *     lanes.c    send and receive
  *
  * Rank 0 makes one block of memory and the others map it:
  *
@@ -126,7 +126,7 @@ typedef struct tn__shm {
     int64_t next_region;
 } tn__shm;
 
-/* ---- shm_sync.c ------------------------------------------------------------------------------ */
+/* ---- sync.c ------------------------------------------------------------------------------ */
 
 /* Sleeping until something has changed. The condition is looked at between the calls:
  *
@@ -168,7 +168,7 @@ tn_status tn__shm_look(tn__shm *e, bool all);
 /* Opens the peers' processes, to be told when they end. Between two barriers. */
 tn_status tn__shm_watch(tn__shm *e);
 
-/* ---- shm_memory.c ---------------------------------------------------------------------------- */
+/* ---- memory.c ---------------------------------------------------------------------------- */
 
 /* How large the block of so many ranks is, and what it begins with. */
 TN_API size_t tn__shm_block(int ranks);
@@ -195,13 +195,13 @@ void tn__shm_free_all(tn__shm *e);
 tn__shm_place tn__shm_place_of(tn__shm *e, const void *data);
 void *tn__shm_at(tn__shm *e, tn__shm_place place);
 
-/* ---- shm_move.c ------------------------------------------------------------------------------ */
+/* ---- move.c ------------------------------------------------------------------------------ */
 
 /* Arrives at a collective (or an allocation), and compares what all are about to do. */
 tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline);
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t);
 
-/* ---- shm_lanes.c ----------------------------------------------------------------------------- */
+/* ---- lanes.c ----------------------------------------------------------------------------- */
 
 tn_status tn__shm_send(tn__shm *e, const tn_transfer *t);
 tn_status tn__shm_recv(tn__shm *e, const tn_transfer *t);

@@ -8,7 +8,7 @@
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
-#include "distributed/ddp.h"
+#include "distributed/parallel/ddp.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 #include "tern/sys/tensor.h"
@@ -243,7 +243,7 @@ bool tn__ddp_relayout(tn_ddp_state *d, int root) {
     if (tn_group_rank(d->group) == root) {
         wanted_order(d, said);
     }
-    if (tn__ddp_wait(tn_broadcast(d->group, t, root)) != TN_OK) {
+    if (tn__parallel_wait(tn_broadcast(d->group, t, root)) != TN_OK) {
         return false;
     }
     d->rebuild_due = false;
@@ -375,7 +375,7 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
 static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
     bool done = tn_work_done(b->work);
     double seconds = tn__work_seconds(b->work);
-    tn__ddp_wait(b->work);
+    tn__parallel_wait(b->work);
     double now = tn_flight_now();
     if (b->work && !done) {
         seconds = now - (b->launched > *last_end ? b->launched : *last_end);
@@ -391,7 +391,7 @@ static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) 
 }
 
 void tn__ddp_abandon(tn_ddp_state *d) {
-    tn__ddp_wait(d->announcement);
+    tn__parallel_wait(d->announcement);
     d->announcement = NULL;
     for (int i = 0; i < d->bucket_count; i++) {
         double end = 0;
@@ -441,7 +441,7 @@ bool tn__ddp_complete(tn_ddp_state *d) {
     for (int i = 0; i < d->bucket_count; i++) {
         bucket_arrive(d, &d->buckets[i], &end);
     }
-    tn__ddp_wait(counting);
+    tn__parallel_wait(counting);
     d->stats.waiting += tn_flight_now() - begin;
     if (!tn__pending()) {
         tn_flight_mark("wait for gradients", begin);

@@ -9,7 +9,7 @@
  * when it was asked for.
  */
 #define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 
 #include "core/clock.h"
 #include "core/memory.h"

@@ -10,7 +10,7 @@
  * An average goes on dividing by the number of all ranks.
  */
 #include "core/memory.h"
-#include "distributed/ddp.h"
+#include "distributed/parallel/ddp.h"
 #include "distributed/on_cpu.h"
 
 /* What an announcement says in words. */
@@ -45,7 +45,7 @@ static tn_work *join_say(tn_ddp_state *d, int what) {
 }
 
 int tn__ddp_announce(tn_ddp_state *d, int what) {
-    return tn__ddp_wait(join_say(d, what)) == TN_OK ? first_active(d) : -1;
+    return tn__parallel_wait(join_say(d, what)) == TN_OK ? first_active(d) : -1;
 }
 
 bool tn__ddp_announce_backward(tn_ddp_state *d) {
@@ -59,7 +59,7 @@ bool tn__ddp_hear_backward(tn_ddp_state *d) {
     }
     tn_work *w = d->announcement;
     d->announcement = NULL;
-    if (tn__ddp_wait(w) != TN_OK) {
+    if (tn__parallel_wait(w) != TN_OK) {
         return false;
     }
     d->last_active = first_active(d);
@@ -74,7 +74,7 @@ static bool take_part(tn_ddp_state *d, int root) {
     if (what & TN__DDP_RELAYOUT && !tn__ddp_relayout(d, root)) {
         return false;
     }
-    if (what & TN__DDP_BUFFERS && tn__ddp_share(d->module, d->group, root, false) != TN_OK) {
+    if (what & TN__DDP_BUFFERS && tn__parallel_share(d->module, d->group, root, false) != TN_OK) {
         return false;
     }
     if (what & TN__DDP_BACKWARD) {
@@ -87,7 +87,7 @@ static bool take_part(tn_ddp_state *d, int root) {
 static bool take_state(const char *name, tn_tensor *state, void *user) {
     (void)name;
     tn_ddp_state *d = user;
-    return tn__ddp_wait(tn_broadcast(d->group, state, d->last_active)) == TN_OK;
+    return tn__parallel_wait(tn_broadcast(d->group, state, d->last_active)) == TN_OK;
 }
 
 /* The place in the random numbers and the optimiser's steps. */
@@ -97,7 +97,7 @@ static void take_counts(tn_ddp_state *d, tn_optim *optim) {
     tn_generator *generator = tn_default_generator();
     int64_t counts[] = {(int64_t)generator->stream, tn_optim_steps(optim)};
     tn_tensor *t = TN_FROM(counts, TN_DIMS(2), TN_I64);
-    if (tn__ddp_wait(tn_broadcast(d->group, t, d->last_active)) == TN_OK) {
+    if (tn__parallel_wait(tn_broadcast(d->group, t, d->last_active)) == TN_OK) {
         tn_copy_out(t, counts);
         generator->stream = (uint64_t)counts[0];
         generator->call = 0;
@@ -108,7 +108,7 @@ static void take_counts(tn_ddp_state *d, tn_optim *optim) {
 
 /* What the last that trained has. */
 static void take_over(tn_ddp_state *d, tn_optim *optim) {
-    tn__ddp_share(d->module, d->group, d->last_active, true);
+    tn__parallel_share(d->module, d->group, d->last_active, true);
     if (!tn__pending()) {
         tn_optim_each(optim, take_state, d);
     }

@@ -3,7 +3,7 @@
 
 #include "core/plugin.h"
 #include "ddp_train.h"
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"

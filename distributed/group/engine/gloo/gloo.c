@@ -5,7 +5,7 @@
  * `reason`, the first one of them; the connections are closed, so that peers notice, and nothing
  * more is run. An operation that another thread aborts is woken in its wait.
  */
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 
 #include "core/memory.h"
 #include "core/plugin.h"

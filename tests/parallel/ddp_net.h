@@ -2,7 +2,7 @@
 #ifndef TERN_TESTS_DDP_NET_H
 #define TERN_TESTS_DDP_NET_H
 
-#include "rank_check.h"
+#include "tests/distributed/rank_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>

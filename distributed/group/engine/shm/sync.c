@@ -13,7 +13,7 @@
  *   - Is the rank that should send to me in a collective instead? It cannot come out without me.
  *   - Has the deadline passed?
  */
-#include "distributed/group/shm.h"
+#include "distributed/group/engine/shm/shm.h"
 
 #include <errno.h>
 #include <linux/futex.h>

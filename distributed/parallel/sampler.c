@@ -1,7 +1,7 @@
 /* A rank's share of an order: PyTorch's DistributedSampler.
  * The rule itself is in data/sampler.c. */
 #include "core/error.h"
-#include "tern/distributed.h"
+#include "tern/parallel.h"
 
 tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool drop_last) {
     if (order.parts != 1) {

@@ -5,7 +5,7 @@
  * between. From there on the store is not needed.
  */
 #include "core/memory.h"
-#include "distributed/group/shm.h"
+#include "distributed/group/engine/shm/shm.h"
 
 #include <errno.h>
 #include <stdio.h>

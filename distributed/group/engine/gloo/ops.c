@@ -7,7 +7,7 @@
  *     broadcast    A binomial tree, in pieces, so that all its levels work at once.
  *     the others   Straight from who has it to who wants it.
  */
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * A hook returns the work of the operation. When its tensor is another one than the bucket, as
  * here, it is cast into the bucket once it has arrived. */
-#include "distributed/ddp.h"
+#include "distributed/parallel/ddp.h"
 
 tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
     (void)user;

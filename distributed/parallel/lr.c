@@ -1,6 +1,6 @@
 /* Learning rates for a batch that is N times as large. */
 #include "core/error.h"
-#include "tern/distributed.h"
+#include "tern/parallel.h"
 
 #include <math.h>
 

@@ -15,7 +15,7 @@
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
 #include "core/fork.h"
 #include "core/memory.h"
-#include "distributed/group/shm.h"
+#include "distributed/group/engine/shm/shm.h"
 
 #include <errno.h>
 #include <fcntl.h>

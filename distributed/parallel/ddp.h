@@ -1,18 +1,15 @@
-/* The inside of data parallelism. The public side is tern/distributed.h; read ddp_naive.c first.
+/* The inside of data parallelism. The public side is tern/parallel.h; read ddp_naive.c first.
  *
  *     ddp_naive.c    the same in the plainest way, to compare with
  *     ddp.c          attaching; the hooks, and so the course of a step
  *     ddp_buckets.c  where gradients lie, how they travel, and the order of both
- *     ddp_state.c    comparing the ranks' modules and giving all rank 0's values
- *     ddp_round.c    the random numbers of a global micro-batch
  *     ddp_join.c     ranks whose data ends earlier
  *     ddp_hooks.c    what may travel instead of the plain bucket
  */
 #ifndef TERN_DISTRIBUTED_DDP_H
 #define TERN_DISTRIBUTED_DDP_H
 
-#include "core/error.h"
-#include "tern/distributed.h"
+#include "distributed/parallel/base.h"
 
 /* A parameter of the module. */
 typedef struct tn__ddp_param {
@@ -77,10 +74,6 @@ struct tn_ddp_state {
 tn_values tn__ddp_before(tn_module *m, tn_values in, void *user);
 tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user);
 
-/* What both check before they attach: m is a module, g has this rank, nothing in m is sharded,
- * under data parallelism, or an optimiser's already. False after raising. */
-bool tn__ddp_may_attach(void *m, tn_group *g, const char *operation);
-
 /* The hooks of one parameter, which must want a gradient. False after raising. */
 bool tn__ddp_hook_param(tn__ddp_param *p);
 
@@ -110,27 +103,6 @@ bool tn__ddp_launch(tn_ddp_state *d, bool all);
 bool tn__ddp_complete(tn_ddp_state *d);
 /* Waits until nothing travels any more, after a failure. */
 void tn__ddp_abandon(tn_ddp_state *d);
-
-/* ---- ddp_state.c ----------------------------------------------------------------------------- */
-
-/* Compares names, shapes, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH, on
- * every rank, names the first difference and both sides; *differ is true then and not written
- * otherwise. False after raising. */
-bool tn__ddp_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
-                     bool *differ);
-
-/* Gives every rank the values of rank `root`: of buffers, and of parameters too. */
-tn_status tn__ddp_share(tn_module *m, tn_group *g, int root, bool parameters);
-
-/* Waits for one operation of DDP. Its error says what to do about ranks whose data has ended. */
-tn_status tn__ddp_wait(tn_work *w);
-
-/* ---- ddp_round.c ----------------------------------------------------------------------------- */
-
-/* Before a forward: keys the default generator for this rank's part of the global micro-batch. */
-void tn__round_begin(tn_group *g);
-/* Inside a backward: when the outermost ends, the round is over. Once, whoever calls. */
-tn_status tn__round_end(tn_group *g);
 
 /* ---- ddp_join.c ------------------------------------------------------------------------------ */
 

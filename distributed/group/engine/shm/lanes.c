@@ -9,7 +9,7 @@
  * do not block each other.
  */
 #include "core/memory.h"
-#include "distributed/group/shm.h"
+#include "distributed/group/engine/shm/shm.h"
 
 #include <string.h>
 

@@ -20,7 +20,7 @@
  *     keep such messages apart.
  *   - A wrong host name is not noticed: addresses must be numeric.
  */
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>

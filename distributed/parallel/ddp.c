@@ -17,7 +17,7 @@
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
-#include "distributed/ddp.h"
+#include "distributed/parallel/ddp.h"
 #include "distributed/on_cpu.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -202,7 +202,7 @@ tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
                                        (buffers ? TN__DDP_BUFFERS : 0));
     }
     if (root >= 0 && (!relayout || tn__ddp_relayout(d, root)) && buffers) {
-        d->buffers_due = tn__ddp_share(m, d->group, root, false) != TN_OK;
+        d->buffers_due = tn__parallel_share(m, d->group, root, false) != TN_OK;
     }
     if (tn__pending()) {
         tn_group_abort(d->group, tn_error_message());
@@ -272,7 +272,7 @@ static bool check_whole(const tn_entry *entry, void *user) {
     return !tn__pending();
 }
 
-bool tn__ddp_may_attach(void *m, tn_group *g, const char *operation) {
+bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
     tn_module *module = tn__module_of(m, operation);
     if (!module || tn__pending() || !is_first(module, operation)) {
         return false;
@@ -305,7 +305,7 @@ static bool same_everywhere(tn_module *m, tn_group *g, const tn_ddp_options *o, 
              "join %d, rebuild %d, overlap %d, %s",
              (long long)o->bucket_bytes, (long long)o->first_bucket, o->sum, o->find_unused,
              o->broadcast_buffers, o->join, o->rebuild, o->overlap, o->hook ? "a hook" : "no hook");
-    return tn__ddp_compare(m, g, text, "ddp", differ);
+    return tn__parallel_compare(m, g, text, "ddp", differ);
 }
 
 static bool count_param(const tn_entry *entry, void *user) {
@@ -432,8 +432,8 @@ static tn_ddp_state *attach_module(tn_module *m, tn_group *g, tn_ddp_options opt
 tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
     bool differ = false;
     tn_ddp_state *d = NULL;
-    if (tn__ddp_may_attach(m, g, "ddp") && good_options(&options) &&
-        same_everywhere(m, g, &options, &differ) && tn__ddp_share(m, g, 0, true) == TN_OK) {
+    if (tn__parallel_may_attach(m, g, "ddp") && good_options(&options) &&
+        same_everywhere(m, g, &options, &differ) && tn__parallel_share(m, g, 0, true) == TN_OK) {
         d = attach_module(m, g, options);
     }
     if (!d && !differ) { /* a difference is known to all; of the rest the others know nothing */

@@ -6,7 +6,7 @@
  */
 #include "core/memory.h"
 #include "core/plugin.h"
-#include "distributed/group/gloo.h"
+#include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/group/group.h"
 #include "distributed/store/store.h"
 

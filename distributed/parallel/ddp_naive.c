@@ -12,7 +12,7 @@
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
-#include "distributed/ddp.h"
+#include "distributed/parallel/ddp.h"
 
 #include <stdlib.h>
 
@@ -52,7 +52,7 @@ tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
     if (tn__will_record()) {
         tn__round_begin(d->group);
         if (m->training && d->buffers_due && !tn_in_recompute()) {
-            d->buffers_due = tn__ddp_share(m, d->group, 0, false) != TN_OK;
+            d->buffers_due = tn__parallel_share(m, d->group, 0, false) != TN_OK;
         }
     }
     return in;
@@ -68,7 +68,7 @@ static bool average_grad(const tn_entry *entry, void *user) {
         tn__raise(TN_ESTATE, "ddp_naive", "backward did not reach the parameter %s", entry->path);
         return false;
     }
-    return tn__ddp_wait(tn_all_reduce(d->group, grad, TN_MEAN)) == TN_OK;
+    return tn__parallel_wait(tn_all_reduce(d->group, grad, TN_MEAN)) == TN_OK;
 }
 
 static void backward_ended(void *user) {
@@ -139,9 +139,9 @@ static void attach_module(tn_module *m, tn_group *g) {
 
 tn_status tn_ddp_naive(void *m, tn_group *g) {
     bool differ = false;
-    if (tn__ddp_may_attach(m, g, "ddp_naive") &&
-        tn__ddp_compare(m, g, "of ddp_naive", "ddp_naive", &differ) &&
-        tn__ddp_share(m, g, 0, true) == TN_OK) {
+    if (tn__parallel_may_attach(m, g, "ddp_naive") &&
+        tn__parallel_compare(m, g, "of ddp_naive", "ddp_naive", &differ) &&
+        tn__parallel_share(m, g, 0, true) == TN_OK) {
         attach_module(m, g);
     }
     if (tn_error() != TN_OK && !differ) {

@@ -14,7 +14,7 @@
  * Both read through a view: where the bytes of each rank are. Reductions are in the order of the
  * ranks, by one rank for each element, so the bits depend on nothing else.
  */
-#include "distributed/group/shm.h"
+#include "distributed/group/engine/shm/shm.h"
 
 #include <string.h>
 

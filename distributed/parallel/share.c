@@ -1,0 +1,67 @@
+/* Giving every rank the values of one, and waiting for operations of a step. */
+#include "distributed/parallel/base.h"
+
+#include <string.h>
+
+/* ---- Giving ---------------------------------------------------------------------------------- */
+
+typedef struct sharing {
+    tn_group *group;
+    int root;
+    bool training; /* between the steps of a loop, which may have ended on another rank */
+} sharing;
+
+/* Tensors that collectives do not take as they are travel as a copy. */
+static bool share_entry(const tn_entry *entry, void *user) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    sharing *s = user;
+    tn_tensor *t = *entry->field, *sent = tn_detach(t);
+    if (tn_dtype_of(t) == TN_BOOL) {
+        sent = tn_cast(sent, TN_U8);
+    }
+    sent = tn_contiguous(sent);
+    tn_work *w = tn_broadcast(s->group, sent, s->root);
+    tn_status status = s->training ? tn__parallel_wait(w) : tn_work_wait(w, 0);
+    if (status == TN_OK && !tn_shares_storage(sent, t)) {
+        tn_copy_(t, sent);
+    }
+    return !tn__pending();
+}
+
+tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters) {
+    sharing s = {.group = g, .root = root, .training = !parameters};
+    if (tn_group_size(g) > 1 && !tn__pending()) {
+        tn_walk walk = {.buffers = true, .no_parameters = !parameters};
+        tn_module_each(m, walk, share_entry, &s);
+    }
+    return tn_error();
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+/* A rank that said why it gave up has explained itself. */
+static bool may_have_ended(const tn_error_record *e) {
+    return (e->status == TN_EPEER || e->status == TN_EMISMATCH) && !strstr(e->message, "gave up");
+}
+
+tn_status tn__parallel_wait(tn_work *w) {
+    if (tn__pending()) {
+        tn_work_wait(w, 0);
+        return tn_error();
+    }
+    tn__quiet(1);
+    tn_work_wait(w, 0);
+    tn__quiet(-1);
+    tn_error_record e;
+    if (tn_error_take(&e)) {
+        if (may_have_ended(&e)) {
+            static const char hint[] =
+                " (the input of that rank may have ended earlier: tn_ddp_join)";
+            size_t length = strlen(e.message), room = sizeof(e.message) - sizeof(hint);
+            memcpy(e.message + (length < room ? length : room), hint, sizeof(hint));
+        }
+        tn_error_give(&e);
+    }
+    return tn_error();
+}

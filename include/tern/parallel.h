@@ -1,0 +1,111 @@
+/* How one model lies on many ranks.
+ *
+ *     tn_group *world = tn_dist_init(tn_dist_defaults());     // one rank when nothing is set
+ *     ...
+ *     tn_ddp(&net, world, tn_ddp_defaults());                 // before the optimiser is made
+ *     ... the loop of one process, unchanged ...
+ *     tn_dist_finish();
+ *
+ * DDP hangs on a module and keeps the gradients of all ranks equal. Beside it stands what such a
+ * loop needs: a rank's share of the data, checkpoints, learning rates for N ranks.
+ *
+ * Read next: docs/distributed.md, distributed/parallel/ddp_naive.c.
+ */
+#ifndef TERN_PARALLEL_H
+#define TERN_PARALLEL_H
+
+#include "distributed.h"
+#include "io.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_ddp_state tn_ddp_state;
+
+/* ---- Data parallelism (DDP; Li et al. 2020, arXiv:2006.15704) --------------------------------- *
+ *
+ * Each rank has the whole model and its own batch. Gradients are put together in buckets, which
+ * travel while backward still computes; when tn_backward returns, every rank has the same. */
+
+typedef struct tn_ddp_options {
+    int64_t bucket_bytes; /* 25 MiB */
+    int64_t first_bucket; /* 1 MiB: the first to be ready starts early */
+    /* false: gradients are averaged. true: summed, for a loss that the program divides by the
+     * global number of tokens */
+    bool sum;
+    bool find_unused; /* false: a parameter that backward does not reach is an error */
+    /* true: all take rank 0's buffers before the first forward that records after attaching and
+     * after each synchronised backward (not before every: a backward may need those of several
+     * forwards) */
+    bool broadcast_buffers;
+    bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
+    bool rebuild; /* true: after the first backward buckets follow the order of readiness */
+    bool overlap; /* true; false: buckets travel when backward is done (to measure) */
+    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces
+     * the bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its
+     * size will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
+    tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
+    void *hook_user;
+} tn_ddp_options;
+TN_API tn_ddp_options tn_ddp_defaults(void);
+
+/* Hangs data parallelism on module m, until m is finished. Compares shapes, gives every rank rank
+ * 0's parameters and buffers, and keys the default generator by the global micro-batch, so that N
+ * ranks draw the dropout of one rank that accumulates N micro-batches. Every rank calls; before the
+ * optimiser is made. Belongs to m. NULL after an error: TN_EMISMATCH names the parameter. */
+TN_API tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options);
+
+/* Until the `}`, backward adds to this rank's gradients and nothing travels. */
+#define TN_NO_SYNC(ddp)                                                                       \
+    __attribute__((cleanup(tn_no_sync_end), unused)) tn_ddp_state *TN__UNIQUE(tn__no_sync_) = \
+        tn_no_sync_begin(ddp)
+TN_API tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp);
+TN_API void tn_no_sync_end(tn_ddp_state **ddp);
+
+/* With options.join: a rank whose data has ended stays until every rank's has, taking part with
+ * gradients of zero; then all have the parameters and buffers of the last that trained, and the
+ * state and the steps of its optimiser (NULL, on every rank: none, or one without state). */
+TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
+
+/* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
+TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
+
+typedef struct tn_ddp_stats {
+    int64_t steps;  /* backwards that were synchronised */
+    int buckets;    /* now */
+    int64_t bytes;  /* in them */
+    double waiting; /* seconds that backward waited at its end, all steps together */
+    /* seconds that buckets travelled, all steps together; on a device: as far as the host knew when
+     * it stopped waiting */
+    double traffic;
+} tn_ddp_stats;
+TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
+
+/* The same without buckets, overlap or options: after each backward one all-reduce per parameter.
+ * To read first, and to compare with. */
+TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
+
+/* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
+
+/* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
+ * examples each, the order's head repeated to fill up; with drop_last the tail is left out instead.
+ * The loader's batches say which examples are real (tn_batch.valid). */
+TN_API tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool drop_last);
+
+/* Rank 0 writes, all wait, all get the error. */
+TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
+/* Rank 0 reads the file once; the others get the bytes from it and need no file. Nothing is loaded
+ * on any rank unless all have found these bytes right, and the same (by their digest). The loader's
+ * place is converted when the number of ranks has changed. */
+TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
+
+/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
+ * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
+TN_API double tn_lr_linear(double lr, int n);
+TN_API double tn_lr_sqrt(double lr, int n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
