@@ -5,23 +5,7 @@
  * 0 prints, over all steps, seconds in backward's final wait, seconds that buckets travelled,
  * steps, buckets, and their MiB; and writes a trace.
  */
-#include "bench/bench.h"
-
-typedef struct trainer {
-    tn_gpt gpt;
-    tn_optim *opt;
-    tn_tensor *x, *y;
-} trainer;
-
-static double train_step(void *user) {
-    trainer *t = user;
-    TN_SCOPE;
-    tn_tensor *loss = tn_gpt_loss(&t->gpt, t->x, t->y);
-    tn_backward(loss);
-    tn_optim_step(t->opt);
-    tn_optim_zero_grad(t->opt);
-    return tn_item(loss);
-}
+#include "bench/trainer.h"
 
 static void report_ddp(const tn_ddp_state *ddp, const char *trace) {
     tn_ddp_stats s = tn_ddp_statistics(ddp);
@@ -44,17 +28,13 @@ int main(int argc, char **argv) {
     static trainer t;
     tn_gpt_init(&t.gpt, tn_gpt_defaults());
     tn_ddp_state *ddp = tn_ddp(&t.gpt, world, tn_ddp_defaults());
-    tn_adamw_options a = tn_adamw_defaults();
-    a.lr = 1e-4;
-    t.opt = tn_adamw(&t.gpt, a);
-    t.x = tn_randint(0, 50257, TN_DIMS(batch, T), TN_I64);
-    t.y = tn_randint(0, 50257, TN_DIMS(batch, T), TN_I64);
-    int status = bench_serve(train_step, &t);
+    trainer_optimise(&t);
+    trainer_draw(&t, batch, T, 50257);
+    int status = bench_serve(trainer_step, &t);
     if (tn_group_rank(world) == 0) {
         report_ddp(ddp, argc == 4 ? argv[3] : NULL);
     }
-    tn_optim_free(t.opt);
-    tn_module_finish(&t.gpt);
+    trainer_finish(&t);
     tn_dist_finish();
     return status;
 }
