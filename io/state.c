@@ -47,12 +47,12 @@ typedef struct collector {
 
 static bool add_entry(const tn_entry *entry, void *user) {
     collector *c = user;
-    if (entry->length != tn_dims_count(entry->global_dims)) {
+    if (!tn_dims_equal(tn_shape(entry->stored), entry->layout.whole)) {
         tn__raise(TN_EUNSUPPORTED, c->state->operation,
                   "\"%s\" is sharded: this rank has %lld of its elements", entry->path,
-                  (long long)entry->length);
+                  (long long)entry->layout.length);
         c->failed = true;
-    } else if (!state_add(c->state, c->prefix, entry->path, *entry->field)) {
+    } else if (!state_add(c->state, c->prefix, entry->path, entry->stored)) {
         c->failed = true;
     }
     return !c->failed;

@@ -66,15 +66,6 @@ typedef struct running {
 
 static _Thread_local const running *innermost;
 
-/* NULL after raising that it has moved. */
-static tn_module *module_root(tn_module *m) {
-    tn_module_lists *root = m->lists;
-    while (root && root->up) {
-        root = root->up;
-    }
-    return root ? tn__module_in_place(root, "call") : m;
-}
-
 typedef struct parameter_search {
     const tn_tensor *wanted;
     bool found;
@@ -90,7 +81,7 @@ static bool is_wanted(const tn_entry *entry, void *user) {
 static bool is_known_outside(const tn_tensor *param) {
     parameter_search search = {.wanted = param};
     for (const running *r = innermost; r && !search.found; r = r->up) {
-        tn_module *root = module_root(r->module);
+        tn_module *root = tn__module_root(r->module, "call");
         if (root) {
             tn_module_each(root, (tn_walk){.with_shared = true}, is_wanted, &search);
         }
@@ -118,7 +109,7 @@ static bool is_at_home(tn_module *m) {
         return true;
     }
     for (const running *r = innermost; r; r = r->up) {
-        if (module_root(r->module) == m) {
+        if (tn__module_root(r->module, "call") == m) {
             return true;
         }
     }

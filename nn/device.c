@@ -92,6 +92,10 @@ static bool plan_entry(const tn_entry *entry, void *user) {
     if (tn__same_device(t->storage->device, p->device)) {
         return true;
     }
+    if (entry->stored != t) {
+        tn__raise(TN_ESTATE, "module_to", "%s is sharded: modules are moved first", entry->path);
+        return false;
+    }
     if (!may_leave(entry) || !reserve_moves(p)) {
         return false;
     }

@@ -102,7 +102,7 @@ static bool ends_with(const char *text, const char *end) {
 /* Matrices: normal; biases: 0; the weights of norms stay 1. */
 static bool init_entry(const tn_entry *entry, void *user) {
     const tn_gpt *m = user;
-    if (entry->global_dims.ndim >= 2) {
+    if (entry->layout.whole.ndim >= 2) {
         bool residual = ends_with(entry->path, "c_proj.weight");
         tn_init_normal(*entry->field, 0.0, residual ? 0.02 / sqrt(2.0 * m->options.layers) : 0.02);
     } else if (ends_with(entry->path, "bias")) {

@@ -22,10 +22,11 @@ typedef struct tn__record {
     tn_tensor **field; /* holds one reference of the module; NULL in it: an empty buffer */
     bool buffer, scratch;
     bool tied;       /* shares the tensor of another record */
-    bool sliced;     /* whole, start and length were set */
+    bool cut;        /* layout was set */
     tn_tensor *lent; /* while the field holds a copy of it in another dtype: the parameter itself */
-    tn_dims whole;
-    int64_t start, length;
+    tn_tensor *part; /* this rank's part of the parameter, one reference; NULL: all of it */
+    tn_layout layout;
+    const tn_parts *parts;
     char name[TN_MODULE_NAME];
 } tn__record;
 
@@ -70,6 +71,9 @@ static inline bool tn__module_stands(const tn_module_lists *lists) {
 
 /* The module of lists whose module is not finished, or NULL after raising that it has moved. */
 tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation);
+
+/* The module around all that are around m, or m. NULL after raising that it has moved. */
+tn_module *tn__module_root(tn_module *m, const char *operation);
 
 /* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False
  * after raising (m is NULL). */
@@ -137,7 +141,19 @@ void tn__precision_outputs(const tn_module *m, tn_values *out);
 static inline tn_tensor *tn__record_tensor(const tn__record *record) {
     return record->lent ? record->lent : *record->field;
 }
-tn_tensor *tn__entry_tensor(const tn_entry *entry);
+/* What lies here between calls: the part, or the parameter. */
+static inline tn_tensor *tn__record_stored(const tn__record *record) {
+    return record->part ? record->part : tn__record_tensor(record);
+}
+
+/* The record of an entry, whose module must stand. */
+tn__record *tn__entry_record(const tn_entry *entry);
+static inline tn_tensor *tn__entry_tensor(const tn_entry *entry) {
+    return tn__record_tensor(tn__entry_record(entry));
+}
+static inline tn_tensor *tn__entry_stored(const tn_entry *entry) {
+    return tn__record_stored(tn__entry_record(entry));
+}
 
 /* Nothing but inert tensors: what a failed call returns. */
 tn_values tn__no_values(void);

@@ -60,15 +60,12 @@ static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype) {
     if (tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t)))) {
         return false;
     }
-    tn_module_lists *root = m->lists;
-    while (root->up) {
-        root = root->up;
-    }
-    if (!tn__module_in_place(root, "module_set_precision")) {
+    tn_module *root = tn__module_root(m, "module_set_precision");
+    if (!root) {
         return false;
     }
     tn_adopt(tn_keep(t)); /* until this scope ends: the last field lets go of it */
-    exchange_fields(root, t, converted);
+    exchange_fields(root->lists, t, converted);
     return !tn__pending();
 }
 
@@ -253,14 +250,4 @@ void tn__precision_end(tn_module_lists *lists) {
         take_back(lists);
     }
     tn__module_lists_release(lists);
-}
-
-tn_tensor *tn__entry_tensor(const tn_entry *entry) {
-    const tn_module_lists *lists = entry->owner->lists;
-    for (int i = 0; i < lists->record_count; i++) {
-        if (lists->records[i]->field == entry->field) {
-            return tn__record_tensor(lists->records[i]);
-        }
-    }
-    return *entry->field;
 }

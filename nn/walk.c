@@ -138,6 +138,21 @@ static bool record_wanted(const walker *w, const tn__record *record, bool shared
                           : !w->walk.no_parameters;
 }
 
+tn__record *tn__entry_record(const tn_entry *entry) {
+    const tn_module_lists *lists = entry->owner->lists;
+    int i = 0;
+    while (lists->records[i]->field != entry->field) {
+        i++;
+    }
+    return lists->records[i];
+}
+
+/* All of it is here. */
+static tn_layout whole_layout(tn_dims dims) {
+    return (tn_layout){
+        .whole = dims, .dim = -1, .pieces = 1, .slices = 1, .length = tn_dims_count(dims)};
+}
+
 /* False when the visitor stops. */
 static bool visit_record(walker *w, tn_module *m, tn__record *record) {
     bool shared = second_name(w, record);
@@ -155,9 +170,9 @@ static bool visit_record(walker *w, tn_module *m, tn__record *record) {
         .buffer = record->buffer,
         .scratch = record->scratch,
         .shared = shared,
-        .global_dims = record->sliced ? record->whole : tn_shape(*record->field),
-        .start = record->start,
-        .length = record->sliced ? record->length : tn_count(*record->field),
+        .stored = tn__record_stored(record),
+        .layout = record->cut ? record->layout : whole_layout(tn_shape(*record->field)),
+        .parts = record->parts,
     };
     bool more = w->f(&entry, w->user);
     path_cut(&w->path, length);
@@ -257,7 +272,7 @@ tn_module *tn_module_child(void *module, const char *name) {
 /* ---- What is done to all of them ------------------------------------------------------------- */
 
 static bool count_entry(const tn_entry *entry, void *user) {
-    *(int64_t *)user += tn_dims_count(entry->global_dims);
+    *(int64_t *)user += tn_dims_count(entry->layout.whole);
     return true;
 }
 
@@ -278,7 +293,9 @@ void tn_module_train(void *m, bool training) {
 }
 
 static bool require_entry(const tn_entry *entry, void *user) {
-    return !tn_is_inert(tn_set_requires_grad(*entry->field, *(const bool *)user));
+    bool on = *(const bool *)user;
+    return !tn_is_inert(tn_set_requires_grad(*entry->field, on)) &&
+           !tn_is_inert(tn_set_requires_grad(entry->stored, on));
 }
 
 void tn_module_requires_grad(void *m, bool requires_grad) {
@@ -288,6 +305,7 @@ void tn_module_requires_grad(void *m, bool requires_grad) {
 static bool zero_entry(const tn_entry *entry, void *user) {
     (void)user;
     tn_zero_grad(*entry->field);
+    tn_zero_grad(entry->stored);
     return true;
 }
 

@@ -77,7 +77,7 @@ static bool item_make_state(const tn_optim *opt, tn__item *item) {
 /* Checks that sharing is explicit: the same tensor under two names would be stepped twice. */
 static bool item_seen(const tn_optim *opt, const tn_entry *entry) {
     for (int i = 0; i < opt->item_count; i++) {
-        if (opt->items[i].param == *entry->field) {
+        if (opt->items[i].param == entry->stored) {
             tn__raise(TN_EVALUE, opt->method->name,
                       "%s and %s are the same tensor (share it with tn_module_tie)",
                       opt->items[i].entry.path, entry->path);
@@ -105,7 +105,7 @@ static bool items_grow(tn_optim *opt) {
 /* Adds a parameter that wants a gradient; false after raising. */
 static bool item_add(const tn_entry *entry, void *user) {
     tn_optim *opt = user;
-    tn_tensor *p = *entry->field;
+    tn_tensor *p = entry->stored;
     if (!tn_requires_grad(p)) {
         return true;
     }
@@ -285,7 +285,7 @@ int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
 
 bool tn_match_vectors(const tn_entry *entry, void *user) {
     (void)user;
-    return entry && entry->global_dims.ndim < 2;
+    return entry && entry->layout.whole.ndim < 2;
 }
 
 tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {

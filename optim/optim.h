@@ -1,7 +1,7 @@
 /* The inside of an optimiser: what it steps, with which numbers. The public side is tern/optim.h.
  *
- * One tn__item a parameter. Its field is read at every step, since sharding and precision exchange
- * the tensor in it.
+ * One tn__item a parameter. What is stored of it is asked at every step, since sharding and
+ * precision exchange tensors.
  */
 #ifndef TERN_OPTIM_OPTIM_H
 #define TERN_OPTIM_OPTIM_H
@@ -19,7 +19,7 @@
 typedef struct tn__item {
     tn_entry entry;         /* path is the optimiser's own copy */
     tn_module_lists *lists; /* of entry.owner, one reference: they outlive it */
-    tn_tensor *param;       /* what was in the field at the last step */
+    tn_tensor *param;       /* what was stored at the last step */
     int group;
     /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
     tn_tensor *steps;
@@ -48,9 +48,10 @@ struct tn_optim {
     double grad_scale; /* from tn_optim_clip or a scaler, for the next step */
 };
 
-/* The parameter in the field now; NULL once the module, and with it the field, is not there. */
+/* What is stored of the parameter now; NULL once the module, and with it the field, is not there.
+ * (entry.stored is what it was when the optimiser was made.) */
 static inline tn_tensor *tn__item_param(const tn__item *item) {
-    return tn__module_stands(item->lists) ? *item->entry.field : NULL;
+    return tn__module_stands(item->lists) ? tn__entry_stored(&item->entry) : NULL;
 }
 
 /* Options that no group has of its own, to text[room], as snprintf. Negative after raising. */

@@ -265,9 +265,10 @@ static bool check_free(tn_module *m, const char *path, void *user) {
 
 static bool check_whole(const tn_entry *entry, void *user) {
     const char *operation = user;
-    if (!tn_dims_equal(entry->global_dims, tn_shape(*entry->field))) {
+    if (entry->stored != *entry->field ||
+        !tn_dims_equal(entry->layout.whole, tn_shape(entry->stored))) {
         tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
-                  entry->path, tn_shape_text(*entry->field), tn__dims_text(entry->global_dims));
+                  entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
     }
     return !tn__pending();
 }

@@ -112,10 +112,41 @@ TN_API tn_status tn_module_set_buffer(void *m, const char *name, tn_tensor *tens
  * Called when weights or checkpoints are saved and loaded. A negative number, or one that is not
  * below `room` (TN_DESCRIBE_ROOM), is TN_EVALUE there. */
 
-/* For sharding, which has put a part of parameter `path` into its field: what the whole is, and
- * which elements of the flattened whole are here. */
-TN_API tn_status tn_module_set_slice(void *m, const char *path, tn_dims global_dims, int64_t start,
-                                     int64_t length);
+/* ---- Parameters of which only a part is here ------------------------------------------------- */
+
+/* Which elements of a parameter are here. `whole`, cut along `dim` into `pieces`, of each of which
+ * this rank has the slice-th of `slices`, is a block (dim -1: not cut, the block is the whole). Of
+ * the block, flattened, `length` elements from `start` are here. */
+typedef struct tn_layout {
+    tn_dims whole;
+    int dim, pieces, slice, slices;
+    int64_t start, length;
+} tn_layout;
+
+/* The ranks that have the other elements: `sum` makes values[n], which are sums over what is here,
+ * sums over what all ranks of the group have, the same bits on each. A chain: ranks that share the
+ * block, then those with the other blocks, then other stages of the model. */
+typedef struct tn_parts tn_parts;
+struct tn_parts {
+    const tn_parts *next;
+    tn_status (*sum)(const tn_parts *p, double *values, int n);
+    void *group;
+    bool counts; /* false where another rank of the group counts the same elements */
+};
+
+/* For sharding: what is stored of parameter `path` of m, on this rank, between calls. Optimisers
+ * step it, clipping measures it, checkpoints have it; the field keeps what forwards read.
+ *
+ * part: a leaf of layout.length elements in the parameter's dtype, which the module keeps and which
+ * wants a gradient where the parameter does. The field then holds the block, as a leaf whose
+ * storage may be empty between uses. NULL: the tensor in the field, a block, is what is stored.
+ * parts must live as long as the module (NULL: no other rank has more of it). All names of a tied
+ * parameter get the same, wherever in the tree they are.
+ *
+ * TN_ESHAPE, TN_EDTYPE: the field or the part does not fit the layout. TN_ESTATE: an optimiser was
+ * made before, or the module is being called. */
+TN_API tn_status tn_module_set_part(void *m, const char *path, tn_tensor *part, tn_layout layout,
+                                    const tn_parts *parts);
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
@@ -189,18 +220,18 @@ TN_API tn_dtype tn_module_compute_dtype(const void *m, tn_dtype none);
 
 /* ---- Walking --------------------------------------------------------------------------------- */
 
-/* One registered tensor. Sharding fills shape, start and length; whoever saves,
- * clips or scales reads them. */
+/* One registered tensor. The last three are what sharding has said with tn_module_set_part; whoever
+ * steps, saves, clips or counts reads them. */
 typedef struct tn_entry {
     const char *path; /* "h.0.attn.c_attn.weight" */
     tn_module *owner;
-    tn_tensor **field;
+    tn_tensor **field; /* what forwards read */
     bool buffer;
-    bool scratch;        /* a buffer that is not saved */
-    bool shared;         /* a second name of a tied parameter */
-    tn_dims global_dims; /* of the whole parameter */
-    /* the owned elements of the flattened whole; 0 and its count unless sharded */
-    int64_t start, length;
+    bool scratch;          /* a buffer that is not saved */
+    bool shared;           /* a second name of a tied parameter */
+    tn_tensor *stored;     /* the tensor of the field, or this rank's part of it */
+    tn_layout layout;      /* which elements those are: all of `whole` unless sharded */
+    const tn_parts *parts; /* who has the others; NULL: all are here */
 } tn_entry;
 
 /* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first;

@@ -2,6 +2,7 @@
  * called as nobody should; see test_inert.c. */
 #include "inert.h"
 
+#include <limits.h>
 #include <tern/sys/optim.h>
 
 /* ---- nn.h ------------------------------------------------------------------------------------ */
@@ -42,7 +43,7 @@ static void bad_module(void *m, tn_tensor *t) {
     FAILS(tn_module_scratch(m, "state", &field, x));
     FAILS(tn_module_tie(m, "a", "b"));
     FAILS(tn_module_set_buffer(m, "state", x));
-    FAILS(tn_module_set_slice(m, "weight", TN_DIMS(2), 0, 1));
+    FAILS(tn_module_set_part(m, "weight", x, (tn_layout){.whole = TN_DIMS(2, 3)}, NULL));
     INERT(tn_call(m, x));
     INERT(tn_call(m, t));
     EMPTY(tn_call_values(m, (tn_values){1, {x}}, NULL));
@@ -118,7 +119,10 @@ static void module_arguments(tn_tensor *t) {
         FAILS(tn_module_add(&m, names[i], &c));
         tn_module_finish(&c);
         for (int j = 0; j < STRANGE; j++) {
-            TAKES(tn_module_set_slice(&m, names[i], strange[j], INT64_MAX, INT64_MAX));
+            tn_layout layout = {strange[j], 0, 1, INT_MAX, INT_MAX, INT64_MAX, INT64_MAX};
+            TAKES(tn_module_set_part(&m, names[i], t, layout, NULL));
+            layout.slice = INT_MIN;
+            TAKES(tn_module_set_part(&m, names[i], NULL, layout, NULL));
         }
     }
     FAILS(tn_module_param(&m, "p", NULL, x));

@@ -436,7 +436,7 @@ static void inert_tensors(void **state) {
     assert_int_equal(tn_module_hook(&linear, (tn_module_hooks){.free_user = free}), 0);
     assert_int_equal(tn_module_add(&m, "l", &linear), TN_ESHAPE);
     assert_int_equal(tn_module_tie(&gpt, "wte.weight", "wpe.weight"), TN_ESHAPE);
-    assert_int_equal(tn_module_set_slice(&gpt, "wte.weight", TN_DIMS(1), 0, 1), TN_ESHAPE);
+    assert_int_equal(tn_module_set_part(&gpt, "wte.weight", NULL, (tn_layout){0}, NULL), TN_ESHAPE);
     assert_int_equal(tn_self_attention_cache(&gpt.h[0].attn, (tn_attention_cache_options){1, 1}),
                      TN_ESHAPE);
     assert_error(TN_ESHAPE, "add");
@@ -512,7 +512,7 @@ static void null_arguments(void **state) {
     assert_error(TN_EVALUE, "(NULL)");
     tn_module_set_buffer(&m, NULL, NULL);
     assert_error(TN_EVALUE, "(NULL)");
-    tn_module_set_slice(&m, NULL, TN_DIMS(), 0, 1);
+    tn_module_set_part(&m, NULL, NULL, (tn_layout){0}, NULL);
     assert_error(TN_EVALUE, "(NULL)");
     tn_module_print(&m, NULL);
     tn_module_finish(&m);

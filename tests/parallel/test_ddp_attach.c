@@ -148,7 +148,8 @@ static void test_what_is_refused(void **state) {
     assert_refused(&m, NULL, o, TN_ESTATE, "finished");
 
     net_init(&m, 1);
-    assert_int_equal(tn_module_set_slice(&m, "in.weight", TN_DIMS(100, NET_IN), 0, 60), TN_OK);
+    tn_layout tenth = {TN_DIMS(100, NET_IN), 0, 1, 0, 10, 0, 10 * NET_IN};
+    assert_int_equal(tn_module_set_part(&m, "in.weight", NULL, tenth, NULL), TN_OK);
     assert_refused(&m, NULL, o, TN_ESTATE, "in.weight is sharded: here is [10, 6] of [100, 6]");
     tn_module_finish(&m);
 
