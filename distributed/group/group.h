@@ -1,6 +1,7 @@
 /* The inside of a group, for the files of distributed/.
  *
  *     group.c        making and ending groups, failure
+ *     subgroup.c     groups of some ranks of another
  *     work.c         the queue, the communication thread, waiting
  *     collectives.c  the public operations: checks, then tn__group_issue
  *     recorder.c     the last 1000 operations

@@ -87,6 +87,10 @@ TN_API void tn_group_set_timeout(tn_group *g, double seconds);
 /* A group of some ranks of `parent`; every rank of parent calls it, in the same order, with the
  * same list. Ranks are sorted. Who is not in the list gets a group that refuses operations. */
 TN_API tn_group *tn_group_new(tn_group *parent, const int *ranks, int n);
+/* Parts parent into groups, by one exchange: this rank's is that of the ranks which give the same
+ * colour, in parent's order. Every rank of parent calls it. A negative colour: this rank is in no
+ * group, and gets one of size 0 that refuses operations. */
+TN_API tn_group *tn_group_split(tn_group *parent, int colour);
 /* The world is not freed by this (TN_ESTATE) but by tn_dist_finish. A group that was freed is
  * TN_ESTATE in everything that would use it. */
 TN_API void tn_group_free(tn_group *g);

@@ -45,6 +45,7 @@ static void groups(tn_tensor *t) {
     for (int i = 0; i < INTS; i++) {
         QUIET(ints[i] == 0 || tn_group_world_rank(NULL, ints[i]) == -1, true);
         QUIET(tn_group_new(NULL, NULL, ints[i]), NULL);
+        QUIET(tn_group_split(NULL, ints[i]), NULL);
     }
     for (int i = 0; i < REALS; i++) {
         TAKES(tn_group_set_timeout(NULL, reals[i]));

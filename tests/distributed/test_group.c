@@ -310,6 +310,58 @@ static void test_subgroups(void **state) {
     run_ok(4, subgroups, NULL);
 }
 
+/* Three groups and a rank in none, by one exchange; and again, as groups of their own. */
+static void split_by_colour(tn_group *g, void *user) {
+    static const int colours[] = {7, -1, 7, 0, 7};
+    (void)user;
+    for (int round = 0; round < 2; round++) {
+        TN_SCOPE;
+        int rank = tn_group_rank(g), colour = colours[rank];
+        uint64_t before = g->sequence;
+        tn_group *mine = tn_group_split(g, colour);
+        CHECK(mine != NULL && g->sequence == before + 1);
+        CHECK(tn_group_size(mine) == (colour == 7 ? 3 : colour == 0 ? 1 : 0));
+        CHECK(tn_group_rank(mine) == (colour == 7 ? rank / 2 : colour));
+        tn_tensor *t = tn_full(TN_DIMS(1), rank, TN_I64);
+        tn_work *w = tn_all_reduce(mine, t, TN_SUM);
+        CHECK(colour >= 0 || (w == NULL && tn_error() == TN_ESTATE));
+        tn_error_clear();
+        CHECK(tn_work_wait(w, 0) == TN_OK);
+        CHECK(tn_item(t) == (colour == 7 ? 6 : rank));
+        CHECK(colour != 7 || tn_group_world_rank(mine, 2) == 4);
+        tn_group_free(mine);
+    }
+    CHECK(tn_barrier(g) == TN_OK);
+}
+
+static void test_split(void **state) {
+    (void)state;
+    run_ok(5, split_by_colour, NULL);
+    assert_null(tn_group_split(NULL, 0));
+    assert_error(TN_EVALUE, "group_split: the parent is NULL");
+}
+
+/* A rank that has an error, or does something else meanwhile, is an error of all. */
+static void split_badly(tn_group *g, void *user) {
+    TN_SCOPE;
+    if (tn_group_rank(g) != 1) {
+        CHECK(tn_group_split(g, 3) == NULL);
+    } else if (user) {
+        tn_raise(TN_EVALUE, "this rank does not like it");
+        CHECK(tn_group_split(g, 3) == NULL);
+    } else {
+        tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(1), TN_I32), TN_SUM), 0);
+    }
+    CHECK(tn_error() != TN_OK);
+    stay_until_told(g);
+}
+
+static void test_split_fails_on_all(void **state) {
+    (void)state;
+    assert_non_null(strstr(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]"));
+    run_failing(3, split_badly, "raise", TN_EVALUE);
+}
+
 /* All learn of it, and at once. */
 static void different_lists(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
@@ -455,6 +507,8 @@ int main(void) {
         TEST(test_the_world_is_the_librarys),
         TEST(test_ranks_beyond_reason),
         TEST(test_subgroups),
+        TEST(test_split),
+        TEST(test_split_fails_on_all),
         TEST(test_subgroups_of_different_ranks),
         TEST(test_monitored_barrier_names_who_is_missing),
         TEST(test_late_at_a_monitored_barrier),

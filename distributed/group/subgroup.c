@@ -1,0 +1,211 @@
+/* Groups of some ranks of another one: by a list, which all ranks know, or by colours.
+ *
+ * With a list every rank tells the others its own in the parent's store, since a difference would
+ * let them wait for each other in groups of different ranks. Colours cannot differ: one all-gather
+ * in the parent tells everybody everything, and each rank makes its own group alone, however many
+ * there are.
+ *
+ * A child meets in the parent's store, under a prefix of its own.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/group/group.h"
+#include "distributed/on_cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The child ------------------------------------------------------------------------------- */
+
+/* Of the n ranks of g in `sorted`. */
+static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
+                               int n) {
+    int rank = -1, *world = tn__malloc((size_t)n * sizeof(int));
+    if (!world) {
+        tn__raise(TN_ENOMEM, "group", "out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        world[i] = g->world[sorted[i]];
+        rank = sorted[i] == g->rank ? i : rank;
+    }
+    tn_group *child = tn__group_create(name, g->engine_name, store, rank, n, world, &g->options);
+    free(world);
+    return child;
+}
+
+/* ---- By a list ------------------------------------------------------------------------------- */
+
+/* The ranks sorted, as text "0 2 3"; false after raising. */
+static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, char *text,
+                       size_t room) {
+    size_t length = 0;
+    int found = 0;
+    for (int r = 0; r < g->size; r++) {
+        int times = 0;
+        for (int i = 0; i < n; i++) {
+            times += ranks[i] == r;
+        }
+        if (times > 1) {
+            tn__raise(TN_EVALUE, "group_new", "rank %d is in the list %d times", r, times);
+            return false;
+        }
+        if (times && found < n) {
+            sorted[found++] = r;
+            length += length < room ? (size_t)snprintf(text + length, room - length, " %d", r) : 0;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= g->size) {
+            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
+                      g->name, g->size - 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Tells the others this rank's list, or after a '!' why it has none. */
+static tn_status tell_list(tn_group *g, tn_store *store, const char *list, double deadline,
+                           char *why) {
+    char key[32];
+    snprintf(key, sizeof(key), "list/%d", g->rank);
+    return store->set(store, key, list, strlen(list), deadline, why);
+}
+
+/* Raises when rank r's list is not `mine`. */
+static void compare_list(const tn_group *g, int r, const char *mine, const tn_store_value *theirs) {
+    int bytes = (int)theirs->bytes;
+    const char *text = theirs->bytes ? theirs->data : "";
+    if (bytes > 0 && *text == '!') {
+        tn__raise(TN_EPEER, "group_new", "rank %d of %s cannot make the group: %.*s", r, g->name,
+                  bytes - 1, text + 1);
+    } else if ((size_t)bytes != strlen(mine) || memcmp(text, mine, (size_t)bytes) != 0) {
+        tn__raise(TN_EMISMATCH, "group_new",
+                  "rank %d of %s makes a group of ranks%s, but rank %d one of ranks%.*s", g->rank,
+                  g->name, mine, r, bytes, text);
+    }
+}
+
+/* Every rank of the parent hears every list, so all find the same fault. */
+static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
+    double deadline = tn__now() + g->options.timeout;
+    char key[32], why[TN_STORE_WHY];
+    tn_status status = tell_list(g, store, mine, deadline, why);
+    for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
+        tn_store_value theirs = {0};
+        snprintf(key, sizeof(key), "list/%d", r);
+        status = store->get(store, key, &theirs, deadline, why);
+        if (status == TN_OK) {
+            compare_list(g, r, mine, &theirs);
+        }
+        free(theirs.data);
+    }
+    if (status != TN_OK) {
+        tn__raise(status, "group_new", "rank %d of %s: the other ranks' lists: %s", g->rank,
+                  g->name, why);
+    }
+    return !tn__pending();
+}
+
+/* With the parent's store under a prefix of the child's own. `sorted` and `list` have room for n
+ * ranks. */
+static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
+                               char *list, size_t room) {
+    char name[64], why[TN_STORE_WHY], excuse[256];
+    snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
+    if (!sort_ranks(g, ranks, n, sorted, list, room)) {
+        snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
+        if (store) {
+            tell_list(g, store, excuse, tn__now() + 1, why);
+        }
+        return NULL;
+    }
+    return store && !same_lists(g, store, list) ? NULL : make_subgroup(g, name, store, sorted, n);
+}
+
+tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
+    if (!g) {
+        tn__raise(TN_EVALUE, "group_new", "the parent is NULL");
+        return NULL;
+    }
+    if (!tn__group_usable(g, "group_new")) {
+        return NULL;
+    }
+    char key[32];
+    snprintf(key, sizeof(key), "group%d", ++g->children);
+    size_t count = n > 0 && n <= g->size ? (size_t)n : 1, room = count * 12 + 1;
+    int *sorted = tn__calloc(count, sizeof(int));
+    char *list = tn__calloc(1, room);
+    tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
+    tn_group *child = NULL;
+    if (!sorted || !list) {
+        tn__raise(TN_ENOMEM, "group_new", "no memory for a list of %d ranks", n);
+        tn_group_abort(g, tn_error_message());
+    } else if (!tn__pending()) {
+        child = meet_and_make(g, store, ranks, n, sorted, list, room);
+    }
+    tn_store_free(store);
+    free(sorted);
+    free(list);
+    return child;
+}
+
+/* ---- By colours ------------------------------------------------------------------------------ */
+
+/* The ranks of g with this rank's colour, ascending, in members[g->size]. Returns how many, or 0
+ * after raising. */
+static int find_members(tn_group *g, int colour, int *members) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    const int32_t mine = colour;
+    tn_tensor *one = tn_from_data(&mine, TN_DIMS(1), TN_I32);
+    tn_tensor *all = tn_empty(TN_DIMS(g->size, 1), TN_I32);
+    if (tn_work_wait(tn_all_gather(g, all, one), 0) != TN_OK) {
+        return 0;
+    }
+    const int32_t *colours = tn_data(all);
+    int n = 0;
+    for (int r = 0; r < g->size; r++) {
+        if (colours[r] == mine) {
+            members[n++] = r;
+        }
+    }
+    return n;
+}
+
+static tn_group *make_coloured(tn_group *g, int colour, const int *members, int n) {
+    char name[64], key[64];
+    snprintf(name, sizeof(name), "%.40s/%d.%d", g->name, g->children - 1, colour);
+    if (colour < 0) {
+        return tn__group_create(name, g->engine_name, NULL, -1, 0, NULL, &g->options);
+    }
+    snprintf(key, sizeof(key), "group%d.%d", g->children, colour);
+    tn_store *store = n > 1 ? tn_prefix_store(g->store, key) : NULL;
+    tn_group *child = tn__pending() ? NULL : make_subgroup(g, name, store, members, n);
+    tn_store_free(store);
+    return child;
+}
+
+tn_group *tn_group_split(tn_group *g, int colour) {
+    static const char name[] = "group_split";
+    if (!g) {
+        tn__raise(TN_EVALUE, name, "the parent is NULL");
+        return NULL;
+    }
+    if (!tn__group_usable(g, name)) {
+        return NULL;
+    }
+    g->children++;
+    int *members = tn__malloc((size_t)g->size * sizeof(int));
+    if (!members) {
+        tn__raise(TN_ENOMEM, name, "no memory for a list of %d ranks", g->size);
+        tn_group_abort(g, tn_error_message());
+        return NULL;
+    }
+    int n = find_members(g, colour, members);
+    tn_group *child = n > 0 ? make_coloured(g, colour, members, n) : NULL;
+    free(members);
+    return child;
+}
