@@ -2,6 +2,7 @@
  *
  *     group.c        making and ending groups, failure
  *     subgroup.c     groups of some ranks of another
+ *     mesh.c         groups along the dimensions of a block
  *     work.c         the queue, the communication thread, waiting
  *     collectives.c  the public operations: checks, then tn__group_issue
  *     recorder.c     the last 1000 operations

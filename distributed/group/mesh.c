@@ -1,6 +1,6 @@
-/* Meshes: the ranks of a group as a block with named dimensions, and for each dimension the group
- * of the ranks that differ in nothing else. Groups are made by all ranks in one order, so every
- * rank makes those of all lines and keeps its own. */
+/* Meshes: the ranks of a group as a block with named dimensions. A set of dimensions has a group:
+ * of the ranks that differ in nothing else. Those of one dimension are made with the mesh, by one
+ * split each; those of several when they are first asked for. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
@@ -8,19 +8,25 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME = 32 };
+enum { NAME = 32, SETS = 1 << TN_MESH_DIMS };
 
 typedef struct dimension {
     char name[NAME];
     int size, place; /* of this rank */
     int step;        /* from a rank to its neighbour along this dimension */
-    tn_group *group; /* NULL where g is */
 } dimension;
 
 struct tn_mesh {
+    tn_group *whole;
     int n;
     dimension dims[TN_MESH_DIMS];
+    tn_group *groups[SETS]; /* by the set's bits; NULL: not made yet, or `whole` is NULL */
 };
+
+/* Spaces stand between names. */
+static bool good_name(const char *name) {
+    return name && *name && strlen(name) < NAME && !strchr(name, ' ');
+}
 
 /* Raises unless the names are good and the sizes give `ranks`. */
 static bool check_sizes(int ranks, int n, const int *sizes, const char *const *names) {
@@ -32,9 +38,9 @@ static bool check_sizes(int ranks, int n, const int *sizes, const char *const *n
     }
     int64_t product = 1;
     for (int i = 0; i < n; i++) {
-        if (!names[i] || !*names[i] || strlen(names[i]) >= NAME) {
-            tn__raise(TN_EVALUE, name, "dimension %d is called \"%.40s\" (1 to %d bytes)", i,
-                      names[i] ? names[i] : "(NULL)", NAME - 1);
+        if (!good_name(names[i])) {
+            tn__raise(TN_EVALUE, name, "dimension %d is called \"%.40s\" (1 to %d bytes, no space)",
+                      i, names[i] ? names[i] : "(NULL)", NAME - 1);
             return false;
         }
         for (int j = 0; j < i; j++) {
@@ -58,29 +64,16 @@ static bool check_sizes(int ranks, int n, const int *sizes, const char *const *n
     return product == ranks;
 }
 
-/* Makes the groups of all lines along d; keeps the one of this rank. */
-static bool make_groups(tn_group *g, dimension *d, int *line) {
-    int ranks = tn_group_size(g), me = tn_group_rank(g);
-    for (int first = 0; first < ranks; first++) {
-        if (first / d->step % d->size != 0) {
-            continue;
+/* The group of a set of dimensions. NULL after raising. */
+static tn_group *group_of(tn_mesh *m, unsigned set) {
+    if (!m->groups[set] && m->whole) {
+        int first = tn_group_rank(m->whole); /* of the ranks that differ in the set alone */
+        for (int i = 0; i < m->n; i++) {
+            first -= set >> i & 1 ? m->dims[i].place * m->dims[i].step : 0;
         }
-        bool mine = false;
-        for (int i = 0; i < d->size; i++) {
-            line[i] = first + i * d->step;
-            mine = mine || line[i] == me;
-        }
-        tn_group *made = tn_group_new(g, line, d->size);
-        if (!made) {
-            return false;
-        }
-        if (mine) {
-            d->group = made;
-        } else {
-            tn_group_free(made);
-        }
+        m->groups[set] = tn_group_split(m->whole, first);
     }
-    return true;
+    return m->groups[set];
 }
 
 tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names) {
@@ -90,21 +83,21 @@ tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *na
         return NULL;
     }
     tn_mesh *m = tn__calloc(1, sizeof(*m));
-    int *line = tn__malloc((size_t)ranks * sizeof(int));
-    bool fine = m && line;
-    if (!fine) {
+    if (!m) {
         tn__raise(TN_ENOMEM, "mesh", "out of memory for %d ranks", ranks);
         tn_group_abort(g, tn_error_message());
+        return NULL;
     }
+    m->whole = g;
+    bool fine = true;
     for (int i = 0; i < n && fine; i++) {
         dimension *d = &m->dims[m->n++];
         step /= sizes[i];
         *d = (dimension){
             .size = sizes[i], .step = step, .place = tn_group_rank(g) / step % sizes[i]};
         snprintf(d->name, sizeof(d->name), "%s", names[i]);
-        fine = !g || make_groups(g, d, line);
+        fine = group_of(m, 1U << i) || !g;
     }
-    free(line);
     if (!fine) {
         tn_mesh_free(m);
         return NULL;
@@ -112,36 +105,60 @@ tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *na
     return m;
 }
 
-/* NULL after raising. */
-static const dimension *find_dimension(const tn_mesh *m, const char *name, const char *operation) {
-    if (!m || !name) {
-        tn__raise(TN_EVALUE, operation, "%s is NULL", m ? "the name" : "the mesh");
-        return NULL;
-    }
+/* The dimension that these bytes name; -1 after raising. */
+static int find_dimension(const tn_mesh *m, const char *name, size_t length,
+                          const char *operation) {
     char known[TN_MESH_DIMS * (NAME + 1) + 1] = "";
     for (int i = 0; i < m->n; i++) {
-        if (strcmp(m->dims[i].name, name) == 0) {
-            return &m->dims[i];
+        if (strlen(m->dims[i].name) == length && memcmp(m->dims[i].name, name, length) == 0) {
+            return i;
         }
         strcat(strcat(known, " "), m->dims[i].name);
     }
-    tn__raise(TN_EVALUE, operation, "no dimension is called \"%.40s\"; there are%s", name, known);
-    return NULL;
+    tn__raise(TN_EVALUE, operation, "no dimension is called \"%.*s\"; there are%s",
+              (int)(length < 40 ? length : 40), name, known);
+    return -1;
 }
 
-tn_group *tn_mesh_group(tn_mesh *m, const char *name) {
-    const dimension *d = find_dimension(m, name, "mesh_group");
-    return d ? d->group : NULL;
+/* The dimensions that are named; 0 after raising. */
+static unsigned find_set(const tn_mesh *m, const char *names, const char *operation) {
+    if (!m || !names) {
+        tn__raise(TN_EVALUE, operation, "%s is NULL", m ? "the name" : "the mesh");
+        return 0;
+    }
+    unsigned set = 0;
+    do {
+        size_t length = strcspn(names, " ");
+        int i = find_dimension(m, names, length, operation);
+        if (i >= 0 && (set >> i & 1)) {
+            tn__raise(TN_EVALUE, operation, "the dimension %s is named twice", m->dims[i].name);
+        }
+        if (tn__pending()) {
+            return 0;
+        }
+        set |= 1U << i;
+        names += length;
+    } while (*names++);
+    return set;
 }
 
-int tn_mesh_rank(tn_mesh *m, const char *name) {
-    const dimension *d = find_dimension(m, name, "mesh_rank");
-    return d ? d->place : -1;
+tn_group *tn_mesh_group(tn_mesh *m, const char *names) {
+    unsigned set = find_set(m, names, "mesh_group");
+    return set ? group_of(m, set) : NULL;
+}
+
+int tn_mesh_rank(tn_mesh *m, const char *names) {
+    unsigned set = find_set(m, names, "mesh_rank");
+    int rank = set ? 0 : -1;
+    for (int i = 0; set && i < m->n; i++) {
+        rank = set >> i & 1 ? rank * m->dims[i].size + m->dims[i].place : rank;
+    }
+    return rank;
 }
 
 void tn_mesh_free(tn_mesh *m) {
-    for (int i = 0; m && i < m->n; i++) {
-        tn_group_free(m->dims[i].group);
+    for (int set = 0; m && set < SETS; set++) {
+        tn_group_free(m->groups[set]);
     }
     free(m);
 }

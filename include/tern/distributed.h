@@ -185,15 +185,19 @@ TN_API tn_tensor *tn_dist_sum_parts(tn_group *g, tn_tensor *x);
 
 /* ---- Meshes: ranks in named dimensions ------------------------------------------------------- */
 
-#define TN_MESH_DIMS 4
+#define TN_MESH_DIMS 5
 typedef struct tn_mesh tn_mesh;
 
 /* The world's ranks in row-major order: sizes {2, 4}, names {"dp", "tp"}: rank r is (r / 4, r % 4).
- * Every rank calls. The product of sizes is the size of g. */
+ * Every rank calls. The product of sizes is the size of g, which outlives the mesh. */
 TN_API tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names);
-/* of the ranks along this dimension */
-TN_API tn_group *tn_mesh_group(tn_mesh *m, const char *name);
-TN_API int tn_mesh_rank(tn_mesh *m, const char *name);
+/* Of the ranks along this dimension; or, with several names and spaces between, of those that
+ * differ in these dimensions alone, in g's order: "replicate shard" are the ranks with batches of
+ * their own. The first call for a product makes its group: every rank calls. Belongs to m. NULL
+ * after an error, and where g is. */
+TN_API tn_group *tn_mesh_group(tn_mesh *m, const char *names);
+/* this rank in that group, which is not made for it; -1 after an error */
+TN_API int tn_mesh_rank(tn_mesh *m, const char *names);
 TN_API void tn_mesh_free(tn_mesh *m);
 
 /* ---- Flight recorder ------------------------------------------------------------------------- */

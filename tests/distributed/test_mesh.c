@@ -1,5 +1,7 @@
 /* Meshes, on groups of threads: the right groups, and the right mistakes. */
-#include "tern/tern.h"
+#include "distributed/group/group.h"
+
+#include <tern/tern.h>
 
 #include <string.h>
 
@@ -12,7 +14,7 @@ typedef struct shape {
     int sizes[TN_MESH_DIMS];
 } shape;
 
-static const char *const names[] = {"pp", "dp", "cp", "tp"};
+static const char *const names[] = {"pp", "dp", "cp", "tp", "ep"};
 
 /* Along each dimension: the sum of world ranks is that of the line,
  * computed from the coordinates. */
@@ -43,8 +45,8 @@ static void lines(tn_group *g, void *user) {
 
 static void test_lines(void **state) {
     (void)state;
-    shape shapes[] = {{1, {1}},       {1, {3}},          {2, {2, 3}},   {2, {3, 2}},
-                      {3, {2, 1, 2}}, {4, {1, 2, 1, 2}}, {3, {2, 2, 2}}};
+    shape shapes[] = {{1, {1}},       {1, {3}},          {2, {2, 3}},    {2, {3, 2}},
+                      {3, {2, 1, 2}}, {4, {1, 2, 1, 2}}, {3, {2, 2, 2}}, {5, {1, 2, 1, 2, 2}}};
     failures = 0;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         int ranks = 1;
@@ -58,6 +60,35 @@ static void test_lines(void **state) {
     assert_int_equal(failures, 0);
 }
 
+/* A product of dimensions, in any order of its names, is one group: of the ranks that differ in
+ * these alone, in the parent's order. All dimensions together are the parent's ranks. */
+static void products(tn_group *g, void *user) {
+    (void)user;
+    static const int sizes[] = {2, 2, 2};
+    static const char *const called[] = {"replicate", "shard", "tp"};
+    tn_mesh *m = tn_mesh_new(g, 3, sizes, called);
+    int me = tn_group_rank(g), tp = me % 2, replicate = me / 4;
+    CHECK(m && g->sequence == 3); /* an exchange for each dimension, not one for each line */
+    tn_group *data = tn_mesh_group(m, "replicate shard"), *outer = tn_mesh_group(m, "tp replicate");
+    CHECK(tn_group_size(data) == 4 && tn_group_rank(data) == me / 2);
+    CHECK(tn_group_size(outer) == 4 && tn_group_rank(outer) == 2 * replicate + tp);
+    for (int r = 0; r < 4; r++) {
+        CHECK(tn_group_world_rank(data, r) == 2 * r + tp);
+        CHECK(tn_group_world_rank(outer, r) == 4 * (r / 2) + me % 4 / 2 * 2 + r % 2);
+    }
+    CHECK(tn_mesh_group(m, "shard replicate") == data && g->sequence == 5);
+    CHECK(tn_mesh_rank(m, "shard replicate") == tn_group_rank(data));
+    CHECK(tn_mesh_rank(m, "replicate tp") == tn_group_rank(outer));
+    CHECK(tn_group_rank(tn_mesh_group(m, "tp shard replicate")) == me);
+    CHECK(tn_barrier(data) == TN_OK && tn_barrier(outer) == TN_OK);
+    tn_mesh_free(m);
+}
+
+static void test_products(void **state) {
+    (void)state;
+    run_ok(8, products, NULL);
+}
+
 static void expect_refused(int n, const int *sizes, const char *const *given, const char *text) {
     assert_null(tn_mesh_new(NULL, n, sizes, given));
     assert_error(TN_EVALUE, text);
@@ -66,9 +97,11 @@ static void expect_refused(int n, const int *sizes, const char *const *given, co
 static void test_mistakes(void **state) {
     (void)state;
     static const char *const twins[] = {"dp", "dp"}, *const none[] = {"", NULL};
-    const int ones[] = {1, 1, 1, 1, 1}, two[] = {1, 2};
+    static const char *const spaced[] = {"dp tp"};
+    const int ones[] = {1, 1, 1, 1, 1, 1}, two[] = {1, 2};
     expect_refused(0, ones, names, "0 dimensions");
-    expect_refused(5, ones, names, "5 dimensions");
+    expect_refused(6, ones, names, "6 dimensions");
+    expect_refused(1, ones, spaced, "\"dp tp\" (1 to 31 bytes, no space)");
     expect_refused(1, NULL, names, "1 dimensions");
     expect_refused(1, ones, NULL, "1 dimensions");
     expect_refused(2, ones, twins, "both called dp");
@@ -89,6 +122,13 @@ static void test_names(void **state) {
     assert_null(tn_mesh_group(m, "cp"));
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
+    assert_null(tn_mesh_group(m, "pp pp"));
+    assert_error(TN_EVALUE, "the dimension pp is named twice");
+    assert_null(tn_mesh_group(m, "pp "));
+    assert_error(TN_EVALUE, "no dimension is called \"\"");
+    assert_null(tn_mesh_group(m, "pp dp")); /* as every group of a mesh of one rank */
+    assert_int_equal(tn_mesh_rank(m, "pp dp"), 0);
+    assert_int_equal(tn_error(), TN_OK);
     assert_null(tn_mesh_group(NULL, "dp"));
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
@@ -115,9 +155,8 @@ static void test_wrong_product(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_lines),         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_names),
         cmocka_unit_test(test_wrong_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
