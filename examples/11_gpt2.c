@@ -222,7 +222,6 @@ typedef struct run {
     int64_t micro_batches; /* of one rank in a step */
     tn_loader *training, *validation;
     tn_gpt gpt;
-    tn_ddp_state *ddp;
     tn_scaler *scaler; /* f16: keeps small gradients from vanishing; NULL otherwise */
     tn_optim *optim;
     tn_schedule schedule;
@@ -299,7 +298,7 @@ static void make_model(run *r) {
         tn_module_set_recompute(&r->gpt.h[i], true);
     }
     set_precision(r);
-    r->ddp = tn_ddp(&r->gpt, r->world, tn_ddp_defaults()); /* gradients become those of all ranks */
+    tn_ddp(&r->gpt, r->world, tn_ddp_defaults()); /* gradients become those of all ranks */
 
     tn_adamw_options a = tn_adamw_defaults();
     a.lr = r->o.lr;
@@ -429,7 +428,7 @@ static double train_step(run *r) {
     tn_batch b;
     for (int64_t i = 0; i < r->micro_batches && tn_loader_next(r->training, &b); i++) {
         if (i + 1 < r->micro_batches) {
-            TN_NO_SYNC(r->ddp);
+            TN_NO_SYNC(&r->gpt);
             tn_add_(sum, micro_step(r, &b));
         } else {
             tn_add_(sum, micro_step(r, &b));

@@ -26,13 +26,13 @@ typedef struct plan {
  * may hold copies of its parameters. */
 static bool check_free(tn_module *m, const char *path, void *user) {
     (void)user;
+    const char *space = *path ? " " : "";
     if (m->lists && m->lists->lending) {
-        tn__raise(TN_ESTATE, "module_to", "%s%s%s is being called", m->kind, *path ? " " : "",
-                  path);
+        tn__raise(TN_ESTATE, "module_to", "%s%s%s is being called", m->kind, space, path);
     } else if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
-        tn__raise(TN_ESTATE, "module_to",
-                  "%s%s%s is held by an optimiser or a graph: modules are moved first", m->kind,
-                  *path ? " " : "", path);
+        bool stepped = __atomic_load_n(&m->lists->stepped, __ATOMIC_RELAXED) > 0;
+        tn__raise(TN_ESTATE, "module_to", "%s%s%s is held by %s: modules are moved first", m->kind,
+                  space, path, stepped ? "an optimiser" : "a graph that will call it again");
     }
     return !tn__pending();
 }

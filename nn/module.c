@@ -670,6 +670,7 @@ static void release_all(tn_module_lists *lists) {
             tn_module_finish(child);
         }
     }
+    lists->strategy = NULL;
     tn__module_drop_hooks(lists);
     while (lists->record_count > 0) {
         tn__record *record = lists->records[--lists->record_count];

@@ -36,6 +36,14 @@ typedef struct tn__module_hook {
     tn_module_hooks hooks;
 } tn__module_hook;
 
+/* How a module is laid on ranks. `change` is +1 where a scope begins and -1 where it ends; a NULL
+ * function does nothing. */
+typedef struct tn__strategy {
+    const char *name;                         /* "data parallelism" */
+    void (*no_sync)(void *state, int change); /* backwards in the scope are this rank's alone */
+    void (*whole)(void *state, int change);   /* all of the module is here in the scope */
+} tn__strategy;
+
 struct tn_module_lists {
     int32_t refs;        /* atomic */
     tn_module *module;   /* where it is; NULL once it is finished */
@@ -51,6 +59,8 @@ struct tn_module_lists {
     int hooks_running;
     int stepped; /* atomic: how many parameters of the module itself optimisers hold */
     tn_hook last_hook;
+    const tn__strategy *strategy; /* that is attached to the module, or NULL */
+    void *strategy_state;
     tn_precision *precision; /* the policy that was set here, or NULL */
     bool lending;            /* the fields hold what the policy wants: a call is in progress */
     tn_module_lists *before, *after; /* in the list of all of them (module.c) */
@@ -101,6 +111,20 @@ tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
 
 /* Removes every hook (the module is finished). */
 void tn__module_drop_hooks(tn_module_lists *lists);
+
+/* ---- What others keep with a module: nn/strategy.c ------------------------------------------- */
+
+/* From now on m, which has a hook of the strategy's, is known to be laid on ranks. Ends with m,
+ * when the hook's free_user frees the state. */
+TN_API void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state);
+/* The module of lists itself or the nearest around it that has a strategy; NULL: none. */
+const tn_module_lists *tn__strategy_around(const tn_module_lists *lists);
+/* f of each module in and below lists that has a strategy. */
+typedef void (*tn__strategy_visitor)(const tn_module_lists *lists, void *user);
+void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, void *user);
+
+/* Whether an optimiser holds the parameter, be it under another of its names in the tree. */
+bool tn__entry_stepped(const tn_entry *entry);
 
 /* ---- Hooks around a call: nn/hooks.c --------------------------------------------------------- */
 

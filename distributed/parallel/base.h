@@ -5,8 +5,9 @@
 #include "core/error.h"
 #include "tern/parallel.h"
 
-/* What strategies check before they attach: m is a module, g has this rank, nothing in m is
- * sharded, under data parallelism, or an optimiser's already. False after raising. */
+/* What strategies check before they attach: m is a module, g has this rank, nothing in or around m
+ * has a strategy, and none of its parameters is sharded or an optimiser's already. False after
+ * raising. */
 bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation);
 
 /* ---- compare.c, share.c ---------------------------------------------------------------------- */

@@ -185,7 +185,7 @@ void tn__ddp_pass(tn_ddp_state *d) {
 
 /* ---- A forward ------------------------------------------------------------------------------- */
 
-tn_values tn__ddp_before(tn_module *m, tn_values in, void *user) {
+static tn_values forward_begins(tn_module *m, tn_values in, void *user) {
     tn_ddp_state *d = user;
     if (!tn__will_record() || tn__pending()) {
         return in;
@@ -218,77 +218,6 @@ tn_ddp_options tn_ddp_defaults(void) {
                             .broadcast_buffers = true,
                             .rebuild = true,
                             .overlap = true};
-}
-
-static bool has_hook(const tn_module_lists *lists) {
-    for (int i = 0; lists && i < lists->hook_count; i++) {
-        const tn__module_hook *hook = lists->hooks[i];
-        if (!hook->removed &&
-            (hook->hooks.before == tn__ddp_before || hook->hooks.before == tn__ddp_naive_before)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool find_hook(tn_module *m, const char *path, void *user) {
-    const tn_module_lists **found = user;
-    *found = has_hook(m->lists) ? m->lists : NULL;
-    (void)path;
-    return *found == NULL;
-}
-
-/* Raises about a module in or around m that is under data parallelism. */
-static bool is_first(tn_module *m, const char *operation) {
-    const tn_module_lists *found = NULL;
-    tn_module_each_module(m, find_hook, &found);
-    for (const tn_module_lists *up = m->lists; up && !found; up = up->up) {
-        found = has_hook(up) ? up : NULL;
-    }
-    if (found) {
-        tn__raise(TN_ESTATE, operation, "%s%s%s is under data parallelism already", found->kind,
-                  found->name[0] ? " " : "", found->name);
-    }
-    return !found;
-}
-
-/* Optimisers hold the lists of the modules whose parameters they step. */
-static bool check_free(tn_module *m, const char *path, void *user) {
-    const char *operation = user;
-    if (m->lists && __atomic_load_n(&m->lists->refs, __ATOMIC_ACQUIRE) > 1) {
-        tn__raise(TN_ESTATE, operation,
-                  "%s%s%s is held by an optimiser or a graph: parallelism is attached first",
-                  m->kind, *path ? " " : "", path);
-    }
-    return !tn__pending();
-}
-
-static bool check_whole(const tn_entry *entry, void *user) {
-    const char *operation = user;
-    if (entry->stored != *entry->field ||
-        !tn_dims_equal(entry->layout.whole, tn_shape(entry->stored))) {
-        tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
-                  entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
-    }
-    return !tn__pending();
-}
-
-bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
-    tn_module *module = tn__module_of(m, operation);
-    if (!module || tn__pending() || !is_first(module, operation)) {
-        return false;
-    }
-    if (tn_group_rank(g) < 0) {
-        tn__raise(TN_EVALUE, operation, "this rank is not a member of group %s", tn_group_name(g));
-        return false;
-    }
-    if (module->state == TN__MODULE_BROKEN) {
-        tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
-        return false;
-    }
-    tn_module_each_module(m, check_free, (void *)operation);
-    tn_module_each(m, (tn_walk){0}, check_whole, (void *)operation);
-    return !tn__pending();
 }
 
 static bool good_options(const tn_ddp_options *o) {
@@ -409,6 +338,13 @@ static void state_free(void *user) {
     }
 }
 
+static void change_no_sync(void *state, int change) {
+    tn_ddp_state *d = state;
+    d->no_sync += change > 0 || d->no_sync > 0 ? change : 0;
+}
+
+static const tn__strategy ddp_strategy = {.name = "data parallelism", .no_sync = change_no_sync};
+
 /* The module is the same on all ranks. */
 static tn_ddp_state *attach_module(tn_module *m, tn_group *g, tn_ddp_options options) {
     tn_ddp_state *d = tn__calloc(1, sizeof(*d));
@@ -417,7 +353,7 @@ static tn_ddp_state *attach_module(tn_module *m, tn_group *g, tn_ddp_options opt
         return NULL;
     }
     *d = (tn_ddp_state){.module = m, .group = g, .options = options, .buffers_due = true};
-    tn_module_hooks hooks = {.before = tn__ddp_before,
+    tn_module_hooks hooks = {.before = forward_begins,
                              .backward_before = backward_begins,
                              .user = d,
                              .free_user = state_free};
@@ -426,6 +362,7 @@ static tn_ddp_state *attach_module(tn_module *m, tn_group *g, tn_ddp_options opt
         state_free(d);
         return NULL;
     }
+    tn__module_set_strategy(m, &ddp_strategy, d);
     tn__round_begin(g);
     return d;
 }
@@ -444,21 +381,6 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options) {
 }
 
 /* ---- What a program asks --------------------------------------------------------------------- */
-
-tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp) {
-    if (!ddp) {
-        tn__raise(TN_EVALUE, "no_sync", "the state is NULL (what tn_ddp returned)");
-    } else {
-        ddp->no_sync++;
-    }
-    return ddp;
-}
-
-void tn_no_sync_end(tn_ddp_state **ddp) {
-    if (ddp && *ddp && (*ddp)->no_sync > 0) {
-        (*ddp)->no_sync--;
-    }
-}
 
 tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
     return ddp ? ddp->stats : (tn_ddp_stats){0};

@@ -70,10 +70,6 @@ struct tn_ddp_state {
 
 /* ---- ddp.c ----------------------------------------------------------------------------------- */
 
-/* The hook before a module's forward, by which a module under DDP is known; naive's likewise. */
-tn_values tn__ddp_before(tn_module *m, tn_values in, void *user);
-tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user);
-
 /* The hooks of one parameter, which must want a gradient. False after raising. */
 bool tn__ddp_hook_param(tn__ddp_param *p);
 

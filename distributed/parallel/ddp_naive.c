@@ -13,6 +13,7 @@
 #include "autograd/mode.h"
 #include "core/memory.h"
 #include "distributed/parallel/ddp.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 
@@ -26,6 +27,7 @@ typedef struct naive {
     tn_group *group;
     leaf *leaves;
     int count, room;
+    int no_sync;      /* depth */
     bool running;     /* a backward has reached a parameter */
     bool buffers_due; /* none came since the last, or attaching */
     bool finished;    /* the module went while it ran */
@@ -47,7 +49,7 @@ static void naive_free(void *user) {
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-tn_values tn__ddp_naive_before(tn_module *m, tn_values in, void *user) {
+static tn_values forward_begins(tn_module *m, tn_values in, void *user) {
     naive *d = user;
     if (tn__will_record()) {
         tn__round_begin(d->group);
@@ -78,7 +80,7 @@ static void backward_ended(void *user) {
         naive_free(d);
         return;
     }
-    if (tn_error() == TN_OK) {
+    if (tn_error() == TN_OK && d->no_sync == 0) {
         tn_module_each(d->module, (tn_walk){0}, average_grad, d);
         d->buffers_due = true;
     }
@@ -121,6 +123,13 @@ static bool hook_leaf(const tn_entry *entry, void *user) {
     return hook != 0;
 }
 
+static void change_no_sync(void *state, int change) {
+    naive *d = state;
+    d->no_sync += change > 0 || d->no_sync > 0 ? change : 0;
+}
+
+static const tn__strategy naive_strategy = {.name = "data parallelism", .no_sync = change_no_sync};
+
 static void attach_module(tn_module *m, tn_group *g) {
     naive *d = tn__calloc(1, sizeof(*d));
     if (!d) {
@@ -129,11 +138,12 @@ static void attach_module(tn_module *m, tn_group *g) {
     }
     *d = (naive){.module = m, .group = g, .buffers_due = true};
     tn_module_each(m, (tn_walk){0}, hook_leaf, d);
-    tn_module_hooks hooks = {.before = tn__ddp_naive_before, .user = d, .free_user = naive_free};
+    tn_module_hooks hooks = {.before = forward_begins, .user = d, .free_user = naive_free};
     if (tn_error() != TN_OK || !tn_module_hook(m, hooks)) {
         naive_free(d);
         return;
     }
+    tn__module_set_strategy(m, &naive_strategy, d);
     tn__round_begin(g);
 }
 

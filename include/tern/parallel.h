@@ -56,13 +56,6 @@ TN_API tn_ddp_options tn_ddp_defaults(void);
  * optimiser is made. Belongs to m. NULL after an error: TN_EMISMATCH names the parameter. */
 TN_API tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options);
 
-/* Until the `}`, backward adds to this rank's gradients and nothing travels. */
-#define TN_NO_SYNC(ddp)                                                                       \
-    __attribute__((cleanup(tn_no_sync_end), unused)) tn_ddp_state *TN__UNIQUE(tn__no_sync_) = \
-        tn_no_sync_begin(ddp)
-TN_API tn_ddp_state *tn_no_sync_begin(tn_ddp_state *ddp);
-TN_API void tn_no_sync_end(tn_ddp_state **ddp);
-
 /* With options.join: a rank whose data has ended stays until every rank's has, taking part with
  * gradients of zero; then all have the parameters and buffers of the last that trained, and the
  * state and the steps of its optimiser (NULL, on every rank: none, or one without state). */
@@ -85,6 +78,19 @@ TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
 /* The same without buckets, overlap or options: after each backward one all-reduce per parameter.
  * To read first, and to compare with. */
 TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
+
+/* ---- Scopes, whatever is attached -------------------------------------------------------------
+ */
+
+/* Until the `}`, backwards of m add to this rank's gradients and nothing travels: for all
+ * micro-batches of a step but the last. Asks whatever is attached to m and to modules below it, and
+ * is nothing where nothing is; scopes may be nested. TN_ESTATE for a part of a module that is
+ * attached as a whole. It takes the module, not what tn_ddp returned (TN_EVALUE). */
+#define TN_NO_SYNC(m)                                                                 \
+    __attribute__((cleanup(tn_no_sync_end), unused)) void *TN__UNIQUE(tn__no_sync_) = \
+        tn_no_sync_begin(m)
+TN_API void *tn_no_sync_begin(void *m); /* gives what tn_no_sync_end takes; NULL: nothing to end */
+TN_API void tn_no_sync_end(void **scope);
 
 /* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
 

@@ -130,7 +130,8 @@ static void data_parallel(tn_tensor *t) {
     QUIET(tn_ddp_naive(NULL, NULL) != TN_OK, true);
     QUIET(tn_ddp_naive(&zero, NULL) != TN_OK, true);
     QUIET(tn_no_sync_begin(NULL), NULL);
-    tn_ddp_state *none = NULL;
+    QUIET(tn_no_sync_begin(&zero), NULL);
+    void *none = NULL;
     TAKES(tn_no_sync_end(NULL));
     TAKES(tn_no_sync_end(&none));
     QUIET(tn_ddp_join(NULL, NULL) != TN_OK, true);

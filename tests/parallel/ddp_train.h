@@ -75,13 +75,12 @@ static inline void ddp_backward(tn_gpt *gpt, const ddp_run *run, int ranks, int6
     }
 }
 
-static inline void ddp_step(tn_gpt *gpt, const ddp_run *run, tn_group *g, tn_ddp_state *ddp,
-                            int64_t step) {
+static inline void ddp_step(tn_gpt *gpt, const ddp_run *run, tn_group *g, int64_t step) {
     int ranks = tn_group_size(g), mine = run->micro_batches / ranks;
     for (int i = 0; i < mine; i++) {
         int64_t number = step * run->micro_batches + i * ranks + tn_group_rank(g);
-        if (ddp && i < mine - 1) {
-            TN_NO_SYNC(ddp);
+        if (i < mine - 1) {
+            TN_NO_SYNC(gpt);
             ddp_backward(gpt, run, ranks, number);
         } else {
             ddp_backward(gpt, run, ranks, number);
@@ -109,18 +108,17 @@ static inline ddp_bits ddp_train(tn_group *g, const ddp_run *run) {
     for (int i = 0; i < o.layers; i++) {
         tn_module_set_recompute(&gpt.h[i], run->recompute);
     }
-    tn_ddp_state *ddp = NULL;
     if (run->naive) {
         tn_ddp_naive(&gpt, g);
     } else if (!run->plain) {
-        ddp = tn_ddp(&gpt, g, run->options);
+        tn_ddp(&gpt, g, run->options);
     }
     tn_adamw_options a = tn_adamw_defaults();
     a.lr = 1e-2;
     tn_optim *opt = tn_adamw(&gpt, a);
     for (int step = 0; step < run->steps; step++) {
         tn_optim_zero_grad(opt);
-        ddp_step(&gpt, run, g, ddp, step);
+        ddp_step(&gpt, run, g, step);
         if (run->clip > 0) {
             tn_clip_grad_norm(&gpt, run->clip);
         }

@@ -73,21 +73,17 @@ static void forge(gan *n) {
 /* One optimiser's step over this rank's micro-batches. */
 static void step(gan *n, bool discriminator, int ranks, int64_t first) {
     int mine = n->parts / ranks;
-    tn_ddp_state *state = discriminator ? n->d_state : n->g_state;
+    void *trained = discriminator ? (void *)&n->d : &n->g;
     tn_module_requires_grad(&n->g, !discriminator);
     tn_module_requires_grad(&n->d, discriminator);
     for (int i = 0; i < mine; i++) {
-        if (i < mine - 1) {
-            tn_no_sync_begin(state);
-        }
+        void *scope = i < mine - 1 ? tn_no_sync_begin(trained) : NULL;
         if (discriminator) {
             judge(n, first + i);
         } else {
             forge(n);
         }
-        if (i < mine - 1) {
-            tn_no_sync_end(&state);
-        }
+        tn_no_sync_end(&scope);
     }
 }
 

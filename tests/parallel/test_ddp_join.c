@@ -165,7 +165,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
         net_loss(&m, 0);
         CHECK(tn_at(m.mean, (int64_t[]){0}) == (step == 0 ? 100 : 201));
         {
-            TN_NO_SYNC(ddp);
+            TN_NO_SYNC(&m);
             net_backward(&m, 1);
         }
         tn_backward(tn_add(net_loss(&m, 2), net_loss(&m, 3)));

@@ -134,7 +134,7 @@ static void accumulates(tn_group *g, void *user) {
     for (int step = 0; step < 2; step++) { /* the second time with buckets laid out again */
         tn_module_zero_grad(&m);
         {
-            TN_NO_SYNC(ddp);
+            TN_NO_SYNC(&m);
             net_backward(&m, rank);
             numbers is = grads_of(&m), own = grads_alone(1, true, rank);
             CHECK(same_numbers(&is, &own)); /* nothing has travelled */
@@ -175,11 +175,11 @@ static void adds_to_sums(tn_group *g, void *user) {
     net_init(&m, 1);
     tn_ddp_options o = tn_ddp_defaults();
     o.sum = true;
-    tn_ddp_state *ddp = tn_ddp(&m, g, o);
+    tn_ddp(&m, g, o);
     net_backward(&m, tn_group_rank(g));
     CHECK(tn_error() == TN_OK);
     if (no_sync) {
-        TN_NO_SYNC(ddp);
+        TN_NO_SYNC(&m);
         net_backward(&m, 2);
     } else {
         net_backward(&m, 2);
@@ -202,7 +202,7 @@ static void buffers(tn_group *g, void *user) {
     float rank = (float)tn_group_rank(g);
     net m;
     net_init(&m, 1);
-    tn_ddp_state *ddp = tn_ddp(&m, g, *o);
+    tn_ddp(&m, g, *o);
     tn_fill_(m.mean, rank + 10);
     {
         TN_SCOPE;
@@ -211,7 +211,7 @@ static void buffers(tn_group *g, void *user) {
     }
     CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 10); /* nothing is recorded: they stay */
     if (rank == 1) {
-        TN_NO_SYNC(ddp);
+        TN_NO_SYNC(&m);
         net_backward(&m, 0);
     }
     CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 10);
@@ -281,13 +281,13 @@ static void keys(tn_group *g, void *user) {
     generator->call = 13;
     net m;
     net_init(&m, 1);
-    tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
+    tn_ddp(&m, g, tn_ddp_defaults());
     CHECK(generator->stream == rank + 1 && generator->call == 0 && generator->seed == 77);
     generator->call = 5;
     net_backward(&m, 0);
     CHECK(generator->stream == ranks + rank + 1 && generator->call == 0);
     {
-        TN_NO_SYNC(ddp);
+        TN_NO_SYNC(&m);
         net_backward(&m, 0); /* a micro-batch all the same */
     }
     CHECK(generator->stream == 2 * ranks + rank + 1);

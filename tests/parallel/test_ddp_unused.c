@@ -178,9 +178,9 @@ static void freezes_own(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 1);
-    tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
+    tn_ddp(&m, g, tn_ddp_defaults());
     {
-        TN_NO_SYNC(ddp);
+        TN_NO_SYNC(&m);
         net_backward(&m, rank);
     }
     numbers own = grads_of(&m);
@@ -204,7 +204,7 @@ static void thaws(tn_group *g, void *user) {
     CHECK(tn_ddp_statistics(ddp).buckets == 4);
     tn_module_requires_grad(&m.extra, true);
     {
-        TN_NO_SYNC(ddp);
+        TN_NO_SYNC(&m);
         net_backward(&m, 4 + rank); /* on top of averages; extra is not in a bucket yet */
     }
     net_backward(&m, 8 + rank);
@@ -230,11 +230,11 @@ static void thaws_too_late(tn_group *g, void *user) {
     tn_module_requires_grad(&m.extra, false);
     tn_ddp_options o = tn_ddp_defaults();
     o.join = user != NULL;
-    tn_ddp_state *ddp = tn_ddp(&m, g, o);
+    tn_ddp(&m, g, o);
     tn_module_requires_grad(&m.extra, true);
     tn_tensor *loss;
     {
-        TN_NO_SYNC(ddp);
+        TN_NO_SYNC(&m);
         loss = net_loss(&m, 0);
     }
     tn_backward(loss);

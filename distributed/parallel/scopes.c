@@ -1,0 +1,38 @@
+/* Scopes that a program opens on a module, whatever lays it on ranks.
+ *
+ * A scope speaks to the strategies that are attached to the module or below it. It holds the lists
+ * of the module, so that it can end after the module did.
+ */
+#include "distributed/parallel/base.h"
+#include "nn/module.h"
+
+static void change_no_sync(const tn_module_lists *lists, void *change) {
+    if (lists->strategy->no_sync) {
+        lists->strategy->no_sync(lists->strategy_state, *(int *)change);
+    }
+}
+
+/* Part of a module cannot keep its gradients while the rest sends them: raises about one that is
+ * inside of what is attached. NULL then. */
+void *tn_no_sync_begin(void *module) {
+    const tn_module *m = tn__module_of(module, "no_sync");
+    const tn_module_lists *above = m && m->lists ? tn__strategy_around(m->lists->up) : NULL;
+    if (above) {
+        tn__raise(TN_ESTATE, "no_sync", "%s %s is inside of a %s that is under %s: name that one",
+                  m->kind, m->name, above->kind, above->strategy->name);
+    }
+    if (!m || !m->lists || above) {
+        return NULL;
+    }
+    tn__strategies_below(m->lists, change_no_sync, &(int){1});
+    return tn__module_lists_keep(m->lists);
+}
+
+void tn_no_sync_end(void **scope) {
+    tn_module_lists *lists = scope ? *scope : NULL;
+    if (lists) {
+        tn__strategies_below(lists, change_no_sync, &(int){-1});
+        tn__module_lists_release(lists);
+        *scope = NULL;
+    }
+}

@@ -1,0 +1,226 @@
+/* What strategies share: who is attached to a module, who may still be attached, and scopes. */
+
+#include "ddp_net.h"
+#include "nn/module.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+/* ---- Who is attached ------------------------------------------------------------------------- */
+
+static void count_scope(void *state, int change) {
+    *(int *)state += change;
+}
+
+static const tn__strategy counting = {.name = "counting", .no_sync = count_scope};
+static const tn__strategy silent = {.name = "silence"};
+
+static void do_nothing(tn_module *m, void *user) {
+    (void)m;
+    (void)user;
+}
+
+static void attach(void *m, const tn__strategy *strategy, int *depth) {
+    assert_int_not_equal(tn_module_hook(m, (tn_module_hooks){.backward_before = do_nothing}), 0);
+    tn__module_set_strategy(m, strategy, depth);
+}
+
+static void a_strategy_is_known_by_the_registry(void **state) {
+    (void)state;
+    net m;
+    int depth = 0;
+    net_init(&m, 1);
+    attach(&m.in, &counting, &depth);
+    assert_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
+    assert_error(TN_ESTATE, "linear in is under counting already");
+    assert_int_equal(tn_ddp_naive(&m.in, NULL), TN_ESTATE);
+    assert_error(TN_ESTATE, "linear in is under counting already");
+    assert_non_null(tn_ddp(&m.out, NULL, tn_ddp_defaults())); /* beside it */
+    tn_module_finish(&m);
+
+    net_init(&m, 1);
+    attach(&m, &counting, &depth);
+    assert_null(tn_ddp(&m.in, NULL, tn_ddp_defaults()));
+    assert_error(TN_ESTATE, "net is under counting already");
+    tn_module_finish(&m);
+}
+
+/* ---- Scopes ---------------------------------------------------------------------------------- */
+
+static void a_scope_speaks_to_what_is_below(void **state) {
+    (void)state;
+    net m;
+    int in = 0, out = 0;
+    net_init(&m, 1);
+    {
+        TN_NO_SYNC(&m); /* nothing is attached */
+        attach(&m.in, &counting, &in);
+        attach(&m.out, &counting, &out);
+        attach(&m.extra, &silent, NULL);
+        in = out = 1;
+    }
+    assert_true(in == 0 && out == 0);
+    {
+        TN_NO_SYNC(&m);
+        assert_true(in == 1 && out == 1);
+        {
+            TN_NO_SYNC(&m.in);
+            TN_NO_SYNC(&m.extra);
+            assert_true(in == 2 && out == 1);
+        }
+        assert_true(in == 1 && out == 1);
+        tn_raise(TN_EVALUE, "an error ends no scope");
+    }
+    assert_error(TN_EVALUE, "an error");
+    assert_true(in == 0 && out == 0);
+    tn_module_finish(&m);
+}
+
+static void what_scopes_refuse(void **state) {
+    (void)state;
+    net m;
+    int depth = 0;
+    net_init(&m, 1);
+    attach(&m, &counting, &depth);
+    {
+        TN_NO_SYNC(&m.in);
+        assert_error(TN_ESTATE, "linear in is inside of a net that is under counting");
+        assert_int_equal(depth, 0);
+    }
+    tn_module_finish(&m);
+    assert_int_equal(depth, 0);
+    assert_null(tn_no_sync_begin(&m));
+    assert_error(TN_ESTATE, "finished");
+
+    net_init(&m, 1);
+    tn_ddp_state *ddp = tn_ddp(&m, NULL, tn_ddp_defaults());
+    assert_null(tn_no_sync_begin(ddp));
+    assert_error(TN_EVALUE, "is not a module");
+    tn_module_finish(&m);
+}
+
+static void a_scope_may_outlive_its_module(void **state) {
+    (void)state;
+    net *m = malloc(sizeof(*m));
+    net_init(m, 1);
+    tn_ddp(m, NULL, tn_ddp_defaults());
+    TN_NO_SYNC(m);
+    tn_module_finish(m);
+    free(m);
+}
+
+static void accumulates(tn_group *g, void *user) {
+    int rank = tn_group_rank(g);
+    net m;
+    net_init(&m, 1);
+    CHECK(tn_ddp_naive(&m, g) == TN_OK);
+    numbers mine[2];
+    for (int r = 0; r < 2; r++) {
+        numbers a = grads_alone(1, true, r), b = grads_alone(1, true, r + 2);
+        mine[r] = numbers_sum(&a, &b, 1);
+    }
+    {
+        TN_NO_SYNC(&m);
+        net_backward(&m, rank);
+    }
+    net_backward(&m, rank + 2);
+    numbers want = numbers_sum(&mine[0], &mine[1], 2), is = grads_of(&m);
+    CHECK(same_numbers(&is, &want));
+    tn_module_finish(&m);
+}
+
+static void the_naive_twin_accumulates(void **state) {
+    (void)state;
+    run_ok(2, accumulates, NULL);
+}
+
+/* ---- What holds a module --------------------------------------------------------------------- */
+
+typedef struct tied {
+    tn_module base;
+    tn_linear a, b;
+} tied;
+
+static tn_tensor *tied_forward(tn_module *self, tn_tensor *x) {
+    tied *m = (tied *)self;
+    return tn_call(&m->b, tn_call(&m->a, x));
+}
+
+static void tied_init(tied *m) {
+    tn_linear_options o = tn_linear_defaults();
+    o.bias = false;
+    tn_module_init(m, "tied", tied_forward);
+    tn_linear_init(&m->a, 4, 4, o);
+    tn_linear_init(&m->b, 4, 4, o);
+    tn_module_add(m, "a", &m->a);
+    tn_module_add(m, "b", &m->b);
+    tn_module_tie(m, "b.weight", "a.weight");
+}
+
+/* Under either name, whoever of the two modules the optimiser was made for. */
+static void an_optimiser_holds_a_tied_parameter(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        tied m;
+        tied_init(&m);
+        tn_linear *stepped = i ? &m.b : &m.a, *other = i ? &m.a : &m.b;
+        tn_optim *opt = tn_sgd(stepped, tn_sgd_defaults());
+        assert_null(tn_ddp(stepped, NULL, tn_ddp_defaults()));
+        assert_error(TN_ESTATE, "the parameter weight is held by an optimiser");
+        assert_null(tn_ddp(other, NULL, tn_ddp_defaults()));
+        assert_error(TN_ESTATE, "the parameter weight is held by an optimiser");
+        assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
+        assert_error(TN_ESTATE, "the parameter a.weight is held by an optimiser");
+        tn_optim_free(opt);
+        assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
+        tn_module_finish(&m);
+    }
+}
+
+/* An optimiser of the rest of the model holds nothing of what was frozen when it was made. */
+static void an_optimiser_of_other_modules(void **state) {
+    (void)state;
+    net m;
+    net_init(&m, 1);
+    tn_module_requires_grad(&m.in, false);
+    tn_optim *opt = tn_sgd(&m, tn_sgd_defaults());
+    assert_non_null(tn_ddp(&m.in, NULL, tn_ddp_defaults()));
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+/* A graph that will call the module again is no obstacle: its gradients travel, as all do. */
+static void has_a_graph(tn_group *g, void *user) {
+    TN_SCOPE;
+    int rank = tn_group_rank(g);
+    net m;
+    net_init(&m, 1);
+    tn_module_set_recompute(&m, true);
+    tn_tensor *loss = net_loss(&m, rank);
+    CHECK(user ? tn_ddp_naive(&m, g) == TN_OK : tn_ddp(&m, g, tn_ddp_defaults()) != NULL);
+    CHECK(tn_backward(loss) == TN_OK);
+    numbers a = grads_alone(1, true, 0), b = grads_alone(1, true, 1);
+    numbers want = numbers_sum(&a, &b, 2), is = grads_of(&m);
+    CHECK(same_numbers(&is, &want));
+    tn_module_finish(&m);
+}
+
+static void a_graph_from_before(void **state) {
+    (void)state;
+    run_ok(2, has_a_graph, NULL);
+    run_ok(2, has_a_graph, "naive");
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        TEST(a_strategy_is_known_by_the_registry),
+        TEST(a_scope_speaks_to_what_is_below),
+        TEST(what_scopes_refuse),
+        TEST(a_scope_may_outlive_its_module),
+        TEST(the_naive_twin_accumulates),
+        TEST(an_optimiser_holds_a_tied_parameter),
+        TEST(an_optimiser_of_other_modules),
+        TEST(a_graph_from_before),
+    };
+    return cmocka_run_group_tests_name("strategies", tests, temp_flights, temp_clean);
+}
