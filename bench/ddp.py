@@ -5,54 +5,14 @@ travels is hidden behind backward. The trace of rank 0 says how much of it: buil
 """
 import json
 import os
-import secrets
-import socket
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
 import duel
+from ranks import Ranks
 
 GLOBAL_BATCH = 4
 TRACE = os.path.join(duel.ROOT, "build", "bench-ddp-trace.json")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Ranks:
-    """A worker (duel.Worker) that is several processes: a line goes to all, rank 0 answers."""
-
-    def __init__(self, command, ranks):
-        job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
-               "TERN_TOKEN": secrets.token_hex(16)}
-        self.workers = []
-        for rank in range(ranks):
-            os.environ.update({k: str(v) for k, v in {**job, "RANK": rank, "LOCAL_RANK": rank}.items()})
-            self.workers.append(duel.Worker(command, 1, bind=False))
-        for name in [*job, "RANK", "LOCAL_RANK"]:
-            del os.environ[name]
-
-    def run(self, n):
-        for w in self.workers:
-            w.tell(f"run {n}")
-        answers = [w.hear() for w in self.workers]
-        return answers[0][0], answers[0][1:]
-
-    def ask(self, line):
-        for w in self.workers:
-            w.tell(line)
-        return [sum(x) for x in zip(*(w.hear() for w in self.workers))]
-
-    def close(self):
-        """The end: what rank 0 has to report."""
-        for w in self.workers:
-            w.process.stdin.close()
-        self.report = self.workers[0].hear()
-        for w in self.workers:
-            w.process.wait()
 
 
 def hidden_share(path):
@@ -73,7 +33,7 @@ def main():
     ranks = Ranks([duel.program("ddp"), T, str(GLOBAL_BATCH // 2), TRACE], 2)
     alone = duel.Worker([duel.program("gpt2"), T], 2)
     r = duel.duel([ranks, alone], rounds, 2, warm_up=2)
-    waiting, traffic, steps, buckets, mib = ranks.report
+    waiting, traffic, steps, buckets, mib = ranks.reports[0]
     tokens = GLOBAL_BATCH * int(T)
     duel.table([f"T = {T}, {GLOBAL_BATCH} sequences", "2 ranks x 1 thread", "1 rank x 2 threads", "ratio (of the rounds)"], [
         ["ms a step", *r["ms"], duel.ratio_text(r["ratios"][1])],
