@@ -40,7 +40,7 @@ def main():
         ["tokens a second", *(1e3 * tokens / ms for ms in r["ms"]), None],
         ["  MiB at most", r["memory"][0][0], r["memory"][1][0], None],
         [f"  ms travelling ({buckets:.0f} buckets, {mib:.0f} MiB)", 1e3 * traffic / steps, None, None],
-        ["  ms exposed", 1e3 * waiting / steps, None, f"{100 * 1e3 * waiting / steps / r['tern']:.1f} % of a step"],
+        ["  ms exposed", 1e3 * waiting / steps, None, f"{100 * 1e3 * waiting / steps / r['ms'][0]:.1f} % of a step"],
         ["  share of travelling behind backward", f"{100 * hidden_share(TRACE):.0f} %", None, None],
     ])
 
