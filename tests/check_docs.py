@@ -14,6 +14,7 @@ Rules, for every .md file of the project
   - ```c path/file.c                           a quotation: each line stands in that file (a line with only … stands for more)
   - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
+  - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is what that script prints now
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80
 And in comments of sources: folder/file.c exists.
 """
@@ -230,6 +231,17 @@ def without_foreign(prose):
     return "\n".join(lines)
 
 
+def printed(tree, text):
+    """Tables that a script computes."""
+    for match in re.finditer(r"^<!-- printed by (\S+\.py)((?: \S+)*) -->\n((?:.+\n)*)", text, re.MULTILINE):
+        script, arguments, shown = match.groups()
+        done = subprocess.run([sys.executable, script, *arguments.split()], cwd=tree.root, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            yield match.start(), f"{script}{arguments} fails: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
+        elif done.stdout != shown:
+            yield match.start(), f"{script}{arguments} prints something else by now"
+
+
 def document_faults(tree, document):
     text = tree.read(document)
     blocks, prose = blocks_and_prose(text)
@@ -237,6 +249,8 @@ def document_faults(tree, document):
     for rule in (links, in_backticks, stops):
         for at, fault in rule(tree, document, prose):
             yield prose.count("\n", 0, at) + 1, fault
+    for at, fault in printed(tree, text):
+        yield text.count("\n", 0, at) + 1, fault
     yield from code_blocks(tree, document, blocks)
     folder = os.path.dirname(document)
     most = LONGEST.get(document, 30 if os.path.basename(document) == "README.md" and folder else None)
@@ -278,7 +292,9 @@ CLEAN = {
                  "`-Dfuzz=true`, `TERN_LOG`\n| PyTorch | Tern |\n|---|---|\n| `no_such_thing` | `limit` (`raise_v()`) |\n"
                  "```c\n#include <tern/core.h>\nint main(void) {\n    return tn_raise(0);\n}\n```\n",
     "docs/tour.md": "`core/error.c`: `raise_v`, `tn_raise` and `limit`.\n"
-                    "```c core/error.c\n    return raise_v(status);\n…\n}\n```\n",
+                    "```c core/error.c\n    return raise_v(status);\n…\n}\n```\n\n"
+                    "<!-- printed by docs/table.py 2 -->\n| 2 | 4 |\n\nEnd.\n",
+    "docs/table.py": "import sys\nn = int(sys.argv[1])\nprint(f'| {n} | {n * n} |')\n",
     "core/README.md": "`error.c`: `raise_v()`\n",
     "core/error.c": "/* See docs/tour.md. */\n#include <tern/core.h>\nstatic int limit = 3;\n"
                     "static int raise_v(int status) {\n    return status + limit;\n}\n"
@@ -306,6 +322,9 @@ PLANTED = {  # what, where, and what is replaced by what
     "a name that is called, not defined": ("docs/tour.md", "`raise_v`, `tn_raise`", "`tn_raise`, `status`"),
     "a stop in a folder's README": ("core/README.md", "raise_v()", "raise_w()"),
     "a line that is not there": ("docs/tour.md", "return raise_v(status);", "return raise_v(0);"),
+    "a table of another day": ("docs/tour.md", "| 4 |", "| 5 |"),
+    "a table that its script has changed": ("docs/table.py", "n * n", "n ** 3"),
+    "a script that fails": ("docs/table.py", "import sys", "import nothing"),
     "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),
     "a comment that points at nothing": ("core/error.c", "docs/tour.md", "docs/walk.md"),
     "a long README": ("core/README.md", "\n", "\n" * 31),
