@@ -4,11 +4,16 @@ import sys
 import time
 
 
-def serve(step, prepare=lambda: ()):
-    """step(*prepare()) gives the loss; the time of `prepare` does not count."""
+def peak_rss():
+    """In MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def serve(step, prepare=lambda: (), before=None):
+    """step(*prepare()) gives the loss; the time of `prepare` does not count. `before`: peak_rss before there were tensors."""
     for line in sys.stdin:
         if line.startswith("memory"):
-            print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.1f}", flush=True)
+            print(*(f"{x:.1f}" for x in [peak_rss()] + ([peak_rss() - before] if before else [])), flush=True)
             continue
         ms = []
         for _ in range(int(line.split()[1])):

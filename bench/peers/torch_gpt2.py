@@ -1,22 +1,25 @@
 """Training steps of GPT-2, as ../gpt2.c, in PyTorch.
 
-torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] [--share FOLDER] T THREADS
+torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] [--share FOLDER]
+              [--stage 2|3] T THREADS
 
 On the CPU Debian's PyTorch 1.13 is meant; on a GPU a present one, where --compile fuses what it can and attention is the
-flash kernel. FOLDER holds the weights and the batch of Tern's program; without it both are drawn here.
+flash kernel. FOLDER holds the weights and the batch of Tern's program; without it both are drawn here. With --stage it is one
+of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 spreads the model over them.
 """
 import argparse
 import math
 
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-from serve import serve
+from serve import peak_rss, serve
 from shared import load_batches, load_weights
 
 CONTEXT = 1024
-SIZES = {"124M": (12, 12, 768), "350M": (24, 16, 1024), "774M": (36, 20, 1280), "1.5B": (48, 25, 1600)}
+SIZES = {"tiny": (4, 4, 256), "124M": (12, 12, 768), "350M": (24, 16, 1024), "774M": (36, 20, 1280), "1.5B": (48, 25, 1600)}
 
 
 class Attention(nn.Module):
@@ -66,6 +69,22 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
+def spread(model, stage):
+    """As ZeRO's stage 3, or 2, where parameters stay from forward to backward."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for m in [*model.h, model]:
+        fully_shard(m, mesh=mesh, reshard_after_forward=stage == 3)
+
+
+def rows_of_rank(t):
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    return t.chunk(ranks)[dist.get_rank() if ranks > 1 else 0]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="124M")
@@ -75,22 +94,25 @@ def main():
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--share")
+    parser.add_argument("--stage", type=int, choices=[2, 3])
     parser.add_argument("T", type=int)
     parser.add_argument("threads", type=int)
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     torch.manual_seed(1337)
-    device = o.device.split(":")[0]
+    device, before = o.device.split(":")[0], peak_rss()
     model = GPT2(o.T, o.vocab, *SIZES[o.size])
     if o.share:
         load_weights(model, o.share)
     model = model.to(o.device)
+    if o.stage:
+        spread(model, o.stage)
     # On the CPU foreach=True would be no faster here and keeps more temporaries.
     fast = {"fused": True} if device == "cuda" else {"foreach": False}
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, **fast)
     call = torch.compile(model) if o.compile else model
     if o.share:
-        x, y = (t[0].to(o.device) for t in load_batches(o.share))
+        x, y = (rows_of_rank(t[0]).to(o.device) for t in load_batches(o.share))
     else:
         x, y = (torch.randint(50257, (o.batch, o.T), device=o.device) for _ in range(2))
 
@@ -102,7 +124,9 @@ def main():
         opt.step()
         return loss.item()
 
-    serve(step)
+    serve(step, before=before if o.stage else None)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 main()
