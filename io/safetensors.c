@@ -33,9 +33,9 @@ struct tn_safetensors {
     size_t bytes;    /* of the file */
     char *path;
     tn__json_file header;
-    size_t data;               /* where the data begin in the file */
-    const tn__json **metadata; /* [metadata_count], by key */
-    int metadata_count, count;
+    size_t data; /* where the data begin in the file */
+    tn__labels metadata;
+    int count;
     entry *entries;  /* [count], in the order of the data */
     entry **by_name; /* [count] */
 };
@@ -190,10 +190,6 @@ static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value)
     return read_dtype(f, e, dtype) && read_shape(f, e, shape) && read_offsets(f, e, offsets);
 }
 
-static int compare_keys(const void *a, const void *b) {
-    return strcmp((*(const tn__json *const *)a)->key, (*(const tn__json *const *)b)->key);
-}
-
 /* NULL: there is no metadata. */
 static bool read_metadata(tn_safetensors *f, const tn__json *value) {
     if (!value) {
@@ -202,26 +198,13 @@ static bool read_metadata(tn_safetensors *f, const tn__json *value) {
     if (value->kind != TN__JSON_OBJECT) {
         return entry_bad(f, metadata_key, "is not an object");
     }
-    f->metadata = tn__calloc(value->count, sizeof(tn__json *));
-    if (!f->metadata) {
+    const char *key, *wrong;
+    tn_status status = tn__labels_read(&f->metadata, value, &key, &wrong);
+    if (status == TN_ENOMEM) {
         tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its metadata", f->path);
-        return false;
     }
-    const tn__json *text = tn__json_first(value);
-    for (uint32_t i = 0; i < value->count; i++, text = tn__json_next(text)) {
-        if (text->kind != TN__JSON_TEXT) {
-            return entry_bad(f, metadata_key, "\"%s\" is not a text", name_shown(text->key).text);
-        }
-        f->metadata[f->metadata_count++] = text;
-    }
-    qsort(f->metadata, (size_t)f->metadata_count, sizeof(tn__json *), compare_keys);
-    for (int i = 1; i < f->metadata_count; i++) {
-        if (compare_keys(&f->metadata[i - 1], &f->metadata[i]) == 0) {
-            return entry_bad(f, metadata_key, "\"%s\" is a duplicate",
-                             name_shown(f->metadata[i]->key).text);
-        }
-    }
-    return true;
+    return status == TN_OK || (status == TN_EFORMAT && entry_bad(f, metadata_key, "\"%s\" %s",
+                                                                 name_shown(key).text, wrong));
 }
 
 static int compare_data(const void *a, const void *b) {
@@ -405,7 +388,7 @@ void tn_safetensors_close(tn_safetensors *f) {
     if (f) {
         tn__reader_close(&f->file);
         tn__json_free(&f->header);
-        free(f->metadata);
+        tn__labels_free(&f->metadata);
         free(f->entries);
         free(f->by_name);
         free(f->path);
@@ -435,13 +418,11 @@ bool tn_safetensors_has(const tn_safetensors *f, const char *name) {
 }
 
 const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
-    tn__json wanted = {.key = key};
-    const tn__json *pointer = &wanted, **found = NULL;
-    if (f && key && f->metadata_count) {
-        found = bsearch(&pointer, f->metadata, (size_t)f->metadata_count, sizeof(pointer),
-                        compare_keys);
-    }
-    return found ? (*found)->text : NULL;
+    return f ? tn__labels_get(&f->metadata, key) : NULL;
+}
+
+const tn__labels *tn__safetensors_labels(const tn_safetensors *f) {
+    return &f->metadata;
 }
 
 const char *tn__safetensors_path(const tn_safetensors *f) {
@@ -449,11 +430,7 @@ const char *tn__safetensors_path(const tn_safetensors *f) {
 }
 
 const char *tn__safetensors_digest(const tn_safetensors *f) {
-    return f->lent + TN__DIGEST_AT;
-}
-
-int tn__safetensors_metadata_count(const tn_safetensors *f) {
-    return f->metadata_count;
+    return tn_safetensors_metadata(f, "digest");
 }
 
 size_t tn__safetensors_begin(const tn_safetensors *f, const char *name) {
@@ -481,10 +458,12 @@ const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name) {
 }
 
 /* A byte other than 0 and 1 is not a bool, and reading it as one has no meaning in C. */
-static bool check_bools(const tn_safetensors *f, const entry *e, const char *data) {
-    for (size_t i = 0; i < e->end - e->begin; i++) {
+static bool check_bools(const tn_safetensors *f, const entry *e, size_t first, const char *data,
+                        size_t count) {
+    for (size_t i = 0; i < count; i++) {
         if (data[i] != 0 && data[i] != 1) {
-            return entry_bad(f, e->name, "element %zu is %d, but a BOOL is 0 or 1", i, data[i]);
+            return entry_bad(f, e->name, "element %zu is %d, but a BOOL is 0 or 1", first + i,
+                             data[i]);
         }
     }
     return true;
@@ -521,36 +500,79 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
         return tn_inert();
     }
     tn_tensor *t = f->lent ? view_lent(f, e) : read_tensor(f, e);
-    if (e->dtype == TN_BOOL && !tn_is_inert(t) && !check_bools(f, e, tn_data(t))) {
+    if (e->dtype == TN_BOOL && !tn_is_inert(t) &&
+        !check_bools(f, e, 0, tn_data(t), e->end - e->begin)) {
         tn_drop(t);
         return tn_inert();
     }
     return t;
 }
 
+bool tn__safetensors_find_dtype(const char *name, tn_dtype *dtype) {
+    int found, bits;
+    find_dtype(name, &found, &bits);
+    *dtype = found < 0 ? TN_F32 : (tn_dtype)found;
+    return found >= 0;
+}
+
+bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, void *to,
+                          size_t bytes) {
+    const entry *e = entry_find(f, name);
+    return read_bytes(f, f->data + e->begin + at, to, bytes) &&
+           (e->dtype != TN_BOOL || check_bools(f, e, at, to, bytes));
+}
+
 /* ---- The digest ------------------------------------------------------------------------------ */
+
+/* Adds the file's bytes [from, to) to d. False after raising. */
+static bool digest_bytes(const tn_safetensors *f, tn__digest *d, size_t from, size_t to) {
+    if (f->lent) {
+        tn__digest_add(d, f->lent + from, to - from);
+        return true;
+    }
+    char chunk[1 << 15];
+    while (from < to) {
+        size_t bytes = to - from < sizeof(chunk) ? to - from : sizeof(chunk);
+        if (!tn__reader_get(&f->file, from, chunk, bytes)) {
+            return false;
+        }
+        tn__digest_add(d, chunk, bytes);
+        from += bytes;
+    }
+    return true;
+}
 
 static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const char *operation) {
     static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
-    const char *file = f->lent;
+    const char *told = tn__safetensors_digest(f);
     char digits[TN__DIGEST_DIGITS + 1];
-    size_t after = TN__DIGEST_AT + TN__DIGEST_DIGITS;
-    tn__digest_add(d, file, TN__DIGEST_AT);
+    if (!digest_bytes(f, d, 0, TN__DIGEST_AT)) {
+        return tn_error();
+    }
     tn__digest_add(d, zeros, TN__DIGEST_DIGITS);
-    tn__digest_add(d, file + after, f->bytes - after);
+    if (!digest_bytes(f, d, TN__DIGEST_AT + TN__DIGEST_DIGITS, f->bytes)) {
+        return tn_error();
+    }
     tn__digest_text(d, digits);
-    if (memcmp(digits, file + TN__DIGEST_AT, TN__DIGEST_DIGITS) != 0) {
+    if (strcmp(digits, told) != 0) {
         return tn__raise(TN_EFORMAT, operation,
-                         "%s is damaged: its digest is %.32s but should be %s", f->path,
-                         file + TN__DIGEST_AT, digits);
+                         "%s is damaged: its digest is %.32s but should be %s", f->path, told,
+                         digits);
     }
     return TN_OK;
 }
 
+/* Whether the header begins with a digest, at the place where it is left out of itself. */
+static bool has_digest(const tn_safetensors *f) {
+    char head[sizeof(TN__DIGEST_BEFORE) - 1];
+    const char *digest = tn__safetensors_digest(f);
+    return digest && strlen(digest) == TN__DIGEST_DIGITS &&
+           f->bytes > TN__DIGEST_AT + TN__DIGEST_DIGITS && read_bytes(f, 8, head, sizeof(head)) &&
+           memcmp(head, TN__DIGEST_BEFORE, sizeof(head)) == 0;
+}
+
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation) {
-    const char *digest = tn_safetensors_metadata(f, "digest");
-    if (!digest || strlen(digest) != TN__DIGEST_DIGITS ||
-        memcmp(f->lent + 8, TN__DIGEST_BEFORE, sizeof(TN__DIGEST_BEFORE) - 1) != 0) {
+    if (!has_digest(f)) {
         return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint",
                          f->path);
     }

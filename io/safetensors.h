@@ -12,6 +12,8 @@
 #define TERN_IO_SAFETENSORS_H
 
 #include "core/digest.h"
+#include "io/json_text.h"
+#include "io/labels.h"
 #include "tern/io.h"
 
 #define TN__HEADER_MOST ((size_t)16 << 20) /* a JSON parser takes up to 80 times that */
@@ -24,10 +26,24 @@ const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
                                        const char *operation);
 
-/* Of a file over bytes in memory (tn__safetensors_over): TN_OK when it has a digest and it is
- * right; otherwise raises TN_EFORMAT. */
+/* A tensor that is asked for when its place in the file has come: of this shape and dtype, on any
+ * device. Called within a scope, in the file's order, and no more after an error. */
+typedef tn_tensor *tn__late_tensor(const char *name, void *user);
+tn_status tn__safetensors_writer_add_late(tn_safetensors_writer *w, const char *name, tn_dims dims,
+                                          tn_dtype dtype, tn__late_tensor *make, void *user);
+
+/* The dtype with this name in the format; false: we have none such. */
+bool tn__safetensors_find_dtype(const char *name, tn_dtype *dtype);
+
+/* `bytes` of the tensor's data from byte `at` on, which must be there, as they lie in the file. A
+ * bool that is none is TN_EFORMAT. False after raising. */
+bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, void *to,
+                          size_t bytes);
+
+/* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. Reads the file as
+ * a whole, through a little memory. */
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
-/* Of a file with a right one: TN__DIGEST_DIGITS characters, without a 0 behind them. */
+/* Of a file with a right one: TN__DIGEST_DIGITS characters. */
 const char *tn__safetensors_digest(const tn_safetensors *f);
 
 /* As tn_safetensors_open of a file with these bytes, of which messages speak as `path`. They are
@@ -35,7 +51,7 @@ const char *tn__safetensors_digest(const tn_safetensors *f);
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
 const char *tn__safetensors_path(const tn_safetensors *f);
-int tn__safetensors_metadata_count(const tn_safetensors *f);
+const tn__labels *tn__safetensors_labels(const tn_safetensors *f); /* its metadata */
 
 /* Where the data of a tensor that is there begin, counted from the end of the header. */
 size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);

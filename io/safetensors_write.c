@@ -10,8 +10,6 @@
 #include "io/safetensors.h"
 #include "tern/sys/tensor.h"
 
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +18,11 @@ static const char no_digest[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000
 
 typedef struct item {
     char *name;
-    tn_tensor *tensor; /* one reference */
+    tn_dims dims;
+    tn_dtype dtype;
+    tn_tensor *tensor; /* one reference; or NULL: `make` gives it when it is written */
+    tn__late_tensor *make;
+    void *user;
 } item;
 
 typedef struct pair {
@@ -147,13 +149,11 @@ static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_sta
     return status;
 }
 
-static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
+/* Takes no reference of new->tensor unless it succeeds. */
+static tn_status add_item(tn_safetensors_writer *w, const char *name, const item *new) {
     static const char *operation = "safetensors_writer_add";
     if (!w || !name) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL", w ? "name" : "writer");
-    }
-    if (!tn__usable(t, operation)) {
-        return tn_error();
     }
     if (strcmp(name, "__metadata__") == 0 || set_has(&w->names, name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
@@ -169,12 +169,29 @@ static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tenso
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
     }
     set_add(&w->names, copy);
-    w->items[w->items_count++] = (item){.name = copy, .tensor = tn_keep(t)};
+    item *added = &w->items[w->items_count++];
+    *added = *new;
+    added->name = copy;
+    added->tensor = new->tensor ? tn_keep(new->tensor) : NULL;
     return TN_OK;
+}
+
+static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
+    if (w && name && !tn__usable(t, "safetensors_writer_add")) {
+        return tn_error();
+    }
+    item new = {.dims = tn_shape(t), .dtype = tn_dtype_of(t), .tensor = t};
+    return add_item(w, name, &new);
 }
 
 tn_status tn_safetensors_writer_add(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
     return note_refused(w, name, add_tensor(w, name, t));
+}
+
+tn_status tn__safetensors_writer_add_late(tn_safetensors_writer *w, const char *name, tn_dims dims,
+                                          tn_dtype dtype, tn__late_tensor *make, void *user) {
+    item new = {.dims = dims, .dtype = dtype, .make = make, .user = user};
+    return note_refused(w, name, add_item(w, name, &new));
 }
 
 static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const char *value) {
@@ -222,130 +239,95 @@ static int place_of_dtype(tn_dtype dtype) {
 
 static int compare_items(const void *a, const void *b) {
     const item *x = a, *y = b;
-    int order = place_of_dtype(tn_dtype_of(x->tensor)) - place_of_dtype(tn_dtype_of(y->tensor));
+    int order = place_of_dtype(x->dtype) - place_of_dtype(y->dtype);
     return order ? order : strcmp(x->name, y->name);
 }
 
-static size_t bytes_of(const tn_tensor *t) {
-    return (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
+static size_t bytes_of(const item *i) {
+    return (size_t)tn_dims_count(i->dims) * tn_dtype_size(i->dtype);
 }
 
-/* The header's text; without a place to write it to, its length alone. */
-typedef struct header_text {
-    char *at; /* NULL: it is being measured */
-    size_t bytes;
-} header_text;
-
-static void put_bytes(header_text *h, const char *from, size_t bytes) {
-    if (h->at) {
-        memcpy(h->at + h->bytes, from, bytes);
-    }
-    h->bytes += bytes;
-}
-
-static void put_format(header_text *h, const char *format, ...) TN_PRINTF(2, 3);
-static void put_format(header_text *h, const char *format, ...) {
-    char text[128];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    put_bytes(h, text, strlen(text));
-}
-
-/* As a JSON string with its quotes. */
-static void put_string(header_text *h, const char *text) {
-    static const char plain[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-    put_bytes(h, "\"", 1);
-    for (; *text; text++) {
-        const char *found = strchr(plain, *text);
-        if (found) {
-            put_format(h, "\\%c", letters[found - plain]);
-        } else if ((unsigned char)*text < 0x20) {
-            put_format(h, "\\u%04X", (unsigned)*text);
-        } else {
-            put_bytes(h, text, 1);
-        }
-    }
-    put_bytes(h, "\"", 1);
-}
-
-static void put_metadata(header_text *h, const tn_safetensors_writer *w, bool digest) {
+static void put_metadata(tn__json_text *h, const tn_safetensors_writer *w, bool digest) {
     const char *comma = "";
-    put_format(h, "\"__metadata__\":{");
+    tn__json_put(h, "\"__metadata__\":{");
     if (digest) {
-        put_format(h, "\"digest\":\"%s\"", no_digest);
+        tn__json_put(h, "\"digest\":\"%s\"", no_digest);
         comma = ",";
     }
     for (int i = 0; i < w->pairs_count; i++, comma = ",") {
-        put_format(h, "%s", comma);
-        put_string(h, w->pairs[i].key);
-        put_format(h, ":");
-        put_string(h, w->pairs[i].value);
+        tn__json_put(h, "%s", comma);
+        tn__json_put_string(h, w->pairs[i].key);
+        tn__json_put(h, ":");
+        tn__json_put_string(h, w->pairs[i].value);
     }
-    put_format(h, "}");
+    tn__json_put(h, "}");
 }
 
-static void put_tensor(header_text *h, const item *i, size_t begin) {
-    const tn_tensor *t = i->tensor;
-    put_string(h, i->name);
-    put_format(h, ":{\"dtype\":\"%s\",\"shape\":[", tn__safetensors_dtype_name(tn_dtype_of(t)));
-    for (int d = 0; d < tn_ndim(t); d++) {
-        put_format(h, "%s%" PRId64, d ? "," : "", tn_size(t, d));
-    }
-    put_format(h, "],\"data_offsets\":[%zu,%zu]}", begin, begin + bytes_of(t));
+static void put_tensor(tn__json_text *h, const item *i, size_t begin) {
+    tn__json_put_string(h, i->name);
+    tn__json_put(h, ":{\"dtype\":\"%s\",\"shape\":", tn__safetensors_dtype_name(i->dtype));
+    tn__json_put_dims(h, i->dims);
+    tn__json_put(h, ",\"data_offsets\":[%zu,%zu]}", begin, begin + bytes_of(i));
 }
 
-static void put_header(header_text *h, const tn_safetensors_writer *w, bool digest) {
+static void put_header(tn__json_text *h, const tn_safetensors_writer *w, bool digest) {
     const char *comma = "";
     size_t at = 0;
-    put_format(h, "{");
+    tn__json_put(h, "{");
     if (digest || w->pairs_count) {
         put_metadata(h, w, digest);
         comma = ",";
     }
     for (int i = 0; i < w->items_count; i++, comma = ",") {
-        put_format(h, "%s", comma);
+        tn__json_put(h, "%s", comma);
         put_tensor(h, &w->items[i], at);
-        at += bytes_of(w->items[i].tensor);
+        at += bytes_of(&w->items[i]);
     }
-    put_format(h, "}");
+    tn__json_put(h, "}");
 }
 
-/* Length, JSON and padding as they stand in the file. The caller frees; NULL after raising. */
-static char *header_bytes(const tn_safetensors_writer *w, bool digest, size_t *bytes,
-                          const char *operation) {
-    header_text h = {NULL, 0};
-    put_header(&h, w, digest);
-    size_t length = h.bytes, padded = (length + 7) / 8 * 8;
-    char *all = padded <= TN__HEADER_MOST ? tn__malloc(8 + padded) : NULL;
-    if (!all) {
-        bool large = padded > TN__HEADER_MOST;
-        tn__raise(large ? TN_EVALUE : TN_ENOMEM, operation, "%s the header of %d tensors",
-                  large ? "more than 16 MiB for" : "no memory for", w->items_count);
-        return NULL;
+/* Length, JSON and padding as they stand in the file. The caller frees h->at; false after
+ * raising. */
+static bool make_header(tn__json_text *h, const tn_safetensors_writer *w, bool digest,
+                        const char *operation) {
+    static const char spaces[] = "        ";
+    tn__json_put_bytes(h, spaces, 8); /* the length's place */
+    put_header(h, w, digest);
+    tn__json_put_bytes(h, spaces, -h->bytes % 8);
+    if (h->failed || h->bytes - 8 > TN__HEADER_MOST) {
+        tn__raise(h->failed ? TN_ENOMEM : TN_EVALUE, operation, "%s the header of %d tensors",
+                  h->failed ? "no memory for" : "more than 16 MiB for", w->items_count);
+        return false;
     }
     for (int i = 0; i < 8; i++) {
-        all[i] = (char)(padded >> (8 * i));
+        h->at[i] = (char)((h->bytes - 8) >> (8 * i));
     }
-    h = (header_text){all + 8, 0};
-    put_header(&h, w, digest);
-    memset(all + 8 + length, ' ', padded - length);
-    *bytes = 8 + padded;
-    return all;
+    return true;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
+
+/* What the header has said of it, on the CPU; inert after raising. */
+static tn_tensor *item_tensor(const item *i, const char *operation) {
+    tn_tensor *t = i->tensor ? i->tensor : i->make(i->name, i->user);
+    t = tn_to(tn_contiguous(t), tn_cpu());
+    if (!tn_is_inert(t) && (!tn_dims_equal(tn_shape(t), i->dims) || tn_dtype_of(t) != i->dtype)) {
+        tn__raise(TN_ESTATE, operation, "\"%s\" has become %s %s", i->name,
+                  tn_dtype_name(tn_dtype_of(t)), tn_shape_text(t));
+        return tn_inert();
+    }
+    return t;
+}
 
 static bool put_data(const tn_safetensors_writer *w, tn__file *file) {
     TN_NO_GRAD;
     for (int i = 0; i < w->items_count && !file->doing; i++) {
         TN_SCOPE;
-        tn_tensor *t = tn_to(tn_contiguous(w->items[i].tensor), tn_cpu());
+        tn_tensor *t = item_tensor(&w->items[i], file->operation);
         if (!tn__usable(t, file->operation)) {
             return false;
         }
-        tn__file_put(file, tn_data(t), bytes_of(t));
+        tn__file_put(file, tn_data(t), bytes_of(&w->items[i]));
     }
     return true;
 }
@@ -358,21 +340,21 @@ static bool same_text(const char *a, const char *b) {
 static bool describes_same(const tn_safetensors *f, const tn_safetensors_writer *w,
                            const char *digest) {
     bool same = tn_safetensors_count(f) == w->items_count &&
-                tn__safetensors_metadata_count(f) == w->pairs_count + (digest != NULL) &&
+                tn__safetensors_labels(f)->count == w->pairs_count + (digest != NULL) &&
                 (!digest || same_text(tn_safetensors_metadata(f, "digest"), digest));
     for (int i = 0; same && i < w->pairs_count; i++) {
         same = same_text(tn_safetensors_metadata(f, w->pairs[i].key), w->pairs[i].value);
     }
     size_t at = 0;
     for (int i = 0; same && i < w->items_count; i++) {
-        const tn_tensor *t = w->items[i].tensor;
-        const char *name = w->items[i].name;
+        const item *wanted = &w->items[i];
+        const char *name = wanted->name;
         same =
             tn_safetensors_has(f, name) &&
-            same_text(tn_safetensors_dtype(f, name), tn__safetensors_dtype_name(tn_dtype_of(t))) &&
-            tn_dims_equal(tn_safetensors_shape(f, name), tn_shape(t)) &&
+            same_text(tn_safetensors_dtype(f, name), tn__safetensors_dtype_name(wanted->dtype)) &&
+            tn_dims_equal(tn_safetensors_shape(f, name), wanted->dims) &&
             tn__safetensors_begin(f, name) == at;
-        at += bytes_of(t);
+        at += bytes_of(wanted);
     }
     return same;
 }
@@ -396,14 +378,13 @@ static bool check_header(const tn_safetensors_writer *w, tn__file *file, const c
 /* Header, data, digest. False: an error is pending. */
 static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_digest) {
     char digits[TN__DIGEST_DIGITS + 1];
-    size_t bytes;
-    char *header = header_bytes(w, with_digest, &bytes, file->operation);
-    if (!header) {
-        return false;
+    tn__json_text header = {0};
+    bool made = make_header(&header, w, with_digest, file->operation);
+    if (made) {
+        tn__file_put(file, header.at, header.bytes);
     }
-    tn__file_put(file, header, bytes);
-    free(header);
-    if (!put_data(w, file)) {
+    free(header.at);
+    if (!made || !put_data(w, file)) {
         return false;
     }
     if (with_digest) {

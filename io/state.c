@@ -76,6 +76,20 @@ bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix) {
     return !c.failed && !tn__pending();
 }
 
+bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
+    if (!c) {
+        tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
+    } else if (c->step < 0) {
+        tn__raise(TN_EVALUE, operation, "step %lld, and steps begin at 0", (long long)c->step);
+    }
+    return !tn__pending();
+}
+
+bool tn__state_add(tn__state *s, const tn_checkpoint *c) {
+    return (!c->model || tn__state_add_module(s, c->model, "model.")) &&
+           (!c->optim || tn__state_add_optim(s, c->optim, "optim."));
+}
+
 void tn__state_free(tn__state *s) {
     for (int i = 0; i < s->count; i++) {
         free(s->items[i].name);

@@ -25,6 +25,11 @@ typedef struct tn__state {
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix);
 bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 
+/* Whether c can be saved: it is there, and its step is one. False after raising. */
+bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation);
+/* All tensors of a checkpoint: model.NAME and optim.NAME. */
+bool tn__state_add(tn__state *s, const tn_checkpoint *c);
+
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w);
 
 /* What differs between state and file is raised: a missing or surplus name (TN_EMISMATCH; surplus

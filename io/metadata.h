@@ -1,0 +1,44 @@
+/* What a checkpoint says of its run beside tensors: texts by key, made from the members of a
+ * tn_checkpoint, and read back. Reading has two halves, as for tensors (io/state.h): the first
+ * checks and compares everything and changes nothing, the second cannot fail.
+ *
+ *     tn__metadata_plan p;
+ *     if (tn__metadata_read(&p, &c, labels, path, "load", true) && ...) {
+ *         tn__metadata_apply(&p);
+ *     }
+ */
+#ifndef TERN_IO_METADATA_H
+#define TERN_IO_METADATA_H
+
+#include "io/differences.h"
+#include "io/labels.h"
+#include "tern/io.h"
+
+/* Takes one text; false after raising. */
+typedef bool tn__metadata_put(void *user, const char *key, const char *value);
+
+/* Every text of c, in order. False after raising. */
+bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metadata_put *put,
+                        void *user);
+
+/* What was read and found right, before anything changes. */
+typedef struct tn__metadata_plan {
+    tn_checkpoint *checkpoint; /* the program's */
+    const tn__labels *labels;  /* the file's, */
+    const char *path;          /* and its name in messages: both as lent to tn__metadata_read */
+    const char *operation;     /* static text */
+    tn__differences differences;
+    int64_t step, optim_steps;
+    double lr;
+    tn_loader_place place;
+    tn_generator generator;
+    tn_scaler_state scaler;
+} tn__metadata_plan;
+
+/* One of those that load together is the first: it compares the data, and logs what differs. False
+ * after raising. */
+bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels *labels,
+                       const char *path, const char *operation, bool first);
+void tn__metadata_apply(const tn__metadata_plan *p);
+
+#endif
