@@ -1,0 +1,42 @@
+/* Which elements of a parameter a rank has (tn_layout), as runs: elements that are neighbours in
+ * the flattened whole and lie side by side here too. A layout has its runs in ascending order, so
+ * what two layouts have in common is a merge of two sorted lists. Saving, loading onto other ranks
+ * and writing whole weights are such merges and nothing else:
+ *
+ *     for (tn__common c = {0}; tn__layouts_next(&file, &mine, &c);) {
+ *         memcpy(to + c.b * size, from + c.a * size, c.length * size);
+ *     }
+ */
+#ifndef TERN_DISTRIBUTED_PARALLEL_LAYOUT_H
+#define TERN_DISTRIBUTED_PARALLEL_LAYOUT_H
+
+#include "tern/nn.h"
+
+/* All of a tensor of this shape. */
+TN_API tn_layout tn__layout_whole(tn_dims whole);
+
+/* Whether it is one at all, whoever has written it: sizes whose product fits, cuts that divide, a
+ * range within the block. */
+TN_API bool tn__layout_sound(const tn_layout *l);
+
+/* Two that have the same elements in the same order are written alike: what says nothing (the
+ * pieces of what is not cut) is as in tn__layout_whole. */
+TN_API tn_layout tn__layout_plain(const tn_layout *l);
+TN_API bool tn__layout_equal(const tn_layout *a, const tn_layout *b); /* of plain ones */
+
+/* The elements from the `here`-th of l on, 0 <= here < l->length, up to the end of their run. */
+typedef struct tn__run {
+    int64_t whole, here, length; /* begins at element `whole` of the whole, at `here` of l */
+} tn__run;
+TN_API tn__run tn__layout_run(const tn_layout *l, int64_t here);
+
+/* Elements that two layouts of one whole both have: `length` from the a-th of one and from the b-th
+ * of the other on. */
+typedef struct tn__common {
+    int64_t a, b, length;
+} tn__common;
+
+/* Steps to the next of them, zeros at first; false when there is none. Both a and b ascend. */
+TN_API bool tn__layouts_next(const tn_layout *a, const tn_layout *b, tn__common *c);
+
+#endif

@@ -1,0 +1,220 @@
+/* Layouts as runs: whatever two ways of laying one parameter on ranks there are, what goes from one
+ * to the other is right, element by element. */
+#include "tests/support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed/parallel/layout.h"
+
+enum { PAIRS = 4000, MOST = 24 };
+
+static uint64_t random_state;
+
+/* 0 … below-1 */
+static int64_t draw(int64_t below) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((random_state >> 33) % (uint64_t)below);
+}
+
+/* ---- A way of laying a parameter on ranks ---------------------------------------------------- */
+
+/* Cut along dim into pieces, of each a slice for each of `slices` groups of ranks; in a group each
+ * of `ranges` ranks has a range, of any length. */
+typedef struct mesh {
+    int dim, pieces, slices, ranges;
+    int64_t cut[8]; /* [ranges + 1] */
+} mesh;
+
+static int compare_numbers(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static mesh random_mesh(const tn_dims *whole, int dim) {
+    static const int slices[] = {1, 2, 4}, pieces[] = {1, 3};
+    mesh m = {.dim = -1, .pieces = 1, .slices = 1, .ranges = 1 + (int)draw(6)};
+    if (draw(3)) {
+        m.dim = dim;
+        m.pieces = pieces[draw(2)];
+        m.slices = slices[draw(3)];
+    }
+    int64_t block = tn_dims_count(*whole) / m.slices;
+    m.cut[m.ranges] = block;
+    for (int i = 1; i < m.ranges; i++) {
+        m.cut[i] = draw(block + 1); /* ranks without an element among them */
+    }
+    qsort(m.cut, (size_t)m.ranges + 1, sizeof(*m.cut), compare_numbers);
+    return m;
+}
+
+static int mesh_ranks(const mesh *m) {
+    return m->slices * m->ranges;
+}
+
+static tn_layout mesh_layout(const mesh *m, const tn_dims *whole, int rank) {
+    int range = rank / m->slices;
+    return (tn_layout){.whole = *whole,
+                       .dim = m->dim,
+                       .pieces = m->pieces,
+                       .slice = rank % m->slices,
+                       .slices = m->slices,
+                       .start = m->cut[range],
+                       .length = m->cut[range + 1] - m->cut[range]};
+}
+
+/* ---- What is where, plainly ------------------------------------------------------------------ */
+
+/* The number in the whole of each element that l has, by walking over all of the whole. */
+static void list_elements(const tn_layout *l, int64_t *elements) {
+    int64_t inner = 1, in_block = 0, count = tn_dims_count(l->whole);
+    for (int d = l->dim + 1; d < l->whole.ndim; d++) {
+        inner *= l->whole.size[d];
+    }
+    for (int64_t e = 0; e < count; e++) {
+        if (l->dim >= 0) {
+            int64_t size = l->whole.size[l->dim], row = e / inner % size;
+            int64_t slice = row % (size / l->pieces) / (size / l->pieces / l->slices);
+            if (slice != l->slice) {
+                continue;
+            }
+        }
+        if (in_block >= l->start && in_block < l->start + l->length) {
+            elements[in_block - l->start] = e;
+        }
+        in_block++;
+    }
+}
+
+static void check_runs(const tn_layout *l, const int64_t *elements) {
+    for (int64_t here = 0; here < l->length; here++) {
+        tn__run r = tn__layout_run(l, here);
+        assert_int_equal(r.here, here);
+        assert_true(r.length > 0 && here + r.length <= l->length);
+        for (int64_t i = 0; i < r.length; i++) {
+            assert_int_equal(elements[here + i], r.whole + i);
+        }
+    }
+}
+
+/* Copies the whole from the ranks of one mesh to those of another: each element arrives once. */
+static void check_pair(const tn_dims *whole, const mesh *from, const mesh *to) {
+    int64_t count = tn_dims_count(*whole), arrived = 0;
+    int64_t *a_has = malloc(sizeof(int64_t) * (size_t)(count + 1));
+    int64_t *b_has = malloc(sizeof(int64_t) * (size_t)(count + 1));
+    int64_t *got = malloc(sizeof(int64_t) * (size_t)(count + 1));
+    for (int b = 0; b < mesh_ranks(to); b++) {
+        tn_layout mine = mesh_layout(to, whole, b);
+        assert_true(tn__layout_sound(&mine));
+        list_elements(&mine, b_has);
+        check_runs(&mine, b_has);
+        memset(got, 0xff, sizeof(int64_t) * (size_t)count);
+        for (int a = 0; a < mesh_ranks(from); a++) {
+            tn_layout theirs = mesh_layout(from, whole, a);
+            list_elements(&theirs, a_has);
+            for (tn__common c = {0}; tn__layouts_next(&theirs, &mine, &c);) {
+                for (int64_t i = 0; i < c.length; i++) {
+                    assert_int_equal(got[c.b + i], -1);
+                    got[c.b + i] = a_has[c.a + i];
+                }
+                arrived += c.length;
+            }
+        }
+        assert_memory_equal(got, b_has, sizeof(int64_t) * (size_t)mine.length);
+    }
+    assert_int_equal(arrived, count);
+    free(a_has);
+    free(b_has);
+    free(got);
+}
+
+static void any_mesh_to_any_other(void **state) {
+    (void)state;
+    random_state = 1;
+    for (int i = 0; i < PAIRS; i++) {
+        tn_dims whole = {.ndim = 1 + (int)draw(3)};
+        for (int d = 0; d < whole.ndim; d++) {
+            whole.size[d] = 1 + draw(5);
+        }
+        int dim = (int)draw(whole.ndim);
+        whole.size[dim] = 12 * (1 + draw(MOST / 12));
+        mesh from = random_mesh(&whole, dim), to = random_mesh(&whole, dim);
+        check_pair(&whole, &from, &to);
+    }
+}
+
+static void scalars_and_nothing(void **state) {
+    (void)state;
+    tn_layout scalar = tn__layout_whole((tn_dims){.ndim = 0}),
+              empty = tn__layout_whole(TN_DIMS(3, 0));
+    tn__common c = {0};
+    assert_true(tn__layout_sound(&scalar) && tn__layout_sound(&empty));
+    assert_true(tn__layouts_next(&scalar, &scalar, &c) && c.length == 1);
+    assert_false(tn__layouts_next(&scalar, &scalar, &c));
+    c = (tn__common){0};
+    assert_false(tn__layouts_next(&empty, &empty, &c));
+}
+
+/* ---- What is no layout ----------------------------------------------------------------------- */
+
+static void refuses(tn_layout l) {
+    assert_false(tn__layout_sound(&l));
+}
+
+static void unsound_ones_are_found(void **state) {
+    (void)state;
+    const int64_t large = INT64_MAX;
+    tn_layout l = {.whole = TN_DIMS(6, 4),
+                   .dim = 0,
+                   .pieces = 3,
+                   .slice = 1,
+                   .slices = 2,
+                   .start = 2,
+                   .length = 10};
+    assert_true(tn__layout_sound(&l));
+#define WITH(field, value) \
+    {                      \
+        tn_layout bad = l; \
+        bad.field = value; \
+        refuses(bad);      \
+    }
+    WITH(dim, 2)
+    WITH(dim, -2)
+    WITH(pieces, 0)
+    WITH(pieces, -3)
+    WITH(pieces, 4)
+    WITH(slices, 0)
+    WITH(slices, -2)
+    WITH(slices, 3)
+    WITH(slice, 2)
+    WITH(slice, -1)
+    WITH(start, -1)
+    WITH(start, 3)
+    WITH(start, large)
+    WITH(length, -1)
+    WITH(length, 11)
+    WITH(length, large)
+    WITH(whole, TN_DIMS(-6, 4))
+    WITH(whole, TN_DIMS(large - 1, 4))
+    WITH(whole.ndim, -1)
+    WITH(whole.ndim, TN_MAX_DIMS + 1)
+#undef WITH
+}
+
+static void equal_ones_are_written_alike(void **state) {
+    (void)state;
+    tn_layout a = tn__layout_whole(TN_DIMS(2, 3)), b = a;
+    b.pieces = b.slices = 0;
+    b = tn__layout_plain(&b);
+    assert_true(tn__layout_equal(&a, &b));
+    b.start = 1;
+    b.length--;
+    assert_false(tn__layout_equal(&a, &b));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(any_mesh_to_any_other), TEST(scalars_and_nothing),
+                                       TEST(unsound_ones_are_found),
+                                       TEST(equal_ones_are_written_alike)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
