@@ -122,7 +122,7 @@ static double fold_row(tn_reduction f, const float *x, int64_t n) {
     case TN_MIN:
         return row_min(x, n);
     case TN_SUM_SQUARES:
-        return row_dot(x, x, n);
+        return row_squares(x, n);
     default:
         return row_sum(x, n);
     }

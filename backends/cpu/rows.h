@@ -54,6 +54,28 @@ static inline double row_dot(const float *x, const float *y, int64_t n) {
     return total;
 }
 
+/* The sum of x[i]^2 with double lanes, where squares are exact: a norm of many rows is then the
+ * same to 1e-15 however they are cut over calls, and over ranks. */
+static inline double row_squares(const float *x, int64_t n) {
+    double lane[LANES] = {0};
+    int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        _Pragma("omp simd") for (int l = 0; l < LANES; l++) {
+            double v = (double)x[i + l];
+            lane[l] += v * v;
+        }
+    }
+    for (int64_t i = whole; i < n; i++) {
+        lane[i - whole] += (double)x[i] * (double)x[i];
+    }
+    for (int w = LANES / 2; w > 0; w /= 2) {
+        for (int l = 0; l < w; l++) {
+            lane[l] += lane[l + w];
+        }
+    }
+    return lane[0];
+}
+
 /* The largest (smallest) element, NaN when there is one; -inf (inf) for no elements. */
 #define ROW_BEST(name, better, worst)                                         \
     static inline float name(const float *x, int64_t n) {                     \
