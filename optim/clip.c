@@ -2,8 +2,9 @@
  *
  * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come
  * to the host together (one wait for a device) and are added in double, in order of registration:
- * the same bits in every run. Clipping before a step costs nothing more: the step multiplies each
- * gradient as it reads it.
+ * the same bits in every run. Where other ranks have more of a parameter, one sum over them follows
+ * for all parameters that they share. Clipping before a step costs nothing more: the step
+ * multiplies each gradient as it reads it.
  */
 #include "optim/optim.h"
 
@@ -34,9 +35,25 @@ static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place,
     return status == TN_OK;
 }
 
+/* The gradient of what is stored here (NULL: there is none, or it has no elements), and who has the
+ * rest of it. */
+typedef struct gradient {
+    tn_tensor *here;
+    const tn_parts *parts;
+} gradient;
+
+static gradient gradient_of(const tn_tensor *stored, const tn_parts *parts) {
+    tn_tensor *g = stored ? tn_grad_of(stored) : NULL;
+    return (gradient){g && tn_count(g) > 0 ? g : NULL, parts};
+}
+
+static bool is_on(const gradient *g, tn_device device) {
+    return g->here && tn__same_device(g->here->storage->device, device);
+}
+
 /* The sums of squares of the gradients on one device into host[i]; the others stay. False after
  * raising. */
-static bool sums_on(tn_device device, tn_tensor *const *grads, int n, double *host,
+static bool sums_on(tn_device device, const gradient *grads, int n, double *host,
                     const char *operation) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -47,24 +64,22 @@ static bool sums_on(tn_device device, tn_tensor *const *grads, int n, double *ho
         tn__raise(TN_ENOMEM, operation, "no memory for the norms of %d gradients", n);
     }
     for (int i = 0; done && i < n; i++) {
-        if (grads[i] && tn__same_device(grads[i]->storage->device, device)) {
-            done = sum_squares(grads[i], sums, i, operation);
+        if (is_on(&grads[i], device)) {
+            done = sum_squares(grads[i].here, sums, i, operation);
         }
     }
     done = done && tn_copy_out(sums, here) == TN_OK;
     for (int i = 0; done && i < n; i++) {
-        if (grads[i] && tn__same_device(grads[i]->storage->device, device)) {
-            host[i] = here[i];
-        }
+        host[i] = is_on(&grads[i], device) ? here[i] : host[i];
     }
     free(here);
     return done;
 }
 
 /* Whether an earlier gradient is on the same device as gradient i. */
-static bool device_seen(tn_tensor *const *grads, int i) {
+static bool device_seen(const gradient *grads, int i) {
     for (int k = 0; k < i; k++) {
-        if (grads[k] && tn__same_device(grads[k]->storage->device, grads[i]->storage->device)) {
+        if (is_on(&grads[k], grads[i].here->storage->device)) {
             return true;
         }
     }
@@ -72,32 +87,72 @@ static bool device_seen(tn_tensor *const *grads, int i) {
 }
 
 /* All sums of squares into host[n]; false after raising. */
-static bool all_sums(tn_tensor *const *grads, int n, double *host, const char *operation) {
+static bool all_sums(const gradient *grads, int n, double *host, const char *operation) {
     for (int i = 0; i < n; i++) {
         host[i] = 0.0;
-        if (grads[i] && !tn__usable(grads[i], operation)) {
+        if (grads[i].here && !tn__usable(grads[i].here, operation)) {
             return false;
         }
     }
     for (int i = 0; i < n; i++) {
-        if (grads[i] && !device_seen(grads, i) &&
-            !sums_on(grads[i]->storage->device, grads, n, host, operation)) {
+        if (grads[i].here && !device_seen(grads, i) &&
+            !sums_on(grads[i].here->storage->device, grads, n, host, operation)) {
             return false;
         }
     }
     return true;
 }
 
-double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation) {
-    double *sums = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*sums)), total = 0.0;
+/* *sum, of what is here, becomes that of what all ranks have. False after raising. */
+static bool sum_over_ranks(const tn_parts *parts, double *sum) {
+    for (const tn_parts *p = parts; p; p = p->next) {
+        *sum = p->counts ? *sum : 0.0;
+        if (p->sum(p, sum, 1) != TN_OK) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether an earlier gradient has the same parts as gradient i. */
+static bool parts_seen(const gradient *grads, int i) {
+    for (int k = 0; k < i; k++) {
+        if (grads[k].parts == grads[i].parts) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The sum of all sums[n], in order for those with the same parts. Parameters without a gradient are
+ * among them: every rank takes part in the same sums over ranks. False after raising. */
+static bool total_sum(const gradient *grads, const double *sums, int n, double *total) {
+    *total = 0.0;
+    for (int i = 0; i < n; i++) {
+        if (parts_seen(grads, i)) {
+            continue;
+        }
+        double sum = 0.0;
+        for (int k = i; k < n; k++) {
+            sum += grads[k].parts == grads[i].parts ? sums[k] : 0.0;
+        }
+        if (!sum_over_ranks(grads[i].parts, &sum)) {
+            return false;
+        }
+        *total += sum;
+    }
+    return true;
+}
+
+/* The square root of the sum of squares of n gradients, in double and in order. NaN after raising.
+ */
+static double grad_norm(const gradient *grads, int n, const char *operation) {
+    double *sums = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*sums)), total;
     if (!sums) {
         tn__raise(TN_ENOMEM, operation, "no memory for the norms of %d gradients", n);
         return NAN;
     }
-    bool done = all_sums(grads, n, sums, operation);
-    for (int i = 0; done && i < n; i++) {
-        total += sums[i];
-    }
+    bool done = all_sums(grads, n, sums, operation) && total_sum(grads, sums, n, &total);
     free(sums);
     return done ? sqrt(total) : NAN;
 }
@@ -116,16 +171,15 @@ static bool may_clip(double max_norm, const char *operation) {
 }
 
 double tn__optim_norm(tn_optim *opt, const char *operation) {
-    tn_tensor **grads = tn__malloc((size_t)opt->item_count * sizeof(*grads));
+    gradient *grads = tn__malloc((size_t)opt->item_count * sizeof(*grads));
     if (!grads) {
         tn__raise(TN_ENOMEM, operation, "no memory for %d gradients", opt->item_count);
         return NAN;
     }
     for (int i = 0; i < opt->item_count; i++) {
-        tn_tensor *p = tn__item_param(&opt->items[i]);
-        grads[i] = p ? tn_grad_of(p) : NULL;
+        grads[i] = gradient_of(tn__item_param(&opt->items[i]), opt->items[i].entry.parts);
     }
-    double norm = tn__grad_norm(grads, opt->item_count, operation);
+    double norm = grad_norm(grads, opt->item_count, operation);
     free(grads);
     return norm;
 }
@@ -140,31 +194,25 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
     return norm;
 }
 
-/* The gradients of a module. */
+/* The gradients of a module, one for each parameter. */
 typedef struct collection {
-    tn_tensor **grads;
+    gradient *grads;
     int count, room;
-    bool failed;
 } collection;
 
 static bool collect_gradient(const tn_entry *entry, void *user) {
     collection *c = user;
-    tn_tensor *g = tn_grad_of(*entry->field);
-    if (!g) {
-        return true;
-    }
     if (c->count == c->room) {
         int room = c->room ? 2 * c->room : 64;
-        tn_tensor **grads = tn__realloc(c->grads, (size_t)room * sizeof(*grads));
+        gradient *grads = tn__realloc(c->grads, (size_t)room * sizeof(*grads));
         if (!grads) {
-            c->failed = true;
             tn__raise(TN_ENOMEM, "clip_grad_norm", "no memory for %d gradients", room);
             return false;
         }
         c->grads = grads;
         c->room = room;
     }
-    c->grads[c->count++] = g;
+    c->grads[c->count++] = gradient_of(entry->stored, entry->parts);
     return true;
 }
 
@@ -174,11 +222,13 @@ double tn_clip_grad_norm(void *m, double max_norm) {
     }
     collection c = {0};
     tn_module_each(m, (tn_walk){0}, collect_gradient, &c);
-    double norm = tn__pending() ? NAN : tn__grad_norm(c.grads, c.count, "clip_grad_norm");
+    double norm = tn__pending() ? NAN : grad_norm(c.grads, c.count, "clip_grad_norm");
     double scale = tn__clip_scale(norm, max_norm);
     TN_NO_GRAD;
     for (int i = 0; scale < 1.0 && i < c.count; i++) {
-        tn_mul_scalar_(c.grads[i], scale);
+        if (c.grads[i].here) {
+            tn_mul_scalar_(c.grads[i].here, scale);
+        }
     }
     free(c.grads);
     return norm;

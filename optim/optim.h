@@ -66,11 +66,8 @@ static inline bool tn__not_negative(double x) {
     return x >= 0.0 && x < (double)INFINITY;
 }
 
-/* The square root of the sum of squares of n gradients (NULL: passed over), in double and in order.
- * NaN after raising. */
-double tn__grad_norm(tn_tensor *const *grads, int n, const char *operation);
-
-/* The same of all gradients that the next step of opt reads. */
+/* The norm of all gradients that the next step of opt reads, those of all ranks together. NaN after
+ * raising. */
 double tn__optim_norm(tn_optim *opt, const char *operation);
 
 /* What gradients are multiplied with so that their norm is at most max_norm: as PyTorch, 1 at

@@ -19,7 +19,7 @@ static const char *why_gone(const tn__item *item) {
                                             : "its module has moved";
 }
 
-/* The tensor in the field now: a shard may have taken the place of what was there.
+/* What is stored now: another tensor may have taken the place of what was there.
  * NULL after raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
     tn_tensor *p = tn__item_param(item), *old = item->param;
@@ -173,6 +173,12 @@ static bool items_alike(const tn__item *a, const tn__item *b) {
            tn__same_device(a->param->storage->device, b->param->storage->device);
 }
 
+/* A rank may have no element of a parameter; its count of steps is that of the others all the same.
+ */
+static bool has_elements(const tn__item *item) {
+    return tn_count(item->param) > 0;
+}
+
 static void note_step(tn__item *item) {
     tn__touch(item->param);
     item->param_seen = item->param->version->value;
@@ -191,18 +197,18 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn__item *end = opt->items + opt->item_count;
     tn_optim_call call = call_like(opt, first);
     if (!has_kernel(opt->method, call.kernels)) {
-        tn_status done = run_twin(opt, first, &call);
+        tn_status done = has_elements(first) ? run_twin(opt, first, &call) : TN_OK;
         if (done == TN_OK) {
             note_step(first);
         }
         return done;
     }
     for (tn__item *item = first; item < end; item++) {
-        if (!item->done && items_alike(first, item)) {
+        if (!item->done && items_alike(first, item) && has_elements(item)) {
             opt->spans[call.count++] = item_span(item);
         }
     }
-    tn_status status = run_kernel(opt, first, &call);
+    tn_status status = call.count > 0 ? run_kernel(opt, first, &call) : TN_OK;
     for (tn__item *item = first; status == TN_OK && item < end; item++) {
         if (!item->done && items_alike(first, item)) {
             note_step(item);

@@ -1,0 +1,300 @@
+/* Parameters whose elements are on several ranks, stepped and measured: one process plays each rank
+ * in turn, and `parts` answers with what the others had. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+/* ---- Ranks that one process plays ------------------------------------------------------------ */
+
+enum { RANKS = 4 };
+
+/* What each rank gave to one sum: the first round writes it down, the second answers. */
+typedef struct group {
+    double given[RANKS];
+    int rank, sums;
+    bool answers;
+} group;
+
+static tn_status sum_over(const tn_parts *p, double *values, int n) {
+    group *g = p->group;
+    assert_int_equal(n, 1);
+    g->sums++;
+    if (!g->answers) {
+        g->given[g->rank] = values[0];
+        return TN_OK;
+    }
+    assert_true(memcmp(&values[0], &g->given[g->rank], sizeof(double)) == 0);
+    values[0] = 0.0;
+    for (int r = 0; r < RANKS; r++) {
+        values[0] += g->given[r];
+    }
+    return TN_OK;
+}
+
+/* Three parameters: `a` is cut over the ranks, `b` is on every rank, `c` is not shared. */
+typedef struct model {
+    tn_module base;
+    tn_tensor *a, *b, *c;
+} model;
+
+enum { A = 10, B = 7, C = 5 };
+
+static tn_tensor *model_forward(tn_module *self, tn_tensor *x) {
+    (void)self;
+    return x;
+}
+
+static void model_init(model *m) {
+    TN_SCOPE;
+    tn_module_init(m, "model", model_forward);
+    tn_module_param(m, "a", &m->a, tn_ones(TN_DIMS(2, A / 2), TN_F32));
+    tn_module_param(m, "b", &m->b, tn_ones(TN_DIMS(B), TN_F32));
+    tn_module_param(m, "c", &m->c, tn_ones(TN_DIMS(C), TN_F32));
+}
+
+/* n numbers like those of a gradient, element i of them being the same for whoever has it. */
+static tn_tensor *gradient_of(int64_t start, int64_t n, double seed) {
+    tn_tensor *g = tn_empty(TN_DIMS(n), TN_F32);
+    float *x = tn_data_mut(g);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)sin(seed + 1.7 * (double)(start + i));
+    }
+    return g;
+}
+
+/* One rank's: which elements of `a` it has. */
+typedef struct rank {
+    model m;
+    tn_tensor *part;
+    tn_parts cut, same;
+    int64_t start, length;
+} rank;
+
+/* cuts[r] to cuts[r + 1] are rank r's. */
+static void rank_init(rank *r, int index, const int64_t *cuts, group *g) {
+    TN_SCOPE;
+    model_init(&r->m);
+    g->rank = index;
+    r->start = cuts[index];
+    r->length = cuts[index + 1] - r->start;
+    r->cut = (tn_parts){.sum = sum_over, .group = g, .counts = true};
+    r->part = tn_ones(TN_DIMS(r->length), TN_F32);
+    tn_layout layout = {TN_DIMS(2, A / 2), -1, 1, 0, 1, r->start, r->length};
+    assert_int_equal(tn_module_set_part(&r->m, "a", r->part, layout, &r->cut), TN_OK);
+    tn_storage_empty(r->m.a); /* nothing reads it */
+}
+
+/* `b` is the same on all ranks: rank 0 counts it. */
+static void rank_shares_b(rank *r, int index, group *g) {
+    g->rank = index;
+    r->same = (tn_parts){.sum = sum_over, .group = g, .counts = index == 0};
+    tn_layout all = {TN_DIMS(B), -1, 1, 0, 1, 0, B};
+    assert_int_equal(tn_module_set_part(&r->m, "b", NULL, all, &r->same), TN_OK);
+}
+
+static void set_gradients(rank *r) {
+    TN_SCOPE;
+    tn_set_grad(r->part, gradient_of(r->start, r->length, 0.3));
+    tn_set_grad(r->m.b, gradient_of(0, B, 0.7));
+    tn_set_grad(r->m.c, gradient_of(0, C, 0.9));
+}
+
+/* The norm that one rank with all elements measures. */
+static double whole_norm(void) {
+    model m;
+    model_init(&m);
+    tn_set_grad(m.a, tn_reshape(gradient_of(0, A, 0.3), TN_DIMS(2, A / 2)));
+    tn_set_grad(m.b, gradient_of(0, B, 0.7));
+    tn_set_grad(m.c, gradient_of(0, C, 0.9));
+    double norm = tn_clip_grad_norm(&m, 1e9);
+    tn_module_finish(&m);
+    return norm;
+}
+
+/* ---- Norms ----------------------------------------------------------------------------------- */
+
+static void assert_norm(double norm, double expected) {
+    assert_true(fabs(norm - expected) <= 1e-12 * expected);
+}
+
+static const int64_t even[RANKS + 1] = {0, 3, 5, 8, 10}, gaps[RANKS + 1] = {0, 0, 10, 10, 10};
+
+/* Both rounds of every rank, through the optimiser and through the module. */
+static void each_rank_measures(const int64_t *cuts) {
+    double expected = whole_norm();
+    group ga = {.rank = 0}, gb = {.rank = 0};
+    for (int i = 0; i < 2 * RANKS; i++) {
+        rank r = {0};
+        ga.answers = gb.answers = i >= RANKS;
+        rank_init(&r, i % RANKS, cuts, &ga);
+        rank_shares_b(&r, i % RANKS, &gb);
+        set_gradients(&r);
+        tn_optim *opt = tn_sgd(&r.m, tn_sgd_defaults());
+        double norm = tn_optim_clip(opt, 1e9), again = tn_clip_grad_norm(&r.m, expected / 2);
+        assert_int_equal(ga.sums, 2 * (i + 1)); /* one each for the two calls */
+        assert_int_equal(gb.sums, 2 * (i + 1));
+        if (i >= RANKS) {
+            assert_norm(norm, expected);
+            assert_true(norm == again);
+            /* half of it, to f32's rounding */
+            assert_float_equal(tn_at(tn_grad_of(r.m.c), (int64_t[]){0}), sin(0.9) / 2, 1e-6);
+        }
+        tn_optim_free(opt);
+        tn_module_finish(&r.m);
+    }
+    assert_true(gb.given[0] > 0.0 && gb.given[1] == 0.0); /* counted once */
+}
+
+static void norm_of_all_parts(void **state) {
+    (void)state;
+    each_rank_measures(even);
+    each_rank_measures(gaps); /* three ranks have no element of `a` */
+}
+
+/* A chain: `a` is cut over ranks 2 i and 2 i + 1, and what they have is there again on the other
+ * two, which do not count it. */
+static void chains_and_copies(void **state) {
+    (void)state;
+    static const int64_t cuts[3] = {0, 4, A};
+    double expected = whole_norm();
+    group columns[2] = {{.rank = 0}}, rows[2] = {{.rank = 0}};
+    for (int i = 0; i < 2 * RANKS; i++) {
+        int row = i % RANKS / 2, column = i % 2;
+        rank r = {0};
+        columns[row].answers = rows[column].answers = i >= RANKS;
+        if (i == RANKS) {
+            /* what the second link gets is a sum over the first, so it is known a round later */
+            rows[0].given[0] = rows[1].given[0] = columns[0].given[0] + columns[0].given[1];
+        }
+        rank_init(&r, column, cuts, &columns[row]);
+        rows[column].rank = row;
+        tn_parts copies = {.sum = sum_over, .group = &rows[column], .counts = row == 0};
+        r.cut.next = &copies;
+        set_gradients(&r);
+        double norm = tn_clip_grad_norm(&r.m, 1e9);
+        if (i >= RANKS) {
+            assert_norm(norm, expected);
+        }
+        tn_module_finish(&r.m);
+    }
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static bool find_state(const char *name, tn_tensor *t, void *user) {
+    char *names = user;
+    strcat(strcat(names, name), strcmp(name + 1, ".step") == 0 && tn_item(t) == 3.0 ? "=3 " : " ");
+    return true;
+}
+
+static void three_steps(void *m, rank *r, tn_optim *opt, tn_tensor *a, tn_tensor *b, tn_tensor *c) {
+    (void)m;
+    for (int step = 0; step < 3; step++) {
+        TN_SCOPE;
+        tn_tensor *ga = gradient_of(r ? r->start : 0, tn_count(a), step);
+        tn_set_grad(a, tn_reshape(ga, tn_shape(a)));
+        tn_set_grad(b, gradient_of(0, B, step + 0.5));
+        tn_set_grad(c, gradient_of(0, C, step + 0.7));
+        assert_int_equal(tn_optim_step(opt), TN_OK);
+        tn_optim_zero_grad(opt);
+        assert_null(tn_grad_of(a));
+    }
+}
+
+/* The parts of an AdamW step are the parts of the whole one's, and names and counts are the same
+ * where a rank has nothing of a parameter. */
+static void parts_step_as_the_whole(void **state) {
+    (void)state;
+    model whole;
+    model_init(&whole);
+    tn_optim *opt = tn_adamw(&whole, tn_adamw_defaults());
+    three_steps(&whole, NULL, opt, whole.a, whole.b, whole.c);
+    char names[512] = "";
+    tn_optim_each(opt, find_state, names);
+    assert_contains(names, "a.step=3 a.exp_avg a.exp_avg_sq b.step=3 ");
+    tn_optim_free(opt);
+    for (int i = 0; i < 2 * RANKS; i++) {
+        const int64_t *cuts = i < RANKS ? even : gaps;
+        group g = {.rank = 0};
+        rank r = {0};
+        rank_init(&r, i % RANKS, cuts, &g);
+        opt = tn_adamw(&r.m, tn_adamw_defaults());
+        three_steps(&r.m, &r, opt, r.part, r.m.b, r.m.c);
+        const float *all = tn_data(whole.a);
+        assert_true(r.length == 0 ||
+                    memcmp(tn_data(r.part), all + r.start, (size_t)r.length * sizeof(float)) == 0);
+        assert_true(tn_equal(r.m.b, whole.b) && tn_equal(r.m.c, whole.c));
+        char mine[512] = "";
+        tn_optim_each(opt, find_state, mine);
+        assert_string_equal(mine, names);
+        tn_optim_free(opt);
+        tn_module_finish(&r.m);
+    }
+    tn_module_finish(&whole);
+}
+
+/* ---- The scaler ------------------------------------------------------------------------------ */
+
+/* An infinity in one rank's part: every rank skips, and the scale falls on all. */
+static void overflow_on_one_rank(void **state) {
+    (void)state;
+    group g = {.rank = 0};
+    for (int i = 0; i < 2 * RANKS; i++) {
+        rank r = {0};
+        g.answers = i >= RANKS;
+        rank_init(&r, i % RANKS, even, &g);
+        set_gradients(&r);
+        if (i % RANKS == 2) {
+            ((float *)tn_data_mut(tn_grad_of(r.part)))[0] = INFINITY;
+        }
+        tn_optim *opt = tn_sgd(&r.m, tn_sgd_defaults());
+        tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
+        if (i % 2) {
+            tn_scaler_clip(s, opt, 1.0);
+        }
+        assert_int_equal(tn_scaler_step(s, opt), TN_OK);
+        assert_int_equal(g.sums, i + 1);
+        if (i >= RANKS) {
+            assert_true(tn_scaler_skipped(s));
+            assert_int_equal(tn_scaler_update(s), TN_OK);
+            assert_true(tn_scaler_where(s).scale == 32768.0);
+            assert_true(tn_at(r.m.c, (int64_t[]){0}) == 1.0); /* as it was */
+        }
+        tn_scaler_free(s);
+        tn_optim_free(opt);
+        tn_module_finish(&r.m);
+    }
+}
+
+static tn_status sum_fails(const tn_parts *p, double *values, int n) {
+    (void)p;
+    values[n - 1] = 0.0;
+    return tn_raise(TN_EPEER, "a rank is gone");
+}
+
+static void an_error_of_the_sum(void **state) {
+    (void)state;
+    group g = {.rank = 0};
+    rank r = {0};
+    rank_init(&r, 0, even, &g);
+    r.cut.sum = sum_fails;
+    set_gradients(&r);
+    assert_true(isnan(tn_clip_grad_norm(&r.m, 1.0)));
+    assert_error(TN_EPEER, "a rank is gone");
+    tn_optim *opt = tn_sgd(&r.m, tn_sgd_defaults());
+    assert_true(isnan(tn_optim_clip(opt, 1.0)));
+    assert_error(TN_EPEER, "a rank is gone");
+    tn_optim_free(opt);
+    tn_module_finish(&r.m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(norm_of_all_parts),    TEST(chains_and_copies),   TEST(parts_step_as_the_whole),
+        TEST(overflow_on_one_rank), TEST(an_error_of_the_sum),
+    };
+    return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
+}
