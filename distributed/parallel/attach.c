@@ -1,7 +1,12 @@
-/* Attaching a strategy to a module: what is refused. */
+/* Attaching a strategy to a module: what is refused, its parameters, its hooks, and the end. */
+#include "core/memory.h"
 #include "distributed/parallel/base.h"
-#include "nn/module.h"
 #include "tensor/tensor.h"
+#include "tern/sys/device.h"
+
+#include <stdlib.h>
+
+/* ---- What is refused ------------------------------------------------------------------------- */
 
 static void find_strategy(const tn_module_lists *lists, void *user) {
     *(const tn_module_lists **)user = lists;
@@ -20,18 +25,32 @@ static bool is_first(const tn_module *m, const char *operation) {
     return !found;
 }
 
+typedef struct check {
+    const char *operation;
+    char first[256]; /* the parameter that others must be beside */
+    tn_device device;
+} check;
+
 /* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
  * been changed since. */
 static bool check_param(const tn_entry *entry, void *user) {
-    const char *operation = user;
+    check *c = user;
+    tn_device device = tn_device_of(*entry->field);
+    if (!c->first[0]) {
+        snprintf(c->first, sizeof(c->first), "%s", entry->path);
+        c->device = device;
+    }
     if (entry->stored != *entry->field ||
         !tn_dims_equal(entry->layout.whole, tn_shape(entry->stored))) {
-        tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
+        tn__raise(TN_ESTATE, c->operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
     } else if (tn__entry_stepped(entry)) {
-        tn__raise(TN_ESTATE, operation,
+        tn__raise(TN_ESTATE, c->operation,
                   "the parameter %s is held by an optimiser: parallelism is attached first",
                   entry->path);
+    } else if (!tn__same_device(c->device, device)) {
+        tn__raise(TN_EDEVICE, c->operation, "%s is on %s, but %s is on %s", c->first,
+                  tn_device_text(c->device), entry->path, tn_device_text(device));
     }
     return !tn__pending();
 }
@@ -49,6 +68,132 @@ bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
         tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
         return false;
     }
-    tn_module_each(m, (tn_walk){0}, check_param, (void *)operation);
+    tn_module_each(m, (tn_walk){0}, check_param, &(check){.operation = operation});
     return !tn__pending();
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+bool tn__leaf_thaw(tn_tensor *leaf) {
+    bool frozen = !tn_requires_grad(leaf);
+    if (frozen) {
+        tn_set_requires_grad(leaf, true);
+    }
+    return frozen;
+}
+
+void tn__leaf_freeze(tn_tensor *leaf, bool frozen) {
+    if (frozen) {
+        tn_set_requires_grad(leaf, false);
+    }
+}
+
+static bool count_param(const tn_entry *entry, void *user) {
+    (void)entry;
+    ++*(int *)user;
+    return true;
+}
+
+static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
+    const tn__parallel_param *param = user;
+    (void)grad;
+    tn__parallel_reach(param->of);
+    return NULL;
+}
+
+/* Frozen ones have their hooks as well: they may be thawed later. */
+static bool add_param(const tn_entry *entry, void *user) {
+    tn__parallel *p = user;
+    const tn__parallel_rules *rules = p->rules;
+    tn__parallel_param *param = tn__parallel_param_at(p, p->count++);
+    *param = (tn__parallel_param){
+        .of = p, .path = tn__strdup(entry->path), .leaf = tn_keep(*entry->field)};
+    if (!param->path) {
+        tn__raise(TN_ENOMEM, rules->operation, "no memory for a name");
+        return false;
+    }
+    bool frozen = tn__leaf_thaw(param->leaf);
+    param->coming = tn_on_grad(param->leaf, rules->coming ? rules->coming : gradient_coming, param);
+    param->added = rules->added ? tn_on_accumulated(param->leaf, rules->added, param) : 0;
+    tn__leaf_freeze(param->leaf, frozen);
+    return !tn__pending();
+}
+
+static bool list_params(tn__parallel *p) {
+    int count = 0;
+    tn_module_each(p->module, (tn_walk){0}, count_param, &count);
+    p->params = tn__calloc((size_t)count + 1, p->rules->param_size);
+    if (!p->params) {
+        tn__raise(TN_ENOMEM, p->rules->operation, "no memory for %d parameters", count);
+        return false;
+    }
+    tn_module_each(p->module, (tn_walk){0}, add_param, p);
+    return !tn__pending();
+}
+
+/* ---- The beginning and the end --------------------------------------------------------------- */
+
+/* The module is finished, or attaching failed. */
+static void parallel_free(void *user) {
+    tn__parallel *p = user;
+    if (p->running) {
+        tn__parallel_give_up(p, "the module was finished during its backward");
+    }
+    if (p->rules->finish) {
+        p->rules->finish(p);
+    }
+    for (int i = 0; i < p->count; i++) {
+        tn__parallel_param *param = tn__parallel_param_at(p, i);
+        tn_remove_hook(param->leaf, param->coming);
+        tn_remove_hook(param->leaf, param->added);
+        tn_release(param->leaf);
+        free(param->path);
+    }
+    free(p->params);
+    p->finished = true;
+    if (!p->running) {
+        free(p);
+    }
+}
+
+/* The module is the same on all ranks. NULL after raising. */
+static tn__parallel *hang_on(tn_module *m, tn_group *g, const tn__parallel_rules *rules,
+                             const void *options) {
+    tn__parallel *p = tn__calloc(1, rules->state_size);
+    if (!p) {
+        tn__raise(TN_ENOMEM, rules->operation, "no memory");
+        return NULL;
+    }
+    *p = (tn__parallel){.rules = rules,
+                        .module = m,
+                        .group = g,
+                        .round = tn__round_of(NULL, g),
+                        .buffers_due = true};
+    tn_module_hooks hooks = {.before = tn__parallel_forward,
+                             .backward_before = tn__parallel_backward,
+                             .user = p,
+                             .free_user = parallel_free};
+    if (!list_params(p) || (rules->start && !rules->start(p, options)) ||
+        !tn_module_hook(m, hooks)) {
+        parallel_free(p);
+        return NULL;
+    }
+    tn__module_set_strategy(m, &rules->strategy, p);
+    tn__round_begin(p->round);
+    return p;
+}
+
+tn__parallel *tn__parallel_attach(void *m, tn_group *g, const tn__parallel_rules *rules,
+                                  const char *text, const void *options) {
+    bool differ = false;
+    tn__parallel *p = NULL;
+    if (tn__parallel_may_attach(m, g, rules->operation) &&
+        tn__parallel_compare(m, g, text, rules->operation, &differ) &&
+        tn__parallel_share(m, g, 0, true) == TN_OK) {
+        p = hang_on(m, g, rules, options);
+    }
+    if (!p && !differ) { /* a difference is known to all; of the rest the others know nothing */
+        tn_group_abort(g, tn_error_message());
+    }
+    return p;
 }

@@ -1,14 +1,127 @@
-/* What every way of laying a model on ranks stands on. The public side is tern/parallel.h. */
+/* What every way of laying a model on ranks stands on. The public side is tern/parallel.h.
+ *
+ *     attach.c     hanging a strategy on a module, and what is refused
+ *     course.c     the course of a step, as the hooks of a module and its parameters see it
+ *     compare.c    whether the module is the same on all ranks
+ *     share.c      one rank's values for all; waiting
+ *     round.c      the random numbers of a global micro-batch
+ *     flat.c       tensors one behind the other in a flat buffer
+ *     scopes.c     TN_NO_SYNC
+ *
+ * A strategy is a tn__parallel_rules: what it does at the points of a step. ddp_naive.c is the
+ * smallest; read it first.
+ */
 #ifndef TERN_DISTRIBUTED_PARALLEL_BASE_H
 #define TERN_DISTRIBUTED_PARALLEL_BASE_H
 
 #include "core/error.h"
+#include "nn/module.h"
 #include "tern/parallel.h"
 
+/* ---- round.c --------------------------------------------------------------------------------- */
+
+/* The ranks that see the micro-batches of one round, and which of them this one is. */
+typedef struct tn__round {
+    int ranks, rank;
+} tn__round;
+
+/* Of the ranks of `inner`, and of all its likes that `outer` (NULL: none) leads to: an inner group
+ * has micro-batches that follow each other. */
+TN_API tn__round tn__round_of(const tn_group *outer, const tn_group *inner);
+
+/* Before a forward: keys the default generator for this rank's micro-batch of the round. */
+TN_API void tn__round_begin(tn__round r);
+/* Inside a backward: when the outermost ends, the round is over. Once, whoever calls. */
+tn_status tn__round_end(tn__round r);
+
+/* ---- attach.c, course.c ---------------------------------------------------------------------- */
+
+typedef struct tn__parallel tn__parallel;
+
+/* A parameter of the module. A strategy's own struct begins with it. */
+typedef struct tn__parallel_param {
+    tn__parallel *of;
+    char *path;
+    tn_tensor *leaf; /* one reference */
+    tn_hook coming, added;
+} tn__parallel_param;
+
+/* What a strategy does. Everything but the operation may be NULL or 0; what returns false has
+ * raised. */
+typedef struct tn__parallel_rules {
+    tn__strategy strategy; /* for the registry; .no_sync: tn__parallel_no_sync */
+    const char *operation; /* "ddp", in messages */
+    size_t state_size;     /* of a struct that begins with a tn__parallel … */
+    size_t param_size;     /* … and with a tn__parallel_param */
+
+    /* The last thing of attaching: the module is the same everywhere, the parameters are listed.
+     * After an error `finish` is called. */
+    bool (*start)(tn__parallel *p, const void *options);
+    /* Before a forward that is recorded: not under no_sync, not where backward runs it again. */
+    void (*forward)(tn__parallel *p);
+    /* A synchronised backward has reached a parameter, or the module's output. */
+    bool (*reached)(tn__parallel *p);
+    /* On each parameter, before and after its gradient is added to; user is the parameter. The
+     * first must call tn__parallel_reach. Both are called under no_sync too. */
+    tn_grad_hook coming;
+    tn_accumulated_hook added;
+    /* The outermost backward is over, it was synchronised, and no error is pending. */
+    void (*ended)(tn__parallel *p);
+    /* An error in a synchronised backward: the group is aborted, and what travels is waited for. */
+    void (*abandon)(tn__parallel *p);
+    /* The module is finished. Uses nothing of the group, which may be gone. */
+    void (*finish)(tn__parallel *p);
+} tn__parallel_rules;
+
+/* A strategy on a module. Belongs to it. */
+struct tn__parallel {
+    const tn__parallel_rules *rules;
+    tn_module *module;
+    tn_group *group;
+    tn__round round; /* of the group; `start` may say otherwise */
+    void *params;    /* [count] of rules->param_size, in order of registration; they do not move */
+    int count;
+
+    int no_sync;      /* depth */
+    bool running;     /* a backward is under way */
+    bool reached;     /* and has reached a parameter, or the output */
+    bool sync;        /* and is synchronised */
+    bool finished;    /* the module is gone: what is left of the state goes with the backward */
+    bool buffers_due; /* none came since the last synchronised backward, or attaching */
+    double began;     /* the backward */
+};
+
+static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, int i) {
+    return (tn__parallel_param *)((char *)p->params + (size_t)i * p->rules->param_size);
+}
+
 /* What strategies check before they attach: m is a module, g has this rank, nothing in or around m
- * has a strategy, and none of its parameters is sharded or an optimiser's already. False after
- * raising. */
+ * has a strategy, its parameters are on one device, and none is sharded or an optimiser's already.
+ * False after raising. */
 bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation);
+
+/* Hangs a strategy on m: all the checks, the comparison of modules and of `text` (the options),
+ * rank 0's values, hooks, start(p, options). NULL after raising; unless all ranks know, because
+ * they differ, g is aborted then. */
+tn__parallel *tn__parallel_attach(void *m, tn_group *g, const tn__parallel_rules *rules,
+                                  const char *text, const void *options);
+
+/* A gradient is coming: the backward under way is one of the module's. False after raising. */
+bool tn__parallel_reach(tn__parallel *p);
+
+/* Aborts the group and waits for what travels. */
+void tn__parallel_give_up(tn__parallel *p, const char *reason);
+
+/* The hooks of the module. */
+tn_values tn__parallel_forward(tn_module *m, tn_values in, void *p);
+void tn__parallel_backward(tn_module *m, void *p);
+
+/* tn__strategy.no_sync. */
+void tn__parallel_no_sync(void *state, int change);
+
+/* Calls that want a leaf with a gradient work on a frozen one between these two. */
+bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */
+void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 
 /* ---- compare.c, share.c ---------------------------------------------------------------------- */
 
@@ -21,15 +134,7 @@ bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const 
 /* Gives every rank the values of rank `root`: of buffers, and of parameters too. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
 
-/* Waits for one operation of DDP. Its error says what to do about ranks whose data has ended. */
+/* Waits for one operation of a step. Its error says what to do about ranks whose data has ended. */
 tn_status tn__parallel_wait(tn_work *w);
-
-/* ---- round.c ----------------------------------------------------------------------------------
- */
-
-/* Before a forward: keys the default generator for this rank's part of the global micro-batch. */
-void tn__round_begin(tn_group *g);
-/* Inside a backward: when the outermost ends, the round is over. Once, whoever calls. */
-tn_status tn__round_end(tn_group *g);
 
 #endif

@@ -9,20 +9,38 @@
  *
  * An average goes on dividing by the number of all ranks.
  */
-#include "core/memory.h"
-#include "distributed/parallel/ddp.h"
 #include "distributed/on_cpu.h"
+#include "distributed/parallel/ddp.h"
 
-/* What an announcement says in words. */
+/* ---- Announcements --------------------------------------------------------------------------- */
+
+/* What a rank is about to do: bits. */
+enum { FORWARD = 1, RELAYOUT = 2, BUFFERS = 4, BACKWARD = 8 };
+
+bool tn__ddp_join_start(tn_ddp_state *d) {
+    if (d->options.join) {
+        TN_SCOPE;
+        TN__ON_CPU;
+        d->join.said = tn_keep(tn_zeros(TN_DIMS(1), TN_I64));
+        d->join.heard = tn_keep(tn_zeros(TN_DIMS(tn_group_size(d->base.group), 1), TN_I64));
+    }
+    return !tn__pending();
+}
+
+void tn__ddp_join_finish(tn_ddp_state *d) {
+    tn_release(d->join.said);
+    tn_release(d->join.heard);
+}
+
 static const char *text_of(int64_t what) {
-    return what & TN__DDP_BACKWARD ? "a backward" : what & TN__DDP_FORWARD ? "a forward" : "joined";
+    return what & BACKWARD ? "a backward" : what & FORWARD ? "a forward" : "joined";
 }
 
 /* Reads what was heard. Returns the lowest active rank, the number of ranks when there is none, -1
  * after raising: active ranks must do the same. */
-static int first_active(tn_ddp_state *d) {
-    const int64_t *heard = tn_data(d->heard);
-    int ranks = tn_group_size(d->group), first = ranks;
+static int first_active(const tn_ddp_state *d) {
+    const int64_t *heard = tn_data(d->join.heard);
+    int ranks = tn_group_size(d->base.group), first = ranks;
     for (int r = 0; r < ranks; r++) {
         if (heard[r] == 0) {
             continue;
@@ -40,80 +58,94 @@ static int first_active(tn_ddp_state *d) {
 }
 
 static tn_work *join_say(tn_ddp_state *d, int what) {
-    *(int64_t *)tn_data_mut(d->said) = what;
-    return tn_all_gather(d->group, d->heard, d->said);
+    *(int64_t *)tn_data_mut(d->join.said) = what;
+    return tn_all_gather(d->base.group, d->join.heard, d->join.said);
 }
 
-int tn__ddp_announce(tn_ddp_state *d, int what) {
+/* Tells all ranks and hears them. Returns as first_active. */
+static int announce_now(tn_ddp_state *d, int what) {
     return tn__parallel_wait(join_say(d, what)) == TN_OK ? first_active(d) : -1;
 }
 
-bool tn__ddp_announce_backward(tn_ddp_state *d) {
-    d->announcement = join_say(d, TN__DDP_BACKWARD);
+int tn__ddp_join_forward(tn_ddp_state *d, bool relayout, bool buffers) {
+    if (!d->options.join) {
+        return 0;
+    }
+    return announce_now(d, FORWARD | (relayout ? RELAYOUT : 0) | (buffers ? BUFFERS : 0));
+}
+
+/* Without waiting: the answer is read at the backward's end. */
+bool tn__ddp_join_backward(tn_ddp_state *d) {
+    if (d->options.join) {
+        d->join.backward = join_say(d, BACKWARD);
+    }
     return !tn__pending();
 }
 
-bool tn__ddp_hear_backward(tn_ddp_state *d) {
+bool tn__ddp_join_ended(tn_ddp_state *d) {
     if (!d->options.join) {
         return true;
     }
-    tn_work *w = d->announcement;
-    d->announcement = NULL;
-    if (tn__parallel_wait(w) != TN_OK) {
-        return false;
-    }
-    d->last_active = first_active(d);
-    return d->last_active >= 0;
+    tn_work *w = d->join.backward;
+    d->join.backward = NULL;
+    d->join.last_active = tn__parallel_wait(w) == TN_OK ? first_active(d) : -1;
+    return d->join.last_active >= 0;
 }
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
+/* A backward in which this rank has nothing: the others' gradients pass through. */
+static bool pass_backward(tn_ddp_state *d) {
+    tn__ddp_expect(d);
+    for (int i = 0; i < d->base.count; i++) {
+        d->params[i].wanted = false;
+    }
+    return tn__ddp_complete(d);
+}
+
 /* Takes part in what the others do. `root` is the lowest active rank. False after raising. */
 static bool take_part(tn_ddp_state *d, int root) {
-    int64_t what = ((const int64_t *)tn_data(d->heard))[root];
-    if (what & TN__DDP_RELAYOUT && !tn__ddp_relayout(d, root)) {
+    int64_t what = ((const int64_t *)tn_data(d->join.heard))[root];
+    if (what & RELAYOUT && !tn__ddp_relayout(d, root)) {
         return false;
     }
-    if (what & TN__DDP_BUFFERS && tn__parallel_share(d->module, d->group, root, false) != TN_OK) {
+    if (what & BUFFERS && tn__parallel_share(d->base.module, d->base.group, root, false) != TN_OK) {
         return false;
     }
-    if (what & TN__DDP_BACKWARD) {
-        d->last_active = root;
-        tn__ddp_pass(d);
-    }
-    return !tn__pending();
+    d->join.last_active = what & BACKWARD ? root : d->join.last_active;
+    return !(what & BACKWARD) || pass_backward(d);
 }
 
 static bool take_state(const char *name, tn_tensor *state, void *user) {
     (void)name;
-    tn_ddp_state *d = user;
-    return tn__parallel_wait(tn_broadcast(d->group, state, d->last_active)) == TN_OK;
+    const tn_ddp_state *d = user;
+    return tn__parallel_wait(tn_broadcast(d->base.group, state, d->join.last_active)) == TN_OK;
 }
 
 /* The place in the random numbers and the optimiser's steps. */
-static void take_counts(tn_ddp_state *d, tn_optim *optim) {
+static void take_counts(const tn_ddp_state *d, tn_optim *optim) {
     TN_SCOPE;
     TN__ON_CPU;
     tn_generator *generator = tn_default_generator();
     int64_t counts[] = {(int64_t)generator->stream, tn_optim_steps(optim)};
     tn_tensor *t = TN_FROM(counts, TN_DIMS(2), TN_I64);
-    if (tn__parallel_wait(tn_broadcast(d->group, t, d->last_active)) == TN_OK) {
+    if (tn__parallel_wait(tn_broadcast(d->base.group, t, d->join.last_active)) == TN_OK) {
         tn_copy_out(t, counts);
         generator->stream = (uint64_t)counts[0];
         generator->call = 0;
-        tn__round_begin(d->group);
+        tn__round_begin(d->base.round);
         tn_optim_set_steps(optim, counts[1]);
     }
 }
 
 /* What the last that trained has. */
 static void take_over(tn_ddp_state *d, tn_optim *optim) {
-    tn__parallel_share(d->module, d->group, d->last_active, true);
+    tn__parallel_share(d->base.module, d->base.group, d->join.last_active, true);
     if (!tn__pending()) {
         tn_optim_each(optim, take_state, d);
     }
     take_counts(d, optim);
-    d->buffers_due = true;
+    d->base.buffers_due = true;
 }
 
 tn_status tn_ddp_join(tn_ddp_state *d, tn_optim *optim) {
@@ -123,12 +155,12 @@ tn_status tn_ddp_join(tn_ddp_state *d, tn_optim *optim) {
     if (!d->options.join) {
         return tn__raise(TN_ESTATE, "ddp_join", "the option join is false");
     }
-    if (d->running || tn_in_backward()) {
+    if (d->base.running || tn_in_backward()) {
         return tn__raise(TN_ESTATE, "ddp_join", "called inside a backward");
     }
-    int ranks = tn_group_size(d->group), root = 0;
+    int ranks = tn_group_size(d->base.group), root = 0;
     while (!tn__pending() && root < ranks) {
-        root = tn__ddp_announce(d, 0);
+        root = announce_now(d, 0);
         if (root < 0 || (root < ranks && !take_part(d, root))) {
             break;
         }
@@ -137,7 +169,7 @@ tn_status tn_ddp_join(tn_ddp_state *d, tn_optim *optim) {
         take_over(d, optim);
     }
     if (tn__pending()) {
-        tn_group_abort(d->group, tn_error_message());
+        tn__parallel_give_up(&d->base, tn_error_message());
     }
     return tn_error();
 }

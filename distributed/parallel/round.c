@@ -11,9 +11,15 @@
  */
 #include "distributed/parallel/base.h"
 
-void tn__round_begin(tn_group *g) {
+tn__round tn__round_of(const tn_group *outer, const tn_group *inner) {
+    int size = tn_group_size(inner);
+    return (tn__round){.ranks = tn_group_size(outer) * size,
+                       .rank = tn_group_rank(outer) * size + tn_group_rank(inner)};
+}
+
+void tn__round_begin(tn__round r) {
     tn_generator *generator = tn_default_generator();
-    uint64_t ranks = (uint64_t)tn_group_size(g), rank = (uint64_t)tn_group_rank(g);
+    uint64_t ranks = (uint64_t)r.ranks, rank = (uint64_t)r.rank;
     if (generator->stream == 0) { /* what was drawn so far belongs to no micro-batch */
         generator->call = 0;
         generator->stream = 1;
@@ -31,11 +37,11 @@ static void next_round(void *unused) {
     ending = 0;
 }
 
-tn_status tn__round_end(tn_group *g) {
+tn_status tn__round_end(tn__round r) {
     if (ending > 0) {
         return TN_OK;
     }
     tn_status status = tn_after_backward(next_round, NULL);
-    ending = status == TN_OK ? tn_group_size(g) : 0;
+    ending = status == TN_OK ? r.ranks : 0;
     return status;
 }

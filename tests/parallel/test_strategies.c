@@ -1,6 +1,8 @@
 /* What strategies share: who is attached to a module, who may still be attached, and scopes. */
 
 #include "ddp_net.h"
+#include "distributed/parallel/base.h"
+#include "distributed/parallel/flat.h"
 #include "nn/module.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -210,6 +212,70 @@ static void a_graph_from_before(void **state) {
     run_ok(2, has_a_graph, "naive");
 }
 
+/* ---- A flat buffer --------------------------------------------------------------------------- */
+
+/* Every element of every tensor is in exactly one part, in order; tensors and parts begin at cache
+ * lines. */
+static void a_flat_buffer_in_parts(void **state) {
+    (void)state;
+    static const int64_t counts[] = {1, 16, 33, 0, 500, 7};
+    enum { TENSORS = sizeof(counts) / sizeof(counts[0]) };
+    int64_t line = tn__flat_line(TN_F32);
+    assert_int_equal(line, 16);
+    assert_int_equal(tn__flat_line(TN_BF16), 32);
+    for (int ranks = 1; ranks <= 40; ranks++) {
+        int64_t total = 0, offsets[TENSORS];
+        for (int i = 0; i < TENSORS; i++) {
+            offsets[i] = tn__flat_place(&total, counts[i], line);
+            assert_int_equal(offsets[i] % line, 0);
+        }
+        int64_t each = tn__flat_each(total, ranks, line);
+        assert_true(each % line == 0 && ranks * each >= total);
+        assert_true(ranks * each < total + ranks * line);
+        for (int i = 0; i < TENSORS; i++) {
+            int64_t seen = 0;
+            for (int r = 0; r < ranks; r++) {
+                tn__flat_cut cut = tn__flat_cut_of(offsets[i], counts[i], each, r);
+                assert_true(cut.length == 0 || cut.start == seen);
+                assert_true(cut.length == 0 || r * each + cut.at == offsets[i] + cut.start);
+                assert_true(cut.at + cut.length <= each);
+                seen += cut.length;
+            }
+            assert_int_equal(seen, counts[i]);
+        }
+    }
+}
+
+/* ---- Rounds ---------------------------------------------------------------------------------- */
+
+static void see_a_round(tn_group *world, void *user) {
+    (void)user;
+    int rank = tn_group_rank(world);
+    tn_group *rows[2], *columns[3];
+    for (int i = 0; i < 2; i++) {
+        rows[i] = tn_group_new(world, (int[]){3 * i, 3 * i + 1, 3 * i + 2}, 3);
+    }
+    for (int i = 0; i < 3; i++) {
+        columns[i] = tn_group_new(world, (int[]){i, i + 3}, 2);
+    }
+    tn__round r = tn__round_of(columns[rank % 3], rows[rank / 3]), w = tn__round_of(NULL, world);
+    CHECK(r.ranks == 6 && r.rank == rank && w.ranks == 6 && w.rank == rank);
+    tn_seed(1);
+    tn__round_begin(r);
+    CHECK(tn_default_generator()->stream == (uint64_t)rank + 1);
+    for (int i = 0; i < 3; i++) {
+        tn_group_free(columns[i]);
+    }
+    tn_group_free(rows[0]);
+    tn_group_free(rows[1]);
+}
+
+/* A mesh's ranks have the micro-batches of the world's. */
+static void a_round_over_two_groups(void **state) {
+    (void)state;
+    run_ok(6, see_a_round, NULL);
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
@@ -221,6 +287,8 @@ int main(void) {
         TEST(an_optimiser_holds_a_tied_parameter),
         TEST(an_optimiser_of_other_modules),
         TEST(a_graph_from_before),
+        TEST(a_flat_buffer_in_parts),
+        TEST(a_round_over_two_groups),
     };
     return cmocka_run_group_tests_name("strategies", tests, temp_flights, temp_clean);
 }

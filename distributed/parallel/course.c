@@ -1,0 +1,105 @@
+/* The course of a step, the same for all strategies.
+ *
+ *     forward     the generator is keyed for this rank's micro-batch; rules->forward
+ *     backward    its first gradient, or the module's output, says that it is one of this module's:
+ *                 rules->reached; each gradient: rules->coming, rules->added
+ *     its end     rules->ended
+ *
+ * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
+ * waits for what will never come. Under no_sync a backward is this rank's alone.
+ *
+ * Several modules may share a group, also in one backward: they use it in the order in which
+ * backward reaches their parameters, which must be the same on all ranks.
+ */
+#include "autograd/mode.h"
+#include "distributed/parallel/base.h"
+
+#include <stdlib.h>
+
+tn_values tn__parallel_forward(tn_module *m, tn_values in, void *user) {
+    tn__parallel *p = user;
+    (void)m;
+    if (!tn__will_record() || tn__pending()) {
+        return in;
+    }
+    tn__round_begin(p->round);
+    if (p->rules->forward && p->no_sync == 0 && !tn_in_recompute()) {
+        p->rules->forward(p);
+        if (tn__pending()) {
+            tn_group_abort(p->group, tn_error_message());
+        }
+    }
+    return in;
+}
+
+void tn__parallel_give_up(tn__parallel *p, const char *reason) {
+    tn_group_abort(p->group, reason);
+    if (p->rules->abandon) {
+        p->rules->abandon(p);
+    }
+}
+
+static void backward_ended(void *user) {
+    tn__parallel *p = user;
+    p->running = false;
+    if (p->finished) {
+        free(p);
+        return;
+    }
+    if (p->sync && p->reached && !tn__pending()) {
+        tn_flight_mark("backward", p->began);
+        p->rules->ended(p);
+    }
+    if (p->sync && tn__pending()) {
+        tn__parallel_give_up(p, tn_error_message());
+    }
+}
+
+/* A backward comes near: its gradient is at the module's output, or at a parameter. */
+static bool begin_backward(tn__parallel *p) {
+    if (!p->running && tn_after_backward(backward_ended, p) == TN_OK) {
+        p->running = true;
+        p->reached = false;
+        p->sync = p->no_sync == 0;
+        p->began = tn_flight_now();
+    }
+    return p->running;
+}
+
+bool tn__parallel_reach(tn__parallel *p) {
+    if (!begin_backward(p) || p->reached) {
+        return p->running;
+    }
+    p->reached = true;
+    if (p->sync) {
+        p->buffers_due = true;
+        if (p->rules->reached && !p->rules->reached(p)) {
+            return false;
+        }
+    }
+    return tn__round_end(p->round) == TN_OK;
+}
+
+static bool wants_gradients(const tn__parallel *p) {
+    for (int i = 0; i < p->count; i++) {
+        if (tn_requires_grad(tn__parallel_param_at(p, i)->leaf)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A rank whose backward reaches no parameter beyond this point must not leave the others
+ * waiting. */
+void tn__parallel_backward(tn_module *m, void *user) {
+    (void)m;
+    tn__parallel *p = user;
+    if (begin_backward(p) && tn__grad_self.accumulating > 0 && wants_gradients(p)) {
+        tn__parallel_reach(p);
+    }
+}
+
+void tn__parallel_no_sync(void *state, int change) {
+    tn__parallel *p = state;
+    p->no_sync += p->no_sync + change < 0 ? 0 : change; /* the scope may have begun before p */
+}

@@ -1,0 +1,211 @@
+/* How gradients travel: buckets go strictly in their order, whatever is complete first, so that all
+ * ranks issue the same operations.
+ */
+#include "autograd/leaf.h"
+#include "distributed/group/group.h"
+#include "distributed/on_cpu.h"
+#include "distributed/parallel/ddp.h"
+#include "tern/sys/tensor.h"
+
+#include <stdio.h>
+
+/* ---- Sending --------------------------------------------------------------------------------- */
+
+void tn__ddp_expect(tn_ddp_state *d) {
+    for (int i = 0; i < d->bucket_count; i++) {
+        d->buckets[i].waiting = 0;
+    }
+    for (int i = 0; i < d->placed; i++) {
+        tn__ddp_param *p = &d->params[d->order[i]];
+        p->wanted = tn_requires_grad(p->base.leaf);
+        p->ready = false;
+        d->buckets[p->bucket].waiting += p->wanted;
+    }
+    /* A rank that has joined does not know what is frozen elsewhere: then everything travels. */
+    for (int i = 0; i < d->bucket_count; i++) {
+        d->buckets[i].idle = d->buckets[i].waiting == 0 && !d->options.join;
+    }
+    d->readies = d->launched = 0;
+}
+
+/* Whether p keeps a gradient that must not travel: of a frozen parameter, or a sum that has been
+ * taken already. */
+static bool sits_out(const tn_ddp_state *d, const tn__ddp_param *p) {
+    return tn_grad_of(p->base.leaf) && !p->ready && (!p->wanted || (d->options.sum && p->reduced));
+}
+
+/* What no gradient was written to in this backward has old numbers. */
+static void fill_gaps(tn_ddp_state *d, int bucket) {
+    for (int i = 0; i < d->placed; i++) {
+        tn__ddp_param *p = &d->params[d->order[i]];
+        if (p->bucket != bucket || p->ready) {
+            continue;
+        }
+        if (sits_out(d, p)) {
+            p->aside = tn_keep(tn_copy(p->view));
+            tn_zero_(p->view);
+        } else if (!tn_grad_of(p->base.leaf)) {
+            tn_zero_(p->view);
+        }
+    }
+}
+
+static void bucket_launch(tn_ddp_state *d, int index) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn__ddp_bucket *b = &d->buckets[index];
+    const tn_ddp_options *o = &d->options;
+    tn_reduction how = o->sum ? TN_SUM : TN_MEAN;
+    fill_gaps(d, index);
+    b->launched = tn_flight_now();
+    b->work = o->hook ? o->hook(d->base.group, b->flat, how, o->hook_user)
+                      : tn_all_reduce(d->base.group, b->flat, how);
+    if (b->work && b->work->out && b->work->out != b->flat) {
+        b->result = tn_keep(b->work->out);
+    }
+}
+
+/* Sends the next buckets while they are complete; `all`: whatever they lack. */
+static bool launch_buckets(tn_ddp_state *d, bool all) {
+    while (!tn__pending() && d->launched < d->bucket_count &&
+           (all || d->buckets[d->launched].waiting == 0)) {
+        if (!d->buckets[d->launched].idle) {
+            bucket_launch(d, d->launched);
+        }
+        d->launched++;
+    }
+    return !tn__pending();
+}
+
+void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p) {
+    p->ready = true;
+    d->ready[d->readies++] = p - d->params;
+    d->buckets[p->bucket].waiting -= p->wanted;
+    if (d->options.overlap) {
+        launch_buckets(d, false);
+    }
+}
+
+/* ---- The end of a backward ------------------------------------------------------------------- */
+
+/* Raises the names of the parameters that backward did not reach. */
+static bool all_reached(const tn_ddp_state *d) {
+    enum { SHOWN = 8 };
+    char names[512] = "";
+    size_t length = 0;
+    int missing = 0;
+    for (int i = 0; i < d->base.count; i++) {
+        const tn__ddp_param *p = &d->params[i];
+        if (p->bucket < 0 || !p->wanted || p->ready) {
+            continue;
+        }
+        if (missing++ < SHOWN && length < sizeof(names)) {
+            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
+                                       missing > 1 ? ", " : "", p->base.path);
+        }
+    }
+    if (missing > 0) {
+        tn__raise(TN_ESTATE, "ddp",
+                  "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
+                  "it; tn_module_requires_grad takes a module out of a step)",
+                  missing, d->placed, names, missing > SHOWN ? ", ..." : "");
+    }
+    return missing == 0;
+}
+
+/* With find_unused: on how many ranks each parameter, as placed, has a gradient. (placed) i32 */
+static tn_tensor *count_users(const tn_ddp_state *d) {
+    TN__ON_CPU;
+    tn_tensor *users = tn_zeros(TN_DIMS(d->placed), TN_I32);
+    int32_t *has = tn_is_inert(users) ? NULL : tn_data_mut(users);
+    for (int i = 0; has && i < d->placed; i++) {
+        const tn__ddp_param *p = &d->params[d->order[i]];
+        has[i] = p->ready || (tn_grad_of(p->base.leaf) && !sits_out(d, p));
+    }
+    return users;
+}
+
+/* Waits for a bucket. The group runs one operation after the other, so one that is not done yet
+ * began when it was launched, or when the one before it ended. */
+static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
+    bool done = tn_work_done(b->work);
+    double seconds = tn__work_seconds(b->work);
+    tn__parallel_wait(b->work);
+    double now = tn_flight_now();
+    if (b->work && !done) {
+        seconds = now - (b->launched > *last_end ? b->launched : *last_end);
+        *last_end = now;
+    }
+    d->stats.traffic += seconds;
+    b->work = NULL;
+    if (b->result && !tn__pending()) {
+        tn_copy_(b->flat, b->result);
+    }
+    tn_release(b->result);
+    b->result = NULL;
+}
+
+/* What has arrived becomes the gradients; users: NULL, or on how many ranks each has one. */
+static void settle_grads(tn_ddp_state *d, const int32_t *users) {
+    for (int i = 0; i < d->placed; i++) {
+        tn__ddp_param *p = &d->params[d->order[i]];
+        if (d->buckets[p->bucket].idle) {
+            continue;
+        }
+        tn__touch(p->view);
+        if (p->aside) {
+            tn_copy_(p->view, p->aside);
+            tn_release(p->aside);
+            p->aside = NULL;
+            continue;
+        }
+        if (users && users[i] > 0 && p->wanted) {
+            p->base.leaf->leaf->stale = false; /* another rank has brought one */
+        }
+        p->reduced = tn_grad_of(p->base.leaf) != NULL;
+    }
+}
+
+static bool finish_travel(tn_ddp_state *d) {
+    tn_tensor *users = d->options.find_unused ? count_users(d) : NULL;
+    if (!launch_buckets(d, true)) {
+        return false;
+    }
+    tn_work *counting = users ? tn_all_reduce(d->base.group, users, TN_SUM) : NULL;
+    double begin = tn_flight_now(), end = 0;
+    for (int i = 0; i < d->bucket_count; i++) {
+        bucket_arrive(d, &d->buckets[i], &end);
+    }
+    tn__parallel_wait(counting);
+    d->stats.waiting += tn_flight_now() - begin;
+    if (!tn__pending()) {
+        tn_flight_mark("wait for gradients", begin);
+        settle_grads(d, users ? tn_data(users) : NULL);
+    }
+    return !tn__pending();
+}
+
+bool tn__ddp_complete(tn_ddp_state *d) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if ((!d->options.find_unused && !all_reached(d)) || !finish_travel(d)) {
+        return false;
+    }
+    d->stats.steps++;
+    d->rebuild_due |= d->stats.steps == 1 && d->options.rebuild;
+    return true;
+}
+
+void tn__ddp_abandon(tn_ddp_state *d) {
+    tn__parallel_wait(d->join.backward);
+    d->join.backward = NULL;
+    for (int i = 0; i < d->bucket_count; i++) {
+        double end = 0;
+        bucket_arrive(d, &d->buckets[i], &end);
+    }
+    for (int i = 0; i < d->placed; i++) {
+        tn__ddp_param *p = &d->params[d->order[i]];
+        tn_release(p->aside);
+        p->aside = NULL;
+    }
+}
