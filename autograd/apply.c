@@ -173,7 +173,8 @@ static bool check_inputs(const tn_op_call *c) {
             }
             continue;
         }
-        if (!tn__usable(t, c->op->name)) {
+        /* what lends a copy reads neither it nor its parameter: who reads the result does */
+        if (c->op->lends ? !tn__readable(t, c->op->name) : !tn__usable(t, c->op->name)) {
             return false;
         }
         if (!tn__same_device(t->storage->device, first->storage->device)) {

@@ -15,6 +15,7 @@ struct tn_leaf {
     tn__hook *hooks;
     tn_tensor *copy;      /* the elements in another dtype, for tn__lend; one reference, or NULL */
     uint32_t copied_from; /* the version that copy shows */
+    bool copy_given;      /* somebody else fills it (tn__lend_give) */
 };
 
 void tn__leaf_free(tn_leaf *leaf);
@@ -36,7 +37,11 @@ tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
  * reads the old elements then raises as if t itself had been saved. autograd/lend.c. */
 tn_tensor *tn__lend(tn_tensor *t, tn_dtype dtype);
 
-/* Frees that copy. */
+/* From now on `copy`, which somebody else fills, is what is lent of the leaf t in copy's dtype: as
+ * it is, empty or not, and nothing is copied into it. t itself may be empty. For sharding. */
+void tn__lend_give(tn_tensor *t, tn_tensor *copy);
+
+/* Lets go of the copy. */
 void tn__lend_forget(tn_tensor *t);
 
 /* Whether nobody else can see the elements of t: one reference to it, one to its storage, dense. */

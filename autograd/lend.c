@@ -29,6 +29,9 @@ static const tn_op lend_op = {
 /* The leaf's copy, showing what t holds now; NULL after raising. */
 static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
     tn_leaf *leaf = t->leaf;
+    if (leaf->copy_given && leaf->copy->dtype == dtype) {
+        return leaf->copy;
+    }
     uint32_t now = __atomic_load_n(&t->version->value, __ATOMIC_RELAXED);
     tn_tensor *copy = leaf->copy;
     bool fits =
@@ -54,7 +57,7 @@ static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
 }
 
 tn_tensor *tn__lend(tn_tensor *t, tn_dtype dtype) {
-    if (!tn__usable(t, "lend")) {
+    if (!tn__readable(t, "lend")) {
         return tn_inert();
     }
     if (t->node || !t->leaf) { /* no parameter of its own: nothing that could keep the copy */
@@ -64,9 +67,17 @@ tn_tensor *tn__lend(tn_tensor *t, tn_dtype dtype) {
     return in[0] ? tn_apply(&lend_op, NULL, in, 2) : tn_inert();
 }
 
+void tn__lend_give(tn_tensor *t, tn_tensor *copy) {
+    tn_keep(copy);
+    tn__lend_forget(t);
+    t->leaf->copy = copy;
+    t->leaf->copy_given = true;
+}
+
 void tn__lend_forget(tn_tensor *t) {
     if (t && t->leaf) {
         tn_release(t->leaf->copy);
         t->leaf->copy = NULL;
+        t->leaf->copy_given = false;
     }
 }

@@ -63,6 +63,8 @@ struct tn_module_lists {
     void *strategy_state;
     tn_precision *precision; /* the policy that was set here, or NULL */
     bool lending;            /* the fields hold what the policy wants: a call is in progress */
+    bool unit; /* its parameters are there only while it is called (sharding): it lends on its own,
+                  after its `before` hooks, and calls of the modules around it do not for it */
     tn_module_lists *before, *after; /* in the list of all of them (module.c) */
 };
 

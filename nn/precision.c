@@ -4,7 +4,8 @@
  *                 -> cast outputs
  *
  * The outermost call of a region lends for everything below it, so that a forward may read a
- * child's parameter (a classifier that is the embedding); the calls inside only cast inputs. The
+ * child's parameter (a classifier that is the embedding); the calls inside only cast inputs. A
+ * unit of sharding is a region of its own: its parameters come in its `before` hook. The
  * copies belong to the parameters (autograd/lend.c): tied ones share theirs. A record remembers the
  * parameter while its field holds the copy, so walks know what is tied, recompute leads its
  * gradients to the parameter, and finishing a module in its own forward loses nothing.
@@ -100,6 +101,34 @@ static bool apply_below(tn_module *m, const tn_precision *policy) {
     return true;
 }
 
+static bool find_unit(tn_module *m, const char *path, void *user) {
+    (void)path;
+    bool *found = user;
+    *found = m->lists && m->lists->unit;
+    return !*found;
+}
+
+static bool find_part(const tn_entry *entry, void *user) {
+    bool *found = user;
+    *found = tn__entry_record(entry)->part != NULL;
+    return !*found;
+}
+
+/* Whether sharding has m, a module around it or one below it: it has taken dtypes over. */
+static bool is_sharded(tn_module *m) {
+    bool sharded = false;
+    for (const tn_module_lists *l = m->lists; l && !sharded; l = l->up) {
+        sharded = l->unit;
+    }
+    if (!sharded) {
+        tn_module_each_module(m, find_unit, &sharded);
+    }
+    if (!sharded) {
+        tn_module_each(m, (tn_walk){.with_shared = true}, find_part, &sharded);
+    }
+    return sharded;
+}
+
 tn_status tn_module_set_precision(void *module, tn_precision policy) {
     tn_module *m = tn__module_of(module, "module_set_precision");
     if (!m || tn__pending()) {
@@ -119,6 +148,11 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
     }
     if (lists->lending) {
         return tn__raise(TN_ESTATE, "module_set_precision", "%s is being called", m->kind);
+    }
+    if (is_sharded(m)) {
+        return tn__raise(TN_ESTATE, "module_set_precision",
+                         "%s is sharded, or around or below what is: precision is set first",
+                         m->kind);
     }
     tn_precision *kept = lists->precision ? lists->precision : tn__malloc(sizeof(*kept));
     if (!kept) {
@@ -208,7 +242,7 @@ static bool lend_below(tn_module *m, const tn_precision *policy) {
     }
     for (int i = 0; i < lists->child_count; i++) {
         tn_module *child = tn__module_in_place(lists->children[i], "call");
-        if (!child || !lend_below(child, policy)) {
+        if (!child || (!lists->children[i]->unit && !lend_below(child, policy))) {
             return false;
         }
     }
@@ -230,7 +264,9 @@ static void take_back(tn_module_lists *lists) {
         }
     }
     for (int i = 0; i < lists->child_count; i++) {
-        take_back(lists->children[i]);
+        if (!lists->children[i]->unit) {
+            take_back(lists->children[i]);
+        }
     }
 }
 

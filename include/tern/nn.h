@@ -211,7 +211,8 @@ TN_API tn_precision tn_precision_defaults(void);
  * compute TN_F32 keeps a part of the network in f32). Before the gradients' first use and, when
  * parameters have to be converted, before an optimiser is made. A module with a policy is called by
  * one thread at a time. Parameters changed through tn_data_mut are seen after tn_copy_ or another
- * operation in place has told of it. */
+ * operation in place has told of it. TN_ESTATE while m is being called, and where sharding has m or
+ * anything around or below it: precision is set before. */
 TN_API tn_status tn_module_set_precision(void *m, tn_precision policy);
 
 /* The dtype in which m computes: its policy's,

@@ -149,7 +149,7 @@ struct tn_op {
 
     /* The result stands for input 1 in a narrower dtype (a parameter's copy for computing).
      * Gradients that reach it are cast to input 1's dtype before they are summed, and its backward
-     * runs as soon as the last is in. */
+     * runs as soon as the last is in. It reads no element: the inputs' storages may be empty. */
     bool lends;
 };
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
