@@ -8,6 +8,7 @@
  */
 #include "core/file.h"
 
+#include "core/folder.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -287,18 +288,10 @@ static void sync_folder(tn__file *f) {
     if (slash) {
         *slash = 0;
     }
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        if (errno != EACCES) { /* a folder may be written and not read */
-            note_failure(f, "opening its folder");
-        }
-        return;
+    const char *doing;
+    if (!tn__folder_sync(folder, &doing)) {
+        note_failure(f, doing);
     }
-    /* EINVAL: this file system does not sync folders */
-    if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS) {
-        note_failure(f, "syncing its folder");
-    }
-    close(fd);
 }
 
 /* False: f->path is what it was. */
