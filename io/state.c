@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/safetensors.h"
+#include "optim/optim.h"
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
@@ -13,8 +14,10 @@
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
 
-static bool state_add(tn__state *s, const char *prefix, const char *name, tn_tensor *t) {
-    if (!tn__usable(t, s->operation)) {
+/* Takes what `item` has besides its name, and a reference of its tensor. */
+static bool state_add(tn__state *s, const char *prefix, const char *name,
+                      const tn__state_item *item) {
+    if (!tn__usable(item->tensor, s->operation)) {
         return false;
     }
     if (s->count == s->room) {
@@ -34,7 +37,9 @@ static bool state_add(tn__state *s, const char *prefix, const char *name, tn_ten
         return false;
     }
     snprintf(full, room, "%s%s", prefix, name);
-    s->items[s->count++] = (tn__state_item){.name = full, .tensor = tn_keep(t)};
+    s->items[s->count] = *item;
+    s->items[s->count].name = full;
+    s->items[s->count++].tensor = tn_keep(item->tensor);
     return true;
 }
 
@@ -45,22 +50,37 @@ typedef struct collector {
     bool failed;
 } collector;
 
+/* Whether all of it is here, in its own shape. */
+static bool is_whole(const tn_entry *entry) {
+    return !entry->parts && tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
+}
+
 static bool add_entry(const tn_entry *entry, void *user) {
     collector *c = user;
-    if (!tn_dims_equal(tn_shape(entry->stored), entry->layout.whole)) {
+    const tn__state_item item = {
+        .tensor = entry->stored, .layout = entry->layout, .buffer = entry->buffer};
+    if (!c->state->parts && !is_whole(entry)) {
         tn__raise(TN_EUNSUPPORTED, c->state->operation,
-                  "\"%s\" is sharded: this rank has %lld of its elements", entry->path,
-                  (long long)entry->layout.length);
+                  "\"%s\" is sharded: this rank has %lld of its elements (tn_saver saves and loads "
+                  "in parts, tn_dist_export writes whole weights)",
+                  entry->path, (long long)entry->layout.length);
         c->failed = true;
-    } else if (!state_add(c->state, c->prefix, entry->path, entry->stored)) {
+    } else if (!state_add(c->state, c->prefix, entry->path, &item)) {
         c->failed = true;
     }
     return !c->failed;
 }
 
-static bool add_optim_state(const char *name, tn_tensor *t, void *user) {
+/* All of a tensor that every rank has. */
+static tn_layout whole_layout(const tn_tensor *t) {
+    return (tn_layout){
+        .whole = tn_shape(t), .dim = -1, .pieces = 1, .slices = 1, .length = tn_count(t)};
+}
+
+static bool add_optim_state(const char *name, tn_tensor *t, const tn_entry *like, void *user) {
     collector *c = user;
-    c->failed = !state_add(c->state, c->prefix, name, t);
+    const tn__state_item item = {.tensor = t, .layout = like ? like->layout : whole_layout(t)};
+    c->failed = !state_add(c->state, c->prefix, name, &item);
     return !c->failed;
 }
 
@@ -72,7 +92,7 @@ bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
 
 bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix) {
     collector c = {.state = s, .prefix = prefix};
-    tn_optim_each(optim, add_optim_state, &c);
+    tn__optim_each(optim, add_optim_state, &c);
     return !c.failed && !tn__pending();
 }
 
@@ -147,16 +167,25 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(((const tn__state_item *)a)->name, ((const tn__state_item *)b)->name);
 }
 
-/* The first name of the file that is not one of the state's, which are sorted here; NULL: there is
- * none. */
-static const char *surplus_name(tn__state *s, const tn_safetensors *f) {
+void tn__state_sort(tn__state *s) {
     if (s->count) {
         qsort(s->items, (size_t)s->count, sizeof(*s->items), compare_names);
     }
+}
+
+bool tn__state_has(const tn__state *s, const char *name) {
+    tn__state_item key = {.name = (char *)(uintptr_t)name};
+    return s->count &&
+           bsearch(&key, s->items, (size_t)s->count, sizeof(key), compare_names) != NULL;
+}
+
+/* The first name of the file that is not one of the state's; NULL: there is none. */
+static const char *surplus_name(tn__state *s, const tn_safetensors *f) {
+    tn__state_sort(s);
     for (int i = 0; i < tn_safetensors_count(f); i++) {
-        tn__state_item key = {.name = (char *)tn_safetensors_name(f, i)};
-        if (!s->count || !bsearch(&key, s->items, (size_t)s->count, sizeof(key), compare_names)) {
-            return key.name;
+        const char *name = tn_safetensors_name(f, i);
+        if (!tn__state_has(s, name)) {
+            return name;
         }
     }
     return NULL;

@@ -11,12 +11,15 @@
 typedef struct tn__state_item {
     char *name;
     tn_tensor *tensor; /* the program's */
+    tn_layout layout;  /* which elements of the whole it has */
+    bool buffer;       /* of a module: ranks may differ in it */
     tn_tensor *source; /* the file's, once matched */
 } tn__state_item;
 
 typedef struct tn__state {
     tn__state_item *items;
     int count, room;
+    bool parts;            /* whoever collects can do with parts; otherwise they are an error */
     const char *operation; /* static text, for messages */
 } tn__state;
 
@@ -29,6 +32,10 @@ bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation);
 /* All tensors of a checkpoint: model.NAME and optim.NAME. */
 bool tn__state_add(tn__state *s, const tn_checkpoint *c);
+
+/* Whether there is an item of this name. tn__state_sort before. */
+bool tn__state_has(const tn__state *s, const char *name);
+void tn__state_sort(tn__state *s);
 
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w);
 

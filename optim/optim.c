@@ -353,8 +353,8 @@ int tn__optim_group_count(const tn_optim *opt, int group) {
 }
 
 /* False when the visitor stops or memory is out. */
-static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, tn_optim_visitor f,
-                        void *user) {
+static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, const tn_entry *like,
+                        tn__optim_visitor *f, void *user) {
     if (!t || !what) {
         return true;
     }
@@ -365,23 +365,41 @@ static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, tn
         return false;
     }
     snprintf(name, room, "%s.%s", item->entry.path, what);
-    bool more = f(name, t, user);
+    bool more = f(name, t, like, user);
     free(name);
     return more;
 }
 
-static bool item_visit(const tn_optim *opt, const tn__item *item, tn_optim_visitor f, void *user) {
-    bool more = state_visit(item, "step", item->steps, f, user);
+static bool item_visit(const tn_optim *opt, const tn__item *item, tn__optim_visitor *f,
+                       void *user) {
+    const tn_entry *like = &item->entry;
+    bool more = state_visit(item, "step", item->steps, NULL, f, user);
     for (int i = 0; more && i < TN_OPTIM_STATES; i++) {
-        more = state_visit(item, opt->method->states[i], item->state[i], f, user);
+        more = state_visit(item, opt->method->states[i], item->state[i], like, f, user);
     }
-    return more && state_visit(item, "master", item->master, f, user);
+    return more && state_visit(item, "master", item->master, like, f, user);
 }
 
-void tn_optim_each(tn_optim *opt, tn_optim_visitor f, void *user) {
+void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user) {
     for (int i = 0; opt && f && i < opt->item_count; i++) {
         if (!item_visit(opt, &opt->items[i], f, user)) {
             return;
         }
     }
+}
+
+/* A visitor of names and tensors alone. */
+typedef struct plain_visit {
+    tn_optim_visitor f;
+    void *user;
+} plain_visit;
+
+static bool visit_plainly(const char *name, tn_tensor *t, const tn_entry *like, void *user) {
+    const plain_visit *v = user;
+    return v->f(name, t, v->user);
+}
+
+void tn_optim_each(tn_optim *opt, tn_optim_visitor f, void *user) {
+    plain_visit v = {f, user};
+    tn__optim_each(opt, f ? visit_plainly : NULL, &v);
 }

@@ -61,6 +61,11 @@ int tn__scaler_describe(const tn_scaler *s, char *text, size_t room);
 /* How many parameters the group has. */
 int tn__optim_group_count(const tn_optim *opt, int group);
 
+/* As tn_optim_each, with what the state belongs to: a tensor that is laid out as the parameter has
+ * its entry, one that is alike on every rank (a count of steps) has NULL. */
+typedef bool tn__optim_visitor(const char *name, tn_tensor *t, const tn_entry *like, void *user);
+void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
+
 /* What learning rates, decays and the like must be. */
 static inline bool tn__not_negative(double x) {
     return x >= 0.0 && x < (double)INFINITY;
