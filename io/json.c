@@ -10,7 +10,9 @@ enum { DEEPEST = 16 };
 typedef struct reader {
     tn__json_file *f;
     const char *begin, *at, *end;
-    char *free; /* in f->texts: no text is longer than it stands in the file */
+    /* In f->texts. Room for all: the 0 behind a text takes the place of a quote, that behind a
+     * number the place of what ended it; behind the last one there may be none. */
+    char *free;
     uint32_t count, room;
     int depth;
 } reader;
@@ -182,6 +184,7 @@ static bool read_number(reader *r, tn__json *value) {
         return reader_fail(r, "a number is -0");
     }
     value->kind = TN__JSON_WHOLE;
+    value->text = r->free;
     const char *last = r->at;
     if (take_byte(r, '.')) {
         value->kind = TN__JSON_REAL;
@@ -201,6 +204,9 @@ static bool read_number(reader *r, tn__json *value) {
     if (value->kind == TN__JSON_WHOLE && !whole_of(first, last, &value->whole)) {
         value->kind = TN__JSON_REAL;
     }
+    memcpy(r->free, first, (size_t)(r->at - first));
+    r->free += r->at - first;
+    *r->free++ = 0;
     return true;
 }
 
@@ -213,6 +219,7 @@ static bool read_word(reader *r, tn__json *value) {
         if ((size_t)(r->end - r->at) >= bytes && memcmp(r->at, words[i], bytes) == 0) {
             r->at += bytes;
             value->kind = TN__JSON_WORD;
+            value->text = words[i];
             return true;
         }
     }
@@ -285,7 +292,7 @@ static bool read_value(reader *r, const char *key) {
 }
 
 bool tn__json_read(tn__json_file *f, const char *text, size_t bytes) {
-    *f = (tn__json_file){.texts = tn__malloc(bytes)};
+    *f = (tn__json_file){.texts = tn__malloc(bytes + 1)};
     reader r = {.f = f, .begin = text, .at = text, .end = text + bytes, .free = f->texts};
     bool sound = f->texts && read_value(&r, NULL);
     if (sound) {

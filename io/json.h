@@ -3,7 +3,7 @@
  * with -0.
  *
  * Values lie in one array in the order of the text: a list or an object is followed by what it
- * holds. Numbers that are not whole, or do not fit, are kept without their value.
+ * holds. Numbers that are not whole, or do not fit, are kept as the text that they are.
  */
 #ifndef TERN_IO_JSON_H
 #define TERN_IO_JSON_H
@@ -23,10 +23,10 @@ typedef enum tn__json_kind {
 
 typedef struct tn__json {
     const char *key;  /* in an object; otherwise NULL */
-    const char *text; /* of a text */
-    int64_t whole;
-    uint32_t count;  /* of members or elements */
-    uint32_t values; /* this one and all within it */
+    const char *text; /* what a text says; a word or a number as it stands; otherwise NULL */
+    int64_t whole;    /* of TN__JSON_WHOLE */
+    uint32_t count;   /* of members or elements */
+    uint32_t values;  /* this one and all within it */
     tn__json_kind kind;
 } tn__json;
 
