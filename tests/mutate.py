@@ -113,6 +113,11 @@ MUTATIONS = [
     ("optim/step.c", "    opt->grad_scale = 1.0;\n    opt->steps++;", "    opt->steps++;", "a clip lasts for the next step as well"),
     ("optim/clip.c", "return done ? sqrt(total) : NAN;", "return done ? total : NAN;", "the norm is not a norm"),
     ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
+    # ---- train ------------------------------------------------------------------------------------------------------
+    ("train/deepspeed.c", "1.0 / (double)d->file.accumulation", "1.0", "micro-batches are summed, not averaged"),
+    ("train/deepspeed.c", "(now.streak - 1) % f->fp16.window", "now.streak % f->fp16.window", "the loss scale grows a step too early"),
+    ("train/deepspeed_file.c", "double at = (double)steps - 1", "double at = (double)steps", "learning rates a step too early"),
+    ("train/keys.c", "tn__json_get(object, member->key) != member", "0", "a key may be there twice"),
 ]
 
 # Which folders' tests run for a file, in this order.

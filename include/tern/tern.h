@@ -14,5 +14,6 @@
 #include "distributed.h"
 #include "parallel.h"
 #include "train.h"
+#include "deepspeed.h"
 
 #endif

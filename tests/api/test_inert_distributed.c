@@ -1,4 +1,4 @@
-/* The functions of distributed.h, store.h and parallel.h, called as nobody should; see
+/* The functions of distributed.h, store.h, parallel.h and deepspeed.h, called as nobody should; see
  * test_inert.c. A NULL group is one rank, so what is wrong here is the rest of the arguments.
  */
 #include "core/clock.h"
@@ -191,6 +191,22 @@ static void stores(tn_tensor *t) {
     }
 }
 
+static void by_deepspeeds_file(tn_tensor *t) {
+    tn_linear m;
+    NOTHING(tn_deepspeed_new(NULL, NULL, "x.json"));
+    NOTHING(tn_deepspeed_new(&m, NULL, NULL));
+    QUIET(tn_deepspeed_new(&m, NULL, "/nowhere/x.json"), NULL);
+    FAILS(tn_deepspeed_backward(NULL, t));
+    FAILS(tn_deepspeed_step(NULL));
+    QUIET(tn_deepspeed_batch(NULL).all, 0);
+    QUIET(tn_deepspeed_due(NULL), false);
+    QUIET(tn_deepspeed_lr(NULL), 0);
+    QUIET(isnan(tn_deepspeed_norm(NULL)), true);
+    QUIET(tn_deepspeed_optim(NULL), NULL);
+    QUIET(tn_deepspeed_checkpoint(NULL).model, NULL);
+    TAKES(tn_deepspeed_free(NULL));
+}
+
 static void recorder(tn_tensor *t) {
     (void)t;
     TAKES(tn_flight_dump(NULL));
@@ -223,6 +239,7 @@ PART(meshes)
 PART(data_parallel)
 PART(data_and_files)
 PART(stores)
+PART(by_deepspeeds_file)
 PART(recorder)
 PART(system_calls)
 
@@ -233,8 +250,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_operations),     cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_differentiable), cmocka_unit_test(test_meshes),
         cmocka_unit_test(test_data_parallel),  cmocka_unit_test(test_data_and_files),
-        cmocka_unit_test(test_stores),         cmocka_unit_test(test_recorder),
-        cmocka_unit_test(test_system_calls),
+        cmocka_unit_test(test_stores),         cmocka_unit_test(test_by_deepspeeds_file),
+        cmocka_unit_test(test_recorder),       cmocka_unit_test(test_system_calls),
     };
     return RUN_PARTS("inert distributed", tests, argc, argv);
 }

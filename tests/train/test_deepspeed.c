@@ -1,0 +1,487 @@
+/* Runs by a file in DeepSpeed's format: each gives the bits of the same run written by hand, goes
+ * on from a checkpoint as if nothing had been, and what is wrong is an error on every rank. */
+#include "tests/distributed/rank_check.h"
+#include "tests/support/temp.h"
+
+#include <math.h>
+
+enum { VOCAB = 19, CONTEXT = 8, BATCH = 2, STEPS = 6, MOST_BITS = 1 << 17 };
+
+/* ---- A small GPT, and its numbers ------------------------------------------------------------ */
+
+static void gpt_begin(tn_gpt *gpt) {
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = VOCAB;
+    o.context = CONTEXT;
+    o.layers = 2;
+    o.heads = 2;
+    o.width = 16;
+    o.dropout = 0.1;
+    tn_seed(7);
+    tn_gpt_init(gpt, o);
+}
+
+static tn_tensor *tokens_of(int64_t number) {
+    int64_t tokens[BATCH * CONTEXT];
+    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
+    for (int i = 0; i < BATCH * CONTEXT; i++) {
+        tokens[i] = tn_random_below(&g, VOCAB);
+    }
+    return TN_FROM(tokens, TN_DIMS(BATCH, CONTEXT), TN_I64);
+}
+
+/* Of micro-batch `i` of a step, on this rank: the same data for both kinds of run. */
+static tn_tensor *micro_loss(tn_gpt *gpt, tn_group *world, int64_t step, int64_t i) {
+    int64_t number = 2 * ((step * 8 + i) * tn_group_size(world) + tn_group_rank(world));
+    return tn_gpt_loss(gpt, tokens_of(number), tokens_of(number + 1));
+}
+
+typedef struct bits {
+    size_t bytes;
+    char data[MOST_BITS];
+} bits;
+
+static bool append_bits(const tn_entry *entry, void *user) {
+    bits *b = user;
+    size_t bytes = (size_t)tn_count(*entry->field) * tn_dtype_size(tn_dtype_of(*entry->field));
+    if (b->bytes + bytes > MOST_BITS) {
+        tn_raise(TN_EVALUE, "the model is larger than MOST_BITS");
+        return false;
+    }
+    tn_copy_out(*entry->field, b->data + b->bytes);
+    b->bytes += bytes;
+    return true;
+}
+
+static void bits_of(tn_gpt *gpt, bits *b) {
+    b->bytes = 0;
+    tn_module_each(gpt, (tn_walk){0}, append_bits, b);
+}
+
+static bool same_bits(const bits *a, const bits *b) {
+    return a->bytes > 0 && a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0;
+}
+
+/* ---- The same run twice ---------------------------------------------------------------------- */
+
+typedef struct plan {
+    const char *name;
+    int ranks, stage;
+    const char *precision; /* "fp16", "bf16" or "" */
+    const char *optimizer; /* as the file has it */
+    double clipping;
+    int accumulation;
+    bool sum;
+    bool offload;
+    const char *path;
+} plan;
+
+static void write_file(const plan *p) {
+    char text[1024], precision[128] = "", offload[128] = "";
+    if (*p->precision) {
+        snprintf(precision, sizeof(precision), "\"%s\": {\"enabled\": true}, ", p->precision);
+    }
+    if (p->offload) {
+        snprintf(offload, sizeof(offload), ", \"offload_optimizer\": {\"device\": \"cpu\"}");
+    }
+    snprintf(text, sizeof(text),
+             "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, "
+             "\"gradient_clipping\": %g, \"gradient_allreduce_op\": \"%s\", "
+             "\"zero_optimization\": {\"stage\": %d%s}, %s\"optimizer\": %s, "
+             "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 3, "
+             "\"warmup_type\": \"linear\"}}}",
+             BATCH, p->accumulation, p->clipping, p->sum ? "sum" : "mean", p->stage, offload,
+             precision, p->optimizer);
+    temp_write(p->path, text, strlen(text));
+}
+
+static void run_by_file(tn_group *world, const plan *p, bits *b) {
+    tn_gpt gpt;
+    gpt_begin(&gpt);
+    tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
+    CHECK(d);
+    int64_t accumulation = tn_deepspeed_batch(d).accumulation;
+    CHECK(accumulation == p->accumulation && tn_deepspeed_batch(d).micro == BATCH);
+    CHECK(tn_deepspeed_batch(d).all == (int64_t)BATCH * p->accumulation * p->ranks);
+    for (int64_t i = 0; d && i < STEPS * accumulation; i++) {
+        TN_SCOPE;
+        CHECK(tn_deepspeed_due(d) == (i % accumulation == accumulation - 1));
+        tn_deepspeed_backward(d, micro_loss(&gpt, world, i / accumulation, i % accumulation));
+        CHECK(tn_deepspeed_step(d) == TN_OK);
+    }
+    CHECK(tn_deepspeed_norm(d) > 0 && tn_optim_steps(tn_deepspeed_optim(d)) == STEPS);
+    bits_of(&gpt, b);
+    tn_deepspeed_free(d);
+    tn_module_finish(&gpt);
+}
+
+static tn_optim *optim_by_hand(tn_gpt *gpt, const char *kind) {
+    if (strstr(kind, "SGD")) {
+        tn_sgd_options o = tn_sgd_defaults();
+        o.momentum = 0.9;
+        return tn_sgd(gpt, o);
+    }
+    tn_adam_options o = tn_adam_defaults();
+    o.beta2 = 0.95;
+    o.weight_decay = 0.1;
+    return strstr(kind, "AdamW") ? tn_adamw(gpt, o) : tn_adam(gpt, o);
+}
+
+static void attach_by_hand(tn_gpt *gpt, tn_group *world, const plan *p) {
+    tn_ddp_options o = tn_ddp_defaults();
+    o.sum = p->sum;
+    tn_ddp(gpt, world, o);
+}
+
+static void run_by_hand(tn_group *world, const plan *p, bits *b) {
+    tn_gpt gpt;
+    gpt_begin(&gpt);
+    if (*p->precision) {
+        tn_precision policy = tn_precision_defaults();
+        policy.compute = strcmp(p->precision, "fp16") == 0 ? TN_F16 : TN_BF16;
+        tn_module_set_precision(&gpt, policy);
+    }
+    attach_by_hand(&gpt, world, p);
+    tn_optim *opt = optim_by_hand(&gpt, p->optimizer);
+    bool scaled = strcmp(p->precision, "fp16") == 0;
+    tn_scaler *scaler = scaled ? tn_scaler_new(tn_scaler_defaults()) : NULL;
+    const double lr[STEPS] = {0, 0, 0.01 * (1.0 / 3), 0.01 * (2.0 / 3), 0.01, 0.01};
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < p->accumulation; i++) {
+            TN_SCOPE;
+            tn_tensor *loss =
+                tn_mul_scalar(micro_loss(&gpt, world, step, i), 1.0 / p->accumulation);
+            loss = scaled ? tn_scaler_scale(scaler, loss) : loss;
+            if (i + 1 < p->accumulation && p->stage < 2) {
+                TN_NO_SYNC(&gpt);
+                tn_backward(loss);
+            } else {
+                tn_backward(loss);
+            }
+        }
+        tn_optim_set_lr(opt, lr[step]);
+        if (scaled) {
+            p->clipping > 0 ? tn_scaler_clip(scaler, opt, p->clipping) : 0;
+            tn_scaler_step(scaler, opt);
+            tn_scaler_update(scaler);
+        } else {
+            p->clipping > 0 ? tn_optim_clip(opt, p->clipping) : 0;
+            tn_optim_step(opt);
+        }
+        tn_optim_zero_grad(opt);
+    }
+    bits_of(&gpt, b);
+    tn_scaler_free(scaler);
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+static void run_twice(tn_group *world, void *user) {
+    const plan *p = user;
+    bits *file = calloc(1, sizeof(*file)), *hand = calloc(1, sizeof(*hand));
+    run_by_file(world, p, file);
+    run_by_hand(world, p, hand);
+    CHECK(same_bits(file, hand));
+    free(file);
+    free(hand);
+}
+
+static void test_equals_by_hand(void **state) {
+    (void)state;
+    static const char adam[] = "{\"type\": \"Adam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, "
+                               "0.95], \"weight_decay\": 0.1, \"adam_w_mode\": false}}";
+    static const char adamw[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, "
+                                "0.95], \"weight_decay\": 0.1}}";
+    static const char sgd[] = "{\"type\": \"SGD\", \"params\": {\"lr\": 0.01, \"momentum\": 0.9}}";
+    static const plan variants[] = {
+        {.name = "AdamW", .precision = "", .optimizer = adamw, .clipping = 0.1, .accumulation = 3},
+        {.name = "Adam", .precision = "", .optimizer = adam, .clipping = 0, .accumulation = 1},
+        {.name = "SGD, sum", .precision = "", .optimizer = sgd, .accumulation = 2, .sum = true},
+        {.name = "bf16", .precision = "bf16", .optimizer = adamw, .clipping = 1, .accumulation = 2},
+        {.name = "fp16", .precision = "fp16", .optimizer = adamw, .clipping = 1, .accumulation = 2},
+    };
+    for (int stage = 0; stage <= 0; stage++) {
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+                plan p = variants[i];
+                p.ranks = ranks;
+                p.stage = stage;
+                p.path = temp_path("ds.json");
+                write_file(&p);
+                printf("# stage %d, %d ranks, %s\n", stage, ranks, p.name);
+                run_ok(ranks, run_twice, &p);
+            }
+        }
+    }
+}
+
+/* ---- The loss scale -------------------------------------------------------------------------- */
+
+/* DeepSpeed's rule, as its documentation has it. */
+typedef struct rule {
+    double scale, least;
+    int window, hysteresis, left, at, last_overflow;
+    bool refill;
+} rule;
+
+static void rule_step(rule *r, bool overflow) {
+    if (overflow) {
+        if (r->left > 1) {
+            r->left--;
+        } else {
+            r->scale = fmax(r->scale / 2, r->least);
+        }
+        r->last_overflow = r->at;
+    } else {
+        int calm = r->at - r->last_overflow - 1;
+        if (r->refill) {
+            r->left = r->hysteresis;
+        }
+        if (calm > 0 && calm % r->window == 0) {
+            r->left = r->hysteresis;
+            r->scale *= 2;
+        }
+    }
+    r->at++;
+}
+
+static tn_deepspeed *linear_begin(tn_linear *m, const char *precision, const char *more) {
+    char text[512];
+    snprintf(text, sizeof(text),
+             "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SGD\"}, \"%s\": {\"enabled\": "
+             "true%s%s}, \"scheduler\": {\"type\": \"WarmupLR\"}}",
+             precision, *more ? ", " : "", more);
+    const char *path = temp_path("scale.json");
+    temp_write(path, text, strlen(text));
+    tn_linear_init(m, 1, 1, tn_linear_defaults());
+    tn_deepspeed *d = tn_deepspeed_new(m, NULL, path);
+    assert_non_null(d);
+    return d;
+}
+
+static double scale_of(const tn_deepspeed *d) {
+    return tn_scaler_where(tn_deepspeed_checkpoint(d).scaler).scale;
+}
+
+/* Infinite activations make infinite gradients; the scale alone must not. */
+static tn_status linear_step(tn_deepspeed *d, tn_linear *m, bool overflow) {
+    TN_SCOPE;
+    tn_tensor *x = tn_full(TN_DIMS(1, 1), overflow ? INFINITY : 0, TN_F32);
+    tn_tensor *y = tn_cast(tn_call(m, x), TN_F32);
+    tn_deepspeed_backward(d, tn_mul_scalar(tn_sum_all(y), 1e-6));
+    return tn_deepspeed_step(d);
+}
+
+static void test_loss_scale(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys;
+        rule r;
+    } cases[] = {
+        {"", {.scale = 65536, .least = 1, .window = 1000, .hysteresis = 2}},
+        {"\"hysteresis\": 1, \"loss_scale_window\": 2, \"initial_scale_power\": 4",
+         {.scale = 16, .least = 1, .window = 2, .hysteresis = 1}},
+        {"\"hysteresis\": 3, \"loss_scale_window\": 3, \"min_loss_scale\": 1024",
+         {.scale = 65536, .least = 1024, .window = 3, .hysteresis = 3}},
+        {"\"hysteresis\": 2, \"consecutive_hysteresis\": true, \"loss_scale_window\": 5",
+         {.scale = 65536, .least = 1, .window = 5, .hysteresis = 2, .refill = true}},
+    };
+    static const char pattern[] = "......x.......xx...x.x.x......xxxx....x......";
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        tn_linear m;
+        tn_deepspeed *d = linear_begin(&m, "fp16", cases[i].keys);
+        rule r = cases[i].r;
+        r.left = r.hysteresis;
+        r.last_overflow = -1;
+        int64_t taken = 0;
+        for (const char *c = pattern; *c; c++) {
+            assert_true(scale_of(d) == r.scale);
+            assert_int_equal(linear_step(d, &m, *c == 'x'), TN_OK);
+            rule_step(&r, *c == 'x');
+            taken += *c != 'x';
+            assert_int_equal(tn_optim_steps(tn_deepspeed_optim(d)), taken);
+        }
+        assert_true(scale_of(d) == r.scale);
+        tn_deepspeed_free(d);
+        tn_module_finish(&m);
+    }
+}
+
+/* One that the file has set stays; in bf16 it is 1, and overflows are skipped all the same. */
+static void test_fixed_scale(void **state) {
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        tn_linear m;
+        tn_deepspeed *d =
+            linear_begin(&m, bf16 ? "bf16" : "fp16", bf16 ? "" : "\"loss_scale\": 128");
+        for (int i = 0; i < 8; i++) {
+            assert_int_equal(linear_step(d, &m, i % 4 != 3), TN_OK);
+            assert_true(scale_of(d) == (bf16 ? 1 : 128));
+        }
+        assert_int_equal(tn_optim_steps(tn_deepspeed_optim(d)), 2);
+        tn_deepspeed_free(d);
+        tn_module_finish(&m);
+    }
+    tn_linear m;
+    tn_deepspeed *d = linear_begin(&m, "bf16", "\"check_grad_overflow\": false");
+    assert_null(tn_deepspeed_checkpoint(d).scaler);
+    tn_deepspeed_free(d);
+    tn_module_finish(&m);
+}
+
+/* A run that only overflows ends with an error, not with nothing learnt. */
+static void test_least_scale(void **state) {
+    (void)state;
+    tn_linear m;
+    tn_deepspeed *d = linear_begin(&m, "fp16", "\"initial_scale_power\": 2, \"hysteresis\": 1");
+    assert_int_equal(linear_step(d, &m, true), TN_OK);
+    assert_int_equal(linear_step(d, &m, true), TN_OK);
+    assert_true(scale_of(d) == 1);
+    assert_int_equal(linear_step(d, &m, true), TN_ESTATE);
+    assert_error(TN_ESTATE, "gradients overflow with a loss scale of 1, and fp16.min_loss_scale");
+    tn_deepspeed_free(d);
+    tn_module_finish(&m);
+}
+
+/* ---- Going on -------------------------------------------------------------------------------- */
+
+/* Three steps, a checkpoint, and three more by whoever loads it. */
+static void train_steps(tn_group *world, tn_gpt *gpt, tn_deepspeed *d, int64_t from, int64_t to) {
+    for (int64_t i = 2 * from; i < 2 * to; i++) {
+        TN_SCOPE;
+        tn_deepspeed_backward(d, micro_loss(gpt, world, i / 2, i % 2));
+        CHECK(tn_deepspeed_step(d) == TN_OK);
+    }
+}
+
+static tn_checkpoint checkpoint_of(tn_deepspeed *d) {
+    tn_checkpoint c = tn_deepspeed_checkpoint(d);
+    c.generator = tn_default_generator();
+    return c;
+}
+
+static void goes_on(tn_group *world, void *user) {
+    const plan *p = user;
+    const char *path = temp_path("deepspeed.safetensors");
+    bits *all = calloc(1, sizeof(*all)), *parts = calloc(1, sizeof(*parts));
+    tn_gpt gpt;
+    gpt_begin(&gpt);
+    tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
+    train_steps(world, &gpt, d, 0, 3);
+    tn_checkpoint c = checkpoint_of(d);
+    CHECK(c.step == 3 && tn_checkpoint_save(&c, path) == TN_OK);
+    train_steps(world, &gpt, d, 3, STEPS);
+    bits_of(&gpt, all);
+    tn_deepspeed_free(d);
+    tn_module_finish(&gpt);
+
+    gpt_begin(&gpt);
+    d = tn_deepspeed_new(&gpt, world, p->path);
+    c = checkpoint_of(d);
+    CHECK(tn_checkpoint_load(&c, path) == TN_OK && c.step == 3);
+    CHECK(tn_deepspeed_lr(d) == 0.01 * (2.0 / 3));
+    train_steps(world, &gpt, d, c.step, STEPS);
+    bits_of(&gpt, parts);
+    CHECK(same_bits(all, parts));
+    tn_deepspeed_free(d);
+    tn_module_finish(&gpt);
+    free(all);
+    free(parts);
+}
+
+static void test_goes_on(void **state) {
+    (void)state;
+    plan p = {.ranks = 1,
+              .precision = "fp16",
+              .optimizer = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}",
+              .clipping = 1,
+              .accumulation = 2,
+              .path = temp_path("ds.json")};
+    write_file(&p);
+    run_ok(1, goes_on, &p);
+}
+
+/* ---- What is wrong --------------------------------------------------------------------------- */
+
+static void test_order_of_calls(void **state) {
+    (void)state;
+    tn_linear m;
+    tn_deepspeed *d = linear_begin(&m, "bf16", "");
+    assert_int_equal(tn_deepspeed_step(d), TN_ESTATE);
+    assert_error(TN_ESTATE, "no tn_deepspeed_backward since the last step");
+    tn_tensor *x = tn_ones(TN_DIMS(1, 1), TN_F32);
+    assert_int_equal(tn_deepspeed_backward(d, tn_sum_all(tn_call(&m, x))), TN_OK);
+    assert_int_equal(tn_deepspeed_backward(d, tn_sum_all(tn_call(&m, x))), TN_ESTATE);
+    assert_error(TN_ESTATE, "no tn_deepspeed_step since the last backward");
+    assert_int_equal(tn_deepspeed_step(d), TN_OK);
+    tn_deepspeed_free(d);
+    tn_module_finish(&m);
+}
+
+/* A file that all find wrong leaves the group alive; one that rank 0 cannot read ends it. */
+static void wrong_file(tn_group *world, void *user) {
+    const char *path = user;
+    bool missing = access(path, R_OK) != 0;
+    tn_linear m;
+    tn_linear_init(&m, 2, 2, tn_linear_defaults());
+    CHECK(!tn_deepspeed_new(&m, world, path));
+    if (missing) {
+        CHECK(tn_error() == (tn_group_rank(world) == 0 ? TN_EIO : TN_EPEER));
+        CHECK(strstr(tn_error_message(), "missing.json"));
+    } else {
+        CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "wrong.json: there is no key"));
+        tn_error_clear();
+        CHECK(tn_barrier(world) == TN_OK);
+    }
+    tn_module_finish(&m);
+}
+
+static void test_wrong_file(void **state) {
+    (void)state;
+    const char *path = temp_path("wrong.json");
+    temp_write(path, "{\"optimiser\": {}}", 17);
+    run_ok(2, wrong_file, (void *)path);
+    run_failing(2, wrong_file, (void *)temp_path("missing.json"), TN_EIO);
+}
+
+static int logged;
+
+static void count_logged(tn_log_level level, const char *message, void *user) {
+    (void)level;
+    (void)user;
+    logged += strstr(message, "without meaning here: steps_per_print, "
+                              "zero_optimization.overlap_comm") != NULL;
+}
+
+static void make_and_free(tn_group *world, void *user) {
+    tn_linear m;
+    tn_linear_init(&m, 2, 2, tn_linear_defaults());
+    tn_deepspeed *d = tn_deepspeed_new(&m, world, user);
+    CHECK(d && tn_deepspeed_lr(d) == 1e-3 && isnan(tn_deepspeed_norm(d)));
+    tn_deepspeed_free(d);
+    tn_module_finish(&m);
+}
+
+/* Once in a job, not once a rank. */
+static void test_idle_keys_are_logged(void **state) {
+    (void)state;
+    static const char text[] = "{\"train_batch_size\": 4, \"steps_per_print\": \"auto\", "
+                               "\"zero_optimization\": {\"overlap_comm\": true}, "
+                               "\"optimizer\": {\"type\": \"SGD\"}}";
+    const char *path = temp_path("idle.json");
+    temp_write(path, text, strlen(text));
+    tn_log_to(count_logged, TN_LOG_INFO, NULL);
+    run_ok(2, make_and_free, (void *)path);
+    tn_log_to(NULL, TN_LOG_INFO, NULL);
+    assert_int_equal(logged, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_equals_by_hand), TEST(test_loss_scale),
+        TEST(test_fixed_scale),    TEST(test_least_scale),
+        TEST(test_goes_on),        TEST(test_order_of_calls),
+        TEST(test_wrong_file),     TEST(test_idle_keys_are_logged),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
