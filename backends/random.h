@@ -1,7 +1,7 @@
 /* How the generator's words become numbers: the specification that every backend shares.
  *
  * tn_philox(seed, stream, call, index) gives four 32-bit words. Element i of a draw,
- * i in row-major order, uses
+ * i in row-major order, counted from the key's `first`, uses
  *
  *     f32 bf16 f16, dropout   word i % 4 of index i / 4: uniform24, its top 24 bits times 2^-24
  *     f64, integers           words 2 (i % 2) and 2 (i % 2) + 1 of index i / 2 as one 64-bit word,

@@ -249,10 +249,10 @@ static tn_status k_scatter(work *w) {
     return kernels->scatter_add_rows(ctx, &w->y, &w->label, &w->x);
 }
 static tn_status k_random(work *w) {
-    return kernels->random(ctx, &w->y, (tn_random_kind)w->f, (tn_random_key){1, 2, 3}, 0, 1);
+    return kernels->random(ctx, &w->y, (tn_random_kind)w->f, (tn_random_key){1, 2, 3, 0}, 0, 1);
 }
 static tn_status k_dropout(work *w) {
-    return kernels->dropout(ctx, &w->y, &w->x, 0.1, (tn_random_key){1, 2, 3});
+    return kernels->dropout(ctx, &w->y, &w->x, 0.1, (tn_random_key){1, 2, 3, 0});
 }
 static tn_status k_adam(work *w) {
     tn_adam_step step = {1e-4, 0.9, 0.999, 1e-8, 0.1, true, 10, 1};

@@ -56,6 +56,11 @@ tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
  * not. */
 bool tn__kernel_ok(tn_status status, const char *operation);
 
+/* The next draw of a generator. */
+static inline tn_random_key tn__draw_key(tn_generator *g) {
+    return (tn_random_key){.seed = g->seed, .stream = g->stream, .call = g->call++};
+}
+
 /* A 0-dimensional tensor with this value, of t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);
 

@@ -8,9 +8,9 @@
 
 enum { LINES = 16, WORDS = 4 * LINES };
 
-/* The words of elements [first, first + WORDS); first is a multiple of 4. */
+/* The words of elements [first, first + WORDS) of y; first is a multiple of 4. */
 static inline void draw_words(uint32_t *restrict word, tn_random_key key, int64_t first) {
-    uint64_t k = tn__philox_key(key.seed, key.stream), index = (uint64_t)first / 4;
+    uint64_t k = tn__philox_key(key.seed, key.stream), index = (key.first + (uint64_t)first) / 4;
     uint32_t c0[LINES], c1[LINES], c2[LINES], c3[LINES];
     uint32_t k0 = (uint32_t)k, k1 = (uint32_t)(k >> 32);
     for (int i = 0; i < LINES; i++) {

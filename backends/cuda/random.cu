@@ -18,9 +18,9 @@ struct fours {
 
 struct draw {
     tn_random_kind kind;
-    uint64_t key, call;
-    double a, b, limit; /* limit: tn__uniform_limit */
-    uint32_t threshold; /* Bernoulli */
+    uint64_t key, call, first; /* first: the group of four where the output begins */
+    double a, b, limit;        /* limit: tn__uniform_limit */
+    uint32_t threshold;        /* Bernoulli */
 };
 
 /* a + width u in the order of the host: the product is rounded by itself. */
@@ -35,7 +35,7 @@ static __device__ __forceinline__ double uniform_in(const draw &d, double u) {
 
 /* Element i of a group of four f32, bf16 or f16. */
 static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, float (&value)[4]) {
-    tn_random4 r = tn__philox(d.key, d.call, (uint64_t)group);
+    tn_random4 r = tn__philox(d.key, d.call, d.first + (uint64_t)group);
     if (d.kind == TN_BERNOULLI) {
         for (int i = 0; i < 4; i++) {
             value[i] = r.word[i] >> 8 < d.threshold;
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void draw_four(const draw &d, int64_t group, f
 static __device__ __forceinline__ void draw_words(const draw &d, int64_t group,
                                                   uint64_t (&word)[4]) {
     for (int part = 0; part < 2; part++) {
-        tn_random4 r = tn__philox(d.key, d.call, 2 * (uint64_t)group + (uint64_t)part);
+        tn_random4 r = tn__philox(d.key, d.call, 2 * (d.first + (uint64_t)group) + (uint64_t)part);
         word[2 * part] = tn__word64(r.word[0], r.word[1]);
         word[2 * part + 1] = tn__word64(r.word[2], r.word[3]);
     }
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     typedef typename tn__compute<T>::type C;
     int64_t groups = (f.walk.count + 3) / 4, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += step) {
-        tn_random4 r = tn__philox(d.key, d.call, (uint64_t)g);
+        tn_random4 r = tn__philox(d.key, d.call, d.first + (uint64_t)g);
         tn__elements<T, 4> x;
         if (f.dense && 4 * g + 4 <= f.walk.count) {
             x = ((const tn__elements<T, 4> *)f.walk.data[1])[g];
@@ -171,6 +171,7 @@ static draw draw_of(tn_random_kind kind, tn_random_key key, double a, double b, 
     return draw{kind,
                 tn__philox_key(key.seed, key.stream),
                 key.call,
+                key.first / 4,
                 a,
                 b,
                 kind == TN_UNIFORM ? tn__uniform_limit(dtype, a, b) : 0,

@@ -4,11 +4,11 @@
 
 /* The words that element i draws from: one of 32 bits, or the pair of a 64-bit number. */
 static uint32_t word_of(tn_random_key key, int64_t i) {
-    return tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 4).word[i % 4];
+    return tn_philox(key.seed, key.stream, key.call, (key.first + (uint64_t)i) / 4).word[i % 4];
 }
 
 static uint64_t word64_of(tn_random_key key, int64_t i) {
-    tn_random4 r = tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 2);
+    tn_random4 r = tn_philox(key.seed, key.stream, key.call, (key.first + (uint64_t)i) / 2);
     return tn__word64(r.word[2 * (i % 2)], r.word[2 * (i % 2) + 1]);
 }
 

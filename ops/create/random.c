@@ -9,7 +9,7 @@ static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b
     tn_generator *g = tn_default_generator();
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
-    tn_random_key key = {g->seed, g->stream, g->call++};
+    tn_random_key key = tn__draw_key(g);
     tn_status status = tn_backend_of(device)->random(tn_context_of(device), &desc, kind, key, a, b);
     return tn__kernel_ok(status, operation) ? y : tn_inert();
 }

@@ -16,7 +16,7 @@ static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, dou
     }
     g = g ? g : tn_default_generator();
     tn_desc y = tn_desc_of(x);
-    tn_random_key key = {g->seed, g->stream, g->call++};
+    tn_random_key key = tn__draw_key(g);
     return tn__changed(x, tn__kernels_of(x)->random(tn__context_of(x), &y, kind, key, a, b),
                        operation);
 }

@@ -33,8 +33,8 @@ static void dropout_backward(tn_op_grad *g) {
 }
 
 static void dropout_samples(tn_op_samples *s) {
-    static const dropout_args half = {0.5, {7, 0, 3}}, tenth = {0.1, {7, 1, 4}},
-                              all = {1.0, {7, 0, 5}}, none = {0.0, {7, 0, 6}};
+    static const dropout_args half = {0.5, {7, 0, 3, 0}}, tenth = {0.1, {7, 1, 4, 0}},
+                              all = {1.0, {7, 0, 5, 0}}, none = {0.0, {7, 0, 6, 0}};
     tn__sample_unary_with(s, -2.0, 2.0, "p=0.5", &half);
     tn__sample_unary_with(s, -2.0, 2.0, "p=0.1", &tenth);
     tn__sample_unary_with(s, -2.0, 2.0, "p=1.0", &all);
@@ -58,7 +58,7 @@ tn_tensor *tn_dropout_op(tn_tensor *x, double p) {
     dropout_args args = {.p = p};
     if (p > 0.0 && p <= 1.0) {
         tn_generator *generator = tn_default_generator();
-        args.key = (tn_random_key){generator->seed, generator->stream, generator->call++};
+        args.key = tn__draw_key(generator);
     }
     return tn_apply1(&tn__op_dropout, &args, x);
 }

@@ -21,7 +21,7 @@ static void test_random(void **state) {
         const int64_t *size = trial_shapes[k / 32];
         tn_dtype dtype = array_floats[k / 8 % 4];
         drawing d = {(tn_random_kind[]){TN_UNIFORM, TN_NORMAL, TN_BERNOULLI, TN_UNIFORM}[k % 4],
-                     {7, (uint64_t)k / 32, 0x100000002u},
+                     {7, (uint64_t)k / 32, 0x100000002u, 4 * (uint64_t)(k % 3)},
                      0.25,
                      0.75,
                      {0}};
@@ -47,7 +47,7 @@ static void test_upper_ends(void **state) {
     static const double ranges[][2] = {{0, 1}, {1, 2}, {-2, -1}, {0x1p23, 0x1p23 + 4}, {3, 3}};
     for (int k = 0; k < 4 * 2 * 5; k++) {
         tn_dtype dtype = array_floats[k / 10];
-        drawing d = {TN_UNIFORM, {7, 1, 2}, ranges[k % 5][0], ranges[k % 5][1], {0}};
+        drawing d = {TN_UNIFORM, {7, 1, 2, 0}, ranges[k % 5][0], ranges[k % 5][1], {0}};
         trial t = {"uniform",
                    1,
                    {make(dtype, k / 5 & 1, 1, SIZES(trial_on_emulator() ? 3000 : 20000))},
@@ -69,7 +69,7 @@ static void test_integers(void **state) {
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2 * 5; k++) {
         tn_dtype dtype = (tn_dtype)(k / 10 % TN_DTYPES);
         const double *range = ranges[k % 5];
-        drawing d = {TN_INTEGER, {(uint64_t)k, 3, 9}, range[0], range[1], {0}};
+        drawing d = {TN_INTEGER, {(uint64_t)k, 3, 9, (uint64_t)k << 30}, range[0], range[1], {0}};
         array y = make(dtype, k / 5 & 1, 3, trial_shapes[k / 10 / TN_DTYPES]);
         trial t = {"random integers", 1, {y}, call_random, &d, 0, 0};
         trial_run(&t);

@@ -214,13 +214,37 @@ static void test_keys_differ(void **state) {
     }
 }
 
+/* What begins further on in a draw has the elements that the whole draw has there. */
+static void test_parts_of_a_draw(void **state) {
+    (void)state;
+    enum { N = 50 };
+    static const struct {
+        tn_dtype dtype;
+        tn_random_kind kind;
+    } draws[] = {{TN_F32, TN_UNIFORM}, {TN_BF16, TN_NORMAL},   {TN_F64, TN_UNIFORM},
+                 {TN_F64, TN_NORMAL},  {TN_F32, TN_BERNOULLI}, {TN_I32, TN_INTEGER}};
+    for (size_t k = 0; k < sizeof draws / sizeof *draws; k++) {
+        array whole = array_new(draws[k].dtype, DENSE, 1, (int64_t[]){N});
+        ref->random(ctx, &whole.d, draws[k].kind, key, 0.5, 3);
+        for (int first = 0; first < N; first += 4) {
+            array part = array_new(draws[k].dtype, DENSE, 1, (int64_t[]){N - first});
+            tn_random_key from = key;
+            from.first = (uint64_t)first;
+            ref->random(ctx, &part.d, draws[k].kind, from, 0.5, 3);
+            for (int i = first; i < N; i++) {
+                assert_true(array_get(&part, i - first) == array_get(&whole, i));
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_uniform),      ARRAY_TEST(test_uniform_stays_below_its_end),
         ARRAY_TEST(test_normal),       ARRAY_TEST(test_integer),
         ARRAY_TEST(test_bernoulli),    ARRAY_TEST(test_dropout),
         ARRAY_TEST(test_dropout_ends), ARRAY_TEST(test_keys_differ),
-        ARRAY_TEST(test_thresholds),
+        ARRAY_TEST(test_thresholds),   ARRAY_TEST(test_parts_of_a_draw),
     };
     return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

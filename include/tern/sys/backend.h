@@ -115,10 +115,11 @@ typedef enum tn_random_kind {
     TN_BERNOULLI /* 1 with probability a, else 0 */
 } tn_random_kind;
 
-/* Names one draw: element i of the output is a function of (seed, stream, call, i),
- * i counted in row-major order. */
+/* Names one draw: element i of the output is a function of (seed, stream, call, first + i), i
+ * counted in row-major order. first, a multiple of 4, is where in the draw the output begins: 0, or
+ * further on for a part of a tensor that has the same bits as it has in the whole. */
 typedef struct tn_random_key {
-    uint64_t seed, stream, call;
+    uint64_t seed, stream, call, first;
 } tn_random_key;
 
 #define TN_OPTIM_STATES 2 /* the most that an optimiser keeps of each parameter */
