@@ -218,24 +218,25 @@ static void test_a_module_may_end_in_its_backward(void **state) {
     }
 }
 
-static void attach_and_step(net *m) {
+static void attach_and_step(net *m, bool naive) {
     tn_ddp_options o = small_buckets();
     o.join = o.find_unused = true;
-    if (tn_ddp(m, NULL, o)) {
+    tn_module_requires_grad(&m->extra, false);
+    if (naive ? tn_ddp_naive(m, NULL) == TN_OK : tn_ddp(m, NULL, o) != NULL) {
         net_backward(m, 0);
+        tn_module_requires_grad(&m->extra, true); /* buckets are laid out again */
         net_backward(m, 1);
     }
 }
 
-static void test_out_of_memory_anywhere(void **state) {
-    (void)state;
+static void no_memory_anywhere(bool naive) {
     bool failed = true;
     for (int64_t n = 0; failed; n++) {
         TN_SCOPE;
         net m;
         net_init(&m, 1);
         tn__alloc_fail_at(n);
-        attach_and_step(&m);
+        attach_and_step(&m, naive);
         failed = !tn__alloc_fail_armed();
         tn__alloc_fail_at(-1);
         assert_int_equal(tn_error(), failed ? TN_ENOMEM : TN_OK);
@@ -243,6 +244,12 @@ static void test_out_of_memory_anywhere(void **state) {
         tn_module_finish(&m);
         assert_true(n < 20000);
     }
+}
+
+static void test_out_of_memory_anywhere(void **state) {
+    (void)state;
+    no_memory_anywhere(false);
+    no_memory_anywhere(true);
 }
 
 static void test_the_group_was_freed(void **state) {

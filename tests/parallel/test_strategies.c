@@ -110,6 +110,20 @@ static void a_scope_may_outlive_its_module(void **state) {
     free(m);
 }
 
+/* What is attached in a scope hears of its end alone: that must not count. */
+static void a_scope_may_be_older(void **state) {
+    (void)state;
+    net m;
+    net_init(&m, 1);
+    void *scope = tn_no_sync_begin(&m);
+    tn_ddp_state *ddp = tn_ddp(&m, NULL, tn_ddp_defaults());
+    tn_no_sync_end(&scope);
+    assert_null(scope);
+    net_backward(&m, 0);
+    assert_int_equal(tn_ddp_statistics(ddp).steps, 1);
+    tn_module_finish(&m);
+}
+
 static void accumulates(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
@@ -283,6 +297,7 @@ int main(void) {
         TEST(a_scope_speaks_to_what_is_below),
         TEST(what_scopes_refuse),
         TEST(a_scope_may_outlive_its_module),
+        TEST(a_scope_may_be_older),
         TEST(the_naive_twin_accumulates),
         TEST(an_optimiser_holds_a_tied_parameter),
         TEST(an_optimiser_of_other_modules),
