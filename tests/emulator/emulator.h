@@ -26,8 +26,9 @@ TN_EMULATOR_API void tern_emulator_reset(void);
 TN_EMULATOR_API void tern_emulator_break(int device, const char *why);
 
 /* For stand-ins of libraries (queue.cc). Queues work in a stream of this device; it reaches the
- * memory of the device, as a kernel does. False: the device has no such stream. */
-TN_EMULATOR_API bool tern_emulator_queue(int device, void *stream, void (*work)(void *user),
+ * memory of the device, as a kernel does, and is called until it is done, which it says: once by
+ * each who polls. False: the device has no such stream. */
+TN_EMULATOR_API bool tern_emulator_queue(int device, void *stream, bool (*work)(void *user),
                                          void *user);
 /* The device in one allocation of which all these bytes are; -1: none. */
 TN_EMULATOR_API int tern_emulator_owner(const void *memory, size_t bytes);

@@ -2,8 +2,8 @@
  *
  * Ranks are processes or threads. They share one file, whose name is the unique id: a board with a
  * slot for each rank's part of a collective, and a lane for each pair's messages. An operation is
- * queued in the emulated stream, in slices of a few milliseconds: whoever polls for its end drives
- * it, and each poll returns. As in NCCL a communicator with blocking = 0 is in progress at first.
+ * queued in the emulated stream, and whoever polls for its end drives it for a few milliseconds. As
+ * in NCCL a communicator with blocking = 0 is in progress at first.
  *
  * What NCCL refuses, this refuses; what would end in a wrong result or a hang there ends the
  * process here, with a word why: memory or a stream of another device, results that overlap what
@@ -11,13 +11,15 @@
  * ranks, SLOT bytes for a rank's part, LANE for a message, no blocking communicators, and in a
  * group of calls only messages of one communicator.
  *
- * TERN_FAKE_NCCL breaks it; then no slice waits for long, and what is lost stays lost:
+ * TERN_FAKE_NCCL breaks it; then no operation waits for long, and what is lost stays lost:
  *     absent:R      rank R never joins
  *     error:R:N     rank R's communicator has an asynchronous error from its N-th operation on
  *     hang:R:N      rank R's N-th operation never comes
  *     lossy         nothing; for ranks that are killed
  */
 #define _GNU_SOURCE
+#include "tests/emulator/fake_nccl.h"
+
 #include "tests/distributed/elements.h"
 
 #include <nccl.h>
@@ -42,13 +44,14 @@ enum {
     RANKS = 8,
     SLOT = 64 << 20, /* the file is sparse */
     LANE = 16 << 20,
-    SLICES = 400,
     PIECES = 2 * RANKS,
     UNSETTLED = 3, /* questions that are answered with "in progress" */
     REGIONS = 64,  /* of registered memory in a process */
+    LAUNCHES = 1024,
 };
 
-static const double SLICE = 3e-3, PATIENCE = 60; /* seconds */
+/* Seconds: of a step, and of an operation, also where it is broken. */
+static const double STEP = 3e-3, PATIENCE = 60, BROKEN_PATIENCE = 1.2;
 
 typedef struct seat {
     _Atomic uint64_t posted, taken; /* collectives */
@@ -72,6 +75,8 @@ struct ncclComm {
     _Atomic int refs; /* the program's, and one for each operation */
     board *board;
     int rank, ranks, device;
+    int number; /* of those that this process has made */
+    _Atomic int under_way;
     int questions;
     uint64_t operations, collectives;
     ncclResult_t error;
@@ -100,7 +105,7 @@ typedef struct op {
     int root;
     uint64_t number; /* of the collectives */
     bool posted, done, never;
-    int slices; /* left */
+    double end; /* of its patience; 0: it has not begun */
     piece pieces[PIECES];
     int piece_count;
     void *stream;
@@ -124,7 +129,7 @@ static void expect_settled(const struct ncclComm *c) {
 /* ---- The emulator ---------------------------------------------------------------------------- */
 
 typedef struct emulator {
-    bool (*queue)(int device, void *stream, void (*work)(void *), void *user);
+    bool (*queue)(int device, void *stream, bool (*work)(void *), void *user);
     int (*owner)(const void *memory, size_t bytes);
     void *(*alloc)(size_t bytes);
     void (*free)(void *memory);
@@ -359,7 +364,47 @@ static void advance(op *o) {
     }
 }
 
-/* ---- Slices ---------------------------------------------------------------------------------- */
+/* ---- What tests ask -------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    int communicators, launches, depth;
+    int launched[LAUNCHES]; /* in which */
+} diary = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int note_communicator(void) {
+    pthread_mutex_lock(&diary.lock);
+    int number = diary.communicators++;
+    pthread_mutex_unlock(&diary.lock);
+    return number;
+}
+
+static void note_launch(ncclComm_t c) {
+    int under_way = atomic_fetch_add(&c->under_way, 1) + 1;
+    pthread_mutex_lock(&diary.lock);
+    diary.launched[diary.launches++ % LAUNCHES] = c->number;
+    diary.depth = under_way > diary.depth ? under_way : diary.depth;
+    pthread_mutex_unlock(&diary.lock);
+}
+
+EXPORT int fake_nccl_launches(int *communicators, int room) {
+    pthread_mutex_lock(&diary.lock);
+    int n = diary.launches;
+    for (int i = 0; i < n && i < room && i < LAUNCHES; i++) {
+        communicators[i] = diary.launched[i];
+    }
+    pthread_mutex_unlock(&diary.lock);
+    return n;
+}
+
+EXPORT int fake_nccl_depth(void) {
+    pthread_mutex_lock(&diary.lock);
+    int depth = diary.depth;
+    pthread_mutex_unlock(&diary.lock);
+    return depth;
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 static double now(void) {
     struct timespec time;
@@ -374,24 +419,27 @@ static void comm_drop(ncclComm_t c) {
     }
 }
 
-static void slice(void *user) {
+/* Works on an operation for a while. Whether it is over. */
+static bool take_step(void *user) {
     op *o = user;
-    bool last = --o->slices == 0;
-    double end = now() + (last && !broken() ? PATIENCE : SLICE);
-    while (!o->done && !o->never && !atomic_load(&o->comm->aborted)) {
-        advance(o);
-        if (o->done || now() >= end) {
-            break;
+    ncclComm_t c = o->comm;
+    double end = now() + STEP;
+    o->end = o->end > 0 ? o->end : now() + (broken() ? BROKEN_PATIENCE : PATIENCE);
+    while (!o->done && !atomic_load(&c->aborted) && now() < end) {
+        if (!o->never) {
+            advance(o);
         }
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        if (!o->done) {
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        }
     }
-    if (o->never && !atomic_load(&o->comm->aborted)) {
-        nanosleep(&(struct timespec){.tv_nsec = (long)(SLICE * 1e9)}, NULL);
+    if (!o->done && !atomic_load(&c->aborted) && now() < o->end) {
+        return false;
     }
-    if (last) {
-        comm_drop(o->comm);
-        free(o);
-    }
+    atomic_fetch_sub(&c->under_way, 1);
+    comm_drop(c);
+    free(o);
+    return true;
 }
 
 static ncclResult_t submit(op *o) {
@@ -409,13 +457,11 @@ static ncclResult_t submit(op *o) {
     if (o->kind != MESSAGES) {
         o->number = ++c->collectives;
     }
-    o->slices = SLICES;
+    note_launch(c);
     atomic_fetch_add(&c->refs, 1);
     c->questions = 1; /* in progress once more */
-    for (int i = 0; i < SLICES; i++) {
-        if (!emulated()->queue(c->device, o->stream, slice, o)) {
-            misused("a stream that is not its device's");
-        }
+    if (!emulated()->queue(c->device, o->stream, take_step, o)) {
+        misused("a stream that is not its device's");
     }
     return ncclInProgress;
 }
@@ -604,6 +650,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
     c->rank = rank;
     c->ranks = ranks;
     c->device = emulated()->device();
+    c->number = note_communicator();
     c->questions = UNSETTLED;
     memcpy(c->path, id.internal, sizeof(c->path));
     atomic_store(&c->refs, 1);

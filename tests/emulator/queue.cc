@@ -5,13 +5,13 @@
 
 using namespace tn_emulator;
 
-bool tern_emulator_queue(int device, void *stream, void (*work)(void *user), void *user) {
+bool tern_emulator_queue(int device, void *stream, bool (*work)(void *user), void *user) {
     std::lock_guard<std::mutex> guard(lock);
     auto s = stream_of((cudaStream_t)stream);
     bool right = s && s->device == device;
     if (right) {
-        push(
-            s, [=] { work(user); }, 1u << device);
+        push_steps(
+            s, [=] { return work(user); }, 1u << device);
     }
     return right;
 }

@@ -56,10 +56,11 @@ struct point {
     double seconds; /* when it was reached */
 };
 
-/* One thing to do: first wait for `waits`, then work. */
+/* One thing to do: first wait for `waits`, then work, which says whether it is done: if not, the
+ * next to look works on it again. */
 struct item {
     std::shared_ptr<point> waits;
-    std::function<void()> work;
+    std::function<bool()> work;
     unsigned devices; /* whose memory the work reaches */
 };
 
@@ -90,10 +91,12 @@ void remove_event(event *e);
 
 /* Queues work. It runs when somebody waits, or when the queue is long. */
 void push(const std::shared_ptr<stream> &s, std::function<void()> work, unsigned devices = 0);
+void push_steps(const std::shared_ptr<stream> &s, std::function<bool()> work, unsigned devices);
 void push_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<point> &waits);
 std::shared_ptr<point> push_point(const std::shared_ptr<stream> &s);
 
-/* Runs a stream's items up to and with this one; all of them; all streams of a device; one item. */
+/* Runs a stream's items up to and with this one; all of them; all streams of a device; one item, or
+ * a step of it. */
 void run_to(const std::shared_ptr<stream> &s, uint64_t turn);
 void run_all(const std::shared_ptr<stream> &s);
 void run_device(int device);

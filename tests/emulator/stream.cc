@@ -152,9 +152,17 @@ static void join_default(const std::shared_ptr<stream> &s) {
     }
 }
 
-void push(const std::shared_ptr<stream> &s, std::function<void()> work, unsigned devices) {
+void push_steps(const std::shared_ptr<stream> &s, std::function<bool()> work, unsigned devices) {
     join_default(s);
     append(s, {nullptr, std::move(work), devices});
+}
+
+void push(const std::shared_ptr<stream> &s, std::function<void()> work, unsigned devices) {
+    auto whole = [work = std::move(work)] {
+        work();
+        return true;
+    };
+    push_steps(s, whole, devices);
 }
 
 void push_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<point> &waits) {
@@ -177,18 +185,23 @@ std::shared_ptr<point> push_point(const std::shared_ptr<stream> &s) {
 
 static int depth;
 
-/* One item; the memory of its devices stays open until the outermost run ends. */
+/* One item, or a step of it; the memory of its devices stays open until the outermost run ends. */
 static void step(const std::shared_ptr<stream> &s) {
     item next = std::move(s->queue.front());
+    bool done = true;
     s->queue.pop_front();
     if (next.waits) {
         run_to(next.waits->in, next.waits->turn);
     }
     if (next.work && sticky[s->device] == cudaSuccess) {
         open_memory(next.devices);
-        next.work();
+        done = next.work();
     }
-    s->done++;
+    if (done) {
+        s->done++;
+    } else {
+        s->queue.push_front(std::move(next));
+    }
 }
 
 void run_to(const std::shared_ptr<stream> &s, uint64_t turn) {
@@ -206,7 +219,13 @@ void run_all(const std::shared_ptr<stream> &s) {
 }
 
 void run_one(const std::shared_ptr<stream> &s) {
-    run_to(s, s->done + 1);
+    depth++;
+    if (!s->queue.empty()) {
+        step(s);
+    }
+    if (--depth == 0) {
+        open_memory(0);
+    }
 }
 
 void run_device(int device) {
