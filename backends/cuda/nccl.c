@@ -5,6 +5,7 @@
  * does not block, on a stream of its own. An operation comes after its ready mark in that stream,
  * is given to NCCL, and is then watched until its end mark: for the deadline, for NCCL's
  * asynchronous errors, for abort, and for what the engine beside this one knows about the ranks.
+ * Several may be queued: the stream has them one behind the other, and the oldest is watched.
  * After a failure the communicator is aborted, which ends its kernels, and nothing more is run.
  *
  * NCCL is used by one thread at a time:
@@ -48,6 +49,23 @@ typedef struct region {
     bool freed; /* under the lock */
 } region;
 
+/* One wait: looks around now and then. A rank may leave when it has done its part, so that one has
+ * left counts only where every rank is needed until the end, and when it is seen for the second
+ * time. */
+typedef struct patience {
+    double begun, deadline, next_check;
+    int checks;
+    bool all; /* every rank is needed */
+} patience;
+
+/* An operation under way. */
+typedef struct flight {
+    struct flight *next;
+    const tn__cuda_mark *end;
+    void *copy; /* of what it reads, or NULL */
+    patience patience;
+} flight;
+
 typedef struct nccl {
     tn_engine base;
     const tn__nccl_table *api;
@@ -57,6 +75,7 @@ typedef struct nccl {
     tn_status (*check)(void *user, bool all, char *why);
     void *check_user;
     bool finalized;
+    flight *flights; /* the oldest first */
 
     pthread_mutex_t lock;
     tn_status dead; /* TN_OK while alive */
@@ -117,31 +136,35 @@ static tn_status fail_nccl(nccl *e, ncclResult_t result, const char *what) {
                : "");
 }
 
+static void flight_free(flight *f) {
+    if (f) {
+        cudaFree(f->copy);
+        free(f);
+    }
+}
+
 /* Ends what NCCL has under way. */
 static void abort_comm(nccl *e) {
     if (e->comm) {
         e->api->CommAbort(e->comm);
         e->comm = NULL;
     }
+    while (e->flights) {
+        flight *f = e->flights;
+        e->flights = f->next;
+        flight_free(f);
+    }
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* One wait: sleeps a little longer each time, and looks around now and then. A rank may leave when
- * it has done its part, so that one has left counts only where every rank is needed until the end,
- * and when it is seen for the second time. */
-typedef struct patience {
-    double begun, deadline, next_check, nap;
-    int checks;
-    bool all; /* every rank is needed */
-} patience;
-
 static patience patience_of(double deadline, bool all) {
     double begun = tn__now();
-    return (patience){begun, deadline, begun + BETWEEN_CHECKS, NAP, 0, all};
+    return (patience){begun, deadline, begun + BETWEEN_CHECKS, 0, all};
 }
 
-static tn_status wait_more(nccl *e, patience *p, const char *what) {
+/* TN_OK as long as there is something to wait for. */
+static tn_status look_around(nccl *e, patience *p, const char *what) {
     char why[TN_ENGINE_WHY];
     double time = tn__now();
     tn_status status = engine_failed(e, NULL);
@@ -157,8 +180,6 @@ static tn_status wait_more(nccl *e, patience *p, const char *what) {
         return engine_fail(e, TN_EPEER, "NCCL has not finished %s within %.1f seconds", what,
                            p->deadline - p->begun);
     }
-    nanosleep(&(struct timespec){.tv_nsec = (long)(p->nap * 1e9)}, NULL);
-    p->nap = p->nap < LONGEST_NAP ? 1.5 * p->nap : p->nap;
     return status;
 }
 
@@ -166,10 +187,15 @@ static tn_status wait_more(nccl *e, patience *p, const char *what) {
 static tn_status comm_settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
     patience p = patience_of(deadline, false);
     tn_status status = TN_OK;
+    double nap = NAP;
     while (result == ncclInProgress && status == TN_OK) {
         ncclResult_t asked = e->api->CommGetAsyncError(e->comm, &result);
         result = asked != ncclSuccess ? asked : result;
-        status = result == ncclInProgress ? wait_more(e, &p, what) : TN_OK;
+        if (result == ncclInProgress) {
+            status = look_around(e, &p, what);
+            nanosleep(&(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
+            nap = nap < LONGEST_NAP ? 1.5 * nap : nap;
+        }
     }
     return status != TN_OK ? status : result == ncclSuccess ? TN_OK : fail_nccl(e, result, what);
 }
@@ -180,23 +206,24 @@ static bool needs_all(tn_collective kind) {
            kind == TN_ALL_TO_ALL;
 }
 
-/* Until the stream has come to the mark behind t. */
-static tn_status await_end(nccl *e, const tn__cuda_mark *mark, const tn_transfer *t,
-                           const char *what) {
-    patience p = patience_of(t->deadline, needs_all(t->kind));
-    tn_status status = TN_OK;
-    cudaError_t error;
-    while ((error = cudaEventQuery(mark->event)) == cudaErrorNotReady && status == TN_OK) {
-        ncclResult_t result = ncclSuccess, asked = e->api->CommGetAsyncError(e->comm, &result);
-        result = asked != ncclSuccess ? asked : result;
-        status = result == ncclSuccess || result == ncclInProgress ? wait_more(e, &p, what)
-                                                                   : fail_nccl(e, result, what);
+/* Whether the stream has come to the mark behind t, the oldest. */
+static tn_status flight_look(nccl *e, flight *f, const tn_transfer *t, const char *what,
+                             bool *over) {
+    if (f->patience.begun == 0) {
+        f->patience = patience_of(t->deadline, needs_all(t->kind));
     }
+    cudaError_t error = cudaEventQuery(f->end->event);
     (void)cudaGetLastError(); /* cudaErrorNotReady is none */
-    if (status == TN_OK && tn__cuda_check(error, what) != TN_OK) {
-        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    *over = error != cudaErrorNotReady;
+    if (*over) {
+        return tn__cuda_check(error, what) == TN_OK
+                   ? TN_OK
+                   : engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
-    return status;
+    ncclResult_t result = ncclSuccess, asked = e->api->CommGetAsyncError(e->comm, &result);
+    result = asked != ncclSuccess ? asked : result;
+    return result == ncclSuccess || result == ncclInProgress ? look_around(e, &f->patience, what)
+                                                             : fail_nccl(e, result, what);
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
@@ -344,23 +371,23 @@ static const char *name_of(tn_collective kind) {
     return (unsigned)kind < TN_COLLECTIVES ? names[kind] : "operation";
 }
 
-/* The end of what is queued: tells the front, and stays until it is reached. */
-static tn_status watch_end(nccl *e, const tn_transfer *t, const char *what) {
+/* The end of what is queued: tells the front, whose mark it is from then on. */
+static tn_status flight_begin(nccl *e, const tn_transfer *t, flight *f) {
     tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
     if (!end) {
         return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
-    if (t->launched) {
-        t->launched(t->launched_user, end);
+    f->end = end;
+    flight **last = &e->flights;
+    while (*last) {
+        last = &(*last)->next;
     }
-    tn_status status = await_end(e, end, t, what);
-    if (!t->launched) {
-        tn__cuda_mark_free(end);
-    }
-    return status;
+    *last = f;
+    t->launched(t->launched_user, end);
+    return TN_OK;
 }
 
-static tn_status run_transfer(nccl *e, const tn_transfer *given) {
+static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
     tn_transfer t = *given;
     ncclDataType_t type;
     ncclRedOp_t op = ncclSum;
@@ -380,20 +407,14 @@ static tn_status run_transfer(nccl *e, const tn_transfer *given) {
     if (ready && tn__cuda_check(cudaStreamWaitEvent(e->stream, ready->event, 0), what) != TN_OK) {
         return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
-    void *copy = NULL;
     if (t.kind == TN_ALL_TO_ALL && t.in == t.out && t.count > 0) {
-        t.in = copy = copy_input(e, &t, (size_t)t.count * size * (size_t)e->base.ranks);
+        t.in = f->copy = copy_input(e, &t, (size_t)t.count * size * (size_t)e->base.ranks);
     }
     tn_status status = engine_failed(e, NULL);
     if (status == TN_OK) {
         status = comm_settle(e, submit_transfer(e, &t, type, size, op), t.deadline, what);
     }
-    status = status == TN_OK ? watch_end(e, &t, what) : status;
-    if (status != TN_OK) {
-        abort_comm(e);
-    }
-    cudaFree(copy);
-    return status;
+    return status == TN_OK ? flight_begin(e, &t, f) : status;
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -480,17 +501,44 @@ static void device_free(tn_engine *base, void *memory) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status engine_run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why) {
     nccl *e = (nccl *)base;
-    tn_status status = engine_failed(e, why);
+    flight *f = calloc(1, sizeof(*f));
+    tn_status status = f ? engine_failed(e, NULL) : engine_fail(e, TN_ENOMEM, "out of memory");
     if (status == TN_OK && !tn__cuda_device_at(e->index)) {
         status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     if (status == TN_OK) {
-        reap_regions(e, false);
-        status = run_transfer(e, t);
+        if (!e->flights) { /* it would wait for them */
+            reap_regions(e, false);
+        }
+        status = launch_transfer(e, t, f);
     }
-    engine_failed(e, why);
+    if (status != TN_OK) {
+        abort_comm(e);
+        flight_free(f);
+        engine_failed(e, why);
+    }
+    return status;
+}
+
+static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+    nccl *e = (nccl *)base;
+    tn_status status = engine_failed(e, NULL);
+    if (status == TN_OK && !tn__cuda_device_at(e->index)) {
+        status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+    }
+    if (status == TN_OK) {
+        status = flight_look(e, e->flights, t, name_of(t->kind), over);
+    }
+    if (status != TN_OK) {
+        abort_comm(e);
+        engine_failed(e, why);
+    } else if (*over) {
+        flight *f = e->flights;
+        e->flights = f->next;
+        flight_free(f);
+    }
     return status;
 }
 
@@ -601,7 +649,9 @@ static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
                           .ranks = o->ranks,
                           .vague = true,
                           .devices = 1u << TN_CUDA,
-                          .run = engine_run,
+                          .queues = 1u << TN_CUDA,
+                          .launch = engine_launch,
+                          .poll = engine_poll,
                           .abort = engine_stop,
                           .device_alloc = has_memory ? device_alloc : NULL,
                           .device_free = has_memory ? device_free : NULL,

@@ -4,6 +4,7 @@
  *     subgroup.c     groups of some ranks of another
  *     mesh.c         groups along the dimensions of a block
  *     work.c         the queue, the communication thread, waiting
+ *     line.c         the order of what is launched, over all groups
  *     collectives.c  the public operations: checks, then tn__group_issue
  *     recorder.c     the last 1000 operations
  *     engine.c       engines by name
@@ -33,6 +34,8 @@ typedef struct tn__engine_ref {
 struct tn_work {
     tn_group *group;
     tn_transfer t;
+    bool launches;   /* the engine only queues it */
+    tn_work *behind; /* in the line (line.c) */
     /* Instead of a transfer: memory of the engine, on t.device. */
     bool is_alloc;
     size_t alloc_bytes;
@@ -42,15 +45,19 @@ struct tn_work {
 
     tn_tensor *in, *out; /* one reference each, or NULL */
     uint64_t record;     /* its entry in the flight recorder */
-    double started, ended;
 
     /* Under the group's lock. */
-    bool done;      /* run has returned */
+    double started, ended; /* started: the engine is at it, and at nothing older */
+    bool done;             /* it is over */
     bool abandoned; /* nobody waits any more: the communication thread frees it when it is done */
     void *end;      /* on a device, once all is queued: the mark behind it, the work's own */
     tn_status status;
     tn_work *next;
 };
+
+typedef struct tn__works {
+    tn_work *first, *last; /* last is set where there is a first */
+} tn__works;
 
 struct tn_group {
     tn_group *next_alive;
@@ -75,9 +82,9 @@ struct tn_group {
     pthread_cond_t changed; /* a work queued or done, stop, dead */
     pthread_t thread;
     bool has_thread, stop;
-    tn_work *first, *last; /* queued; first may be running */
-    tn_work *running;
-    tn_status dead; /* TN_OK while alive; then `reason` is set */
+    tn__works queued, launched; /* launched: under way on a device, the oldest first */
+    tn_work *running;           /* what the engine is at, or NULL */
+    tn_status dead;             /* TN_OK while alive; then `reason` is set */
     char reason[1024];
 };
 
@@ -110,6 +117,12 @@ bool tn__group_start(tn_group *g); /* the communication thread; false after rais
 void tn__group_stop(tn_group *g);
 /* Memory of the engine, asked for in its thread; NULL when there is none, or after raising. */
 void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes);
+
+/* line.c: the order in which this thread's operations are launched. From the issue of one until it
+ * is launched, or will not be. */
+void tn__line_join(tn_work *w);
+void tn__line_leave(tn_work *w);
+bool tn__line_is_first(const tn_work *w); /* of those that its thread has issued */
 
 /* Seconds from the start of a finished operation to its end. */
 TN_API double tn__work_seconds(const tn_work *w);

@@ -8,14 +8,17 @@
  * Work on a device is ordered by marks. Issuing sets one in the compute stream, behind what makes
  * the tensors; the engine comes after it in a stream of its own, and gives the mark of its end when
  * all is queued. From then on tn_work_wait need not wait: it lets the compute stream wait for that
- * mark and lets the tensors go, since whoever gets their memory uses it in the compute stream. The
- * thread stays with the operation until it is over, for its deadline.
+ * mark and lets the tensors go, since whoever gets their memory uses it in the compute stream.
+ *
+ * Where an engine only queues on a device, the thread does not stay with one operation. It launches
+ * each that has its turn (line.c), so that the device goes from one to the next without the host,
+ * and looks at the oldest under way now and then, which has a deadline from the moment when it
+ * became the oldest. What the thread has to run itself begins when nothing is under way any more.
  */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
 
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,10 +28,26 @@
  * given up without it. */
 static const double engine_grace = 10;
 
+/* Between two looks at what is under way, in seconds: longer each time. */
+static const double NAP = 10e-6, LONGEST_NAP = 200e-6;
+
 static void wait_until(tn_group *g, double deadline) {
-    struct timespec until = {.tv_sec = (time_t)deadline,
-                             .tv_nsec = (long)((deadline - floor(deadline)) * 1e9)};
+    struct timespec until = tn__timespec(deadline);
     pthread_cond_timedwait(&g->changed, &g->lock, &until);
+}
+
+/* ---- Lists of works, under the lock ---------------------------------------------------------- */
+
+static void append_work(tn__works *list, tn_work *w) {
+    w->next = NULL;
+    *(list->first ? &list->last->next : &list->first) = w;
+    list->last = w;
+}
+
+static tn_work *take_work(tn__works *list) {
+    tn_work *w = list->first;
+    list->first = w->next;
+    return w;
 }
 
 /* ---- The communication thread ---------------------------------------------------------------- */
@@ -42,19 +61,7 @@ static tn_status run_work(tn_group *g, tn_work *w, char *why) {
                            : e->device_alloc(e, w->alloc_bytes, w->t.deadline, why);
         return w->allocated || !*why ? TN_OK : TN_EPEER;
     }
-    tn__flight_started(w->record, w->started);
-    tn_status status = e->run(e, &w->t, why);
-    w->ended = tn__now();
-    tn__flight_ended(w->record, w->ended, status);
-    return status;
-}
-
-/* Under the lock: takes the first work out of the queue. */
-static tn_work *take_work(tn_group *g) {
-    tn_work *w = g->first;
-    g->first = w->next;
-    g->last = g->first ? g->last : NULL;
-    return w;
+    return w->launches ? e->launch(e, &w->t, why) : e->run(e, &w->t, why);
 }
 
 /* The engine has queued all of w on its device. */
@@ -92,40 +99,115 @@ static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, cons
     tn__group_fail(g, status, text);
 }
 
+/* Outside the lock: the engine is done with w. The record has it before the failure is told, which
+ * writes the record; of several that fail the first is told. */
+static void note_end(tn_group *g, tn_work *w, tn_status status, const char *why, bool alive) {
+    w->ended = tn__now();
+    if (!w->is_alloc) {
+        tn__flight_ended(w->record, w->ended, status);
+    }
+    if (status != TN_OK && alive) {
+        fail_with_text(g, w, status, why);
+    }
+}
+
+/* Under the lock: from now on w is what the engine is at. */
+static void start_clock(tn_group *g, tn_work *w) {
+    w->started = tn__now();
+    w->t.deadline = w->started + g->options.timeout;
+    g->running = w;
+    if (!w->is_alloc) {
+        tn__flight_started(w->record, w->started);
+    }
+}
+
+/* Under the lock: w, which is in no list, is over. */
+static void end_work(tn_group *g, tn_work *w, tn_status status) {
+    w->status = status == TN_OK ? TN_OK : g->dead;
+    w->done = true;
+    bool abandoned = w->abandoned;
+    pthread_cond_broadcast(&g->changed);
+    if (abandoned) { /* outside the lock: the last of a tensor may call its owner back */
+        pthread_mutex_unlock(&g->lock);
+        work_free(w);
+        pthread_mutex_lock(&g->lock);
+    }
+}
+
+/* Under the lock: whether the first of the queue may leave it. */
+static bool may_begin(const tn_group *g) {
+    const tn_work *w = g->queued.first;
+    return g->dead != TN_OK || (w->launches ? tn__line_is_first(w) : !g->launched.first);
+}
+
+/* Under the lock: runs the first of the queue, or launches it. */
+static void begin_first(tn_group *g) {
+    tn_work *w = take_work(&g->queued);
+    tn_status status = g->dead;
+    if (status == TN_OK) {
+        char why[TN_ENGINE_WHY] = "";
+        start_clock(g, w);
+        pthread_mutex_unlock(&g->lock);
+        status = run_work(g, w, why);
+        if (status != TN_OK || !w->launches) {
+            note_end(g, w, status, why, true);
+        }
+        pthread_mutex_lock(&g->lock);
+    }
+    if (w->launches) {
+        tn__line_leave(w);
+    }
+    bool under_way = w->launches && status == TN_OK;
+    if (under_way) {
+        append_work(&g->launched, w);
+    }
+    g->running = g->launched.first;
+    if (!under_way) {
+        end_work(g, w, status);
+    }
+}
+
+/* Under the lock: looks at the oldest that was launched, and says whether it is over. After a
+ * failure each of them is, since the engine has ended them all. */
+static bool look_at_oldest(tn_group *g) {
+    tn_engine *e = g->engine->engine;
+    tn_work *w = g->launched.first;
+    bool over = false, alive = g->dead == TN_OK;
+    char why[TN_ENGINE_WHY] = "";
+    pthread_mutex_unlock(&g->lock);
+    tn_status status = e->poll(e, &w->t, &over, why);
+    over |= status != TN_OK;
+    if (over) {
+        note_end(g, w, status, why, alive);
+    }
+    pthread_mutex_lock(&g->lock);
+    if (!over) {
+        return false;
+    }
+    take_work(&g->launched);
+    g->running = g->launched.first;
+    if (g->running) {
+        start_clock(g, g->running);
+    }
+    end_work(g, w, status);
+    return true;
+}
+
 static void *group_communicate(void *user) {
     tn_group *g = user;
+    double nap = NAP;
     pthread_mutex_lock(&g->lock);
-    for (;;) {
-        while (!g->first && !g->stop) {
+    while (g->queued.first || g->launched.first || !g->stop) {
+        if (g->queued.first && may_begin(g)) {
+            begin_first(g);
+            nap = NAP;
+        } else if (g->launched.first && look_at_oldest(g)) {
+            nap = NAP;
+        } else if (g->queued.first || g->launched.first) {
+            wait_until(g, tn__now() + nap);
+            nap = nap < LONGEST_NAP ? 1.5 * nap : nap;
+        } else {
             pthread_cond_wait(&g->changed, &g->lock);
-        }
-        if (!g->first) {
-            break;
-        }
-        tn_work *w = take_work(g);
-        tn_status status = g->dead;
-        if (status == TN_OK) {
-            char why[TN_ENGINE_WHY] = "";
-            w->started = tn__now();
-            w->t.deadline = w->started + g->options.timeout;
-            g->running = w;
-            pthread_mutex_unlock(&g->lock);
-            status = run_work(g, w, why);
-            if (status != TN_OK) {
-                fail_with_text(g, w, status, why);
-            }
-            pthread_mutex_lock(&g->lock);
-            g->running = NULL;
-            status = status != TN_OK ? g->dead : TN_OK;
-        }
-        w->status = status;
-        w->done = true;
-        bool abandoned = w->abandoned;
-        pthread_cond_broadcast(&g->changed);
-        if (abandoned) { /* outside the lock: the last of a tensor may call its owner back */
-            pthread_mutex_unlock(&g->lock);
-            work_free(w);
-            pthread_mutex_lock(&g->lock);
         }
     }
     pthread_mutex_unlock(&g->lock);
@@ -158,14 +240,9 @@ void tn__group_stop(tn_group *g) {
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-static void append_work(tn_group *g, tn_work *w) {
+static void queue_work(tn_group *g, tn_work *w) {
     pthread_mutex_lock(&g->lock);
-    if (g->last) {
-        g->last->next = w;
-    } else {
-        g->first = w;
-    }
-    g->last = w;
+    append_work(&g->queued, w);
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
 }
@@ -213,7 +290,11 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
         return NULL;
     }
     w->record = tn__flight_queued(g, &w->t);
-    append_work(g, w);
+    w->launches = g->engine->engine->queues >> w->t.device.kind & 1;
+    if (w->launches) {
+        tn__line_join(w);
+    }
+    queue_work(g, w);
     return w;
 }
 
@@ -337,8 +418,7 @@ void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     w->t.device = device;
     w->t.sequence = g->sequence;
     w->alloc_bytes = bytes;
-    w->t.deadline = HUGE_VAL;
-    append_work(g, w);
+    queue_work(g, w);
     if (!wait_over(w, HUGE_VAL)) {
         tn__raise(TN_EPEER, "group_empty", "the engine does not return");
         return NULL;

@@ -107,7 +107,8 @@ TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims,
 
 /* ---- Operations ------------------------------------------------------------------------------- *
  *
- * All ranks of a group call the same operations in the same order. A call returns at once; the
+ * All ranks of a group call the same operations in the same order; with nccl that holds for all
+ * groups of a thread together, as far as ranks share them. A call returns at once; the
  * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
  * i32 u8. Not recorded (below are those that are). Engines reduce in the order of the ranks, so a
  * rerun gives the same bits, and so does another engine; nccl has an order of its own, which

@@ -5,8 +5,10 @@
 #include "core/plugin.h"
 #include "device_ranks.h"
 #include "tests/distributed/elements.h"
+#include "tests/emulator/fake_nccl.h"
 #include "tests/support/test.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -238,6 +240,78 @@ static int early(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
+/* What the stand-in for NCCL says in this process. */
+static void *ask_nccl(const char *function) {
+    void *nccl = dlopen(getenv("TERN_NCCL"), RTLD_NOW | RTLD_NOLOAD);
+    void *found = nccl ? dlsym(nccl, function) : NULL;
+    rank_assert(found != NULL);
+    dlclose(nccl);
+    return found;
+}
+
+/* Rank 1 begins when rank 0 has waited for all of its operations: they are all launched, one behind
+ * the other, and only the device waits. What comes after them in host memory comes when they are
+ * over. */
+static int depth(tn_group *unused, const char *argument) {
+    (void)unused;
+    enum { N = 6 };
+    TN_SCOPE;
+    tn_group *world = start(argument), *other = tn_group_split(world, 0);
+    tn_tensor *t = tn_full(TN_DIMS(10), 1, TN_F32);
+    tn_work *works[N];
+    float out[10];
+    rank_assert(rank == 0 || tn_barrier(other) == TN_OK);
+    for (int i = 0; i < N; i++) {
+        works[i] = tn_all_reduce(world, t, TN_SUM);
+    }
+    for (int i = 0; i < N; i++) {
+        rank_assert(tn_work_wait(works[i], 0) == TN_OK);
+    }
+    rank_assert(rank != 0 || tn_barrier(other) == TN_OK);
+    rank_assert(tn_barrier(world) == TN_OK);
+    rank_assert(tn_copy_out(t, out) == TN_OK && out[9] == 64);
+    __typeof__(&fake_nccl_depth) deepest;
+    *(void **)&deepest = ask_nccl("fake_nccl_depth");
+    rank_assert(rank != 0 || deepest() >= N);
+    tn_group_free(other);
+    return device_leave();
+}
+
+/* Three groups, each with a thread: the operations are launched as they were issued, also where the
+ * thread of the first is held up by one in host memory for which rank 1 is late. */
+static int launches(tn_group *unused, const char *argument) {
+    (void)unused;
+    enum { GROUPS = 3, N = 60 };
+    TN_SCOPE;
+    tn_group *world = start(argument), *groups[GROUPS];
+    for (int i = 0; i < GROUPS; i++) {
+        groups[i] = tn_group_split(world, 0);
+    }
+    tn_tensor *t = tn_full(TN_DIMS(10), 1, TN_F32);
+    tn_tensor *host = tn_empty_on(tn_cpu(), TN_DIMS(1), TN_F32);
+    tn_work *works[N + 1];
+    int wanted[N], launched[N] = {0};
+    rank_assert(rank == 0 || tn_barrier(world) == TN_OK);
+    works[N] = tn_all_reduce(groups[0], host, TN_SUM);
+    for (int i = 0; i < N; i++) {
+        int group = i * i % 7 % GROUPS;
+        wanted[i] = group + 1; /* the 0th communicator is the world's */
+        works[i] = tn_all_reduce(groups[group], t, TN_MAX);
+    }
+    usleep(rank == 0 ? 100000 : 0); /* time for the other groups' threads to be wrong */
+    rank_assert(rank != 0 || tn_barrier(world) == TN_OK);
+    for (int i = N; i >= 0; i--) {
+        rank_assert(tn_work_wait(works[i], 0) == TN_OK);
+    }
+    __typeof__(&fake_nccl_launches) ask;
+    *(void **)&ask = ask_nccl("fake_nccl_launches");
+    rank_assert(ask(launched, N) == N && memcmp(launched, wanted, sizeof(wanted)) == 0);
+    for (int i = 0; i < GROUPS; i++) {
+        tn_group_free(groups[i]);
+    }
+    return device_leave();
+}
+
 static int tell_engine(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = start_within(argument, 20);
@@ -272,6 +346,26 @@ static int fail_in_third(tn_group *unused, const char *argument) {
         tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
         tn_barrier(world);
     }
+    return device_leave();
+}
+
+/* One, then ten at once; in all the third hangs. */
+static int hang_in_third(tn_group *unused, const char *argument) {
+    (void)unused;
+    TN_SCOPE;
+    tn_group *world = start(argument);
+    tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
+    tn_work *works[10];
+    rank_assert(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
+    rank_assert(tn_barrier(world) == TN_OK);
+    tn_group_set_timeout(world, 0.5); /* not before: the first time a rank may be slow */
+    for (int i = 0; i < 10; i++) {
+        works[i] = tn_all_reduce(world, t, TN_SUM);
+    }
+    for (int i = 0; i < 10; i++) {
+        tn_work_wait(works[i], 0);
+    }
+    tn_barrier(world);
     return device_leave();
 }
 
@@ -316,8 +410,11 @@ static const rank_entry bodies[] = {
     {"-order", order},
     {"-beside", beside},
     {"-early", early},
+    {"-depth", depth},
+    {"-launches", launches},
     {"-tell_engine", tell_engine},
     {"-fail_in_third", fail_in_third},
+    {"-hang_in_third", hang_in_third},
     {"-join_only", join_only},
     {"-two_places", two_places},
     {"-two_kinds", two_kinds},
@@ -385,6 +482,19 @@ static void test_waiting_for_nccl_does_not_block(void **state) {
     pass(2, "-early", "nccl");
 }
 
+static void test_nccl_launches_in_the_order_of_issue(void **state) {
+    (void)state;
+    need_nccl();
+    pass(2, "-launches", "nccl");
+    pass(2, "-launches", "nccl,checked");
+}
+
+static void test_nccl_launches_the_next_before_the_end(void **state) {
+    (void)state;
+    need_nccl();
+    pass(2, "-depth", "nccl");
+}
+
 static void expect_engine(int n, const char *wish, const char *more, const char *line) {
     ranks_result r = run_with(n, "-tell_engine", wish, more);
     for (int i = 0; i < n; i++) {
@@ -427,6 +537,9 @@ static void test_faults_of_nccl(void **state) {
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
     assert_says(&r, 0, "NCCL has not finished all_reduce within 0.5 seconds");
+    ranks_free(&r);
+    r = run_badly(2, "-hang_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
+    assert_says(&r, 0, "operation 4, all_reduce f32 [1000] sum: NCCL has not finished");
     ranks_free(&r);
     r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=error:1:3", 20);
     assert_says(&r, 1, "connection closed by remote peer");
@@ -519,6 +632,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_staged_beside_the_host),
         cmocka_unit_test(test_nccl),
         cmocka_unit_test(test_waiting_for_nccl_does_not_block),
+        cmocka_unit_test(test_nccl_launches_in_the_order_of_issue),
+        cmocka_unit_test(test_nccl_launches_the_next_before_the_end),
         cmocka_unit_test(test_the_engine_that_suits),
         cmocka_unit_test(test_a_dead_rank_of_staged),
         cmocka_unit_test(test_faults_of_nccl),

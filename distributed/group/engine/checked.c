@@ -67,12 +67,27 @@ static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__finger
     return status;
 }
 
+static tn_status compare_transfer(checked *c, const tn_transfer *t, char *why) {
+    const tn__fingerprint mine = tn__fingerprint_of(t);
+    return t->kind == TN_SEND || t->kind == TN_RECV ? compare_pair(c, t, &mine, why)
+                                                    : compare_all(c, t, &mine, why);
+}
+
 static tn_status checked_run(tn_engine *base, const tn_transfer *t, char *why) {
     checked *c = (checked *)base;
-    const tn__fingerprint mine = tn__fingerprint_of(t);
-    tn_status status = t->kind == TN_SEND || t->kind == TN_RECV ? compare_pair(c, t, &mine, why)
-                                                                : compare_all(c, t, &mine, why);
+    tn_status status = compare_transfer(c, t, why);
     return status == TN_OK ? c->inner->run(c->inner, t, why) : status;
+}
+
+static tn_status checked_launch(tn_engine *base, const tn_transfer *t, char *why) {
+    checked *c = (checked *)base;
+    tn_status status = compare_transfer(c, t, why);
+    return status == TN_OK ? c->inner->launch(c->inner, t, why) : status;
+}
+
+static tn_status checked_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+    checked *c = (checked *)base;
+    return c->inner->poll(c->inner, t, over, why);
 }
 
 static void checked_stop(tn_engine *base, const char *reason) {
@@ -155,7 +170,10 @@ tn_engine *tn__checked_new(tn_engine *inner) {
                           .ranks = inner->ranks,
                           .vague = inner->vague,
                           .devices = inner->devices,
+                          .queues = inner->queues,
                           .run = checked_run,
+                          .launch = inner->queues ? checked_launch : NULL,
+                          .poll = inner->queues ? checked_poll : NULL,
                           .abort = checked_stop,
                           .alloc = inner->alloc ? checked_alloc : NULL,
                           .free = inner->alloc ? checked_release : NULL,

@@ -87,9 +87,18 @@ static void nccl_stop(tn_engine *base, const char *reason) {
 /* ---- The engine ------------------------------------------------------------------------------ */
 
 static tn_status nccl_run(tn_engine *base, const tn_transfer *t, char *why) {
-    pair *p = (pair *)base;
-    tn_engine *e = t->device.kind == TN_CPU ? p->host : p->gpu;
-    return e->run(e, t, why);
+    tn_engine *host = ((pair *)base)->host;
+    return host->run(host, t, why);
+}
+
+static tn_status nccl_launch(tn_engine *base, const tn_transfer *t, char *why) {
+    tn_engine *gpu = ((pair *)base)->gpu;
+    return gpu->launch(gpu, t, why);
+}
+
+static tn_status nccl_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+    tn_engine *gpu = ((pair *)base)->gpu;
+    return gpu->poll(gpu, t, over, why);
 }
 
 static void *nccl_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
@@ -194,7 +203,10 @@ tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o, char *why) 
                           .ranks = o->ranks,
                           .vague = true,
                           .devices = 1u << TN_CPU | 1u << TN_CUDA,
+                          .queues = 1u << TN_CUDA,
                           .run = nccl_run,
+                          .launch = nccl_launch,
+                          .poll = nccl_poll,
                           .abort = nccl_stop,
                           .alloc = host->alloc ? nccl_alloc : NULL,
                           .free = host->alloc ? nccl_release : NULL,

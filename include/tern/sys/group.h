@@ -4,7 +4,8 @@
  * it checks the arguments, numbers the operations, queues them for the group's communication
  * thread, keeps the flight recorder and turns failures into errors. The engine moves the bytes: it
  * runs one operation at a time, in the order of the numbers, and blocks until the operation is
- * done, its deadline has passed, or the group is aborted.
+ * done, its deadline has passed, or the group is aborted. An engine that only queues them on a
+ * device has two calls instead, and several operations under way.
  *
  *     local     threads of one process          distributed/group/engine/local.c, the one to read
  * first shm       processes of one host           distributed/group/engine/shm/shm.c gloo hosts,
@@ -82,7 +83,7 @@ typedef struct tn_transfer {
 /* Room for an engine's reason. */
 #define TN_ENGINE_WHY 512
 
-#define TN_ENGINE_VERSION 2
+#define TN_ENGINE_VERSION 3
 typedef struct tn_engine tn_engine;
 struct tn_engine {
     size_t size; /* sizeof(tn_engine) of the build that filled it */
@@ -91,11 +92,21 @@ struct tn_engine {
     int rank, ranks;
     bool vague; /* its reasons cannot say which rank is missing: the front finds out in the store */
     unsigned devices; /* where its transfers may be: bits 1 << TN_CPU, 1 << TN_CUDA */
+    unsigned queues;  /* for which of them it has launch and poll instead of run; 0: none */
 
     /* Runs one operation. Called by one thread, never twice at a time. TN_OK, or with a reason in
      * why[TN_ENGINE_WHY]: TN_EPEER (a rank is gone or late: named where the engine knows it),
      * TN_EMISMATCH, TN_EUNSUPPORTED, TN_ENOMEM. After a failure the engine is dead. */
     tn_status (*run)(tn_engine *e, const tn_transfer *t, char *why);
+
+    /* Where the engine only queues. launch queues all of t on the device, behind what was launched
+     * before, and calls t->launched; over all groups it is called in the order in which the thread
+     * that owns them has issued the operations. poll says whether the oldest under way, which is t,
+     * has ended; it does not block. t stays where it is until then, with a deadline that begins to
+     * count when it becomes the oldest. Same thread and same errors as run; after an error nothing
+     * is under way any more. */
+    tn_status (*launch)(tn_engine *e, const tn_transfer *t, char *why);
+    tn_status (*poll)(tn_engine *e, const tn_transfer *t, bool *over, char *why);
 
     /* Makes a `run` on this rank, and on the other ranks as far as they can be reached, fail soon
      * with TN_EPEER and this reason. Any thread, any time, more than once; does not block. */
