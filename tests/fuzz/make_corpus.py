@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
-launchers and what these say to each other, ELF files with line tables; right ones and wrong ones.
+launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format; right ones and wrong ones.
 
     python3 tests/fuzz/make_corpus.py
 
@@ -358,7 +358,37 @@ images = {
     "other_words": elf(symbols, kind=1),
 }
 
-targets = {"fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints, "fuzz_store": store, "fuzz_environment": environments}
+# ---- Files in DeepSpeed's format (train/deepspeed_file.h), behind the number of ranks less 1 ------------------------------
+
+
+def settings(ranks, more, optimizer={"type": "Adam"}, **batch):
+    return bytes([ranks - 1]) + json.dumps({**(batch or {"train_batch_size": ranks}), "optimizer": optimizer, **more}).encode()
+
+
+def scheduled(kind, **params):
+    return {"scheduler": {"type": kind, "params": params}}
+
+
+adamw = {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.1}}
+sgd = {"params": {"lr": 0.01, "momentum": 0.9, "nesterov": True}, "type": "SGD"}
+offload = {"stage": 3, "overlap_comm": True, "offload_param": {"device": "cpu"}}
+fp16 = {"enabled": True, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 50, "hysteresis": 3, "min_loss_scale": 4}
+deepspeed = {
+    "zero3": settings(4, {"zero_optimization": offload, "bf16": {"enabled": True}, "gradient_clipping": 0.5, "steps_per_print": 10,
+                          **scheduled("WarmupCosineLR", warmup_num_steps=7, total_num_steps=70)}, adamw, train_batch_size=24,
+                      train_micro_batch_size_per_gpu=2, gradient_accumulation_steps=3),
+    "fp16": settings(1, {"fp16": fp16, **scheduled("WarmupDecayLR", warmup_type="linear", total_num_steps=9, warmup_max_lr=1.5)}, sgd),
+    "auto": settings(2, {"gradient_clipping": "auto"}),
+    "unknown": settings(2, {"zero_optimization": {"stge": 2}}),
+    "escapes": settings(2, {"\x1b[31mred\x07\n": "\U0001f600"}),
+    "nested": settings(1, {"aio": [[[[{"a": [1, -2, 3.5e-7, None, True]}]]]], "amp": {"enabled": [False]}}),
+    "huge": settings(8, {}, {"type": "Adam", "params": {"lr": 1e308}}, train_micro_batch_size_per_gpu=10**9,
+                     gradient_accumulation_steps=10**6),
+    "number": b"\x0012",
+}
+
+targets = {"fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+           "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target
     folder.mkdir(parents=True, exist_ok=True)

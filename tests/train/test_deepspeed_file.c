@@ -1,4 +1,9 @@
 /* What a file in DeepSpeed's format says, and how a wrong one is refused: file, path and value. */
+#define _GNU_SOURCE
+#define LLVMFuzzerTestOneInput fuzz_deepspeed
+#include "tests/fuzz/fuzz_deepspeed.c"
+#undef LLVMFuzzerTestOneInput
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,6 +11,7 @@
 #include "core/allocator.h"
 #include "train/deepspeed_file.h"
 
+#include "tests/support/replay.h"
 #include "tests/support/test.h"
 
 static char idle[1024];
@@ -298,6 +304,12 @@ static void test_no_json(void **state) {
     assert_error(TN_EVALUE, "ds.json: all of it is 12 (should be an object)");
 }
 
+/* The seeds of the fuzz target, and what it has found so far. */
+static void test_corpus(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_deepspeed", fuzz_deepspeed) >= 8);
+}
+
 /* Each allocation that it makes may be the one that fails. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -382,7 +394,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_defaults),    TEST(test_everything), TEST(test_optimizers),
         TEST(test_batch_sizes), TEST(test_refused),    TEST(test_refused_optimizers),
-        TEST(test_no_json),     TEST(test_no_memory),  TEST(test_schedules),
+        TEST(test_no_json),     TEST(test_corpus),     TEST(test_no_memory),
+        TEST(test_schedules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
