@@ -6,7 +6,7 @@
  *     share.c      one rank's values for all; waiting
  *     round.c      the random numbers of a global micro-batch
  *     flat.c       tensors one behind the other in a flat buffer
- *     scopes.c     TN_NO_SYNC
+ *     scopes.c     TN_NO_SYNC, TN_WHOLE
  *
  * A strategy is a tn__parallel_rules: what it does at the points of a step. ddp_naive.c is the
  * smallest; read it first.
@@ -59,7 +59,8 @@ typedef struct tn__parallel_rules {
     bool (*start)(tn__parallel *p, const void *options);
     /* Before a forward that is recorded: not under no_sync, not where backward runs it again. */
     void (*forward)(tn__parallel *p);
-    /* A synchronised backward has reached a parameter, or the module's output. */
+    /* A backward has reached a parameter, or the module's output: p->sync says whether it is
+     * synchronised. */
     bool (*reached)(tn__parallel *p);
     /* On each parameter, before and after its gradient is added to; user is the parameter. The
      * first must call tn__parallel_reach. Both are called under no_sync too. */
@@ -67,6 +68,8 @@ typedef struct tn__parallel_rules {
     tn_accumulated_hook added;
     /* The outermost backward is over, it was synchronised, and no error is pending. */
     void (*ended)(tn__parallel *p);
+    /* The last thing of every outermost backward that came near, also of one that failed. */
+    void (*over)(tn__parallel *p);
     /* An error in a synchronised backward: the group is aborted, and what travels is waited for. */
     void (*abandon)(tn__parallel *p);
     /* The module is finished. Uses nothing of the group, which may be gone. */

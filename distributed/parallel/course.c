@@ -3,7 +3,7 @@
  *     forward     the generator is keyed for this rank's micro-batch; rules->forward
  *     backward    its first gradient, or the module's output, says that it is one of this module's:
  *                 rules->reached; each gradient: rules->coming, rules->added
- *     its end     rules->ended
+ *     its end     rules->ended, rules->over
  *
  * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
  * waits for what will never come. Under no_sync a backward is this rank's alone.
@@ -48,10 +48,15 @@ static void backward_ended(void *user) {
     }
     if (p->sync && p->reached && !tn__pending()) {
         tn_flight_mark("backward", p->began);
-        p->rules->ended(p);
+        if (p->rules->ended) {
+            p->rules->ended(p);
+        }
     }
     if (p->sync && tn__pending()) {
         tn__parallel_give_up(p, tn_error_message());
+    }
+    if (p->rules->over) {
+        p->rules->over(p);
     }
 }
 
@@ -71,11 +76,9 @@ bool tn__parallel_reach(tn__parallel *p) {
         return p->running;
     }
     p->reached = true;
-    if (p->sync) {
-        p->buffers_due = true;
-        if (p->rules->reached && !p->rules->reached(p)) {
-            return false;
-        }
+    p->buffers_due |= p->sync;
+    if (p->rules->reached && !p->rules->reached(p)) {
+        return false;
     }
     return tn__round_end(p->round) == TN_OK;
 }

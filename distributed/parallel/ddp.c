@@ -28,6 +28,9 @@ static void before_forward(tn__parallel *p) {
 }
 
 static bool backward_begins(tn__parallel *p) {
+    if (!p->sync) {
+        return true;
+    }
     tn__ddp_expect((tn_ddp_state *)p);
     return tn__ddp_join_backward((tn_ddp_state *)p);
 }
