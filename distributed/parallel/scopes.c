@@ -36,3 +36,30 @@ void tn_no_sync_end(void **scope) {
         *scope = NULL;
     }
 }
+
+static void change_whole(const tn_module_lists *lists, void *change) {
+    if (lists->strategy->whole) {
+        lists->strategy->whole(lists->strategy_state, *(int *)change);
+    }
+}
+
+/* A part of what is attached becomes whole with it. */
+void *tn_whole_begin(void *module) {
+    const tn_module *m = tn__module_of(module, "whole");
+    const tn_module_lists *above = m ? tn__strategy_around(m->lists) : NULL;
+    const tn_module_lists *lists = above ? above : m ? m->lists : NULL;
+    if (!lists) {
+        return NULL;
+    }
+    tn__strategies_below(lists, change_whole, &(int){1});
+    return tn__module_lists_keep((tn_module_lists *)lists);
+}
+
+void tn_whole_end(void **scope) {
+    tn_module_lists *lists = scope ? *scope : NULL;
+    if (lists) {
+        tn__strategies_below(lists, change_whole, &(int){-1});
+        tn__module_lists_release(lists);
+        *scope = NULL;
+    }
+}

@@ -6,10 +6,11 @@
  *     ... the loop of one process, unchanged ...
  *     tn_dist_finish();
  *
- * DDP hangs on a module and keeps the gradients of all ranks equal. Beside it stands what such a
- * loop needs: a rank's share of the data, checkpoints, learning rates for N ranks.
+ * DDP hangs on a module and keeps the gradients of all ranks equal; FSDP cuts the module itself, so
+ * that each rank has 1/N of it. Beside them stands what such a loop needs: a rank's share of the
+ * data, checkpoints, learning rates for N ranks.
  *
- * Read next: docs/distributed.md, distributed/parallel/ddp_naive.c.
+ * Read next: docs/distributed.md, distributed/parallel/ddp_naive.c, fsdp_naive.c.
  */
 #ifndef TERN_PARALLEL_H
 #define TERN_PARALLEL_H
@@ -79,6 +80,75 @@ TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
  * To read first, and to compare with. */
 TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 
+/* ---- Sharding (ZeRO and FSDP; Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023,
+ * ------- arXiv:2304.11277)
+ *
+ * Each rank keeps 1/N of every parameter, of its gradient and of what the optimiser makes of it.
+ * The parameters of a unit (a block, as a rule) travel together: they are gathered before the unit
+ * runs, in forward and in backward, and let go after it; its gradients are summed and scattered as
+ * soon as its backward is over. The same bits as data parallelism.
+ *
+ *     tn_fsdp_options options = tn_fsdp_defaults();
+ *     options.units = "h.*";
+ *     tn_fsdp(&gpt, world, NULL, options);                    // before the optimiser is made
+ *     ... the loop of one process, unchanged ...
+ *
+ * Between uses a parameter's field holds a tensor without bytes (TN_ESTATE in whatever reads it);
+ * what is here of it is tn_entry.stored. A module reads the parameters of its own unit, and of the
+ * units around it: what a forward takes out of another unit may not be there.
+ *
+ * Every rank calls the modules in the same order, also where nothing is recorded. An error of one
+ * rank in the middle of a step ends the group, and so does a rank whose data has ended: the others
+ * get an error that names it. */
+
+typedef struct tn_fsdp_options {
+    int stage; /* 3: parameters, gradients, state are cut; 2: gradients and state; 1: state alone */
+    /* Which modules are units: paths with spaces between, where * is anything but a dot ("h.*",
+     * "h.*.attn h.*.mlp"); NULL: modules of kind "block". What is in no unit is the last unit,
+     * which stays whole from the module's forward to the end of its backward. Where units are in
+     * units, parameters are of the innermost; a tied one is of the lowest that has all its
+     * names. */
+    const char *units;
+    const char *ignore; /* parameters that stay whole and are all-reduced, likewise; NULL: none */
+    int prefetch;       /* 1: units that are gathered ahead, forward and backward */
+    bool keep_last;     /* true: a unit stays whole until the next one is needed, and so the last of
+                         * a forward until its backward, which comes first */
+    bool sum;           /* as in tn_ddp_options, and the next two */
+    bool find_unused;
+    bool broadcast_buffers; /* true */
+    bool offload; /* false; true: parts, gradients and state are on the CPU, and stepped there */
+} tn_fsdp_options;
+TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, keep_last, buffers */
+
+/* Cuts module m over the ranks of `shard`, until m is finished. With `replicate` (NULL: none) there
+ * are as many copies of this as that group has ranks, and gradients are summed over both. Compares
+ * modules and options, gives every rank rank 0's parameters and buffers, and keys the default
+ * generator as tn_ddp does. Every rank calls; after tn_module_set_precision and tn_module_to,
+ * before the optimiser is made. What m is made of may be frozen and thawed later.
+ *
+ * Belongs to m. NULL after an error: TN_EMISMATCH names the difference; TN_ESTATE: an optimiser
+ * holds a parameter, a parameter has hooks or a gradient buffer, something in or around m is
+ * parallel already; TN_EVALUE: an option, units that no module is named by, a rank that is not in
+ * the group. */
+typedef struct tn_fsdp_state tn_fsdp_state;
+TN_API tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate,
+                              tn_fsdp_options options);
+
+/* The same parameter by parameter, with nothing ahead and no options: units are modules of kind
+ * "block", gradients are averaged. To read first, and to compare with. */
+TN_API tn_status tn_fsdp_naive(void *m, tn_group *shard);
+
+/* Bytes and messages of this rank. */
+typedef struct tn_fsdp_stats {
+    int64_t units;             /* with the last, if anything is in it */
+    int64_t gathers, scatters; /* messages so far */
+    int64_t parts;             /* bytes of its parts of parameters, in both dtypes under a policy */
+    int64_t buffers;           /* bytes in which whole gradients lie until they are scattered */
+    int64_t whole, most_whole; /* bytes of gathered parameters: now, and at most so far */
+    double waiting;            /* seconds that it waited for messages */
+} tn_fsdp_stats;
+TN_API tn_fsdp_stats tn_fsdp_statistics(const tn_fsdp_state *fsdp);
+
 /* ---- Scopes, whatever is attached -------------------------------------------------------------
  */
 
@@ -91,6 +161,14 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
         tn_no_sync_begin(m)
 TN_API void *tn_no_sync_begin(void *m); /* gives what tn_no_sync_end takes; NULL: nothing to end */
 TN_API void tn_no_sync_end(void **scope);
+
+/* Until the `}`, all that m and modules below it are made of is whole, also in the fields: to
+ * evaluate, to generate, to look. What is written into the fields is lost, unless nothing was cut.
+ * Every rank calls. */
+#define TN_WHOLE(m) \
+    __attribute__((cleanup(tn_whole_end), unused)) void *TN__UNIQUE(tn__whole_) = tn_whole_begin(m)
+TN_API void *tn_whole_begin(void *m);
+TN_API void tn_whole_end(void **scope);
 
 /* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
 

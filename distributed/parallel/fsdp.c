@@ -1,0 +1,339 @@
+/* Sharding: the course of a step. Read fsdp_naive.c first.
+ *
+ * A step at stage 3, on each rank, with a unit ahead:
+ *
+ *     forward     before a unit: what it needs has come or comes now; the next one is started, in
+ *                 the order that was learned; the unit before goes. The one that forward used last
+ *                 stays: its backward comes first. The rest (what is in no unit) stays as well
+ *     backward    before a unit: likewise, and the one whose turn is next is started. After it: it
+ *                 goes, for the youngest nodes run first, so that none of it is left to run
+ *                 a gradient that is complete is written into the unit's buffer; with the last of
+ *                 the unit they are summed over the ranks, each of which gets its part, while
+ *                 backward goes on with the unit below
+ *     its end     what is missing is an error; all gradients are waited for, everything goes
+ *     the step    of an optimiser is on the parts; that they have changed is seen when the unit is
+ *                 needed next
+ *
+ * Stage 2 lets nothing go but what the optimiser has made old; stage 1 has a buffer for the
+ * gradients of each unit. Under TN_NO_SYNC gradients stay in their buffers; without it, those of
+ * each micro-batch travel and are added to the parts.
+ *
+ * What forwards do inside of a backward (recompute around units) belongs to the order of backward,
+ * and keeps what it brings: the unit's own backward follows. An error of this rank at any point
+ * ends the group, so that no rank waits for what will never come.
+ */
+#include "autograd/mode.h"
+#include "core/memory.h"
+#include "distributed/parallel/fsdp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What comes next ------------------------------------------------------------------------- */
+
+/* The unit is needed. Ranks follow the same order, since they call the same modules. */
+static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
+    if (order->at == order->count || order->units[order->at] != u) {
+        if (!tn__module_grow((void ***)&order->units, order->at, &order->room, "fsdp")) {
+            return;
+        }
+        order->units[order->at] = u;
+        order->count = order->at + 1;
+    }
+    order->at++;
+}
+
+/* The unit that forward has used last goes when it needs another one (NULL: none). */
+static void let_last_go(tn_fsdp_state *s, const tn__fsdp_unit *needed) {
+    tn__fsdp_unit *last = s->last;
+    if (last != needed) {
+        s->last = NULL;
+        if (last) {
+            tn__fsdp_split(last);
+        }
+    }
+}
+
+/* Afterwards the unit is whole, and those that will be needed next are on their way. */
+static void need_unit(tn__fsdp_unit *u) {
+    tn_fsdp_state *s = u->fsdp;
+    bool backward = tn_in_backward();
+    tn__fsdp_order *order = backward ? &s->backward : &s->forward;
+    if (u != tn__fsdp_rest(s)) {
+        follow_order(order, u);
+        if (!backward) { /* where others run again first, its turn is still to come */
+            let_last_go(s, u);
+        }
+    }
+    tn__fsdp_gather(u);
+    for (int i = 0; i < s->options.prefetch && order->at + i < order->count; i++) {
+        tn__fsdp_gather(order->units[order->at + i]);
+    }
+    tn__fsdp_await(u);
+}
+
+static void split_all(tn_fsdp_state *s) {
+    let_last_go(s, NULL);
+    for (int i = 0; i < s->unit_count; i++) {
+        tn__fsdp_split(&s->units[i]);
+    }
+}
+
+/* ---- A forward ------------------------------------------------------------------------------- */
+
+/* Of the whole module. Sets that were frozen when they were attached may have been thawed since. */
+static void forward_begins(tn_fsdp_state *s) {
+    if (!tn_in_backward()) {
+        s->forward.at = 0;
+    }
+    for (int i = 0; i < s->base.count && tn__will_record() && !tn__pending(); i++) {
+        const tn__fsdp_param *p = &s->params[i];
+        if (!p->set->grad && tn_requires_grad(p->base.leaf)) {
+            tn__fsdp_thaw(p->set);
+        }
+    }
+}
+
+static tn_values unit_before(tn_module *m, tn_values in, void *user) {
+    (void)m;
+    tn__fsdp_unit *u = user;
+    u->running++;
+    if (u == tn__fsdp_rest(u->fsdp)) {
+        forward_begins(u->fsdp);
+    }
+    need_unit(u);
+    return in;
+}
+
+/* What a backward needs first stays; what has come in vain, since the order was another, goes. */
+static void forward_ends(tn_fsdp_state *s) {
+    if (!tn__will_record()) {
+        split_all(s);
+        return;
+    }
+    for (int i = 0; i < s->unit_count - 1; i++) {
+        if (&s->units[i] != s->last) {
+            tn__fsdp_split(&s->units[i]);
+        }
+    }
+}
+
+static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m;
+    (void)in;
+    tn__fsdp_unit *u = user;
+    tn_fsdp_state *s = u->fsdp;
+    u->running--;
+    if (tn__pending()) {
+        tn__parallel_give_up(&s->base, tn_error_message());
+    } else if (tn_in_backward()) {
+        return out;
+    } else if (u == tn__fsdp_rest(s)) {
+        forward_ends(s);
+    } else if (s->options.keep_last) {
+        let_last_go(s, u);
+        s->last = u;
+    } else {
+        tn__fsdp_split(u);
+    }
+    return out;
+}
+
+/* Before the module's forward that is recorded. */
+static void take_buffers(tn__parallel *p) {
+    const tn_fsdp_state *s = (tn_fsdp_state *)p;
+    if (s->options.broadcast_buffers && p->buffers_due && p->module->training) {
+        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK;
+    }
+}
+
+/* ---- A backward ------------------------------------------------------------------------------ */
+
+static void unit_backward_before(tn_module *m, void *user) {
+    tn__fsdp_unit *u = user;
+    tn__parallel_backward(m, &u->fsdp->base);
+    u->running++;
+    need_unit(u);
+}
+
+static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
+    (void)m;
+    (void)grads;
+    tn__fsdp_unit *u = user;
+    u->running--;
+    tn__fsdp_split(u);
+}
+
+/* The backward has come to a parameter, or to the output of something that has one: which gradients
+ * will come. */
+static bool expect_grads(tn__parallel *p) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    for (int i = 0; i < s->set_count; i++) {
+        tn__fsdp_set *set = &s->sets[i];
+        set->waiting = 0;
+        for (int k = 0; k < set->count; k++) {
+            tn__fsdp_param *param = set->params[k];
+            param->wanted = tn_requires_grad(param->base.leaf);
+            param->ready = false;
+            set->waiting += param->wanted;
+        }
+        if (p->sync && set->waiting == 0) { /* frozen while its gradients were kept */
+            tn__fsdp_forget_grads(set);
+        }
+    }
+    return !tn__pending();
+}
+
+static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
+    (void)grad;
+    const tn__fsdp_param *p = user;
+    if (!tn__parallel_reach(p->base.of)) {
+        return NULL;
+    }
+    if (p->ready) {
+        tn__raise(TN_ESTATE, "fsdp", "%s got two gradients: a hook has run a backward of its own",
+                  p->base.path);
+    } else if (!p->wanted || !p->set->grad) {
+        tn__raise(TN_ESTATE, "fsdp",
+                  "%s has a gradient but no place for it: it was frozen until after the last "
+                  "forward",
+                  p->base.path);
+    } else {
+        tn__fsdp_place_grads(p->set);
+    }
+    return NULL;
+}
+
+static void gradient_added(tn_tensor *leaf, void *user) {
+    (void)leaf;
+    tn__fsdp_param *p = user;
+    if (tn__pending() || !p->base.of->running) {
+        return;
+    }
+    p->ready = true;
+    p->set->waiting--;
+    if (p->set->waiting == 0 && p->base.of->sync) {
+        tn__fsdp_scatter(p->set);
+    }
+}
+
+/* False after raising the names of parameters that backward did not reach. */
+static bool all_reached(const tn_fsdp_state *s) {
+    enum { SHOWN = 8 };
+    char names[512] = "";
+    size_t length = 0;
+    int missing = 0;
+    for (int i = 0; i < s->base.count; i++) {
+        const tn__fsdp_param *p = &s->params[i];
+        if (!p->wanted || p->ready) {
+            continue;
+        }
+        if (missing++ < SHOWN && length < sizeof(names)) {
+            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
+                                       missing > 1 ? ", " : "", p->base.path);
+        }
+    }
+    if (missing > 0) {
+        tn__raise(TN_ESTATE, "fsdp",
+                  "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
+                  "it; tn_module_requires_grad takes a module out of a step)",
+                  missing, s->base.count, names, missing > SHOWN ? ", ..." : "");
+    }
+    return missing == 0;
+}
+
+static void backward_ended(tn__parallel *p) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    if (all_reached(s)) {
+        tn__fsdp_arrive_all(s);
+    }
+}
+
+static void abandon_step(tn__parallel *p) {
+    tn__fsdp_abandon((tn_fsdp_state *)p);
+}
+
+/* Also of a backward that was this rank's alone: its units have come from all. */
+static void backward_over(tn__parallel *p) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    if (tn__pending() && !p->sync) {
+        tn__parallel_give_up(p, tn_error_message());
+    }
+    s->backward.at = 0;
+    split_all(s);
+}
+
+/* ---- Attaching ------------------------------------------------------------------------------- */
+
+tn_fsdp_options tn_fsdp_defaults(void) {
+    return (tn_fsdp_options){
+        .stage = 3, .prefetch = 1, .keep_last = true, .broadcast_buffers = true};
+}
+
+static void check_options(const tn_fsdp_options *o, const tn_group *replicate) {
+    const char *missing = replicate        ? "replicate"
+                          : o->ignore      ? "ignore"
+                          : o->find_unused ? "find_unused"
+                          : o->offload     ? "offload"
+                                           : NULL;
+    if (missing) {
+        tn__raise(TN_ESTATE, "fsdp", "%s cannot be had yet", missing);
+    } else if (o->stage < 1 || o->stage > 3) {
+        tn__raise(TN_EVALUE, "fsdp", "stage is %d (1, 2 or 3)", o->stage);
+    } else if (o->prefetch < 0) {
+        tn__raise(TN_EVALUE, "fsdp", "prefetch is %d (0 or more units)", o->prefetch);
+    }
+}
+
+/* Options as text; to be freed. NULL after raising. */
+static char *describe_options(const tn_fsdp_options *o) {
+    static const char format[] = "stage %d, units %s, prefetch %d, keep_last %d, sum %d, "
+                                 "broadcast_buffers %d";
+    const char *units = o->units ? o->units : "of kind block";
+    size_t room = sizeof(format) + 64 + strlen(units);
+    char *text = tn__malloc(room);
+    if (!text) {
+        tn__raise(TN_ENOMEM, "fsdp", "no memory for options");
+        return NULL;
+    }
+    snprintf(text, room, format, o->stage, units, o->prefetch, o->keep_last, o->sum,
+             o->broadcast_buffers);
+    return text;
+}
+
+tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_options options) {
+    static const tn__parallel_rules rules = {
+        .strategy = {.name = "sharding",
+                     .no_sync = tn__parallel_no_sync,
+                     .whole = tn__fsdp_change_whole},
+        .operation = "fsdp",
+        .state_size = sizeof(tn_fsdp_state),
+        .param_size = sizeof(tn__fsdp_param),
+        .start = tn__fsdp_start,
+        .forward = take_buffers,
+        .reached = expect_grads,
+        .coming = gradient_coming,
+        .added = gradient_added,
+        .ended = backward_ended,
+        .over = backward_over,
+        .abandon = abandon_step,
+        .finish = tn__fsdp_finish,
+    };
+    if (!tn__pending()) {
+        check_options(&options, replicate);
+    }
+    char *text = describe_options(&options);
+    tn__fsdp_plan plan = {.options = options,
+                          .hooks = {.before = unit_before,
+                                    .after = unit_after,
+                                    .backward_before = unit_backward_before,
+                                    .backward_after = unit_backward_after}};
+    tn__parallel *p = tn__parallel_attach(m, shard, &rules, text, &plan);
+    free(text);
+    return (tn_fsdp_state *)p;
+}
+
+tn_fsdp_stats tn_fsdp_statistics(const tn_fsdp_state *fsdp) {
+    return fsdp ? fsdp->stats : (tn_fsdp_stats){0};
+}

@@ -1,0 +1,197 @@
+/* The inside of sharding. The public side is tern/parallel.h; read fsdp_naive.c first.
+ *
+ *     fsdp_naive.c    the same in the plainest way, to compare with
+ *     fsdp.c          a step: the hooks, and so what comes, travels and goes when
+ *     fsdp_units.c    where a unit's parameters and gradients lie; bringing, dropping, scattering
+ *     fsdp_attach.c   which parameter is whose; attaching and what it refuses
+ *     scopes.c        TN_WHOLE, TN_NO_SYNC
+ *
+ * Three tensors stand for a parameter. The *whole* is the leaf in the module's field, which graphs
+ * lead to: its elements lie in the flat buffer of its set, which has no bytes between uses. The
+ * *part* is a leaf too: this rank's elements, which the optimiser steps; the module's registry
+ * knows it (tn_module_set_part), so whoever steps, clips or saves need not know of sharding. The
+ * *view* is the place of the whole's gradient in a buffer, while it has one.
+ *
+ * What lies in one flat buffer is neither in a graph nor a leaf: all three are tn_alias views of
+ * it, each with a version of its own.
+ *
+ *     flat     | w0 . | w1     . | w2 | b2 . . |     (ranks, each), parameters 64 bytes apart
+ *     shard    |-- rank 0 --|-- rank 1 --|-- rank 2 --|     (each): cuts go through rows
+ *
+ * Bytes of a rank, psi parameters in f32, stepped by AdamW, N ranks, computed in c bytes; `each` of
+ * a set is its parameters', 16 elements aligned each, divided by N and rounded up to 16:
+ *
+ *     parts      4 each (shard), and c each where c is another dtype (low)     in the group's
+ * memory gradients  4 each, trainable sets alone state      8 for each element of a part at rest 16
+ * psi / N and the padding; stage 2 has c N each of every set besides; stage 1 also 4 N each for
+ * gradients running    c N each of the rest and of 1 + prefetch units buffers    4 N each of the
+ * rest, and twice that of the largest unit; stay, in the group's memory. TN_NO_SYNC makes it one
+ * for each set: 4 psi
+ */
+#ifndef TERN_DISTRIBUTED_PARALLEL_FSDP_H
+#define TERN_DISTRIBUTED_PARALLEL_FSDP_H
+
+#include "distributed/parallel/base.h"
+#include "nn/module.h"
+
+typedef struct tn__fsdp_set tn__fsdp_set;
+typedef struct tn__fsdp_unit tn__fsdp_unit;
+
+/* What parameters must have in common to travel in one message. */
+typedef struct tn__fsdp_kind {
+    tn_dtype dtype, compute, grad; /* of the parameter, of what forwards read, of the gradient */
+    tn_device device;
+    bool frozen; /* when it was attached */
+} tn__fsdp_kind;
+
+typedef struct tn__fsdp_param {
+    tn__parallel_param base; /* .leaf: the whole */
+    tn__fsdp_unit *unit;
+    tn__fsdp_kind kind;
+    tn__fsdp_set *set;
+    tn_tensor *part;       /* one reference */
+    tn_tensor *view;       /* one reference, or NULL */
+    int64_t offset;        /* of the whole in the flat buffer */
+    int64_t start, length; /* of the part: elements of the whole … */
+    int64_t place;         /* … and where they lie in the shard */
+    bool wanted;           /* in this backward: wants a gradient … */
+    bool ready;            /* … and has it */
+} tn__fsdp_param;
+
+/* Where whole gradients of a set lie until they are scattered. */
+typedef struct tn__fsdp_buffer {
+    tn_tensor *flat; /* one reference; NULL: not made yet */
+    tn__fsdp_set *user;
+} tn__fsdp_buffer;
+
+/* The parameters of a unit that are of one kind. */
+struct tn__fsdp_set {
+    tn_fsdp_state *fsdp;
+    tn__fsdp_unit *unit;
+    tn__fsdp_set *next; /* of the same unit */
+    tn__fsdp_kind kind;
+    tn__fsdp_param **params; /* [count], in order of registration */
+    int count;
+    int64_t each; /* elements of a part */
+
+    tn_tensor *flat;  /* (ranks each), compute */
+    tn_tensor *exact; /* (ranks each), dtype: the wholes, under a policy; has bytes in TN_WHOLE */
+    tn_tensor *shard; /* (each), dtype */
+    tn_tensor *low;   /* (each), compute: the shard as it travels under a policy; else NULL */
+    tn_tensor *grad;  /* (each), grad: of the parts; NULL: frozen */
+
+    tn_work *gather; /* on its way; may be NULL then too */
+    tn_work *scatter;
+    bool scattering;
+    tn__fsdp_set *queued;    /* the next of those whose gradients are on their way */
+    tn_tensor *arrived;      /* (each): what the scatter writes; one reference */
+    tn__fsdp_buffer own;     /* its gradients' own buffer, when it has one */
+    tn__fsdp_buffer *buffer; /* where its gradients are now, or NULL */
+    int waiting;             /* wanted gradients that are not ready */
+};
+
+typedef enum tn__fsdp_presence { TN__SPLIT, TN__COMING, TN__WHOLE } tn__fsdp_presence;
+
+struct tn__fsdp_unit {
+    tn_fsdp_state *fsdp;
+    tn_module *module;
+    tn_hook hook;
+    char *path;            /* "" of the rest */
+    tn__fsdp_unit *around; /* the unit that this one is in; the rest at last; NULL: it is the rest
+                            */
+    tn__fsdp_set *sets;    /* NULL: nothing is left for it */
+    tn__fsdp_presence presence;
+    uint64_t seen; /* the versions of the parts that its wholes show; 0: none yet */
+    int running;   /* forwards and backwards of it in progress: it stays whole */
+};
+
+/* Units in the order in which they were needed. It is learned as it is followed, and cut where it
+ * turns out to be another. */
+typedef struct tn__fsdp_order {
+    tn__fsdp_unit **units;
+    int count, room;
+    int at; /* how many of them have been needed in this pass */
+} tn__fsdp_order;
+
+/* Two buffers for the gradients of units, which take turns, for one dtype and device. */
+typedef struct tn__fsdp_pool {
+    tn_dtype dtype;
+    tn_device device;
+    int64_t count; /* elements of the largest set */
+    tn__fsdp_buffer buffers[2];
+} tn__fsdp_pool;
+
+struct tn_fsdp_state {
+    tn__parallel base;
+    tn_fsdp_options options; /* without its texts, which are the caller's */
+    tn_fsdp_stats stats;
+    tn_parts parts; /* of all parameters */
+
+    tn__fsdp_param *params;   /* base.params */
+    tn__fsdp_param **members; /* [base.count], set by set */
+    tn__fsdp_unit *units;     /* [unit_count], in order of registration; the rest is the last */
+    tn__fsdp_set *sets;       /* [set_count], unit by unit */
+    tn__fsdp_pool *pools;     /* [pool_count] */
+    int unit_count, set_count, pool_count;
+
+    tn__fsdp_order forward, backward;
+    tn__fsdp_unit *last;        /* that forward has used last and that is still whole, or NULL */
+    tn__fsdp_set *first_on_way; /* whose gradients travel, oldest first */
+    int whole;                  /* depth of TN_WHOLE */
+    bool cut;                   /* parameters have lost their bytes */
+};
+
+static inline tn__fsdp_unit *tn__fsdp_rest(const tn_fsdp_state *s) {
+    return &s->units[s->unit_count - 1];
+}
+
+/* ---- fsdp_attach.c --------------------------------------------------------------------------- */
+
+/* What tn__fsdp_start is told. */
+typedef struct tn__fsdp_plan {
+    tn_fsdp_options options;
+    bool alone;            /* every parameter is a set by itself, and there are no buffers */
+    tn_module_hooks hooks; /* on each unit, with the unit as their user */
+} tn__fsdp_plan;
+
+/* Rules of a strategy whose state is a tn_fsdp_state (base.h): cuts the module. */
+bool tn__fsdp_start(tn__parallel *p, const void *plan);
+void tn__fsdp_finish(tn__parallel *p);
+
+/* ---- fsdp_units.c ---------------------------------------------------------------------------- */
+
+/* Cuts the set's parameters: afterwards the wholes have no bytes. Every rank calls. False after
+ * raising. */
+bool tn__fsdp_cut(tn__fsdp_set *set);
+/* A set that was frozen gets what its parts need for gradients. False after raising. */
+bool tn__fsdp_thaw(tn__fsdp_set *set);
+/* Lets go of all that the set has, also of one that was cut in part. */
+void tn__fsdp_drop(tn__fsdp_set *set);
+
+/* Starts to bring the unit's parameters together, unless they are here or coming as they are
+ * now. */
+void tn__fsdp_gather(tn__fsdp_unit *u);
+/* Waits until they are here. */
+void tn__fsdp_await(tn__fsdp_unit *u);
+/* Lets go of them, unless they are still needed here. */
+void tn__fsdp_split(tn__fsdp_unit *u);
+/* TN_WHOLE of a state: +1 where it begins, -1 where it ends. */
+void tn__fsdp_change_whole(void *state, int change);
+
+/* Buffers for the gradients of all sets. Every rank calls. False after raising. */
+bool tn__fsdp_make_buffers(tn_fsdp_state *s);
+void tn__fsdp_drop_buffers(tn_fsdp_state *s);
+/* Gives the gradients of the set's wanted parameters a place, if they have none. False after
+ * raising. */
+bool tn__fsdp_place_grads(tn__fsdp_set *set);
+/* Takes it from them, and forgets what is there. */
+void tn__fsdp_forget_grads(tn__fsdp_set *set);
+/* Sends them on their way. */
+void tn__fsdp_scatter(tn__fsdp_set *set);
+/* Waits for all that are on their way: then the parts have them. */
+void tn__fsdp_arrive_all(tn_fsdp_state *s);
+
+/* After a failure: waits until nothing travels any more, and leaves every unit split. */
+void tn__fsdp_abandon(tn_fsdp_state *s);
+
+#endif

@@ -1,0 +1,395 @@
+/* Sharding: attaching. Which modules are units, which parameter is whose, and what is refused.
+ *
+ * A parameter belongs to the innermost unit around the module that has it, or to the rest; one with
+ * several names to the lowest that is around all of them. So whenever a module of these runs, the
+ * parameter's unit runs too. The parameters of a unit that are of one kind become a set.
+ *
+ * First everything is looked at and compared with the other ranks; then set after set is cut, so
+ * that a rank has one of them twice at most. A failure from there on leaves a module without
+ * weights: it can be finished and nothing else.
+ */
+#include "autograd/leaf.h"
+#include "core/memory.h"
+#include "distributed/on_cpu.h"
+#include "distributed/parallel/fsdp.h"
+#include "distributed/parallel/layout.h"
+#include "tensor/tensor.h"
+#include "tern/sys/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Patterns -------------------------------------------------------------------------------- */
+
+/* Whether the pattern, which ends at `end`, is this path. */
+static bool path_fits(const char *pattern, const char *end, const char *path) {
+    for (; pattern < end && *pattern != '*'; pattern++, path++) {
+        if (*pattern != *path) {
+            return false;
+        }
+    }
+    if (pattern == end) {
+        return *path == 0;
+    }
+    for (;; path++) {
+        if (path_fits(pattern + 1, end, path)) {
+            return true;
+        }
+        if (*path == 0 || *path == '.') {
+            return false;
+        }
+    }
+}
+
+/* The next pattern of a list with spaces between them; NULL: there is none. */
+static const char *next_pattern(const char *list, const char **end) {
+    list += strspn(list, " ");
+    *end = list + strcspn(list, " ");
+    return *list ? list : NULL;
+}
+
+static bool any_fits(const char *list, const char *path) {
+    const char *end;
+    for (const char *at = next_pattern(list, &end); at; at = next_pattern(end, &end)) {
+        if (path_fits(at, end, path)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A pattern alone, and whether it was the path of any module. */
+typedef struct pattern_use {
+    const char *begin, *end;
+    bool used;
+} pattern_use;
+
+static bool use_pattern(tn_module *m, const char *path, void *user) {
+    (void)m;
+    pattern_use *use = user;
+    use->used = *path && path_fits(use->begin, use->end, path);
+    return !use->used;
+}
+
+/* False after raising: a pattern that names nothing is a mistake. */
+static bool all_patterns_used(tn_module *m, const char *list) {
+    const char *end;
+    for (const char *at = next_pattern(list, &end); at; at = next_pattern(end, &end)) {
+        pattern_use use = {.begin = at, .end = end};
+        tn_module_each_module(m, use_pattern, &use);
+        if (!use.used && !tn__pending()) {
+            tn__raise(TN_EVALUE, "fsdp", "units: no module of the %s is named by \"%.*s\"", m->kind,
+                      (int)(end - at), at);
+        }
+    }
+    return !tn__pending();
+}
+
+/* ---- Units ----------------------------------------------------------------------------------- */
+
+/* Whether a module of this path, which is not the root, is a unit. */
+static bool is_unit(const tn_fsdp_state *s, const tn_module *m, const char *path) {
+    const char *units = s->options.units;
+    return *path && (units ? any_fits(units, path) : strcmp(m->kind, "block") == 0);
+}
+
+static bool count_unit(tn_module *m, const char *path, void *user) {
+    tn_fsdp_state *s = user;
+    s->unit_count += is_unit(s, m, path);
+    return true;
+}
+
+/* False without memory. */
+static bool append_unit(tn_fsdp_state *s, tn_module *m, const char *path) {
+    tn__fsdp_unit u = {.fsdp = s, .module = m, .path = tn__strdup(path)};
+    if (u.path) {
+        s->units[s->unit_count++] = u;
+    }
+    return u.path != NULL;
+}
+
+static bool add_unit(tn_module *m, const char *path, void *user) {
+    tn_fsdp_state *s = user;
+    return !is_unit(s, m, path) || append_unit(s, m, path);
+}
+
+/* The unit of m or the nearest around it. */
+static tn__fsdp_unit *unit_around(tn_fsdp_state *s, const tn_module *m) {
+    for (; m && m != s->base.module; m = m->parent) {
+        for (int i = 0; i < s->unit_count; i++) {
+            if (s->units[i].module == m) {
+                return &s->units[i];
+            }
+        }
+    }
+    return tn__fsdp_rest(s);
+}
+
+static bool find_units(tn_fsdp_state *s) {
+    if (s->options.units && !all_patterns_used(s->base.module, s->options.units)) {
+        return false;
+    }
+    tn_module_each_module(s->base.module, count_unit, s);
+    int count = s->unit_count + 1; /* and the rest */
+    s->unit_count = 0;
+    s->units = tn__calloc((size_t)count, sizeof(*s->units));
+    if (s->units) {
+        tn_module_each_module(s->base.module, add_unit, s);
+        append_unit(s, s->base.module, "");
+    }
+    if (s->unit_count < count) {
+        tn__raise(TN_ENOMEM, "fsdp", "no memory for %d units", count);
+        return false;
+    }
+    for (int i = 0; i < count - 1; i++) {
+        s->units[i].around = unit_around(s, s->units[i].module->parent);
+    }
+    return !tn__pending();
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+static bool is_inside(const tn__fsdp_unit *u, const tn__fsdp_unit *outer) {
+    while (u && u != outer) {
+        u = u->around;
+    }
+    return u != NULL;
+}
+
+static tn__fsdp_unit *around_both(tn__fsdp_unit *a, const tn__fsdp_unit *b) {
+    while (!is_inside(b, a)) {
+        a = a->around;
+    }
+    return a;
+}
+
+static tn__fsdp_kind kind_of(const tn_entry *entry) {
+    const tn_tensor *t = *entry->field;
+    return (tn__fsdp_kind){.dtype = t->dtype,
+                           .compute = tn_module_compute_dtype(entry->owner, t->dtype),
+                           .grad = t->leaf->grad_dtype,
+                           .device = t->storage->device,
+                           .frozen = !tn_requires_grad(t)};
+}
+
+static bool same_kind(const tn__fsdp_kind *a, const tn__fsdp_kind *b) {
+    return a->dtype == b->dtype && a->compute == b->compute && a->grad == b->grad &&
+           tn__same_device(a->device, b->device) && a->frozen == b->frozen;
+}
+
+/* What hangs on a leaf is somebody's who expects whole gradients there. The first hook is the
+ * strategy's own, if there was none before. */
+static bool may_cut(const tn__fsdp_param *p) {
+    const tn_leaf *leaf = p->base.leaf->leaf;
+    if (leaf->hooks->id != p->base.coming || leaf->preset) {
+        tn__raise(TN_ESTATE, p->base.of->rules->operation, "%s has %s: sharding comes first",
+                  p->base.path, leaf->preset ? "a gradient buffer" : "hooks");
+    }
+    return !tn__pending();
+}
+
+/* One name of a parameter, which may have others. */
+static bool claim_name(const tn_entry *entry, void *user) {
+    tn_fsdp_state *s = user;
+    tn__fsdp_unit *u = unit_around(s, entry->owner);
+    tn__fsdp_kind kind = kind_of(entry);
+    tn__fsdp_param *p = s->params;
+    while (p->base.leaf != *entry->field) {
+        p++;
+    }
+    if (!p->unit) {
+        p->unit = u;
+        p->kind = kind;
+        return may_cut(p);
+    }
+    p->unit = around_both(p->unit, u);
+    if (kind.compute != p->kind.compute) {
+        tn__raise(TN_ESTATE, "fsdp", "%s is computed in %s, but under its name %s in %s",
+                  p->base.path, tn_dtype_name(p->kind.compute), entry->path,
+                  tn_dtype_name(kind.compute));
+    }
+    return !tn__pending();
+}
+
+static bool claim_params(tn_fsdp_state *s) {
+    size_t room = (size_t)s->base.count + 1;
+    s->members = tn__calloc(room, sizeof(*s->members));
+    s->sets = tn__calloc(room, sizeof(*s->sets));
+    s->pools = tn__calloc(room, sizeof(*s->pools));
+    if (!s->members || !s->sets || !s->pools) {
+        tn__raise(TN_ENOMEM, "fsdp", "no memory for %d parameters", s->base.count);
+        return false;
+    }
+    tn_module_each(s->base.module, (tn_walk){.with_shared = true}, claim_name, s);
+    return !tn__pending();
+}
+
+/* The unit's set for a parameter, made when there is none. */
+static tn__fsdp_set *set_for(tn_fsdp_state *s, const tn__fsdp_param *p, bool alone) {
+    tn__fsdp_set **at = &p->unit->sets;
+    while (*at && (alone || !same_kind(&(*at)->kind, &p->kind))) {
+        at = &(*at)->next;
+    }
+    if (!*at) {
+        *at = &s->sets[s->set_count++];
+        **at = (tn__fsdp_set){.fsdp = s, .unit = p->unit, .kind = p->kind};
+    }
+    return *at;
+}
+
+static void make_sets(tn_fsdp_state *s, bool alone) {
+    for (int i = 0; i < s->unit_count; i++) {
+        for (int k = 0; k < s->base.count; k++) {
+            tn__fsdp_param *p = &s->params[k];
+            if (p->unit == &s->units[i]) {
+                p->set = set_for(s, p, alone);
+                p->set->count++;
+            }
+        }
+        s->stats.units += s->units[i].sets != NULL;
+    }
+    tn__fsdp_param **place = s->members;
+    for (int i = 0; i < s->set_count; i++) {
+        s->sets[i].params = place;
+        place += s->sets[i].count;
+        s->sets[i].count = 0;
+    }
+    for (int i = 0; i < s->base.count; i++) {
+        tn__fsdp_set *set = s->params[i].set;
+        set->params[set->count++] = &s->params[i];
+    }
+}
+
+/* ---- The other ranks ------------------------------------------------------------------------- */
+
+/* The sets, a line each; to be freed. NULL after raising. */
+static char *describe_sets(const tn_fsdp_state *s) {
+    size_t room = 64, length = 0;
+    for (int i = 0; i < s->set_count; i++) {
+        room += 256 + strlen(s->sets[i].unit->path);
+    }
+    char *text = tn__malloc(room);
+    if (!text) {
+        tn__raise(TN_ENOMEM, "fsdp", "no memory to describe %d sets", s->set_count);
+        return NULL;
+    }
+    length = (size_t)snprintf(text, room, "that make %d sets", s->set_count);
+    for (int i = 0; i < s->set_count; i++) {
+        const tn__fsdp_set *set = &s->sets[i];
+        length += (size_t)snprintf(
+            text + length, room - length,
+            "\nunit \"%s\" with %d parameters in %s, computed in %s, gradients in %s%s",
+            set->unit->path, set->count, tn_dtype_name(set->kind.dtype),
+            tn_dtype_name(set->kind.compute), tn_dtype_name(set->kind.grad),
+            set->kind.frozen ? ", frozen" : "");
+    }
+    return text;
+}
+
+/* Policies are not in the comparison of modules. */
+static bool same_sets(const tn_fsdp_state *s) {
+    bool differ;
+    char *text = describe_sets(s);
+    bool same = text && tn__parallel_compare(s->base.module, s->base.group, text,
+                                             s->base.rules->operation, &differ);
+    free(text);
+    return same;
+}
+
+/* Sums over the elements of parts: every rank has others. */
+static tn_status sum_parts(const tn_parts *parts, double *values, int n) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    tn_tensor *t = tn_from_data(values, TN_DIMS(n), TN_F64);
+    tn_status status = tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0);
+    return status == TN_OK ? tn_copy_out(t, values) : status;
+}
+
+/* ---- The beginning and the end --------------------------------------------------------------- */
+
+static bool cut_sets(tn_fsdp_state *s) {
+    s->cut = true;
+    for (int i = 0; i < s->set_count && !tn__pending(); i++) {
+        tn__fsdp_cut(&s->sets[i]);
+    }
+    return !tn__pending();
+}
+
+static bool hook_units(tn_fsdp_state *s, tn_module_hooks hooks) {
+    for (int i = 0; i < s->unit_count; i++) {
+        tn__fsdp_unit *u = &s->units[i];
+        hooks.user = u;
+        u->hook = tn_module_hook(u->module, hooks);
+        if (!u->hook) {
+            return false;
+        }
+        u->module->lists->unit = true;
+    }
+    return true;
+}
+
+bool tn__fsdp_start(tn__parallel *p, const void *plan) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    const tn__fsdp_plan *how = plan;
+    s->options = how->options;
+    s->params = p->params;
+    s->parts = (tn_parts){.sum = sum_parts, .group = p->group, .counts = true};
+    if (!find_units(s) || !claim_params(s)) {
+        return false;
+    }
+    make_sets(s, how->alone);
+    s->options.units = s->options.ignore = NULL;
+    return same_sets(s) && cut_sets(s) && (how->alone || tn__fsdp_make_buffers(s)) &&
+           hook_units(s, how->hooks);
+}
+
+/* Attaching failed: the module forgets the state, and cannot be used if weights are gone. */
+static void leave_module(const tn_fsdp_state *s) {
+    tn_module *m = s->base.module;
+    for (int i = 0; i < s->unit_count && s->units; i++) {
+        if (s->units[i].hook) {
+            tn_module_unhook(s->units[i].module, s->units[i].hook);
+            s->units[i].module->lists->unit = false;
+        }
+    }
+    for (int i = 0; i < s->base.count && s->cut; i++) {
+        const tn__fsdp_param *p = &s->params[i];
+        if (p->part) {
+            tn_layout all = tn__layout_whole(tn_shape(p->base.leaf));
+            tn_module_set_part(m, p->base.path, NULL, all, NULL);
+        }
+        m->state = TN__MODULE_BROKEN;
+    }
+}
+
+void tn__fsdp_finish(tn__parallel *p) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    tn_error_record e;
+    tn__quiet(1);
+    bool failed = tn_error_take(&e);
+    tn__fsdp_abandon(s);
+    if (p->module->state != TN__MODULE_FINISHED) {
+        leave_module(s);
+    }
+    if (failed) {
+        tn_error_give(&e);
+    }
+    tn__quiet(-1);
+    for (int i = 0; i < s->set_count; i++) {
+        tn__fsdp_drop(&s->sets[i]);
+    }
+    tn__fsdp_drop_buffers(s);
+    for (int i = 0; i < p->count && s->params; i++) {
+        tn_release(s->params[i].part);
+    }
+    for (int i = 0; i < s->unit_count && s->units; i++) {
+        free(s->units[i].path);
+    }
+    free(s->forward.units);
+    free(s->backward.units);
+    free(s->members);
+    free(s->units);
+    free(s->sets);
+    free(s->pools);
+}

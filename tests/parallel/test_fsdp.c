@@ -1,0 +1,492 @@
+/* Sharding: attaching, what is refused, what is whole when, and how it ends. Ranks are threads.
+ * (The bits of a training run: test_fsdp_bits.c.) */
+
+#include "tests/distributed/rank_check.h"
+
+#include <stdlib.h>
+
+enum { VOCAB = 11, WIDTH = 6, TOKENS = 5, MOST = 3 };
+
+/* A block in a block, and a head that is the embedding. */
+typedef struct layer {
+    tn_module base;
+    tn_linear out;
+    struct {
+        tn_module base;
+        tn_linear in;
+    } inner;
+} layer;
+
+typedef struct net {
+    tn_module base;
+    tn_embedding wte;
+    layer h[2];
+    tn_linear head;
+} net;
+
+static tn_tensor *inner_forward(tn_module *self, tn_tensor *x) {
+    return tn_tanh(tn_call(tn_module_child(self, "in"), x));
+}
+
+static tn_tensor *layer_forward(tn_module *self, tn_tensor *x) {
+    layer *m = (layer *)self;
+    return tn_dropout_op(tn_call(&m->out, tn_call(&m->inner, x)), self->training ? 0.2 : 0);
+}
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *m = (net *)self;
+    x = tn_call(&m->wte, x);
+    for (int i = 0; i < 2; i++) {
+        x = tn_call(&m->h[i], x);
+    }
+    return tn_call(&m->head, x);
+}
+
+static void layer_init(layer *m) {
+    tn_module_init(m, "block", layer_forward);
+    tn_module_init(&m->inner, "inner", inner_forward);
+    tn_linear_init(&m->inner.in, WIDTH, WIDTH, tn_linear_defaults());
+    tn_module_add(&m->inner, "in", &m->inner.in);
+    tn_linear_init(&m->out, WIDTH, WIDTH, tn_linear_defaults());
+    tn_module_add(m, "inner", &m->inner);
+    tn_module_add(m, "out", &m->out);
+}
+
+static void net_init(net *m, uint64_t seed) {
+    tn_seed(seed);
+    tn_module_init(m, "net", net_forward);
+    tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
+    tn_linear_options bare = {.dtype = TN_F32};
+    tn_linear_init(&m->head, WIDTH, VOCAB, bare);
+    tn_module_add(m, "wte", &m->wte);
+    layer_init(&m->h[0]);
+    layer_init(&m->h[1]);
+    tn_module_add(m, "h.0", &m->h[0]);
+    tn_module_add(m, "h.1", &m->h[1]);
+    tn_module_add(m, "head", &m->head);
+    tn_module_tie(m, "head.weight", "wte.weight");
+    tn_seed(5);
+}
+
+static tn_tensor *tokens(int64_t number) {
+    tn_generator g = {.seed = 3, .stream = (uint64_t)number};
+    int64_t t[TOKENS];
+    for (int i = 0; i < TOKENS; i++) {
+        t[i] = tn_random_below(&g, VOCAB);
+    }
+    return TN_FROM(t, TN_DIMS(TOKENS), TN_I64);
+}
+
+static tn_tensor *net_loss(net *m, int64_t number) {
+    return tn_cross_entropy(tn_call(m, tokens(2 * number)), tokens(2 * number + 1), TN_MEAN);
+}
+
+static void net_backward(net *m, int64_t number) {
+    TN_SCOPE;
+    tn_backward(net_loss(m, number));
+}
+
+/* All parameters, as they are in the fields. */
+typedef struct numbers {
+    float at[512];
+    int64_t count;
+} numbers;
+
+static bool add_numbers(const tn_entry *entry, void *user) {
+    numbers *n = user;
+    tn_copy_out(*entry->field, n->at + n->count);
+    n->count += tn_count(*entry->field);
+    return true;
+}
+
+static numbers numbers_of(void *m) {
+    numbers n = {.count = 0};
+    TN_WHOLE(m);
+    tn_module_each(m, (tn_walk){0}, add_numbers, &n);
+    return n;
+}
+
+static bool same_numbers(const numbers *a, const numbers *b) {
+    return a->count == b->count && a->count > 0 &&
+           memcmp(a->at, b->at, (size_t)a->count * sizeof(float)) == 0;
+}
+
+/* ---- Bits ------------------------------------------------------------------------------------ */
+
+typedef enum strategy { DDP, NAIVE, FSDP } strategy;
+
+typedef struct run {
+    strategy how;
+    tn_fsdp_options options;
+    bool bf16, recompute;
+    numbers *ends; /* of each rank */
+} run;
+
+static void attach_as(net *m, tn_group *g, const run *r) {
+    if (r->how == DDP) {
+        CHECK(tn_ddp(m, g, tn_ddp_defaults()) != NULL);
+    } else if (r->how == NAIVE) {
+        CHECK(tn_fsdp_naive(m, g) == TN_OK);
+    } else {
+        CHECK(tn_fsdp(m, g, NULL, r->options) != NULL);
+    }
+}
+
+static void trains(tn_group *g, void *user) {
+    const run *r = user;
+    int rank = tn_group_rank(g);
+    net m;
+    net_init(&m, 9 + (uint64_t)rank); /* rank 0's weights win */
+    if (r->bf16) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    tn_module_set_recompute(&m.h[0], r->recompute);
+    tn_module_set_recompute(&m.h[1].inner, r->recompute);
+    attach_as(&m, g, r);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int step = 0; step < 3; step++) {
+        {
+            TN_NO_SYNC(&m);
+            net_backward(&m, 2 * step * MOST + rank);
+        }
+        net_backward(&m, (2 * step + 1) * MOST + rank);
+        tn_optim_clip(opt, 0.5);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    r->ends[rank] = numbers_of(&m);
+    CHECK(tn_error() == TN_OK);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static numbers end_of(int ranks, run r) {
+    static numbers ends[MOST];
+    r.ends = ends;
+    run_ok(ranks, trains, &r);
+    for (int i = 1; i < ranks; i++) {
+        assert_true(same_numbers(&ends[0], &ends[i]));
+    }
+    return ends[0];
+}
+
+/* Dropout, a tied weight, gradients that stay for a micro-batch, clipping. */
+static void test_bits_of_data_parallelism(void **state) {
+    (void)state;
+    for (int i = 0; i < MOST * 2 * 2; i++) {
+        int ranks = i / 4 + 1;
+        run r = {.how = DDP, .options = tn_fsdp_defaults(), .bf16 = i & 1, .recompute = i & 2};
+        numbers want = end_of(ranks, r);
+        r.how = NAIVE;
+        numbers is = end_of(ranks, r);
+        assert_true(same_numbers(&is, &want));
+        r.how = FSDP;
+        for (r.options.stage = 1; r.options.stage <= 3; r.options.stage++) {
+            r.options.units = r.options.stage == 2 ? "h.* h.*.inner" : NULL;
+            is = end_of(ranks, r);
+            assert_true(same_numbers(&is, &want));
+        }
+    }
+}
+
+/* ---- What is whose --------------------------------------------------------------------------- */
+
+static int64_t elements_of(tn_group *g, const char *units, int64_t *unit_count) {
+    net m;
+    net_init(&m, 1);
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.units = units;
+    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, o);
+    CHECK(s != NULL);
+    tn_fsdp_stats stats = tn_fsdp_statistics(s);
+    *unit_count = stats.units;
+    tn_module_finish(&m);
+    return stats.parts / 4;
+}
+
+/* A weight of 66 elements, four of 36 and four biases, each in lines of 16 elements. */
+static void shares_out(tn_group *g, void *user) {
+    (void)user;
+    int64_t units;
+    CHECK(elements_of(g, NULL, &units) == 5 * 16 + 2 * (2 * 48 + 2 * 16) && units == 3);
+    CHECK(elements_of(g, "h.*.inner h.*", &units) == 5 * 16 + 4 * (48 + 16) && units == 5);
+    CHECK(elements_of(g, "  wte   head ", &units) == 5 * 16 + 4 * (48 + 16) && units == 1);
+    CHECK(elements_of(g, "*.*.inner h.1 *", &units) == 5 * 16 + 4 * (48 + 16) && units == 4);
+}
+
+static void test_units_and_their_parameters(void **state) {
+    (void)state;
+    shares_out(NULL, NULL);
+}
+
+/* Their formula: parts, and lines of 16 elements. */
+static bool check_part(const tn_entry *entry, void *user) {
+    const tn_group *g = user;
+    const tn_layout *l = &entry->layout;
+    CHECK(entry->parts && entry->parts->counts && l->dim == -1);
+    CHECK(tn_dims_equal(l->whole, tn_shape(*entry->field)));
+    CHECK(tn_count(entry->stored) == l->length && tn_storage_is_empty(*entry->field));
+    int64_t length = l->length, count = tn_count(*entry->field), start = l->start;
+    double sums[2] = {(double)length, (double)(length ? start : 0)};
+    CHECK(entry->parts->sum(entry->parts, sums, 2) == TN_OK);
+    CHECK(sums[0] == (double)count && l->start + length <= count);
+    CHECK(tn_group_size(g) > 1 || sums[1] == 0);
+    return true;
+}
+
+static void registers_parts(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    net_init(&m, 1);
+    CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()) != NULL);
+    tn_module_each(&m, (tn_walk){.with_shared = true}, check_part, g);
+    tn_module_finish(&m);
+}
+
+static void test_parts_are_registered(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        run_ok(ranks, registers_parts, NULL);
+    }
+}
+
+/* ---- Whole ----------------------------------------------------------------------------------- */
+
+static void looks(tn_group *g, void *user) {
+    const run *r = user;
+    TN_SCOPE;
+    net m, want;
+    net_init(&want, 1);
+    net_init(&m, 1 + (uint64_t)tn_group_rank(g));
+    if (r->bf16) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    tn_fsdp_state *s = tn_fsdp(&m, g, NULL, r->options);
+    CHECK(tn_fsdp_statistics(s).whole == 0);
+    int64_t all = 0;
+    {
+        TN_WHOLE(&m);
+        TN_WHOLE(&m.h[0]);
+        CHECK(tn_equal(m.wte.weight, want.wte.weight));
+        CHECK(tn_equal(m.h[1].out.bias, want.h[1].out.bias));
+        all = tn_fsdp_statistics(s).whole;
+        CHECK(all >= (r->bf16 ? 6 : 4) * (66 + 4 * 42));
+        net_backward(&m, tn_group_rank(g));
+        CHECK(tn_fsdp_statistics(s).whole == all);
+        tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+        tn_optim_step(opt);
+        net_backward(&m, tn_group_rank(g));
+        tn_optim_free(opt);
+        if (!r->bf16) { /* a forward has brought the new ones */
+            CHECK(!tn_equal(m.h[0].out.weight, want.h[0].out.weight));
+        }
+    }
+    if (r->options.stage == 3) {
+        CHECK(tn_fsdp_statistics(s).whole == 0);
+        CHECK(tn_is_inert(tn_neg(m.wte.weight)) && tn_error() == TN_ESTATE);
+        tn_error_clear();
+    }
+    CHECK(tn_fsdp_statistics(s).most_whole == all);
+    tn_module_finish(&want);
+    tn_module_finish(&m);
+}
+
+static void test_a_whole_module(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        run r = {.options = tn_fsdp_defaults(), .bf16 = i & 1};
+        r.options.stage = i / 2 + 1;
+        run_ok(2, looks, &r);
+    }
+}
+
+/* ---- What is refused ------------------------------------------------------------------------- */
+
+static tn_tensor *no_hook(tn_tensor *grad, void *user) {
+    (void)user;
+    return grad;
+}
+
+/* On one rank; m is finished. */
+static void assert_refused(net *m, tn_fsdp_options o, tn_status status, const char *part) {
+    assert_null(tn_fsdp(m, NULL, NULL, o));
+    assert_error(status, part);
+    tn_module_finish(m);
+}
+
+static void test_options_that_are_refused(void **state) {
+    (void)state;
+    tn_fsdp_options o = tn_fsdp_defaults();
+    net m;
+    net_init(&m, 1);
+    o.units = "h.* g.*";
+    assert_refused(&m, o, TN_EVALUE, "no module of the net is named by \"g.*\"");
+    net_init(&m, 1);
+    o = tn_fsdp_defaults();
+    o.stage = 4;
+    assert_refused(&m, o, TN_EVALUE, "stage is 4");
+    net_init(&m, 1);
+    o = tn_fsdp_defaults();
+    o.prefetch = -1;
+    assert_refused(&m, o, TN_EVALUE, "prefetch is -1");
+}
+
+static void test_states_that_are_refused(void **state) {
+    (void)state;
+    tn_fsdp_options o = tn_fsdp_defaults();
+    net m;
+    net_init(&m, 1);
+    tn_on_grad(m.h[0].out.bias, no_hook, NULL);
+    assert_refused(&m, o, TN_ESTATE, "h.0.out.bias has hooks");
+
+    net_init(&m, 1);
+    tn_set_grad_buffer(m.wte.weight, tn_zeros(TN_DIMS(VOCAB, WIDTH), TN_F32));
+    assert_refused(&m, o, TN_ESTATE, "wte.weight has a gradient buffer");
+
+    net_init(&m, 1);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    assert_refused(&m, o, TN_ESTATE, "is held by an optimiser");
+    tn_optim_free(opt);
+
+    net_init(&m, 1);
+    assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
+    assert_refused(&m, o, TN_ESTATE, "is under data parallelism already");
+
+    net_init(&m, 1);
+    assert_int_equal(tn_fsdp_naive(&m.h[0], NULL), TN_OK);
+    assert_refused(&m, o, TN_ESTATE, "is under sharding already");
+
+    net_init(&m, 1);
+    assert_non_null(tn_fsdp(&m, NULL, NULL, o));
+    assert_int_equal(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE);
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+typedef struct difference {
+    const char *what;
+    char says[1024]; /* rank 1's error */
+} difference;
+
+static void differs(tn_group *g, void *user) {
+    difference *d = user;
+    bool odd = tn_group_rank(g) == 1;
+    tn_fsdp_options o = tn_fsdp_defaults();
+    net m;
+    net_init(&m, 1);
+    if (odd && !strcmp(d->what, "policy")) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    tn_module_requires_grad(&m.h[1], !(odd && !strcmp(d->what, "frozen")));
+    o.units = odd && !strcmp(d->what, "units") ? "h.0" : "h.*";
+    o.stage = odd && !strcmp(d->what, "stage") ? 2 : 3;
+    CHECK(tn_fsdp(&m, g, NULL, o) == NULL);
+    CHECK(tn_error() == TN_EMISMATCH);
+    if (odd) {
+        snprintf(d->says, sizeof(d->says), "%s", tn_error_message());
+    }
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void test_ranks_that_differ(void **state) {
+    (void)state;
+    const char *const words[] = {"policy", "frozen", "units", "stage"};
+    const char *const told[] = {"computed in f32, gradients in f32, but rank 1 has unit",
+                                "but rank 1 has parameter h.1.", "units h.*", "stage 3"};
+    for (int i = 0; i < 4; i++) {
+        difference d = {.what = words[i]};
+        run_ok(2, differs, &d);
+        assert_contains(d.says, told[i]);
+    }
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+typedef enum ending { AFTER_FORWARD, IN_BACKWARD, A_CHILD_FIRST, ENDINGS } ending;
+
+static void finish_net(tn_module *m, void *user) {
+    (void)m;
+    tn_module_finish(user);
+}
+
+static void ends(tn_group *g, void *user) {
+    TN_SCOPE;
+    ending how = *(const ending *)user;
+    net m;
+    net_init(&m, 1);
+    CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()) != NULL);
+    net_backward(&m, 0);
+    if (how == IN_BACKWARD) {
+        tn_module_hook(&m.h[0], (tn_module_hooks){.backward_before = finish_net, .user = &m});
+    }
+    tn_tensor *loss = net_loss(&m, 0);
+    if (how == A_CHILD_FIRST) {
+        tn_module_finish(&m.h[1]);
+        tn_module_finish(&m);
+    } else if (how == AFTER_FORWARD) {
+        tn_module_finish(&m);
+    }
+    CHECK(tn_backward(loss) != TN_OK);
+    tn_error_clear();
+}
+
+static void test_a_module_that_is_finished(void **state) {
+    (void)state;
+    for (ending how = AFTER_FORWARD; how < ENDINGS; how++) {
+        run_ok(1, ends, &how);
+        run_ok(2, ends, &how);
+    }
+}
+
+/* Two modules, one group, one backward through both. */
+static void shares_a_group(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    net a, b, alone[2];
+    net_init(&a, 1);
+    net_init(&b, 2);
+    net_init(&alone[0], 1);
+    net_init(&alone[1], 2);
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.sum = true;
+    CHECK(tn_fsdp(&a, g, NULL, o) != NULL && tn_fsdp(&b, g, NULL, o) != NULL);
+    tn_module_train(&a, false);
+    tn_module_train(&b, false);
+    tn_module_train(&alone[0], false);
+    tn_module_train(&alone[1], false);
+    for (int step = 0; step < 2; step++) {
+        TN_SCOPE;
+        tn_backward(tn_mul(net_loss(&a, 1), net_loss(&b, 2)));
+        tn_backward(net_loss(&b, 3)); /* a rests */
+        tn_backward(tn_mul(net_loss(&alone[0], 1), net_loss(&alone[1], 2)));
+        tn_backward(net_loss(&alone[1], 3));
+    }
+    double ranks = tn_group_size(g);
+    for (int i = 0; i < 2; i++) {
+        double is = tn_clip_grad_norm(i ? &b : &a, 1e9), want = tn_clip_grad_norm(&alone[i], 1e9);
+        CHECK(want > 0 && is > want * ranks * (1 - 1e-6) && is < want * ranks * (1 + 1e-6));
+    }
+    tn_module_finish(&a);
+    tn_module_finish(&b);
+    tn_module_finish(&alone[0]);
+    tn_module_finish(&alone[1]);
+}
+
+static void test_two_modules_share_a_group(void **state) {
+    (void)state;
+    run_ok(1, shares_a_group, NULL);
+    run_ok(2, shares_a_group, NULL);
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_bits_of_data_parallelism),  TEST(test_units_and_their_parameters),
+        TEST(test_parts_are_registered),      TEST(test_a_whole_module),
+        TEST(test_options_that_are_refused),  TEST(test_states_that_are_refused),
+        TEST(test_ranks_that_differ),         TEST(test_a_module_that_is_finished),
+        TEST(test_two_modules_share_a_group),
+    };
+    return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
+}
