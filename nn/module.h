@@ -125,8 +125,9 @@ const tn_module_lists *tn__strategy_around(const tn_module_lists *lists);
 typedef void (*tn__strategy_visitor)(const tn_module_lists *lists, void *user);
 void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, void *user);
 
-/* Whether an optimiser holds the parameter, be it under another of its names in the tree. */
-bool tn__entry_stepped(const tn_entry *entry);
+/* Whether an optimiser holds a parameter of m, be it under another of its names in the tree around
+ * m. Writes the parameter's path then. */
+bool tn__module_stepped(tn_module *m, char *path, size_t room);
 
 /* ---- Hooks around a call: nn/hooks.c --------------------------------------------------------- */
 

@@ -25,12 +25,12 @@ void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, 
     }
 }
 
-/* Whether the module, or one below it, has the parameter and is held by an optimiser. */
+/* Whether an optimiser holds the parameter (NULL: any) in the module or below it. */
 static bool holds_below(const tn_module_lists *lists, const tn_tensor *param) {
     bool stepped = __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0;
     for (int i = 0; stepped && i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
-        if (!record->buffer && tn__record_tensor(record) == param) {
+        if (!record->buffer && (!param || tn__record_tensor(record) == param)) {
             return true;
         }
     }
@@ -42,10 +42,29 @@ static bool holds_below(const tn_module_lists *lists, const tn_tensor *param) {
     return false;
 }
 
-bool tn__entry_stepped(const tn_entry *entry) {
-    const tn_module_lists *root = entry->owner->lists;
-    while (root->up) {
-        root = root->up;
+typedef struct stepped_search {
+    const tn_module_lists *root;
+    char *path;
+    size_t room;
+    bool found;
+} stepped_search;
+
+static bool find_stepped(const tn_entry *entry, void *user) {
+    stepped_search *search = user;
+    search->found = holds_below(search->root, tn__entry_tensor(entry));
+    if (search->found) {
+        snprintf(search->path, search->room, "%s", entry->path);
     }
-    return holds_below(root, tn__entry_tensor(entry));
+    return !search->found;
+}
+
+bool tn__module_stepped(tn_module *m, char *path, size_t room) {
+    stepped_search search = {.root = m->lists, .path = path, .room = room};
+    while (search.root && search.root->up) {
+        search.root = search.root->up;
+    }
+    if (search.root && holds_below(search.root, NULL)) {
+        tn_module_each(m, (tn_walk){0}, find_stepped, &search);
+    }
+    return search.found;
 }

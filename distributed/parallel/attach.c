@@ -31,8 +31,6 @@ typedef struct check {
     tn_device device;
 } check;
 
-/* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
- * been changed since. */
 static bool check_param(const tn_entry *entry, void *user) {
     check *c = user;
     tn_device device = tn_device_of(*entry->field);
@@ -44,10 +42,6 @@ static bool check_param(const tn_entry *entry, void *user) {
         !tn_dims_equal(entry->layout.whole, tn_shape(entry->stored))) {
         tn__raise(TN_ESTATE, c->operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
-    } else if (tn__entry_stepped(entry)) {
-        tn__raise(TN_ESTATE, c->operation,
-                  "the parameter %s is held by an optimiser: parallelism is attached first",
-                  entry->path);
     } else if (!tn__same_device(c->device, device)) {
         tn__raise(TN_EDEVICE, c->operation, "%s is on %s, but %s is on %s", c->first,
                   tn_device_text(c->device), entry->path, tn_device_text(device));
@@ -55,6 +49,8 @@ static bool check_param(const tn_entry *entry, void *user) {
     return !tn__pending();
 }
 
+/* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
+ * been changed since. */
 bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
     tn_module *module = tn__module_of(m, operation);
     if (!module || tn__pending() || !is_first(module, operation)) {
@@ -66,6 +62,12 @@ bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
     }
     if (module->state == TN__MODULE_BROKEN) {
         tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
+        return false;
+    }
+    char held[256];
+    if (tn__module_stepped(module, held, sizeof(held))) {
+        tn__raise(TN_ESTATE, operation,
+                  "the parameter %s is held by an optimiser: parallelism is attached first", held);
         return false;
     }
     tn_module_each(m, (tn_walk){0}, check_param, &(check){.operation = operation});
