@@ -2,8 +2,9 @@
  * (deepspeed_file.c reads it), and the step that belongs to it.
  *
  *     backward   loss / accumulation, times the loss scale; while micro-batches are still to come
- *                nothing travels
- *     step       after the last of them: the learning rate, the norm, the optimiser, the loss scale
+ *                nothing travels, unless gradients are in parts: then there is no room for whole
+ * ones step       after the last of them: the learning rate, the norm, the optimiser, the loss
+ * scale
  *
  * The same calls written out by hand give the same bits.
  */
@@ -68,15 +69,20 @@ static void set_precision(tn_deepspeed *d) {
 }
 
 static void attach_ranks(tn_deepspeed *d) {
-    if (d->file.stage > 0) {
-        tn__raise(TN_EUNSUPPORTED, operation, "zero_optimization.stage is %lld, and only 0 is here",
-                  (long long)d->file.stage);
-        return;
+    const tn__ds_file *f = &d->file;
+    if (f->stage == 0) {
+        tn_ddp_options o = tn_ddp_defaults();
+        o.sum = f->sum;
+        o.find_unused = f->find_unused;
+        tn_ddp(d->model, d->world, o);
+    } else {
+        tn_fsdp_options o = tn_fsdp_defaults();
+        o.stage = (int)f->stage;
+        o.sum = f->sum;
+        o.find_unused = f->find_unused;
+        o.offload = f->offload_optimizer || f->offload_param;
+        tn_fsdp(d->model, d->world, NULL, o);
     }
-    tn_ddp_options o = tn_ddp_defaults();
-    o.sum = d->file.sum;
-    o.find_unused = d->file.find_unused;
-    tn_ddp(d->model, d->world, o);
 }
 
 static void make_optim(tn_deepspeed *d) {
@@ -185,7 +191,7 @@ tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
     TN_SCOPE;
     tn_tensor *share = tn_mul_scalar(loss, 1.0 / (double)d->file.accumulation);
     share = d->scaler ? tn_scaler_scale(d->scaler, share) : share;
-    if (tn_deepspeed_due(d)) {
+    if (tn_deepspeed_due(d) || d->file.stage >= 2) {
         tn_backward(share);
     } else {
         TN_NO_SYNC(d->model);

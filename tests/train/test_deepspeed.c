@@ -54,6 +54,7 @@ static bool append_bits(const tn_entry *entry, void *user) {
 }
 
 static void bits_of(tn_gpt *gpt, bits *b) {
+    TN_WHOLE(gpt);
     b->bytes = 0;
     tn_module_each(gpt, (tn_walk){0}, append_bits, b);
 }
@@ -128,9 +129,17 @@ static tn_optim *optim_by_hand(tn_gpt *gpt, const char *kind) {
 }
 
 static void attach_by_hand(tn_gpt *gpt, tn_group *world, const plan *p) {
-    tn_ddp_options o = tn_ddp_defaults();
+    if (p->stage == 0) {
+        tn_ddp_options o = tn_ddp_defaults();
+        o.sum = p->sum;
+        tn_ddp(gpt, world, o);
+        return;
+    }
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.stage = p->stage;
+    o.units = "h.*";
     o.sum = p->sum;
-    tn_ddp(gpt, world, o);
+    tn_fsdp(gpt, world, NULL, o);
 }
 
 static void run_by_hand(tn_group *world, const plan *p, bits *b) {
@@ -200,7 +209,7 @@ static void test_equals_by_hand(void **state) {
         {.name = "bf16", .precision = "bf16", .optimizer = adamw, .clipping = 1, .accumulation = 2},
         {.name = "fp16", .precision = "fp16", .optimizer = adamw, .clipping = 1, .accumulation = 2},
     };
-    for (int stage = 0; stage <= 0; stage++) {
+    for (int stage = 0; stage <= 3; stage++) {
         for (int ranks = 1; ranks <= 2; ranks++) {
             for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
                 plan p = variants[i];
