@@ -3,6 +3,14 @@
 
 #include <math.h>
 
+void tn__condition_init(pthread_cond_t *c) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 struct timespec tn__timespec(double deadline) {
     double whole = floor(deadline > 0 ? deadline : 0);
     return (struct timespec){.tv_sec = (time_t)whole,

@@ -4,6 +4,7 @@
 
 #include "tern/core.h"
 
+#include <pthread.h>
 #include <time.h>
 
 #ifdef __cplusplus
@@ -17,8 +18,10 @@ static inline double tn__now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A point in time of tn__now as pthread_cond_timedwait wants it,
- * for conditions on the monotonic clock. */
+/* A condition whose timed waits are on this clock. */
+TN_API void tn__condition_init(pthread_cond_t *c);
+
+/* A point in time of tn__now as pthread_cond_timedwait wants it, for such conditions. */
 TN_API struct timespec tn__timespec(double deadline);
 
 /* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */

@@ -390,11 +390,7 @@ static void *agent_main(void *user) {
 
 agent *agent_new(const run_options *o) {
     agent *a = memory_new(1, sizeof(*a));
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&a->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    tn__condition_init(&a->wake);
     pthread_mutex_init(&a->lock, NULL);
     a->options = o;
     a->last_order = &a->first_order;

@@ -97,11 +97,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     }
     g->options.init = g->options.engine = NULL; /* the caller's texts */
     pthread_mutex_init(&g->lock, NULL);
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&g->changed, &clock);
-    pthread_condattr_destroy(&clock);
+    tn__condition_init(&g->changed);
     list_group(g);
     return g;
 }

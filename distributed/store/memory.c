@@ -112,11 +112,7 @@ tn_store *tn_memory_store(void) {
                          .check = memory_check,
                          .remove = memory_remove,
                          .destroy = memory_destroy};
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    tn__condition_init(&m->changed);
     return &m->base;
 }
