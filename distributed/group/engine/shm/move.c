@@ -11,32 +11,10 @@
  *              slots and uses them in turn: when it fills one again, all have arrived at the
  *              chunk between, hence left this one.
  *
- * Both read through a view: where the bytes of each rank are. Reductions are in the order of the
- * ranks, by one rank for each element, so the bits depend on nothing else.
+ * Both read through a view: where the bytes of each rank are.
  */
 #include "distributed/group/engine/shm/shm.h"
-
-#include <string.h>
-
-/* Elements [at, at + count) of each part of the ranks' inputs. */
-typedef struct view {
-    const char *base[TN__SHM_RANKS];
-    int64_t stride; /* bytes from one part of an input to the next */
-    int64_t at, count;
-} view;
-
-/* Bytes of a reduction that are written to all ranks while they are in the first-level cache. */
-enum { BLOCK = 8192 };
-
-static int64_t size_of(const tn_transfer *t) {
-    return (int64_t)tn_dtype_size(t->dtype);
-}
-
-static void copy_bytes(void *to, const void *from, int64_t bytes) {
-    if (bytes > 0 && from && to != from) {
-        memmove(to, from, (size_t)bytes);
-    }
-}
+#include "distributed/group/engine/view.h"
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
@@ -107,76 +85,10 @@ static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
     }
 }
 
-/* ---- Reading through a view ------------------------------------------------------------------ */
-
-static const char *part_of(const view *v, int rank, int64_t part) {
-    return v->base[rank] + part * v->stride;
-}
-
-/* Element `at` of part `part` of my output. */
-static char *mine_at(const tn_transfer *t, int64_t part, int64_t at) {
-    return (char *)t->out + (part * t->count + at) * size_of(t);
-}
-
-/* Slice `rank` of n elements: [*begin, *end). Whole cache lines, except the last. */
-static void slice_of(int64_t n, int rank, int ranks, int64_t *begin, int64_t *end) {
-    int64_t each = (n / ranks + 64) / 64 * 64;
-    *begin = each * rank < n ? each * rank : n;
-    *end = n - *begin < each ? n : *begin + each;
-}
-
-/* Every rank's part `part`, reduced: elements [begin, end) of the view into the same of `to`. */
-static void reduce_parts(const tn__shm *e, const tn_transfer *t, const view *v, int64_t part,
-                         int64_t begin, int64_t end, char *to) {
-    const void *in[TN__SHM_RANKS];
-    for (int r = 0; r < e->base.ranks; r++) {
-        in[r] = part_of(v, r, part) + begin * size_of(t);
-    }
-    tn__reduce_all(t->reduce, t->dtype, to + begin * size_of(t), in, e->base.ranks, end - begin);
-}
-
-/* My output of the view's elements. */
-static void read_view(const tn__shm *e, const tn_transfer *t, const view *v) {
-    int me = e->base.rank;
-    int64_t bytes = v->count * size_of(t);
-    switch (t->kind) {
-    case TN_ALL_REDUCE:
-        reduce_parts(e, t, v, 0, 0, v->count, mine_at(t, 0, v->at));
-        break;
-    case TN_REDUCE_TO_ROOT:
-        if (me == t->root) {
-            reduce_parts(e, t, v, 0, 0, v->count, mine_at(t, 0, v->at));
-        }
-        break;
-    case TN_REDUCE_SCATTER:
-        reduce_parts(e, t, v, me, 0, v->count, mine_at(t, 0, v->at));
-        break;
-    case TN_ALL_GATHER:
-    case TN_GATHER:
-        for (int r = 0; r < e->base.ranks && (t->kind == TN_ALL_GATHER || me == t->root); r++) {
-            copy_bytes(mine_at(t, r, v->at), part_of(v, r, 0), bytes);
-        }
-        break;
-    case TN_ALL_TO_ALL:
-        for (int r = 0; r < e->base.ranks; r++) {
-            copy_bytes(mine_at(t, r, v->at), part_of(v, r, me), bytes);
-        }
-        break;
-    case TN_BROADCAST:
-        copy_bytes(mine_at(t, 0, v->at), part_of(v, t->root, 0), bytes);
-        break;
-    case TN_SCATTER:
-        copy_bytes(mine_at(t, 0, v->at), part_of(v, t->root, me), bytes);
-        break;
-    default:
-        break;
-    }
-}
-
 /* ---- Directly -------------------------------------------------------------------------------- */
 
 /* My slice of a reduction, into all outputs that there are. */
-static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v) {
+static void reduce_directly(tn__shm *e, const tn_transfer *t, const tn__view *v) {
     char *out[TN__SHM_RANKS] = {NULL};
     int outs = 0;
     for (int r = 0; r < e->base.ranks; r++) {
@@ -184,26 +96,18 @@ static void reduce_directly(tn__shm *e, const tn_transfer *t, const view *v) {
             out[outs++] = tn__shm_at(e, record_at(e, r)->out);
         }
     }
-    int64_t begin, end, step = BLOCK / size_of(t);
-    slice_of(t->count, e->base.rank, e->base.ranks, &begin, &end);
-    for (int64_t at = begin; at < end; at += step) {
-        int64_t to = end - at < step ? end : at + step;
-        reduce_parts(e, t, v, 0, at, to, out[0]);
-        for (int i = 1; i < outs; i++) {
-            copy_bytes(out[i] + at * size_of(t), out[0] + at * size_of(t), (to - at) * size_of(t));
-        }
-    }
+    tn__view_reduce(v, t, out, outs);
 }
 
 static tn_status run_directly(tn__shm *e, const tn_transfer *t) {
-    view v = {.stride = t->count * size_of(t), .count = t->count};
+    tn__view v = tn__view_of(t, e->base.rank, e->base.ranks);
     for (int r = 0; r < e->base.ranks; r++) {
         v.base[r] = tn__shm_at(e, record_at(e, r)->in);
     }
     if (t->kind == TN_ALL_REDUCE || t->kind == TN_REDUCE_TO_ROOT) {
         reduce_directly(e, t, &v);
     } else {
-        read_view(e, t, &v);
+        tn__view_read(&v, t);
     }
     return tn__shm_barrier(e, t->deadline); /* nobody reads or writes my buffers after this */
 }
@@ -234,51 +138,55 @@ static bool has_many_parts(const tn_transfer *t) {
     return t->kind == TN_SCATTER || t->kind == TN_REDUCE_SCATTER || t->kind == TN_ALL_TO_ALL;
 }
 
-static void fill_slot(const tn__shm *e, const tn_transfer *t, const view *v) {
+static void fill_slot(const tn__shm *e, const tn_transfer *t, const tn__view *v) {
     int parts = parts_of(e, t);
     for (int64_t p = 0; p < parts; p++) {
-        const char *from = (const char *)t->in + (p * t->count + v->at) * size_of(t);
-        copy_bytes(slot_of(e, e->base.rank, e->chunks) + p * v->stride, from,
-                   v->count * size_of(t));
+        const char *from = (const char *)t->in + (p * t->count + v->at) * tn__view_size(t);
+        tn__view_copy(slot_of(e, e->base.rank, e->chunks) + p * v->stride, from,
+                      v->count * tn__view_size(t));
     }
 }
 
 /* Where there are many ranks, each reduces a slice of the chunk in its slot, for the others to
  * read. */
-static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const view *v) {
+static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const tn__view *v) {
     int64_t begin, end;
-    slice_of(v->count, e->base.rank, e->base.ranks, &begin, &end);
-    reduce_parts(e, t, v, 0, begin, end, slot_of(e, e->base.rank, e->chunks));
+    tn__view_slice(v, e->base.rank, &begin, &end);
+    tn__view_reduce_part(v, t, 0, begin, end, slot_of(e, e->base.rank, e->chunks));
     tn_status status = tn__shm_barrier(e, t->deadline);
     bool wanted = t->kind == TN_ALL_REDUCE || e->base.rank == t->root;
     for (int r = 0; r < e->base.ranks && wanted && status == TN_OK; r++) {
-        slice_of(v->count, r, e->base.ranks, &begin, &end);
-        copy_bytes(mine_at(t, 0, v->at + begin), part_of(v, r, 0) + begin * size_of(t),
-                   (end - begin) * size_of(t));
+        tn__view_slice(v, r, &begin, &end);
+        tn__view_copy(tn__view_out(t, 0, v->at + begin),
+                      tn__view_part(v, r, 0) + begin * tn__view_size(t),
+                      (end - begin) * tn__view_size(t));
     }
     return status;
 }
 
 static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
     int64_t parts = has_many_parts(t) ? e->base.ranks : 1;
-    int64_t most = (int64_t)e->slot_size / parts / size_of(t);
+    int64_t most = (int64_t)e->slot_size / parts / tn__view_size(t);
     bool sliced = (t->kind == TN_ALL_REDUCE || t->kind == TN_REDUCE_TO_ROOT) && e->base.ranks > 2;
     tn_status status = TN_OK;
     for (int64_t at = 0; at < t->count && status == TN_OK; at += most) {
-        view v = {.at = at, .count = t->count - at < most ? t->count - at : most};
-        v.stride = most * size_of(t);
+        tn__view v = {.rank = e->base.rank,
+                      .ranks = e->base.ranks,
+                      .at = at,
+                      .count = t->count - at < most ? t->count - at : most,
+                      .stride = most * tn__view_size(t)};
         for (int r = 0; r < e->base.ranks; r++) {
             v.base[r] = slot_of(e, r, e->chunks);
         }
         if (parts == 1 && !sliced && t->in) { /* my own is nearer, and read already */
-            v.base[e->base.rank] = (const char *)t->in + at * size_of(t);
+            v.base[e->base.rank] = (const char *)t->in + at * tn__view_size(t);
         }
         fill_slot(e, t, &v);
         status = tn__shm_barrier(e, t->deadline);
         if (status == TN_OK && sliced) {
             status = reduce_in_slots(e, t, &v);
         } else if (status == TN_OK) {
-            read_view(e, t, &v);
+            tn__view_read(&v, t);
         }
         e->chunks++;
     }

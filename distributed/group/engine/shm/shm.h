@@ -15,13 +15,14 @@
 #ifndef TERN_DISTRIBUTED_GROUP_SHM_H
 #define TERN_DISTRIBUTED_GROUP_SHM_H
 
+#include "distributed/group/engine/view.h"
 #include "distributed/group/fingerprint.h"
 
 #include <poll.h>
 #include <stdatomic.h>
 
 enum {
-    TN__SHM_RANKS = 256, /* at most */
+    TN__SHM_RANKS = TN__VIEW_RANKS, /* at most */
     TN__SHM_PAGE = 4096
 };
 
