@@ -1,0 +1,157 @@
+/* The hub: meeting, failing, and waiting by a deadline, which names who has not come. */
+#include "distributed/group/engine/hub.h"
+
+#include "core/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Joining and leaving --------------------------------------------------------------------- */
+
+static tn__hub *hub_new(int ranks) {
+    tn__hub *h = tn__calloc(1, sizeof(*h) + (size_t)ranks * sizeof(tn__seat));
+    if (h) {
+        h->ranks = h->refs = ranks;
+        pthread_mutex_init(&h->lock, NULL);
+        tn__condition_init(&h->changed);
+    }
+    return h;
+}
+
+static void hub_free(tn__hub *h) {
+    while (h->parcels) {
+        tn__parcel *p = h->parcels;
+        h->parcels = p->next;
+        free(p);
+    }
+    pthread_cond_destroy(&h->changed);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}
+
+static tn__hub *hub_announce(const tn_engine_options *o, char *why) {
+    tn__hub *h = hub_new(o->ranks);
+    if (!h) {
+        snprintf(why, TN_ENGINE_WHY, "out of memory");
+    } else if (o->store->set(o->store, "hub", (const void *)&h, sizeof(h), o->deadline, why) !=
+               TN_OK) {
+        hub_free(h);
+        h = NULL;
+    }
+    return h;
+}
+
+tn__hub *tn__hub_join(const tn_engine_options *o, char *why) {
+    if (o->rank == 0) {
+        return hub_announce(o, why);
+    }
+    tn__hub *h = NULL;
+    tn_store_value value = {0};
+    tn_status status = o->store->get(o->store, "hub", &value, o->deadline, why);
+    if (status == TN_OK && value.bytes == sizeof(h)) {
+        memcpy((void *)&h, value.data, sizeof(h));
+    }
+    free(value.data);
+    return h;
+}
+
+void tn__hub_leave(tn__hub *h, int rank) {
+    pthread_mutex_lock(&h->lock);
+    h->seats[rank].left = true;
+    pthread_cond_broadcast(&h->changed);
+    bool last = --h->refs == 0;
+    pthread_mutex_unlock(&h->lock);
+    if (last) {
+        hub_free(h);
+    }
+}
+
+/* ---- Failing and waiting --------------------------------------------------------------------- */
+
+tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason) {
+    if (h->dead == TN_OK) {
+        h->dead = status;
+        snprintf(h->reason, sizeof(h->reason), "%s", reason);
+        pthread_cond_broadcast(&h->changed);
+    }
+    return h->dead;
+}
+
+/* What rank r is at, appended to text. */
+static size_t tell_seat(const tn__hub *h, int r, char *text, size_t used, size_t room) {
+    char what[128];
+    const tn__seat *s = &h->seats[r];
+    if (used >= room) {
+        return used;
+    }
+    if (s->here) {
+        tn__transfer_text(&s->t, what, sizeof(what));
+        return used +
+               (size_t)snprintf(text + used, room - used, " rank %d (which is in %s)", r, what);
+    }
+    return used + (size_t)snprintf(text + used, room - used,
+                                   " rank %d (which has done %llu operations)", r,
+                                   (unsigned long long)s->finished);
+}
+
+/* Who keeps rank `me` waiting in t. */
+static void name_missing(const tn__hub *h, int me, const tn_transfer *t, char *text, size_t room) {
+    size_t used = (size_t)snprintf(text, room, "timed out waiting for");
+    if (t->kind == TN_RECV) {
+        tell_seat(h, t->root, text, used, room);
+        return;
+    }
+    for (int r = 0; r < h->ranks; r++) {
+        if (r != me && !h->seats[r].here) {
+            used = tell_seat(h, r, text, used, room);
+        }
+    }
+}
+
+tn_status tn__hub_wait(tn__hub *h, int me, const tn_transfer *t) {
+    if (h->dead == TN_OK && tn__now() >= t->deadline) {
+        char text[TN_ENGINE_WHY];
+        name_missing(h, me, t, text, sizeof(text));
+        return tn__hub_die(h, TN_EPEER, text);
+    }
+    if (h->dead == TN_OK) {
+        struct timespec until = tn__timespec(t->deadline);
+        pthread_cond_timedwait(&h->changed, &h->lock, &until);
+    }
+    return h->dead;
+}
+
+tn_status tn__hub_check(tn__hub *h) {
+    for (int r = 0; r < h->ranks; r++) {
+        if (h->seats[r].left) {
+            char text[TN_ENGINE_WHY];
+            snprintf(text, sizeof(text), "rank %d has left the group after %llu operations", r,
+                     (unsigned long long)h->seats[r].finished);
+            return tn__hub_die(h, TN_EPEER, text);
+        }
+    }
+    return TN_OK;
+}
+
+/* ---- Parcels --------------------------------------------------------------------------------- */
+
+void tn__hub_send(tn__hub *h, tn__parcel *p) {
+    tn__parcel **last = &h->parcels;
+    while (*last) {
+        last = &(*last)->next;
+    }
+    *last = p;
+    pthread_cond_broadcast(&h->changed);
+}
+
+tn__parcel *tn__hub_take(tn__hub *h, int from, int to) {
+    for (tn__parcel **at = &h->parcels; *at; at = &(*at)->next) {
+        if ((*at)->from == from && (*at)->to == to) {
+            tn__parcel *p = *at;
+            *at = p->next;
+            return p;
+        }
+    }
+    return NULL;
+}
