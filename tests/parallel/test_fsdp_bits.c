@@ -1,0 +1,216 @@
+/* Sharding, bit for bit: every stage, dtype, place of recompute, prefetch and number of ranks gives
+ * the losses and parameters of data parallelism, which are those of one rank that accumulates the
+ * micro-batches of all. Ranks are threads. */
+
+#include "train.h"
+
+#include "tests/support/test.h"
+
+enum { MOST = 4 };
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+typedef struct shared_run {
+    const train_run *run;
+    train_bits bits[MOST];
+} shared_run;
+
+static void train_rank(tn_group *g, void *user) {
+    shared_run *s = user;
+    s->bits[tn_group_rank(g)] = train(g, s->run);
+}
+
+/* What all ranks have in the end; they must agree. */
+static train_bits train_on(int ranks, train_run run) {
+    shared_run s = {.run = &run};
+    if (run.how == TRAIN_ALONE) {
+        s.bits[0] = train(NULL, &run);
+    } else {
+        tn_local_run(ranks, train_rank, &s);
+    }
+    if (tn_error()) {
+        print_error("%s on %d ranks: %s\n", train_text(&run), ranks, tn_error_message());
+        tn_error_clear();
+        fail();
+    }
+    for (int r = 1; r < ranks && run.how != TRAIN_ALONE; r++) {
+        if (!train_same(s.bits[0], s.bits[r])) {
+            fail_msg("%s: rank %d of %d has other bits", train_text(&run), r, ranks);
+        }
+        free(s.bits[r].data);
+    }
+    return s.bits[0];
+}
+
+static void must_give(train_bits want, int ranks, train_run run) {
+    train_bits is = train_on(ranks, run);
+    if (!train_same(want, is)) {
+        size_t at = 0;
+        while (at < want.bytes && at < is.bytes && want.data[at] == is.data[at]) {
+            at++;
+        }
+        fail_msg("%s on %d ranks: byte %zu of %zu is another one", train_text(&run), ranks, at,
+                 want.bytes);
+    }
+    free(is.data);
+}
+
+/* One rank that accumulates the micro-batches of `ranks`, and data parallelism: the same. Made once
+ * for each dtype. */
+static train_bits reference(int ranks, bool bf16) {
+    static train_bits made[MOST + 1][2];
+    train_bits *bits = &made[ranks][bf16];
+    if (!bits->data) {
+        train_run run = train_run_of(TRAIN_ALONE, ranks);
+        run.bf16 = bf16;
+        *bits = train_on(1, run);
+        run.how = TRAIN_DDP;
+        must_give(*bits, ranks, run);
+    }
+    return *bits;
+}
+
+/* ---- The matrix ------------------------------------------------------------------------------ */
+
+static void test_the_matrix(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        for (int i = 0; i < TRAIN_MATRIX; i++) {
+            train_run run = train_matrix_run(ranks, i);
+            must_give(reference(ranks, run.bf16), ranks, run);
+        }
+    }
+}
+
+/* ---- Besides --------------------------------------------------------------------------------- */
+
+/* Whatever the units are. */
+static void test_units(void **state) {
+    (void)state;
+    static const char *const units[] = {"h.0 h.2", "h.*.mlp", "h.* ln_f", "h.1"};
+    for (int i = 0; i < 4; i++) {
+        train_run run = train_run_of(TRAIN_FSDP, 3);
+        run.options.units = units[i];
+        must_give(reference(3, false), 3, run);
+    }
+}
+
+/* Means of powers of two are exact: so the naive twin, which knows nothing else, is one rank too.
+ */
+static void test_means_and_the_naive_twin(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            train_run run = train_run_of(TRAIN_DDP, ranks);
+            run.mean = true;
+            run.options.sum = false;
+            run.bf16 = bf16;
+            train_bits want = train_on(ranks, run);
+            run.how = TRAIN_NAIVE;
+            must_give(want, ranks, run);
+            run.how = TRAIN_FSDP;
+            must_give(want, ranks, run);
+            free(want.data);
+        }
+    }
+}
+
+/* Three micro-batches a rank: what stays is summed here first, as data parallelism does; what
+ * travels each time is added up in parts, as the naive twin does. */
+static void test_accumulation(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            train_run run = train_run_of(TRAIN_DDP, 3 * ranks);
+            run.bf16 = bf16;
+            run.no_sync = true;
+            train_bits want = train_on(ranks, run);
+            run.how = TRAIN_FSDP;
+            for (run.options.stage = 1; run.options.stage <= 3; run.options.stage++) {
+                must_give(want, ranks, run);
+            }
+            free(want.data);
+            run.how = TRAIN_NAIVE;
+            run.no_sync = false;
+            run.mean = true;
+            run.options = tn_fsdp_defaults();
+            want = train_on(ranks, run);
+            run.how = TRAIN_FSDP;
+            for (run.options.stage = 1; run.options.stage <= 3; run.options.stage++) {
+                must_give(want, ranks, run);
+            }
+            free(want.data);
+        }
+    }
+}
+
+/* The norm is that of all ranks' parts. */
+static void test_clipping(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        train_run run = train_run_of(TRAIN_ALONE, ranks);
+        run.clip = 0.2;
+        train_bits want = train_on(1, run);
+        assert_false(train_same(want, reference(ranks, false)));
+        run.how = TRAIN_DDP;
+        must_give(want, ranks, run);
+        run.how = TRAIN_FSDP;
+        for (run.options.stage = 1; run.options.stage <= 3; run.options.stage++) {
+            must_give(want, ranks, run);
+        }
+        free(want.data);
+    }
+}
+
+/* Forwards without recording leave no trace, wherever they come: before the step, between forward
+ * and backward, and between backward and the step. */
+static void test_evaluation_at_each_place(void **state) {
+    (void)state;
+    for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_AROUND; recompute++) {
+        for (int stage = 1; stage <= 3; stage++) {
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                train_run run = train_run_of(TRAIN_FSDP, 2);
+                run.recompute = (train_recompute)recompute;
+                run.options.stage = stage;
+                run.bf16 = bf16;
+                run.evaluate = true;
+                must_give(reference(2, bf16), 2, run);
+            }
+        }
+    }
+}
+
+static void test_a_rerun_is_the_same(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        train_run run = train_run_of(TRAIN_FSDP, 4);
+        run.steps = 3;
+        train_bits first = train_on(4, run);
+        must_give(first, 4, run);
+        free(first.data);
+    }
+}
+
+static int free_references(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            free(reference(ranks, bf16).data);
+        }
+    }
+    return 0;
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_matrix),
+        cmocka_unit_test(test_units),
+        cmocka_unit_test(test_means_and_the_naive_twin),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_evaluation_at_each_place),
+        cmocka_unit_test(test_a_rerun_is_the_same),
+    };
+    return cmocka_run_group_tests_name("bits of sharding", tests, NULL, free_references);
+}
