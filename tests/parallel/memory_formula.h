@@ -1,0 +1,183 @@
+/* What sharding costs in memory, by its formula, for tests that measure it.
+ *
+ * With psi parameters on N ranks, of f32 under AdamW, a rank has at rest, in bytes:
+ *
+ *     parts, gradients, two states    16 psi / N
+ *     the parts once more in the dtype of computing, under a policy
+ *     stage 2 and 1: the whole in the dtype of computing
+ *     buffers for gradients           4 N S of the rest, and twice of the largest unit;
+ *                                     stage 1: of all units
+ *     the optimiser's steps           8 a parameter
+ *
+ * where a unit's parameters begin at multiples of 64 bytes, and S, the part of a unit, is one too.
+ */
+#ifndef TERN_TESTS_PARALLEL_MEMORY_FORMULA_H
+#define TERN_TESTS_PARALLEL_MEMORY_FORMULA_H
+
+#include "train.h"
+
+enum { MOST_UNITS = 16, UNIT_ALIGN = 16 /* elements: 64 bytes */ };
+
+typedef struct formula {
+    int ranks, stage, units;      /* the rest is the last of them */
+    int64_t elements[MOST_UNITS]; /* of a unit with its padding between parameters */
+    int64_t psi, parameters, largest;
+    int64_t compute; /* bytes of an element in the dtype of computing */
+    bool low;
+} formula;
+
+static inline bool sum_entry(const tn_entry *entry, void *user) {
+    formula *f = user;
+    int unit = f->units - 1, block;
+    if (sscanf(entry->path, "h.%d.", &block) == 1) {
+        unit = block;
+    }
+    int64_t count = tn_dims_count(entry->layout.whole);
+    f->elements[unit] += (count + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+    f->psi += count;
+    f->parameters++;
+    f->largest = count > f->largest ? count : f->largest;
+    return true;
+}
+
+static inline formula formula_of(tn_gpt *gpt, const train_run *run, int ranks) {
+    formula f = {.ranks = ranks,
+                 .stage = run->options.stage,
+                 .units = gpt->options.layers + 1,
+                 .compute = run->bf16 ? 2 : 4,
+                 .low = run->bf16};
+    tn_module_each(gpt, (tn_walk){0}, sum_entry, &f);
+    return f;
+}
+
+/* S: elements of a unit that each rank has. */
+static inline int64_t part_of(const formula *f, int unit) {
+    int64_t step = (int64_t)f->ranks * UNIT_ALIGN;
+    return (f->elements[unit] + step - 1) / step * UNIT_ALIGN;
+}
+
+static inline int64_t parts_of(const formula *f) {
+    int64_t parts = 0;
+    for (int i = 0; i < f->units; i++) {
+        parts += part_of(f, i);
+    }
+    return parts;
+}
+
+static inline int64_t largest_unit(const formula *f) {
+    int64_t most = 0;
+    for (int i = 0; i < f->units - 1; i++) {
+        most = part_of(f, i) > most ? part_of(f, i) : most;
+    }
+    return most * f->ranks;
+}
+
+static inline int64_t rest_of(const formula *f) {
+    return part_of(f, f->units - 1) * f->ranks;
+}
+
+static inline int64_t buffers_of(const formula *f) {
+    return 4 * (f->stage < 2 ? parts_of(f) * f->ranks : rest_of(f) + 2 * largest_unit(f));
+}
+
+/* Bytes at rest of all ranks together. The optimiser's states have no padding. */
+static inline int64_t at_rest(const formula *f) {
+    int64_t whole = parts_of(f) * f->ranks;
+    int64_t rank = (4 + 4 + (f->low ? f->compute : 0)) * parts_of(f) + buffers_of(f) +
+                   8 * f->parameters + (f->stage < 3 ? f->compute * whole : 0);
+    return f->ranks * rank + 8 * f->psi;
+}
+
+/* ---- The most -------------------------------------------------------------------------------- */
+
+/* A run that is large beside its activations. */
+static inline train_run large_run(train_how how, int ranks) {
+    train_run run = train_run_of(how, ranks);
+    run.model.width = 64;
+    run.model.layers = 6;
+    run.model.vocab = 300;
+    return run;
+}
+
+static inline void train_some(tn_gpt *gpt, const train_run *run, train_groups *groups) {
+    tn_optim *opt = tn_adamw(gpt, tn_adamw_defaults());
+    for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
+        double losses[TRAIN_MOST_MICROS];
+        if (step == 2) {
+            tn_device_memory_reset_peak(tn_default_device());
+        }
+        train_step(gpt, run, groups, step, losses);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    tn_optim_free(opt);
+}
+
+/* Bytes that a step has besides parameters, gradients and states, on one rank that keeps these. */
+static inline int64_t activations_of(const train_run *run) {
+    train_run alone = *run;
+    alone.how = TRAIN_DDP;
+    alone.micros = 1;
+    tn_gpt gpt;
+    train_model(&gpt, &alone, 1);
+    train_groups groups = train_groups_of(NULL, &alone);
+    train_spread(&gpt, &alone, &groups);
+    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    int64_t rest = 0;
+    for (int step = 0; step < 2; step++) {
+        double losses[TRAIN_MOST_MICROS];
+        rest = tn_device_memory(tn_default_device()).allocated;
+        tn_device_memory_reset_peak(tn_default_device());
+        train_step(&gpt, &alone, &groups, step, losses);
+        tn_module_zero_grad(&gpt);
+    }
+    int64_t most = tn_device_memory(tn_default_device()).peak - rest;
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+    return most;
+}
+
+/* On the default device. */
+typedef struct most {
+    double bytes, formula;
+    int64_t group; /* bytes of parts and buffers, which need not be in `bytes` */
+    bool whole_is_right;
+    char text[320];
+} most;
+
+static inline bool most_is_right(const most *m) {
+    fprintf(stderr, "%s: most %.0f bytes, formula %.0f (%.3f)\n", m->text, m->bytes, m->formula,
+            m->bytes / m->formula);
+    return tn_error() == TN_OK && m->whole_is_right &&
+           fabs(m->bytes - m->formula) <= 0.05 * m->formula;
+}
+
+/* The argument: STAGE BF16 PREFETCH. */
+static inline most measure_most(tn_group *world, const char *argument) {
+    int ranks = tn_group_size(world), bf16 = 0;
+    train_run run = large_run(TRAIN_FSDP, ranks);
+    sscanf(argument, "%d %d %d", &run.options.stage, &bf16, &run.options.prefetch);
+    run.bf16 = bf16;
+    int64_t activations = activations_of(&run);
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
+    tn_gpt gpt;
+    train_model(&gpt, &run, 1);
+    formula f = formula_of(&gpt, &run, ranks);
+    train_groups groups = train_groups_of(world, &run);
+    tn_fsdp_state *s = train_spread(&gpt, &run, &groups);
+    train_some(&gpt, &run, &groups);
+    tn_fsdp_stats stats = tn_fsdp_statistics(s);
+    int64_t whole = f.compute * (rest_of(&f) + (1 + run.options.prefetch) * largest_unit(&f));
+    int64_t all = f.compute * parts_of(&f) * ranks;
+    whole = run.options.stage == 3 && whole < all ? whole : all;
+    most m = {.group = stats.parts + stats.buffers,
+              .whole_is_right = stats.most_whole <= whole,
+              .formula = (double)(at_rest(&f) / ranks + 4 * f.largest + activations)};
+    m.formula += run.options.stage == 3 ? (double)whole : 0;
+    m.bytes = (double)(tn_device_memory(tn_default_device()).peak - before);
+    snprintf(m.text, sizeof(m.text), "%d ranks, %s", ranks, train_text(&run));
+    tn_module_finish(&gpt);
+    return m;
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* What sharding costs in memory and messages: at rest exactly what the formula says, at most that
+ * and one rank's activations, and 37 messages a step for 12 blocks. */
+
+#include "distributed/group/group.h"
+#include "memory_formula.h"
+#include "tests/distributed/rank_check.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+/* ---- At rest ----------------------------------------------------------------------------------
+ */
+
+static void rests(tn_group *g, void *user) {
+    static int64_t before; /* rank 0 looks while the others wait */
+    const train_run *run = user;
+    tn_barrier(g);
+    if (tn_group_rank(g) == 0) {
+        before = tn_memory().allocated;
+    }
+    tn_barrier(g);
+    tn_gpt gpt;
+    train_model(&gpt, run, 1);
+    formula f = formula_of(&gpt, run, tn_group_size(g));
+    train_groups groups = train_groups_of(g, run);
+    tn_fsdp_state *s = train_spread(&gpt, run, &groups);
+    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    for (int step = 0; step < 2; step++) {
+        double losses[TRAIN_MOST_MICROS];
+        train_step(&gpt, run, &groups, step, losses);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    tn_barrier(g);
+    if (tn_group_rank(g) == 0) {
+        int64_t is = tn_memory().allocated - before, want = at_rest(&f);
+        if (is != want) {
+            fprintf(stderr, "%s: %lld bytes at rest instead of %lld\n", train_text(run),
+                    (long long)is, (long long)want);
+        }
+        CHECK(is == want);
+    }
+    tn_fsdp_stats stats = tn_fsdp_statistics(s);
+    CHECK(stats.parts == (4 + (f.low ? f.compute : 0)) * parts_of(&f));
+    CHECK(stats.buffers == buffers_of(&f));
+    CHECK(stats.whole == (run->options.stage < 3 ? f.compute * parts_of(&f) * f.ranks : 0));
+    tn_barrier(g);
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+static void test_bytes_at_rest(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        for (int stage = 1; stage <= 3; stage++) {
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                train_run run = train_run_of(TRAIN_FSDP, ranks);
+                run.options.stage = stage;
+                run.bf16 = bf16;
+                run_ok(ranks, rests, &run);
+            }
+        }
+    }
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------
+ */
+
+static void sends(tn_group *g, void *user) {
+    const train_run *run = user;
+    tn_gpt gpt;
+    train_model(&gpt, run, 1);
+    train_groups groups = train_groups_of(g, run);
+    tn_fsdp_state *s = train_spread(&gpt, run, &groups);
+    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    for (int step = 0; step < 3; step++) {
+        double losses[TRAIN_MOST_MICROS];
+        uint64_t operations = g->sequence;
+        tn_fsdp_stats before = tn_fsdp_statistics(s);
+        train_step(&gpt, run, &groups, step, losses);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        tn_fsdp_stats after = tn_fsdp_statistics(s);
+        CHECK(after.units == 13);
+        CHECK(after.gathers - before.gathers == 24 && after.scatters - before.scatters == 13);
+        CHECK(g->sequence - operations == 37); /* and no others */
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+/* The structure of GPT-2 124M: 12 blocks and the rest. */
+static void test_messages_of_a_step(void **state) {
+    (void)state;
+    train_run run = train_run_of(TRAIN_FSDP, 2);
+    run.model.layers = 12;
+    run_ok(2, sends, &run);
+}
+
+/* ---- The most, and what data parallelism cannot: processes with a limit of their own -----------
+ */
+
+/* The argument: STAGE BF16 PREFETCH. The memory of a group of several ranks is a segment's, which
+ * is not in tn_memory. */
+static int peaks(tn_group *world, const char *argument) {
+    most m = measure_most(world, argument);
+    m.bytes += tn_group_size(world) > 1 ? (double)m.group : 0;
+    rank_assert(most_is_right(&m));
+    return 0;
+}
+
+static void test_most_bytes(void **state) {
+    (void)state;
+    static const char *const runs[] = {"3 0 1", "3 1 1", "3 0 0", "3 0 2", "2 0 1", "1 1 1"};
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        for (int i = 0; i < (ranks == 2 ? 6 : 2); i++) {
+            ranks_pass(ranks, "peaks", runs[i]);
+        }
+    }
+}
+
+/* Fewer bytes than a whole rank's parameters, gradients and states. */
+static int64_t small_limit(void) {
+    train_run run = large_run(TRAIN_ALONE, 1);
+    tn_gpt gpt;
+    train_model(&gpt, &run, 1);
+    int64_t psi = tn_module_count(&gpt);
+    tn_module_finish(&gpt);
+    return tn_memory().allocated + 12 * psi;
+}
+
+static int does_not_fit(tn_group *world, const char *unused) {
+    (void)unused;
+    train_run run = large_run(TRAIN_DDP, tn_group_size(world));
+    tn_memory_set_limit(small_limit());
+    free(train(world, &run).data);
+    rank_assert(tn_error() == TN_ENOMEM || tn_error() == TN_EPEER);
+    rank_assert(tn_group_rank(world) != 0 || tn_error() == TN_ENOMEM);
+    tn_error_clear();
+    return 0;
+}
+
+static int fits(tn_group *world, const char *unused) {
+    (void)unused;
+    train_run run = large_run(TRAIN_ALONE, tn_group_size(world));
+    train_bits want = train(NULL, &run);
+    run.how = TRAIN_FSDP;
+    int64_t limit = small_limit(), outside = 0;
+    {
+        TN_SCOPE; /* how much of the group's memory is not under the limit */
+        tn_gpt gpt;
+        train_model(&gpt, &run, 1);
+        train_groups groups = train_groups_of(world, &run);
+        tn_fsdp_stats stats = tn_fsdp_statistics(train_spread(&gpt, &run, &groups));
+        outside = stats.parts + stats.buffers;
+        tn_module_finish(&gpt);
+    }
+    tn_memory_set_limit(limit - outside);
+    train_bits is = train(world, &run);
+    rank_assert(tn_error() == TN_OK);
+    rank_assert(train_same(is, want));
+    free(is.data);
+    free(want.data);
+    return 0;
+}
+
+static void test_what_one_rank_cannot_hold(void **state) {
+    (void)state;
+    ranks_pass(4, "does_not_fit", "");
+    ranks_pass(4, "fits", "");
+}
+
+static const rank_entry bodies[] = {
+    {"peaks", peaks}, {"does_not_fit", does_not_fit}, {"fits", fits}};
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 3);
+    const struct CMUnitTest tests[] = {
+        TEST(test_bytes_at_rest),
+        TEST(test_messages_of_a_step),
+        cmocka_unit_test(test_most_bytes),
+        cmocka_unit_test(test_what_one_rank_cannot_hold),
+    };
+    return cmocka_run_group_tests_name("memory of sharding", tests, temp_flights, temp_clean);
+}
