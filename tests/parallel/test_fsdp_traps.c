@@ -1,0 +1,515 @@
+/* Sharding: what is known to go wrong, each with the smallest model that shows
+ * it. Ranks are threads; what is right is what one rank has that accumulates. */
+
+#include "train.h"
+
+#include "tests/distributed/rank_check.h"
+#include "tests/support/temp.h"
+
+enum { WIDTH = 5, VOCAB = 9, LAYERS = 3, TOKENS = 6 };
+
+/* ---- A model with a head that may be tied, and layers of which a half may be left out ---------
+ */
+
+typedef struct pair {
+    tn_module base;
+    tn_linear a, b;
+    bool skips_b;
+} pair;
+
+static tn_tensor *pair_forward(tn_module *self, tn_tensor *x) {
+    pair *m = (pair *)self;
+    tn_tensor *y = tn_tanh(tn_call(&m->a, x));
+    return m->skips_b ? y : tn_add(y, tn_tanh(tn_call(&m->b, x)));
+}
+
+static void pair_init(pair *m) {
+    tn_module_init(m, "pair", pair_forward);
+    tn_linear_init(&m->a, WIDTH, WIDTH, tn_linear_defaults());
+    tn_linear_init(&m->b, WIDTH, WIDTH, tn_linear_defaults());
+    tn_module_add(m, "a", &m->a);
+    tn_module_add(m, "b", &m->b);
+}
+
+typedef struct small {
+    tn_module base;
+    tn_embedding wte;
+    pair in[LAYERS];
+    tn_linear head;
+    bool twice;
+} small;
+
+static tn_tensor *small_forward(tn_module *self, tn_tensor *x) {
+    small *m = (small *)self;
+    x = tn_call(&m->wte, x);
+    for (int i = 0; i < LAYERS * (1 + m->twice); i++) {
+        x = tn_call(&m->in[i % LAYERS], x);
+    }
+    return tn_call(&m->head, x);
+}
+
+static void small_init(small *m, bool tied, uint64_t seed) {
+    static const char *const names[LAYERS] = {"in.0", "in.1", "in.2"};
+    tn_seed(seed);
+    *m = (small){.twice = false};
+    tn_module_init(m, "small", small_forward);
+    tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
+    tn_module_add(m, "wte", &m->wte);
+    for (int i = 0; i < LAYERS; i++) {
+        pair_init(&m->in[i]);
+        tn_module_add(m, names[i], &m->in[i]);
+    }
+    tn_linear_init(&m->head, WIDTH, VOCAB, tn_linear_defaults());
+    tn_module_add(m, "head", &m->head);
+    if (tied) {
+        tn_module_tie(m, "head.weight", "wte.weight");
+    }
+}
+
+static tn_tensor *small_tokens(int64_t number) {
+    tn_generator g = {.seed = 3, .stream = (uint64_t)number};
+    int64_t t[TOKENS];
+    for (int i = 0; i < TOKENS; i++) {
+        t[i] = tn_random_below(&g, VOCAB);
+    }
+    return TN_FROM(t, TN_DIMS(TOKENS), TN_I64);
+}
+
+/* The sum over its tokens, divided by all of a step. */
+static tn_tensor *small_loss(small *m, int64_t number, int micros) {
+    tn_tensor *y = tn_call(m, small_tokens(2 * number));
+    tn_tensor *loss = tn_cross_entropy(y, small_tokens(2 * number + 1), TN_SUM);
+    return tn_mul_scalar(loss, 1.0 / (TOKENS * micros));
+}
+
+static tn_fsdp_options summing(const char *units) {
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.sum = true;
+    o.units = units;
+    return o;
+}
+
+/* ---- One run of it --------------------------------------------------------------------------- */
+
+typedef struct small_run {
+    bool alone, tied, twice;
+    bool skips; /* micro-batch n leaves out half of layer n % 2, and all of them half of layer 2 */
+    int micros; /* of a step: on as many ranks, or alone */
+    int steps;
+    int frozen, thawed; /* the embedding is frozen from the one step to the other; -1: never */
+    tn_fsdp_options options;
+    train_bits want; /* what every rank compares with */
+} small_run;
+
+static small_run small_run_of(int ranks, const char *units) {
+    return (small_run){
+        .micros = ranks, .steps = 3, .frozen = -1, .thawed = -1, .options = summing(units)};
+}
+
+static void small_micro(small *m, const small_run *run, int64_t step, int at) {
+    TN_SCOPE;
+    for (int i = 0; i < LAYERS; i++) {
+        m->in[i].skips_b = run->skips && (i == at % 2 || i == 2);
+    }
+    tn_backward(small_loss(m, step * run->micros + at, run->micros));
+}
+
+static void small_step(small *m, const small_run *run, tn_group *g, int64_t step) {
+    if (step == run->frozen || step == run->thawed) {
+        tn_module_requires_grad(&m->wte, step == run->thawed);
+    }
+    for (int i = 0; i < (run->alone ? run->micros : 1); i++) {
+        small_micro(m, run, step, run->alone ? i : tn_group_rank(g));
+    }
+}
+
+static train_bits small_train(tn_group *g, const small_run *run) {
+    TN_SCOPE;
+    small m;
+    small_init(&m, run->tied, 40 + (uint64_t)tn_group_rank(g));
+    m.twice = run->twice;
+    if (run->frozen == 0) {
+        tn_module_requires_grad(&m.wte, false);
+    }
+    if (!run->alone) {
+        CHECK(tn_fsdp(&m, g, NULL, run->options) != NULL);
+    }
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int step = 0; step < run->steps; step++) {
+        small_step(&m, run, g, step);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    train_bits bits = train_whole(&m, g);
+    CHECK(tn_error() == TN_OK);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    return bits;
+}
+
+static void compare_rank(tn_group *g, void *user) {
+    const small_run *run = user;
+    train_bits is = small_train(g, run);
+    CHECK(train_same(is, run->want));
+    free(is.data);
+}
+
+/* Stages 1 to 3 give one rank's bits. */
+static void must_accumulate(small_run run) {
+    run.alone = true;
+    run.want = small_train(NULL, &run);
+    run.alone = false;
+    for (run.options.stage = 1; run.options.stage <= 3; run.options.stage++) {
+        run_ok(run.micros, compare_rank, &run);
+    }
+    free(run.want.data);
+}
+
+/* ---- Recompute around units, and gathers ------------------------------------------------------
+ */
+
+typedef struct counted {
+    train_run run;
+    int64_t gathers, scatters;
+} counted;
+
+static void counts_messages(tn_group *g, void *user) {
+    const counted *want = user;
+    TN_SCOPE;
+    tn_gpt gpt;
+    train_model(&gpt, &want->run, 1);
+    train_groups groups = train_groups_of(g, &want->run);
+    tn_fsdp_state *s = train_spread(&gpt, &want->run, &groups);
+    for (int step = 0; step < 3; step++) {
+        tn_fsdp_stats before = tn_fsdp_statistics(s);
+        double losses[TRAIN_MOST_MICROS];
+        train_step(&gpt, &want->run, &groups, step, losses);
+        tn_module_zero_grad(&gpt);
+        tn_fsdp_stats after = tn_fsdp_statistics(s);
+        CHECK(after.gathers - before.gathers == want->gathers);
+        CHECK(after.scatters - before.scatters == want->scatters);
+        CHECK(after.whole == 0); /* none stays */
+    }
+    tn_module_finish(&gpt);
+}
+
+/* A unit is gathered for its forward and for its backward, however often it runs again in between;
+ * what forward used last stays for the backward that begins with it. */
+static void test_gathers_of_a_step(void **state) {
+    (void)state;
+    for (int i = 0; i < 4 * 3 * 2; i++) {
+        counted c = {.run = train_run_of(TRAIN_FSDP, 2)};
+        c.run.recompute = (train_recompute)(i % 4);
+        c.run.options.prefetch = i / 4 % 3;
+        c.run.options.keep_last = i / 12;
+        int64_t units = c.run.model.layers * (c.run.recompute == RECOMPUTE_AROUND ? 2 : 1);
+        c.gathers = 2 * units + 1 - c.run.options.keep_last;
+        c.scatters = units + 1;
+        run_ok(2, counts_messages, &c);
+    }
+}
+
+/* ---- Tied, and called twice -------------------------------------------------------------------
+ */
+
+/* The head is a unit of its own, but its weight is the embedding's. */
+static void test_a_tied_weight_in_two_units(void **state) {
+    (void)state;
+    static const char *const units[] = {"wte in.* head", "in.* head", "head", "wte"};
+    for (int i = 0; i < 4; i++) {
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            small_run run = small_run_of(ranks, units[i]);
+            run.tied = true;
+            must_accumulate(run);
+        }
+    }
+}
+
+static void test_a_unit_that_is_called_twice(void **state) {
+    (void)state;
+    for (int prefetch = 0; prefetch <= 2; prefetch++) {
+        small_run run = small_run_of(2, "in.*");
+        run.twice = true;
+        run.options.prefetch = prefetch;
+        must_accumulate(run);
+    }
+}
+
+/* ---- Parts of 0 elements ----------------------------------------------------------------------
+ */
+
+typedef struct names {
+    char text[4096];
+    double steps;
+} names;
+
+static bool note_state(const char *name, tn_tensor *state, void *user) {
+    names *n = user;
+    size_t at = strlen(n->text);
+    snprintf(n->text + at, sizeof(n->text) - at, "%s ", name);
+    n->steps += tn_ndim(state) == 0 ? tn_item(state) : 0;
+    return true;
+}
+
+static bool note_path(const tn_entry *entry, void *user) {
+    names *n = user;
+    size_t at = strlen(n->text);
+    snprintf(n->text + at, sizeof(n->text) - at, "%s ", entry->path);
+    n->steps += tn_count(entry->stored) == 0;
+    return true;
+}
+
+/* Every rank has every name, and steps it, also where it has no element of it. */
+static void steps_nothing(tn_group *g, void *user) {
+    TN_SCOPE;
+    static names all[8]; /* of each rank */
+    names *mine = &all[tn_group_rank(g)], empty = {.steps = 0};
+    *mine = empty;
+    small m;
+    small_init(&m, false, 1);
+    CHECK(tn_fsdp(&m, g, NULL, summing("in.*")) != NULL);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int step = 0; step < 3; step++) {
+        tn_backward(small_loss(&m, step, 1));
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    tn_module_each(&m, (tn_walk){0}, note_path, &empty);
+    CHECK(empty.steps > 0); /* this rank lacks some */
+    tn_optim_each(opt, note_state, mine);
+    CHECK(tn_optim_steps(opt) == 3 && mine->steps == 3 * (1 + 4 * LAYERS + 2));
+    tn_barrier(g);
+    CHECK(strcmp(all[0].text, mine->text) == 0 && strstr(mine->text, "in.2.b.bias.exp_avg"));
+    tn_barrier(g);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_parts_of_no_elements(void **state) {
+    (void)state;
+    run_ok(8, steps_nothing, NULL);
+    must_accumulate(small_run_of(8, "in.*")); /* more ranks than rows */
+}
+
+/* ---- Frozen parameters ------------------------------------------------------------------------
+ */
+
+static void test_frozen_beside_trainable(void **state) {
+    (void)state;
+    static const int times[][2] = {{0, -1}, {1, -1}, {1, 2}};
+    static const char *const units[] = {"in.*", "wte in.*"};
+    for (int i = 0; i < 6; i++) {
+        small_run run = small_run_of(3, units[i % 2]);
+        run.frozen = times[i / 2][0];
+        run.thawed = times[i / 2][1];
+        must_accumulate(run);
+    }
+}
+
+/* ---- Parameters that some ranks do not use -----------------------------------------------------
+ */
+
+static void leaves_out(tn_group *g, void *user) {
+    small m;
+    small_init(&m, false, 1);
+    m.in[1].skips_b = true;
+    CHECK(tn_fsdp(&m, g, NULL, summing(user)) != NULL);
+    TN_SCOPE;
+    tn_backward(small_loss(&m, 0, 1));
+    CHECK(tn_error() == TN_ESTATE || tn_error() == TN_EPEER);
+    CHECK(strstr(tn_error_message(), "in.1.b.weight, in.1.b.bias"));
+    CHECK(strstr(tn_error_message(), "find_unused"));
+    tn_module_finish(&m);
+}
+
+static void test_unused_parameters_are_named(void **state) {
+    (void)state;
+    double begin = tn_flight_now();
+    run_failing(3, leaves_out, (void *)(uintptr_t) "in.*", TN_ESTATE);
+    run_failing(3, leaves_out, (void *)(uintptr_t) "head", TN_ESTATE);
+    assert_true(tn_flight_now() - begin < 60); /* at once: not when the time of 600 s is out */
+}
+
+/* ---- f16 --------------------------------------------------------------------------------------
+ */
+
+enum { SKIPS = 2 };
+
+/* Only the gradient of the head's last row overflows: it is the last rank's. */
+static train_bits scaled_run(tn_group *g, int micros) {
+    TN_SCOPE;
+    tn_sequential m;
+    tn_linear head;
+    tn_seed(9);
+    tn_linear_init(&head, WIDTH, VOCAB, tn_linear_defaults());
+    tn_sequential_init(&m);
+    tn_sequential_add(&m, &head);
+    tn_precision policy = tn_precision_defaults();
+    policy.compute = TN_F16;
+    tn_module_set_precision(&m, policy);
+    if (g) {
+        CHECK(tn_fsdp(&m, g, NULL, summing("0")) != NULL);
+    }
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_scaler *scaler = tn_scaler_new(tn_scaler_defaults());
+    for (int step = 0; step < SKIPS + 2; step++) {
+        TN_SCOPE;
+        for (int i = 0; i < (g ? 1 : micros); i++) {
+            TN_SCOPE;
+            tn_generator data = {.seed = 4, .stream = (uint64_t)(g ? tn_group_rank(g) : i)};
+            tn_tensor *x = tn_normal_(tn_empty(TN_DIMS(3, WIDTH), TN_F32), 0, 1, &data);
+            float weights[VOCAB] = {[0] = 0.5F, [VOCAB - 1] = 2.0F};
+            tn_tensor *y =
+                tn_mul(tn_cast(tn_call(&m, x), TN_F32), TN_FROM(weights, TN_DIMS(VOCAB), TN_F32));
+            tn_backward(tn_scaler_scale(scaler, tn_sum_all(y)));
+        }
+        tn_scaler_clip(scaler, opt, 1.0);
+        CHECK(tn_scaler_step(scaler, opt) == TN_OK);
+        CHECK(tn_scaler_skipped(scaler) == (step < SKIPS));
+        tn_scaler_update(scaler);
+        tn_optim_zero_grad(opt);
+    }
+    CHECK(tn_optim_steps(opt) == 2);
+    train_bits bits = train_whole(&m, g);
+    tn_scaler_free(scaler);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    return bits;
+}
+
+static void scales(tn_group *g, void *user) {
+    const train_bits *want = user;
+    train_bits is = scaled_run(g, 1);
+    CHECK(train_same(is, *want));
+    free(is.data);
+}
+
+static void test_an_overflow_in_one_ranks_part(void **state) {
+    (void)state;
+    train_bits want = scaled_run(NULL, 4);
+    run_ok(4, scales, &want);
+    free(want.data);
+}
+
+/* ---- Norms ------------------------------------------------------------------------------------
+ */
+
+static double norm_of(tn_group *g, int micros, bool at_once) {
+    TN_SCOPE;
+    small m;
+    small_init(&m, true, 1);
+    if (g) {
+        CHECK(tn_fsdp(&m, g, NULL, summing("in.* head")) != NULL);
+    }
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int i = 0; i < (g ? 1 : micros); i++) {
+        tn_backward(small_loss(&m, g ? tn_group_rank(g) : i, micros));
+    }
+    double norm = at_once ? tn_clip_grad_norm(&m, 0.01) : tn_optim_clip(opt, 0.01);
+    if (at_once) {
+        double after = tn_clip_grad_norm(&m, 0.01);
+        CHECK(fabs(after - 0.01) < 1e-6);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    return norm;
+}
+
+static void clips(tn_group *g, void *user) {
+    const double *want = user;
+    for (int at_once = 0; at_once < 2; at_once++) {
+        double is = norm_of(g, tn_group_size(g), at_once);
+        CHECK(fabs(is - *want) <= 1e-12 * *want); /* the order of the squares */
+    }
+}
+
+static void test_norms_are_of_the_whole(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        double want = norm_of(NULL, ranks, false);
+        run_ok(ranks, clips, &want);
+    }
+}
+
+/* ---- Graphs from before a step, and errors midway ----------------------------------------------
+ */
+
+static void steps_under_a_graph(tn_group *g, void *user) {
+    TN_SCOPE;
+    small m;
+    small_init(&m, false, 1);
+    CHECK(tn_fsdp(&m, g, NULL, summing("in.*")) != NULL);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_tensor *old = small_loss(&m, 0, 1);
+    tn_backward(small_loss(&m, 1, 1));
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+    CHECK(tn_error() == TN_OK);
+    CHECK(tn_backward(old) != TN_OK);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_a_graph_from_before_the_step(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        assert_contains(run_failing(ranks, steps_under_a_graph, NULL, TN_ESTATE), "changed");
+    }
+}
+
+static tn_values stumble(tn_module *m, tn_values in, void *user) {
+    (void)m;
+    (void)user;
+    tn_raise(TN_EVALUE, "a forward stumbles");
+    return in;
+}
+
+static void stumble_backward(tn_module *m, void *user) {
+    (void)m;
+    (void)user;
+    tn_raise(TN_EVALUE, "a backward stumbles");
+}
+
+/* Rank 1 has an error of its own in the second step. */
+static void fails_midway(tn_group *g, void *user) {
+    small m;
+    small_init(&m, false, 1);
+    CHECK(tn_fsdp(&m, g, NULL, summing("in.*")) != NULL);
+    for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
+        TN_SCOPE;
+        if (tn_group_rank(g) == 1 && step == 1) {
+            tn_module_hook(&m.in[1], *(const tn_module_hooks *)user);
+        }
+        tn_backward(small_loss(&m, step, 1));
+        tn_module_zero_grad(&m);
+    }
+    CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_EVALUE : TN_EPEER));
+    CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1"));
+    tn_module_finish(&m);
+}
+
+static void test_an_error_midway(void **state) {
+    (void)state;
+    double begin = tn_flight_now();
+    tn_module_hooks forward = {.before = stumble}, backward = {.backward_before = stumble_backward};
+    assert_contains(run_failing(3, fails_midway, &forward, TN_EVALUE), "a forward stumbles");
+    assert_contains(run_failing(3, fails_midway, &backward, TN_EVALUE), "a backward stumbles");
+    assert_true(tn_flight_now() - begin < 60);
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_gathers_of_a_step),
+        TEST(test_a_tied_weight_in_two_units),
+        TEST(test_a_unit_that_is_called_twice),
+        TEST(test_parts_of_no_elements),
+        TEST(test_frozen_beside_trainable),
+        TEST(test_unused_parameters_are_named),
+        TEST(test_an_overflow_in_one_ranks_part),
+        TEST(test_norms_are_of_the_whole),
+        TEST(test_a_graph_from_before_the_step),
+        TEST(test_an_error_midway),
+    };
+    return cmocka_run_group_tests_name("traps of sharding", tests, temp_flights, temp_clean);
+}
