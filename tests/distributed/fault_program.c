@@ -3,6 +3,7 @@
  *
  *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv,
  *                                                   checkpoints in DIR/checkpoint
+ *     fault_program … --stage 3                     sharded; without checkpoints
  *
  * TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP of the first attempt:
  *     KIND    kill   SIGKILL
@@ -11,10 +12,16 @@
  *             wait   makes the file DIR/at-phase and goes on when DIR/go-on is there
  *             throw  an error of its own
  *             fork   has a child, which computes, is refused by the group, and ends with that error
+ *             memory no tensor gets memory any more
+ *             model  a layer that the others lack
  *     PHASE   rendezvous  before the ranks have met        forward    before the forward
  *             bucket      one bucket travels, the next does not
  *             hook        in a gradient hook               optimiser  between backward and step
  *             save        while the checkpoint is being written
+ *             attach      with --stage: before the model is cut
+ *             gather      likewise: one unit is here, the next is not
+ *             scatter     likewise: one unit's gradients travel, the next's are not made yet
+ *             step        likewise: before the norm of all gradients
  */
 #include <tern/tern.h>
 
@@ -41,6 +48,13 @@ static const char *out = ".";
 static int my_rank;
 static int64_t my_step = -1;
 static char checkpoint[512];
+
+typedef struct net {
+    tn_module base;
+    tn_linear in, out, more;
+    tn_dropout drop;
+} net;
+static net model;
 
 static void read_fault(void) {
     const char *text = getenv("TERN_FAULT"), *rank = getenv("RANK");
@@ -112,12 +126,16 @@ static void break_now(void) {
         have_child();
     } else if (strcmp(fault.kind, "throw") == 0) {
         tn_raise(TN_EVALUE, "thrown on purpose at %s", fault.phase);
+    } else if (strcmp(fault.kind, "memory") == 0) {
+        tn_memory_set_limit(1);
+    } else if (strcmp(fault.kind, "model") == 0) {
+        tn_linear_init(&model.more, 2, 2, tn_linear_defaults());
+        tn_module_add(&model, "more", &model.more);
     }
 }
 
 static void point(const char *phase) {
-    if (fault.armed && strcmp(phase, fault.phase) == 0 &&
-        (strcmp(phase, "rendezvous") == 0 || my_step == fault.step)) {
+    if (fault.armed && strcmp(phase, fault.phase) == 0 && (my_step < 0 || my_step == fault.step)) {
         break_now();
     }
 }
@@ -144,12 +162,6 @@ static void watch_saves(void) {
 }
 
 /* ---- The training ---------------------------------------------------------------------------- */
-
-typedef struct net {
-    tn_module base;
-    tn_linear in, out;
-    tn_dropout drop;
-} net;
 
 static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     net *m = (net *)self;
@@ -200,24 +212,58 @@ static double step(net *m, tn_optim *optim, int64_t at, int *sent) {
     tn_tensor *loss = tn_mse(tn_call(m, x), x, TN_MEAN);
     tn_backward(loss);
     point("optimiser");
+    point("step");
+    tn_optim_clip(optim, 1e6); /* above any norm: the ranks meet, and nothing is scaled */
     tn_optim_step(optim);
     tn_optim_zero_grad(optim);
     return tn_group_mean(tn_world(), tn_item(loss), 1);
 }
 
-static void train(int64_t steps) {
-    static net m;
-    int sent = 0;
-    tn_seed(1);
-    net_init(&m);
-    tn_on_grad(m.in.weight, gradient_hook, NULL);
+static void attach_ddp(int *sent) {
+    tn_on_grad(model.in.weight, gradient_hook, NULL);
     tn_ddp_options d = tn_ddp_defaults();
     d.first_bucket = d.bucket_bytes = WIDTH * WIDTH;
     d.hook = send_bucket;
-    d.hook_user = &sent;
-    tn_ddp(&m, tn_world(), d);
-    tn_optim *optim = tn_adamw(&m, tn_adamw_defaults());
-    tn_checkpoint c = {.model = &m, .optim = optim, .generator = tn_default_generator()};
+    d.hook_user = sent;
+    tn_ddp(&model, tn_world(), d);
+}
+
+static tn_values gather_point(tn_module *m, tn_values in, void *user) {
+    point("gather");
+    return in;
+}
+
+static void scatter_point(tn_module *m, void *user) {
+    point("scatter");
+}
+
+/* Two units; the hooks come before those of sharding. */
+static void attach_fsdp(int stage) {
+    tn_module_hook(&model.out, (tn_module_hooks){.before = gather_point});
+    tn_module_hook(&model.in, (tn_module_hooks){.backward_before = scatter_point});
+    tn_fsdp_options f = tn_fsdp_defaults();
+    f.stage = stage;
+    f.units = "in out";
+    point("attach");
+    tn_fsdp(&model, tn_world(), NULL, f);
+}
+
+static bool save(const tn_checkpoint *c, tn_history *history) {
+    return (!history || tn_history_sync(history) == TN_OK) &&
+           tn_dist_save(tn_world(), c, checkpoint) == TN_OK;
+}
+
+static void train(int64_t steps, int stage) {
+    int sent = 0;
+    tn_seed(1);
+    net_init(&model);
+    if (stage > 0) {
+        attach_fsdp(stage);
+    } else {
+        attach_ddp(&sent);
+    }
+    tn_optim *optim = tn_adamw(&model, tn_adamw_defaults());
+    tn_checkpoint c = {.model = &model, .optim = optim, .generator = tn_default_generator()};
     if (access(checkpoint, F_OK) == 0 && tn_dist_load(tn_world(), &c, checkpoint) != TN_OK) {
         exit(1);
     }
@@ -227,28 +273,30 @@ static void train(int64_t steps) {
     while (c.step < steps) {
         my_step = c.step;
         watch_saves();
-        double loss = step(&m, optim, c.step++, &sent);
+        double loss = step(&model, optim, c.step++, &sent);
         if (history) {
             tn_history_add(history, loss);
         }
-        if (c.step % SAVE_EVERY == 0 && ((history && tn_history_sync(history) != TN_OK) ||
-                                         tn_dist_save(tn_world(), &c, checkpoint) != TN_OK)) {
+        if (stage == 0 && c.step % SAVE_EVERY == 0 && !save(&c, history)) {
             exit(1);
         }
     }
     fault.armed = false;
     tn_history_free(history);
     tn_optim_free(optim);
-    tn_module_finish(&m);
+    tn_module_finish(&model);
 }
 
 int main(int argc, char **argv) {
     int64_t steps = 12;
+    int stage = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--steps") == 0) {
             steps = atoll(argv[i + 1]);
         } else if (strcmp(argv[i], "--out") == 0) {
             out = argv[i + 1];
+        } else if (strcmp(argv[i], "--stage") == 0) {
+            stage = atoi(argv[i + 1]);
         }
     }
     snprintf(checkpoint, sizeof(checkpoint), "%s/checkpoint", out);
@@ -256,7 +304,7 @@ int main(int argc, char **argv) {
     read_fault();
     point("rendezvous");
     tn_dist_init(tn_dist_defaults());
-    train(steps);
+    train(steps, stage);
     tn_dist_finish();
     return 0;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
 of a rank's own, a second job in the place of the first, strangers at the port where ranks meet, and orders
-that are not the leader's.
+that are not the leader's. Of a sharded training {kill, stop, memory} x {attach, gather, scatter, step}, and another model.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -39,10 +39,13 @@ PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
 BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("forged-order", "bucket"),
            ("relay", "rendezvous"), ("squatter", "rendezvous"),
            ("fork", "bucket"), ("fork", "optimiser"), ("fork", "save")]
+SHARDED = ["attach", "gather", "scatter", "step"]  # phases of a sharded training
+BESIDES += [(fault, phase) for fault in ("kill", "stop", "memory") for phase in SHARDED] + [("model", "attach")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
       "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "forged-order@bucket",
-      "relay@rendezvous", "squatter@rendezvous", "fork@bucket"]
+      "relay@rendezvous", "squatter@rendezvous", "fork@bucket",
+      "kill@gather", "stop@scatter", "memory@attach", "memory@gather", "model@attach"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -103,6 +106,12 @@ def text_of(path):
         return f.read()
 
 
+def training(out, fault):
+    """The command of a rank: of data parallelism, or of what has the fault's phase."""
+    phase = fault.split("@")[1].split(":")[0] if fault else ""
+    return [PROGRAM, "--steps", str(STEPS), "--out", out] + (["--stage", "3"] if phase in SHARDED else [])
+
+
 # ---- Ranks started by hand ------------------------------------------------------------------------------------------
 
 class Ranks:
@@ -118,7 +127,7 @@ class Ranks:
                 env["TERN_FAULT"] = fault
             log = open(os.path.join(out, "rank%d.log" % rank), "wb")
             self.files.append(log)
-            self.ranks.append(subprocess.Popen([PROGRAM, "--steps", str(STEPS), "--out", out], env=env, stdout=log, stderr=log))
+            self.ranks.append(subprocess.Popen(training(out, fault), env=env, stdout=log, stderr=log))
 
     def log(self, rank):
         return text_of(self.files[rank].name)
@@ -159,7 +168,7 @@ def survivors_tell(out, kind, phase, victim):
             need("%d" % victim in log and "rank" in log, "survivor %d does not name rank %d: %s" % (rank, victim, log))
             if phase != "rendezvous":
                 need("group world" in log and "operation " in log, "survivor %d names no group or operation: %s" % (rank, log))
-                need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "barrier")),
+                need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")),
                      "survivor %d names no operation: %s" % (rank, log))
     finally:
         ranks.close()
@@ -179,8 +188,8 @@ def all_go_on(out, reference, fault, **more):
 
 def launch(out, fault=None, restarts=1, extra=(), limit=90):
     env = environment(**({"TERN_FAULT": fault} if fault else {}))
-    command = [TERN, "run", "--standalone", "-n", str(RANKS), "--max-restarts", str(restarts), "--grace", "1", *extra, PROGRAM,
-               "--steps", str(STEPS), "--out", out]
+    command = [TERN, "run", "--standalone", "-n", str(RANKS), "--max-restarts", str(restarts), "--grace", "1", *extra,
+               *training(out, fault)]
     try:
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -205,19 +214,35 @@ def breaks(kind):
     return cell
 
 
-def throw(folder, reference, phase):
+def gives_up(kind, said):
     """A rank has an error of its own: the others end at once, and quote it."""
+    def cell(folder, reference, phase):
+        ranks = Ranks(folder("ranks"), "%s@%s:%d:%d" % (kind, phase, VICTIM, STEP))
+        try:
+            statuses = ranks.wait(range(RANKS), SLACK)
+            need(statuses == [1] * RANKS, "ended with %s" % statuses)
+            for rank in range(RANKS):
+                need(said in ranks.log(rank), "rank %d does not quote the error: %s" % (rank, ranks.log(rank)))
+                need(rank == VICTIM or "rank %d gave up" % VICTIM in ranks.log(rank), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
+        finally:
+            ranks.close()
+        job_resumes(folder("job"), reference, kind, phase, VICTIM)
+    return cell
+
+
+def model(folder, reference, phase):
+    """A rank has another model: all end at once, and name the rank and the difference."""
     out = folder("ranks")
-    ranks = Ranks(out, "throw@%s:%d:%d" % (phase, VICTIM, STEP))
+    ranks = Ranks(out, "model@%s:%d:%d" % (phase, VICTIM, STEP))
     try:
         statuses = ranks.wait(range(RANKS), SLACK)
         need(statuses == [1] * RANKS, "ended with %s" % statuses)
         for rank in range(RANKS):
-            need("thrown on purpose at " + phase in ranks.log(rank), "rank %d does not quote the error: %s" % (rank, ranks.log(rank)))
-            need(rank == VICTIM or "rank %d gave up" % VICTIM in ranks.log(rank), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
+            need("more.weight" in ranks.log(rank) and "rank %d" % VICTIM in ranks.log(rank),
+                 "rank %d does not name the difference: %s" % (rank, ranks.log(rank)))
     finally:
         ranks.close()
-    job_resumes(folder("job"), reference, "throw", phase, VICTIM)
+    job_resumes(folder("job"), reference, "model", phase, VICTIM)
 
 
 def pause(folder, reference, phase):
@@ -571,7 +596,8 @@ def cut(folder, reference, phase):
             ip("netns", "del", name)
 
 
-CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk, "throw": throw,
+CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk,
+         "throw": gives_up("throw", "thrown on purpose at "), "memory": gives_up("memory", "no memory for"), "model": model,
          "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter, "fork": fork}
 
 
