@@ -247,8 +247,9 @@ tn_status tn_optim_step(tn_optim *opt) {
 void tn_optim_zero_grad(tn_optim *opt) {
     for (int i = 0; opt && i < opt->item_count; i++) {
         tn_tensor *p = tn__item_param(&opt->items[i]);
-        if (p) {
+        if (p) { /* of a part, and of the whole, where gradients stay until they are scattered */
             tn_zero_grad(p);
+            tn_zero_grad(tn__entry_tensor(&opt->items[i].entry));
         }
     }
     if (opt) {

@@ -133,7 +133,7 @@ static bool find_units(tn_fsdp_state *s) {
     tn_module_each_module(s->base.module, count_unit, s);
     int count = s->unit_count + 1; /* and the rest */
     s->unit_count = 0;
-    s->units = tn__calloc((size_t)count, sizeof(*s->units));
+    s->units = tn__pending() ? NULL : tn__calloc((size_t)count, sizeof(*s->units));
     if (s->units) {
         tn_module_each_module(s->base.module, add_unit, s);
         append_unit(s, s->base.module, "");

@@ -1,6 +1,7 @@
 /* Sharding: attaching, what is refused, what is whole when, and how it ends. Ranks are threads.
  * (The bits of a training run: test_fsdp_bits.c.) */
 
+#include "core/allocator.h"
 #include "tests/distributed/rank_check.h"
 
 #include <stdlib.h>
@@ -168,6 +169,46 @@ static numbers end_of(int ranks, run r) {
         assert_true(same_numbers(&ends[0], &ends[i]));
     }
     return ends[0];
+}
+
+/* What is forgotten is forgotten also where it has not travelled yet. */
+static void forgets(tn_group *g, void *user) {
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.stage = *(const int *)user;
+    net m, want;
+    net_init(&m, 1);
+    net_init(&want, 1);
+    tn_module_train(&m, false);
+    tn_module_train(&want, false);
+    tn_fsdp(&m, g, NULL, o);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int i = 0; i < 2; i++) {
+        {
+            TN_NO_SYNC(&m);
+            net_backward(&m, 7);
+        }
+        if (i == 0) {
+            tn_optim_zero_grad(opt);
+        } else {
+            tn_module_zero_grad(&m);
+        }
+        net_backward(&m, 3);
+        tn_module_zero_grad(&want);
+        net_backward(&want, 3);
+        double is = tn_optim_clip(opt, 1e9), norm = tn_clip_grad_norm(&want, 1e9);
+        CHECK(norm > 0 && is > norm * (1 - 1e-6) && is < norm * (1 + 1e-6));
+        tn_optim_zero_grad(opt);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_module_finish(&want);
+}
+
+static void test_gradients_that_are_forgotten(void **state) {
+    (void)state;
+    for (int stage = 1; stage <= 3; stage++) {
+        run_ok(2, forgets, &stage);
+    }
 }
 
 /* Dropout, a tied weight, gradients that stay for a micro-batch, clipping. */
@@ -439,6 +480,33 @@ static void test_a_module_that_is_finished(void **state) {
     }
 }
 
+/* Each allocation fails once: an error, and a module that can be finished. */
+static void test_memory_that_runs_out(void **state) {
+    (void)state;
+    bool failed = true;
+    int64_t n = 0;
+    for (; failed; n++) {
+        TN_SCOPE;
+        net m;
+        net_init(&m, 1);
+        tn_fsdp_options o = tn_fsdp_defaults();
+        o.units = "h.* h.*.inner";
+        tn__alloc_fail_at(n);
+        bool attached = tn_fsdp(&m, NULL, NULL, o) != NULL;
+        assert_true(attached == (tn_error() == TN_OK));
+        for (int i = 0; attached && i < 2; i++) {
+            net_backward(&m, i);
+        }
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_true(tn_error() == (failed ? TN_ENOMEM : TN_OK));
+        tn_error_clear();
+        tn_optim_free(tn_adamw(&m, tn_adamw_defaults())); /* finds nothing of what is gone */
+        tn_module_finish(&m);
+    }
+    assert_true(n > 100);
+}
+
 /* Two modules, one group, one backward through both. */
 static void shares_a_group(tn_group *g, void *user) {
     (void)user;
@@ -482,10 +550,16 @@ static void test_two_modules_share_a_group(void **state) {
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
-        TEST(test_bits_of_data_parallelism),  TEST(test_units_and_their_parameters),
-        TEST(test_parts_are_registered),      TEST(test_a_whole_module),
-        TEST(test_options_that_are_refused),  TEST(test_states_that_are_refused),
-        TEST(test_ranks_that_differ),         TEST(test_a_module_that_is_finished),
+        TEST(test_bits_of_data_parallelism),
+        TEST(test_gradients_that_are_forgotten),
+        TEST(test_units_and_their_parameters),
+        TEST(test_parts_are_registered),
+        TEST(test_a_whole_module),
+        TEST(test_options_that_are_refused),
+        TEST(test_states_that_are_refused),
+        TEST(test_ranks_that_differ),
+        TEST(test_a_module_that_is_finished),
+        TEST(test_memory_that_runs_out),
         TEST(test_two_modules_share_a_group),
     };
     return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
