@@ -103,6 +103,12 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     return NULL;
 }
 
+static void gradient_added(tn_tensor *leaf, void *user) {
+    tn__parallel_param *param = user;
+    (void)leaf;
+    param->ready = true;
+}
+
 /* Frozen ones have their hooks as well: they may be thawed later. */
 static bool add_param(const tn_entry *entry, void *user) {
     tn__parallel *p = user;
@@ -116,7 +122,8 @@ static bool add_param(const tn_entry *entry, void *user) {
     }
     bool frozen = tn__leaf_thaw(param->leaf);
     param->coming = tn_on_grad(param->leaf, rules->coming ? rules->coming : gradient_coming, param);
-    param->added = rules->added ? tn_on_accumulated(param->leaf, rules->added, param) : 0;
+    param->added =
+        tn_on_accumulated(param->leaf, rules->added ? rules->added : gradient_added, param);
     tn__leaf_freeze(param->leaf, frozen);
     return !tn__pending();
 }
@@ -159,8 +166,8 @@ static void parallel_free(void *user) {
 }
 
 /* The module is the same on all ranks. NULL after raising. */
-static tn__parallel *hang_on(tn_module *m, tn_group *g, const tn__parallel_rules *rules,
-                             const void *options) {
+static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
+                             const tn__parallel_rules *rules, const void *options) {
     tn__parallel *p = tn__calloc(1, rules->state_size);
     if (!p) {
         tn__raise(TN_ENOMEM, rules->operation, "no memory");
@@ -169,7 +176,8 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, const tn__parallel_rules
     *p = (tn__parallel){.rules = rules,
                         .module = m,
                         .group = g,
-                        .round = tn__round_of(NULL, g),
+                        .outer = outer,
+                        .round = tn__round_of(outer, g),
                         .buffers_due = true};
     tn_module_hooks hooks = {.before = tn__parallel_forward,
                              .backward_before = tn__parallel_backward,
@@ -185,17 +193,33 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, const tn__parallel_rules
     return p;
 }
 
-tn__parallel *tn__parallel_attach(void *m, tn_group *g, const tn__parallel_rules *rules,
-                                  const char *text, const void *options) {
+/* In the first group, and then in the second what the first have. *differ: false where ranks of
+ * either do not know of it. */
+static bool is_same(tn_module *m, tn_group *const groups[2], const tn__parallel_rules *rules,
+                    const char *text, bool *differ) {
+    bool same = true;
+    for (int i = 0; i < 2 && same; i++) {
+        same = !groups[i] || tn__parallel_compare(m, groups[i], text, rules->operation, differ);
+    }
+    for (int i = 0; i < 2 && same; i++) {
+        same = !groups[i] || tn__parallel_share(m, groups[i], 0, true) == TN_OK;
+    }
+    *differ = *differ && !groups[1];
+    return same;
+}
+
+tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
+                                  const tn__parallel_rules *rules, const char *text,
+                                  const void *options) {
     bool differ = false;
     tn__parallel *p = NULL;
     if (tn__parallel_may_attach(m, g, rules->operation) &&
-        tn__parallel_compare(m, g, text, rules->operation, &differ) &&
-        tn__parallel_share(m, g, 0, true) == TN_OK) {
-        p = hang_on(m, g, rules, options);
+        is_same(m, (tn_group *[]){g, outer}, rules, text, &differ)) {
+        p = hang_on(m, g, outer, rules, options);
     }
     if (!p && !differ) { /* a difference is known to all; of the rest the others know nothing */
         tn_group_abort(g, tn_error_message());
+        tn_group_abort(outer, tn_error_message());
     }
     return p;
 }

@@ -44,6 +44,8 @@ typedef struct tn__parallel_param {
     char *path;
     tn_tensor *leaf; /* one reference */
     tn_hook coming, added;
+    bool wanted; /* in this backward: wants a gradient */
+    bool ready;  /* in this backward: has it */
 } tn__parallel_param;
 
 /* What a strategy does. Everything but the operation may be NULL or 0; what returns false has
@@ -62,8 +64,8 @@ typedef struct tn__parallel_rules {
     /* A backward has reached a parameter, or the module's output: p->sync says whether it is
      * synchronised. */
     bool (*reached)(tn__parallel *p);
-    /* On each parameter, before and after its gradient is added to; user is the parameter. The
-     * first must call tn__parallel_reach. Both are called under no_sync too. */
+    /* On each parameter, before and after its gradient is added to, under no_sync too; user is the
+     * parameter. The first must call tn__parallel_reach, the second set `ready`. */
     tn_grad_hook coming;
     tn_accumulated_hook added;
     /* The outermost backward is over, it was synchronised, and no error is pending. */
@@ -81,7 +83,8 @@ struct tn__parallel {
     const tn__parallel_rules *rules;
     tn_module *module;
     tn_group *group;
-    tn__round round; /* of the group; `start` may say otherwise */
+    tn_group *outer; /* of this rank and its likes in other such groups; NULL: there is one group */
+    tn__round round; /* of both */
     void *params;    /* [count] of rules->param_size, in order of registration; they do not move */
     int count;
 
@@ -104,15 +107,24 @@ static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, i
 bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation);
 
 /* Hangs a strategy on m: all the checks, the comparison of modules and of `text` (the options),
- * rank 0's values, hooks, start(p, options). NULL after raising; unless all ranks know, because
- * they differ, g is aborted then. */
-tn__parallel *tn__parallel_attach(void *m, tn_group *g, const tn__parallel_rules *rules,
-                                  const char *text, const void *options);
+ * rank 0's values, hooks, start(p, options). With `outer` over all ranks of both groups. NULL after
+ * raising; unless all ranks know, because they differ, the groups are aborted then. */
+TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
+                                         const tn__parallel_rules *rules, const char *text,
+                                         const void *options);
+
+/* A backward has come to the module: at its first gradient. False after raising. */
+TN_API bool tn__parallel_begin(tn__parallel *p);
 
 /* A gradient is coming: the backward under way is one of the module's. False after raising. */
-bool tn__parallel_reach(tn__parallel *p);
+static inline bool tn__parallel_reach(tn__parallel *p) {
+    return (p->running && p->reached) || tn__parallel_begin(p);
+}
 
-/* Aborts the group and waits for what travels. */
+/* False after raising the names of wanted gradients that are not ready at the backward's end. */
+TN_API bool tn__parallel_all_ready(const tn__parallel *p);
+
+/* Aborts the groups and waits for what travels. */
 void tn__parallel_give_up(tn__parallel *p, const char *reason);
 
 /* The hooks of the module. */
@@ -120,7 +132,7 @@ tn_values tn__parallel_forward(tn_module *m, tn_values in, void *p);
 void tn__parallel_backward(tn_module *m, void *p);
 
 /* tn__strategy.no_sync. */
-void tn__parallel_no_sync(void *state, int change);
+TN_API void tn__parallel_no_sync(void *state, int change);
 
 /* Calls that want a leaf with a gradient work on a frozen one between these two. */
 bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */

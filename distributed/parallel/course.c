@@ -14,7 +14,15 @@
 #include "autograd/mode.h"
 #include "distributed/parallel/base.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+static void abort_groups(const tn__parallel *p, const char *reason) {
+    tn_group_abort(p->group, reason);
+    if (p->outer) {
+        tn_group_abort(p->outer, reason);
+    }
+}
 
 tn_values tn__parallel_forward(tn_module *m, tn_values in, void *user) {
     tn__parallel *p = user;
@@ -26,14 +34,14 @@ tn_values tn__parallel_forward(tn_module *m, tn_values in, void *user) {
     if (p->rules->forward && p->no_sync == 0 && !tn_in_recompute()) {
         p->rules->forward(p);
         if (tn__pending()) {
-            tn_group_abort(p->group, tn_error_message());
+            abort_groups(p, tn_error_message());
         }
     }
     return in;
 }
 
 void tn__parallel_give_up(tn__parallel *p, const char *reason) {
-    tn_group_abort(p->group, reason);
+    abort_groups(p, reason);
     if (p->rules->abandon) {
         p->rules->abandon(p);
     }
@@ -71,12 +79,17 @@ static bool begin_backward(tn__parallel *p) {
     return p->running;
 }
 
-bool tn__parallel_reach(tn__parallel *p) {
+bool tn__parallel_begin(tn__parallel *p) {
     if (!begin_backward(p) || p->reached) {
         return p->running;
     }
     p->reached = true;
     p->buffers_due |= p->sync;
+    for (int i = 0; i < p->count; i++) {
+        tn__parallel_param *param = tn__parallel_param_at(p, i);
+        param->wanted = tn_requires_grad(param->leaf);
+        param->ready = false;
+    }
     if (p->rules->reached && !p->rules->reached(p)) {
         return false;
     }
@@ -100,6 +113,31 @@ void tn__parallel_backward(tn_module *m, void *user) {
     if (begin_backward(p) && tn__grad_self.accumulating > 0 && wants_gradients(p)) {
         tn__parallel_reach(p);
     }
+}
+
+bool tn__parallel_all_ready(const tn__parallel *p) {
+    enum { SHOWN = 8 };
+    char names[512] = "";
+    size_t length = 0;
+    int wanted = 0, missing = 0;
+    for (int i = 0; i < p->count; i++) {
+        const tn__parallel_param *param = tn__parallel_param_at(p, i);
+        wanted += param->wanted;
+        if (!param->wanted || param->ready) {
+            continue;
+        }
+        if (missing++ < SHOWN && length < sizeof(names)) {
+            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
+                                       missing > 1 ? ", " : "", param->path);
+        }
+    }
+    if (missing > 0) {
+        tn__raise(TN_ESTATE, p->rules->operation,
+                  "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
+                  "it; tn_module_requires_grad takes a module out of a step)",
+                  missing, wanted, names, missing > SHOWN ? ", ..." : "");
+    }
+    return missing == 0;
 }
 
 void tn__parallel_no_sync(void *state, int change) {

@@ -61,7 +61,7 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     if (tn__pending() || !d->base.running || !d->base.sync || p->bucket < 0) {
         return;
     }
-    if (p->ready) {
+    if (p->base.ready) {
         tn__raise(TN_ESTATE, "ddp", "%s got two gradients: a hook has run a backward of its own",
                   p->base.path);
     } else if (tn_grad_of(leaf) != p->view) {
@@ -159,7 +159,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
              "join %d, rebuild %d, overlap %d, %s",
              (long long)o.bucket_bytes, (long long)o.first_bucket, o.sum, o.find_unused,
              o.broadcast_buffers, o.join, o.rebuild, o.overlap, o.hook ? "a hook" : "no hook");
-    return (tn_ddp_state *)tn__parallel_attach(m, g, &rules, text, &o);
+    return (tn_ddp_state *)tn__parallel_attach(m, g, NULL, &rules, text, &o);
 }
 
 /* ---- What a program asks --------------------------------------------------------------------- */

@@ -18,8 +18,6 @@ typedef struct tn__ddp_param {
     int64_t offset;   /* in elements */
     tn_tensor *view;  /* its place in the bucket, the leaf's gradient buffer; one reference */
     tn_tensor *aside; /* a copy of its gradient, while the view has something else; one reference */
-    bool wanted;      /* in this backward: wants a gradient */
-    bool ready;       /* in this backward: has it */
     bool listed;      /* while an order is made: it is in it */
     bool reduced;     /* its gradient has been reduced and not forgotten since */
 } tn__ddp_param;

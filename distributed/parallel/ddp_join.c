@@ -96,10 +96,10 @@ bool tn__ddp_join_ended(tn_ddp_state *d) {
 
 /* A backward in which this rank has nothing: the others' gradients pass through. */
 static bool pass_backward(tn_ddp_state *d) {
-    tn__ddp_expect(d);
     for (int i = 0; i < d->base.count; i++) {
-        d->params[i].wanted = false;
+        d->params[i].base.wanted = d->params[i].base.ready = false;
     }
+    tn__ddp_expect(d);
     return tn__ddp_complete(d);
 }
 

@@ -18,19 +18,15 @@ static void take_buffers(tn__parallel *p) {
 
 static bool average_grad(const tn_entry *entry, void *user) {
     const tn__parallel *p = user;
-    tn_tensor *grad = tn_grad_of(*entry->field);
-    if (!tn_requires_grad(*entry->field)) {
-        return true;
-    }
-    if (!grad) {
-        tn__raise(TN_ESTATE, "ddp_naive", "backward did not reach the parameter %s", entry->path);
-        return false;
-    }
-    return tn__parallel_wait(tn_all_reduce(p->group, grad, TN_MEAN)) == TN_OK;
+    tn_tensor *leaf = *entry->field;
+    return !tn_requires_grad(leaf) ||
+           tn__parallel_wait(tn_all_reduce(p->group, tn_grad_of(leaf), TN_MEAN)) == TN_OK;
 }
 
 static void average_grads(tn__parallel *p) {
-    tn_module_each(p->module, (tn_walk){0}, average_grad, p);
+    if (tn__parallel_all_ready(p)) {
+        tn_module_each(p->module, (tn_walk){0}, average_grad, p);
+    }
 }
 
 tn_status tn_ddp_naive(void *m, tn_group *g) {
@@ -42,6 +38,6 @@ tn_status tn_ddp_naive(void *m, tn_group *g) {
         .forward = take_buffers,
         .ended = average_grads,
     };
-    tn__parallel_attach(m, g, &rules, "of ddp_naive", NULL);
+    tn__parallel_attach(m, g, NULL, &rules, "of ddp_naive", NULL);
     return tn_error();
 }

@@ -7,19 +7,18 @@
 #include "distributed/parallel/ddp.h"
 #include "tern/sys/tensor.h"
 
-#include <stdio.h>
-
 /* ---- Sending --------------------------------------------------------------------------------- */
 
 void tn__ddp_expect(tn_ddp_state *d) {
     for (int i = 0; i < d->bucket_count; i++) {
         d->buckets[i].waiting = 0;
     }
-    for (int i = 0; i < d->placed; i++) {
-        tn__ddp_param *p = &d->params[d->order[i]];
-        p->wanted = tn_requires_grad(p->base.leaf);
-        p->ready = false;
-        d->buckets[p->bucket].waiting += p->wanted;
+    for (int i = 0; i < d->base.count; i++) {
+        tn__ddp_param *p = &d->params[i];
+        p->base.wanted = p->base.wanted && p->bucket >= 0;
+        if (p->base.wanted) {
+            d->buckets[p->bucket].waiting++;
+        }
     }
     /* A rank that has joined does not know what is frozen elsewhere: then everything travels. */
     for (int i = 0; i < d->bucket_count; i++) {
@@ -31,14 +30,15 @@ void tn__ddp_expect(tn_ddp_state *d) {
 /* Whether p keeps a gradient that must not travel: of a frozen parameter, or a sum that has been
  * taken already. */
 static bool sits_out(const tn_ddp_state *d, const tn__ddp_param *p) {
-    return tn_grad_of(p->base.leaf) && !p->ready && (!p->wanted || (d->options.sum && p->reduced));
+    return tn_grad_of(p->base.leaf) && !p->base.ready &&
+           (!p->base.wanted || (d->options.sum && p->reduced));
 }
 
 /* What no gradient was written to in this backward has old numbers. */
 static void fill_gaps(tn_ddp_state *d, int bucket) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
-        if (p->bucket != bucket || p->ready) {
+        if (p->bucket != bucket || p->base.ready) {
             continue;
         }
         if (sits_out(d, p)) {
@@ -78,40 +78,15 @@ static bool launch_buckets(tn_ddp_state *d, bool all) {
 }
 
 void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p) {
-    p->ready = true;
+    p->base.ready = true;
     d->ready[d->readies++] = p - d->params;
-    d->buckets[p->bucket].waiting -= p->wanted;
+    d->buckets[p->bucket].waiting -= p->base.wanted;
     if (d->options.overlap) {
         launch_buckets(d, false);
     }
 }
 
 /* ---- The end of a backward ------------------------------------------------------------------- */
-
-/* Raises the names of the parameters that backward did not reach. */
-static bool all_reached(const tn_ddp_state *d) {
-    enum { SHOWN = 8 };
-    char names[512] = "";
-    size_t length = 0;
-    int missing = 0;
-    for (int i = 0; i < d->base.count; i++) {
-        const tn__ddp_param *p = &d->params[i];
-        if (p->bucket < 0 || !p->wanted || p->ready) {
-            continue;
-        }
-        if (missing++ < SHOWN && length < sizeof(names)) {
-            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
-                                       missing > 1 ? ", " : "", p->base.path);
-        }
-    }
-    if (missing > 0) {
-        tn__raise(TN_ESTATE, "ddp",
-                  "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
-                  "it; tn_module_requires_grad takes a module out of a step)",
-                  missing, d->placed, names, missing > SHOWN ? ", ..." : "");
-    }
-    return missing == 0;
-}
 
 /* With find_unused: on how many ranks each parameter, as placed, has a gradient. (placed) i32 */
 static tn_tensor *count_users(const tn_ddp_state *d) {
@@ -120,7 +95,7 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
     int32_t *has = tn_is_inert(users) ? NULL : tn_data_mut(users);
     for (int i = 0; has && i < d->placed; i++) {
         const tn__ddp_param *p = &d->params[d->order[i]];
-        has[i] = p->ready || (tn_grad_of(p->base.leaf) && !sits_out(d, p));
+        has[i] = p->base.ready || (tn_grad_of(p->base.leaf) && !sits_out(d, p));
     }
     return users;
 }
@@ -159,7 +134,7 @@ static void settle_grads(tn_ddp_state *d, const int32_t *users) {
             p->aside = NULL;
             continue;
         }
-        if (users && users[i] > 0 && p->wanted) {
+        if (users && users[i] > 0 && p->base.wanted) {
             p->base.leaf->leaf->stale = false; /* another rank has brought one */
         }
         p->reduced = tn_grad_of(p->base.leaf) != NULL;
@@ -188,7 +163,7 @@ static bool finish_travel(tn_ddp_state *d) {
 bool tn__ddp_complete(tn_ddp_state *d) {
     TN_SCOPE;
     TN_NO_GRAD;
-    if ((!d->options.find_unused && !all_reached(d)) || !finish_travel(d)) {
+    if ((!d->options.find_unused && !tn__parallel_all_ready(&d->base)) || !finish_travel(d)) {
         return false;
     }
     d->stats.steps++;

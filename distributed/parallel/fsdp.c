@@ -173,10 +173,7 @@ static bool expect_grads(tn__parallel *p) {
         tn__fsdp_set *set = &s->sets[i];
         set->waiting = 0;
         for (int k = 0; k < set->count; k++) {
-            tn__fsdp_param *param = set->params[k];
-            param->wanted = tn_requires_grad(param->base.leaf);
-            param->ready = false;
-            set->waiting += param->wanted;
+            set->waiting += set->params[k]->base.wanted;
         }
         if (p->sync && set->waiting == 0) { /* frozen while its gradients were kept */
             tn__fsdp_forget_grads(set);
@@ -191,10 +188,10 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     if (!tn__parallel_reach(p->base.of)) {
         return NULL;
     }
-    if (p->ready) {
+    if (p->base.ready) {
         tn__raise(TN_ESTATE, "fsdp", "%s got two gradients: a hook has run a backward of its own",
                   p->base.path);
-    } else if (!p->wanted || !p->set->grad) {
+    } else if (!p->base.wanted || !p->set->grad) {
         tn__raise(TN_ESTATE, "fsdp",
                   "%s has a gradient but no place for it: it was frozen until after the last "
                   "forward",
@@ -211,41 +208,16 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     if (tn__pending() || !p->base.of->running) {
         return;
     }
-    p->ready = true;
+    p->base.ready = true;
     p->set->waiting--;
     if (p->set->waiting == 0 && p->base.of->sync) {
         tn__fsdp_scatter(p->set);
     }
 }
 
-/* False after raising the names of parameters that backward did not reach. */
-static bool all_reached(const tn_fsdp_state *s) {
-    enum { SHOWN = 8 };
-    char names[512] = "";
-    size_t length = 0;
-    int missing = 0;
-    for (int i = 0; i < s->base.count; i++) {
-        const tn__fsdp_param *p = &s->params[i];
-        if (!p->wanted || p->ready) {
-            continue;
-        }
-        if (missing++ < SHOWN && length < sizeof(names)) {
-            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
-                                       missing > 1 ? ", " : "", p->base.path);
-        }
-    }
-    if (missing > 0) {
-        tn__raise(TN_ESTATE, "fsdp",
-                  "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
-                  "it; tn_module_requires_grad takes a module out of a step)",
-                  missing, s->base.count, names, missing > SHOWN ? ", ..." : "");
-    }
-    return missing == 0;
-}
-
 static void backward_ended(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
-    if (all_reached(s)) {
+    if (tn__parallel_all_ready(p)) {
         tn__fsdp_arrive_all(s);
     }
 }
@@ -329,7 +301,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
                                     .after = unit_after,
                                     .backward_before = unit_backward_before,
                                     .backward_after = unit_backward_after}};
-    tn__parallel *p = tn__parallel_attach(m, shard, &rules, text, &plan);
+    tn__parallel *p = tn__parallel_attach(m, shard, NULL, &rules, text, &plan);
     free(text);
     return (tn_fsdp_state *)p;
 }

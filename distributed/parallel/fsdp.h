@@ -54,8 +54,6 @@ typedef struct tn__fsdp_param {
     int64_t offset;        /* of the whole in the flat buffer */
     int64_t start, length; /* of the part: elements of the whole … */
     int64_t place;         /* … and where they lie in the shard */
-    bool wanted;           /* in this backward: wants a gradient … */
-    bool ready;            /* … and has it */
 } tn__fsdp_param;
 
 /* Where whole gradients of a set lie until they are scattered. */

@@ -119,6 +119,6 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
                                     .after = unit_after,
                                     .backward_before = unit_backward_before,
                                     .backward_after = unit_backward_after}};
-    tn__parallel_attach(m, shard, &rules, "of fsdp_naive", &plan);
+    tn__parallel_attach(m, shard, NULL, &rules, "of fsdp_naive", &plan);
     return tn_error();
 }

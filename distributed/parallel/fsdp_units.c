@@ -376,10 +376,10 @@ static void give_parts(tn__fsdp_set *set) {
     bool in_place = set->arrived == set->grad;
     for (int i = 0; i < set->count && !tn__pending(); i++) {
         const tn__fsdp_param *p = set->params[i];
-        if (p->ready && in_place) {
+        if (p->base.ready && in_place) {
             p->part->leaf->stale = false;
             tn__touch(p->part->leaf->grad);
-        } else if (p->ready) {
+        } else if (p->base.ready) {
             tn_tensor *mine = tn_keep(tn_alias(set->arrived, p->place, TN_DIMS(p->length)));
             tn__leaf_accumulate(p->part, &mine);
             tn_release(mine);
@@ -443,7 +443,7 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set) {
     }
     for (int i = 0; i < set->count && !tn__pending(); i++) {
         tn__fsdp_param *p = set->params[i];
-        if (p->wanted && !p->view) {
+        if (p->base.wanted && !p->view) {
             hang_view(p);
         }
     }

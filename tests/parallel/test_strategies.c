@@ -290,6 +290,83 @@ static void a_round_over_two_groups(void **state) {
     run_ok(6, see_a_round, NULL);
 }
 
+/* ---- A strategy over two groups -------------------------------------------------------------- */
+
+static bool average_twice(const tn_entry *entry, void *user) {
+    const tn__parallel *p = user;
+    tn_tensor *grad = tn_grad_of(*entry->field);
+    tn_work_wait(tn_all_reduce(p->group, grad, TN_MEAN), 0);
+    return tn_work_wait(tn_all_reduce(p->outer, grad, TN_MEAN), 0) == TN_OK;
+}
+
+static void average_grads(tn__parallel *p) {
+    if (!tn__parallel_all_ready(p)) {
+        return;
+    }
+    tn_module_each(p->module, (tn_walk){0}, average_twice, p);
+}
+
+static const tn__parallel_rules twice = {
+    .strategy = {.name = "averaging", .no_sync = tn__parallel_no_sync},
+    .operation = "twice",
+    .state_size = sizeof(tn__parallel),
+    .param_size = sizeof(tn__parallel_param),
+    .ended = average_grads,
+};
+
+/* Ranks 0 1 and 2 3 are groups; 0 2 and 1 3 lead from one to the other. */
+static void over_two_groups(tn_group *world, void *user) {
+    const char *odd = user; /* the rank that differs, fails early, or fails in a step; or "" */
+    int rank = tn_group_rank(world);
+    bool mine = rank == odd[0] - '0';
+    tn_group *groups[4];
+    for (int i = 0; i < 4; i++) {
+        int first = i < 2 ? 2 * i : i - 2;
+        groups[i] = tn_group_new(world, (int[]){first, first + (i < 2 ? 1 : 2)}, 2);
+        tn_group_set_timeout(groups[i], 60);
+    }
+    net m;
+    net_init(&m, 5 + (uint64_t)rank);
+    tn_module_requires_grad(&m.extra, !(mine && strstr(odd, "differs")));
+    if (mine && strstr(odd, "fails")) {
+        tn_raise(TN_EVALUE, "early");
+    }
+    tn__parallel *p =
+        tn__parallel_attach(&m, groups[rank / 2], groups[2 + rank % 2], &twice, "", NULL);
+    if (p) {
+        net want;
+        net_init(&want, 5);
+        numbers a = params_of(&m), b = params_of(&want);
+        CHECK(same_numbers(&a, &b)); /* the world's first rank's */
+        CHECK(tn_default_generator()->stream == (uint64_t)rank + 1);
+        tn_module_finish(&want);
+        m.use_extra = !(mine && strstr(odd, "steps"));
+        net_backward(&m, rank);
+    }
+    CHECK((tn_error() == TN_OK) == (odd[0] == 0));
+    if (tn_error() == TN_OK) {
+        numbers a[4], is = grads_of(&m);
+        for (int r = 0; r < 4; r++) {
+            a[r] = grads_alone(5, true, r);
+        }
+        numbers low = numbers_sum(&a[0], &a[1], 2), high = numbers_sum(&a[2], &a[3], 2);
+        numbers want = numbers_sum(&low, &high, 2);
+        CHECK(same_numbers(&is, &want));
+    }
+    tn_module_finish(&m);
+    for (int i = 0; i < 4; i++) {
+        tn_group_free(groups[i]);
+    }
+}
+
+static void a_strategy_over_two_groups(void **state) {
+    (void)state;
+    run_ok(4, over_two_groups, "");
+    assert_contains(run_failing(4, over_two_groups, "3 differs", TN_EMISMATCH), "frozen");
+    assert_contains(run_failing(4, over_two_groups, "2 fails", TN_EVALUE), "early");
+    assert_contains(run_failing(4, over_two_groups, "1 steps", TN_ESTATE), "did not reach");
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
@@ -304,6 +381,7 @@ int main(void) {
         TEST(a_graph_from_before),
         TEST(a_flat_buffer_in_parts),
         TEST(a_round_over_two_groups),
+        TEST(a_strategy_over_two_groups),
     };
     return cmocka_run_group_tests_name("strategies", tests, temp_flights, temp_clean);
 }
