@@ -51,7 +51,8 @@ static bool make_plan(tn__checkpoint_plan *p, tn_checkpoint *c, bool first) {
     return tn__safetensors_check_digest(p->file, operation) == TN_OK &&
            tn__metadata_read(&p->metadata, c, tn__safetensors_labels(p->file), path, operation,
                              first) &&
-           tn__state_add(&p->state, c) && tn__state_match(&p->state, p->file, false, c->partial);
+           (!c->model || tn_module_materialize(c->model) == TN_OK) && tn__state_add(&p->state, c) &&
+           tn__state_match(&p->state, p->file, false, c->partial);
 }
 
 void tn__checkpoint_apply(tn__checkpoint_plan *p) {

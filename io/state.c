@@ -5,7 +5,7 @@
 #include "core/memory.h"
 #include "io/safetensors.h"
 #include "optim/optim.h"
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
 
@@ -17,7 +17,9 @@
 /* Takes what `item` has besides its name, and a reference of its tensor. */
 static bool state_add(tn__state *s, const char *prefix, const char *name,
                       const tn__state_item *item) {
-    if (!tn__usable(item->tensor, s->operation)) {
+    if (!tn__readable(item->tensor, s->operation) ||
+        !tn__elements_made(item->tensor, name, s->operation) ||
+        !tn__usable(item->tensor, s->operation)) {
         return false;
     }
     if (s->count == s->room) {

@@ -5,6 +5,7 @@
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
+#include "nn/defer.h"
 #include "nn/module.h"
 #include "tern/sys/device.h"
 
@@ -51,7 +52,8 @@ static bool may_leave(const tn_entry *entry) {
 
 /* t on the device, a leaf that wants a gradient where t does. Inert after raising. */
 static tn_tensor *copy_on(tn_device device, tn_tensor *t) {
-    tn_tensor *copy = tn_to(t, device);
+    tn_tensor *copy =
+        tn__deferred(t) ? tn__deferred_like(t, tn_dtype_of(t), device) : tn_to(t, device);
     if (!tn_is_inert(copy) && !t->node && tn_requires_grad(t)) {
         tn_set_requires_grad(copy, true);
         tn_set_grad_dtype(copy, t->leaf->grad_dtype);
@@ -86,7 +88,7 @@ static bool reserve_moves(plan *p) {
 static bool plan_entry(const tn_entry *entry, void *user) {
     plan *p = user;
     tn_tensor *t = *entry->field;
-    if (!tn__usable(t, "module_to")) {
+    if (!tn__usable_or_deferred(t, "module_to")) {
         return false;
     }
     if (tn__same_device(t->storage->device, p->device)) {

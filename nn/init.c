@@ -3,6 +3,7 @@
  * the same bits on every device.
  */
 #include "core/error.h"
+#include "tensor/recipe.h"
 #include "tern/nn.h"
 #include "tern/sys/tensor.h"
 
@@ -40,7 +41,7 @@ void tn_init_constant(tn_tensor *t, double value) {
 /* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after
  * raising. */
 static bool find_fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
-    if (!tn__usable(t, operation)) {
+    if (!tn__usable_or_deferred(t, operation)) {
         return false;
     }
     if (tn_ndim(t) < 2) {

@@ -11,7 +11,7 @@
 
 #include "core/fork.h"
 #include "core/memory.h"
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -361,11 +361,15 @@ tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_
         *field = NULL;
         return TN_OK;
     }
-    if (!tn__usable(tensor, "module_param") || tn_is_inert(tn_set_requires_grad(tensor, true)) ||
-        tn__pending() || !add_record(m, name, field, "module_param")) {
+    if (!tn__usable_or_deferred(tensor, "module_param") ||
+        tn_is_inert(tn_set_requires_grad(tensor, true)) || tn__pending() ||
+        !add_record(m, name, field, "module_param")) {
         return entry_failed(m, field);
     }
     *field = tn_keep(tensor);
+    if (tn__deferred(tensor)) {
+        tn__recipe_name(tensor, name);
+    }
     return TN_OK;
 }
 
@@ -462,7 +466,7 @@ static tn__record *find_parameter(tn_module *m, const char *path) {
                   path ? path : "(NULL)");
         return NULL;
     }
-    return tn__usable(*record->field, "module_tie") ? record : NULL;
+    return tn__usable_or_deferred(*record->field, "module_tie") ? record : NULL;
 }
 
 /* What is stored under the record's name from now on. layout NULL: all of the field's tensor. */

@@ -12,6 +12,7 @@
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
+#include "nn/defer.h"
 #include "nn/module.h"
 
 #include <stdlib.h>
@@ -57,7 +58,8 @@ static void exchange_fields(const tn_module_lists *lists, tn_tensor *old, tn_ten
 static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *converted = tn_cast(t, dtype);
+    tn_tensor *converted =
+        tn__deferred(t) ? tn__deferred_like(t, dtype, tn_device_of(t)) : tn_cast(t, dtype);
     if (tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t)))) {
         return false;
     }

@@ -8,6 +8,8 @@
 #include "optim/optim.h"
 
 #include "core/memory.h"
+#include "tensor/recipe.h"
+#include "tensor/recipe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -108,6 +110,12 @@ static bool item_add(const tn_entry *entry, void *user) {
     tn_tensor *p = entry->stored;
     if (!tn_requires_grad(p)) {
         return true;
+    }
+    if (!tn__elements_made(p, entry->path, opt->method->name)) {
+        return false;
+    }
+    if (!tn__elements_made(p, entry->path, opt->method->name)) {
+        return false;
     }
     if (!tn_is_contiguous(p)) {
         tn__raise(TN_EVALUE, opt->method->name, "%s is not contiguous (parameters must be)",

@@ -1,7 +1,7 @@
 /* Looking at tensors: metadata, single elements, copying out. Nothing here changes a tensor. */
 #include "core/allocator.h"
 #include "tensor/half.h"
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
 #include <math.h>
@@ -18,16 +18,27 @@ bool tn__readable(const tn_tensor *t, const char *operation) {
     return !t->inert;
 }
 
-bool tn__usable(const tn_tensor *t, const char *operation) {
-    if (!tn__readable(t, operation)) {
-        return false;
-    }
-    if (t->storage->emptied) {
+/* What is read while a module is built gets its elements at once. */
+static bool fill_or_raise(const tn_tensor *t, const char *operation) {
+    if (!tn__deferred(t)) {
         tn__raise(TN_ESTATE, operation, "the storage of %s is empty (tn_storage_refill fills it)",
                   tn_shape_text(t));
         return false;
     }
-    return true;
+    if (tn__deferring) {
+        return tn__recipe_make(t) == TN_OK;
+    }
+    const char *name = t->storage->recipe->name;
+    char text[TN__RECIPE_NAME + 64];
+    snprintf(text, sizeof(text), "%s%s%s", name, *name ? " " : "", tn_shape_text(t));
+    return tn__elements_made(t, text, operation);
+}
+
+bool tn__usable(const tn_tensor *t, const char *operation) {
+    if (!tn__readable(t, operation)) {
+        return false;
+    }
+    return !t->storage->emptied || fill_or_raise(t, operation);
 }
 
 int tn__dim(const tn_tensor *t, int dim, const char *operation) {

@@ -2,8 +2,10 @@
  * while tensors hold them. */
 #include "core/allocator.h"
 #include "core/memory.h"
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
+
+#include <stdlib.h>
 
 /* Bytes on a device; NULL for 0 bytes, and after raising TN_ENOMEM. */
 static void *alloc_bytes(size_t bytes, tn_device device, const char *operation) {
@@ -66,6 +68,7 @@ static void free_bytes(tn_storage *storage) {
 void tn__storage_release(tn_storage *storage) {
     if (storage && tn__last_reference(&storage->refs)) {
         free_bytes(storage);
+        free(storage->recipe);
         tn__struct_free(storage, sizeof(*storage));
     }
 }
@@ -78,11 +81,17 @@ static tn_status storage_changeable(const tn_tensor *t, const char *operation) {
     return TN_OK;
 }
 
+void tn__storage_drop_bytes(tn_storage *storage) {
+    if (!storage->emptied) {
+        storage->emptied = true;
+        free_bytes(storage);
+    }
+}
+
 tn_status tn_storage_empty(tn_tensor *t) {
     tn_status status = storage_changeable(t, "storage_empty");
-    if (status == TN_OK && !t->storage->emptied) {
-        t->storage->emptied = true;
-        free_bytes(t->storage);
+    if (status == TN_OK) {
+        tn__storage_drop_bytes(t->storage);
     }
     return status;
 }
@@ -99,6 +108,7 @@ tn_status tn_storage_refill(tn_tensor *t) {
     }
     storage->data = data;
     storage->emptied = false;
+    tn__recipe_forget(t);
     return TN_OK;
 }
 

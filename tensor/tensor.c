@@ -5,7 +5,7 @@
  * (TN_DEBUG_TENSORS) the struct of a dead tensor stays in a quarantine for a while, so that using
  * it is an error that says where it died.
  */
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
 #include "core/fork.h"
@@ -243,11 +243,11 @@ tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
 }
 
 tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype) {
-    return tn__new(dims, dtype, tn_default_device());
+    return tn_empty_on(tn_default_device(), dims, dtype);
 }
 
 tn_tensor *tn_empty_on(tn_device device, tn_dims dims, tn_dtype dtype) {
-    return tn__new(dims, dtype, device);
+    return tn__deferring ? tn__new_deferred(dims, dtype, device) : tn__new(dims, dtype, device);
 }
 
 tn_tensor *tn_empty_like(const tn_tensor *t) {
@@ -263,7 +263,7 @@ tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype) {
         tn__raise(TN_EVALUE, "from_data", "data is NULL but the shape is %s", tn__dims_text(dims));
         return &inert;
     }
-    tn_tensor *t = tn_empty(dims, dtype);
+    tn_tensor *t = tn__new(dims, dtype, tn_default_device());
     if (!t->inert && tn__copy_bytes(t->storage->device, t->storage->data, tn_cpu(), data, bytes,
                                     "from_data") != TN_OK) {
         return &inert;

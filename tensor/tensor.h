@@ -20,6 +20,9 @@ tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operatio
 void tn__storage_keep(tn_storage *storage);
 void tn__storage_release(tn_storage *storage);
 
+/* Gives the bytes back, and leaves the storage empty; also while an error is pending. */
+void tn__storage_drop_bytes(tn_storage *storage);
+
 /* A row-major tensor at element 0 of `storage`, owned by the current scope. Takes over the caller's
  * reference to the storage, also on failure (then: the inert tensor). */
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);

@@ -278,6 +278,34 @@ TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
 TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope);
 TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
 
+/* ---- Building without elements --------------------------------------------------------------- */
+
+/* Until the `}` new tensors of this thread (tn_empty, tn_zeros, tn_ones, tn_full, tn_rand,
+ * tn_randn) have shape and dtype but no elements, and remember how those are made: filled or drawn,
+ * from which numbers of the generator, and what tn_fill_, tn_normal_, tn_mul_scalar_ and their like
+ * did to them after that. So a model is built that no memory could hold, and each part of it is
+ * made where it is needed.
+ *
+ *     {
+ *         TN_DEFER_INIT;
+ *         tn_gpt_init(&gpt, options);
+ *     }
+ *     tn_module_materialize(&gpt);   // or tn_fsdp, which makes this rank's part alone
+ *
+ * The elements have the same bits as those of a model that is built at once, and the generator is
+ * left at the same place. A tensor that is read within the block gets its elements there and then.
+ * Afterwards reading a parameter without elements is TN_ESTATE and names it, as are an optimiser
+ * over it and saving it; loading weights, and copying into it, give it elements. */
+#define TN_DEFER_INIT                                                                 \
+    __attribute__((cleanup(tn_defer_init_end), unused)) bool TN__UNIQUE(tn__defer_) = \
+        tn_defer_init_begin()
+TN_API bool tn_defer_init_begin(void); /* returns whether one was open before */
+TN_API void tn_defer_init_end(const bool *before);
+
+/* Makes all elements of m and below that are not there yet. After an error (TN_ENOMEM) those made
+ * so far stay, and a second call goes on. */
+TN_API tn_status tn_module_materialize(void *m);
+
 /* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------- */
 
 typedef struct tn_linear_options {

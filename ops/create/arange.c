@@ -39,7 +39,7 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
                   tn_dtype_name(dtype), why);
         return tn_inert();
     }
-    tn_tensor *y = tn_empty_on(device, TN_DIMS((int64_t)count), dtype);
+    tn_tensor *y = tn__new(TN_DIMS((int64_t)count), dtype, device);
     if (tn_is_inert(y)) {
         return y;
     }

@@ -1,5 +1,5 @@
 /* New tensors of one value. */
-#include "ops/op.h"
+#include "ops/deferred.h"
 
 static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
     if (tn_is_inert(y)) {
@@ -8,6 +8,9 @@ static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
     if (!tn__fits(value, y->dtype)) {
         tn__raise(TN_EVALUE, operation, "%g is not a value of %s", value, tn_dtype_name(y->dtype));
         return tn_inert();
+    }
+    if (tn__deferred(y)) {
+        return tn__defer_fill(y, value, operation);
     }
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);

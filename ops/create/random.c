@@ -1,5 +1,5 @@
 /* New tensors of random numbers: one draw of this thread's default generator a call. */
-#include "ops/op.h"
+#include "ops/deferred.h"
 
 static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b,
                            const char *operation) {
@@ -7,9 +7,12 @@ static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b
         return y;
     }
     tn_generator *g = tn_default_generator();
+    tn_random_key key = tn__draw_key(g);
+    if (tn__deferred(y)) {
+        return tn__defer_draw(y, kind, key, a, b, operation);
+    }
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
-    tn_random_key key = tn__draw_key(g);
     tn_status status = tn_backend_of(device)->random(tn_context_of(device), &desc, kind, key, a, b);
     return tn__kernel_ok(status, operation) ? y : tn_inert();
 }

@@ -63,12 +63,15 @@ tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k) {
 
 static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
                                  const char *operation) {
-    if (!tn__writable(x, operation)) {
+    if (!tn__settable(x, operation)) {
         return tn_inert();
     }
     if (x->dtype == TN_BOOL) {
         tn__raise(TN_EDTYPE, operation, "x is bool (a number is needed; cast it)");
         return tn_inert();
+    }
+    if (tn__deferred(x)) {
+        return tn__defer_unary(x, f, k0, k1, operation);
     }
     tn_desc y = tn_desc_of(x);
     return tn__changed(x, tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1),
@@ -76,7 +79,7 @@ static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
 }
 
 static tn_tensor *with_constant(tn_tensor *x, tn_unary f, double k, const char *operation) {
-    if (tn__writable(x, operation) && !tn_dtype_is_float(x->dtype) &&
+    if (tn__settable(x, operation) && !tn_dtype_is_float(x->dtype) &&
         (k != trunc(k) || !tn__fits(k, TN_I64))) {
         tn__raise(TN_EVALUE, operation, "x is %s but k is %g (a whole number is needed)",
                   tn_dtype_name(x->dtype), k);
@@ -98,7 +101,7 @@ tn_tensor *tn_clamp_(tn_tensor *x, double low, double high) {
         tn__raise(TN_EVALUE, "clamp_", "low is %g and high is %g (numbers are needed)", low, high);
         return tn_inert();
     }
-    if (tn__usable(x, "clamp_")) {
+    if (tn__usable_or_deferred(x, "clamp_")) {
         tn__clamp_bounds(x->dtype, &low, &high);
     }
     return unary_in_place(x, TN_CLAMP_K, low, high, "clamp_");

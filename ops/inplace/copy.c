@@ -18,6 +18,14 @@ static tn_tensor *copy_dense(tn_tensor *x, tn_tensor *from) {
 tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     TN_SCOPE;
     tn_desc source;
+    if (tn__settable(x, "copy_") && tn__deferred(x) && tn__usable_or_deferred(from, "copy_")) {
+        if (tn__deferred(from)) {
+            return tn__defer_copy(x, from, "copy_");
+        }
+        if (tn__defer_covers(x) && tn_storage_refill(x) != TN_OK) {
+            return tn_inert();
+        }
+    }
     if (tn__writable(x, "copy_") && tn__usable(from, "copy_") &&
         !tn__same_device(x->storage->device, from->storage->device)) {
         if (x->dtype == from->dtype && tn_dims_equal(x->dims, from->dims) && tn_is_contiguous(x)) {
@@ -37,12 +45,15 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
 }
 
 static tn_tensor *fill_in_place(tn_tensor *x, double value, const char *operation) {
-    if (!tn__writable(x, operation)) {
+    if (!tn__settable(x, operation)) {
         return tn_inert();
     }
     if (!tn__fits(value, x->dtype)) {
         tn__raise(TN_EVALUE, operation, "%g is not a value of %s", value, tn_dtype_name(x->dtype));
         return tn_inert();
+    }
+    if (tn__deferred(x)) {
+        return tn__defer_fill(x, value, operation);
     }
     tn_desc y = tn_desc_of(x);
     return tn__changed(x, tn__kernels_of(x)->fill(tn__context_of(x), &y, value), operation);

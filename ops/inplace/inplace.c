@@ -5,10 +5,8 @@
 #include "autograd/node.h"
 #include "tern/sys/device.h"
 
-bool tn__writable(const tn_tensor *x, const char *operation) {
-    if (tn__pending() || !tn__usable(x, operation)) {
-        return false;
-    }
+/* Whether backward, or x's strides, forbid a change. */
+static bool may_change(const tn_tensor *x, const char *operation) {
     if (x->node) {
         tn__raise(TN_ESTATE, operation,
                   "x %s is the result of a recorded %s (a change would be lost to backward; "
@@ -31,6 +29,14 @@ bool tn__writable(const tn_tensor *x, const char *operation) {
         }
     }
     return true;
+}
+
+bool tn__writable(const tn_tensor *x, const char *operation) {
+    return !tn__pending() && tn__usable(x, operation) && may_change(x, operation);
+}
+
+bool tn__settable(const tn_tensor *x, const char *operation) {
+    return !tn__pending() && tn__usable_or_deferred(x, operation) && may_change(x, operation);
 }
 
 /* The addresses between t's first element and the end of its last. */

@@ -3,12 +3,16 @@
 #ifndef TERN_OPS_INPLACE_H
 #define TERN_OPS_INPLACE_H
 
-#include "ops/op.h"
+#include "ops/deferred.h"
 
 /* Whether x may be changed now. False while an error is pending, and after raising TN_ESTATE (x is
  * a recorded result, or a leaf that requires a gradient while recording is on) or TN_ESHAPE
  * (several of x's elements share one address). */
 bool tn__writable(const tn_tensor *x, const char *operation);
+
+/* The same, and true of a tensor whose elements are not made yet: what then only writes a step into
+ * its recipe (ops/deferred.h) asks this. */
+bool tn__settable(const tn_tensor *x, const char *operation);
 
 /* y as an operand of a kernel that writes into x: it must broadcast to x. It is copied first where
  * it shares memory with x and is not laid out as x is: an element must be read before it is

@@ -6,7 +6,7 @@
 
 static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, double b,
                                 tn_generator *g, const char *operation) {
-    if (!tn__writable(x, operation)) {
+    if (!tn__settable(x, operation)) {
         return tn_inert();
     }
     if (!tn_dtype_is_float(x->dtype)) {
@@ -15,8 +15,11 @@ static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, dou
         return tn_inert();
     }
     g = g ? g : tn_default_generator();
-    tn_desc y = tn_desc_of(x);
     tn_random_key key = tn__draw_key(g);
+    if (tn__deferred(x)) {
+        return tn__defer_draw(x, kind, key, a, b, operation);
+    }
+    tn_desc y = tn_desc_of(x);
     return tn__changed(x, tn__kernels_of(x)->random(tn__context_of(x), &y, kind, key, a, b),
                        operation);
 }
@@ -35,7 +38,7 @@ tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
                   low, high);
         return tn_inert();
     }
-    if (!tn__writable(x, "uniform_")) {
+    if (!tn__settable(x, "uniform_")) {
         return tn_inert();
     }
     double most = dtype_largest(x->dtype);

@@ -61,6 +61,7 @@ static void bad_module(void *m, tn_tensor *t) {
     DOES(tn_module_zero_grad(m));
     DOES(tn_module_set_recompute(m, true));
     DOES(tn_module_to(m, tn_cpu()));
+    DOES(tn_module_materialize(m));
     FAILS(tn_sequential_add(m, m));
     FAILS(tn_self_attention_cache(m, (tn_attention_cache_options){1, 4}));
     INERT(tn_gpt_loss(m, x, x));
@@ -103,6 +104,9 @@ static void module_arguments(tn_tensor *t) {
     memset(endless, 'n', sizeof endless);
     endless[sizeof endless - 1] = 0;
     const char *const names[] = {NULL, "", ".", "a.", "weight", endless};
+    bool before = tn_defer_init_begin();
+    TAKES(tn_defer_init_end(&before));
+    TAKES(tn_defer_init_end(NULL));
     FAILS(tn_module_add(&m, "child", NULL));
     FAILS(tn_module_add(&m, "child", &m));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

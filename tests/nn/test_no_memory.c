@@ -16,7 +16,7 @@ typedef struct net {
     tn_sequential tail;
     tn_dropout drop;
     tn_rms_norm norm;
-    tn_tensor *mean, *cache;
+    tn_tensor *mean, *cache, *mask;
 } net;
 
 static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
@@ -108,6 +108,31 @@ static void tie_and_read(void) {
     tn_module_finish(&s);
 }
 
+static void build_and_make(void) {
+    TN_SCOPE;
+    net n;
+    {
+        TN_DEFER_INIT;
+        net_init(&n);
+        tn_module_param(&n, "mask", &n.mask, tn_mul_scalar(tn_ones(TN_DIMS(3), TN_F32), 2.0));
+    }
+    tn_module_set_precision(&n, (tn_precision){TN_BF16, TN_BF16, TN_F32, false, TN_F32});
+    tn_module_materialize(&n);
+    tn_module_finish(&n);
+}
+
+static void cut_and_measure(void) {
+    TN_SCOPE;
+    tn_linear m;
+    tn_linear_init(&m, 3, 4, tn_linear_defaults());
+    tn_tensor *part = tn_ones(TN_DIMS(5), TN_F32);
+    tn_layout layout = {TN_DIMS(4, 3), -1, 1, 0, 1, 2, 5};
+    tn_module_set_part(&m, "weight", part, layout, NULL);
+    tn_set_grad(part, tn_ones(TN_DIMS(5), TN_F32));
+    tn_clip_grad_norm(&m, 1.0);
+    tn_module_finish(&m);
+}
+
 /* Fails the n-th allocation for every n that there is. */
 static void every_allocation(void (*program)(void)) {
     tn_seed(1);
@@ -146,11 +171,20 @@ static void ties(void **state) {
     every_allocation(tie_and_read);
 }
 
+static void deferred(void **state) {
+    (void)state;
+    every_allocation(build_and_make);
+}
+
+static void parts(void **state) {
+    (void)state;
+    every_allocation(cut_and_measure);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training),
-        cmocka_unit_test(generation),
-        cmocka_unit_test(ties),
+        cmocka_unit_test(training), cmocka_unit_test(generation), cmocka_unit_test(ties),
+        cmocka_unit_test(deferred), cmocka_unit_test(parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

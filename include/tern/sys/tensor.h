@@ -29,7 +29,9 @@ typedef struct tn_storage {
     void *data; /* NULL while emptied, and for 0 bytes */
     size_t bytes;
     bool emptied;
-    tn_version version;                      /* shared by all views without one of their own */
+    struct tn__recipe *recipe; /* empty since its elements are not made yet (TN_DEFER_INIT); or NULL
+                                */
+    tn_version version;        /* shared by all views without one of their own */
     void (*release)(void *data, void *user); /* memory from elsewhere; NULL: the allocator's */
     void *user;
 } tn_storage;

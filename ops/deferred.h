@@ -1,0 +1,32 @@
+/* Steps of recipes (tensor/recipe.h): what fills, draws and unary functions do with a tensor whose
+ * elements are not made yet, and how these are made. */
+#ifndef TERN_OPS_DEFERRED_H
+#define TERN_OPS_DEFERRED_H
+
+#include "ops/op.h"
+#include "tensor/recipe.h"
+
+/* Write the step into the recipe of x, which is deferred, and return x. Inert after
+ * TN_EUNSUPPORTED: x is a part of a tensor, or the recipe is full. What sets all elements begins it
+ * anew. */
+tn_tensor *tn__defer_fill(tn_tensor *x, double value, const char *operation);
+tn_tensor *tn__defer_draw(tn_tensor *x, tn_random_kind kind, tn_random_key key, double a, double b,
+                          const char *operation);
+tn_tensor *tn__defer_unary(tn_tensor *x, tn_unary f, double a, double b, const char *operation);
+
+/* Whether x is all of its storage: what sets x's elements sets all. */
+bool tn__defer_covers(const tn_tensor *x);
+
+/* x's elements will be those of `from`, made in from's dtype and where from is; both are deferred.
+ */
+tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *operation);
+
+/* A deferred tensor with t's recipe in another dtype or on another device; a leaf where t is one
+ * that wants a gradient. */
+tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device);
+
+/* Elements [start, start + tn_count(out)) of the flattened t, which is deferred and stays so, into
+ * `out`: the bits that they have when all of t is made. */
+tn_status tn__deferred_part(const tn_tensor *t, int64_t start, tn_tensor *out);
+
+#endif

@@ -1,0 +1,53 @@
+/* Tensors whose elements are not made yet (recipe.h). */
+#include "tensor/recipe.h"
+
+#include "core/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+_Thread_local bool tn__deferring;
+
+tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device) {
+    size_t bytes;
+    if (!tn__device_exists(device, "empty") || !tn__bytes_of(dims, dtype, &bytes, "empty")) {
+        return tn_inert();
+    }
+    struct tn__recipe *recipe = tn__calloc(1, sizeof(*recipe));
+    tn_storage *storage = recipe ? tn__storage_new(0, device, "empty") : NULL;
+    if (!storage) {
+        free(recipe);
+        tn__raise(TN_ENOMEM, "empty", "no memory for a tensor");
+        return tn_inert();
+    }
+    recipe->dtype = dtype;
+    recipe->device = device;
+    storage->bytes = bytes;
+    storage->emptied = true;
+    storage->recipe = recipe;
+    return tn__tensor_over(storage, dims, dtype);
+}
+
+void tn__recipe_name(tn_tensor *t, const char *name) {
+    snprintf(t->storage->recipe->name, TN__RECIPE_NAME, "%s", name);
+}
+
+void tn__recipe_forget(tn_tensor *t) {
+    free(t->storage->recipe);
+    t->storage->recipe = NULL;
+}
+
+bool tn__usable_or_deferred(const tn_tensor *t, const char *operation) {
+    return tn__readable(t, operation) && (tn__deferred(t) || tn__usable(t, operation));
+}
+
+bool tn__elements_made(const tn_tensor *t, const char *path, const char *operation) {
+    if (tn__deferred(t)) {
+        tn__raise(TN_ESTATE, operation,
+                  "%s has no elements yet: it was built under TN_DEFER_INIT "
+                  "(tn_module_materialize makes them)",
+                  path);
+        return false;
+    }
+    return true;
+}
