@@ -78,7 +78,8 @@ struct tn__fsdp_set {
     tn_tensor *low;   /* (each), compute: the shard as it travels under a policy; else NULL */
     tn_tensor *grad;  /* (each), grad: of the parts; NULL: frozen */
 
-    tn_work *gather; /* on its way; may be NULL then too */
+    tn_work *gather;    /* on its way; may be NULL then too */
+    double asked, sent; /* when its gather and its scatter began */
     tn_work *scatter;
     bool scattering;
     tn__fsdp_set *queued;    /* the next of those whose gradients are on their way */

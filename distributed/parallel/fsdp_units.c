@@ -147,6 +147,14 @@ static void await_work(tn_fsdp_state *s, tn_work **w) {
     s->stats.waiting += tn_flight_now() - begin;
 }
 
+/* In the trace of the ranks: what the unit waited for, or was, from `began` to now. */
+static void mark_unit(const tn__fsdp_unit *u, const char *what, double began) {
+    char text[80];
+    const char *name = u == tn__fsdp_rest(u->fsdp) ? "rest" : u->module->lists->name;
+    snprintf(text, sizeof(text), "%s %s", what, name);
+    tn_flight_mark(text, began);
+}
+
 /* What changes when a part does: an optimiser has stepped it, a checkpoint was loaded. */
 static uint64_t unit_version(const tn__fsdp_unit *u) {
     uint64_t sum = 1;
@@ -205,6 +213,7 @@ void tn__fsdp_gather(tn__fsdp_unit *u) {
         if (changed && set->low) {
             tn_copy_(set->low, set->shard);
         }
+        set->asked = tn_flight_now();
         set->gather = gather_flat(set, set->flat, set->low ? set->low : set->shard);
         if (changed) {
             touch_wholes(set);
@@ -220,6 +229,7 @@ void tn__fsdp_await(tn__fsdp_unit *u) {
     }
     for (tn__fsdp_set *set = u->sets; set; set = set->next) {
         await_work(u->fsdp, &set->gather);
+        mark_unit(u, "gather", set->asked);
     }
     u->presence = TN__WHOLE;
 }
@@ -233,6 +243,7 @@ void tn__fsdp_split(tn__fsdp_unit *u) {
     tn__fsdp_await(u);
     for (const tn__fsdp_set *set = u->sets; set; set = set->next) {
         empty_flat(set, set->flat);
+        mark_unit(u, "whole", set->asked);
     }
     u->presence = TN__SPLIT;
 }
@@ -391,6 +402,7 @@ static void arrive_first(tn_fsdp_state *s) {
     tn__fsdp_set *set = s->first_on_way;
     s->first_on_way = set->queued;
     await_work(s, &set->scatter);
+    mark_unit(set->unit, "scatter", set->sent);
     if (!tn__pending()) {
         give_parts(set);
     }
@@ -400,8 +412,13 @@ static void arrive_first(tn_fsdp_state *s) {
 }
 
 void tn__fsdp_arrive_all(tn_fsdp_state *s) {
+    double begin = tn_flight_now();
+    bool any = s->first_on_way != NULL;
     while (s->first_on_way) {
         arrive_first(s);
+    }
+    if (any) {
+        tn_flight_mark("wait for gradients", begin);
     }
 }
 
@@ -479,6 +496,7 @@ void tn__fsdp_scatter(tn__fsdp_set *set) {
     fill_gaps(set);
     set->arrived = tn_keep(parts_are_stale(set) ? set->grad : tn_empty_like(set->grad));
     tn_dims all = TN_DIMS(tn_group_size(s->base.group), set->each);
+    set->sent = tn_flight_now();
     set->scatter =
         tn_reduce_scatter(s->base.group, set->arrived, tn_alias(set->buffer->flat, 0, all),
                           s->options.sum ? TN_SUM : TN_MEAN);
