@@ -48,7 +48,8 @@ def hogwild():
 def full_output():
     """What cannot be printed is a failure, in every program; a temporary folder of its own takes what they save."""
     with open("/dev/full", "wb") as full, tempfile.TemporaryDirectory() as folder:
-        for name in ("01_tour", "02_line", "03_mlp", "05_custom_op", "06_save_load", "07_ddp", "08_threads_dp", "09_hogwild", "10_local_sgd"):
+        for name in ("01_tour", "02_line", "03_mlp", "05_custom_op", "06_save_load", "07_ddp", "08_threads_dp", "09_hogwild", "10_local_sgd",
+                     "12_fsdp"):
             done = subprocess.run([programs / name], cwd=folder, env=dict(os.environ, TMPDIR=folder), stdout=full,
                                   stderr=subprocess.PIPE, timeout=120)
             assert done.returncode == 1, f"{name}: status {done.returncode} with a full stdout: {done.stderr}"

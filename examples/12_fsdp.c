@@ -1,0 +1,91 @@
+/* 12. A model in parts: no rank has all of it.
+ *
+ *     12_fsdp                        one rank, which has everything
+ *     tern run -n 4 12_fsdp          four: a quarter of parameters, gradients and state each, and
+ *                                    the same losses
+ *     tern run -n 4 12_fsdp 1        stage 1 of ZeRO: only the state is in parts (2: gradients
+ *                                    too; 3, without a number: parameters too)
+ *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one, sums like "12+30=42"
+ *
+ * Lines that know of ranks are marked with R; the rest is a program of one process. What happens
+ * in them: docs/sharding.md.
+ */
+#include <tern/tern.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CONTEXT = 64, BATCH = 8, STEPS = 60 };
+
+/* Tokens of a text: the file's, or sums, the same on every rank. */
+static tn_dataset *read_tokens(const char *path, int *different) {
+    static char sums[1 << 16];
+    size_t bytes = 0;
+    tn_generator g = {.seed = 1};
+    while (!path && bytes + 16 < sizeof(sums)) {
+        int a = (int)tn_random_below(&g, 100), b = (int)tn_random_below(&g, 100);
+        bytes += (size_t)snprintf(sums + bytes, 16, "%d+%d=%d\n", a, b, a + b);
+    }
+    char *text = path ? tn_text_read(path, &bytes) : sums;
+    tn_charset *charset = tn_charset_from_text(text, bytes);
+    *different = tn_charset_size(charset);
+    int32_t *tokens = calloc(bytes, sizeof(*tokens));
+    if (!tokens) {
+        tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes);
+    }
+    tn_dataset *windows =
+        tn_token_dataset(tokens, tn_charset_encode(charset, text, bytes, tokens), CONTEXT);
+    free(tokens);
+    tn_charset_free(charset);
+    if (path) {
+        tn_text_free(text);
+    }
+    return windows;
+}
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    tn_group *world = tn_dist_init(tn_dist_defaults()); /* R: one rank when nothing is set */
+    tn_gpt_options g = tn_gpt_defaults();
+    g.layers = g.heads = 4;
+    g.width = 128;
+    g.context = CONTEXT;
+    int different;
+    tn_dataset *data = read_tokens(argc > 2 ? argv[2] : NULL, &different);
+    g.vocab = different;
+    tn_seed(7);
+    tn_gpt gpt;
+    tn_gpt_init(&gpt, g);
+    tn_fsdp_options f = tn_fsdp_defaults();
+    f.stage = argc > 1 ? atoi(argv[1]) : 3;
+    f.units = "h.*";                                     /* a block's parameters travel together */
+    tn_fsdp_state *fsdp = tn_fsdp(&gpt, world, NULL, f); /* R: before the optimiser is made */
+    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    tn_loader_options l = tn_loader_defaults();
+    l.batch = BATCH / tn_group_size(world); /* R */
+    l.epochs = 0;
+    tn_loader *loader = tn_loader_new(
+        data, tn_distributed_sampler(world, tn_replacement_sampler(7), true), l); /* R */
+    tn_batch b;
+    for (int step = 1; step <= STEPS && tn_loader_next(loader, &b); step++) {
+        TN_SCOPE;
+        tn_tensor *loss = tn_gpt_loss(&gpt, b.x, b.y);
+        tn_backward(loss);
+        tn_optim_clip(opt, 1.0); /* the norm of all ranks' parts */
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        double mean = tn_group_mean(world, tn_item(loss), 1); /* R */
+        if (step % 10 == 0 && tn_group_rank(world) == 0) {    /* R */
+            printf("step %2d  loss %.6f\n", step, mean);
+        }
+    }
+    tn_fsdp_stats s = tn_fsdp_statistics(fsdp); /* R: gradients are as large, the state twice */
+    printf("rank %d of %d keeps %.2f of %.2f MB of parameters; %.2f MB were whole at most\n",
+           tn_group_rank(world), tn_group_size(world), (double)s.parts / 1e6,
+           (double)tn_module_count(&gpt) * 4e-6, (double)s.most_whole / 1e6);
+    tn_loader_free(loader);
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+    tn_dist_finish();
+    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""The formula behind the tables of docs/sharding.md (docs/memory.py) foretells what ranks have between two steps, to the byte: the
+sizes of the model that is tried need no padding."""
+import os
+import pathlib
+import subprocess
+import sys
+
+root = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(root / "docs"))
+sys.dont_write_bytecode = True
+import memory
+
+program = pathlib.Path(os.environ.get("TERN_TEST_BIN", root / "build/test/tests")) / "memory_program"
+failed = False
+for compute, dtype in ((4, "f32"), (2, "bf16")):
+    for stage in range(4):
+        for ranks in (1, 2, 4):
+            out = subprocess.run([program, str(stage), str(ranks), dtype], capture_output=True, text=True, timeout=300, check=True).stdout
+            between, parameters, tensors, block = (int(x) for x in out.split())
+            rest = parameters - 4 * block
+            steps = 8 * tensors  # Adam counts the steps of each
+            rank = memory.at_rest(stage, ranks, parameters, compute) + memory.buffers(stage, block, rest) + steps
+            good = between == ranks * rank
+            failed |= not good
+            print(f"{'' if good else 'WRONG '}stage {stage}, {ranks} ranks, {dtype}: {between / ranks:.0f} bytes, formula {rank:.0f}")
+sys.exit(failed)
