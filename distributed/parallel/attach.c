@@ -1,7 +1,7 @@
 /* Attaching a strategy to a module: what is refused, its parameters, its hooks, and the end. */
 #include "core/memory.h"
 #include "distributed/parallel/base.h"
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
 #include <stdlib.h>
@@ -193,6 +193,18 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
     return p;
 }
 
+/* Buffers are whole on every rank, also those of a module that was built without elements. */
+static bool make_buffer(const tn_entry *entry, void *user) {
+    (void)user;
+    return !tn__deferred(*entry->field) || tn__recipe_make(*entry->field) == TN_OK;
+}
+
+static bool make_buffers(void *m) {
+    const tn_walk buffers = {.buffers = true, .scratch = true, .no_parameters = true};
+    tn_module_each(m, buffers, make_buffer, NULL);
+    return !tn__pending();
+}
+
 /* In the first group, and then in the second what the first have. *differ: false where ranks of
  * either do not know of it. */
 static bool is_same(tn_module *m, tn_group *const groups[2], const tn__parallel_rules *rules,
@@ -213,7 +225,7 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const void *options) {
     bool differ = false;
     tn__parallel *p = NULL;
-    if (tn__parallel_may_attach(m, g, rules->operation) &&
+    if (tn__parallel_may_attach(m, g, rules->operation) && make_buffers(m) &&
         is_same(m, (tn_group *[]){g, outer}, rules, text, &differ)) {
         p = hang_on(m, g, outer, rules, options);
     }

@@ -6,8 +6,9 @@
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
-#include "distributed/parallel/base.h"
 #include "distributed/on_cpu.h"
+#include "distributed/parallel/base.h"
+#include "tensor/recipe.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,6 +62,9 @@ static bool describe_entry(const tn_entry *entry, void *user) {
         append_text(t, ", frozen");
     } else if (!entry->buffer && x->leaf->grad_dtype != x->dtype) {
         append_text(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
+    }
+    if (tn__deferred(x)) {
+        append_text(t, ", without elements");
     }
     append_text(t, "\n");
     return !t->failed;

@@ -32,8 +32,12 @@
 
 /* ---- What comes next ------------------------------------------------------------------------- */
 
+/* A program that calls units and never the module has passes without a beginning. */
+enum { LONGEST_PASS = 1 << 16 };
+
 /* The unit is needed. Ranks follow the same order, since they call the same modules. */
 static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
+    order->at = order->at < LONGEST_PASS ? order->at : 0;
     if (order->at == order->count || order->units[order->at] != u) {
         if (!tn__module_grow((void ***)&order->units, order->at, &order->room, "fsdp")) {
             return;
@@ -232,7 +236,7 @@ static void backward_over(tn__parallel *p) {
     if (tn__pending() && !p->sync) {
         tn__parallel_give_up(p, tn_error_message());
     }
-    s->backward.at = 0;
+    s->forward.at = s->backward.at = 0;
     split_all(s);
 }
 

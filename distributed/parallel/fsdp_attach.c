@@ -13,7 +13,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp.h"
 #include "distributed/parallel/layout.h"
-#include "tensor/tensor.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
 #include <stdio.h>
@@ -329,6 +329,16 @@ static bool hook_units(tn_fsdp_state *s, tn_module_hooks hooks) {
     return true;
 }
 
+/* What is made here has elements, also while TN_DEFER_INIT is open. */
+static bool cut_and_hook(tn_fsdp_state *s, const tn__fsdp_plan *how) {
+    bool deferring = tn__deferring;
+    tn__deferring = false;
+    bool done =
+        cut_sets(s) && (how->alone || tn__fsdp_make_buffers(s)) && hook_units(s, how->hooks);
+    tn__deferring = deferring;
+    return done;
+}
+
 bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     const tn__fsdp_plan *how = plan;
@@ -340,8 +350,7 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     }
     make_sets(s, how->alone);
     s->options.units = s->options.ignore = NULL;
-    return same_sets(s) && cut_sets(s) && (how->alone || tn__fsdp_make_buffers(s)) &&
-           hook_units(s, how->hooks);
+    return same_sets(s) && cut_and_hook(s, how);
 }
 
 /* Attaching failed: the module forgets the state, and cannot be used if weights are gone. */

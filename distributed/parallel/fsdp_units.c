@@ -13,7 +13,8 @@
 #include "distributed/parallel/flat.h"
 #include "distributed/parallel/fsdp.h"
 #include "distributed/parallel/layout.h"
-#include "tensor/tensor.h"
+#include "nn/defer.h"
+#include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
 #include <stdlib.h>
@@ -99,20 +100,29 @@ bool tn__fsdp_thaw(tn__fsdp_set *set) {
     return set->grad != NULL;
 }
 
+/* This rank's elements: of those that are there, or made here alone (TN_DEFER_INIT). False after
+ * raising. */
+static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
+    TN_SCOPE;
+    tn_tensor *whole = p->base.leaf;
+    if (tn__deferred(whole)) {
+        return tn__draw_part(whole, p->start, p->length, part) == TN_OK;
+    }
+    tn_tensor *elements = tn_reshape(tn_detach(whole), TN_DIMS(tn_count(whole)));
+    return !tn_is_inert(tn_copy_(part, tn_narrow(elements, 0, p->start, p->length)));
+}
+
 /* This rank's part; the whole loses its bytes. False after raising. */
 static bool cut_param(tn__fsdp_param *p) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn__fsdp_set *set = p->set;
     tn_fsdp_state *s = set->fsdp;
-    tn_tensor *elements = tn_reshape(tn_detach(p->base.leaf), TN_DIMS(tn_count(p->base.leaf)));
     tn_tensor *part = tn_alias(set->shard, p->place, TN_DIMS(p->length));
-    part = tn_copy_(part, tn_narrow(elements, 0, p->start, p->length));
-    if (tn_is_inert(part)) {
+    if (tn_is_inert(part) || !fill_part(p, part)) {
         return false;
     }
     p->part = tn_keep(part);
-    tn_drop(elements);
     if (set->low) { /* what forwards read instead of the whole comes with the flat buffer */
         tn__lend_give(p->base.leaf, tn_alias(set->flat, p->offset, p->base.leaf->dims));
     }
@@ -260,6 +270,9 @@ void tn__fsdp_change_whole(void *state, int change) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_fsdp_state *s = state;
+    if (s->whole + change < 0) { /* the scope began before s */
+        return;
+    }
     s->whole += change;
     for (int i = 0; i < s->unit_count && change > 0; i++) {
         tn__fsdp_gather(&s->units[i]);

@@ -1,5 +1,7 @@
 /* Giving every rank the values of one, and waiting for operations of a step. */
+#include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
+#include "tensor/recipe.h"
 
 #include <string.h>
 
@@ -11,12 +13,28 @@ typedef struct sharing {
     bool training; /* between the steps of a loop, which may have ended on another rank */
 } sharing;
 
+/* A parameter whose elements are not made yet: the way they will be made. */
+static bool share_recipe(const sharing *s, tn_tensor *t) {
+    TN__ON_CPU;
+    struct tn__recipe *mine = t->storage->recipe, theirs;
+    tn_tensor *sent = tn_from_data(mine, TN_DIMS(sizeof(*mine)), TN_U8);
+    if (tn_work_wait(tn_broadcast(s->group, sent, s->root), 0) == TN_OK &&
+        tn_copy_out(sent, &theirs) == TN_OK) {
+        theirs.device = mine->device;
+        *mine = theirs;
+    }
+    return !tn__pending();
+}
+
 /* Tensors that collectives do not take as they are travel as a copy. */
 static bool share_entry(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
-    sharing *s = user;
+    const sharing *s = user;
     tn_tensor *t = *entry->field, *sent = tn_detach(t);
+    if (tn__deferred(t) && !entry->buffer) {
+        return share_recipe(s, t);
+    }
     if (tn_dtype_of(t) == TN_BOOL) {
         sent = tn_cast(sent, TN_U8);
     }

@@ -23,6 +23,7 @@ typedef struct net {
     tn_embedding wte;
     layer h[2];
     tn_linear head;
+    tn_tensor *mean;
 } net;
 
 static tn_tensor *inner_forward(tn_module *self, tn_tensor *x) {
@@ -291,6 +292,79 @@ static void test_parts_are_registered(void **state) {
     }
 }
 
+/* ---- Without elements ------------------------------------------------------------------------ */
+
+/* Built without elements, each rank makes its parts alone: rank 0's. */
+static void makes_parts(tn_group *g, void *user) {
+    const run *r = user;
+    TN_SCOPE;
+    net m, want;
+    net_init(&want, 1);
+    {
+        TN_DEFER_INIT;
+        net_init(&m, 1 + (uint64_t)tn_group_rank(g));
+        tn_module_buffer(&m, "mean", &m.mean, tn_full(TN_DIMS(3), 7, TN_F32));
+    }
+    if (r->bf16) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    attach_as(&m, g, r);
+    net_backward(&m, 0);
+    CHECK(tn_item(tn_sum_all(m.mean)) == 21);
+    numbers a = numbers_of(&m), b = numbers_of(&want);
+    CHECK(same_numbers(&a, &b));
+    CHECK(tn_module_materialize(&m) == TN_OK); /* nothing is left to make */
+    tn_module_finish(&want);
+    tn_module_finish(&m);
+}
+
+static void test_parts_are_made_alone(void **state) {
+    (void)state;
+    for (int i = 0; i < MOST * 4; i++) {
+        run r = {.how = i & 1 ? NAIVE : FSDP, .options = tn_fsdp_defaults(), .bf16 = i & 2};
+        run_ok(i / 4 + 1, makes_parts, &r);
+    }
+}
+
+/* Four ranks, which are threads, together never have what two of them would have whole: parts and
+ * their gradients, buffers for a few of many units, and one unit besides. */
+static void attaches(tn_group *g, void *user) {
+    (void)user;
+    static int64_t before; /* rank 0 looks while the others wait */
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = o.context = o.width = 16;
+    o.layers = 32;
+    o.heads = 2;
+    tn_gpt gpt;
+    tn_barrier(g);
+    if (tn_group_rank(g) == 0) {
+        before = tn_memory().allocated;
+        tn_memory_reset_peak();
+    }
+    tn_barrier(g);
+    {
+        TN_DEFER_INIT;
+        tn_gpt_init(&gpt, o);
+        CHECK(tn_fsdp(&gpt, g, NULL, tn_fsdp_defaults()) != NULL);
+    }
+    tn_barrier(g);
+    if (tn_group_rank(g) == 0) {
+        double whole = 4.0 * (double)tn_module_count(&gpt);
+        double most = (double)(tn_memory().peak - before) / whole;
+        CHECK(most > 2 && most < 2.75);
+    }
+    tn_barrier(g);
+    TN_SCOPE;
+    tn_backward(
+        tn_gpt_loss(&gpt, tn_zeros(TN_DIMS(1, 4), TN_I64), tn_zeros(TN_DIMS(1, 4), TN_I64)));
+    tn_module_finish(&gpt);
+}
+
+static void test_no_rank_has_it_whole(void **state) {
+    (void)state;
+    run_ok(4, attaches, NULL);
+}
+
 /* ---- Whole ----------------------------------------------------------------------------------- */
 
 static void looks(tn_group *g, void *user) {
@@ -554,6 +628,8 @@ int main(void) {
         TEST(test_gradients_that_are_forgotten),
         TEST(test_units_and_their_parameters),
         TEST(test_parts_are_registered),
+        TEST(test_parts_are_made_alone),
+        TEST(test_no_rank_has_it_whole),
         TEST(test_a_whole_module),
         TEST(test_options_that_are_refused),
         TEST(test_states_that_are_refused),
