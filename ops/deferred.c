@@ -27,7 +27,7 @@ static const char *why_not(const tn_tensor *x, const tn__recipe_step *step) {
     return !tn__defer_covers(x)                ? "this is a part of a tensor"
            : step->what != STEP_UNARY          ? NULL
            : recipe->dtype != x->dtype         ? "they are made in another dtype"
-           : recipe->steps == TN__RECIPE_STEPS ? "too much was done to them already"
+           : recipe->steps >= TN__RECIPE_STEPS ? "too much was done to them already"
                                                : NULL;
 }
 

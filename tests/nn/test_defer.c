@@ -268,6 +268,44 @@ static void changed_before_it_is_made(void **state) {
     }
 }
 
+/* What is drawn anew in another dtype is drawn in that one. */
+static void drawn_again_after_a_policy(void **state) {
+    (void)state;
+    tn_precision f64 = {TN_F64, TN_F64, TN_F64, false, TN_F32};
+    tn_linear m[2];
+    for (int i = 0; i < 2; i++) {
+        tn_seed(8);
+        bool before = i == 1 && tn_defer_init_begin();
+        tn_linear_init(&m[i], 6, 6, tn_linear_defaults());
+        tn_module_set_precision(&m[i], f64);
+        tn_init_normal(m[i].weight, 0, 1);
+        tn_defer_init_end(&before);
+    }
+    assert_true(tn_storage_is_empty(m[1].weight));
+    assert_inert(tn_mul_scalar_(tn_detach(m[1].bias), 2), TN_EUNSUPPORTED, "in another dtype");
+    assert_int_equal(tn_module_materialize(&m[1]), TN_OK);
+    assert_same_model(&m[1], &m[0]);
+    tn_module_finish(&m[0]);
+    tn_module_finish(&m[1]);
+}
+
+/* A parameter of which a part is stored is not made whole. */
+static void sharded_stays_empty(void **state) {
+    (void)state;
+    tn_linear m;
+    {
+        TN_DEFER_INIT;
+        tn_linear_init(&m, 4, 4, tn_linear_defaults());
+    }
+    tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
+    tn_layout layout = {TN_DIMS(4, 4), -1, 1, 0, 1, 7, 5};
+    assert_int_equal(tn__draw_part(m.weight, 7, 5, part), TN_OK);
+    assert_int_equal(tn_module_set_part(&m, "weight", part, layout, NULL), TN_OK);
+    assert_int_equal(tn_module_materialize(&m), TN_OK);
+    assert_true(tn_storage_is_empty(m.weight) && !tn_storage_is_empty(m.bias));
+    tn_module_finish(&m);
+}
+
 /* ---- Too early ------------------------------------------------------------------------------- */
 
 static void reading_too_early(void **state) {
@@ -317,6 +355,10 @@ static void what_cannot_wait(void **state) {
         x = tn_ones(TN_DIMS(4, 3), TN_F32);
         y = tn_ones(TN_DIMS(4, 3), TN_F32);
         { TN_DEFER_INIT; /* one in another changes nothing */ }
+        tn_tensor *b = tn_copy_(tn_empty(TN_DIMS(4, 3), TN_BF16), x);
+        assert_true(tn_storage_is_empty(b));
+        assert_inert(tn_copy_(tn_empty(TN_DIMS(4, 3), TN_F16), b), TN_EUNSUPPORTED,
+                     "through one other dtype at most");
         bytes = tn_from_data((float[]){1, 2}, TN_DIMS(2), TN_F32);
         assert_true(tn_at(tn_arange(0, 3, 1, TN_F32), (int64_t[]){2}) == 2);
         assert_true(tn_item(tn_sum_all(tn_add(y, y))) == 24); /* read: made at once */
@@ -329,6 +371,10 @@ static void what_cannot_wait(void **state) {
         tn_mul_scalar_(x, 2);
     }
     assert_inert(tn_mul_scalar_(x, 2), TN_EUNSUPPORTED, "too much was done");
+    for (int i = 0; i < 20; i++) {
+        assert_ptr_equal(tn_fill_(x, i), x); /* what sets all elements begins anew */
+    }
+    tn_mul_scalar_(x, 2);
     assert_inert(tn_add_(x, y), TN_ESTATE, "[4, 3] has no elements yet");
     assert_inert(tn_sum_all(x), TN_ESTATE, "has no elements yet");
     tn_data(x);
@@ -339,9 +385,11 @@ static void what_cannot_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(all_ways_of_initialising), TEST(parts_are_slices),          TEST(gpt_as_built_at_once),
-        TEST(no_memory_while_building), TEST(changed_before_it_is_made), TEST(reading_too_early),
-        TEST(loading_gives_elements),   TEST(what_cannot_wait),
+        TEST(all_ways_of_initialising),  TEST(parts_are_slices),
+        TEST(gpt_as_built_at_once),      TEST(no_memory_while_building),
+        TEST(changed_before_it_is_made), TEST(drawn_again_after_a_policy),
+        TEST(sharded_stays_empty),       TEST(reading_too_early),
+        TEST(loading_gives_elements),    TEST(what_cannot_wait),
     };
     return cmocka_run_group_tests_name("defer", tests, NULL, NULL);
 }
