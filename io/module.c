@@ -1,5 +1,7 @@
 /* A module's weights as a safetensors file, under the names they have in the module, and what it is
  * made of (nn/describe.c). */
+#include "io/module.h"
+
 #include "core/error.h"
 #include "io/differences.h"
 #include "io/numbers.h"
@@ -17,19 +19,27 @@ static char *describe_plainly(void *m, const char *operation) {
     return model;
 }
 
+tn_safetensors_writer *tn__module_writer(void *m, const char *operation) {
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    char *model = w ? describe_plainly(m, operation) : NULL;
+    if (w && (!model || tn_safetensors_writer_add_metadata(w, "model", model) != TN_OK)) {
+        tn_safetensors_writer_free(w);
+        w = NULL;
+    }
+    free(model);
+    return w;
+}
+
 tn_status tn_save(void *m, const char *path) {
     tn__state s = {.operation = "save"};
-    tn_safetensors_writer *w = tn_safetensors_writer_new();
-    char *model = w ? describe_plainly(m, s.operation) : NULL;
+    tn_safetensors_writer *w = tn__module_writer(m, s.operation);
     tn_status status;
-    if (model && tn_safetensors_writer_add_metadata(w, "model", model) == TN_OK &&
-        tn__state_add_module(&s, m, "") && tn__state_write(&s, w)) {
+    if (w && tn__state_add_module(&s, m, "") && tn__state_write(&s, w)) {
         status = tn_safetensors_writer_save(w, path);
     } else {
         tn_safetensors_writer_free(w);
         status = tn_error();
     }
-    free(model);
     tn__state_free(&s);
     return status;
 }

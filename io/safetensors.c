@@ -421,6 +421,10 @@ const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
     return f ? tn__labels_get(&f->metadata, key) : NULL;
 }
 
+int64_t tn__safetensors_bytes(const tn_safetensors *f) {
+    return (int64_t)f->bytes;
+}
+
 const tn__labels *tn__safetensors_labels(const tn_safetensors *f) {
     return &f->metadata;
 }

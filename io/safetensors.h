@@ -22,7 +22,8 @@ enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 
-/* As tn_safetensors_writer_save, with a digest. */
+/* As tn_safetensors_writer_save; and with a digest. */
+tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, const char *operation);
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
                                        const char *operation);
 
@@ -51,6 +52,7 @@ const char *tn__safetensors_digest(const tn_safetensors *f);
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
 const char *tn__safetensors_path(const tn_safetensors *f);
+int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
 const tn__labels *tn__safetensors_labels(const tn_safetensors *f); /* its metadata */
 
 /* Where the data of a tensor that is there begin, counted from the end of the header. */

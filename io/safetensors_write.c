@@ -424,10 +424,14 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with
     return tn_error();
 }
 
-tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
-    tn_status status = write_all(w, path, false, "safetensors_writer_save");
+tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, const char *operation) {
+    tn_status status = write_all(w, path, false, operation);
     tn_safetensors_writer_free(w);
     return status;
+}
+
+tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
+    return tn__safetensors_write(w, path, "safetensors_writer_save");
 }
 
 tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,

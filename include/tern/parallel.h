@@ -178,12 +178,65 @@ TN_API void tn_whole_end(void **scope);
  * The loader's batches say which examples are real (tn_batch.valid). */
 TN_API tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool drop_last);
 
-/* Rank 0 writes, all wait, all get the error. */
+/* Rank 0 writes, all wait, all get the error. A model of which a rank has parts is TN_EUNSUPPORTED:
+ * tn_saver_save. */
 TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
 /* Rank 0 reads the file once; the others get the bytes from it and need no file. Nothing is loaded
  * on any rank unless all have found these bytes right, and the same (by their digest). The loader's
  * place is converted when the number of ranks has changed. */
 TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
+
+/* ---- Checkpoints in parts ---------------------------------------------------------------------
+ *
+ *     tn_saver *saver = tn_saver_new(world, "run", tn_saver_defaults());
+ *     tn_checkpoint c = {.model = &net, .optim = opt, .loader = loader};
+ *     bool found;
+ *     tn_status status = tn_saver_load(saver, &c, &found);   // where there is one
+ *     ...
+ *     c.step = step;
+ *     status = tn_saver_save(saver, &c);                     // every so many steps
+ *     ...
+ *     tn_saver_free(saver);
+ *
+ * Each rank writes the elements that it has, so that a model which no rank has whole is saved too,
+ * and nothing travels. A step is a folder, folder/step-000100, which takes this name when every
+ * rank's part is safe on disk: whoever is killed, and whenever, what is there is the step before or
+ * the new one, whole. It loads onto any number of ranks and any way of laying the model on them.
+ *
+ * All ranks must see the same folder. One job at a time saves to it (TN_EIO); others may read.
+ * What goes wrong on one rank, a full disk for instance, is an error on all, and names it. The
+ * ranks agree through the group's store, which must live as long as the job saves. */
+
+typedef struct tn_saver tn_saver;
+typedef struct tn_saver_options {
+    int keep;       /* 2: committed steps that stay */
+    bool behind;    /* true: a save copies what this rank writes and returns; a thread writes */
+    double timeout; /* seconds until all ranks must have written: 600, or TERN_TIMEOUT */
+} tn_saver_options;
+TN_API tn_saver_options tn_saver_defaults(void);
+
+/* Every rank of the group makes its savers in the same order; the group must outlive them. NULL
+ * after an error. */
+TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options);
+
+/* Every rank, at the same step; a rank that does not come is named after the time-out. Waits for
+ * the save before and raises what went wrong with it, on all ranks; then nothing is saved. A step
+ * that is there is replaced. With `behind` the copies stay until tn_saver_free: the next save
+ * fills them again. What c points to may change as soon as this returns. */
+TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) TN_MUST_USE;
+TN_API tn_status tn_saver_wait(tn_saver *s) TN_MUST_USE;
+
+/* Loads the newest committed step, the one with the highest number; else the newest checkpoint of
+ * one file in the folder (tn_checkpoint_save); the folder may also be the path of such a file.
+ * *found false: there is none, and nothing has changed. Every rank calls, and reads only what meets
+ * its own parts. As tn_dist_load does it: what says which run it is, is compared, a loader's place
+ * is converted, and nothing is loaded on any rank unless all have found it right. */
+TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) TN_MUST_USE;
+TN_API void tn_saver_free(tn_saver *s); /* waits, and raises what went wrong; NULL is fine */
+
+/* The whole weights of m, however they lie on ranks, in the file that tn_save would write: by rank
+ * 0, which has one parameter at a time. Every rank calls, and gets the error. */
+TN_API tn_status tn_dist_export(tn_group *world, void *m, const char *path) TN_MUST_USE;
 
 /* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
  * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */

@@ -159,10 +159,35 @@ static void data_and_files(tn_tensor *t) {
     FAILS(tn_dist_save(NULL, &c, NULL));
     FAILS(tn_dist_load(NULL, NULL, NULL));
     FAILS(tn_dist_load(NULL, &c, "/nowhere/at/all"));
+    FAILS(tn_dist_export(NULL, NULL, NULL));
+    FAILS(tn_dist_export(NULL, NULL, "/nowhere/at/all"));
     for (int i = 0; i < INTS; i++) {
         TAKES(tn_lr_linear(1e-3, ints[i]));
         TAKES(tn_lr_sqrt(NAN, ints[i]));
     }
+}
+
+static void savers(tn_tensor *t) {
+    (void)t;
+    tn_checkpoint c = {0};
+    bool found = true;
+    tn_saver_options o = tn_saver_defaults();
+    QUIET(tn_saver_new(NULL, NULL, o), NULL);
+    QUIET(tn_saver_new(NULL, "", o), NULL);
+    QUIET(tn_saver_new(NULL, "/nowhere/at/all", (tn_saver_options){0}), NULL);
+    o.timeout = NAN;
+    QUIET(tn_saver_new(NULL, "/nowhere/at/all", o), NULL);
+    FAILS(tn_saver_save(NULL, NULL));
+    FAILS(tn_saver_wait(NULL));
+    FAILS(tn_saver_load(NULL, &c, &found));
+    TAKES(tn_saver_free(NULL));
+    tn_saver *s = tn_saver_new(NULL, "/nowhere/at/all", tn_saver_defaults());
+    FAILS(tn_saver_save(s, NULL));
+    FAILS(tn_saver_save(s, &c));
+    FAILS(tn_saver_load(s, &c, NULL));
+    QUIET(tn_saver_load(s, &c, &found) == TN_OK && found, false);
+    QUIET(tn_saver_wait(s) == tn_error(), true);
+    TAKES(tn_saver_free(s));
 }
 
 static void stores(tn_tensor *t) {
@@ -248,6 +273,7 @@ PART(differentiable)
 PART(meshes)
 PART(data_parallel)
 PART(data_and_files)
+PART(savers)
 PART(stores)
 PART(by_deepspeeds_file)
 PART(recorder)
@@ -256,12 +282,19 @@ PART(system_calls)
 int main(int argc, char **argv) {
     setenv("TERN_FLIGHT_DIR", "/nowhere", 1); /* no flight recorder files */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_starting),       cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_operations),     cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_differentiable), cmocka_unit_test(test_meshes),
-        cmocka_unit_test(test_data_parallel),  cmocka_unit_test(test_data_and_files),
-        cmocka_unit_test(test_stores),         cmocka_unit_test(test_by_deepspeeds_file),
-        cmocka_unit_test(test_recorder),       cmocka_unit_test(test_system_calls),
+        cmocka_unit_test(test_starting),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_differentiable),
+        cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_data_parallel),
+        cmocka_unit_test(test_data_and_files),
+        cmocka_unit_test(test_savers),
+        cmocka_unit_test(test_stores),
+        cmocka_unit_test(test_by_deepspeeds_file),
+        cmocka_unit_test(test_recorder),
+        cmocka_unit_test(test_system_calls),
     };
     return RUN_PARTS("inert distributed", tests, argc, argv);
 }

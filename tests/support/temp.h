@@ -67,17 +67,27 @@ static inline int temp_flights(void **state) {
     return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
 }
 
+/* Removes a file, or a folder with all that is in it. */
+static inline void temp_remove(const char *path) {
+    DIR *folder = unlink(path) == 0 ? NULL : opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        char below[1024];
+        int length = snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            length < (int)sizeof(below)) {
+            temp_remove(below);
+        }
+    }
+    if (folder) {
+        closedir(folder);
+        rmdir(path);
+    }
+}
+
 static inline int temp_clean(void **state) {
     (void)state;
     if (*temp_folder) {
-        DIR *folder = opendir(temp_folder);
-        for (struct dirent *entry; folder && (entry = readdir(folder));) {
-            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-                unlink(temp_path(entry->d_name));
-            }
-        }
-        closedir(folder);
-        rmdir(temp_folder);
+        temp_remove(temp_folder);
         *temp_folder = 0;
     }
     return 0;

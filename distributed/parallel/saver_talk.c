@@ -1,0 +1,113 @@
+/* What the ranks of a saver tell each other (saver.h). A value is '+' and data, or '!', a status
+ * and the text of an error. */
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/parallel/saver.h"
+#include "tern/store.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct key {
+    char text[64];
+} key;
+
+static key key_of(int64_t k, int rank, const char *what) {
+    key name;
+    if (rank < 0) {
+        snprintf(name.text, sizeof(name.text), "%" PRId64 "/%s", k, what);
+    } else {
+        snprintf(name.text, sizeof(name.text), "%" PRId64 "/%d/%s", k, rank, what);
+    }
+    return name;
+}
+
+static void tell_error(tn_saver *s, const char *where, const tn_error_record *error) {
+    char text[sizeof(error->message) + 32];
+    int bytes = snprintf(text, sizeof(text), "!%d %s", (int)error->status, error->message);
+    tn_status status = tn_store_set(s->store, where, text, (size_t)bytes);
+    (void)status; /* the error that stands is the first */
+    tn_error_clear();
+}
+
+void tn__saver_tell(tn_saver *s, int rank, const char *what, const void *data, size_t bytes) {
+    key where = key_of(s->saves, rank, what);
+    tn_error_record error;
+    if (tn_error_take(&error)) {
+        tell_error(s, where.text, &error);
+        tn_error_give(&error);
+        return;
+    }
+    char *text = tn__malloc(bytes + 1);
+    if (!text) {
+        tn__raise(TN_ENOMEM, s->operation, "no memory for %zu bytes", bytes);
+        tn__saver_tell(s, rank, what, NULL, 0);
+        return;
+    }
+    text[0] = '+';
+    if (bytes) {
+        memcpy(text + 1, data, bytes);
+    }
+    tn_status status = tn_store_set(s->store, where.text, text, bytes + 1);
+    (void)status; /* pending */
+    free(text);
+}
+
+/* Raises what was told instead of data. Rank 0 says which rank it has it from. */
+static void raise_told(const tn_saver *s, int rank, const char *what, const char *text) {
+    char *message, who[32] = "";
+    long status = strtol(text, &message, 10);
+    bool known = status > TN_OK && status <= TN_EMISMATCH;
+    if (rank >= 0 && strcmp(what, "writes") != 0) {
+        snprintf(who, sizeof(who), "rank %d: ", rank);
+    }
+    tn__raise(known ? (tn_status)status : TN_EPEER, s->operation, "%s%.900s", who,
+              *message == ' ' ? message + 1 : message);
+}
+
+char *tn__saver_hear(tn_saver *s, int rank, const char *what, double deadline, const char *late) {
+    void *data;
+    size_t bytes;
+    if (tn__pending()) {
+        return NULL;
+    }
+    key where = key_of(s->saves, rank, what);
+    if (tn_store_get(s->store, where.text, &data, &bytes, fmax(deadline - tn__now(), 0)) != TN_OK) {
+        if (tn_error() == TN_EPEER && tn__now() >= deadline) {
+            tn_error_clear();
+            tn__raise(TN_EPEER, s->operation, "%s", late);
+        }
+        return NULL;
+    }
+    char *text = data;
+    if (bytes == 0 || *text != '+') {
+        raise_told(s, rank, what, bytes ? text + 1 : "");
+        free(text);
+        return NULL;
+    }
+    memmove(text, text + 1, bytes); /* the 0 behind it too */
+    return text;
+}
+
+static bool remove_key(tn_saver *s, key where) {
+    bool removed = tn_store_delete(s->store, where.text, NULL) == TN_OK;
+    tn_error_clear();
+    return removed;
+}
+
+void tn__saver_forget(tn_saver *s, int64_t k) {
+    static const char *const of_ranks[] = {"has", "writes", "done"};
+    bool answers = remove_key(s, key_of(k, -1, "end")); /* or nobody waits for it 3 N times */
+    for (int r = 0; answers && r < s->ranks; r++) {
+        for (size_t i = 0; answers && i < sizeof(of_ranks) / sizeof(*of_ranks); i++) {
+            answers = remove_key(s, key_of(k, r, of_ranks[i]));
+        }
+    }
+}
+
+double tn__saver_grace(const tn_saver *s) {
+    return 1.0 + s->options.timeout / 4;
+}

@@ -1,0 +1,10 @@
+/* What tn_save writes beside tensors, for others who write a module's weights. */
+#ifndef TERN_IO_MODULE_H
+#define TERN_IO_MODULE_H
+
+#include "tern/io.h"
+
+/* A writer that says what m is made of, and has no tensors yet. NULL after raising. */
+tn_safetensors_writer *tn__module_writer(void *m, const char *operation);
+
+#endif
