@@ -1,0 +1,148 @@
+/* Checkpoints in parts of a model that is trained, sharded in every stage: what goes on from one is
+ * what was never disturbed. */
+#include "tests/support/test.h"
+
+#include "tests/support/temp.h"
+#include "train.h"
+
+enum { MICROS = 12 }; /* of a step, shared by 4, 3, 2 and 1 ranks */
+
+/* One leg: a few steps before (which loading undoes), loading, steps, saving. */
+typedef struct leg {
+    const char *folder;
+    int stage; /* 0: data parallel */
+    bool bf16, spoil;
+    int load, save;     /* the step that is there, and that is saved at the end; 0: none */
+    int from, steps;    /* the steps that are trained in between */
+    train_bits losses;  /* rank 0's, of the steps; */
+    train_bits weights; /* and all of them whole, after it */
+} leg;
+
+static train_run run_of(const leg *l) {
+    train_run run = train_run_of(l->stage ? TRAIN_FSDP : TRAIN_DDP, MICROS);
+    run.options.stage = l->stage ? l->stage : 3;
+    run.bf16 = l->bf16;
+    run.no_sync = !l->stage;
+    return run;
+}
+
+static void one_step(tn_gpt *gpt, const train_run *run, train_groups *groups, tn_optim *opt,
+                     int64_t step, train_bits *losses) {
+    double all[TRAIN_MOST_MICROS];
+    for (int i = 0; i < MICROS; i++) {
+        all[i] = NAN;
+    }
+    train_step(gpt, run, groups, step, all);
+    train_optimise(gpt, NULL, opt, 1.0);
+    train_share_losses(groups->all, all, MICROS);
+    if (losses && tn_group_rank(groups->all) == 0) {
+        memcpy(train_grow(losses, sizeof(double) * MICROS), all, sizeof(double) * MICROS);
+    }
+}
+
+static void run_leg(tn_group *world, void *user) {
+    TN_SCOPE;
+    leg *l = user;
+    train_run run = run_of(l);
+    train_groups groups = train_groups_of(world, &run);
+    tn_gpt gpt;
+    train_model(&gpt, &run, l->load ? 77 : 100);
+    train_spread(&gpt, &run, &groups);
+    tn_optim *opt = train_optimiser(&gpt);
+    tn_saver *saver = tn_saver_new(world, l->folder, tn_saver_defaults());
+    tn_checkpoint c = {.model = &gpt, .optim = opt, .generator = tn_default_generator()};
+    if (l->spoil) { /* so that whole weights lie about which loading must not leave */
+        one_step(&gpt, &run, &groups, opt, 90, NULL);
+        run.evaluate = true;
+        train_evaluate(&gpt, &run);
+        run.evaluate = false;
+    }
+    bool found = false;
+    if (l->load && (tn_saver_load(saver, &c, &found) != TN_OK || !found || c.step != l->load)) {
+        tn_raise(TN_EVALUE, "step %d was not loaded", l->load);
+    }
+    for (int step = l->from; step < l->from + l->steps && tn_error() == TN_OK; step++) {
+        one_step(&gpt, &run, &groups, opt, step, &l->losses);
+    }
+    if (l->save) {
+        c.step = l->save;
+        tn_status status = tn_saver_save(saver, &c);
+        (void)status; /* tn_local_run raises it */
+    }
+    tn_saver_free(saver);
+    train_bits whole = train_whole(&gpt, world);
+    if (tn_group_rank(world) == 0) {
+        l->weights = whole;
+    } else {
+        free(whole.data);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+static void run_on(int ranks, leg *l) {
+    if (tn_local_run(ranks, run_leg, l) != TN_OK) {
+        fail_msg("%d ranks, stage %d, from step %d: %s", ranks, l->stage, l->load,
+                 tn_error_message());
+    }
+}
+
+static void free_leg(leg *l) {
+    free(l->losses.data);
+    free(l->weights.data);
+}
+
+/* 4 ranks train and save after two steps, and go on undisturbed. The step wanders over 3, 2 and 1
+ * ranks, each sharded in another way, back to 4, which train what the undisturbed ones did. */
+static void wander(const char *folder, bool bf16, bool spoil) {
+    leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 4};
+    leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 2, .save = 2};
+    run_on(4, &undisturbed);
+    run_on(4, &first);
+    static const struct {
+        int ranks, stage;
+    } ways[] = {{3, 2}, {2, 1}, {1, 3}, {4, 2}, {2, 0}, {3, 3}};
+    int step = 2;
+    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++, step++) {
+        leg l = {.folder = folder,
+                 .stage = ways[i].stage,
+                 .bf16 = bf16,
+                 .spoil = spoil,
+                 .load = step,
+                 .save = step + 1};
+        run_on(ways[i].ranks, &l);
+        assert_true(train_same(l.weights, first.weights));
+        free_leg(&l);
+    }
+    leg last = {.folder = folder,
+                .stage = 3,
+                .bf16 = bf16,
+                .spoil = spoil,
+                .load = step,
+                .from = 2,
+                .steps = 2};
+    run_on(4, &last);
+    assert_true(train_same(last.weights, undisturbed.weights));
+    size_t half = undisturbed.losses.bytes / 2;
+    assert_int_equal(last.losses.bytes, half);
+    assert_memory_equal(last.losses.data, undisturbed.losses.data + half, half);
+    free_leg(&undisturbed);
+    free_leg(&first);
+    free_leg(&last);
+}
+
+static void wandering_f32(void **state) {
+    (void)state;
+    wander(temp_path("f32"), false, true);
+}
+
+static void wandering_bf16(void **state) {
+    (void)state;
+    wander(temp_path("bf16"), true, true);
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {TEST(wandering_f32), TEST(wandering_bf16)};
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
