@@ -1,4 +1,6 @@
-/* The command `tern`: starting programs as ranks, and facts about this build. */
+/* The command `tern`: starting programs as ranks, checkpoints in parts as one file, and facts about
+ * this build. */
+#include "tools/convert.h"
 #include "tools/info.h"
 #include "tools/run.h"
 
@@ -10,6 +12,8 @@
 
 static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts PROGRAM as several "
                            "ranks (tern run --help)\n"
+                           "tern convert FOLDER --to FILE               a checkpoint in parts as "
+                           "one file (tern convert --help)\n"
                            "tern info                                   version, kernels, cores, "
                            "what ranks can talk through\n"
                            "tern --version\n";
@@ -30,6 +34,11 @@ int main(int argc, char **argv) {
         static char name[] = "tern run"; /* in argp's messages */
         argv[1] = name;
         return run_main(argc - 1, argv + 1);
+    }
+    if (strcmp(verb, "convert") == 0) {
+        static char name[] = "tern convert";
+        argv[1] = name;
+        return convert_main(argc - 1, argv + 1);
     }
     if (strcmp(verb, "_guard") == 0) {
         return guard_main(argc, argv);

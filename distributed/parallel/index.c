@@ -3,14 +3,16 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "distributed/parallel/layout.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
-enum { FILES_MOST = 100000, CHUNK = 1 << 20 };
+enum { FILES_MOST = 100000, INDEX_MOST = 256 << 20, CHUNK = 1 << 20 };
 
 void tn__index_file(int rank, char *text, size_t room) {
     snprintf(text, room, "rank-%05d.safetensors", rank);
@@ -285,6 +287,22 @@ static tn__index *index_new(char *path, const char *operation) {
     ix->path = path;
     ix->labels = &ix->own_labels;
     return ix;
+}
+
+/* Its size is looked at first: it may be anything. */
+char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
+    struct stat about;
+    char *path = join_path(folder, TN__INDEX_NAME), *text = NULL;
+    if (!path) {
+        tn__raise(TN_ENOMEM, operation, "no memory for a path in %s", folder);
+    } else if (stat(path, &about) == 0 && about.st_size > INDEX_MOST) {
+        tn__raise(TN_EFORMAT, operation, "%s has %lld bytes; an index has at most %d", path,
+                  (long long)about.st_size, INDEX_MOST);
+    } else {
+        text = tn__read_whole(path, bytes, operation);
+    }
+    free(path);
+    return text;
 }
 
 tn__index *tn__index_read(const char *folder, const char *text, size_t bytes,

@@ -67,6 +67,9 @@ typedef struct tn__index {
 /* The name of a rank's file, to text[room]. */
 void tn__index_file(int rank, char *text, size_t room);
 
+/* The text of folder/index.json; the caller frees. NULL after raising. */
+char *tn__index_text(const char *folder, size_t *bytes, const char *operation);
+
 /* From `bytes` of text that stood in folder/index.json. NULL after raising TN_EFORMAT, TN_ENOMEM.
  */
 TN_API tn__index *tn__index_read(const char *folder, const char *text, size_t bytes,

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "core/reader.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/agree.h"
 #include "distributed/parallel/saver.h"
@@ -20,8 +19,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-enum { INDEX_MOST = 256 << 20 };
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
@@ -92,26 +89,16 @@ static void find_file(tn__json_text *found, const char *folder, const char *oper
     free(s.path);
 }
 
-/* The index of a step, whose size is looked at first: it may be anything. */
 static void read_step(tn__json_text *found, const char *folder, int64_t step,
                       const char *operation) {
+    size_t bytes;
     char *path = tn__step_path(folder, step, false, NULL, operation);
-    char *index = path ? tn__step_path(folder, step, false, TN__INDEX_NAME, operation) : NULL;
-    struct stat about;
-    size_t bytes = 0;
-    char *text = NULL;
-    if (index && stat(index, &about) == 0 && about.st_size > INDEX_MOST) {
-        tn__raise(TN_EFORMAT, operation, "%s has %lld bytes; an index has at most %d", index,
-                  (long long)about.st_size, INDEX_MOST);
-    } else if (index) {
-        text = tn__read_whole(index, &bytes, operation);
-    }
+    char *text = path ? tn__index_text(path, &bytes, operation) : NULL;
     if (text) {
         put_path(found, 's', path);
         tn__json_put_bytes(found, text, bytes);
     }
     free(text);
-    free(index);
     free(path);
 }
 
