@@ -11,7 +11,7 @@
 
 /* Options that are whole numbers, switches, and texts. */
 enum { STAGE, LAYERS, HEADS, WIDTH, VOCAB, BATCH, PREFETCH, STEPS, NUMBERS };
-enum { RECOMPUTE = NUMBERS, OFFLOAD, SGD, SWITCHES };
+enum { RECOMPUTE = NUMBERS, DEFER, OFFLOAD, SGD, SWITCHES };
 enum { SIZE = SWITCHES, PRECISION, SHARE, TRACE };
 
 typedef struct options {
@@ -36,9 +36,10 @@ static void print_usage(void) {
         stderr,
         "usage: fsdp [--stage 0|1|2|3] [--size tiny|124M|350M|774M|1.5B] [--layers N] [--heads N]\n"
         "            [--width N] [--vocab N] [--batch N] [--precision f32|bf16] [--prefetch N]\n"
-        "            [--recompute] [--offload] [--sgd] [--share FOLDER] [--trace "
-        "FOLDER]\n"
-        "            [--steps N] T   (stage 0 is DDP; run bench/fsdp.py, or tern run)\n");
+        "            [--recompute] [--defer] [--offload] [--sgd] [--share FOLDER]\n"
+
+        "            [--trace FOLDER] [--steps N] T   (stage 0 is DDP; run bench/fsdp.py, or tern "
+        "run)\n");
     exit(2);
 }
 
@@ -81,6 +82,7 @@ static options parse_options(int argc, char **argv) {
                                          {"steps", 1, NULL, STEPS},
                                          {"recompute", 0, NULL, RECOMPUTE},
 
+                                         {"defer", 0, NULL, DEFER},
                                          {"offload", 0, NULL, OFFLOAD},
                                          {"sgd", 0, NULL, SGD},
                                          {"size", 1, NULL, SIZE},
@@ -94,7 +96,8 @@ static options parse_options(int argc, char **argv) {
         take_option(&o, key, optarg);
     }
     o.T = optind + 1 == argc ? atoi(argv[optind]) : 0;
-    if (o.T < 1 || o.n[BATCH] < 1 || o.n[STAGE] < 0 || o.n[STAGE] > 3) {
+    if (o.T < 1 || o.n[BATCH] < 1 || o.n[STAGE] < 0 || o.n[STAGE] > 3 ||
+        (o.n[DEFER] && (o.n[STAGE] == 0 || o.share))) {
         print_usage();
     }
     return o;
@@ -109,7 +112,12 @@ static void make_model(run *r) {
     g.width = r->o.n[WIDTH];
     g.vocab = r->o.n[VOCAB];
     tn_seed(1337);
-    tn_gpt_init(&r->t.gpt, g);
+    if (r->o.n[DEFER]) {
+        TN_DEFER_INIT; /* tn_fsdp makes this rank's part alone */
+        tn_gpt_init(&r->t.gpt, g);
+    } else {
+        tn_gpt_init(&r->t.gpt, g);
+    }
     for (int i = 0; r->o.n[RECOMPUTE] && i < g.layers; i++) {
         tn_module_set_recompute(&r->t.gpt.h[i], true);
     }

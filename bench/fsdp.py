@@ -6,8 +6,8 @@ PyTorch's FSDP2 over gloo (2.4 or later: TERN_BENCH_PYTHON) beside stage 3. SIZE
 
 A large model, by itself (the launcher is build/release/tools/tern):
 
-    tern run -n 4 build/release/bench/fsdp --size 774M --recompute --batch 1 --steps 3 256         17 GiB in all
-    tern run -n 4 build/release/bench/fsdp --size 1.5B --sgd --recompute --batch 1 --steps 3 256   18 GiB in all
+    tern run -n 4 build/release/bench/fsdp --size 774M --recompute --defer --batch 1 --steps 3 256         17 GiB in all
+    tern run -n 4 build/release/bench/fsdp --size 1.5B --sgd --recompute --defer --batch 1 --steps 3 256   18 GiB in all
 """
 import os
 import sys

@@ -55,7 +55,10 @@ int main(int argc, char **argv) {
     g.vocab = different;
     tn_seed(7);
     tn_gpt gpt;
-    tn_gpt_init(&gpt, g);
+    {
+        TN_DEFER_INIT; /* R: tn_fsdp makes this rank's part, and nobody the whole */
+        tn_gpt_init(&gpt, g);
+    }
     tn_fsdp_options f = tn_fsdp_defaults();
     f.stage = argc > 1 ? atoi(argv[1]) : 3;
     f.units = "h.*";                                     /* a block's parameters travel together */
