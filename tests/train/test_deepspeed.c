@@ -453,6 +453,28 @@ static void test_wrong_file(void **state) {
     run_failing(2, wrong_file, (void *)temp_path("missing.json"), TN_EIO);
 }
 
+/* What only rank 1 finds ends the others' wait. */
+static void no_module(tn_group *world, void *user) {
+    tn_linear m;
+    tn_linear_init(&m, 2, 2, tn_linear_defaults());
+    bool mine = tn_group_rank(world) == 1;
+    CHECK(!tn_deepspeed_new(mine ? NULL : &m, world, user));
+    CHECK(tn_error() == (mine ? TN_EVALUE : TN_EPEER));
+    CHECK(strstr(tn_error_message(), "the module is NULL"));
+    stay_until_told(world);
+    tn_module_finish(&m);
+}
+
+static void test_one_rank_alone_is_wrong(void **state) {
+    (void)state;
+    plan p = {.precision = "",
+              .optimizer = "{\"type\": \"SGD\"}",
+              .accumulation = 1,
+              .path = temp_path("ds.json")};
+    write_file(&p);
+    run_failing(2, no_module, (void *)p.path, TN_EVALUE);
+}
+
 static int logged;
 
 static void count_logged(tn_log_level level, const char *message, void *user) {
@@ -487,10 +509,15 @@ static void test_idle_keys_are_logged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_equals_by_hand), TEST(test_loss_scale),
-        TEST(test_fixed_scale),    TEST(test_least_scale),
-        TEST(test_goes_on),        TEST(test_order_of_calls),
-        TEST(test_wrong_file),     TEST(test_idle_keys_are_logged),
+        TEST(test_equals_by_hand),
+        TEST(test_loss_scale),
+        TEST(test_fixed_scale),
+        TEST(test_least_scale),
+        TEST(test_goes_on),
+        TEST(test_order_of_calls),
+        TEST(test_wrong_file),
+        TEST(test_one_rank_alone_is_wrong),
+        TEST(test_idle_keys_are_logged),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }
