@@ -74,6 +74,7 @@ static void attach_ranks(tn_deepspeed *d) {
         tn_ddp_options o = tn_ddp_defaults();
         o.sum = f->sum;
         o.find_unused = f->find_unused;
+        tn_module_materialize(d->model);
         tn_ddp(d->model, d->world, o);
     } else {
         tn_fsdp_options o = tn_fsdp_defaults();

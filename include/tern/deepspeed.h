@@ -27,7 +27,8 @@ typedef struct tn_deepspeed tn_deepspeed;
 /* Does to m what the file says: precision, data parallelism over `world`, and then the optimiser.
  * Rank 0 reads the file, every rank calls. What the file does not say is as DeepSpeed has it:
  * gradients are clipped at 1, and an "Adam" is AdamW without decay. m is used until
- * tn_deepspeed_free and has no data parallelism or optimiser yet. Keys without meaning here are
+ * tn_deepspeed_free, has no data parallelism or optimiser yet, and may have been built under
+ * TN_DEFER_INIT. Keys without meaning here are
  * named once in the log (TN_LOG_INFO).
  *
  * NULL after an error, on every rank: TN_EIO (TN_EPEER on the others), TN_EFORMAT (no JSON);

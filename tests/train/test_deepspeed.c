@@ -96,9 +96,13 @@ static void write_file(const plan *p) {
     temp_write(p->path, text, strlen(text));
 }
 
+/* The model is built without elements, of which each rank makes what it needs. */
 static void run_by_file(tn_group *world, const plan *p, bits *b) {
     tn_gpt gpt;
-    gpt_begin(&gpt);
+    {
+        TN_DEFER_INIT;
+        gpt_begin(&gpt);
+    }
     tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
     CHECK(d);
     int64_t accumulation = tn_deepspeed_batch(d).accumulation;
