@@ -14,6 +14,9 @@
  *     the step    of an optimiser is on the parts; that they have changed is seen when the unit is
  *                 needed next
  *
+ * With replicas of the shards, the sums that have arrived are summed once more, over those, one set
+ * behind: while backward goes on and the next sums travel.
+ *
  * Stage 2 lets nothing go but what the optimiser has made old; stage 1 has a buffer for the
  * gradients of each unit. Under TN_NO_SYNC gradients stay in their buffers; without it, those of
  * each micro-batch travel and are added to the parts.
@@ -148,7 +151,8 @@ static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *use
 static void take_buffers(tn__parallel *p) {
     const tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (s->options.broadcast_buffers && p->buffers_due && p->module->training) {
-        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK;
+        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK ||
+                         tn__parallel_share(p->module, p->outer, 0, false) != TN_OK;
     }
 }
 
@@ -247,9 +251,8 @@ tn_fsdp_options tn_fsdp_defaults(void) {
         .stage = 3, .prefetch = 1, .keep_last = true, .broadcast_buffers = true};
 }
 
-static void check_options(const tn_fsdp_options *o, const tn_group *replicate) {
-    const char *missing = replicate        ? "replicate"
-                          : o->ignore      ? "ignore"
+static void check_options(const tn_fsdp_options *o) {
+    const char *missing = o->ignore        ? "ignore"
                           : o->find_unused ? "find_unused"
                           : o->offload     ? "offload"
                                            : NULL;
@@ -297,7 +300,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .finish = tn__fsdp_finish,
     };
     if (!tn__pending()) {
-        check_options(&options, replicate);
+        check_options(&options);
     }
     char *text = describe_options(&options);
     tn__fsdp_plan plan = {.options = options,
@@ -305,7 +308,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
                                     .after = unit_after,
                                     .backward_before = unit_backward_before,
                                     .backward_after = unit_backward_after}};
-    tn__parallel *p = tn__parallel_attach(m, shard, NULL, &rules, text, &plan);
+    tn__parallel *p = tn__parallel_attach(m, shard, replicate, &rules, text, &plan);
     free(text);
     return (tn_fsdp_state *)p;
 }

@@ -81,7 +81,7 @@ struct tn__fsdp_set {
     tn_work *gather;    /* on its way; may be NULL then too */
     double asked, sent; /* when its gather and its scatter began */
     tn_work *scatter;
-    bool scattering;
+    bool replicating;        /* `scatter` is the sum over the replicas by now */
     tn__fsdp_set *queued;    /* the next of those whose gradients are on their way */
     tn_tensor *arrived;      /* (each): what the scatter writes; one reference */
     tn__fsdp_buffer own;     /* its gradients' own buffer, when it has one */

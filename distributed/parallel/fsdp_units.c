@@ -411,9 +411,24 @@ static void give_parts(tn__fsdp_set *set) {
     }
 }
 
+static tn_reduction sum_or_mean(const tn_fsdp_state *s) {
+    return s->options.sum ? TN_SUM : TN_MEAN;
+}
+
+/* What has arrived is one replica's: the sum of all replicas' is next. */
+static void sum_replicas(tn__fsdp_set *set) {
+    tn_fsdp_state *s = set->fsdp;
+    if (tn_group_size(s->base.outer) > 1 && !set->replicating) {
+        await_work(s, &set->scatter);
+        set->scatter = tn_all_reduce(s->base.outer, set->arrived, sum_or_mean(s));
+        set->replicating = true;
+    }
+}
+
 static void arrive_first(tn_fsdp_state *s) {
     tn__fsdp_set *set = s->first_on_way;
     s->first_on_way = set->queued;
+    sum_replicas(set);
     await_work(s, &set->scatter);
     mark_unit(set->unit, "scatter", set->sent);
     if (!tn__pending()) {
@@ -510,13 +525,13 @@ void tn__fsdp_scatter(tn__fsdp_set *set) {
     set->arrived = tn_keep(parts_are_stale(set) ? set->grad : tn_empty_like(set->grad));
     tn_dims all = TN_DIMS(tn_group_size(s->base.group), set->each);
     set->sent = tn_flight_now();
-    set->scatter =
-        tn_reduce_scatter(s->base.group, set->arrived, tn_alias(set->buffer->flat, 0, all),
-                          s->options.sum ? TN_SUM : TN_MEAN);
+    set->scatter = tn_reduce_scatter(s->base.group, set->arrived,
+                                     tn_alias(set->buffer->flat, 0, all), sum_or_mean(s));
+    set->replicating = false;
     s->stats.scatters++;
     tn__fsdp_set **end = &s->first_on_way;
-    while (*end) {
-        end = &(*end)->queued;
+    for (; *end; end = &(*end)->queued) {
+        sum_replicas(*end);
     }
     *end = set;
     set->queued = NULL;

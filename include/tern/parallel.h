@@ -120,12 +120,14 @@ typedef struct tn_fsdp_options {
 } tn_fsdp_options;
 TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, keep_last, buffers */
 
-/* Cuts module m over the ranks of `shard`, until m is finished. With `replicate` (NULL: none) there
- * are as many copies of this as that group has ranks, and gradients are summed over both. Compares
- * modules and options, gives every rank rank 0's parameters and buffers, and keys the default
- * generator as tn_ddp does. Every rank calls; after tn_module_set_precision and tn_module_to,
- * before the optimiser is made. A module that was built under TN_DEFER_INIT is never whole: each
- * rank makes its parts alone, as rank 0 would. What m is made of may be frozen and thawed later.
+/* Cuts module m over the ranks of `shard`, until m is finished. With `replicate` (NULL: none), the
+ * other dimension of a mesh, there are as many copies of this as that group has ranks: gradients
+ * are summed over a copy's ranks, and the parts of these sums over the copies, whose micro-batches
+ * follow each other. Compares modules and options, gives every rank rank 0's parameters and
+ * buffers, and keys the default generator as tn_ddp does. Every rank calls; after
+ * tn_module_set_precision and tn_module_to, before the optimiser is made. A module that was built
+ * under TN_DEFER_INIT is never whole: each rank makes its parts alone, as rank 0 would. What m is
+ * made of may be frozen and thawed later.
  *
  * Belongs to m. NULL after an error: TN_EMISMATCH names the difference; TN_ESTATE: an optimiser
  * holds a parameter, a parameter has hooks or a gradient buffer, something in or around m is

@@ -180,6 +180,26 @@ static void test_evaluation_at_each_place(void **state) {
     }
 }
 
+/* Two dimensions: sums over the shards of a replica first, then over the replicas, as whole models
+ * have them whose gradients are summed by hand. */
+static void test_hybrid(void **state) {
+    (void)state;
+    for (int i = 0; i < 3 * 2 * 2 * 2; i++) {
+        int ranks = i / 3 % 2 ? 4 : 2;
+        train_run run = train_run_of(TRAIN_BY_HAND, ranks);
+        run.replicas = 2;
+        run.bf16 = i / 6 % 2;
+        run.no_sync = i / 12;
+        run.micros = ranks * (run.no_sync ? 3 : 1);
+        run.clip = 0.2;
+        train_bits want = train_on(ranks, run);
+        run.how = TRAIN_FSDP;
+        run.options.stage = 1 + i % 3;
+        must_give(want, ranks, run);
+        free(want.data);
+    }
+}
+
 static void test_a_rerun_is_the_same(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -210,6 +230,7 @@ int main(void) {
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_evaluation_at_each_place),
+        cmocka_unit_test(test_hybrid),
         cmocka_unit_test(test_a_rerun_is_the_same),
     };
     return cmocka_run_group_tests_name("bits of sharding", tests, NULL, free_references);

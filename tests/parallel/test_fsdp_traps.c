@@ -497,6 +497,41 @@ static void test_an_error_midway(void **state) {
     assert_true(tn_flight_now() - begin < 60);
 }
 
+/* ---- Hybrid -----------------------------------------------------------------------------------
+ */
+
+/* Two replicas of two shards. Rank 1 stumbles (user: hooks), or rank 3 has another model (NULL). */
+static void fails_in_one_replica(tn_group *g, void *user) {
+    int sizes[] = {2, 2}, rank = tn_group_rank(g);
+    tn_mesh *mesh = tn_mesh_new(g, 2, sizes, (const char *[]){"replicate", "shard"});
+    small m;
+    small_init(&m, rank == 3 && !user, 1);
+    tn_fsdp(&m, tn_mesh_group(mesh, "shard"), tn_mesh_group(mesh, "replicate"), summing("in.*"));
+    CHECK(tn_error() == TN_OK || !user);
+    if (rank == 1 && user) {
+        tn_module_hook(&m.in[1], *(const tn_module_hooks *)user);
+    }
+    for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
+        TN_SCOPE;
+        tn_backward(small_loss(&m, step, 1));
+        tn_module_zero_grad(&m);
+    }
+    CHECK(tn_error() != TN_OK); /* of every rank, also of those that share no group with it */
+    CHECK(strstr(tn_error_message(), user ? "stumbles" : "head.weight"));
+    tn_module_finish(&m);
+    tn_mesh_free(mesh);
+}
+
+static void test_errors_reach_all_replicas(void **state) {
+    (void)state;
+    double begin = tn_flight_now();
+    tn_module_hooks forward = {.before = stumble}, backward = {.backward_before = stumble_backward};
+    run_failing(4, fails_in_one_replica, &forward, TN_EVALUE);
+    run_failing(4, fails_in_one_replica, &backward, TN_EVALUE);
+    run_failing(4, fails_in_one_replica, NULL, TN_EMISMATCH);
+    assert_true(tn_flight_now() - begin < 60);
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
@@ -510,6 +545,7 @@ int main(void) {
         TEST(test_norms_are_of_the_whole),
         TEST(test_a_graph_from_before_the_step),
         TEST(test_an_error_midway),
+        TEST(test_errors_reach_all_replicas),
     };
     return cmocka_run_group_tests_name("traps of sharding", tests, temp_flights, temp_clean);
 }
