@@ -113,6 +113,19 @@ MUTATIONS = [
     ("optim/step.c", "    opt->grad_scale = 1.0;\n    opt->steps++;", "    opt->steps++;", "a clip lasts for the next step as well"),
     ("optim/clip.c", "return done ? sqrt(total) : NAN;", "return done ? total : NAN;", "the norm is not a norm"),
     ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
+    # ---- nn, distributed/parallel: strategies -----------------------------------------------------------------------
+    ("nn/strategy.c", "while (search.root && search.root->up) {", "while (search.root && search.root->up && 0) {",
+     "what an optimiser holds under another name is not found"),
+    ("distributed/parallel/scopes.c", "    if (above) {", "    if (above && 0) {", "TN_NO_SYNC of a part is silent"),
+    ("distributed/parallel/attach.c", "    if (!p && !differ) {", "    if (!p && 0) {", "who cannot attach tells nobody"),
+    ("distributed/parallel/attach.c", "bool frozen = tn__leaf_thaw(param->leaf);", "bool frozen = false;", "frozen parameters get no hooks"),
+    ("distributed/parallel/course.c", "p->sync = p->no_sync == 0;", "p->sync = true;", "TN_NO_SYNC synchronises"),
+    ("distributed/parallel/course.c", "p->no_sync + change < 0 ? 0 : change", "change", "a scope that is older than what is attached"),
+    ("distributed/parallel/course.c", "    p->buffers_due |= p->sync;\n", "", "buffers come once"),
+    ("distributed/parallel/round.c", "tn_group_rank(outer) * size + tn_group_rank(inner)",
+     "tn_group_rank(inner) * tn_group_size(outer) + tn_group_rank(outer)", "the order of micro-batches over two groups"),
+    ("distributed/parallel/flat.c", "*total += whole_lines(count, line);", "*total += count;", "tensors begin anywhere"),
+    ("distributed/parallel/ddp_buckets.c", "            p->base.leaf->leaf->stale = false;", "", "gradients that are carried over are forgotten"),
     # ---- train ------------------------------------------------------------------------------------------------------
     ("train/deepspeed.c", "1.0 / (double)d->file.accumulation", "1.0", "micro-batches are summed, not averaged"),
     ("train/deepspeed.c", "(now.streak - 1) % f->fp16.window", "now.streak % f->fp16.window", "the loss scale grows a step too early"),
@@ -126,6 +139,9 @@ TESTS = {
     "backends": ("backends", "ops", "optim"),
     "autograd": ("autograd", "ops", "nn"),
     "optim": ("optim", "nn"),
+    "nn": ("nn", "parallel"),
+    "distributed": ("parallel",),
+    "train": ("train",),
 }
 LAST = ("ops/composed", "ops/torch", "ops/registry", "backends/cpu")  # seconds to minutes; the others take less
 LEFT_OUT = ("no_memory",)  # about memory
