@@ -32,14 +32,13 @@ typedef struct run {
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static void print_usage(void) {
-    fprintf(
-        stderr,
-        "usage: fsdp [--stage 0|1|2|3] [--size tiny|124M|350M|774M|1.5B] [--layers N] [--heads N]\n"
-        "            [--width N] [--vocab N] [--batch N] [--precision f32|bf16] [--prefetch N]\n"
-        "            [--recompute] [--defer] [--offload] [--sgd] [--share FOLDER]\n"
-
-        "            [--trace FOLDER] [--steps N] T   (stage 0 is DDP; run bench/fsdp.py, or tern "
-        "run)\n");
+    fputs(
+        "usage: fsdp [--stage 0|1|2|3] [--size tiny|124M|350M|774M|1.5B]\n"
+        "            [--layers N] [--heads N] [--width N] [--vocab N] [--batch N] [--prefetch N]\n"
+        "            [--precision f32|bf16] [--recompute] [--defer] [--offload] [--sgd]\n"
+        "            [--share FOLDER] [--trace FOLDER] [--steps N] T\n"
+        "(stage 0 is DDP; run bench/fsdp.py, or with --steps under tern run)\n",
+        stderr);
     exit(2);
 }
 

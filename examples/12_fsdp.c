@@ -5,7 +5,10 @@
  *                                    the same losses
  *     tern run -n 4 12_fsdp 1        stage 1 of ZeRO: only the state is in parts (2: gradients
  *                                    too; 3, without a number: parameters too)
- *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one, sums like "12+30=42"
+ *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one (""), sums like "12+30=42"
+ *     tern run -n 4 12_fsdp 3 FILE FOLDER
+ *                                    saves there, and goes on from what is there: also on another
+ *                                    number of ranks, and at another stage
  *
  * Lines that know of ranks are marked with R; the rest is a program of one process. What happens
  * in them: docs/sharding.md.
@@ -51,7 +54,7 @@ int main(int argc, char **argv) {
     g.width = 128;
     g.context = CONTEXT;
     int different;
-    tn_dataset *data = read_tokens(argc > 2 ? argv[2] : NULL, &different);
+    tn_dataset *data = read_tokens(argc > 2 && *argv[2] ? argv[2] : NULL, &different);
     g.vocab = different;
     tn_seed(7);
     tn_gpt gpt;
@@ -69,26 +72,35 @@ int main(int argc, char **argv) {
     l.epochs = 0;
     tn_loader *loader = tn_loader_new(
         data, tn_distributed_sampler(world, tn_replacement_sampler(7), true), l); /* R */
+    const char *folder = argc > 3 ? argv[3] : NULL;
+    tn_saver *saver = folder ? tn_saver_new(world, folder, tn_saver_defaults()) : NULL; /* R */
+    tn_checkpoint c = {.model = &gpt, .optim = opt, .loader = loader};
+    bool found;
+    tn_status saved = saver ? tn_saver_load(saver, &c, &found) : TN_OK;
     tn_batch b;
-    for (int step = 1; step <= STEPS && tn_loader_next(loader, &b); step++) {
+    while (saved == TN_OK && c.step < STEPS && tn_loader_next(loader, &b)) {
         TN_SCOPE;
         tn_tensor *loss = tn_gpt_loss(&gpt, b.x, b.y);
         tn_backward(loss);
         tn_optim_clip(opt, 1.0); /* the norm of all ranks' parts */
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        double mean = tn_group_mean(world, tn_item(loss), 1); /* R */
-        if (step % 10 == 0 && tn_group_rank(world) == 0) {    /* R */
-            printf("step %2d  loss %.6f\n", step, mean);
+        double mean = tn_group_mean(world, tn_item(loss), 1);  /* R */
+        if (++c.step % 10 == 0 && tn_group_rank(world) == 0) { /* R */
+            printf("step %2d  loss %.6f\n", (int)c.step, mean);
+        }
+        if (saver && c.step % 20 == 0) {
+            saved = tn_saver_save(saver, &c); /* R: each rank its part, while training goes on */
         }
     }
     tn_fsdp_stats s = tn_fsdp_statistics(fsdp); /* R: gradients are as large, the state twice */
     printf("rank %d of %d keeps %.2f of %.2f MB of parameters; %.2f MB were whole at most\n",
            tn_group_rank(world), tn_group_size(world), (double)s.parts / 1e6,
            (double)tn_module_count(&gpt) * 4e-6, (double)s.most_whole / 1e6);
+    tn_saver_free(saver); /* waits for what is being written */
     tn_loader_free(loader);
     tn_optim_free(opt);
     tn_module_finish(&gpt);
     tn_dist_finish();
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return saved != TN_OK || fflush(stdout) || ferror(stdout);
 }

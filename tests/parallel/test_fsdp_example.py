@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""examples/12_fsdp.c: 1, 2 and 4 ranks learn alike, each stage prints the same digits, and a rank keeps its share alone."""
+"""examples/12_fsdp.c: 1, 2 and 4 ranks learn alike, each stage prints the same digits, a rank keeps its share alone, and a run
+goes on from its checkpoint on any number of ranks."""
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 root = pathlib.Path(__file__).resolve().parents[2]
 program = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/release/examples")) / "12_fsdp"
@@ -12,7 +15,7 @@ tern = program.parent.parent / "tools" / "tern"
 KEPT = r"^rank (\d) of (\d) keeps (\S+) of (\S+) MB of parameters; (\S+) MB were whole at most$"
 
 
-def run(ranks, *arguments):
+def run(ranks, *arguments, lines=6):
     """The lines with losses, and the numbers in those about memory."""
     start = [tern, "run", "-n", str(ranks)] if ranks > 1 else []
     done = subprocess.run([*start, program, *arguments], capture_output=True, text=True, timeout=300)
@@ -21,7 +24,7 @@ def run(ranks, *arguments):
     out = [re.sub(r"^\[\d\] ", "", line) for line in done.stdout.splitlines()]
     losses = [line for line in out if re.match(r"^step +\d+  loss \d\.\d{6}$", line)]
     kept = [[float(x) for x in match.groups()] for match in (re.match(KEPT, line) for line in out) if match]
-    if len(losses) != 6 or sorted(k[0] for k in kept) != list(range(ranks)) or any(k[1] != ranks for k in kept):
+    if len(losses) != lines or sorted(k[0] for k in kept) != list(range(ranks)) or any(k[1] != ranks for k in kept):
         sys.exit(f"{ranks} ranks {arguments} wrote {out}")
     return losses, kept
 
@@ -47,6 +50,16 @@ for stage in "12":
         sys.exit(f"stage {stage}: {losses}, stage 3: {found[2][0]}")
     if any(k[4] < k[3] for k in kept):
         sys.exit(f"stage {stage} lets go of parameters: {kept}")
+with tempfile.TemporaryDirectory() as folder:
+    saved = pathlib.Path(folder) / "run"
+    whole, _ = run(2, "3", "", str(saved))
+    if whole != found[2][0] or sorted(x.name for x in saved.glob("step-*")) != ["step-000040", "step-000060"]:
+        sys.exit(f"a run that saves prints {whole}, and saved {list(saved.iterdir())}")
+    for ranks, stage in ((2, "3"), (4, "2"), (1, "3")):
+        shutil.rmtree(saved / "step-000060")
+        losses, _ = run(ranks, stage, "", str(saved), lines=2)
+        if losses != whole[4:] if ranks == 2 else any(abs(a - b) > 1e-3 * a for a, b in zip(values(whole[4:]), values(losses))):
+            sys.exit(f"{ranks} ranks at stage {stage} went on with {losses}, undisturbed were {whole}")
 text = pathlib.Path(os.environ.get("TERN_DATA") or "/nonexistent") / "tinyshakespeare.txt"
 if text.exists():
     one, two = (values(run(ranks, "3", str(text))[0]) for ranks in (1, 2))
