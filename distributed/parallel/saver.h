@@ -105,6 +105,8 @@ bool tn__saver_prepare(tn_saver *s);
 /* Gives the written step its name, and removes what is older than options.keep steps. False after
  * raising: then the step does not exist. */
 bool tn__saver_commit(tn_saver *s);
+/* Removes all committed steps. False after raising. */
+bool tn__saver_clear_steps(tn_saver *s);
 /* Removes what there is of a step that failed. */
 void tn__saver_discard(tn_saver *s);
 

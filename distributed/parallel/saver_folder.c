@@ -208,6 +208,19 @@ static bool keep_step(const char *name, void *user) {
     return !tn__pending();
 }
 
+static bool clear_step(const char *name, void *user) {
+    int64_t step = step_of(name, false);
+    if (step >= 0) {
+        remove_step(user, step);
+    }
+    return !tn__pending();
+}
+
+bool tn__saver_clear_steps(tn_saver *s) {
+    return enter_folder(s) && tn__folder_each(s->folder, clear_step, s, s->operation) &&
+           !tn__pending();
+}
+
 /* What cannot be removed is in nobody's way: the step is committed, and the log says so. */
 static void remove_old(tn_saver *s) {
     kept k = {.saver = s, .steps = tn__calloc((size_t)s->options.keep, sizeof(int64_t))};

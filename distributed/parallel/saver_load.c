@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
@@ -272,4 +273,36 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     }
     free(mine.at);
     return status;
+}
+
+/* ---- Beginning anew -------------------------------------------------------------------------- */
+
+/* The checkpoints of one file in the folder, where there are no steps: the newest, again and
+ * again. */
+static void remove_files(const tn_saver *s) {
+    for (size_t bytes = 1; bytes > 0 && !tn__pending();) {
+        tn__json_text found = {0};
+        find_newest(&found, s->folder, s->operation);
+        bytes = found.bytes;
+        if (bytes > 0 && !tn__pending() && unlink(found.at + 1) != 0) {
+            tn__raise(TN_EIO, s->operation, "%s: %s", found.at + 1, strerror(errno));
+        }
+        free(found.at);
+    }
+}
+
+tn_status tn_saver_clear(tn_saver *s) {
+    if (!s) {
+        return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL");
+    }
+    if (!tn__account_may_begin(s->world, "saver_clear") || tn_saver_wait(s) != TN_OK) {
+        return tn_error();
+    }
+    s->operation = "saver_clear";
+    tn__account_begin();
+    if (s->rank == 0 && tn__saver_clear_steps(s)) {
+        remove_files(s);
+    }
+    tn__account said = tn__account_end();
+    return tn__accounts_agree(s->world, &said, s->operation);
 }

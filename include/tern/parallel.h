@@ -234,6 +234,9 @@ TN_API tn_status tn_saver_wait(tn_saver *s) TN_MUST_USE;
  * its own parts. As tn_dist_load does it: what says which run it is, is compared, a loader's place
  * is converted, and nothing is loaded on any rank unless all have found it right. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) TN_MUST_USE;
+/* Removes what tn_saver_load would find, all of it, for a run that begins anew: a higher step of
+ * another run would count as the newest. Every rank calls, and gets the error. */
+TN_API tn_status tn_saver_clear(tn_saver *s);
 TN_API void tn_saver_free(tn_saver *s); /* waits, and raises what went wrong; NULL is fine */
 
 /* The whole weights of m, however they lie on ranks, in the file that tn_save would write: by rank

@@ -180,6 +180,7 @@ static void savers(tn_tensor *t) {
     FAILS(tn_saver_save(NULL, NULL));
     FAILS(tn_saver_wait(NULL));
     FAILS(tn_saver_load(NULL, &c, &found));
+    FAILS(tn_saver_clear(NULL));
     TAKES(tn_saver_free(NULL));
     tn_saver *s = tn_saver_new(NULL, "/nowhere/at/all", tn_saver_defaults());
     FAILS(tn_saver_save(s, NULL));

@@ -1,0 +1,75 @@
+/* A folder of checkpoints that a run begins anew in. */
+#include "tests/distributed/rank_check.h"
+#include "tests/support/temp.h"
+
+/* Steps of another run, higher than those to come, a checkpoint of one file, and what is none. */
+static void leave_checkpoints(tn_saver *s, tn_linear *m, const char *folder, bool first) {
+    tn_checkpoint c = {.model = m};
+    for (c.step = 98; c.step <= 99; c.step++) {
+        CHECK(tn_saver_save(s, &c) == TN_OK);
+    }
+    CHECK(tn_saver_wait(s) == TN_OK);
+    if (first) {
+        char path[600];
+        snprintf(path, sizeof(path), "%s/of_old.safetensors", folder);
+        CHECK(tn_checkpoint_save(&c, path) == TN_OK);
+        snprintf(path, sizeof(path), "%s/weights.safetensors", folder);
+        CHECK(tn_save(m, path) == TN_OK);
+    }
+}
+
+static void begins_anew(tn_group *world, void *user) {
+    const char *folder = user;
+    tn_linear m;
+    tn_linear_init(&m, 2, 3, tn_linear_defaults());
+    tn_saver *s = tn_saver_new(world, folder, tn_saver_defaults());
+    leave_checkpoints(s, &m, folder, tn_group_rank(world) == 0);
+    CHECK(tn_barrier(world) == TN_OK);
+
+    tn_checkpoint c = {.model = &m, .step = 1};
+    bool found;
+    CHECK(tn_saver_clear(s) == TN_OK);
+    CHECK(tn_saver_load(s, &c, &found) == TN_OK && !found);
+    CHECK(tn_saver_save(s, &c) == TN_OK);
+    CHECK(tn_saver_load(s, &c, &found) == TN_OK && found && c.step == 1);
+    CHECK(tn_saver_clear(s) == TN_OK && tn_saver_clear(s) == TN_OK); /* nothing is fine */
+    tn_saver_free(s);
+    tn_module_finish(&m);
+}
+
+static void test_begins_anew(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        char name[16], path[600];
+        snprintf(name, sizeof(name), "run%d", ranks);
+        const char *folder = temp_path(name);
+        run_ok(ranks, begins_anew, (void *)folder);
+        snprintf(path, sizeof(path), "%s/weights.safetensors", folder);
+        assert_int_equal(access(path, F_OK), 0);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/lock", folder);
+        unlink(path);
+        assert_int_equal(rmdir(folder), 0); /* there was nothing else */
+    }
+}
+
+/* What is wrong on rank 0 is an error on all, which knows no end of the group. */
+static void cannot_clear(tn_group *world, void *user) {
+    tn_saver *s = tn_saver_new(world, user, tn_saver_defaults());
+    CHECK(tn_saver_clear(s) == TN_EIO);
+    tn_error_clear();
+    CHECK(tn_barrier(world) == TN_OK);
+    tn_saver_free(s);
+}
+
+static void test_cannot_clear(void **state) {
+    (void)state;
+    const char *path = temp_path("a_file");
+    temp_write(path, "x", 1);
+    run_ok(2, cannot_clear, (void *)path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_begins_anew), TEST(test_cannot_clear)};
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
