@@ -2,10 +2,12 @@
  *
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
+ *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
  *     11_gpt2 --data tokens.bin --resume      goes on from the checkpoint, bit for bit
  *
  * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
  * their gradients up until together they have seen that many; only the last one's gradients travel.
+ * Each rank has all of the model, or with --shard a part of it (docs/sharding.md), which it saves.
  * The data are shards of 16-bit tokens as llm.c and nanoGPT write them. The progress line shows
  * tokens a second and, on a GPU whose peak is known or given, how much of it the model's
  * mathematics uses (MFU).
@@ -23,7 +25,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sysexits.h>
-#include <unistd.h>
 
 /* ---- Models and devices ---------------------------------------------------------------------- */
 
@@ -50,12 +51,16 @@ enum { PEAKS = sizeof(peaks) / sizeof(peaks[0]) };
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
+enum { ALL_RANKS = -1 };
+
 typedef struct options {
     const char *data, *val, *out, *device, *precision;
     int model;
     int64_t steps, batch, context, tokens, warmup, val_every, val_batches, save_every, seed, vocab;
     double lr, peak;
-    bool resume, resume_anyway, overwrite, recompute;
+    int64_t shard; /* ranks that have the model together; 0: each has all of it */
+    int64_t stage; /* of ZeRO; 0 without shard */
+    bool resume, resume_anyway, overwrite, recompute, offload;
 } options;
 
 static const options defaults = {
@@ -88,6 +93,9 @@ enum {
     VOCAB,
     LR,
     PEAK,
+    SHARD,
+    STAGE,
+    OFFLOAD,
     RECOMPUTE,
     ANYWAY,
     OVERWRITE
@@ -120,6 +128,11 @@ static const struct argp_option option_list[] = {
     {"vocab", VOCAB, "N", 0, "rows of the vocabulary (50304)", 1},
     {"seed", SEED, "N", 0, "of weights and batches (1337)", 1},
     {"peak", PEAK, "TFLOPS", 0, "of the device, for MFU (known for a few GPUs)", 1},
+    {"shard", SHARD, "N|all", 0,
+     "N ranks have the model together; where there are more, others have it once more", 1},
+    {"stage", STAGE, "1|2|3", 0,
+     "in parts are the optimiser's state (1), gradients too (2), parameters too (3)", 1},
+    {"offload", OFFLOAD, NULL, 0, "parts are in the CPU's memory, and stepped there", 1},
     {"recompute", RECOMPUTE, NULL, 0,
      "blocks keep only their inputs for backward: less memory, a third more work", 1},
     {0},
@@ -165,6 +178,12 @@ static error_t parse_number(int key, char *text, struct argp_state *state) {
         o->lr = parse_positive(text, state);
     } else if (key == PEAK) {
         o->peak = parse_positive(text, state) * 1e12;
+    } else if (key == SHARD) {
+        o->shard = strcmp(text, "all") == 0 ? ALL_RANKS : parse_integer(text, state);
+    } else if (key == STAGE) {
+        o->stage = parse_integer(text, state);
+    } else if (key == OFFLOAD) {
+        o->offload = true;
     } else if (key == RECOMPUTE) {
         o->recompute = true;
     } else if (key == ANYWAY) {
@@ -205,6 +224,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         if (!o->data) {
             argp_error(state, "--data PATTERN is missing");
         }
+        o->shard = o->shard == 0 && (o->stage > 0 || o->offload) ? ALL_RANKS : o->shard;
+        o->stage = o->shard != 0 && o->stage == 0 ? 3 : o->stage;
         return 0;
     default:
         return key >= STEPS && key <= OVERWRITE ? parse_number(key, text, state) : ARGP_ERR_UNKNOWN;
@@ -222,12 +243,14 @@ typedef struct run {
     int64_t micro_batches; /* of one rank in a step */
     tn_loader *training, *validation;
     tn_gpt gpt;
+    tn_mesh *mesh;     /* copies x parts of the model; NULL without --shard */
     tn_scaler *scaler; /* f16: keeps small gradients from vanishing; NULL otherwise */
     tn_optim *optim;
     tn_schedule schedule;
     int64_t step; /* steps done */
+    tn_saver *saver;
     tn_history *history;
-    char checkpoint[4096], losses[4096];
+    char losses[4096];
 } run;
 
 /* All ranks; with --device cuda each on a GPU of its own, as far as there are enough. */
@@ -285,6 +308,27 @@ static void set_precision(run *r) {
     r->scaler = f16 ? tn_scaler_new(tn_scaler_defaults()) : NULL;
 }
 
+/* Each rank has all of the model, or --shard of them have it together. */
+static void spread_model(run *r) {
+    int parts = (int)(r->o.shard == ALL_RANKS ? r->ranks : r->o.shard);
+    if (parts == 0) {
+        tn_module_materialize(&r->gpt);
+        tn_ddp(&r->gpt, r->world, tn_ddp_defaults()); /* gradients become those of all ranks */
+        return;
+    }
+    if (r->ranks % parts != 0) {
+        tn_raise(TN_EVALUE, "--shard %d does not divide the number of ranks, %d", parts, r->ranks);
+    }
+    r->mesh = tn_mesh_new(r->world, 2, (int[]){r->ranks / parts, parts},
+                          (const char *[]){"copy", "part"});
+    tn_fsdp_options f = tn_fsdp_defaults();
+    f.stage = (int)r->o.stage;
+    f.units = "h.*"; /* a block's parameters travel together */
+    f.offload = r->o.offload;
+    tn_fsdp(&r->gpt, tn_mesh_group(r->mesh, "part"),
+            r->ranks > parts ? tn_mesh_group(r->mesh, "copy") : NULL, f);
+}
+
 static void make_model(run *r) {
     tn_gpt_options g = tn_gpt_defaults();
     g.vocab = r->o.vocab;
@@ -293,12 +337,15 @@ static void make_model(run *r) {
     g.heads = models[r->o.model].heads;
     g.width = models[r->o.model].width;
     tn_seed((uint64_t)r->o.seed);
-    tn_gpt_init(&r->gpt, g);
+    {
+        TN_DEFER_INIT; /* spread_model makes the weights: a part is all that may fit here */
+        tn_gpt_init(&r->gpt, g);
+    }
     for (int i = 0; r->o.recompute && i < g.layers; i++) {
         tn_module_set_recompute(&r->gpt.h[i], true);
     }
     set_precision(r);
-    tn_ddp(&r->gpt, r->world, tn_ddp_defaults()); /* gradients become those of all ranks */
+    spread_model(r);
 
     tn_adamw_options a = tn_adamw_defaults();
     a.lr = r->o.lr;
@@ -361,51 +408,61 @@ static tn_checkpoint checkpoint_of(run *r) {
 static void save_checkpoint(run *r) {
     tn_checkpoint c = checkpoint_of(r);
     if ((r->history && tn_history_sync(r->history) != TN_OK) ||
-        tn_dist_save(r->world, &c, r->checkpoint) != TN_OK) {
+        tn_saver_save(r->saver, &c) != TN_OK) {
         exit(1);
     }
 }
 
-/* A run that somebody forgot to resume is not lost. */
-static void refuse_to_overwrite(const run *r) {
-    if (r->first_rank) {
-        fprintf(stderr, "%s is there: --resume goes on from it, --overwrite begins anew\n",
-                r->checkpoint);
+/* The newest checkpoint of the folder; whether there is one. */
+static bool load_checkpoint(run *r, tn_checkpoint *c) {
+    bool found;
+    if (tn_saver_load(r->saver, c, &found) != TN_OK) {
+        exit(1);
     }
-    tn_group_mean(r->world, 0, 1); /* the others end when it is said */
-    exit(EX_USAGE);                /* after which the launcher does not start them again */
+    return found;
+}
+
+static void resume_run(run *r) {
+    tn_checkpoint c = checkpoint_of(r);
+    c.other_run = r->o.resume_anyway;
+    bool found = load_checkpoint(r, &c);
+    r->step = c.step;
+    if (r->first_rank && found) {
+        printf("going on after step %lld of %s\n", (long long)r->step, r->o.out);
+    } else if (r->first_rank) {
+        printf("there is no checkpoint in %s to go on from: beginning anew\n", r->o.out);
+    }
+}
+
+/* A run that somebody forgot to resume is not lost. */
+static void begin_anew(run *r) {
+    tn_checkpoint nothing = {.partial = true};
+    bool found = load_checkpoint(r, &nothing);
+    if (found && r->o.overwrite) {
+        /* or the launcher, when it starts this run again, would find the other one's */
+        tn_saver_clear(r->saver);
+    } else if (found) {
+        if (r->first_rank) {
+            fprintf(stderr,
+                    "%s has a checkpoint: --resume goes on from it, --overwrite begins anew\n",
+                    r->o.out);
+        }
+        tn_group_mean(r->world, 0, 1); /* the others end when it is said */
+        exit(EX_USAGE);                /* after which the launcher does not start them again */
+    }
 }
 
 static void begin_or_resume(run *r) {
     if (mkdir(r->o.out, 0777) != 0 && errno != EEXIST) {
         tn_raise(TN_EIO, "%s: %s", r->o.out, strerror(errno));
     }
-    snprintf(r->checkpoint, sizeof(r->checkpoint), "%s/checkpoint.safetensors", r->o.out);
+    r->saver = tn_saver_new(r->world, r->o.out, tn_saver_defaults());
+    if (r->o.resume || tn_restart_count() > 0) {
+        resume_run(r);
+    } else {
+        begin_anew(r);
+    }
     snprintf(r->losses, sizeof(r->losses), "%s/loss.csv", r->o.out);
-    struct stat about;
-    bool resume = r->o.resume || tn_restart_count() > 0;
-    bool found = r->first_rank && stat(r->checkpoint, &about) == 0;
-    found = tn_group_mean(r->world, found, 1) > 0;
-    if (found && !resume && !r->o.overwrite) {
-        refuse_to_overwrite(r);
-    }
-    /* or the launcher, when it starts this run again, would find the other one's */
-    if (found && !resume && r->first_rank && unlink(r->checkpoint) != 0) {
-        tn_raise(TN_EIO, "%s: %s", r->checkpoint, strerror(errno));
-    }
-    if (found && resume) {
-        tn_checkpoint c = checkpoint_of(r);
-        c.other_run = r->o.resume_anyway;
-        if (tn_dist_load(r->world, &c, r->checkpoint) != TN_OK) {
-            exit(1);
-        }
-        r->step = c.step;
-    }
-    if (resume && r->first_rank && !found) {
-        printf("there is no %s to go on from: beginning anew\n", r->checkpoint);
-    } else if (resume && r->first_rank) {
-        printf("going on after step %lld of %s\n", (long long)r->step, r->checkpoint);
-    }
     r->history = r->first_rank ? tn_history_open(r->losses, r->step) : NULL;
 }
 
@@ -427,7 +484,8 @@ static double train_step(run *r) {
     tn_tensor *sum = tn_scalar(0, TN_F32);
     tn_batch b;
     for (int64_t i = 0; i < r->micro_batches && tn_loader_next(r->training, &b); i++) {
-        if (i + 1 < r->micro_batches) {
+        /* where gradients are in parts, whole ones do not add up: there is no room for them */
+        if (i + 1 < r->micro_batches && r->o.stage < 2) {
             TN_NO_SYNC(&r->gpt);
             tn_add_(sum, micro_step(r, &b));
         } else {
@@ -487,9 +545,12 @@ static void train_run(run *r) {
             tn_progress_resume(progress);
         }
         if (stop || step_due(r, r->o.save_every)) {
-            save_checkpoint(r);
+            save_checkpoint(r); /* is written while training goes on */
             tn_progress_resume(progress);
         }
+    }
+    if (tn_saver_wait(r->saver) != TN_OK) {
+        exit(1);
     }
     double median = tn_progress_median_ms(progress);
     tn_progress_free(progress);
@@ -508,10 +569,12 @@ static void say_how_to_go_on(const run *r) {
 }
 
 static void run_finish(run *r) {
+    tn_saver_free(r->saver);
     tn_history_free(r->history);
     tn_scaler_free(r->scaler);
     tn_optim_free(r->optim);
     tn_module_finish(&r->gpt);
+    tn_mesh_free(r->mesh);
     tn_loader_free(r->training);
     tn_loader_free(r->validation);
 }

@@ -59,7 +59,10 @@ def close(a, b, tolerance, what):
 
 
 def same_files(folder, a, b):
-    for name in ("loss.csv", "checkpoint.safetensors"):
+    last = f"step-{STEPS:06}"
+    names = sorted(path.name for path in (folder / a / last).iterdir())
+    check(names == ["index.json", "rank-00000.safetensors"], f"{a}/{last} has {names}")
+    for name in ("loss.csv", *(f"{last}/{name}" for name in names)):
         check((folder / a / name).read_bytes() == (folder / b / name).read_bytes(), f"{name} of {a} and {b} differ")
 
 
@@ -68,7 +71,7 @@ def interrupted(folder, arguments, out):
     with open(folder / "log", "w+") as log:
         process = subprocess.Popen(arguments, cwd=folder, env=environment, stdout=log, stderr=log)
         end = time.monotonic() + 120
-        while process.poll() is None and not (folder / out / "checkpoint.safetensors").exists() and time.monotonic() < end:
+        while process.poll() is None and not (folder / out / "step-000002").exists() and time.monotonic() < end:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         check(process.wait(timeout=120) == 128 + signal.SIGINT, "interrupted")

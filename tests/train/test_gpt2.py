@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What 11_gpt2 and 04_char_gpt say to a person, and that neither loses a run: a checkpoint is only overwritten when that is asked
-for by name, text is not taken for tokens, going on and stopping are announced."""
-import array, os, pathlib, signal, subprocess, sys, tempfile, time
+for by name, text is not taken for tokens, going on and stopping are announced. And 11_gpt2 in parts: the losses of a run in one
+piece, and checkpoints that any number of ranks goes on from."""
+import array, os, pathlib, shutil, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
 programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
@@ -13,9 +14,10 @@ def check(truth, what):
         sys.exit(f"FAILED: {what}")
 
 
-def gpt2(*more, data="tokens.bin", steps=6):
-    return [programs / "11_gpt2", "--data", data, "--model", "tiny", "--context", "16", "--vocab", "300", "--batch", "2",
-            "--steps", str(steps), "--out", "out", *more]
+def gpt2(*more, data="tokens.bin", steps=6, ranks=1, out="out"):
+    start = [tern, "run", "-n", str(ranks)] if ranks > 1 else []
+    return [*start, programs / "11_gpt2", "--data", data, "--model", "tiny", "--context", "16", "--vocab", "300", "--batch", "2",
+            "--steps", str(steps), "--out", out, *more]
 
 
 def char_gpt(*more, steps=6):
@@ -34,7 +36,7 @@ def says(part, output):
 
 
 def files(folder):
-    return [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+    return [(path.relative_to(folder), path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def overwriting(folder, program, out):
@@ -42,7 +44,7 @@ def overwriting(folder, program, out):
     first = run(folder, program())
     check("1 rank " in first and "1 threads" not in first and "0x" not in first, first)
     before = files(folder / out)
-    says("is there: --resume goes on from it, --overwrite begins anew", run(folder, program(), 64))
+    says("--resume goes on from it, --overwrite begins anew", run(folder, program(), 64))
     refused = run(folder, [tern, "run", "-n", "2", "--max-restarts", "1", *program()], 64)  # and does not start again
     check("[0] " + out in refused and "[1] " not in refused, refused)
     check(files(folder / out) == before, "a refused run has changed files")
@@ -73,7 +75,7 @@ def interrupted(folder, program, out):
         done = rows.read_bytes().count(b"\n") - 1
         says(f"stopped after step {done} of 1000000 and saved: the same command with --resume goes on", output)
         if start:
-            says(f"going on after step {start - 1} of {out}/checkpoint.safetensors", output)
+            says(f"going on after step {start - 1} of {out}", output)
 
 
 def full_output(folder, program, out):
@@ -84,14 +86,62 @@ def full_output(folder, program, out):
 
 
 def no_checkpoint(folder, program, out):
-    (folder / out / "checkpoint.safetensors").unlink()
-    says(f"there is no {out}/checkpoint.safetensors to go on from: beginning anew", run(folder, program("--resume")))
+    for path in (folder / out).glob("step-*"):
+        shutil.rmtree(path)
+    (folder / out / "checkpoint.safetensors").unlink(missing_ok=True)
+    output = run(folder, program("--resume"))
+    check("there is no " in output and "to go on from: beginning anew" in output, output)
 
 
 def text(folder):
     output = run(folder, gpt2(data="text"), 1)
     check("text is text; tokens are wanted" in output and output.count("[TN_EFORMAT]") == 1, output)
     check(not (folder / "out").exists(), "a refused run has made its folder")
+
+
+def losses(folder, out):
+    return [float(row.split(",")[1]) for row in (folder / out / "loss.csv").read_text().splitlines()[1:]]
+
+
+def close(a, b):
+    return len(a) == len(b) > 0 and all(abs(x - y) < 1e-5 * y for x, y in zip(a, b))
+
+
+def in_parts(folder):
+    """The model spread over ranks: the losses, to the last bit, of ranks that all have it; where micro-batches are scattered one by
+    one, which adds them in another order, of one rank to rounding."""
+    for ranks in (1, 2):
+        run(folder, gpt2(ranks=ranks, out="whole"))
+        for more in (["--shard", "all"], ["--stage", "2"], ["--stage", "1"]):
+            run(folder, gpt2(*more, ranks=ranks, out="parts"))
+            check(losses(folder, "parts") == losses(folder, "whole"), f"{ranks} ranks, {more}: other losses")
+            shutil.rmtree(folder / "parts")
+        shutil.rmtree(folder / "whole")
+    many = ["--tokens", "256"]
+    run(folder, gpt2(*many, "--shard", "2", "--stage", "1", ranks=2, out="first"))
+    run(folder, gpt2(*many, ranks=2, out="second"))
+    check(losses(folder, "first") == losses(folder, "second"), "stage 1 with many micro-batches")
+    says("--shard 3 does not divide the number of ranks, 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
+
+
+def resumed_in_parts(folder):
+    """What 2 ranks have saved in parts: they go on to the same bits, also from a file that is made of the parts, and one rank that
+    has all of it to the same losses but for rounding."""
+    many = ["--tokens", "128", "--save-every", "3"]
+    run(folder, gpt2(*many, "--shard", "all", ranks=2, out="parts"))
+    end = losses(folder, "parts")
+    last = files(folder / "parts")
+    shutil.rmtree(folder / "parts/step-000006")
+    for copy in ("alone", "file"):
+        shutil.copytree(folder / "parts", folder / copy)
+    run(folder, [tern, "convert", "file", "--to", "file/checkpoint.safetensors"])
+    shutil.rmtree(folder / "file/step-000003")
+    says("going on after step 3 of parts", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="parts")))
+    check(files(folder / "parts") == last, "going on in parts gives other bits")
+    says("going on after step 3 of alone", run(folder, gpt2(*many, "--resume", out="alone")))
+    check(close(losses(folder, "alone"), end), "going on alone")
+    says("going on after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
+    check(losses(folder, "file") == end, "going on from one file")
 
 
 with tempfile.TemporaryDirectory() as top:
@@ -104,3 +154,5 @@ with tempfile.TemporaryDirectory() as top:
         interrupted(folder, program, out)
         no_checkpoint(folder, program, out)
         full_output(folder, program, out)
+    in_parts(folder)
+    resumed_in_parts(folder)
