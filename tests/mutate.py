@@ -112,6 +112,15 @@ MUTATIONS = [
     ("optim/sgd.c", ".first = c->step == 1,", ".first = false,", "SGD's first step reads an empty buffer"),
     ("optim/step.c", "    opt->grad_scale = 1.0;\n    opt->steps++;", "    opt->steps++;", "a clip lasts for the next step as well"),
     ("optim/clip.c", "return done ? sqrt(total) : NAN;", "return done ? total : NAN;", "the norm is not a norm"),
+    ("optim/clip.c", "*sum = p->counts ? *sum : 0.0;", "", "what several ranks have is counted on each"),
+    ("optim/clip.c", "!sum_over_ranks(grads[i].parts, &sum)", "false", "a norm of what is here only"),
+    ("nn/walk.c", "!tn_is_inert(tn_set_requires_grad(entry->stored, on))", "true", "freezing does not reach a part"),
+    ("nn/precision.c", "(!lists->children[i]->unit && !lend_below(child, policy))", "!lend_below(child, policy)",
+     "a call lends for units that have not gathered"),
+    ("autograd/lend.c", "if (leaf->copy_given && ", "if (false && ", "a copy that others fill is not lent"),
+    ("ops/deferred.c", "tn_narrow(aside, 0, before, head)", "tn_narrow(aside, 0, 0, head)", "the first elements of a part of a draw"),
+    ("ops/deferred.c", "        recipe->dtype = x->dtype;\n", "", "what is drawn anew is drawn in the dtype before"),
+    ("nn/defer.c", "entry->stored != t || ", "", "a sharded parameter is made whole"),
     ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
     # ---- nn, distributed/parallel: strategies -----------------------------------------------------------------------
     ("nn/strategy.c", "while (search.root && search.root->up) {", "while (search.root && search.root->up && 0) {",
@@ -135,7 +144,7 @@ MUTATIONS = [
 
 # Which folders' tests run for a file, in this order.
 TESTS = {
-    "ops": ("ops", "autograd"),
+    "ops": ("ops", "autograd", "nn"),
     "backends": ("backends", "ops", "optim"),
     "autograd": ("autograd", "ops", "nn"),
     "optim": ("optim", "nn"),
