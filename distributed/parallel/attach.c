@@ -49,6 +49,13 @@ static bool check_param(const tn_entry *entry, void *user) {
     return !tn__pending();
 }
 
+static bool is_member(const tn_group *g, const char *operation) {
+    if (tn_group_rank(g) < 0) {
+        tn__raise(TN_EVALUE, operation, "this rank is not a member of group %s", tn_group_name(g));
+    }
+    return !tn__pending();
+}
+
 /* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
  * been changed since. */
 bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
@@ -56,8 +63,7 @@ bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
     if (!module || tn__pending() || !is_first(module, operation)) {
         return false;
     }
-    if (tn_group_rank(g) < 0) {
-        tn__raise(TN_EVALUE, operation, "this rank is not a member of group %s", tn_group_name(g));
+    if (!is_member(g, operation)) {
         return false;
     }
     if (module->state == TN__MODULE_BROKEN) {
@@ -207,17 +213,13 @@ static bool make_buffers(void *m) {
 
 /* In the first group, and then in the second what the first have. *differ: false where ranks of
  * either do not know of it. */
-static bool is_same(tn_module *m, tn_group *const groups[2], const tn__parallel_rules *rules,
-                    const char *text, bool *differ) {
-    bool same = true;
-    for (int i = 0; i < 2 && same; i++) {
-        same = !groups[i] || tn__parallel_compare(m, groups[i], text, rules->operation, differ);
-    }
-    for (int i = 0; i < 2 && same; i++) {
-        same = !groups[i] || tn__parallel_share(m, groups[i], 0, true) == TN_OK;
-    }
-    *differ = *differ && !groups[1];
-    return same;
+static bool make_same(tn_module *m, tn_group *g, tn_group *outer, const tn__parallel_rules *rules,
+                      const char *text, bool *differ) {
+    bool same = tn__parallel_compare(m, g, text, rules->operation, differ) &&
+                (!outer || tn__parallel_compare(m, outer, text, rules->operation, differ));
+    *differ = *differ && !outer;
+    return same && tn__parallel_share(m, g, 0, true) == TN_OK &&
+           tn__parallel_share(m, outer, 0, true) == TN_OK;
 }
 
 tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
@@ -225,8 +227,8 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const void *options) {
     bool differ = false;
     tn__parallel *p = NULL;
-    if (tn__parallel_may_attach(m, g, rules->operation) && make_buffers(m) &&
-        is_same(m, (tn_group *[]){g, outer}, rules, text, &differ)) {
+    if (tn__parallel_may_attach(m, g, rules->operation) && is_member(outer, rules->operation) &&
+        make_buffers(m) && make_same(m, g, outer, rules, text, &differ)) {
         p = hang_on(m, g, outer, rules, options);
     }
     if (!p && !differ) { /* a difference is known to all; of the rest the others know nothing */

@@ -149,6 +149,9 @@ bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const 
 /* Gives every rank the values of rank `root`: of buffers, and of parameters too. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
 
+/* A rule for `forward`: in the first of a step that trains, rank 0's buffers for all. */
+void tn__parallel_take_buffers(tn__parallel *p);
+
 /* Waits for one operation of a step. Its error says what to do about ranks whose data has ended. */
 tn_status tn__parallel_wait(tn_work *w);
 

@@ -10,12 +10,6 @@
  */
 #include "distributed/parallel/base.h"
 
-static void take_buffers(tn__parallel *p) {
-    if (p->buffers_due && p->module->training) {
-        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK;
-    }
-}
-
 static bool average_grad(const tn_entry *entry, void *user) {
     const tn__parallel *p = user;
     tn_tensor *leaf = *entry->field;
@@ -35,7 +29,7 @@ tn_status tn_ddp_naive(void *m, tn_group *g) {
         .operation = "ddp_naive",
         .state_size = sizeof(tn__parallel),
         .param_size = sizeof(tn__parallel_param),
-        .forward = take_buffers,
+        .forward = tn__parallel_take_buffers,
         .ended = average_grads,
     };
     tn__parallel_attach(m, g, NULL, &rules, "of ddp_naive", NULL);

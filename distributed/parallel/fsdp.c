@@ -150,9 +150,8 @@ static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *use
 /* Before the module's forward that is recorded. */
 static void take_buffers(tn__parallel *p) {
     const tn_fsdp_state *s = (tn_fsdp_state *)p;
-    if (s->options.broadcast_buffers && p->buffers_due && p->module->training) {
-        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK ||
-                         tn__parallel_share(p->module, p->outer, 0, false) != TN_OK;
+    if (s->options.broadcast_buffers) {
+        tn__parallel_take_buffers(p);
     }
 }
 

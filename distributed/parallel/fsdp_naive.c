@@ -65,12 +65,6 @@ static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
     empty_unit(user);
 }
 
-static void take_buffers(tn__parallel *p) {
-    if (p->buffers_due && p->module->training) {
-        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK;
-    }
-}
-
 /* A gradient is complete. Under TN_NO_SYNC it stays, and others are added to it. */
 static void average_grad(tn_tensor *whole, void *user) {
     TN_SCOPE;
@@ -108,7 +102,7 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
         .start = tn__fsdp_start,
-        .forward = take_buffers,
+        .forward = tn__parallel_take_buffers,
         .added = average_grad,
         .over = empty_rest,
         .finish = tn__fsdp_finish,

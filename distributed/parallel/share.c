@@ -56,6 +56,13 @@ tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameter
     return tn_error();
 }
 
+void tn__parallel_take_buffers(tn__parallel *p) {
+    if (p->buffers_due && p->module->training) {
+        p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK ||
+                         tn__parallel_share(p->module, p->outer, 0, false) != TN_OK;
+    }
+}
+
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* A rank that said why it gave up has explained itself. */

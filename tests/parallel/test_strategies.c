@@ -359,12 +359,26 @@ static void over_two_groups(tn_group *world, void *user) {
     }
 }
 
+static void over_a_foreign_group(tn_group *world, void *user) {
+    (void)user;
+    tn_group *first = tn_group_new(world, (int[]){0}, 1);
+    net m;
+    net_init(&m, 5);
+    bool mine = tn_group_rank(world) == 0;
+    CHECK((tn__parallel_attach(&m, NULL, first, &twice, "", NULL) != NULL) == mine);
+    CHECK(mine || strstr(tn_error_message(), "this rank is not a member of group"));
+    tn_error_clear();
+    tn_module_finish(&m);
+    tn_group_free(first);
+}
+
 static void a_strategy_over_two_groups(void **state) {
     (void)state;
     run_ok(4, over_two_groups, "");
     assert_contains(run_failing(4, over_two_groups, "3 differs", TN_EMISMATCH), "frozen");
     assert_contains(run_failing(4, over_two_groups, "2 fails", TN_EVALUE), "early");
     assert_contains(run_failing(4, over_two_groups, "1 steps", TN_ESTATE), "did not reach");
+    run_ok(2, over_a_foreign_group, NULL);
 }
 
 int main(void) {
