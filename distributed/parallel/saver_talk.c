@@ -25,9 +25,17 @@ static key key_of(int64_t k, int rank, const char *what) {
     return name;
 }
 
+/* Without the place and the operation, which whoever raises it puts in front. */
+static const char *plain_message(const tn_saver *s, const tn_error_record *error) {
+    const char *found = strstr(error->message, s->operation);
+    size_t length = strlen(s->operation);
+    return found && strncmp(found + length, ": ", 2) == 0 ? found + length + 2 : error->message;
+}
+
 static void tell_error(tn_saver *s, const char *where, const tn_error_record *error) {
     char text[sizeof(error->message) + 32];
-    int bytes = snprintf(text, sizeof(text), "!%d %s", (int)error->status, error->message);
+    int bytes =
+        snprintf(text, sizeof(text), "!%d %s", (int)error->status, plain_message(s, error));
     tn_status status = tn_store_set(s->store, where, text, (size_t)bytes);
     (void)status; /* the error that stands is the first */
     tn_error_clear();

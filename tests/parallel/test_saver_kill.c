@@ -1,0 +1,136 @@
+/* One of three ranks that train and save in parts is killed at each of its calls that change files:
+ * what is there then is the step before or the new one, whole. */
+#include "tests/support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "tests/parallel/parts_run.h"
+#include "tests/support/kill_at.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+enum { RANKS = 3, KILLS = 60 };
+
+/* ---- A rank ---------------------------------------------------------------------------------- */
+
+/* What the ranks do besides saving: they need each other, and what was saved changes. */
+static bool train_on(parts_run *r, int64_t step) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(100), TN_F32);
+    parts_run_values(r, (uint64_t)step, false);
+    return tn_work_wait(tn_all_reduce(r->world, t, TN_SUM), 0) == TN_OK;
+}
+
+/* Saves a step after the other until KILL_AT ends it, or another rank's end is noticed. */
+static int save_forever(tn_group *world, const char *folder) {
+    static const lie ways[] = {LIES_FLAT, LIES_ODD, LIES_WHOLE};
+    const char *kill_at = getenv("KILL_AT");
+    parts_run r;
+    parts_run_open(&r, world, ways[atoi(getenv("WAY")) % 3]);
+    tn_saver_options o = tn_saver_defaults();
+    o.timeout = 60;
+    tn_saver *saver = tn_saver_new(world, folder, o);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    bool found = false;
+    rank_assert(tn_saver_load(saver, &c, &found) == TN_OK);
+    if (found) {
+        parts_run_values(&r, (uint64_t)c.step, true);
+    }
+    rank_assert(tn_barrier(world) == TN_OK);
+    kill_at_call = kill_at ? atoi(kill_at) : 0;
+    while (train_on(&r, c.step + 1) && tn_saver_wait(saver) == TN_OK) {
+        c.step++;
+        printf("saves %lld\n", (long long)c.step);
+        if (tn_saver_save(saver, &c) != TN_OK) {
+            break;
+        }
+    }
+    _exit(3); /* as a program whose error handler ends it, in the middle of a save */
+}
+
+static const rank_entry bodies[] = {{"save", save_forever}};
+
+/* ---- The test -------------------------------------------------------------------------------- */
+
+/* The last step that any rank has begun to save. */
+static int64_t last_begun(const ranks_result *result) {
+    int64_t last = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (const char *at = result->output[rank]; (at = strstr(at, "saves ")); at++) {
+            int64_t step = strtoll(at + 6, NULL, 10);
+            last = step > last ? step : last;
+        }
+    }
+    return last;
+}
+
+/* The newest step, whose every element was looked at; 0: there is none. */
+static int64_t load_newest(const char *folder) {
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_saver *saver = tn_saver_new(NULL, folder, tn_saver_defaults());
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    bool found;
+    if (tn_saver_load(saver, &c, &found) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+    if (found) {
+        parts_run_values(&r, (uint64_t)c.step, true);
+    }
+    tn_saver_free(saver);
+    parts_run_close(&r);
+    return c.step;
+}
+
+/* Runs the ranks until one is killed, and then ends the others at once, as a launcher does. */
+static ranks_result run_until_killed(const char *folder, int victim,
+                                     const char *const *environment) {
+    ranks_job job = ranks_start(RANKS, "save", folder, environment);
+    siginfo_t about;
+    assert_int_equal(waitid(P_PID, (id_t)job.pid[victim], &about, WEXITED | WNOWAIT), 0);
+    for (int rank = 0; rank < RANKS; rank++) {
+        if (rank != victim) {
+            kill(-job.pid[rank], SIGKILL);
+        }
+    }
+    return ranks_wait(&job, 60);
+}
+
+static void killed_while_training_and_saving(void **state) {
+    (void)state;
+    const char *folder = temp_path("run");
+    int64_t step = 0;
+    int old = 0, new = 0;
+    for (int i = 0; i < KILLS; i++) {
+        int victim = i % RANKS;
+        char kill_at[32], way[32];
+        snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, 1 + i / RANKS);
+        snprintf(way, sizeof(way), "WAY=%d", i);
+        const char *const environment[] = {kill_at, way, NULL};
+        ranks_result result = run_until_killed(folder, victim, environment);
+        if (!WIFSIGNALED(result.status[victim])) {
+            fail_msg("kill %d: rank %d ended with %#x: %s", i, victim,
+                     (unsigned)result.status[victim], result.output[victim]);
+        }
+        int64_t begun = last_begun(&result), now = load_newest(folder);
+        ranks_free(&result);
+        if (now < step || now < begun - 1 || now > begun) {
+            fail_msg("kill %d: there was step %lld, %lld was being saved, %lld is there", i,
+                     (long long)step, (long long)begun, (long long)now);
+        }
+        *(now == begun ? &new : &old) += 1;
+        step = now;
+    }
+    fprintf(stderr, "%d kills left the step before, %d the new one; %lld steps\n", old, new,
+            (long long)step);
+    assert_true(old > 0 && new > 0);
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 1);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_while_training_and_saving)};
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
