@@ -79,7 +79,7 @@ tn__index *tn__index_of_file(const char *path, const char *operation);
 TN_API void tn__index_free(tn__index *ix); /* NULL is fine */
 
 /* NULL: there is none. */
-const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name);
+TN_API const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name);
 
 /* Reads the elements of t that `mine` has, in their order, to `to`. False after raising: TN_EFORMAT
  * (files that do not fit, pieces that overlap or leave gaps, digests), TN_EIO, TN_ENOMEM. */

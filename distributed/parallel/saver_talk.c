@@ -34,8 +34,7 @@ static const char *plain_message(const tn_saver *s, const tn_error_record *error
 
 static void tell_error(tn_saver *s, const char *where, const tn_error_record *error) {
     char text[sizeof(error->message) + 32];
-    int bytes =
-        snprintf(text, sizeof(text), "!%d %s", (int)error->status, plain_message(s, error));
+    int bytes = snprintf(text, sizeof(text), "!%d %s", (int)error->status, plain_message(s, error));
     tn_status status = tn_store_set(s->store, where, text, (size_t)bytes);
     (void)status; /* the error that stands is the first */
     tn_error_clear();

@@ -387,7 +387,70 @@ deepspeed = {
     "number": b"\x0012",
 }
 
-targets = {"fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- Indices of checkpoints in parts (distributed/parallel/index.h) --------------------------------------------------------
+
+# What tests/fuzz/fuzz_index.c has in its one file, by name: elements, and their digest.
+held = {"a": (12, "bdb3f41b7b694e4bb6d47b1326c96fde"), "m": (3, "b1a57916ac63a6bcaed946681f85b77a"),
+        "s": (1, "deb6d224c549cbd3e8c0d782b2f61276")}
+
+
+def piece(name="a", **changes):
+    length, digest = held[name]
+    return {"file": 0, "digest": digest, "dim": -1, "pieces": 1, "slice": 0, "slices": 1, "start": 0, "length": length, **changes}
+
+
+def tensor(whole, *pieces, dtype="F32"):
+    return {"dtype": dtype, "whole": whole, "pieces": list(pieces)}
+
+
+def index(*a, more=None, **changes):
+    """With the pieces of `a`, and the members `changes`; more: of the tensors."""
+    tensors = {"a": tensor([4, 3], piece()), "m": tensor([3], piece("m"), dtype="BOOL"), "s": tensor([], piece("s"), dtype="I64")}
+    tensors.update({"a": tensor(*a)} if a else {}, **(more or {}))
+    whole = {"digest": "0" * 32, "format": "tern-parts-1", "metadata": {"format": "tern-checkpoint-1", "step": "3"},
+             "files": [{"name": "rank-00000.safetensors", "bytes": 235}], "tensors": tensors}
+    whole.update(changes)
+    return json.dumps({k: v for k, v in whole.items() if v is not None}, separators=(",", ":")).encode()
+
+
+cut = {"dim": 0, "slices": 2}
+indices = {
+    "whole": index(),
+    "twice_in_ranges": index([24], piece(), piece(start=12)),
+    "cut": index([8, 3], piece(**cut), piece(slice=1, **cut)),
+    "cut_inside": index([3, 8], piece(dim=1, slices=2), piece(dim=1, slices=2, slice=1)),
+    "in_pieces": index([24], piece(pieces=3, **cut), piece(pieces=3, slice=1, **cut)),
+    "gap": index([24], piece()),
+    "overlap": index([4, 3], piece(), piece()),
+    "overlap_with_gap": index([36], piece(), piece(start=6), piece(start=24)),
+    "wrong_digest": index([4, 3], piece(digest="0" * 32)),
+    "short_digest": index([4, 3], piece(digest="0")),
+    "other_length": index([13], piece(length=13)),
+    "beyond": index([4, 3], piece(start=1)),
+    "negative": index([4, 3], piece(start=-1)),
+    "huge": index([2**40, 2**20], piece(length=2**60)),
+    "overflow": index([2**40, 2**40], piece()),
+    "many_runs": index([2**40, 2], piece(dim=1, slices=2, length=2**40)),
+    "no_pieces": index([4, 3]),
+    "nothing": index([0, 3], more={"m": tensor([0], dtype="BOOL")}),
+    "slices_do_not_divide": index([4, 3], piece(dim=0, slices=3)),
+    "no_such_file": index([4, 3], piece(file=1)),
+    "no_such_dtype": index(more={"a": tensor([4, 3], piece(), dtype="F8_E4M3")}),
+    "other_dtype": index(more={"a": tensor([4, 3], piece(), dtype="I32")}),
+    "not_in_the_file": index(more={"b": tensor([4, 3], piece())}),
+    "other_bytes": index(files=[{"name": "rank-00000.safetensors", "bytes": 236}]),
+    "other_name": index(files=[{"name": "../../etc/passwd", "bytes": 235}]),
+    "no_files": index(files=[]),
+    "no_metadata": index(metadata=None),
+    "number_as_text": index(metadata={"step": 3}),
+    "no_tensors": index(tensors=None),
+    "other_format": index(format="tern-parts-2"),
+    "duplicate": index().replace(b'"m":', b'"a":'),
+    "not_an_index": b'{"tensors":{}}',
+    "cut_short": index()[:200],
+}
+
+targets = {"fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

@@ -1,0 +1,111 @@
+/* The input is the index of a checkpoint in parts, beside one file with the pieces `a` (f32, 12
+ * elements), `m` (bool, 3) and `s` (i64, 1); its digest is put right first. It is refused with an
+ * error, or whatever it says of these can be asked for in every layout, which gives an error or
+ * every element. */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "distributed/parallel/index.h"
+#include "distributed/parallel/layout.h"
+#include "tern/tern.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+enum { ELEMENTS_MOST = 1 << 12 };
+
+static char index_folder[] = "/tmp/tern_fuzz_index_XXXXXX";
+
+static void remove_folder(void) {
+    char path[128];
+    snprintf(path, sizeof(path), "%s/rank-00000.safetensors", index_folder);
+    unlink(path);
+    rmdir(index_folder);
+}
+
+static void make_folder(void) {
+    TN_SCOPE;
+    char path[128];
+    must(mkdtemp(index_folder) != NULL, "no folder");
+    atexit(remove_folder);
+    snprintf(path, sizeof(path), "%s/rank-00000.safetensors", index_folder);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "a", tn_arange(0, 12, 1, TN_F32));
+    tn_safetensors_writer_add(w, "m",
+                              tn_cast(TN_FROM(((uint8_t[]){1, 0, 1}), TN_DIMS(3), TN_U8), TN_BOOL));
+    tn_safetensors_writer_add(w, "s", tn_full(TN_DIMS(1), 7, TN_I64));
+    must(tn_safetensors_writer_save(w, path) == TN_OK, "no file");
+}
+
+/* distributed/parallel/index.h tells what it is; this is a second implementation of it. */
+static void put_index_digest(char *text, size_t bytes) {
+    char digits[TN__DIGEST_DIGITS + 1];
+    if (bytes > TN__INDEX_DIGEST_AT + TN__DIGEST_DIGITS &&
+        memcmp(text, TN__INDEX_BEFORE, TN__INDEX_DIGEST_AT) == 0) {
+        memset(text + TN__INDEX_DIGEST_AT, '0', TN__DIGEST_DIGITS);
+        XXH128_hash_t hash = XXH3_128bits(text, bytes);
+        snprintf(digits, sizeof(digits), "%016llx%016llx", (unsigned long long)hash.high64,
+                 (unsigned long long)hash.low64);
+        memcpy(text + TN__INDEX_DIGEST_AT, digits, TN__DIGEST_DIGITS);
+    }
+}
+
+/* Bytes behind the room that was asked for stay as they are. */
+static void fetch_one(tn__index *ix, const tn__index_tensor *t, const tn_layout *mine) {
+    size_t size = tn_dtype_size(t->dtype), room = (size_t)mine->length * size;
+    unsigned char *to = malloc(room + 16);
+    memset(to, 0xEE, room + 16);
+    bool fetched = tn__index_fetch(ix, t, mine, to, "fuzz");
+    must(fetched == (tn_error() == TN_OK), "fetched with an error, or neither");
+    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_EIO ||
+             tn_error() == TN_ENOMEM,
+         "an unexpected error");
+    for (int i = 0; i < 16; i++) {
+        must(to[room + (size_t)i] == 0xEE, "bytes behind the room");
+    }
+    free(to);
+    tn_error_clear();
+}
+
+static void fetch_all(tn__index *ix, const tn__index_tensor *t) {
+    tn_layout mine = tn__layout_whole(t->whole);
+    if (mine.length > ELEMENTS_MOST) {
+        return;
+    }
+    fetch_one(ix, t, &mine);
+    mine.start = mine.length / 3;
+    mine.length -= mine.start;
+    fetch_one(ix, t, &mine);
+    if (t->whole.ndim > 0 && t->whole.size[0] % 2 == 0) {
+        mine = (tn_layout){.whole = t->whole, .dim = 0, .pieces = 1, .slice = 1, .slices = 2};
+        mine.length = tn_dims_count(t->whole) / 2;
+        fetch_one(ix, t, &mine);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static bool made;
+    if (!made) {
+        make_folder();
+        made = true;
+    }
+    int64_t live = tn_live_tensors();
+    char *text = malloc(bytes + 1);
+    memcpy(text, data, bytes);
+    put_index_digest(text, bytes);
+    tn__index *ix = tn__index_read(index_folder, text, bytes, "fuzz");
+    must((ix == NULL) == (tn_error() != TN_OK), "no index and no error, or both");
+    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
+         "an unexpected error");
+    tn_error_clear();
+    for (int i = 0; ix && i < ix->count; i++) {
+        must(tn__index_find(ix, ix->tensors[i].name) == &ix->tensors[i], "a name is not found");
+        fetch_all(ix, &ix->tensors[i]);
+    }
+    tn__index_free(ix);
+    free(text);
+    must(tn_live_tensors() == live, "a leak");
+    return 0;
+}

@@ -1,0 +1,49 @@
+/* The seeds of the fuzz target for indices of checkpoints in parts, as an ordinary test. */
+#define _GNU_SOURCE
+#define LLVMFuzzerTestOneInput fuzz_index
+#include "tests/fuzz/fuzz_index.c"
+#include "tests/support/test.h"
+#undef LLVMFuzzerTestOneInput
+
+#include "tests/support/replay.h"
+#include "tests/support/temp.h"
+
+static void test_indices(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_index", fuzz_index) >= 30);
+}
+
+/* The target would be blind if no seed were accepted. */
+static void check_reads(const char *seed, int64_t count, float last) {
+    char path[4000];
+    const char *root = getenv("TERN_ROOT");
+    snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_index/%s", root ? root : ".", seed);
+    size_t bytes;
+    char *text = (char *)temp_read(path, &bytes);
+    put_index_digest(text, bytes);
+    tn__index *ix = tn__index_read(index_folder, text, bytes, "test");
+    assert_non_null(ix);
+    const tn__index_tensor *t = tn__index_find(ix, "a");
+    float to[64];
+    tn_layout mine = tn__layout_whole(t->whole);
+    assert_int_equal(mine.length, count);
+    assert_true(tn__index_fetch(ix, t, &mine, to, "test"));
+    assert_true(to[count - 1] == last);
+    tn__index_free(ix);
+    free(text);
+}
+
+static void test_whole_indices_are_read(void **state) {
+    (void)state;
+    check_reads("whole", 12, 11);
+    check_reads("twice_in_ranges", 24, 11);
+    check_reads("cut", 24, 11);
+    check_reads("cut_inside", 24, 11);
+    check_reads("in_pieces", 24, 11);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_indices),
+                                       cmocka_unit_test(test_whole_indices_are_read)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
