@@ -245,6 +245,20 @@ static void take_steps(run *r) {
     }
 }
 
+/* Resident memory that other ranks have mapped too: the group's. Each of them counts it. */
+static double shared_mib(void) {
+    char line[256];
+    long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof(line), status) &&
+           sscanf(line, "RssShmem: %ld", &kib) != 1) {
+    }
+    if (status) {
+        fclose(status);
+    }
+    return (double)kib / 1024.0;
+}
+
 /* In words after --steps, else numbers for the comparison. */
 static void report_memory(const run *r) {
     const double MiB = 1048576.0;
@@ -255,6 +269,7 @@ static void report_memory(const run *r) {
         double value;
     } facts[] = {
         {"MiB of the process at most", bench_peak_rss()},
+        {"MiB of it shared with other ranks", shared_mib()},
         {"MiB in tensors at most", (double)tn_device_memory(tn_default_device()).peak / MiB},
         {"MiB in parts", (double)s.parts / MiB},
         {"MiB in buffers", (double)s.buffers / MiB},

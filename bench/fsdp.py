@@ -18,7 +18,7 @@ import duel
 from ranks import Ranks
 
 RANKS, BATCH = 2, 2
-FACTS = ["MiB of a rank's process at most", "  in tensors at most", "  parts", "  gradients' buffers", "  whole at most",
+FACTS = ["MiB of a rank's process at most", "  in tensors at most", "  shared with other ranks", "  parts", "  gradients' buffers", "  whole at most",
          "gathers a step", "scatters a step", "ms waiting a step"]  # as bench/fsdp.c reports them
 
 
@@ -31,7 +31,7 @@ def show(title, names, r, workers):
     rows = [["ms a step", *r["ms"]], ["  times the first's (of the rounds)", *(duel.ratio_text(x) for x in r["ratios"])]]
     for turn in (0, len(r["after"]) - 1):
         rows.append([f"loss of step {r['after'][turn]}", *(f"{x[turn]:.6f}" for x in r["losses"])])
-    facts = [[x / w.size for x in memory] + w.reports[0][2:] for memory, w in zip(r["memory"], workers)]
+    facts = [[x / w.size for x in memory] + w.reports[0][1:2] + w.reports[0][3:] for memory, w in zip(r["memory"], workers)]
     rows += [[name, *(f[i] if i < len(f) else None for f in facts)] for i, name in enumerate(FACTS)]
     duel.table([title, *names], rows)
     print(flush=True)
