@@ -375,14 +375,16 @@ static tn_checkpoint checkpoint_of(tn_deepspeed *d) {
 
 static void goes_on(tn_group *world, void *user) {
     const plan *p = user;
-    const char *path = temp_path("deepspeed.safetensors");
+    char folder[512];
+    snprintf(folder, sizeof(folder), "%s.saved", p->path);
     bits *all = calloc(1, sizeof(*all)), *parts = calloc(1, sizeof(*parts));
+    tn_saver *saver = tn_saver_new(world, folder, tn_saver_defaults());
     tn_gpt gpt;
     gpt_begin(&gpt);
     tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
     train_steps(world, &gpt, d, 0, 3);
     tn_checkpoint c = checkpoint_of(d);
-    CHECK(c.step == 3 && tn_checkpoint_save(&c, path) == TN_OK);
+    CHECK(c.step == 3 && tn_saver_save(saver, &c) == TN_OK);
     train_steps(world, &gpt, d, 3, STEPS);
     bits_of(&gpt, all);
     tn_deepspeed_free(d);
@@ -391,11 +393,13 @@ static void goes_on(tn_group *world, void *user) {
     gpt_begin(&gpt);
     d = tn_deepspeed_new(&gpt, world, p->path);
     c = checkpoint_of(d);
-    CHECK(tn_checkpoint_load(&c, path) == TN_OK && c.step == 3);
+    bool found;
+    CHECK(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 3);
     CHECK(tn_deepspeed_lr(d) == 0.01 * (2.0 / 3));
     train_steps(world, &gpt, d, c.step, STEPS);
     bits_of(&gpt, parts);
     CHECK(same_bits(all, parts));
+    tn_saver_free(saver);
     tn_deepspeed_free(d);
     tn_module_finish(&gpt);
     free(all);
@@ -404,14 +408,20 @@ static void goes_on(tn_group *world, void *user) {
 
 static void test_goes_on(void **state) {
     (void)state;
-    plan p = {.ranks = 1,
-              .precision = "fp16",
-              .optimizer = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}",
-              .clipping = 1,
-              .accumulation = 2,
-              .path = temp_path("ds.json")};
-    write_file(&p);
-    run_ok(1, goes_on, &p);
+    static const int ranks[] = {1, 2, 2}, stages[] = {0, 0, 3};
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "ds%d.json", i);
+        plan p = {.ranks = ranks[i],
+                  .stage = stages[i],
+                  .precision = "fp16",
+                  .optimizer = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}",
+                  .clipping = 1,
+                  .accumulation = 2,
+                  .path = temp_path(name)};
+        write_file(&p);
+        run_ok(p.ranks, goes_on, &p);
+    }
 }
 
 /* ---- What is wrong --------------------------------------------------------------------------- */
