@@ -103,6 +103,10 @@ def losses(folder, out):
     return [float(row.split(",")[1]) for row in (folder / out / "loss.csv").read_text().splitlines()[1:]]
 
 
+def measured(output):
+    return [line.split("step ")[1] for line in output.splitlines() if "validation loss" in line]
+
+
 def close(a, b):
     return len(a) == len(b) > 0 and all(abs(x - y) < 1e-5 * y for x, y in zip(a, b))
 
@@ -110,17 +114,21 @@ def close(a, b):
 def in_parts(folder):
     """The model spread over ranks: the losses, to the last bit, of ranks that all have it; where micro-batches are scattered one by
     one, which adds them in another order, of one rank to rounding."""
+    validated = ["--val", "tokens.bin", "--val-every", "3", "--val-batches", "2"]
     for ranks in (1, 2):
-        run(folder, gpt2(ranks=ranks, out="whole"))
+        whole = measured(run(folder, gpt2(*validated, ranks=ranks, out="whole")))
         for more in (["--shard", "all"], ["--stage", "2"], ["--stage", "1"]):
-            run(folder, gpt2(*more, ranks=ranks, out="parts"))
+            parts = measured(run(folder, gpt2(*validated, *more, ranks=ranks, out="parts")))
             check(losses(folder, "parts") == losses(folder, "whole"), f"{ranks} ranks, {more}: other losses")
+            check(len(parts) == 2 and parts == whole, f"{ranks} ranks, {more}: {parts}, not {whole}")
             shutil.rmtree(folder / "parts")
         shutil.rmtree(folder / "whole")
     many = ["--tokens", "256"]
     run(folder, gpt2(*many, "--shard", "2", "--stage", "1", ranks=2, out="first"))
     run(folder, gpt2(*many, ranks=2, out="second"))
     check(losses(folder, "first") == losses(folder, "second"), "stage 1 with many micro-batches")
+    run(folder, gpt2(*many, "--shard", "2", ranks=4, out="copies"))
+    check(close(losses(folder, "copies"), losses(folder, "first")), "two copies of two parts each")
     says("--shard 3 does not divide the number of ranks, 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
 
 
