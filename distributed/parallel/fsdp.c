@@ -17,6 +17,10 @@
  * With replicas of the shards, the sums that have arrived are summed once more, over those, one set
  * behind: while backward goes on and the next sums travel.
  *
+ * Where parameters may be unused, ranks do not become ready in the same order, in which they must
+ * scatter: all gradients stay until the end of backward, when the ranks tell each other what they
+ * have.
+ *
  * Stage 2 lets nothing go but what the optimiser has made old; stage 1 has a buffer for the
  * gradients of each unit. Under TN_NO_SYNC gradients stay in their buffers; without it, those of
  * each micro-batch travel and are added to the parts.
@@ -217,14 +221,15 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     }
     p->base.ready = true;
     p->set->waiting--;
-    if (p->set->waiting == 0 && p->base.of->sync) {
+    const tn_fsdp_state *s = p->set->fsdp;
+    if (p->set->waiting == 0 && s->base.sync && !s->options.find_unused) {
         tn__fsdp_scatter(p->set);
     }
 }
 
 static void backward_ended(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
-    if (tn__parallel_all_ready(p)) {
+    if (s->options.find_unused ? tn__fsdp_scatter_used(s) : tn__parallel_all_ready(p)) {
         tn__fsdp_arrive_all(s);
     }
 }
@@ -251,10 +256,7 @@ tn_fsdp_options tn_fsdp_defaults(void) {
 }
 
 static void check_options(const tn_fsdp_options *o) {
-    const char *missing = o->ignore        ? "ignore"
-                          : o->find_unused ? "find_unused"
-                          : o->offload     ? "offload"
-                                           : NULL;
+    const char *missing = o->ignore ? "ignore" : o->offload ? "offload" : NULL;
     if (missing) {
         tn__raise(TN_ESTATE, "fsdp", "%s cannot be had yet", missing);
     } else if (o->stage < 1 || o->stage > 3) {
@@ -267,7 +269,7 @@ static void check_options(const tn_fsdp_options *o) {
 /* Options as text; to be freed. NULL after raising. */
 static char *describe_options(const tn_fsdp_options *o) {
     static const char format[] = "stage %d, units %s, prefetch %d, keep_last %d, sum %d, "
-                                 "broadcast_buffers %d";
+                                 "find_unused %d, broadcast_buffers %d";
     const char *units = o->units ? o->units : "of kind block";
     size_t room = sizeof(format) + 64 + strlen(units);
     char *text = tn__malloc(room);
@@ -275,7 +277,7 @@ static char *describe_options(const tn_fsdp_options *o) {
         tn__raise(TN_ENOMEM, "fsdp", "no memory for options");
         return NULL;
     }
-    snprintf(text, room, format, o->stage, units, o->prefetch, o->keep_last, o->sum,
+    snprintf(text, room, format, o->stage, units, o->prefetch, o->keep_last, o->sum, o->find_unused,
              o->broadcast_buffers);
     return text;
 }

@@ -136,6 +136,7 @@ struct tn_fsdp_state {
     tn__fsdp_order forward, backward;
     tn__fsdp_unit *last;        /* that forward has used last and that is still whole, or NULL */
     tn__fsdp_set *first_on_way; /* whose gradients travel, oldest first */
+    uint64_t gathered;          /* a digest of which units, in which order */
     int whole;                  /* depth of TN_WHOLE */
     bool cut;                   /* parameters have lost their bytes */
 };
@@ -187,6 +188,9 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set);
 void tn__fsdp_forget_grads(tn__fsdp_set *set);
 /* Sends them on their way. */
 void tn__fsdp_scatter(tn__fsdp_set *set);
+/* With find_unused, at the end of backward: sends those that some rank has. What no rank has is
+ * left without a gradient. False after raising. */
+bool tn__fsdp_scatter_used(tn_fsdp_state *s);
 /* Waits for all that are on their way: then the parts have them. */
 void tn__fsdp_arrive_all(tn_fsdp_state *s);
 

@@ -6,10 +6,12 @@
  * storage without bytes, which the wholes, and graphs through them, go on holding.
  *
  * Whole gradients need as much room as the wholes, for a moment: two buffers serve all units in
- * turns. The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC) have one of their own.
+ * turns. The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC, find_unused) have one of
+ * their own.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
+#include "distributed/on_cpu.h"
 #include "distributed/parallel/flat.h"
 #include "distributed/parallel/fsdp.h"
 #include "distributed/parallel/layout.h"
@@ -231,6 +233,7 @@ void tn__fsdp_gather(tn__fsdp_unit *u) {
     }
     u->presence = TN__COMING;
     u->seen = now;
+    u->fsdp->gathered = u->fsdp->gathered * 31 + (uint64_t)(u - u->fsdp->units) + 1;
 }
 
 void tn__fsdp_await(tn__fsdp_unit *u) {
@@ -322,7 +325,7 @@ static int64_t grad_count(const tn__fsdp_set *set) {
 
 static bool shares_buffers(const tn__fsdp_set *set) {
     const tn_fsdp_state *s = set->fsdp;
-    return s->options.stage > 1 && set->unit != tn__fsdp_rest(s);
+    return s->options.stage > 1 && set->unit != tn__fsdp_rest(s) && !s->options.find_unused;
 }
 
 static void join_pool(tn__fsdp_set *set) {
@@ -535,6 +538,64 @@ void tn__fsdp_scatter(tn__fsdp_set *set) {
     }
     *end = set;
     set->queued = NULL;
+}
+
+/* ---- Gradients that some ranks have -----------------------------------------------------------
+ */
+
+/* On how many ranks each parameter has a gradient, and at last the sum of what tells which units
+ * they have gathered. NULL after raising. */
+static const int64_t *count_users(const tn_fsdp_state *s) {
+    TN__ON_CPU;
+    const tn__parallel *p = &s->base;
+    tn_tensor *users = tn_zeros(TN_DIMS(p->count + 1), TN_I64);
+    int64_t *has = tn_is_inert(users) ? NULL : tn_data_mut(users);
+    for (int i = 0; has && i < p->count; i++) {
+        const tn__parallel_param *param = tn__parallel_param_at(p, i);
+        has[i] = param->wanted && tn_grad_of(param->leaf);
+    }
+    if (has) {
+        has[p->count] = (int64_t)s->gathered;
+    }
+    tn__parallel_wait(tn_all_reduce(p->group, users, TN_SUM));
+    tn__parallel_wait(tn_all_reduce(p->outer, users, TN_SUM));
+    return tn__pending() ? NULL : tn_data(users);
+}
+
+/* Ranks that gather different units take others' parts for their own. As a rule a gradient is
+ * missing then. */
+static bool gathered_alike(const tn_fsdp_state *s, int64_t all) {
+    bool alike = (uint64_t)all == (uint64_t)s->base.round.ranks * s->gathered;
+    if (!alike) {
+        tn__raise(TN_ESTATE, "fsdp",
+                  "the ranks have gathered different units: every rank calls the same ones, also "
+                  "with find_unused");
+    }
+    return alike;
+}
+
+bool tn__fsdp_scatter_used(tn_fsdp_state *s) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    const int64_t *users = count_users(s);
+    if (!users || !gathered_alike(s, users[s->base.count])) {
+        return false;
+    }
+    for (int i = 0; i < s->base.count; i++) {
+        tn__parallel_param *param = tn__parallel_param_at(&s->base, i);
+        param->ready = users[i] > 0 && param->wanted;
+    }
+    for (int i = 0; i < s->set_count && !tn__pending(); i++) {
+        tn__fsdp_set *set = &s->sets[i];
+        bool used = false;
+        for (int k = 0; k < set->count; k++) {
+            used |= set->params[k]->base.ready;
+        }
+        if (used && tn__fsdp_place_grads(set)) {
+            tn__fsdp_scatter(set);
+        }
+    }
+    return !tn__pending();
 }
 
 /* ---- After a failure, and the end ------------------------------------------------------------ */

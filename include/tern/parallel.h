@@ -114,6 +114,8 @@ typedef struct tn_fsdp_options {
     bool keep_last;     /* true: a unit stays whole until the next one is needed, and so the last of
                          * a forward until its backward, which comes first */
     bool sum;           /* as in tn_ddp_options, and the next two */
+    /* Ranks may have other gradients, but call the same units; until the end of backward gradients
+     * stay whole, 4 bytes a parameter. */
     bool find_unused;
     bool broadcast_buffers; /* true */
     bool offload; /* false; true: parts, gradients and state are on the CPU, and stepped there */

@@ -330,6 +330,40 @@ static void test_unused_parameters_are_named(void **state) {
     assert_true(tn_flight_now() - begin < 60); /* at once: not when the time of 600 s is out */
 }
 
+/* Those that no rank has used have no gradient, and are not stepped; the others are as one rank's.
+ */
+static void test_unused_parameters_are_found(void **state) {
+    (void)state;
+    static const char *const units[] = {"in.*", "head", "in.*.a in.2"};
+    for (int i = 0; i < 2 * 3; i++) {
+        small_run run = small_run_of(1 + i / 2, units[i % 3]);
+        run.skips = true;
+        run.options.find_unused = true;
+        must_accumulate(run);
+    }
+}
+
+/* Each rank leaves out another unit: what it gathers is another's. */
+static void leaves_out_a_unit(tn_group *g, void *user) {
+    small m;
+    small_init(&m, false, 1);
+    tn_fsdp_options o = summing("in.*.b");
+    o.find_unused = true;
+    o.prefetch = 0;
+    CHECK(tn_fsdp(&m, g, NULL, o) != NULL);
+    m.in[tn_group_rank(g)].skips_b = true;
+    TN_SCOPE;
+    tn_backward(small_loss(&m, 0, 1));
+    CHECK(tn_error() == TN_ESTATE || tn_error() == TN_EPEER);
+    CHECK(strstr(tn_error_message(), "different units"));
+    tn_module_finish(&m);
+}
+
+static void test_units_that_ranks_leave_out(void **state) {
+    (void)state;
+    run_failing(2, leaves_out_a_unit, NULL, TN_ESTATE);
+}
+
 /* ---- f16 --------------------------------------------------------------------------------------
  */
 
@@ -541,6 +575,8 @@ int main(void) {
         TEST(test_parts_of_no_elements),
         TEST(test_frozen_beside_trainable),
         TEST(test_unused_parameters_are_named),
+        TEST(test_unused_parameters_are_found),
+        TEST(test_units_that_ranks_leave_out),
         TEST(test_an_overflow_in_one_ranks_part),
         TEST(test_norms_are_of_the_whole),
         TEST(test_a_graph_from_before_the_step),
