@@ -51,8 +51,7 @@ static bool make_plan(tn__checkpoint_plan *p, tn_checkpoint *c, bool first) {
     return tn__safetensors_check_digest(p->file, operation) == TN_OK &&
            tn__metadata_read(&p->metadata, c, tn__safetensors_labels(p->file), path, operation,
                              first) &&
-           (!c->model || tn_module_materialize(c->model) == TN_OK) && tn__state_add(&p->state, c) &&
-           tn__state_match(&p->state, p->file, false, c->partial);
+           tn__state_add(&p->state, c) && tn__state_match(&p->state, p->file, false, c->partial);
 }
 
 void tn__checkpoint_apply(tn__checkpoint_plan *p) {
@@ -78,6 +77,7 @@ static tn__checkpoint_plan *plan_of(tn_checkpoint *c, tn_safetensors *f, bool fi
     }
     p->file = f;
     p->state.operation = "checkpoint_load";
+    p->state.loads = true;
     if (!make_plan(p, c, first)) {
         tn__checkpoint_plan_free(p);
         return NULL;

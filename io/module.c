@@ -58,10 +58,10 @@ static bool options_fit(void *m, const tn_safetensors *f, const char *operation)
 }
 
 tn_status tn_load(void *m, const char *path) {
-    tn__state s = {.operation = "load"};
+    tn__state s = {.operation = "load", .loads = true};
     tn_safetensors *f = tn_safetensors_open(path);
-    if (f && tn_module_materialize(m) == TN_OK && tn__state_add_module(&s, m, "") &&
-        tn__state_match(&s, f, true, false) && options_fit(m, f, s.operation)) {
+    if (f && tn__state_add_module(&s, m, "") && tn__state_match(&s, f, true, false) &&
+        options_fit(m, f, s.operation)) {
         tn__state_apply(&s);
     }
     tn__state_free(&s);

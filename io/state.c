@@ -88,6 +88,9 @@ static bool add_optim_state(const char *name, tn_tensor *t, const tn_entry *like
 
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
     collector c = {.state = s, .prefix = prefix};
+    if (s->loads && tn_module_materialize(module) != TN_OK) {
+        return false;
+    }
     tn_module_each(module, (tn_walk){.buffers = true}, add_entry, &c);
     return !c.failed && !tn__pending();
 }

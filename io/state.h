@@ -19,6 +19,7 @@ typedef struct tn__state_item {
 typedef struct tn__state {
     tn__state_item *items;
     int count, room;
+    bool loads;            /* it is loaded into: what has no elements yet gets them first */
     bool parts;            /* whoever collects can do with parts; otherwise they are an error */
     const char *operation; /* static text, for messages */
 } tn__state;

@@ -21,8 +21,7 @@ bool tn__defer_covers(const tn_tensor *x);
  */
 tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *operation);
 
-/* A deferred tensor with t's recipe in another dtype or on another device; a leaf where t is one
- * that wants a gradient. */
+/* A deferred tensor with t's recipe and name, in another dtype or on another device. */
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device);
 
 /* Elements [start, start + tn_count(out)) of the flattened t, which is deferred and stays so, into

@@ -181,7 +181,7 @@ static bool fetch_item(load_plan *p, tn__state_item *item) {
 /* Changes nothing but *p. */
 static void make_plan(load_plan *p, tn_saver *s, tn_checkpoint *c, const char *data, size_t bytes) {
     TN__ON_CPU;
-    p->state = (tn__state){.operation = s->operation, .parts = true};
+    p->state = (tn__state){.operation = s->operation, .loads = true, .parts = true};
     if (!c) {
         tn__raise(TN_EVALUE, s->operation, "the checkpoint is NULL");
         return;

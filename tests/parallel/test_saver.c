@@ -629,14 +629,47 @@ static void another_model(void **state) {
     assert_int_equal(tn_local_run(2, load_surplus, (void *)(uintptr_t)p.folder), TN_OK);
 }
 
+/* A model that was built without elements gets those of the checkpoint. */
+static void load_without_elements(tn_group *world, void *user) {
+    tn_saver *saver = tn_saver_new(world, user, patient(false));
+    tn_linear saved, loaded;
+    tn_linear_init(&saved, 5, 3, tn_linear_defaults());
+    {
+        TN_DEFER_INIT;
+        tn_linear_init(&loaded, 5, 3, tn_linear_defaults());
+    }
+    bool found;
+    must(tn_saver_save(saver, &(tn_checkpoint){.model = &loaded}) == TN_ESTATE);
+    tn_error_clear();
+    must(tn_saver_save(saver, &(tn_checkpoint){.model = &saved, .step = 1}) == TN_OK);
+    must(tn_saver_load(saver, &(tn_checkpoint){.model = &loaded}, &found) == TN_OK && found);
+    must(tn_equal(saved.weight, loaded.weight) && tn_equal(saved.bias, loaded.bias));
+    tn_module_finish(&saved);
+    tn_module_finish(&loaded);
+    tn_saver_free(saver);
+}
+
+static void into_a_model_without_elements(void **state) {
+    (void)state;
+    const char *folder = temp_path("deferred");
+    assert_int_equal(tn_local_run(2, load_without_elements, (void *)(uintptr_t)folder), TN_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(any_way_onto_any_ranks),  TEST(some_steps_stay),
-        TEST(a_step_is_replaced),      TEST(one_job_at_a_time),
-        TEST(wrong_on_one_rank),       TEST(a_rank_that_does_not_come),
-        TEST(an_error_from_before),    TEST(converted_and_exported),
-        TEST(checkpoints_of_one_file), TEST(one_file_is_for_whole_models),
-        TEST(damaged_files),           TEST(another_model),
+        TEST(any_way_onto_any_ranks),
+        TEST(some_steps_stay),
+        TEST(a_step_is_replaced),
+        TEST(one_job_at_a_time),
+        TEST(wrong_on_one_rank),
+        TEST(a_rank_that_does_not_come),
+        TEST(an_error_from_before),
+        TEST(converted_and_exported),
+        TEST(checkpoints_of_one_file),
+        TEST(one_file_is_for_whole_models),
+        TEST(damaged_files),
+        TEST(another_model),
+        TEST(into_a_model_without_elements),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }
