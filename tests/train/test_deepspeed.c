@@ -507,11 +507,11 @@ static void make_and_free(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-/* Once in a job, not once a rank. */
+/* Once in a job, not once a rank. The module has no blocks: all of it is one unit. */
 static void test_idle_keys_are_logged(void **state) {
     (void)state;
     static const char text[] = "{\"train_batch_size\": 4, \"steps_per_print\": \"auto\", "
-                               "\"zero_optimization\": {\"overlap_comm\": true}, "
+                               "\"zero_optimization\": {\"overlap_comm\": true, \"stage\": 3}, "
                                "\"optimizer\": {\"type\": \"SGD\"}}";
     const char *path = temp_path("idle.json");
     temp_write(path, text, strlen(text));
