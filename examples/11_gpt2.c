@@ -436,12 +436,11 @@ static void resume_run(run *r) {
 
 /* A run that somebody forgot to resume is not lost. */
 static void begin_anew(run *r) {
-    tn_checkpoint nothing = {.partial = true};
-    bool found = load_checkpoint(r, &nothing);
-    if (found && r->o.overwrite) {
+    tn_checkpoint nothing = {.partial = true}; /* to look whether there is one */
+    if (r->o.overwrite) {
         /* or the launcher, when it starts this run again, would find the other one's */
         tn_saver_clear(r->saver);
-    } else if (found) {
+    } else if (load_checkpoint(r, &nothing)) {
         if (r->first_rank) {
             fprintf(stderr,
                     "%s has a checkpoint: --resume goes on from it, --overwrite begins anew\n",

@@ -99,6 +99,15 @@ def text(folder):
     check(not (folder / "out").exists(), "a refused run has made its folder")
 
 
+def damaged(folder):
+    """A checkpoint that cannot be read is said, and does not keep a run from beginning anew."""
+    index = folder / "out/step-000006/index.json"
+    index.write_text(index.read_text()[:-9])
+    says("index.json", run(folder, gpt2("--resume"), 1))
+    run(folder, gpt2("--overwrite"))
+    says("going on after step 6", run(folder, gpt2("--resume")))
+
+
 def losses(folder, out):
     return [float(row.split(",")[1]) for row in (folder / out / "loss.csv").read_text().splitlines()[1:]]
 
@@ -162,5 +171,6 @@ with tempfile.TemporaryDirectory() as top:
         interrupted(folder, program, out)
         no_checkpoint(folder, program, out)
         full_output(folder, program, out)
+    damaged(folder)
     in_parts(folder)
     resumed_in_parts(folder)
