@@ -96,10 +96,20 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
     }
     tn__slot *slot = far_slot(current_run, edge);
     tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;
-    return sum && tn__exclusive(sum) && sum->dtype == gradient_dtype(edge) &&
-                   tn_dims_equal(sum->dims, edge->dims)
+    return sum && (tn__exclusive(sum) || tn__leaf_lent(edge->leaf, sum)) &&
+                   sum->dtype == gradient_dtype(edge) && tn_dims_equal(sum->dims, edge->dims)
                ? sum
                : NULL;
+}
+
+tn_tensor *tn__grad_place(tn_op_grad *g, int i) {
+    const tn__edge *edge = &g->node->edges[i];
+    if (!g->wants[i] || g->din[i] || !edge->leaf || !current_run || !current_run->accumulate ||
+        current_run->create_graph || tn__anomaly) {
+        return NULL;
+    }
+    const tn__slot *slot = far_slot(current_run, edge);
+    return slot && !slot->grad[0] ? tn__leaf_lend(edge->leaf) : NULL;
 }
 
 /* ---- Rule, kernel, composition --------------------------------------------------------------- */

@@ -257,6 +257,16 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
     return any;
 }
 
+/* Where a leaf's gradient will lie, when the kernel can write it there; NULL: nowhere yet. */
+static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
+    tn_tensor *place = tn__grad_place(g, i);
+    return place && place->dtype == dtype_of_dx(g, i) &&
+                   tn_dims_equal(place->dims, tn_op_input_dims(g, i)) &&
+                   tn__same_device(place->storage->device, p->s.ctx->device)
+               ? place
+               : NULL;
+}
+
 /* Where the gradient of input i goes; dx describes it. False after raising. */
 static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
     const tn_op *op = g->op;
@@ -267,6 +277,9 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
         if (at && at->inert) {
             return false;
         }
+    }
+    if (!at) {
+        at = gradient_place(g, p, i);
     }
     if (!at || !operand_target(&p->dx[i], at, rows)) {
         at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, i), p->s.ctx->device);

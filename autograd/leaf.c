@@ -23,6 +23,7 @@ static tn_leaf *leaf_of(tn_tensor *t) {
 void tn__leaf_free(tn_leaf *leaf) {
     tn_release(leaf->grad);
     tn_release(leaf->copy);
+    tn_release(leaf->lent);
     tn__hooks_free(leaf->hooks);
     free(leaf);
 }
@@ -114,13 +115,85 @@ static tn_status must_match(const tn_tensor *t, const tn_tensor *grad, const cha
     return TN_OK;
 }
 
+static int32_t count_references(const tn_tensor *t) {
+    return __atomic_load_n(&t->object.refs, __ATOMIC_ACQUIRE);
+}
+
+static void forget_loan(tn_leaf *leaf) {
+    tn_release(leaf->lent);
+    leaf->lent = NULL;
+}
+
 static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {
     tn_tensor *old = leaf->grad;
+    if (leaf->lent && count_references(leaf->lent) == 1) { /* of a backward that has failed */
+        forget_loan(leaf);
+    }
     leaf->grad = tn_keep(grad);
     leaf->preset = preset;
     leaf->stale = stale;
     tn_release(old);
 }
+
+/* ---- A place that is lent -------------------------------------------------------------------- */
+
+static bool lies_there(const tn_leaf *leaf, const tn_tensor *grad) {
+    return grad == leaf->lent && leaf->preset && leaf->stale &&
+           tn__address(grad) == tn__address(leaf->grad);
+}
+
+static bool only_looks(const tn_leaf *leaf) {
+    bool all = true;
+    for (const tn__hook *h = leaf->hooks; h; h = h->next) {
+        all = all && (!h->before || h->looks);
+    }
+    return all;
+}
+
+tn_tensor *tn__leaf_lend(tn_tensor *t) {
+    tn_leaf *leaf = t->leaf;
+    bool idle = !leaf->lent || count_references(leaf->lent) == 1;
+    if (!leaf->preset || !leaf->stale || !idle || !tn_is_contiguous(leaf->grad) ||
+        !only_looks(leaf)) {
+        return NULL;
+    }
+    tn_tensor *place = tn_alias(leaf->grad, leaf->grad->offset, t->dims);
+    if (!place->inert) {
+        forget_loan(leaf);
+        leaf->lent = tn_keep(place);
+    }
+    return place;
+}
+
+bool tn__leaf_lent(const tn_tensor *t, const tn_tensor *sum) {
+    return t && t->leaf && lies_there(t->leaf, sum) && count_references(sum) == 2;
+}
+
+static void swap_elements(tn_tensor *a, tn_tensor *b) {
+    tn_tensor was = *a;
+    a->storage = b->storage;
+    a->offset = b->offset;
+    a->version = b->version;
+    a->own_version = b->own_version;
+    b->storage = was.storage;
+    b->offset = was.offset;
+    b->version = was.version;
+    b->own_version = was.own_version;
+}
+
+/* The place is the leaf's again. Who still sums there goes on with elements of its own. */
+static void end_loan(tn_leaf *leaf) {
+    if (leaf->lent && count_references(leaf->lent) > 1) {
+        TN_SCOPE;
+        tn_tensor *copy = tn__ops.copy(leaf->lent);
+        if (!copy->inert) {
+            swap_elements(leaf->lent, copy); /* both are row-major */
+        }
+    }
+    forget_loan(leaf);
+}
+
+/* ---- Setting it ------------------------------------------------------------------------------ */
 
 tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
     tn_leaf *leaf = tn__usable_leaf(t, "set_grad_dtype");
@@ -173,6 +246,7 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad) {
     tn_status status = must_match(t, grad, "set_grad");
     if (status == TN_OK && leaf->preset) {
         TN_NO_GRAD;
+        end_loan(leaf);
         tn__ops.copy_(leaf->grad, grad);
         leaf->stale = false;
         status = tn_error();
@@ -204,9 +278,14 @@ static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
 
-static tn_status write_grad(tn_tensor *t, tn_tensor *grad) {
-    tn_leaf *leaf = t->leaf;
-    if (leaf->preset) {
+/* Into the buffer of the caller's. */
+static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
+    if (lies_there(leaf, grad)) {
+        tn__touch(leaf->grad);
+    } else {
+        if (grad != leaf->lent) {
+            end_loan(leaf);
+        }
         if (leaf->stale) {
             tn__ops.copy_(leaf->grad, grad);
         } else {
@@ -214,8 +293,14 @@ static tn_status write_grad(tn_tensor *t, tn_tensor *grad) {
                                          ? grad
                                          : tn__ops.cast(grad, leaf->grad_dtype));
         }
-        leaf->stale = leaf->stale && tn__pending();
-        return tn_error();
+    }
+    leaf->stale = leaf->stale && tn__pending();
+    return tn_error();
+}
+
+static tn_status write_grad(tn_leaf *leaf, tn_tensor *grad) {
+    if (leaf->preset) {
+        return fill_buffer(leaf, grad);
     }
     if (leaf->grad && !leaf->stale) {
         tn__ops.add_(leaf->grad,
@@ -238,5 +323,10 @@ tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad) {
             return tn_error();
         }
     }
-    return tn__pending() ? tn_error() : write_grad(t, *grad);
+    tn_leaf *leaf = t->leaf;
+    tn_status status = tn__pending() ? tn_error() : write_grad(leaf, *grad);
+    if (*grad == leaf->lent) {
+        forget_loan(leaf);
+    }
+    return status;
 }

@@ -12,6 +12,7 @@ struct tn_leaf {
     tn_dtype grad_dtype;
     tn_tensor *grad; /* one reference, or NULL */
     bool preset;     /* grad is the caller's buffer */
+    tn_tensor *lent; /* its place, while a backward sums there (tn__leaf_lend); or NULL */
     tn__hook *hooks;
     tn_tensor *copy;      /* the elements in another dtype, for tn__lend; one reference, or NULL */
     uint32_t copied_from; /* the version that copy shows */
@@ -31,6 +32,14 @@ tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation);
  * caller's; hooks may exchange it. The first gradient is not copied when that reference is the only
  * one. */
 tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
+
+/* The place where the leaf's gradient will lie, if a backward may make it there at once and so need
+ * not copy it: a buffer of the caller's (tn_set_grad_buffer) whose gradient is stale. An alias, or
+ * NULL. When another backward writes first, or the program, the alias gets elements of its own. */
+tn_tensor *tn__leaf_lend(tn_tensor *t);
+
+/* Whether `sum` is that alias, still at its place, and only the run that sums there has it. */
+bool tn__leaf_lent(const tn_tensor *t, const tn_tensor *sum);
 
 /* t's elements in another dtype: a result that leads to t, whose gradients arrive in t's dtype. The
  * copy behind it is made once for each version of t and is filled anew in place: a graph that still

@@ -149,7 +149,7 @@ void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad) {
         return;
     }
     TN_SCOPE;
-    if (!run->create_graph && tn__exclusive(sum)) {
+    if (!run->create_graph && (tn__exclusive(sum) || tn__leaf_lent(slot->leaf, sum))) {
         tn__ops.add_(sum, grad);
         return;
     }

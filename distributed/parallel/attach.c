@@ -1,4 +1,5 @@
 /* Attaching a strategy to a module: what is refused, its parameters, its hooks, and the end. */
+#include "autograd/hooks.h"
 #include "core/memory.h"
 #include "distributed/parallel/base.h"
 #include "tensor/recipe.h"
@@ -127,7 +128,9 @@ static bool add_param(const tn_entry *entry, void *user) {
         return false;
     }
     bool frozen = tn__leaf_thaw(param->leaf);
-    param->coming = tn_on_grad(param->leaf, rules->coming ? rules->coming : gradient_coming, param);
+    tn_grad_hook coming = rules->coming ? rules->coming : gradient_coming;
+    param->coming = rules->coming_looks ? tn__on_grad_look(param->leaf, coming, param)
+                                        : tn_on_grad(param->leaf, coming, param);
     param->added =
         tn_on_accumulated(param->leaf, rules->added ? rules->added : gradient_added, param);
     tn__leaf_freeze(param->leaf, frozen);

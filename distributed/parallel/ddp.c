@@ -144,6 +144,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .forward = before_forward,
         .reached = backward_begins,
         .coming = gradient_coming,
+        .coming_looks = true,
         .added = gradient_added,
         .ended = backward_ended,
         .abandon = abandon_step,

@@ -88,7 +88,8 @@ TN_API void tn_zero_grad(tn_tensor *leaf);
 TN_API tn_status tn_set_grad_dtype(tn_tensor *leaf, tn_dtype dtype);
 
 /* Gradients are written into `buffer` (the leaf's shape; kept until replaced; NULL: none), a view
- * of a bucket for instance. */
+ * of a bucket for instance. While the leaf has no gradient, a backward may write there from its
+ * beginning: the first gradient is made in its place where that can be, and not copied. */
 TN_API tn_status tn_set_grad_buffer(tn_tensor *leaf, tn_tensor *buffer);
 
 /* Replaces the gradient (the leaf's shape and gradient dtype); NULL forgets it. */
