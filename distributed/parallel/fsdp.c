@@ -100,7 +100,7 @@ static void forward_begins(tn_fsdp_state *s) {
     }
     for (int i = 0; i < s->base.count && tn__will_record() && !tn__pending(); i++) {
         const tn__fsdp_param *p = &s->params[i];
-        if (!p->set->grad && tn_requires_grad(p->base.leaf)) {
+        if (p->set && !p->set->grad && tn_requires_grad(p->base.leaf)) {
             tn__fsdp_thaw(p->set);
         }
     }
@@ -195,13 +195,15 @@ static bool expect_grads(tn__parallel *p) {
 
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     (void)grad;
-    const tn__fsdp_param *p = user;
+    tn__fsdp_param *p = user;
     if (!tn__parallel_reach(p->base.of)) {
         return NULL;
     }
     if (p->base.ready) {
         tn__raise(TN_ESTATE, "fsdp", "%s got two gradients: a hook has run a backward of its own",
                   p->base.path);
+    } else if (!p->set) {
+        tn__fsdp_put_aside(p);
     } else if (!p->base.wanted || !p->set->grad) {
         tn__raise(TN_ESTATE, "fsdp",
                   "%s has a gradient but no place for it: it was frozen until after the last "
@@ -220,6 +222,9 @@ static void gradient_added(tn_tensor *leaf, void *user) {
         return;
     }
     p->base.ready = true;
+    if (!p->set) {
+        return;
+    }
     p->set->waiting--;
     const tn_fsdp_state *s = p->set->fsdp;
     if (p->set->waiting == 0 && s->base.sync && !s->options.find_unused) {
@@ -231,6 +236,7 @@ static void backward_ended(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (s->options.find_unused ? tn__fsdp_scatter_used(s) : tn__parallel_all_ready(p)) {
         tn__fsdp_arrive_all(s);
+        tn__fsdp_sum_ignored(s);
     }
 }
 
@@ -256,10 +262,7 @@ tn_fsdp_options tn_fsdp_defaults(void) {
 }
 
 static void check_options(const tn_fsdp_options *o) {
-    const char *missing = o->ignore ? "ignore" : o->offload ? "offload" : NULL;
-    if (missing) {
-        tn__raise(TN_ESTATE, "fsdp", "%s cannot be had yet", missing);
-    } else if (o->stage < 1 || o->stage > 3) {
+    if (o->stage < 1 || o->stage > 3) {
         tn__raise(TN_EVALUE, "fsdp", "stage is %d (1, 2 or 3)", o->stage);
     } else if (o->prefetch < 0) {
         tn__raise(TN_EVALUE, "fsdp", "prefetch is %d (0 or more units)", o->prefetch);
@@ -268,17 +271,18 @@ static void check_options(const tn_fsdp_options *o) {
 
 /* Options as text; to be freed. NULL after raising. */
 static char *describe_options(const tn_fsdp_options *o) {
-    static const char format[] = "stage %d, units %s, prefetch %d, keep_last %d, sum %d, "
-                                 "find_unused %d, broadcast_buffers %d";
+    static const char format[] = "stage %d, units %s, ignore %s, prefetch %d, keep_last %d, "
+                                 "sum %d, find_unused %d, broadcast_buffers %d, offload %d";
     const char *units = o->units ? o->units : "of kind block";
-    size_t room = sizeof(format) + 64 + strlen(units);
+    const char *ignore = o->ignore ? o->ignore : "nothing";
+    size_t room = sizeof(format) + 64 + strlen(units) + strlen(ignore);
     char *text = tn__malloc(room);
     if (!text) {
         tn__raise(TN_ENOMEM, "fsdp", "no memory for options");
         return NULL;
     }
-    snprintf(text, room, format, o->stage, units, o->prefetch, o->keep_last, o->sum, o->find_unused,
-             o->broadcast_buffers);
+    snprintf(text, room, format, o->stage, units, ignore, o->prefetch, o->keep_last, o->sum,
+             o->find_unused, o->broadcast_buffers, o->offload);
     return text;
 }
 

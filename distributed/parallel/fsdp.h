@@ -3,6 +3,7 @@
  *     fsdp_naive.c    the same in the plainest way, to compare with
  *     fsdp.c          a step: the hooks, and so what comes, travels and goes when
  *     fsdp_units.c    where a unit's parameters and gradients lie; bringing, dropping, scattering
+ *     fsdp_ignored.c  parameters that stay whole
  *     fsdp_attach.c   which parameter is whose; attaching and what it refuses
  *     scopes.c        TN_WHOLE, TN_NO_SYNC
  *
@@ -48,12 +49,18 @@ typedef struct tn__fsdp_param {
     tn__parallel_param base; /* .leaf: the whole */
     tn__fsdp_unit *unit;
     tn__fsdp_kind kind;
-    tn__fsdp_set *set;
+    tn__fsdp_set *set;     /* NULL: ignored */
     tn_tensor *part;       /* one reference */
     tn_tensor *view;       /* one reference, or NULL */
     int64_t offset;        /* of the whole in the flat buffer */
     int64_t start, length; /* of the part: elements of the whole … */
     int64_t place;         /* … and where they lie in the shard */
+
+    /* Where it is ignored. */
+    bool ignored;
+    bool summed;      /* the gradient is the sum of all ranks' */
+    tn_tensor *aside; /* what has been summed before; one reference, or NULL */
+    tn_work *sum;
 } tn__fsdp_param;
 
 /* Where whole gradients of a set lie until they are scattered. */
@@ -193,6 +200,15 @@ void tn__fsdp_scatter(tn__fsdp_set *set);
 bool tn__fsdp_scatter_used(tn_fsdp_state *s);
 /* Waits for all that are on their way: then the parts have them. */
 void tn__fsdp_arrive_all(tn_fsdp_state *s);
+
+/* ---- fsdp_ignored.c -------------------------------------------------------------------------- */
+
+/* Before more is added to an ignored parameter's gradient. */
+void tn__fsdp_put_aside(tn__fsdp_param *p);
+/* At the end of a synchronised backward. */
+void tn__fsdp_sum_ignored(tn_fsdp_state *s);
+
+/* ---- The end --------------------------------------------------------------------------------- */
 
 /* After a failure: waits until nothing travels any more, and leaves every unit split. */
 void tn__fsdp_abandon(tn_fsdp_state *s);

@@ -59,7 +59,7 @@ static bool any_fits(const char *list, const char *path) {
     return false;
 }
 
-/* A pattern alone, and whether it was the path of any module. */
+/* A pattern alone, and whether it was the path of any module, or of any parameter. */
 typedef struct pattern_use {
     const char *begin, *end;
     bool used;
@@ -72,14 +72,23 @@ static bool use_pattern(tn_module *m, const char *path, void *user) {
     return !use->used;
 }
 
-/* False after raising: a pattern that names nothing is a mistake. */
-static bool all_patterns_used(tn_module *m, const char *list) {
-    const char *end;
-    for (const char *at = next_pattern(list, &end); at; at = next_pattern(end, &end)) {
+static bool use_pattern_for(const tn_entry *entry, void *user) {
+    return use_pattern(NULL, entry->path, user);
+}
+
+/* False after raising: a pattern that names nothing is a mistake. NULL: there are none. */
+static bool all_patterns_used(tn_module *m, const char *list, bool parameters) {
+    const char *end, *at = list ? next_pattern(list, &end) : NULL;
+    for (; at; at = next_pattern(end, &end)) {
         pattern_use use = {.begin = at, .end = end};
-        tn_module_each_module(m, use_pattern, &use);
+        if (parameters) {
+            tn_module_each(m, (tn_walk){.with_shared = true}, use_pattern_for, &use);
+        } else {
+            tn_module_each_module(m, use_pattern, &use);
+        }
         if (!use.used && !tn__pending()) {
-            tn__raise(TN_EVALUE, "fsdp", "units: no module of the %s is named by \"%.*s\"", m->kind,
+            tn__raise(TN_EVALUE, "fsdp", "%s of the %s is named by \"%.*s\"",
+                      parameters ? "ignore: no parameter" : "units: no module", m->kind,
                       (int)(end - at), at);
         }
     }
@@ -127,7 +136,8 @@ static tn__fsdp_unit *unit_around(tn_fsdp_state *s, const tn_module *m) {
 }
 
 static bool find_units(tn_fsdp_state *s) {
-    if (s->options.units && !all_patterns_used(s->base.module, s->options.units)) {
+    if (!all_patterns_used(s->base.module, s->options.units, false) ||
+        !all_patterns_used(s->base.module, s->options.ignore, true)) {
         return false;
     }
     tn_module_each_module(s->base.module, count_unit, s);
@@ -198,6 +208,7 @@ static bool claim_name(const tn_entry *entry, void *user) {
     while (p->base.leaf != *entry->field) {
         p++;
     }
+    p->ignored |= s->options.ignore && any_fits(s->options.ignore, entry->path);
     if (!p->unit) {
         p->unit = u;
         p->kind = kind;
@@ -222,6 +233,11 @@ static bool claim_params(tn_fsdp_state *s) {
         return false;
     }
     tn_module_each(s->base.module, (tn_walk){.with_shared = true}, claim_name, s);
+    for (int i = 0; i < s->base.count; i++) {
+        if (s->params[i].ignored) { /* under whichever of its names */
+            s->params[i].unit = NULL;
+        }
+    }
     return !tn__pending();
 }
 
@@ -257,7 +273,9 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
     }
     for (int i = 0; i < s->base.count; i++) {
         tn__fsdp_set *set = s->params[i].set;
-        set->params[set->count++] = &s->params[i];
+        if (set) {
+            set->params[set->count++] = &s->params[i];
+        }
     }
 }
 
@@ -308,6 +326,17 @@ static tn_status sum_parts(const tn_parts *parts, double *values, int n) {
 
 /* ---- The beginning and the end --------------------------------------------------------------- */
 
+/* What stays whole was perhaps built without elements. */
+static bool make_ignored(const tn_fsdp_state *s) {
+    for (int i = 0; i < s->base.count && !tn__pending(); i++) {
+        const tn__fsdp_param *p = &s->params[i];
+        if (p->ignored && tn__deferred(p->base.leaf)) {
+            tn__recipe_make(p->base.leaf);
+        }
+    }
+    return !tn__pending();
+}
+
 static bool cut_sets(tn_fsdp_state *s) {
     s->cut = true;
     for (int i = 0; i < s->set_count && !tn__pending(); i++) {
@@ -333,8 +362,8 @@ static bool hook_units(tn_fsdp_state *s, tn_module_hooks hooks) {
 static bool cut_and_hook(tn_fsdp_state *s, const tn__fsdp_plan *how) {
     bool deferring = tn__deferring;
     tn__deferring = false;
-    bool done =
-        cut_sets(s) && (how->alone || tn__fsdp_make_buffers(s)) && hook_units(s, how->hooks);
+    bool done = make_ignored(s) && cut_sets(s) && (how->alone || tn__fsdp_make_buffers(s)) &&
+                hook_units(s, how->hooks);
     tn__deferring = deferring;
     return done;
 }
@@ -391,6 +420,7 @@ void tn__fsdp_finish(tn__parallel *p) {
     tn__fsdp_drop_buffers(s);
     for (int i = 0; i < p->count && s->params; i++) {
         tn_release(s->params[i].part);
+        tn_release(s->params[i].aside);
     }
     for (int i = 0; i < s->unit_count && s->units; i++) {
         free(s->units[i].path);

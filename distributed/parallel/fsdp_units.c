@@ -552,7 +552,7 @@ static const int64_t *count_users(const tn_fsdp_state *s) {
     int64_t *has = tn_is_inert(users) ? NULL : tn_data_mut(users);
     for (int i = 0; has && i < p->count; i++) {
         const tn__parallel_param *param = tn__parallel_param_at(p, i);
-        has[i] = param->wanted && tn_grad_of(param->leaf);
+        has[i] = param->wanted && tn_grad_of(param->leaf) && !s->params[i].summed;
     }
     if (has) {
         has[p->count] = (int64_t)s->gathered;
@@ -615,6 +615,10 @@ void tn__fsdp_abandon(tn_fsdp_state *s) {
         if (set->flat) {
             empty_flat(set, set->flat);
         }
+    }
+    for (int i = 0; i < s->base.count && s->params; i++) {
+        await_work(s, &s->params[i].sum);
+        tn_error_clear();
     }
     s->first_on_way = NULL;
     s->last = NULL;

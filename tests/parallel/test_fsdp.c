@@ -310,6 +310,10 @@ static void test_options_that_are_refused(void **state) {
     assert_refused(&m, o, TN_EVALUE, "no module of the net is named by \"g.*\"");
     net_init(&m, 1);
     o = tn_fsdp_defaults();
+    o.ignore = "wte.weight h.0";
+    assert_refused(&m, o, TN_EVALUE, "no parameter of the net is named by \"h.0\"");
+    net_init(&m, 1);
+    o = tn_fsdp_defaults();
     o.stage = 4;
     assert_refused(&m, o, TN_EVALUE, "stage is 4");
     net_init(&m, 1);

@@ -200,6 +200,36 @@ static void test_hybrid(void **state) {
     }
 }
 
+/* Parameters that stay whole on every rank. */
+static void test_ignored_parameters(void **state) {
+    (void)state;
+    static const char *const ignored[] = {"wte.weight", "h.*.ln_1.weight h.*.ln_1.bias",
+                                          "h.1.mlp.c_fc.weight"};
+    for (int i = 0; i < 2 * 3 * 3; i++) {
+        train_run run = train_run_of(TRAIN_FSDP, 3);
+        run.options.stage = 1 + i % 3;
+        run.options.ignore = ignored[i / 3 % 3];
+        run.bf16 = i / 9;
+        must_give(reference(3, run.bf16), 3, run);
+        run.micros = 9; /* sums are not summed again */
+        run.mean = true;
+        run.options.sum = false;
+        run.no_sync = i % 2;
+        train_run cut = run;
+        cut.options.ignore = NULL;
+        train_bits want = train_on(3, cut);
+        must_give(want, 3, run);
+        free(want.data);
+    }
+    train_run run = train_run_of(TRAIN_BY_HAND, 4);
+    run.replicas = 2;
+    train_bits want = train_on(4, run);
+    run.how = TRAIN_FSDP;
+    run.options.ignore = "wte.weight h.0.*.*.weight";
+    must_give(want, 4, run);
+    free(want.data);
+}
+
 static void test_a_rerun_is_the_same(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -231,6 +261,7 @@ int main(void) {
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_evaluation_at_each_place),
         cmocka_unit_test(test_hybrid),
+        cmocka_unit_test(test_ignored_parameters),
         cmocka_unit_test(test_a_rerun_is_the_same),
     };
     return cmocka_run_group_tests_name("bits of sharding", tests, NULL, free_references);
