@@ -8,6 +8,9 @@
  * Whole gradients need as much room as the wholes, for a moment: two buffers serve all units in
  * turns. The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC, find_unused) have one of
  * their own.
+ *
+ * With offload parts and their gradients are at home on the CPU: a part is brought to the device
+ * for its gather, and what is scattered there goes down when it has arrived.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -24,6 +27,11 @@
 
 static int64_t set_bytes(const tn__fsdp_set *set, tn_dtype dtype) {
     return set->each * tn_group_size(set->fsdp->base.group) * (int64_t)tn_dtype_size(dtype);
+}
+
+/* Where parts are stored, and stepped. */
+static tn_device home_of(const tn__fsdp_set *set) {
+    return set->fsdp->options.offload ? tn_cpu() : set->kind.device;
 }
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
@@ -56,7 +64,7 @@ static tn_tensor *make_flat(const tn__fsdp_set *set, tn_dtype dtype) {
 /* (each), zeros in memory that the other ranks read from; NULL after raising. */
 static tn_tensor *make_part(const tn__fsdp_set *set, tn_dtype dtype) {
     tn_fsdp_state *s = set->fsdp;
-    tn_tensor *part = tn_group_empty_on(s->base.group, set->kind.device, TN_DIMS(set->each), dtype);
+    tn_tensor *part = tn_group_empty_on(s->base.group, home_of(set), TN_DIMS(set->each), dtype);
     part = tn_zero_(part);
     s->stats.parts += set->each * (int64_t)tn_dtype_size(dtype);
     return tn_is_inert(part) ? NULL : tn_keep(part);
@@ -92,7 +100,7 @@ static bool hold_part_grad(const tn__fsdp_param *p) {
 
 bool tn__fsdp_thaw(tn__fsdp_set *set) {
     TN_SCOPE;
-    tn_tensor *grad = tn_zero_(tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad));
+    tn_tensor *grad = tn_zero_(tn_empty_on(home_of(set), TN_DIMS(set->each), set->kind.grad));
     set->grad = tn_is_inert(grad) ? NULL : tn_keep(grad);
     for (int i = 0; i < set->count && set->grad; i++) {
         if (!hold_part_grad(set->params[i])) {
@@ -203,6 +211,7 @@ static tn_work *gather_flat(const tn__fsdp_set *set, tn_tensor *flat, tn_tensor 
     }
     s->stats.gathers++;
     tn_dims all = TN_DIMS(tn_group_size(s->base.group), set->each);
+    part = tn_to(part, set->kind.device); /* another tensor with offload: the gather holds it */
     return tn_all_gather(s->base.group, tn_alias(flat, 0, all), part);
 }
 
@@ -428,12 +437,41 @@ static void sum_replicas(tn__fsdp_set *set) {
     }
 }
 
+/* Whether what arrives may be written where the parts' gradients are: they have none yet. */
+static bool parts_are_stale(const tn__fsdp_set *set) {
+    for (int i = 0; i < set->count; i++) {
+        const tn_leaf *leaf = set->params[i]->part->leaf;
+        if (!leaf->stale || leaf->hooks || !leaf->grad ||
+            !tn_shares_storage(leaf->grad, set->grad)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether what is scattered arrives at home. */
+static bool arrives_at_home(const tn__fsdp_set *set) {
+    return tn__same_device(set->kind.device, home_of(set));
+}
+
+static void bring_home(tn__fsdp_set *set) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *here = tn_keep(parts_are_stale(set) ? set->grad : tn_empty_like(set->grad));
+    tn_copy_(here, set->arrived);
+    tn_release(set->arrived);
+    set->arrived = here;
+}
+
 static void arrive_first(tn_fsdp_state *s) {
     tn__fsdp_set *set = s->first_on_way;
     s->first_on_way = set->queued;
     sum_replicas(set);
     await_work(s, &set->scatter);
     mark_unit(set->unit, "scatter", set->sent);
+    if (!tn__pending() && !arrives_at_home(set)) {
+        bring_home(set);
+    }
     if (!tn__pending()) {
         give_parts(set);
     }
@@ -508,24 +546,14 @@ static void fill_gaps(const tn__fsdp_set *set) {
     }
 }
 
-/* Whether what arrives may be written where the parts' gradients are: they have none yet. */
-static bool parts_are_stale(const tn__fsdp_set *set) {
-    for (int i = 0; i < set->count; i++) {
-        const tn_leaf *leaf = set->params[i]->part->leaf;
-        if (!leaf->stale || leaf->hooks || !leaf->grad ||
-            !tn_shares_storage(leaf->grad, set->grad)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 void tn__fsdp_scatter(tn__fsdp_set *set) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_fsdp_state *s = set->fsdp;
     fill_gaps(set);
-    set->arrived = tn_keep(parts_are_stale(set) ? set->grad : tn_empty_like(set->grad));
+    bool in_place = arrives_at_home(set) && parts_are_stale(set);
+    set->arrived = tn_keep(
+        in_place ? set->grad : tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad));
     tn_dims all = TN_DIMS(tn_group_size(s->base.group), set->each);
     set->sent = tn_flight_now();
     set->scatter = tn_reduce_scatter(s->base.group, set->arrived,

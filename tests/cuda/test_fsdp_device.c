@@ -15,6 +15,43 @@ static int tell(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
+/* Parts, gradients and states on the CPU, and stepped there. */
+static bool stored_on_cpu(const tn_entry *entry, void *user) {
+    *(bool *)user &=
+        tn_device_of(entry->stored).kind == TN_CPU && tn_device_of(*entry->field).kind == TN_CUDA;
+    return true;
+}
+
+static int offload(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = device_join(argument, 100);
+    rank_assert(world != NULL);
+    for (int i = 0; i < 6; i++) {
+        train_run run = train_run_of(TRAIN_ALONE, tn_group_size(world));
+        run.options.offload = true;
+        run.options.stage = 1 + i % 3;
+        run.bf16 = i / 3;
+        run.clip = 0.2;
+        train_bits alone = train(NULL, &run);
+        run.how = TRAIN_FSDP;
+        train_bits together = train(world, &run);
+        rank_assert(train_same(together, alone));
+        free(alone.data);
+        free(together.data);
+    }
+    bool good = true;
+    train_run run = train_run_of(TRAIN_FSDP, tn_group_size(world));
+    run.options.offload = true;
+    tn_gpt gpt;
+    train_model(&gpt, &run, 1);
+    train_groups groups = train_groups_of(world, &run);
+    train_spread(&gpt, &run, &groups);
+    tn_module_each(&gpt, (tn_walk){0}, stored_on_cpu, &good);
+    rank_assert(good && tn_error() == TN_OK);
+    tn_module_finish(&gpt);
+    return device_leave();
+}
+
 /* What lies on the device at most. */
 static int peaks(tn_group *unused, const char *argument) {
     (void)unused;
@@ -25,7 +62,7 @@ static int peaks(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static const rank_entry bodies[] = {{"-tell", tell}, {"-peaks", peaks}};
+static const rank_entry bodies[] = {{"-tell", tell}, {"-offload", offload}, {"-peaks", peaks}};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
@@ -33,6 +70,11 @@ static void test_ranks_are_accumulation(void **state) {
     (void)state;
     device_pass(2, "-tell", "staged", 200);
     device_pass(3, "-tell", "staged", 200);
+}
+
+static void test_offload(void **state) {
+    (void)state;
+    device_pass(2, "-offload", "staged", 200);
 }
 
 static void test_most_bytes(void **state) {
@@ -47,6 +89,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_are_accumulation),
+        cmocka_unit_test(test_offload),
         cmocka_unit_test(test_most_bytes),
     };
     return cmocka_run_group_tests_name("sharding on devices", tests, device_set_up, temp_clean);

@@ -200,6 +200,18 @@ static void test_hybrid(void **state) {
     }
 }
 
+/* Where the model is on the CPU anyway. */
+static void test_offload(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        train_run run = train_run_of(TRAIN_FSDP, 3);
+        run.options.stage = 1 + i % 3;
+        run.options.offload = true;
+        run.bf16 = i / 3;
+        must_give(reference(3, run.bf16), 3, run);
+    }
+}
+
 /* Parameters that stay whole on every rank. */
 static void test_ignored_parameters(void **state) {
     (void)state;
@@ -261,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_evaluation_at_each_place),
         cmocka_unit_test(test_hybrid),
+        cmocka_unit_test(test_offload),
         cmocka_unit_test(test_ignored_parameters),
         cmocka_unit_test(test_a_rerun_is_the_same),
     };
