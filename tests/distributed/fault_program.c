@@ -3,7 +3,7 @@
  *
  *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv,
  *                                                   checkpoints in DIR/checkpoint
- *     fault_program … --stage 3                     sharded; without checkpoints
+ *     fault_program … --stage 3                     sharded; checkpoints in DIR/parts
  *
  * TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP of the first attempt:
  *     KIND    kill   SIGKILL
@@ -22,6 +22,8 @@
  *             gather      likewise: one unit is here, the next is not
  *             scatter     likewise: one unit's gradients travel, the next's are not made yet
  *             step        likewise: before the norm of all gradients
+ *             part        likewise: while a checkpoint in parts is being written, behind training
+ *             load        likewise: before one is loaded
  */
 #include <tern/tern.h>
 
@@ -47,7 +49,7 @@ static struct {
 static const char *out = ".";
 static int my_rank;
 static int64_t my_step = -1;
-static char checkpoint[512];
+static char checkpoint[512], parts[512];
 
 typedef struct net {
     tn_module base;
@@ -140,10 +142,19 @@ static void point(const char *phase) {
     }
 }
 
-/* The temporary file's appearance is the middle of a save. */
+/* The next step that is saved. */
+static long long next_save(void) {
+    return (long long)(my_step / SAVE_EVERY + 1) * SAVE_EVERY;
+}
+
+/* The appearance of what has no name yet is the middle of a save. */
 static void *watch_save(void *unused) {
     char temporary[600];
-    snprintf(temporary, sizeof(temporary), "%s.tmp", checkpoint);
+    if (strcmp(fault.phase, "part") == 0) {
+        snprintf(temporary, sizeof(temporary), "%s/step-%06lld.tmp", parts, next_save());
+    } else {
+        snprintf(temporary, sizeof(temporary), "%s.tmp", checkpoint);
+    }
     while (fault.armed && access(temporary, F_OK) != 0) {
         usleep(50);
     }
@@ -155,7 +166,8 @@ static void *watch_save(void *unused) {
 
 static void watch_saves(void) {
     pthread_t thread;
-    if (fault.armed && strcmp(fault.phase, "save") == 0 && my_step + 1 >= fault.step &&
+    bool wanted = strcmp(fault.phase, "save") == 0 || strcmp(fault.phase, "part") == 0;
+    if (fault.armed && wanted && my_step + 1 >= fault.step &&
         pthread_create(&thread, NULL, watch_save, NULL) == 0) {
         pthread_detach(thread);
     }
@@ -248,9 +260,19 @@ static void attach_fsdp(int stage) {
     tn_fsdp(&model, tn_world(), NULL, f);
 }
 
-static bool save(const tn_checkpoint *c, tn_history *history) {
+static bool save(const tn_checkpoint *c, tn_history *history, tn_saver *saver) {
     return (!history || tn_history_sync(history) == TN_OK) &&
-           tn_dist_save(tn_world(), c, checkpoint) == TN_OK;
+           (saver ? tn_saver_save(saver, c) : tn_dist_save(tn_world(), c, checkpoint)) == TN_OK;
+}
+
+/* With a saver that one, else the file. */
+static bool load(tn_checkpoint *c, tn_saver *saver) {
+    bool found;
+    if (saver) {
+        point("load");
+        return tn_saver_load(saver, c, &found) == TN_OK;
+    }
+    return access(checkpoint, F_OK) != 0 || tn_dist_load(tn_world(), c, checkpoint) == TN_OK;
 }
 
 static void train(int64_t steps, int stage) {
@@ -264,7 +286,8 @@ static void train(int64_t steps, int stage) {
     }
     tn_optim *optim = tn_adamw(&model, tn_adamw_defaults());
     tn_checkpoint c = {.model = &model, .optim = optim, .generator = tn_default_generator()};
-    if (access(checkpoint, F_OK) == 0 && tn_dist_load(tn_world(), &c, checkpoint) != TN_OK) {
+    tn_saver *saver = stage > 0 ? tn_saver_new(tn_world(), parts, tn_saver_defaults()) : NULL;
+    if (!load(&c, saver)) {
         exit(1);
     }
     char losses[600];
@@ -277,10 +300,11 @@ static void train(int64_t steps, int stage) {
         if (history) {
             tn_history_add(history, loss);
         }
-        if (stage == 0 && c.step % SAVE_EVERY == 0 && !save(&c, history)) {
+        if (c.step % SAVE_EVERY == 0 && !save(&c, history, saver)) {
             exit(1);
         }
     }
+    tn_saver_free(saver);
     fault.armed = false;
     tn_history_free(history);
     tn_optim_free(optim);
@@ -300,6 +324,7 @@ int main(int argc, char **argv) {
         }
     }
     snprintf(checkpoint, sizeof(checkpoint), "%s/checkpoint", out);
+    snprintf(parts, sizeof(parts), "%s/parts", out);
     tn_on_error(tn_error_exit);
     read_fault();
     point("rendezvous");

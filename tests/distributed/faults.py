@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
 of a rank's own, a second job in the place of the first, strangers at the port where ranks meet, and orders
-that are not the leader's. Of a sharded training {kill, stop, memory} x {attach, gather, scatter, step}, and another model.
+that are not the leader's. Of a sharded training {kill, stop, memory} x {attach, gather, scatter, step},
+{kill, stop, disk} x part, {kill, stop} x load, and another model.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -39,13 +40,15 @@ PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
 BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("forged-order", "bucket"),
            ("relay", "rendezvous"), ("squatter", "rendezvous"),
            ("fork", "bucket"), ("fork", "optimiser"), ("fork", "save")]
-SHARDED = ["attach", "gather", "scatter", "step"]  # phases of a sharded training
-BESIDES += [(fault, phase) for fault in ("kill", "stop", "memory") for phase in SHARDED] + [("model", "attach")]
+SHARDED = ["attach", "gather", "scatter", "step", "part", "load"]  # phases of a sharded training
+BESIDES += [(fault, phase) for fault in ("kill", "stop", "memory") for phase in SHARDED[:4]] + [("model", "attach")]
+BESIDES += [(fault, phase) for fault in ("kill", "stop") for phase in SHARDED[4:]] + [("disk", "part"), ("model", "load")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
       "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "forged-order@bucket",
       "relay@rendezvous", "squatter@rendezvous", "fork@bucket",
-      "kill@gather", "stop@scatter", "memory@attach", "memory@gather", "model@attach"]
+      "kill@gather", "stop@scatter", "memory@attach", "memory@gather", "model@attach", "kill@part", "disk@part", "kill@load",
+      "model@load"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -233,16 +236,20 @@ def gives_up(kind, said):
 def model(folder, reference, phase):
     """A rank has another model: all end at once, and name the rank and the difference."""
     out = folder("ranks")
+    if phase == "load":  # there is something to load
+        all_go_on(out, reference, "kill@load:%d:0" % RANKS)
     ranks = Ranks(out, "model@%s:%d:%d" % (phase, VICTIM, STEP))
     try:
         statuses = ranks.wait(range(RANKS), SLACK)
         need(statuses == [1] * RANKS, "ended with %s" % statuses)
         for rank in range(RANKS):
-            need("more.weight" in ranks.log(rank) and "rank %d" % VICTIM in ranks.log(rank),
+            named = "rank %d" % VICTIM in ranks.log(rank) or (phase == "load" and rank == VICTIM)
+            need(("more: is new" if phase == "load" else "more.weight") in ranks.log(rank) and named,
                  "rank %d does not name the difference: %s" % (rank, ranks.log(rank)))
     finally:
         ranks.close()
-    job_resumes(folder("job"), reference, "model", phase, VICTIM)
+    if phase != "load":  # a job that has nothing to load does not notice there
+        job_resumes(folder("job"), reference, "model", phase, VICTIM)
 
 
 def pause(folder, reference, phase):
@@ -516,7 +523,7 @@ def disk(folder, reference, phase):
         raise Skip("no file system may be mounted here")
     try:
         ballast = os.path.join(out, "ballast")
-        ranks = Ranks(out, "wait@forward:%d:%d" % (VICTIM, STEP))
+        ranks = Ranks(out, "wait@%s:%d:%d" % ("gather" if phase == "part" else "forward", VICTIM, STEP))
         try:
             ranks.wait_text(VICTIM, "fault:")
             try:
@@ -529,12 +536,13 @@ def disk(folder, reference, phase):
             open_marker(os.path.join(out, "go-on"), ballast)
             statuses = ranks.wait(range(RANKS), TIMEOUT + 4 + SLACK)
             need(statuses == [1] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
-            need("No space left" in ranks.log(0), "rank 0 does not say why: " + ranks.log(0))
+            for rank in range(RANKS) if phase == "part" else [0]:
+                need("No space left" in ranks.log(rank), "rank %d does not say why: %s" % (rank, ranks.log(rank)))
         finally:
             ranks.close()
         os.unlink(ballast)
         subprocess.run(["mount", "-o", "remount,size=64m", out], check=True)
-        status, text = launch(out)
+        status, text = launch(out, "kill@part:%d:0" % RANKS if phase == "part" else None)  # of no rank
         need(status == 0, "with room again the launcher ended with %d: %s" % (status, text[-1000:]))
         need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
     finally:
