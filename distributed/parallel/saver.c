@@ -392,6 +392,7 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
         tn_error_give(&mine);
     }
     begin_save(s, c);
+    tn__saver_part(s);
     failed = tn_error_take(&mine);
     tn__quiet(-1);
     if (failed) {
@@ -413,13 +414,22 @@ tn_status tn_saver_wait(tn_saver *s) {
     snprintf(late, sizeof(late),
              "rank 0 has not ended the save of step %" PRId64 " within %g seconds", s->step,
              s->options.timeout);
+    bool ours = !tn__pending(); /* what goes wrong now does so on all ranks */
+    tn__quiet(1);               /* as above */
     free(tn__saver_hear(s, -1, "end", s->deadline + tn__saver_grace(s), late));
+    if (ours) {
+        tn__saver_part(s);
+    }
     forget_written(s);
     if (!s->options.behind) {
         tn__state_free(&s->state); /* no copies: they are the model's */
     }
-    if (tn__pending()) {
+    tn_error_record why;
+    bool failed = tn_error_take(&why);
+    tn__quiet(-1);
+    if (failed) {
         s->told[0] = 0;
+        tn_error_give(&why);
     }
     return tn_error();
 }

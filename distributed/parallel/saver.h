@@ -13,6 +13,7 @@
  *     K/R/writes   rank 0: what of it R writes, a digit for each
  *     K/R/done     rank R's thread: bytes of its file, digests of what it wrote
  *     K/end        rank 0's thread: it is committed
+ *     K/R/heard    rank R, after an error: it needs the store no more
  *
  * Each of them may be an error instead, which whoever waits for it raises: so all ranks raise what
  * went wrong on one. Nothing here is a collective, and a slow disk holds up no training.
@@ -70,6 +71,10 @@ void tn__saver_tell(tn_saver *s, int rank, const char *what, const void *data, s
 /* Waits for a key until `deadline`. The caller frees; a 0 follows. NULL after raising: what was
  * told as an error, or TN_EPEER with `late`, which says who is missing. */
 char *tn__saver_hear(tn_saver *s, int rank, const char *what, double deadline, const char *late);
+
+/* After an error, which stays pending: rank 0, whose process as a rule serves the store, does not
+ * go on, perhaps to its end, before the others have heard of it; but not for long. */
+void tn__saver_part(tn_saver *s);
 
 /* Removes the keys of save K. Fails silently: they are in nobody's way. */
 void tn__saver_forget(tn_saver *s, int64_t k);

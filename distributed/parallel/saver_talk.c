@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define HEARD_SECONDS 10.0 /* for ranks that are on their way */
+
 typedef struct key {
     char text[64];
 } key;
@@ -106,13 +108,30 @@ static bool remove_key(tn_saver *s, key where) {
 }
 
 void tn__saver_forget(tn_saver *s, int64_t k) {
-    static const char *const of_ranks[] = {"has", "writes", "done"};
+    static const char *const of_ranks[] = {"has", "writes", "done", "heard"};
     bool answers = remove_key(s, key_of(k, -1, "end")); /* or nobody waits for it 3 N times */
     for (int r = 0; answers && r < s->ranks; r++) {
         for (size_t i = 0; answers && i < sizeof(of_ranks) / sizeof(*of_ranks); i++) {
             answers = remove_key(s, key_of(k, r, of_ranks[i]));
         }
     }
+}
+
+void tn__saver_part(tn_saver *s) {
+    tn_error_record why;
+    if (!tn_error_take(&why)) {
+        return;
+    }
+    if (s->rank != 0) {
+        tn__saver_tell(s, s->rank, "heard", NULL, 0);
+    }
+    double deadline = tn__now() + fmin(tn__saver_grace(s), HEARD_SECONDS);
+    for (int r = 1; s->rank == 0 && r < s->ranks; r++) {
+        free(tn__saver_hear(s, r, "heard", deadline, ""));
+        tn_error_clear();
+    }
+    tn_error_clear();
+    tn_error_give(&why);
 }
 
 double tn__saver_grace(const tn_saver *s) {
