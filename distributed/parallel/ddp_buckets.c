@@ -73,6 +73,17 @@ static bool place_params(tn_ddp_state *d) {
     return !tn__pending();
 }
 
+/* For the parameters in order[placed]. False after raising: some of it is done. */
+static bool make_buckets(tn_ddp_state *d) {
+    d->buckets = tn__calloc((size_t)d->placed + 1, sizeof(*d->buckets));
+    if (!d->buckets) {
+        tn__raise(TN_ENOMEM, "ddp", "no memory for buckets");
+        return false;
+    }
+    assign_buckets(d);
+    return allocate_buckets(d) && place_params(d);
+}
+
 void tn__ddp_drop_buckets(tn_ddp_state *d) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
@@ -122,13 +133,7 @@ static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
             d->order[d->placed] = order[d->placed];
             d->placed++;
         }
-        d->buckets = tn__calloc((size_t)d->placed + 1, sizeof(*d->buckets));
-        if (!d->buckets) {
-            tn__raise(TN_ENOMEM, "ddp", "no memory for buckets");
-        } else {
-            assign_buckets(d);
-        }
-        if (tn__pending() || !allocate_buckets(d) || !place_params(d)) {
+        if (!make_buckets(d)) {
             tn__ddp_drop_buckets(d);
         }
     }
@@ -142,22 +147,25 @@ static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
  * as backward goes; then -1. (count + 1) i64, inert after raising. */
 static tn_tensor *wanted_order(tn_ddp_state *d) {
     tn_tensor *t = tn_full(TN_DIMS(d->base.count + 1), -1, TN_I64);
-    int64_t *order = tn_is_inert(t) ? NULL : tn_data_mut(t);
-    for (int i = 0; order && i < d->base.count; i++) {
+    if (tn_is_inert(t)) {
+        return t;
+    }
+    int64_t *order = tn_data_mut(t);
+    for (int i = 0; i < d->base.count; i++) {
         d->params[i].listed = false;
     }
-    for (int i = 0; order && d->rebuild_due && i < d->readies; i++) {
+    for (int i = 0; d->rebuild_due && i < d->readies; i++) {
         *order++ = d->ready[i];
         d->params[d->ready[i]].listed = true;
     }
-    for (int i = 0; order && i < d->placed; i++) {
+    for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
         if (!p->listed) {
             *order++ = d->order[i];
             p->listed = true;
         }
     }
-    for (int i = d->base.count - 1; order && i >= 0; i--) {
+    for (int i = d->base.count - 1; i >= 0; i--) {
         if (!d->params[i].listed && tn_requires_grad(d->params[i].base.leaf)) {
             *order++ = i;
         }
@@ -188,7 +196,8 @@ bool tn__ddp_relayout(tn_ddp_state *d, int root) {
     TN_SCOPE;
     TN__ON_CPU;
     tn_tensor *order = wanted_order(d);
-    if (tn__parallel_wait(tn_broadcast(d->base.group, order, root)) != TN_OK) {
+    if (tn_is_inert(order) ||
+        tn__parallel_wait(tn_broadcast(d->base.group, order, root)) != TN_OK) {
         return false;
     }
     d->rebuild_due = false;

@@ -148,7 +148,7 @@ static bool find_units(tn_fsdp_state *s) {
         tn_module_each_module(s->base.module, add_unit, s);
         append_unit(s, s->base.module, "");
     }
-    if (s->unit_count < count) {
+    if (!s->units || s->unit_count < count) {
         tn__raise(TN_ENOMEM, "fsdp", "no memory for %d units", count);
         return false;
     }
