@@ -1,6 +1,6 @@
 /* Runs by a file in DeepSpeed's format: each gives the bits of the same run written by hand, goes
  * on from a checkpoint as if nothing had been, and what is wrong is an error on every rank. */
-#include "tests/distributed/rank_check.h"
+#include "tests/parallel/ddp_net.h"
 #include "tests/support/temp.h"
 
 #include <math.h>
@@ -143,6 +143,7 @@ static void attach_by_hand(tn_gpt *gpt, tn_group *world, const plan *p) {
     o.stage = p->stage;
     o.units = "h.*";
     o.sum = p->sum;
+    o.offload = p->offload;
     tn_fsdp(gpt, world, NULL, o);
 }
 
@@ -219,10 +220,55 @@ static void test_equals_by_hand(void **state) {
                 plan p = variants[i];
                 p.ranks = ranks;
                 p.stage = stage;
+                p.offload = stage > 0 && i % 2 == 0;
                 p.path = temp_path("ds.json");
                 write_file(&p);
-                printf("# stage %d, %d ranks, %s\n", stage, ranks, p.name);
+                printf("# stage %d, %d ranks, %s%s\n", stage, ranks, p.name,
+                       p.offload ? ", offload" : "");
                 run_ok(ranks, run_twice, &p);
+            }
+        }
+    }
+}
+
+/* ---- Unused parameters ----------------------------------------------------------------------- */
+
+/* Backward does not reach one of the layers. */
+static void uses_some(tn_group *world, void *user) {
+    const char *path = user;
+    net m;
+    net_init(&m, 1);
+    m.use_extra = false;
+    tn_deepspeed *d = tn_deepspeed_new(&m, world, path);
+    for (int i = 0; i < 2; i++) {
+        TN_SCOPE;
+        tn_deepspeed_backward(d, net_loss(&m, tn_group_rank(world)));
+        tn_deepspeed_step(d);
+    }
+    if (strstr(path, "ignored")) {
+        CHECK(tn_error() == TN_OK && tn_optim_steps(tn_deepspeed_optim(d)) == 2);
+    } else {
+        CHECK(tn_error() != TN_OK && strstr(tn_error_message(), "extra."));
+    }
+    tn_deepspeed_free(d);
+    tn_module_finish(&m);
+}
+
+static void test_unused_parameters(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int ignored = 0; ignored < 2; ignored++) {
+            const char *path = temp_path(ignored ? "ignored.json" : "error.json");
+            char text[512];
+            snprintf(text, sizeof(text),
+                     "{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"SGD\"}, "
+                     "\"zero_optimization\": {\"stage\": %d, \"ignore_unused_parameters\": %s}}",
+                     stage, ignored ? "true" : "false");
+            temp_write(path, text, strlen(text));
+            if (ignored) {
+                run_ok(2, uses_some, (void *)path);
+            } else {
+                assert_contains(run_failing(2, uses_some, (void *)path, TN_ESTATE), "extra.");
             }
         }
     }
@@ -524,6 +570,7 @@ static void test_idle_keys_are_logged(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_equals_by_hand),
+        TEST(test_unused_parameters),
         TEST(test_loss_scale),
         TEST(test_fixed_scale),
         TEST(test_least_scale),
