@@ -101,6 +101,8 @@ def ranks(folder):
     """The sums of the gradients are taken in another order, and the losses are means of means."""
     run(folder, [tern, "run", "-n", "2", *command("two", "--device", "cuda")])
     close(losses(folder, "two"), losses(folder, "f32"), 1e-5, "two ranks")
+    run(folder, [tern, "run", "-n", "2", *command("parts", "--device", "cuda", "--shard", "all", "--offload")])
+    close(losses(folder, "parts"), losses(folder, "two"), 1e-5, "two ranks, parts on the CPU")
 
 
 def characters(folder):

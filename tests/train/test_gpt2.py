@@ -126,7 +126,7 @@ def in_parts(folder):
     validated = ["--val", "tokens.bin", "--val-every", "3", "--val-batches", "2"]
     for ranks in (1, 2):
         whole = measured(run(folder, gpt2(*validated, ranks=ranks, out="whole")))
-        for more in (["--shard", "all"], ["--stage", "2"], ["--stage", "1"]):
+        for more in (["--shard", "all"], ["--stage", "2", "--offload"], ["--stage", "1"]):
             parts = measured(run(folder, gpt2(*validated, *more, ranks=ranks, out="parts")))
             check(losses(folder, "parts") == losses(folder, "whole"), f"{ranks} ranks, {more}: other losses")
             check(len(parts) == 2 and parts == whole, f"{ranks} ranks, {more}: {parts}, not {whole}")
