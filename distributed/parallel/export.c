@@ -59,7 +59,9 @@ static tn_status hear_lists(exporter *e, const tn__json_text *list) {
             read = read && read_list(e, r, all[r], bytes[r]);
             tn_bytes_free(all[r]);
         }
-        read = read && tn__holdings_deal(e->holdings, operation);
+        if (read) {
+            tn__holdings_deal(e->holdings, operation);
+        }
     }
     free(all);
     free(bytes);

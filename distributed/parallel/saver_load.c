@@ -207,8 +207,11 @@ static tn_status refuse_surplus(const load_plan *p, tn_group *world) {
     TN_SCOPE;
     TN__ON_CPU;
     const tn__index *ix = p->index;
+    if (!ix || ix->count == 0) {
+        return tn_error();
+    }
     tn_tensor *known = tn_zeros(TN_DIMS(ix->count), TN_U8);
-    if (tn_is_inert(known) || ix->count == 0) {
+    if (tn_is_inert(known)) {
         return tn_error();
     }
     uint8_t *at = tn_data_mut(known);
