@@ -10,6 +10,7 @@
  *     the optimiser's steps           8 a parameter
  *
  * where a unit's parameters begin at multiples of 64 bytes, and S, the part of a unit, is one too.
+ * What is frozen is as a unit of its own, that has parts and nothing else.
  */
 #ifndef TERN_TESTS_PARALLEL_MEMORY_FORMULA_H
 #define TERN_TESTS_PARALLEL_MEMORY_FORMULA_H
@@ -19,8 +20,8 @@
 enum { MOST_UNITS = 16, UNIT_ALIGN = 16 /* elements: 64 bytes */ };
 
 typedef struct formula {
-    int ranks, stage, units;      /* the rest is the last of them */
-    int64_t elements[MOST_UNITS]; /* of a unit with its padding between parameters */
+    int ranks, stage, units; /* the rest is the last of them, and behind it what is frozen */
+    int64_t elements[MOST_UNITS + 1]; /* of a unit with its padding between parameters */
     int64_t psi, parameters, largest;
     int64_t compute; /* bytes of an element in the dtype of computing */
     bool low;
@@ -32,8 +33,12 @@ static inline bool sum_entry(const tn_entry *entry, void *user) {
     if (sscanf(entry->path, "h.%d.", &block) == 1) {
         unit = block;
     }
+    bool frozen = !tn_requires_grad(*entry->field);
     int64_t count = tn_dims_count(entry->layout.whole);
-    f->elements[unit] += (count + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+    f->elements[frozen ? f->units : unit] += (count + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+    if (frozen) {
+        return true;
+    }
     f->psi += count;
     f->parameters++;
     f->largest = count > f->largest ? count : f->largest;
@@ -82,8 +87,8 @@ static inline int64_t buffers_of(const formula *f) {
 
 /* Bytes at rest of all ranks together. The optimiser's states have no padding. */
 static inline int64_t at_rest(const formula *f) {
-    int64_t whole = parts_of(f) * f->ranks;
-    int64_t rank = (4 + 4 + (f->low ? f->compute : 0)) * parts_of(f) + buffers_of(f) +
+    int64_t stored = parts_of(f) + part_of(f, f->units), whole = stored * f->ranks;
+    int64_t rank = (4 + (f->low ? f->compute : 0)) * stored + 4 * parts_of(f) + buffers_of(f) +
                    8 * f->parameters + (f->stage < 3 ? f->compute * whole : 0);
     return f->ranks * rank + 8 * f->psi;
 }

@@ -44,6 +44,7 @@ typedef struct train_run {
     bool bf16;     /* a policy: f32 parameters, computed in bf16 */
     bool mean;     /* gradients are averaged; false: summed, and the loss divided by all tokens */
     bool no_sync;  /* all but the last of a rank's micro-batches of a step stay with it */
+    bool frozen;   /* the embedding of tokens */
     bool evaluate; /* forwards without recording before, between and after forward and backward */
     double clip;
     tn_fsdp_options options;
@@ -197,6 +198,7 @@ static inline void train_model(tn_gpt *gpt, const train_run *run, uint64_t seed)
     if (run->bf16) {
         tn_module_set_precision(gpt, tn_precision_defaults());
     }
+    tn_module_requires_grad(&gpt->wte, !run->frozen);
     tn_seed(5);
 }
 
