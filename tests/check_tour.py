@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
-"""The short tour is true: a debugger that runs docs/tour.gdb stops at its stops, in one turn of the loop.
+"""The tours are true: a debugger that runs their gdb script stops at their stops, in one turn of the loop.
 
-docs/tour_short.md has a heading "## N. …" for each stop, and below it `file.c`: `function`. docs/tour.gdb must break at the
-same functions, and gdb must reach them in the same order, in these files, while examples/02_line runs. Exit status 77, with
-the reason, where there is no gdb, or it may not trace, or the example was not built.
+A page has a heading "## N. …" for each stop, and below it `file.c`: `function`. Its script must break at the same functions,
+and gdb must reach them in the same order, in these files, while the page's example runs; with several ranks, in rank 0. Exit
+status 77, with the reason, where there is no gdb, or it may not trace, or the example was not built.
 """
 import os
 import re
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 
 ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 EXAMPLES = os.environ.get("TERN_EXAMPLE_BIN") or os.path.join(ROOT, "build/test/examples")
-MOST = 8
 END = "tn_optim_zero_grad"  # the last call of a turn of the loop: all stops are in one turn
+TOURS = [
+    # page, script, example, ranks, stops at most
+    ("docs/tour_short.md", "docs/tour.gdb", "02_line", 1, 8),
+    ("docs/tour_ranks.md", "docs/tour_ranks.gdb", "07_ddp", 2, 10),
+]
 
 
 def read(path):
@@ -23,50 +29,75 @@ def read(path):
         return f.read()
 
 
-def stops_of_page():
+def stops_of_page(page):
     """[(file, function)], in the order of the headings."""
-    parts = re.split(r"^## \d+\..*$", read("docs/tour_short.md"), flags=re.M)[1:]
+    parts = re.split(r"^## \d+\..*$", read(page), flags=re.M)[1:]
     return [re.search(r"`([\w/]+\.c)`: `(\w+)`", part).groups() for part in parts]
 
 
-def stops_of_gdb(script, program, count):
+def places(ranks):
+    """The environment of each rank of a job on this host."""
+    base = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", DEBUGINFOD_URLS="")
+    if ranks == 1:
+        return [base]
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        base.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]), TERN_TOKEN=secrets.token_hex(16))
+    base.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+    return [dict(base, RANK=str(r), LOCAL_RANK=str(r)) for r in range(ranks)]
+
+
+def stops_of_gdb(script, program, count, ranks):
     """Where gdb has stopped, as it reports it: [(function, file)], the end of the turn last; and all it said."""
-    with tempfile.NamedTemporaryFile("w", suffix=".gdb") as longer:
-        longer.write(re.sub(r"^run$", f"break {END}\nrun", script, flags=re.M))
-        longer.flush()
-        command = ["gdb", "-nx", "-batch", "-x", longer.name] + ["-ex", "continue"] * count + [program]
-        environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", DEBUGINFOD_URLS="")
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
-                              env=environment, cwd=ROOT)
+    environments = places(ranks)
+    others = [subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=e)
+              for e in environments[1:]]
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".gdb") as longer:
+            longer.write(re.sub(r"^run$", f"break {END}\nrun", script, flags=re.M))
+            longer.flush()
+            command = ["gdb", "-nx", "-batch", "-x", longer.name] + ["-ex", "continue"] * count + [program]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+                                  env=environments[0], cwd=ROOT)
+    finally:
+        for p in others:  # they wait for a rank that the debugger has ended
+            p.kill()
+            p.wait()
     text = done.stdout + done.stderr
-    reached = re.findall(r"^(?:Thread .* hit )?Breakpoint \d+, (?:0x\w+ in )?(\w+) \(.*?\)\s+(?:at (\S+?):\d+)?", text, re.M | re.S)
+    reached = re.findall(r"^(?:Thread [^\n]* hit )?Breakpoint \d+, (?:0x\w+ in )?(\w+) \(.*?\)\s+(?:at (\S+?):\d+)?", text, re.M | re.S)
     return reached, text
 
 
-def main():
-    page = stops_of_page()
-    script = read("docs/tour.gdb")
-    breaks = re.findall(r"^break (\w+)$", script, re.M)
-    if not 0 < len(page) <= MOST or breaks != [name for _, name in page]:
-        print(f"docs/tour_short.md stops at {page}\ndocs/tour.gdb at {breaks}")
+def walk(page, script, example, ranks, most):
+    """0, 1 or 77, after saying why."""
+    stops = stops_of_page(page)
+    commands = read(script)
+    breaks = re.findall(r"^break (\w+)$", commands, re.M)
+    if not 0 < len(stops) <= most or breaks != [name for _, name in stops]:
+        print(f"{page} stops at {stops}\n{script} at {breaks}")
         return 1
     if not shutil.which("gdb"):
         print("SKIPPED: there is no gdb here, so nobody has walked the tour")
         return 77
-    program = os.path.join(EXAMPLES, "02_line")
+    program = os.path.join(EXAMPLES, example)
     if not os.path.exists(program):
         print(f"SKIPPED: there is no {program}: built without examples")
         return 77
-    reached, text = stops_of_gdb(script, program, len(page))
+    reached, text = stops_of_gdb(commands, program, len(stops), ranks)
     if "ptrace" in text or "not trace" in text:
         print("SKIPPED: gdb may not trace a program here\n" + text)
         return 77
-    wrong = [(stop, at) for stop, at in zip(page, reached) if at[1] and os.path.basename(at[1]) not in (os.path.basename(stop[0]), "op.h")]
+    wrong = [(stop, at) for stop, at in zip(stops, reached) if at[1] and os.path.basename(at[1]) not in (os.path.basename(stop[0]), "op.h")]
     if [name for name, _ in reached] != breaks + [END] or wrong:
-        print(f"gdb has stopped at {reached}\ndocs/tour_short.md says {page}, then {END}\n\n{text}")
+        print(f"gdb has stopped at {reached}\n{page} says {stops}, then {END}\n\n{text}")
         return 1
-    print(f"{len(page)} stops, in the order of docs/tour_short.md")
+    print(f"{len(stops)} stops, in the order of {page}")
     return 0
+
+
+def main():
+    outcomes = [walk(*tour) for tour in TOURS]
+    return 1 if 1 in outcomes else max(outcomes)
 
 
 if __name__ == "__main__":
