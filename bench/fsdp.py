@@ -4,10 +4,11 @@ Options: rounds [T [SIZE]]. Each turn is two steps, of 4 sequences in all; all b
 comparisons, so that few models lie in memory at a time: stage 3 and one rank of 2 threads beside DDP; stages 1 and 2 beside DDP;
 PyTorch's FSDP2 over gloo (2.4 or later: TERN_BENCH_PYTHON) beside stage 3. SIZE "tiny" tries it out within a minute.
 
-A large model, by itself (the launcher is build/release/tools/tern):
+A large model, by itself (the launcher is build/release/tools/tern; the tables of docs/sharding.md say what it needs, 1.5B without
+Adam's state half of that):
 
-    tern run -n 4 build/release/bench/fsdp --size 774M --recompute --defer --batch 1 --steps 3 256         17 GiB in all
-    tern run -n 4 build/release/bench/fsdp --size 1.5B --sgd --recompute --defer --batch 1 --steps 3 256   18 GiB in all
+    tern run -n 4 build/release/bench/fsdp --size 774M --recompute --defer --batch 1 --steps 3 256
+    tern run -n 4 build/release/bench/fsdp --size 1.5B --sgd --recompute --defer --batch 1 --steps 3 256
 """
 import os
 import sys

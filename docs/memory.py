@@ -31,11 +31,15 @@ def buffers(stage, block, rest):
     return 4 * (rest + 2 * block) if stage >= 2 else 0
 
 
-def added(stage, block, rest, largest, compute=4, prefetch=1):
+def whole(stage, block, rest, compute=4, prefetch=1):
+    """Bytes of parameters that are whole at once, at most, where not all of them are all the time."""
+    return compute * (rest + (1 + prefetch) * block) if stage == 3 else 0
+
+
+def added(stage, block, rest, largest):
     """Bytes that a step adds at most, without the activations: buffers, whole parameters, and the gradient of the largest
     parameter as backward makes it."""
-    whole = compute * (rest + (1 + prefetch) * block) if stage == 3 else 0
-    return buffers(stage, block, rest) + whole + 4 * largest
+    return buffers(stage, block, rest) + whole(stage, block, rest) + 4 * largest
 
 
 def row(name, values):

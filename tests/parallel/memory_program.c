@@ -1,5 +1,6 @@
 /* memory_program STAGE RANKS bf16|f32: prints the bytes of tensors that all ranks have together
- * between two steps of a small GPT (stage 0: DDP), and what a formula needs to foretell them:
+ * between two steps of a small GPT (stage 0: DDP), and of one rank the bytes of buffers for
+ * gradients and of what was whole at once at most; then what a formula needs to foretell them:
  * parameters, tensors of parameters, and parameters of each of the 4 blocks. Ranks are threads, so
  * tn_memory has all of them.
  */
@@ -14,6 +15,7 @@ typedef struct setting {
     int stage;
     bool bf16;
     int64_t before, between; /* bytes */
+    tn_fsdp_stats stats;     /* of rank 0 */
     int64_t all, block;      /* parameters */
     int tensors;
 } setting;
@@ -25,15 +27,15 @@ static bool count_tensor(const tn_entry *entry, void *user) {
     return true;
 }
 
-static void spread_model(tn_gpt *gpt, tn_group *world, const setting *s) {
+static tn_fsdp_state *spread_model(tn_gpt *gpt, tn_group *world, const setting *s) {
     if (s->stage == 0) {
         tn_ddp(gpt, world, tn_ddp_defaults());
-        return;
+        return NULL;
     }
     tn_fsdp_options f = tn_fsdp_defaults();
     f.stage = s->stage;
     f.units = "h.*";
-    tn_fsdp(gpt, world, NULL, f);
+    return tn_fsdp(gpt, world, NULL, f);
 }
 
 static void train_step(tn_gpt *gpt, tn_optim *opt) {
@@ -66,12 +68,15 @@ static void train_rank(tn_group *world, void *user) {
     if (s->bf16) {
         tn_module_set_precision(&gpt, tn_precision_defaults());
     }
-    spread_model(&gpt, world, s);
+    const tn_fsdp_state *fsdp = spread_model(&gpt, world, s);
     tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
     train_step(&gpt, opt);
     train_step(&gpt, opt);
     tn_barrier(world);
-    s->between = first ? tn_memory().allocated : s->between;
+    if (first) {
+        s->between = tn_memory().allocated;
+        s->stats = tn_fsdp_statistics(fsdp);
+    }
     tn_barrier(world);
     tn_optim_free(opt);
     tn_module_finish(&gpt);
@@ -86,7 +91,7 @@ int main(int argc, char **argv) {
     s.stage = atoi(argv[1]);
     s.bf16 = strcmp(argv[3], "bf16") == 0;
     tn_local_run(atoi(argv[2]), train_rank, &s);
-    printf("%" PRId64 " %" PRId64 " %d %" PRId64 "\n", s.between - s.before, s.all, s.tensors,
-           s.block);
+    printf("%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %" PRId64 "\n", s.between - s.before,
+           s.stats.buffers, s.stats.most_whole, s.all, s.tensors, s.block);
     return 0;
 }
