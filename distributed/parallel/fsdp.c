@@ -186,9 +186,6 @@ static bool expect_grads(tn__parallel *p) {
         for (int k = 0; k < set->count; k++) {
             set->waiting += set->params[k]->base.wanted;
         }
-        if (p->sync && set->waiting == 0) { /* frozen while its gradients were kept */
-            tn__fsdp_forget_grads(set);
-        }
     }
     return !tn__pending();
 }

@@ -191,8 +191,6 @@ void tn__fsdp_drop_buffers(tn_fsdp_state *s);
 /* Gives the gradients of the set's wanted parameters a place, if they have none. False after
  * raising. */
 bool tn__fsdp_place_grads(tn__fsdp_set *set);
-/* Takes it from them, and forgets what is there. */
-void tn__fsdp_forget_grads(tn__fsdp_set *set);
 /* Sends them on their way. */
 void tn__fsdp_scatter(tn__fsdp_set *set);
 /* With find_unused, at the end of backward: sends those that some rank has. What no rank has is

@@ -388,7 +388,8 @@ static tn__fsdp_buffer *idle_buffer(const tn__fsdp_pool *pool) {
 
 /* ---- Gradients on their way ------------------------------------------------------------------ */
 
-void tn__fsdp_forget_grads(tn__fsdp_set *set) {
+/* Takes their place from the gradients, and forgets what is there. */
+static void forget_grads(tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn__fsdp_param *p = set->params[i];
         if (p->view) {
@@ -477,7 +478,7 @@ static void arrive_first(tn_fsdp_state *s) {
     }
     tn_release(set->arrived);
     set->arrived = NULL;
-    tn__fsdp_forget_grads(set);
+    forget_grads(set);
 }
 
 void tn__fsdp_arrive_all(tn_fsdp_state *s) {
@@ -492,13 +493,13 @@ void tn__fsdp_arrive_all(tn_fsdp_state *s) {
 }
 
 /* A buffer for the set's gradients: its own; or one of two that take turns, for which it may have
- * to wait. Where all are in use by units that are not complete yet (one that is called twice), it
- * gets its own, and keeps it. */
+ * to wait. Where both are in use by units that are not complete yet (one that is called twice, or
+ * TN_NO_SYNC), it gets its own, and keeps it. */
 static tn__fsdp_buffer *choose_buffer(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
     const tn__fsdp_pool *pool = find_pool(s, &set->kind);
     tn__fsdp_buffer *b = NULL;
-    if (!set->own.flat && s->base.no_sync == 0 && pool && pool->count >= grad_count(set)) {
+    if (!set->own.flat && pool && pool->count >= grad_count(set)) {
         b = idle_buffer(pool);
         while (!b && s->first_on_way) {
             arrive_first(s);
@@ -536,11 +537,14 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set) {
     return !tn__pending();
 }
 
-/* What no gradient was written to has old numbers. */
+/* What no gradient was written to has old numbers. One that was kept until its parameter was frozen
+ * goes with the others'. */
 static void fill_gaps(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
-        const tn__fsdp_param *p = set->params[i];
-        if (!p->view || !tn_grad_of(p->base.leaf)) {
+        tn__fsdp_param *p = set->params[i];
+        if (p->view && tn_grad_of(p->base.leaf)) {
+            p->base.ready = true;
+        } else {
             tn_zero_(tn_alias(set->buffer->flat, p->offset, p->base.leaf->dims));
         }
     }
@@ -639,7 +643,7 @@ void tn__fsdp_abandon(tn_fsdp_state *s) {
         tn_error_clear();
         tn_release(set->arrived);
         set->arrived = NULL;
-        tn__fsdp_forget_grads(set);
+        forget_grads(set);
         if (set->flat) {
             empty_flat(set, set->flat);
         }

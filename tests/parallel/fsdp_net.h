@@ -17,6 +17,7 @@ typedef struct layer {
         tn_module base;
         tn_linear in;
     } inner;
+    bool skips; /* the inner part is left out */
 } layer;
 
 typedef struct net {
@@ -34,7 +35,8 @@ static inline tn_tensor *inner_forward(tn_module *self, tn_tensor *x) {
 
 static inline tn_tensor *layer_forward(tn_module *self, tn_tensor *x) {
     layer *m = (layer *)self;
-    return tn_dropout_op(tn_call(&m->out, tn_call(&m->inner, x)), self->training ? 0.2 : 0);
+    x = m->skips ? x : tn_call(&m->inner, x);
+    return tn_dropout_op(tn_call(&m->out, x), self->training ? 0.2 : 0);
 }
 
 static inline tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
@@ -129,7 +131,9 @@ typedef struct run {
 
 static inline void attach_as(net *m, tn_group *g, const run *r) {
     if (r->how == DDP) {
-        CHECK(tn_ddp(m, g, tn_ddp_defaults()) != NULL);
+        tn_ddp_options o = tn_ddp_defaults();
+        o.find_unused = r->options.find_unused;
+        CHECK(tn_ddp(m, g, o) != NULL);
     } else if (r->how == NAIVE) {
         CHECK(tn_fsdp_naive(m, g) == TN_OK);
     } else {

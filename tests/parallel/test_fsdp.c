@@ -133,6 +133,23 @@ static void test_units_and_their_parameters(void **state) {
     shares_out(NULL, NULL);
 }
 
+/* What is frozen has parts, and no room for gradients. */
+static void test_frozen_parameters(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
+    tn_module_requires_grad(&m.wte, false);
+    tn_module_requires_grad(&m.h[0].out, false);
+    int64_t before = tn_memory().allocated;
+    tn_fsdp_stats stats = tn_fsdp_statistics(tn_fsdp(&m, NULL, NULL, tn_fsdp_defaults()));
+    int64_t whole = 4 * (66 + 4 * 42), parts = 4 * (5 * 16 + 4 * 64), trainable = 4 * 3 * 64;
+    assert_int_equal(stats.parts, parts);
+    assert_int_equal(stats.buffers, 2 * 4 * 128);
+    assert_int_equal(tn_memory().allocated - before, parts + trainable + stats.buffers - whole);
+    tn_module_finish(&m);
+}
+
 /* Their formula: parts, and lines of 16 elements. */
 static bool check_part(const tn_entry *entry, void *user) {
     const tn_group *g = user;
@@ -451,6 +468,11 @@ static void test_memory_that_runs_out(void **state) {
         tn__alloc_fail_at(-1);
         assert_true(tn_error() == (failed ? TN_ENOMEM : TN_OK));
         tn_error_clear();
+        if (!attached) { /* as it was, or of no use any more */
+            tn_call(&m, tokens(0));
+            assert_true(tn_error() == TN_OK || strstr(tn_error_message(), "not complete"));
+            tn_error_clear();
+        }
         tn_optim_free(tn_adamw(&m, tn_adamw_defaults())); /* finds nothing of what is gone */
         tn_module_finish(&m);
     }
@@ -500,19 +522,13 @@ static void test_two_modules_share_a_group(void **state) {
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
-        TEST(test_bits_of_data_parallelism),
-        TEST(test_gradients_that_are_forgotten),
-        TEST(test_units_and_their_parameters),
-        TEST(test_parts_are_registered),
-        TEST(test_parts_are_made_alone),
-        TEST(test_no_rank_has_it_whole),
-        TEST(test_a_whole_module),
-        TEST(test_options_that_are_refused),
-        TEST(test_states_that_are_refused),
-        TEST(test_ranks_that_differ),
-        TEST(test_a_module_that_is_finished),
-        TEST(test_memory_that_runs_out),
-        TEST(test_two_modules_share_a_group),
+        TEST(test_bits_of_data_parallelism),   TEST(test_gradients_that_are_forgotten),
+        TEST(test_units_and_their_parameters), TEST(test_frozen_parameters),
+        TEST(test_parts_are_registered),       TEST(test_parts_are_made_alone),
+        TEST(test_no_rank_has_it_whole),       TEST(test_a_whole_module),
+        TEST(test_options_that_are_refused),   TEST(test_states_that_are_refused),
+        TEST(test_ranks_that_differ),          TEST(test_a_module_that_is_finished),
+        TEST(test_memory_that_runs_out),       TEST(test_two_modules_share_a_group),
     };
     return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
 }

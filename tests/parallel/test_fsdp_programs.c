@@ -13,6 +13,7 @@ typedef struct program {
     strategy like;
     void (*prepare)(net *m); /* before it is attached; may be NULL */
     void (*train)(net *m, tn_optim *opt, int rank);
+    bool find_unused; /* false; then ranks call all units, and use parts of them */
 } program;
 
 typedef struct program_run {
@@ -108,6 +109,12 @@ static void mix_dtypes(net *m) {
     tn_module_set_precision(&m->h[1].inner, policy);
 }
 
+/* And all of them computed in one. */
+static void mix_params(net *m) {
+    tn_module_set_precision(m, tn_precision_defaults());
+    mix_dtypes(m);
+}
+
 static void trains_plainly(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 3; i++) {
         net_backward(m, i * MOST + rank);
@@ -116,14 +123,57 @@ static void trains_plainly(net *m, tn_optim *opt, int rank) {
     }
 }
 
+/* In the middle of a forward of a unit the whole module is evaluated. */
+static tn_values evaluate_all(tn_module *self, tn_values in, void *user) {
+    (void)self;
+    net *m = user;
+    if (tn_grad_mode()) {
+        TN_NO_GRAD;
+        net_loss(m, 99);
+    }
+    return in;
+}
+
+static void evaluate_inside(net *m) {
+    tn_module_hook(&m->h[0].out, (tn_module_hooks){.before = evaluate_all, .user = m});
+}
+
+/* Gradients that were kept under TN_NO_SYNC when their unit was frozen. */
+static void freezes_what_was_kept(net *m, tn_optim *opt, int rank) {
+    for (int i = 0; i < 3; i++) {
+        {
+            TN_NO_SYNC(m);
+            net_backward(m, i * MOST + rank);
+        }
+        tn_module_requires_grad(&m->h[1], false);
+        net_backward(m, i * MOST + rank);
+        tn_module_requires_grad(&m->h[1], true);
+        net_backward(m, i * MOST + rank);
+        step_and_zero(opt);
+    }
+}
+
+/* A part of a unit that some ranks leave out, each time others. */
+static void leaves_out(net *m, tn_optim *opt, int rank) {
+    for (int i = 0; i < 4; i++) {
+        m->h[1].skips = (i + rank) & 1;
+        net_backward(m, i * MOST + rank);
+        step_and_zero(opt);
+    }
+}
+
 static const program programs[] = {
-    {"forgets forwards", DDP, NULL, forgets_forwards},
-    {"changes order", DDP, NULL, changes_order},
-    {"adds losses", DDP, NULL, adds_losses},
-    {"retains graph", NAIVE, NULL, retains_graph},
-    {"asks for an input", DDP, NULL, asks_for_an_input},
-    {"calls units", DDP, freeze_most, calls_units},
-    {"mixes dtypes", DDP, mix_dtypes, trains_plainly},
+    {"forgets forwards", DDP, NULL, forgets_forwards, false},
+    {"changes order", DDP, NULL, changes_order, false},
+    {"adds losses", DDP, NULL, adds_losses, false},
+    {"retains graph", NAIVE, NULL, retains_graph, false},
+    {"asks for an input", DDP, NULL, asks_for_an_input, false},
+    {"calls units", DDP, freeze_most, calls_units, false},
+    {"mixes dtypes", DDP, mix_dtypes, trains_plainly, false},
+    {"mixes parameters", DDP, mix_params, trains_plainly, false},
+    {"evaluates inside", DDP, evaluate_inside, trains_plainly, false},
+    {"freezes what was kept", NAIVE, NULL, freezes_what_was_kept, false},
+    {"leaves out", DDP, NULL, leaves_out, true},
 };
 
 static void runs_program(tn_group *g, void *user) {
@@ -155,12 +205,13 @@ static void test_odd_programs(void **state) {
     for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             tn_fsdp_options o = tn_fsdp_defaults();
+            o.find_unused = programs[i].find_unused;
             numbers want = end_of(ranks, &programs[i], programs[i].like, o);
             for (int k = 0; k < 4; k++) {
                 o.stage = k < 3 ? k + 1 : 3;
                 o.prefetch = k;
                 o.keep_last = k & 1;
-                o.units = k == 3 ? "h.* h.*.inner" : NULL;
+                o.units = k == 3 && !o.find_unused ? "h.* h.*.inner" : NULL;
                 numbers is = end_of(ranks, &programs[i], FSDP, o);
                 if (!same_numbers(&is, &want)) {
                     fail_msg("%s, stage %d, %d ranks: other numbers", programs[i].name, o.stage,
@@ -169,6 +220,87 @@ static void test_odd_programs(void **state) {
             }
         }
     }
+}
+
+/* ---- What stays, and what comes later ---------------------------------------------------------
+ */
+
+/* The module was called, but backward goes through one unit. */
+static void leaves_units(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
+    freeze_most(&m);
+    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    for (int i = 0; i < 3; i++) {
+        net_loss(&m, i);
+        CHECK(tn_fsdp_statistics(s).whole > 0);
+        tn_tensor *y = tn_call(&m.h[0], tn_ones(TN_DIMS(1, WIDTH), TN_F32));
+        tn_backward(tn_sum_all(y));
+        CHECK(tn_fsdp_statistics(s).whole == 0);
+    }
+    CHECK(tn_error() == TN_OK);
+    tn_module_finish(&m);
+}
+
+static void test_nothing_stays(void **state) {
+    (void)state;
+    run_ok(2, leaves_units, NULL);
+}
+
+/* What was frozen when it was cut has no gradients of parts; from the first forward after it was
+ * thawed on it has. */
+static void thaws(tn_group *g, void *user) {
+    (void)user;
+    net m, want;
+    net_init(&m, 1);
+    net_init(&want, 1);
+    tn_module_train(&m, false);
+    tn_module_train(&want, false);
+    tn_module_requires_grad(&m.h[1], false);
+    CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()) != NULL);
+    net_backward(&m, 1);
+    tn_module_zero_grad(&m);
+    tn_module_requires_grad(&m.h[1], true);
+    net_backward(&m, 2);
+    net_backward(&want, 2);
+    double is = tn_clip_grad_norm(&m.h[1], 1e9), norm = tn_clip_grad_norm(&want.h[1], 1e9);
+    CHECK(norm > 0 && is > norm * (1 - 1e-6) && is < norm * (1 + 1e-6));
+    tn_module_finish(&m);
+    tn_module_finish(&want);
+}
+
+static void test_what_is_thawed(void **state) {
+    (void)state;
+    run_ok(2, thaws, NULL);
+}
+
+/* A graph that leads through weights as they were before a step, in either dtype. */
+static void steps_too_early(tn_group *g, void *user) {
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
+    if (*(const bool *)user) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_tensor *before = net_loss(&m, 1);
+    net_backward(&m, 2);
+    tn_optim_step(opt);
+    CHECK(tn_backward(before) == TN_ESTATE);
+    CHECK(strstr(tn_error_message(), "changed in place"));
+    tn_error_clear();
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_a_graph_from_before_a_step(void **state) {
+    (void)state;
+    bool bf16[] = {false, true};
+    run_ok(1, steps_too_early, &bf16[0]);
+    run_ok(1, steps_too_early, &bf16[1]);
 }
 
 /* ---- What ends a job --------------------------------------------------------------------------
@@ -190,9 +322,7 @@ static void has_less_data(tn_group *g, void *user) {
 
 static void test_data_that_ends_earlier(void **state) {
     (void)state;
-    const char *text = run_failing(3, has_less_data, NULL, TN_EPEER);
-    assert_contains(text, "rank 1");
-    assert_contains(text, "may have ended earlier");
+    assert_contains(run_failing(3, has_less_data, NULL, TN_EPEER), "rank 1 has left");
 }
 
 static tn_values fail_here(tn_module *m, tn_values in, void *user) {
@@ -247,9 +377,9 @@ static void test_an_error_in_a_forward(void **state) {
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
-        TEST(test_odd_programs),
-        TEST(test_data_that_ends_earlier),
-        TEST(test_an_error_in_a_forward),
+        TEST(test_odd_programs),           TEST(test_nothing_stays),
+        TEST(test_what_is_thawed),         TEST(test_a_graph_from_before_a_step),
+        TEST(test_data_that_ends_earlier), TEST(test_an_error_in_a_forward),
     };
     return cmocka_run_group_tests_name("programs of sharding", tests, temp_flights, temp_clean);
 }
