@@ -454,6 +454,49 @@ static int clear(void **state) {
     return 0;
 }
 
+/* ---- A file in DeepSpeed's format ------------------------------------------------------------ */
+
+static bool state_is_there(const char *name, tn_tensor *state, void *user) {
+    bool counts = strstr(name, ".exp_avg") == NULL; /* steps, on the host in any case */
+    assert_true(counts || is_on(state, *(const tn_device *)user));
+    return true;
+}
+
+/* Its state is where the parts are; the model runs on the device in any case. */
+static void offloads_by_a_file(void **unused) {
+    (void)unused;
+    static const char *const offloads[] = {
+        "\"stage\": 3", "\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}",
+        "\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}"};
+    for (int i = 0; i < 3; i++) {
+        char text[256];
+        snprintf(text, sizeof(text),
+                 "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\"}, "
+                 "\"zero_optimization\": {%s}}",
+                 offloads[i]);
+        const char *path = temp_path("ds.json");
+        temp_write(path, text, strlen(text));
+        run r;
+        open_run(&r, device, 0);
+        tn_optim_free(r.optim);
+        tn_deepspeed *d = tn_deepspeed_new(&r.gpt, NULL, path);
+        r.optim = NULL;
+        for (int k = 0; k < 2; k++) {
+            TN_SCOPE;
+            tn_batch b;
+            assert_true(tn_loader_next(r.loader, &b));
+            tn_tensor *loss = tn_gpt_loss(&r.gpt, b.x, b.y);
+            assert_true(is_on(loss, device));
+            tn_deepspeed_backward(d, loss);
+            assert_int_equal(tn_deepspeed_step(d), TN_OK);
+        }
+        tn_device home = i > 0 ? tn_cpu() : device;
+        tn_optim_each(tn_deepspeed_optim(d), state_is_there, &home);
+        tn_deepspeed_free(d);
+        close_run(&r);
+    }
+}
+
 int main(int argc, char **argv) {
     if (tn_device_count(TN_CUDA) < 1) {
         printf("1..0 # SKIP no CUDA device: %s\n", tn_device_why(TN_CUDA));
@@ -475,6 +518,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_teardown(recompute_gives_the_same_bits, clear),
         cmocka_unit_test_teardown(generates, clear),
         cmocka_unit_test_teardown(moves_models, clear),
+        cmocka_unit_test_teardown(offloads_by_a_file, clear),
         cmocka_unit_test_teardown(out_of_memory, clear),
         cmocka_unit_test_teardown(wrong_label, clear),
         cmocka_unit_test_teardown(wrong_label_comes_late, clear),
