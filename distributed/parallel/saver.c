@@ -354,6 +354,14 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     return !tn__pending();
 }
 
+/* What is wrong here alone, for those who have agreed and count on this rank. */
+static void tell_failure(tn_saver *s) {
+    tn__saver_tell(s, s->rank, "done", NULL, 0);
+    if (s->rank == 0) {
+        tn__saver_tell(s, -1, "end", NULL, 0);
+    }
+}
+
 static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     tn__state fresh = {.operation = s->operation, .parts = true};
     forget_written(s);
@@ -362,6 +370,7 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     if (!agree_to_save(s, c, &fresh)) {
         tn__state_free(&fresh);
         s->told[0] = 0;
+        tell_failure(s);
         return;
     }
     /* From here on the others count on this rank: its errors are told at the end of the save. */
@@ -414,10 +423,9 @@ tn_status tn_saver_wait(tn_saver *s) {
     snprintf(late, sizeof(late),
              "rank 0 has not ended the save of step %" PRId64 " within %g seconds", s->step,
              s->options.timeout);
-    bool ours = !tn__pending(); /* what goes wrong now does so on all ranks */
-    tn__quiet(1);               /* as above */
+    tn__quiet(1); /* as above */
     free(tn__saver_hear(s, -1, "end", s->deadline + tn__saver_grace(s), late));
-    if (ours) {
+    if (s->shared_error) {
         tn__saver_part(s);
     }
     forget_written(s);

@@ -60,6 +60,7 @@ struct tn_saver {
     tn__written *written; /* [written_count] */
     int written_count;
     tn_error_record failed; /* what went wrong before the thread began; TN_OK */
+    bool shared_error;      /* what was heard last was an error, which all ranks hear */
 };
 
 /* ---- saver_talk.c ---------------------------------------------------------------------------- */

@@ -34,41 +34,40 @@ static const char *plain_message(const tn_saver *s, const tn_error_record *error
     return found && strncmp(found + length, ": ", 2) == 0 ? found + length + 2 : error->message;
 }
 
-static void tell_error(tn_saver *s, const char *where, const tn_error_record *error) {
+/* Tells the pending error, which stays. */
+static void tell_error(tn_saver *s, const char *where) {
+    tn_error_record taken, *error = &taken;
+    tn_error_take(error);
     char text[sizeof(error->message) + 32];
     int bytes = snprintf(text, sizeof(text), "!%d %s", (int)error->status, plain_message(s, error));
     tn_status status = tn_store_set(s->store, where, text, (size_t)bytes);
-    (void)status; /* the error that stands is the first */
+    (void)status; /* the error that stays is the first */
     tn_error_clear();
+    tn_error_give(error);
 }
 
 void tn__saver_tell(tn_saver *s, int rank, const char *what, const void *data, size_t bytes) {
     key where = key_of(s->saves, rank, what);
-    tn_error_record error;
-    if (tn_error_take(&error)) {
-        tell_error(s, where.text, &error);
-        tn_error_give(&error);
-        return;
-    }
-    char *text = tn__malloc(bytes + 1);
-    if (!text) {
+    char *text = tn__pending() ? NULL : tn__malloc(bytes + 1);
+    if (!text) { /* if there was no error before */
         tn__raise(TN_ENOMEM, s->operation, "no memory for %zu bytes", bytes);
-        tn__saver_tell(s, rank, what, NULL, 0);
-        return;
+    } else {
+        text[0] = '+';
+        memcpy(text + 1, bytes ? data : "", bytes);
+        tn_status status = tn_store_set(s->store, where.text, text, bytes + 1);
+        (void)status; /* pending */
     }
-    text[0] = '+';
-    if (bytes) {
-        memcpy(text + 1, data, bytes);
+    if (tn__pending()) {
+        tell_error(s, where.text);
     }
-    tn_status status = tn_store_set(s->store, where.text, text, bytes + 1);
-    (void)status; /* pending */
     free(text);
 }
 
 /* Raises what was told instead of data. Rank 0 says which rank it has it from. */
-static void raise_told(const tn_saver *s, int rank, const char *what, const char *text) {
+static void raise_told(tn_saver *s, int rank, const char *what, const char *text) {
     char *message, who[32] = "";
     long status = strtol(text, &message, 10);
+    s->shared_error = true;
     bool known = status > TN_OK && status <= TN_EMISMATCH;
     if (rank >= 0 && strcmp(what, "writes") != 0) {
         snprintf(who, sizeof(who), "rank %d: ", rank);
@@ -80,6 +79,7 @@ static void raise_told(const tn_saver *s, int rank, const char *what, const char
 char *tn__saver_hear(tn_saver *s, int rank, const char *what, double deadline, const char *late) {
     void *data;
     size_t bytes;
+    s->shared_error = false;
     if (tn__pending()) {
         return NULL;
     }

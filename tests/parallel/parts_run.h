@@ -46,10 +46,12 @@ static inline tn_tensor *parts_forward(tn_module *self, tn_tensor *x) {
     return tn_call(&n->out, tn_call(&n->in, x));
 }
 
+static int64_t parts_width = 6; /* a multiple of 6 */
+
 static inline void parts_net_init(parts_net *n) {
     tn_module_init(n, "parts_net", parts_forward);
-    tn_linear_init(&n->in, 6, 12, tn_linear_defaults());
-    tn_linear_init(&n->out, 12, 6, tn_linear_defaults());
+    tn_linear_init(&n->in, parts_width, 2 * parts_width, tn_linear_defaults());
+    tn_linear_init(&n->out, 2 * parts_width, parts_width, tn_linear_defaults());
     tn_module_add(n, "in", &n->in);
     tn_module_add(n, "out", &n->out);
     tn_module_buffer(n, "seen", &n->seen, tn_zeros(TN_DIMS(5), TN_F32));

@@ -13,8 +13,7 @@ static void test_indices(void **state) {
     assert_true(replay("fuzz_index", fuzz_index) >= 30);
 }
 
-/* The target would be blind if no seed were accepted. */
-static void check_reads(const char *seed, int64_t count, float last) {
+static tn__index *read_seed(const char *seed) {
     char path[4000];
     const char *root = getenv("TERN_ROOT");
     snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_index/%s", root ? root : ".", seed);
@@ -23,6 +22,13 @@ static void check_reads(const char *seed, int64_t count, float last) {
     put_index_digest(text, bytes);
     tn__index *ix = tn__index_read(index_folder, text, bytes, "test");
     assert_non_null(ix);
+    free(text);
+    return ix;
+}
+
+/* The target would be blind if no seed were accepted. */
+static void check_reads(const char *seed, int64_t count, float last) {
+    tn__index *ix = read_seed(seed);
     const tn__index_tensor *t = tn__index_find(ix, "a");
     float to[64];
     tn_layout mine = tn__layout_whole(t->whole);
@@ -30,7 +36,6 @@ static void check_reads(const char *seed, int64_t count, float last) {
     assert_true(tn__index_fetch(ix, t, &mine, to, "test"));
     assert_true(to[count - 1] == last);
     tn__index_free(ix);
-    free(text);
 }
 
 static void test_whole_indices_are_read(void **state) {
@@ -42,8 +47,24 @@ static void test_whole_indices_are_read(void **state) {
     check_reads("in_pieces", 24, 11);
 }
 
+/* Pieces that do not make up a tensor exactly, though they have as many elements. */
+static void test_overlaps_are_refused(void **state) {
+    (void)state;
+    static const char *const seeds[] = {"gap", "overlap", "overlap_with_gap"};
+    for (int i = 0; i < 3; i++) {
+        float to[64];
+        tn__index *ix = read_seed(seeds[i]);
+        const tn__index_tensor *t = tn__index_find(ix, "a");
+        tn_layout mine = tn__layout_whole(t->whole);
+        assert_false(tn__index_fetch(ix, t, &mine, to, "test"));
+        assert_error(TN_EFORMAT, "the pieces of \"a\" overlap or leave gaps");
+        tn__index_free(ix);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_indices),
+                                       cmocka_unit_test(test_overlaps_are_refused),
                                        cmocka_unit_test(test_whole_indices_are_read)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

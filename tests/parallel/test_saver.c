@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/allocator.h"
 #include "core/folder.h"
 #include "distributed/parallel/convert.h"
 #include "tests/parallel/parts_run.h"
@@ -99,6 +100,38 @@ static void any_way_onto_any_ranks(void **state) {
     }
 }
 
+/* Pieces that are read in several goes, and runs that go on from one to the next. */
+static void large_pieces(void **state) {
+    (void)state;
+    const char *folder = temp_path("large");
+    parts_width = 600;
+    leg l = {.folder = folder, .how = LIES_CUT, .load = -1, .save = 1};
+    assert_int_equal(tn_local_run(2, run_leg, &l), TN_OK);
+    l = (leg){.folder = folder, .how = LIES_ODD, .load = 1, .save = 3};
+    assert_int_equal(tn_local_run(3, run_leg, &l), TN_OK);
+    parts_width = 6;
+}
+
+/* What all ranks have is written by all of them in turn. */
+static void whole_parameters_are_dealt_out(void **state) {
+    (void)state;
+    const char *folder = temp_path("dealt");
+    parts_width = 60;
+    leg l = {.folder = folder, .how = LIES_WHOLE, .load = -1, .save = 1};
+    assert_int_equal(tn_local_run(3, run_leg, &l), TN_OK);
+    parts_width = 6;
+    size_t bytes[3], all = 0;
+    for (int rank = 0; rank < 3; rank++) {
+        char name[64];
+        snprintf(name, sizeof(name), "dealt/step-000001/rank-%05d.safetensors", rank);
+        free(temp_read(temp_path(name), &bytes[rank]));
+        all += bytes[rank];
+    }
+    for (int rank = 0; rank < 3; rank++) {
+        assert_in_range(bytes[rank], all / 4, all / 2);
+    }
+}
+
 /* ---- The folder ------------------------------------------------------------------------------ */
 
 static bool count_names(const char *name, void *user) {
@@ -151,6 +184,29 @@ static void some_steps_stay(void **state) {
     assert_true(is_there(folder, "notes.tmp")); /* not ours */
     assert_int_equal(names_in(folder), 5);
     assert_int_equal(names_in(temp_path("steps/step-000070")), 4);
+}
+
+/* A run that begins anew in the folder of another: its steps stay, and so do those. */
+static void save_low_step(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_ODD);
+    tn_saver_options o = patient(true);
+    o.keep = 1;
+    tn_saver *saver = tn_saver_new(world, user, o);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    for (c.step = 2; c.step < 4; c.step++) {
+        must(tn_saver_save(saver, &c) == TN_OK);
+    }
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void higher_steps_are_another_runs(void **state) {
+    (void)state;
+    const char *folder = temp_path("steps");
+    assert_int_equal(tn_local_run(2, save_low_step, (void *)(uintptr_t)folder), TN_OK);
+    assert_true(is_there(folder, "step-000003") && is_there(folder, "step-000070"));
+    assert_false(is_there(folder, "step-000002"));
 }
 
 /* What is there of step 70 is the second. */
@@ -376,6 +432,71 @@ static void an_error_from_before(void **state) {
                      TN_OK);
 }
 
+static void load_single(tn_group *world, void *user) {
+    const leg *l = user;
+    parts_run r;
+    parts_run_open(&r, world, l->how);
+    tn_saver *saver = tn_saver_new(world, l->folder, patient(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    bool found;
+    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == l->load);
+    parts_run_values(&r, (uint64_t)l->load, true);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+/* ---- Without memory -------------------------------------------------------------------------- */
+
+enum { STARVED = 2 };
+
+typedef struct starving {
+    const char *folder;
+    int n; /* the n-th allocation of all ranks fails */
+    bool armed;
+    tn_status status[STARVED];
+} starving;
+
+static void save_starving(tn_group *world, void *user) {
+    starving *s = user;
+    int rank = tn_group_rank(world);
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    parts_run_values(&r, 4, false);
+    tn_saver *saver = tn_saver_new(world, s->folder, patient(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    c.step = 4;
+    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
+    must(tn_barrier(world) == TN_OK);
+    if (rank == 0) {
+        tn__alloc_fail_at(s->n);
+    }
+    s->status[rank] = tn_saver_save(saver, &c);
+    s->status[rank] = s->status[rank] == TN_OK ? tn_saver_wait(saver) : s->status[rank];
+    tn_error_clear();
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+/* Whatever fails on whichever rank: each of them hears of it without waiting for the time-out, and
+ * the step that is there is whole. */
+static void without_memory(void **state) {
+    (void)state;
+    starving s = {.folder = temp_path("starving")};
+    int failures = 0;
+    for (bool armed = false; !armed; s.n += 1 + s.n / 16) {
+        assert_int_equal(tn_local_run(STARVED, save_starving, &s), TN_OK);
+        armed = tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        for (int rank = 0; rank < STARVED; rank++) {
+            assert_true(s.status[rank] == TN_OK || s.status[rank] == TN_ENOMEM);
+            failures += s.status[rank] != TN_OK;
+        }
+        leg l = {.folder = s.folder, .how = LIES_WHOLE, .load = 4};
+        assert_int_equal(tn_local_run(1, load_single, &l), TN_OK);
+    }
+    assert_true(failures > 20);
+}
+
 /* ---- Other files ----------------------------------------------------------------------------- */
 
 typedef struct paths {
@@ -429,19 +550,6 @@ static void converted_and_exported(void **state) {
     assert_int_equal(tn_checkpoint_load(&c, one), TN_OK);
     assert_int_equal(c.step, 8);
     parts_run_values(&r, 8, true);
-    parts_run_close(&r);
-}
-
-static void load_single(tn_group *world, void *user) {
-    const leg *l = user;
-    parts_run r;
-    parts_run_open(&r, world, l->how);
-    tn_saver *saver = tn_saver_new(world, l->folder, patient(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    bool found;
-    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == l->load);
-    parts_run_values(&r, (uint64_t)l->load, true);
-    tn_saver_free(saver);
     parts_run_close(&r);
 }
 
@@ -614,8 +722,16 @@ static void load_surplus(tn_group *world, void *user) {
     bool found;
     must(tn_saver_load(saver, &c, &found) == TN_EMISMATCH && !found);
     tn_error_clear();
+    tn_generator generator;
+    c.optim = tn_adamw(&n, tn_adamw_defaults());
+    c.generator = &generator;
+    c.other_run = true; /* all else is the same */
+    must(tn_saver_load(saver, &c, &found) == TN_EMISMATCH && !found);
+    must(strstr(tn_error_message(), "which the program has not"));
+    tn_error_clear();
     c.partial = true;
     must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 8);
+    tn_optim_free(c.optim);
     must(((float *)tn_data_mut(n.in.weight))[3] == value_of("in.weight", 3, 8));
     tn_saver_free(saver);
     tn_module_finish(&n);
@@ -658,12 +774,16 @@ static void into_a_model_without_elements(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(any_way_onto_any_ranks),
+        TEST(large_pieces),
+        TEST(whole_parameters_are_dealt_out),
         TEST(some_steps_stay),
         TEST(a_step_is_replaced),
+        TEST(higher_steps_are_another_runs),
         TEST(one_job_at_a_time),
         TEST(wrong_on_one_rank),
         TEST(a_rank_that_does_not_come),
         TEST(an_error_from_before),
+        TEST(without_memory),
         TEST(converted_and_exported),
         TEST(checkpoints_of_one_file),
         TEST(one_file_is_for_whole_models),
