@@ -59,7 +59,7 @@ static bool is_member(const tn_group *g, const char *operation) {
 
 /* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
  * been changed since. */
-bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation) {
+static bool may_attach(void *m, const tn_group *g, const char *operation) {
     tn_module *module = tn__module_of(m, operation);
     if (!module || tn__pending() || !is_first(module, operation)) {
         return false;
@@ -230,7 +230,7 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const void *options) {
     bool differ = false;
     tn__parallel *p = NULL;
-    if (tn__parallel_may_attach(m, g, rules->operation) && is_member(outer, rules->operation) &&
+    if (may_attach(m, g, rules->operation) && is_member(outer, rules->operation) &&
         make_buffers(m) && make_same(m, g, outer, rules, text, &differ)) {
         p = hang_on(m, g, outer, rules, options);
     }

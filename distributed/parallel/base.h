@@ -104,14 +104,11 @@ static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, i
     return (tn__parallel_param *)((char *)p->params + (size_t)i * p->rules->param_size);
 }
 
-/* What strategies check before they attach: m is a module, g has this rank, nothing in or around m
- * has a strategy, its parameters are on one device, and none is sharded or an optimiser's already.
- * False after raising. */
-bool tn__parallel_may_attach(void *m, tn_group *g, const char *operation);
-
-/* Hangs a strategy on m: all the checks, the comparison of modules and of `text` (the options),
- * rank 0's values, hooks, start(p, options). With `outer` over all ranks of both groups. NULL after
- * raising; unless all ranks know, because they differ, the groups are aborted then. */
+/* Hangs a strategy on m. Checks that m is a module, this rank is in the groups, nothing in or
+ * around m has a strategy, and its parameters are on one device and neither sharded nor an
+ * optimiser's already; compares modules and `text` (the options) and gives all rank 0's values;
+ * then hooks and start(p, options). With `outer` over all ranks of both groups. NULL after raising;
+ * unless all ranks know, because they differ, the groups are aborted then. */
 TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                          const tn__parallel_rules *rules, const char *text,
                                          const void *options);
