@@ -21,8 +21,10 @@ bool tn__readable(const tn_tensor *t, const char *operation) {
 /* What is read while a module is built gets its elements at once. */
 static bool fill_or_raise(const tn_tensor *t, const char *operation) {
     if (!tn__deferred(t)) {
-        tn__raise(TN_ESTATE, operation, "the storage of %s is empty (tn_storage_refill fills it)",
-                  tn_shape_text(t));
+        tn__raise(
+            TN_ESTATE, operation,
+            "the storage of %s is empty (of a sharded model: TN_WHOLE; else tn_storage_refill)",
+            tn_shape_text(t));
         return false;
     }
     if (tn__deferring) {
