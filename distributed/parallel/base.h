@@ -68,8 +68,8 @@ typedef struct tn__parallel_rules {
      * parameter. The first must call tn__parallel_reach, the second set `ready`. */
     tn_grad_hook coming;
     tn_accumulated_hook added;
-    /* `coming` does not change where gradients lie: they may be written there before it is called
-     * (tn__on_grad_look). */
+    /* A place that a leaf has for its gradient stays when `coming` is called: it may be written
+     * there before (tn__on_grad_look). */
     bool coming_looks;
     /* The outermost backward is over, it was synchronised, and no error is pending. */
     void (*ended)(tn__parallel *p);

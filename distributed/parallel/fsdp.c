@@ -161,11 +161,24 @@ static void take_buffers(tn__parallel *p) {
 
 /* ---- A backward ------------------------------------------------------------------------------ */
 
+/* The unit's gradients come next: they are made where they will lie, and not copied there. Which of
+ * them will come is not known with find_unused. */
+static void place_unit(const tn__fsdp_unit *u) {
+    const tn_fsdp_state *s = u->fsdp;
+    bool comes = s->base.running && s->base.reached && !s->options.find_unused;
+    for (tn__fsdp_set *set = u->sets; set && comes; set = set->next) {
+        if (set->grad && set->waiting > 0) {
+            tn__fsdp_place_grads(set);
+        }
+    }
+}
+
 static void unit_backward_before(tn_module *m, void *user) {
     tn__fsdp_unit *u = user;
     tn__parallel_backward(m, &u->fsdp->base);
     u->running++;
     need_unit(u);
+    place_unit(u);
 }
 
 static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
@@ -295,6 +308,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .forward = take_buffers,
         .reached = expect_grads,
         .coming = gradient_coming,
+        .coming_looks = true,
         .added = gradient_added,
         .ended = backward_ended,
         .over = backward_over,

@@ -1,6 +1,8 @@
 /* Sharding: attaching, what is refused, what is whole when, and how it ends. Ranks are threads.
  * (The bits of a training run: test_fsdp_bits.c.) */
 
+#include "autograd/hooks.h"
+#include "autograd/leaf.h"
 #include "core/allocator.h"
 #include "fsdp_net.h"
 
@@ -519,16 +521,66 @@ static void test_two_modules_share_a_group(void **state) {
     run_ok(2, shares_a_group, NULL);
 }
 
+/* ---- Where gradients are made ---------------------------------------------------------------- */
+
+static _Thread_local int made, made_in_place;
+
+static tn_tensor *look_where(tn_tensor *grad, void *user) {
+    const tn_leaf *leaf = ((tn_tensor *)user)->leaf;
+    made++;
+    made_in_place += leaf->grad && tn_data(leaf->grad) == tn_data(grad);
+    return NULL;
+}
+
+static bool watch_leaf(const tn_entry *entry, void *user) {
+    (void)user;
+    return tn__on_grad_look(*entry->field, look_where, *entry->field) != 0;
+}
+
+/* Under both strategies a kernel writes what travels; nothing is copied to where it lies. */
+static void makes_in_place(tn_group *g, void *user) {
+    net m;
+    net_init(&m, 3);
+    if (user) {
+        tn_ddp(&m, g, tn_ddp_defaults());
+    } else {
+        tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    }
+    tn_module_each(&m, (tn_walk){0}, watch_leaf, NULL);
+    for (int i = 0; i < 3; i++) {
+        TN_SCOPE;
+        made = made_in_place = 0;
+        tn_backward(net_loss(&m, i));
+        CHECK(made == 9 && made_in_place == made);
+        tn_module_zero_grad(&m);
+    }
+    tn_module_finish(&m);
+}
+
+static void test_gradients_are_made_in_their_place(void **state) {
+    (void)state;
+    run_ok(2, makes_in_place, NULL);
+    run_ok(2, makes_in_place, "ddp");
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
-        TEST(test_bits_of_data_parallelism),   TEST(test_gradients_that_are_forgotten),
-        TEST(test_units_and_their_parameters), TEST(test_frozen_parameters),
-        TEST(test_parts_are_registered),       TEST(test_parts_are_made_alone),
-        TEST(test_no_rank_has_it_whole),       TEST(test_a_whole_module),
-        TEST(test_options_that_are_refused),   TEST(test_states_that_are_refused),
-        TEST(test_ranks_that_differ),          TEST(test_a_module_that_is_finished),
-        TEST(test_memory_that_runs_out),       TEST(test_two_modules_share_a_group),
+        TEST(test_bits_of_data_parallelism),
+        TEST(test_gradients_that_are_forgotten),
+        TEST(test_units_and_their_parameters),
+        TEST(test_frozen_parameters),
+        TEST(test_parts_are_registered),
+        TEST(test_parts_are_made_alone),
+        TEST(test_no_rank_has_it_whole),
+        TEST(test_a_whole_module),
+        TEST(test_options_that_are_refused),
+        TEST(test_states_that_are_refused),
+        TEST(test_ranks_that_differ),
+        TEST(test_a_module_that_is_finished),
+        TEST(test_memory_that_runs_out),
+        TEST(test_two_modules_share_a_group),
+        TEST(test_gradients_are_made_in_their_place),
     };
     return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
 }
