@@ -10,7 +10,8 @@ enum { MICROS = 12 }; /* of a step, shared by 4, 3, 2 and 1 ranks */
 /* One leg: a few steps before (which loading undoes), loading, steps, saving. */
 typedef struct leg {
     const char *folder;
-    int stage; /* 0: data parallel */
+    const char *export; /* where the whole weights go; NULL: nowhere */
+    int stage;          /* 0: data parallel */
     bool bf16, spoil;
     int load, save;     /* the step that is there, and that is saved at the end; 0: none */
     int from, steps;    /* the steps that are trained in between */
@@ -69,6 +70,10 @@ static void run_leg(tn_group *world, void *user) {
         tn_status status = tn_saver_save(saver, &c);
         (void)status; /* tn_local_run raises it */
     }
+    if (l->export && tn_error() == TN_OK) {
+        tn_status status = tn_dist_export(world, &gpt, l->export);
+        (void)status; /* tn_local_run raises it */
+    }
     tn_saver_free(saver);
     train_bits whole = train_whole(&gpt, world);
     if (tn_group_rank(world) == 0) {
@@ -92,9 +97,30 @@ static void free_leg(leg *l) {
     free(l->weights.data);
 }
 
+static void assert_same_files(const char *a, const char *b) {
+    size_t x, y;
+    unsigned char *one = temp_read(a, &x), *two = temp_read(b, &y);
+    assert_int_equal(x, y);
+    assert_memory_equal(one, two, x);
+    free(one);
+    free(two);
+}
+
+/* What was exported from parts is what one process saves. */
+static void check_exported(const train_run *run) {
+    tn_gpt gpt;
+    train_model(&gpt, run, 5);
+    assert_int_equal(tn_load(&gpt, temp_path("exported")), TN_OK);
+    assert_int_equal(tn_save(&gpt, temp_path("again")), TN_OK);
+    assert_same_files(temp_path("exported"), temp_path("again"));
+    tn_module_finish(&gpt);
+}
+
 /* 4 ranks train and save after two steps, and go on undisturbed. The step wanders over 3, 2 and 1
  * ranks, each sharded in another way, back to 4, which train what the undisturbed ones did. */
-static void wander(const char *folder, bool bf16, bool spoil) {
+static void wander(const char *name, bool bf16, bool spoil) {
+    char folder[512]; /* outlives the next paths */
+    snprintf(folder, sizeof(folder), "%s", temp_path(name));
     leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 4};
     leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 2, .save = 2};
     run_on(4, &undisturbed);
@@ -110,8 +136,10 @@ static void wander(const char *folder, bool bf16, bool spoil) {
                  .spoil = spoil,
                  .load = step,
                  .save = step + 1};
+        l.export = temp_path(i == 0 ? "exported" : "again");
         run_on(ways[i].ranks, &l);
         assert_true(train_same(l.weights, first.weights));
+        assert_same_files(temp_path("exported"), l.export);
         free_leg(&l);
     }
     leg last = {.folder = folder,
@@ -126,6 +154,8 @@ static void wander(const char *folder, bool bf16, bool spoil) {
     size_t half = undisturbed.losses.bytes / 2;
     assert_int_equal(last.losses.bytes, half);
     assert_memory_equal(last.losses.data, undisturbed.losses.data + half, half);
+    train_run run = run_of(&first);
+    check_exported(&run);
     free_leg(&undisturbed);
     free_leg(&first);
     free_leg(&last);
@@ -133,12 +163,12 @@ static void wander(const char *folder, bool bf16, bool spoil) {
 
 static void wandering_f32(void **state) {
     (void)state;
-    wander(temp_path("f32"), false, true);
+    wander("f32", false, true);
 }
 
 static void wandering_bf16(void **state) {
     (void)state;
-    wander(temp_path("bf16"), true, true);
+    wander("bf16", true, true);
 }
 
 int main(void) {
