@@ -396,16 +396,18 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
     bool reduces =
         t.kind == TN_ALL_REDUCE || t.kind == TN_REDUCE_SCATTER || t.kind == TN_REDUCE_TO_ROOT;
     if (!type_of(t.dtype, &type, &size) || (reduces && !reduction_of(&t, &op))) {
-        return engine_fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (a mean is of floats)", what);
+        engine_fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (a mean is of floats)", what);
+        return TN_EUNSUPPORTED;
     }
     if (t.device.index != e->index) {
-        return engine_fail(e, TN_EDEVICE,
-                           "the tensors are on cuda:%d, but this rank's GPU is cuda:%d",
-                           t.device.index, e->index);
+        engine_fail(e, TN_EDEVICE, "the tensors are on cuda:%d, but this rank's GPU is cuda:%d",
+                    t.device.index, e->index);
+        return TN_EDEVICE;
     }
     const tn__cuda_mark *ready = t.ready;
     if (ready && tn__cuda_check(cudaStreamWaitEvent(e->stream, ready->event, 0), what) != TN_OK) {
-        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        return TN_EDEVICE;
     }
     if (t.kind == TN_ALL_TO_ALL && t.in == t.out && t.count > 0) {
         t.in = f->copy = copy_input(e, &t, (size_t)t.count * size * (size_t)e->base.ranks);
@@ -517,9 +519,9 @@ static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why)
     if (status != TN_OK) {
         abort_comm(e);
         flight_free(f);
-        engine_failed(e, why);
+        return engine_failed(e, why); /* the first of its failures */
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
