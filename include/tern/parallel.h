@@ -95,7 +95,8 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
  *
  * Between uses a parameter's field holds a tensor without bytes (TN_ESTATE in whatever reads it);
  * what is here of it is tn_entry.stored. A module reads the parameters of its own unit, and of the
- * units around it: what a forward takes out of another unit may not be there.
+ * units around it: what a forward takes out of another unit may not be there. Nor are parameters
+ * where a gradient is differentiated again (create_graph), but at stages 1 and 2 and in TN_WHOLE.
  *
  * Every rank calls the modules in the same order, also where nothing is recorded. An error of one
  * rank in the middle of a step ends the group, and so does a rank whose data has ended: the others

@@ -307,6 +307,103 @@ static void test_frozen_beside_trainable(void **state) {
     }
 }
 
+/* Two modules that are cut apart, of which each is frozen while the other learns, and through both
+ * of which gradients go. With a penalty on the slope of the discriminator: what is differentiated
+ * again reads parameters behind the hooks that bring them, so they stay meanwhile. */
+typedef struct gan {
+    tn_sequential g, d;
+    pair g_layers[2], d_layers[2];
+} gan;
+
+typedef struct gan_run {
+    int ranks, stage;
+    bool penalty;
+    train_bits want;
+} gan_run;
+
+static void gan_init(gan *n) {
+    tn_seed(31);
+    tn_sequential_init(&n->g);
+    tn_sequential_init(&n->d);
+    for (int i = 0; i < 2; i++) {
+        pair_init(&n->g_layers[i]);
+        pair_init(&n->d_layers[i]);
+        tn_sequential_add(&n->g, &n->g_layers[i]);
+        tn_sequential_add(&n->d, &n->d_layers[i]);
+    }
+}
+
+static tn_tensor *gan_penalty(gan *n, tn_tensor *x) {
+    x = tn_set_requires_grad(tn_detach(x), true);
+    tn_tensor *score = tn_sum_all(tn_call(&n->d, x)), *slope;
+    tn_grad_options o = tn_grad_defaults();
+    o.create_graph = true;
+    tn_grad(&score, NULL, 1, &x, 1, &slope, o);
+    return tn_mean_all(tn_square(slope));
+}
+
+static void gan_backward(gan *n, const gan_run *run, bool judge, int64_t number) {
+    TN_SCOPE;
+    tn_generator data = {.seed = 6, .stream = (uint64_t)number};
+    tn_tensor *noise = tn_normal_(tn_empty(TN_DIMS(4, WIDTH), TN_F32), 0, 1, &data);
+    tn_tensor *loss = tn_mean_all(tn_call(&n->d, tn_call(&n->g, noise)));
+    if (judge && run->penalty) {
+        TN_WHOLE(&n->d);
+        loss = tn_add(loss, gan_penalty(n, noise));
+        tn_backward(tn_mul_scalar(loss, 1.0 / run->ranks));
+        return;
+    }
+    tn_backward(tn_mul_scalar(judge ? loss : tn_neg(loss), 1.0 / run->ranks));
+}
+
+static train_bits gan_train(tn_group *g, const gan_run *run) {
+    TN_SCOPE;
+    static _Thread_local gan n;
+    gan_init(&n);
+    if (g) {
+        tn_fsdp_options o = summing("*");
+        o.stage = run->stage;
+        CHECK(tn_fsdp(&n.g, g, NULL, o) != NULL && tn_fsdp(&n.d, g, NULL, o) != NULL);
+    }
+    tn_optim *g_opt = tn_adam(&n.g, tn_adam_defaults()), *d_opt = tn_adam(&n.d, tn_adam_defaults());
+    for (int i = 0; i < 6; i++) {
+        bool judge = i % 2 == 0;
+        tn_module_requires_grad(&n.g, !judge);
+        tn_module_requires_grad(&n.d, judge);
+        for (int k = 0; k < (g ? 1 : run->ranks); k++) {
+            gan_backward(&n, run, judge, i * run->ranks + (g ? tn_group_rank(g) : k));
+        }
+        tn_optim_step(judge ? d_opt : g_opt);
+        tn_optim_zero_grad(judge ? d_opt : g_opt);
+    }
+    CHECK(tn_error() == TN_OK);
+    train_bits bits = train_whole(&n.g, g), more = train_whole(&n.d, g);
+    memcpy(train_grow(&bits, more.bytes), more.data, more.bytes);
+    free(more.data);
+    tn_optim_free(g_opt);
+    tn_optim_free(d_opt);
+    tn_module_finish(&n.g);
+    tn_module_finish(&n.d);
+    return bits;
+}
+
+static void compare_gan(tn_group *g, void *user) {
+    const gan_run *run = user;
+    train_bits is = gan_train(g, run);
+    CHECK(train_same(is, run->want));
+    free(is.data);
+}
+
+static void test_modules_that_learn_in_turns(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * 3 * 2; i++) {
+        gan_run run = {.ranks = 1 + i % 2, .stage = 1 + i / 2 % 3, .penalty = i / 6};
+        run.want = gan_train(NULL, &run);
+        run_ok(run.ranks, compare_gan, &run);
+        free(run.want.data);
+    }
+}
+
 /* ---- Parameters that some ranks do not use -----------------------------------------------------
  */
 
@@ -576,6 +673,7 @@ int main(void) {
         TEST(test_a_unit_that_is_called_twice),
         TEST(test_parts_of_no_elements),
         TEST(test_frozen_beside_trainable),
+        TEST(test_modules_that_learn_in_turns),
         TEST(test_unused_parameters_are_named),
         TEST(test_unused_parameters_are_found),
         TEST(test_units_that_ranks_leave_out),
