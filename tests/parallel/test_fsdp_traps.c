@@ -377,9 +377,8 @@ static train_bits gan_train(tn_group *g, const gan_run *run) {
         tn_optim_zero_grad(judge ? d_opt : g_opt);
     }
     CHECK(tn_error() == TN_OK);
-    train_bits bits = train_whole(&n.g, g), more = train_whole(&n.d, g);
-    memcpy(train_grow(&bits, more.bytes), more.data, more.bytes);
-    free(more.data);
+    train_bits bits = train_whole(&n.g, g);
+    train_join(&bits, train_whole(&n.d, g));
     tn_optim_free(g_opt);
     tn_optim_free(d_opt);
     tn_module_finish(&n.g);

@@ -95,6 +95,14 @@ static inline void *train_grow(train_bits *bits, size_t bytes) {
     return bits->data + bits->bytes - bytes;
 }
 
+/* Appends `more` and frees it. */
+static inline void train_join(train_bits *bits, train_bits more) {
+    if (more.bytes > 0) { /* none after an error */
+        memcpy(train_grow(bits, more.bytes), more.data, more.bytes);
+    }
+    free(more.data);
+}
+
 /* ---- What all ranks have --------------------------------------------------------------------- */
 
 static inline bool train_append(const tn_entry *entry, void *user) {
@@ -375,9 +383,7 @@ static inline train_bits train(tn_group *g, const train_run *run) {
         train_share_losses(g, losses, run->micros);
         memcpy(train_grow(&bits, bytes), losses, bytes);
     }
-    train_bits whole = train_whole(&gpt, g);
-    memcpy(train_grow(&bits, whole.bytes), whole.data, whole.bytes);
-    free(whole.data);
+    train_join(&bits, train_whole(&gpt, g));
     tn_optim_free(opt);
     tn_module_finish(twin);
     tn_module_finish(&gpt);
