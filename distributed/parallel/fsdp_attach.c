@@ -258,7 +258,7 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
     for (int i = 0; i < s->unit_count; i++) {
         for (int k = 0; k < s->base.count; k++) {
             tn__fsdp_param *p = &s->params[k];
-            if (p->unit == &s->units[i]) {
+            if (p->unit && p->unit == &s->units[i]) { /* an ignored one has none */
                 p->set = set_for(s, p, alone);
                 p->set->count++;
             }
