@@ -22,12 +22,14 @@
  * Bytes of a rank, psi parameters in f32, stepped by AdamW, N ranks, computed in c bytes; `each` of
  * a set is its parameters', 16 elements aligned each, divided by N and rounded up to 16:
  *
- *     parts      4 each (shard), and c each where c is another dtype (low)     in the group's
- * memory gradients  4 each, trainable sets alone state      8 for each element of a part at rest 16
- * psi / N and the padding; stage 2 has c N each of every set besides; stage 1 also 4 N each for
- * gradients running    c N each of the rest and of 1 + prefetch units buffers    4 N each of the
- * rest, and twice that of the largest unit; stay, in the group's memory. TN_NO_SYNC makes it one
- * for each set: 4 psi
+ *     parts      4 each (shard), and c each where c is another dtype (low): group memory
+ *     gradients  4 each, of trainable sets alone
+ *     state      8 for each element of a part
+ *     at rest    16 psi / N and the padding; stage 2: also c N each of every set, which stay whole;
+ *                stage 1: also 4 N each, for their gradients
+ *     running    c N each of the rest and of 1 + prefetch units
+ *     buffers    4 N each of the rest, and twice that of the largest unit: group memory, which
+ *                stays. Under TN_NO_SYNC more are made, up to one for each set: 4 psi
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_FSDP_H
 #define TERN_DISTRIBUTED_PARALLEL_FSDP_H

@@ -197,7 +197,7 @@ static void touch_wholes(const tn__fsdp_set *set) {
     }
 }
 
-/* Counts bytes of wholes that have come, or with -1 gone. */
+/* Counts bytes of wholes that have come; negative: gone. */
 static void count_whole(tn_fsdp_state *s, int64_t bytes) {
     s->stats.whole += bytes;
     s->stats.most_whole =
