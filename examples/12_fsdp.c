@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CONTEXT = 64, BATCH = 8, STEPS = 60 };
+enum { CONTEXT = 32, BATCH = 8, STEPS = 30 };
 
 /* Tokens of a text: the file's, or sums, the same on every rank. */
 static tn_dataset *read_tokens(const char *path, int *different) {
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     tn_group *world = tn_dist_init(tn_dist_defaults()); /* R: one rank when nothing is set */
     tn_gpt_options g = tn_gpt_defaults();
     g.layers = g.heads = 4;
-    g.width = 128;
+    g.width = 96;
     g.context = CONTEXT;
     int different;
     tn_dataset *data = read_tokens(argc > 2 && *argv[2] ? argv[2] : NULL, &different);
@@ -85,11 +85,11 @@ int main(int argc, char **argv) {
         tn_optim_clip(opt, 1.0); /* the norm of all ranks' parts */
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        double mean = tn_group_mean(world, tn_item(loss), 1);  /* R */
-        if (++c.step % 10 == 0 && tn_group_rank(world) == 0) { /* R */
+        double mean = tn_group_mean(world, tn_item(loss), 1); /* R */
+        if (++c.step % 5 == 0 && tn_group_rank(world) == 0) { /* R */
             printf("step %2d  loss %.6f\n", (int)c.step, mean);
         }
-        if (saver && c.step % 20 == 0) {
+        if (saver && c.step % 10 == 0) {
             saved = tn_saver_save(saver, &c); /* R: each rank its part, while training goes on */
         }
     }
