@@ -124,6 +124,12 @@ MUTATIONS = [
     ("ops/deferred.c", "        recipe->dtype = x->dtype;\n", "", "what is drawn anew is drawn in the dtype before"),
     ("nn/defer.c", "entry->stored != t || ", "", "a sharded parameter is made whole"),
     ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
+    # ---- distributed/group ------------------------------------------------------------------------------------------------
+    ("distributed/group/work.c", "tn__line_is_first(w) : ", "true : ", "groups launch in whatever order their threads run"),
+    ("distributed/group/work.c", "(w->launches ? tn__line_is_first(w) : !g->launched.first)", "(w->launches ? tn__line_is_first(w) : true)",
+     "what is run begins while something is under way"),
+    ("distributed/group/work.c", "        start_clock(g, g->running);\n", "", "a deadline counts while others are at work"),
+    ("distributed/group/mesh.c", "first -= set >> i & 1 ? ", "first -= set >> i & 1 && i ? ", "lines of the outermost dimension are ranks alone"),
     # ---- nn, distributed/parallel: strategies -----------------------------------------------------------------------
     ("nn/strategy.c", "while (search.root && search.root->up) {", "while (search.root && search.root->up && 0) {",
      "what an optimiser holds under another name is not found"),
