@@ -39,15 +39,19 @@ static int offload(tn_group *unused, const char *argument) {
         free(alone.data);
         free(together.data);
     }
-    bool good = true;
     train_run run = train_run_of(TRAIN_FSDP, tn_group_size(world));
     run.options.offload = true;
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
     tn_gpt gpt;
     train_model(&gpt, &run, 1);
     train_groups groups = train_groups_of(world, &run);
-    train_spread(&gpt, &run, &groups);
+    tn_fsdp_state *s = train_spread(&gpt, &run, &groups);
+    train_some(&gpt, &run, &groups);
+    bool good = true;
     tn_module_each(&gpt, (tn_walk){0}, stored_on_cpu, &good);
     rank_assert(good && tn_error() == TN_OK);
+    rank_assert(tn_device_memory(tn_default_device()).allocated - before ==
+                tn_fsdp_statistics(s).buffers); /* nothing else rests there */
     tn_module_finish(&gpt);
     return device_leave();
 }
