@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""`tern convert`: a checkpoint in parts, saved by three ranks, as one file and as weights; what is wrong with the command line."""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+from launch import TERN, TESTS, environment
+
+PROGRAM = os.path.join(TESTS, "fault_program")
+
+
+def need(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def tern(*arguments):
+    done = subprocess.run([TERN, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def header(path):
+    with open(path, "rb") as f:
+        return json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+
+
+def expect(status, part, *arguments):
+    got, text = tern("convert", *arguments)
+    need(got == status and part in text, "%s: ended with %d: %s" % (arguments, got, text))
+
+
+with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
+    parts, one, weights = (os.path.join(folder, name) for name in ("parts", "one", "weights"))
+    status, text = tern("run", "--standalone", "-n", "3", PROGRAM, "--stage", "3", "--steps", "6", "--out", folder)
+    need(status == 0, text)
+    expect(0, "", parts, "--to", one)
+    expect(0, "", os.path.join(parts, "step-000003"), "--weights", "--to", weights)
+    told = header(one)
+    need(told["__metadata__"]["step"] == "6", "one is not the newest step: %s" % told["__metadata__"])
+    need(told["model.in.weight"]["shape"] == [512, 256], "the whole is not whole: %s" % told["model.in.weight"])
+    need("optim.in.weight.exp_avg" in told, "there is no state")
+    told = header(weights)
+    need(told["in.weight"]["shape"] == [512, 256] and not any(name.startswith("optim.") for name in told), "other weights: %s" % told)
+    need(list(told["__metadata__"]) == ["model"], "other metadata: %s" % told["__metadata__"])
+
+    expect(0, "FOLDER --to FILE", "--help")
+    expect(64, "no folder", "--to", one)
+    expect(64, "no file to write", parts)
+    expect(64, "one folder", parts, folder, "--to", one)
+    expect(1, "has no committed step", os.path.join(folder, "nowhere"), "--to", one)
+    expect(1, "/nowhere/at/all", parts, "--to", "/nowhere/at/all")
+    with open(os.path.join(parts, "step-000006", "rank-00001.safetensors"), "r+b") as f:
+        f.seek(-1, os.SEEK_END)
+        last = f.read(1)
+        f.seek(-1, os.SEEK_END)
+        f.write(bytes([last[0] ^ 1]))
+    before = os.stat(one)
+    expect(1, "is damaged: its digest is", parts, "--to", one)
+    need(os.stat(one) == before, "a file was replaced by nothing")
+    need(sorted(os.listdir(folder)) == ["loss.csv", "one", "parts", "weights"], "left behind: %s" % os.listdir(folder))
