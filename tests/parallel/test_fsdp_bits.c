@@ -242,6 +242,109 @@ static void test_ignored_parameters(void **state) {
     free(want.data);
 }
 
+/* ---- Courses --------------------------------------------------------------------------------- */
+
+/* A training that does what dice say: the same on all ranks. */
+typedef struct course {
+    train_run run;
+    uint64_t seed;
+    train_bits bits[MOST];
+} course;
+
+static tn_tensor *course_loss(tn_gpt *gpt, const train_run *run, int64_t number) {
+    tn_tensor *x = train_tokens(run, 2 * number), *y = train_tokens(run, 2 * number + 1);
+    return tn_mul_scalar(tn_cross_entropy(tn_call(gpt, x), y, TN_SUM), 1.0 / TRAIN_TOKENS);
+}
+
+static void course_action(tn_gpt *gpt, const train_run *run, tn_optim *opt, int what, int64_t at) {
+    TN_SCOPE;
+    bool steps = what >= 5;
+    if (what == 0) {
+        train_evaluate(gpt, run);
+    } else if (what == 1) { /* a graph that nobody runs */
+        course_loss(gpt, run, at);
+    } else if (what == 2) {
+        TN_WHOLE(gpt);
+        train_evaluate(gpt, run);
+    } else if (what == 3) {
+        TN_NO_SYNC(gpt);
+        tn_backward(course_loss(gpt, run, at));
+    } else if (what == 4) {
+        tn_optim_zero_grad(opt);
+    } else if (what == 5) {
+        tn_backward(course_loss(gpt, run, at));
+    } else if (what == 6) { /* two forwards, one backward */
+        tn_tensor *first = course_loss(gpt, run, at);
+        tn_backward(tn_add(first, course_loss(gpt, run, at + 1)));
+    } else {
+        tn_tensor *first = course_loss(gpt, run, at);
+        {
+            TN_WHOLE(gpt);
+            train_evaluate(gpt, run);
+        }
+        tn_backward(first);
+    }
+    if (steps) {
+        tn_optim_clip(opt, 1.0);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+}
+
+static void walk_course(tn_group *g, void *user) {
+    TN_SCOPE;
+    course *c = user;
+    tn_generator dice = {.seed = c->seed};
+    tn_gpt gpt;
+    train_groups groups = train_groups_of(g, &c->run);
+    train_model(&gpt, &c->run, 100);
+    train_spread(&gpt, &c->run, &groups);
+    tn_optim *opt = train_optimiser(&gpt);
+    for (int i = 0; i < 14; i++) {
+        int64_t at = 2 * (i * tn_group_size(g) + tn_group_rank(g));
+        course_action(&gpt, &c->run, opt, i == 13 ? 5 : (int)tn_random_below(&dice, 8), at);
+    }
+    c->bits[tn_group_rank(g)] = train_whole(&gpt, g);
+    tn_optim_free(opt);
+    tn_module_finish(&gpt);
+}
+
+/* Frees what the other ranks have. */
+static train_bits course_bits(int ranks, course c) {
+    if (tn_local_run(ranks, walk_course, &c) != TN_OK) {
+        print_error("course %d of %s: %s\n", (int)c.seed, train_text(&c.run), tn_error_message());
+        tn_error_clear();
+        fail();
+    }
+    for (int r = 1; r < ranks; r++) {
+        free(c.bits[r].data);
+    }
+    return c.bits[0];
+}
+
+static void test_courses_that_dice_choose(void **state) {
+    (void)state;
+    for (int seed = 0; seed < 48; seed++) {
+        int ranks = 1 + seed % 3;
+        course c = {.run = train_run_of(TRAIN_DDP, ranks), .seed = (uint64_t)seed};
+        c.run.evaluate = true;
+        c.run.bf16 = seed / 3 % 2;
+        c.run.recompute = (train_recompute)(seed / 6 % 4);
+        train_bits want = course_bits(ranks, c);
+        c.run.how = TRAIN_FSDP;
+        c.run.options.prefetch = seed % 3;
+        c.run.options.keep_last = seed % 2;
+        for (c.run.options.stage = 1; c.run.options.stage <= 3; c.run.options.stage++) {
+            train_bits is = course_bits(ranks, c);
+            if (!train_same(is, want)) {
+                fail_msg("course %d of %s has other bits", seed, train_text(&c.run));
+            }
+            free(is.data);
+        }
+        free(want.data);
+    }
+}
+
 static void test_a_rerun_is_the_same(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -275,6 +378,7 @@ int main(void) {
         cmocka_unit_test(test_hybrid),
         cmocka_unit_test(test_offload),
         cmocka_unit_test(test_ignored_parameters),
+        cmocka_unit_test(test_courses_that_dice_choose),
         cmocka_unit_test(test_a_rerun_is_the_same),
     };
     return cmocka_run_group_tests_name("bits of sharding", tests, NULL, free_references);
