@@ -2,7 +2,7 @@
  * ranks. */
 #include "tools/convert.h"
 
-#include "distributed/parallel/convert.h"
+#include "distributed/parallel/save/convert.h"
 
 #include <argp.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
  * that each rank has 1/N of it. Beside them stands what such a loop needs: a rank's share of the
  * data, checkpoints, learning rates for N ranks.
  *
- * Read next: docs/distributed.md, distributed/parallel/ddp_naive.c, fsdp_naive.c.
+ * Read next: docs/distributed.md, distributed/parallel/ddp/ddp_naive.c, fsdp_naive.c.
  */
 #ifndef TERN_PARALLEL_H
 #define TERN_PARALLEL_H

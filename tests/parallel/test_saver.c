@@ -11,7 +11,7 @@
 
 #include "core/allocator.h"
 #include "core/folder.h"
-#include "distributed/parallel/convert.h"
+#include "distributed/parallel/save/convert.h"
 #include "tests/parallel/parts_run.h"
 #include "tests/support/temp.h"
 

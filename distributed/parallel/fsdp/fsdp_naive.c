@@ -13,7 +13,7 @@
  */
 #include "autograd/leaf.h"
 #include "autograd/mode.h"
-#include "distributed/parallel/fsdp.h"
+#include "distributed/parallel/fsdp/fsdp.h"
 
 /* ---- Whole and empty ------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include "autograd/leaf.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/ddp.h"
+#include "distributed/parallel/ddp/ddp.h"
 #include "distributed/parallel/flat.h"
 
 #include <stdlib.h>

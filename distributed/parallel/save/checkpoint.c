@@ -3,7 +3,7 @@
  * refuses.
  */
 #include "core/error.h"
-#include "distributed/parallel/agree.h"
+#include "distributed/parallel/save/agree.h"
 #include "io/checkpoint.h"
 #include "tern/parallel.h"
 

@@ -1,11 +1,11 @@
 /* A checkpoint in parts as one file (convert.h). */
-#include "distributed/parallel/convert.h"
+#include "distributed/parallel/save/convert.h"
 
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/layout.h"
-#include "distributed/parallel/saver.h"
+#include "distributed/parallel/save/saver.h"
 #include "tern/sys/tensor.h"
 
 #include <stdio.h>

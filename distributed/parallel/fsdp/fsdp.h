@@ -2,10 +2,10 @@
  *
  *     fsdp_naive.c    the same in the plainest way, to compare with
  *     fsdp.c          a step: the hooks, and so what comes, travels and goes when
- *     fsdp_units.c    where a unit's parameters and gradients lie; bringing, dropping, scattering
- *     fsdp_ignored.c  parameters that stay whole
- *     fsdp_attach.c   which parameter is whose; attaching and what it refuses
- *     scopes.c        TN_WHOLE, TN_NO_SYNC
+ *     units.c         where a unit's parameters and gradients lie; bringing, dropping, scattering
+ *     ignored.c       parameters that stay whole
+ *     attach.c        which parameter is whose; attaching and what it refuses
+ *     ../scopes.c     TN_WHOLE, TN_NO_SYNC
  *
  * Three tensors stand for a parameter. The *whole* is the leaf in the module's field, which graphs
  * lead to: its elements lie in the flat buffer of its set, which has no bytes between uses. The
@@ -154,7 +154,7 @@ static inline tn__fsdp_unit *tn__fsdp_rest(const tn_fsdp_state *s) {
     return &s->units[s->unit_count - 1];
 }
 
-/* ---- fsdp_attach.c --------------------------------------------------------------------------- */
+/* ---- attach.c -------------------------------------------------------------------------------- */
 
 /* What tn__fsdp_start is told. */
 typedef struct tn__fsdp_plan {
@@ -167,7 +167,7 @@ typedef struct tn__fsdp_plan {
 bool tn__fsdp_start(tn__parallel *p, const void *plan);
 void tn__fsdp_finish(tn__parallel *p);
 
-/* ---- fsdp_units.c ---------------------------------------------------------------------------- */
+/* ---- units.c --------------------------------------------------------------------------------- */
 
 /* Cuts the set's parameters: afterwards the wholes have no bytes. Every rank calls. False after
  * raising. */
@@ -201,7 +201,7 @@ bool tn__fsdp_scatter_used(tn_fsdp_state *s);
 /* Waits for all that are on their way: then the parts have them. */
 void tn__fsdp_arrive_all(tn_fsdp_state *s);
 
-/* ---- fsdp_ignored.c -------------------------------------------------------------------------- */
+/* ---- ignored.c ------------------------------------------------------------------------------- */
 
 /* Before more is added to an ignored parameter's gradient. */
 void tn__fsdp_put_aside(tn__fsdp_param *p);

@@ -2,7 +2,7 @@
  * all have (saver.h tells how they talk).
  *
  * tn_saver_save in the program's thread: the save before is over; every rank tells what it has and
- * hears what of it it writes; that is copied. The rest, saver_write.c, is a thread's.
+ * hears what of it it writes; that is copied. The rest, write.c, is a thread's.
  */
 #include "core/clock.h"
 #include "core/error.h"
@@ -10,7 +10,7 @@
 #include "core/memory.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/saver.h"
+#include "distributed/parallel/save/saver.h"
 #include "distributed/store/store.h"
 #include "io/metadata.h"
 #include "tensor/tensor.h"

@@ -1,10 +1,10 @@
 /* The inside of a saver.
  *
  *     saver.c         the public calls: a save in the program's thread
- *     saver_talk.c    what ranks tell each other, through the store
- *     saver_write.c   a rank's file, and rank 0's commit: in a thread of their own
- *     saver_folder.c  steps in the folder: names, the lock, what is removed
- *     saver_load.c    loading
+ *     talk.c          what ranks tell each other, through the store
+ *     write.c         a rank's file, and rank 0's commit: in a thread of their own
+ *     folder.c        steps in the folder: names, the lock, what is removed
+ *     load.c          loading
  *     holdings.c      who has what, and who writes it;  index.c  what lies where
  *
  * The K-th save of a job, in keys of the store:
@@ -21,7 +21,7 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_SAVER_H
 #define TERN_DISTRIBUTED_PARALLEL_SAVER_H
 
-#include "distributed/parallel/holdings.h"
+#include "distributed/parallel/save/holdings.h"
 
 #include <pthread.h>
 
@@ -63,7 +63,7 @@ struct tn_saver {
     bool shared_error;      /* what was heard last was an error, which all ranks hear */
 };
 
-/* ---- saver_talk.c ---------------------------------------------------------------------------- */
+/* ---- talk.c ---------------------------------------------------------------------------------- */
 
 /* Tells what stands under key K/`rank`/`what` (rank -1: K/`what`), or the pending error, which
  * stays pending. */
@@ -83,13 +83,13 @@ void tn__saver_forget(tn_saver *s, int64_t k);
 /* How much later than the deadline rank 0 has certainly said what it thinks. */
 double tn__saver_grace(const tn_saver *s);
 
-/* ---- saver_write.c --------------------------------------------------------------------------- */
+/* ---- write.c --------------------------------------------------------------------------------- */
 
 /* Writes this rank's file and tells so; on rank 0 commits then. Raises nothing: what goes wrong is
  * told at the end of the save. */
 void tn__saver_write(tn_saver *s);
 
-/* ---- saver_folder.c: steps in a folder ------------------------------------------------------- */
+/* ---- folder.c: steps in a folder ------------------------------------------------------------- */
 
 enum { TN__STEP_NAME = 40 };
 

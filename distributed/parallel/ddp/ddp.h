@@ -1,10 +1,10 @@
 /* The inside of data parallelism. The public side is tern/parallel.h; read ddp_naive.c first.
  *
- *     ddp_naive.c      the same in the plainest way, to compare with
- *     ddp.c            the step, and the options
- *     ddp_buckets.c    where gradients lie, and in which order
- *     ddp_travel.c     how they travel
- *     ddp_join.c       ranks whose data ends earlier
+ *     ddp_naive.c  the same in the plainest way, to compare with
+ *     ddp.c        the step, and the options
+ *     buckets.c    where gradients lie, and in which order
+ *     travel.c     how they travel
+ *     join.c       ranks whose data ends earlier
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_DDP_H
 #define TERN_DISTRIBUTED_PARALLEL_DDP_H
@@ -56,7 +56,7 @@ struct tn_ddp_state {
     tn__ddp_join join;
 };
 
-/* ---- ddp_buckets.c --------------------------------------------------------------------------- */
+/* ---- buckets.c ------------------------------------------------------------------------------- */
 
 /* The first buckets: backward goes from the last layer to the first. False after raising. */
 bool tn__ddp_first_layout(tn_ddp_state *d);
@@ -69,7 +69,7 @@ bool tn__ddp_relayout_due(const tn_ddp_state *d);
  * after raising. */
 bool tn__ddp_relayout(tn_ddp_state *d, int root);
 
-/* ---- ddp_travel.c ---------------------------------------------------------------------------- */
+/* ---- travel.c -------------------------------------------------------------------------------- */
 
 /* A backward begins: which gradients will come. */
 void tn__ddp_expect(tn_ddp_state *d);
@@ -81,8 +81,7 @@ bool tn__ddp_complete(tn_ddp_state *d);
 /* Waits until nothing travels any more, after a failure. */
 void tn__ddp_abandon(tn_ddp_state *d);
 
-/* ---- ddp_join.c: without options.join, nothing ------------------------------------------------
- */
+/* ---- join.c: without options.join, nothing --------------------------------------------------- */
 
 bool tn__ddp_join_start(tn_ddp_state *d);
 void tn__ddp_join_finish(tn_ddp_state *d);

@@ -16,7 +16,7 @@
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/flat.h"
-#include "distributed/parallel/fsdp.h"
+#include "distributed/parallel/fsdp/fsdp.h"
 #include "distributed/parallel/layout.h"
 #include "nn/defer.h"
 #include "tensor/recipe.h"

@@ -7,7 +7,7 @@
  *                 while backward goes on with the layers below
  *     its end     what is missing is an error or travels as zeros; all buckets are waited for
  */
-#include "distributed/parallel/ddp.h"
+#include "distributed/parallel/ddp/ddp.h"
 
 #include "core/memory.h"
 

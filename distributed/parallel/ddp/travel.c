@@ -4,7 +4,7 @@
 #include "autograd/leaf.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/ddp.h"
+#include "distributed/parallel/ddp/ddp.h"
 #include "tern/sys/tensor.h"
 
 /* ---- Sending --------------------------------------------------------------------------------- */

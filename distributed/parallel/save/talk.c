@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/parallel/saver.h"
+#include "distributed/parallel/save/saver.h"
 #include "tern/store.h"
 
 #include <inttypes.h>

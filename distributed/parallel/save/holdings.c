@@ -1,5 +1,5 @@
 /* Who has what, and who writes it (holdings.h). */
-#include "distributed/parallel/holdings.h"
+#include "distributed/parallel/save/holdings.h"
 
 #include "core/error.h"
 #include "core/memory.h"

@@ -5,7 +5,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/saver.h"
+#include "distributed/parallel/save/saver.h"
 
 #include <errno.h>
 #include <inttypes.h>

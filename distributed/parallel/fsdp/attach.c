@@ -11,7 +11,7 @@
 #include "autograd/leaf.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/fsdp.h"
+#include "distributed/parallel/fsdp/fsdp.h"
 #include "distributed/parallel/layout.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"

@@ -1,5 +1,5 @@
 /* Ranks that agree before they go on (agree.h). */
-#include "distributed/parallel/agree.h"
+#include "distributed/parallel/save/agree.h"
 
 #include "core/error.h"
 #include "distributed/group/group.h"

@@ -4,7 +4,7 @@
  * A sum is not summed again: it is put aside when more comes, and added when that has been summed
  * as well. So micro-batches add up as those of parts do.
  */
-#include "distributed/parallel/fsdp.h"
+#include "distributed/parallel/fsdp/fsdp.h"
 
 void tn__fsdp_put_aside(tn__fsdp_param *p) {
     tn_tensor *grad = tn_grad_of(p->base.leaf);

@@ -8,7 +8,7 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_HOLDINGS_H
 #define TERN_DISTRIBUTED_PARALLEL_HOLDINGS_H
 
-#include "distributed/parallel/index.h"
+#include "distributed/parallel/save/index.h"
 #include "io/state.h"
 
 typedef struct tn__holding {

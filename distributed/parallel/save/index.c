@@ -1,5 +1,5 @@
 /* Reading the index of a checkpoint in parts, and what it tells of (index.h). */
-#include "distributed/parallel/index.h"
+#include "distributed/parallel/save/index.h"
 
 #include "core/error.h"
 #include "core/memory.h"

@@ -10,7 +10,7 @@
  * An average goes on dividing by the number of all ranks.
  */
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/ddp.h"
+#include "distributed/parallel/ddp/ddp.h"
 
 /* ---- Announcements --------------------------------------------------------------------------- */
 

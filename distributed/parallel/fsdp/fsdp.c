@@ -31,7 +31,7 @@
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
-#include "distributed/parallel/fsdp.h"
+#include "distributed/parallel/fsdp/fsdp.h"
 
 #include <stdio.h>
 #include <stdlib.h>

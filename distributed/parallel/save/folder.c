@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "distributed/parallel/saver.h"
+#include "distributed/parallel/save/saver.h"
 
 #include <errno.h>
 #include <fcntl.h>
