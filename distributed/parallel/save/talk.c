@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define GRACE_SECONDS 5.0  /* on a busy machine */
 #define HEARD_SECONDS 10.0 /* for ranks that are on their way */
 
 typedef struct key {
@@ -135,5 +136,5 @@ void tn__saver_part(tn_saver *s) {
 }
 
 double tn__saver_grace(const tn_saver *s) {
-    return 1.0 + s->options.timeout / 4;
+    return fmax(GRACE_SECONDS, s->options.timeout / 4);
 }
