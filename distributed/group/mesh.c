@@ -133,7 +133,7 @@ static unsigned find_set(const tn_mesh *m, const char *names, const char *operat
         if (i >= 0 && (set >> i & 1)) {
             tn__raise(TN_EVALUE, operation, "the dimension %s is named twice", m->dims[i].name);
         }
-        if (tn__pending()) {
+        if (i < 0 || tn__pending()) {
             return 0;
         }
         set |= 1U << i;
