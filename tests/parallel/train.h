@@ -45,6 +45,7 @@ typedef struct train_run {
     bool mean;     /* gradients are averaged; false: summed, and the loss divided by all tokens */
     bool no_sync;  /* all but the last of a rank's micro-batches of a step stay with it */
     bool frozen;   /* the embedding of tokens */
+    bool deferred; /* built without elements, which are made when it is cut */
     bool evaluate; /* forwards without recording before, between and after forward and backward */
     double clip;
     tn_fsdp_options options;
@@ -197,7 +198,12 @@ static inline tn_tensor *train_tokens(const train_run *run, int64_t number) {
 
 static inline void train_model(tn_gpt *gpt, const train_run *run, uint64_t seed) {
     tn_seed(seed);
-    tn_gpt_init(gpt, run->model);
+    if (run->deferred) {
+        TN_DEFER_INIT;
+        tn_gpt_init(gpt, run->model);
+    } else {
+        tn_gpt_init(gpt, run->model);
+    }
     for (int i = 0; i < run->model.layers; i++) {
         tn_module_set_recompute(&gpt->h[i], run->recompute >= RECOMPUTE_OVER);
         tn_module_set_recompute(&gpt->h[i].attn, run->recompute == RECOMPUTE_INSIDE);
