@@ -212,7 +212,10 @@ bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool p
 
 /* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy
  * cannot fail; the general one, for strides, has nothing to fail on. A device that fails here has
- * lost the run anyway. */
+ * lost the run anyway.
+ *
+ * A part without elements has changed as well: ranks that have others of it see that theirs did,
+ * and all of them act on it. */
 void tn__state_apply(tn__state *s) {
     TN_NO_GRAD;
     for (int i = 0; i < s->count; i++) {
@@ -220,9 +223,11 @@ void tn__state_apply(tn__state *s) {
         size_t bytes = (size_t)tn_count(to) * tn_dtype_size(tn_dtype_of(to));
         if (!tn_is_contiguous(to) || !tn_is_contiguous(from)) {
             tn_copy_(to, from);
-        } else if (bytes) {
-            tn__copy_bytes(to->storage->device, tn__address(to), tn_cpu(), tn__address(from), bytes,
-                           s->operation);
+        } else {
+            if (bytes) {
+                tn__copy_bytes(to->storage->device, tn__address(to), tn_cpu(), tn__address(from),
+                               bytes, s->operation);
+            }
             tn__touch(to);
         }
     }

@@ -171,8 +171,62 @@ static void wandering_bf16(void **state) {
     wander("bf16", true, true);
 }
 
+/* ---- Units of which some ranks have nothing ---------------------------------------------------
+ */
+
+static tn_tensor *stack_forward(tn_module *self, tn_tensor *x) {
+    return tn_call(tn_module_child(self, "b"), tn_call(tn_module_child(self, "a"), x));
+}
+
+/* A save, and a step that loading undoes. At stage 1 weights stay whole until parts change:
+ * all ranks must say that they did, also those whose parts have no elements. */
+static void undoes_a_step(tn_group *g, void *folder) {
+    struct {
+        tn_module base;
+        tn_linear a, b;
+    } m;
+    TN_SCOPE;
+    tn_module_init(&m, "stack", stack_forward);
+    tn_linear_init(&m.a, 2, 2, tn_linear_defaults());
+    tn_linear_init(&m.b, 2, 2, tn_linear_defaults());
+    tn_module_add(&m, "a", &m.a);
+    tn_module_add(&m, "b", &m.b);
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.stage = 1;
+    o.units = "a b";
+    tn_fsdp(&m, g, NULL, o);
+    tn_optim *opt = tn_sgd(&m, tn_sgd_defaults());
+    tn_saver *saver = tn_saver_new(g, folder, tn_saver_defaults());
+    tn_checkpoint c = {.model = &m, .optim = opt, .step = 1};
+    tn_tensor *x = tn_ones(TN_DIMS(1, 2), TN_F32);
+    bool found = tn_saver_save(saver, &c) != TN_OK;
+    double before = tn_item(tn_sum_all(tn_call(&m, x)));
+    tn_backward(tn_sum_all(tn_call(&m, x)));
+    tn_optim_step(opt);
+    double between = tn_item(tn_sum_all(tn_call(&m, x)));
+    if (tn_saver_load(saver, &c, &found) == TN_OK && found) {
+        double after = tn_item(tn_sum_all(tn_call(&m, x)));
+        if (after != before || after == between) {
+            tn_raise(TN_EVALUE, "%g before, %g after loading", before, after);
+        }
+    }
+    tn_saver_free(saver);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void ranks_with_nothing(void **state) {
+    (void)state;
+    char folder[512];
+    snprintf(folder, sizeof(folder), "%s", temp_path("nothing"));
+    if (tn_local_run(4, undoes_a_step, folder) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+}
+
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(wandering_f32), TEST(wandering_bf16)};
+    const struct CMUnitTest tests[] = {TEST(wandering_f32), TEST(wandering_bf16),
+                                       TEST(ranks_with_nothing)};
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }
