@@ -605,7 +605,7 @@ def cut(folder, reference, phase):
 
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk,
-         "throw": gives_up("throw", "thrown on purpose at "), "memory": gives_up("memory", "no memory for"), "model": model,
+         "throw": gives_up("throw", "thrown on purpose at "), "memory": gives_up("memory", "memory for"), "model": model,
          "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter, "fork": fork}
 
 
