@@ -88,15 +88,19 @@ static bool reserve_moves(plan *p) {
 static bool plan_entry(const tn_entry *entry, void *user) {
     plan *p = user;
     tn_tensor *t = *entry->field;
+    bool there = tn__same_device(t->storage->device, p->device);
+    if (entry->stored != t) { /* its field may have no elements now */
+        if (!there) {
+            tn__raise(TN_ESTATE, "module_to", "%s is sharded: modules are moved first",
+                      entry->path);
+        }
+        return there;
+    }
     if (!tn__usable_or_deferred(t, "module_to")) {
         return false;
     }
-    if (tn__same_device(t->storage->device, p->device)) {
+    if (there) {
         return true;
-    }
-    if (entry->stored != t) {
-        tn__raise(TN_ESTATE, "module_to", "%s is sharded: modules are moved first", entry->path);
-        return false;
     }
     if (!may_leave(entry) || !reserve_moves(p)) {
         return false;

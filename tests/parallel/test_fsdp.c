@@ -370,6 +370,7 @@ static void test_states_that_are_refused(void **state) {
     assert_non_null(tn_fsdp(&m, NULL, NULL, o));
     assert_int_equal(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE);
     tn_error_clear();
+    assert_int_equal(tn_module_to(&m, tn_device_of(m.wte.weight)), TN_OK); /* where it is */
     tn_module_finish(&m);
 }
 
