@@ -82,7 +82,7 @@ tn_status tn__parallel_wait(tn_work *w) {
     if (tn_error_take(&e)) {
         if (may_have_ended(&e)) {
             static const char hint[] =
-                " (the input of that rank may have ended earlier; for DDP there is tn_ddp_join)";
+                " (do all ranks call the same modules? Where one's data has ended: tn_ddp_join)";
             size_t length = strlen(e.message), room = sizeof(e.message) - sizeof(hint);
             memcpy(e.message + (length < room ? length : room), hint, sizeof(hint));
         }

@@ -75,7 +75,7 @@ static void test_a_difference_is_named(void **state) {
         {{.what = "dtype"}, {"parameter 1.weight f32 [6, 5]", "parameter 1.weight bf16 [6, 5]"}},
         {{.what = "missing"}, {"rank 0 has parameter 1.bias f32 [6]", "rank 1 has nothing more"}},
         {{.what = "frozen"}, {"0.weight f32 [5, 4],", "0.weight f32 [5, 4], frozen"}},
-        {{.what = "options"}, {"sum 0", "sum 1"}},
+        {{.what = "options"}, {"rank 0 has sum 0, but", "rank 1 has sum 1"}},
         {{.what = "", .naive = true}, {"options bucket_bytes", "options of ddp_naive"}},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

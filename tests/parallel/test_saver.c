@@ -538,6 +538,9 @@ static void converted_and_exported(void **state) {
     const char *one = temp_path("one"), *weights = temp_path("weights"),
                *saved = temp_path("saved");
     assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
+    assert_int_equal(tn__saver_convert(temp_path("nothing"), one, false), TN_EIO);
+    assert_contains(tn_error_message(), "nothing: No such file");
+    tn_error_clear();
     assert_int_equal(tn__saver_convert(p.folder, one, false), TN_OK);
     assert_int_equal(tn__saver_convert(temp_path("converted/step-000008"), weights, true), TN_OK);
     parts_run r;

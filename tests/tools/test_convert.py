@@ -50,7 +50,8 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     expect(64, "no folder", "--to", one)
     expect(64, "no file to write", parts)
     expect(64, "one folder", parts, folder, "--to", one)
-    expect(1, "has no committed step", os.path.join(folder, "nowhere"), "--to", one)
+    expect(1, "nowhere: No such file", os.path.join(folder, "nowhere"), "--to", one)
+    expect(1, "has no committed step", folder, "--to", one)
     expect(1, "/nowhere/at/all", parts, "--to", "/nowhere/at/all")
     with open(os.path.join(parts, "step-000006", "rank-00001.safetensors"), "r+b") as f:
         f.seek(-1, os.SEEK_END)

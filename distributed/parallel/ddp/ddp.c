@@ -156,8 +156,8 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
     }
     char text[256];
     snprintf(text, sizeof(text),
-             "bucket_bytes %lld, first_bucket %lld, sum %d, find_unused %d, broadcast_buffers %d, "
-             "join %d, rebuild %d, overlap %d, %s",
+             "bucket_bytes %lld\nfirst_bucket %lld\nsum %d\nfind_unused %d\nbroadcast_buffers %d\n"
+             "join %d\nrebuild %d\noverlap %d\n%s",
              (long long)o.bucket_bytes, (long long)o.first_bucket, o.sum, o.find_unused,
              o.broadcast_buffers, o.join, o.rebuild, o.overlap, o.hook ? "a hook" : "no hook");
     return (tn_ddp_state *)tn__parallel_attach(m, g, NULL, &rules, text, &o);

@@ -87,9 +87,12 @@ static bool all_patterns_used(tn_module *m, const char *list, bool parameters) {
             tn_module_each_module(m, use_pattern, &use);
         }
         if (!use.used && !tn__pending()) {
-            tn__raise(TN_EVALUE, "fsdp", "%s of the %s is named by \"%.*s\"",
-                      parameters ? "ignore: no parameter" : "units: no module", m->kind,
-                      (int)(end - at), at);
+            tn__raise(
+                TN_EVALUE, "fsdp",
+                "%s of the %s is named by \"%.*s\" (paths with spaces between; * is anything but "
+                "a dot)",
+                parameters ? "ignore: no parameter" : "units: no module", m->kind, (int)(end - at),
+                at);
         }
     }
     return !tn__pending();

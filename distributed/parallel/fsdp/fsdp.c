@@ -279,10 +279,10 @@ static void check_options(const tn_fsdp_options *o) {
     }
 }
 
-/* Options as text; to be freed. NULL after raising. */
+/* Options as text, each on a line; to be freed. NULL after raising. */
 static char *describe_options(const tn_fsdp_options *o) {
-    static const char format[] = "stage %d, units %s, ignore %s, prefetch %d, keep_last %d, "
-                                 "sum %d, find_unused %d, broadcast_buffers %d, offload %d";
+    static const char format[] = "stage %d\nunits %s\nignore %s\nprefetch %d\nkeep_last %d\n"
+                                 "sum %d\nfind_unused %d\nbroadcast_buffers %d\noffload %d";
     const char *units = o->units ? o->units : "of kind block";
     const char *ignore = o->ignore ? o->ignore : "nothing";
     size_t room = sizeof(format) + 64 + strlen(units) + strlen(ignore);

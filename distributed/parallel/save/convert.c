@@ -8,6 +8,7 @@
 #include "distributed/parallel/save/saver.h"
 #include "tern/sys/tensor.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,6 +87,10 @@ static char *find_step(const char *from) {
     bool fits = snprintf(index, sizeof(index), "%s/" TN__INDEX_NAME, from) < (int)sizeof(index);
     if (fits && access(index, F_OK) == 0) {
         return tn__strdup(from);
+    }
+    if (access(from, F_OK) != 0) {
+        tn__raise(TN_EIO, operation, "%s: %s", from, strerror(errno));
+        return NULL;
     }
     int64_t step = tn__step_newest(from, operation);
     if (step >= 0) {
