@@ -27,13 +27,14 @@ static bool is_first(const tn_module *m, const char *operation) {
 }
 
 typedef struct check {
-    const char *operation;
+    const tn__parallel_rules *rules;
     char first[256]; /* the parameter that others must be beside */
     tn_device device;
 } check;
 
 static bool check_param(const tn_entry *entry, void *user) {
     check *c = user;
+    const char *operation = c->rules->operation;
     tn_device device = tn_device_of(*entry->field);
     if (!c->first[0]) {
         snprintf(c->first, sizeof(c->first), "%s", entry->path);
@@ -41,11 +42,13 @@ static bool check_param(const tn_entry *entry, void *user) {
     }
     if (entry->stored != *entry->field ||
         !tn_dims_equal(entry->layout.whole, tn_shape(entry->stored))) {
-        tn__raise(TN_ESTATE, c->operation, "the parameter %s is sharded: here is %s of %s",
+        tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
     } else if (!tn__same_device(c->device, device)) {
-        tn__raise(TN_EDEVICE, c->operation, "%s is on %s, but %s is on %s", c->first,
+        tn__raise(TN_EDEVICE, operation, "%s is on %s, but %s is on %s", c->first,
                   tn_device_text(c->device), entry->path, tn_device_text(device));
+    } else if (!c->rules->deferred) {
+        tn__elements_made(*entry->field, entry->path, operation);
     }
     return !tn__pending();
 }
@@ -59,7 +62,8 @@ static bool is_member(const tn_group *g, const char *operation) {
 
 /* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
  * been changed since. */
-static bool may_attach(void *m, const tn_group *g, const char *operation) {
+static bool may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules) {
+    const char *operation = rules->operation;
     tn_module *module = tn__module_of(m, operation);
     if (!module || tn__pending() || !is_first(module, operation)) {
         return false;
@@ -77,7 +81,7 @@ static bool may_attach(void *m, const tn_group *g, const char *operation) {
                   "the parameter %s is held by an optimiser: parallelism is attached first", held);
         return false;
     }
-    tn_module_each(m, (tn_walk){0}, check_param, &(check){.operation = operation});
+    tn_module_each(m, (tn_walk){0}, check_param, &(check){.rules = rules});
     return !tn__pending();
 }
 
@@ -230,8 +234,8 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const void *options) {
     bool differ = false;
     tn__parallel *p = NULL;
-    if (may_attach(m, g, rules->operation) && is_member(outer, rules->operation) &&
-        make_buffers(m) && make_same(m, g, outer, rules, text, &differ)) {
+    if (may_attach(m, g, rules) && is_member(outer, rules->operation) && make_buffers(m) &&
+        make_same(m, g, outer, rules, text, &differ)) {
         p = hang_on(m, g, outer, rules, options);
     }
     if (!p && !differ) { /* a difference is known to all; of the rest the others know nothing */

@@ -55,6 +55,7 @@ typedef struct tn__parallel_rules {
     const char *operation; /* "ddp", in messages */
     size_t state_size;     /* of a struct that begins with a tn__parallel … */
     size_t param_size;     /* … and with a tn__parallel_param */
+    bool deferred;         /* takes parameters that TN_DEFER_INIT has left without elements */
 
     /* The last thing of attaching: the module is the same everywhere, the parameters are listed.
      * After an error `finish` is called. */

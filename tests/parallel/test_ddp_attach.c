@@ -164,6 +164,17 @@ static void test_what_is_refused(void **state) {
     tn_optim_free(opt);
     tn_module_finish(&m);
 
+    {
+        TN_DEFER_INIT;
+        net_init(&m, 1);
+    }
+    assert_refused(&m, NULL, o, TN_ESTATE, "out.weight has no elements yet");
+    assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
+    tn_error_clear();
+    assert_int_equal(tn_module_materialize(&m), TN_OK);
+    assert_non_null(tn_ddp(&m, NULL, o));
+    tn_module_finish(&m);
+
     assert_int_equal(tn_ddp_join(NULL, NULL), TN_EVALUE);
     tn_error_clear();
     assert_int_equal(tn_ddp_statistics(NULL).buckets, 0);

@@ -304,6 +304,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .operation = "fsdp",
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
+        .deferred = true,
         .start = tn__fsdp_start,
         .forward = take_buffers,
         .reached = expect_grads,

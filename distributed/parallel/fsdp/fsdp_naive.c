@@ -101,6 +101,7 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
         .operation = "fsdp_naive",
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
+        .deferred = true,
         .start = tn__fsdp_start,
         .forward = tn__parallel_take_buffers,
         .added = average_grad,
