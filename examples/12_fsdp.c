@@ -1,8 +1,9 @@
 /* 12. A model in parts: no rank has all of it.
  *
  *     12_fsdp                        one rank, which has everything
- *     tern run -n 4 12_fsdp          four: a quarter of parameters, gradients and state each, and
- *                                    the same losses
+ *     tern run -n 4 12_fsdp          four (or 2, or 8): a quarter of parameters, gradients and
+ *                                    state each. Losses differ from one rank's in late digits
+ *                                    alone: a batch is summed in four parts. Stages print the same
  *     tern run -n 4 12_fsdp 1        stage 1 of ZeRO: only the state is in parts (2: gradients
  *                                    too; 3, without a number: parameters too)
  *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one (""), sums like "12+30=42"

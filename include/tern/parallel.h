@@ -105,9 +105,9 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 typedef struct tn_fsdp_options {
     int stage; /* 3: parameters, gradients, state are cut; 2: gradients and state; 1: state alone */
     /* Which modules are units: paths with spaces between, where * is anything but a dot ("h.*",
-     * "h.*.attn h.*.mlp"); NULL: modules of kind "block". What is in no unit is the last unit,
-     * which stays whole from the module's forward to the end of its backward. Where units are in
-     * units, parameters are of the innermost; a tied one is of the lowest that has all its
+     * "h.*.attn h.*.mlp"); NULL: modules of kind "block"; "": none. What is in no unit is the last
+     * unit, which stays whole from the module's forward to the end of its backward. Where units are
+     * in units, parameters are of the innermost; a tied one is of the lowest that has all its
      * names. */
     const char *units;
     const char *ignore; /* parameters that stay whole and are all-reduced, likewise; NULL: none */
