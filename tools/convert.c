@@ -56,9 +56,13 @@ int convert_main(int argc, char **argv) {
     conversion c = {0};
     argp_parse(&description, argc, argv, 0, NULL, &c);
     if (tn__saver_convert(c.from, c.to, c.weights) != TN_OK) {
-        /* without the place in this program, which says nothing to its user */
-        const char *why = strstr(tn_error_message(), "convert: ");
-        fprintf(stderr, "tern %s\n", why ? why : tn_error_message());
+        /* without the place in this program and the operation, which say nothing to its user */
+        const char *why = tn_error_message();
+        for (int i = 0; i < 2; i++) {
+            const char *end = strstr(why, ": ");
+            why = end ? end + 2 : why;
+        }
+        fprintf(stderr, "tern convert: %s\n", why);
         return 1;
     }
     return 0;

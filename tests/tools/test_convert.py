@@ -62,3 +62,5 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     expect(1, "is damaged: its digest is", parts, "--to", one)
     need(os.stat(one) == before, "a file was replaced by nothing")
     need(sorted(os.listdir(folder)) == ["loss.csv", "one", "parts", "weights"], "left behind: %s" % os.listdir(folder))
+    os.remove(os.path.join(parts, "step-000006", "rank-00001.safetensors"))
+    expect(1, "tern convert: %s/step-000006/rank-00001.safetensors: No such file" % parts, parts, "--to", one)
