@@ -51,7 +51,66 @@ static int replicate(tn_group *unused, const char *engine) {
     return finish();
 }
 
-static const rank_entry bodies[] = {{"-tell", tell}, {"-replicate", replicate}};
+typedef struct fork_net {
+    tn_module base;
+    tn_linear a, b;
+    bool right; /* the result is of b */
+} fork_net;
+
+static tn_tensor *fork_forward(tn_module *self, tn_tensor *x) {
+    fork_net *m = (fork_net *)self;
+    tn_tensor *a = tn_call(&m->a, x), *b = tn_call(&m->b, x);
+    return m->right ? b : a;
+}
+
+static double sum_of_part(tn_linear *m) {
+    double sum = 0;
+    TN_WHOLE(m);
+    tn_copy_out(tn_cast(tn_sum_all(tn_abs(m->weight)), TN_F64), &sum);
+    return sum;
+}
+
+/* Units that were frozen are thawed, and each rank uses another one first: the memory that their
+ * gradients travel in is the same on all of them. */
+static int thaw(tn_group *unused, const char *engine) {
+    (void)unused;
+    tn_group *world = start(engine);
+    int rank = tn_group_rank(world);
+    fork_net m = {.right = false};
+    tn_module_init(&m, "fork", fork_forward);
+    tn_linear_options bare = {.dtype = TN_F32};
+    tn_linear_init(&m.a, 3, 1, bare);
+    tn_linear_init(&m.b, 3, 1, bare);
+    tn_module_add(&m, "a", &m.a);
+    tn_module_add(&m, "b", &m.b);
+    tn_init_constant(m.a.weight, 0);
+    tn_init_constant(m.b.weight, 0);
+    tn_module_requires_grad(&m, false);
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.units = "a b";
+    o.stage = 2;
+    o.find_unused = true;
+    tn_fsdp(&m, world, NULL, o);
+    tn_module_requires_grad(&m, true);
+    tn_sgd_options plain = tn_sgd_defaults();
+    plain.lr = 1;
+    tn_optim *opt = tn_sgd(&m, plain);
+    for (int step = 0; step < 3; step++) {
+        TN_SCOPE;
+        m.right = (step + rank) % 2;
+        tn_backward(tn_sum_all(tn_call(&m, tn_full(TN_DIMS(1, 3), m.right ? 2 : 8, TN_F32))));
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    rank_assert(tn_error() == TN_OK);
+    /* of two ranks one has used each of them in every step, and gradients are averaged */
+    rank_assert(sum_of_part(&m.a) == 3 * 3 * 8 / 2.0 && sum_of_part(&m.b) == 3 * 3 * 2 / 2.0);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    return finish();
+}
+
+static const rank_entry bodies[] = {{"-tell", tell}, {"-replicate", replicate}, {"-thaw", thaw}};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
@@ -61,6 +120,7 @@ static void test_shm(void **state) {
         ranks_pass(ranks, "-tell", "shm");
     }
     ranks_pass(4, "-replicate", "shm");
+    ranks_pass(2, "-thaw", "shm");
 }
 
 static void test_gloo(void **state) {
@@ -74,11 +134,12 @@ static void test_gloo(void **state) {
         ranks_pass(ranks, "-tell", "gloo");
     }
     ranks_pass(4, "-replicate", "gloo");
+    ranks_pass(2, "-thaw", "gloo");
 }
 
 int main(int argc, char **argv) {
     tn_set_threads(1);
-    ranks_main(argc, argv, bodies, 2);
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shm),
         cmocka_unit_test(test_gloo),

@@ -172,7 +172,8 @@ void tn__fsdp_finish(tn__parallel *p);
 /* Cuts the set's parameters: afterwards the wholes have no bytes. Every rank calls. False after
  * raising. */
 bool tn__fsdp_cut(tn__fsdp_set *set);
-/* A set that was frozen gets what its parts need for gradients. False after raising. */
+/* A set that was frozen gets what its gradients need. Every rank calls, since what others read lies
+ * in the group's memory. False after raising. */
 bool tn__fsdp_thaw(tn__fsdp_set *set);
 /* Lets go of all that the set has, also of one that was cut in part. */
 void tn__fsdp_drop(tn__fsdp_set *set);

@@ -98,7 +98,8 @@ static bool hold_part_grad(const tn__fsdp_param *p) {
     return ok;
 }
 
-bool tn__fsdp_thaw(tn__fsdp_set *set) {
+/* Of all its parts. False after raising. */
+static bool make_part_grads(tn__fsdp_set *set) {
     TN_SCOPE;
     tn_tensor *grad = tn_zero_(tn_empty_on(home_of(set), TN_DIMS(set->each), set->kind.grad));
     set->grad = tn_is_inert(grad) ? NULL : tn_keep(grad);
@@ -155,7 +156,7 @@ bool tn__fsdp_cut(tn__fsdp_set *set) {
     for (int i = 0; i < set->count && !tn__pending(); i++) {
         cut_param(set->params[i]);
     }
-    return !tn__pending() && (set->kind.frozen || tn__fsdp_thaw(set));
+    return !tn__pending() && (set->kind.frozen || make_part_grads(set));
 }
 
 /* ---- Whole and split ------------------------------------------------------------------------- */
@@ -374,6 +375,12 @@ void tn__fsdp_drop_buffers(tn_fsdp_state *s) {
         tn_release(s->pools[i].buffers[0].flat);
         tn_release(s->pools[i].buffers[1].flat);
     }
+}
+
+bool tn__fsdp_thaw(tn__fsdp_set *set) {
+    tn_fsdp_state *s = set->fsdp;
+    return make_part_grads(set) &&
+           (shares_buffers(set) || make_buffer(s, &set->own, &set->kind, grad_count(set)));
 }
 
 static tn__fsdp_buffer *idle_buffer(const tn__fsdp_pool *pool) {
