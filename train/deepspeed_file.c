@@ -78,7 +78,7 @@ static const tn__key *const optimizer_keys[] = {adam_keys, adam_keys, sgd_keys};
 static const tn__key warmup_keys[] = {
     NUMBER("warmup_min_lr", schedule.low, INFINITY),
     NUMBER("warmup_max_lr", schedule.high, INFINITY),
-    COUNT("warmup_num_steps", schedule.warmup, 1, WHOLE_MOST),
+    COUNT("warmup_num_steps", schedule.warmup, 0, WHOLE_MOST),
     CHOICE("warmup_type", schedule.linear, warmups),
     FIXED("last_batch_iteration", "-1"),
     END,
@@ -86,7 +86,7 @@ static const tn__key warmup_keys[] = {
 static const tn__key decay_keys[] = {
     NUMBER("warmup_min_lr", schedule.low, INFINITY),
     NUMBER("warmup_max_lr", schedule.high, INFINITY),
-    COUNT("warmup_num_steps", schedule.warmup, 1, WHOLE_MOST),
+    COUNT("warmup_num_steps", schedule.warmup, 0, WHOLE_MOST),
     CHOICE("warmup_type", schedule.linear, warmups),
     COUNT("total_num_steps", schedule.total, 1, WHOLE_MOST),
     FIXED("last_batch_iteration", "-1"),
@@ -96,7 +96,7 @@ static const tn__key decay_keys[] = {
 static const tn__key cosine_keys[] = {
     NUMBER("warmup_min_ratio", schedule.low, INFINITY),
     NUMBER("cos_min_ratio", schedule.end, INFINITY),
-    COUNT("warmup_num_steps", schedule.warmup, 1, WHOLE_MOST),
+    COUNT("warmup_num_steps", schedule.warmup, 0, WHOLE_MOST),
     CHOICE("warmup_type", schedule.linear, warmups),
     COUNT("total_num_steps", schedule.total, 1, WHOLE_MOST),
     FIXED("last_batch_iteration", "-1"),
