@@ -249,6 +249,40 @@ static void one_job_at_a_time(void **state) {
     parts_run_close(&r);
 }
 
+/* Another descriptor of the lock, as a child by fork has it. */
+static int lock_again(const char *folder) {
+    char wanted[512], link[64], path[512];
+    snprintf(wanted, sizeof(wanted), "%s/lock", folder);
+    for (int fd = 3; fd < 1024; fd++) {
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        ssize_t bytes = readlink(link, path, sizeof(path) - 1);
+        path[bytes > 0 ? bytes : 0] = 0;
+        if (strcmp(path, wanted) == 0) {
+            return dup(fd);
+        }
+    }
+    return -1;
+}
+
+/* A saver that is gone locks nothing, whoever has inherited what it had open. */
+static void children_keep_no_lock(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    const char *folder = temp_path("inherited");
+    tn_saver *first = tn_saver_new(NULL, folder, patient(false));
+    assert_int_equal(tn_saver_save(first, &c), TN_OK);
+    int again = lock_again(folder);
+    assert_true(again >= 0);
+    tn_saver_free(first);
+    tn_saver *second = tn_saver_new(NULL, folder, patient(false));
+    assert_int_equal(tn_saver_save(second, &c), TN_OK);
+    tn_saver_free(second);
+    close(again);
+    parts_run_close(&r);
+}
+
 /* ---- What is wrong on one rank --------------------------------------------------------------- */
 
 /* One save after a good one, which fails with `part` in what every rank raises. */
@@ -786,6 +820,7 @@ int main(void) {
         TEST(a_step_is_replaced),
         TEST(higher_steps_are_another_runs),
         TEST(one_job_at_a_time),
+        TEST(children_keep_no_lock),
         TEST(wrong_on_one_rank),
         TEST(a_rank_that_does_not_come),
         TEST(an_error_from_before),

@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/folder.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/parallel/save/saver.h"
 
@@ -94,6 +95,16 @@ static bool take_lock(tn_saver *s) {
         tn__raise(TN_EIO, s->operation, "another job saves to %s", s->folder);
     }
     return s->lock >= 0;
+}
+
+void tn__saver_unlock(tn_saver *s) {
+    if (s->lock >= 0 && !tn__inherited(s->process)) {
+        flock(s->lock, LOCK_UN); /* children by fork have it too: closing would not be enough */
+    }
+    if (s->lock >= 0) {
+        close(s->lock);
+        s->lock = -1;
+    }
 }
 
 /* A step that was being written when its job died. */

@@ -21,7 +21,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 tn_saver_options tn_saver_defaults(void) {
     return (tn_saver_options){.keep = 2, .behind = true, .timeout = tn_dist_defaults().timeout};
@@ -114,9 +113,7 @@ void tn_saver_free(tn_saver *s) {
     forget_written(s);
     tn__state_free(&s->state);
     tn__holdings_free(s->holdings);
-    if (s->lock >= 0) {
-        close(s->lock);
-    }
+    tn__saver_unlock(s);
     tn_store_free(s->store);
     free(s->writes);
     free(s->folder);

@@ -108,6 +108,8 @@ int64_t tn__step_newest(const char *folder, const char *operation);
 /* Makes the folder and takes its lock, once; removes what dead jobs have left in it. Then makes the
  * folder of this step. False after raising. */
 bool tn__saver_prepare(tn_saver *s);
+/* Other savers may have the folder, unless this process is a child of the one that locked it. */
+void tn__saver_unlock(tn_saver *s);
 /* Gives the written step its name, and removes what is older than options.keep steps. False after
  * raising: then the step does not exist. */
 bool tn__saver_commit(tn_saver *s);
