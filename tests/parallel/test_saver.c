@@ -283,6 +283,31 @@ static void children_keep_no_lock(void **state) {
     parts_run_close(&r);
 }
 
+/* What somebody keeps in a step is not removed with it, and hinders no save: neither the one that
+ * takes the step's place, nor those of the next job. */
+static void folders_in_steps_stay(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    const char *folder = temp_path("kept");
+    c.step = 1;
+    for (int job = 0; job < 3; job++) {
+        tn_saver *saver = tn_saver_new(NULL, folder, patient(false));
+        c.step += job == 2;
+        assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+        if (job == 0) {
+            assert_true(tn__folder_make(temp_path("kept/step-000001/ours"), "test"));
+            assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+            c.step = 2;
+        }
+        tn_saver_free(saver);
+    }
+    assert_true(is_there(folder, "step-000001.tmp/ours"));
+    assert_true(is_there(folder, "step-000003") && is_there(folder, "step-000002"));
+    parts_run_close(&r);
+}
+
 /* ---- What is wrong on one rank --------------------------------------------------------------- */
 
 /* One save after a good one, which fails with `part` in what every rank raises. */
@@ -821,6 +846,7 @@ int main(void) {
         TEST(higher_steps_are_another_runs),
         TEST(one_job_at_a_time),
         TEST(children_keep_no_lock),
+        TEST(folders_in_steps_stay),
         TEST(wrong_on_one_rank),
         TEST(a_rank_that_does_not_come),
         TEST(an_error_from_before),

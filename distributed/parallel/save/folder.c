@@ -78,6 +78,33 @@ int64_t tn__step_newest(const char *folder, const char *operation) {
 
 /* ---- Before a step is written ---------------------------------------------------------------- */
 
+static bool sync_path(const tn_saver *s, const char *path) {
+    const char *doing;
+    if (!tn__folder_sync(path, &doing)) {
+        tn__raise(TN_EIO, s->operation, "%s: %s: %s", path, doing, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+/* What cannot be removed is in nobody's way: the log says so. */
+static void warn_of_rest(const tn_saver *s) {
+    if (tn__pending()) {
+        tn_log_write(TN_LOG_WARN, "%s: older steps stay: %s", s->folder, tn_error_message());
+        tn_error_clear();
+    }
+}
+
+/* The folder may be new, and its name is in the one around it. */
+static bool make_folder(const tn_saver *s) {
+    char around[4096];
+    if (snprintf(around, sizeof(around), "%s/..", s->folder) >= (int)sizeof(around)) {
+        tn__raise(TN_EVALUE, s->operation, "the path of %.80s… is too long", s->folder);
+        return false;
+    }
+    return tn__folder_make(s->folder, s->operation) && sync_path(s, around);
+}
+
 static bool take_lock(tn_saver *s) {
     char path[4096];
     if (snprintf(path, sizeof(path), "%s/lock", s->folder) >= (int)sizeof(path)) {
@@ -107,7 +134,7 @@ void tn__saver_unlock(tn_saver *s) {
     }
 }
 
-/* A step that was being written when its job died. */
+/* A step that was being written when its job died, or that was on its way out. */
 static bool remove_dead(const char *name, void *user) {
     tn_saver *s = user;
     int64_t step = step_of(name, true);
@@ -115,13 +142,14 @@ static bool remove_dead(const char *name, void *user) {
     if (path) {
         tn__folder_remove(path, s->operation);
         free(path);
+        warn_of_rest(s);
     }
-    return !tn__pending();
+    return true;
 }
 
 static bool enter_folder(tn_saver *s) {
     return s->lock >= 0 ||
-           (tn__folder_make(s->folder, s->operation) && take_lock(s) &&
+           (make_folder(s) && take_lock(s) &&
             tn__folder_each(s->folder, remove_dead, s, s->operation) && !tn__pending());
 }
 
@@ -144,15 +172,6 @@ void tn__saver_discard(tn_saver *s) {
 
 /* ---- When it is written ---------------------------------------------------------------------- */
 
-static bool sync_path(const tn_saver *s, const char *path) {
-    const char *doing;
-    if (!tn__folder_sync(path, &doing)) {
-        tn__raise(TN_EIO, s->operation, "%s: %s: %s", path, doing, strerror(errno));
-        return false;
-    }
-    return true;
-}
-
 /* The new step under the name of one that is there: the two change places, so that there is one at
  * any time. */
 static bool exchange_steps(const tn_saver *s, const char *from, const char *to) {
@@ -161,7 +180,7 @@ static bool exchange_steps(const tn_saver *s, const char *from, const char *to) 
                   strerror(errno));
         return false;
     }
-    return tn__folder_remove(from, s->operation);
+    return true;
 }
 
 static bool take_name(const tn_saver *s, const char *from, const char *to) {
@@ -232,27 +251,25 @@ bool tn__saver_clear_steps(tn_saver *s) {
            !tn__pending();
 }
 
-/* What cannot be removed is in nobody's way: the step is committed, and the log says so. */
-static void remove_old(tn_saver *s) {
+/* The step is committed. `replaced`: what had its name before, if anything did. */
+static void remove_old(tn_saver *s, const char *replaced) {
     kept k = {.saver = s, .steps = tn__calloc((size_t)s->options.keep, sizeof(int64_t))};
     if (k.steps) {
         tn__folder_each(s->folder, keep_step, &k, s->operation);
     }
     free(k.steps);
-    if (tn__pending()) {
-        tn_log_write(TN_LOG_WARN, "%s: older steps stay: %s", s->folder, tn_error_message());
-        tn_error_clear();
-    }
+    tn__folder_remove(replaced, s->operation);
+    warn_of_rest(s);
 }
 
 bool tn__saver_commit(tn_saver *s) {
     char *from = tn__step_path(s->folder, s->step, true, NULL, s->operation);
     char *to = from ? tn__step_path(s->folder, s->step, false, NULL, s->operation) : NULL;
     bool done = to && sync_path(s, from) && take_name(s, from, to) && sync_path(s, s->folder);
+    if (done) { /* and not before: what is safe on disk until then is the older */
+        remove_old(s, from);
+    }
     free(from);
     free(to);
-    if (done) {
-        remove_old(s);
-    }
     return done;
 }

@@ -105,8 +105,8 @@ char *tn__step_path(const char *folder, int64_t step, bool made, const char *fil
  * there has none. */
 int64_t tn__step_newest(const char *folder, const char *operation);
 
-/* Makes the folder and takes its lock, once; removes what dead jobs have left in it. Then makes the
- * folder of this step. False after raising. */
+/* Makes the folder and takes its lock, once; removes what dead jobs have left in it, as far as that
+ * can be removed. Then makes the folder of this step. False after raising. */
 bool tn__saver_prepare(tn_saver *s);
 /* Other savers may have the folder, unless this process is a child of the one that locked it. */
 void tn__saver_unlock(tn_saver *s);
