@@ -378,6 +378,13 @@ static void spoil_error(parts_run *r, tn_checkpoint *c, const char **folder) {
     c->step = tn_group_rank(r->world) == 1 ? -3 : c->step;
 }
 
+/* Half a character, as snprintf leaves it. */
+static void spoil_note(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)r;
+    (void)folder;
+    strcpy(c->note, "42 \xc2");
+}
+
 static void spoil_dtype(parts_run *r, tn_checkpoint *c, const char **folder) {
     (void)c;
     (void)folder;
@@ -419,6 +426,8 @@ static void wrong_on_one_rank(void **state) {
         {NULL, "rank 2 saves step 3 but rank 0 step 2", TN_EMISMATCH, spoil_step, false},
         {NULL, "rank 1 saves to /nowhere/at/all but rank 0 to", TN_EMISMATCH, spoil_folder, false},
         {NULL, "step -3, and steps begin at 0", TN_EVALUE, spoil_error, false},
+        {NULL, "(its note, what data and model say of themselves): not UTF-8", TN_EVALUE,
+         spoil_note, false},
         {NULL, "\"model.seen\" is f32 [5] on rank 0 but f64 [5] on rank 1", TN_EMISMATCH,
          spoil_dtype, false},
         {NULL, "rank 2: ", TN_EIO, spoil_disk, true},

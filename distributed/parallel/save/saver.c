@@ -139,6 +139,19 @@ static bool put_label(void *user, const char *key, const char *value) {
     return true;
 }
 
+/* What nobody could read is not written: texts are the program's, and may be no UTF-8. */
+static void check_metadata(const tn_saver *s, const char *text) {
+    tn__json_file json;
+    if (tn__json_read(&json, text, strlen(text))) {
+        tn__json_free(&json);
+    } else {
+        tn__raise(json.wrong ? TN_EVALUE : TN_ENOMEM, s->operation,
+                  "the texts of step %" PRId64
+                  " (its note, what data and model say of themselves): %s",
+                  s->step, json.wrong ? json.wrong : "no memory");
+    }
+}
+
 /* The texts of the checkpoint, as they are now. */
 static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     tn__json_text j = {0};
@@ -147,6 +160,8 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     tn__json_put_bytes(&j, "}", 2);
     if (made && j.failed) {
         tn__raise(TN_ENOMEM, s->operation, "no memory for the metadata");
+    } else if (made) {
+        check_metadata(s, j.at);
     }
     s->metadata = j.at;
 }
