@@ -27,9 +27,10 @@ typedef struct text {
 static void append_text(text *t, const char *format, ...) TN_PRINTF(2, 3);
 
 static void append_text(text *t, const char *format, ...) {
+    char *end = t->data ? t->data + t->length : NULL;
     va_list list;
     va_start(list, format);
-    int n = t->failed ? -1 : vsnprintf(t->data + t->length, t->room - t->length, format, list);
+    int n = t->failed ? -1 : vsnprintf(end, t->room - t->length, format, list);
     va_end(list);
     if (n >= 0 && (size_t)n >= t->room - t->length) {
         size_t room = (t->room + (size_t)n) * 2 + 256;

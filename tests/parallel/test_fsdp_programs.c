@@ -374,12 +374,39 @@ static void test_an_error_in_a_forward(void **state) {
     run_ok(3, fails_in_forward, &recorded[1]);
 }
 
+/* Rank 1 comes to TN_WHOLE with an error: the others do not wait for its parts. */
+static void fails_before_whole(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    net_init(&m, 1);
+    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    bool me = tn_group_rank(g) == 1;
+    if (me) {
+        tn_raise(TN_EVALUE, "the fuse has blown");
+    }
+    {
+        TN_WHOLE(&m);
+        CHECK(tn_error() == (me ? TN_EVALUE : TN_EPEER));
+        CHECK(strstr(tn_error_message(), "the fuse has blown"));
+    }
+    CHECK(tn_fsdp_statistics(s).whole == 0);
+    stay_until_told(g);
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void test_an_error_before_whole(void **state) {
+    (void)state;
+    run_ok(3, fails_before_whole, NULL);
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
         TEST(test_odd_programs),           TEST(test_nothing_stays),
         TEST(test_what_is_thawed),         TEST(test_a_graph_from_before_a_step),
         TEST(test_data_that_ends_earlier), TEST(test_an_error_in_a_forward),
+        TEST(test_an_error_before_whole),
     };
     return cmocka_run_group_tests_name("programs of sharding", tests, temp_flights, temp_clean);
 }

@@ -298,6 +298,9 @@ void tn__fsdp_change_whole(void *state, int change) {
             empty_flat(&s->sets[i], s->sets[i].exact);
         }
     }
+    if (change > 0 && tn__pending()) { /* the others wait for this rank's parts */
+        tn__parallel_give_up(&s->base, tn_error_message());
+    }
     for (int i = 0; i < s->unit_count; i++) {
         tn__fsdp_split(&s->units[i]);
     }
