@@ -65,9 +65,10 @@ void tn__parallel_take_buffers(tn__parallel *p) {
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* A rank that said why it gave up has explained itself. */
+/* A rank that said why it gave up has explained itself, and a dead one had no choice. */
 static bool may_have_ended(const tn_error_record *e) {
-    return (e->status == TN_EPEER || e->status == TN_EMISMATCH) && !strstr(e->message, "gave up");
+    return (e->status == TN_EPEER || e->status == TN_EMISMATCH) && !strstr(e->message, "gave up") &&
+           !strstr(e->message, "has died");
 }
 
 tn_status tn__parallel_wait(tn_work *w) {
@@ -81,8 +82,8 @@ tn_status tn__parallel_wait(tn_work *w) {
     tn_error_record e;
     if (tn_error_take(&e)) {
         if (may_have_ended(&e)) {
-            static const char hint[] =
-                " (do all ranks call the same modules? Where one's data has ended: tn_ddp_join)";
+            static const char hint[] = " (do all ranks call the same modules? Where one's data has "
+                                       "ended, DDP has tn_ddp_join)";
             size_t length = strlen(e.message), room = sizeof(e.message) - sizeof(hint);
             memcpy(e.message + (length < room ? length : room), hint, sizeof(hint));
         }

@@ -169,6 +169,7 @@ def survivors_tell(out, kind, phase, victim):
             log = ranks.log(rank)
             need(status == 1, "survivor %d ended with %d: %s" % (rank, status, log[-500:]))
             need("%d" % victim in log and "rank" in log, "survivor %d does not name rank %d: %s" % (rank, victim, log))
+            need("has died" not in log or "tn_ddp_join" not in log, "survivor %d is told of data: %s" % (rank, log))
             if phase != "rendezvous":
                 need("group world" in log and "operation " in log, "survivor %d names no group or operation: %s" % (rank, log))
                 need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")),
