@@ -138,12 +138,13 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-static int64_t parse_integer(const char *text, struct argp_state *state) {
+static int64_t parse_integer(int key, const char *text, struct argp_state *state) {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end || errno || value < 1 || value > 1000000000000) {
-        argp_error(state, "\"%s\" should be a whole number above 0", text);
+        argp_error(state, "\"%s\" should be a whole number above 0%s", text,
+                   key == SHARD ? ", or all" : "");
     }
     return value;
 }
@@ -173,15 +174,15 @@ static error_t parse_number(int key, char *text, struct argp_state *state) {
                                 &o->warmup, &o->val_every, &o->val_batches, &o->save_every,
                                 &o->seed,   &o->vocab};
     if (key <= VOCAB) {
-        *numbers[key - STEPS] = parse_integer(text, state);
+        *numbers[key - STEPS] = parse_integer(key, text, state);
     } else if (key == LR) {
         o->lr = parse_positive(text, state);
     } else if (key == PEAK) {
         o->peak = parse_positive(text, state) * 1e12;
     } else if (key == SHARD) {
-        o->shard = strcmp(text, "all") == 0 ? ALL_RANKS : parse_integer(text, state);
+        o->shard = strcmp(text, "all") == 0 ? ALL_RANKS : parse_integer(key, text, state);
     } else if (key == STAGE) {
-        o->stage = parse_integer(text, state);
+        o->stage = parse_integer(key, text, state);
     } else if (key == OFFLOAD) {
         o->offload = true;
     } else if (key == RECOMPUTE) {

@@ -138,6 +138,7 @@ def in_parts(folder):
     check(losses(folder, "first") == losses(folder, "second"), "stage 1 with many micro-batches")
     run(folder, gpt2(*many, "--shard", "2", ranks=4, out="copies"))
     check(close(losses(folder, "copies"), losses(folder, "first")), "two copies of two parts each")
+    says('"al" should be a whole number above 0, or all', run(folder, gpt2("--shard", "al", ranks=2, out="x"), 64))
     says("--shard 3 does not divide the number of ranks, 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
 
 
