@@ -208,9 +208,10 @@ TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) T
  * rank's part is safe on disk: whoever is killed, and whenever, what is there is the step before or
  * the new one, whole. It loads onto any number of ranks and any way of laying the model on them.
  *
- * All ranks must see the same folder. One job at a time saves to it (TN_EIO); others may read.
- * What goes wrong on one rank, a full disk for instance, is an error on all, and names it. The
- * ranks agree through the group's store, which must live as long as the job saves. */
+ * All ranks must see the same folder. The first save makes it, in a folder that must be there. One
+ * job at a time saves to it (TN_EIO); others may read. What goes wrong on one rank, a full disk for
+ * instance, is an error on all, and names it. The ranks agree through the group's store, which must
+ * live as long as the job saves. */
 
 typedef struct tn_saver tn_saver;
 typedef struct tn_saver_options {
