@@ -156,6 +156,7 @@ MUTATIONS = [
     ("distributed/parallel/save/load.c", "if (status == TN_OK && !c->partial) {", "if (false) {", "names that the program has not are fine"),
     ("distributed/parallel/save/talk.c", "if (rank >= 0 && strcmp(what, \"writes\") != 0) {", "if (false) {",
      "whose error it is, is not said"),
+    ("distributed/parallel/attach.c", "} else if (!c->rules->deferred) {", "} else if (false) {", "a model without elements is under data parallelism"),
     ("distributed/parallel/ddp/buckets.c", "            p->base.leaf->leaf->stale = false;", "", "gradients that are carried over are forgotten"),
     # ---- distributed/parallel: sharding; what each trap needs -----------------------------------------------------------
     ("distributed/parallel/fsdp/fsdp.c", "} else if (tn_in_backward()) {\n        return out;", "} else if (0) {\n        return out;",
