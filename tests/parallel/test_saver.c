@@ -283,6 +283,24 @@ static void children_keep_no_lock(void **state) {
     parts_run_close(&r);
 }
 
+/* The first of two errors stays: the program's own, and then that of the save before. */
+static void own_error_before_that_of_the_save(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    tn_saver *saver = tn_saver_new(NULL, temp_path("first"), patient(true));
+    atomic_store(&full_disk, "index.json");
+    assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+    tn_raise(TN_EINDEX, "an error of its own");
+    assert_int_equal(tn_saver_save(saver, &c), TN_EINDEX);
+    atomic_store(&full_disk, NULL);
+    assert_error(TN_EINDEX, "an error of its own");
+    assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
 /* What somebody keeps in a step is not removed with it, and hinders no save: neither the one that
  * takes the step's place, nor those of the next job. */
 static void folders_in_steps_stay(void **state) {
@@ -856,6 +874,7 @@ int main(void) {
         TEST(one_job_at_a_time),
         TEST(children_keep_no_lock),
         TEST(folders_in_steps_stay),
+        TEST(own_error_before_that_of_the_save),
         TEST(wrong_on_one_rank),
         TEST(a_rank_that_does_not_come),
         TEST(an_error_from_before),

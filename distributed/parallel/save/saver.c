@@ -405,6 +405,10 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     tn_error_record mine; /* pending already: the others will hear of it */
     bool failed = tn_error_take(&mine);
     if (tn_saver_wait(s) != TN_OK) {
+        if (failed) { /* the first stays */
+            tn_error_clear();
+            tn_error_give(&mine);
+        }
         return tn_error();
     }
     s->operation = "saver_save";
