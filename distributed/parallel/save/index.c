@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILES_MOST = 100000, INDEX_MOST = 256 << 20, CHUNK = 1 << 20 };
+enum { FILES_MOST = 100000, CHUNK = 1 << 20 };
 
 void tn__index_file(int rank, char *text, size_t room) {
     snprintf(text, room, "rank-%05d.safetensors", rank);
@@ -295,9 +295,9 @@ char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
     char *path = join_path(folder, TN__INDEX_NAME), *text = NULL;
     if (!path) {
         tn__raise(TN_ENOMEM, operation, "no memory for a path in %s", folder);
-    } else if (stat(path, &about) == 0 && about.st_size > INDEX_MOST) {
+    } else if (stat(path, &about) == 0 && about.st_size > TN__INDEX_MOST) {
         tn__raise(TN_EFORMAT, operation, "%s has %lld bytes; an index has at most %d", path,
-                  (long long)about.st_size, INDEX_MOST);
+                  (long long)about.st_size, TN__INDEX_MOST);
     } else {
         text = tn__read_whole(path, bytes, operation);
     }

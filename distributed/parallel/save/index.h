@@ -27,7 +27,10 @@
 #define TN__INDEX_NAME "index.json"
 #define TN__INDEX_FORMAT "tern-parts-1"
 #define TN__INDEX_BEFORE "{\"digest\":\""
-enum { TN__INDEX_DIGEST_AT = sizeof(TN__INDEX_BEFORE) - 1 };
+enum {
+    TN__INDEX_DIGEST_AT = sizeof(TN__INDEX_BEFORE) - 1,
+    TN__INDEX_MOST = 256 << 20, /* bytes: a larger one is not read */
+};
 
 typedef struct tn__piece {
     int file;

@@ -86,7 +86,7 @@ static bool read_done(tn_saver *s, int rank, const char *said, int64_t *bytes) {
         if (!l->at[i].writes) {
             continue;
         }
-        if (*at != ' ' || strlen(at + 1) < TN__DIGEST_DIGITS) {
+        if (*at != ' ' || strnlen(at + 1, TN__DIGEST_DIGITS) < TN__DIGEST_DIGITS) {
             tn__raise(TN_EFORMAT, s->operation, "rank %d tells nonsense of what it wrote", rank);
             return false;
         }
@@ -167,9 +167,14 @@ static bool write_index(tn_saver *s, const int64_t *bytes) {
     if (j.failed) {
         tn__raise(TN_ENOMEM, s->operation, "no memory for the index of %d pieces",
                   s->holdings->count);
+    } else if (j.bytes > TN__INDEX_MOST) { /* committed, it would be a step that nobody can load */
+        tn__raise(TN_EUNSUPPORTED, s->operation,
+                  "the index of %d pieces has %zu bytes (%d at most)", s->holdings->count, j.bytes,
+                  TN__INDEX_MOST);
     }
-    char *path =
-        j.failed ? NULL : tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
+    char *path = tn__pending()
+                     ? NULL
+                     : tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
     if (path && tn__file_begin(&file, path, s->operation)) {
         tn__file_put(&file, j.at, j.bytes);
         tn_status status = tn__file_commit(&file);
