@@ -252,14 +252,13 @@ static void test_nothing_stays(void **state) {
 /* What was frozen when it was cut has no gradients of parts; from the first forward after it was
  * thawed on it has. */
 static void thaws(tn_group *g, void *user) {
-    (void)user;
     net m, want;
     net_init(&m, 1);
     net_init(&want, 1);
     tn_module_train(&m, false);
     tn_module_train(&want, false);
     tn_module_requires_grad(&m.h[1], false);
-    CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()) != NULL);
+    attach_as(&m, g, user);
     net_backward(&m, 1);
     tn_module_zero_grad(&m);
     tn_module_requires_grad(&m.h[1], true);
@@ -273,7 +272,9 @@ static void thaws(tn_group *g, void *user) {
 
 static void test_what_is_thawed(void **state) {
     (void)state;
-    run_ok(2, thaws, NULL);
+    run ways[] = {{.how = FSDP, .options = tn_fsdp_defaults()}, {.how = NAIVE}};
+    run_ok(2, thaws, &ways[0]);
+    run_ok(2, thaws, &ways[1]);
 }
 
 /* A graph that leads through weights as they were before a step, in either dtype. */

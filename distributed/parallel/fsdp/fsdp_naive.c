@@ -75,7 +75,8 @@ static void average_grad(tn_tensor *whole, void *user) {
         return;
     }
     tn_group *g = p->base.of->group;
-    tn_tensor *grad = tn_grad_of(whole), *mine = tn_empty_like(set->grad);
+    tn_tensor *grad = tn_grad_of(whole);
+    tn_tensor *mine = tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad);
     tn_dims dims = TN_DIMS(tn_group_size(g), set->each); /* and zeros behind the gradient */
     tn_tensor *all = tn_zero_(tn_empty_on(set->kind.device, dims, set->kind.grad));
     tn_copy_(tn_alias(all, 0, tn_shape(grad)), grad);
