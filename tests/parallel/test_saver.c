@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -251,13 +252,13 @@ static void one_job_at_a_time(void **state) {
 
 /* Another descriptor of the lock, as a child by fork has it. */
 static int lock_again(const char *folder) {
-    char wanted[512], link[64], path[512];
-    snprintf(wanted, sizeof(wanted), "%s/lock", folder);
+    char path[512];
+    struct stat lock, open_file;
+    snprintf(path, sizeof(path), "%s/lock", folder);
+    assert_int_equal(stat(path, &lock), 0);
     for (int fd = 3; fd < 1024; fd++) {
-        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-        ssize_t bytes = readlink(link, path, sizeof(path) - 1);
-        path[bytes > 0 ? bytes : 0] = 0;
-        if (strcmp(path, wanted) == 0) {
+        if (fstat(fd, &open_file) == 0 && open_file.st_dev == lock.st_dev &&
+            open_file.st_ino == lock.st_ino) {
             return dup(fd);
         }
     }
