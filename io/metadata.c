@@ -214,8 +214,7 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
     return done;
 }
 
-/* ---- Reading ----------------------------------------------------------------------------------
- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 /* Metadata as words in sequence. */
 typedef struct words {

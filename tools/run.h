@@ -252,8 +252,7 @@ void leader_end(leader *l, int code, const char *text);
 bool leader_over(const leader *l);
 void leader_free(leader *l);
 
-/* ---- Keys (run_agent.c) -----------------------------------------------------------------------
- */
+/* ---- Keys (run_agent.c) ---------------------------------------------------------------------- */
 
 /* The text at this key, the caller's to free. NULL: there is none, or an error is pending. */
 char *agent_find(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);

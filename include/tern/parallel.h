@@ -155,8 +155,7 @@ typedef struct tn_fsdp_stats {
 } tn_fsdp_stats;
 TN_API tn_fsdp_stats tn_fsdp_statistics(const tn_fsdp_state *fsdp);
 
-/* ---- Scopes, whatever is attached -------------------------------------------------------------
- */
+/* ---- Scopes, whatever is attached ------------------------------------------------------------ */
 
 /* Until the `}`, backwards of m add to this rank's gradients and nothing travels: for all
  * micro-batches of a step but the last. Asks whatever is attached to m and to modules below it, and

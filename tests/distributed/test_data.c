@@ -233,8 +233,7 @@ static void test_another_run(void **state) {
     assert_int_equal(lines_logged, 2);
 }
 
-/* ---- A file that is exchanged while it is loaded -----------------------------------------------
- */
+/* ---- A file that is exchanged while it is loaded --------------------------------------------- */
 
 /* Gives `path` one of two checkpoints after the other, whole each time, until it is told to stop.
  */

@@ -379,8 +379,7 @@ static void test_not_files(void **state) {
     assert_error(TN_EVALUE, "NULL");
 }
 
-/* ---- A file that is cut short while it is open -------------------------------------------------
- */
+/* ---- A file that is cut short while it is open ----------------------------------------------- */
 
 enum { ROWS = 1 << 18 };
 

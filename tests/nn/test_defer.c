@@ -11,8 +11,7 @@
 /* Stands here for what shards: it makes elements [start, start + length) alone. */
 #include "nn/defer.h"
 
-/* ---- A module that initialises in every way ---------------------------------------------------
- */
+/* ---- A module that initialises in every way -------------------------------------------------- */
 
 enum { EVERY = 16 };
 

@@ -8,8 +8,7 @@
 #include "nn/module.h"
 #include "precision_net.h"
 
-/* ---- A unit: a linear whose bf16 copy lies in a flat buffer that is empty between uses --------
- */
+/* ---- A unit: a linear whose bf16 copy lies in a flat buffer that is empty between uses ------- */
 
 typedef struct unit {
     tn_linear *module;

@@ -7,8 +7,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 
-/* ---- At rest ----------------------------------------------------------------------------------
- */
+/* ---- At rest --------------------------------------------------------------------------------- */
 
 static void rests(tn_group *g, void *user) {
     static int64_t before; /* rank 0 looks while the others wait */
@@ -61,8 +60,7 @@ static void test_bytes_at_rest(void **state) {
     }
 }
 
-/* ---- Messages ---------------------------------------------------------------------------------
- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 static void sends(tn_group *g, void *user) {
     const train_run *run = user;
@@ -95,8 +93,7 @@ static void test_messages_of_a_step(void **state) {
     run_ok(2, sends, &run);
 }
 
-/* ---- The most, and what data parallelism cannot: processes with a limit of their own -----------
- */
+/* ---- The most, and what data parallelism cannot: processes with a limit of their own --------- */
 
 /* The argument: STAGE BF16 PREFETCH. The memory of a group of several ranks is a segment's, which
  * is not in tn_memory. */

@@ -5,8 +5,7 @@
 
 #include "tests/support/temp.h"
 
-/* ---- The same numbers -------------------------------------------------------------------------
- */
+/* ---- The same numbers ------------------------------------------------------------------------ */
 
 typedef struct program {
     const char *name;
@@ -222,8 +221,7 @@ static void test_odd_programs(void **state) {
     }
 }
 
-/* ---- What stays, and what comes later ---------------------------------------------------------
- */
+/* ---- What stays, and what comes later -------------------------------------------------------- */
 
 /* The module was called, but backward goes through one unit. */
 static void leaves_units(tn_group *g, void *user) {
@@ -304,8 +302,7 @@ static void test_a_graph_from_before_a_step(void **state) {
     run_ok(1, steps_too_early, &bf16[1]);
 }
 
-/* ---- What ends a job --------------------------------------------------------------------------
- */
+/* ---- What ends a job ------------------------------------------------------------------------- */
 
 /* Rank 1's data ends a step before the others'. */
 static void has_less_data(tn_group *g, void *user) {

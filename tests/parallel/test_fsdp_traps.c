@@ -8,8 +8,7 @@
 
 enum { WIDTH = 5, VOCAB = 9, LAYERS = 3, TOKENS = 6 };
 
-/* ---- A model with a head that may be tied, and layers of which a half may be left out ---------
- */
+/* ---- A model with a head that may be tied, and layers of which a half may be left out -------- */
 
 typedef struct pair {
     tn_module base;
@@ -166,8 +165,7 @@ static void must_accumulate(small_run run) {
     free(run.want.data);
 }
 
-/* ---- Recompute around units, and gathers ------------------------------------------------------
- */
+/* ---- Recompute around units, and gathers ----------------------------------------------------- */
 
 typedef struct counted {
     train_run run;
@@ -210,8 +208,7 @@ static void test_gathers_of_a_step(void **state) {
     }
 }
 
-/* ---- Tied, and called twice -------------------------------------------------------------------
- */
+/* ---- Tied, and called twice ------------------------------------------------------------------ */
 
 /* The head is a unit of its own, but its weight is the embedding's. */
 static void test_a_tied_weight_in_two_units(void **state) {
@@ -236,8 +233,7 @@ static void test_a_unit_that_is_called_twice(void **state) {
     }
 }
 
-/* ---- Parts of 0 elements ----------------------------------------------------------------------
- */
+/* ---- Parts of 0 elements --------------------------------------------------------------------- */
 
 typedef struct names {
     char text[4096];
@@ -292,8 +288,7 @@ static void test_parts_of_no_elements(void **state) {
     must_accumulate(small_run_of(8, "in.*")); /* more ranks than rows */
 }
 
-/* ---- Frozen parameters ------------------------------------------------------------------------
- */
+/* ---- Frozen parameters ----------------------------------------------------------------------- */
 
 static void test_frozen_beside_trainable(void **state) {
     (void)state;
@@ -403,8 +398,7 @@ static void test_modules_that_learn_in_turns(void **state) {
     }
 }
 
-/* ---- Parameters that some ranks do not use -----------------------------------------------------
- */
+/* ---- Parameters that some ranks do not use --------------------------------------------------- */
 
 static void leaves_out(tn_group *g, void *user) {
     small m;
@@ -461,8 +455,7 @@ static void test_units_that_ranks_leave_out(void **state) {
     run_failing(2, leaves_out_a_unit, NULL, TN_ESTATE);
 }
 
-/* ---- f16 --------------------------------------------------------------------------------------
- */
+/* ---- f16 ------------------------------------------------------------------------------------- */
 
 enum { SKIPS = 2 };
 
@@ -522,8 +515,7 @@ static void test_an_overflow_in_one_ranks_part(void **state) {
     free(want.data);
 }
 
-/* ---- Norms ------------------------------------------------------------------------------------
- */
+/* ---- Norms ----------------------------------------------------------------------------------- */
 
 static double norm_of(tn_group *g, int micros, bool at_once) {
     TN_SCOPE;
@@ -562,8 +554,7 @@ static void test_norms_are_of_the_whole(void **state) {
     }
 }
 
-/* ---- Graphs from before a step, and errors midway ----------------------------------------------
- */
+/* ---- Graphs from before a step, and errors midway -------------------------------------------- */
 
 static void steps_under_a_graph(tn_group *g, void *user) {
     TN_SCOPE;
@@ -629,8 +620,7 @@ static void test_an_error_midway(void **state) {
     assert_true(tn_flight_now() - begin < 60);
 }
 
-/* ---- Hybrid -----------------------------------------------------------------------------------
- */
+/* ---- Hybrid ---------------------------------------------------------------------------------- */
 
 /* Two replicas of two shards. Rank 1 stumbles (user: hooks), or rank 3 has another model (NULL). */
 static void fails_in_one_replica(tn_group *g, void *user) {

@@ -171,8 +171,7 @@ static void wandering_bf16(void **state) {
     wander("bf16", true, true);
 }
 
-/* ---- Units of which some ranks have nothing ---------------------------------------------------
- */
+/* ---- Units of which some ranks have nothing -------------------------------------------------- */
 
 static tn_tensor *stack_forward(tn_module *self, tn_tensor *x) {
     return tn_call(tn_module_child(self, "b"), tn_call(tn_module_child(self, "a"), x));

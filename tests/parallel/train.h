@@ -397,8 +397,7 @@ static inline train_bits train(tn_group *g, const train_run *run) {
     return bits;
 }
 
-/* ---- The matrix: stages 1 to 3, f32 and a policy, recompute, prefetch 0 to 2 -------------------
- */
+/* ---- The matrix: stages 1 to 3, f32 and a policy, recompute, prefetch 0 to 2 ----------------- */
 
 enum { TRAIN_MATRIX = 3 * 2 * 4 * 3 };
 

@@ -14,8 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- A step, from its beginning to its end ----------------------------------------------------
- */
+/* ---- A step, from its beginning to its end --------------------------------------------------- */
 
 static void before_forward(tn__parallel *p) {
     tn_ddp_state *d = (tn_ddp_state *)p;

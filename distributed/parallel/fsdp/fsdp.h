@@ -2,7 +2,8 @@
  *
  *     fsdp_naive.c    the same in the plainest way, to compare with
  *     fsdp.c          a step: the hooks, and so what comes, travels and goes when
- *     units.c         where a unit's parameters and gradients lie; bringing, dropping, scattering
+ *     units.c         where a unit's parameters lie; cutting, bringing, dropping
+ *     grads.c         where its gradients lie; scattering
  *     ignored.c       parameters that stay whole
  *     attach.c        which parameter is whose; attaching and what it refuses
  *     ../scopes.c     TN_WHOLE, TN_NO_SYNC
@@ -154,6 +155,11 @@ static inline tn__fsdp_unit *tn__fsdp_rest(const tn_fsdp_state *s) {
     return &s->units[s->unit_count - 1];
 }
 
+/* Where parts are stored, and stepped. */
+static inline tn_device tn__fsdp_home(const tn__fsdp_set *set) {
+    return set->fsdp->options.offload ? tn_cpu() : set->kind.device;
+}
+
 /* ---- attach.c -------------------------------------------------------------------------------- */
 
 /* What tn__fsdp_start is told. */
@@ -172,9 +178,6 @@ void tn__fsdp_finish(tn__parallel *p);
 /* Cuts the set's parameters: afterwards the wholes have no bytes. Every rank calls. False after
  * raising. */
 bool tn__fsdp_cut(tn__fsdp_set *set);
-/* A set that was frozen gets what its gradients need. Every rank calls, since what others read lies
- * in the group's memory. False after raising. */
-bool tn__fsdp_thaw(tn__fsdp_set *set);
 /* Lets go of all that the set has, also of one that was cut in part. */
 void tn__fsdp_drop(tn__fsdp_set *set);
 
@@ -188,12 +191,27 @@ void tn__fsdp_split(tn__fsdp_unit *u);
 /* TN_WHOLE of a state: +1 where it begins, -1 where it ends. */
 void tn__fsdp_change_whole(void *state, int change);
 
+/* Waits for an operation, and counts how long. */
+void tn__fsdp_wait(tn_fsdp_state *s, tn_work **w);
+/* In the trace of the ranks: what the unit waited for, or was, from `began` to now. */
+void tn__fsdp_mark(const tn__fsdp_unit *u, const char *what, double began);
+
+/* ---- grads.c --------------------------------------------------------------------------------- */
+
+/* The gradients of the set's parts. False after raising. */
+bool tn__fsdp_make_part_grads(tn__fsdp_set *set);
+/* A set that was frozen gets what its gradients need. Every rank calls, since what others read lies
+ * in the group's memory. False after raising. */
+bool tn__fsdp_thaw(tn__fsdp_set *set);
+
 /* Buffers for the gradients of all sets. Every rank calls. False after raising. */
 bool tn__fsdp_make_buffers(tn_fsdp_state *s);
 void tn__fsdp_drop_buffers(tn_fsdp_state *s);
 /* Gives the gradients of the set's wanted parameters a place, if they have none. False after
  * raising. */
 bool tn__fsdp_place_grads(tn__fsdp_set *set);
+/* Takes it from them, but not what TN_NO_SYNC has kept of a frozen one. */
+void tn__fsdp_forget_grads(tn__fsdp_set *set);
 /* Sends them on their way. */
 void tn__fsdp_scatter(tn__fsdp_set *set);
 /* With find_unused, at the end of backward: sends those that some rank has. What no rank has is
