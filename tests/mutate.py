@@ -209,7 +209,7 @@ MUTATIONS = [
     ("train/deepspeed.c", " || d->file.stage >= 2", "", "whole gradients add up where they should be in parts"),
     ("train/deepspeed.c", "o.offload = f->offload_optimizer || f->offload_param;", "o.offload = f->offload_param;", "the optimiser's offload is not one"),
     ("train/deepspeed_file.c", "double at = (double)steps - 1", "double at = (double)steps", "learning rates a step too early"),
-    ("train/keys.c", "tn__json_get(object, member->key) != member", "0", "a key may be there twice"),
+    ("train/keys.c", "!is_first(object, member, keys, key)", "0", "a key may be there twice"),
 ]
 
 # Which folders' tests run for a file, in this order.

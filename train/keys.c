@@ -268,10 +268,21 @@ static bool read_value(reader *r, const tn__key *key, const tn__json *value) {
 }
 
 static const tn__key *key_named(const tn__key *keys, const char *name) {
-    while (keys->name && strcmp(keys->name, name) != 0) {
+    while (keys->name && strcmp(keys->name, name) != 0 &&
+           !(keys->other && strcmp(keys->other, name) == 0)) {
         keys++;
     }
     return keys->name ? keys : NULL;
+}
+
+/* Whether no member before this one is the key, under either name. */
+static bool is_first(const tn__json *object, const tn__json *member, const tn__key *keys,
+                     const tn__key *key) {
+    const tn__json *before = tn__json_first(object);
+    while (before != member && key_named(keys, before->key) != key) {
+        before = tn__json_next(before);
+    }
+    return before == member;
 }
 
 static bool read_object(reader *r, const tn__json *object, const tn__key *keys) {
@@ -284,7 +295,7 @@ static bool read_object(reader *r, const tn__json *object, const tn__key *keys) 
         if (!key) {
             return refuse_unknown(r, member->key, keys);
         }
-        if (tn__json_get(object, member->key) != member) {
+        if (!is_first(object, member, keys, key)) {
             tn__raise(TN_EVALUE, r->k->operation, "%s: %s is there twice", r->k->file, r->path);
             return false;
         }

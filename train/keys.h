@@ -33,7 +33,8 @@ typedef enum tn__key_kind {
 } tn__key_kind;
 
 typedef struct tn__key {
-    const char *name; /* NULL: the end of the table */
+    const char *name;  /* NULL: the end of the table */
+    const char *other; /* another name of it, or NULL */
     tn__key_kind kind;
     size_t at; /* offset in the struct */
     double least, most;

@@ -223,6 +223,8 @@ static void test_refused(void **state) {
          TN_EVALUE, "scheduler.params.warmup_max_lr is \"auto\""},
         /* twice */
         {"\"train_batch_size\": 8", TN_EVALUE, "train_batch_size is there twice"},
+        {"\"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": false}", TN_EVALUE,
+         "bfloat16 is there twice"},
         {"\"fp16\": {\"enabled\": false, \"enabled\": false}", TN_EVALUE,
          "fp16.enabled is there twice"},
         /* what would make another run of it */
