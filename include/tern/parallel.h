@@ -10,7 +10,7 @@
  * that each rank has 1/N of it. Beside them stands what such a loop needs: a rank's share of the
  * data, checkpoints, learning rates for N ranks.
  *
- * Read next: docs/distributed.md, distributed/parallel/ddp/ddp_naive.c, fsdp_naive.c.
+ * Read next: docs/distributed.md, distributed/parallel/README.md.
  */
 #ifndef TERN_PARALLEL_H
 #define TERN_PARALLEL_H
@@ -80,8 +80,9 @@ TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
  * To read first, and to compare with. */
 TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 
-/* ---- Sharding (ZeRO and FSDP; Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023,
- * ------- arXiv:2304.11277)
+/* ---- Sharding (ZeRO, FSDP) -------------------------------------------------------------------- *
+ *
+ * Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.
  *
  * Each rank keeps 1/N of every parameter, of its gradient and of what the optimiser makes of it.
  * The parameters of a unit (a block, as a rule) travel together: they are gathered before the unit
@@ -190,6 +191,11 @@ TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *p
  * place is converted when the number of ranks has changed. */
 TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
 
+/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
+ * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
+TN_API double tn_lr_linear(double lr, int n);
+TN_API double tn_lr_sqrt(double lr, int n);
+
 /* ---- Checkpoints in parts ---------------------------------------------------------------------
  *
  *     tn_saver *saver = tn_saver_new(world, "run", tn_saver_defaults());
@@ -245,11 +251,6 @@ TN_API void tn_saver_free(tn_saver *s); /* waits, and raises what went wrong; NU
 /* The whole weights of m, however they lie on ranks, in the file that tn_save would write: by rank
  * 0, which has one parameter at a time. Every rank calls, and gets the error. */
 TN_API tn_status tn_dist_export(tn_group *world, void *m, const char *path) TN_MUST_USE;
-
-/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
- * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
-TN_API double tn_lr_linear(double lr, int n);
-TN_API double tn_lr_sqrt(double lr, int n);
 
 #ifdef __cplusplus
 }
