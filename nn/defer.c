@@ -11,20 +11,20 @@
 #include "nn/module.h"
 
 bool tn_defer_init_begin(void) {
-    bool before = tn__deferring;
-    tn__deferring = true;
+    bool before = tn__deferring != NULL;
+    tn__deferring = tn__deferred_make;
     return before;
 }
 
 void tn_defer_init_end(const bool *before) {
-    tn__deferring = before && *before;
+    tn__deferring = before && *before ? tn__deferred_make : NULL;
 }
 
 /* What sharding has taken over is its own affair. */
 static bool make_entry(const tn_entry *entry, void *user) {
     (void)user;
     tn_tensor *t = tn__entry_tensor(entry);
-    return entry->stored != t || !tn__deferred(t) || tn__recipe_make(t) == TN_OK;
+    return entry->stored != t || !tn__deferred(t) || tn__deferred_make(t) == TN_OK;
 }
 
 tn_status tn_module_materialize(void *module) {

@@ -159,8 +159,7 @@ tn_status tn__deferred_part(const tn_tensor *t, int64_t start, tn_tensor *out) {
     return make_part(t->storage->recipe, start, out);
 }
 
-/* All of t's storage; after an error it is as it was. */
-static tn_status make_all(const tn_tensor *t) {
+tn_status tn__deferred_make(const tn_tensor *t) {
     TN_SCOPE;
     tn_storage *storage = t->storage;
     struct tn__recipe *recipe = storage->recipe;
@@ -182,5 +181,3 @@ static tn_status make_all(const tn_tensor *t) {
     }
     return status;
 }
-
-tn_status (*const tn__recipe_make)(const tn_tensor *t) = make_all;

@@ -24,6 +24,10 @@ tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *opera
 /* A deferred tensor with t's recipe and name, in another dtype or on another device. */
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device);
 
+/* Makes all elements of the deferred t's storage; the recipe goes. Nothing has changed after
+ * raising. */
+tn_status tn__deferred_make(const tn_tensor *t);
+
 /* Elements [start, start + tn_count(out)) of the flattened t, which is deferred and stays so, into
  * `out`: the bits that they have when all of t is made. */
 tn_status tn__deferred_part(const tn_tensor *t, int64_t start, tn_tensor *out);

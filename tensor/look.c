@@ -28,7 +28,7 @@ static bool fill_or_raise(const tn_tensor *t, const char *operation) {
         return false;
     }
     if (tn__deferring) {
-        return tn__recipe_make(t) == TN_OK;
+        return tn__deferring(t) == TN_OK;
     }
     const char *name = t->storage->recipe->name;
     char text[TN__RECIPE_NAME + 64];

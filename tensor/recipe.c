@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-_Thread_local bool tn__deferring;
+_Thread_local tn_status (*tn__deferring)(const tn_tensor *t);
 
 tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device) {
     size_t bytes;

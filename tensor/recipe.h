@@ -28,11 +28,9 @@ struct tn__recipe {
     tn__recipe_step step[TN__RECIPE_STEPS];
 };
 
-/* Whether TN_DEFER_INIT is open in this thread. */
-extern _Thread_local bool tn__deferring;
-
-/* Makes all elements of t's storage; raises what went wrong. ops/ sets it. */
-extern tn_status (*const tn__recipe_make)(const tn_tensor *t);
+/* While TN_DEFER_INIT is open in this thread: makes the elements of what is read
+ * (tn__deferred_make). Else NULL. */
+extern _Thread_local tn_status (*tn__deferring)(const tn_tensor *t);
 
 static inline bool tn__deferred(const tn_tensor *t) {
     return t->storage->recipe != NULL;

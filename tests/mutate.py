@@ -201,7 +201,7 @@ MUTATIONS = [
     ("distributed/parallel/fsdp/attach.c", "leaf->hooks->id != p->base.coming || ", "", "hooks of others are no obstacle"),
     ("distributed/parallel/fsdp/attach.c", "if (*path == 0 || *path == '.') {", "if (*path == 0) {", "* passes dots"),
     ("distributed/parallel/fsdp/attach.c", "    return same_sets(s) && ", "    (void)same_sets;\n    return ", "policies that differ"),
-    ("distributed/parallel/fsdp/attach.c", "    tn__deferring = false;\n", "", "what is made under TN_DEFER_INIT has no elements"),
+    ("distributed/parallel/fsdp/attach.c", "    tn__deferring = NULL;\n", "", "what is made under TN_DEFER_INIT has no elements"),
     ("distributed/parallel/save/load.c", "        remove_files(s);\n", "        (void)remove_files;\n", "a checkpoint of one file stays where a run begins anew"),
     # ---- train ------------------------------------------------------------------------------------------------------
     ("train/deepspeed.c", "1.0 / (double)d->file.accumulation", "1.0", "micro-batches are summed, not averaged"),

@@ -2,7 +2,7 @@
 #include "autograd/hooks.h"
 #include "core/memory.h"
 #include "distributed/parallel/base.h"
-#include "tensor/recipe.h"
+#include "ops/deferred.h"
 #include "tern/sys/device.h"
 
 #include <stdlib.h>
@@ -209,7 +209,7 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
 /* Buffers are whole on every rank, also those of a module that was built without elements. */
 static bool make_buffer(const tn_entry *entry, void *user) {
     (void)user;
-    return !tn__deferred(*entry->field) || tn__recipe_make(*entry->field) == TN_OK;
+    return !tn__deferred(*entry->field) || tn__deferred_make(*entry->field) == TN_OK;
 }
 
 static bool make_buffers(void *m) {

@@ -13,7 +13,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "distributed/parallel/layout.h"
-#include "tensor/recipe.h"
+#include "ops/deferred.h"
 #include "tern/sys/device.h"
 
 #include <stdio.h>
@@ -334,7 +334,7 @@ static bool make_ignored(const tn_fsdp_state *s) {
     for (int i = 0; i < s->base.count && !tn__pending(); i++) {
         const tn__fsdp_param *p = &s->params[i];
         if (p->ignored && tn__deferred(p->base.leaf)) {
-            tn__recipe_make(p->base.leaf);
+            tn__deferred_make(p->base.leaf);
         }
     }
     return !tn__pending();
@@ -363,8 +363,8 @@ static bool hook_units(tn_fsdp_state *s, tn_module_hooks hooks) {
 
 /* What is made here has elements, also while TN_DEFER_INIT is open. */
 static bool cut_and_hook(tn_fsdp_state *s, const tn__fsdp_plan *how) {
-    bool deferring = tn__deferring;
-    tn__deferring = false;
+    tn_status (*deferring)(const tn_tensor *t) = tn__deferring;
+    tn__deferring = NULL;
     bool done = make_ignored(s) && cut_sets(s) && (how->alone || tn__fsdp_make_buffers(s)) &&
                 hook_units(s, how->hooks);
     tn__deferring = deferring;
