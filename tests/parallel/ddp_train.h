@@ -3,6 +3,8 @@
 #ifndef TERN_TESTS_DDP_TRAIN_H
 #define TERN_TESTS_DDP_TRAIN_H
 
+#include "tests/parallel/bits.h"
+
 #include <tern/tern.h>
 
 #include <math.h>
@@ -32,17 +34,8 @@ static inline ddp_run ddp_run_of(int micro_batches) {
     return run;
 }
 
-typedef struct ddp_bits {
-    char *data;
-    size_t bytes;
-} ddp_bits;
-
-static inline bool ddp_same(ddp_bits a, ddp_bits b) {
-    return a.bytes == b.bytes && a.bytes > 0 && memcmp(a.data, b.data, a.bytes) == 0;
-}
-
 static inline bool ddp_append(const tn_entry *entry, void *user) {
-    ddp_bits *bits = user;
+    train_bits *bits = user;
     size_t bytes = (size_t)tn_count(*entry->field) * tn_dtype_size(tn_dtype_of(*entry->field));
     bits->data = realloc(bits->data, bits->bytes + bytes);
     tn_copy_out(*entry->field, bits->data + bits->bytes);
@@ -89,7 +82,7 @@ static inline void ddp_step(tn_gpt *gpt, const ddp_run *run, tn_group *g, int64_
 }
 
 /* Trains as rank of g (NULL: alone); the parameters and the last gradients, malloc'ed. */
-static inline ddp_bits ddp_train(tn_group *g, const ddp_run *run) {
+static inline train_bits ddp_train(tn_group *g, const ddp_run *run) {
     TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = GPT_VOCAB;
@@ -124,7 +117,7 @@ static inline ddp_bits ddp_train(tn_group *g, const ddp_run *run) {
         }
         tn_optim_step(opt);
     }
-    ddp_bits bits = {0};
+    train_bits bits = {0};
     tn_module_each(&gpt, (tn_walk){0}, ddp_append, &bits);
     tn_optim_free(opt);
     tn_module_finish(&gpt);

@@ -9,7 +9,7 @@ enum { MOST = 8 };
 
 typedef struct shared_run {
     const ddp_run *run;
-    ddp_bits bits[MOST];
+    train_bits bits[MOST];
 } shared_run;
 
 static void train_rank(tn_group *g, void *user) {
@@ -18,7 +18,7 @@ static void train_rank(tn_group *g, void *user) {
 }
 
 /* What all ranks have in the end; they must agree. */
-static ddp_bits train_on(int ranks, ddp_run run) {
+static train_bits train_on(int ranks, ddp_run run) {
     shared_run s = {.run = &run};
     if (ranks == 1) {
         s.bits[0] = ddp_train(NULL, &run);
@@ -29,15 +29,15 @@ static ddp_bits train_on(int ranks, ddp_run run) {
         fail_msg("%s", tn_error_message());
     }
     for (int r = 1; r < ranks; r++) {
-        assert_true(ddp_same(s.bits[0], s.bits[r]));
+        assert_true(train_same(s.bits[0], s.bits[r]));
         free(s.bits[r].data);
     }
     return s.bits[0];
 }
 
 /* Frees b. */
-static void assert_same(ddp_bits a, ddp_bits b) {
-    assert_true(ddp_same(a, b));
+static void assert_same(train_bits a, train_bits b) {
+    assert_true(train_same(a, b));
     free(b.data);
 }
 
@@ -47,7 +47,7 @@ static void test_ranks_are_accumulation(void **state) {
     for (int i = 0; i < 4; i++) {
         ddp_run run = ddp_run_of(ranks[i]);
         run.steps = ranks[i] == 2 ? 4 : 2;
-        ddp_bits alone = train_on(1, run);
+        train_bits alone = train_on(1, run);
         assert_same(alone, train_on(ranks[i], run));
         run.plain = true;
         assert_same(alone, train_on(1, run)); /* data parallelism of one rank is none */
@@ -61,7 +61,7 @@ static void test_means_of_powers_of_two(void **state) {
         ddp_run run = ddp_run_of(ranks);
         run.mean = true;
         run.options.sum = false;
-        ddp_bits alone = train_on(1, run);
+        train_bits alone = train_on(1, run);
         assert_same(alone, train_on(ranks, run));
         free(alone.data);
     }
@@ -70,10 +70,10 @@ static void test_means_of_powers_of_two(void **state) {
 static void test_clipping_sees_the_whole_gradient(void **state) {
     (void)state;
     ddp_run run = ddp_run_of(2);
-    ddp_bits loose = train_on(2, run);
+    train_bits loose = train_on(2, run);
     run.clip = 0.1;
-    ddp_bits alone = train_on(1, run);
-    assert_false(ddp_same(loose, alone));
+    train_bits alone = train_on(1, run);
+    assert_false(train_same(loose, alone));
     assert_same(alone, train_on(2, run));
     free(alone.data);
     free(loose.data);
@@ -82,7 +82,7 @@ static void test_clipping_sees_the_whole_gradient(void **state) {
 static void test_recompute(void **state) {
     (void)state;
     ddp_run run = ddp_run_of(2);
-    ddp_bits stored = train_on(1, run);
+    train_bits stored = train_on(1, run);
     run.recompute = true;
     assert_same(stored, train_on(2, run));
     free(stored.data);
@@ -94,11 +94,11 @@ static void test_mixed_precision(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         ddp_run run = ddp_run_of(ranks);
-        ddp_bits f32 = train_on(1, run);
+        train_bits f32 = train_on(1, run);
         run.bf16 = true;
-        ddp_bits alone = train_on(1, run);
+        train_bits alone = train_on(1, run);
         assert_int_equal(alone.bytes, f32.bytes); /* the parameters are f32 */
-        assert_false(ddp_same(alone, f32));
+        assert_false(train_same(alone, f32));
         assert_same(alone, train_on(ranks, run));
         run.plain = true;
         assert_same(alone, train_on(1, run));
@@ -108,7 +108,7 @@ static void test_mixed_precision(void **state) {
         run.recompute = false;
         run.mean = true; /* the naive twin knows nothing else */
         run.options.sum = false;
-        ddp_bits means = train_on(ranks, run);
+        train_bits means = train_on(ranks, run);
         run.naive = true;
         assert_same(means, train_on(ranks, run));
         free(means.data);
@@ -123,7 +123,7 @@ static void test_buckets_change_nothing(void **state) {
     run.mean = true;
     run.options.sum = false;
     run.naive = true;
-    ddp_bits naive = train_on(3, run);
+    train_bits naive = train_on(3, run);
     run.naive = false;
     static const int64_t sizes[][2] = {{1, 1}, {4 << 10, 20 << 10}, {1 << 20, 25 << 20}};
     for (int i = 0; i < 3; i++) {
@@ -141,7 +141,7 @@ static void test_buckets_change_nothing(void **state) {
 static void test_a_rerun_is_the_same(void **state) {
     (void)state;
     ddp_run run = ddp_run_of(4);
-    ddp_bits first = train_on(4, run);
+    train_bits first = train_on(4, run);
     for (int i = 0; i < 3; i++) {
         assert_same(first, train_on(4, run));
     }

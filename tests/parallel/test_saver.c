@@ -610,15 +610,6 @@ static void open_whole(parts_run *r, uint64_t seed) {
     parts_run_values(r, seed, false);
 }
 
-static void same_files(const char *a, const char *b) {
-    size_t x, y;
-    unsigned char *one = temp_read(a, &x), *two = temp_read(b, &y);
-    assert_int_equal(x, y);
-    assert_memory_equal(one, two, x);
-    free(one);
-    free(two);
-}
-
 static void converted_and_exported(void **state) {
     (void)state;
     paths p = {temp_path("converted"), temp_path("exported")};
@@ -633,8 +624,8 @@ static void converted_and_exported(void **state) {
     parts_run r;
     open_whole(&r, 8);
     assert_int_equal(tn_save(&r.net, saved), TN_OK);
-    same_files(saved, p.other);
-    same_files(saved, weights);
+    temp_same(saved, p.other);
+    temp_same(saved, weights);
     tn_checkpoint c = parts_run_checkpoint(&r);
     parts_run_values(&r, 9, false);
     assert_int_equal(tn_checkpoint_load(&c, one), TN_OK);

@@ -97,22 +97,13 @@ static void free_leg(leg *l) {
     free(l->weights.data);
 }
 
-static void assert_same_files(const char *a, const char *b) {
-    size_t x, y;
-    unsigned char *one = temp_read(a, &x), *two = temp_read(b, &y);
-    assert_int_equal(x, y);
-    assert_memory_equal(one, two, x);
-    free(one);
-    free(two);
-}
-
 /* What was exported from parts is what one process saves. */
 static void check_exported(const train_run *run) {
     tn_gpt gpt;
     train_model(&gpt, run, 5);
     assert_int_equal(tn_load(&gpt, temp_path("exported")), TN_OK);
     assert_int_equal(tn_save(&gpt, temp_path("again")), TN_OK);
-    assert_same_files(temp_path("exported"), temp_path("again"));
+    temp_same(temp_path("exported"), temp_path("again"));
     tn_module_finish(&gpt);
 }
 
@@ -139,7 +130,7 @@ static void wander(const char *name, bool bf16, bool spoil) {
         l.export = temp_path(i == 0 ? "exported" : "again");
         run_on(ways[i].ranks, &l);
         assert_true(train_same(l.weights, first.weights));
-        assert_same_files(temp_path("exported"), l.export);
+        temp_same(temp_path("exported"), l.export);
         free_leg(&l);
     }
     leg last = {.folder = folder,

@@ -8,6 +8,8 @@
 #ifndef TERN_TESTS_PARALLEL_TRAIN_H
 #define TERN_TESTS_PARALLEL_TRAIN_H
 
+#include "tests/parallel/bits.h"
+
 #include <tern/tern.h>
 
 #include <math.h>
@@ -80,15 +82,6 @@ static inline const char *train_text(const train_run *run) {
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
-
-typedef struct train_bits {
-    char *data;
-    size_t bytes;
-} train_bits;
-
-static inline bool train_same(train_bits a, train_bits b) {
-    return a.bytes == b.bytes && a.bytes > 0 && memcmp(a.data, b.data, a.bytes) == 0;
-}
 
 static inline void *train_grow(train_bits *bits, size_t bytes) {
     bits->data = realloc(bits->data, bits->bytes + bytes);

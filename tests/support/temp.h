@@ -60,6 +60,15 @@ static inline unsigned char *temp_read(const char *path, size_t *bytes) {
     return data;
 }
 
+static inline void temp_same(const char *a, const char *b) {
+    size_t x, y;
+    unsigned char *one = temp_read(a, &x), *two = temp_read(b, &y);
+    assert_int_equal(x, y);
+    assert_memory_equal(one, two, x);
+    free(one);
+    free(two);
+}
+
 /* A group's set-up: what the flight recorder writes about failures lies in the folder. */
 static inline int temp_flights(void **state) {
     (void)state;
