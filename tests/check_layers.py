@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The layers: each folder may include only itself and what stands to its left.
 
-    core -> tensor -> backends -> autograd -> ops -> nn -> optim -> data, io -> distributed -> train -> tools ...
+    core -> tensor -> backends -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
 
 check_layers.py [ROOT]        prints each include that breaks a rule; exit status 1 when there is one
 check_layers.py --self-test   plants one fault of each kind in a small tree and sees each one found
@@ -18,12 +18,12 @@ import sys
 
 import planted
 
-ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
+ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
 # The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
 SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}
 # Public headers beside the one of their layer's name. store.h and distributed.h stand alone on core and tensor.
-HEADERS = {"store": "distributed", "parallel": "distributed", "deepspeed": "train"}
+HEADERS = {"tokenizer": "data", "store": "distributed", "parallel": "distributed", "deepspeed": "train"}
 # Engines of groups that lie in a plugin, with what they need; they link nothing of libtern.
 ENGINES = {"backends/cuda/nccl.c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)

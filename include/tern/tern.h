@@ -10,6 +10,7 @@
 #include "optim.h"
 #include "data.h"
 #include "io.h"
+#include "models.h"
 #include "store.h"
 #include "distributed.h"
 #include "parallel.h"

@@ -9,9 +9,9 @@
  * c_proj as (in, out), the transpose of what is here. The classifier is wte.weight, so no name of
  * its own exists for it.
  *
- * Read next: nn/block.c, nn/generate.c.
+ * Read next: models/block.c, models/generate.c.
  */
-#include "nn/gpt.h"
+#include "models/gpt.h"
 
 #include "autograd/mode.h"
 #include "core/memory.h"

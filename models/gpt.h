@@ -1,6 +1,8 @@
 /* What tn_call_values(gpt, …, context) understands. */
-#ifndef TERN_NN_GPT_H
-#define TERN_NN_GPT_H
+#ifndef TERN_MODELS_GPT_H
+#define TERN_MODELS_GPT_H
+
+#include "tern/models.h"
 
 #include <stdbool.h>
 

@@ -3,6 +3,7 @@
  *     x = x + attn(ln_1(x))
  *     x = x + mlp(ln_2(x))                     x (B, T, C)
  */
+#include "tern/models.h"
 #include "nn/module.h"
 
 /* x + branch; the branch has no other use and goes at once. */

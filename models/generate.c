@@ -5,7 +5,7 @@
  * newer half, which is read once more.
  */
 #include "core/memory.h"
-#include "nn/gpt.h"
+#include "models/gpt.h"
 #include "nn/module.h"
 
 #include <math.h>
