@@ -3,8 +3,9 @@
  * A shard is a file of little-endian uint16 tokens. llm.c's begin with 256 int32: the magic number,
  * the version and the number of tokens; nanoGPT's have no head. An example is a
  * window of `length` tokens and the same one further, read when it is asked for: a corpus may be
- * larger than memory. Windows follow each other without overlap and do not cross from one shard
- * into the next, so what remains at a shard's end, less than a window, is left out.
+ * larger than memory. For training, windows follow each other without overlap and do not cross from
+ * one shard into the next, so what remains at a shard's end, less than a window, is left out. For
+ * evaluation they slide: each target counts once, up to the end.
  */
 #include "core/error.h"
 #include "core/digest.h"
@@ -39,6 +40,8 @@ typedef struct shard {
 typedef struct shards {
     tn_dataset base;
     int64_t length, vocab;
+    int64_t stride; /* tokens from one window's beginning to the next one's; `length` or less */
+    bool sliding;   /* each target once, up to the file's end */
     char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
     int count;
     shard list[];
@@ -204,25 +207,50 @@ static tn_status raise_outside(const shards *d, const shard *s, const unsigned c
                     from + i, token_at(tokens, i), d->vocab);
 }
 
-/* The file's tokens lie in the target, which is larger than they are, until they are spread. */
-static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
-    const shards *d = (const shards *)self;
-    const shard *s = shard_of(d, i);
-    const unsigned char *tokens = y;
-    int64_t *input = x, *target = y, n = d->length, from = (i - s->first) * n;
+/* The n tokens from `from` on to x, and those one further to y. The file's tokens lie in y, which
+ * is larger than they are, until they are spread. */
+static tn_status read_window(const shards *d, const shard *s, int64_t from, int64_t n, int64_t *x,
+                             int64_t *y) {
+    const unsigned char *tokens = (const unsigned char *)y;
     if (!shard_get(s, from, n + 1, y)) {
         return tn_error();
     }
     int64_t last = token_at(tokens, n), most = last;
     for (int64_t t = 0; t < n; t++) {
-        input[t] = token_at(tokens, t);
-        most = input[t] > most ? input[t] : most;
+        x[t] = token_at(tokens, t);
+        most = x[t] > most ? x[t] : most;
     }
     if (most >= d->vocab) {
         return raise_outside(d, s, tokens, from);
     }
-    memcpy(target, input + 1, (size_t)(n - 1) * sizeof(*target));
-    target[n - 1] = last;
+    memcpy(y, x + 1, (size_t)(n - 1) * sizeof(*y));
+    y[n - 1] = last;
+    return TN_OK;
+}
+
+static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    const shards *d = (const shards *)self;
+    const shard *s = shard_of(d, i);
+    return read_window(d, s, (i - s->first) * d->stride, d->length, x, y);
+}
+
+/* The last window may reach beyond the file's end, and all but the first repeat targets. */
+static tn_status sliding_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    enum { NO_TOKEN = 0, NO_TARGET = -100 };
+    const shards *d = (const shards *)self;
+    const shard *s = shard_of(d, i);
+    int64_t *input = x, *target = y, from = (i - s->first) * d->stride;
+    int64_t there = s->count - 1 - from, n = there < d->length ? there : d->length;
+    if (read_window(d, s, from, n, input, target) != TN_OK) {
+        return tn_error();
+    }
+    for (int64_t t = n; t < d->length; t++) {
+        input[t] = NO_TOKEN;
+        target[t] = NO_TARGET;
+    }
+    for (int64_t t = 0; from > 0 && t < d->length - d->stride; t++) {
+        target[t] = NO_TARGET;
+    }
     return TN_OK;
 }
 
@@ -299,6 +327,16 @@ static int files_kept_open(void) {
     return known && limit.rlim_cur / 4 < KEPT_OPEN ? (int)(limit.rlim_cur / 4) : KEPT_OPEN;
 }
 
+/* How many windows a file of `count` tokens has. */
+static int64_t windows_of(const shards *d, int64_t count) {
+    int64_t targets = count > 0 ? count - 1 : 0;
+    if (!d->sliding) {
+        return targets / d->length;
+    }
+    int64_t behind = targets - d->length; /* what the first window leaves over */
+    return targets == 0 ? 0 : behind <= 0 ? 1 : 1 + (behind - 1) / d->stride + 1;
+}
+
 /* Opens the files in the order of their names. False after raising. */
 static bool open_all(shards *d, char **paths, int count) {
     const int kept = files_kept_open();
@@ -312,34 +350,33 @@ static bool open_all(shards *d, char **paths, int count) {
             tn__reader_close(&s->file);
         }
         s->first = d->base.size;
-        s->windows = s->count > 0 ? (s->count - 1) / d->length : 0;
+        s->windows = windows_of(d, s->count);
         d->base.size += s->windows;
     }
     return true;
 }
 
-static tn_dataset *open_paths(char **paths, int count, const char *pattern, int64_t length,
-                              int64_t vocab) {
+/* `plan` says which windows. */
+static tn_dataset *open_paths(char **paths, int count, const char *pattern, const shards *plan) {
     shards *d = tn__calloc(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]));
     if (!d) {
         tn__raise(TN_ENOMEM, "token_shards", "no memory for %d files", count);
         return NULL;
     }
-    d->base = (tn_dataset){.kind = "token shards",
-                           .x_dims = TN_DIMS(length),
-                           .y_dims = TN_DIMS(length),
+    *d = *plan;
+    d->base = (tn_dataset){.kind = d->sliding ? "sliding token shards" : "token shards",
+                           .x_dims = TN_DIMS(d->length),
+                           .y_dims = TN_DIMS(d->length),
                            .x_dtype = TN_I64,
                            .y_dtype = TN_I64,
-                           .get = shards_get,
+                           .get = d->sliding ? sliding_get : shards_get,
                            .describe = shards_describe,
                            .free = shards_free};
-    d->length = length;
-    d->vocab = vocab;
     bool whole = open_all(d, paths, count);
     if (whole && d->base.size == 0) {
         tn__raise(TN_EFORMAT, "token_shards",
                   "%s: no file has the %lld tokens that a window of %lld takes", pattern,
-                  (long long)length + 1, (long long)length);
+                  d->sliding ? 2LL : (long long)d->length + 1, (long long)d->length);
     }
     if (!whole || d->base.size == 0) {
         shards_free(&d->base);
@@ -348,11 +385,11 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, int6
     return &d->base;
 }
 
-tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab) {
-    if (!pattern || length < 1 || vocab < 1) {
+static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
+    if (!pattern || plan->length < 1 || plan->vocab < 1) {
         tn__raise(TN_EVALUE, "token_shards",
                   "the pattern is %s, the window %lld, the vocabulary %lld (at least 1)",
-                  pattern ? pattern : "NULL", (long long)length, (long long)vocab);
+                  pattern ? pattern : "NULL", (long long)plan->length, (long long)plan->vocab);
         return NULL;
     }
     glob_t found;
@@ -364,7 +401,23 @@ tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab) 
                                            : "a folder cannot be read");
         return NULL;
     }
-    tn_dataset *d = open_paths(found.gl_pathv, (int)found.gl_pathc, pattern, length, vocab);
+    tn_dataset *d = open_paths(found.gl_pathv, (int)found.gl_pathc, pattern, plan);
     globfree(&found);
     return d;
+}
+
+tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab) {
+    shards plan = {.length = length, .vocab = vocab, .stride = length};
+    return open_pattern(pattern, &plan);
+}
+
+tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t stride, int64_t vocab) {
+    if (stride < 1 || stride > length) {
+        tn__raise(TN_EVALUE, "sliding_shards",
+                  "the stride is %lld; it is in [1, %lld], the window's length", (long long)stride,
+                  (long long)length);
+        return NULL;
+    }
+    shards plan = {.length = length, .vocab = vocab, .stride = stride, .sliding = true};
+    return open_pattern(pattern, &plan);
 }

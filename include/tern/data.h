@@ -76,6 +76,14 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
  * names or folders make no difference; a few tokens that were changed in place may not be seen. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
+/* The windows of an evaluation: from the same files, each of their tokens but a file's first is a
+ * target once. Windows begin `stride` tokens apart, 1 … length; y is -100, which losses leave out,
+ * where an earlier window has the target, so that a target has at least length - stride + 1 tokens
+ * before it, but at a file's beginning. The last window of a file may be short: behind its end x is
+ * 0 and y -100. stride = length: one window behind the other. TN_EVALUE, TN_EIO, TN_EFORMAT. */
+TN_API tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t stride,
+                                     int64_t vocab);
+
 /* Handwritten digits (LeCun et al. 1998): `folder` has the files of the MNIST distribution,
  * train-images-idx3-ubyte and so on, plain or .gz. x (1, 28, 28) f32 in [0, 1],
  * y () i64. TN_EIO, TN_EFORMAT. */

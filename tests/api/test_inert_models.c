@@ -343,6 +343,9 @@ static void datasets(tn_tensor *t) {
     NOTHING(tn_token_shards("/nowhere/*.bin", 4, 2));
     NOTHING(tn_token_shards("/nowhere/*.bin", 0, 2));
     NOTHING(tn_token_shards("/nowhere/*.bin", 4, -1));
+    NOTHING(tn_sliding_shards(NULL, 4, 2, 2));
+    NOTHING(tn_sliding_shards("/nowhere/*.bin", 4, 5, 2));
+    NOTHING(tn_sliding_shards("/nowhere/*.bin", 4, 2, 2));
     for (int i = 0; i < LONGS; i++) {
         if (longs[i] != 3) {
             NOTHING(tn_token_dataset(tokens, 4, longs[i]));

@@ -62,6 +62,63 @@ static void test_windows(void **state) {
     tn_dataset_free(d);
 }
 
+/* The tokens of a file are first, first + 1, …: each but the first is a target once, behind at
+ * least length - stride + 1 tokens of its window. */
+static void expect_sliding(const char *pattern, int64_t length, int64_t stride, int files,
+                           int count) {
+    tn_dataset *d = tn_sliding_shards(pattern, length, stride, 60000);
+    assert_non_null(d);
+    char seen[2 * MOST] = {0};
+    int64_t x[MOST], y[MOST];
+    for (int64_t i = 0; i < d->size; i++) {
+        assert_int_equal(d->get(d, i, x, y), TN_OK);
+        for (int64_t t = 0; t < length; t++) {
+            if (y[t] != -100) {
+                int64_t token = y[t] % 1000; /* a_0 begins at 0, a_1 at 1000 */
+                assert_int_equal(y[t], x[t] + 1);
+                assert_true(t >= length - stride || token == t + 1);
+                assert_int_equal(seen[MOST * (y[t] / 1000) + token]++, 0);
+            }
+        }
+    }
+    for (int i = 0; i < 2 * MOST; i++) {
+        assert_int_equal(seen[i], i / MOST < files && i % MOST > 0 && i % MOST < count);
+    }
+    tn_dataset_free(d);
+}
+
+static void test_sliding(void **state) {
+    (void)state;
+    for (int count = 2; count < 20; count++) {
+        write_llmc("a_0.bin", count, 0);
+        write_shard("a_1.bin", 0, 0, 0, count, 1000);
+        for (int64_t length = 1; length <= 8; length++) {
+            for (int64_t stride = 1; stride <= length; stride++) {
+                expect_sliding(temp_path("a_*.bin"), length, stride, 2, count);
+            }
+        }
+    }
+    expect_sliding(temp_path("a_0.bin"), MOST, MOST, 1, 19);
+}
+
+static void test_sliding_refused(void **state) {
+    (void)state;
+    write_llmc("a_0.bin", 1, 0);
+    assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 4, 100));
+    assert_error(TN_EFORMAT, "no file has the 2 tokens");
+    write_llmc("a_0.bin", 10, 95);
+    assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 5, 100));
+    assert_error(TN_EVALUE, "the stride is 5; it is in [1, 4]");
+    assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 0, 100));
+    assert_error(TN_EVALUE, "the stride is 0");
+    tn_dataset *d = tn_sliding_shards(temp_path("a_0.bin"), 4, 2, 100);
+    int64_t x[4], y[4];
+    assert_int_equal(d->get(d, 0, x, y), TN_OK);
+    assert_int_equal(d->get(d, 1, x, y), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "token 5 is 100 but the vocabulary has 100");
+    tn_dataset_free(d);
+}
+
 static void test_through_a_loader(void **state) {
     (void)state;
     write_llmc("a_0.bin", 13, 0);
@@ -280,6 +337,8 @@ static void test_a_large_file_is_sampled(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_windows, temp_clean),
+        cmocka_unit_test_teardown(test_sliding, temp_clean),
+        cmocka_unit_test_teardown(test_sliding_refused, temp_clean),
         cmocka_unit_test_teardown(test_through_a_loader, temp_clean),
         cmocka_unit_test_teardown(test_token_outside, temp_clean),
         cmocka_unit_test_teardown(test_wrong_files, temp_clean),
