@@ -2,7 +2,7 @@
  * surrogates or stray bytes. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 #include "tern/data.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef TERN_IO_LABELS_H
 #define TERN_IO_LABELS_H
 
-#include "io/json.h"
+#include "core/json.h"
 #include "tern/core.h"
 
 typedef struct tn__labels {

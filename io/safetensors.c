@@ -9,9 +9,9 @@
 #include "io/safetensors.h"
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "io/json.h"
 #include "tern/sys/tensor.h"
 
 #include <stdarg.h>

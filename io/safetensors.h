@@ -12,7 +12,7 @@
 #define TERN_IO_SAFETENSORS_H
 
 #include "core/digest.h"
-#include "io/json_text.h"
+#include "core/json_text.h"
 #include "io/labels.h"
 #include "tern/io.h"
 

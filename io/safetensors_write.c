@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 #include "io/safetensors.h"
 #include "tern/sys/tensor.h"
 
@@ -266,7 +266,7 @@ static void put_metadata(tn__json_text *h, const tn_safetensors_writer *w, bool 
 static void put_tensor(tn__json_text *h, const item *i, size_t begin) {
     tn__json_put_string(h, i->name);
     tn__json_put(h, ":{\"dtype\":\"%s\",\"shape\":", tn__safetensors_dtype_name(i->dtype));
-    tn__json_put_dims(h, i->dims);
+    tn__json_put_list(h, i->dims.size, i->dims.ndim);
     tn__json_put(h, ",\"data_offsets\":[%zu,%zu]}", begin, begin + bytes_of(i));
 }
 

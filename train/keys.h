@@ -17,7 +17,7 @@
 #define TERN_TRAIN_KEYS_H
 
 #include "core/error.h"
-#include "io/json.h"
+#include "core/json.h"
 
 typedef enum tn__key_kind {
     TN__KEY_SWITCH,  /* true or false: a bool */

@@ -1,7 +1,7 @@
 /* A plot as an SVG picture: light background, grid, ticks, legend. */
 #include "core/error.h"
 #include "core/file.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 #include "io/numbers.h"
 #include "train/axis.h"
 

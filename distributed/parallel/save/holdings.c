@@ -52,7 +52,7 @@ void tn__holdings_put(tn__json_text *j, const tn__state *s, bool deal) {
         tn__json_put_string(j, item->name);
         tn__json_put(j, ":{\"dtype\":\"%s\",\"dealt\":%d,\"whole\":",
                      tn__safetensors_dtype_name(tn_dtype_of(item->tensor)), deal && !item->buffer);
-        tn__json_put_dims(j, plain.whole);
+        tn__json_put_list(j, plain.whole.size, plain.whole.ndim);
         tn__json_put(j, ",");
         tn__layout_put(j, &plain);
         tn__json_put(j, "}");
@@ -237,7 +237,7 @@ void tn__holdings_index(const tn__holdings *h, tn__json_text *j) {
         tn__json_put(j, "%s", i ? ",\n" : "\n");
         tn__json_put_string(j, first->name);
         tn__json_put(j, ":{\"dtype\":\"%s\",\"whole\":", tn__safetensors_dtype_name(first->dtype));
-        tn__json_put_dims(j, first->layout.whole);
+        tn__json_put_list(j, first->layout.whole.size, first->layout.whole.ndim);
         tn__json_put(j, ",\"pieces\":[");
         put_pieces(h->sorted + i, n, j);
         tn__json_put(j, "]}");

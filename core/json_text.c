@@ -1,4 +1,4 @@
-#include "io/json_text.h"
+#include "core/json_text.h"
 
 #include "core/memory.h"
 
@@ -50,10 +50,10 @@ void tn__json_put_string(tn__json_text *j, const char *text) {
     tn__json_put(j, "\"");
 }
 
-void tn__json_put_dims(tn__json_text *j, tn_dims dims) {
+void tn__json_put_list(tn__json_text *j, const int64_t *numbers, int n) {
     tn__json_put(j, "[");
-    for (int i = 0; i < dims.ndim; i++) {
-        tn__json_put(j, "%s%" PRId64, i ? "," : "", dims.size[i]);
+    for (int i = 0; i < n; i++) {
+        tn__json_put(j, "%s%" PRId64, i ? "," : "", numbers[i]);
     }
     tn__json_put(j, "]");
 }

@@ -8,10 +8,10 @@
  *     ... j.failed ? no memory : j.at, j.bytes ...
  *     free(j.at);
  */
-#ifndef TERN_IO_JSON_TEXT_H
-#define TERN_IO_JSON_TEXT_H
+#ifndef TERN_CORE_JSON_TEXT_H
+#define TERN_CORE_JSON_TEXT_H
 
-#include "tern/tensor.h"
+#include "tern/core.h"
 
 typedef struct tn__json_text {
     char *at; /* malloc'ed, without a 0 */
@@ -28,6 +28,6 @@ void tn__json_put(tn__json_text *j, const char *format, ...) TN_PRINTF(2, 3);
 void tn__json_put_string(tn__json_text *j, const char *text);
 
 /* "[3,4]" */
-void tn__json_put_dims(tn__json_text *j, tn_dims dims);
+void tn__json_put_list(tn__json_text *j, const int64_t *numbers, int n);
 
 #endif

@@ -1,7 +1,7 @@
-#include "io/json.h"
+#include "core/json.h"
 
 #include "core/memory.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 #include <string.h>
 

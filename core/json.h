@@ -5,8 +5,8 @@
  * Values lie in one array in the order of the text: a list or an object is followed by what it
  * holds. Numbers that are not whole, or do not fit, are kept as the text that they are.
  */
-#ifndef TERN_IO_JSON_H
-#define TERN_IO_JSON_H
+#ifndef TERN_CORE_JSON_H
+#define TERN_CORE_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>
