@@ -21,7 +21,7 @@ static double train_step(void *user) {
         return 0.0;
     }
     TN_SCOPE;
-    tn_tensor *loss = tn_gpt_loss(&t->gpt, b.x, b.y);
+    tn_tensor *loss = tn_lm_loss(&t->gpt, b.x, b.y);
     tn_backward(loss);
     tn_optim_clip(t->opt, 1.0);
     tn_optim_step(t->opt);

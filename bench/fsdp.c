@@ -210,7 +210,7 @@ static void watch_blocks(run *r) {
 static double traced_step(void *user) {
     run *r = user;
     TN_SCOPE;
-    tn_tensor *loss = tn_gpt_loss(&r->t.gpt, r->t.x, r->t.y);
+    tn_tensor *loss = tn_lm_loss(&r->t.gpt, r->t.x, r->t.y);
     tn_backward(loss);
     double began = tn_flight_now();
     tn_optim_step(r->t.opt);

@@ -49,7 +49,7 @@ static inline void trainer_optimise(trainer *t) {
 static inline double trainer_step(void *user) {
     trainer *t = user;
     TN_SCOPE;
-    tn_tensor *loss = tn_gpt_loss(&t->gpt, t->x, t->y);
+    tn_tensor *loss = tn_lm_loss(&t->gpt, t->x, t->y);
     tn_backward(loss);
     tn_optim_step(t->opt);
     tn_optim_zero_grad(t->opt);

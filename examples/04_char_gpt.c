@@ -298,7 +298,7 @@ static void begin_or_resume(run *r) {
 /* Returns the loss of the whole batch. */
 static double train_step(run *r, const tn_batch *b) {
     TN_SCOPE; /* what the step makes ends with it */
-    tn_tensor *loss = tn_gpt_loss(&r->gpt, b->x, b->y);
+    tn_tensor *loss = tn_lm_loss(&r->gpt, b->x, b->y);
     tn_backward(loss);
     tn_optim_set_lr(r->optim, tn_schedule_at(r->schedule, r->step));
     tn_optim_clip(r->optim, 1.0);
@@ -344,7 +344,7 @@ static double validation_loss(run *r) {
     tn_batch b;
     for (int i = 0; i < BATCHES && tn_loader_next(r->validation, &b); i++) {
         TN_SCOPE;
-        sum += tn_item(tn_gpt_loss(&r->gpt, b.x, b.y));
+        sum += tn_item(tn_lm_loss(&r->gpt, b.x, b.y));
     }
     return tn_group_mean(r->world, sum, BATCHES);
 }

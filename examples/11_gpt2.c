@@ -473,7 +473,7 @@ static void begin_or_resume(run *r) {
 static tn_tensor *micro_step(run *r, const tn_batch *b) {
     TN_SCOPE; /* what the micro-batch makes ends with it */
     tn_tensor *loss =
-        tn_mul_scalar(tn_gpt_loss(&r->gpt, b->x, b->y), 1.0 / (double)r->micro_batches);
+        tn_mul_scalar(tn_lm_loss(&r->gpt, b->x, b->y), 1.0 / (double)r->micro_batches);
     tn_backward(r->scaler ? tn_scaler_scale(r->scaler, loss) : loss);
     return tn_return(tn_detach(loss));
 }
@@ -514,7 +514,7 @@ static double validation_loss(run *r) {
     tn_batch b;
     for (int64_t i = 0; i < r->o.val_batches && tn_loader_next(r->validation, &b); i++, count++) {
         TN_SCOPE;
-        sum += tn_item(tn_gpt_loss(&r->gpt, b.x, b.y));
+        sum += tn_item(tn_lm_loss(&r->gpt, b.x, b.y));
     }
     tn_module_train(&r->gpt, true);
     return tn_group_mean(r->world, sum, count);

@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
     tn_batch b;
     while (saved == TN_OK && c.step < STEPS && tn_loader_next(loader, &b)) {
         TN_SCOPE;
-        tn_tensor *loss = tn_gpt_loss(&gpt, b.x, b.y);
+        tn_tensor *loss = tn_lm_loss(&gpt, b.x, b.y);
         tn_backward(loss);
         tn_optim_clip(opt, 1.0); /* the norm of all ranks' parts */
         tn_optim_step(opt);

@@ -15,12 +15,13 @@ static tn_tensor *add_branch(tn_tensor *x, tn_tensor *branch) {
 
 static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     tn_block *m = (tn_block *)self;
-    if (in.n < 1 || in.n > 2 || !in.v[0]) {
+    if (in.n < 1 || in.n > 3 || !in.v[0]) {
         tn__raise(TN_EVALUE, "block",
-                  "the inputs are x and, if there is one, a mask (%d are given)", in.n);
+                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
+                  in.n);
         return tn__no_values();
     }
-    tn_values normed = in; /* the mask, if any, goes on to attention */
+    tn_values normed = in; /* mask and positions, if any, go on to attention */
     normed.v[0] = tn_call(&m->ln_1, in.v[0]);
     tn_tensor *x = add_branch(in.v[0], tn_call_values(&m->attn, normed, context).v[0]);
     tn_drop(normed.v[0]);

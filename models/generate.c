@@ -5,7 +5,7 @@
  * newer half, which is read once more.
  */
 #include "core/memory.h"
-#include "models/gpt.h"
+#include "models/language.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -17,33 +17,13 @@ typedef struct window {
     int64_t count, seen, room;
 } window;
 
-static tn_status set_caches(tn_gpt *m, int64_t length) {
-    for (int i = 0; i < m->options.layers; i++) {
-        if (tn_self_attention_cache(&m->h[i].attn, (tn_attention_cache_options){1, length}) !=
-            TN_OK) {
-            break;
-        }
-    }
-    return tn_error();
-}
-
-static void drop_caches(tn_gpt *m) {
-    for (int i = 0; i < m->options.layers; i++) {
-        tn_self_attention *attention = &m->h[i].attn;
-        tn_release(attention->cache_k);
-        tn_release(attention->cache_v);
-        attention->cache_k = attention->cache_v = NULL;
-        attention->cached = 0;
-    }
-}
-
 /* The logits of the next token, as doubles. */
 static tn_status next_logits(tn_gpt *m, window *w, double *logits) {
     TN_SCOPE;
     tn_tensor *tokens =
         tn_to(tn_from_data(w->tokens + w->seen, TN_DIMS(1, w->count - w->seen), TN_I64),
               tn_device_of(m->wte.weight));
-    tn__gpt_context context = {.last_only = true};
+    tn__lm_context context = {.last_only = true};
     tn_values out = tn_call_values(m, tn_values_of(tokens, NULL), &context);
     w->seen = w->count;
     if (!tn__pending() && tn_count(out.v[0]) != m->options.vocab) { /* a hook may have changed it */
@@ -59,7 +39,7 @@ static tn_status push_token(tn_gpt *m, window *w, int64_t token) {
         w->count = w->room / 2;
         memmove(w->tokens, w->tokens + w->room - w->count, (size_t)w->count * sizeof(*w->tokens));
         w->seen = 0;
-        if (set_caches(m, w->room) != TN_OK) {
+        if (tn_cache_rewind(m, 0) != TN_OK) {
             return tn_error();
         }
     }
@@ -182,12 +162,12 @@ tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t c
     } else {
         TN_NO_GRAD;
         memcpy(w.tokens, tokens + n - w.count, (size_t)w.count * sizeof(*w.tokens));
-        status = set_caches(m, context);
+        status = tn_cache_begin(m, (tn_attention_cache_options){.batch = 1, .length = context});
         if (status == TN_OK) {
             status = generate_tokens(m, &w, count, temperature, k, g ? g : tn_default_generator(),
                                      logits, out);
         }
-        drop_caches(m);
+        tn_cache_end(m);
     }
     free(w.tokens);
     free(logits);

@@ -11,11 +11,11 @@
  *
  * Read next: models/block.c, models/generate.c.
  */
-#include "models/gpt.h"
+#include "models/language.h"
 
-#include "autograd/mode.h"
 #include "core/memory.h"
 #include "core/number.h"
+#include "nn/cache.h"
 #include "nn/describe.h"
 #include "nn/module.h"
 #include "ops/op.h"
@@ -27,16 +27,8 @@
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Where the tokens of this call begin: 0, or behind what the caches hold. */
-static int64_t first_position(const tn_gpt *m) {
-    const tn_self_attention *first = &m->h[0].attn;
-    return first->cache_k && !tn__will_record() ? first->cached : 0;
-}
-
-/* tokens (B, T) at positions start, start + 1, … -> (B, T, C) */
-static tn_tensor *embed_tokens(tn_gpt *m, tn_tensor *tokens, int64_t start) {
-    tn_tensor *positions = tn__arange(tn_device_of(tokens), (double)start,
-                                      (double)(start + tn_size(tokens, 1)), 1.0, TN_I64);
+/* tokens (B, T), positions (T) or (B, T) -> (B, T, C) */
+static tn_tensor *embed_tokens(tn_gpt *m, tn_tensor *tokens, tn_tensor *positions) {
     tn_tensor *token = tn_call(&m->wte, tokens), *position = tn_call(&m->wpe, positions);
     tn_tensor *x = tn_add(token, position);
     tn_drop(token);
@@ -44,41 +36,50 @@ static tn_tensor *embed_tokens(tn_gpt *m, tn_tensor *tokens, int64_t start) {
     return tn_call(&m->drop, x);
 }
 
-static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
-    tn_gpt *m = (tn_gpt *)self;
-    const tn__gpt_context *call = context;
-    if (in.n != 1 || !in.v[0] || tn_ndim(in.v[0]) != 2) {
-        tn__raise(TN_ESHAPE, "gpt",
-                  "the input is %s but must be one tensor of tokens (batch, positions)",
-                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
-        return tn__no_values();
-    }
-    int64_t T = tn_size(in.v[0], 1), start = first_position(m);
-    if (T < 1 || start + T > m->options.context) {
+/* start, start + 1, … for the tokens; inert after raising that the context ends before. */
+static tn_tensor *next_positions(const tn_gpt *m, tn_tensor *tokens, int64_t start) {
+    int64_t end = start + tn_size(tokens, 1);
+    if (end > m->options.context) {
         tn__raise(TN_EVALUE, "gpt", "tokens are %s at position %lld but the context is %lld",
-                  tn_shape_text(in.v[0]), (long long)start, (long long)m->options.context);
-        return tn__no_values();
+                  tn_shape_text(tokens), (long long)start, (long long)m->options.context);
+        return tn_inert();
     }
-    tn_tensor *x = embed_tokens(m, in.v[0], start);
+    return tn__arange(tn_device_of(tokens), (double)start, (double)end, 1.0, TN_I64);
+}
+
+/* The blocks, one after the other. What one gave goes as soon as the next has read it. */
+static tn_tensor *call_blocks(tn_gpt *m, tn_tensor *x, tn_tensor *mask) {
     for (int i = 0; i < m->options.layers; i++) {
-        tn_tensor *y = tn_call(&m->h[i], x);
+        tn_tensor *y = tn_call_values(&m->h[i], tn_values_of(x, mask), NULL).v[0];
         if (y != x) { /* a hook may hand the input on */
             tn_drop(x);
         }
         x = y;
     }
-    x = tn_call(&m->ln_f, x);
-    if (call && call->last_only) {
-        x = tn_narrow(x, 1, T - 1, 1);
-    }
-    return tn_values_of(tn_linear_op(x, m->wte.weight, NULL), NULL);
+    return x;
 }
 
-tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets) {
-    TN_SCOPE; /* the logits, which are large, live no longer than their gradient */
-    tn_cross_entropy_options options = tn_cross_entropy_defaults();
-    options.consume_logits = true;
-    return tn_return(tn_cross_entropy_with(tn_call(m, tokens), targets, options));
+static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
+    tn_gpt *m = (tn_gpt *)self;
+    const tn__lm_context *call = context;
+    tn__lm_inputs inputs;
+    if (!tn__lm_inputs_of(self, in, &inputs)) {
+        return tn__no_values();
+    }
+    const tn_kv_cache *cache = &m->h[0].attn.cache;
+    int64_t start = tn__cache_start(cache);
+    tn_tensor *positions =
+        inputs.positions ? inputs.positions : next_positions(m, inputs.tokens, start);
+    tn_tensor *x = call_blocks(m, embed_tokens(m, inputs.tokens, positions), inputs.mask);
+    x = tn_call(&m->ln_f, x);
+    if (call && call->last_only) {
+        x = tn_narrow(x, 1, inputs.length - 1, 1);
+    }
+    tn_tensor *logits = tn_linear_op(x, m->wte.weight, NULL);
+    if (tn__cache_open(cache) && tn_is_inert(logits)) { /* some blocks are ahead of others */
+        tn__cache_restore(m, start);
+    }
+    return tn_values_of(logits, NULL);
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -182,3 +183,16 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
+
+static tn_lm_shape gpt_shape(const tn_module *self) {
+    const tn_gpt_options *o = &((const tn_gpt *)self)->options;
+    return (tn_lm_shape){.vocab = o->vocab,
+                         .context = o->context,
+                         .layers = o->layers,
+                         .heads = o->heads,
+                         .kv_heads = o->heads,
+                         .width = o->width};
+}
+
+const tn__lm_family tn__gpt_family = {
+    .kind = "gpt", .model_type = "gpt2", .bytes = sizeof(tn_gpt), .shape = gpt_shape};

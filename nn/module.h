@@ -62,6 +62,7 @@ struct tn_module_lists {
     const tn__strategy *strategy; /* that is attached to the module, or NULL */
     void *strategy_state;
     tn_precision *precision; /* the policy that was set here, or NULL */
+    tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */
     bool lending;            /* the fields hold what the policy wants: a call is in progress */
     bool unit; /* its parameters are there only while it is called (sharding): it lends on its own,
                   after its `before` hooks, and calls of the modules around it do not for it */

@@ -2,7 +2,7 @@
  *
  *     tn_gpt gpt;
  *     tn_gpt_init(&gpt, tn_gpt_defaults());
- *     tn_tensor *loss = tn_gpt_loss(&gpt, tokens, targets);
+ *     tn_tensor *loss = tn_lm_loss(&gpt, tokens, targets);
  *
  * Read next: models/gpt.c.
  */
@@ -14,6 +14,31 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- Every language model -------------------------------------------------------------------- */
+
+/* A language model takes tokens (B, T), i64 or i32, and gives logits (B, T, vocab):
+ * tn_call(&model, tokens). With tn_call_values it takes (tokens, positions, mask), where the last
+ * two may be NULL or missing:
+ *
+ *     positions: (B, T) or (T), i64 or i32, below `context`. NULL: 0, 1, …, or those behind what
+ *         the caches hold (tn_cache_begin)
+ *     mask: bool, broadcasts to (B, heads, T, S), true where a position may be seen, in addition to
+ *         what comes later being unseen. S is T, and with caches what they hold and T
+ *
+ * Without positions, T (behind what the caches hold) is at most `context`. */
+
+typedef struct tn_lm_shape {
+    int64_t vocab, context;
+    int layers, heads, kv_heads; /* kv_heads: of keys and values, which heads share */
+    int64_t width, parameters;   /* parameters: elements, tied ones once */
+} tn_lm_shape;
+/* TN_EVALUE, and zeros, where m is no language model of this header. */
+TN_API tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape);
+
+/* The mean loss of predicting `targets` (B, T; -100 is ignored). m: any module whose tn_call gives
+ * logits (B, T, vocab). */
+TN_API tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets);
 
 /* ---- GPT-2 (Radford et al. 2019) ------------------------------------------------------------- */
 
@@ -60,10 +85,6 @@ TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
  * 0.02 / sqrt(2 layers), biases 0; the classifier is wte.weight. Hugging Face's GPT-2 files hold
  * the weights of c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
-
-/* tokens (B, T) i64 or i32 -> logits (B, T, vocab): tn_call(&gpt, tokens). T is at most context.
- * The mean loss of predicting `targets` (B, T; -100 is ignored): */
-TN_API tn_tensor *tn_gpt_loss(tn_gpt *m, tn_tensor *tokens, tn_tensor *targets);
 
 /* Continues tokens[n] by `count`, drawn from g (NULL: the thread's default) at `temperature` (0:
  * the most likely) among the `top_k` most likely (0: all), into out[count]. Dropout stays as the

@@ -352,16 +352,38 @@ typedef struct tn_dropout {
 } tn_dropout;
 TN_API void tn_dropout_init(tn_dropout *m, double p);
 
-/* Keys and values of earlier positions, so that text can be generated one position at a time.
- * Scratch buffers of an attention module. */
+/* Keys and values of earlier positions, so that text can be made one position at a time.
+ *
+ *     TN_NO_GRAD;
+ *     tn_cache_begin(&gpt, (tn_attention_cache_options){.batch = 1, .length = 1024});
+ *     ...                                  // each call: the tokens behind those of earlier calls
+ *     tn_cache_end(&gpt);
+ *
+ * begin gives every attention of m and below an empty cache, in place of one that it has. While
+ * there is one and nothing is recorded (TN_NO_GRAD), x holds the next T positions, which attend to
+ * those before too: masks are then (…, T, S) with S = positions before + T. Another batch, and a
+ * position beyond `length`, are TN_EVALUE. rewind keeps the first `filled` positions of each cache
+ * (0: empty; more than one holds is TN_EVALUE). end takes NULL, and works while an error is
+ * pending. The tensors are made by the first call: no memory is an error there.
+ *
+ * Sequences of different lengths lie in one batch when the shorter ones are padded on the left: a
+ * mask (B, 1, 1, S) that is false at the padding, and positions that begin behind it (models.h). */
 typedef struct tn_attention_cache_options {
     int64_t batch;  /* sequences in every call */
     int64_t length; /* most positions */
 } tn_attention_cache_options;
+typedef struct tn_kv_cache {
+    tn_tensor *k, *v;      /* (B, G, length, D) scratch buffers; NULL before the first call */
+    int64_t batch, length; /* 0: no cache */
+    int64_t filled;        /* positions in it */
+} tn_kv_cache;
+TN_API tn_status tn_cache_begin(void *m, tn_attention_cache_options options);
+TN_API tn_status tn_cache_rewind(void *m, int64_t filled);
+TN_API void tn_cache_end(void *m);
 
 /* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are
  * GPT-2's: c_attn, c_proj. With tn_call_values a second input is a mask: bool, broadcasts to
- * (B, H, T, S), true where a position may be seen. */
+ * (B, H, T, S), true where a position may be seen; a third, positions, is not looked at. */
 typedef struct tn_self_attention_options {
     int heads;
     bool causal;    /* true */
@@ -375,17 +397,11 @@ typedef struct tn_self_attention {
     tn_dropout drop;
     int heads;
     bool causal;
-    tn_tensor *cache_k, *cache_v; /* (B, H, length, D) buffers, NULL without a cache */
-    int64_t cached;               /* positions in the cache */
+    tn_kv_cache cache;
 } tn_self_attention;
 TN_API tn_self_attention_options tn_self_attention_defaults(void);
 TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width,
                                    tn_self_attention_options options);
-
-/* Starts an empty cache (options.length 0: drops it). While there is one and nothing is recorded
- * (TN_NO_GRAD), x holds the next positions, which attend to all before;
- * beyond `length` is TN_EVALUE. */
-TN_API tn_status tn_self_attention_cache(tn_self_attention *m, tn_attention_cache_options options);
 
 typedef enum tn_activation {
     TN_ACT_GELU,

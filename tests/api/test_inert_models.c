@@ -63,8 +63,12 @@ static void bad_module(void *m, tn_tensor *t) {
     DOES(tn_module_to(m, tn_cpu()));
     DOES(tn_module_materialize(m));
     FAILS(tn_sequential_add(m, m));
-    FAILS(tn_self_attention_cache(m, (tn_attention_cache_options){1, 4}));
-    INERT(tn_gpt_loss(m, x, x));
+    FAILS(tn_cache_begin(m, (tn_attention_cache_options){1, 4}));
+    TAKES(tn_cache_rewind(m, 0));
+    TAKES(tn_cache_end(m));
+    tn_lm_shape shape;
+    FAILS(tn_lm_shape_of(m, &shape));
+    INERT(tn_lm_loss(m, x, x));
     int64_t tokens[2] = {0};
     FAILS(tn_gpt_generate(m, tokens, 1, 1, 1.0, 0, NULL, tokens));
     NOTHING(tn_sgd(m, tn_sgd_defaults()));
@@ -241,7 +245,7 @@ static void generating(tn_tensor *t) {
     tn_gpt m;
     tn_gpt_init(&m, (tn_gpt_options){8, 8, 1, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32});
     int64_t tokens[1] = {0}, out[4];
-    INERT(tn_gpt_loss(&m, t, t));
+    INERT(tn_lm_loss(&m, t, t));
     INERT(tn_call(&m, t));
     FAILS(tn_gpt_generate(&m, NULL, 1, 1, 1.0, 0, NULL, out));
     FAILS(tn_gpt_generate(&m, tokens, 1, 1, 1.0, 0, NULL, NULL));
@@ -255,8 +259,7 @@ static void generating(tn_tensor *t) {
     TAKES(tn_gpt_generate(&m, tokens, 1, 2, 1e-300, INT32_MAX, NULL, out));
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
-            TAKES(tn_self_attention_cache(&m.h[0].attn,
-                                          (tn_attention_cache_options){longs[i], longs[j]}));
+            TAKES(tn_cache_begin(&m, (tn_attention_cache_options){longs[i], longs[j]}));
         }
     }
     tn_module_finish(&m);

@@ -143,7 +143,7 @@ static void dump_gpt(const char *name, tn_dtype dtype) {
     tn_tensor *tokens = tn_randint(0, 37, TN_DIMS(4, 10), TN_I64);
     tn_tensor *targets = tn_randint(0, 37, TN_DIMS(4, 10), TN_I64);
     ((int64_t *)tn_data_mut(targets))[3] = -100;
-    tn_tensor *loss = tn_gpt_loss(&gpt, tokens, targets);
+    tn_tensor *loss = tn_lm_loss(&gpt, tokens, targets);
     tn_backward(loss);
     add(name, "tokens", "", tokens);
     add(name, "targets", "", targets);

@@ -82,7 +82,7 @@ static void pending_errors(void **state) {
                 (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
     expect_refused(&linear, TN_EVALUE, "an earlier error");
     TN_SCOPE;
-    tn_gpt_loss(&gpt, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 2), TN_I64));
+    tn_lm_loss(&gpt, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 2), TN_I64));
     assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&gpt);
 }
@@ -153,12 +153,12 @@ static void cached_attention(void **state) {
     options.dtype = TN_F64;
     tn_self_attention_init(&m, C, options);
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F64), *whole = tn_call(&m, x);
-    assert_int_equal(tn_self_attention_cache(&m, (tn_attention_cache_options){B, T}), TN_OK);
+    assert_int_equal(tn_cache_begin(&m, (tn_attention_cache_options){B, T}), TN_OK);
     tn_call(&m, x); /* recorded: passes over the cache */
-    assert_int_equal(m.cached, 0);
+    assert_int_equal(m.cache.filled, 0);
     tn_module_set_recompute(&m, true);
     assert_true(tn_all_close(tn_call(&m, x), whole, 1e-12, 1e-12)); /* recorded later */
-    assert_int_equal(m.cached, 0);
+    assert_int_equal(m.cache.filled, 0);
     tn_module_set_recompute(&m, false);
     TN_NO_GRAD;
     int64_t starts[] = {0, 3, 4, 6, 7};
@@ -166,19 +166,32 @@ static void cached_attention(void **state) {
         tn_tensor *part = tn_narrow(x, 1, starts[i], starts[i + 1] - starts[i]);
         tn_tensor *want = tn_narrow(whole, 1, starts[i], starts[i + 1] - starts[i]);
         assert_true(tn_all_close(tn_call(&m, part), want, 1e-12, 1e-12));
-        assert_int_equal(m.cached, starts[i + 1]);
+        assert_int_equal(m.cache.filled, starts[i + 1]);
     }
     tn_call(&m, tn_narrow(x, 1, 0, 1));
     assert_error(TN_EVALUE, "room for 0 of 7 positions");
-    tn_self_attention_cache(&m, (tn_attention_cache_options){B, T}); /* a fresh one */
-    assert_int_equal(m.cached, 0);
+    assert_int_equal(tn_cache_rewind(&m, 4), TN_OK);
+    tn_tensor *again = tn_call(&m, tn_narrow(x, 1, 4, 3));
+    assert_true(tn_all_close(again, tn_narrow(whole, 1, 4, 3), 1e-12, 1e-12));
+    tn_cache_rewind(&m, 8);
+    assert_error(TN_EVALUE, "8 positions but the cache of self_attention holds 7");
+    tn_cache_rewind(&m, -1);
+    assert_error(TN_EVALUE, "-1 positions");
+    assert_int_equal(m.cache.filled, 7);
+    tn_cache_begin(&m, (tn_attention_cache_options){B, T}); /* a fresh one */
+    assert_int_equal(m.cache.filled, 0);
     tn_call(&m, tn_narrow(x, 0, 0, 1));
     assert_error(TN_EVALUE, "x has 1 sequences");
-    tn_self_attention_cache(&m, (tn_attention_cache_options){0, 0});
-    assert_null(m.cache_k);
+    tn_cache_end(&m);
+    tn_cache_end(NULL);
+    assert_null(m.cache.k);
     assert_true(tn_all_close(tn_call(&m, x), whole, 1e-12, 1e-12));
-    tn_self_attention_cache(&m, (tn_attention_cache_options){0, 4});
+    tn_cache_begin(&m, (tn_attention_cache_options){0, 4});
     assert_error(TN_EVALUE, "batch is 0");
+    tn_cache_begin(&m, (tn_attention_cache_options){4, 0});
+    assert_error(TN_EVALUE, "length 0");
+    tn_cache_begin(&m.c_attn, (tn_attention_cache_options){1, 1});
+    assert_error(TN_EVALUE, "linear has no attention");
     tn_call(&m, tn_ones(TN_DIMS(3, C), TN_F64));
     assert_error(TN_ESHAPE, "x is [3, 12] but must be");
     tn_module_finish(&m);
@@ -240,9 +253,9 @@ static void gpt_refuses(void **state) {
     assert_error(TN_ESHAPE, "the input is [4] but");
     tn_call(&m, tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
     assert_error(TN_EINDEX, "(in gpt.wte)");
-    tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
+    tn_lm_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
     assert_error(TN_EINDEX, "cross_entropy");
-    tn_gpt_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 3), TN_I64));
+    tn_lm_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 3), TN_I64));
     assert_error(TN_ESHAPE, "[1, 3]");
     tn_module_finish(&m);
 }
@@ -272,7 +285,7 @@ static void cache_of_a_broken_module(void **state) {
     options.heads = 0;
     tn_self_attention_init(&m, 8, options);
     assert_error(TN_EVALUE, "heads 0");
-    tn_self_attention_cache(&m, (tn_attention_cache_options){1, 4});
+    tn_cache_begin(&m, (tn_attention_cache_options){1, 4});
     assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&m);
 }
@@ -304,7 +317,7 @@ static void generation(void **state) {
     assert_int_equal(tn_gpt_generate(&m, prompt, 3, 20, 0.0, 0, NULL, got), TN_OK);
     /* 20 tokens through a context of 8: it begins again twice */
     assert_memory_equal(got, want, sizeof(want));
-    assert_null(m.h[0].attn.cache_k);
+    assert_null(m.h[0].attn.cache.k);
     tn_gpt_generate(&m, prompt, 3, 20, 3.0, 1, NULL, got); /* the most likely 1 */
     assert_memory_equal(got, want, sizeof(want));
 
@@ -385,7 +398,7 @@ static void generation_refuses(void **state) {
     token = VOCAB;
     tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
     assert_error(TN_EINDEX, "11");
-    assert_null(m.h[1].attn.cache_v);
+    assert_null(m.h[1].attn.cache.v);
     {
         TN_NO_GRAD;
         tn_init_constant(m.ln_f.bias, NAN);
@@ -429,7 +442,7 @@ static void inert_tensors(void **state) {
     tn_init_xavier_normal(x, 1);
     tn_init_kaiming_uniform(x, 1);
     tn_init_kaiming_normal(x, 1);
-    assert_true(tn_is_inert(tn_gpt_loss(&gpt, x, x)));
+    assert_true(tn_is_inert(tn_lm_loss(&gpt, x, x)));
     int64_t token = 1, out = 77;
     assert_int_equal(tn_gpt_generate(&gpt, &token, 1, 1, 0.0, 0, NULL, &out), TN_ESHAPE);
     assert_int_equal(out, 77);
@@ -437,8 +450,11 @@ static void inert_tensors(void **state) {
     assert_int_equal(tn_module_add(&m, "l", &linear), TN_ESHAPE);
     assert_int_equal(tn_module_tie(&gpt, "wte.weight", "wpe.weight"), TN_ESHAPE);
     assert_int_equal(tn_module_set_part(&gpt, "wte.weight", NULL, (tn_layout){0}, NULL), TN_ESHAPE);
-    assert_int_equal(tn_self_attention_cache(&gpt.h[0].attn, (tn_attention_cache_options){1, 1}),
-                     TN_ESHAPE);
+    assert_int_equal(tn_cache_begin(&gpt, (tn_attention_cache_options){1, 1}), TN_ESHAPE);
+    assert_int_equal(tn_cache_rewind(&gpt, 0), TN_ESHAPE);
+    tn_cache_end(&gpt);
+    tn_lm_shape shape;
+    assert_int_equal(tn_lm_shape_of(&gpt, &shape), TN_ESHAPE);
     assert_error(TN_ESHAPE, "add");
     tn_module_finish(&m);
     tn_module_finish(&gpt);
@@ -496,7 +512,7 @@ static void null_arguments(void **state) {
     assert_error(TN_EVALUE, "NULL");
     assert_int_equal(tn_sequential_add(NULL, NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "NULL");
-    assert_inert(tn_gpt_loss(NULL, tn_ones(TN_DIMS(1, 1), TN_I64), tn_ones(TN_DIMS(1, 1), TN_I64)),
+    assert_inert(tn_lm_loss(NULL, tn_ones(TN_DIMS(1, 1), TN_I64), tn_ones(TN_DIMS(1, 1), TN_I64)),
                  TN_EVALUE, "NULL");
     tn_module m;
     tn_module_init(&m, "m", same);

@@ -87,7 +87,7 @@ static void generate(void) {
                     .vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4, .bias = true});
     int64_t prompt[] = {1, 2, 3}, out[3];
     tn_tensor *tokens = TN_FROM(prompt, TN_DIMS(1, 3), TN_I64);
-    tn_backward(tn_gpt_loss(&gpt, tokens, tokens));
+    tn_backward(tn_lm_loss(&gpt, tokens, tokens));
     tn_gpt_generate(&gpt, prompt, 3, 3, 1.0, 2, NULL, out);
     tn_module_finish(&gpt);
 }

@@ -39,8 +39,8 @@ static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
             y[b * CONTEXT + t] = letter;
         }
     }
-    tn_tensor *loss = tn_gpt_loss(gpt, TN_FROM(x, TN_DIMS(BATCH, CONTEXT), TN_I64),
-                                  TN_FROM(y, TN_DIMS(BATCH, CONTEXT), TN_I64));
+    tn_tensor *loss = tn_lm_loss(gpt, TN_FROM(x, TN_DIMS(BATCH, CONTEXT), TN_I64),
+                                 TN_FROM(y, TN_DIMS(BATCH, CONTEXT), TN_I64));
     assert_int_equal(tn_dtype_of(loss), TN_F32);
     tn_backward(loss);
     tn_optim_clip(opt, 1.0);

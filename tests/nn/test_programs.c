@@ -164,9 +164,7 @@ static void cached_gpt_is_the_whole_gpt(void **state) {
     tn_tensor *tokens = tn_randint(0, 13, TN_DIMS(B, T), TN_I64);
     TN_NO_GRAD;
     tn_tensor *whole = tn_call(&gpt, tokens), *pieces[4];
-    for (int i = 0; i < o.layers; i++) {
-        tn_self_attention_cache(&gpt.h[i].attn, (tn_attention_cache_options){B, 10});
-    }
+    tn_cache_begin(&gpt, (tn_attention_cache_options){B, 10});
     int64_t starts[] = {0, 4, 5, 6, 9}; /* a prompt of 4, then one, one, and three */
     for (int i = 0; i < 4; i++) {
         pieces[i] = tn_call(&gpt, tn_narrow(tokens, 1, starts[i], starts[i + 1] - starts[i]));

@@ -60,7 +60,7 @@ static inline void ddp_backward(tn_gpt *gpt, const ddp_run *run, int ranks, int6
         *tn_default_generator() = (tn_generator){.seed = 5, .stream = (uint64_t)number + 1};
     }
     if (run->mean) { /* over micro-batches: ranks average theirs, the rest is divided here */
-        tn_tensor *loss = tn_gpt_loss(gpt, x, y);
+        tn_tensor *loss = tn_lm_loss(gpt, x, y);
         tn_backward(tn_mul_scalar(loss, (double)ranks / run->micro_batches));
     } else {
         tn_tensor *loss = tn_cross_entropy(tn_call(gpt, x), y, TN_SUM);

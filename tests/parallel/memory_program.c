@@ -41,7 +41,7 @@ static tn_fsdp_state *spread_model(tn_gpt *gpt, tn_group *world, const setting *
 static void train_step(tn_gpt *gpt, tn_optim *opt) {
     TN_SCOPE;
     tn_tensor *x = tn_randint(0, 64, TN_DIMS(1, 8), TN_I64);
-    tn_backward(tn_gpt_loss(gpt, x, x));
+    tn_backward(tn_lm_loss(gpt, x, x));
     tn_optim_step(opt);
     tn_optim_zero_grad(opt);
 }

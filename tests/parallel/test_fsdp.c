@@ -246,8 +246,7 @@ static void attaches(tn_group *g, void *user) {
     }
     tn_barrier(g);
     TN_SCOPE;
-    tn_backward(
-        tn_gpt_loss(&gpt, tn_zeros(TN_DIMS(1, 4), TN_I64), tn_zeros(TN_DIMS(1, 4), TN_I64)));
+    tn_backward(tn_lm_loss(&gpt, tn_zeros(TN_DIMS(1, 4), TN_I64), tn_zeros(TN_DIMS(1, 4), TN_I64)));
     tn_module_finish(&gpt);
 }
 

@@ -33,7 +33,7 @@ static tn_tensor *tokens_of(int64_t number) {
 /* Of micro-batch `i` of a step, on this rank: the same data for both kinds of run. */
 static tn_tensor *micro_loss(tn_gpt *gpt, tn_group *world, int64_t step, int64_t i) {
     int64_t number = 2 * ((step * 8 + i) * tn_group_size(world) + tn_group_rank(world));
-    return tn_gpt_loss(gpt, tokens_of(number), tokens_of(number + 1));
+    return tn_lm_loss(gpt, tokens_of(number), tokens_of(number + 1));
 }
 
 typedef struct bits {

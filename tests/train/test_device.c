@@ -65,7 +65,7 @@ static double step(run *r) {
     if (!tn_loader_next(r->loader, &b)) {
         return NAN;
     }
-    tn_tensor *loss = tn_gpt_loss(&r->gpt, b.x, b.y);
+    tn_tensor *loss = tn_lm_loss(&r->gpt, b.x, b.y);
     tn_backward(loss);
     tn_optim_clip(r->optim, 1.0);
     double value = tn_item(loss);
@@ -331,7 +331,7 @@ static void wrong_label(void **state) {
     {
         TN_SCOPE;
         example e = example_with(VOCAB);
-        tn_tensor *loss = tn_gpt_loss(&r.gpt, e.x, e.y);
+        tn_tensor *loss = tn_lm_loss(&r.gpt, e.x, e.y);
         tn_backward(loss);
         assert_true(isnan(tn_item(loss)));
         assert_int_equal(tn_error(), TN_EINDEX);
@@ -372,7 +372,7 @@ static void late_before_the_step(void **state) {
         {
             TN_SCOPE;
             example e = example_with(VOCAB);
-            tn_tensor *loss = tn_gpt_loss(&r.gpt, e.x, e.y);
+            tn_tensor *loss = tn_lm_loss(&r.gpt, e.x, e.y);
             assert_int_equal(tn_backward(loss), TN_OK);
             assert_int_equal(tn_error(), TN_OK);
             assert_true(isnan(clips ? tn_optim_clip(r.optim, 1.0) : tn_item(loss)));
@@ -404,7 +404,7 @@ static void late_after_the_step(void **state) {
         {
             TN_SCOPE;
             example e = example_with(wrong ? VOCAB : tn_cross_entropy_defaults().ignore_index);
-            tn_tensor *loss = wrong ? tn_gpt_loss(&r.gpt, e.x, e.y) : mean_of_all_rows(&r, e);
+            tn_tensor *loss = wrong ? tn_lm_loss(&r.gpt, e.x, e.y) : mean_of_all_rows(&r, e);
             assert_int_equal(tn_backward(loss), TN_OK);
             assert_int_equal(tn_optim_step(r.optim), TN_OK);
             tn_optim_zero_grad(r.optim);
@@ -485,7 +485,7 @@ static void offloads_by_a_file(void **unused) {
             TN_SCOPE;
             tn_batch b;
             assert_true(tn_loader_next(r.loader, &b));
-            tn_tensor *loss = tn_gpt_loss(&r.gpt, b.x, b.y);
+            tn_tensor *loss = tn_lm_loss(&r.gpt, b.x, b.y);
             assert_true(is_on(loss, device));
             tn_deepspeed_backward(d, loss);
             assert_int_equal(tn_deepspeed_step(d), TN_OK);

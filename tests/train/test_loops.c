@@ -38,7 +38,7 @@ static void train(int threads, result *r) {
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         tn_tensor *tokens = tn_randint(0, o.vocab, TN_DIMS(8, 80), TN_I64);
-        tn_tensor *loss = tn_gpt_loss(&gpt, tokens, tn_randint(0, o.vocab, TN_DIMS(8, 80), TN_I64));
+        tn_tensor *loss = tn_lm_loss(&gpt, tokens, tn_randint(0, o.vocab, TN_DIMS(8, 80), TN_I64));
         r->loss[step] = tn_item(loss);
         tn_backward(loss);
         tn_optim_clip(opt, 1.0);

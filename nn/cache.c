@@ -1,0 +1,168 @@
+/* Caches: the keys and values of earlier positions, so that text is made one position at a time.
+ *
+ * A cache is begun for a whole model, but each attention makes its tensors when the first keys
+ * arrive: only then are dtype, device and the heads that are here known (precision and tensor
+ * parallelism change them).
+ */
+#include "nn/cache.h"
+
+#include "core/error.h"
+#include "nn/module.h"
+
+static void drop_tensors(tn_kv_cache *cache) {
+    tn_release(cache->k);
+    tn_release(cache->v);
+    cache->k = cache->v = NULL;
+}
+
+void tn__cache_register(void *module, tn_kv_cache *cache) {
+    tn_module *m = module;
+    *cache = (tn_kv_cache){0};
+    if (tn_module_scratch(m, "cache_k", &cache->k, NULL) == TN_OK &&
+        tn_module_scratch(m, "cache_v", &cache->v, NULL) == TN_OK) {
+        m->lists->cache = cache;
+    }
+}
+
+/* ---- For a forward --------------------------------------------------------------------------- */
+
+/* False after raising. */
+static bool make_tensors(tn_kv_cache *cache, const tn_tensor *like) {
+    TN_SCOPE;
+    tn_dims dims = TN_DIMS(cache->batch, tn_size(like, 1), cache->length, tn_size(like, 3));
+    tn_tensor *k = tn_empty_on(tn_device_of(like), dims, tn_dtype_of(like)),
+              *v = tn_empty_on(tn_device_of(like), dims, tn_dtype_of(like));
+    if (tn_is_inert(k) || tn_is_inert(v)) {
+        return false;
+    }
+    cache->k = tn_keep(k);
+    cache->v = tn_keep(v);
+    return true;
+}
+
+/* Writes x behind what `all` holds; returns a view of both. */
+static tn_tensor *write_behind(tn_tensor *all, int64_t filled, tn_tensor *x) {
+    int64_t T = tn_size(x, 2);
+    tn_copy_(tn_narrow(all, 2, filled, T), x);
+    return tn_narrow(all, 2, 0, filled + T);
+}
+
+bool tn__cache_append(void *module, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v) {
+    tn_module *m = module;
+    if (tn_is_inert(*k) || tn_is_inert(*v)) {
+        return false;
+    }
+    int64_t B = tn_size(*k, 0), T = tn_size(*k, 2), room = cache->length - cache->filled;
+    if (B != cache->batch || T > room) {
+        tn__raise(TN_EVALUE, m->kind,
+                  "x has %lld sequences of %lld positions but the cache is for %lld, and has room "
+                  "for %lld of %lld positions",
+                  (long long)B, (long long)T, (long long)cache->batch, (long long)room,
+                  (long long)cache->length);
+        return false;
+    }
+    if (!cache->k && !make_tensors(cache, *k)) {
+        return false;
+    }
+    *k = write_behind(cache->k, cache->filled, *k);
+    *v = write_behind(cache->v, cache->filled, *v);
+    return !tn__pending();
+}
+
+void tn__cache_accept(tn_kv_cache *cache, int64_t T) {
+    if (tn__cache_open(cache) && !tn__pending()) {
+        cache->filled += T;
+    }
+}
+
+static tn_kv_cache *cache_of(const tn_module *m) {
+    return m->lists ? m->lists->cache : NULL;
+}
+
+static bool rewind_cache(tn_module *m, const char *path, void *user) {
+    (void)path;
+    int64_t filled = *(const int64_t *)user;
+    tn_kv_cache *cache = cache_of(m);
+    if (cache && cache->filled > filled) {
+        cache->filled = filled;
+    }
+    return true;
+}
+
+void tn__cache_restore(void *m, int64_t filled) {
+    tn_module_each_module(m, rewind_cache, &filled);
+}
+
+/* ---- For a program --------------------------------------------------------------------------- */
+
+static bool find_broken(tn_module *m, const char *path, void *user) {
+    if (m->state == TN__MODULE_BROKEN) {
+        tn__raise(TN_ESTATE, "cache_begin", "%s%s%s is not complete", m->kind, *path ? " " : "",
+                  path);
+    }
+    *(int *)user += cache_of(m) != NULL;
+    return !tn__pending();
+}
+
+static bool begin_cache(tn_module *m, const char *path, void *user) {
+    (void)path;
+    const tn_attention_cache_options *options = user;
+    tn_kv_cache *cache = cache_of(m);
+    if (cache) {
+        drop_tensors(cache);
+        cache->batch = options->batch;
+        cache->length = options->length;
+        cache->filled = 0;
+    }
+    return true;
+}
+
+tn_status tn_cache_begin(void *m, tn_attention_cache_options options) {
+    if (!tn__module_of(m, "cache_begin") || tn__pending()) {
+        return tn_error();
+    }
+    if (options.length < 1 || options.batch < 1) {
+        return tn__raise(TN_EVALUE, "cache_begin", "batch is %lld and length %lld (at least 1)",
+                         (long long)options.batch, (long long)options.length);
+    }
+    int caches = 0;
+    tn_module_each_module(m, find_broken, &caches);
+    if (!tn__pending() && caches == 0) {
+        tn__raise(TN_EVALUE, "cache_begin", "%s has no attention that could keep a cache",
+                  ((tn_module *)m)->kind);
+    }
+    if (!tn__pending()) {
+        tn_module_each_module(m, begin_cache, &options);
+    }
+    return tn_error();
+}
+
+void tn_cache_end(void *m) {
+    if (m) {
+        tn_module_each_module(m, begin_cache, &(tn_attention_cache_options){0});
+    }
+}
+
+static bool check_rewind(tn_module *m, const char *path, void *user) {
+    int64_t filled = *(const int64_t *)user;
+    const tn_kv_cache *cache = cache_of(m);
+    if (cache && filled > cache->filled) {
+        tn__raise(TN_EVALUE, "cache_rewind", "%lld positions but the cache of %s holds %lld",
+                  (long long)filled, *path ? path : m->kind, (long long)cache->filled);
+    }
+    return !tn__pending();
+}
+
+tn_status tn_cache_rewind(void *m, int64_t filled) {
+    if (!tn__module_of(m, "cache_rewind") || tn__pending()) {
+        return tn_error();
+    }
+    if (filled < 0) {
+        return tn__raise(TN_EVALUE, "cache_rewind", "%lld positions", (long long)filled);
+    }
+    tn_module_each_module(m, check_rewind, &filled);
+    if (!tn__pending()) {
+        tn__cache_restore(m, filled);
+    }
+    return tn_error();
+}

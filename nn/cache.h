@@ -1,0 +1,44 @@
+/* Keys and values of earlier positions: the inside of tn_cache_begin, for attention modules.
+ *
+ *     tn__cache_register(m, &m->cache);                      in the module's init
+ *
+ *     if (tn__cache_open(&m->cache)) {                       in its forward
+ *         tn__cache_append(m, &m->cache, &k, &v);            k and v are all that there are now
+ *     }
+ *     y = tn_attention(q, k, v, mask, options);
+ *     tn__cache_accept(&m->cache, T);                        the next call comes behind them
+ */
+#ifndef TERN_NN_CACHE_H
+#define TERN_NN_CACHE_H
+
+#include "autograd/mode.h"
+#include "tern/nn.h"
+
+/* From now on tn_cache_begin of m, or of a module around it, begins this cache, whose tensors are
+ * scratch buffers of m. */
+void tn__cache_register(void *m, tn_kv_cache *cache);
+
+/* Whether a call uses the cache: it was begun, and nothing is recorded (what is in it has no
+ * history to differentiate). */
+static inline bool tn__cache_open(const tn_kv_cache *cache) {
+    return cache->length > 0 && !tn__will_record();
+}
+
+/* How many positions come before those of this call. */
+static inline int64_t tn__cache_start(const tn_kv_cache *cache) {
+    return tn__cache_open(cache) ? cache->filled : 0;
+}
+
+/* Writes *k and *v (B, G, T, D) behind what the open cache of m holds, and makes them views of all
+ * of it, (B, G, filled + T, D). False after raising. */
+bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v);
+
+/* The call that appended T positions has succeeded. Nothing for a cache that is not open, or while
+ * an error is pending. */
+void tn__cache_accept(tn_kv_cache *cache, int64_t T);
+
+/* After a call that failed inside a model: every cache of m and below holds at most `filled`
+ * positions again. */
+void tn__cache_restore(void *m, int64_t filled);
+
+#endif

@@ -1,0 +1,269 @@
+/* What every family of language models promises: shape, positions, masks, caches. Each test runs
+ * for each family. */
+#include <string.h>
+
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+enum { VOCAB = 13, CONTEXT = 12, LAYERS = 3, T = 7 };
+
+/* ---- Families -------------------------------------------------------------------------------- */
+
+typedef union any_model {
+    tn_module base;
+    tn_gpt gpt;
+} any_model;
+
+static void init_gpt(any_model *m) {
+    tn_gpt_options o = {.vocab = VOCAB,
+                        .context = CONTEXT,
+                        .layers = LAYERS,
+                        .heads = 2,
+                        .width = 16,
+                        .bias = true,
+                        .dtype = TN_F64};
+    tn_gpt_init(&m->gpt, o);
+}
+
+static const struct family {
+    const char *kind;
+    const char *attention; /* of the layer in the middle */
+    void (*init)(any_model *m);
+    tn_lm_shape shape;
+} families[] = {
+    {"gpt", "h.1.attn", init_gpt, {VOCAB, CONTEXT, LAYERS, 2, 2, 16, 0}},
+};
+
+/* The models, one after the other: weights so large that what is wrong shows. */
+typedef struct models {
+    any_model m;
+    const struct family *family;
+    int next;
+} models;
+
+static bool widen_entry(const tn_entry *entry, void *user) {
+    (void)user;
+    if (tn_ndim(*entry->field) == 2) {
+        tn_mul_scalar_(*entry->field, 20.0);
+    }
+    return true;
+}
+
+static bool next_model(models *all) {
+    if (all->next > 0) {
+        tn_module_finish(&all->m);
+    }
+    if (all->next == (int)(sizeof(families) / sizeof(families[0]))) {
+        return false;
+    }
+    all->family = &families[all->next++];
+    all->family->init(&all->m);
+    TN_NO_GRAD;
+    tn_module_each(&all->m, (tn_walk){0}, widen_entry, NULL);
+    return true;
+}
+
+static tn_tensor *call_model(void *m, tn_tensor *tokens, tn_tensor *positions, tn_tensor *mask) {
+    return tn_call_values(m, (tn_values){3, {tokens, positions, mask}}, NULL).v[0];
+}
+
+static bool is_close(tn_tensor *a, tn_tensor *b) {
+    return tn_all_close(a, b, 1e-10, 1e-10);
+}
+
+/* ---- Shape ----------------------------------------------------------------------------------- */
+
+static void shapes(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        tn_lm_shape got, want = all.family->shape;
+        want.parameters = tn_module_count(&all.m);
+        assert_int_equal(tn_lm_shape_of(&all.m, &got), TN_OK);
+        assert_memory_equal(&got, &want, sizeof(got));
+    }
+    tn_linear linear;
+    tn_linear_init(&linear, 1, 1, tn_linear_defaults());
+    tn_lm_shape none = {.vocab = 5};
+    tn_lm_shape_of(&linear, &none);
+    assert_error(TN_EVALUE, "the module (linear) is not a complete language model");
+    assert_int_equal(none.vocab, 0);
+    tn_lm_shape_of(&linear, NULL);
+    assert_error(TN_EVALUE, "the shape is NULL");
+    tn_module_finish(&linear);
+}
+
+/* ---- Positions ------------------------------------------------------------------------------- */
+
+static void positions_as_inputs(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
+        tn_tensor *want = tn_call(&all.m, tokens), *usual = tn_arange(0, T, 1, TN_I64);
+        assert_true(tn_equal(call_model(&all.m, tokens, usual, NULL), want));
+        tn_tensor *narrow = tn_cast(usual, TN_I32), *row = tn_unsqueeze(usual, 0);
+        assert_true(tn_equal(call_model(&all.m, tokens, narrow, NULL), want));
+        assert_true(tn_equal(call_model(&all.m, tokens, row, NULL), want));
+        tn_tensor *each = tn_contiguous(tn_expand(row, TN_DIMS(2, T)));
+        assert_true(tn_equal(call_model(&all.m, tokens, each, NULL), want));
+        tn_tensor *wrong = tn_rsub_scalar(usual, T - 1); /* backwards */
+        assert_false(is_close(call_model(&all.m, tokens, wrong, NULL), want));
+    }
+}
+
+static void refused_inputs(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        tn_tensor *tokens = tn_zeros(TN_DIMS(2, T), TN_I64);
+        assert_inert(call_model(&all.m, tokens, tn_zeros(TN_DIMS(T + 1), TN_I64), NULL), TN_ESHAPE,
+                     "positions are [8] but tokens [2, 7]");
+        assert_inert(call_model(&all.m, tokens, tn_zeros(TN_DIMS(3, T), TN_I64), NULL), TN_ESHAPE,
+                     "positions are [3, 7]");
+        assert_inert(call_model(&all.m, tokens, tn_zeros(TN_DIMS(T), TN_F32), NULL), TN_EDTYPE,
+                     "f32");
+        assert_inert(call_model(&all.m, tokens, NULL, tn_ones(TN_DIMS(2, 1, 1, 3), TN_BOOL)),
+                     TN_ESHAPE, "mask is [2, 1, 1, 3]");
+        assert_inert(call_model(&all.m, NULL, NULL, NULL), TN_ESHAPE, "the input is missing");
+        assert_inert(tn_call(&all.m, tn_zeros(TN_DIMS(2, 0), TN_I64)), TN_EVALUE,
+                     "there is no position");
+        assert_inert(tn_call(&all.m, tn_zeros(TN_DIMS(2, CONTEXT + 1), TN_I64)), TN_EVALUE,
+                     "tokens are [2, 13] at position 0 but the context is 12");
+        assert_inert(tn_call(&all.m, tn_full(TN_DIMS(1, 1), VOCAB, TN_I64)), TN_EINDEX, "13");
+    }
+}
+
+/* ---- Caches ---------------------------------------------------------------------------------- */
+
+static tn_attention_cache_options room_for(int64_t batch, int64_t length) {
+    return (tn_attention_cache_options){.batch = batch, .length = length};
+}
+
+static void pieces_of_every_length(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
+        tn_tensor *whole = tn_call(&all.m, tokens);
+        for (int64_t length = 1; length <= T; length++) {
+            assert_int_equal(tn_cache_begin(&all.m, room_for(2, CONTEXT)), TN_OK);
+            for (int64_t at = 0; at < T; at += length) {
+                int64_t n = at + length < T ? length : T - at;
+                tn_tensor *got = tn_call(&all.m, tn_narrow(tokens, 1, at, n));
+                assert_true(is_close(got, tn_narrow(whole, 1, at, n)));
+            }
+            assert_int_equal(tn_cache_rewind(&all.m, 3), TN_OK);
+            assert_true(is_close(tn_call(&all.m, tn_narrow(tokens, 1, 3, T - 3)),
+                                 tn_narrow(whole, 1, 3, T - 3)));
+        }
+        assert_inert(tn_call(&all.m, tn_zeros(TN_DIMS(2, CONTEXT - T + 1), TN_I64)), TN_EVALUE,
+                     "at position 7 but the context is 12");
+        tn_cache_end(&all.m);
+        assert_true(tn_equal(tn_call(&all.m, tokens), whole));
+    }
+}
+
+static tn_values third_of(tn_module *m, tn_values in, void *user) {
+    (void)m, (void)user;
+    return tn_values_of(tn_narrow(in.v[0], 2, 0, 3), NULL);
+}
+
+/* A call that fails in the middle leaves the caches of all layers where they were. */
+static void failure_between_layers(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(1, T), TN_I64);
+        tn_tensor *whole = tn_call(&all.m, tokens);
+        tn_cache_begin(&all.m, room_for(1, CONTEXT));
+        tn_call(&all.m, tn_narrow(tokens, 1, 0, 4));
+        tn_module *attention = tn_module_child(&all.m, all.family->attention);
+        tn_hook hook = tn_module_hook(attention, (tn_module_hooks){.before = third_of});
+        assert_inert(tn_call(&all.m, tn_narrow(tokens, 1, 4, 3)), TN_ESHAPE, "[1, 3, 3]");
+        tn_module_unhook(attention, hook);
+        assert_true(
+            is_close(tn_call(&all.m, tn_narrow(tokens, 1, 4, 3)), tn_narrow(whole, 1, 4, 3)));
+    }
+}
+
+/* ---- Padding on the left --------------------------------------------------------------------- */
+
+enum { SEQUENCES = 3, LONGEST = 5, MORE = 3 };
+static const int64_t lengths[SEQUENCES] = {2, 5, 3};
+
+/* (SEQUENCES, count): column - padding, from column `start` on; the padding itself is at 0. */
+static tn_tensor *padded_positions(int64_t start, int64_t count) {
+    int64_t p[SEQUENCES * (LONGEST + MORE)];
+    for (int i = 0; i < SEQUENCES; i++) {
+        for (int64_t k = 0; k < count; k++) {
+            int64_t at = start + k - (LONGEST - lengths[i]);
+            p[i * count + k] = at > 0 ? at : 0;
+        }
+    }
+    return tn_from_data(p, TN_DIMS(SEQUENCES, count), TN_I64);
+}
+
+/* (SEQUENCES, 1, 1, count): the padding is not seen. */
+static tn_tensor *padding_mask(int64_t count) {
+    bool seen[SEQUENCES * (LONGEST + MORE)];
+    for (int i = 0; i < SEQUENCES; i++) {
+        for (int64_t k = 0; k < count; k++) {
+            seen[i * count + k] = k >= LONGEST - lengths[i];
+        }
+    }
+    return tn_from_data(seen, TN_DIMS(SEQUENCES, 1, 1, count), TN_BOOL);
+}
+
+/* The logits of each sequence alone, at its last `count` columns, are those in the batch. */
+static void expect_sequences(void *m, tn_tensor *tokens, tn_tensor *logits, int64_t count) {
+    int64_t columns = tn_size(tokens, 1);
+    for (int i = 0; i < SEQUENCES; i++) {
+        int64_t padding = LONGEST - lengths[i], first = columns - count;
+        first = first > padding ? first : padding;
+        tn_tensor *alone = tn_narrow(tn_narrow(tokens, 0, i, 1), 1, padding, columns - padding);
+        tn_tensor *want = tn_narrow(tn_call(m, alone), 1, first - padding, columns - first);
+        tn_tensor *got =
+            tn_narrow(tn_narrow(logits, 0, i, 1), 1, first - (columns - count), columns - first);
+        assert_true(is_close(got, want));
+    }
+}
+
+static void padding_on_the_left(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(SEQUENCES, LONGEST + MORE), TN_I64);
+        tn_tensor *prompt = tn_narrow(tokens, 1, 0, LONGEST);
+        tn_tensor *whole =
+            call_model(&all.m, prompt, padded_positions(0, LONGEST), padding_mask(LONGEST));
+        expect_sequences(&all.m, prompt, whole, LONGEST);
+
+        tn_cache_begin(&all.m, room_for(SEQUENCES, LONGEST + MORE));
+        tn_tensor *cached =
+            call_model(&all.m, prompt, padded_positions(0, LONGEST), padding_mask(LONGEST));
+        assert_true(is_close(cached, whole));
+        tn_tensor *last[MORE];
+        for (int64_t i = 0; i < MORE; i++) {
+            last[i] = call_model(&all.m, tn_narrow(tokens, 1, LONGEST + i, 1),
+                                 padded_positions(LONGEST + i, 1), padding_mask(LONGEST + i + 1));
+        }
+        tn_cache_end(&all.m);
+        expect_sequences(&all.m, tokens, tn_cat(last, MORE, 1), MORE);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(shapes),
+        TEST(positions_as_inputs),
+        TEST(refused_inputs),
+        TEST(pieces_of_every_length),
+        TEST(failure_between_layers),
+        TEST(padding_on_the_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
