@@ -1,0 +1,51 @@
+/* Writes which tokens may come and how likely, so that test_pypi_sample.py can compare them:
+ *
+ *     dump_sample VOCAB <logits >probabilities
+ *
+ * Reads f32 logits by rows, each followed by f64 repetition penalty, temperature, top_k, top_p, a
+ * count, and so many i32 tokens that came before; writes f32 probabilities, 0 for what never comes.
+ */
+#include "models/sample.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void need_items(void *to, size_t bytes, size_t count) {
+    if (fread(to, bytes, count, stdin) != count) {
+        exit(1);
+    }
+}
+
+int main(int argc, char **argv) {
+    int64_t vocab = argc > 1 ? atol(argv[1]) : 0;
+    float *row = malloc((size_t)vocab * sizeof(*row));
+    int32_t *before = malloc((size_t)vocab * sizeof(*before));
+    tn__candidates c;
+    if (vocab < 1 || !row || !before || tn__candidates_init(&c, vocab) != TN_OK) {
+        return 1;
+    }
+    while (fread(row, sizeof(*row), (size_t)vocab, stdin) == (size_t)vocab) {
+        double how[5];
+        need_items(how, sizeof(*how), 5);
+        need_items(before, sizeof(*before), (size_t)how[4]);
+        tn__sample_penalize(row, before, (int64_t)how[4], how[0]);
+        tn__sample_candidates(row, vocab, (tn__sampling){how[1], (int64_t)how[2], how[3]}, &c);
+        double sum = 0.0;
+        for (int64_t i = 0; i < c.count; i++) {
+            sum += (double)c.weights[i];
+        }
+        for (int64_t i = 0; i < vocab; i++) {
+            row[i] = 0.0f;
+        }
+        for (int64_t i = 0; i < c.count; i++) {
+            row[c.tokens[i]] = (float)((double)c.weights[i] / sum);
+        }
+        if (fwrite(row, sizeof(*row), (size_t)vocab, stdout) != (size_t)vocab) {
+            return 1;
+        }
+    }
+    tn__candidates_finish(&c);
+    free(row);
+    free(before);
+    return fflush(stdout) != 0;
+}
