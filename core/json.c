@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { DEEPEST = 16 };
+enum { DEEPEST = 16, DEEPEST_OF_ANY = 512 };
 
 typedef struct reader {
     tn__json_file *f;
@@ -15,6 +15,7 @@ typedef struct reader {
     char *free;
     uint32_t count, room;
     int depth;
+    bool any; /* zeros, -0 and deep nesting too */
 } reader;
 
 static bool reader_fail(reader *r, const char *wrong) {
@@ -96,7 +97,7 @@ static bool read_code(reader *r) {
     } else if (code >= 0xdc00 && code <= 0xdfff) {
         return reader_fail(r, "half a surrogate pair");
     }
-    if (code == 0) {
+    if (code == 0 && !r->any) {
         return reader_fail(r, "a character of number 0");
     }
     r->free += tn__utf8_encode(code, r->free);
@@ -119,7 +120,7 @@ static bool read_escape(reader *r) {
 }
 
 /* From its first quote to its last. */
-static bool read_text(reader *r, const char **text) {
+static bool read_text(reader *r, const char **text, size_t *length) {
     *text = r->free;
     if (!take_byte(r, '"')) {
         return reader_fail(r, "a text should begin here");
@@ -143,6 +144,7 @@ static bool read_text(reader *r, const char **text) {
         r->free += bytes;
         r->at += bytes;
     }
+    *length = (size_t)(r->free - *text);
     *r->free++ = 0;
     return true;
 }
@@ -180,10 +182,10 @@ static bool read_number(reader *r, tn__json *value) {
     if (zero && r->at - first > 1 + negative) {
         return reader_fail(r, "a number begins with 0");
     }
-    if (zero && negative) {
+    if (zero && negative && !r->any) {
         return reader_fail(r, "a number is -0");
     }
-    value->kind = TN__JSON_WHOLE;
+    value->kind = zero && negative ? TN__JSON_REAL : TN__JSON_WHOLE;
     value->text = r->free;
     const char *last = r->at;
     if (take_byte(r, '.')) {
@@ -236,9 +238,10 @@ static bool read_members(reader *r, bool keys, char close, uint32_t *count) {
     }
     do {
         const char *key = NULL;
+        size_t ignored;
         skip_spaces(r);
         if (keys) {
-            if (!read_text(r, &key)) {
+            if (!read_text(r, &key, &ignored)) {
                 return false;
             }
             skip_spaces(r);
@@ -260,7 +263,7 @@ static bool read_compound(reader *r, uint32_t index) {
     bool object = take_byte(r, '{');
     uint32_t count = 0;
     r->at += !object;
-    if (++r->depth > DEEPEST) {
+    if (++r->depth > (r->any ? DEEPEST_OF_ANY : DEEPEST)) {
         return reader_fail(r, "nested too deeply");
     }
     bool sound = read_members(r, object, object ? '}' : ']', &count);
@@ -286,14 +289,15 @@ static bool read_value(reader *r, const char *key) {
     }
     if (first == '"') {
         value->kind = TN__JSON_TEXT;
-        return read_text(r, &value->text);
+        return read_text(r, &value->text, &value->bytes);
     }
     return first == '-' || is_digit(first) ? read_number(r, value) : read_word(r, value);
 }
 
-bool tn__json_read(tn__json_file *f, const char *text, size_t bytes) {
+static bool read_whole(tn__json_file *f, const char *text, size_t bytes, bool any) {
     *f = (tn__json_file){.texts = tn__malloc(bytes + 1)};
-    reader r = {.f = f, .begin = text, .at = text, .end = text + bytes, .free = f->texts};
+    reader r = {
+        .f = f, .begin = text, .at = text, .end = text + bytes, .free = f->texts, .any = any};
     bool sound = f->texts && read_value(&r, NULL);
     if (sound) {
         skip_spaces(&r);
@@ -303,6 +307,14 @@ bool tn__json_read(tn__json_file *f, const char *text, size_t bytes) {
         tn__json_free(f);
     }
     return sound;
+}
+
+bool tn__json_read(tn__json_file *f, const char *text, size_t bytes) {
+    return read_whole(f, text, bytes, false);
+}
+
+bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes) {
+    return read_whole(f, text, bytes, true);
 }
 
 void tn__json_free(tn__json_file *f) {

@@ -24,6 +24,7 @@ typedef enum tn__json_kind {
 typedef struct tn__json {
     const char *key;  /* in an object; otherwise NULL */
     const char *text; /* what a text says; a word or a number as it stands; otherwise NULL */
+    size_t bytes;     /* of a text, without the 0 behind it */
     int64_t whole;    /* of TN__JSON_WHOLE */
     uint32_t count;   /* of members or elements */
     uint32_t values;  /* this one and all within it */
@@ -40,6 +41,10 @@ typedef struct tn__json_file {
 /* Reads `bytes` of text, all of them. False with what is wrong; there is nothing to free then. A
  * key that is used twice is found where it is looked for: here both are there. */
 bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
+/* The same for JSON that others wrote for others: with characters of number 0 (a text's `bytes`
+ * counts them), numbers that begin with -0, which are not whole, and nesting up to 512 levels. */
+bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes);
+
 void tn__json_free(tn__json_file *f);
 
 /* The members of a list or an object, one after the other: first, then next, `count` times. */
