@@ -110,6 +110,57 @@ TN_API const char *tn_charset_text(const tn_charset *c, int64_t token);
 TN_API char *tn_text_read(const char *path, size_t *bytes);
 TN_API void tn_text_free(char *text);
 
+/* ---- Corpora: documents from files ----------------------------------------------------------- */
+
+typedef struct tn_corpus tn_corpus;
+
+typedef struct tn_corpus_options {
+    const char *key; /* "text": of JSON lines, whose text is the document */
+    bool pairs;      /* false; true: all files are JSON lines {"prompt": …, "completion": …} */
+    /* NULL: a plain text is one document. Otherwise what stands between documents in it
+     * ("<|endoftext|>", "\n\n"), 1024 bytes at most; it and white space around it is no part of
+     * them. */
+    const char *split;
+} tn_corpus_options;
+TN_API tn_corpus_options tn_corpus_defaults(void);
+
+/* Lent until the next call; text and completion may have any bytes and have no 0 behind them. */
+typedef struct tn_document {
+    const char *text; /* of a pair the prompt */
+    size_t bytes;
+    const char *completion; /* NULL without pairs */
+    size_t completion_bytes;
+    int64_t number; /* of the document, from 0, through all files */
+    int64_t piece;  /* of this text, likewise: a long plain text comes in pieces, */
+    bool begins;    /* of which this is the first */
+    const char *path;
+    int64_t line; /* in JSON lines, from 1; otherwise 0 */
+} tn_document;
+
+/* Reads files and folders: in a folder all files but hidden ones, in the order of their names, and
+ * so on in folders within it. A file whose name ends with .jsonl, .ndjson or .json is JSON lines,
+ * each an object; blank lines are passed over. Any other is plain text, whose bytes are not looked
+ * at; a mark of UTF-8 at its beginning goes. Both may be compressed (.gz, .zst). Only a part of a
+ * file is in memory. A line has 64 MiB at most; a plain text is cut into pieces of 1 to 256 KiB at
+ * places where the tokens of the pieces are those of the whole (data/corpus.c), which it must have
+ * every 64 MiB.
+ *
+ * NULL after TN_EVALUE, TN_EIO. Used by one thread at a time. */
+TN_API tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options options);
+TN_API void tn_corpus_free(tn_corpus *c);
+
+/* False at the end, and after an error, which names file and line: TN_EFORMAT for a line that is no
+ * JSON (RFC 8259), is not UTF-8 or has no such text, for compressed data that are damaged or break
+ * off, and for a file that is something else: it says what. TN_EIO, TN_ENOMEM. */
+TN_API bool tn_corpus_next(tn_corpus *c, tn_document *d);
+
+/* How far it is, in bytes as they lie in the files. */
+typedef struct tn_corpus_place {
+    int64_t files, bytes; /* of all */
+    int64_t read;
+} tn_corpus_place;
+TN_API tn_corpus_place tn_corpus_where(const tn_corpus *c);
+
 /* ---- Samplers: an order of the examples ------------------------------------------------------ */
 
 typedef enum tn_sampler_kind {

@@ -381,6 +381,24 @@ static void datasets(tn_tensor *t) {
     TAKES(tn_text_free(NULL));
 }
 
+static void corpora(tn_tensor *t) {
+    (void)t;
+    const char *paths[] = {NULL, "/nowhere"};
+    tn_document d;
+    tn_corpus_options o = tn_corpus_defaults();
+    NOTHING(tn_corpus_open(NULL, 1, o));
+    NOTHING(tn_corpus_open(paths, 0, o));
+    NOTHING(tn_corpus_open(paths, -1, o));
+    NOTHING(tn_corpus_open(paths, 1, o));
+    NOTHING(tn_corpus_open(paths + 1, 1, o));
+    o.key = NULL;
+    NOTHING(tn_corpus_open(paths + 1, 1, o));
+    TAKES(tn_corpus_next(NULL, &d));
+    TAKES(tn_corpus_next(NULL, NULL));
+    TAKES(tn_corpus_where(NULL));
+    TAKES(tn_corpus_free(NULL));
+}
+
 static tn_status get_nothing(tn_dataset *self, int64_t i, void *x, void *y) {
     (void)self;
     (void)i;
@@ -560,6 +578,7 @@ PART(initialising)
 PART(generating)
 PART(optimisers)
 PART(datasets)
+PART(corpora)
 PART(loaders)
 PART(files)
 PART(training)
@@ -569,8 +588,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_zeroed),     cmocka_unit_test(test_module_arguments),
         cmocka_unit_test(test_layers),     cmocka_unit_test(test_initialising),
         cmocka_unit_test(test_generating), cmocka_unit_test(test_optimisers),
-        cmocka_unit_test(test_datasets),   cmocka_unit_test(test_loaders),
-        cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
+        cmocka_unit_test(test_datasets),   cmocka_unit_test(test_corpora),
+        cmocka_unit_test(test_loaders),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_training),
     };
     return RUN_PARTS("inert models", tests, argc, argv);
 }
