@@ -91,6 +91,7 @@ TN_OP(dropout)
 TN_OP(embedding)
 TN_OP(attention)
 TN_OP(attention_qkv)
+TN_OP(rotary)
 
 /* loss/ */
 TN_OP(mse)

@@ -197,6 +197,20 @@ TN_API tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tens
 TN_API tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
                                    tn_attention_options options);
 
+/* Rotary positions: each row of x (B, H, T, D), D even, turned by its position, so that the product
+ * of a query's and a key's row depends on how far they are apart. positions: (T) or (B, T), i64 or
+ * i32. The pairs that turn are (i, i + D/2), as in Hugging Face's Llama. Su et al. 2021,
+ * arXiv:2104.09864; the factor, for longer contexts, is Llama 3.1's (arXiv:2407.21783). */
+typedef struct tn_rotary_options {
+    double theta;             /* 10000: pair i of n turns theta^(-i / n) radians a position */
+    double factor;            /* 1: slow pairs turn so many times more slowly still */
+    double low_freq_factor;   /* 1: slow are those with fewer turns in original_context, … */
+    double high_freq_factor;  /* 4: … fast those with more; between them is a blend */
+    int64_t original_context; /* 8192 */
+} tn_rotary_options;
+TN_API tn_rotary_options tn_rotary_defaults(void);
+TN_API tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options);
+
 /* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
 
 /* reductions: TN_MEAN, TN_SUM, TN_NONE */

@@ -351,6 +351,8 @@ static void operations(tn_tensor *t) {
     TAKES(tn_attention(q, q, q, t, o));
     TAKES(tn_attention(q, q, q, NULL, (tn_attention_options){true, NAN}));
     INERT(tn_attention_qkv(t, 1, NULL, o));
+    INERT(tn_rotary(t, tn_zeros(TN_DIMS(1), TN_I64), tn_rotary_defaults()));
+    INERT(tn_rotary(q, t, tn_rotary_defaults()));
     INERT(tn_mse(t, x, TN_MEAN));
     INERT(tn_mse(x, t, TN_NONE));
     INERT(tn_cross_entropy(t, index, TN_MEAN));

@@ -463,6 +463,66 @@ static void test_dtypes_that_are_refused(void **state) {
     assert_true(isnan(array_get(&f, 0)) && isnan(array_get(&f, 3))); /* nothing was written */
 }
 
+/* ---- Rotary positions ------------------------------------------------------------------------ */
+
+typedef struct rotary_case {
+    array x, y, dy, positions;
+    tn_rotary_args args;
+} rotary_case;
+
+static double rotary_loss(void *user) {
+    rotary_case *c = user;
+    assert_int_equal(ref->rotary(ctx, &c->y.d, &c->x.d, &c->positions.d, &c->args), TN_OK);
+    return weighted(&c->y, &c->dy);
+}
+
+/* Each pair is a complex number times exp(i angle). Of four pairs that turn 100^(-i/4) radians a
+ * position, in a context of 50: 8, 2.5, 0.8 and 0.25 turns, so the first is fast, the second half
+ * way between, the others slow. */
+static void test_rotary(void **state) {
+    (void)state;
+    enum { BATCH = 2, HEADS = 3, TIME = 3, WIDTH = 8 };
+    static const double positions[] = {0, 1, 7, 2, 2, 30};
+    for (int kind = 0; kind < 4; kind++) { /* bit 0: inverse, bit 1: a factor */
+        rotary_case c = {VARIED(1, BATCH, HEADS, TIME, WIDTH),
+                         VARIED(2, BATCH, HEADS, TIME, WIDTH),
+                         VARIED(3, BATCH, HEADS, TIME, WIDTH),
+                         array_new(kind & 1 ? TN_I64 : TN_I32, SPREAD, 2, (int64_t[]){BATCH, TIME}),
+                         {100.0, kind & 2 ? 16.0 : 1.0, 1.0, 4.0, 50, kind & 1}};
+        for (int i = 0; i < BATCH * TIME; i++) {
+            array_set(&c.positions, i, positions[i]);
+        }
+        array_poison(&c.y);
+        rotary_loss(&c);
+        for (int64_t i = 0; i < c.x.count; i++) {
+            int64_t row = i / WIDTH, pair = i % (WIDTH / 2), t = row % TIME,
+                    b = row / (HEADS * TIME);
+            double f = pow(100.0, -pair / 4.0), turns = 50 * f / (2 * 3.14159265358979323846);
+            if (kind & 2 && turns < 4) {
+                double fast = turns < 1 ? 0 : (turns - 1) / 3;
+                f = fast * f + (1 - fast) * f / 16;
+            }
+            double angle = positions[b * TIME + t] * f * (kind & 1 ? -1 : 1);
+            double re = array_get(&c.x, row * WIDTH + pair),
+                   im = array_get(&c.x, row * WIDTH + pair + WIDTH / 2);
+            double want = i % WIDTH < WIDTH / 2 ? re * cos(angle) - im * sin(angle)
+                                                : re * sin(angle) + im * cos(angle);
+            array_expect_within(&c.y, i, want, 1e-14);
+        }
+        array_check_gaps(&c.y);
+        array dx = LIKE(c.x), y0 = converted(&c.y, TN_F64, DENSE);
+        tn_rotary_args back = c.args;
+        back.inverse = !back.inverse;
+        assert_int_equal(ref->rotary(ctx, &dx.d, &c.dy.d, &c.positions.d, &back), TN_OK);
+        expect_gradient(&dx, &c.x, rotary_loss, &c);
+        for (int k = 0; k < 4; k++) {
+            array x = converted(&c.x, array_floats[k], DENSE), y = LIKE(x);
+            assert_int_equal(ref->rotary(ctx, &y.d, &x.d, &c.positions.d, &c.args), TN_OK);
+            expect_same(&y, &y0, array_floats[k]);
+        }
+    }
+}
+
 /* ---- Cross-entropy --------------------------------------------------------------------------- */
 
 typedef struct cross_entropy_case {
@@ -566,17 +626,12 @@ static void test_bad_labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_matmul),
-        ARRAY_TEST(test_linear),
-        ARRAY_TEST(test_softmax),
-        ARRAY_TEST(test_softmax_special_rows),
-        ARRAY_TEST(test_norms),
-        ARRAY_TEST(test_norm_of_a_constant),
-        ARRAY_TEST(test_attention),
-        ARRAY_TEST(test_attention_edges),
-        ARRAY_TEST(test_cross_entropy),
-        ARRAY_TEST(test_bad_labels),
-        ARRAY_TEST(test_dtypes_that_are_refused),
+        ARRAY_TEST(test_matmul),     ARRAY_TEST(test_linear),
+        ARRAY_TEST(test_softmax),    ARRAY_TEST(test_softmax_special_rows),
+        ARRAY_TEST(test_norms),      ARRAY_TEST(test_norm_of_a_constant),
+        ARRAY_TEST(test_attention),  ARRAY_TEST(test_attention_edges),
+        ARRAY_TEST(test_rotary),     ARRAY_TEST(test_cross_entropy),
+        ARRAY_TEST(test_bad_labels), ARRAY_TEST(test_dtypes_that_are_refused),
     };
     return cmocka_run_group_tests(tests, ref_begin, NULL);
 }

@@ -339,6 +339,26 @@ static void layers(void **state) {
     refused(tn_dropout_op(I(2), 0.5), TN_EDTYPE, "dropout: x is i64");
 }
 
+static void rotary(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_rotary_options o = tn_rotary_defaults();
+    refused(tn_rotary(I(1, 1, 3, 2), I(3), o), TN_EDTYPE, "rotary: the dtype of x is i64");
+    refused(tn_rotary(F(1, 1, 3, 2), F(3), o), TN_EDTYPE, "rotary: the dtype of positions is f32");
+    refused(tn_rotary(F(1, 3, 2), I(3), o), TN_ESHAPE, "rotary: x is [1, 3, 2] but needs 4");
+    refused(tn_rotary(F(1, 1, 3, 5), I(3), o), TN_ESHAPE, "rotary: x is [1, 1, 3, 5]");
+    refused(tn_rotary(F(2, 1, 3, 2), I(4), o), TN_ESHAPE,
+            "positions are [4] (they must be [3] or [2, 3])");
+    refused(tn_rotary(F(2, 1, 3, 2), I(3, 3), o), TN_ESHAPE, "positions are [3, 3]");
+    refused(tn_rotary(F(2, 1, 3, 2), I(), o), TN_ESHAPE, "positions are []");
+    o.theta = 0.0;
+    refused(tn_rotary(F(1, 1, 3, 2), I(3), o), TN_EVALUE, "rotary: theta is 0 and factor 1");
+    o = tn_rotary_defaults();
+    o.factor = 2.0;
+    o.high_freq_factor = 1.0;
+    refused(tn_rotary(F(1, 1, 3, 2), I(3), o), TN_EVALUE, "high_freq_factor 1");
+}
+
 static void attention(void **state) {
     (void)state;
     TN_SCOPE;
@@ -463,6 +483,7 @@ int main(void) {
         cmocka_unit_test(indices),
         cmocka_unit_test(layers),
         cmocka_unit_test(attention),
+        cmocka_unit_test(rotary),
         cmocka_unit_test(losses),
         cmocka_unit_test(every_operation_refuses_something),
         cmocka_unit_test(every_input_has_a_name),

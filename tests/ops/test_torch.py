@@ -58,6 +58,23 @@ def rms_norm(x, w=None, eps=1e-5):
     return y if w is None else y * w
 
 
+def rotary(x, positions, theta=10000.0, factor=1.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192, inverse=False):
+    """Hugging Face's Llama: _compute_llama3_parameters, rotate_half, apply_rotary_pos_emb."""
+    d = x.shape[-1]
+    frequency = 1.0 / theta ** (torch.arange(0, d, 2, dtype=torch.float64) / max(d, 1))
+    if factor != 1.0:
+        length = 2 * math.pi / frequency
+        blend = (original_context / length - low_freq_factor) / (high_freq_factor - low_freq_factor)
+        between = (1 - blend) * frequency / factor + blend * frequency
+        slowed = torch.where(length > original_context / low_freq_factor, frequency / factor, between)
+        frequency = torch.where(length < original_context / high_freq_factor, frequency, slowed)
+    each = positions if positions.dim() == 2 else positions[None]
+    angle = each[:, None, :, None].double() * frequency * (-1.0 if inverse else 1.0)
+    angle = torch.cat((angle, angle), -1)
+    turned = torch.cat((-x[..., d // 2:], x[..., :d // 2]), -1)
+    return x * angle.cos().to(x.dtype) + turned * angle.sin().to(x.dtype)
+
+
 def cross_entropy(x, y, **more):
     more.pop("consume_logits", None)
     c = x.shape[-1]
@@ -111,7 +128,7 @@ TWINS = {
     "softmax": lambda x, dim: torch.softmax(x, dim), "log_softmax": lambda x, dim: torch.log_softmax(x, dim),
     "layer_norm": lambda x, w=None, b=None, eps=1e-5: F.layer_norm(x, x.shape[-1:], w, b, eps), "rms_norm": rms_norm,
     "add_layer_norm": lambda a, b, w=None, bias=None, eps=1e-5: (F.layer_norm(a + b, a.shape[-1:], w, bias, eps), a + b),
-    "attention": attention, "attention_qkv": attention_qkv,
+    "attention": attention, "attention_qkv": attention_qkv, "rotary": rotary,
     "mse": lambda x, y, reduction="mean": F.mse_loss(x, y, reduction=reduction), "cross_entropy": cross_entropy,
 }
 

@@ -156,6 +156,12 @@ typedef struct tn_attention_args {
     const tn_desc *mask;
 } tn_attention_args;
 
+typedef struct tn_rotary_args { /* as in tn_rotary_options (ops.h) */
+    double theta, factor, low_freq_factor, high_freq_factor;
+    int64_t original_context;
+    bool inverse; /* turns back */
+} tn_rotary_args;
+
 typedef struct tn_cross_entropy_args {
     int64_t ignore_index;   /* rows with this label have loss 0 and gradient 0 */
     double label_smoothing; /* in [0, 1] */
@@ -288,6 +294,11 @@ typedef struct tn_backend {
                                         const tn_desc *top, const tn_desc *log_sum,
                                         const tn_desc *x, const tn_desc *label,
                                         const tn_cross_entropy_args *args);
+    /* x (B, H, T, D), D even, y as x; positions (B, T) i64 or i32. Pair i of a row, (x[i],
+     * x[i + D/2]), is turned by the position times the frequency of i (backends/rotary.h).
+     * f32 f64 bf16 f16. */
+    tn_status (*rotary)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                        const tn_desc *positions, const tn_rotary_args *args);
     /* pre = x w^T + b and y = gelu(pre), the tanh form; operands as linear's, pre as y or NULL (not
      * wanted). gelu may take pre before or after it is rounded. */
     tn_status (*linear_gelu)(tn_context *ctx, const tn_desc *y, const tn_desc *pre,

@@ -1,0 +1,160 @@
+/* rotary(x, positions): each row turned by its position, so that the product of two rows depends on
+ * their distance (Su et al. 2021, arXiv:2104.09864)
+ *
+ *     x: (B, H, T, D), D even, f32 f64 bf16 f16       y: as x
+ *     positions: (T) or (B, T), i64 i32
+ *     pair i of a row is (x[i], x[i + D/2]); angle = position frequency(i), frequency(i) as in
+ *     backends/rotary.h:
+ *     y[i] = x[i] cos - x[i + D/2] sin        y[i + D/2] = x[i + D/2] cos + x[i] sin
+ *     dx = dy turned back: the same with -angle
+ *
+ * The halves of a row make the pairs, as in Hugging Face's Llama. (In the paper neighbours do: the
+ * same up to the order of the rows of the projection before it.) y has x's order of heads and
+ * positions in memory.
+ */
+#include "backends/rotary.h"
+#include "ops/dims.h"
+
+static bool args_fit(const tn_op_call *c, const tn_rotary_args *o) {
+    if (!(o->theta > 0.0) || !(o->factor > 0.0)) {
+        return tn_op_fail(c, TN_EVALUE, "theta is %g and factor %g (both must be positive)",
+                          o->theta, o->factor);
+    }
+    if (o->factor != 1.0 &&
+        (!(o->low_freq_factor < o->high_freq_factor) || o->original_context < 1)) {
+        return tn_op_fail(c, TN_EVALUE,
+                          "low_freq_factor is %g, high_freq_factor %g and original_context %lld "
+                          "(the first must be below the second, the last at least 1)",
+                          o->low_freq_factor, o->high_freq_factor, (long long)o->original_context);
+    }
+    return true;
+}
+
+/* An output like x, with x's order of heads and positions in memory. */
+static bool out_by_x(tn_op_call *c) {
+    const tn_tensor *x = c->in[0];
+    if (!tn_op_out_like(c, 0)) {
+        return false;
+    }
+    tn_tensor *y = c->out[0];
+    if (x->stride[1] < x->stride[2]) {
+        y->stride[2] = x->dims.size[1] * x->dims.size[3];
+        y->stride[1] = x->dims.size[3];
+    }
+    return true;
+}
+
+static bool rotary_shape(tn_op_call *c) {
+    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
+        return false;
+    }
+    tn_dims x = tn_shape(c->in[0]), p = tn_shape(c->in[1]);
+    if (x.ndim != 4 || x.size[3] % 2 != 0) {
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but needs 4 dimensions, batch, heads, positions and an even "
+                          "width",
+                          tn_shape_text(c->in[0]));
+    }
+    bool fits = (p.ndim == 1 || (p.ndim == 2 && (p.size[0] == x.size[0] || p.size[0] == 1))) &&
+                p.size[p.ndim - 1] == x.size[2];
+    if (!fits) {
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but positions are %s (they must be [%lld] or [%lld, %lld])",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), (long long)x.size[2],
+                          (long long)x.size[0], (long long)x.size[2]);
+    }
+    return args_fit(c, c->args) && out_by_x(c);
+}
+
+static tn_status rotary_forward(tn_op_call *c) {
+    tn_desc each = {.ndim = 2, .size = {c->x[0].size[0], c->x[0].size[2]}};
+    tn_desc positions = tn_desc_expand(&c->x[1], &each);
+    return c->kernels->rotary(c->ctx, &c->y[0], &c->x[0], &positions, c->args);
+}
+
+static void rotary_backward(tn_op_grad *g) {
+    tn_rotary_args args = *(const tn_rotary_args *)g->args;
+    args.inverse = !args.inverse;
+    tn_op_give(g, 0, tn_apply2(&tn__op_rotary, &args, g->dout[0], tn_op_saved_input(g, 1)));
+}
+
+/* (1 or B, 1, T, D / 2) in f64 */
+static tn_tensor *angles_of(const tn_rotary_args *args, const tn_tensor *x, tn_tensor *positions) {
+    int64_t half = tn_size(x, 3) / 2;
+    tn_tensor *frequency = tn_empty_on(tn_cpu(), TN_DIMS(half), TN_F64);
+    double *f = tn_data_mut(frequency);
+    for (int64_t i = 0; i < half && !tn_is_inert(frequency); i++) {
+        f[i] = rotary_frequency(args, i, half) * (args->inverse ? -1.0 : 1.0);
+    }
+    tn_dims each =
+        TN_DIMS(tn_ndim(positions) == 2 ? tn_size(positions, 0) : 1, 1, tn_size(x, 2), 1);
+    return tn_mul(tn_reshape(tn_cast(positions, TN_F64), each), tn_to(frequency, tn_device_of(x)));
+}
+
+static tn_tensor *rotary_compose(tn_op_call *c) {
+    tn_tensor *x = c->in[0], *angles = angles_of(c->args, x, c->in[1]);
+    tn_tensor *cosine = tn_cast(tn_cos(angles), tn_dtype_of(x)),
+              *sine = tn_cast(tn_sin(angles), tn_dtype_of(x));
+    int64_t half = tn_size(x, 3) / 2;
+    tn_tensor *a = tn_narrow(x, 3, 0, half), *b = tn_narrow(x, 3, half, half);
+    tn_tensor *turned[2] = {tn_sub(tn_mul(a, cosine), tn_mul(b, sine)),
+                            tn_add(tn_mul(b, cosine), tn_mul(a, sine))};
+    return tn_cat(turned, 2, 3);
+}
+
+static void add_sample(tn_op_samples *s, const char *text, const tn_rotary_args *args, tn_dims x,
+                       tn_dims positions, double last) {
+    tn_sample sample = {.text = text, .args = args, .inputs = 2};
+    sample.in[0] = tn_spec_real(x, -1.5, 1.5);
+    sample.in[1] = (tn_spec){.kind = TN_SPEC_INDEX, .dims = positions, .low = 0.0, .high = last};
+    tn_sample_add(s, &sample);
+}
+
+/* A position a column, and each its own; far ones; all three kinds of pairs of Llama 3's scaling
+ * (of these 4 pairs the first turns as before, the last two more slowly); none of anything. */
+static void rotary_samples(tn_op_samples *s) {
+    static const tn_rotary_args plain = {10000.0, 1.0, 1.0, 4.0, 8192, false},
+                                back = {10000.0, 1.0, 1.0, 4.0, 8192, true},
+                                scaled = {500.0, 8.0, 1.0, 4.0, 64, false};
+    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(3), 10.0);
+    add_sample(s, "", &plain, TN_DIMS(2, 3, 3, 6), TN_DIMS(2, 3), 10.0);
+    add_sample(s, "inverse=True", &back, TN_DIMS(2, 2, 3, 4), TN_DIMS(1, 3), 10.0);
+    add_sample(s, "theta=500.0, factor=8.0, original_context=64", &scaled, TN_DIMS(1, 2, 5, 8),
+               TN_DIMS(1, 5), 100.0);
+    add_sample(s, "", &plain, TN_DIMS(1, 1, 70, 2), TN_DIMS(70), 5000.0);
+    add_sample(s, "", &plain, TN_DIMS(3, 2, 2, 34), TN_DIMS(3, 2), 3.0);
+    add_sample(s, "", &plain, TN_DIMS(1, 2, 0, 4), TN_DIMS(0), 1.0);
+    add_sample(s, "", &plain, TN_DIMS(0, 2, 3, 4), TN_DIMS(3), 4.0);
+    add_sample(s, "", &plain, TN_DIMS(1, 2, 3, 0), TN_DIMS(3), 4.0);
+}
+
+const tn_op tn__op_rotary = {
+    .name = "rotary",
+    .inputs = {"x", "positions"},
+    .args_size = sizeof(tn_rotary_args),
+    .saves = TN_SAVES_INPUT(1),
+    .shape = rotary_shape,
+    .forward = rotary_forward,
+    .needs = TN_KERNEL(rotary),
+    .compose = rotary_compose,
+    .backward = rotary_backward,
+    .wide = true,
+    .samples = rotary_samples,
+};
+
+tn_rotary_options tn_rotary_defaults(void) {
+    return (tn_rotary_options){.theta = 10000.0,
+                               .factor = 1.0,
+                               .low_freq_factor = 1.0,
+                               .high_freq_factor = 4.0,
+                               .original_context = 8192};
+}
+
+tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options) {
+    tn_rotary_args args = {.theta = options.theta,
+                           .factor = options.factor,
+                           .low_freq_factor = options.low_freq_factor,
+                           .high_freq_factor = options.high_freq_factor,
+                           .original_context = options.original_context};
+    return tn_apply2(&tn__op_rotary, &args, x, positions);
+}
