@@ -1,10 +1,13 @@
 /* matmul and linear: any strides become operands of the blocked product (gemm.h), which packs them
  * as they come. What it cannot write directly (bf16, f16, an output without unit columns or rows)
- * goes through an f32 or f64 temporary. oneDNN comes first where it is faster (onednn.h).
+ * goes through an f32 or f64 temporary. oneDNN comes first where it is faster (onednn.h), and
+ * before it the product for few rows (few_rows.h).
  */
 #include "backends/cpu/convert.h"
+#include "backends/cpu/few_rows.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/onednn.h"
+#include "backends/cpu/onednn_library.h"
 
 static bool matmul_handles(tn_dtype dtype) {
     return is_float(dtype);
@@ -109,6 +112,30 @@ static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, in
     return tn__onednn_product(ctx, &product, TN_CPU_LEVEL);
 }
 
+/* By few_rows.h: few rows, and whole rows of the other operand. TN_EUNSUPPORTED: not its business.
+ */
+static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
+                             int64_t col, const gemm_job *job, const void *bias) {
+    if (y->dtype == TN_F64 || job->m < 1 || job->m > FEW_ROWS || job->n < 1 || job->k < 1 ||
+        (job->b.row != 1 && job->k > 1) || tn__onednn_always()) {
+        return TN_EUNSUPPORTED;
+    }
+    few_rows_job few = {.m = job->m,
+                        .n = job->n,
+                        .k = job->k,
+                        .alpha = job->alpha,
+                        .beta = bias ? 0 : job->beta,
+                        .x = job->a,
+                        .w = {job->b.data, job->b.dtype, job->b.col, 1},
+                        .bias = bias,
+                        .y = desc_at(y, offset),
+                        .dtype = y->dtype,
+                        .row = row,
+                        .col = col,
+                        .threads = job->threads};
+    return TN_CPU(few_rows)(ctx, &few);
+}
+
 /* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or
  * NULL. */
 static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
@@ -124,8 +151,10 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
         job.b = b;
         return one_product(ctx, y, offset, col, row, job, NULL);
     }
-    tn_status status =
-        columns ? by_onednn(ctx, y, offset, row, &job, bias) : (tn_status)TN_EUNSUPPORTED;
+    tn_status status = by_few_rows(ctx, y, offset, row, col, &job, bias);
+    if (status == TN_EUNSUPPORTED && columns) {
+        status = by_onednn(ctx, y, offset, row, &job, bias);
+    }
     if (status != TN_EUNSUPPORTED) {
         return status;
     }

@@ -1,6 +1,8 @@
 /* matmul and linear against ref: trial.h. */
 #include "trial.h"
 
+#include "tern/sys/op.h"
+
 typedef struct product {
     tn_desc a, b, c;
     bool bias;
@@ -98,6 +100,86 @@ static void test_linear(void **state) {
             trial_run(&t);
             trial_forget();
         }
+    }
+}
+
+/* One row and a few more, to where another product takes over; rows of w that end inside a vector,
+ * inside a word and at the end of both; groups and strips of rows of w that are not full. */
+static void test_few_rows(void **state) {
+    (void)state;
+    static const int64_t ins[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130, 769},
+                         outs[] = {1, 3, 4, 5, 31, 32, 33, 67};
+    enum { INS = sizeof ins / sizeof *ins, OUTS = sizeof outs / sizeof *outs };
+    for (int k = 0; k < 9 * INS * OUTS; k++) {
+        int64_t m = 1 + k % 9, in = ins[k / 9 % INS], out = outs[k / 9 / INS];
+        tn_dtype dtype = array_floats[k % 4];
+        array x = varied(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
+              w = varied(dtype, DENSE, 2, SIZES(out, in), 2);
+        array b = varied(dtype, k / 4 & 1, 1, SIZES(out), 3),
+              y = make(dtype, k / 8 & 1, 2, SIZES(m, out));
+        product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k / 16 & 1};
+        double scale = sqrt((double)in + 1);
+        trial t = {"linear, few rows",
+                   1,
+                   {y},
+                   call_linear,
+                   &p,
+                   dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
+                   dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+/* The same by matmul: a transposed b, scaled and added to what is there; a vector on either side.
+ */
+static void test_few_rows_added(void **state) {
+    (void)state;
+    for (int k = 0; k < 4 * 9 * 2 * 2; k++) {
+        tn_dtype dtype = array_floats[k % 4];
+        int64_t m = 1 + k / 4 % 9, n = 70, in = 97;
+        bool turned = k / 36 & 1, added = k / 72;
+        array a = varied(dtype, DENSE, 3, turned ? SIZES(2, n, in) : SIZES(2, m, in), 1),
+              b = varied(dtype, DENSE, 3, turned ? SIZES(2, m, in) : SIZES(2, n, in), 2),
+              y = make(dtype, DENSE, 3, turned ? SIZES(2, n, m) : SIZES(2, m, n));
+        if (added) {
+            array_vary(&y, 3);
+        }
+        product p = {.a = a.d,
+                     .b = tn_desc_swap(&b.d, 1, 2),
+                     .alpha = added ? -0.5 : 1,
+                     .beta = added ? 0.75 : 0};
+        trial t = {"matmul, few rows",
+                   1,
+                   {y},
+                   call_matmul,
+                   &p,
+                   dtype == TN_F64 ? 1e-13 : 1e-5,
+                   dtype == TN_F64 ? 1e-13 : 4e-5 + 8 * step_of(dtype)};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+/* NaN and infinities of either side reach the elements that they belong to, and no other. */
+static void test_few_rows_odd(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        array x = varied(array_floats[k], DENSE, 2, SIZES(2, 37), 1),
+              w = varied(array_floats[k], DENSE, 2, SIZES(33, 37), 2);
+        array_set(&x, 37 + 36, NAN);
+        array_set(&w, 5 * 37 + 36, INFINITY);
+        array_set(&w, 7 * 37 + 1, 1e-40);
+        product p = {.a = x.d, .b = w.d};
+        trial t = {"linear, odd values",
+                   1,
+                   {make(array_floats[k], DENSE, 2, SIZES(2, 33))},
+                   call_linear,
+                   &p,
+                   1e-5,
+                   1e-5 + 8 * step_of(array_floats[k])};
+        trial_run(&t);
+        trial_forget();
     }
 }
 
@@ -235,11 +317,10 @@ static void test_matmul_layouts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_matmul),
-        ARRAY_TEST(test_matmul_broadcast),
-        ARRAY_TEST(test_linear),
-        ARRAY_TEST(test_linear_gelu),
-        ARRAY_TEST(test_linear_backward_weight),
+        ARRAY_TEST(test_matmul),         ARRAY_TEST(test_matmul_broadcast),
+        ARRAY_TEST(test_linear),         ARRAY_TEST(test_few_rows),
+        ARRAY_TEST(test_few_rows_added), ARRAY_TEST(test_few_rows_odd),
+        ARRAY_TEST(test_linear_gelu),    ARRAY_TEST(test_linear_backward_weight),
         ARRAY_TEST(test_matmul_layouts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,242 @@
+/* Products with few rows, as a language model makes them for one token: each element of w is used
+ * so few times that the time is that of reading it. The blocked product (gemm.h) would write a
+ * packed copy of w first; here rows of w are read once, as they are, and widened in registers.
+ *
+ * A word is 32 bits of a row of w: one f32, or two bf16 or f16. A vector of words gives as
+ * many vectors of f32 as a word has elements (its phases): phase e has element e of each word. x is
+ * put into that order once:
+ *
+ *     packed x: for each vector of words, for each phase, for each row of x: a vector of f32
+ *
+ * An element of y is one chain of vector multiply-adds and a fold. It depends neither on the other
+ * rows nor on the thread.
+ */
+#include "backends/cpu/few_rows.h"
+
+#include "backends/cpu/convert.h"
+#include "backends/cpu/registers.h"
+
+enum {
+    VL = VBYTES / 4,
+    GROUP = 4, /* at most so many rows of w are read side by side */
+    STRIP = 32 /* rows of w to a task; a multiple of GROUP */
+};
+
+/* How many rows of w are read side by side: with one sum in a register for each pair of rows. */
+#if TN_CPU_LEVEL >= 4
+#define GROUP_FOR(rows) ((rows) <= 4 ? 4 : 2)
+#else
+#define GROUP_FOR(rows) ((rows) <= 2 ? 4 : (rows) <= 4 ? 2 : 1)
+#endif
+
+typedef float vec __attribute__((vector_size(VBYTES)));
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t word __attribute__((vector_size(VBYTES)));
+typedef int32_t word_any __attribute__((vector_size(VBYTES), aligned(1), may_alias));
+
+typedef union lanes {
+    vec v;
+    word w;
+    quad q[VL / 4];
+} lanes;
+
+/* Elements of a word. */
+INLINE int phases_of(tn_dtype dtype) {
+    return dtype == TN_F32 ? 1 : 2;
+}
+
+INLINE vec float_bits(word w) {
+    return (lanes){.w = w}.v;
+}
+
+/* Element e of each word; from_f16 has the reasons for f16's steps. */
+INLINE vec widen_phase(word w, const tn_dtype dtype, const int e) {
+    switch (dtype) {
+    case TN_F32:
+        return float_bits(w);
+    case TN_BF16:
+        return float_bits(e == 0 ? w << 16 : w & (int32_t)0xffff0000);
+    default: {
+        word half = e == 0 ? w << 16 : w, body = (half & 0x7fff0000) >> 3,
+             sign = half & (int32_t)0x80000000;
+        word scaled = (lanes){.v = float_bits(body) * 0x1p112f}.w, special = body | 0x7f800000,
+             is_special = body >= (0x7c00 << 13);
+        return float_bits(sign | (is_special & special) | (~is_special & scaled));
+    }
+    }
+}
+
+/* By quarters first, in which compilers add whole registers. */
+INLINE float fold_lanes(vec v) {
+    lanes l = {.v = v};
+    quad sum = l.q[0];
+    UNROLL
+    for (int i = 1; i < VL / 4; i++) {
+        sum += l.q[i];
+    }
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* Adds the products of one vector of words of each of `group` rows of w. */
+INLINE void add_words(const tn_dtype dtype, const int rows, const int group, const word *words,
+                      const float *x, vec acc[FEW_ROWS][GROUP]) {
+    UNROLL
+    for (int e = 0; e < phases_of(dtype); e++, x += rows * VL) {
+        vec wide[GROUP];
+        UNROLL
+        for (int r = 0; r < group; r++) {
+            wide[r] = widen_phase(words[r], dtype, e);
+        }
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            vec xi = *(const vec *)(x + i * VL);
+            UNROLL
+            for (int r = 0; r < group; r++) {
+                acc[i][r] += wide[r] * xi;
+            }
+        }
+    }
+}
+
+/* sums[i STRIP + r] = row i of x times row r of w, for `rows` rows of x and `group` of w that are
+ * `apart` bytes from each other. `bytes`: of a row of w. */
+INLINE void multiply_group(const tn_dtype dtype, const int rows, const int group, const char *w,
+                           int64_t apart, int64_t bytes, const float *x, float *sums) {
+    vec acc[FEW_ROWS][GROUP] = {0};
+    int64_t at = 0;
+    for (; at + VBYTES <= bytes; at += VBYTES, x += rows * VL * phases_of(dtype)) {
+        word words[GROUP];
+        UNROLL
+        for (int r = 0; r < group; r++) {
+            const char *from = w + r * apart + at;
+            words[r] = *(const word_any *)from;
+            __builtin_prefetch(from + group * apart);
+        }
+        add_words(dtype, rows, group, words, x, acc);
+    }
+    if (at < bytes) {
+        word words[GROUP] = {0};
+        for (int r = 0; r < group; r++) {
+            memcpy(&words[r], w + r * apart + at, (size_t)(bytes - at));
+        }
+        add_words(dtype, rows, group, words, x, acc);
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int r = 0; r < group; r++) {
+            sums[i * STRIP + r] = fold_lanes(acc[i][r]);
+        }
+    }
+}
+
+/* Rows [j0, j0 + n) of w, n up to STRIP: sums[i STRIP + j]. */
+INLINE void multiply_strip(const few_rows_job *job, const tn_dtype dtype, const int rows,
+                           const float *x, int64_t j0, int64_t n, float *sums) {
+    const int group = GROUP_FOR(rows);
+    int64_t size = (int64_t)size_of(dtype), apart = job->w.row * size, bytes = job->k * size;
+    const char *w = (const char *)job->w.data + j0 * apart;
+    int64_t j = 0;
+    for (; j + group <= n; j += group) {
+        multiply_group(dtype, rows, group, w + j * apart, apart, bytes, x, sums + j);
+    }
+    for (; j < n; j++) {
+        multiply_group(dtype, rows, 1, w + j * apart, apart, bytes, x, sums + j);
+    }
+}
+
+typedef void strip_kernel(const few_rows_job *job, const float *x, int64_t j0, int64_t n,
+                          float *sums);
+
+#define STRIP_KERNEL(name, dtype, rows)                                                       \
+    static void name##_##rows(const few_rows_job *job, const float *x, int64_t j0, int64_t n, \
+                              float *sums) {                                                  \
+        multiply_strip(job, dtype, rows, x, j0, n, sums);                                     \
+    }
+#define STRIP_KERNELS(name, dtype) \
+    STRIP_KERNEL(name, dtype, 1)   \
+    STRIP_KERNEL(name, dtype, 2)   \
+    STRIP_KERNEL(name, dtype, 4)   \
+    STRIP_KERNEL(name, dtype, 8)
+STRIP_KERNELS(strip_f32, TN_F32)
+STRIP_KERNELS(strip_bf16, TN_BF16)
+STRIP_KERNELS(strip_f16, TN_F16)
+
+/* The kernel for `rows` rows: 1, 2, 4 or 8. */
+static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
+    static strip_kernel *const kernels[][4] = {
+        {strip_f32_1, strip_f32_2, strip_f32_4, strip_f32_8},
+        {strip_bf16_1, strip_bf16_2, strip_bf16_4, strip_bf16_8},
+        {strip_f16_1, strip_f16_2, strip_f16_4, strip_f16_8},
+    };
+    int of = dtype == TN_F32 ? 0 : dtype == TN_BF16 ? 1 : 2;
+    return kernels[of][rows == 1 ? 0 : rows == 2 ? 1 : rows == 4 ? 2 : 3];
+}
+
+/* Row i of `rows` packed rows: zeros behind its k elements. `row` holds `padded`. */
+static void pack_row(float *packed, float *row, const few_rows_job *job, int64_t i, int rows,
+                     int64_t padded) {
+    const gemm_side *x = &job->x;
+    const int phases = phases_of(job->w.dtype);
+    memset(row + job->k, 0, (size_t)(padded - job->k) * sizeof(*row));
+    load_f32(row, (const char *)x->data + i * x->row * (int64_t)size_of(x->dtype), x->dtype, x->col,
+             job->k);
+    packed += i * VL;
+    for (int64_t p = 0; p < padded; p += VL * phases) {
+        for (int e = 0; e < phases; e++, packed += (int64_t)rows * VL) {
+            for (int l = 0; l < VL; l++) {
+                packed[l] = row[p + l * phases + e];
+            }
+        }
+    }
+}
+
+/* The strip's sums to y. */
+static void store_strip(const few_rows_job *job, int64_t j0, int64_t n, float *sums) {
+    float old[STRIP];
+    for (int64_t i = 0; i < job->m; i++, sums += STRIP) {
+        char *to = (char *)job->y + (i * job->row + j0 * job->col) * (int64_t)size_of(job->dtype);
+        for (int64_t j = 0; j < n; j++) {
+            sums[j] = (float)job->alpha * sums[j];
+        }
+        if (job->bias) {
+            for (int64_t j = 0; j < n; j++) {
+                sums[j] += job->bias[j0 + j];
+            }
+        }
+        if (job->beta != 0) {
+            load_f32(old, to, job->dtype, job->col, n);
+            for (int64_t j = 0; j < n; j++) {
+                sums[j] += (float)job->beta * old[j];
+            }
+        }
+        store_f32(to, job->dtype, job->col, sums, n);
+    }
+}
+
+tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
+    int rows = job->m == 1 ? 1 : job->m == 2 ? 2 : job->m <= 4 ? 4 : 8;
+    int64_t unit = VL * phases_of(job->w.dtype), padded = div_up(job->k, unit) * unit,
+            strips = div_up(job->n, STRIP);
+    size_t bytes = (size_t)((rows + 1) * padded) * sizeof(float) + VBYTES;
+    char *memory = scratch_take(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+    float *packed = (float *)(memory + (VBYTES - (uintptr_t)memory % VBYTES) % VBYTES);
+    memset(packed, 0, (size_t)(rows * padded) * sizeof(*packed));
+    for (int64_t i = 0; i < job->m; i++) {
+        pack_row(packed, packed + rows * padded, job, i, rows, padded);
+    }
+    strip_kernel *kernel = find_kernel(job->w.dtype, rows);
+    int threads = (int)min_of(job->threads, strips);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+    for (int64_t s = 0; s < strips; s++) {
+        float sums[FEW_ROWS * STRIP];
+        int64_t j0 = s * STRIP, n = min_of(STRIP, job->n - j0);
+        kernel(job, packed, j0, n, sums);
+        store_strip(job, j0, n, sums);
+    }
+    scratch_free(ctx, memory, bytes);
+    return TN_OK;
+}

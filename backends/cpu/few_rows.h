@@ -1,0 +1,27 @@
+/* Products with few rows: y (m, n) = x (m, k) w^T for m up to FEW_ROWS, bound by the reading of w.
+ */
+#ifndef TERN_BACKENDS_CPU_FEW_ROWS_H
+#define TERN_BACKENDS_CPU_FEW_ROWS_H
+
+#include "backends/cpu/gemm.h"
+
+enum { FEW_ROWS = 8 };
+
+/* y[i row + j col] = alpha sum over p of x[i, p] w[j, p] + bias[j] + beta y for at most FEW_ROWS
+ * rows i. x and w: f32, bf16 or f16; w's rows lie side by side (w.col is 1). `bias` (f32,
+ * contiguous) may be NULL; y is not read when beta is 0. */
+typedef struct few_rows_job {
+    int64_t m, n, k;
+    double alpha, beta;
+    gemm_side x, w;
+    const float *bias;
+    void *y;
+    tn_dtype dtype; /* y's: f32, bf16 or f16 */
+    int64_t row, col;
+    int threads;
+} few_rows_job;
+
+/* TN_ENOMEM or TN_OK. An element's bits depend on its row of x and its row of w alone. */
+tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job);
+
+#endif
