@@ -9,6 +9,7 @@
 #include "nn.h"
 #include "optim.h"
 #include "data.h"
+#include "tokenizer.h"
 #include "io.h"
 #include "models.h"
 #include "store.h"

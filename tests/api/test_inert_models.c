@@ -399,6 +399,36 @@ static void corpora(tn_tensor *t) {
     TAKES(tn_corpus_free(NULL));
 }
 
+/* ---- tokenizer.h ----------------------------------------------------------------------------- */
+
+static void tokenizers(tn_tensor *t) {
+    (void)t;
+    char text[TN_UTF8_ROOM(1)];
+    int32_t ids[] = {0};
+    tn_ids out = {0};
+    NOTHING(tn_tokenizer_load(NULL));
+    NOTHING(tn_tokenizer_load(""));
+    NOTHING(tn_tokenizer_load("/nowhere"));
+    NOTHING(tn_tokenizer_load("/"));
+    TAKES(tn_tokenizer_free(NULL));
+    QUIET(tn_tokenizer_size(NULL), 0);
+    QUIET(tn_tokenizer_special(NULL, "a"), -1);
+    FAILS(tn_tokenizer_encode(NULL, "a", 1, false, &out));
+    NOTHING(tn_tokenizer_decode(NULL, ids, 1, NULL));
+    NOTHING(tn_tokenizer_decode(NULL, NULL, 1, NULL));
+    NOTHING(tn_tokenizer_decode(NULL, ids, -1, NULL));
+    for (int i = 0; i < LONGS; i++) {
+        NOTHING(tn_tokenizer_bytes(NULL, longs[i], NULL));
+    }
+    tn_utf8_stream stream = {.count = 0};
+    QUIET(tn_utf8_put(&stream, NULL, 0, text), 0);
+    QUIET(tn_utf8_end(&stream, text), 0);
+    TAKES(tn_ids_free(NULL));
+    TAKES(tn_ids_free(&out));
+}
+
+/* ---- Loaders, again data.h ------------------------------------------------------------------- */
+
 static tn_status get_nothing(tn_dataset *self, int64_t i, void *x, void *y) {
     (void)self;
     (void)i;
@@ -580,6 +610,7 @@ PART(optimisers)
 PART(datasets)
 PART(corpora)
 PART(loaders)
+PART(tokenizers)
 PART(files)
 PART(training)
 
@@ -589,8 +620,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_layers),     cmocka_unit_test(test_initialising),
         cmocka_unit_test(test_generating), cmocka_unit_test(test_optimisers),
         cmocka_unit_test(test_datasets),   cmocka_unit_test(test_corpora),
-        cmocka_unit_test(test_loaders),    cmocka_unit_test(test_files),
-        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_loaders),    cmocka_unit_test(test_tokenizers),
+        cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
     };
     return RUN_PARTS("inert models", tests, argc, argv);
 }

@@ -1,0 +1,93 @@
+/* Tokenizers: text to token ids and back, by byte-level BPE (Sennrich et al. 2016,
+ * arXiv:1508.07909; over bytes: Radford et al. 2019), as GPT-2 and Llama 3 use it.
+ *
+ *     tn_tokenizer *t = tn_tokenizer_load("gpt2");             // a folder of Hugging Face's files
+ *     tn_ids ids = {0};
+ *     tn_tokenizer_encode(t, text, strlen(text), false, &ids); // ids.ids[0 … ids.count)
+ *     size_t bytes;
+ *     char *again = tn_tokenizer_decode(t, ids.ids, ids.count, &bytes);
+ *     tn_text_free(again);
+ *     tn_ids_free(&ids);
+ *     tn_tokenizer_free(t);
+ *
+ * A text is cut into pieces by a regular expression, and the bytes of a piece are joined pair by
+ * pair, best pair first, as long as the vocabulary has a token for them. The ids are those of
+ * Hugging Face's `tokenizers` with add_special_tokens=False.
+ *
+ * Any bytes can be encoded, and decoding gives them back. What is not UTF-8 is treated so: a
+ * longest run of bytes that belong to no character is a piece of its own, and the text before and
+ * behind it is encoded as if it stood alone.
+ *
+ * A tokenizer does not change once it is made: any number of threads use it at the same time.
+ *
+ * Read next: data/tokenizer.c, data/bpe.c.
+ */
+#ifndef TERN_TOKENIZER_H
+#define TERN_TOKENIZER_H
+
+#include "data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_tokenizer tn_tokenizer;
+
+/* `path` is a folder with tokenizer.json, or with vocab.json and merges.txt, or one of these files:
+ * NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM. */
+TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
+TN_API void tn_tokenizer_free(tn_tokenizer *t); /* NULL is fine */
+
+TN_API int64_t tn_tokenizer_size(const tn_tokenizer *t); /* ids are 0 … size-1; of NULL: 0 */
+
+/* The id of a special token, "<|endoftext|>"; -1 when there is none of this name. Special are those
+ * that the file calls so; of vocab.json and merges.txt the tokens that no merge makes. */
+TN_API int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text);
+
+/* ---- Encoding -------------------------------------------------------------------------------- */
+
+/* Ids that grow. Zeros to begin with; ids is malloc'ed. */
+typedef struct tn_ids {
+    int32_t *ids;
+    int64_t count, room;
+} tn_ids;
+TN_API void tn_ids_free(tn_ids *ids); /* leaves zeros */
+
+/* Appends the ids of text[0 … bytes) to out. `special`: where the text of a special token stands in
+ * it (the longest, where several would fit) it becomes that token; otherwise it is text like any
+ * other, as what strangers wrote must be. After an error `out` holds what it held:
+ * TN_EVALUE (a byte for which the vocabulary has no token; a piece beyond 2 GiB), TN_ENOMEM. */
+TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes,
+                                     bool special, tn_ids *out);
+
+/* ---- Decoding -------------------------------------------------------------------------------- */
+
+/* The bytes of one token, which live as long as the tokenizer; a 0 follows them. They need not be
+ * whole characters. An id that is in the range and has no token has no bytes. NULL and TN_EINDEX
+ * outside. */
+TN_API const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes);
+
+/* The bytes of n tokens and a 0, to be freed with tn_text_free. NULL after TN_EINDEX, TN_ENOMEM. */
+TN_API char *tn_tokenizer_decode(const tn_tokenizer *t, const int32_t *ids, int64_t n,
+                                 size_t *bytes);
+
+/* Whole characters from tokens that end inside of one, for a screen. Zeros to begin with. What is
+ * written in all is the text with U+FFFD for what is not UTF-8, as bytes.decode("utf-8", "replace")
+ * gives it in Python, however it was divided. */
+typedef struct tn_utf8_stream {
+    char held[4]; /* the beginning of a character */
+    int count;
+} tn_utf8_stream;
+
+/* Writes to out the characters that are complete with these bytes, and returns how many bytes that
+ * is: at most TN_UTF8_ROOM(bytes). */
+#define TN_UTF8_ROOM(bytes) (3 * ((size_t)(bytes) + 3))
+TN_API size_t tn_utf8_put(tn_utf8_stream *s, const char *from, size_t bytes, char *out);
+
+/* At the end of the text: what is left of a character that never came. At most 3 bytes. */
+TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,159 @@
+/* Encoding and decoding with a vocabulary that can be followed by hand; bytes that are no UTF-8. */
+#include "tern/tokenizer.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/data/small_tokenizer.h"
+#include "tests/support/test.h"
+
+static void joins_the_best_pair_first(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    assert_int_equal(tn_tokenizer_size(t), SMALL_SIZE);
+    EXPECT_IDS(t, "hello", false, HELLO);
+    EXPECT_IDS(t, "hello hello", false, HELLO, SPACE_HELLO);
+    EXPECT_IDS(t, "hellll", false, HELL, LL);
+    EXPECT_IDS(t, "lll", false, LL, 'l');
+    EXPECT_IDS(t, "helloo", false, HELLO, 'o');
+    EXPECT_IDS(t, "  hello\n", false, ' ', SPACE_HELLO, '\n');
+    EXPECT_IDS(t, "it's 12a", false, 'i', 't', '\'', 's', ' ', '1', '2', 'a');
+    tn_tokenizer_free(t);
+}
+
+/* Nothing is joined across the border of a piece. */
+static void pieces_stay_apart(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    EXPECT_IDS(t, "h\xce\xb1", false, 'h', 0xce, 0xb1);
+    EXPECT_IDS(t, "h1e", false, 'h', '1', 'e');
+    EXPECT_IDS(t, "l'll", false, 'l', '\'', LL);
+    tn_tokenizer_free(t);
+}
+
+static void special_tokens_only_when_asked(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    assert_int_equal(tn_tokenizer_special(t, "<|endoftext|>"), END_OF_TEXT);
+    assert_int_equal(tn_tokenizer_special(t, "<|endoftext|"), -1);
+    assert_int_equal(tn_tokenizer_special(t, "hello"), -1);
+    EXPECT_IDS(t, "oo<|endoftext|>hello", true, OO, END_OF_TEXT, HELLO);
+    EXPECT_IDS(t, "<|endoftext|>", true, END_OF_TEXT);
+    EXPECT_IDS(t, "<|", true, '<', '|');
+    tn_ids out = {0};
+    assert_int_equal(tn_tokenizer_encode(t, "<|endoftext|>", 13, false, &out), TN_OK);
+    assert_int_equal(out.count, 13);
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+}
+
+/* Bytes of no character are a piece of their own, whatever stands beside them. */
+static void any_bytes(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    EXPECT_IDS(t, "hello\xff hello", false, HELLO, 0xff, SPACE_HELLO);
+    EXPECT_IDS(t, "\xc3", false, 0xc3);
+    EXPECT_IDS(t, "a\0b", false, 'a', 0, 'b');
+    tn_ids out = {0};
+    uint64_t random = 1;
+    for (int length = 0; length < 400; length++) {
+        char bytes[400];
+        for (int i = 0; i < length; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            bytes[i] = (char)(random >> 56);
+        }
+        out.count = 0;
+        size_t again;
+        assert_int_equal(tn_tokenizer_encode(t, bytes, (size_t)length, true, &out), TN_OK);
+        char *text = tn_tokenizer_decode(t, out.ids, out.count, &again);
+        assert_int_equal(again, length);
+        assert_memory_equal(text, bytes, length);
+        tn_text_free(text);
+    }
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+}
+
+/* A heap joins as the simple loop does: one side of the border of short pieces and the other. */
+static void long_pieces(void **state) {
+    (void)state;
+    enum { BYTES = 1000000 };
+    tn_tokenizer *t = small_tokenizer();
+    char *text = malloc(BYTES);
+    assert_non_null(text);
+    memset(text, 'l', BYTES);
+    tn_ids out = {0};
+    for (int bytes = 1; bytes <= BYTES; bytes = bytes < 200 ? bytes + 1 : bytes * 10) {
+        out.count = 0;
+        assert_int_equal(tn_tokenizer_encode(t, text, (size_t)bytes, false, &out), TN_OK);
+        assert_int_equal(out.count, (bytes + 1) / 2);
+        assert_int_equal(out.ids[out.count - 1], bytes % 2 ? 'l' : LL);
+    }
+    free(text);
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+}
+
+static void ids_outside(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    size_t bytes;
+    assert_string_equal(tn_tokenizer_bytes(t, SPACE_HELLO, &bytes), " hello");
+    assert_int_equal(bytes, 6);
+    assert_null(tn_tokenizer_bytes(t, SMALL_SIZE, &bytes));
+    assert_error(TN_EINDEX, "id 263, but there are 263");
+    assert_null(tn_tokenizer_decode(t, (const int32_t[]){1, -1}, 2, &bytes));
+    assert_error(TN_EINDEX, "id -1");
+    tn_tokenizer_free(t);
+}
+
+/* ---- Streams of UTF-8 ------------------------------------------------------------------------ */
+
+/* What comes out, whether the bytes arrive one by one or at once. */
+static void expect_stream(const char *bytes, const char *expected) {
+    size_t count = strlen(bytes);
+    for (size_t step = 1; step <= count + 1; step++) {
+        char out[256];
+        size_t all = 0;
+        tn_utf8_stream s = {.count = 0};
+        for (size_t at = 0; at < count; at += step) {
+            size_t some = at + step < count ? step : count - at;
+            size_t more = tn_utf8_put(&s, bytes + at, some, out + all);
+            assert_true(more <= TN_UTF8_ROOM(some));
+            all += more;
+        }
+        all += tn_utf8_end(&s, out + all);
+        out[all] = 0;
+        assert_string_equal(out, expected);
+    }
+}
+
+#define REPLACED "\xef\xbf\xbd"
+
+static void streams(void **state) {
+    (void)state;
+    expect_stream("", "");
+    expect_stream("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z",
+                  "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z");
+    expect_stream("\xe2\x82", REPLACED);
+    expect_stream("\xe2\x82z", REPLACED "z");
+    expect_stream("\xf0\x9f\x98\xf0\x9f\x98\x80", REPLACED "\xf0\x9f\x98\x80");
+    expect_stream("\xc0\xaf", REPLACED REPLACED);
+    expect_stream("\xed\xa0\x80", REPLACED REPLACED REPLACED);
+    expect_stream("\xf4\x90\x80", REPLACED REPLACED REPLACED);
+    expect_stream("\xff\xc3\xc3\xa4", REPLACED REPLACED "\xc3\xa4");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(joins_the_best_pair_first),
+        TEST(pieces_stay_apart),
+        TEST(special_tokens_only_when_asked),
+        TEST(any_bytes),
+        TEST(long_pieces),
+        TEST(ids_outside),
+        TEST(streams),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
