@@ -93,6 +93,38 @@ void tn__cache_restore(void *m, int64_t filled) {
     tn_module_each_module(m, rewind_cache, &filled);
 }
 
+/* ---- For generating ---------------------------------------------------------------------------
+ */
+
+/* *field without its row; the last row takes its place. */
+static void drop_row_of(tn_tensor **field, int64_t row, int64_t last, int64_t filled) {
+    tn_tensor *held = tn_narrow(*field, 2, 0, filled);
+    if (row != last) {
+        tn_copy_(tn_select(held, 0, row), tn_select(held, 0, last));
+    }
+    tn_tensor *rest = tn_narrow(*field, 0, 0, last);
+    if (!tn__pending()) {
+        tn_release(*field);
+        *field = tn_keep(rest);
+    }
+}
+
+static bool drop_cache_row(tn_module *m, const char *path, void *user) {
+    (void)path;
+    TN_SCOPE;
+    tn_kv_cache *cache = cache_of(m);
+    if (cache && cache->k) {
+        cache->batch--;
+        drop_row_of(&cache->k, *(int64_t *)user, cache->batch, cache->filled);
+        drop_row_of(&cache->v, *(int64_t *)user, cache->batch, cache->filled);
+    }
+    return !tn__pending();
+}
+
+void tn__cache_drop_row(void *m, int64_t row) {
+    tn_module_each_module(m, drop_cache_row, &row);
+}
+
 /* ---- For a program --------------------------------------------------------------------------- */
 
 static bool find_broken(tn_module *m, const char *path, void *user) {

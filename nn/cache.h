@@ -41,4 +41,7 @@ void tn__cache_accept(tn_kv_cache *cache, int64_t T);
  * positions again. */
 void tn__cache_restore(void *m, int64_t filled);
 
+/* Takes sequence `row` out of every cache of m and below; the last one takes its place. */
+void tn__cache_drop_row(void *m, int64_t row);
+
 #endif
