@@ -369,18 +369,25 @@ static void draw_losses(run *r) {
     printf("\npicture: %s\nlosses: %s\ncheckpoint: %s\n", r->picture, r->losses, r->checkpoint);
 }
 
+static bool write_character(const tn_generated_token *token, void *user) {
+    const run *r = user;
+    fputs(tn_charset_text(r->charset, token->token), stdout);
+    return true;
+}
+
 static void write_sample(run *r) {
-    int64_t begin_with = r->first, *tokens = malloc((size_t)r->o.sample * sizeof(*tokens) + 1);
-    tn_generator g = {.seed = (uint64_t)r->o.seed};
-    if (tokens &&
-        tn_gpt_generate(&r->gpt, &begin_with, 1, r->o.sample, 0.8, 0, &g, tokens) == TN_OK) {
-        printf("\n---- a sample ----\n");
-        for (int64_t i = 0; i < r->o.sample; i++) {
-            fputs(tn_charset_text(r->charset, tokens[i]), stdout);
-        }
-        printf("\n------------------\n");
-    }
-    free(tokens);
+    int32_t begin_with = (int32_t)r->first;
+    tn_generate_options o = tn_generate_defaults();
+    o.max_new = r->o.sample;
+    o.temperature = 0.8;
+    o.seed = (uint64_t)r->o.seed;
+    o.on_token = write_character;
+    o.user = r;
+    tn_generated sample;
+    printf("\n---- a sample ----\n");
+    tn_generate(&r->gpt, &(tn_prompt){&begin_with, 1}, 1, o, &sample);
+    printf("\n------------------\n");
+    tn_generated_free(&sample, 1);
 }
 
 static void print_warning(tn_log_level level, const char *message, void *user) {

@@ -10,6 +10,7 @@
 #define TERN_MODELS_H
 
 #include "io.h"
+#include "tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -86,12 +87,88 @@ TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
  * the weights of c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
 
-/* Continues tokens[n] by `count`, drawn from g (NULL: the thread's default) at `temperature` (0:
- * the most likely) among the `top_k` most likely (0: all), into out[count]. Dropout stays as the
- * modules have it: tn_module_train(m, false) first. Uses the attention caches and leaves none. When
- * the context is full, it goes on from the last context / 2 tokens, which are read again. */
-TN_API tn_status tn_gpt_generate(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
-                                 double temperature, int top_k, tn_generator *g, int64_t *out);
+/* ---- Generating ------------------------------------------------------------------------------ */
+
+typedef struct tn_prompt {
+    const int32_t *ids;
+    int64_t count; /* at least 1 */
+} tn_prompt;
+
+/* One more token of one sequence. */
+typedef struct tn_generated_token {
+    int sequence; /* 0 … n-1 */
+    int32_t token;
+    int64_t count; /* tokens of the sequence so far, with this one */
+    bool last;
+    /* With a tokenizer: the bytes that have become certain to stand in the text, which may end
+     * inside a character (tn_utf8_put). Those that could begin a stop text are held back. */
+    const char *text;
+    size_t bytes;
+} tn_generated_token;
+
+/* Called for each token as soon as it is there, in the thread that generates. False ends this
+ * sequence; an error that it raises ends all. */
+typedef bool (*tn_on_token)(const tn_generated_token *token, void *user);
+
+typedef struct tn_generate_options {
+    int64_t max_new;           /* 100: tokens of each sequence, unless it stops before */
+    int64_t min_new;           /* 0: so many tokens come before anything stops */
+    double temperature;        /* 1: logits are divided by it. 0: always the most likely token */
+    int64_t top_k;             /* 0: among the k most likely; 0: all */
+    double top_p;              /* 1: among the fewest that are this likely together */
+    double repetition_penalty; /* 1: tokens that are there already are less likely from 1 on up */
+    uint64_t seed;             /* 0 */
+    uint64_t first;            /* 0: the number of sequence 0, where there are others of one seed */
+    const int32_t *stop_tokens;    /* [stop_token_count]: each is its sequence's last */
+    int stop_token_count;          /* 0 */
+    const char *const *stop_texts; /* [stop_text_count], with a tokenizer: the text ends before */
+    int stop_text_count;           /* 0 */
+    const tn_tokenizer *tokenizer; /* NULL: tokens alone, no texts */
+    tn_on_token on_token;          /* NULL */
+    void *user;
+} tn_generate_options;
+TN_API tn_generate_options tn_generate_defaults(void);
+
+typedef enum tn_generated_end {
+    TN_ENDED_BY_COUNT, /* max_new */
+    TN_ENDED_BY_TOKEN, /* a stop token, the last of ids; it is no part of the text */
+    TN_ENDED_BY_TEXT,  /* a stop text, which the text ends before; ids may go beyond */
+    TN_ENDED_BY_CALLER /* on_token */
+} tn_generated_end;
+
+typedef struct tn_generated {
+    tn_ids tokens;
+    char *text; /* with a tokenizer: their bytes, and a 0; else NULL */
+    size_t bytes;
+    tn_generated_end end;
+} tn_generated;
+
+/* Continues each of n prompts, whose lengths may differ, all in one batch: out[n], which
+ * tn_generated_free clears. m: a language model of this header (tn_lm_shape_of).
+ *
+ * The steps from logits to a token are Hugging Face's, in this order: repetition penalty (Keskar et
+ * al. 2019, arXiv:1909.05858), temperature, top_k, top_p (Holtzman et al. 2019, arXiv:1904.09751).
+ * Of equal logits the lower token is more likely for temperature 0, and comes first for top_p;
+ * top_k keeps all that are equal to the k-th. A tokenizer with fewer tokens than the model has
+ * logits limits those that come.
+ *
+ * Each draw belongs to (seed, number of the sequence, place in it): the same text for any number of
+ * threads, and whichever other sequences are in the batch, up to the rounding of logits.
+ *
+ * A prompt that is longer than the context is read from its last `context` tokens. A sequence that
+ * fills the context goes on from its newer half, which is read again: learned positions cannot
+ * slide, and rotary ones are taken alike.
+ *
+ * Memory: keys and values for all positions to come, at most the context; nothing grows with the
+ * tokens but `out`. Dropout stays as the modules have it: tn_module_train(m, false) first. The
+ * caches of tn_cache_begin are used, and are gone afterwards.
+ *
+ * TN_EVALUE (no language model, an empty prompt, options outside their domain, a logit that is NaN
+ * or infinite, which the message names), TN_EINDEX (a token outside the vocabulary), TN_ENOMEM and
+ * what the model raises; out is zeros then. */
+TN_API tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_generate_options options,
+                             tn_generated *out);
+TN_API void tn_generated_free(tn_generated *out, int n); /* the contents; leaves zeros */
 
 #ifdef __cplusplus
 }

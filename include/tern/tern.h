@@ -17,6 +17,5 @@
 #include "parallel.h"
 #include "train.h"
 #include "deepspeed.h"
-#include "evaluate.h"
 
 #endif

@@ -69,8 +69,10 @@ static void bad_module(void *m, tn_tensor *t) {
     tn_lm_shape shape;
     FAILS(tn_lm_shape_of(m, &shape));
     INERT(tn_lm_loss(m, x, x));
-    int64_t tokens[2] = {0};
-    FAILS(tn_gpt_generate(m, tokens, 1, 1, 1.0, 0, NULL, tokens));
+    int32_t token = 0;
+    tn_prompt prompt = {&token, 1};
+    tn_generated generated;
+    FAILS(tn_generate(m, &prompt, 1, tn_generate_defaults(), &generated));
     NOTHING(tn_sgd(m, tn_sgd_defaults()));
     NOTHING(tn_adam(m, tn_adam_defaults()));
     NOTHING(tn_adamw(m, tn_adamw_defaults()));
@@ -244,19 +246,25 @@ static void generating(tn_tensor *t) {
     }
     tn_gpt m;
     tn_gpt_init(&m, (tn_gpt_options){8, 8, 1, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32});
-    int64_t tokens[1] = {0}, out[4];
+    int32_t token = 0;
+    tn_generated out;
     INERT(tn_lm_loss(&m, t, t));
     INERT(tn_call(&m, t));
-    FAILS(tn_gpt_generate(&m, NULL, 1, 1, 1.0, 0, NULL, out));
-    FAILS(tn_gpt_generate(&m, tokens, 1, 1, 1.0, 0, NULL, NULL));
-    FAILS(tn_gpt_generate(&m, tokens, -1, 1, 1.0, 0, NULL, out));
-    FAILS(tn_gpt_generate(&m, tokens, 0, 1, 1.0, 0, NULL, out));
-    FAILS(tn_gpt_generate(&m, tokens, 1, -1, 1.0, 0, NULL, out));
-    FAILS(tn_gpt_generate(&m, tokens, 1, 1, NAN, 0, NULL, out));
-    FAILS(tn_gpt_generate(&m, tokens, 1, 1, -1.0, 0, NULL, out));
-    FAILS(tn_gpt_generate(&m, tokens, 1, 1, 1.0, -1, NULL, out));
-    FAILS(tn_gpt_generate(&m, (int64_t[]){8}, 1, 1, 1.0, 0, NULL, out));
-    TAKES(tn_gpt_generate(&m, tokens, 1, 2, 1e-300, INT32_MAX, NULL, out));
+    tn_generate_options o = tn_generate_defaults();
+    tn_prompt prompt = {&token, 1}, empty = {&token, 0};
+    FAILS(tn_generate(&m, NULL, 1, o, &out));
+    FAILS(tn_generate(&m, &prompt, 1, o, NULL));
+    FAILS(tn_generate(&m, &prompt, -1, o, &out));
+    FAILS(tn_generate(&m, &empty, 1, o, &out));
+    o.temperature = NAN;
+    FAILS(tn_generate(&m, &prompt, 1, o, &out));
+    o = tn_generate_defaults();
+    o.max_new = 2;
+    o.temperature = 1e-300;
+    o.top_k = INT64_MAX;
+    TAKES(tn_generate(&m, &prompt, 1, o, &out));
+    tn_generated_free(&out, 1);
+    tn_generated_free(NULL, 1);
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             TAKES(tn_cache_begin(&m, (tn_attention_cache_options){longs[i], longs[j]}));
@@ -599,35 +607,6 @@ static void training(tn_tensor *t) {
     fclose(nowhere);
 }
 
-/* ---- evaluate.h ------------------------------------------------------------------------------ */
-
-static void evaluating(tn_tensor *t) {
-    (void)t;
-    bool was = null;
-    null = true; /* always errors */
-    static const int64_t tokens[1][2] = {{0}};
-    tn_tensor *rows = TN_FROM(tokens, TN_DIMS(1, 2), TN_I64);
-    tn_dataset *windows = tn_tensor_dataset(rows, rows);
-    tn_evaluate_options o = tn_evaluate_defaults();
-    tn_linear m = {0};
-    tn_perplexity p;
-    tn_choice_scores c;
-    FAILS(tn_evaluate_perplexity(NULL, windows, NULL, o, &p));
-    FAILS(tn_evaluate_perplexity(&m, windows, NULL, o, &p));
-    FAILS(tn_evaluate_perplexity(&m, NULL, NULL, o, &p));
-    FAILS(tn_evaluate_perplexity(&m, windows, NULL, o, NULL));
-    FAILS(tn_evaluate_perplexity(&m, &(tn_dataset){.size = 3}, NULL, o, &p));
-    FAILS(tn_evaluate_choices(NULL, NULL, NULL, 4, o, &c));
-    FAILS(tn_evaluate_choices(&m, "/nowhere", NULL, 4, o, NULL));
-    for (int i = 0; i < LONGS; i++) {
-        o.batch = longs[i];
-        FAILS(tn_evaluate_perplexity(&m, windows, NULL, o, &p));
-        FAILS(tn_evaluate_choices(&m, "/nowhere", NULL, longs[i], o, &c));
-    }
-    tn_dataset_free(windows);
-    null = was;
-}
-
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 PART(zeroed)
@@ -642,7 +621,6 @@ PART(loaders)
 PART(tokenizers)
 PART(files)
 PART(training)
-PART(evaluating)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
@@ -652,7 +630,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_datasets),   cmocka_unit_test(test_corpora),
         cmocka_unit_test(test_loaders),    cmocka_unit_test(test_tokenizers),
         cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
-        cmocka_unit_test(test_evaluating),
     };
     return RUN_PARTS("inert models", tests, argc, argv);
 }

@@ -1,4 +1,4 @@
-/* Layers and GPT: options, names, the attention cache, text generation; and every function of nn.h
+/* Layers and GPT: options, names, the attention cache; and every function of nn.h
  * with inert arguments. */
 #include <math.h>
 #include <stdlib.h>
@@ -260,23 +260,6 @@ static void gpt_refuses(void **state) {
     tn_module_finish(&m);
 }
 
-static tn_values widens(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m, (void)in, (void)out, (void)user;
-    return tn_values_of(tn_zeros(TN_DIMS(1, 1, 500), TN_F32), NULL);
-}
-
-/* Hooks may make a module what generation cannot use. */
-static void generation_with_odd_logits(void **state) {
-    (void)state;
-    tn_gpt m;
-    small_gpt(&m);
-    int64_t prompt[] = {1}, out[2];
-    tn_module_hook(&m, (tn_module_hooks){.after = widens});
-    tn_gpt_generate(&m, prompt, 1, 2, 0.0, 0, NULL, out);
-    assert_error(TN_ESHAPE, "the logits are [1, 1, 500]");
-    tn_module_finish(&m);
-}
-
 /* A module that was never complete has no heads to make a cache for. */
 static void cache_of_a_broken_module(void **state) {
     (void)state;
@@ -287,126 +270,6 @@ static void cache_of_a_broken_module(void **state) {
     assert_error(TN_EVALUE, "heads 0");
     tn_cache_begin(&m, (tn_attention_cache_options){1, 4});
     assert_error(TN_ESTATE, "not complete");
-    tn_module_finish(&m);
-}
-
-/* What generation without a cache gives: the whole context again for every token. */
-static void generate_slowly(tn_gpt *m, const int64_t *tokens, int64_t n, int64_t count,
-                            int64_t *out) {
-    TN_NO_GRAD;
-    int64_t window[CONTEXT], length = n;
-    memcpy(window, tokens, (size_t)n * sizeof(int64_t));
-    for (int64_t i = 0; i < count; i++) {
-        TN_SCOPE;
-        tn_tensor *logits = tn_call(m, tn_from_data(window, TN_DIMS(1, length), TN_I64));
-        out[i] = (int64_t)tn_item(tn_argmax(tn_narrow(logits, 1, length - 1, 1), 2, false));
-        if (length == CONTEXT) {
-            memmove(window, window + CONTEXT / 2, CONTEXT / 2 * sizeof(int64_t));
-            length = CONTEXT / 2;
-        }
-        window[length++] = out[i];
-    }
-}
-
-static void generation(void **state) {
-    (void)state;
-    tn_gpt m;
-    small_gpt(&m);
-    int64_t prompt[] = {1, 2, 3}, want[20], got[20], again[20];
-    generate_slowly(&m, prompt, 3, 20, want);
-    assert_int_equal(tn_gpt_generate(&m, prompt, 3, 20, 0.0, 0, NULL, got), TN_OK);
-    /* 20 tokens through a context of 8: it begins again twice */
-    assert_memory_equal(got, want, sizeof(want));
-    assert_null(m.h[0].attn.cache.k);
-    tn_gpt_generate(&m, prompt, 3, 20, 3.0, 1, NULL, got); /* the most likely 1 */
-    assert_memory_equal(got, want, sizeof(want));
-
-    tn_generator g = {.seed = 5};
-    tn_gpt_generate(&m, prompt, 3, 20, 1.0, 0, &g, got);
-    assert_int_equal(g.call, 20);
-    g = (tn_generator){.seed = 5};
-    tn_gpt_generate(&m, prompt, 3, 20, 1.0, 0, &g, again);
-    assert_memory_equal(got, again, sizeof(got));
-    assert_memory_not_equal(got, want, sizeof(got));
-
-    int64_t long_prompt[30];
-    for (int i = 0; i < 30; i++) {
-        long_prompt[i] = i % VOCAB;
-    }
-    tn_gpt_generate(&m, long_prompt, 30, 4, 0.0, 0, NULL, got);
-    generate_slowly(&m, long_prompt + 22, 8, 4, want);
-    assert_memory_equal(got, want, 4 * sizeof(int64_t));
-    assert_int_equal(tn_gpt_generate(&m, prompt, 3, 0, 0.0, 0, NULL, NULL), TN_OK);
-    tn_module_finish(&m);
-}
-
-/* Tokens appear as often as softmax says; with top_k only k of them. */
-static void sampling(void **state) {
-    (void)state;
-    tn_gpt m;
-    small_gpt(&m);
-    enum { DRAWS = 4000 };
-    double p[VOCAB];
-    int64_t prompt[] = {4, 9};
-    {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        tn_tensor *logits =
-            tn_select(tn_select(tn_call(&m, TN_FROM(prompt, TN_DIMS(1, 2), TN_I64)), 0, 0), 0, 1);
-        /* the temperature flattens them */
-        tn_copy_out(tn_softmax(tn_mul_scalar(logits, 1 / 50.0), 0), p);
-    }
-    int seen[VOCAB] = {0}, of_three[VOCAB] = {0}, kinds = 0;
-    tn_generator g = {.seed = 8};
-    for (int i = 0; i < DRAWS; i++) {
-        int64_t token;
-        tn_gpt_generate(&m, prompt, 2, 1, 50.0, 0, &g, &token);
-        seen[token]++;
-        if (i < 200) {
-            tn_gpt_generate(&m, prompt, 2, 1, 50.0, 3, &g, &token);
-            kinds += of_three[token]++ == 0;
-        }
-    }
-    for (int i = 0; i < VOCAB; i++) {
-        double error = (seen[i] / (double)DRAWS - p[i]) / sqrt(p[i] * (1 - p[i]) / DRAWS);
-        assert_true(fabs(error) < 4.5);
-        int larger = 0;
-        for (int k = 0; k < VOCAB; k++) {
-            larger += p[k] > p[i];
-        }
-        assert_true(larger < 3 || of_three[i] == 0);
-    }
-    assert_int_equal(kinds, 3);
-    tn_module_finish(&m);
-}
-
-static void generation_refuses(void **state) {
-    (void)state;
-    tn_gpt m;
-    small_gpt(&m);
-    int64_t token = 1, out[2] = {77, 77};
-    assert_int_equal(tn_gpt_generate(&m, NULL, 3, 2, 0.0, 0, NULL, out), TN_EVALUE);
-    assert_error(TN_EVALUE, "0 tokens");
-    tn_gpt_generate(&m, &token, 1, 2, -1.0, 0, NULL, out);
-    assert_error(TN_EVALUE, "temperature is -1");
-    tn_gpt_generate(&m, &token, 1, 2, 1.0, -3, NULL, out);
-    assert_error(TN_EVALUE, "top_k -3");
-    tn_gpt_generate(&m, &token, 1, 2, NAN, 0, NULL, out);
-    assert_error(TN_EVALUE, "temperature is");
-    tn_gpt_generate(NULL, &token, 1, 2, 0.0, 0, NULL, out);
-    assert_error(TN_EVALUE, "NULL");
-    token = VOCAB;
-    tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
-    assert_error(TN_EINDEX, "11");
-    assert_null(m.h[1].attn.cache.v);
-    {
-        TN_NO_GRAD;
-        tn_init_constant(m.ln_f.bias, NAN);
-    }
-    token = 1;
-    tn_gpt_generate(&m, &token, 1, 2, 0.0, 0, NULL, out);
-    assert_error(TN_EVALUE, "the logit of token 0 is");
-    assert_int_equal(out[0], 77);
     tn_module_finish(&m);
 }
 
@@ -443,9 +306,11 @@ static void inert_tensors(void **state) {
     tn_init_kaiming_uniform(x, 1);
     tn_init_kaiming_normal(x, 1);
     assert_true(tn_is_inert(tn_lm_loss(&gpt, x, x)));
-    int64_t token = 1, out = 77;
-    assert_int_equal(tn_gpt_generate(&gpt, &token, 1, 1, 0.0, 0, NULL, &out), TN_ESHAPE);
-    assert_int_equal(out, 77);
+    tn_generated out;
+    assert_int_equal(
+        tn_generate(&gpt, &(tn_prompt){(int32_t[]){1}, 1}, 1, tn_generate_defaults(), &out),
+        TN_ESHAPE);
+    assert_null(out.tokens.ids);
     assert_int_equal(tn_module_hook(&linear, (tn_module_hooks){.free_user = free}), 0);
     assert_int_equal(tn_module_add(&m, "l", &linear), TN_ESHAPE);
     assert_int_equal(tn_module_tie(&gpt, "wte.weight", "wpe.weight"), TN_ESHAPE);
@@ -547,12 +412,8 @@ int main(void) {
         TEST(sequential_names),
         TEST(cached_attention),
         TEST(cache_of_a_broken_module),
-        TEST(generation_with_odd_logits),
         TEST(gpt_names),
         TEST(gpt_refuses),
-        TEST(generation),
-        TEST(sampling),
-        TEST(generation_refuses),
         TEST(inert_tensors),
         TEST(null_arguments),
     };

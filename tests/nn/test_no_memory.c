@@ -85,10 +85,18 @@ static void generate(void) {
     tn_gpt_init(&gpt,
                 (tn_gpt_options){
                     .vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4, .bias = true});
-    int64_t prompt[] = {1, 2, 3}, out[3];
+    int64_t prompt[] = {1, 2, 3};
     tn_tensor *tokens = TN_FROM(prompt, TN_DIMS(1, 3), TN_I64);
     tn_backward(tn_lm_loss(&gpt, tokens, tokens));
-    tn_gpt_generate(&gpt, prompt, 3, 3, 1.0, 2, NULL, out);
+    int32_t ids[] = {1, 2, 3};
+    tn_prompt prompts[] = {{ids, 3}, {ids, 1}}; /* with a mask, and through a full context */
+    tn_generate_options options = tn_generate_defaults();
+    options.max_new = 4;
+    options.top_k = 2;
+    options.repetition_penalty = 1.2;
+    tn_generated out[2];
+    tn_generate(&gpt, prompts, 2, options, out);
+    tn_generated_free(out, 2);
     tn_module_finish(&gpt);
 }
 

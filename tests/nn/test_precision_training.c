@@ -151,12 +151,17 @@ static void generation(void **state) {
         gpt_step(&gpt, opt, i);
     }
     tn_module_train(&gpt, false);
-    int64_t first = 1, text[10];
-    assert_int_equal(tn_gpt_generate(&gpt, &first, 1, 10, 0.0, 0, NULL, text), TN_OK);
+    int32_t first = 1;
+    tn_generate_options options = tn_generate_defaults();
+    options.max_new = 10;
+    options.temperature = 0.0;
+    tn_generated text;
+    assert_int_equal(tn_generate(&gpt, &(tn_prompt){&first, 1}, 1, options, &text), TN_OK);
     for (int i = 0; i < 10; i++) {
-        assert_int_equal(text[i], (first * 5 + 3) % VOCAB);
-        first = text[i];
+        assert_int_equal(text.tokens.ids[i], (first * 5 + 3) % VOCAB);
+        first = text.tokens.ids[i];
     }
+    tn_generated_free(&text, 1);
     expect_parameters(&gpt);
     tn_optim_free(opt);
     tn_module_finish(&gpt);

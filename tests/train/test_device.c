@@ -208,16 +208,24 @@ static void recompute_gives_the_same_bits(void **state) {
 
 static void generates(void **state) {
     (void)state;
-    int64_t prompt[3] = {1, 4, 9}, here[12], there[12];
+    int32_t ids[3] = {1, 4, 9};
+    tn_generate_options o = tn_generate_defaults();
+    o.max_new = 12;
+    o.temperature = 0.0;
+    tn_prompt prompts[] = {{ids, 3}, {ids, 1}};
+    tn_generated here[2], there[2];
     for (int k = 0; k < 2; k++) {
         run r;
         open_run(&r, k ? device : tn_cpu(), 0.0);
         step(&r);
-        assert_int_equal(tn_gpt_generate(&r.gpt, prompt, 3, 12, 0.0, 0, NULL, k ? there : here),
-                         TN_OK);
+        assert_int_equal(tn_generate(&r.gpt, prompts, 2, o, k ? there : here), TN_OK);
         close_run(&r);
     }
-    assert_memory_equal(here, there, sizeof(here));
+    for (int i = 0; i < 2; i++) {
+        assert_memory_equal(here[i].tokens.ids, there[i].tokens.ids, 12 * sizeof(int32_t));
+    }
+    tn_generated_free(here, 2);
+    tn_generated_free(there, 2);
 }
 
 /* ---- Moving a model -------------------------------------------------------------------------- */
