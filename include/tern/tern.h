@@ -17,5 +17,6 @@
 #include "parallel.h"
 #include "train.h"
 #include "deepspeed.h"
+#include "evaluate.h"
 
 #endif

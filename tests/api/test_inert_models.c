@@ -607,6 +607,35 @@ static void training(tn_tensor *t) {
     fclose(nowhere);
 }
 
+/* ---- evaluate.h ------------------------------------------------------------------------------ */
+
+static void evaluating(tn_tensor *t) {
+    (void)t;
+    bool was = null;
+    null = true; /* always errors */
+    static const int64_t tokens[1][2] = {{0}};
+    tn_tensor *rows = TN_FROM(tokens, TN_DIMS(1, 2), TN_I64);
+    tn_dataset *windows = tn_tensor_dataset(rows, rows);
+    tn_evaluate_options o = tn_evaluate_defaults();
+    tn_linear m = {0};
+    tn_perplexity p;
+    tn_choice_scores c;
+    FAILS(tn_evaluate_perplexity(NULL, windows, NULL, o, &p));
+    FAILS(tn_evaluate_perplexity(&m, windows, NULL, o, &p));
+    FAILS(tn_evaluate_perplexity(&m, NULL, NULL, o, &p));
+    FAILS(tn_evaluate_perplexity(&m, windows, NULL, o, NULL));
+    FAILS(tn_evaluate_perplexity(&m, &(tn_dataset){.size = 3}, NULL, o, &p));
+    FAILS(tn_evaluate_choices(NULL, NULL, NULL, 4, o, &c));
+    FAILS(tn_evaluate_choices(&m, "/nowhere", NULL, 4, o, NULL));
+    for (int i = 0; i < LONGS; i++) {
+        o.batch = longs[i];
+        FAILS(tn_evaluate_perplexity(&m, windows, NULL, o, &p));
+        FAILS(tn_evaluate_choices(&m, "/nowhere", NULL, longs[i], o, &c));
+    }
+    tn_dataset_free(windows);
+    null = was;
+}
+
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 PART(zeroed)
@@ -621,6 +650,7 @@ PART(loaders)
 PART(tokenizers)
 PART(files)
 PART(training)
+PART(evaluating)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
@@ -630,6 +660,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_datasets),   cmocka_unit_test(test_corpora),
         cmocka_unit_test(test_loaders),    cmocka_unit_test(test_tokenizers),
         cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
+        cmocka_unit_test(test_evaluating),
     };
     return RUN_PARTS("inert models", tests, argc, argv);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
-launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format; right ones and wrong ones.
+launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, questions with endings; right ones and
+wrong ones.
 
     python3 tests/fuzz/make_corpus.py
 
@@ -450,7 +451,50 @@ indices = {
     "cut_short": index()[:200],
 }
 
-targets = {"fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- Questions with endings, JSON lines (include/tern/evaluate.h) ---------------------------------------------------------------
+
+
+def question(**changes):
+    whole = {"ind": 1, "activity_label": "x", "ctx": "A man is sitting on a roof. He", "label": 1, "source_id": "a~b",
+             "endings": ["is using wrap to wrap a pair of skis.", "is ripping level tiles off."], **changes}
+    return json.dumps({k: v for k, v in whole.items() if v is not None}).encode()
+
+
+choices = {
+    "whole": question() + b"\n" + question(endings=["a", " b", "c\u00e9", "\U0001f600"], label=3) + b"\n",
+    "labels_as_text": question(label="0") + b"\n" + question(label="1"),
+    "blank_lines": b"\n" + question() + b"\r\n \t\n" + question() + b"\n\n\n",
+    "long_prompt": question(ctx="ab " * 5000),
+    "longest_ending": question(endings=["a" * 63, "b"]),
+    "too_long_ending": question(endings=["a" * 64, "b"]),
+    "many_endings": question(endings=["e"] * 500, label=499),
+    "empty": b"",
+    "blank": b" \n\t\n",
+    "no_ctx": question(ctx=None),
+    "empty_ctx": question(ctx=""),
+    "other_ctx": question(ctx=["a"]),
+    "no_endings": question(endings=None),
+    "one_ending": question(endings=["a"]),
+    "empty_ending": question(endings=["a", ""]),
+    "nested_endings": question(endings=[["a", "b"], ["c"]]),
+    "endings_object": question(endings={"0": "a", "1": "b"}),
+    "no_label": question(label=None),
+    "label_beyond": question(label=2),
+    "label_huge": question(label=2**63 - 1),
+    "label_text_huge": question(label="9" * 40),
+    "label_negative": question(label=-1),
+    "label_real": question(label=0.5),
+    "label_empty": question(label=""),
+    "twice": question()[:-1] + b', "ctx": 7, "label": 0}',
+    "second_line": question() + b"\n{\"ctx\":",
+    "cut_short": question()[:60],
+    "list": b"[" + question() + b"]",
+    "not_utf8": question(ctx="\u00e9").replace(b"\\u00e9", b"\xe9"),
+    "zero_byte": question() + b"\n\0" + question(),
+    "lone_surrogate": question(ctx="a").replace(b'"a"', b'"\\ud800"'),
+}
+
+targets = {"fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

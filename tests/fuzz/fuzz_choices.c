@@ -1,0 +1,62 @@
+/* The input is a file of questions with endings. It is refused with an error that names the file,
+ * or every question in it has an answer. The model is a table of what follows what. */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "tern/tern.h"
+#include "tests/support/byte_vocab.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+enum { CONTEXT = 64 };
+
+static tn_tokenizer *bytes_as_tokens;
+static tn_embedding table;
+
+static void free_all(void) {
+    tn_tokenizer_free(bytes_as_tokens);
+    tn_module_finish(&table);
+}
+
+static void make_all(void) {
+    char folder[] = "/tmp/tern_fuzz_choices_XXXXXX";
+    must(mkdtemp(folder) != NULL, "no folder");
+    bytes_as_tokens = byte_vocab_load(folder);
+    byte_vocab_remove(folder);
+    tn_embedding_init(&table, BYTE_VOCAB, BYTE_VOCAB, TN_F32);
+    must(bytes_as_tokens && tn_error() == TN_OK, "no model");
+    atexit(free_all);
+}
+
+static void check_scores(const tn_choice_scores *c) {
+    must(c->questions >= 1 && c->endings >= 2 * c->questions, "questions without endings");
+    must(c->acc >= 0 && c->acc <= 1 && c->acc_norm >= 0 && c->acc_norm <= 1 &&
+             c->acc_norm_per_token >= 0 && c->acc_norm_per_token <= 1,
+         "no share");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    if (!bytes_as_tokens) {
+        make_all();
+    }
+    int64_t live = tn_live_tensors();
+    bytes_file file = bytes_file_open(data, bytes);
+    tn_choice_scores c;
+    tn_status status = tn_evaluate_choices(&table, file.path, bytes_as_tokens, CONTEXT,
+                                           tn_evaluate_defaults(), &c);
+    if (status == TN_OK) {
+        check_scores(&c);
+    } else {
+        must(status == TN_EFORMAT && strstr(tn_error_message(), file.path),
+             "refused without a reason");
+        must(c.questions == 0, "a result after an error");
+    }
+    tn_error_clear();
+    bytes_file_close(&file);
+    must(tn_live_tensors() == live, "a leak");
+    return 0;
+}

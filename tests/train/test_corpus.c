@@ -1,0 +1,36 @@
+/* The seeds of the fuzz target for questions with endings, as an ordinary test. */
+#define _GNU_SOURCE
+#define LLVMFuzzerTestOneInput fuzz_choices
+#include "tests/fuzz/fuzz_choices.c"
+#include "tests/support/test.h"
+#undef LLVMFuzzerTestOneInput
+
+#include "tests/support/replay.h"
+
+static void test_choices(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_choices", fuzz_choices) >= 20);
+}
+
+/* The target would be blind if no seed were accepted. */
+static void test_whole_files_are_read(void **state) {
+    (void)state;
+    static const char *const seeds[] = {"whole", "labels_as_text", "blank_lines"};
+    for (int i = 0; i < 3; i++) {
+        char path[4000];
+        const char *root = getenv("TERN_ROOT");
+        snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/fuzz_choices/%s", root ? root : ".",
+                 seeds[i]);
+        tn_choice_scores c;
+        assert_int_equal(
+            tn_evaluate_choices(&table, path, bytes_as_tokens, CONTEXT, tn_evaluate_defaults(), &c),
+            TN_OK);
+        assert_int_equal(c.questions, 2);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_whole_files_are_read)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,221 @@
+/* Rows of tokens through a model, shared among ranks (evaluate.h).
+ *
+ * Work goes in rounds: in round k rank r has batch k N + r of N ranks, and after each round the
+ * costs of all its rows are gathered, so that no rank waits long for another, whatever it was
+ * given. Where the last round has fewer batches than ranks, those without one do the last batch
+ * again and nobody takes the result: a model in parts must be called by all of its ranks.
+ */
+#include "train/evaluate.h"
+
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/on_cpu.h"
+#include "tern/nn.h"
+#include "tern/ops.h"
+
+#include <string.h>
+
+enum { NO_TOKEN = 0, NO_TARGET = -100, COSTS = sizeof(tn__row_cost) / sizeof(double) };
+
+tn_evaluate_options tn_evaluate_defaults(void) {
+    return (tn_evaluate_options){.batch = 4};
+}
+
+typedef struct evaluation {
+    void *model;
+    tn__rows *rows;
+    tn_group *group;
+    int64_t batch, batches;
+    int64_t *x, *y;      /* one batch's tokens and targets, (rows, T) */
+    int64_t room;        /* elements that they have room for */
+    tn__row_cost *costs; /* [batch]: of this rank's batch */
+    double nats, targets;
+    tn_progress *progress;
+} evaluation;
+
+/* ---- One batch ------------------------------------------------------------------------------- */
+
+static int64_t rows_in(const evaluation *e, int64_t number) {
+    int64_t left = e->rows->count - number * e->batch;
+    return left < e->batch ? left : e->batch;
+}
+
+/* Room for `rows` rows as long as the longest of the batch, whose length it returns; 0 after
+ * raising. */
+static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
+    int64_t T = 1, elements;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t length = e->rows->length(e->rows, first + i);
+        T = length > T ? length : T;
+    }
+    if (__builtin_mul_overflow(T, rows, &elements) || elements > INT64_MAX / 8) {
+        elements = INT64_MAX / 8;
+    }
+    if (elements > e->room) {
+        int64_t *x = tn__realloc(e->x, (size_t)elements * sizeof(*x));
+        e->x = x ? x : e->x;
+        int64_t *y = x ? tn__realloc(e->y, (size_t)elements * sizeof(*y)) : NULL;
+        e->y = y ? y : e->y;
+        e->room = y ? elements : e->room;
+    }
+    if (elements > e->room) {
+        tn__raise(TN_ENOMEM, e->rows->operation, "no memory for %lld rows of %lld tokens",
+                  (long long)rows, (long long)T);
+        return 0;
+    }
+    return T;
+}
+
+/* Fills x and y (rows, T), with what counts for nothing behind a row's end. */
+static tn_status read_batch(evaluation *e, int64_t first, int64_t rows, int64_t T) {
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t *x = e->x + i * T, *y = e->y + i * T;
+        if (e->rows->get(e->rows, first + i, x, y) != TN_OK) {
+            return tn_error();
+        }
+        for (int64_t t = e->rows->length(e->rows, first + i); t < T; t++) {
+            x[t] = NO_TOKEN;
+            y[t] = NO_TARGET;
+        }
+    }
+    return TN_OK;
+}
+
+/* -log p of every target, (rows, T), f32 on the CPU; inert after an error. */
+static tn_tensor *target_nats(evaluation *e, int64_t rows, int64_t T) {
+    TN_SCOPE; /* the logits, which are large, end with it */
+    tn_tensor *x = tn_from_data(e->x, TN_DIMS(rows, T), TN_I64);
+    tn_tensor *y = tn_from_data(e->y, TN_DIMS(rows, T), TN_I64);
+    tn_tensor *nats = tn_cross_entropy(tn_call(e->model, x), y, TN_NONE);
+    return tn_return(tn_cast(tn_to(nats, tn_cpu()), TN_F32));
+}
+
+/* One row's share, added up in the order of its tokens. */
+static tn_status add_up(const tn__rows *rows, const float *nats, const int64_t *y, int64_t T,
+                        tn__row_cost *cost) {
+    *cost = (tn__row_cost){0};
+    for (int64_t t = 0; t < T; t++) {
+        if (y[t] == NO_TARGET) {
+            continue;
+        }
+        cost->nats += (double)nats[t];
+        cost->targets++;
+        if (rows->text_bytes && (y[t] < 0 || y[t] >= rows->vocab)) {
+            return tn__raise(TN_EVALUE, rows->operation,
+                             "target %lld is no token of the tokenizer, which has %lld",
+                             (long long)y[t], (long long)rows->vocab);
+        }
+        if (rows->text_bytes && rows->text_bytes[y[t]] > 0) {
+            cost->text_nats += (double)nats[t];
+            cost->bytes += rows->text_bytes[y[t]];
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status do_batch(evaluation *e, int64_t number) {
+    TN_SCOPE;
+    int64_t first = number * e->batch, rows = rows_in(e, number), T = make_room(e, first, rows);
+    if (T == 0 || read_batch(e, first, rows, T) != TN_OK) {
+        return tn_error();
+    }
+    const tn_tensor *nats = target_nats(e, rows, T);
+    if (tn_error() != TN_OK) {
+        return tn_error();
+    }
+    const float *at = tn_data(nats);
+    for (int64_t i = 0; i < rows; i++) {
+        if (add_up(e->rows, at + i * T, e->y + i * T, T, &e->costs[i]) != TN_OK) {
+            return tn_error();
+        }
+    }
+    return TN_OK;
+}
+
+/* ---- Rounds ---------------------------------------------------------------------------------- */
+
+/* Hands on what the rows of the round's batches cost, those of rank 0 first. */
+static void take_round(evaluation *e, int64_t first_batch, const tn__row_cost *all) {
+    double targets = e->targets;
+    int ranks = tn_group_size(e->group);
+    for (int r = 0; r < ranks && first_batch + r < e->batches; r++) {
+        int64_t number = first_batch + r, rows = rows_in(e, number);
+        for (int64_t i = 0; i < rows; i++) {
+            const tn__row_cost *cost = &all[r * e->batch + i];
+            e->rows->take(e->rows, number * e->batch + i, cost);
+            e->nats += cost->nats;
+            e->targets += cost->targets;
+        }
+    }
+    tn_progress_step(e->progress, first_batch / ranks, e->nats / e->targets,
+                     (int64_t)(e->targets - targets));
+}
+
+static tn_status do_round(evaluation *e, int64_t first_batch) {
+    TN_SCOPE;
+    int ranks = tn_group_size(e->group);
+    int64_t mine = first_batch + tn_group_rank(e->group), last = e->batches - 1;
+    do_batch(e, mine < last ? mine : last); /* an error ends the others' rounds, below */
+    TN__ON_CPU;
+    tn_tensor *costs = tn_from_data(e->costs, TN_DIMS(e->batch, COSTS), TN_F64);
+    tn_tensor *all = tn_empty(TN_DIMS(ranks, e->batch, COSTS), TN_F64);
+    if (tn_work_wait(tn_all_gather(e->group, all, costs), 0) != TN_OK) {
+        return tn_error();
+    }
+    take_round(e, first_batch, tn_data(all));
+    return tn_error();
+}
+
+static tn_status do_rounds(evaluation *e) {
+    TN_NO_GRAD;
+    int ranks = tn_group_size(e->group);
+    for (int64_t first = 0; first < e->batches; first += ranks) {
+        if (do_round(e, first) != TN_OK) {
+            return tn_error();
+        }
+    }
+    return TN_OK;
+}
+
+static bool begin_evaluation(evaluation *e, tn_evaluate_options options) {
+    e->batch = e->batch < e->rows->count ? e->batch : e->rows->count;
+    e->batches = (e->rows->count - 1) / e->batch + 1;
+    e->costs = tn__calloc((size_t)e->batch, sizeof(*e->costs));
+    if (!e->costs) {
+        tn__raise(TN_ENOMEM, e->rows->operation, "no memory for a batch of %lld",
+                  (long long)e->batch);
+        return false;
+    }
+    if (options.progress && tn_group_rank(e->group) == 0) {
+        int ranks = tn_group_size(e->group);
+        e->progress = tn_progress_new(options.progress, 0, (e->batches - 1) / ranks + 1, "tok");
+    }
+    return tn_error() == TN_OK;
+}
+
+tn_status tn__evaluate_rows(void *m, tn__rows *rows, tn_evaluate_options options) {
+    if (tn__pending()) {
+        return tn_error();
+    }
+    if (!m || rows->count < 1 || options.batch < 1 || tn_group_rank(options.group) < 0) {
+        return tn__raise(TN_EVALUE, rows->operation,
+                         "%s, %lld rows, batch %lld, rank %d (rows and batch are at least 1)",
+                         m ? "a model" : "the model is NULL", (long long)rows->count,
+                         (long long)options.batch, tn_group_rank(options.group));
+    }
+    evaluation e = {.model = m, .rows = rows, .group = options.group, .batch = options.batch};
+    bool was_training = ((const tn_module *)m)->training;
+    tn_module_train(m, false);
+    if (tn_error() == TN_OK && begin_evaluation(&e, options)) {
+        do_rounds(&e);
+    }
+    if (was_training) {
+        tn_module_train(m, true);
+    }
+    tn_progress_free(e.progress);
+    free(e.costs);
+    free(e.x);
+    free(e.y);
+    return tn_error();
+}

@@ -1,0 +1,36 @@
+/* The questions of a file of JSON lines, as tokens (tn_evaluate_choices says what a line holds). */
+#ifndef TERN_TRAIN_EVALUATE_QUESTIONS_H
+#define TERN_TRAIN_EVALUATE_QUESTIONS_H
+
+#include "tern/tokenizer.h"
+
+/* Some of `ids`. */
+typedef struct tn__ids_part {
+    int64_t at, count;
+} tn__ids_part;
+
+typedef struct tn__ending {
+    tn__ids_part ids;
+    int64_t characters; /* of the text, without the space before it */
+    int64_t question;
+} tn__ending;
+
+typedef struct tn__question {
+    tn__ids_part prompt;
+    int64_t first, count; /* its endings */
+    int64_t label;        /* the right one: 0 … count-1 */
+} tn__question;
+
+typedef struct tn__questions {
+    tn_ids ids;
+    tn__question *list;
+    tn__ending *endings;
+    int64_t count, room, ending_count, ending_room;
+} tn__questions;
+
+/* To *q, which is zeros; tn__questions_free is due also after an error. */
+tn_status tn__questions_read(tn__questions *q, const char *path, const tn_tokenizer *tokenizer,
+                             int64_t context);
+void tn__questions_free(tn__questions *q);
+
+#endif
