@@ -35,3 +35,9 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
     }
     tn_module_param(m, "bias", &m->bias, bias);
 }
+
+void tn__linear_share(tn_linear *m, tn_tensor *weight) {
+    if (tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL)) {
+        tn_module_param(m, "weight", &m->weight, weight);
+    }
+}

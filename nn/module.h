@@ -93,6 +93,10 @@ tn_module *tn__module_root(tn_module *m, const char *operation);
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values);
 
+/* A linear without a bias whose weight is this tensor, another module's: for a head that is tied to
+ * an embedding (tn_module_tie, once both are in one tree). */
+void tn__linear_share(tn_linear *m, tn_tensor *weight);
+
 /* Raises "kind: text" about a layer's options and marks it broken: calling it is an error. */
 void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 

@@ -427,6 +427,45 @@ typedef struct tn_mlp {
 TN_API tn_mlp_options tn_mlp_defaults(void);
 TN_API void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options);
 
+/* Self-attention whose heads share keys and values in groups, with rotary positions: x (B, T, C) ->
+ * (B, T, C). Names are Llama's: q_proj, k_proj, v_proj, o_proj. Ainslie et al. 2023,
+ * arXiv:2305.13245. With tn_call_values a second input is a mask, as in tn_self_attention, and a
+ * third are positions, (T) or (B, T), i64 or i32; without them 0, 1, …, or those behind what the
+ * cache holds. */
+typedef struct tn_grouped_attention_options {
+    int heads;          /* 1 */
+    int kv_heads;       /* 0: as heads, which must be a multiple of it */
+    int64_t head_width; /* 0: width / heads; even */
+    bool causal;        /* true */
+    bool bias;          /* false */
+    tn_rotary_options rotary;
+    tn_dtype dtype;
+} tn_grouped_attention_options;
+typedef struct tn_grouped_attention {
+    tn_module base;
+    tn_linear q_proj, k_proj, v_proj, o_proj;
+    int64_t head_width;
+    bool causal;
+    tn_rotary_options rotary;
+    tn_kv_cache cache;
+} tn_grouped_attention;
+TN_API tn_grouped_attention_options tn_grouped_attention_defaults(void);
+TN_API void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
+                                      tn_grouped_attention_options options);
+
+/* down_proj(silu(gate_proj(x)) up_proj(x)): (…, C) -> (…, C). Shazeer 2020, arXiv:2002.05202. */
+typedef struct tn_gated_mlp_options {
+    bool bias; /* false */
+    tn_dtype dtype;
+} tn_gated_mlp_options;
+typedef struct tn_gated_mlp {
+    tn_module base;
+    tn_linear gate_proj, up_proj, down_proj;
+} tn_gated_mlp;
+TN_API tn_gated_mlp_options tn_gated_mlp_defaults(void);
+TN_API void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
+                              tn_gated_mlp_options options);
+
 /* Modules one after the other, each one tensor in and out. Names "0", "1", …. Registers, does not
  * own their memory. */
 typedef struct tn_sequential {

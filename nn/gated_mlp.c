@@ -1,0 +1,32 @@
+/* gated_mlp: down_proj(silu(gate_proj(x)) up_proj(x))     x (…, width) -> (…, hidden) -> (…, width)
+ * (SwiGLU: Shazeer 2020, arXiv:2002.05202) */
+#include "nn/module.h"
+
+static tn_tensor *gated_mlp_forward(tn_module *self, tn_tensor *x) {
+    tn_gated_mlp *m = (tn_gated_mlp *)self;
+    tn_tensor *gate = tn_silu(tn_call(&m->gate_proj, x));
+    return tn_call(&m->down_proj, tn_mul(gate, tn_call(&m->up_proj, x)));
+}
+
+tn_gated_mlp_options tn_gated_mlp_defaults(void) {
+    return (tn_gated_mlp_options){.dtype = TN_F32};
+}
+
+void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
+                       tn_gated_mlp_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "gated_mlp", gated_mlp_forward, NULL)) {
+        return;
+    }
+    if (width < 1 || hidden < 1) {
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld and hidden %lld (both must be at least 1)",
+                         (long long)width, (long long)hidden);
+        return;
+    }
+    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_init(&m->gate_proj, width, hidden, linear);
+    tn_linear_init(&m->up_proj, width, hidden, linear);
+    tn_linear_init(&m->down_proj, hidden, width, linear);
+    tn_module_add(m, "gate_proj", &m->gate_proj);
+    tn_module_add(m, "up_proj", &m->up_proj);
+    tn_module_add(m, "down_proj", &m->down_proj);
+}

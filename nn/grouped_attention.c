@@ -1,0 +1,126 @@
+/* grouped_attention: self-attention whose heads share keys and values in groups (Ainslie et al.
+ * 2023, arXiv:2305.13245), and whose positions are rotary
+ *
+ *     q, k, v = q_proj(x), k_proj(x), v_proj(x)       (B, T, H D), (B, T, G D), (B, T, G D)
+ *     q, k = rotary(q, positions), rotary(k, positions)
+ *     y = o_proj(attention(q, k, v))                  (B, T, C)
+ *
+ * With a cache (nn/cache.c) k, which is turned already, and v are written behind those of earlier
+ * calls.
+ */
+#include "core/number.h"
+#include "nn/cache.h"
+#include "nn/module.h"
+#include "ops/op.h"
+
+#include <stdio.h>
+
+/* (B, T, heads D) -> (B, heads, T, D), as many heads as there are here */
+static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
+    if (tn_is_inert(x)) {
+        return x;
+    }
+    tn_dims d = tn_shape(x);
+    tn_dims heads = TN_DIMS(d.size[0], d.size[1], d.size[2] / m->head_width, m->head_width);
+    return tn_transpose(tn_reshape(x, heads), 1, 2);
+}
+
+static tn_tensor *attend_grouped(tn_grouped_attention *m, tn_tensor *x, tn_tensor *mask,
+                                 tn_tensor *positions) {
+    int64_t B = tn_size(x, 0), T = tn_size(x, 1), start = tn__cache_start(&m->cache);
+    if (!positions) {
+        positions = tn__arange(tn_device_of(x), (double)start, (double)(start + T), 1.0, TN_I64);
+    }
+    tn_tensor *q = tn_rotary(split_heads(m, tn_call(&m->q_proj, x)), positions, m->rotary),
+              *k = tn_rotary(split_heads(m, tn_call(&m->k_proj, x)), positions, m->rotary),
+              *v = split_heads(m, tn_call(&m->v_proj, x));
+    if (tn__cache_open(&m->cache) && !tn__cache_append(m, &m->cache, &k, &v)) {
+        return tn_inert();
+    }
+    tn_attention_options options = tn_attention_defaults();
+    options.causal = m->causal;
+    tn_tensor *y = tn_attention(q, k, v, mask, options); /* (B, H, T, D) */
+    if (tn_is_inert(y)) {
+        return y;
+    }
+    tn__cache_accept(&m->cache, T);
+    return tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(B, T, tn_size(y, 1) * m->head_width));
+}
+
+static tn_values grouped_attention_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    tn_grouped_attention *m = (tn_grouped_attention *)self;
+    if (in.n < 1 || in.n > 3 || !in.v[0]) {
+        tn__raise(TN_EVALUE, "grouped_attention",
+                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
+                  in.n);
+        return tn__no_values();
+    }
+    if (tn_ndim(in.v[0]) != 3) {
+        tn__raise(TN_ESHAPE, "grouped_attention", "x is %s but must be (batch, positions, width)",
+                  tn_shape_text(in.v[0]));
+        return tn__no_values();
+    }
+    tn_tensor *y = attend_grouped(m, in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL);
+    return tn_values_of(tn_call(&m->o_proj, y), NULL);
+}
+
+static int grouped_attention_describe(const tn_module *self, char *text, size_t room) {
+    const tn_grouped_attention *m = (const tn_grouped_attention *)self;
+    const tn_rotary_options *r = &m->rotary;
+    return snprintf(text, room,
+                    "head_width %lld, causal %d, theta %s, factor %s, low_freq_factor %s, "
+                    "high_freq_factor %s, original_context %lld",
+                    (long long)m->head_width, m->causal, tn__number_of(r->theta).text,
+                    tn__number_of(r->factor).text, tn__number_of(r->low_freq_factor).text,
+                    tn__number_of(r->high_freq_factor).text, (long long)r->original_context);
+}
+
+tn_grouped_attention_options tn_grouped_attention_defaults(void) {
+    return (tn_grouped_attention_options){
+        .heads = 1, .causal = true, .rotary = tn_rotary_defaults(), .dtype = TN_F32};
+}
+
+/* False after raising. */
+static bool options_fit(void *m, int64_t width, const tn_grouped_attention_options *o,
+                        int64_t head_width, int kv_heads) {
+    bool fit = width >= 1 && o->heads >= 1 && kv_heads >= 1 && o->heads % kv_heads == 0 &&
+               head_width >= 1 && head_width % 2 == 0 && head_width <= INT64_MAX / o->heads &&
+               (o->head_width > 0 || width % o->heads == 0);
+    if (!fit) {
+        tn__layer_refuse(m, TN_EVALUE,
+                         "width is %lld, heads %d, kv_heads %d and head_width %lld (heads must be "
+                         "a multiple of kv_heads, head_width even, and width a multiple of heads "
+                         "where no head_width is given)",
+                         (long long)width, o->heads, o->kv_heads, (long long)o->head_width);
+    }
+    return fit;
+}
+
+void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
+                               tn_grouped_attention_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "grouped_attention", NULL, grouped_attention_forward)) {
+        return;
+    }
+    int kv_heads = options.kv_heads ? options.kv_heads : options.heads;
+    int64_t head_width = options.head_width  ? options.head_width
+                         : options.heads > 0 ? width / options.heads
+                                             : 0;
+    if (!options_fit(m, width, &options, head_width, kv_heads)) {
+        return;
+    }
+    m->base.describe = grouped_attention_describe;
+    m->head_width = head_width;
+    m->causal = options.causal;
+    m->rotary = options.rotary;
+    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_init(&m->q_proj, width, options.heads * head_width, linear);
+    tn_linear_init(&m->k_proj, width, kv_heads * head_width, linear);
+    tn_linear_init(&m->v_proj, width, kv_heads * head_width, linear);
+    tn_linear_init(&m->o_proj, options.heads * head_width, width, linear);
+    tn_module_add(m, "q_proj", &m->q_proj);
+    tn_module_add(m, "k_proj", &m->k_proj);
+    tn_module_add(m, "v_proj", &m->v_proj);
+    tn_module_add(m, "o_proj", &m->o_proj);
+    tn__cache_register(m, &m->cache);
+}
