@@ -17,8 +17,6 @@
 #include "core/number.h"
 #include "nn/cache.h"
 #include "nn/describe.h"
-#include "nn/module.h"
-#include "ops/op.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,17 +34,6 @@ static tn_tensor *embed_tokens(tn_gpt *m, tn_tensor *tokens, tn_tensor *position
     return tn_call(&m->drop, x);
 }
 
-/* start, start + 1, … for the tokens; inert after raising that the context ends before. */
-static tn_tensor *next_positions(const tn_gpt *m, tn_tensor *tokens, int64_t start) {
-    int64_t end = start + tn_size(tokens, 1);
-    if (end > m->options.context) {
-        tn__raise(TN_EVALUE, "gpt", "tokens are %s at position %lld but the context is %lld",
-                  tn_shape_text(tokens), (long long)start, (long long)m->options.context);
-        return tn_inert();
-    }
-    return tn__arange(tn_device_of(tokens), (double)start, (double)end, 1.0, TN_I64);
-}
-
 /* The blocks, one after the other. What one gave goes as soon as the next has read it. */
 static tn_tensor *call_blocks(tn_gpt *m, tn_tensor *x, tn_tensor *mask) {
     for (int i = 0; i < m->options.layers; i++) {
@@ -62,15 +49,14 @@ static tn_tensor *call_blocks(tn_gpt *m, tn_tensor *x, tn_tensor *mask) {
 static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
     tn_gpt *m = (tn_gpt *)self;
     const tn__lm_context *call = context;
-    tn__lm_inputs inputs;
-    if (!tn__lm_inputs_of(self, in, &inputs)) {
-        return tn__no_values();
-    }
     const tn_kv_cache *cache = &m->h[0].attn.cache;
     int64_t start = tn__cache_start(cache);
-    tn_tensor *positions =
-        inputs.positions ? inputs.positions : next_positions(m, inputs.tokens, start);
-    tn_tensor *x = call_blocks(m, embed_tokens(m, inputs.tokens, positions), inputs.mask);
+    tn__lm_inputs inputs;
+    if (!tn__lm_inputs_of(self, in, start, m->options.context, &inputs)) {
+        return tn__no_values();
+    }
+    tn_tensor *x = embed_tokens(m, inputs.tokens, inputs.positions);
+    x = call_blocks(m, x, inputs.mask);
     x = tn_call(&m->ln_f, x);
     if (call && call->last_only) {
         x = tn_narrow(x, 1, inputs.length - 1, 1);

@@ -1,12 +1,14 @@
 /* language: what holds for every family of language models.
  *
- * Read next: models/gpt.c, a family.
+ * Read next: models/gpt.c, the first of them.
  */
 #include "models/language.h"
 
+#include "ops/op.h"
+
 #include <string.h>
 
-static const tn__lm_family *const families[] = {&tn__gpt_family};
+static const tn__lm_family *const families[] = {&tn__gpt_family, &tn__llama_family};
 
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
@@ -62,7 +64,24 @@ static bool positions_fit(const tn_tensor *positions, tn_dims tokens) {
            (d.ndim == 2 && d.size[1] == T && (d.size[0] == 1 || d.size[0] == tokens.size[0]));
 }
 
-bool tn__lm_inputs_of(const tn_module *m, tn_values in, tn__lm_inputs *inputs) {
+/* start, start + 1, … for the columns; NULL after raising that the context ends before. */
+static tn_tensor *next_positions(const tn_module *m, tn_tensor *tokens, int64_t start,
+                                 int64_t context) {
+    int64_t T = tn_size(tokens, 1);
+    if (T < 1) {
+        tn__raise(TN_EVALUE, m->kind, "tokens are %s: there is no position", tn_shape_text(tokens));
+        return NULL;
+    }
+    if (T > context - start) {
+        tn__raise(TN_EVALUE, m->kind, "tokens are %s at position %lld but the context is %lld",
+                  tn_shape_text(tokens), (long long)start, (long long)context);
+        return NULL;
+    }
+    return tn__arange(tn_device_of(tokens), (double)start, (double)(start + T), 1.0, TN_I64);
+}
+
+bool tn__lm_inputs_of(const tn_module *m, tn_values in, int64_t start, int64_t context,
+                      tn__lm_inputs *inputs) {
     if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 2) {
         tn__raise(TN_ESHAPE, m->kind,
                   "the input is %s but must be one tensor of tokens (batch, positions), and may be "
@@ -74,12 +93,11 @@ bool tn__lm_inputs_of(const tn_module *m, tn_values in, tn__lm_inputs *inputs) {
                               .positions = in.n > 1 ? in.v[1] : NULL,
                               .mask = in.n > 2 ? in.v[2] : NULL,
                               .length = tn_size(in.v[0], 1)};
-    if (inputs->length < 1) {
-        tn__raise(TN_EVALUE, m->kind, "tokens are %s: there is no position",
-                  tn_shape_text(inputs->tokens));
-        return false;
+    if (!inputs->positions) {
+        inputs->positions = next_positions(m, inputs->tokens, start, context);
+        return inputs->positions && !tn_is_inert(inputs->positions);
     }
-    if (inputs->positions && !positions_fit(inputs->positions, tn_shape(inputs->tokens))) {
+    if (!positions_fit(inputs->positions, tn_shape(inputs->tokens))) {
         tn__raise(TN_ESHAPE, m->kind,
                   "positions are %s but tokens %s (one for each token, or one for each column)",
                   tn_shape_text(inputs->positions), tn_shape_text(inputs->tokens));

@@ -23,7 +23,7 @@ typedef struct tn__lm_family {
     tn_lm_shape (*shape)(const tn_module *m);
 } tn__lm_family;
 
-extern const tn__lm_family tn__gpt_family;
+extern const tn__lm_family tn__gpt_family, tn__llama_family;
 
 /* The family of m; NULL after raising that m is no complete language model. */
 const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
@@ -33,12 +33,14 @@ const tn__lm_family *tn__lm_family_named(const char *model_type);
 /* The inputs of one call. */
 typedef struct tn__lm_inputs {
     tn_tensor *tokens;    /* (B, T) */
-    tn_tensor *positions; /* (T), (1, T), (B, T) or NULL: behind what the caches hold */
+    tn_tensor *positions; /* (T), (1, T) or (B, T) */
     tn_tensor *mask;      /* or NULL */
     int64_t length;       /* T */
 } tn__lm_inputs;
 
-/* Reads the inputs of a call of m. False after raising. */
-bool tn__lm_inputs_of(const tn_module *m, tn_values in, tn__lm_inputs *inputs);
+/* Reads the inputs of a call of m; without positions, they are those from `start` on, which must be
+ * below `context`. False after raising. */
+bool tn__lm_inputs_of(const tn_module *m, tn_values in, int64_t start, int64_t context,
+                      tn__lm_inputs *inputs);
 
 #endif

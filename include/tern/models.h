@@ -170,6 +170,55 @@ TN_API tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_genera
                              tn_generated *out);
 TN_API void tn_generated_free(tn_generated *out, int n); /* the contents; leaves zeros */
 
+/* ---- Llama (Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783) -
+ */
+
+/* x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)): Llama's layer and
+ * its names. The norms are RMS norms. A second input is the mask of self_attn, a third its
+ * positions. */
+typedef struct tn_llama_block_options {
+    int heads;          /* 1 */
+    int kv_heads;       /* 0: as heads */
+    int64_t head_width; /* 0: width / heads */
+    tn_rotary_options rotary;
+    double eps; /* 1e-5: of the norms */
+    tn_dtype dtype;
+} tn_llama_block_options;
+typedef struct tn_llama_block {
+    tn_module base;
+    tn_rms_norm input_layernorm, post_attention_layernorm;
+    tn_grouped_attention self_attn;
+    tn_gated_mlp mlp;
+} tn_llama_block;
+TN_API tn_llama_block_options tn_llama_block_defaults(void);
+TN_API void tn_llama_block_init(tn_llama_block *m, int64_t width, int64_t hidden,
+                                tn_llama_block_options options);
+
+typedef struct tn_llama_options {
+    int64_t vocab, context;
+    int layers, heads, kv_heads; /* kv_heads 0: as heads */
+    int64_t width, hidden;       /* hidden: of the MLP */
+    int64_t head_width;          /* 0: width / heads */
+    tn_rotary_options rotary;
+    double eps; /* of the norms */
+    bool tied;  /* the classifier is embed_tokens.weight */
+    tn_dtype dtype;
+} tn_llama_options;
+typedef struct tn_llama {
+    tn_module base;
+    tn_llama_options options;
+    tn_embedding embed_tokens;
+    tn_llama_block *layers; /* [layers], owned */
+    tn_rms_norm norm;
+    tn_linear lm_head;
+} tn_llama;
+TN_API tn_llama_options tn_llama_defaults(void); /* Llama 3.2 1B */
+
+/* Matrices normal(0, 0.02), norms 1. Names are Hugging Face's without the "model." in front:
+ * embed_tokens.weight, layers.0.self_attn.q_proj.weight, …, norm.weight, lm_head.weight (unless
+ * tied). */
+TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
+
 #ifdef __cplusplus
 }
 #endif

@@ -171,6 +171,10 @@ static void layers(tn_tensor *t) {
     DOES(tn_dropout_init(NULL, 0.5));
     DOES(tn_self_attention_init(NULL, 2, tn_self_attention_defaults()));
     DOES(tn_mlp_init(NULL, 2, tn_mlp_defaults()));
+    DOES(tn_grouped_attention_init(NULL, 2, tn_grouped_attention_defaults()));
+    DOES(tn_gated_mlp_init(NULL, 2, 2, tn_gated_mlp_defaults()));
+    DOES(tn_llama_block_init(NULL, 2, 2, tn_llama_block_defaults()));
+    DOES(tn_llama_init(NULL, tn_llama_defaults()));
     DOES(tn_block_init(NULL, 2, tn_block_defaults()));
     DOES(tn_sequential_init(NULL));
     DOES(tn_function_init(NULL, "f", same));
@@ -187,6 +191,10 @@ static void layers(tn_tensor *t) {
         tn_block block;
         tn_function function;
         tn_gpt gpt;
+        tn_grouped_attention grouped;
+        tn_gated_mlp gated;
+        tn_llama_block llama_block;
+        tn_llama llama;
     } u;
 #define MADE(init) /* and finished: what failed must be finished too */                         \
     do {                                                                                        \
@@ -216,12 +224,24 @@ static void layers(tn_tensor *t) {
         o.vocab = o.width = n;
         o.layers = 1;
         MADE(tn_gpt_init(&u.gpt, o));
+        MADE(tn_grouped_attention_init(&u.grouped, n, tn_grouped_attention_defaults()));
+        MADE(tn_gated_mlp_init(&u.gated, n, n, tn_gated_mlp_defaults()));
+        MADE(tn_llama_block_init(&u.llama_block, n, n, tn_llama_block_defaults()));
+        tn_llama_options llama = tn_llama_defaults();
+        llama.vocab = llama.width = n;
+        llama.layers = 1;
+        MADE(tn_llama_init(&u.llama, llama));
     }
     MADE(tn_dropout_init(&u.dropout, NAN));
     MADE(tn_self_attention_init(&u.attention, 4, (tn_self_attention_options){0}));
     MADE(tn_self_attention_init(&u.attention, 4, (tn_self_attention_options){.heads = -1}));
     MADE(tn_block_init(&u.block, 4, (tn_block_options){.heads = 3}));
     MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){0}));
+    MADE(tn_grouped_attention_init(&u.grouped, 4, (tn_grouped_attention_options){0}));
+    MADE(tn_grouped_attention_init(&u.grouped, 4, (tn_grouped_attention_options){.heads = -1}));
+    MADE(tn_llama_init(&u.llama, (tn_llama_options){0}));
+    MADE(tn_llama_init(&u.llama,
+                       (tn_llama_options){.vocab = 4, .context = 4, .layers = 1, .width = 4}));
 #if !TN__ASAN /* which says so when there is no memory */
     MADE(tn_gpt_init(&u.gpt,
                      (tn_gpt_options){8, 8, INT32_MAX, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32}));

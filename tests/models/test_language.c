@@ -13,6 +13,7 @@ enum { VOCAB = 13, CONTEXT = 12, LAYERS = 3, T = 7 };
 typedef union any_model {
     tn_module base;
     tn_gpt gpt;
+    tn_llama llama;
 } any_model;
 
 static void init_gpt(any_model *m) {
@@ -26,6 +27,22 @@ static void init_gpt(any_model *m) {
     tn_gpt_init(&m->gpt, o);
 }
 
+static void init_llama(any_model *m) {
+    tn_llama_options o = tn_llama_defaults();
+    o.vocab = VOCAB;
+    o.context = CONTEXT;
+    o.layers = LAYERS;
+    o.heads = 4;
+    o.kv_heads = 2;
+    o.width = 16;
+    o.hidden = 24;
+    o.rotary.theta = 100.0;
+    o.rotary.factor = 2.0;
+    o.rotary.original_context = 16;
+    o.dtype = TN_F64;
+    tn_llama_init(&m->llama, o);
+}
+
 static const struct family {
     const char *kind;
     const char *attention; /* of the layer in the middle */
@@ -33,6 +50,7 @@ static const struct family {
     tn_lm_shape shape;
 } families[] = {
     {"gpt", "h.1.attn", init_gpt, {VOCAB, CONTEXT, LAYERS, 2, 2, 16, 0}},
+    {"llama", "layers.1.self_attn", init_llama, {VOCAB, CONTEXT, LAYERS, 4, 2, 16, 0}},
 };
 
 /* The models, one after the other: weights so large that what is wrong shows. */

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/test.h"
+#include "tests/support/no_memory.h"
 
-#include "core/allocator.h"
 #include <tern/tern.h>
 
 typedef struct net {
@@ -139,29 +138,6 @@ static void cut_and_measure(void) {
     tn_set_grad(part, tn_ones(TN_DIMS(5), TN_F32));
     tn_clip_grad_norm(&m, 1.0);
     tn_module_finish(&m);
-}
-
-/* Fails the n-th allocation for every n that there is. */
-static void every_allocation(void (*program)(void)) {
-    tn_seed(1);
-    program(); /* what is made once, and stays, is made now */
-    assert_string_equal(tn_error_message(), "");
-    int64_t live = tn_live_tensors(), n = 0;
-    for (bool reached = true; reached; n++) {
-        tn__alloc_fail_at(n);
-        program();
-        reached = !tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
-        assert_int_equal(tn_live_tensors(), live);
-        if (reached && tn_error() != TN_ENOMEM) {
-            fail_msg("allocation %d failed and the error is \"%s\"", (int)n, tn_error_message());
-        }
-        if (!reached) {
-            assert_string_equal(tn_error_message(), "");
-        }
-        tn_error_clear();
-    }
-    assert_true(n > 20);
 }
 
 static void training(void **state) {

@@ -1,0 +1,64 @@
+/* llama_block: one layer of a transformer of the present generation (Touvron et al. 2023,
+ * arXiv:2302.13971)
+ *
+ *     x = x + self_attn(input_layernorm(x))
+ *     x = x + mlp(post_attention_layernorm(x))        x (B, T, C)
+ *
+ * Its norms are RMS norms, whatever their names say: those are Hugging Face's.
+ */
+#include "nn/module.h"
+#include "tern/models.h"
+
+/* x + branch; the branch has no other use and goes at once. */
+static tn_tensor *add_branch(tn_tensor *x, tn_tensor *branch) {
+    tn_tensor *y = tn_add(x, branch);
+    tn_drop(branch);
+    return y;
+}
+
+static tn_values llama_block_forward(tn_module *self, tn_values in, void *context) {
+    tn_llama_block *m = (tn_llama_block *)self;
+    if (in.n < 1 || in.n > 3 || !in.v[0]) {
+        tn__raise(TN_EVALUE, "llama_block",
+                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
+                  in.n);
+        return tn__no_values();
+    }
+    tn_values normed = in; /* mask and positions, if any, go on to attention */
+    normed.v[0] = tn_call(&m->input_layernorm, in.v[0]);
+    tn_tensor *x = add_branch(in.v[0], tn_call_values(&m->self_attn, normed, context).v[0]);
+    tn_drop(normed.v[0]);
+    return tn_values_of(add_branch(x, tn_call(&m->mlp, tn_call(&m->post_attention_layernorm, x))),
+                        NULL);
+}
+
+tn_llama_block_options tn_llama_block_defaults(void) {
+    return (tn_llama_block_options){
+        .heads = 1, .rotary = tn_rotary_defaults(), .eps = 1e-5, .dtype = TN_F32};
+}
+
+void tn_llama_block_init(tn_llama_block *m, int64_t width, int64_t hidden,
+                         tn_llama_block_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), "llama_block", NULL, llama_block_forward)) {
+        return;
+    }
+    tn_norm_options norm = tn_norm_defaults();
+    norm.eps = options.eps;
+    norm.dtype = options.dtype;
+    tn_grouped_attention_options attention = tn_grouped_attention_defaults();
+    attention.heads = options.heads;
+    attention.kv_heads = options.kv_heads;
+    attention.head_width = options.head_width;
+    attention.rotary = options.rotary;
+    attention.dtype = options.dtype;
+    tn_gated_mlp_options mlp = tn_gated_mlp_defaults();
+    mlp.dtype = options.dtype;
+    tn_rms_norm_init(&m->input_layernorm, width, norm);
+    tn_grouped_attention_init(&m->self_attn, width, attention);
+    tn_rms_norm_init(&m->post_attention_layernorm, width, norm);
+    tn_gated_mlp_init(&m->mlp, width, hidden, mlp);
+    tn_module_add(m, "self_attn", &m->self_attn);
+    tn_module_add(m, "mlp", &m->mlp);
+    tn_module_add(m, "input_layernorm", &m->input_layernorm);
+    tn_module_add(m, "post_attention_layernorm", &m->post_attention_layernorm);
+}

@@ -1,0 +1,76 @@
+/* Every single allocation fails once while a model is built, trained a step, and makes text with
+ * caches. */
+#include "tests/support/no_memory.h"
+
+static void use_model(void *m) {
+    int64_t ids[] = {1, 2, 3, 4};
+    tn_tensor *tokens = TN_FROM(ids, TN_DIMS(2, 2), TN_I64);
+    tn_backward(tn_lm_loss(m, tokens, tokens));
+    TN_NO_GRAD;
+    tn_cache_begin(m, (tn_attention_cache_options){.batch = 2, .length = 4});
+    tn_call(m, tokens);
+    tn_call(m, tokens);
+    tn_cache_end(m);
+}
+
+static void use_gpt(void) {
+    TN_SCOPE;
+    tn_gpt m;
+    tn_gpt_init(&m,
+                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4});
+    use_model(&m);
+    tn_module_finish(&m);
+}
+
+static void init_llama(tn_llama *m, bool tied) {
+    tn_llama_options o = tn_llama_defaults();
+    o.vocab = 5;
+    o.context = 4;
+    o.layers = 2;
+    o.heads = 2;
+    o.kv_heads = 1;
+    o.width = 4;
+    o.hidden = 6;
+    o.tied = tied;
+    tn_llama_init(m, o);
+}
+
+static void use_llama(void) {
+    TN_SCOPE;
+    tn_llama m;
+    init_llama(&m, false);
+    use_model(&m);
+    tn_module_finish(&m);
+}
+
+static void use_tied_llama(void) {
+    TN_SCOPE;
+    tn_llama m;
+    init_llama(&m, true);
+    use_model(&m);
+    tn_module_finish(&m);
+}
+
+static void gpt(void **state) {
+    (void)state;
+    every_allocation(use_gpt);
+}
+
+static void llama(void **state) {
+    (void)state;
+    every_allocation(use_llama);
+}
+
+static void tied_llama(void **state) {
+    (void)state;
+    every_allocation(use_tied_llama);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt),
+        cmocka_unit_test(llama),
+        cmocka_unit_test(tied_llama),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
