@@ -3,11 +3,11 @@
 #include "tools/convert.h"
 
 #include "distributed/parallel/save/convert.h"
+#include "tools/why.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct conversion {
     const char *from, *to;
@@ -56,13 +56,7 @@ int convert_main(int argc, char **argv) {
     conversion c = {0};
     argp_parse(&description, argc, argv, 0, NULL, &c);
     if (tn__saver_convert(c.from, c.to, c.weights) != TN_OK) {
-        /* without the place in this program and the operation, which say nothing to its user */
-        const char *why = tn_error_message();
-        for (int i = 0; i < 2; i++) {
-            const char *end = strstr(why, ": ");
-            why = end ? end + 2 : why;
-        }
-        fprintf(stderr, "tern convert: %s\n", why);
+        fprintf(stderr, "tern convert: %s\n", error_why());
         return 1;
     }
     return 0;
