@@ -105,10 +105,9 @@ static bool is_idx(const beginning *b) {
     return head <= b->bytes && elements == b->size - head;
 }
 
-bool tn__surely_text(const void *start, size_t bytes) {
-    enum { LEAST = 256 };
+bool tn__looks_like_text(const void *start, size_t bytes) {
     const unsigned char *at = start;
-    bool text = bytes >= LEAST;
+    bool text = true;
     for (size_t i = 0; text && i < bytes; i++) {
         text = at[i] >= ' ' ? at[i] != 0x7f : at[i] && strchr("\t\n\r\f", at[i]);
     }

@@ -26,9 +26,9 @@ typedef struct tn__kind {
 /* Of a file of `size` bytes that begins with these. */
 tn__kind tn__kind_of(const void *start, size_t bytes, uint64_t size);
 
-/* Whether there are some hundred bytes, and none that text has not. Tokens are below 8192 most of
- * the time, so that the upper byte of a pair is a control character; 256 bytes of random tokens
- * look like text once in 10^13. */
-bool tn__surely_text(const void *start, size_t bytes);
+/* Whether there is no byte that text has not. Tokens are below 8192 most of the time, so that the
+ * upper byte of a pair is a control character; 256 bytes of random tokens look like text once in
+ * 10^13. */
+bool tn__looks_like_text(const void *start, size_t bytes);
 
 #endif

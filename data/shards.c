@@ -1,16 +1,19 @@
-/* Token shards: long token sequences in files of 16-bit numbers, as llm.c and nanoGPT write them.
+/* Token shards: long token sequences in files, as llm.c and nanoGPT write them (shards.h).
  *
- * A shard is a file of little-endian uint16 tokens. llm.c's begin with 256 int32: the magic number,
- * the version and the number of tokens; nanoGPT's have no head. An example is a
- * window of `length` tokens and the same one further, read when it is asked for: a corpus may be
- * larger than memory. For training, windows follow each other without overlap and do not cross from
- * one shard into the next, so what remains at a shard's end, less than a window, is left out. For
- * evaluation they slide: each target counts once, up to the end.
+ * Where a file has a head it says what kind of shard it is; nanoGPT's have none, and are uint16
+ * tokens from the beginning. An example is a window of `length` tokens and the same one further,
+ * read when it is asked for: a corpus may be larger than memory. For training, windows follow each
+ * other without overlap and do not cross from one shard into the next, so what remains at a shard's
+ * end, less than a window, is left out. For evaluation they slide: each target counts once, up to
+ * the end. Of pairs, in both cases, a window is one prompt with its completion.
  */
 #include "core/error.h"
 #include "core/digest.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "data/kind.h"
+#include "data/shards.h"
+#include "data/tokens_json.h"
 #include "tern/data.h"
 
 #include <endian.h>
@@ -21,17 +24,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-enum { HEAD_WORDS = 256, HEAD_BYTES = HEAD_WORDS * 4, VERSION = 1 };
-enum { BEGINNING = 4096 /* what tells kinds of files apart */ };
 enum { KEPT_OPEN = 256 /* at most: there are larger corpora than a process may have files open */ };
-enum { MAGIC = 20240520, MAGIC_WIDE = 20240801 /* 32 bits a token */ };
+enum { NO_TARGET = -100 };
 
 typedef struct shard {
     tn__reader file; /* closed between examples when there are very many */
     ino_t inode;
     dev_t device;
     size_t head;   /* where the tokens begin */
+    int width;     /* bytes of a token */
+    uint32_t mark; /* of tokens that are no targets: TN__NO_TARGET in shards of pairs, else 0 */
     int64_t count; /* tokens */
+    int64_t pairs; /* of a shard of them */
     int64_t first; /* number of its first window */
     int64_t windows;
     char *path;
@@ -51,47 +55,91 @@ typedef struct shards {
 
 /* Its beginning, as far as there is one. */
 typedef struct beginning {
-    unsigned char at[BEGINNING];
+    unsigned char at[TN__KIND_BYTES];
     size_t bytes;
 } beginning;
 
-static int32_t word_at(const beginning *b, int i) {
-    const unsigned char *at = b->at + 4 * i;
-    return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 |
-                     (uint32_t)at[3] << 24);
+static uint32_t word_at(const beginning *b, int i) {
+    uint32_t word;
+    memcpy(&word, b->at + 4 * i, sizeof(word));
+    return le32toh(word);
 }
 
-/* Whether the file's beginning has no byte that text has not. Tokens are below 8192 most of the
- * time, so that the upper byte of a pair is a control character; 256 bytes of random tokens look
- * like text once in 10^13. */
-static bool looks_like_text(const beginning *b) {
-    enum { LEAST = 256 };
-    bool text = b->bytes >= LEAST;
-    for (size_t i = 0; text && i < b->bytes; i++) {
-        text = b->at[i] >= ' ' ? b->at[i] != 0x7f : b->at[i] && strchr("\t\n\r\f", b->at[i]);
-    }
-    return text;
+static bool ends_with(const char *text, const char *end) {
+    size_t all = strlen(text), bytes = strlen(end);
+    return all >= bytes && strcmp(text + all - bytes, end) == 0;
+}
+
+/* Whether it is text. A short file may be tokens that look like some, if its name does not speak
+ * against it. */
+static bool is_text(const shard *s, const beginning *b) {
+    enum { SURE = 256 };
+    return tn__looks_like_text(b->at, b->bytes) &&
+           (b->bytes >= SURE || !ends_with(s->path, ".bin"));
 }
 
 /* A shard without a head could be any file: those that are often taken for one are not. */
 static bool check_kind(const shard *s, const beginning *b) {
-    static const char numpy[] = "\x93NUMPY";
-    size_t bytes = sizeof(numpy) - 1;
-    const char *kind = NULL;
-    if (looks_like_text(b)) {
-        kind = "text";
-    } else if (b->bytes >= bytes && memcmp(b->at, numpy, bytes) == 0) {
-        kind = "a NumPy array";
-    } else if (b->bytes >= HEAD_BYTES && word_at(b, 0) == MAGIC_WIDE) {
-        kind = "a shard of 32-bit tokens";
-    }
-    if (kind) {
+    tn__kind kind = tn__kind_of(b->at, b->bytes, s->file.bytes);
+    bool packed = kind.form == TN__FORM_GZIP || kind.form == TN__FORM_ZSTD;
+    if (packed || (kind.form == TN__FORM_TEXT && is_text(s, b))) {
         tn__raise(TN_EFORMAT, "token_shards",
-                  "%s is %s; tokens are wanted, as the numbers of 16 bits that llm.c's and "
-                  "nanoGPT's preparations write",
-                  s->path, kind);
+                  "%s is %s, not tokens: %s`tern tokens %s --tokenizer … --out …` makes them",
+                  s->path, kind.is, packed ? "if it has text in it, " : "", s->path);
+    } else if (kind.form == TN__FORM_OTHER) {
+        tn__raise(TN_EFORMAT, "token_shards",
+                  "%s is %s, not tokens as `tern tokens`, llm.c and nanoGPT write them", s->path,
+                  kind.is);
     }
-    return !kind;
+    return !tn__pending();
+}
+
+/* What heads of each kind say. */
+static const struct form {
+    uint32_t magic, version;
+    int width;
+    uint32_t mark;
+} forms[] = {
+    {TN__MAGIC_NARROW, TN__VERSION_NARROW, 2, 0},
+    {TN__MAGIC_WIDE, TN__VERSION_WIDE, 4, 0},
+    {TN__MAGIC_PAIRS, TN__VERSION_PAIRS, 4, TN__NO_TARGET},
+};
+enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
+
+/* NULL: it has no head. */
+static const struct form *form_of(const beginning *b) {
+    for (int i = 0; i < FORMS && b->bytes >= TN__SHARD_HEAD; i++) {
+        if (word_at(b, 0) == forms[i].magic) {
+            return &forms[i];
+        }
+    }
+    return NULL;
+}
+
+/* What the head says is what follows it. */
+static bool check_head(shard *s, const beginning *b, const struct form *form) {
+    if (word_at(b, 1) != form->version) {
+        tn__raise(TN_EFORMAT, "token_shards",
+                  "%s: version %" PRIu32 " of this format; version %" PRIu32 " is read here",
+                  s->path, word_at(b, 1), form->version);
+        return false;
+    }
+    size_t said = word_at(b, 2), pairs = form->mark ? word_at(b, 3) : 0;
+    size_t bytes = s->file.bytes - s->head;
+    if (said * (size_t)form->width + pairs * sizeof(uint64_t) != bytes) {
+        if (form->mark) {
+            tn__raise(TN_EFORMAT, "token_shards",
+                      "%s: its head says %zu tokens and %zu pairs, but %zu bytes follow", s->path,
+                      said, pairs, bytes);
+        } else {
+            tn__raise(TN_EFORMAT, "token_shards", "%s: its head says %zu tokens but %zu follow",
+                      s->path, said, bytes / (size_t)form->width);
+        }
+        return false;
+    }
+    s->count = (int64_t)said;
+    s->pairs = (int64_t)pairs;
+    return true;
 }
 
 /* Finds out which kind the file is, and where its tokens are. */
@@ -99,27 +147,21 @@ static bool find_tokens(shard *s, const beginning *b) {
     if (!check_kind(s, b)) {
         return false;
     }
-    bool headed = b->bytes >= HEAD_BYTES && word_at(b, 0) == MAGIC;
-    s->head = headed ? HEAD_BYTES : 0;
+    const struct form *form = form_of(b);
+    s->head = form ? TN__SHARD_HEAD : 0;
+    s->width = form ? form->width : 2;
+    s->mark = form ? form->mark : 0;
     size_t bytes = s->file.bytes - s->head;
-    if (bytes % 2 != 0) {
+    if (bytes % (size_t)s->width != 0) {
         tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: %zu bytes of tokens, which is not a whole number of 16-bit tokens", s->path,
-                  bytes);
+                  "%s: %zu bytes of tokens, which is not a whole number of %d-bit tokens", s->path,
+                  bytes, 8 * s->width);
         return false;
+    }
+    if (form) {
+        return check_head(s, b, form);
     }
     s->count = (int64_t)(bytes / 2);
-    if (headed && word_at(b, 1) != VERSION) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: version %d of llm.c's format; version %d is read here", s->path,
-                  word_at(b, 1), VERSION);
-        return false;
-    }
-    if (headed && word_at(b, 2) != s->count) {
-        tn__raise(TN_EFORMAT, "token_shards", "%s: its head says %d tokens but %lld follow",
-                  s->path, word_at(b, 2), (long long)s->count);
-        return false;
-    }
     return true;
 }
 
@@ -141,7 +183,7 @@ static bool shard_begin(shard *s, const char *path) {
     }
     s->inode = about.st_ino;
     s->device = about.st_dev;
-    beginning b = {.bytes = s->file.bytes < BEGINNING ? s->file.bytes : BEGINNING};
+    beginning b = {.bytes = s->file.bytes < sizeof(b.at) ? s->file.bytes : sizeof(b.at)};
     return tn__reader_get(&s->file, 0, b.at, b.bytes) && find_tokens(s, &b);
 }
 
@@ -164,14 +206,41 @@ static bool open_again(const shard *s, tn__reader *r) {
     return false;
 }
 
-static bool shard_get(const shard *s, int64_t from, int64_t count, void *tokens) {
+/* `bytes` of the file, from `at` behind its head. */
+static bool shard_read(const shard *s, size_t at, void *to, size_t bytes) {
     tn__reader again = {.fd = -1};
     bool kept = s->file.fd >= 0;
     bool done = (kept || open_again(s, &again)) &&
-                tn__reader_get(kept ? &s->file : &again, s->head + 2 * (size_t)from, tokens,
-                               2 * (size_t)count);
+                tn__reader_get(kept ? &s->file : &again, s->head + at, to, bytes);
     tn__reader_close(&again);
     return done;
+}
+
+static bool shard_get(const shard *s, int64_t from, int64_t count, void *tokens) {
+    size_t width = (size_t)s->width;
+    return shard_read(s, width * (size_t)from, tokens, width * (size_t)count);
+}
+
+/* Where pair i lies, in tokens. False after raising. */
+static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
+    uint64_t ends[2] = {0, 0};
+    int64_t first = i > 0 ? i - 1 : 0;
+    size_t at = (size_t)s->width * (size_t)s->count + sizeof(uint64_t) * (size_t)first;
+    size_t bytes = sizeof(uint64_t) * (size_t)(i - first + 1);
+    if (!shard_read(s, at, i > 0 ? ends : ends + 1, bytes)) {
+        return false;
+    }
+    uint64_t begin = le64toh(ends[0]), end = le64toh(ends[1]);
+    if (begin >= end || end > (uint64_t)s->count) {
+        tn__raise(TN_EFORMAT, "token_shards",
+                  "%s: pair %" PRId64 " should lie between tokens %" PRIu64 " and %" PRIu64
+                  " of %" PRId64,
+                  s->path, i, begin, end, s->count);
+        return false;
+    }
+    *from = (int64_t)begin;
+    *to = (int64_t)end;
+    return true;
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
@@ -190,64 +259,103 @@ static const shard *shard_of(const shards *d, int64_t window) {
     return &d->list[low];
 }
 
-static int64_t token_at(const unsigned char *tokens, int64_t i) {
-    uint16_t token;
-    memcpy(&token, tokens + 2 * i, sizeof(token));
-    return le16toh(token);
+/* With its mark. */
+static int64_t token_at(const shard *s, const unsigned char *tokens, int64_t i) {
+    uint16_t narrow;
+    uint32_t wide;
+    if (s->width == sizeof(narrow)) {
+        memcpy(&narrow, tokens + sizeof(narrow) * (size_t)i, sizeof(narrow));
+        return le16toh(narrow);
+    }
+    memcpy(&wide, tokens + sizeof(wide) * (size_t)i, sizeof(wide));
+    return le32toh(wide);
 }
 
 static tn_status raise_outside(const shards *d, const shard *s, const unsigned char *tokens,
                                int64_t from) {
     int64_t i = 0;
-    while (token_at(tokens, i) < d->vocab) {
+    while ((token_at(s, tokens, i) & ~(int64_t)s->mark) < d->vocab) {
         i++;
     }
     return tn_raise(TN_EFORMAT,
                     "%s: token %" PRId64 " is %" PRId64 " but the vocabulary has %" PRId64, s->path,
-                    from + i, token_at(tokens, i), d->vocab);
+                    from + i, token_at(s, tokens, i) & ~(int64_t)s->mark, d->vocab);
 }
 
-/* The n tokens from `from` on to x, and those one further to y. The file's tokens lie in y, which
- * is larger than they are, until they are spread. */
+static int64_t target_of(const shard *s, int64_t token) {
+    return token & s->mark ? NO_TARGET : token;
+}
+
+/* The n tokens from `from` on to x, and as targets those one further to y. The file's tokens lie in
+ * y, which is larger than they are, until they are spread. */
 static tn_status read_window(const shards *d, const shard *s, int64_t from, int64_t n, int64_t *x,
                              int64_t *y) {
     const unsigned char *tokens = (const unsigned char *)y;
+    const int64_t id = ~(int64_t)s->mark;
     if (!shard_get(s, from, n + 1, y)) {
         return tn_error();
     }
-    int64_t last = token_at(tokens, n), most = last;
+    int64_t last = token_at(s, tokens, n), most = last & id;
     for (int64_t t = 0; t < n; t++) {
-        x[t] = token_at(tokens, t);
-        most = x[t] > most ? x[t] : most;
+        x[t] = token_at(s, tokens, t);
+        most = (x[t] & id) > most ? x[t] & id : most;
     }
     if (most >= d->vocab) {
         return raise_outside(d, s, tokens, from);
     }
-    memcpy(y, x + 1, (size_t)(n - 1) * sizeof(*y));
-    y[n - 1] = last;
+    for (int64_t t = 0; t < n; t++) {
+        y[t] = target_of(s, t + 1 < n ? x[t + 1] : last);
+        x[t] &= id;
+    }
+    return TN_OK;
+}
+
+/* Behind a window's end there is nothing to predict, and nothing to predict it from. */
+static void fill_up(int64_t from, int64_t to, int64_t *x, int64_t *y) {
+    enum { NO_TOKEN = 0 };
+    for (int64_t t = from; t < to; t++) {
+        x[t] = NO_TOKEN;
+        y[t] = NO_TARGET;
+    }
+}
+
+/* The pair from the window's beginning. Of one that is too long, its end. */
+static tn_status read_pair(const shards *d, const shard *s, int64_t i, int64_t *x, int64_t *y) {
+    int64_t from, to;
+    if (!pair_get(s, i, &from, &to)) {
+        return tn_error();
+    }
+    from = to - from > d->length + 1 ? to - (d->length + 1) : from;
+    int64_t n = to - from - 1;
+    if (n > 0 && read_window(d, s, from, n, x, y) != TN_OK) {
+        return tn_error();
+    }
+    fill_up(n, d->length, x, y);
     return TN_OK;
 }
 
 static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
     const shards *d = (const shards *)self;
     const shard *s = shard_of(d, i);
+    if (s->mark) {
+        return read_pair(d, s, i - s->first, x, y);
+    }
     return read_window(d, s, (i - s->first) * d->stride, d->length, x, y);
 }
 
 /* The last window may reach beyond the file's end, and all but the first repeat targets. */
 static tn_status sliding_get(tn_dataset *self, int64_t i, void *x, void *y) {
-    enum { NO_TOKEN = 0, NO_TARGET = -100 };
     const shards *d = (const shards *)self;
     const shard *s = shard_of(d, i);
+    if (s->mark) {
+        return read_pair(d, s, i - s->first, x, y);
+    }
     int64_t *input = x, *target = y, from = (i - s->first) * d->stride;
     int64_t there = s->count - 1 - from, n = there < d->length ? there : d->length;
     if (read_window(d, s, from, n, input, target) != TN_OK) {
         return tn_error();
     }
-    for (int64_t t = n; t < d->length; t++) {
-        input[t] = NO_TOKEN;
-        target[t] = NO_TARGET;
-    }
+    fill_up(n, d->length, input, target);
     for (int64_t t = 0; from > 0 && t < d->length - d->stride; t++) {
         target[t] = NO_TARGET;
     }
@@ -267,19 +375,19 @@ static int64_t pages_each(const shards *d) {
 /* The file's size, its first page, its last, and those at even distances between; of a file that
  * has no more than these, everything. False after raising. */
 static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
-    enum { TOKENS = PAGE / 2 };
+    const int64_t each = PAGE / s->width;
     unsigned char page[PAGE];
     uint64_t size = htole64((uint64_t)s->count);
     tn__digest_add(digest, &size, sizeof(size));
-    int64_t there = (s->count + TOKENS - 1) / TOKENS;
+    int64_t there = (s->count + each - 1) / each;
     pages = there < pages ? there : pages;
     for (int64_t i = 0; i < pages; i++) {
-        int64_t from = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * TOKENS;
-        int64_t count = s->count - from < TOKENS ? s->count - from : TOKENS;
+        int64_t from = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * each;
+        int64_t count = s->count - from < each ? s->count - from : each;
         if (!shard_get(s, from, count, page)) {
             return false;
         }
-        tn__digest_add(digest, page, 2 * (size_t)count);
+        tn__digest_add(digest, page, (size_t)s->width * (size_t)count);
     }
     return true;
 }
@@ -327,9 +435,11 @@ static int files_kept_open(void) {
     return known && limit.rlim_cur / 4 < KEPT_OPEN ? (int)(limit.rlim_cur / 4) : KEPT_OPEN;
 }
 
-/* How many windows a file of `count` tokens has. */
-static int64_t windows_of(const shards *d, int64_t count) {
-    int64_t targets = count > 0 ? count - 1 : 0;
+static int64_t windows_of(const shards *d, const shard *s) {
+    int64_t targets = s->count > 0 ? s->count - 1 : 0;
+    if (s->mark) {
+        return s->pairs;
+    }
     if (!d->sliding) {
         return targets / d->length;
     }
@@ -343,14 +453,14 @@ static bool open_all(shards *d, char **paths, int count) {
     for (int i = 0; i < count; i++) {
         shard *s = &d->list[i];
         d->count++;
-        if (!shard_begin(s, paths[i])) {
+        if (!shard_begin(s, paths[i]) || !tn__tokens_allow(paths[i], d->vocab, "token_shards")) {
             return false;
         }
         if (i >= kept) {
             tn__reader_close(&s->file);
         }
         s->first = d->base.size;
-        s->windows = windows_of(d, s->count);
+        s->windows = windows_of(d, s);
         d->base.size += s->windows;
     }
     return true;

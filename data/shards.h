@@ -20,7 +20,7 @@ enum { TN__SHARD_WORDS = 256, TN__SHARD_HEAD = TN__SHARD_WORDS * 4 };
 enum { TN__MAGIC_NARROW = 20240520, TN__MAGIC_WIDE = 20240801, TN__MAGIC_PAIRS = 20261122 };
 enum { TN__VERSION_NARROW = 1, TN__VERSION_WIDE = 7, TN__VERSION_PAIRS = 1 };
 
-enum { TN__NARROW_VOCAB = 65536 };      /* at most, for 16 bits */
-#define TN__NO_TARGET UINT32_C(1) << 31 /* the upper bit of a token of a pair */
+enum { TN__NARROW_VOCAB = 65536 };        /* at most, for 16 bits */
+#define TN__NO_TARGET (UINT32_C(1) << 31) /* the upper bit of a token of a pair */
 
 #endif

@@ -64,12 +64,19 @@ TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
  * (length), i64. There are n - length of them. The tokens are copied. */
 TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length);
 
-/* The same windows from files of 16-bit tokens, as llm.c writes them (a head of 1024 bytes, then
- * the tokens) or nanoGPT (the tokens alone): the files that match `pattern`
- * ("fineweb/train_*.bin"), in the order of their names. A window is read when it is asked for. The
- * windows lie one behind the other and do not cross from file to file. A token outside [0, vocab)
- * is TN_EFORMAT, which names file and place, when it is read, and a file that was cut short TN_EIO;
- * text instead of tokens is TN_EFORMAT at once. TN_EIO, TN_EFORMAT.
+/* The same windows from files of tokens: llm.c's, of 16 or 32 bits, nanoGPT's (16 bits, without a
+ * head), and what tn_shards_writer writes: the files that match `pattern` ("fineweb/train_*.bin"),
+ * in the order of their names. A window is read when it is asked for. The windows lie one behind
+ * the other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT, which
+ * names file and place, when it is read, and a file that was cut short TN_EIO; anything else
+ * instead of tokens is TN_EFORMAT at once, and says what it is; so are tokens of a larger
+ * vocabulary, where a tokens.json beside them tells theirs, and what an interrupted `tern tokens`
+ * left. TN_EIO, TN_EFORMAT.
+ *
+ * Of pairs an example is one prompt with its completion, from the window's beginning, so that it is
+ * learned as it will be used: nothing stands before it, and no completion lost its prompt. y is
+ * -100, which losses leave out, where the prompt is to be predicted and behind the end, where x
+ * is 0. Of a pair that is too long the beginning is cut off.
  *
  * A corpus that is larger than memory is not read through to know it again: its digest is over the
  * size of each file and some of its pages, its first and its last among them (data/shards.c). Other
@@ -160,6 +167,38 @@ typedef struct tn_corpus_place {
     int64_t read;
 } tn_corpus_place;
 TN_API tn_corpus_place tn_corpus_where(const tn_corpus *c);
+
+/* ---- Shards: tokens as files ----------------------------------------------------------------- */
+
+typedef struct tn_shards_writer tn_shards_writer;
+
+typedef struct tn_shards_options {
+    int64_t vocab;        /* 50257: tokens are 0 … vocab-1; beyond 65536 they take 32 bits */
+    int64_t shard_tokens; /* 100000000: of a file, at most 2^31 - 1 */
+    bool pairs;           /* false: a sequence; true: prompts and their completions */
+} tn_shards_options;
+TN_API tn_shards_options tn_shards_defaults(void);
+
+/* Writes PREFIX_000000.bin, PREFIX_000001.bin and so on, as llm.c does: 256 int32 (20240520, 1, the
+ * number of tokens) and uint16 tokens, or for larger vocabularies (20240801, 7) uint32. Pairs are a
+ * kind of their own (data/shards.h). A file has its name when it is whole; one that is there is
+ * replaced. NULL after an error. */
+TN_API tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options options);
+
+/* The next tokens; each file but the last gets shard_tokens of them. TN_EINDEX, TN_EIO, TN_ENOMEM.
+ */
+TN_API tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64_t count);
+
+/* A pair, of which the first `prompt` tokens are the prompt: they are no targets. It lies in one
+ * file, which has more than shard_tokens only when the pair has. */
+TN_API tn_status tn_shards_writer_add_pair(tn_shards_writer *w, const int32_t *tokens,
+                                           int64_t count, int64_t prompt);
+
+/* The last file gets its name. Without this it does not. */
+TN_API tn_status tn_shards_writer_finish(tn_shards_writer *w);
+TN_API int64_t tn_shards_writer_shards(const tn_shards_writer *w); /* that have their name */
+TN_API int64_t tn_shards_writer_tokens(const tn_shards_writer *w); /* that were added */
+TN_API void tn_shards_writer_free(tn_shards_writer *w);
 
 /* ---- Samplers: an order of the examples ------------------------------------------------------ */
 

@@ -409,6 +409,33 @@ static void datasets(tn_tensor *t) {
     TAKES(tn_text_free(NULL));
 }
 
+static void shards_writers(void) {
+    int32_t token = 0;
+    tn_shards_options o = tn_shards_defaults();
+    NOTHING(tn_shards_writer_new(NULL, o));
+    NOTHING(tn_shards_writer_new("", o));
+    for (int i = 0; i < LONGS; i++) {
+        o.vocab = o.shard_tokens = longs[i];
+        tn_shards_writer *w = tn_shards_writer_new("/nowhere/w", o);
+        TAKES(tn_shards_writer_add(w, NULL, longs[i]));
+        TAKES(tn_shards_writer_add(w, &token, 1));
+        TAKES(tn_shards_writer_free(w));
+        o.pairs = true;
+        w = tn_shards_writer_new("/nowhere/w", o);
+        TAKES(tn_shards_writer_add_pair(w, NULL, longs[i], 0));
+        TAKES(tn_shards_writer_add_pair(w, &token, 1, longs[i]));
+        TAKES(tn_shards_writer_finish(w));
+        TAKES(tn_shards_writer_free(w));
+        o.pairs = false;
+    }
+    FAILS(tn_shards_writer_add(NULL, &token, 1));
+    FAILS(tn_shards_writer_add_pair(NULL, &token, 1, 0));
+    FAILS(tn_shards_writer_finish(NULL));
+    QUIET(tn_shards_writer_shards(NULL), 0);
+    QUIET(tn_shards_writer_tokens(NULL), 0);
+    TAKES(tn_shards_writer_free(NULL));
+}
+
 static void corpora(tn_tensor *t) {
     (void)t;
     const char *paths[] = {NULL, "/nowhere"};
@@ -425,6 +452,7 @@ static void corpora(tn_tensor *t) {
     TAKES(tn_corpus_next(NULL, NULL));
     TAKES(tn_corpus_where(NULL));
     TAKES(tn_corpus_free(NULL));
+    shards_writers();
 }
 
 /* ---- tokenizer.h ----------------------------------------------------------------------------- */

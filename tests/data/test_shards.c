@@ -181,7 +181,7 @@ static void test_other_kinds(void **state) {
         }
         temp_write(path, text, sizeof(text));
         assert_null(tn_token_shards(path, 4, 65536));
-        assert_error(TN_EFORMAT, "is text; tokens are wanted");
+        assert_error(TN_EFORMAT, "a_0.bin is text, not tokens: `tern tokens /");
     }
     text[3000] = 1; /* one token that text cannot have */
     temp_write(path, text, sizeof(text));
@@ -192,9 +192,225 @@ static void test_other_kinds(void **state) {
     temp_write(path, text, sizeof(text));
     assert_null(tn_token_shards(path, 4, 65536));
     assert_error(TN_EFORMAT, "a NumPy array");
-    write_shard("a_0.bin", 20240801, 7, 13, 26, 0);
-    assert_null(tn_token_shards(path, 4, 65536));
-    assert_error(TN_EFORMAT, "32-bit tokens");
+    static const struct {
+        const char *bytes, *is;
+    } others[] = {
+        {"\x1f\x8b\x08\0\0\0\0\0\0\0", "is compressed (gzip), not tokens: if it has text in it"},
+        {"\x28\xb5\x2f\xfd\0\0\0\0\0\0", "is compressed (zstd)"},
+        {"\x02\0\0\0\0\0\0\0{}", "is a safetensors file"},
+        {"\xc6\xd7\x34\x01\3\0\0\0\0\0", "is a model's checkpoint of llm.c"},
+        {"\0\0\x08\x01\0\0\0\x02\x01\x02", "is an idx file, as MNIST's are"},
+        {"PK\x03\x04\0\0\0\0\0\0", "is a zip archive"},
+        {"PAR1\0\0\0\0\0\0", "is a Parquet file"}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        temp_write(path, others[i].bytes, 10);
+        assert_null(tn_token_shards(path, 4, 65536));
+        assert_error(TN_EFORMAT, others[i].is);
+    }
+    temp_write(temp_path("a.jsonl"), "{\"text\": \"x\"}\n",
+               14); /* short, but not named as tokens */
+    assert_null(tn_token_shards(temp_path("a.jsonl"), 4, 65536));
+    assert_error(TN_EFORMAT, "a.jsonl is text, not tokens");
+}
+
+/* ---- What the writer writes ------------------------------------------------------------------ */
+
+/* first, first + 1, … in shards of 10. */
+static void write_tokens(const char *prefix, int64_t vocab, int count, int32_t first) {
+    tn_shards_options o = tn_shards_defaults();
+    o.vocab = vocab;
+    o.shard_tokens = 10;
+    tn_shards_writer *w = tn_shards_writer_new(temp_path(prefix), o);
+    for (int32_t i = 0; i < count; i++) {
+        int32_t token = first + i;
+        assert_int_equal(tn_shards_writer_add(w, &token, 1), TN_OK);
+    }
+    assert_int_equal(tn_shards_writer_finish(w), TN_OK);
+    assert_int_equal(tn_shards_writer_tokens(w), count);
+    assert_int_equal(tn_shards_writer_shards(w), (count + 9) / 10);
+    tn_shards_writer_free(w);
+}
+
+static void test_written(void **state) {
+    (void)state;
+    write_tokens("w", 50257, 23, 40000);
+    write_llmc("same.bin", 10, 40010);
+    temp_same(temp_path("w_000001.bin"), temp_path("same.bin"));
+    tn_dataset *d = tn_token_shards(temp_path("w_*.bin"), 4, 50257);
+    assert_int_equal(d->size, 4); /* 2, 2 and none */
+    expect_window(d, 3, 40014);
+    tn_dataset_free(d);
+}
+
+/* 32 bits: the same windows, for training and sliding. */
+static void test_wide(void **state) {
+    (void)state;
+    write_tokens("w", 128256, 20, 100000);
+    size_t bytes;
+    unsigned char *file = temp_read(temp_path("w_000000.bin"), &bytes);
+    assert_int_equal(bytes, HEAD + 40);
+    assert_memory_equal(file, "\xa1\xd9\x34\x01\x07\0\0\0\x0a\0\0\0\0", 13);
+    free(file);
+    tn_dataset *d = tn_token_shards(temp_path("w_*.bin"), 4, 128256);
+    assert_int_equal(d->size, 4);
+    expect_window(d, 0, 100000);
+    expect_window(d, 3, 100014);
+    tn_dataset_free(d);
+    int64_t x[4], y[4];
+    d = tn_token_shards(temp_path("w_*.bin"), 4, 100015);
+    assert_int_equal(d->get(d, 3, x, y), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "w_000001.bin: token 5 is 100015 but the vocabulary has 100015");
+    tn_dataset_free(d);
+    d = tn_sliding_shards(temp_path("w_000001.bin"), 4, 4, 128256);
+    assert_int_equal(d->size, 3);
+    assert_int_equal(d->get(d, 2, x, y), TN_OK);
+    assert_int_equal(x[0], 100018);
+    assert_int_equal(y[0], 100019);
+    assert_int_equal(y[1], -100);
+    tn_dataset_free(d);
+    assert_int_equal(truncate(temp_path("w_000000.bin"), HEAD + 38), 0);
+    assert_null(tn_token_shards(temp_path("w_*.bin"), 4, 128256));
+    assert_error(TN_EFORMAT, "38 bytes of tokens, which is not a whole number of 32-bit tokens");
+}
+
+static void test_writer_refuses(void **state) {
+    (void)state;
+    tn_shards_options o = tn_shards_defaults();
+    o.vocab = 10;
+    tn_shards_writer *w = tn_shards_writer_new(temp_path("w"), o);
+    int32_t tokens[] = {9, 10, -1};
+    assert_int_equal(tn_shards_writer_add(w, tokens, 2), TN_EINDEX);
+    assert_error(TN_EINDEX, "a token is 10 but the vocabulary has 10");
+    assert_int_equal(tn_shards_writer_add(w, tokens + 2, 1), TN_EINDEX);
+    assert_error(TN_EINDEX, "a token is -1");
+    assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 0), TN_ESTATE);
+    assert_error(TN_ESTATE, "no pairs");
+    assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_OK);
+    tn_shards_writer_free(w); /* and nothing is left of it */
+    assert_int_equal(temp_count(), 0);
+    o.pairs = true;
+    w = tn_shards_writer_new(temp_path("w"), o);
+    assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_ESTATE);
+    assert_error(TN_ESTATE, "writes pairs");
+    assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 2), TN_EVALUE);
+    assert_error(TN_EVALUE, "1 tokens, 2 of them the prompt");
+    tn_shards_writer_free(w);
+    o.vocab = 0;
+    assert_null(tn_shards_writer_new(temp_path("w"), o));
+    assert_error(TN_EVALUE, "vocabulary 0");
+    assert_null(tn_shards_writer_new(NULL, tn_shards_defaults()));
+    assert_error(TN_EVALUE, "no name");
+}
+
+/* ---- Pairs ----------------------------------------------------------------------------------- */
+
+/* Lengths of prompt and whole; tokens are 100 i, 100 i + 1, … */
+static const int64_t pairs[][2] = {{2, 4}, {1, 2}, {0, 3}, {5, 9}, {3, 3}, {1, 8}};
+enum { PAIRS = 6 };
+
+static void write_pairs(const char *prefix) {
+    tn_shards_options o = tn_shards_defaults();
+    o.shard_tokens = 8;
+    o.pairs = true;
+    tn_shards_writer *w = tn_shards_writer_new(temp_path(prefix), o);
+    for (int32_t i = 0; i < PAIRS; i++) {
+        int32_t tokens[16];
+        for (int32_t t = 0; t < 16; t++) {
+            tokens[t] = 100 * i + t;
+        }
+        assert_int_equal(tn_shards_writer_add_pair(w, tokens, pairs[i][1], pairs[i][0]), TN_OK);
+    }
+    assert_int_equal(tn_shards_writer_finish(w), TN_OK);
+    assert_int_equal(tn_shards_writer_shards(w), 5); /* 4 + 2, 3, 9, 3, 8 */
+    tn_shards_writer_free(w);
+}
+
+/* Each window is a pair from its beginning; targets are those of the completion. */
+static void expect_pairs(tn_dataset *d) {
+    enum { LENGTH = 6 };
+    assert_int_equal(d->size, PAIRS);
+    for (int64_t i = 0; i < PAIRS; i++) {
+        int64_t x[LENGTH], y[LENGTH], all = pairs[i][1];
+        int64_t gone = all > LENGTH + 1 ? all - (LENGTH + 1) : 0; /* of the beginning */
+        assert_int_equal(d->get(d, i, x, y), TN_OK);
+        for (int64_t t = 0; t < LENGTH; t++) {
+            int64_t place = gone + t;
+            bool there = place + 1 < all, learned = there && place + 1 >= pairs[i][0];
+            assert_int_equal(x[t], there ? 100 * i + place : 0);
+            assert_int_equal(y[t], learned ? 100 * i + place + 1 : -100);
+        }
+    }
+    tn_dataset_free(d);
+}
+
+static void test_pairs(void **state) {
+    (void)state;
+    write_pairs("w");
+    expect_pairs(tn_token_shards(temp_path("w_*.bin"), 6, 50257));
+    expect_pairs(tn_sliding_shards(temp_path("w_*.bin"), 6, 3, 50257));
+    tn_dataset *d = tn_token_shards(temp_path("w_*.bin"), 6, 503);
+    int64_t x[6], y[6];
+    assert_int_equal(d->get(d, 5, x, y), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "w_000004.bin: token 3 is 503 but the vocabulary has 503");
+    tn_dataset_free(d);
+}
+
+/* What is wrong with a shard of pairs: numbers that do not fit, and pairs that lie elsewhere. */
+static void test_wrong_pairs(void **state) {
+    (void)state;
+    static const struct {
+        off_t at; /* from the end, or the beginning */
+        unsigned char is;
+        const char *part;
+    } wrong[] = {{8, 5, "its head says 5 tokens and 2 pairs, but 40 bytes follow"},
+                 {12, 3, "its head says 6 tokens and 3 pairs"},
+                 {4, 9, "version 9"},
+                 {-16, 7, "pair 0 should lie between tokens 0 and 7 of 6"},
+                 {-16, 0, "pair 0 should lie between tokens 0 and 0"},
+                 {-9, 0xff, "pair 0 should lie"}};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        write_pairs("w");
+        const char *path = temp_path("w_000000.bin");
+        int file = open(path, O_RDWR);
+        off_t at = wrong[i].at < 0 ? HEAD + 24 + 16 + wrong[i].at : wrong[i].at;
+        assert_int_equal(pwrite(file, &wrong[i].is, 1, at), 1);
+        close(file);
+        tn_dataset *d = tn_token_shards(path, 6, 50257);
+        int64_t x[6], y[6];
+        if (d) {
+            d->get(d, 0, x, y);
+        }
+        assert_error(TN_EFORMAT, wrong[i].part);
+        tn_dataset_free(d);
+    }
+}
+
+/* ---- What lies beside them ------------------------------------------------------------------- */
+
+static void write_beside(const char *text) {
+    temp_write(temp_path("tokens.json"), text, strlen(text));
+}
+
+static void test_tokens_json(void **state) {
+    (void)state;
+    write_tokens("train", 50257, 20, 0);
+    write_tokens("other", 50257, 20, 0);
+    write_beside("{\"format\":\"tern-tokens-1\",\"finished\":true,\"vocab\":50257}");
+    tn_dataset_free(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
+    assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 256));
+    assert_error(TN_EFORMAT,
+                 "train_000000.bin has tokens of a vocabulary of 50257, but 256 are wanted");
+    tn_dataset_free(tn_token_shards(temp_path("other_*.bin"), 4, 256)); /* not one of its files */
+    write_beside("{\"format\":\"tern-tokens-1\",\"finished\":false}");
+    assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
+    assert_error(TN_EFORMAT, "train_000000.bin is one of an unfinished set");
+    static const char *const broken[] = {"", "{", "[]", "{\"format\":1}",
+                                         "{\"format\":\"tern-tokens-1\",\"finished\":true}"};
+    for (int i = 0; i < 5; i++) {
+        write_beside(broken[i]);
+        assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
+        assert_error(TN_EFORMAT, "tokens.json");
+    }
 }
 
 /* ---- Files that change while they are in use ------------------------------------------------- */
@@ -343,6 +559,12 @@ int main(void) {
         cmocka_unit_test_teardown(test_token_outside, temp_clean),
         cmocka_unit_test_teardown(test_wrong_files, temp_clean),
         cmocka_unit_test_teardown(test_other_kinds, temp_clean),
+        cmocka_unit_test_teardown(test_written, temp_clean),
+        cmocka_unit_test_teardown(test_wide, temp_clean),
+        cmocka_unit_test_teardown(test_writer_refuses, temp_clean),
+        cmocka_unit_test_teardown(test_pairs, temp_clean),
+        cmocka_unit_test_teardown(test_wrong_pairs, temp_clean),
+        cmocka_unit_test_teardown(test_tokens_json, temp_clean),
         cmocka_unit_test_teardown(test_cut_short, temp_clean),
         cmocka_unit_test_teardown(test_many_shards, temp_clean),
         cmocka_unit_test_teardown(test_other_tokens_are_noticed, temp_clean),

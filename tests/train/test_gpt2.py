@@ -95,7 +95,7 @@ def no_checkpoint(folder, program, out):
 
 def text(folder):
     output = run(folder, gpt2(data="text"), 1)
-    check("text is text; tokens are wanted" in output and output.count("[TN_EFORMAT]") == 1, output)
+    check("text is text, not tokens" in output and output.count("[TN_EFORMAT]") == 1, output)
     check(not (folder / "out").exists(), "a refused run has made its folder")
 
 

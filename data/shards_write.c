@@ -1,0 +1,240 @@
+/* Shards as they are written (shards.h): one file after the other, each whole or not at all. */
+#include "core/error.h"
+#include "core/file.h"
+#include "core/memory.h"
+#include "data/shards.h"
+#include "tern/data.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { AT_ONCE = 4096 /* tokens that are turned into bytes together */ };
+enum { COUNTS_AT = 8, COUNTS = 8 /* bytes of the head that are known at the end */ };
+
+struct tn_shards_writer {
+    tn_shards_options options;
+    char *prefix;
+    tn__file file;
+    bool open;
+    int64_t shards; /* that are whole */
+    int64_t tokens; /* in them and in the open one */
+    int64_t here;   /* tokens in the open one */
+    uint64_t *ends; /* of its pairs, in tokens */
+    int64_t pairs, room;
+};
+
+tn_shards_options tn_shards_defaults(void) {
+    return (tn_shards_options){.vocab = 50257, .shard_tokens = 100000000};
+}
+
+/* ---- One shard ------------------------------------------------------------------------------- */
+
+static bool is_wide(const tn_shards_writer *w) {
+    return w->options.pairs || w->options.vocab > TN__NARROW_VOCAB;
+}
+
+static bool begin_shard(tn_shards_writer *w) {
+    size_t room = strlen(w->prefix) + sizeof("_000000.bin") + 20;
+    char *path = tn__malloc(room);
+    if (!path) {
+        tn__raise(TN_ENOMEM, "shards_writer", "no memory");
+        return false;
+    }
+    snprintf(path, room, "%s_%06" PRId64 ".bin", w->prefix, w->shards);
+    w->open = tn__file_begin(&w->file, path, "shards_writer");
+    free(path);
+    if (!w->open) {
+        return false;
+    }
+    uint32_t head[TN__SHARD_WORDS] = {htole32(w->options.pairs ? TN__MAGIC_PAIRS
+                                              : is_wide(w)     ? TN__MAGIC_WIDE
+                                                               : TN__MAGIC_NARROW),
+                                      htole32(w->options.pairs ? TN__VERSION_PAIRS
+                                              : is_wide(w)     ? TN__VERSION_WIDE
+                                                               : TN__VERSION_NARROW)};
+    tn__file_put(&w->file, head, sizeof(head));
+    w->here = w->pairs = 0;
+    return true;
+}
+
+/* The open shard takes its name. */
+static tn_status end_shard(tn_shards_writer *w) {
+    static const char unknown[COUNTS];
+    uint32_t counts[2] = {htole32((uint32_t)w->here), htole32((uint32_t)w->pairs)};
+    if (!w->open) {
+        return TN_OK;
+    }
+    for (int64_t i = 0; i < w->pairs; i++) {
+        uint64_t end = htole64(w->ends[i]);
+        tn__file_put(&w->file, &end, sizeof(end));
+    }
+    tn__file_patch(&w->file, COUNTS_AT, unknown, counts, COUNTS);
+    w->open = false;
+    tn_status status = tn__file_commit(&w->file);
+    w->shards += status == TN_OK;
+    return status;
+}
+
+/* Tokens as bytes into the open shard. The first `prompt` of them are marked. */
+static void put_tokens(tn_shards_writer *w, const int32_t *tokens, int64_t count, int64_t prompt) {
+    uint16_t narrow[AT_ONCE];
+    uint32_t wide[AT_ONCE];
+    for (int64_t from = 0; from < count; from += AT_ONCE) {
+        int64_t n = count - from < AT_ONCE ? count - from : AT_ONCE;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t token = (uint32_t)tokens[from + i];
+            narrow[i] = htole16((uint16_t)token);
+            wide[i] = htole32(token | (from + i < prompt ? TN__NO_TARGET : 0));
+        }
+        bool is_narrow = !is_wide(w);
+        tn__file_put(&w->file, is_narrow ? (void *)narrow : (void *)wide,
+                     (size_t)n * (is_narrow ? sizeof(narrow[0]) : sizeof(wide[0])));
+    }
+    w->here += count;
+    w->tokens += count;
+}
+
+/* ---- Public ---------------------------------------------------------------------------------- */
+
+static bool check_writer(const char *prefix, const tn_shards_options *o) {
+    if (!prefix || !*prefix) {
+        tn__raise(TN_EVALUE, "shards_writer", "the files have no name");
+        return false;
+    }
+    if (o->vocab < 1 || o->vocab > INT32_MAX || o->shard_tokens < 1 ||
+        o->shard_tokens > INT32_MAX) {
+        tn__raise(TN_EVALUE, "shards_writer",
+                  "vocabulary %" PRId64 ", %" PRId64 " tokens a shard (each 1 … 2^31 - 1)",
+                  o->vocab, o->shard_tokens);
+        return false;
+    }
+    return true;
+}
+
+tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options options) {
+    if (tn__pending() || !check_writer(prefix, &options)) {
+        return NULL;
+    }
+    tn_shards_writer *w = tn__calloc(1, sizeof(*w));
+    char *copy = w ? tn__strdup(prefix) : NULL;
+    if (!copy) {
+        free(w);
+        tn__raise(TN_ENOMEM, "shards_writer", "no memory");
+        return NULL;
+    }
+    w->options = options;
+    w->prefix = copy;
+    return w;
+}
+
+static bool check_tokens(const tn_shards_writer *w, const int32_t *tokens, int64_t count) {
+    if (tn__pending()) {
+        return false;
+    }
+    if (!w || count < 0 || (!tokens && count > 0)) {
+        tn__raise(TN_EVALUE, "shards_writer", "the %s NULL, or %" PRId64 " tokens",
+                  w ? "tokens are" : "writer is", count);
+        return false;
+    }
+    uint32_t most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        most = (uint32_t)tokens[i] > most ? (uint32_t)tokens[i] : most;
+    }
+    if (most >= (uint32_t)w->options.vocab) {
+        tn__raise(TN_EINDEX, "shards_writer",
+                  "a token is %" PRId32 " but the vocabulary has %" PRId64, (int32_t)most,
+                  w->options.vocab);
+        return false;
+    }
+    return true;
+}
+
+tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64_t count) {
+    if (!check_tokens(w, tokens, count)) {
+        return tn_error();
+    }
+    if (w->options.pairs) {
+        return tn__raise(TN_ESTATE, "shards_writer", "this one writes pairs");
+    }
+    while (count > 0) {
+        if (!w->open && !begin_shard(w)) {
+            return tn_error();
+        }
+        int64_t room = w->options.shard_tokens - w->here, n = count < room ? count : room;
+        put_tokens(w, tokens, n, 0);
+        tokens += n;
+        count -= n;
+        if (n == room && end_shard(w) != TN_OK) {
+            return tn_error();
+        }
+    }
+    return TN_OK;
+}
+
+static bool note_pair(tn_shards_writer *w) {
+    if (w->pairs == w->room) {
+        int64_t room = w->room ? 2 * w->room : 1024;
+        uint64_t *larger = tn__realloc(w->ends, (size_t)room * sizeof(*larger));
+        if (!larger) {
+            tn__raise(TN_ENOMEM, "shards_writer", "no memory for the ends of %" PRId64 " pairs",
+                      room);
+            return false;
+        }
+        w->ends = larger;
+        w->room = room;
+    }
+    w->ends[w->pairs++] = (uint64_t)w->here;
+    return true;
+}
+
+tn_status tn_shards_writer_add_pair(tn_shards_writer *w, const int32_t *tokens, int64_t count,
+                                    int64_t prompt) {
+    if (!check_tokens(w, tokens, count)) {
+        return tn_error();
+    }
+    if (!w->options.pairs) {
+        return tn__raise(TN_ESTATE, "shards_writer", "this one writes no pairs");
+    }
+    if (count < 1 || count > INT32_MAX || prompt < 0 || prompt > count) {
+        return tn__raise(TN_EVALUE, "shards_writer",
+                         "a pair of %" PRId64 " tokens, %" PRId64 " of them the prompt", count,
+                         prompt);
+    }
+    if (w->open && count > w->options.shard_tokens - w->here && end_shard(w) != TN_OK) {
+        return tn_error();
+    }
+    if (!w->open && !begin_shard(w)) {
+        return tn_error();
+    }
+    put_tokens(w, tokens, count, prompt);
+    return note_pair(w) ? TN_OK : tn_error();
+}
+
+tn_status tn_shards_writer_finish(tn_shards_writer *w) {
+    if (tn__pending()) {
+        return tn_error();
+    }
+    return w ? end_shard(w) : tn__raise(TN_EVALUE, "shards_writer", "the writer is NULL");
+}
+
+int64_t tn_shards_writer_shards(const tn_shards_writer *w) {
+    return w ? w->shards : 0;
+}
+
+int64_t tn_shards_writer_tokens(const tn_shards_writer *w) {
+    return w ? w->tokens : 0;
+}
+
+void tn_shards_writer_free(tn_shards_writer *w) {
+    if (!w) {
+        return;
+    }
+    if (w->open) {
+        tn__file_abandon(&w->file);
+    }
+    free(w->prefix);
+    free(w->ends);
+    free(w);
+}
