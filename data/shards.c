@@ -277,9 +277,9 @@ static tn_status raise_outside(const shards *d, const shard *s, const unsigned c
     while ((token_at(s, tokens, i) & ~(int64_t)s->mark) < d->vocab) {
         i++;
     }
-    return tn_raise(TN_EFORMAT,
-                    "%s: token %" PRId64 " is %" PRId64 " but the vocabulary has %" PRId64, s->path,
-                    from + i, token_at(s, tokens, i) & ~(int64_t)s->mark, d->vocab);
+    return tn__raise(TN_EFORMAT, "token_shards",
+                     "%s: token %" PRId64 " is %" PRId64 " but the vocabulary has %" PRId64,
+                     s->path, from + i, token_at(s, tokens, i) & ~(int64_t)s->mark, d->vocab);
 }
 
 static int64_t target_of(const shard *s, int64_t token) {

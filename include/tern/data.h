@@ -87,7 +87,8 @@ TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t 
  * target once. Windows begin `stride` tokens apart, 1 … length; y is -100, which losses leave out,
  * where an earlier window has the target, so that a target has at least length - stride + 1 tokens
  * before it, but at a file's beginning. The last window of a file may be short: behind its end x is
- * 0 and y -100. stride = length: one window behind the other. TN_EVALUE, TN_EIO, TN_EFORMAT. */
+ * 0 and y -100. stride = length: one window behind the other. Pairs are as above, and know no
+ * stride. TN_EVALUE, TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t stride,
                                      int64_t vocab);
 
