@@ -57,6 +57,14 @@ const char *tn__pattern_named(const char *name) {
     return NULL;
 }
 
+bool tn__pattern_has_name(const char *text) {
+    bool found = false;
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
+        found = found || strcmp(named[i].text, text) == 0;
+    }
+    return found;
+}
+
 /* ---- From their words to ours ---------------------------------------------------------------- */
 
 static void *allocate_bytes(size_t bytes, void *context) {

@@ -9,6 +9,7 @@ typedef struct tn__pattern tn__pattern; /* does not change once made: any number
 
 /* "gpt2", "cl100k", "llama3" (the same), "o200k": their expressions; NULL: no such name. */
 const char *tn__pattern_named(const char *name);
+bool tn__pattern_has_name(const char *text); /* whether it is one of these expressions */
 
 /* From an expression, or from a text that is to be found as it stands. NULL after raising
  * TN_EFORMAT, which says `where` it stands and what is wrong, or TN_ENOMEM. */

@@ -14,13 +14,8 @@
 /* Ids may have holes, but a number in a file decides over no more memory than the file has. */
 enum { HOLES_FOR_ALL = 65536, HOLES_A_TOKEN = 3 };
 
-typedef struct quoted {
-    char text[64];
-} quoted;
-
-/* A text of the file, short and plain enough for a message. */
-static quoted quote_text(const char *text, size_t bytes) {
-    quoted q;
+tn__quoted tn__quote(const char *text, size_t bytes) {
+    tn__quoted q;
     size_t most = sizeof(q.text) - 4, length = bytes < most ? bytes : most;
     length = tn__plain_text(q.text, text, length, false);
     memcpy(q.text + length, bytes > most ? "..." : "", bytes > most ? 4 : 1);
@@ -59,7 +54,7 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
                      tn__token_kind kind) {
     if (id < 0 || id >= INT32_MAX || bytes > INT32_MAX) {
         tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" has the id %lld (from 0, below 2^31 - 1)",
-                  b->path, quote_text(text, bytes).text, (long long)id);
+                  b->path, tn__quote(text, bytes).text, (long long)id);
         return false;
     }
     if (!reserve_token(b)) {
@@ -72,7 +67,7 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
     tn__named_token *there = entry->value < 0 ? NULL : &b->tokens[entry->value];
     if (there && (there->id != id || kind == TN__TOKEN_BYTES || there->kind != TN__TOKEN_BYTES)) {
         tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" is there twice, as %d and as %lld", b->path,
-                  quote_text(text, bytes).text, there->id, (long long)id);
+                  tn__quote(text, bytes).text, there->id, (long long)id);
         return false;
     }
     if (there) {
@@ -91,7 +86,7 @@ static tn__named_token *find_token(const tn__build *b, const char *text, size_t 
     const tn__text_entry *entry = bytes ? tn__text_find(&b->by_text, text, bytes) : NULL;
     if (!entry) {
         tn__raise(TN_EFORMAT, b->operation, "%s: the vocabulary has no token \"%s\"", where,
-                  quote_text(text, bytes).text);
+                  tn__quote(text, bytes).text);
         return NULL;
     }
     return &b->tokens[entry->value];
@@ -207,8 +202,8 @@ static bool place_tokens(tn__build *b) {
         if (token->kind != TN__TOKEN_NONE) {
             const tn__named_token *other = named_with(b, n->id);
             tn__raise(TN_EFORMAT, b->operation, "%s: the id %d is used twice, by \"%s\" and \"%s\"",
-                      b->path, n->id, quote_text(other->text, other->bytes).text,
-                      quote_text(n->text, n->bytes).text);
+                      b->path, n->id, tn__quote(other->text, other->bytes).text,
+                      tn__quote(n->text, n->bytes).text);
             return false;
         }
         char *to = t->texts + at;

@@ -28,6 +28,12 @@ typedef struct tn__build {
     int32_t rank; /* of the next pair */
 } tn__build;
 
+/* A text of a file, short and plain enough for a message. */
+typedef struct tn__quoted {
+    char text[64];
+} tn__quoted;
+tn__quoted tn__quote(const char *text, size_t bytes);
+
 /* All of these: false after raising; tn__build_end in any case. */
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling);
 

@@ -1,9 +1,9 @@
-/* Which file is what, and the oldest of the formats: vocab.json, an object of ids by token, and
- * merges.txt, a pair on each line, best first. */
+/* Which file is what, and the oldest format: vocab.json, an object of ids by token, and merges.txt,
+ * a pair on each line, best first. */
 #include "data/tokenizer_load.h"
 
 #include "core/error.h"
-#include "core/json.h"
+#include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
 
@@ -79,25 +79,39 @@ bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t 
     return false;
 }
 
-static tn_tokenizer *load_pair(const char *vocab_path, const char *merges_path) {
-    size_t vocab_bytes = 0, merges_bytes = 0, vocab_at = 0, merges_at = 0;
-    tn__json_file json = {0};
+static tn_tokenizer *load_merges(const tn__json *vocab, const char *vocab_path,
+                                 const char *merges_path) {
+    size_t bytes, begin;
     tn__build b = {0};
-    char *vocab = tn__read_file(vocab_path, &vocab_bytes, &vocab_at);
-    char *merges = vocab ? tn__read_file(merges_path, &merges_bytes, &merges_at) : NULL;
-    bool done = merges &&
-                tn__read_json(&json, vocab_path, vocab + vocab_at, vocab_bytes - vocab_at) &&
-                tn__build_begin(&b, OPERATION, vocab_path, TN__IN_ALPHABET) &&
-                tn__build_vocab(&b, json.values, "the whole") &&
-                read_merges(&b, merges + merges_at, merges_bytes - merges_at, merges_path) &&
+    if (!merges_path) {
+        tn__raise(TN_EFORMAT, OPERATION, "%s: the key model is missing", vocab_path);
+        return NULL;
+    }
+    char *merges = tn__read_file(merges_path, &bytes, &begin);
+    bool done = merges && tn__build_begin(&b, OPERATION, vocab_path, TN__IN_ALPHABET) &&
+                tn__build_vocab(&b, vocab, "the whole") &&
+                read_merges(&b, merges + begin, bytes - begin, merges_path) &&
                 tn__build_pattern(&b, tn__pattern_named("gpt2"), false);
     if (done) {
         tn__build_mark_special(&b);
     }
     tn_tokenizer *t = tn__build_end(&b, done);
-    tn__json_free(&json);
     free(merges);
-    free(vocab);
+    return t;
+}
+
+/* A vocabulary needs its merges; tokenizer.json has both. */
+static tn_tokenizer *load_json(const char *path, const char *merges_path) {
+    size_t bytes, begin;
+    tn__json_file json = {0};
+    tn_tokenizer *t = NULL;
+    char *text = tn__read_file(path, &bytes, &begin);
+    if (text && tn__read_json(&json, path, text + begin, bytes - begin)) {
+        t = tn__is_tokenizer_json(json.values) ? tn__load_tokenizer_json(json.values, path)
+                                               : load_merges(json.values, path, merges_path);
+    }
+    tn__json_free(&json);
+    free(text);
     return t;
 }
 
@@ -126,12 +140,43 @@ static bool file_in(char *room, const char *folder, const char *name) {
     return snprintf(room, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && is_there(room);
 }
 
-static tn_tokenizer *load_folder(const char *path) {
-    char one[PATH_MAX], other[PATH_MAX];
-    if (file_in(one, path, "vocab.json") && file_in(other, path, "merges.txt")) {
-        return load_pair(one, other);
+static bool ends_with(const char *text, const char *end) {
+    size_t bytes = strlen(text);
+    return bytes >= strlen(end) && strcmp(text + bytes - strlen(end), end) == 0;
+}
+
+typedef struct ranks {
+    char path[PATH_MAX];
+    int count;
+    const char *folder;
+} ranks;
+
+static bool find_ranks(const char *name, void *user) {
+    ranks *r = user;
+    if (ends_with(name, ".tiktoken") || strcmp(name, "tokenizer.model") == 0) {
+        r->count += file_in(r->path, r->folder, name);
     }
-    tn__raise(TN_EIO, OPERATION, "%s has no tokenizer (vocab.json and merges.txt)", path);
+    return true;
+}
+
+static tn_tokenizer *load_folder(const char *path) {
+    char other[PATH_MAX];
+    ranks r = {.folder = path};
+    if (file_in(r.path, path, "tokenizer.json")) {
+        return load_json(r.path, NULL);
+    }
+    if (file_in(r.path, path, "vocab.json") && file_in(other, path, "merges.txt")) {
+        return load_json(r.path, other);
+    }
+    if (!tn__folder_each(path, find_ranks, &r, OPERATION)) {
+        return NULL;
+    }
+    if (r.count == 1) {
+        return tn_tokenizer_load_tiktoken(r.path, tn_tiktoken_defaults());
+    }
+    tn__raise(TN_EIO, OPERATION, "%s has %s", path,
+              r.count ? "several files of tiktoken: say which one"
+                      : "no tokenizer.json, no vocab.json with merges.txt, no file of tiktoken");
     return NULL;
 }
 
@@ -148,13 +193,12 @@ tn_tokenizer *tn_tokenizer_load(const char *path) {
     if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) {
         return load_folder(path);
     }
-    if (exchange_end(other, path, "vocab.json", "merges.txt")) {
-        return load_pair(path, other);
-    }
     if (exchange_end(other, path, "merges.txt", "vocab.json")) {
-        return load_pair(other, path);
+        return load_json(other, path);
     }
-    tn__raise(is_there(path) ? TN_EFORMAT : TN_EIO, OPERATION,
-              is_there(path) ? "%s is no tokenizer's file" : "%s is not there", path);
-    return NULL;
+    if (exchange_end(other, path, "vocab.json", "merges.txt")) {
+        return load_json(path, other);
+    }
+    return ends_with(path, ".json") ? load_json(path, NULL)
+                                    : tn_tokenizer_load_tiktoken(path, tn_tiktoken_defaults());
 }

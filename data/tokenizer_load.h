@@ -14,6 +14,10 @@ bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t 
 /* An object of ids by token; `key` is its name in the file. */
 bool tn__build_vocab(tn__build *b, const tn__json *vocab, const char *key);
 
+/* Whether this is a tokenizer.json, and not a vocabulary; what is read from it. */
+bool tn__is_tokenizer_json(const tn__json *whole);
+tn_tokenizer *tn__load_tokenizer_json(const tn__json *whole, const char *path);
+
 /* "left right": the next pair. */
 bool tn__build_line(tn__build *b, const char *line, size_t bytes, const char *where);
 

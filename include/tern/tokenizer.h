@@ -33,9 +33,25 @@ extern "C" {
 
 typedef struct tn_tokenizer tn_tokenizer;
 
-/* `path` is a folder with tokenizer.json, or with vocab.json and merges.txt, or one of these files:
- * NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM. */
+/* `path` is a folder of Hugging Face's, or a file: tokenizer.json (byte-level BPE: GPT-2's kind and
+ * Llama 3's), vocab.json or merges.txt, which need each other and are cut as GPT-2 cuts, or a file
+ * of tiktoken. NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM.
+ */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
+
+/* What a file of tiktoken does not say. */
+typedef struct tn_tiktoken_options {
+    /* By what text is cut: "gpt2", "cl100k", "llama3", "o200k", or an expression that PCRE2 and
+     * Oniguruma understand alike. NULL: as is known of the files with as many ranks as gpt2, p50k,
+     * cl100k, Llama 3 and o200k have; TN_EVALUE for another one. */
+    const char *pattern;
+    /* Texts of special tokens, whose ids follow the last rank. NULL: as is known, or none. */
+    const char *const *special;
+    int special_count;
+} tn_tiktoken_options;
+TN_API tn_tiktoken_options tn_tiktoken_defaults(void);
+TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options o);
+
 TN_API void tn_tokenizer_free(tn_tokenizer *t); /* NULL is fine */
 
 TN_API int64_t tn_tokenizer_size(const tn_tokenizer *t); /* ids are 0 … size-1; of NULL: 0 */

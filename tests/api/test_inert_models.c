@@ -466,6 +466,13 @@ static void tokenizers(tn_tensor *t) {
     NOTHING(tn_tokenizer_load(""));
     NOTHING(tn_tokenizer_load("/nowhere"));
     NOTHING(tn_tokenizer_load("/"));
+    tn_tiktoken_options o = tn_tiktoken_defaults();
+    NOTHING(tn_tokenizer_load_tiktoken(NULL, o));
+    NOTHING(tn_tokenizer_load_tiktoken("/nowhere", o));
+    o.special_count = 1;
+    NOTHING(tn_tokenizer_load_tiktoken("/nowhere", o));
+    o.special_count = -1;
+    NOTHING(tn_tokenizer_load_tiktoken("/nowhere", o));
     TAKES(tn_tokenizer_free(NULL));
     QUIET(tn_tokenizer_size(NULL), 0);
     QUIET(tn_tokenizer_special(NULL, "a"), -1);

@@ -25,26 +25,30 @@ static inline const char *small_letter(int byte, char *text) {
     return text;
 }
 
-/* Into the folder of tests: vocab.json, merges.txt. The id of a byte is the byte. */
-static inline void small_write(void) {
+/* The object of ids by token. The id of a byte is the byte. */
+static inline void small_vocab(FILE *f) {
     static const char *const made[] = {"he", "ll",           "hell", "hello", "\xc4\xa0hello",
                                        "oo", "<|endoftext|>"};
     char letter[8];
-    FILE *f = fopen(temp_path("vocab.json"), "wb");
-    assert_non_null(f);
     for (int i = 0; i < SMALL_SIZE; i++) {
         fprintf(f, "%s\"%s\":%d", i ? "," : "{", i < 256 ? small_letter(i, letter) : made[i - 256],
                 i);
     }
     fputs("}", f);
+}
+
+/* Into the folder of tests: vocab.json, merges.txt. */
+static inline void small_write(const char *merges) {
+    FILE *f = fopen(temp_path("vocab.json"), "wb");
+    assert_non_null(f);
+    small_vocab(f);
     assert_int_equal(fclose(f), 0);
-    static const char merges[] = "#version: 0.2\n" SMALL_MERGES;
-    temp_write(temp_path("merges.txt"), merges, sizeof(merges) - 1);
+    temp_write(temp_path("merges.txt"), merges, strlen(merges));
 }
 
 static inline tn_tokenizer *small_tokenizer(void) {
-    small_write();
-    tn_tokenizer *t = tn_tokenizer_load(temp_path(""));
+    small_write("#version: 0.2\n" SMALL_MERGES);
+    tn_tokenizer *t = tn_tokenizer_load(temp_path("vocab.json"));
     assert_non_null(t);
     return t;
 }

@@ -1,0 +1,343 @@
+/* The files of a tokenizer: what each says, and what is wrong with those that are wrong. */
+#include "tern/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/data/small_tokenizer.h"
+#include "tests/support/test.h"
+
+/* ---- vocab.json and merges.txt --------------------------------------------------------------- */
+
+static void refused_merges(const char *merges, const char *message) {
+    small_write(merges);
+    assert_null(tn_tokenizer_load(temp_path("merges.txt")));
+    assert_error(TN_EFORMAT, message);
+}
+
+static void merges(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    tn_tokenizer_free(t);
+    refused_merges("h e\nhe x\n", "merges.txt:2: the vocabulary has no token \"hex\"");
+    refused_merges("#version: 0.2\n\nab c\n", "merges.txt:3: the vocabulary has no token \"ab\"");
+    refused_merges("h e\nl\n", "merges.txt:2: should be two tokens with a space between them");
+    refused_merges("h e l\n", "merges.txt:1: should be two tokens");
+    refused_merges(" he\n", "merges.txt:1: the vocabulary has no token \"\"");
+    refused_merges("he \n", "merges.txt:1: the vocabulary has no token \"\"");
+    refused_merges("h e\nh\x1b[31m e\n", "merges.txt:2: the vocabulary has no token \"h\"");
+    small_write("\xef\xbb\xbf#version: 0.2\r\nh e\r\nl l\r\n");
+    t = tn_tokenizer_load(temp_path("merges.txt"));
+    assert_non_null(t);
+    EXPECT_IDS(t, "hello", false, HE, LL, 'o');
+    tn_tokenizer_free(t);
+}
+
+static void refused_vocab(const char *vocab, const char *message) {
+    small_write(SMALL_MERGES);
+    temp_write(temp_path("vocab.json"), vocab, strlen(vocab));
+    assert_null(tn_tokenizer_load(temp_path("vocab.json")));
+    assert_error(TN_EFORMAT, message);
+}
+
+static void vocabularies(void **state) {
+    (void)state;
+    refused_vocab("", "vocab.json: a value should begin here (at byte 0)");
+    refused_vocab("[1]", "vocab.json: the whole should be an object of ids by token");
+    refused_vocab("{\"a\":\"b\"}", "vocab.json: \"a\" has the id -1");
+    refused_vocab("{\"a\":-5}", "vocab.json: \"a\" has the id -5");
+    refused_vocab("{\"a\":1.5}", "vocab.json: \"a\" has the id -1");
+    refused_vocab("{\"a\":2147483647}", "vocab.json: \"a\" has the id 2147483647");
+    refused_vocab("{\"a\":1,\"a\":2}", "vocab.json: \"a\" is there twice, as 1 and as 2");
+    small_write("");
+    temp_write(temp_path("vocab.json"), "{\"a\":1,\"b\":1}", 13);
+    assert_null(tn_tokenizer_load(temp_path("vocab.json")));
+    assert_error(TN_EFORMAT, "vocab.json: the id 1 is used twice, by \"a\" and \"b\"");
+    temp_write(temp_path("vocab.json"), "{\"a\":2000000000}", 16);
+    assert_null(tn_tokenizer_load(temp_path("vocab.json")));
+    assert_error(TN_EFORMAT, "vocab.json: ids up to 2000000000 for 1 tokens");
+    temp_write(temp_path("vocab.json"), "{}", 2);
+    assert_null(tn_tokenizer_load(temp_path("vocab.json")));
+    assert_error(TN_EFORMAT, "vocab.json: the vocabulary is empty");
+}
+
+/* Ids need not be dense, and a byte may have no token. */
+static void holes(void **state) {
+    (void)state;
+    static const char vocab[] = "{\"a\":1,\"b\":7,\"ab\":5,\"<end>\":9}";
+    size_t bytes;
+    small_write("a b\n");
+    temp_write(temp_path("vocab.json"), vocab, strlen(vocab));
+    tn_tokenizer *t = tn_tokenizer_load(temp_path("vocab.json"));
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_size(t), 10);
+    EXPECT_IDS(t, "aba<end>", true, 5, 1, 9);
+    assert_string_equal(tn_tokenizer_bytes(t, 0, &bytes), "");
+    assert_int_equal(bytes, 0);
+    tn_ids out = {0};
+    assert_int_equal(tn_tokenizer_encode(t, "ab", 2, false, &out), TN_OK);
+    assert_int_equal(tn_tokenizer_encode(t, "abc", 3, false, &out), TN_EVALUE);
+    assert_error(TN_EVALUE, "the vocabulary has no token for the byte 0x63");
+    assert_int_equal(out.count, 1);
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+}
+
+/* ---- tokenizer.json -------------------------------------------------------------------------- */
+
+static const char byte_level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}";
+static const char small_pairs[] =
+    "\"merges\":[[\"h\",\"e\"],[\"l\",\"l\"],\"he ll\",\"hell o\",\"\xc4\xa0 hello\",\"o o\"]";
+
+/* tokenizer.json with these parts: `model` and `rest` are members, `cut` is the pre-tokenizer. */
+static tn_tokenizer *load_parts(const char *model, const char *cut, const char *rest) {
+    FILE *f = fopen(temp_path("tokenizer.json"), "wb");
+    assert_non_null(f);
+    fputs("{\"model\":{\"vocab\":", f);
+    small_vocab(f);
+    fprintf(f, ",%s},\"pre_tokenizer\":%s%s%s}", model, cut, *rest ? "," : "", rest);
+    assert_int_equal(fclose(f), 0);
+    return tn_tokenizer_load(temp_path("tokenizer.json"));
+}
+
+static void refused_parts(const char *model, const char *cut, const char *rest,
+                          const char *message) {
+    assert_null(load_parts(model, cut, rest));
+    assert_error(TN_EFORMAT, message);
+}
+
+static void of_gpt2s_kind(void **state) {
+    (void)state;
+    tn_tokenizer *t = load_parts(
+        small_pairs, byte_level,
+        "\"normalizer\":null,\"added_tokens\":[{\"id\":262,\"content\":\"<|endoftext|>\","
+        "\"special\":true},{\"id\":300,\"content\":\"<|end\",\"special\":false}]");
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_size(t), 301);
+    EXPECT_IDS(t, "hello hello<|endoftext|>it", true, HELLO, SPACE_HELLO, END_OF_TEXT, 'i', 't');
+    EXPECT_IDS(t, "<|endo", false, 300, 'o');
+    EXPECT_IDS(t, "oo<|endoftext|>", false, OO, 300, 'o', 'f', 't', 'e', 'x', 't', '|', '>');
+    tn_tokenizer_free(t);
+}
+
+static void of_llama3s_kind(void **state) {
+    (void)state;
+    tn_tokenizer *t = load_parts(
+        "\"type\":\"BPE\",\"ignore_merges\":true,\"merges\":[\"h e\",\"l l\"]",
+        "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+        "\"[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}|\\\\s+\"},\"behavior\":"
+        "\"Isolated\","
+        "\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]"
+        "}",
+        "");
+    assert_non_null(t);
+    EXPECT_IDS(t, "hello hello hellox", false, HELLO, SPACE_HELLO, ' ', HE, LL, 'o', 'x');
+    tn_tokenizer_free(t);
+}
+
+/* Several cuts, one after the other; a text that is found as it stands; a space in front. */
+static void other_cuts(void **state) {
+    (void)state;
+    tn_tokenizer *t =
+        load_parts(small_pairs,
+                   "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_"
+                   "digits\":true},"
+                   "{\"type\":\"Split\",\"pattern\":{\"String\":\"l\"},\"behavior\":\"Isolated\"},"
+                   "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}",
+                   "");
+    assert_non_null(t);
+    EXPECT_IDS(t, "hello", false, HE, 'l', 'l', 'o');
+    tn_tokenizer_free(t);
+    t = load_parts(small_pairs, "{\"type\":\"ByteLevel\"}", "");
+    assert_non_null(t);
+    EXPECT_IDS(t, " hello", false, SPACE_HELLO);
+    tn_ids out = {0};
+    assert_int_equal(tn_tokenizer_encode(t, "hello", 5, false, &out), TN_OK);
+    assert_int_equal(out.count, 1);
+    assert_int_equal(out.ids[0], SPACE_HELLO);
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+}
+
+#define SPLIT(pattern)                                                                      \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":" \
+    "\"" pattern "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\","                  \
+    "\"add_prefix_space\":false,\"use_regex\":false}]}"
+
+static void what_is_not_understood(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *cut, *rest, *message;
+    } wrong[] = {
+        {"\"type\":\"Unigram\"", byte_level, "", "model.type is Unigram (should be BPE)"},
+        {"\"merges\":[],\"dropout\":0.1", byte_level, "", "model.dropout is 0.1 (should be null)"},
+        {"\"merges\":[],\"byte_fallback\":true", byte_level, "", "model.byte_fallback is true"},
+        {"\"merges\":[],\"ignore_merges\":1", byte_level, "", "model.ignore_merges is 1"},
+        {"\"merges\":[],\"end_of_word_suffix\":\"</w>\"", byte_level, "",
+         "model.end_of_word_suffix is </w> (should be null)"},
+        {"\"x\":1", byte_level, "", "model.merges is missing (should be a list)"},
+        {"\"merges\":[\"h e\",\"q q\"]", byte_level, "",
+         "model.merges[1]: the vocabulary has no token \"qq\""},
+        {"\"merges\":[[\"h\"]]", byte_level, "", "model.merges[0] is a list (should be"},
+        {"\"merges\":[[\"h\",\"e\",\"l\"]]", byte_level, "", "model.merges[0] is a list"},
+        {"\"merges\":[7]", byte_level, "", "model.merges[0] is 7"},
+        {small_pairs, "null", "", "pre_tokenizer is null (should be ByteLevel"},
+        {small_pairs, "{\"type\":\"Metaspace\"}", "", "pre_tokenizer.type is Metaspace"},
+        {small_pairs, "{\"type\":\"Sequence\",\"pretokenizers\":[]}", "",
+         "pre_tokenizer.pretokenizers is a list"},
+        {small_pairs, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\"},{}]}",
+         "", "pre_tokenizer.pretokenizers[0].type is Punctuation (should be Split or Digits"},
+        {small_pairs, SPLIT("(a"), "", "the pattern is not understood: missing"},
+        {small_pairs, SPLIT("\\\\w+"), "", "an escape that does not mean the same everywhere"},
+        {small_pairs, SPLIT("[a[bc]]"), "", "a class within a class (at byte 2 of it)"},
+        {small_pairs, SPLIT("a{1,3}+"), "", "'+' behind '}'"},
+        {small_pairs, byte_level, "\"normalizer\":{\"type\":\"NFKC\"}", "normalizer.type is NFKC"},
+        {small_pairs, byte_level, "\"added_tokens\":{}", "added_tokens is an object"},
+        {small_pairs, byte_level, "\"added_tokens\":[{\"id\":1}]", "added_tokens[0] is an object"},
+        {small_pairs, byte_level,
+         "\"added_tokens\":[{\"id\":300,\"content\":\"x\",\"lstrip\":true}]",
+         "added_tokens[0].lstrip is true (should be false)"},
+        {small_pairs, byte_level, "\"added_tokens\":[{\"id\":300,\"content\":\"hello\"}]",
+         "\"hello\" is there twice, as 259 and as 300"},
+        {small_pairs, byte_level, "\"added_tokens\":[{\"id\":3,\"content\":\"new\"}]",
+         "the id 3 is used twice"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        refused_parts(wrong[i].model, wrong[i].cut, wrong[i].rest, wrong[i].message);
+    }
+    temp_write(temp_path("tokenizer.json"), "{\"version\":1}", 13);
+    assert_null(tn_tokenizer_load(temp_path("tokenizer.json")));
+    assert_error(TN_EFORMAT, "tokenizer.json: the key model is missing");
+}
+
+/* An expression that goes back and forth without end stops at a limit: an error, and no hang. */
+static void patterns_without_end(void **state) {
+    (void)state;
+    tn_tokenizer *t = load_parts(small_pairs, SPLIT("(a+a+)+b|."), "");
+    assert_non_null(t);
+    char text[200];
+    memset(text, 'a', sizeof(text));
+    tn_ids out = {0};
+    assert_int_equal(tn_tokenizer_encode(t, text, sizeof(text), false, &out), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "match limit exceeded");
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+    t = load_parts(small_pairs, SPLIT("x*"), ""); /* matches nothing, everywhere */
+    assert_non_null(t);
+    EXPECT_IDS(t, "hello\xc3\xa4", false, 'h', 'e', 'l', 'l', 'o', 0xc3, 0xa4);
+    tn_tokenizer_free(t);
+}
+
+/* ---- tiktoken -------------------------------------------------------------------------------- */
+
+static void put_rank(FILE *f, const char *text, size_t bytes, int rank) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t at = 0; at < bytes; at += 3) {
+        unsigned value = 0;
+        for (size_t i = 0; i < 3; i++) {
+            value = value << 8 | (at + i < bytes ? (unsigned char)text[at + i] : 0);
+        }
+        for (size_t i = 0; i < 4; i++) {
+            bool there = at + i <= bytes;
+            fputc(there ? digits[value >> (18 - 6 * i) & 63] : '=', f);
+        }
+    }
+    fprintf(f, " %d\n", rank);
+}
+
+static const char *write_ranks(const char *more) {
+    static const char *const made[] = {"he", "ll", "hell", "hello", " hello", "oo"};
+    const char *path = temp_path("small.tiktoken");
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    for (int i = 0; i < 256; i++) {
+        char byte = (char)i;
+        put_rank(f, &byte, 1, i);
+    }
+    for (int i = 0; i < 6; i++) {
+        put_rank(f, made[i], strlen(made[i]), 256 + i);
+    }
+    fputs(more, f);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static void tiktoken(void **state) {
+    (void)state;
+    static const char *const special[] = {"<|endoftext|>", "<|end|>"};
+    tn_tiktoken_options o = tn_tiktoken_defaults();
+    const char *path = write_ranks("");
+    assert_null(tn_tokenizer_load_tiktoken(path, o));
+    assert_error(TN_EVALUE, "small.tiktoken: 262 ranks: say by which pattern text is cut");
+    assert_null(tn_tokenizer_load(path));
+    assert_error(TN_EVALUE, "262 ranks");
+    o.pattern = "llama3";
+    o.special = special;
+    o.special_count = 2;
+    tn_tokenizer *t = tn_tokenizer_load_tiktoken(path, o);
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_size(t), 264);
+    assert_int_equal(tn_tokenizer_special(t, "<|end|>"), 263);
+    EXPECT_IDS(t, "hello hello", false, HELLO, SPACE_HELLO);
+    EXPECT_IDS(t, "hellooo<|end|>", true, HELLO, OO, 263);
+    tn_tokenizer_free(t);
+    o.pattern = "(";
+    assert_null(tn_tokenizer_load_tiktoken(path, o));
+    assert_error(TN_EFORMAT, "the pattern is not understood");
+    o.pattern = "gpt2";
+    static const char *const wrong[] = {
+        "aGk=\n",  "aGk= \n", "aGk= x\n",    "aGk 300\n", "a*== 300\n", "aGk= 99999999999\n",
+        "= 300\n", " 300\n",  "aGk= 300 \n", "aGk= -1\n",
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_null(tn_tokenizer_load_tiktoken(write_ranks(wrong[i]), o));
+        assert_error(TN_EFORMAT, "small.tiktoken:263: should be a token in base64");
+    }
+    assert_null(tn_tokenizer_load_tiktoken(write_ranks("aGk= 261\n"), o));
+    assert_error(TN_EFORMAT, "the id 261 is used twice, by \"oo\" and \"hi\"");
+    t = tn_tokenizer_load_tiktoken(write_ranks("\r\naGk= 300\r\n"), o);
+    assert_non_null(t);
+    EXPECT_IDS(t, "hi hello", false, 300, SPACE_HELLO);
+    tn_tokenizer_free(t);
+}
+
+/* Which file of a folder is read. */
+static void folders(void **state) {
+    (void)state;
+    temp_clean(state);
+    assert_null(tn_tokenizer_load(temp_path("")));
+    assert_error(TN_EIO, "has no tokenizer.json, no vocab.json");
+    write_ranks("");
+    assert_null(tn_tokenizer_load(temp_path("")));
+    assert_error(TN_EVALUE, "small.tiktoken: 262 ranks");
+    small_write(SMALL_MERGES);
+    tn_tokenizer *t = tn_tokenizer_load(temp_path(""));
+    assert_non_null(t);
+    EXPECT_IDS(t, "hello", false, HELLO);
+    tn_tokenizer_free(t);
+    t = load_parts("\"merges\":[]", byte_level, "");
+    tn_tokenizer_free(t);
+    t = tn_tokenizer_load(temp_path(""));
+    assert_non_null(t);
+    EXPECT_IDS(t, "he", false, 'h', 'e');
+    tn_tokenizer_free(t);
+    assert_null(tn_tokenizer_load(temp_path("nowhere.json")));
+    assert_error(TN_EIO, "nowhere.json");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(merges),
+        TEST(vocabularies),
+        TEST(holes),
+        TEST(of_gpt2s_kind),
+        TEST(of_llama3s_kind),
+        TEST(other_cuts),
+        TEST(what_is_not_understood),
+        TEST(patterns_without_end),
+        TEST(tiktoken),
+        TEST(folders),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
