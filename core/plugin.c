@@ -10,10 +10,16 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
+
+/* Weak: no loader comes into a program that is linked statically for our sake. The linker would
+ * warn of it (as it does of libgomp's). */
+#pragma weak dlopen
 
 typedef struct plugin {
     struct plugin *next;
@@ -46,15 +52,38 @@ static void own_folder(char *folder, size_t room) {
     }
 }
 
+/* Whether a loader started this program, and so knows its libraries. */
+static bool has_loader(void) {
+    const ElfW(Phdr) *header = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+    unsigned long left = header ? getauxval(AT_PHNUM) : 0;
+    while (left > 0 && header->p_type != PT_INTERP) {
+        left--;
+        header++;
+    }
+    return left > 0;
+}
+
+void *tn__library_open(const char *file, char *why, size_t room) {
+    if (!dlopen || !has_loader()) {
+        snprintf(why, room, "the program is linked statically");
+        return NULL;
+    }
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        snprintf(why, room, "%s", dlerror());
+    }
+    return handle;
+}
+
 /* Opens `path` unless p is open already. The first reason is the one that is kept. */
 static void try_path(plugin *p, const char *path) {
+    char why[sizeof(p->why)];
     if (p->handle) {
         return;
     }
-    p->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const char *error = p->handle ? NULL : dlerror();
-    if (error && !*p->why) {
-        snprintf(p->why, sizeof(p->why), "%s", error);
+    p->handle = tn__library_open(path, why, sizeof(why));
+    if (!p->handle && !*p->why) {
+        memcpy(p->why, why, sizeof(why));
     }
 }
 

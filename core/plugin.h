@@ -1,8 +1,8 @@
 /* Parts of Tern that need a library which not every machine has: libtern_NAME.so,
  * loaded when asked for.
  *
- * It is looked for beside libtern.so (beside the program, where libtern is linked statically), then
- * in the folders of TERN_PLUGIN_PATH (separated by colons), then where the loader searches. */
+ * It is looked for beside libtern.so, then in the folders of TERN_PLUGIN_PATH (separated by
+ * colons), then where the loader searches. A program that is linked statically has no plugins. */
 #ifndef TERN_CORE_PLUGIN_H
 #define TERN_CORE_PLUGIN_H
 
@@ -12,5 +12,9 @@
  * words in why[room]; a later call for the same plugin says the same at once.
  * Any thread. Raises nothing. */
 TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t room);
+
+/* Opens a shared library by its file or soname, as dlopen does. NULL with why[room]: a program that
+ * is linked statically has none. */
+void *tn__library_open(const char *file, char *why, size_t room);
 
 #endif

@@ -2,6 +2,7 @@
 #include "backends/cpu/onednn_library.h"
 
 #include "backends/backend.h"
+#include "core/plugin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -99,9 +100,10 @@ static void load_library(void) {
                                       : "this CPU has no bf16 arithmetic");
         return;
     }
-    void *handle = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    char reason[sizeof(why)];
+    void *handle = tn__library_open(soname, reason, sizeof(reason));
     if (!handle) {
-        snprintf(why, sizeof(why), "oneDNN could not be loaded: %s", dlerror());
+        snprintf(why, sizeof(why), "oneDNN could not be loaded: %.400s", reason);
         return;
     }
     if (!load_symbols(handle) || !library_obeys() || !library_multiplies()) {
