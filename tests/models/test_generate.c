@@ -14,6 +14,7 @@ enum { VOCAB = 13, CONTEXT = 12, LAYERS = 2, NEW = 20, MOST = 8 };
 typedef union any_model {
     tn_module base;
     tn_gpt gpt;
+    tn_llama llama;
 } any_model;
 
 static void init_gpt(any_model *m, int64_t vocab) {
@@ -27,8 +28,21 @@ static void init_gpt(any_model *m, int64_t vocab) {
     tn_gpt_init(&m->gpt, o);
 }
 
+static void init_llama(any_model *m, int64_t vocab) {
+    tn_llama_options o = tn_llama_defaults();
+    o.vocab = vocab;
+    o.context = CONTEXT;
+    o.layers = LAYERS;
+    o.heads = 4;
+    o.kv_heads = 2;
+    o.width = 16;
+    o.hidden = 24;
+    o.dtype = TN_F64;
+    tn_llama_init(&m->llama, o);
+}
+
 typedef void (*init_model)(any_model *m, int64_t vocab);
-static const init_model families[] = {init_gpt};
+static const init_model families[] = {init_gpt, init_llama};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 /* Weights so large that a token depends on all before it. */
@@ -56,7 +70,7 @@ static bool count_caches(tn_module *m, const char *path, void *user) {
     (void)path;
     const tn_kv_cache *cache =
         strcmp(m->kind, "self_attention") == 0 ? &((const tn_self_attention *)m)->cache : NULL;
-    *(int *)user += cache && (cache->k || cache->length);
+    *(int *)user += cache && (cache->k || cache->v || cache->length);
     return true;
 }
 

@@ -11,6 +11,15 @@ static void use_model(void *m) {
     tn_call(m, tokens);
     tn_call(m, tokens);
     tn_cache_end(m);
+    int32_t prompt[] = {1, 2, 3};
+    tn_prompt prompts[] = {{prompt, 3}, {prompt, 1}}; /* with a mask, and through a full context */
+    tn_generate_options o = tn_generate_defaults();
+    o.max_new = 4;
+    o.top_k = 2;
+    o.repetition_penalty = 1.2;
+    tn_generated out[2];
+    tn_generate(m, prompts, 2, o, out);
+    tn_generated_free(out, 2);
 }
 
 static void use_gpt(void) {

@@ -78,27 +78,6 @@ static void train(void) {
     tn_module_finish(&n);
 }
 
-static void generate(void) {
-    TN_SCOPE;
-    tn_gpt gpt;
-    tn_gpt_init(&gpt,
-                (tn_gpt_options){
-                    .vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4, .bias = true});
-    int64_t prompt[] = {1, 2, 3};
-    tn_tensor *tokens = TN_FROM(prompt, TN_DIMS(1, 3), TN_I64);
-    tn_backward(tn_lm_loss(&gpt, tokens, tokens));
-    int32_t ids[] = {1, 2, 3};
-    tn_prompt prompts[] = {{ids, 3}, {ids, 1}}; /* with a mask, and through a full context */
-    tn_generate_options options = tn_generate_defaults();
-    options.max_new = 4;
-    options.top_k = 2;
-    options.repetition_penalty = 1.2;
-    tn_generated out[2];
-    tn_generate(&gpt, prompts, 2, options, out);
-    tn_generated_free(out, 2);
-    tn_module_finish(&gpt);
-}
-
 static void tie_and_read(void) {
     TN_SCOPE;
     tn_linear a, b;
@@ -145,11 +124,6 @@ static void training(void **state) {
     every_allocation(train);
 }
 
-static void generation(void **state) {
-    (void)state;
-    every_allocation(generate);
-}
-
 static void ties(void **state) {
     (void)state;
     every_allocation(tie_and_read);
@@ -167,8 +141,10 @@ static void parts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training), cmocka_unit_test(generation), cmocka_unit_test(ties),
-        cmocka_unit_test(deferred), cmocka_unit_test(parts),
+        cmocka_unit_test(training),
+        cmocka_unit_test(ties),
+        cmocka_unit_test(deferred),
+        cmocka_unit_test(parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
