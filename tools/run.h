@@ -52,6 +52,7 @@ typedef struct run_options {
     const char *log_dir; /* NULL: no files */
     char **program;      /* with its arguments, NULL at the end */
     char *path;          /* where it is */
+    char *command;       /* what was typed before the program; NULL: it has a secret in it */
 } run_options;
 
 /* Prints and exits when the arguments ask for it or are wrong. */

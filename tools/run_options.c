@@ -1,5 +1,6 @@
 /* What the user asked `tern run` for: torchrun's options by torchrun's names,
  * checked before anything starts. */
+#include "core/quote.h"
 #include "tools/run.h"
 
 #include <argp.h>
@@ -280,6 +281,18 @@ static void complete_options(struct argp_state *state, parsing *p) {
     choose_token(state, p);
 }
 
+/* `tern run` and its options. */
+static char *command_line(char *const *options, int count) {
+    static char run[] = "run";
+    char **words = memory_new((size_t)count + 2, sizeof(*words));
+    words[0] = program_invocation_name;
+    words[1] = run;
+    memcpy(words + 2, options, (size_t)count * sizeof(*words));
+    char *line = tn__shell_line(words, count + 2);
+    free(words);
+    return line;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     parsing *p = state->input;
     run_options *o = p->o;
@@ -342,6 +355,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         break;
     case ARGP_KEY_ARG: /* the program; what follows belongs to it */
         o->program = &state->argv[state->next - 1];
+        o->command = p->token ? NULL : command_line(state->argv + 1, state->next - 2);
         state->next = state->argc;
         break;
     case ARGP_KEY_END:

@@ -43,6 +43,7 @@ static const char *const names[] = {
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID",
     "TERN_LAUNCHER",
+    "TERN_COMMAND",
     "TERN_FLIGHT_DIR",
 };
 enum { VARIABLES = sizeof(names) / sizeof(*names) };
@@ -90,6 +91,9 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
     list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
     list[n++] = text_new("%s", w->guard.marker);
+    if (o->command) {
+        list[n++] = text_new("TERN_COMMAND=%s", o->command);
+    }
     if (folder) {
         list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder);
     }

@@ -1,0 +1,11 @@
+/* Command lines as a person types them. */
+#ifndef TERN_CORE_QUOTE_H
+#define TERN_CORE_QUOTE_H
+
+#include "tern/core.h"
+
+/* `count` words as a shell reads them again, with spaces between; the caller frees. NULL when there
+ * is no memory; nothing is raised. */
+TN_API char *tn__shell_line(char *const *words, int count);
+
+#endif
