@@ -73,6 +73,11 @@ static void write_line(tn_log_level level, tn_log_sink other, const char *format
     }
 }
 
+bool tn__log_heard(tn_log_level level) {
+    pthread_once(&once, read_environment);
+    return (int)level <= __atomic_load_n(&most, __ATOMIC_RELAXED);
+}
+
 void tn_log_write(tn_log_level level, const char *format, ...) {
     pthread_once(&once, read_environment);
     if ((unsigned)level > TN_LOG_DEBUG || !format || within == MOST_WITHIN ||

@@ -8,4 +8,7 @@
  * user and shows in nothing else. TERN_LOG=error keeps it silent. */
 void tn__log_loud(const char *format, ...) TN_PRINTF(1, 2);
 
+/* Whether anybody hears what is logged at this level. */
+bool tn__log_heard(tn_log_level level);
+
 #endif

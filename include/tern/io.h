@@ -110,6 +110,9 @@ typedef struct tn_checkpoint {
      * (names, shapes, dtypes, kind and groups of the optimiser). A place that other data have not
      * becomes the beginning of its epoch. */
     bool other_run;
+    /* load, unless NULL: the schedule may have become longer and be the same otherwise, warm-up
+     * included. Gets the number of steps that it had. */
+    int64_t *longer_than;
 } tn_checkpoint;
 
 /* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits)
