@@ -1,7 +1,7 @@
-/* The loss of every step as a CSV file: `step,loss` and a row a step. A row is written at once, so
- * that a killed process loses none; what a checkpoint does not have is cut off when
- * the run goes on. A file that somebody has deleted or changed meanwhile is written anew from what
- * is in memory. */
+/* What was measured at every step as a CSV file: `step,loss`, more columns where the program names
+ * them, and a row a step. A row is written at once, so that a killed process loses none; what a
+ * checkpoint does not have is cut off when the run goes on. A file that somebody has deleted or
+ * changed meanwhile, or that gets another column, is written anew from what is in memory. */
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -15,16 +15,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char head[] = "step,loss\n";
+enum {
+    MOST_COLUMNS = 64,
+    NAME_ROOM = 32,
+    ROW_ROOM = 24 + 24 * MOST_COLUMNS,        /* a number has at most 17 characters */
+    HEAD_ROOM = 8 + NAME_ROOM * MOST_COLUMNS, /* and a name fits with its comma */
+};
+
+/* The steps that have a value here, and their values. */
+typedef struct column {
+    char name[NAME_ROOM];
+    double *x, *y; /* [room] */
+    int64_t count, room;
+    double next; /* of the step to come, if there is one */
+    bool given;
+} column;
 
 struct tn_history {
     int fd;
     char *path;
-    char *place;            /* the path from the root: the program may change its folder */
-    int64_t bytes;          /* of the file */
-    bool failed;            /* half a row may have been written: nothing more is */
-    double *x, *y, *smooth; /* [room]; smooth is filled when it is asked for */
-    int64_t count, room;
+    char *place;     /* the path from the root: the program may change its folder */
+    int64_t bytes;   /* of the file */
+    bool failed;     /* half a row may have been written: nothing more is */
+    column *columns; /* [column_count]; the first is the loss */
+    int column_count;
+    bool wider;     /* than the file's head */
+    int64_t rows;   /* steps */
+    double *smooth; /* [smooth_room], filled when it is asked for */
+    int64_t smooth_room;
 };
 
 static tn_status history_fail(tn_history *h, const char *doing) {
@@ -47,48 +65,152 @@ static bool write_all(tn_history *h, const char *text, size_t bytes) {
     return true;
 }
 
-static bool history_grow(tn_history *h) {
-    if (h->count < h->room) {
+/* ---- Columns --------------------------------------------------------------------------------- */
+
+static bool name_fits(const char *name, size_t bytes) {
+    bool fits = bytes > 0 && bytes < NAME_ROOM;
+    for (size_t i = 0; i < bytes && fits; i++) {
+        fits = name[i] > ' ' && name[i] < 127 && name[i] != ',' && name[i] != '"';
+    }
+    return fits && !(bytes == 4 && memcmp(name, "step", 4) == 0);
+}
+
+static column *find_column(const tn_history *h, const char *name, size_t bytes) {
+    for (int i = 0; i < h->column_count; i++) {
+        if (strncmp(h->columns[i].name, name, bytes) == 0 && !h->columns[i].name[bytes]) {
+            return &h->columns[i];
+        }
+    }
+    return NULL;
+}
+
+/* NULL after raising. */
+static column *add_column(tn_history *h, const char *name, size_t bytes) {
+    if (!name_fits(name, bytes) || h->column_count == MOST_COLUMNS) {
+        tn__raise(
+            TN_EVALUE, "history",
+            "%s: no column \"%.*s\" (up to %d, of up to %d characters, without spaces, commas "
+            "and quotes, and not \"step\")",
+            h->path, (int)(bytes < 40 ? bytes : 40), name, MOST_COLUMNS, NAME_ROOM - 1);
+        return NULL;
+    }
+    column *larger = tn__realloc(h->columns, ((size_t)h->column_count + 1) * sizeof(*larger));
+    if (!larger) {
+        tn__raise(TN_ENOMEM, "history", "no memory for a column");
+        return NULL;
+    }
+    h->columns = larger;
+    column *c = &h->columns[h->column_count++];
+    *c = (column){0};
+    memcpy(c->name, name, bytes);
+    return c;
+}
+
+static bool column_grow(column *c) {
+    if (c->count < c->room) {
         return true;
     }
-    int64_t room = h->room ? h->room * 2 : 4096;
-    double **all[] = {&h->x, &h->y, &h->smooth};
-    for (int i = 0; i < 3; i++) {
-        double *larger = tn__realloc(*all[i], (size_t)room * sizeof(double));
+    int64_t room = c->room ? c->room * 2 : 1024;
+    double **both[] = {&c->x, &c->y};
+    for (int i = 0; i < 2; i++) {
+        double *larger = tn__realloc(*both[i], (size_t)room * sizeof(double));
         if (!larger) {
             tn__raise(TN_ENOMEM, "history", "no memory for %lld steps", (long long)room);
             return false;
         }
-        *all[i] = larger;
+        *both[i] = larger;
     }
-    h->room = room;
+    c->room = room;
     return true;
 }
 
-static bool remember_loss(tn_history *h, double loss) {
-    if (!history_grow(h)) {
-        return false;
+/* What was given of the next step becomes its row. */
+static bool remember_row(tn_history *h) {
+    for (int i = 0; i < h->column_count; i++) {
+        if (h->columns[i].given && !column_grow(&h->columns[i])) {
+            return false;
+        }
     }
-    h->x[h->count] = (double)h->count;
-    h->y[h->count++] = loss;
+    for (int i = 0; i < h->column_count; i++) {
+        column *c = &h->columns[i];
+        if (c->given) {
+            c->x[c->count] = (double)h->rows;
+            c->y[c->count++] = c->next;
+            c->given = false;
+        }
+    }
+    h->rows++;
     return true;
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
+
+static int head_text(const tn_history *h, char *head) {
+    int bytes = sprintf(head, "step");
+    for (int i = 0; i < h->column_count; i++) {
+        bytes += sprintf(head + bytes, ",%s", h->columns[i].name);
+    }
+    return bytes + sprintf(head + bytes, "\n");
+}
+
+/* The row of a step. at[i]: where the values of column i go on, which is moved. */
+static int row_text(const tn_history *h, int64_t step, int64_t *at, char *row) {
+    int bytes = sprintf(row, "%lld", (long long)step);
+    for (int i = 0; i < h->column_count; i++) {
+        const column *c = &h->columns[i];
+        bool has = at[i] < c->count && c->x[at[i]] == (double)step;
+        bytes += has ? sprintf(row + bytes, ",%.9g", c->y[at[i]]) : sprintf(row + bytes, ",");
+        at[i] += has;
+    }
+    return bytes + sprintf(row + bytes, "\n");
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
+
+/* Reads "step,loss…", and steps over it. */
+static bool read_head(tn_history *h, const char **at) {
+    static const char begin[] = "step,loss";
+    bool sound = strncmp(*at, begin, sizeof(begin) - 1) == 0;
+    *at += sound ? sizeof(begin) - 1 : 0;
+    while (sound && **at == ',') {
+        const char *name = *at + 1;
+        size_t bytes = strcspn(name, ",\n");
+        sound = name_fits(name, bytes) && !find_column(h, name, bytes) &&
+                add_column(h, name, bytes) != NULL;
+        *at = name + bytes;
+    }
+    sound = sound && **at == '\n';
+    *at += sound;
+    return sound;
+}
+
+/* ",2.5" or ",", and steps over it. */
+static bool read_value(column *c, const char **at) {
+    if (**at != ',') {
+        return false;
+    }
+    const char *number = *at + 1;
+    char *end = (char *)number;
+    c->given = *number != ',' && *number != '\n';
+    c->next = c->given && *number != ' ' ? strtod(number, &end) : 0;
+    *at = end;
+    return c->given == (end != number);
+}
 
 /* Reads the row of the next step at *at, and steps over it. */
 static bool read_row(tn_history *h, const char **at) {
     char *end;
     errno = 0;
     long long step = strtoll(*at, &end, 10);
-    bool sound = **at >= '0' && **at <= '9' && *end == ',' && errno == 0 && step == h->count;
-    const char *number = sound ? end + 1 : end;
-    double loss = sound ? strtod(number, &end) : 0;
-    if (!sound || end == number || *number == '\n' || *end != '\n') {
-        return false;
+    bool sound = **at >= '0' && **at <= '9' && errno == 0 && step == h->rows, any = false;
+    *at = end;
+    for (int i = 0; i < h->column_count && sound; i++) {
+        sound = read_value(&h->columns[i], at);
+        any |= h->columns[i].given;
     }
-    *at = end + 1;
-    return remember_loss(h, loss);
+    sound = sound && any && **at == '\n';
+    *at += sound;
+    return sound && remember_row(h);
 }
 
 /* Keeps the rows of the first `start` steps. */
@@ -99,15 +221,14 @@ static bool keep_rows(tn_history *h, int64_t start) {
         return false;
     }
     const char *at = text;
-    bool sound = strncmp(at, head, sizeof(head) - 1) == 0;
-    at += sound ? sizeof(head) - 1 : 0;
-    while (sound && h->count < start) {
+    bool sound = read_head(h, &at);
+    while (sound && h->rows < start) {
         sound = read_row(h, &at);
     }
     if (!sound) {
         tn__raise(TN_EFORMAT, "history",
                   "%s: the row of step %lld is missing, and the run goes on at step %lld", h->path,
-                  (long long)h->count, (long long)start);
+                  (long long)h->rows, (long long)start);
     }
     off_t keep = (off_t)(at - text);
     tn_text_free(text);
@@ -117,6 +238,11 @@ static bool keep_rows(tn_history *h, int64_t start) {
         return false;
     }
     return sound;
+}
+
+static bool write_head(tn_history *h) {
+    char head[HEAD_ROOM];
+    return write_all(h, head, (size_t)head_text(h, head));
 }
 
 /* A terminal or a pipe is no file. */
@@ -138,15 +264,15 @@ tn_history *tn_history_open(const char *path, int64_t start) {
         return NULL;
     }
     tn_history *h = tn__calloc(1, sizeof(*h));
-    if (!h || !(h->path = tn__strdup(path))) {
+    if (!h || !(h->path = tn__strdup(path)) || !add_column(h, "loss", 4)) {
         tn__raise(TN_ENOMEM, "history", "%s: no memory", path);
+        free(h ? h->path : NULL);
         free(h);
         return NULL;
     }
     h->fd = open(path, O_RDWR | O_CLOEXEC | (start ? 0 : O_CREAT | O_TRUNC), 0666);
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    bool open_now =
-        h->fd >= 0 && (start ? keep_rows(h, start) : write_all(h, head, sizeof(head) - 1));
+    bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
     tn__plain_numbers_end(numbers);
     if (!open_now || !find_place(h)) {
         if (h->fd < 0 || open_now) {
@@ -163,20 +289,19 @@ void tn_history_free(tn_history *h) {
         if (h->fd >= 0) {
             close(h->fd);
         }
+        for (int i = 0; i < h->column_count; i++) {
+            free(h->columns[i].x);
+            free(h->columns[i].y);
+        }
+        free(h->columns);
         free(h->path);
         free(h->place);
-        free(h->x);
-        free(h->y);
         free(h->smooth);
         free(h);
     }
 }
 
 /* ---- Use ------------------------------------------------------------------------------------- */
-
-static int row_text(char *row, size_t room, int64_t step, double loss) {
-    return snprintf(row, room, "%lld,%.9g\n", (long long)step, loss);
-}
 
 /* Whether the name still leads to what was written, no more and no less. */
 static bool file_is_there(const tn_history *h) {
@@ -193,12 +318,14 @@ static bool write_anew(tn_history *h) {
     if (!tn__file_begin(&f, h->place, "history")) {
         return false;
     }
-    char row[64];
-    int64_t bytes = sizeof(head) - 1;
-    tn__file_put(&f, head, sizeof(head) - 1);
-    for (int64_t k = 0; k < h->count; k++) {
-        int length = row_text(row, sizeof(row), k, h->y[k]);
-        tn__file_put(&f, row, (size_t)length);
+    char text[HEAD_ROOM > ROW_ROOM ? HEAD_ROOM : ROW_ROOM];
+    int64_t at[MOST_COLUMNS] = {0};
+    int length = head_text(h, text);
+    int64_t bytes = length;
+    tn__file_put(&f, text, (size_t)length);
+    for (int64_t step = 0; step < h->rows; step++) {
+        length = row_text(h, step, at, text);
+        tn__file_put(&f, text, (size_t)length);
         bytes += length;
     }
     if (tn__file_commit(&f) != TN_OK) {
@@ -215,6 +342,7 @@ static bool write_anew(tn_history *h) {
     close(h->fd);
     h->fd = fd;
     h->bytes = bytes;
+    h->wider = false;
     return true;
 }
 
@@ -240,16 +368,68 @@ static bool history_usable(const tn_history *h) {
     return true;
 }
 
-tn_status tn_history_add(tn_history *h, double loss) {
+tn_status tn_history_put(tn_history *h, const char *name, double value) {
     if (!history_usable(h)) {
         return tn_error();
     }
-    char row[64];
+    if (!name) {
+        return tn__raise(TN_EVALUE, "history", "%s: the name is NULL", h->path);
+    }
+    column *c = find_column(h, name, strlen(name));
+    if (!c) {
+        c = add_column(h, name, strlen(name));
+        h->wider |= c != NULL;
+    }
+    if (c) {
+        c->next = value;
+        c->given = true;
+    }
+    return tn_error();
+}
+
+static bool any_given(const tn_history *h) {
+    bool any = false;
+    for (int i = 0; i < h->column_count; i++) {
+        any |= h->columns[i].given;
+    }
+    return any;
+}
+
+/* Behind the others; a file that has become wider is written anew. A pipe gets another head. */
+static bool write_row(tn_history *h) {
+    struct stat about;
+    if (h->wider && is_file(h, &about)) {
+        h->failed = !write_anew(h);
+        return !h->failed;
+    }
+    char row[ROW_ROOM];
+    int64_t at[MOST_COLUMNS];
+    for (int i = 0; i < h->column_count; i++) {
+        const column *c = &h->columns[i];
+        bool has = c->count > 0 && c->x[c->count - 1] == (double)(h->rows - 1);
+        at[i] = c->count - has;
+    }
+    bool headed = !h->wider || write_head(h);
+    h->wider = false;
+    return headed && write_all(h, row, (size_t)row_text(h, h->rows - 1, at, row));
+}
+
+tn_status tn_history_step(tn_history *h) {
+    if (!history_usable(h)) {
+        return tn_error();
+    }
+    if (!any_given(h)) {
+        return tn__raise(TN_ESTATE, "history", "%s: nothing was put for step %lld", h->path,
+                         (long long)h->rows);
+    }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    int bytes = row_text(row, sizeof(row), h->count, loss);
-    bool done = keep_file(h) && remember_loss(h, loss) && write_all(h, row, (size_t)bytes);
+    bool done = keep_file(h) && remember_row(h) && write_row(h);
     tn__plain_numbers_end(numbers);
     return done ? TN_OK : tn_error();
+}
+
+tn_status tn_history_add(tn_history *h, double loss) {
+    return tn_history_put(h, "loss", loss) == TN_OK ? tn_history_step(h) : tn_error();
 }
 
 tn_status tn_history_sync(tn_history *h) {
@@ -266,9 +446,14 @@ tn_status tn_history_sync(tn_history *h) {
                                                                   : history_fail(h, "syncing");
 }
 
-tn_curve tn_history_curve(const tn_history *h, const char *name) {
-    return h ? (tn_curve){.name = name, .x = h->x, .y = h->y, .count = h->count}
+tn_curve tn_history_column(const tn_history *h, const char *column_name, const char *name) {
+    const column *c = h && column_name ? find_column(h, column_name, strlen(column_name)) : NULL;
+    return c ? (tn_curve){.name = name, .x = c->x, .y = c->y, .count = c->count}
              : (tn_curve){.name = name};
+}
+
+tn_curve tn_history_curve(const tn_history *h, const char *name) {
+    return tn_history_column(h, "loss", name);
 }
 
 /* The straight line through the steps first … last, at `at`: their mean when that is the middle. */
@@ -285,16 +470,31 @@ static double line_at(const double *y, int64_t first, int64_t last, double at) {
 
 /* A plain mean would begin and end with a kink: there the window has steps on one side only, and a
  * mean of those lags behind a loss that falls. */
+static bool smooth_fits(tn_history *h, int64_t count) {
+    if (count > h->smooth_room) {
+        double *larger = tn__realloc(h->smooth, (size_t)count * sizeof(*larger));
+        if (!larger) {
+            tn__raise(TN_ENOMEM, "history", "no memory for %lld steps", (long long)count);
+            return false;
+        }
+        h->smooth = larger;
+        h->smooth_room = count;
+    }
+    return true;
+}
+
 tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
-    if (!h || window < 1) {
+    tn_curve c = tn_history_curve(h, name);
+    if (!h || window < 1 || !smooth_fits(h, c.count)) {
         return (tn_curve){.name = name};
     }
-    for (int64_t i = 0; i < h->count; i++) {
+    for (int64_t i = 0; i < c.count; i++) {
         int64_t first = i - window / 2, last = first + window - 1;
         double at = (double)(first + last) / 2; /* i, or half a step before it */
         first = first > 0 ? first : 0;
-        last = last < h->count - 1 ? last : h->count - 1;
-        h->smooth[i] = line_at(h->y, first, last, at);
+        last = last < c.count - 1 ? last : c.count - 1;
+        h->smooth[i] = line_at(c.y, first, last, at);
     }
-    return (tn_curve){.name = name, .x = h->x, .y = h->smooth, .count = h->count};
+    c.y = h->smooth;
+    return c;
 }

@@ -26,6 +26,7 @@ struct tn_progress {
     double busy;               /* seconds in steps */
     int64_t units;
     double flops, peak; /* of a unit; of the device in a second; 0: not shown */
+    char note[128];     /* the program's own facts */
     float *times;       /* [count], ms; float is enough for a median */
     int64_t count, room;
 };
@@ -70,7 +71,9 @@ static void format_duration(char *text, size_t room, double seconds) {
     }
 }
 
-/* Those that fit into `columns`: steps and loss, the rate, the time that is left. */
+enum { FACTS = 4, FACT_ROOM = 136 };
+
+/* Those that fit into `columns`: steps and loss, the rate, the time that is left, the note. */
 static void format_facts(const tn_progress *p, char *text, int columns) {
     char rate[32] = "?", left[32] = "?";
     if (p->busy > 0) {
@@ -86,15 +89,16 @@ static void format_facts(const tn_progress *p, char *text, int columns) {
                  100 * (double)p->units / p->busy * p->flops / p->peak);
     }
     int width = snprintf(NULL, 0, "%lld", (long long)p->total), used = 0;
-    char parts[3][84];
-    snprintf(parts[0], sizeof(parts[0]), "%*lld/%lld   loss %.4f", width, (long long)p->done,
+    char parts[FACTS][FACT_ROOM];
+    snprintf(parts[0], FACT_ROOM, "%*lld/%lld   loss %.4f", width, (long long)p->done,
              (long long)p->total, p->loss);
-    snprintf(parts[1], sizeof(parts[1]), "   %s %s/s%s", rate, p->unit, mfu);
-    snprintf(parts[2], sizeof(parts[2]), "   %s left", left);
-    for (int i = 0; i < 3; i++) {
+    snprintf(parts[1], FACT_ROOM, "   %s %s/s%s", rate, p->unit, mfu);
+    snprintf(parts[2], FACT_ROOM, "   %s left", left);
+    snprintf(parts[3], FACT_ROOM, "%s%s", *p->note ? "   " : "", p->note);
+    for (int i = 0; i < FACTS; i++) {
         int wide = tn__text_columns(parts[i]);
         if (i == 0 || used + wide <= columns) {
-            text += snprintf(text, sizeof(parts[i]), "%.*s", i == 0 ? columns : INT_MAX, parts[i]);
+            text += snprintf(text, FACT_ROOM, "%.*s", i == 0 ? columns : INT_MAX, parts[i]);
             used += wide;
         }
     }
@@ -117,7 +121,7 @@ static void draw_bar(const tn_progress *p, int columns) {
 }
 
 static void draw_line(tn_progress *p) {
-    char facts[3 * 84];
+    char facts[FACTS * FACT_ROOM];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     int columns = tn__terminal_columns(p->file);
     format_facts(p, facts, columns - 1); /* a full line would begin another */
@@ -180,6 +184,19 @@ void tn_progress_utilisation(tn_progress *p, double flops, double peak) {
 void tn_progress_resume(tn_progress *p) {
     if (p) {
         p->last = tn__now();
+    }
+}
+
+void tn_progress_note(tn_progress *p, const char *text) {
+    if (p) {
+        snprintf(p->note, sizeof(p->note), "%s", text ? text : "");
+    }
+}
+
+void tn_progress_clear(tn_progress *p) {
+    if (p && p->terminal) {
+        fputs("\r\033[K", p->file);
+        fflush(p->file);
     }
 }
 

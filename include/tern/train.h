@@ -32,6 +32,11 @@ TN_API void tn_progress_utilisation(tn_progress *p, double flops, double peak);
  * program did since then (a save, say). */
 TN_API double tn_progress_median_ms(const tn_progress *p);
 TN_API void tn_progress_resume(tn_progress *p);
+
+/* More to show where there is room for it: "lr 0.0006   memory 1.2 GB". NULL: nothing. */
+TN_API void tn_progress_note(tn_progress *p, const char *text);
+/* Takes a redrawn line away, so that the program can print one; the next step draws it again. */
+TN_API void tn_progress_clear(tn_progress *p);
 TN_API void tn_progress_free(tn_progress *p); /* finishes the line */
 
 /* ---- Curves ---------------------------------------------------------------------------------- */
@@ -55,7 +60,7 @@ TN_API void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows)
 /* As a picture that any browser shows. Written as io.h says. */
 TN_API tn_status tn_plot_svg(const tn_plot *plot, const char *path) TN_MUST_USE;
 
-/* ---- History: the loss of every step, as a CSV file that survives a crash -------------------- */
+/* ---- History: what was measured at every step, as a CSV file that survives a crash ----------- */
 
 typedef struct tn_history tn_history;
 
@@ -64,16 +69,21 @@ typedef struct tn_history tn_history;
  * same as without the interruption. NULL after TN_EIO, or TN_EFORMAT when rows are missing. Call
  * tn_history_sync before the checkpoint is saved, so that it never has more steps than the file. */
 TN_API tn_history *tn_history_open(const char *path, int64_t start);
-/* The loss of the next step, with 9 digits, which is exact for f32. Here and in tn_history_sync a
- * file that was deleted or changed meanwhile is written anew, with all rows; where that cannot be,
- * it is an error. */
-TN_API tn_status tn_history_add(tn_history *h, double loss);
+/* A value of the next step, with 9 digits, which is exact for f32. The first column is "loss"; a
+ * name that is new (31 characters, without spaces, commas and quotes) is another one, empty in the
+ * rows of the steps before. */
+TN_API tn_status tn_history_put(tn_history *h, const char *name, double value);
+/* Writes the row. Here and in tn_history_sync a file that was deleted or changed meanwhile is
+ * written anew, with all rows; where that cannot be, it is an error. TN_ESTATE: an empty row. */
+TN_API tn_status tn_history_step(tn_history *h);
+TN_API tn_status tn_history_add(tn_history *h, double loss); /* both */
 TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 
-/* As curves, valid until the next call with h: as it is, or the mean of `window` steps around
- * each. Where the window reaches beyond the first or last step, a straight line through its steps
- * takes the mean's place. */
+/* As curves, valid until the next call with h: a column, which has points where it has values; the
+ * loss as it is, or the mean of `window` steps around each. Where the window reaches beyond the
+ * first or last step, a straight line through its steps takes the mean's place. */
+TN_API tn_curve tn_history_column(const tn_history *h, const char *column, const char *name);
 TN_API tn_curve tn_history_curve(const tn_history *h, const char *name);
 TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window);
 

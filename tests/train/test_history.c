@@ -97,6 +97,75 @@ static void test_exact_for_f32(void **state) {
     tn_history_free(h);
 }
 
+/* Columns appear when they are named first, and are empty where nothing was measured. */
+static void test_columns(void **state) {
+    (void)state;
+    const char *path = temp_path("wide.csv");
+    tn_history *h = tn_history_open(path, 0);
+    assert_int_equal(tn_history_put(h, "lr", 0.5), TN_OK);
+    assert_int_equal(tn_history_add(h, 4), TN_OK);
+    assert_int_equal(tn_history_add(h, 3), TN_OK);
+    expect_file(path, "step,loss,lr\n0,4,0.5\n1,3,\n");
+    assert_int_equal(tn_history_put(h, "val/loss", 1), TN_OK);
+    assert_int_equal(tn_history_put(h, "val/loss", NAN), TN_OK); /* the last one counts */
+    assert_int_equal(tn_history_step(h), TN_OK);
+    static const char whole[] = "step,loss,lr,val/loss\n0,4,0.5,\n1,3,,\n2,,,nan\n";
+    expect_file(path, whole);
+    assert_int_equal(tn_history_step(h), TN_ESTATE);
+    assert_error(TN_ESTATE, "nothing was put for step 3");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(tn_history_sync(h), TN_OK);
+    expect_file(path, whole);
+    tn_history_free(h);
+
+    h = tn_history_open(path, 3);
+    tn_curve loss = tn_history_curve(h, "loss"), val = tn_history_column(h, "val/loss", "val");
+    assert_int_equal(loss.count, 2);
+    assert_int_equal(val.count, 1);
+    assert_true(val.x[0] == 2 && isnan(val.y[0]) && loss.y[1] == 3);
+    assert_int_equal(tn_history_column(h, "none", "none").count, 0);
+    assert_int_equal(tn_history_put(h, "lr", 0.25), TN_OK);
+    assert_int_equal(tn_history_add(h, 2), TN_OK);
+    expect_file(path, "step,loss,lr,val/loss\n0,4,0.5,\n1,3,,\n2,,,nan\n3,2,0.25,\n");
+    tn_history_free(h);
+}
+
+/* A run of before goes on, and what is measured now stands behind it. */
+static void test_old_file(void **state) {
+    (void)state;
+    const char *path = temp_path("old.csv");
+    temp_write(path, "step,loss\n0,4\n1,3\n2,2.", 22);
+    tn_history *h = tn_history_open(path, 2);
+    expect_file(path, "step,loss\n0,4\n1,3\n");
+    assert_int_equal(tn_history_put(h, "lr", 1), TN_OK);
+    assert_int_equal(tn_history_add(h, 2), TN_OK);
+    expect_file(path, "step,loss,lr\n0,4,\n1,3,\n2,2,1\n");
+    tn_history_free(h);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    tn_history *h = tn_history_open(temp_path("names.csv"), 0);
+    static const char *const bad[] = {"",     "step", "a,b",  "a b",
+                                      "a\"b", "a\nb", "\x7f", "0123456789012345678901234567890123"};
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(tn_history_put(h, bad[i], 1), TN_EVALUE);
+        assert_error(TN_EVALUE, "no column");
+    }
+    char name[8];
+    for (int i = 0; i < 63; i++) { /* beside the loss */
+        snprintf(name, sizeof(name), "c%d", i);
+        assert_int_equal(tn_history_put(h, name, -1.23456789e-300), TN_OK);
+    }
+    assert_int_equal(tn_history_put(h, "more", 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "up to 64");
+    assert_int_equal(tn_history_add(h, 1), TN_OK);
+    tn_history_free(h);
+    h = tn_history_open(temp_path("names.csv"), 1);
+    assert_true(tn_history_column(h, "c62", NULL).y[0] == -1.23456789e-300);
+    tn_history_free(h);
+}
+
 static void test_what_is_missing(void **state) {
     (void)state;
     const char *path = temp_path("loss.csv");
@@ -109,8 +178,15 @@ static void test_what_is_missing(void **state) {
                                       "step,loss\n0,1\n1\n",
                                       "step,loss\n0,1\n1,\n",
                                       "step,loss\n0,1\n1,x\n",
-                                      "step,loss\n0,1\n\n1,1\n"};
-    for (int i = 0; i < 10; i++) {
+                                      "step,loss\n0,1\n\n1,1\n",
+                                      "step,loss,\n0,1,1\n1,1,1\n",
+                                      "step,loss,loss\n0,1,1\n1,1,1\n",
+                                      "step,loss,lr\n0,1,1\n1,1,1",
+                                      "step,loss,lr\n0,1,1\n1,1\n",
+                                      "step,loss,lr\n0,1,1\n1,1, 1\n",
+                                      "step,loss,lr\n0,1,1\n1,,\n",
+                                      "step,loss,lr\n0,1,1\n1,1,1,1\n"};
+    for (int i = 0; i < 17; i++) {
         temp_write(path, bad[i], strlen(bad[i]));
         assert_null(tn_history_open(path, 2));
         assert_error(TN_EFORMAT, "and the run goes on at step 2");
@@ -238,25 +314,24 @@ static void test_pipe(void **state) {
     tn_history *h = tn_history_open(path, 0);
     assert_non_null(h);
     assert_int_equal(tn_history_add(h, 0.5), TN_OK);
+    assert_int_equal(tn_history_put(h, "lr", 1), TN_OK); /* what is gone cannot be written anew */
+    assert_int_equal(tn_history_add(h, 0.5), TN_OK);
     assert_int_equal(tn_history_sync(h), TN_OK);
     tn_history_free(h);
     assert_true(read(ends[0], text, sizeof(text) - 1) > 0);
-    assert_string_equal(text, "step,loss\n0,0.5\n");
+    assert_string_equal(text, "step,loss\n0,0.5\nstep,loss,lr\n1,0.5,1\n");
     close(ends[0]);
     close(ends[1]);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_and_on),
-        cmocka_unit_test(test_smooth_ends),
-        cmocka_unit_test(test_exact_for_f32),
-        cmocka_unit_test(test_what_is_missing),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_file_taken_away),
-        cmocka_unit_test(test_folder_taken_away),
-        cmocka_unit_test(test_relative_path),
-        cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_new_and_on),      cmocka_unit_test(test_smooth_ends),
+        cmocka_unit_test(test_exact_for_f32),   cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_old_file),        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_what_is_missing), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_file_taken_away), cmocka_unit_test(test_folder_taken_away),
+        cmocka_unit_test(test_relative_path),   cmocka_unit_test(test_pipe),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
