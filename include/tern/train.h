@@ -1,16 +1,165 @@
-/* Around a training loop: a progress line, the history of the loss, curves,
- * and stopping when asked to.
+/* Around a training loop that stays the program's.
  *
- * Each stands alone; the loop stays the program's. examples/04_char_gpt.c uses them all.
+ *     tn_options_parse(argc, argv, "Trains a net.", table);       // its options and those of a run
+ *     tn_group *world = tn_setup_world(&setup);                   // ranks, device, threads
+ *     ... data, net ...
+ *     tn_setup_model(&setup, world, &net);                        // precision, and how it is
+ * spread
+ *     ... optimiser, schedule ...
+ *     tn_run *run = tn_run_new(world, options, (tn_checkpoint){.model = &net, .optim = opt});
+ *     while (tn_run_next(run)) {
+ *         ... forward, backward, step ...
+ *         tn_run_log(run, "loss", loss);
+ *     }
+ *     return tn_run_end(run);
+ *
+ * A run goes on where it was stopped or killed, is not overwritten by mistake, and keeps what was
+ * measured, as numbers and as a picture. What it is made of stands alone too: a progress line, the
+ * history of a run, curves, stopping when asked to. examples/11_gpt2.c uses it all.
+ *
+ * Read next: train/run.c.
  */
 #ifndef TERN_TRAIN_H
 #define TERN_TRAIN_H
 
-#include "io.h"
+#include "models.h"
+#include "parallel.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- Options: a table becomes --help, checks and values ---------------------------------------
+ */
+
+/* --NAME VALUE, or -LETTER VALUE. Exactly one of the pointers says where the value goes, and so
+ * what it is; what stands there is the default, which --help shows. A row with no more than `help`
+ * is a heading, one with no more than `setup` or `run` stands for all options of that, and one with
+ * nothing ends the table. */
+typedef struct tn_option {
+    const char *name;
+    int letter;        /* 0: none */
+    const char *value; /* what --help calls the value: "N"; a flag has none */
+    const char *help;
+    bool *flag;                 /* given, it is true */
+    const char **text;          /* any text */
+    int64_t *whole;             /* a whole number above 0 */
+    double *real;               /* a number above 0 */
+    int *choice;                /* the index of one of */
+    const char *const *choices; /* these, up to a NULL */
+    double most;                /* of a number; 0: there is no limit */
+    bool zero;                  /* 0 is a value too */
+    const char *word;           /* of a whole number: this word is a value too, for -1 */
+    bool needed;                /* there is no default: it must be given */
+    struct tn_setup *setup;     /* --device, --precision, --threads, --shard, … */
+    struct tn_run_options *run; /* --out, --steps, --resume, … */
+} tn_option;
+
+/* Reads a program's arguments by its table. Prints and ends the process for --help, and, with
+ * status 64, after which launchers do not start it again, for what is no option or has a wrong
+ * value: the message says what it should be. `about`: what the program does; behind a \v what is
+ * said after the options. A run then knows the command line (tn_run_end); argv must live. */
+TN_API tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_option *table);
+
+/* ---- Where and how to compute, by options ---------------------------------------------------- */
+
+typedef enum tn_setup_precision { TN_SETUP_F32, TN_SETUP_BF16, TN_SETUP_F16 } tn_setup_precision;
+enum { TN_ALL_RANKS = -1 };
+
+typedef struct tn_setup {
+    const char *device; /* "cpu". "cuda": each rank its own, as far as there are enough. "cuda:1" */
+    int precision;      /* TN_SETUP_F32: of the computation; weights are f32 */
+    int64_t threads;    /* 0: the cores, shared among the ranks */
+    int64_t shard;  /* ranks that have the model together, or TN_ALL_RANKS; 0: each has it all */
+    int64_t stage;  /* of tn_fsdp_options; 0: 3 if there is a shard, or offload */
+    bool offload;   /* of tn_fsdp_options */
+    bool recompute; /* blocks keep only their inputs for backward */
+    double peak;    /* 10^12 floating-point operations a second of the device; 0: tn_setup_flops */
+    tn_mesh *mesh;  /* tn_setup_model's own */
+} tn_setup;
+TN_API tn_setup tn_setup_defaults(void);
+
+/* All ranks (tn_dist_init), after which the default device and the number of threads are set. */
+TN_API tn_group *tn_setup_world(const tn_setup *s);
+
+/* Gives m its precision, and lays it on the ranks: each has all of it (tn_ddp), or `shard` of them
+ * have it together (tn_fsdp); s->stage is then the stage, 0 where each has all. Weights that wait
+ * for it (TN_DEFER_INIT) are made. Every rank calls, before the optimiser is made. TN_EVALUE: what
+ * does not divide. */
+TN_API tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m);
+TN_API void tn_setup_finish(tn_setup *s); /* after m is finished, before tn_dist_finish */
+
+/* How many micro-batches of `at_once` units each rank computes for a step of `units`, of all ranks
+ * together; units 0: one. 1 after TN_EVALUE: they do not divide. */
+TN_API int64_t tn_micro_batches(tn_group *world, int64_t units, int64_t at_once);
+
+/* For the precision: enabled with f16 alone. NULL after an error. */
+TN_API tn_scaler *tn_setup_scaler(const tn_setup *s);
+
+/* The most floating-point operations a second of all ranks' devices: `peak`, or in dense bf16 as
+ * the makers' data sheets have it; 0: not known. */
+TN_API double tn_setup_flops(const tn_setup *s, tn_group *world);
+
+/* What a language model's mathematics takes for each token, forward and backward, in sequences of
+ * its context (Chowdhery et al. 2022, arXiv:2204.02311, appendix B): 6 for each weight but those of
+ * tables that are only read, and the products of causal attention, which see half of the context.
+ * 0 after TN_EVALUE: m is none. */
+TN_API double tn_lm_flops(void *m);
+
+/* ---- A run ----------------------------------------------------------------------------------- */
+
+typedef struct tn_run_options {
+    const char *out;    /* "run": the folder of all that it writes */
+    int64_t steps;      /* 1000 */
+    int64_t val_every;  /* 250: steps between validations */
+    int64_t save_every; /* 1000: steps between checkpoints */
+    bool resume;        /* go on from the checkpoint in the folder, if there is one */
+    bool resume_anyway; /* also as another run (tn_checkpoint.other_run); says what differs */
+    bool overwrite;     /* begin anew */
+    const char *unit;   /* "tok": what tn_run_count counts */
+} tn_run_options;
+TN_API tn_run_options tn_run_defaults(void);
+
+/* FOLDER/step-000100   checkpoints in parts, the last two (tn_saver)
+ * FOLDER/loss.csv      a row a step: what was logged, units a second, memory (tn_history)
+ * FOLDER/loss.svg      the curves of loss and val_loss, at each checkpoint
+ *
+ * Rank 0 shows a progress line on stderr, and says the rest on stdout. */
+typedef struct tn_run tn_run;
+
+/* Begins a run or goes on with it: then the objects of `parts` have the state that was saved. That
+ * happens with `resume`, and when the launcher has started the job again. A folder that has a run
+ * is left alone unless resume or overwrite is set: tn_run_next is then false at once. The schedule
+ * may have become longer than it was: the learning rate goes on along the longer one. Every rank
+ * calls, with all members of parts but `step`; what they point to must live as long as the run.
+ * From then on the process stops as tn_stop_on_signals says. NULL after an error. */
+TN_API tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts);
+
+/* Ends the step before and says whether there is another: not after the last one, nor when any rank
+ * was asked to stop. Saves where that is due. Every rank calls. */
+TN_API bool tn_run_next(tn_run *r);
+TN_API int64_t tn_run_step(const tn_run *r); /* steps done: the number of this one, from 0 on */
+TN_API bool tn_run_done(const tn_run *r);    /* all of them are */
+
+/* A number of this step, for the history; shown, too. "loss" and "val_loss" are drawn. */
+TN_API void tn_run_log(tn_run *r, const char *name, double value);
+/* What the step took of the data, on all ranks together. */
+TN_API void tn_run_count(tn_run *r, int64_t units);
+/* Shows how much of `peak` operations a second are used, with `flops` for each unit. */
+TN_API void tn_run_utilisation(tn_run *r, double flops, double peak);
+
+/* Whether to validate after this step; what that takes is not of the step's time. What is logged
+ * from then on is shown as a line. */
+TN_API bool tn_run_validates(tn_run *r);
+
+/* The curves in characters; nothing on ranks but 0. */
+TN_API void tn_run_draw(tn_run *r, FILE *file);
+
+/* Waits for what is being saved, says how the run has ended, and frees it. When it was stopped it
+ * says what to type to go on. The program's exit status: 0 when all steps are done; 1 after an
+ * error, or when not all output could be written; 64 when a run was not to be overwritten; else
+ * tn_stop_status. */
+TN_API int tn_run_end(tn_run *r);
 
 /* ---- Progress: one line that is redrawn on a terminal; a line every few seconds elsewhere ---- */
 

@@ -619,6 +619,8 @@ static void training(tn_tensor *t) {
     TAKES(tn_progress_median_ms(NULL));
     TAKES(tn_progress_utilisation(NULL, 1, 1));
     TAKES(tn_progress_resume(NULL));
+    TAKES(tn_progress_note(NULL, "a"));
+    TAKES(tn_progress_clear(NULL));
     TAKES(tn_progress_free(NULL));
     TAKES(tn_progress_free(tn_progress_new(NULL, 0, 3, "tok")));
     for (int i = 0; i < LONGS; i++) {
@@ -626,6 +628,8 @@ static void training(tn_tensor *t) {
         for (int j = 0; j < LONGS; j++) {
             TAKES(tn_progress_step(p, longs[j], NAN, longs[j]));
         }
+        TAKES(tn_progress_note(p, NULL));
+        TAKES(tn_progress_clear(p));
         TAKES(tn_progress_free(p));
     }
     static const double xs[2] = {NAN, INFINITY};
@@ -647,6 +651,9 @@ static void training(tn_tensor *t) {
     NOTHING(tn_history_open(temp_path("no_rows.csv"), -1));
     FAILS(tn_history_add(NULL, 1.0));
     FAILS(tn_history_sync(NULL));
+    FAILS(tn_history_put(NULL, "loss", 1.0));
+    FAILS(tn_history_step(NULL));
+    TAKES(tn_history_column(NULL, NULL, NULL));
     TAKES(tn_history_free(NULL));
     TAKES(tn_history_curve(NULL, NULL));
     TAKES(tn_history_smooth(NULL, NULL, 0));
@@ -657,6 +664,11 @@ static void training(tn_tensor *t) {
             TAKES(tn_history_smooth(h, NULL, longs[i]));
         }
         TAKES(tn_history_curve(h, NULL));
+        TAKES(tn_history_column(h, NULL, NULL));
+        TAKES(tn_history_column(h, "none", NULL));
+        DOES(tn_history_put(h, NULL, 1.0));
+        DOES(tn_history_put(h, "a,b", 1.0));
+        DOES(tn_history_step(h));
     }
     TAKES(tn_history_free(h));
     fclose(nowhere);
@@ -691,6 +703,49 @@ static void evaluating(tn_tensor *t) {
     null = was;
 }
 
+static void runs(tn_tensor *t) {
+    (void)t;
+    TAKES(tn_setup_defaults());
+    TAKES(tn_run_defaults());
+    tn_setup setup = {0};
+    tn_linear layer;
+    memset(&layer, 0, sizeof layer);
+    char name[] = "program", *words[] = {name, NULL};
+    FAILS(tn_options_parse(1, words, NULL, NULL));
+    FAILS(tn_options_parse(0, NULL, NULL, &(tn_option){0}));
+    NOTHING(tn_setup_world(NULL));
+    NOTHING(tn_setup_world(&setup));
+    FAILS(tn_setup_model(NULL, NULL, &layer));
+    FAILS(tn_setup_model(&setup, NULL, NULL));
+    FAILS(tn_setup_model(&setup, NULL, &layer));
+    TAKES(tn_setup_finish(NULL));
+    TAKES(tn_setup_finish(&setup));
+    TAKES(tn_scaler_free(tn_setup_scaler(NULL)));
+    QUIET(tn_setup_flops(NULL, NULL), 0);
+    GIVES(tn_lm_flops(NULL), 0);
+    GIVES(tn_lm_flops(&layer), 0);
+    for (int i = 0; i < LONGS; i++) {
+        for (int j = 0; j < LONGS; j++) {
+            int64_t n = tn_micro_batches(NULL, longs[i], longs[j]);
+            after(__LINE__, "tn_micro_batches", n >= 0, false);
+        }
+    }
+    tn_run_options o = tn_run_defaults();
+    tn_checkpoint parts = {0};
+    NOTHING(tn_run_new(NULL, (tn_run_options){0}, parts));
+    o.out = "/dev/null/run";
+    NOTHING(tn_run_new(NULL, o, parts));
+    QUIET(tn_run_next(NULL), false);
+    QUIET(tn_run_step(NULL), 0);
+    QUIET(tn_run_done(NULL), false);
+    QUIET(tn_run_validates(NULL), false);
+    QUIET(tn_run_end(NULL), 1);
+    TAKES(tn_run_log(NULL, NULL, 0));
+    TAKES(tn_run_count(NULL, 1));
+    TAKES(tn_run_utilisation(NULL, 1, 1));
+    TAKES(tn_run_draw(NULL, NULL));
+}
+
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 PART(zeroed)
@@ -706,6 +761,7 @@ PART(tokenizers)
 PART(files)
 PART(training)
 PART(evaluating)
+PART(runs)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
@@ -715,7 +771,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_datasets),   cmocka_unit_test(test_corpora),
         cmocka_unit_test(test_loaders),    cmocka_unit_test(test_tokenizers),
         cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
-        cmocka_unit_test(test_evaluating),
+        cmocka_unit_test(test_evaluating), cmocka_unit_test(test_runs),
     };
     return RUN_PARTS("inert models", tests, argc, argv);
 }

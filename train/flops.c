@@ -1,0 +1,63 @@
+/* How many floating-point operations a token takes, and how many the devices can do. */
+#include "core/error.h"
+#include "tern/train.h"
+
+#include <string.h>
+
+/* Dense bf16 operations a second, from the makers' data sheets. */
+static const struct {
+    const char *part; /* of the device's name */
+    double flops;
+} peaks[] = {
+    {"H200", 989e12}, {"H100", 989e12}, {"B200", 2250e12}, {"A100", 312e12}, {"L40S", 362e12}};
+enum { PEAKS = sizeof(peaks) / sizeof(peaks[0]) };
+
+double tn_setup_flops(const tn_setup *s, tn_group *world) {
+    double ranks = tn_group_size(world);
+    tn_device_info info;
+    if (s && s->peak > 0) {
+        return s->peak * 1e12 * ranks;
+    }
+    if (!s || tn_device_describe(tn_default_device(), &info) != TN_OK) {
+        return 0;
+    }
+    for (int i = 0; i < PEAKS; i++) {
+        if (strstr(info.name, peaks[i].part)) {
+            return peaks[i].flops * ranks;
+        }
+    }
+    return 0;
+}
+
+/* Elements of tables that are only read. */
+typedef struct tables {
+    double positions, tokens;
+    bool classifier; /* apart from the table of tokens, which is only read then */
+} tables;
+
+static bool path_ends(const char *path, const char *end) {
+    size_t length = strlen(path), tail = strlen(end);
+    return length >= tail && strcmp(path + length - tail, end) == 0;
+}
+
+static bool count_tables(const tn_entry *entry, void *user) {
+    tables *t = user;
+    if (path_ends(entry->path, "wpe.weight")) {
+        t->positions += (double)tn_count(*entry->field);
+    } else if (path_ends(entry->path, "embed_tokens.weight")) {
+        t->tokens += (double)tn_count(*entry->field);
+    }
+    t->classifier |= path_ends(entry->path, "lm_head.weight");
+    return true;
+}
+
+double tn_lm_flops(void *m) {
+    tn_lm_shape shape;
+    if (tn_lm_shape_of(m, &shape) != TN_OK) {
+        return 0;
+    }
+    tables t = {0};
+    tn_module_each(m, (tn_walk){0}, count_tables, &t);
+    double weights = (double)shape.parameters - t.positions - (t.classifier ? t.tokens : 0);
+    return 6 * weights + 6.0 * shape.layers * (double)shape.context * (double)shape.width;
+}

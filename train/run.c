@@ -1,0 +1,322 @@
+/* A run: a folder in which training goes on where it ended, however it did.
+ *
+ * What a step measured is written when the next one begins, and the history reaches the disk before
+ * a checkpoint does: so it has at least the checkpoint's steps, and what it has beyond them is cut
+ * off when the run goes on. Whatever is decided, to save, to stop, to refuse, all ranks decide
+ * alike. What a person sees is in run_show.c.
+ */
+#include "train/run.h"
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "train/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+
+tn_run_options tn_run_defaults(void) {
+    return (tn_run_options){
+        .out = "run", .steps = 1000, .val_every = 250, .save_every = 1000, .unit = "tok"};
+}
+
+int tn__run_options(tn_run_options *o, tn_option *rows) {
+    const tn_option all[] = {
+        {.help = "The run:"},
+        {"out", 'o', "DIR", "folder of checkpoints, history and picture", .text = &o->out},
+        {"steps", 0, "N", "steps of training; may grow when the run goes on", .whole = &o->steps},
+        {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
+        {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
+        {"resume", 'r',
+         .help = "go on from the checkpoint in DIR, if there is one; all other options as before",
+         .flag = &o->resume},
+        {"resume-anyway", 0,
+         .help = "as --resume, but go on with other options or data too, and say what differs",
+         .flag = &o->resume_anyway},
+        {"overwrite", 0, .help = "begin anew, even where DIR has a run", .flag = &o->overwrite},
+    };
+    memcpy(rows, all, sizeof(all));
+    return (int)(sizeof(all) / sizeof(all[0]));
+}
+
+/* ---- Beginning, and going on ----------------------------------------------------------------- */
+
+static bool any_rank(const tn_run *r, bool mine) {
+    return tn_group_mean(r->world, mine, 1) > 0;
+}
+
+/* The newest checkpoint of the folder; whether there is one. */
+static bool load_checkpoint(tn_run *r, tn_checkpoint *c) {
+    bool found = false;
+    return tn_saver_load(r->saver, c, &found) == TN_OK && found;
+}
+
+/* A checkpoint, or steps that came before the first. */
+static bool folder_has_run(tn_run *r) {
+    struct stat about;
+    bool rows = r->first_rank && stat(r->losses, &about) == 0 &&
+                about.st_size > (off_t)strlen("step,loss\n");
+    tn_checkpoint nothing = {.partial = true};
+    return any_rank(r, rows) || load_checkpoint(r, &nothing);
+}
+
+static void print_warning(tn_log_level level, const char *message, void *user) {
+    (void)level;
+    (void)user;
+    fprintf(stderr, "%s\n", message);
+}
+
+static void run_resume(tn_run *r) {
+    tn_checkpoint c = r->parts;
+    int64_t steps_before = 0;
+    c.longer_than = &steps_before;
+    c.other_run = r->options.resume_anyway;
+    bool loud = c.other_run && !tn__log_heard(TN_LOG_WARN); /* what differs must be seen */
+    if (loud) {
+        tn_log_to(print_warning, TN_LOG_WARN, NULL);
+    }
+    bool found = load_checkpoint(r, &c);
+    if (loud) {
+        tn_log_to(NULL, TN_LOG_ERROR, NULL);
+    }
+    if (tn__pending()) {
+        return;
+    }
+    r->parts.step = c.step;
+    r->saved = found ? c.step : -1;
+    tn__run_say_begin(r, found, steps_before);
+}
+
+static void run_begin(tn_run *r) {
+    const tn_run_options *o = &r->options;
+    if (o->resume || o->resume_anyway || tn_restart_count() > 0) {
+        run_resume(r);
+    } else if (o->overwrite) {
+        /* or the launcher, when it starts this run again, would find the other one's */
+        tn_saver_clear(r->saver);
+    } else if (folder_has_run(r)) {
+        r->refused = r->ended = true;
+        tn__run_say_refused(r);
+        any_rank(r, true); /* the others end when it is said */
+        return;
+    }
+    r->start = r->parts.step;
+    if (r->first_rank && !tn__pending()) {
+        r->history = tn_history_open(r->losses, r->start);
+        r->progress = tn_progress_new(stderr, r->start, o->steps, o->unit);
+    }
+}
+
+static bool options_fit(const tn_run_options *o) {
+    const char *wrong = !o->out || !*o->out                     ? "there is no folder"
+                        : o->steps < 1                          ? "steps are below 1"
+                        : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
+                        : o->overwrite && (o->resume || o->resume_anyway)
+                            ? "--resume goes on and --overwrite begins anew: one of them"
+                            : NULL;
+    if (wrong) {
+        tn__raise(TN_EVALUE, "run_new", "%s", wrong);
+    }
+    return !wrong;
+}
+
+/* FOLDER/NAME; the caller frees. NULL: no memory. */
+static char *path_below(const char *folder, const char *name) {
+    size_t room = strlen(folder) + strlen(name) + 2;
+    char *path = tn__malloc(room);
+    if (path) {
+        snprintf(path, room, "%s/%s", folder, name);
+    }
+    return path;
+}
+
+/* False after raising. */
+static bool run_prepare(tn_run *r) {
+    const char *out = r->options.out;
+    r->losses = path_below(out, "loss.csv");
+    r->picture = path_below(out, "loss.svg");
+    if (!r->losses || !r->picture) {
+        tn__raise(TN_ENOMEM, "run_new", "no memory");
+    } else if (mkdir(out, 0777) != 0 && errno != EEXIST) {
+        tn__raise(TN_EIO, "run_new", "%s: %s", out, strerror(errno));
+    } else {
+        r->saver = tn_saver_new(r->world, out, tn_saver_defaults());
+    }
+    return !tn__pending();
+}
+
+static void run_free(tn_run *r) {
+    tn_progress_free(r->progress);
+    tn_history_free(r->history);
+    tn_saver_free(r->saver);
+    free(r->losses);
+    free(r->picture);
+    free(r);
+}
+
+tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts) {
+    tn_run *r = tn__pending() || !options_fit(&options) ? NULL : tn__calloc(1, sizeof(*r));
+    if (!r) {
+        if (!tn__pending()) {
+            tn__raise(TN_ENOMEM, "run_new", "no memory");
+        }
+        return NULL;
+    }
+    *r = (tn_run){.options = options,
+                  .parts = parts,
+                  .world = world,
+                  .ranks = tn_group_size(world),
+                  .first_rank = tn_group_rank(world) == 0,
+                  .saved = -1,
+                  .loss = NAN};
+    r->parts.step = 0;
+    if (run_prepare(r)) {
+        tn__run_say_what(r);
+        run_begin(r);
+    }
+    if (tn__pending()) {
+        run_free(r);
+        return NULL;
+    }
+    tn_stop_on_signals();
+    return r;
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+void tn_run_log(tn_run *r, const char *name, double value) {
+    if (r && r->in_step && r->first_rank && tn_history_put(r->history, name, value) == TN_OK) {
+        tn__run_show(r, name, value);
+    }
+}
+
+void tn_run_count(tn_run *r, int64_t units) {
+    if (r) {
+        r->units += units;
+    }
+}
+
+void tn_run_utilisation(tn_run *r, double flops, double peak) {
+    tn_progress_utilisation(r ? r->progress : NULL, flops, peak);
+}
+
+/* Of tensors on the device, and of the process: in megabytes, at most so far. */
+static void put_memory(tn_run *r) {
+    struct rusage usage;
+    double tensors = (double)tn_device_memory(tn_default_device()).peak / 1e6;
+    double process = getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss * 1.024e-3 : 0;
+    r->megabytes = fmax(tensors, tn_default_device().kind == TN_CPU ? process : 0);
+    tn_history_put(r->history, "memory_mb", round(tensors));
+    tn_history_put(r->history, "process_mb", round(process));
+}
+
+/* The work of the step is done, also when it is validated after that. */
+static void stop_clock(tn_run *r) {
+    if (r->clock_stopped || !r->first_rank) {
+        return;
+    }
+    r->clock_stopped = true;
+    double seconds = tn__now() - r->began;
+    if (r->units > 0 && seconds > 0) {
+        char name[32];
+        snprintf(name, sizeof(name), "%.20s_per_s", r->options.unit ? r->options.unit : "unit");
+        tn_history_put(r->history, name, (double)r->units / seconds);
+    }
+    put_memory(r);
+    tn__run_show_step(r);
+}
+
+static bool step_due(const tn_run *r, int64_t step, int64_t every) {
+    return step % every == 0 || step == r->options.steps;
+}
+
+bool tn_run_validates(tn_run *r) {
+    bool due = r && r->in_step && step_due(r, r->parts.step + 1, r->options.val_every);
+    if (due) {
+        stop_clock(r);
+        r->validating = true;
+    }
+    return due;
+}
+
+static void step_begin(tn_run *r) {
+    r->in_step = true;
+    r->clock_stopped = r->validating = false;
+    r->units = 0;
+    *r->note = *r->line = 0;
+    tn_progress_resume(r->progress);
+    r->began = tn__now();
+}
+
+static void step_end(tn_run *r) {
+    stop_clock(r);
+    r->in_step = false;
+    r->parts.step++;
+    if (r->first_rank) {
+        tn_history_step(r->history);
+        tn__run_say_line(r);
+    }
+}
+
+static void run_save(tn_run *r) {
+    bool synced = !r->history || tn_history_sync(r->history) == TN_OK;
+    if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others hear of an error */
+        r->saved = r->parts.step;
+        tn__run_picture(r);
+    }
+}
+
+bool tn_run_next(tn_run *r) {
+    if (!r || r->ended || tn__pending()) {
+        return false;
+    }
+    if (r->in_step) {
+        step_end(r);
+    }
+    int64_t step = r->parts.step;
+    r->stopped = any_rank(r, tn_stop_asked());
+    r->ended = r->stopped || step >= r->options.steps;
+    bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
+    if (due && step > r->saved) {
+        run_save(r); /* is written while training goes on */
+    }
+    if (r->ended || tn__pending()) {
+        return false;
+    }
+    step_begin(r);
+    return true;
+}
+
+int64_t tn_run_step(const tn_run *r) {
+    return r ? r->parts.step : 0;
+}
+
+bool tn_run_done(const tn_run *r) {
+    return r && !r->refused && r->parts.step >= r->options.steps;
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+int tn_run_end(tn_run *r) {
+    if (!r) {
+        return 1;
+    }
+    bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped;
+    if (!refused && !tn__pending()) {
+        if (r->parts.step > r->saved) { /* the program has left the loop by itself */
+            run_save(r);
+        }
+        if (tn_saver_wait(r->saver) == TN_OK) {
+            tn__run_say_end(r);
+        }
+    }
+    run_free(r);
+    /* an output that is full must not pass for a run that went well */
+    bool failed = tn__pending() || fflush(stdout) || ferror(stdout);
+    return failed ? 1 : refused ? EX_USAGE : done || !stopped ? 0 : tn_stop_status();
+}

@@ -1,0 +1,174 @@
+/* What a person sees of a run: how it begins, its steps, curves, how it ends. */
+#include "io/numbers.h"
+#include "train/options.h"
+#include "train/run.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *plural_end(int64_t count) {
+    return count == 1 ? "" : "s";
+}
+
+/* ---- The beginning --------------------------------------------------------------------------- */
+
+void tn__run_say_what(const tn_run *r) {
+    tn_device device = tn_default_device();
+    tn_device_info info;
+    if (!r->first_rank || !r->parts.model || tn_device_describe(device, &info) != TN_OK) {
+        return;
+    }
+    int threads = tn_threads();
+    bool gpu = device.kind != TN_CPU;
+    printf("%lld parameters; %d rank%s of %d thread%s on %s%s%s\n",
+           (long long)tn_module_count(r->parts.model), r->ranks, plural_end(r->ranks), threads,
+           plural_end(threads), tn_device_text(device), gpu ? ", " : "", gpu ? info.name : "");
+    fflush(stdout);
+}
+
+void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before) {
+    const tn_checkpoint *c = &r->parts;
+    if (!r->first_rank) {
+        return;
+    }
+    if (!found) {
+        printf("there is no checkpoint in %s to go on from: beginning anew\n", r->options.out);
+    } else {
+        printf("going on after step %lld of %s\n", (long long)c->step, r->options.out);
+    }
+    if (found && c->schedule && c->optim && steps_before > 0 && steps_before < c->schedule->steps) {
+        printf("the schedule has %lld steps instead of %lld: the learning rate goes on from %.3g "
+               "with %.3g\n",
+               (long long)c->schedule->steps, (long long)steps_before, tn_optim_lr(c->optim),
+               tn_schedule_at(*c->schedule, c->step));
+    }
+    fflush(stdout);
+}
+
+void tn__run_say_refused(const tn_run *r) {
+    if (r->first_rank) {
+        fprintf(stderr, "%s has a run: --resume goes on with it, --overwrite begins anew\n",
+                r->options.out);
+    }
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+/* Adds "grad norm 0.412" to a text, where it fits. */
+static void add_fact(char *text, size_t room, const char *between, const char *name, double value,
+                     const char *form) {
+    char fact[80], number[32];
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    snprintf(number, sizeof(number), form, value);
+    tn__plain_numbers_end(numbers);
+    snprintf(fact, sizeof(fact), "%s%s %s", *text ? between : "", name, number);
+    for (char *c = fact; *c; c++) {
+        *c = *c == '_' ? ' ' : *c;
+    }
+    if (strlen(text) + strlen(fact) < room) {
+        strcat(text, fact);
+    }
+}
+
+void tn__run_show(tn_run *r, const char *name, double value) {
+    if (r->validating) {
+        add_fact(r->line, sizeof(r->line), ", ", name, value, "%.4f");
+    } else if (strcmp(name, "loss") == 0) {
+        r->loss = value;
+    } else {
+        add_fact(r->note, sizeof(r->note), "   ", name, value, "%.3g");
+    }
+}
+
+void tn__run_show_step(tn_run *r) {
+    bool large = r->megabytes >= 1000;
+    add_fact(r->note, sizeof(r->note), "   ", "memory", large ? r->megabytes / 1000 : r->megabytes,
+             large ? "%.2f GB" : "%.0f MB");
+    tn_progress_note(r->progress, r->note);
+    tn_progress_step(r->progress, r->parts.step, r->loss, r->units);
+}
+
+void tn__run_say_line(tn_run *r) {
+    if (*r->line) {
+        tn_progress_clear(r->progress);
+        printf("step %lld: %s\n", (long long)r->parts.step, r->line);
+        fflush(stdout);
+    }
+}
+
+/* ---- Curves ---------------------------------------------------------------------------------- */
+
+enum { CURVES = 3, WIDEST_MEAN = 50 };
+
+static tn_plot plot_of(tn_run *r, tn_curve *curves, char *mean, size_t room) {
+    curves[0] = tn_history_curve(r->history, "each step");
+    curves[0].faint = true;
+    int64_t window = curves[0].count / 10;
+    window = window < 1 ? 1 : window > WIDEST_MEAN ? WIDEST_MEAN : window;
+    snprintf(mean, room, "mean of %lld step%s", (long long)window, plural_end(window));
+    curves[1] = tn_history_smooth(r->history, mean, window);
+    curves[2] = tn_history_column(r->history, "val_loss", "validation");
+    return (tn_plot){.title = "Loss",
+                     .x_label = "step",
+                     .curves = curves,
+                     .count = curves[2].count > 0 ? CURVES : CURVES - 1};
+}
+
+void tn__run_picture(tn_run *r) {
+    if (r->history) {
+        tn_curve curves[CURVES];
+        char mean[64];
+        tn_plot plot = plot_of(r, curves, mean, sizeof(mean));
+        /* what goes wrong is raised, and ends the run */
+        (void)!tn_plot_svg(&plot, r->picture);
+    }
+}
+
+void tn_run_draw(tn_run *r, FILE *file) {
+    if (r && r->history && file) {
+        tn_curve curves[CURVES];
+        char mean[64];
+        tn_plot plot = plot_of(r, curves, mean, sizeof(mean));
+        tn_progress_clear(r->progress);
+        tn_plot_text(&plot, file, 80, 18);
+    }
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+static void say_how_to_go_on(const tn_run *r) {
+    printf("stopped after step %lld of %lld and saved; ", (long long)r->parts.step,
+           (long long)r->options.steps);
+    char *command = tn__command_to_go_on(r->ranks);
+    if (command) {
+        printf("to go on:\n    %s\n", command);
+    } else {
+        printf("the same command with --resume goes on\n");
+    }
+    free(command);
+}
+
+static void say_what_was(tn_run *r) {
+    double median = tn_progress_median_ms(r->progress);
+    if (median > 0) {
+        printf("median ms/step: %.2f", median);
+        if (r->units > 0) {
+            printf(", %.0f %s/s", (double)r->units / median * 1e3, r->options.unit);
+        }
+        printf("\n");
+    }
+    printf("losses: %s\npicture: %s\n", r->losses, r->picture);
+}
+
+void tn__run_say_end(tn_run *r) {
+    if (!r->first_rank) {
+        return;
+    }
+    tn_progress_clear(r->progress);
+    if (r->stopped && r->parts.step < r->options.steps) {
+        say_how_to_go_on(r);
+    } else {
+        say_what_was(r);
+    }
+}

@@ -1,0 +1,143 @@
+/* Where and how a program computes, by options: device, threads, precision, and how the model lies
+ * on the ranks. */
+#include "core/error.h"
+#include "train/options.h"
+
+#include <string.h>
+
+static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
+
+tn_setup tn_setup_defaults(void) {
+    return (tn_setup){.device = "cpu"};
+}
+
+int tn__setup_options(tn_setup *s, tn_option *rows) {
+    const tn_option all[] = {
+        {.help = "Where and how to compute:"},
+        {"device", 'D', "NAME", "cpu, cuda or cuda:N; on several ranks each takes its own GPU",
+         .text = &s->device},
+        {"precision", 'p', "NAME", "of the computation, weights stay f32", .choice = &s->precision,
+         .choices = precisions},
+        {"threads", 0, "N", "threads of a rank; else the cores, shared among the ranks",
+         .whole = &s->threads, .most = 4096},
+        {"shard", 0, "N|all",
+         "N ranks have the model together; where there are more, others have it once more",
+         .whole = &s->shard, .word = "all"},
+        {"stage", 0, "1|2|3",
+         "in parts are the optimiser's state (1), gradients too (2), parameters too (3)",
+         .whole = &s->stage, .most = 3},
+        {"offload", 0, .help = "parts are in the CPU's memory, and stepped there",
+         .flag = &s->offload},
+        {"recompute", 0,
+         .help = "blocks keep only their inputs for backward: less memory, a third more work",
+         .flag = &s->recompute},
+        {"peak", 0, "TFLOPS", "of the device, for MFU (known for a few GPUs)", .real = &s->peak},
+    };
+    memcpy(rows, all, sizeof(all));
+    return (int)(sizeof(all) / sizeof(all[0]));
+}
+
+tn_group *tn_setup_world(const tn_setup *s) {
+    if (!s || !s->device) {
+        tn__raise(TN_EVALUE, "setup_world", "the %s is NULL", s ? "device" : "setup");
+        return NULL;
+    }
+    tn_device device = tn_device_named(s->device);
+    tn_dist_options d = tn_dist_defaults();
+    d.device = device.kind;
+    tn_group *world = tn__pending() ? NULL : tn_dist_init(d);
+    if (world && strchr(s->device, ':')) {
+        tn_set_default_device(device);
+    }
+    if (world && s->threads > 0) {
+        tn_set_threads((int)s->threads);
+    }
+    return world;
+}
+
+/* ---- The model ------------------------------------------------------------------------------- */
+
+static bool block_recomputes(tn_module *m, const char *path, void *user) {
+    (void)path;
+    (void)user;
+    size_t length = strlen(m->kind);
+    if (length >= 5 && strcmp(m->kind + length - 5, "block") == 0) {
+        tn_module_set_recompute(m, true);
+    }
+    return true;
+}
+
+/* In place of the model's own, which computes in the dtype of its weights. */
+static void set_precision(void *m, int precision) {
+    if (precision != TN_SETUP_F32) {
+        tn_precision policy = tn_precision_defaults();
+        policy.compute = precision == TN_SETUP_F16 ? TN_F16 : TN_BF16;
+        tn_module_set_precision(m, policy);
+    }
+}
+
+static void attach_parts(tn_setup *s, tn_group *world, void *m) {
+    int ranks = tn_group_size(world), parts = (int)(s->shard == TN_ALL_RANKS ? ranks : s->shard);
+    if (parts > ranks || ranks % parts != 0) {
+        tn__raise(TN_EVALUE, "setup_model", "--shard %d does not divide the number of ranks, %d",
+                  parts, ranks);
+        return;
+    }
+    s->mesh =
+        tn_mesh_new(world, 2, (int[]){ranks / parts, parts}, (const char *[]){"copy", "part"});
+    tn_fsdp_options f = tn_fsdp_defaults();
+    f.stage = (int)s->stage;
+    f.offload = s->offload;
+    tn_fsdp(m, tn_mesh_group(s->mesh, "part"),
+            ranks > parts ? tn_mesh_group(s->mesh, "copy") : NULL, f);
+}
+
+tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
+    if (!s || !m || tn__pending()) {
+        return tn__raise(TN_EVALUE, "setup_model", "the %s is NULL", s ? "model" : "setup");
+    }
+    if (s->shard == 0 && (s->stage > 0 || s->offload)) {
+        s->shard = TN_ALL_RANKS;
+    }
+    if (s->shard != 0 && s->stage == 0) {
+        s->stage = 3;
+    }
+    if (s->recompute) {
+        tn_module_each_module(m, block_recomputes, NULL);
+    }
+    set_precision(m, s->precision);
+    if (s->shard != 0) {
+        attach_parts(s, world, m);
+    } else {
+        tn_module_materialize(m);
+        tn_ddp(m, world, tn_ddp_defaults());
+    }
+    return tn_error();
+}
+
+void tn_setup_finish(tn_setup *s) {
+    if (s) {
+        tn_mesh_free(s->mesh);
+        s->mesh = NULL;
+    }
+}
+
+/* ---- For the loop ---------------------------------------------------------------------------- */
+
+tn_scaler *tn_setup_scaler(const tn_setup *s) {
+    tn_scaler_options o = tn_scaler_defaults();
+    o.enabled = s && s->precision == TN_SETUP_F16;
+    return tn_scaler_new(o);
+}
+
+int64_t tn_micro_batches(tn_group *world, int64_t units, int64_t at_once) {
+    int64_t ranks = tn_group_size(world), all;
+    bool fits = at_once > 0 && units >= 0 && !__builtin_mul_overflow(at_once, ranks, &all);
+    if (!fits || units % all != 0) {
+        tn__raise(TN_EVALUE, "micro_batches",
+                  "%lld of a step are not a multiple of %lld, of each of %lld rank%s",
+                  (long long)units, (long long)at_once, (long long)ranks, ranks == 1 ? "" : "s");
+        return 1;
+    }
+    return units > 0 ? units / all : 1;
+}
