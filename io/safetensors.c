@@ -43,8 +43,8 @@ struct tn_safetensors {
 static const char metadata_key[] = "__metadata__";
 
 static const char *const dtype_names[TN_DTYPES] = {
-    [TN_F32] = "F32", [TN_F64] = "F64", [TN_BF16] = "BF16", [TN_F16] = "F16",
-    [TN_I64] = "I64", [TN_I32] = "I32", [TN_U8] = "U8",     [TN_BOOL] = "BOOL",
+    [TN_F32] = "F32", [TN_F64] = "F64", [TN_BF16] = "BF16", [TN_F16] = "F16", [TN_I64] = "I64",
+    [TN_I32] = "I32", [TN_U8] = "U8",   [TN_BOOL] = "BOOL", [TN_I8] = "I8",
 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype) {
@@ -56,9 +56,9 @@ static const struct {
     const char *name;
     int bits;
 } foreign_dtypes[] = {
-    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"I8", 8},          {"F8_E4M3", 8},
-    {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-    {"U16", 16},    {"U32", 32},    {"U64", 64},        {"C64", 64},
+    {"F4", 4},      {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},
+    {"U32", 32},    {"U64", 64},        {"C64", 64},
 };
 enum { FOREIGN_DTYPES = sizeof(foreign_dtypes) / sizeof(foreign_dtypes[0]) };
 
@@ -499,7 +499,7 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
     }
     if (e->dtype < 0) {
         tn__raise(TN_EUNSUPPORTED, "safetensors_get",
-                  "%s: \"%s\" is %s, and we have F32 F64 BF16 F16 I64 I32 U8 BOOL", f->path,
+                  "%s: \"%s\" is %s, and we have F32 F64 BF16 F16 I64 I32 I8 U8 BOOL", f->path,
                   name_shown(name).text, name_shown(e->format_name).text);
         return tn_inert();
     }

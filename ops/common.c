@@ -154,6 +154,8 @@ bool tn__fits(double value, tn_dtype dtype) {
         return whole >= -0x1p31 && whole < 0x1p31;
     case TN_U8:
         return whole >= 0.0 && whole < 256.0;
+    case TN_I8:
+        return whole >= -128.0 && whole < 128.0;
     default:
         return true;
     }

@@ -8,7 +8,7 @@ static const struct {
 } types[TN_DTYPES] = {
     [TN_F32] = {"f32", 4, true}, [TN_F64] = {"f64", 8, true},    [TN_BF16] = {"bf16", 2, true},
     [TN_F16] = {"f16", 2, true}, [TN_I64] = {"i64", 8, false},   [TN_I32] = {"i32", 4, false},
-    [TN_U8] = {"u8", 1, false},  [TN_BOOL] = {"bool", 1, false},
+    [TN_U8] = {"u8", 1, false},  [TN_BOOL] = {"bool", 1, false}, [TN_I8] = {"i8", 1, false},
 };
 
 size_t tn_dtype_size(tn_dtype dtype) {

@@ -152,6 +152,8 @@ double tn__element(const tn_tensor *t, int64_t position) {
         return ((const int32_t *)data)[position];
     case TN_U8:
         return ((const uint8_t *)data)[position];
+    case TN_I8:
+        return ((const int8_t *)data)[position];
     case TN_BOOL:
         return ((const uint8_t *)data)[position] != 0;
     }

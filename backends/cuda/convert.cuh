@@ -11,7 +11,7 @@ static inline bool tn__is_float(tn_dtype dtype) {
 }
 
 static inline bool tn__is_integer(tn_dtype dtype) { /* bool is neither */
-    return dtype == TN_I64 || dtype == TN_I32 || dtype == TN_U8;
+    return dtype == TN_I64 || dtype == TN_I32 || dtype == TN_U8 || dtype == TN_I8;
 }
 
 static inline bool tn__is_index(tn_dtype dtype) {
@@ -34,6 +34,8 @@ static __device__ __forceinline__ int64_t tn__get_integer(const void *data, tn_d
         return ((const int64_t *)data)[at];
     case TN_I32:
         return ((const int32_t *)data)[at];
+    case TN_I8:
+        return ((const int8_t *)data)[at];
     case TN_BOOL:
         return ((const uint8_t *)data)[at] != 0;
     default:
@@ -49,6 +51,9 @@ static __device__ __forceinline__ void tn__put_integer(void *data, tn_dtype dtyp
         break;
     case TN_I32:
         ((int32_t *)data)[at] = (int32_t)value;
+        break;
+    case TN_I8:
+        ((int8_t *)data)[at] = (int8_t)value;
         break;
     case TN_BOOL:
         ((uint8_t *)data)[at] = value != 0;

@@ -99,6 +99,9 @@ static __device__ __forceinline__ int64_t tn__load(int32_t x) {
 static __device__ __forceinline__ int64_t tn__load(uint8_t x) {
     return x;
 }
+static __device__ __forceinline__ int64_t tn__load(int8_t x) {
+    return x;
+}
 template <> __device__ __forceinline__ int64_t tn__store<int64_t, int64_t>(int64_t x) {
     return x;
 }
@@ -107,6 +110,9 @@ template <> __device__ __forceinline__ int32_t tn__store<int32_t, int64_t>(int64
 }
 template <> __device__ __forceinline__ uint8_t tn__store<uint8_t, int64_t>(int64_t x) {
     return (uint8_t)x;
+}
+template <> __device__ __forceinline__ int8_t tn__store<int8_t, int64_t>(int64_t x) {
+    return (int8_t)x;
 }
 
 template <typename T, typename F> struct unary_body {
@@ -228,6 +234,8 @@ tn_status tn__cuda_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn
         return tn__loop_launch<1>(ctx, loop, unary_body<int64_t, unary_any<int64_t>>{integer});
     case TN_I32:
         return tn__loop_launch<1>(ctx, loop, unary_body<int32_t, unary_any<int64_t>>{integer});
+    case TN_I8:
+        return tn__loop_launch<1>(ctx, loop, unary_body<int8_t, unary_any<int64_t>>{integer});
     default:
         return tn__loop_launch<1>(ctx, loop, unary_body<uint8_t, unary_any<int64_t>>{integer});
     }
@@ -255,6 +263,8 @@ tn_status tn__cuda_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const 
         return tn__loop_launch<1>(ctx, loop, binary_body<int64_t, binary_any<int64_t>>{{f}});
     case TN_I32:
         return tn__loop_launch<1>(ctx, loop, binary_body<int32_t, binary_any<int64_t>>{{f}});
+    case TN_I8:
+        return tn__loop_launch<1>(ctx, loop, binary_body<int8_t, binary_any<int64_t>>{{f}});
     default:
         return tn__loop_launch<1>(ctx, loop, binary_body<uint8_t, binary_any<int64_t>>{{f}});
     }
@@ -279,6 +289,8 @@ tn_status tn__cuda_compare(tn_context *ctx, tn_compare f, const tn_desc *y, cons
         return tn__loop_run<2>(ctx, 3, op, compare_body<int64_t>{f});
     case TN_I32:
         return tn__loop_run<4>(ctx, 3, op, compare_body<int32_t>{f});
+    case TN_I8:
+        return tn__loop_run<16>(ctx, 3, op, compare_body<int8_t>{f});
     default:
         return tn__loop_run<16>(ctx, 3, op, compare_body<uint8_t>{f});
     }

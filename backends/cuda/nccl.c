@@ -235,7 +235,7 @@ static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
     } types[TN_DTYPES] = {
         [TN_F32] = {ncclFloat32, 4}, [TN_F64] = {ncclFloat64, 8}, [TN_BF16] = {ncclBfloat16, 2},
         [TN_F16] = {ncclFloat16, 2}, [TN_I64] = {ncclInt64, 8},   [TN_I32] = {ncclInt32, 4},
-        [TN_U8] = {ncclUint8, 1},
+        [TN_U8] = {ncclUint8, 1},    [TN_I8] = {ncclInt8, 1},
     };
     if ((unsigned)dtype >= TN_DTYPES || types[dtype].size == 0) {
         return false;

@@ -28,7 +28,7 @@ static inline bool is_float(tn_dtype dtype) {
 }
 
 static inline bool is_integer(tn_dtype dtype) { /* bool is neither */
-    return dtype == TN_I64 || dtype == TN_I32 || dtype == TN_U8;
+    return dtype == TN_I64 || dtype == TN_I32 || dtype == TN_U8 || dtype == TN_I8;
 }
 
 static inline bool is_index(tn_dtype dtype) {
@@ -82,6 +82,8 @@ static inline int64_t load_integer(const tn_desc *d, int64_t at) { /* bool too: 
         return ((const int64_t *)d->data)[at];
     case TN_I32:
         return ((const int32_t *)d->data)[at];
+    case TN_I8:
+        return ((const int8_t *)d->data)[at];
     case TN_BOOL:
         return ((const uint8_t *)d->data)[at] != 0;
     default:
@@ -96,6 +98,9 @@ static inline void store_integer(const tn_desc *d, int64_t at, int64_t value) {
         break;
     case TN_I32:
         ((int32_t *)d->data)[at] = (int32_t)value;
+        break;
+    case TN_I8:
+        ((int8_t *)d->data)[at] = (int8_t)value;
         break;
     case TN_BOOL:
         ((uint8_t *)d->data)[at] = value != 0;

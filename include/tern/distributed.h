@@ -110,8 +110,8 @@ TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims,
  * All ranks of a group call the same operations in the same order; with nccl that holds for all
  * groups of a thread together, as far as ranks share them. A call returns at once; the
  * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
- * i32 u8. Not recorded (below are those that are). Engines reduce in the order of the ranks, so a
- * rerun gives the same bits, and so does another engine; nccl has an order of its own, which
+ * i32 u8 i8. Not recorded (below are those that are). Engines reduce in the order of the ranks, so
+ * a rerun gives the same bits, and so does another engine; nccl has an order of its own, which
  * depends on the hardware.
  *
  * Tensors may be on a device: those of one call on the same one, and of one kind on all ranks. Such

@@ -25,8 +25,18 @@ extern "C" {
 
 #define TN_MAX_DIMS 8
 
-typedef enum tn_dtype { TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL } tn_dtype;
-enum { TN_DTYPES = 8 };
+typedef enum tn_dtype {
+    TN_F32,
+    TN_F64,
+    TN_BF16,
+    TN_F16,
+    TN_I64,
+    TN_I32,
+    TN_U8,
+    TN_BOOL,
+    TN_I8
+} tn_dtype;
+enum { TN_DTYPES = 9 };
 
 typedef struct tn_bf16 {
     uint16_t bits;

@@ -14,8 +14,14 @@ typedef struct clamp_args {
 
 /* The largest double below 2^63 stands for i64's largest. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high) {
-    double least = dtype == TN_U8 ? 0.0 : dtype == TN_I32 ? -0x1p31 : -0x1p63;
-    double most = dtype == TN_U8 ? 255.0 : dtype == TN_I32 ? 0x1p31 - 1.0 : 0x1.fffffffffffffp62;
+    double least = -0x1p63, most = 0x1.fffffffffffffp62;
+    if (dtype == TN_U8) {
+        least = 0.0, most = 255.0;
+    } else if (dtype == TN_I8) {
+        least = -128.0, most = 127.0;
+    } else if (dtype == TN_I32) {
+        least = -0x1p31, most = 0x1p31 - 1.0;
+    }
     if (!tn_dtype_is_float(dtype)) {
         *low = fmin(fmax(ceil(*low), least), most);
         *high = fmin(fmax(floor(*high), least), most);

@@ -109,6 +109,8 @@ static inline double array_get(const array *a, int64_t i) {
         return (double)*(const int64_t *)p;
     case TN_I32:
         return *(const int32_t *)p;
+    case TN_I8:
+        return *(const int8_t *)p;
     default:
         return *(const uint8_t *)p;
     }
@@ -134,6 +136,9 @@ static inline void array_set(array *a, int64_t i, double value) {
         break;
     case TN_I32:
         *(int32_t *)p = (int32_t)value;
+        break;
+    case TN_I8:
+        *(int8_t *)p = (int8_t)(int64_t)value;
         break;
     default:
         *(uint8_t *)p = (uint8_t)value;
@@ -213,7 +218,7 @@ static inline double array_slope(array *x, int64_t i, double (*loss)(void *user)
 }
 
 static const tn_dtype array_floats[4] = {TN_F32, TN_F64, TN_BF16, TN_F16};
-static const tn_dtype array_integers[3] = {TN_I64, TN_I32, TN_U8};
+static const tn_dtype array_integers[4] = {TN_I64, TN_I32, TN_U8, TN_I8};
 
 #define ARRAY_TEST(function) cmocka_unit_test_setup_teardown(function, NULL, arrays_free)
 

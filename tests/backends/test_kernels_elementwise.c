@@ -133,18 +133,18 @@ static void test_compare_and_where(void **state) {
     }
 }
 
-/* Every formula on i64, i32 and u8, those without an integer form included (ref refuses them, and
- * so must all others). Divisors are 0 and -1 too, and some results overflow. */
+/* Every formula on i64, i32, u8 and i8, those without an integer form included (ref refuses them,
+ * and so must all others). Divisors are 0 and -1 too, and some results overflow. */
 static void test_integers(void **state) {
     (void)state;
-    static const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_U8};
+    static const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_U8, TN_I8};
     static const int64_t few[] = {9, 0, -1, 2147483647, -7, 3, 1, -2147483648, 200, 2};
-    for (int k = 0; k < (TN_UNARY_COUNT + TN_BINARY_COUNT) * 3 * 4; k++) {
-        int f = k / 12;
-        tn_dtype dtype = dtypes[k % 3];
+    for (int k = 0; k < (TN_UNARY_COUNT + TN_BINARY_COUNT) * 4 * 4; k++) {
+        int f = k / 16;
+        tn_dtype dtype = dtypes[k % 4];
         const int64_t size[] = {3, 7, 5};
-        array a = make(dtype, k / 3 & 1, 3, size), b = make(dtype, k / 6 & 1, 3, size),
-              y = make(dtype, k / 6 & 1, 3, size);
+        array a = make(dtype, k / 4 & 1, 3, size), b = make(dtype, k / 8 & 1, 3, size),
+              y = make(dtype, k / 8 & 1, 3, size);
         for (int64_t i = 0; i < a.count; i++) {
             int64_t left = few[i % 10], right = few[i / 10 % 10];
             array_set(&a, i, (double)(dtype == TN_U8 ? left & 255 : left));

@@ -63,11 +63,11 @@ static void test_reduce(void **state) {
 static void test_reduce_whole(void **state) {
     (void)state;
     static const tn_reduction integer[] = {TN_SUM, TN_MAX, TN_MIN}, truth[] = {TN_ANY, TN_ALL};
-    for (int k = 0; k < TRIAL_SHAPES * 2 * 8 * 11; k++) {
-        const int64_t *size = trial_shapes[k / 176];
-        int which = k % 8, kind = k / 16 % 11;
-        tn_dtype dtype = kind < 9 ? array_integers[kind / 3] : TN_BOOL;
-        tn_reduction f = kind < 9 ? integer[kind % 3] : truth[kind - 9];
+    for (int k = 0; k < TRIAL_SHAPES * 2 * 8 * 14; k++) {
+        const int64_t *size = trial_shapes[k / 224];
+        int which = k % 8, kind = k / 16 % 14;
+        tn_dtype dtype = kind < 12 ? array_integers[kind / 3] : TN_BOOL;
+        tn_reduction f = kind < 12 ? integer[kind % 3] : truth[kind - 12];
         int64_t small[3];
         for (int d = 0; d < 3; d++) {
             small[d] = which >> d & 1 ? 1 : size[d];

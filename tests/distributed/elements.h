@@ -5,7 +5,7 @@
 
 #include "tern/distributed.h"
 
-static const tn_dtype DTYPES[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
+static const tn_dtype DTYPES[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_I8};
 static const tn_reduction REDUCES[] = {TN_MEAN, TN_SUM, TN_PRODUCT, TN_MIN, TN_MAX};
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -29,6 +29,9 @@ static inline void put(tn_dtype dtype, void *x, int64_t i, double value) {
     case TN_I32:
         ((int32_t *)x)[i] = (int32_t)value;
         break;
+    case TN_I8:
+        ((int8_t *)x)[i] = (int8_t)(int64_t)value;
+        break;
     default:
         ((uint8_t *)x)[i] = (uint8_t)(int64_t)value;
         break;
@@ -49,6 +52,8 @@ static inline double get(tn_dtype dtype, const void *x, int64_t i) {
         return (double)((const int64_t *)x)[i];
     case TN_I32:
         return (double)((const int32_t *)x)[i];
+    case TN_I8:
+        return (double)((const int8_t *)x)[i];
     default:
         return (double)((const uint8_t *)x)[i];
     }

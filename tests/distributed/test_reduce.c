@@ -28,7 +28,7 @@ static double expected(tn_reduction how, tn_dtype dtype, void *const *x, int ran
         y = tn_dtype_is_float(dtype) ? y / ranks : trunc(y / ranks);
     }
     char one[8] = {0};
-    if (dtype == TN_U8) {
+    if (dtype == TN_U8 || dtype == TN_I8) {
         y = fmod(y, 256.0);
     }
     put(dtype, one, 0, y);

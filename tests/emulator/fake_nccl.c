@@ -200,6 +200,8 @@ static tn_dtype dtype_of(ncclDataType_t type) {
         return TN_I32;
     case ncclUint8:
         return TN_U8;
+    case ncclInt8:
+        return TN_I8;
     default:
         misused("a type that Tern does not have");
     }

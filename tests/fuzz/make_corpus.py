@@ -11,7 +11,7 @@ run finds is added to the same folders by hand.
 import json, pathlib, struct
 
 here = pathlib.Path(__file__).parent / "corpus"
-dtypes = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
+dtypes = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1, "I8": 1}
 
 
 def pack(header, data, pad=True):

@@ -44,6 +44,8 @@ static void values_that_do_not_fit(void **state) {
     TN_SCOPE;
     assert_inert(tn_full(TN_DIMS(2), 256.0, TN_U8), TN_EVALUE, "256 is not a value of u8");
     assert_inert(tn_full(TN_DIMS(2), -1.0, TN_U8), TN_EVALUE, "u8");
+    assert_inert(tn_full(TN_DIMS(2), 128.0, TN_I8), TN_EVALUE, "128 is not a value of i8");
+    assert_float_equal(at(tn_full(TN_DIMS(2), -128.0, TN_I8), 1), -128.0, 0.0);
     assert_inert(tn_full(TN_DIMS(2), NAN, TN_I64), TN_EVALUE, "i64");
     assert_inert(tn_full(TN_DIMS(2), 0x1p63, TN_I64), TN_EVALUE, "i64");
     assert_inert(tn_full(TN_DIMS(2), 0x1p31, TN_I32), TN_EVALUE, "i32");
@@ -116,8 +118,8 @@ static void distributions(void **state) {
         assert_float_equal(tn_item(tn_mean_all(z)), 0.0, 0.04);
         assert_float_equal(tn_item(tn_var(z, TN_DIMS(), 1, false)), 1.0, 0.05);
     }
-    const tn_dtype integers[] = {TN_I64, TN_I32, TN_U8};
-    for (int i = 0; i < 3; i++) {
+    const tn_dtype integers[] = {TN_I64, TN_I32, TN_U8, TN_I8};
+    for (int i = 0; i < 4; i++) {
         tn_tensor *k = tn_randint(3, 10, TN_DIMS(7000), integers[i]);
         assert_int_equal(tn_dtype_of(k), integers[i]);
         for (int v = 3; v < 10; v++) {

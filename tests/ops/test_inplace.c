@@ -30,8 +30,8 @@ static tn_tensor *count_to(int64_t n, tn_dtype dtype) {
 
 static void results(void **state) {
     (void)state;
-    const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
-    for (int i = 0; i < 7; i++) {
+    const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_I8};
+    for (int i = 0; i < 8; i++) {
         TN_SCOPE;
         tn_dtype d = dtypes[i];
         tn_tensor *x = count_to(4, d), *y = tn_add_scalar(count_to(4, d), 1.0);

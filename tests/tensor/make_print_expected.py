@@ -8,7 +8,7 @@ import textwrap
 import numpy as np
 
 nan, inf = float("nan"), float("inf")
-f4, f8, f2, i8, i4, u1 = np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8
+f4, f8, f2, i8, i4, u1, i1 = np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8, np.int8
 r = np.random.RandomState(1)
 
 CASES = [
@@ -32,6 +32,7 @@ CASES = [
     ("i64_limits", np.array([-2**63, 0, 2**63 - 1], i8)),
     ("i32", np.array([[1, -20], [300, 4]], i4)),
     ("u8", np.arange(6).reshape(2, 3).astype(u1)),
+    ("bytes_with_signs", np.array([[-128, 0], [7, 127]], i1)),
     ("booleans", np.array([[True, False], [False, True]])),
     ("scalar", np.array(2.5, f4)),
     ("scalar_whole", np.array(3, f4)),
@@ -54,7 +55,7 @@ CASES = [
     ("summary_ignores_the_middle", np.where(np.arange(1200) == 600, 1e30, 1).astype(f8)),
 ]
 DTYPE = {"float32": "TN_F32", "float64": "TN_F64", "float16": "TN_F16", "int64": "TN_I64", "int32": "TN_I32",
-         "uint8": "TN_U8", "bool": "TN_BOOL"}
+         "uint8": "TN_U8", "int8": "TN_I8", "bool": "TN_BOOL"}
 
 
 def main():

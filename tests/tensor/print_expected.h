@@ -1,5 +1,5 @@
-/* Written by make_print_expected.py with NumPy 1.24.2:
- * the bytes of arrays and NumPy's text for them. */
+/* Written by make_print_expected.py with NumPy 1.24.2: the bytes of arrays and NumPy's text for
+ * them. */
 /* clang-format off */
 static const unsigned char integers_as_floats[] = {0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0x00, 0x40,
     0x00, 0x00, 0x40, 0x40};
@@ -37,6 +37,7 @@ static const unsigned char i64_limits[] = {0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0
 static const unsigned char i32[] = {0x01, 0x00, 0x00, 0x00, 0xec, 0xff, 0xff, 0xff, 0x2c, 0x01,
     0x00, 0x00, 0x04, 0x00, 0x00, 0x00};
 static const unsigned char u8[] = {0x00, 0x01, 0x02, 0x03, 0x04, 0x05};
+static const unsigned char bytes_with_signs[] = {0x80, 0x00, 0x07, 0x7f};
 static const unsigned char booleans[] = {0x01, 0x00, 0x00, 0x01};
 static const unsigned char scalar[] = {0x00, 0x00, 0x20, 0x40};
 static const unsigned char scalar_whole[] = {0x00, 0x00, 0x40, 0x40};
@@ -163,6 +164,10 @@ static const struct {
      {2, {2, 3}},
      "[[0 1 2]\n"
      " [3 4 5]]"},
+    {"bytes_with_signs", bytes_with_signs, 0, TN_I8,
+     {2, {2, 2}},
+     "[[-128    0]\n"
+     " [   7  127]]"},
     {"booleans", booleans, 0, TN_BOOL,
      {2, {2, 2}},
      "[[ True False]\n"

@@ -91,8 +91,9 @@ static void test_bf16(void **state) {
 
 static void test_names_and_sizes(void **state) {
     (void)state;
-    static const char *const names[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool"};
-    static const size_t sizes[] = {4, 8, 2, 2, 8, 4, 1, 1};
+    static const char *const names[] = {"f32", "f64", "bf16", "f16", "i64",
+                                        "i32", "u8",  "bool", "i8"};
+    static const size_t sizes[] = {4, 8, 2, 2, 8, 4, 1, 1, 1};
     for (int d = 0; d < TN_DTYPES; d++) {
         assert_string_equal(tn_dtype_name((tn_dtype)d), names[d]);
         assert_int_equal(tn_dtype_size((tn_dtype)d), sizes[d]);

@@ -3,8 +3,8 @@
  * nothing here starts a thread.
  *
  * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at
- * a time. Integers wrap: their sums and products are computed unsigned; but a mean of i32 and u8 is
- * that of the whole sum.
+ * a time. Integers wrap: their sums and products are computed unsigned; but a mean of i32, i8 and
+ * u8 is that of the whole sum.
  */
 #include "tensor/half.h"
 #include "tern/sys/group.h"
@@ -47,6 +47,7 @@ COMBINE_ALL(f64, double, double)
 COMBINE_ALL(i64, int64_t, uint64_t)
 COMBINE_ALL(i32, int32_t, uint32_t)
 COMBINE_ALL(u8, uint8_t, uint8_t)
+COMBINE_ALL(i8, int8_t, uint8_t)
 
 static bool is_half(tn_dtype dtype) {
     return dtype == TN_BF16 || dtype == TN_F16;
@@ -61,7 +62,7 @@ static combine *combine_of(tn_reduction how, tn_dtype dtype) {
     }
     static combine *const table[TN_DTYPES][TN_NONE + 1] = {
         [TN_F32] = ROW(f32), [TN_F64] = ROW(f64), [TN_BF16] = ROW(f32), [TN_F16] = ROW(f32),
-        [TN_I64] = ROW(i64), [TN_I32] = ROW(i32), [TN_U8] = ROW(u8)};
+        [TN_I64] = ROW(i64), [TN_I32] = ROW(i32), [TN_U8] = ROW(u8),    [TN_I8] = ROW(i8)};
 #undef ROW
     bool known = (unsigned)dtype < TN_DTYPES && (unsigned)how <= TN_NONE;
     return known ? table[dtype][how] : NULL;
@@ -115,7 +116,7 @@ static void narrow_floats(tn_dtype dtype, void *y, const float *restrict x, int6
 DIVIDE_FLOAT(divide_f32, float)
 DIVIDE_FLOAT(divide_f64, double)
 
-/* The mean of integers, towards zero. Sums of i32 and u8 are exact; those of i64 wrap. */
+/* The mean of integers, towards zero. Sums of i32, i8 and u8 are exact; those of i64 wrap. */
 #define MEAN_INT(name, type)                                                               \
     static void name(type *y, const void *const *x, int ranks, int64_t begin, int64_t n) { \
         uint64_t sum[BLOCK] = {0};                                                         \
@@ -132,6 +133,7 @@ DIVIDE_FLOAT(divide_f64, double)
 MEAN_INT(mean_i64, int64_t)
 MEAN_INT(mean_i32, int32_t)
 MEAN_INT(mean_u8, uint8_t)
+MEAN_INT(mean_i8, int8_t)
 
 static int64_t block_at(int64_t at, int64_t n) {
     return n - at < BLOCK ? n - at : BLOCK;
@@ -194,6 +196,8 @@ void tn__reduce_all(tn_reduction how, tn_dtype dtype, void *y, const void *const
             mean_i32(to, x, ranks, at, m);
         } else if (how == TN_MEAN && dtype == TN_U8) {
             mean_u8(to, x, ranks, at, m);
+        } else if (how == TN_MEAN && dtype == TN_I8) {
+            mean_i8(to, x, ranks, at, m);
         } else {
             reduce_block(how, dtype, to, x, ranks, at * size, m);
         }
