@@ -75,6 +75,9 @@ static bool describe_module(tn_module *m, const char *path, void *user) {
     description *d = user;
     const tn_precision *own = m->lists ? m->lists->precision : NULL;
     char text[TN_DESCRIBE_ROOM] = "";
+    if (m->parent && !m->name[0]) {
+        return true; /* transparent: the module around it says all of it */
+    }
     if (!ask_module(m, *path ? path : ".", d->operation, text)) {
         return false;
     }

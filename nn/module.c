@@ -80,8 +80,11 @@ static void raise_moved(const char *operation, const char *kind, const char *nam
 /* "h.0.attn" at the end of text; returns where it begins. */
 static char *path_text(const tn_module_lists *lists, char *text, size_t room) {
     char *at = text + room - 1;
-    for (*at = 0; lists && lists->name[0]; lists = lists->up) {
+    for (*at = 0; lists && lists->up; lists = lists->up) {
         size_t length = strlen(lists->name), dot = *at != 0;
+        if (length == 0) {
+            continue; /* transparent */
+        }
         if ((size_t)(at - text) < length + dot) {
             break;
         }
@@ -261,6 +264,15 @@ void tn__module_lists_release(tn_module_lists *lists) {
 
 /* ---- Registering ----------------------------------------------------------------------------- */
 
+/* What is registered in a transparent child, one without a name, stands beside what is registered
+ * around it: the lists with whose names those of `lists` have to get along. */
+static const tn_module_lists *name_space(const tn_module_lists *lists) {
+    while (lists->up && !lists->name[0]) {
+        lists = lists->up;
+    }
+    return lists;
+}
+
 static bool name_taken(const tn_module_lists *lists, const char *name) {
     for (int i = 0; i < lists->record_count; i++) {
         if (strcmp(lists->records[i]->name, name) == 0) {
@@ -268,10 +280,37 @@ static bool name_taken(const tn_module_lists *lists, const char *name) {
         }
     }
     for (int i = 0; i < lists->child_count; i++) {
-        if (strcmp(lists->children[i]->name, name) == 0) {
+        const tn_module_lists *child = lists->children[i];
+        if (child->name[0] ? strcmp(child->name, name) == 0 : name_taken(child, name)) {
             return true;
         }
     }
+    return false;
+}
+
+/* The first name in a transparent child that is taken in `space`; NULL: none. */
+static const char *name_that_clashes(const tn_module_lists *space, const tn_module_lists *child) {
+    for (int i = 0; i < child->record_count; i++) {
+        if (name_taken(space, child->records[i]->name)) {
+            return child->records[i]->name;
+        }
+    }
+    for (int i = 0; i < child->child_count; i++) {
+        const tn_module_lists *below = child->children[i];
+        if (!below->name[0]) {
+            const char *name = name_that_clashes(space, below);
+            if (name) {
+                return name;
+            }
+        } else if (name_taken(space, below->name)) {
+            return below->name;
+        }
+    }
+    return NULL;
+}
+
+static bool raise_taken(const tn_module_lists *space, const char *name, const char *operation) {
+    tn__raise(TN_EVALUE, operation, "%s has something named \"%s\" already", space->kind, name);
     return false;
 }
 
@@ -285,11 +324,19 @@ static bool name_fits(const tn_module *m, const tn_module_lists *lists, const ch
                   m->kind, name ? name : "(NULL)", TN_MODULE_NAME - 1);
         return false;
     }
-    if (name_taken(lists, name)) {
-        tn__raise(TN_EVALUE, operation, "%s has something named \"%s\" already", m->kind, name);
-        return false;
+    const tn_module_lists *space = name_space(lists);
+    return !name_taken(space, name) || raise_taken(space, name, operation);
+}
+
+/* The same for a child: what a transparent one has registered must fit. */
+static bool child_fits(const tn_module *m, const tn_module_lists *lists, const char *name,
+                       const tn_module_lists *child) {
+    if (!name || name[0]) {
+        return name_fits(m, lists, name, "module_add");
     }
-    return true;
+    const tn_module_lists *space = name_space(lists);
+    const char *clash = name_that_clashes(space, child);
+    return !clash || raise_taken(space, clash, "module_add");
 }
 
 static bool field_taken(const tn_module *m, tn_tensor **field) {
@@ -447,7 +494,7 @@ tn_status tn_module_add(void *module, const char *name, void *child) {
         tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
         return entry_failed(m, NULL);
     }
-    if (!below || !name_fits(m, lists, name, "module_add") || !depth_fits(lists, below) ||
+    if (!below || !child_fits(m, lists, name, below) || !depth_fits(lists, below) ||
         !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
                          "module_add")) {
         tn_module_finish(c); /* nobody else would */

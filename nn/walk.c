@@ -1,7 +1,8 @@
 /* Visiting what a module and the modules below it have registered.
  *
  * Paths are built on the way down: the names from the root to the module, then the name of the
- * tensor. Names may contain dots, so finding a path tries every child whose name begins it.
+ * tensor. Names may contain dots, so finding a path tries every child whose name begins it. A
+ * transparent child, one whose name is "", adds nothing: its path is that of the module around it.
  *
  * A tied parameter is visited once in any walk: under the name it was tied to when that name is
  * below the walk's root, else under the first of its names.
@@ -46,9 +47,12 @@ static void path_cut(path *p, size_t length) {
     p->text[length] = 0;
 }
 
-/* The rest of `text` after `name` and a dot, or NULL. */
+/* The rest of `text` after `name` and a dot, or NULL. A transparent module is no part of it. */
 static const char *path_below(const char *text, const char *name) {
     size_t n = strlen(name);
+    if (n == 0) {
+        return text;
+    }
     return strncmp(text, name, n) == 0 && text[n] == '.' ? text + n + 1 : NULL;
 }
 

@@ -66,12 +66,14 @@ TN_API void tn_module_init_values(void *m, const char *kind, tn_module_forward_v
 TN_API void tn_module_finish(void *m);
 
 /* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m
- * is TN_EVALUE, a child that has a parent already TN_ESTATE. A parameter or buffer is the tensor in
- * *field, set here: the module keeps it, and a parameter requires a gradient from now on. `field`
- * must stay where it is, since sharding and precision exchange the tensor in it: modules do not
- * move after registration, nor does what they were added to. Using one that has (a vector that
- * grew, a struct that was copied or returned) is TN_ESTATE; so is walking the modules above it once
- * that was noticed. Trees are at most 1000 modules deep (TN_EVALUE).
+ * is TN_EVALUE, a child that has a parent already TN_ESTATE. A child named "" is transparent: no
+ * part of any path, so that what it registers stands beside what m does, and shares its names. It
+ * gathers some of a module's parts for calling without another name for them. A parameter or buffer
+ * is the tensor in *field, set here: the module keeps it, and a parameter requires a gradient from
+ * now on. `field` must stay where it is, since sharding and precision exchange the tensor in it:
+ * modules do not move after registration, nor does what they were added to. Using one that has (a
+ * vector that grew, a struct that was copied or returned) is TN_ESTATE; so is walking the modules
+ * above it once that was noticed. Trees are at most 1000 modules deep (TN_EVALUE).
  *
  * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered
  * and empty until tn_module_set_buffer. After a failure, and while an error is pending, *field is
