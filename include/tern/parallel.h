@@ -106,7 +106,8 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 typedef struct tn_fsdp_options {
     int stage; /* 3: parameters, gradients, state are cut; 2: gradients and state; 1: state alone */
     /* Which modules are units: paths with spaces between, where * is anything but a dot ("h.*",
-     * "h.*.attn h.*.mlp"); NULL: modules of kind "block"; "": none. What is in no unit is the last
+     * "h.*.attn h.*.mlp"); NULL: modules of kind "block",
+     * or of one that ends in "_block"; "": none. What is in no unit is the last
      * unit, which stays whole from the module's forward to the end of its backward. Where units are
      * in units, parameters are of the innermost; a tied one is of the lowest that has all its
      * names. */
@@ -141,8 +142,8 @@ typedef struct tn_fsdp_state tn_fsdp_state;
 TN_API tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate,
                               tn_fsdp_options options);
 
-/* The same parameter by parameter, with nothing ahead and no options: units are modules of kind
- * "block", gradients are averaged. To read first, and to compare with. */
+/* The same parameter by parameter, with nothing ahead and no options: units as without
+ * tn_fsdp_options.units, gradients are averaged. To read first, and to compare with. */
 TN_API tn_status tn_fsdp_naive(void *m, tn_group *shard);
 
 /* Bytes and messages of this rank. */

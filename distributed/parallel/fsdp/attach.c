@@ -100,10 +100,18 @@ static bool all_patterns_used(tn_module *m, const char *list, bool parameters) {
 
 /* ---- Units ----------------------------------------------------------------------------------- */
 
-/* Whether a module of this path, which is not the root, is a unit. */
+/* "block", "llama_block" */
+static bool is_block(const char *kind) {
+    static const char end[] = "_block";
+    size_t length = strlen(kind), tail = sizeof(end) - 1;
+    return strcmp(kind, end + 1) == 0 || (length > tail && strcmp(kind + length - tail, end) == 0);
+}
+
+/* Whether a module of this path is a unit. The root is none, and neither is a transparent module,
+ * whose path is another's. */
 static bool is_unit(const tn_fsdp_state *s, const tn_module *m, const char *path) {
     const char *units = s->options.units;
-    return *path && (units ? any_fits(units, path) : strcmp(m->kind, "block") == 0);
+    return *path && m->name[0] && (units ? any_fits(units, path) : is_block(m->kind));
 }
 
 static bool count_unit(tn_module *m, const char *path, void *user) {
