@@ -1,21 +1,20 @@
 /* gpt: a decoder-only transformer                     Radford et al. 2019, "Language models are
  * unsupervised multitask learners"
  *
- *     x = wte[tokens] + wpe[positions]                (B, T, C)
- *     x = h.0(x), h.1(x), …
- *     logits = ln_f(x) wte^T                          (B, T, vocab)
+ *     x = wte[tokens] + wpe[positions]                the stem: (B, T, C)
+ *     x = h.0(x), h.1(x), …                           the blocks
+ *     logits = ln_f(x) wte^T                          the top: (B, T, vocab)
  *
  * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and
- * c_proj as (in, out), the transpose of what is here. The classifier is wte.weight, so no name of
- * its own exists for it.
+ * c_proj as (in, out), the transpose of what is here. The classifier is wte.weight under
+ * another name, which walks pass over.
  *
- * Read next: models/block.c, models/generate.c.
+ * Read next: models/block.c, models/language.c (the order of the parts), models/generate.c.
  */
 #include "models/language.h"
 
 #include "core/memory.h"
 #include "core/number.h"
-#include "nn/cache.h"
 #include "nn/describe.h"
 
 #include <math.h>
@@ -25,47 +24,30 @@
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* tokens (B, T), positions (T) or (B, T) -> (B, T, C) */
-static tn_tensor *embed_tokens(tn_gpt *m, tn_tensor *tokens, tn_tensor *positions) {
-    tn_tensor *token = tn_call(&m->wte, tokens), *position = tn_call(&m->wpe, positions);
+/* (tokens (B, T), positions) -> (B, T, C) */
+static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    tn_gpt_stem *m = (tn_gpt_stem *)self;
+    tn_tensor *positions;
+    if (!tn__lm_stem_inputs(self, in, &positions)) {
+        return tn__no_values();
+    }
+    tn_tensor *token = tn_call(&m->wte, in.v[0]), *position = tn_call(&m->wpe, positions);
     tn_tensor *x = tn_add(token, position);
     tn_drop(token);
     tn_drop(position);
-    return tn_call(&m->drop, x);
+    return tn_values_of(tn_call(&m->drop, x), NULL);
 }
 
-/* The blocks, one after the other. What one gave goes as soon as the next has read it. */
-static tn_tensor *call_blocks(tn_gpt *m, tn_tensor *x, tn_tensor *mask) {
-    for (int i = 0; i < m->options.layers; i++) {
-        tn_tensor *y = tn_call_values(&m->h[i], tn_values_of(x, mask), NULL).v[0];
-        if (y != x) { /* a hook may hand the input on */
-            tn_drop(x);
-        }
-        x = y;
-    }
-    return x;
+/* (B, T, C) -> (B, T, vocab) */
+static tn_values top_forward(tn_module *self, tn_values in, void *context) {
+    tn_gpt_top *m = (tn_gpt_top *)self;
+    tn_tensor *x = tn__lm_top_input(self, in, context);
+    return tn_values_of(tn_linear_op(tn_call(&m->ln_f, x), m->lm_head, NULL), NULL);
 }
 
 static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
-    tn_gpt *m = (tn_gpt *)self;
-    const tn__lm_context *call = context;
-    const tn_kv_cache *cache = &m->h[0].attn.cache;
-    int64_t start = tn__cache_start(cache);
-    tn__lm_inputs inputs;
-    if (!tn__lm_inputs_of(self, in, start, m->options.context, &inputs)) {
-        return tn__no_values();
-    }
-    tn_tensor *x = embed_tokens(m, inputs.tokens, inputs.positions);
-    x = call_blocks(m, x, inputs.mask);
-    x = tn_call(&m->ln_f, x);
-    if (call && call->last_only) {
-        x = tn_narrow(x, 1, inputs.length - 1, 1);
-    }
-    tn_tensor *logits = tn_linear_op(x, m->wte.weight, NULL);
-    if (tn__cache_open(cache) && tn_is_inert(logits)) { /* some blocks are ahead of others */
-        tn__cache_restore(m, start);
-    }
-    return tn_values_of(logits, NULL);
+    return tn__lm_forward(&tn__gpt_family, self, in, context);
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -128,6 +110,16 @@ static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
     return true;
 }
 
+static void init_stem(tn_gpt_stem *m, const tn_gpt_options *o) {
+    tn__layer_begin(m, sizeof(*m), "gpt_stem", NULL, stem_forward);
+    tn_embedding_init(&m->wte, o->vocab, o->width, o->dtype);
+    tn_embedding_init(&m->wpe, o->context, o->width, o->dtype);
+    tn_dropout_init(&m->drop, o->dropout);
+    tn_module_add(m, "wte", &m->wte);
+    tn_module_add(m, "wpe", &m->wpe);
+    tn_module_add(m, "drop", &m->drop);
+}
+
 static void init_blocks(tn_gpt *m) {
     tn_block_options block = tn_block_defaults();
     block.heads = m->options.heads;
@@ -143,6 +135,16 @@ static void init_blocks(tn_gpt *m) {
     }
 }
 
+static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifier) {
+    tn__layer_begin(m, sizeof(*m), "gpt_top", NULL, top_forward);
+    tn_norm_options norm = tn_norm_defaults();
+    norm.bias = o->bias;
+    norm.dtype = o->dtype;
+    tn_layer_norm_init(&m->ln_f, o->width, norm);
+    tn_module_add(m, "ln_f", &m->ln_f);
+    tn_module_param(m, "lm_head.weight", &m->lm_head, classifier);
+}
+
 void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "gpt", NULL, gpt_forward) || !options_fit(m, &options)) {
         return;
@@ -155,20 +157,16 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
         tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", options.layers);
         return;
     }
-    tn_embedding_init(&m->wte, options.vocab, options.width, options.dtype);
-    tn_embedding_init(&m->wpe, options.context, options.width, options.dtype);
-    tn_dropout_init(&m->drop, options.dropout);
-    tn_norm_options norm = tn_norm_defaults();
-    norm.bias = options.bias;
-    norm.dtype = options.dtype;
-    tn_module_add(m, "wte", &m->wte);
-    tn_module_add(m, "wpe", &m->wpe);
-    tn_module_add(m, "drop", &m->drop);
+    init_stem(&m->stem, &options);
+    tn_module_add(m, "", &m->stem);
     init_blocks(m);
-    tn_layer_norm_init(&m->ln_f, options.width, norm);
-    tn_module_add(m, "ln_f", &m->ln_f);
+    init_top(&m->top, &options, m->stem.wte.weight);
+    tn_module_add(m, "", &m->top);
+    tn_module_tie(m, "lm_head.weight", "wte.weight");
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
+
+/* ---- As one of the language models ----------------------------------------------------------- */
 
 static tn_lm_shape gpt_shape(const tn_module *self) {
     const tn_gpt_options *o = &((const tn_gpt *)self)->options;
@@ -180,5 +178,18 @@ static tn_lm_shape gpt_shape(const tn_module *self) {
                          .width = o->width};
 }
 
-const tn__lm_family tn__gpt_family = {
-    .kind = "gpt", .model_type = "gpt2", .bytes = sizeof(tn_gpt), .shape = gpt_shape};
+static tn_module *gpt_part(tn_module *self, int i) {
+    tn_gpt *m = (tn_gpt *)self;
+    return i == 0 ? &m->stem.base : i <= m->options.layers ? &m->h[i - 1].base : &m->top.base;
+}
+
+static const tn_kv_cache *gpt_cache(const tn_module *self) {
+    return &((const tn_gpt *)self)->h[0].attn.cache;
+}
+
+const tn__lm_family tn__gpt_family = {.kind = "gpt",
+                                      .model_type = "gpt2",
+                                      .bytes = sizeof(tn_gpt),
+                                      .shape = gpt_shape,
+                                      .part = gpt_part,
+                                      .cache = gpt_cache};

@@ -1,9 +1,16 @@
 /* language: what holds for every family of language models.
  *
+ *     x = stem(tokens, positions)                     (B, T, C)
+ *     x = block(x, mask, positions), …                each family's own
+ *     logits = top(x)                                 (B, T, vocab)
+ *
+ * Stem and top are transparent modules: parameters keep the names that Hugging Face gives them.
+ *
  * Read next: models/gpt.c, the first of them.
  */
 #include "models/language.h"
 
+#include "nn/cache.h"
 #include "ops/op.h"
 
 #include <string.h>
@@ -54,54 +61,136 @@ tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets) {
     return tn_return(tn_cross_entropy_with(tn_call(m, tokens), targets, options));
 }
 
+int tn_lm_parts(void *m, tn_module **parts, int most) {
+    const tn__lm_family *family = tn__lm_family_of(m, "lm_parts");
+    if (!family || tn__pending()) {
+        return 0;
+    }
+    int count = family->shape(m).layers + 2;
+    for (int i = 0; parts && i < count && i < most; i++) {
+        parts[i] = family->part(m, i);
+    }
+    return count;
+}
+
 /* ---- Inputs ---------------------------------------------------------------------------------- */
 
-/* One position a token, or one a column. */
-static bool positions_fit(const tn_tensor *positions, tn_dims tokens) {
-    tn_dims d = tn_shape(positions);
-    int64_t T = tokens.size[1];
-    return (d.ndim == 1 && d.size[0] == T) ||
-           (d.ndim == 2 && d.size[1] == T && (d.size[0] == 1 || d.size[0] == tokens.size[0]));
-}
-
-/* start, start + 1, … for the columns; NULL after raising that the context ends before. */
-static tn_tensor *next_positions(const tn_module *m, tn_tensor *tokens, int64_t start,
-                                 int64_t context) {
-    int64_t T = tn_size(tokens, 1);
-    if (T < 1) {
-        tn__raise(TN_EVALUE, m->kind, "tokens are %s: there is no position", tn_shape_text(tokens));
-        return NULL;
-    }
-    if (T > context - start) {
-        tn__raise(TN_EVALUE, m->kind, "tokens are %s at position %lld but the context is %lld",
-                  tn_shape_text(tokens), (long long)start, (long long)context);
-        return NULL;
-    }
-    return tn__arange(tn_device_of(tokens), (double)start, (double)(start + T), 1.0, TN_I64);
-}
-
-bool tn__lm_inputs_of(const tn_module *m, tn_values in, int64_t start, int64_t context,
-                      tn__lm_inputs *inputs) {
+/* Whether there are tokens (B, T), and perhaps more; false after raising. */
+static bool tokens_fit(const tn_module *m, tn_values in, const char *others) {
     if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 2) {
         tn__raise(TN_ESHAPE, m->kind,
                   "the input is %s but must be one tensor of tokens (batch, positions), and may be "
-                  "followed by positions and a mask",
-                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
+                  "followed by %s",
+                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing", others);
         return false;
     }
-    *inputs = (tn__lm_inputs){.tokens = in.v[0],
-                              .positions = in.n > 1 ? in.v[1] : NULL,
-                              .mask = in.n > 2 ? in.v[2] : NULL,
-                              .length = tn_size(in.v[0], 1)};
-    if (!inputs->positions) {
-        inputs->positions = next_positions(m, inputs->tokens, start, context);
-        return inputs->positions && !tn_is_inert(inputs->positions);
-    }
-    if (!positions_fit(inputs->positions, tn_shape(inputs->tokens))) {
-        tn__raise(TN_ESHAPE, m->kind,
-                  "positions are %s but tokens %s (one for each token, or one for each column)",
-                  tn_shape_text(inputs->positions), tn_shape_text(inputs->tokens));
+    if (tn_size(in.v[0], 1) < 1) {
+        tn__raise(TN_EVALUE, m->kind, "tokens are %s: there is no position",
+                  tn_shape_text(in.v[0]));
         return false;
     }
     return true;
+}
+
+/* One position a token, or one a column; false after raising. */
+static bool positions_fit(const tn_module *m, const tn_tensor *positions, const tn_tensor *tokens) {
+    tn_dims d = tn_shape(positions);
+    int64_t B = tn_size(tokens, 0), T = tn_size(tokens, 1);
+    bool fit = (d.ndim == 1 && d.size[0] == T) ||
+               (d.ndim == 2 && d.size[1] == T && (d.size[0] == 1 || d.size[0] == B));
+    if (!fit) {
+        tn__raise(TN_ESHAPE, m->kind,
+                  "positions are %s but tokens %s (one for each token, or one for each column)",
+                  tn_shape_text(positions), tn_shape_text(tokens));
+    }
+    return fit;
+}
+
+/* start, start + 1, … for the columns of tokens: (T) */
+static tn_tensor *positions_from(int64_t start, tn_tensor *tokens) {
+    double first = (double)start, end = (double)(start + tn_size(tokens, 1));
+    return tn__arange(tn_device_of(tokens), first, end, 1.0, TN_I64);
+}
+
+/* What a call of the whole model gets. */
+typedef struct inputs {
+    tn_tensor *tokens;    /* (B, T) */
+    tn_tensor *positions; /* (T), (1, T) or (B, T) */
+    tn_tensor *mask;      /* or NULL */
+} inputs;
+
+/* `start`: how many positions the caches hold. False after raising. */
+static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t context,
+                        inputs *i) {
+    if (!tokens_fit(m, in, "positions and a mask")) {
+        return false;
+    }
+    *i = (inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
+    if (i->positions) {
+        return positions_fit(m, i->positions, i->tokens);
+    }
+    if (tn_size(i->tokens, 1) > context - start) {
+        tn__raise(TN_EVALUE, m->kind, "tokens are %s at position %lld but the context is %lld",
+                  tn_shape_text(i->tokens), (long long)start, (long long)context);
+        return false;
+    }
+    i->positions = positions_from(start, i->tokens);
+    return !tn_is_inert(i->positions);
+}
+
+bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positions) {
+    if (!tokens_fit(stem, in, "positions")) {
+        return false;
+    }
+    *positions = in.n > 1 ? in.v[1] : NULL;
+    if (*positions) {
+        return positions_fit(stem, *positions, in.v[0]);
+    }
+    *positions = positions_from(0, in.v[0]);
+    return !tn_is_inert(*positions);
+}
+
+tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_context *context) {
+    if (in.n != 1 || !in.v[0] || tn_ndim(in.v[0]) != 3) {
+        tn__raise(TN_ESHAPE, top->kind, "the input is %s but must be (batch, positions, width)",
+                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
+        return tn_inert();
+    }
+    bool all = !context || !context->last_only;
+    return all ? in.v[0] : tn_narrow(in.v[0], 1, tn_size(in.v[0], 1) - 1, 1);
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* The blocks, one after the other. What one gave goes as soon as the next has read it. */
+static tn_tensor *call_blocks(const tn__lm_family *family, tn_module *m, tn_tensor *x,
+                              const inputs *i) {
+    int layers = family->shape(m).layers;
+    for (int k = 1; k <= layers; k++) {
+        tn_values in = {family->turns ? 3 : i->mask ? 2 : 1, {x, i->mask, i->positions}};
+        tn_tensor *y = tn_call_values(family->part(m, k), in, NULL).v[0];
+        if (y != x) { /* a hook may hand the input on */
+            tn_drop(x);
+        }
+        x = y;
+    }
+    return x;
+}
+
+tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context) {
+    tn_lm_shape shape = family->shape(m);
+    const tn_kv_cache *cache = family->cache(m);
+    int64_t start = tn__cache_start(cache);
+    inputs i;
+    if (!read_inputs(m, in, start, shape.context, &i)) {
+        return tn__no_values();
+    }
+    tn_module *stem = family->part(m, 0), *top = family->part(m, shape.layers + 1);
+    tn_tensor *x = tn_call_values(stem, tn_values_of(i.tokens, i.positions), NULL).v[0];
+    x = call_blocks(family, m, x, &i);
+    tn_values logits = tn_call_values(top, tn_values_of(x, NULL), context);
+    if (tn__cache_open(cache) && tn_is_inert(logits.v[0])) { /* some blocks are ahead of others */
+        tn__cache_restore(m, start);
+    }
+    return logits;
 }

@@ -1,7 +1,8 @@
 /* What the language models have in common: their families, and how they are called.
  *
- * A family is a kind of module whose call takes (tokens (B, T), positions, mask) and gives logits
- * (B, T, vocab). Whatever works for every family asks its entry here instead of the kind.
+ * A family is a kind of module that is a stem, blocks and a top (tn_lm_parts), and whose call takes
+ * (tokens (B, T), positions, mask) and gives logits (B, T, vocab). Whatever works for every family
+ * asks its entry here instead of the kind.
  */
 #ifndef TERN_MODELS_LANGUAGE_H
 #define TERN_MODELS_LANGUAGE_H
@@ -21,6 +22,9 @@ typedef struct tn__lm_family {
     const char *model_type; /* in Hugging Face's config.json: "gpt2" */
     size_t bytes;           /* of the module's struct */
     tn_lm_shape (*shape)(const tn_module *m);
+    tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
+    const tn_kv_cache *(*cache)(const tn_module *m); /* of the first block: as all of them */
+    bool turns;                                      /* blocks take positions: theirs are rotary */
 } tn__lm_family;
 
 extern const tn__lm_family tn__gpt_family, tn__llama_family;
@@ -30,17 +34,15 @@ const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
 /* By config.json's model_type; NULL when there is none (nothing is raised). */
 const tn__lm_family *tn__lm_family_named(const char *model_type);
 
-/* The inputs of one call. */
-typedef struct tn__lm_inputs {
-    tn_tensor *tokens;    /* (B, T) */
-    tn_tensor *positions; /* (T), (1, T) or (B, T) */
-    tn_tensor *mask;      /* or NULL */
-    int64_t length;       /* T */
-} tn__lm_inputs;
+/* The forward of a language model: stem, blocks, top. */
+tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);
 
-/* Reads the inputs of a call of m; without positions, they are those from `start` on, which must be
- * below `context`. False after raising. */
-bool tn__lm_inputs_of(const tn_module *m, tn_values in, int64_t start, int64_t context,
-                      tn__lm_inputs *inputs);
+/* The inputs of a stem, (tokens, positions); *positions are 0, 1, … where none are given. False
+ * after raising. */
+bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positions);
+
+/* The input of a top: all of x (B, T, C), or with last_only the last position, (B, 1, C). Inert
+ * after raising. */
+tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_context *context);
 
 #endif

@@ -1,9 +1,9 @@
 /* llama: a decoder-only transformer of the present generation      Touvron et al. 2023,
  * arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783
  *
- *     x = embed_tokens[tokens]                        (B, T, C)
- *     x = layers.0(x), layers.1(x), …
- *     logits = lm_head(norm(x))                       (B, T, vocab)
+ *     x = embed_tokens[tokens]                        the stem: (B, T, C)
+ *     x = layers.0(x), layers.1(x), …                 the blocks
+ *     logits = lm_head(norm(x))                       the top: (B, T, vocab)
  *
  * What has changed since GPT-2: positions turn queries and keys instead of being added to x, heads
  * share keys and values, the MLP is gated, norms neither centre nor shift, nothing has a bias. The
@@ -14,45 +14,32 @@
 #include "models/language.h"
 
 #include "core/memory.h"
-#include "nn/cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* The layers, one after the other. What one gave goes as soon as the next has read it. */
-static tn_tensor *call_layers(tn_llama *m, tn_tensor *x, const tn__lm_inputs *inputs) {
-    for (int i = 0; i < m->options.layers; i++) {
-        tn_values in = {3, {x, inputs->mask, inputs->positions}};
-        tn_tensor *y = tn_call_values(&m->layers[i], in, NULL).v[0];
-        if (y != x) { /* a hook may hand the input on */
-            tn_drop(x);
-        }
-        x = y;
+/* tokens (B, T) -> (B, T, C); positions, if there are any, wait for the layers */
+static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    tn_llama_stem *m = (tn_llama_stem *)self;
+    tn_tensor *positions;
+    if (!tn__lm_stem_inputs(self, in, &positions)) {
+        return tn__no_values();
     }
-    return x;
+    return tn_values_of(tn_call(&m->embed_tokens, in.v[0]), NULL);
+}
+
+/* (B, T, C) -> (B, T, vocab) */
+static tn_values top_forward(tn_module *self, tn_values in, void *context) {
+    tn_llama_top *m = (tn_llama_top *)self;
+    tn_tensor *x = tn__lm_top_input(self, in, context);
+    return tn_values_of(tn_call(&m->lm_head, tn_call(&m->norm, x)), NULL);
 }
 
 static tn_values llama_forward(tn_module *self, tn_values in, void *context) {
-    tn_llama *m = (tn_llama *)self;
-    const tn__lm_context *call = context;
-    const tn_kv_cache *cache = &m->layers[0].self_attn.cache;
-    int64_t start = tn__cache_start(cache);
-    tn__lm_inputs inputs;
-    if (!tn__lm_inputs_of(self, in, start, m->options.context, &inputs)) {
-        return tn__no_values();
-    }
-    tn_tensor *x = call_layers(m, tn_call(&m->embed_tokens, inputs.tokens), &inputs);
-    x = tn_call(&m->norm, x);
-    if (call && call->last_only) {
-        x = tn_narrow(x, 1, inputs.length - 1, 1);
-    }
-    tn_tensor *logits = tn_call(&m->lm_head, x);
-    if (tn__cache_open(cache) && tn_is_inert(logits)) { /* some layers are ahead of others */
-        tn__cache_restore(m, start);
-    }
-    return tn_values_of(logits, NULL);
+    return tn__lm_forward(&tn__llama_family, self, in, context);
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -99,6 +86,12 @@ static void llama_finish(tn_module *self) {
     m->layers = NULL;
 }
 
+static void init_stem(tn_llama_stem *m, const tn_llama_options *o) {
+    tn__layer_begin(m, sizeof(*m), "llama_stem", NULL, stem_forward);
+    tn_embedding_init(&m->embed_tokens, o->vocab, o->width, o->dtype);
+    tn_module_add(m, "embed_tokens", &m->embed_tokens);
+}
+
 static void init_layers(tn_llama *m) {
     const tn_llama_options *o = &m->options;
     tn_llama_block_options block = {.heads = o->heads,
@@ -116,18 +109,20 @@ static void init_layers(tn_llama *m) {
 }
 
 /* The classifier: a matrix of its own, or that of the embedding. */
-static void init_head(tn_llama *m) {
-    const tn_llama_options *o = &m->options;
+static void init_top(tn_llama_top *m, const tn_llama_options *o, tn_tensor *tied) {
+    tn__layer_begin(m, sizeof(*m), "llama_top", NULL, top_forward);
+    tn_norm_options norm = tn_norm_defaults();
+    norm.eps = o->eps;
+    norm.dtype = o->dtype;
+    tn_rms_norm_init(&m->norm, o->width, norm);
     if (o->tied) {
-        tn__linear_share(&m->lm_head, m->embed_tokens.weight);
+        tn__linear_share(&m->lm_head, tied);
     } else {
         tn_linear_init(&m->lm_head, o->width, o->vocab,
                        (tn_linear_options){.bias = false, .dtype = o->dtype});
     }
+    tn_module_add(m, "norm", &m->norm);
     tn_module_add(m, "lm_head", &m->lm_head);
-    if (o->tied) {
-        tn_module_tie(m, "lm_head.weight", "embed_tokens.weight");
-    }
 }
 
 void tn_llama_init(tn_llama *m, tn_llama_options options) {
@@ -149,15 +144,14 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
         tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", options.layers);
         return;
     }
-    tn_norm_options norm = tn_norm_defaults();
-    norm.eps = options.eps;
-    norm.dtype = options.dtype;
-    tn_embedding_init(&m->embed_tokens, options.vocab, options.width, options.dtype);
-    tn_module_add(m, "embed_tokens", &m->embed_tokens);
+    init_stem(&m->stem, &options);
+    tn_module_add(m, "", &m->stem);
     init_layers(m);
-    tn_rms_norm_init(&m->norm, options.width, norm);
-    tn_module_add(m, "norm", &m->norm);
-    init_head(m);
+    init_top(&m->top, &options, m->stem.embed_tokens.weight);
+    tn_module_add(m, "", &m->top);
+    if (options.tied) {
+        tn_module_tie(m, "lm_head.weight", "embed_tokens.weight");
+    }
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
 
@@ -173,5 +167,19 @@ static tn_lm_shape llama_shape(const tn_module *self) {
                          .width = o->width};
 }
 
-const tn__lm_family tn__llama_family = {
-    .kind = "llama", .model_type = "llama", .bytes = sizeof(tn_llama), .shape = llama_shape};
+static tn_module *llama_part(tn_module *self, int i) {
+    tn_llama *m = (tn_llama *)self;
+    return i == 0 ? &m->stem.base : i <= m->options.layers ? &m->layers[i - 1].base : &m->top.base;
+}
+
+static const tn_kv_cache *llama_cache(const tn_module *self) {
+    return &((const tn_llama *)self)->layers[0].self_attn.cache;
+}
+
+const tn__lm_family tn__llama_family = {.kind = "llama",
+                                        .model_type = "llama",
+                                        .bytes = sizeof(tn_llama),
+                                        .shape = llama_shape,
+                                        .part = llama_part,
+                                        .cache = llama_cache,
+                                        .turns = true};

@@ -27,7 +27,15 @@ extern "C" {
  *     mask: bool, broadcasts to (B, heads, T, S), true where a position may be seen, in addition to
  *         what comes later being unseen. S is T, and with caches what they hold and T
  *
- * Without positions, T (behind what the caches hold) is at most `context`. */
+ * Without positions, T (behind what the caches hold) is at most `context`.
+ *
+ * It is a stem, blocks and a top, one after the other, so that a pipeline can take it apart:
+ *
+ *     stem(tokens, positions) -> x (B, T, C)      positions as above; without them 0, 1, …
+ *     block(x, mask, positions) -> x              as many as layers
+ *     top(x) -> logits
+ *
+ * Stem and top are transparent children: no part of a parameter's name. */
 
 typedef struct tn_lm_shape {
     int64_t vocab, context;
@@ -36,6 +44,11 @@ typedef struct tn_lm_shape {
 } tn_lm_shape;
 /* TN_EVALUE, and zeros, where m is no language model of this header. */
 TN_API tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape);
+
+/* Writes the parts of m, at most `most` of them, in the order of a call. Returns how many there
+ * are, layers + 2; 0 after an error (m is no language model). Called by hand they give the bits of
+ * a call of m. */
+TN_API int tn_lm_parts(void *m, tn_module **parts, int most);
 
 /* The mean loss of predicting `targets` (B, T; -100 is ignored). m: any module whose tn_call gives
  * logits (B, T, vocab). */
@@ -72,13 +85,22 @@ typedef struct tn_gpt_options {
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
 } tn_gpt_options;
+typedef struct tn_gpt_stem {
+    tn_module base;
+    tn_embedding wte, wpe;
+    tn_dropout drop;
+} tn_gpt_stem;
+typedef struct tn_gpt_top {
+    tn_module base;
+    tn_layer_norm ln_f;
+    tn_tensor *lm_head; /* "lm_head.weight": tied to wte.weight */
+} tn_gpt_top;
 typedef struct tn_gpt {
     tn_module base;
     tn_gpt_options options;
-    tn_embedding wte, wpe;
-    tn_dropout drop;
+    tn_gpt_stem stem;
     tn_block *h; /* [layers], owned */
-    tn_layer_norm ln_f;
+    tn_gpt_top top;
 } tn_gpt;
 TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
@@ -204,13 +226,21 @@ typedef struct tn_llama_options {
     bool tied;  /* the classifier is embed_tokens.weight */
     tn_dtype dtype;
 } tn_llama_options;
+typedef struct tn_llama_stem {
+    tn_module base;
+    tn_embedding embed_tokens;
+} tn_llama_stem;
+typedef struct tn_llama_top {
+    tn_module base;
+    tn_rms_norm norm;
+    tn_linear lm_head;
+} tn_llama_top;
 typedef struct tn_llama {
     tn_module base;
     tn_llama_options options;
-    tn_embedding embed_tokens;
+    tn_llama_stem stem;
     tn_llama_block *layers; /* [layers], owned */
-    tn_rms_norm norm;
-    tn_linear lm_head;
+    tn_llama_top top;
 } tn_llama;
 TN_API tn_llama_options tn_llama_defaults(void); /* Llama 3.2 1B */
 

@@ -68,6 +68,7 @@ static void bad_module(void *m, tn_tensor *t) {
     TAKES(tn_cache_end(m));
     tn_lm_shape shape;
     FAILS(tn_lm_shape_of(m, &shape));
+    NOTHING(tn_lm_parts(m, NULL, 0));
     INERT(tn_lm_loss(m, x, x));
     int32_t token = 0;
     tn_prompt prompt = {&token, 1};

@@ -379,7 +379,7 @@ static void test_another_run(void **state) {
         changes[i].change(&r);
         gpt_run run;
         gpt_run_open(&run, &r, 2);
-        tn_tensor *before = tn_copy(tn_detach(run.model.wte.weight));
+        tn_tensor *before = tn_copy(tn_detach(run.model.stem.wte.weight));
         c = gpt_run_checkpoint(&run);
         c.step = 77;
         if (tn_checkpoint_load(&c, path) != TN_EMISMATCH) {
@@ -387,7 +387,7 @@ static void test_another_run(void **state) {
         }
         assert_error(TN_EMISMATCH, changes[i].told);
         assert_int_equal(c.step, 77);
-        assert_true(tn_equal(before, tn_detach(run.model.wte.weight)));
+        assert_true(tn_equal(before, tn_detach(run.model.stem.wte.weight)));
         gpt_run_close(&run);
     }
     gpt_run again;
@@ -451,7 +451,8 @@ static void test_goes_on_all_the_same(void **state) {
         }
     }
     assert_int_equal(c.step, 5);
-    assert_true(tn_equal(tn_detach(run.model.wte.weight), tn_detach(saved.model.wte.weight)));
+    assert_true(
+        tn_equal(tn_detach(run.model.stem.wte.weight), tn_detach(saved.model.stem.wte.weight)));
     /* the shorter text has no batch 13 */
     assert_int_equal(tn_loader_where(run.loader).epoch, 3);
     assert_int_equal(tn_loader_where(run.loader).index, 0);
@@ -785,13 +786,13 @@ static void test_weights_of_another_network(void **state) {
         gpt_run other;
         gpt_run_open(&other, &r, 2);
         for (int part = 0; part < 2; part++) { /* a file of weights, and the weights of a run */
-            tn_tensor *before = tn_copy(tn_detach(other.model.wte.weight));
+            tn_tensor *before = tn_copy(tn_detach(other.model.stem.wte.weight));
             c = (tn_checkpoint){.model = &other.model, .partial = true};
             tn_status status = part ? tn_checkpoint_load(&c, run) : tn_load(&other.model, path);
             assert_int_equal(status, differs ? TN_EMISMATCH : TN_OK);
             if (differs) {
                 assert_error(TN_EMISMATCH, changes[i].told);
-                assert_true(tn_equal(before, tn_detach(other.model.wte.weight)));
+                assert_true(tn_equal(before, tn_detach(other.model.stem.wte.weight)));
             }
         }
         gpt_run_close(&other);

@@ -111,6 +111,97 @@ static void shapes(void **state) {
     tn_module_finish(&linear);
 }
 
+/* ---- Parts ----------------------------------------------------------------------------------- */
+
+enum { PARTS = LAYERS + 2 };
+
+static tn_tensor *call_parts(tn_module *const *parts, tn_tensor *tokens) {
+    tn_tensor *x = tokens;
+    for (int i = 0; i < PARTS; i++) {
+        x = tn_call(parts[i], x);
+    }
+    return x;
+}
+
+static bool copy_gradient(const tn_entry *entry, void *user) {
+    tn_tensor ***next = user;
+    *(*next)++ = tn_copy(tn_grad_of(*entry->field));
+    return true;
+}
+
+static bool compare_gradient(const tn_entry *entry, void *user) {
+    tn_tensor ***next = user;
+    assert_true(tn_equal(tn_grad_of(*entry->field), *(*next)++));
+    return true;
+}
+
+/* By hand, part after part: the bits of a call of the model, forward and backward. */
+static void parts_by_hand(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        tn_module *parts[PARTS];
+        assert_int_equal(tn_lm_parts(&all.m, NULL, 0), PARTS);
+        assert_int_equal(tn_lm_parts(&all.m, parts, PARTS), PARTS);
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
+        tn_tensor *weights = tn_randn(TN_DIMS(2, T, VOCAB), TN_F64), *grads[64], **next = grads;
+        tn_tensor *want = tn_call(&all.m, tokens);
+        tn_backward_from(&want, &weights, 1, false);
+        tn_module_each(&all.m, (tn_walk){0}, copy_gradient, &next);
+        assert_true(next - grads > PARTS);
+        tn_module_zero_grad(&all.m);
+        tn_tensor *got = call_parts(parts, tokens);
+        assert_true(tn_equal(got, want));
+        tn_backward_from(&got, &weights, 1, false);
+        next = grads;
+        tn_module_each(&all.m, (tn_walk){0}, compare_gradient, &next);
+
+        tn_module *one[2] = {NULL, NULL};
+        assert_int_equal(tn_lm_parts(&all.m, one, 1), PARTS);
+        assert_ptr_equal(one[0], parts[0]);
+        assert_null(one[1]);
+        assert_inert(tn_call(parts[0], want), TN_ESHAPE, "must be one tensor of tokens");
+        assert_inert(tn_call(parts[PARTS - 1], tokens), TN_ESHAPE, "(batch, positions, width)");
+    }
+    tn_linear linear;
+    tn_linear_init(&linear, 1, 1, tn_linear_defaults());
+    assert_int_equal(tn_lm_parts(&linear, NULL, 0), 0);
+    assert_error(TN_EVALUE, "is not a complete language model");
+    tn_module_finish(&linear);
+}
+
+static tn_values count_positions(tn_module *m, tn_values in, void *user) {
+    (void)m;
+    if (in.n == 3 && in.v[2]) { /* a block that takes positions */
+        ++*(int *)user;
+    }
+    return in;
+}
+
+/* What positions a stem and a block get by hand is what they compute with. */
+static void parts_with_positions(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_module *parts[PARTS];
+        tn_lm_parts(&all.m, parts, PARTS);
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(1, T), TN_I64);
+        tn_tensor *places = tn_arange(0, T, 1, TN_I64);
+        tn_copy_(tn_narrow(places, 0, 3, 1), tn_full(TN_DIMS(1), 9, TN_I64));
+        int asked = 0;
+        tn_module_hook(parts[1], (tn_module_hooks){.before = count_positions, .user = &asked});
+        tn_tensor *want = call_model(&all.m, tokens, places, NULL);
+        tn_tensor *x = tn_call_values(parts[0], tn_values_of(tokens, places), NULL).v[0];
+        for (int i = 1; i <= LAYERS; i++) {
+            x = tn_call_values(parts[i], (tn_values){3, {x, NULL, places}}, NULL).v[0];
+        }
+        assert_true(tn_equal(tn_call(parts[PARTS - 1], x), want));
+        assert_false(is_close(call_parts(parts, tokens), want));
+        assert_int_equal(asked, strcmp(all.family->kind, "gpt") == 0 ? 1 : 2);
+    }
+}
+
 /* ---- Positions ------------------------------------------------------------------------------- */
 
 static void positions_as_inputs(void **state) {
@@ -277,6 +368,8 @@ static void padding_on_the_left(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(shapes),
+        TEST(parts_by_hand),
+        TEST(parts_with_positions),
         TEST(positions_as_inputs),
         TEST(refused_inputs),
         TEST(pieces_of_every_length),

@@ -209,8 +209,8 @@ static void small_gpt(tn_gpt *m) {
     TN_NO_GRAD;
     TN_SCOPE;
     /* so that the most likely token is clear, and depends on the context */
-    tn_mul_scalar_(m->wte.weight, 40.0);
-    tn_mul_scalar_(m->wpe.weight, 40.0);
+    tn_mul_scalar_(m->stem.wte.weight, 40.0);
+    tn_mul_scalar_(m->stem.wpe.weight, 40.0);
 }
 
 static bool next_name(const tn_entry *entry, void *user) {

@@ -205,7 +205,7 @@ static inline void train_model(tn_gpt *gpt, const train_run *run, uint64_t seed)
     if (run->bf16) {
         tn_module_set_precision(gpt, tn_precision_defaults());
     }
-    tn_module_requires_grad(&gpt->wte, !run->frozen);
+    tn_module_requires_grad(&gpt->stem.wte, !run->frozen);
     tn_seed(5);
 }
 

@@ -122,7 +122,7 @@ static void as_on_the_cpu(void **state) {
     }
     close_run(&a);
     open_run(&b, device, 0.1);
-    assert_true(is_on(b.gpt.wte.weight, device));
+    assert_true(is_on(b.gpt.stem.wte.weight, device));
     weights there = weights_of(&b);
     assert_true(same_weights(host, there));
     for (int i = 0; i < STEPS; i++) {

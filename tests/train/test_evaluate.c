@@ -141,15 +141,15 @@ static void test_training_is_left_and_entered(void **state) {
     write_tokens("val_0.bin", 0, 60);
     double loss =
         perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 6, tn_evaluate_defaults()).loss;
-    gpt.drop.p = 0.5;
-    assert_true(gpt.base.training && gpt.drop.base.training);
+    gpt.stem.drop.p = 0.5;
+    assert_true(gpt.base.training && gpt.stem.drop.base.training);
     assert_true(
         perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 6, tn_evaluate_defaults()).loss ==
         loss);
-    assert_true(gpt.base.training && gpt.drop.base.training);
+    assert_true(gpt.base.training && gpt.stem.drop.base.training);
     tn_module_train(&gpt, false);
     perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 6, tn_evaluate_defaults());
-    assert_false(gpt.base.training || gpt.drop.base.training);
+    assert_false(gpt.base.training || gpt.stem.drop.base.training);
     tn_module_finish(&gpt);
 }
 
