@@ -1,8 +1,9 @@
-/* The command `tern`: starting programs as ranks, checkpoints in parts as one file, and facts about
- * this build. */
+/* The command `tern`: starting programs as ranks, texts as tokens, checkpoints in parts as one
+ * file, and facts about this build. */
 #include "tools/convert.h"
 #include "tools/info.h"
 #include "tools/run.h"
+#include "tools/tokens.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 
 static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts PROGRAM as several "
                            "ranks (tern run --help)\n"
+                           "tern tokens IN... --tokenizer PATH --out DIR   texts as shards of "
+                           "tokens (tern tokens --help)\n"
                            "tern convert FOLDER --to FILE               a checkpoint in parts as "
                            "one file (tern convert --help)\n"
                            "tern info                                   version, kernels, cores, "
@@ -39,6 +42,11 @@ int main(int argc, char **argv) {
         static char name[] = "tern convert";
         argv[1] = name;
         return convert_main(argc - 1, argv + 1);
+    }
+    if (strcmp(verb, "tokens") == 0) {
+        static char name[] = "tern tokens";
+        argv[1] = name;
+        return tokens_main(argc - 1, argv + 1);
     }
     if (strcmp(verb, "_guard") == 0) {
         return guard_main(argc, argv);

@@ -1,14 +1,25 @@
 #include "tools/why.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <tern/core.h>
 
-/* "place: operation: what is wrong" */
-const char *error_why(void) {
-    const char *why = tn_error_message();
-    for (int i = 0; i < 2; i++) {
-        const char *end = strstr(why, ": ");
-        why = end ? end + 2 : why;
+/* Behind "file.c:12: " or "tern+0x1f: ". A thread of the library has no place. */
+static const char *skip_place(const char *text) {
+    const char *end = strstr(text, ": "), *line = strstr(text, ".c:"),
+               *offset = strstr(text, "+0x");
+    return end && ((line && line < end) || (offset && offset < end)) ? end + 2 : text;
+}
+
+/* Behind "token_shards: ". */
+static const char *skip_operation(const char *text) {
+    size_t length = 0;
+    while (islower((unsigned char)text[length]) || text[length] == '_') {
+        length++;
     }
-    return why;
+    return length > 0 && strncmp(text + length, ": ", 2) == 0 ? text + length + 2 : text;
+}
+
+const char *error_why(void) {
+    return skip_operation(skip_place(tn_error_message()));
 }

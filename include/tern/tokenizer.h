@@ -103,6 +103,53 @@ TN_API size_t tn_utf8_put(tn_utf8_stream *s, const char *from, size_t bytes, cha
 /* At the end of the text: what is left of a character that never came. At most 3 bytes. */
 TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
 
+/* ---- Texts to shards ------------------------------------------------------------------------- */
+
+/* How far tn_tokens_make is, and in the end what it has made. */
+typedef struct tn_tokens_made {
+    int64_t files, bytes, read;       /* of the texts; bytes as they lie in the files */
+    int64_t text;                     /* bytes of text */
+    int64_t documents;                /* or pairs */
+    int64_t longest;                  /* pair, in tokens */
+    int64_t train, val;               /* tokens, those between documents among them */
+    int64_t train_shards, val_shards; /* known at the end */
+} tn_tokens_made;
+
+typedef struct tn_tokens_options {
+    tn_corpus_options corpus; /* how texts are read */
+    const char *eot; /* NULL: <|endoftext|>, <|end_of_text|> or </s>, the first that there is */
+
+    /* A share of the documents for validation, below 1, drawn by their numbers and the seed: of
+     * each 1 / val documents that follow each other one. Of a plain text that is one document,
+     * pieces are drawn. Or the first val_documents. Both 0: none. */
+    double val;
+    int64_t val_documents;
+    uint64_t seed; /* 1337 */
+
+    int64_t shard_tokens; /* 100000000 */
+    int threads;          /* 0: tn_threads(); they encode, and one more reads */
+    bool overwrite;       /* false: a folder that has shards is TN_ESTATE */
+    void (*progress)(const tn_tokens_made *so_far,
+                     void *user); /* several times a second, or NULL */
+    void *user;
+} tn_tokens_options;
+TN_API tn_tokens_options tn_tokens_defaults(void);
+
+/* Makes shards of tokens from texts: `out`/train_000000.bin and so on, val_000000.bin, and a
+ * tokens.json that says what they are. The files are those of tn_corpus_open and of
+ * tn_shards_writer, the tokens those of tn_tokenizer_encode with texts of special tokens as text
+ * like any other. `eot` stands in front of every document, as llm.c has it, and where a text does
+ * not go on with what is in front of it, since what was there is for validation. Of a pair the
+ * tokens are the prompt's, the completion's and `eot`; an empty prompt is `eot`.
+ *
+ * The same bytes for any number of threads. A shard is there whole or not at all, and tokens.json
+ * says whether all are there: after a crash the same call begins anew, and nothing of the first is
+ * left. One process at a time writes into a folder. `made` may be NULL.
+ *
+ * TN_EVALUE, TN_EIO, TN_EFORMAT (file and line), TN_ENOMEM, TN_ESTATE. */
+TN_API tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
+                                const char *out, tn_tokens_options options, tn_tokens_made *made);
+
 #ifdef __cplusplus
 }
 #endif

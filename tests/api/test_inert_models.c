@@ -460,6 +460,14 @@ static void corpora(tn_tensor *t) {
 
 /* ---- tokenizer.h ----------------------------------------------------------------------------- */
 
+static void tokens_made(void) {
+    const char *paths[] = {"/nowhere", NULL};
+    tn_tokens_options o = tn_tokens_defaults();
+    tn_tokens_made made;
+    FAILS(tn_tokens_make(NULL, paths, 1, "/nowhere/out", o, &made));
+    FAILS(tn_tokens_make(NULL, NULL, 0, NULL, o, NULL));
+}
+
 static void tokenizers(tn_tensor *t) {
     (void)t;
     char text[TN_UTF8_ROOM(1)];
@@ -491,6 +499,7 @@ static void tokenizers(tn_tensor *t) {
     QUIET(tn_utf8_end(&stream, text), 0);
     TAKES(tn_ids_free(NULL));
     TAKES(tn_ids_free(&out));
+    tokens_made();
 }
 
 /* ---- Loaders, again data.h ------------------------------------------------------------------- */

@@ -1,0 +1,455 @@
+/* Texts to shards: what lies in them, the same bytes for any number of threads, what is for
+ * validation, and folders that are wrong. */
+#include "tern/tokenizer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "tests/data/packed.h"
+#include "tests/data/small_tokenizer.h"
+#include "tests/support/fail_malloc.h"
+
+static tn_tokenizer *small;
+
+static int begin_test(void **state) {
+    (void)state;
+    small = small_tokenizer();
+    return 0;
+}
+
+static int end_test(void **state) {
+    tn_tokenizer_free(small);
+    assert_int_equal(tn_error(), TN_OK);
+    return temp_clean(state);
+}
+
+#define MAKES(f) cmocka_unit_test_setup_teardown(f, begin_test, end_test)
+
+/* ---- Making and reading ---------------------------------------------------------------------- */
+
+static void write_text(const char *name, const char *text) {
+    temp_write(temp_path(name), text, strlen(text));
+}
+
+static tn_status make(const char *in, const char *out, tn_tokens_options o, tn_tokens_made *made) {
+    const char *path = temp_path(in);
+    return tn_tokens_make(small, &path, 1, temp_path(out), o, made);
+}
+
+/* The tokens of FOLDER/NAME_000000.bin, NAME_000001.bin … together. */
+static tn_ids read_split(const char *out, const char *name) {
+    tn_ids all = {0};
+    for (int i = 0;; i++) {
+        char path[64];
+        size_t bytes;
+        snprintf(path, sizeof(path), "%s/%s_%06d.bin", out, name, i);
+        if (access(temp_path(path), F_OK) != 0) {
+            return all;
+        }
+        unsigned char *file = temp_read(temp_path(path), &bytes);
+        int64_t count = (int64_t)(bytes - 1024) / 2;
+        assert_memory_equal(file, "\x88\xd8\x34\x01\1\0\0\0", 8);
+        assert_int_equal(file[8] | file[9] << 8 | file[10] << 16, count);
+        all.ids = realloc(all.ids, (size_t)(all.count + count + 1) * sizeof(int32_t));
+        assert_non_null(all.ids);
+        for (int64_t t = 0; t < count; t++) {
+            all.ids[all.count + t] = file[1024 + 2 * t] | file[1025 + 2 * t] << 8;
+        }
+        all.count += count;
+        free(file);
+    }
+}
+
+/* As a text, with '|' where a document begins. */
+static char *read_text(const char *out, const char *name) {
+    tn_ids ids = read_split(out, name);
+    char *text = calloc((size_t)ids.count * 8 + 1, 1);
+    assert_non_null(text);
+    for (int64_t i = 0; i < ids.count; i++) {
+        size_t bytes;
+        const char *token = tn_tokenizer_bytes(small, ids.ids[i], &bytes);
+        strcat(text, ids.ids[i] == END_OF_TEXT ? "|" : token);
+    }
+    tn_ids_free(&ids);
+    return text;
+}
+
+static void expect_text(const char *out, const char *name, const char *expected) {
+    char *text = read_text(out, name);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+/* ---- What lies in them ----------------------------------------------------------------------- */
+
+static void test_documents(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(temp_path("in"), 0700), 0);
+    write_text("in/a.jsonl",
+               "{\"text\":\"hello hello\"}\n{\"text\":\"\"}\n{\"text\":\"<|endoftext|>\"}\n");
+    write_text("in/b.txt", "to be\n");
+    tn_tokens_options o = tn_tokens_defaults();
+    tn_tokens_made made;
+    o.shard_tokens = 7;
+    assert_int_equal(make("in", "out", o, &made), TN_OK);
+    expect_text("out", "train", "|hello hello||<|endoftext|>|to be\n");
+    tn_ids ids = read_split("out", "train");
+    assert_int_equal(ids.ids[0], END_OF_TEXT);
+    assert_int_equal(ids.ids[1], HELLO);
+    assert_int_equal(ids.ids[2], SPACE_HELLO);
+    assert_int_equal(ids.count, made.train);
+    tn_ids_free(&ids);
+    assert_int_equal(made.documents, 4);
+    assert_int_equal(made.files, 2);
+    assert_int_equal(made.text, 11 + 13 + 6);
+    assert_int_equal(made.read, made.bytes);
+    assert_int_equal(made.train_shards, (made.train + 6) / 7);
+    assert_int_equal(made.val, 0);
+    size_t bytes;
+    char *json = (char *)temp_read(temp_path("out/tokens.json"), &bytes);
+    assert_contains(json, "\"finished\": true");
+    assert_contains(json, "\"vocab\": 263");
+    assert_contains(json, "\"eot\": 262");
+    assert_contains(json, "\"documents\": 4");
+    free(json);
+    tn_dataset *d = tn_token_shards(temp_path("out/train_*.bin"), 4, 263);
+    assert_non_null(d);
+    tn_dataset_free(d);
+    assert_null(tn_token_shards(temp_path("out/train_*.bin"), 4, 256));
+    assert_error(TN_EFORMAT, "has tokens of a vocabulary of 263, but 256 are wanted");
+}
+
+/* Words, spaces, newlines; bytes that are no text. */
+static char *made_text(size_t bytes, uint32_t seed) {
+    static const char *const parts[] = {"hello", " ",    "\n", "oo",     "  ",           "\n\n",
+                                        "he",    "\xff", ".",  " hello", "\xe6\x96\x87", "/"};
+    char *text = malloc(bytes + 8);
+    assert_non_null(text);
+    for (size_t at = 0; at < bytes;) {
+        seed = seed * 1664525 + 1013904223;
+        at += (size_t)sprintf(text + at, "%s", parts[(seed >> 16) % 12]);
+    }
+    text[bytes] = 0;
+    return text;
+}
+
+/* A long text comes in pieces, and their tokens are those of the whole. */
+static void test_pieces_are_the_whole(void **state) {
+    (void)state;
+    enum { BYTES = 2 << 20 };
+    char *text = made_text(BYTES, 1);
+    temp_write(temp_path("a.txt"), text, BYTES);
+    tn_tokens_made made;
+    assert_int_equal(make("a.txt", "out", tn_tokens_defaults(), &made), TN_OK);
+    tn_ids whole = {0}, written = read_split("out", "train");
+    assert_int_equal(tn_tokenizer_encode(small, text, BYTES, false, &whole), TN_OK);
+    assert_int_equal(written.count, whole.count + 1);
+    assert_memory_equal(written.ids + 1, whole.ids, (size_t)whole.count * sizeof(int32_t));
+    assert_int_equal(made.documents, 1);
+    tn_ids_free(&whole);
+    tn_ids_free(&written);
+    free(text);
+}
+
+/* Many documents, short and long ones, in three files. */
+static void write_many(const char *folder) {
+    char path[64];
+    assert_int_equal(mkdir(temp_path(folder), 0700), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/%d.jsonl", folder, i);
+        FILE *f = fopen(temp_path(path), "wb");
+        assert_non_null(f);
+        for (int n = 0; n < 3000; n++) {
+            fprintf(f, "{\"text\": \"%d hello\\n%.*s\"}\n", n, n % 400, "oo he hello ");
+        }
+        assert_int_equal(fclose(f), 0);
+    }
+    char *text = made_text(1 << 20, 7);
+    packed z = pack_zstd(text, 1 << 20);
+    snprintf(path, sizeof(path), "%s/z.txt.zst", folder);
+    packed_write(temp_path(path), z, z.bytes, 1);
+    free(text);
+}
+
+static void same_folders(const char *a, const char *b) {
+    static const char *const names[] = {"train_000000.bin", "train_000001.bin", "val_000000.bin",
+                                        "tokens.json"};
+    for (int i = 0; i < 4; i++) {
+        char one[64], two[64];
+        snprintf(one, sizeof(one), "%s/%s", a, names[i]);
+        snprintf(two, sizeof(two), "%s/%s", b, names[i]);
+        temp_same(temp_path(one), temp_path(two));
+    }
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    static const int threads[] = {1, 2, 3, 8};
+    write_many("in");
+    tn_tokens_options o = tn_tokens_defaults();
+    o.val = 0.1;
+    o.shard_tokens = 400000;
+    for (int i = 0; i < 4; i++) {
+        char out[16];
+        tn_tokens_made made;
+        snprintf(out, sizeof(out), "out%d", i);
+        o.threads = threads[i];
+        assert_int_equal(make("in", out, o, &made), TN_OK);
+        assert_int_equal(made.documents, 6001);
+        assert_true(made.train > 400000 && made.val > 0);
+        same_folders("out0", out);
+    }
+}
+
+/* ---- What is for validation ------------------------------------------------------------------ */
+
+/* 1000 documents: a share is nearly exact, is spread over all, and another for another seed. */
+static void test_share(void **state) {
+    (void)state;
+    enum { DOCUMENTS = 1000 };
+    FILE *f = fopen(temp_path("a.jsonl"), "wb");
+    assert_non_null(f);
+    for (int i = 0; i < DOCUMENTS; i++) {
+        fprintf(f, "{\"text\": \"%03d\"}\n", i);
+    }
+    assert_int_equal(fclose(f), 0);
+    static const double shares[] = {0.01, 0.03, 0.1, 1.0 / 3, 0.5, 0.7, 0.999};
+    for (int i = 0; i < 7; i++) {
+        for (uint64_t seed = 1; seed <= 2; seed++) {
+            tn_tokens_options o = tn_tokens_defaults();
+            tn_tokens_made made;
+            o.val = shares[i];
+            o.seed = seed;
+            o.overwrite = true;
+            assert_int_equal(make("a.jsonl", seed == 1 ? "out" : "out2", o, &made), TN_OK);
+            assert_true(llabs(made.val / 4 - (int64_t)(DOCUMENTS * shares[i])) <= 1);
+            assert_int_equal(made.val + made.train, 4 * DOCUMENTS);
+        }
+        char *one = read_text("out", "val"), *two = read_text("out2", "val");
+        char *train = read_text("out", "train");
+        assert_true(shares[i] > 0.99 || strcmp(one, two) != 0);
+        for (char *c = one; *c; c += 4) { /* none is in both */
+            char document[5] = "";
+            memcpy(document, c, 4);
+            assert_null(strstr(train, document));
+        }
+        free(one);
+        free(two);
+        free(train);
+    }
+    tn_tokens_options o = tn_tokens_defaults();
+    o.val_documents = 3;
+    o.overwrite = true;
+    assert_int_equal(make("a.jsonl", "out", o, NULL), TN_OK);
+    expect_text("out", "val", "|000|001|002");
+}
+
+/* Of one long text passages are drawn; where they are missing, what follows begins anew. */
+static void test_share_of_one_text(void **state) {
+    (void)state;
+    enum { WORDS = 20000 };
+    FILE *f = fopen(temp_path("a.txt"), "wb");
+    assert_non_null(f);
+    for (int i = 0; i < WORDS; i++) {
+        fprintf(f, "%05d ", i);
+    }
+    assert_int_equal(fclose(f), 0);
+    tn_tokens_options o = tn_tokens_defaults();
+    tn_tokens_made made;
+    o.val = 0.1;
+    assert_int_equal(make("a.txt", "out", o, &made), TN_OK);
+    assert_int_equal(made.documents, 1);
+    assert_true(made.val > made.train / 20 && made.val < made.train / 5);
+    char *splits[] = {read_text("out", "train"), read_text("out", "val")};
+    int seen = 0;
+    for (int s = 0; s < 2; s++) {
+        int last = -2;
+        for (char *c = splits[s]; *c;) {
+            bool begins = *c == '|';
+            c += begins;
+            c += *c == ' ';
+            if (!*c) {
+                break;
+            }
+            int word = (int)strtol(c, &c, 10);
+            assert_int_equal(begins, word != last + 1);
+            last = word;
+            seen++;
+        }
+        free(splits[s]);
+    }
+    assert_int_equal(seen, WORDS);
+}
+
+/* ---- Pairs ----------------------------------------------------------------------------------- */
+
+static void test_pairs(void **state) {
+    (void)state;
+    write_text("a.jsonl", "{\"prompt\":\"hello\",\"completion\":\" hello\"}\n"
+                          "{\"prompt\":\"\",\"completion\":\"oo\"}\n"
+                          "{\"prompt\":\"he\",\"completion\":\"\"}\n");
+    tn_tokens_options o = tn_tokens_defaults();
+    tn_tokens_made made;
+    o.corpus.pairs = true;
+    assert_int_equal(make("a.jsonl", "out", o, &made), TN_OK);
+    assert_int_equal(made.documents, 3);
+    assert_int_equal(made.longest, 3);
+    static const int64_t expected[3][2][3] = {
+        {{HELLO, SPACE_HELLO, 0}, {SPACE_HELLO, END_OF_TEXT, -100}},
+        {{END_OF_TEXT, OO, 0}, {OO, END_OF_TEXT, -100}},
+        {{HE, 0, 0}, {END_OF_TEXT, -100, -100}}};
+    tn_dataset *d = tn_token_shards(temp_path("out/train_*.bin"), 3, SMALL_SIZE);
+    assert_non_null(d);
+    assert_int_equal(d->size, 3);
+    for (int64_t i = 0; i < 3; i++) {
+        int64_t x[3], y[3];
+        assert_int_equal(d->get(d, i, x, y), TN_OK);
+        assert_memory_equal(x, expected[i][0], sizeof(x));
+        assert_memory_equal(y, expected[i][1], sizeof(y));
+    }
+    tn_dataset_free(d);
+}
+
+/* ---- What is wrong --------------------------------------------------------------------------- */
+
+static void test_wrong_texts(void **state) {
+    (void)state;
+    tn_tokens_options o = tn_tokens_defaults();
+    write_many("in");
+    FILE *f = fopen(temp_path("in/1.jsonl"), "ab");
+    assert_non_null(f);
+    fputs("{\"text\": \n", f);
+    assert_int_equal(fclose(f), 0);
+    for (o.threads = 1; o.threads <= 3; o.threads++) {
+        o.shard_tokens = 10000;
+        assert_int_equal(make("in", "out", o, NULL), TN_EFORMAT);
+        assert_error(TN_EFORMAT, "in/1.jsonl: line 3001: a value should begin here");
+        assert_null(tn_token_shards(temp_path("out/train_*.bin"), 4, 263));
+        assert_error(TN_EFORMAT, "train_000000.bin is one of an unfinished set");
+    }
+    write_text("empty.txt", "");
+    assert_int_equal(make("empty.txt", "other", o, NULL), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "there is no document");
+    assert_int_equal(make("nothing", "never", o, NULL), TN_EIO);
+    assert_error(TN_EIO, "nothing: No such file");
+    assert_int_not_equal(access(temp_path("never"), F_OK), 0);
+    o.eot = "<|nothing|>";
+    assert_int_equal(make("in", "never", o, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "no special token \"<|nothing|>\"");
+    o.eot = NULL;
+    o.val = 1;
+    assert_int_equal(make("in", "never", o, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "a validation share of 1");
+}
+
+static void test_folders(void **state) {
+    (void)state;
+    tn_tokens_options o = tn_tokens_defaults();
+    write_text("a.txt", "hello");
+    o.shard_tokens = 1;
+    assert_int_equal(make("a.txt", "out", o, NULL), TN_OK);
+    assert_int_equal(make("a.txt", "out", o, NULL), TN_ESTATE);
+    assert_error(TN_ESTATE, "out has tokens already (--overwrite replaces them)");
+    write_text("out/notes.txt", "mine");
+    write_text("out/val_000000.bin.tmp", "left by somebody who was killed");
+    o.overwrite = true;
+    o.shard_tokens = 10;
+    assert_int_equal(make("a.txt", "out", o, NULL), TN_OK);
+    expect_text("out", "train", "|hello");
+    assert_int_not_equal(access(temp_path("out/train_000001.bin"), F_OK), 0);
+    assert_int_not_equal(access(temp_path("out/val_000000.bin.tmp"), F_OK), 0);
+    assert_int_equal(access(temp_path("out/notes.txt"), F_OK), 0);
+
+    assert_int_equal(mkdir(temp_path("theirs"), 0700), 0); /* of another program */
+    write_text("theirs/train_000000.bin", "shard");
+    o.overwrite = false;
+    assert_int_equal(make("a.txt", "theirs", o, NULL), TN_ESTATE);
+    assert_error(TN_ESTATE, "theirs/train_000000.bin is there, and tokens.json, which would tell");
+    write_text("theirs/tokens.json", "{\"train\": 1}");
+    assert_int_equal(make("a.txt", "theirs", o, NULL), TN_EFORMAT);
+    assert_error(TN_EFORMAT, "tokens.json is not what `tern tokens` writes");
+    o.overwrite = true;
+    assert_int_equal(make("a.txt", "theirs", o, NULL), TN_OK);
+
+    assert_int_equal(make("a.txt", "a.txt", o, NULL), TN_EIO);
+    assert_error(TN_EIO, "Not a directory");
+    assert_int_equal(make("a.txt", "no/where", o, NULL), TN_EIO);
+    assert_error(TN_EIO, "no/where: No such file");
+}
+
+/* Who writes into a folder keeps others out until it is done. */
+static tn_status second;
+
+static void make_another(const tn_tokens_made *so_far, void *user) {
+    (void)so_far;
+    (void)user;
+    tn_tokens_options o = tn_tokens_defaults();
+    o.overwrite = true;
+    second = make("a.txt", "out", o, NULL);
+    assert_error(TN_EIO, "another process is writing it");
+}
+
+static void test_two_at_once(void **state) {
+    (void)state;
+    tn_tokens_options o = tn_tokens_defaults();
+    write_text("a.txt", "hello");
+    o.progress = make_another;
+    assert_int_equal(make("a.txt", "out", o, NULL), TN_OK);
+    assert_int_equal(second, TN_EIO);
+    expect_text("out", "train", "|hello");
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    struct rlimit before, limit;
+    write_many("in");
+    tn_tokens_options o = tn_tokens_defaults();
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 100000;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    tn_status status = make("in", "out", o, NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, TN_EIO);
+    assert_error(TN_EIO, "out/train_000000.bin: writing: File too large");
+    assert_int_not_equal(access(temp_path("out/train_000000.bin.tmp"), F_OK), 0);
+    assert_int_equal(make("in", "out", o, NULL), TN_OK); /* it may go on where it failed */
+}
+
+/* Every allocation of this thread fails once: an error and an unfinished set, or all of it. */
+static void test_no_memory(void **state) {
+    (void)state;
+    write_text("a.txt", "hello hello");
+    tn_tokens_options o = tn_tokens_defaults();
+    o.val = 0.5;
+    bool failed = true;
+    int n = 0;
+    for (; failed; n++) {
+        fail_malloc_at(n, 1);
+        tn_status status = make("a.txt", "out", o, NULL);
+        failed = fail_malloc_end();
+        if (status != TN_OK) {
+            assert_true(failed);
+            assert_int_equal(tn_error(), status);
+            tn_error_clear();
+        } else {
+            o.overwrite = true;
+        }
+    }
+    assert_true(n > 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        MAKES(test_documents),         MAKES(test_pieces_are_the_whole),
+        MAKES(test_threads),           MAKES(test_share),
+        MAKES(test_share_of_one_text), MAKES(test_pairs),
+        MAKES(test_wrong_texts),       MAKES(test_folders),
+        MAKES(test_two_at_once),       MAKES(test_full_disk),
+        MAKES(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
