@@ -3,42 +3,13 @@
  * CASE/x, CASE/mask   inputs              CASE/p.NAME  parameters
  * CASE/y              the result          CASE/g.NAME  their gradients, CASE/gx that of x,
  * CASE/gy             its gradient        of the sum of y gy
- * init/NAME           initial weights     gpt/tokens, targets, logits, loss
+ * init/NAME           initial weights
  */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <tern/tern.h>
-
-static tn_safetensors_writer *writer;
-
-static void add(const char *name, const char *what, const char *path, tn_tensor *t) {
-    char text[256];
-    snprintf(text, sizeof(text), "%s/%s%s", name, what, path);
-    tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
-}
-
-static bool add_parameter(const tn_entry *entry, void *user) {
-    add(user, "p.", entry->path, *entry->field);
-    return true;
-}
-
-static bool add_gradient(const tn_entry *entry, void *user) {
-    add(user, "g.", entry->path, tn_grad_of(*entry->field));
-    return true;
-}
-
-/* Parameters away from their initial ones and zeros, so that every term counts. */
-static bool stir(const tn_entry *entry, void *user) {
-    (void)user;
-    TN_NO_GRAD;
-    tn_add_(*entry->field, tn_mul_scalar(tn_randn(tn_shape(*entry->field), TN_F64), 0.3));
-    return true;
-}
+#include "tests/support/dump.h"
 
 /* Calls m on x (and a mask), differentiates, writes all of it; and ends the module. */
 static void dump(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
-    tn_module_each(m, (tn_walk){0}, stir, NULL);
+    stir(m);
     if (tn_dtype_is_float(tn_dtype_of(x))) {
         tn_set_requires_grad(x, true);
     }
@@ -54,8 +25,7 @@ static void dump(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
     if (tn_grad_of(x)) {
         add(name, "gx", "", tn_grad_of(x));
     }
-    tn_module_each(m, (tn_walk){0}, add_parameter, (void *)name);
-    tn_module_each(m, (tn_walk){0}, add_gradient, (void *)name);
+    add_module(name, m);
     tn_module_finish(m);
 }
 
@@ -100,6 +70,21 @@ static void dump_transformers(void) {
         tn_mlp_init(&mlp, 6, options);
         dump(names[i], &mlp, normal(TN_DIMS(2, 3, 6)), NULL);
     }
+    tn_grouped_attention grouped;
+    tn_grouped_attention_options groups = tn_grouped_attention_defaults();
+    groups.heads = 4;
+    groups.kv_heads = 2;
+    groups.head_width = 6;
+    groups.causal = false;
+    groups.bias = true;
+    groups.rotary.theta = 100.0;
+    groups.dtype = TN_F64;
+    tn_grouped_attention_init(&grouped, 12, groups);
+    seen = tn_ge(tn_rand(TN_DIMS(2, 4, 5, 5), TN_F64), tn_scalar(0.3, TN_F64));
+    dump("grouped_attention", &grouped, normal(TN_DIMS(2, 5, 12)), seen);
+    tn_gated_mlp gated;
+    tn_gated_mlp_init(&gated, 6, 10, (tn_gated_mlp_options){.bias = true, .dtype = TN_F64});
+    dump("gated_mlp", &gated, normal(TN_DIMS(2, 3, 6)), NULL);
     tn_block block;
     tn_block_options options = tn_block_defaults();
     options.heads = 4;
@@ -125,33 +110,8 @@ static void dump_mixed(void) {
     add(name, "y", "", y);
     add(name, "gy", "", gy);
     add(name, "gx", "", tn_grad_of(x));
-    tn_module_each(&mlp, (tn_walk){0}, add_parameter, (void *)name);
-    tn_module_each(&mlp, (tn_walk){0}, add_gradient, (void *)name);
+    add_module(name, &mlp);
     tn_module_finish(&mlp);
-}
-
-static void dump_gpt(const char *name, tn_dtype dtype) {
-    tn_gpt gpt;
-    tn_gpt_options options = {
-        .vocab = 37, .context = 12, .layers = 3, .heads = 2, .width = 16, .bias = true};
-    options.activation = TN_ACT_GELU_TANH;
-    options.dtype = dtype;
-    tn_gpt_init(&gpt, options);
-    if (dtype == TN_F64) {
-        tn_module_each(&gpt, (tn_walk){0}, stir, NULL);
-    }
-    tn_tensor *tokens = tn_randint(0, 37, TN_DIMS(4, 10), TN_I64);
-    tn_tensor *targets = tn_randint(0, 37, TN_DIMS(4, 10), TN_I64);
-    ((int64_t *)tn_data_mut(targets))[3] = -100;
-    tn_tensor *loss = tn_lm_loss(&gpt, tokens, targets);
-    tn_backward(loss);
-    add(name, "tokens", "", tokens);
-    add(name, "targets", "", targets);
-    add(name, "logits", "", tn_call(&gpt, tokens));
-    add(name, "loss", "", loss);
-    tn_module_each(&gpt, (tn_walk){0}, add_parameter, (void *)name);
-    tn_module_each(&gpt, (tn_walk){0}, add_gradient, (void *)name);
-    tn_module_finish(&gpt);
 }
 
 static void dump_inits(void) {
@@ -182,18 +142,12 @@ static void dump_inits(void) {
 }
 
 int main(int argc, char **argv) {
-    tn_on_error(tn_error_exit);
-    if (argc != 2) {
-        fprintf(stderr, "dump_nn FILE\n");
+    if (!dump_begin(argc, argv)) {
         return 1;
     }
-    tn_seed(3);
-    writer = tn_safetensors_writer_new();
     dump_layers();
     dump_transformers();
     dump_mixed();
-    dump_gpt("gpt", TN_F64);
-    dump_gpt("gpt_f32", TN_F32);
     dump_inits();
     return tn_safetensors_writer_save(writer, argv[1]) == TN_OK ? 0 : 1;
 }

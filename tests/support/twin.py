@@ -63,6 +63,19 @@ def close(got, want, what, tolerance):
         raise AssertionError("%s differs by up to %g (largest value %g)" % (what, error, top))
 
 
+def parameters(case):
+    """Those of a case, which want gradients."""
+    return {name: t.requires_grad_(True) for name, t in below(case, "p.").items()}
+
+
+def check_gradients(case, p, tolerance):
+    grads = below(case, "g.")
+    if set(grads) != set(p):
+        raise AssertionError("gradients of %s" % sorted(grads))
+    for name, t in p.items():
+        close(grads[name], t.grad, "gradient of " + name, tolerance)
+
+
 def run(tests):
     """Runs (name, function) pairs and prints TAP."""
     print("1..%d" % len(tests))
