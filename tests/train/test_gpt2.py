@@ -63,27 +63,95 @@ def overwriting(folder, program, out):
     check("peak 0.0001, end 1e-05" in other and "0x" not in other, other)
 
 
+def stopped(folder, command, out, how, start=0):
+    """What it prints when the signal comes after three steps more."""
+    rows = folder / out / "loss.csv"
+    if start == 0:
+        rows.unlink(missing_ok=True)
+    with open(folder / "log", "w+") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        end = time.monotonic() + 120
+        while not rows.exists() or rows.read_bytes().count(b"\n") < start + 3:
+            check(process.poll() is None and time.monotonic() < end, "no step")
+            time.sleep(0.01)
+        process.send_signal(how)
+        status = process.wait(timeout=120)
+        log.seek(0)
+        output = log.read()
+        check(status == 128 + how, f"status {status}: {output}")
+        return output, rows.read_bytes().count(b"\n") - 1
+
+
 def interrupted(folder, program, out):
     """Ctrl-C, SIGTERM: the step is finished, everything is saved, both ends of the pause are announced, and the exit status says
-    that the run is not done."""
-    for more, how in ((["--overwrite"], signal.SIGINT), (["--resume"], signal.SIGTERM)):
-        rows = folder / out / "loss.csv"
-        start = rows.read_bytes().count(b"\n") if more == ["--resume"] else 0
-        rows.unlink() if start == 0 else None
-        with open(folder / "log", "w+") as log:
-            process = subprocess.Popen(program(*more, steps=1000000), cwd=folder, stdout=log, stderr=log)
-            end = time.monotonic() + 120
-            while not rows.exists() or rows.read_bytes().count(b"\n") < start + 3:
-                check(process.poll() is None and time.monotonic() < end, "no step")
-                time.sleep(0.01)
-            process.send_signal(how)
-            check(process.wait(timeout=120) == 128 + how, "interrupted")
-            log.seek(0)
-            output = log.read()
-        done = rows.read_bytes().count(b"\n") - 1
-        says(f"stopped after step {done} of 1000000 and saved; to go on:\n", output)
-        if start:
-            says(f"going on after step {start - 1} of {out}", output)
+    that the run is not done. What is printed goes on when it is typed."""
+    output, done = stopped(folder, program("--overwrite", steps=1000000), out, signal.SIGINT)
+    for _ in range(2):  # the line with --resume gives itself
+        before, line = output.splitlines()[-2:]
+        check(f"stopped after step {done} of 1000000 and saved; to go on:" in before, output)
+        check(line.startswith("    ") and "--resume" in line and "--over" not in line, output)
+        output, later = stopped(folder, ["sh", "-c", "exec " + line.strip()], out, signal.SIGTERM, done + 1)
+        says(f"going on after step {done} of {out}", output)
+        done = later
+
+
+def quoted(folder):
+    """A command line that a shell would change, alone and under `tern run`, whose options it has too."""
+    out = "it's a $(run); \"of\" *"
+    start = [tern, "run", "--nproc-per-node", "2", "--log-dir", "the logs", "--max-restarts=1"]
+    for launcher in ([], start):
+        output, done = stopped(folder, [*launcher, *gpt2("--over", steps=1000000, out=out)], out, signal.SIGTERM)
+        line = next(line for line in output.splitlines() if "--resume" in line).split("] ")[-1]
+        check(("run --nproc-per-node 2 --log-dir 'the logs' --max-restarts=1" in line) == bool(launcher), line)
+        output, done = stopped(folder, ["sh", "-c", "exec " + line.strip()], out, signal.SIGTERM, done + 1)
+        says(f"after step {done} of 1000000 and saved", output)
+    secret = ["--token", "0123456789abcdef0123456789abcdef"]
+    output, done = stopped(folder, [*start, *secret, *gpt2("--over", steps=1000000, out=out)], out, signal.SIGTERM)
+    check("saved; the same command with --resume goes on" in output and secret[1] not in output, output)
+    shutil.rmtree(folder / out)
+
+
+def options(folder):
+    """A wrong value says what it should be, what is missing is named, and --help tells the defaults."""
+    for wrong, told in ((["--steps", "0"], '--steps: "0" should be a whole number above 0'),
+                        (["--steps", "2x"], '--steps: "2x" should be a whole number above 0'),
+                        (["--steps", "9999999999999999999"], "should be a whole number above 0"),
+                        (["--seed", "-1"], '--seed: "-1" should be a whole number from 0 on'),
+                        (["--stage", "4"], '--stage: "4" should be a whole number from 1 to 3'),
+                        (["--shard", "al"], '--shard: "al" should be a whole number above 0, or all'),
+                        (["--lr", "0"], '--lr: "0" should be a number above 0'),
+                        (["--lr", "nan"], '--lr: "nan" should be a number above 0'),
+                        (["--lr", "1,5"], '--lr: "1,5" should be a number above 0'),
+                        (["--dropout", "-0.1"], '--dropout: "-0.1" should be a number from 0'),
+                        (["--model", "gpt5"], '--model: "gpt5" should be gpt2, gpt2-medium, gpt2-large, gpt2-xl or tiny'),
+                        (["--precision", "f8"], '--precision: "f8" should be f32, bf16 or f16'),
+                        (["--stepz", "3"], "unrecognized option '--stepz'"),
+                        (["--resume=3"], "'--resume' doesn't allow an argument"),
+                        (["more"], "Too many arguments")):
+        output = run(folder, gpt2(*wrong, out="none"), 64)
+        check(told in output and "Try `11_gpt2 --help'" in output, f"not {told!r}: {output}")
+    says("--data PATTERN is missing", run(folder, [programs / "11_gpt2"], 64))
+    says("--resume goes on and --overwrite begins anew: one of them", run(folder, gpt2("-r", "--overwrite", out="none"), 1))
+    check(not (folder / "none").exists(), "refused options have made a folder")
+    output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
+    for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run goes on (1000)", "(needed)",
+                 "its size: gpt2, gpt2-medium, gpt2-large, gpt2-xl or tiny (gpt2)", "-r, --resume", "--peak=TFLOPS"):
+        says(told, output)
+    says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
+
+
+def longer(folder):
+    """--steps grows: what came before stays, and the learning rate follows the longer cosine."""
+    recipe = ["--warmup", "2", "--save-every", "4", "--val", "tokens.bin", "--val-every", "4", "--val-batches", "1"]
+    run(folder, gpt2(*recipe, out="longer"))
+    short = history((folder / "longer/loss.csv").read_text())
+    says("the schedule has 10 steps instead of 6", run(folder, gpt2(*recipe, "--resume", out="longer", steps=10)))
+    rows = history((folder / "longer/loss.csv").read_text())
+    check(rows[:7] == short and len(rows) == 11, rows)
+    rates = [float(row[2]) for row in rows[7:]]
+    check(rates[0] > float(rows[6][2]) and rates == sorted(rates, reverse=True), rates)
+    says("but is (kind 2, peak 0.0006, end 6e-05, warm-up 2, steps 6)",
+         run(folder, gpt2(*recipe, "--resume", out="longer", steps=6), 1))
 
 
 def full_output(folder, program, out):
@@ -180,6 +248,9 @@ with tempfile.TemporaryDirectory() as top:
         interrupted(folder, program, out)
         no_checkpoint(folder, program, out)
         full_output(folder, program, out)
+    options(folder)
+    quoted(folder)
+    longer(folder)
     damaged(folder)
     in_parts(folder)
     resumed_in_parts(folder)

@@ -1,0 +1,403 @@
+/* A run: it goes on where it was, is not overwritten by mistake, and what goes wrong leaves it in a
+ * state from which it goes on. */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "core/allocator.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+/* ---- A program ------------------------------------------------------------------------------- */
+
+typedef struct program {
+    tn_run_options options;
+    int64_t leave_at, stop_at; /* the step at which it leaves the loop, or is asked to stop; -1 */
+    double peak;               /* of the schedule */
+    bool validates;
+    int64_t steps; /* result: how many this one made */
+    int status;    /* result: of tn_run_end */
+} program;
+
+static program make_program(const char *out, int64_t steps) {
+    program p = {.options = tn_run_defaults(), .leave_at = -1, .stop_at = -1, .peak = 0.1};
+    p.options.out = out;
+    p.options.steps = steps;
+    p.options.save_every = 2;
+    p.options.val_every = 2;
+    p.validates = true;
+    return p;
+}
+
+static tn_loader *make_loader(void) {
+    TN_SCOPE;
+    tn_tensor *x = tn_reshape(tn_arange(0, 24, 1, TN_F32), TN_DIMS(8, 3));
+    tn_tensor *y = tn_reshape(tn_arange(0, 8, 1, TN_F32), TN_DIMS(8, 1));
+    tn_loader_options l = tn_loader_defaults();
+    l.batch = 2;
+    l.epochs = 0;
+    return tn_loader_new(tn_tensor_dataset(tn_mul_scalar(x, 0.01), y), tn_random_sampler(1), l);
+}
+
+static void program_loop(program *p, tn_run *r, tn_linear *net, tn_optim *optim, tn_loader *loader,
+                         const tn_schedule *schedule) {
+    tn_batch b;
+    while (tn_run_next(r)) {
+        TN_SCOPE;
+        if (tn_run_step(r) == p->leave_at || !tn_loader_next(loader, &b)) {
+            break;
+        }
+        tn_tensor *loss = tn_mse(tn_call(net, b.x), b.y, TN_MEAN);
+        tn_backward(loss);
+        double lr = tn_schedule_at(*schedule, tn_run_step(r));
+        tn_optim_set_lr(optim, lr);
+        tn_optim_step(optim);
+        tn_optim_zero_grad(optim);
+        tn_run_log(r, "loss", tn_item(loss));
+        tn_run_log(r, "lr", lr);
+        tn_run_count(r, 2);
+        if (p->validates && tn_run_validates(r)) {
+            tn_run_log(r, "val_loss", tn_item(loss) + 1);
+        }
+        if (tn_run_step(r) == p->stop_at) {
+            raise(SIGTERM);
+        }
+        p->steps++;
+    }
+}
+
+static void program_run(program *p) {
+    tn_seed(3);
+    tn_linear net;
+    tn_linear_init(&net, 3, 1, tn_linear_defaults());
+    tn_adamw_options a = tn_adamw_defaults();
+    tn_optim *optim = tn_adamw(&net, a);
+    tn_schedule schedule = tn_schedule_cosine(p->peak, 0.01, 1, p->options.steps);
+    tn_loader *loader = make_loader();
+    tn_checkpoint parts = {.model = &net,
+                           .optim = optim,
+                           .schedule = &schedule,
+                           .loader = loader,
+                           .generator = tn_default_generator()};
+    tn_run *r = tn_run_new(NULL, p->options, parts);
+    p->steps = 0;
+    program_loop(p, r, &net, optim, loader, &schedule);
+    p->status = tn_run_end(r);
+    tn_loader_free(loader);
+    tn_optim_free(optim);
+    tn_module_finish(&net);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+}
+
+/* What it prints, to `text`: stdout must have TAP alone. Through a pipe, which no limit of files
+ * concerns; it holds 64 KiB. */
+static void program_said(program *p, char *text, size_t room) {
+    int pipes[2], before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    assert_int_equal(pipe(pipes), 0);
+    fflush(stdout);
+    dup2(pipes[1], STDOUT_FILENO);
+    dup2(pipes[1], STDERR_FILENO);
+    program_run(p);
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        dup2(before[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+        close(before[i]);
+    }
+    close(pipes[1]);
+    size_t used = 0;
+    for (ssize_t got = 1; got > 0 && used + 1 < room; used += got > 0 ? (size_t)got : 0) {
+        got = read(pipes[0], text + used, room - 1 - used);
+    }
+    text[used] = 0;
+    close(pipes[0]);
+}
+
+enum { SAID = 4000 };
+
+static void quiet_run(program *p) {
+    char text[SAID];
+    program_said(p, text, sizeof(text));
+}
+
+/* ---- What it leaves -------------------------------------------------------------------------- */
+
+/* "FOLDER/NAME" */
+static const char *path_in(const char *folder, const char *name) {
+    static char paths[4][700];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
+    return path;
+}
+
+static bool is_there(const char *folder, const char *name) {
+    struct stat about;
+    return stat(path_in(folder, name), &about) == 0;
+}
+
+/* The columns that are the same in every run. */
+static void same_history(const char *a, const char *b, int64_t steps) {
+    tn_history *one = tn_history_open(path_in(a, "loss.csv"), steps);
+    tn_history *two = tn_history_open(path_in(b, "loss.csv"), steps);
+    static const char *const names[] = {"loss", "lr", "val_loss"};
+    for (int i = 0; i < 3; i++) {
+        tn_curve x = tn_history_column(one, names[i], NULL);
+        tn_curve y = tn_history_column(two, names[i], NULL);
+        assert_int_equal(x.count, y.count);
+        assert_true(x.count > 0);
+        for (int64_t k = 0; k < x.count; k++) {
+            assert_true(x.x[k] == y.x[k] && x.y[k] == y.y[k]);
+        }
+    }
+    assert_int_equal(tn_history_curve(one, NULL).count, steps);
+    assert_true(tn_history_column(one, "tok_per_s", NULL).count == steps);
+    assert_true(tn_history_column(one, "process_mb", NULL).count == steps);
+    tn_history_free(one);
+    tn_history_free(two);
+}
+
+static void same_end(const char *a, const char *b, int64_t steps) {
+    char last[64];
+    static const char *const names[] = {"index.json", "rank-00000.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(last, sizeof(last), "step-%06lld/%s", (long long)steps, names[i]);
+        temp_same(path_in(a, last), path_in(b, last));
+    }
+    temp_same(path_in(a, "loss.svg"), path_in(b, "loss.svg"));
+    same_history(a, b, steps);
+}
+
+enum { STEPS = 7 };
+
+/* The folder of a run that nobody disturbed. */
+static const char *undisturbed(void) {
+    static char folder[512];
+    snprintf(folder, sizeof(folder), "%s", temp_path("undisturbed"));
+    if (!is_there(folder, "loss.svg")) {
+        program p = make_program(folder, STEPS);
+        quiet_run(&p);
+        assert_int_equal(p.status, 0);
+        assert_int_equal(p.steps, STEPS);
+    }
+    return folder;
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+/* Wherever it leaves the loop or is stopped, it goes on as if nothing had been. */
+static void goes_on(void **state) {
+    (void)state;
+    const char *whole = undisturbed();
+    char out[512], text[SAID];
+    for (int64_t at = 0; at <= STEPS - 1; at++) {
+        for (int stop = 0; stop < 2; stop++) {
+            char name[32];
+            snprintf(name, sizeof(name), "out_%d_%d", (int)at, stop);
+            snprintf(out, sizeof(out), "%s", temp_path(name));
+            program p = make_program(out, STEPS);
+            *(stop ? &p.stop_at : &p.leave_at) = at;
+            program_said(&p, text, sizeof(text));
+            bool last = at == STEPS - 1;
+            assert_int_equal(p.status, stop && !last ? 128 + SIGTERM : 0);
+            assert_int_equal(p.steps, stop ? at + 1 : at);
+            assert_true(stop && !last ? strstr(text, "and saved; the same command") != NULL
+                                      : strstr(text, "stopped") == NULL);
+            p = make_program(out, STEPS);
+            p.options.resume = true;
+            program_said(&p, text, sizeof(text));
+            assert_int_equal(p.status, 0);
+            assert_int_equal(p.steps, stop ? STEPS - 1 - at : STEPS - at);
+            char said[600];
+            snprintf(said, sizeof(said), "going on after step %d of %s", (int)(stop ? at + 1 : at),
+                     out);
+            assert_non_null(strstr(text, said));
+            same_end(out, whole, STEPS);
+        }
+    }
+}
+
+static void refuses_to_overwrite(void **state) {
+    (void)state;
+    const char *whole = undisturbed();
+    char text[SAID];
+    for (int rows = 0; rows < 2; rows++) { /* steps without a checkpoint are a run, too */
+        char out[512];
+        snprintf(out, sizeof(out), "%s", rows ? temp_path("rows") : whole);
+        if (rows) {
+            assert_int_equal(mkdir(out, 0777), 0);
+            temp_write(path_in(out, "loss.csv"), "step,loss\n0,1\n", 14);
+        }
+        program p = make_program(out, STEPS);
+        program_said(&p, text, sizeof(text));
+        assert_int_equal(p.status, 64);
+        assert_int_equal(p.steps, 0);
+        assert_non_null(
+            strstr(text, "has a run: --resume goes on with it, --overwrite begins anew"));
+        p.options.overwrite = true;
+        program_said(&p, text, sizeof(text));
+        assert_int_equal(p.status, 0);
+        assert_int_equal(p.steps, STEPS);
+        same_end(out, whole, STEPS);
+    }
+}
+
+/* A folder without a run is no reason to refuse. */
+static void begins_in_a_folder(void **state) {
+    (void)state;
+    char out[512], text[SAID];
+    snprintf(out, sizeof(out), "%s", temp_path("folder"));
+    assert_int_equal(mkdir(out, 0777), 0);
+    temp_write(path_in(out, "loss.csv"), "step,loss\n", 10);
+    program p = make_program(out, 1);
+    quiet_run(&p);
+    assert_int_equal(p.status, 0);
+    temp_remove(path_in(out, "step-000001"));
+    p.options.resume = true;
+    program_said(&p, text, sizeof(text));
+    assert_non_null(strstr(text, "there is no checkpoint in"));
+    assert_int_equal(p.steps, 1);
+}
+
+static void becomes_longer(void **state) {
+    (void)state;
+    char out[512], text[SAID];
+    snprintf(out, sizeof(out), "%s", temp_path("longer"));
+    program p = make_program(out, 4);
+    quiet_run(&p);
+    p = make_program(out, 8);
+    p.options.resume = true;
+    program_said(&p, text, sizeof(text));
+    assert_int_equal(p.status, 0);
+    assert_int_equal(p.steps, 4);
+    assert_non_null(strstr(text, "the schedule has 8 steps instead of 4: the learning rate goes on "
+                                 "from 0.0325 with 0.065"));
+    tn_history *h = tn_history_open(path_in(out, "loss.csv"), 8);
+    tn_schedule longer = tn_schedule_cosine(0.1, 0.01, 1, 8);
+    for (int64_t step = 4; step < 8; step++) {
+        assert_true(fabs(tn_history_column(h, "lr", NULL).y[step] - tn_schedule_at(longer, step)) <
+                    1e-9);
+    }
+    tn_history_free(h);
+
+    for (int i = 0; i < 3; i++) { /* not shorter, nor another; anyway, yes */
+        p = make_program(out, i == 0 ? 7 : 9);
+        p.options.resume = true;
+        p.options.resume_anyway = i == 2;
+        p.peak = i == 0 ? 0.1 : 0.2;
+        program_said(&p, text, sizeof(text));
+        if (i < 2) {
+            assert_int_equal(p.status, 1);
+            assert_error(TN_EMISMATCH, i == 0 ? "steps 8) but is" : "peak 0.2");
+        } else {
+            assert_int_equal(p.status, 0);
+            assert_int_equal(p.steps, 1);
+            assert_non_null(strstr(text, "the schedule was"));
+        }
+    }
+}
+
+static void wrong_options(void **state) {
+    (void)state;
+    char out[512];
+    snprintf(out, sizeof(out), "%s", temp_path("wrong"));
+    static const char *const wanted[] = {"no folder", "below 1", "one of them"};
+    for (int i = 0; i < 3; i++) {
+        program p = make_program(i == 0 ? "" : out, i == 1 ? 0 : 3);
+        p.options.resume = p.options.overwrite = i == 2;
+        quiet_run(&p);
+        assert_int_equal(p.status, 1);
+        assert_error(TN_EVALUE, wanted[i]);
+        assert_false(is_there(out, ""));
+    }
+    program p = make_program("/dev/null/out", 3);
+    quiet_run(&p);
+    assert_error(TN_EIO, "/dev/null/out: Not a directory");
+}
+
+/* Where the disk is full the run ends with an error; when there is room again it goes on. */
+static void full_disk(void **state) {
+    (void)state;
+    const char *whole = undisturbed();
+    struct rlimit before, small;
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t most = 0; most < 12000; most += most < 400 ? 40 : 800) {
+        char out[512], name[32];
+        snprintf(name, sizeof(name), "full_%d", (int)most);
+        snprintf(out, sizeof(out), "%s", temp_path(name));
+        program p = make_program(out, STEPS);
+        small = before;
+        small.rlim_cur = most;
+        setrlimit(RLIMIT_FSIZE, &small);
+        quiet_run(&p);
+        setrlimit(RLIMIT_FSIZE, &before);
+        if (p.status != 0) {
+            assert_int_equal(p.status, 1);
+            assert_error(TN_EIO, "File too large");
+        }
+        p = make_program(out, STEPS);
+        p.options.resume = true;
+        quiet_run(&p);
+        assert_int_equal(p.status, 0);
+        same_end(out, whole, STEPS);
+    }
+}
+
+/* Where an allocation fails the run ends with an error, or does without; then it goes on. */
+static void no_memory(void **state) {
+    (void)state;
+    const char *whole = undisturbed();
+    char out[512];
+    snprintf(out, sizeof(out), "%s", temp_path("memory"));
+    int64_t live = tn_live_tensors();
+    int n = 0, failures = 0;
+    for (bool reached = true; reached; n += 1 + n / 40) {
+        temp_remove(out);
+        program p = make_program(out, STEPS);
+        tn__alloc_fail_at(n);
+        quiet_run(&p);
+        reached = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_int_equal(tn_live_tensors(), live);
+        assert_int_equal(p.status, tn_error() == TN_OK ? 0 : 1);
+        if (tn_error() != TN_OK) {
+            assert_int_equal(tn_error(), TN_ENOMEM);
+            tn_error_clear();
+            failures++;
+        }
+        p = make_program(out, STEPS);
+        p.options.resume = true;
+        quiet_run(&p);
+        assert_int_equal(p.status, 0);
+        same_end(out, whole, STEPS);
+    }
+    assert_true(failures > 20);
+}
+
+/* A loop without errors at all calls: they come out of the run. */
+static void errors_end_the_loop(void **state) {
+    (void)state;
+    char out[512], text[SAID];
+    snprintf(out, sizeof(out), "%s", temp_path("errors"));
+    program p = make_program(out, STEPS);
+    p.options.unit = "a unit, with a comma";
+    program_said(&p, text, sizeof(text));
+    assert_int_equal(p.status, 1);
+    assert_error(TN_EVALUE, "no column \"a unit, with a comma_per_s\"");
+    assert_null(strstr(text, "losses:"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(goes_on),        TEST(refuses_to_overwrite), TEST(begins_in_a_folder),
+        TEST(becomes_longer), TEST(wrong_options),        TEST(full_disk),
+        TEST(no_memory),      TEST(errors_end_the_loop),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
