@@ -54,9 +54,9 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    def __init__(self, T, vocab, layers, heads, width):
+    def __init__(self, T, vocab, layers, heads, width, context=CONTEXT):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(CONTEXT, width)
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
         self.h = nn.Sequential(*(Block(T, heads, width) for _ in range(layers)))
         self.ln_f = nn.LayerNorm(width)
         for p in self.parameters():
@@ -129,4 +129,5 @@ def main():
         dist.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+/* bench/learning.c, for test_learning.py. */
+#include "bench/learning.c"
