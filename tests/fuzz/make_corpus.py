@@ -8,7 +8,7 @@ wrong ones.
 A second writer of these formats, in a few lines. The digests of the checkpoints are zeros: the target puts them right. What a fuzz
 run finds is added to the same folders by hand.
 """
-import json, pathlib, struct
+import gzip, json, pathlib, struct
 
 here = pathlib.Path(__file__).parent / "corpus"
 dtypes = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1, "I8": 1}
@@ -494,7 +494,101 @@ choices = {
     "lone_surrogate": question(ctx="a").replace(b'"a"', b'"\\ud800"'),
 }
 
-targets = {"fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- Texts (data/corpus.c): the first byte says how they are read; and shards of tokens (data/shards.h) -------------------------
+
+PLAIN, SPLIT, PAIRS = b"\0", b"\1", b"\2"
+
+
+def pair(**changes):
+    whole = {"prompt": "2+2=", "completion": " 4", **changes}
+    return json.dumps({k: v for k, v in whole.items() if v is not None}).encode()
+
+
+def zstd(data):
+    """A frame with one raw block and no check sum (RFC 8878): there is no zstd in Python's library."""
+    return b"\x28\xb5\x2f\xfd" + b"\x20" + bytes([len(data)]) + struct.pack("<I", len(data) << 3 | 1)[:3] + data
+
+
+packed = gzip.compress(pair() + b"\n", mtime=0)
+texts = {
+    "plain": PLAIN + b"It was the best\nof times",
+    "mark": PLAIN + b"\xef\xbb\xbfa mark",
+    "half_a_mark": PLAIN + b"\xef\xbb",
+    "only_a_mark": PLAIN + b"\xef\xbb\xbf",
+    "empty": PLAIN,
+    "not_utf8": PLAIN + b"Latin \xe9 \xff",
+    "long": PLAIN + b"some words, and\na line. " * 300,
+    "long_without_spaces": PLAIN + b"x" * 3000,
+    "binary": PLAIN + b"a\0b",
+    "utf16": PLAIN + b"\xff\xfea\0",
+    "separated": SPLIT + b"-- one --two----three\n-",
+    "only_separators": SPLIT + b" -- --",
+    "pairs": PAIRS + pair() + b"\r\n\n" + pair(prompt="") + b"\n" + pair(completion="\U0001f600"),
+    "escapes": PAIRS + pair(prompt="\0 \x1f\u2028\"\\/", extra=[-0.0, -0.5, 1e400, {"a": [None, True]}]),
+    "deep": PAIRS + pair(prompt="x")[:-1] + b', "deep": ' + b"[" * 500 + b"]" * 500 + b"}",
+    "too_deep": PAIRS + b"[" * 5000,
+    "no_completion": PAIRS + pair(completion=None),
+    "no_text": PAIRS + pair(completion=4),
+    "messages": PAIRS + b'{"messages": [{"role": "user", "content": "x"}]}',
+    "twice": PAIRS + pair()[:-1] + b', "prompt": "x"}',
+    "commands_for_a_terminal": PAIRS + b'{"\\u001b[2J": 0}',
+    "second_line": PAIRS + pair() + b"\n{\"prompt\":",
+    "not_utf8_line": PAIRS + pair(prompt="x").replace(b'"x"', b'"\xff"'),
+    "lone_surrogate": PAIRS + pair(prompt="x").replace(b'"x"', b'"\\ud800"'),
+    "list": PAIRS + b"[" + pair() + b"]",
+    "list_of_lines": PAIRS + b"[\n" + pair() + b"\n]",
+    "blank": PAIRS + b" \n\t\r\n",
+    "gzip": PAIRS + packed,
+    "gzip_twice": PAIRS + packed + packed,
+    "gzip_cut": PAIRS + packed[:-9],
+    "gzip_and_more": PAIRS + packed + b"more",
+    "gzip_in_gzip": PAIRS + gzip.compress(packed, mtime=0),
+    "gzip_wrong_sum": PAIRS + packed[:-8] + b"\0" * 8,
+    "zstd": PAIRS + zstd(pair()),
+    "zstd_frames": PAIRS + zstd(pair()) + zstd(b"\n" + pair()),
+    "zstd_cut": PAIRS + zstd(pair())[:-3],
+    "zstd_large_window": PAIRS + b"\x28\xb5\x2f\xfd\x00\xf8" + b"\x01\0\0",
+}
+
+
+def shard(magic, version, count, tokens, wide=False, pairs=0, ends=()):
+    head = struct.pack("<4i", magic, version, count, pairs) + bytes(1008)
+    return head + struct.pack("<%d%s" % (len(tokens), "I" if wide else "H"), *tokens) + struct.pack("<%dQ" % len(ends), *ends)
+
+
+LLMC, WIDE, OURS, UNLEARNED = 20240520, 20240801, 20261122, 1 << 31
+two_pairs = [5 | UNLEARNED, 6, 7, 8 | UNLEARNED, 9]
+shards = {
+    "llmc": shard(LLMC, 1, 20, range(20)),
+    "wide": shard(WIDE, 7, 20, range(50000, 50020), wide=True),
+    "pairs": shard(OURS, 1, 5, two_pairs, True, 2, [3, 5]),
+    "one_token_pairs": shard(OURS, 1, 5, two_pairs, True, 5, [1, 2, 3, 4, 5]),
+    "long_pair": shard(OURS, 1, 30, [i | (UNLEARNED if i < 20 else 0) for i in range(30)], True, 1, [30]),
+    "headless": struct.pack("<20H", *range(20)),
+    "large_token": shard(LLMC, 1, 20, [65535] * 20),
+    "large_wide_token": shard(WIDE, 7, 20, [2**32 - 1] * 20, wide=True),
+    "large_pair_token": shard(OURS, 1, 5, [2**32 - 1] * 5, True, 1, [5]),
+    "other_version": shard(LLMC, 2, 20, range(20)),
+    "other_count": shard(LLMC, 1, 21, range(20)),
+    "negative_count": shard(LLMC, 1, -1, range(20)),
+    "no_tokens": shard(LLMC, 1, 0, []),
+    "no_pairs": shard(OURS, 1, 5, two_pairs, True, 0, []),
+    "negative_pairs": shard(OURS, 1, 5, two_pairs, True, -1, [5]),
+    "many_pairs": shard(OURS, 1, 5, two_pairs, True, 2**31 - 1, [5]),
+    "pairs_backwards": shard(OURS, 1, 5, two_pairs, True, 2, [5, 3]),
+    "pairs_beyond": shard(OURS, 1, 5, two_pairs, True, 2, [3, 6]),
+    "pairs_far_beyond": shard(OURS, 1, 5, two_pairs, True, 2, [3, 2**64 - 1]),
+    "empty_pair": shard(OURS, 1, 5, two_pairs, True, 2, [0, 5]),
+    "odd_bytes": shard(LLMC, 1, 20, range(20)) + b"x",
+    "only_a_head": shard(LLMC, 1, 0, [])[:600],
+    "text": b"It was the best of times, " * 20,
+    "gzip": packed,
+    "idx": b"\0\0\x08\x01\0\0\0\x02\1\2",
+    "safetensors": struct.pack("<Q", 2) + b"{}",
+    "empty": b"",
+}
+
+targets = {"fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

@@ -1,0 +1,30 @@
+/* The seeds of the fuzz targets of this folder, and what they have found so far, as an ordinary
+ * test. */
+#define _GNU_SOURCE
+#define LLVMFuzzerTestOneInput fuzz_corpus
+#include "tests/fuzz/fuzz_corpus.c"
+#include "tests/support/test.h"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_shards
+#include "tests/fuzz/fuzz_shards.c"
+#undef LLVMFuzzerTestOneInput
+
+#include "tests/support/replay.h"
+
+static void test_texts(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_corpus", fuzz_corpus) >= 30);
+}
+
+static void test_shards(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_shards", fuzz_shards) >= 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_shards),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

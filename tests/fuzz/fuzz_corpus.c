@@ -1,0 +1,61 @@
+/* The input is a file of texts; its first byte says how it is read: as plain text, as plain text
+ * with separators, or as JSON lines. It may be compressed. Either an error is raised, or every
+ * document is one; of plain text no byte is lost. */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "tern/data.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* What comes out of a plain text: what is in the file, without the mark of UTF-8. */
+static void check_bytes(const tn_document *d, const uint8_t *data, size_t bytes, size_t *at) {
+    size_t mark = bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    *at += *at == 0 ? mark : 0;
+    must(*at + d->bytes <= bytes, "more bytes than there are");
+    must(memcmp(data + *at, d->text, d->bytes) == 0, "other bytes");
+    *at += d->bytes;
+}
+
+static void check_document(const tn_document *d, const tn_document *before, bool pairs) {
+    must(d->piece == before->piece + 1, "a piece's number");
+    must(d->number == before->number + d->begins, "a document's number");
+    must(d->path && (d->line > 0) == pairs && d->line >= before->line, "a place");
+    must((d->completion != NULL) == pairs, "a completion");
+    must(d->bytes < (64 << 20) && d->completion_bytes < (64 << 20), "a text's length");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    if (bytes == 0) {
+        return 0;
+    }
+    tn_corpus_options o = tn_corpus_defaults();
+    o.pairs = data[0] % 3 == 2;
+    o.split = data[0] % 3 == 1 ? "--" : NULL;
+    data++;
+    bytes--;
+    bool packed = bytes > 1 && (data[0] == 0x1f || data[0] == 0x28);
+    bytes_file f = bytes_file_open(data, bytes);
+    const char *path = f.path;
+    tn_corpus *c = tn_corpus_open(&path, 1, o);
+    must(c != NULL, "a file that cannot be opened");
+    tn_document d, before = {.number = -1, .piece = -1};
+    size_t at = 0;
+    bool plain = !o.pairs && !o.split && !packed;
+    for (; tn_corpus_next(c, &d); before = d) {
+        check_document(&d, &before, o.pairs);
+        if (plain) {
+            check_bytes(&d, data, bytes, &at);
+        }
+    }
+    tn_status status = tn_error();
+    must(status == TN_OK || status == TN_EFORMAT || status == TN_ENOMEM, "another error");
+    must(status == TN_OK || strstr(tn_error_message(), path), "an error without the file's name");
+    must(status != TN_OK || !plain || at == bytes || (bytes == 3 && at == 0), "lost bytes");
+    tn_error_clear();
+    tn_corpus_free(c);
+    bytes_file_close(&f);
+    return 0;
+}

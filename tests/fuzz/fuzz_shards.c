@@ -1,0 +1,47 @@
+/* The input is a file that is taken for a shard of tokens. Either it is refused, or every window
+ * that can be read has tokens of the vocabulary, and targets that are tokens or none. */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "tern/data.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+enum { LENGTH = 6, VOCAB = 50257, MOST = 200 /* windows that are looked at */ };
+
+static void check_window(tn_dataset *d, int64_t i) {
+    int64_t x[LENGTH], y[LENGTH];
+    if (d->get(d, i, x, y) != TN_OK) {
+        must(tn_error() == TN_EFORMAT, "another error than the file's");
+        tn_error_clear();
+        return;
+    }
+    for (int t = 0; t < LENGTH; t++) {
+        must(x[t] >= 0 && x[t] < VOCAB, "a token outside the vocabulary");
+        must(y[t] == -100 || (y[t] >= 0 && y[t] < VOCAB), "a target outside the vocabulary");
+    }
+}
+
+static void check_shards(tn_dataset *d) {
+    if (!d) {
+        must(tn_error() == TN_EFORMAT, "another error than the file's");
+        tn_error_clear();
+        return;
+    }
+    must(d->size > 0, "a dataset without windows");
+    for (int64_t i = 0; i < d->size && i < MOST; i++) {
+        check_window(d, i);
+    }
+    check_window(d, d->size - 1);
+    char text[TN_DESCRIBE_ROOM];
+    must(d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    tn_dataset_free(d);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    bytes_file f = bytes_file_open(data, bytes);
+    check_shards(tn_token_shards(f.path, LENGTH, VOCAB));
+    check_shards(tn_sliding_shards(f.path, LENGTH, 2, VOCAB));
+    bytes_file_close(&f);
+    return 0;
+}

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""`tern tokens`: what it writes, held against a few lines of Python; progress, errors, kill -9; tiny Shakespeare."""
+import array
+import gzip
+import json
+import os
+import pty
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+# pylint: disable=wrong-import-position
+from byte_tokenizer import END, write_tokenizer
+from launch import LIMIT, TERN, Skip, environment, has, holds, main, need, same, test
+
+
+def tokens(*args, code=0, **options):
+    """`tern tokens args…` to its end: what it wrote, stdout and stderr."""
+    command = [TERN, "tokens"] + [str(arg) for arg in args]
+    options.setdefault("timeout", LIMIT)
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
+    text = done.stdout.decode("utf-8", "replace")
+    same(done.returncode, code, text)
+    return text
+
+
+def make(*args, **options):
+    """With a tokenizer whose ids are bytes."""
+    if not os.path.exists("vocab.json"):
+        write_tokenizer(".")
+    return tokens(*args, "--tokenizer", ".", **options)
+
+
+def shard(path):
+    """The tokens of one file, and what its head says of it."""
+    with open(path, "rb") as f:
+        data = f.read()
+    head = array.array("i", data[:1024])
+    same(sys.byteorder, "little")
+    items = array.array("H" if head[0] == 20240520 else "I", data[1024:])
+    same(head[2], len(items), path)
+    return head, items.tolist()
+
+
+def split(folder, name):
+    """The tokens of all files of a split together."""
+    files = sorted(f for f in os.listdir(folder) if f.startswith(name + "_"))
+    same(files, ["%s_%06d.bin" % (name, i) for i in range(len(files))])
+    return sum((shard(os.path.join(folder, f))[1] for f in files), [])
+
+
+def documents(ids):
+    """Texts, which END stands in front of."""
+    texts = "".join(chr(i) for i in ids).split(chr(END))
+    same(texts[0], "")
+    return [text.encode("latin-1") for text in texts[1:]]
+
+
+def write_lines(path, texts, key="text"):
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8") as f:
+        for text in texts:
+            f.write(json.dumps({"id": [1, {"x": None}], key: text}, ensure_ascii=random.random() < 0.5) + "\n")
+
+
+def words(n, rng):
+    return " ".join(rng.choice(["to", "be", "or", "not", "é", "文", "\n", "😀", "\"", "<|endoftext|>"]) for _ in range(n))
+
+
+def contents(folder):
+    """All files by name."""
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as f:
+            found[name] = f.read()
+    return found
+
+
+@test
+def as_python_would():
+    """JSON lines, plain, gzip and zstd, and plain text in a folder: the documents, in order, in llm.c's shards"""
+    rng, expected = random.Random(1), []
+    need("zstd")
+    os.makedirs("in/sub")
+    for name in "a.jsonl", "b.jsonl.gz", "sub/c.json":
+        texts = [words(rng.randrange(60), rng) for _ in range(200)]
+        write_lines("in/" + name, texts)
+        expected += texts
+    with open("in/sub/d.txt", "wb") as f:
+        f.write(b"\xef\xbb\xbf" + b"plain \xff text\n" * 5000)
+    expected.append(b"plain \xff text\n" * 5000)
+    subprocess.run(["zstd", "-q", "--rm", "in/a.jsonl", "-o", "in/a.jsonl.zst"], check=True)
+    with open("in/.hidden", "wb") as f:
+        f.write(b"\0")
+    text = make("in", "--out", "out", "--shard-tokens", 20000)
+    has(text, "601 documents", "out/train_*.bin")
+    expected = [t if isinstance(t, bytes) else t.encode() for t in expected]
+    same(documents(split("out", "train")), expected)
+    head, items = shard("out/train_000000.bin")
+    same((list(head[:4]), len(items)), ([20240520, 1, 20000, 0], 20000))
+    with open("out/tokens.json", encoding="utf-8") as f:
+        about = json.load(f)
+    same((about["finished"], about["vocab"], about["eot"], about["documents"]), (True, 257, END, 601))
+    same(about["tokens"], about["train"]["tokens"])
+    same(about["bytes"], sum(len(t) for t in expected))
+
+
+@test
+def validation():
+    """each document is in one of the two splits; --val-docs takes the first; the same for any number of threads"""
+    rng = random.Random(2)
+    texts = ["%d %s" % (i, words(rng.randrange(30), rng)) for i in range(1000)]
+    write_lines("a.jsonl", texts)
+    for threads in 1, 2, 7:
+        make("a.jsonl", "--out", f"out{threads}", "--val", 0.05, "--threads", threads)
+        same(contents(f"out{threads}"), contents("out1"))
+    train, val = documents(split("out1", "train")), documents(split("out1", "val"))
+    same((len(train), len(val)), (950, 50))
+    same(sorted(train + val), sorted(t.encode() for t in texts))
+    make("a.jsonl", "--out", "first", "--val-docs", 7)
+    same(documents(split("first", "val")), [t.encode() for t in texts[:7]])
+    text = make("a.jsonl", "--out", "none", "--val", 0.0001)
+    has(text, "nothing is for validation")
+
+
+@test
+def split_and_key():
+    """--split cuts a plain text into documents; --key names another text; --eot another end"""
+    with open("a.txt", "w", encoding="utf-8") as f:
+        f.write("one\n\n two\ntwo \n\n\n\nthree\n")
+    make("a.txt", "--out", "out", "--split", r"\n\n")
+    same(documents(split("out", "train")), [b"one", b"two\ntwo", b"three"])
+    write_lines("b.jsonl", ["x"], key="content")
+    make("b.jsonl", "--out", "out2", "--key", "content", "--eot", "<|endoftext|>")
+    same(documents(split("out2", "train")), [b"x"])
+    has(make("b.jsonl", "--out", "out3", code=1), "b.jsonl: line 1: there is no \"text\" in it, but \"id\", \"content\"")
+
+
+@test
+def wrong_command_lines():
+    """what is missing or does not fit is said, with status 64; errors with status 1 name the file, and nothing of the program"""
+    write_lines("a.jsonl", ["x"])
+    for part, args in [("no text to read", ["--tokenizer", ".", "--out", "o"]), ("--tokenizer PATH is missing", ["a.jsonl", "--out", "o"]),
+                       ("--out DIR is missing", ["a.jsonl", "--tokenizer", "."]),
+                       ("a share", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", "1"]),
+                       ("two ways", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", ".1", "--val-docs", "1"]),
+                       ("whole number", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--shard-tokens", "0"])]:
+        has(tokens(*args, code=64), part)
+    has(tokens("--help"), "IN... --tokenizer PATH --out DIR", "<|endoftext|>")
+    same(tokens("a.jsonl", "--tokenizer", "nowhere", "--out", "o", code=1)[:28], "tern tokens: nowhere: No suc")
+    same(make("nowhere", "--out", "o", code=1), "tern tokens: nowhere: No such file or directory\n")
+    with open("b.jsonl", "wb") as f:
+        f.write(b'{"text": "x"}\n{"text": "\xff"}\n')
+    same(make("b.jsonl", "--out", "o", code=1), "tern tokens: b.jsonl: line 2: not UTF-8, at byte 11\n")
+    holds(not os.path.exists("o/train_000000.bin"))
+    with open("c.txt", "wb") as f:
+        f.write(b"PAR1" + bytes(100))
+    same(make("c.txt", "--out", "o", code=1),
+         "tern tokens: c.txt is a Parquet file; text is wanted, or JSON lines (also .gz or .zst)\n")
+
+
+@test
+def folders():
+    """a folder that has tokens is refused, and replaced with --overwrite"""
+    write_lines("a.jsonl", ["one"])
+    make("a.jsonl", "--out", "out")
+    before = contents("out")
+    same(make("a.jsonl", "--out", "out", code=1), "tern tokens: out has tokens already (--overwrite replaces them)\n")
+    same(contents("out"), before)
+    write_lines("a.jsonl", ["two"])
+    make("a.jsonl", "--out", "out", "--overwrite")
+    same(documents(split("out", "train")), [b"two"])
+
+
+@test
+def damaged():
+    """compressed data that break off are an error that names the file, at any place"""
+    write_lines("whole.jsonl.gz", [words(2000, random.Random(i)) for i in range(50)])
+    size = os.path.getsize("whole.jsonl.gz")
+    with open("whole.jsonl.gz", "rb") as f:
+        whole = f.read()
+    for keep in 0, 1, 10, size // 2, size - 8, size - 1:
+        with open("cut.jsonl.gz", "wb") as f:
+            f.write(whole[:keep])
+        has(make("cut.jsonl.gz", "--out", "out", code=1), "tern tokens: cut.jsonl.gz ")
+
+
+def large(path, size):
+    """A text of `size` bytes."""
+    with open(path, "w", encoding="utf-8") as f:
+        line = words(3000, random.Random(5)) + "\n"
+        while f.tell() < size:
+            f.write(line)
+
+
+@test
+def killed():
+    """kill -9 at many moments, with other options, and then the command again: the bytes of an undisturbed run"""
+    write_tokenizer(".")
+    large("a.txt", 2 << 20)
+    options = ["a.txt", "--tokenizer", ".", "--val", "0.1", "--shard-tokens", "100000"]
+    tokens(*options, "--out", "reference")
+    wanted, halfway = contents("reference"), 0
+    for i in range(6):
+        shutil.rmtree("out", ignore_errors=True)
+        with subprocess.Popen([TERN, "tokens", *options, "--out", "out", "--seed", "5"], env=environment(), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL) as p:
+            # The i-th shard is under way; nothing hangs on how soon that is.
+            while p.poll() is None and not os.path.exists("out/train_%06d.bin.tmp" % (2 * i)):
+                time.sleep(0.0005)
+            p.send_signal(signal.SIGKILL)
+        if not os.path.exists("out/tokens.json"):
+            continue
+        with open("out/tokens.json", encoding="utf-8") as f:
+            done = json.load(f)["finished"]
+        halfway += not done
+        tokens(*options, "--out", "out", *(["--overwrite"] if done else []))
+        same(sorted(contents("out")), sorted(wanted))
+        holds(contents("out") == wanted, "other bytes")
+    holds(halfway > 0, "no run was killed halfway")
+
+
+@test
+def progress():
+    """on a terminal one line is drawn again and again, and gone at the end"""
+    write_tokenizer(".")
+    large("a.txt", 30 << 20)
+    main_end, child_end = pty.openpty()
+    with subprocess.Popen([TERN, "tokens", "a.txt", "--tokenizer", ".", "--out", "out"], env=environment(TERM="xterm"),
+                          stdout=subprocess.PIPE, stderr=child_end) as p:
+        os.close(child_end)
+        seen = b""
+        while True:
+            try:
+                part = os.read(main_end, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            seen += part
+        out = p.stdout.read()
+    os.close(main_end)
+    same(p.returncode, 0, out)
+    has(out, "1 document, ")
+    if seen:  # a machine may be too fast for a line
+        has(seen, "\r", " % ", "MB/s", "tokens")
+        holds(b"\n" not in seen and seen.endswith(b"\r\x1b[K"), seen)
+
+
+@test
+def shakespeare():
+    """tiny Shakespeare with GPT-2's tokenizer: the tokens that nanoGPT and llm.c count"""
+    data = os.environ.get("TERN_DATA") or "/nonexistent"
+    text, gpt2 = os.path.join(data, "tinyshakespeare.txt"), os.path.join(data, "gpt2")
+    if not os.path.exists(text) or not os.path.exists(gpt2):
+        raise Skip("TERN_DATA has no tinyshakespeare.txt and gpt2/")
+    tokens(text, "--tokenizer", gpt2, "--out", "out")
+    ids = split("out", "train")
+    same((len(ids), ids[:6]), (1 + 338025, [50256, 5962, 22307, 25, 198, 8421]))  # "First Citizen:\nBefore"
+    tokens(text, "--tokenizer", gpt2, "--out", "val", "--val", "0.1", "--split", r"\n\n")
+    val, train = split("val", "val"), split("val", "train")
+    same(val.count(50256) + train.count(50256), 7222)  # speeches
+    holds(0.08 < len(val) / (len(val) + len(train)) < 0.12)
+
+
+main()
