@@ -142,7 +142,7 @@ MUTATIONS = [
     ("distributed/parallel/round.c", "tn_group_rank(outer) * size + tn_group_rank(inner)",
      "tn_group_rank(inner) * tn_group_size(outer) + tn_group_rank(outer)", "the order of micro-batches over two groups"),
     ("distributed/parallel/flat.c", "*total += whole_lines(count, line);", "*total += count;", "tensors begin anywhere"),
-    ("distributed/parallel/layout.c", "l->slice * band + at % band", "l->slice * band", "elements of a run are where it begins"),
+    ("nn/layout.c", "l->slice * band + at % band", "l->slice * band", "elements of a run are where it begins"),
     ("distributed/parallel/save/index.c", "cover = sorted[i].common.b == at;", "cover = true;", "pieces may overlap and leave a gap"),
     ("distributed/parallel/save/index.c", "if (read && strcmp(digits, piece->digest) != 0) {", "if (false) {",
      "the digests of pieces are not compared"),

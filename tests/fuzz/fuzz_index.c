@@ -6,7 +6,7 @@
 #include "tests/fuzz/bytes.h"
 
 #include "distributed/parallel/save/index.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "tern/tern.h"
 
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "tern/tern.h"
 
 /* In a rank's thread: cmocka's assertions would not be heard of. */

@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "ops/deferred.h"
 #include "tern/sys/device.h"
 

@@ -12,7 +12,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/flat.h"
 #include "distributed/parallel/fsdp/fsdp.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "nn/defer.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "distributed/parallel/save/saver.h"
 #include "tern/sys/tensor.h"
 

@@ -7,7 +7,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/holdings.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "io/module.h"
 #include "tensor/tensor.h"
 #include "tern/sys/tensor.h"

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>

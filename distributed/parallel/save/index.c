@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  * whole, and bands follow each other in the same order in both. So where an element is takes one
  * division.
  */
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 
 tn_layout tn__layout_whole(tn_dims whole) {
     return (tn_layout){

@@ -7,8 +7,8 @@
  *         memcpy(to + c.b * size, from + c.a * size, c.length * size);
  *     }
  */
-#ifndef TERN_DISTRIBUTED_PARALLEL_LAYOUT_H
-#define TERN_DISTRIBUTED_PARALLEL_LAYOUT_H
+#ifndef TERN_NN_LAYOUT_H
+#define TERN_NN_LAYOUT_H
 
 #include "tern/nn.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/parallel/layout.h"
+#include "nn/layout.h"
 
 enum { PAIRS = 4000, MOST = 24 };
 
