@@ -1,10 +1,12 @@
 #include "core/folder.h"
 
 #include "core/error.h"
+#include "core/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +28,21 @@ bool tn__folder_make(const char *path, const char *operation) {
     }
     errno = there ? ENOTDIR : why;
     return raise_errno(path, operation);
+}
+
+char *tn__folder_path(const char *folder, const char *name, const char *operation) {
+    if (!folder) {
+        tn__raise(TN_EVALUE, operation, "the folder is NULL");
+        return NULL;
+    }
+    size_t room = strlen(folder) + strlen(name) + 2;
+    char *path = tn__malloc(room);
+    if (!path) {
+        tn__raise(TN_ENOMEM, operation, "no memory for a path in %s", folder);
+        return NULL;
+    }
+    snprintf(path, room, "%s/%s", folder, name);
+    return path;
 }
 
 /* NULL with errno. */

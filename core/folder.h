@@ -7,6 +7,9 @@
 /* One that is there already is fine. False after raising. */
 TN_API bool tn__folder_make(const char *path, const char *operation);
 
+/* FOLDER/NAME; the caller frees. NULL after raising (the folder is NULL, no memory). */
+TN_API char *tn__folder_path(const char *folder, const char *name, const char *operation);
+
 /* Calls f with each name in it but "." and "..", until f returns false. False after raising. */
 TN_API bool tn__folder_each(const char *path, bool (*f)(const char *name, void *user), void *user,
                             const char *operation);

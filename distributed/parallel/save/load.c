@@ -6,7 +6,6 @@
  */
 #include "core/error.h"
 #include "core/folder.h"
-#include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/saver.h"
@@ -17,6 +16,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,13 +57,10 @@ static int64_t file_step(const char *path) {
 
 static bool look_at(const char *name, void *user) {
     search *s = user;
-    size_t room = strlen(s->folder) + strlen(name) + 2;
-    char *path = tn__malloc(room);
+    char *path = tn__folder_path(s->folder, name, s->operation);
     if (!path) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for a path in %s", s->folder);
         return false;
     }
-    snprintf(path, room, "%s/%s", s->folder, name);
     int64_t step = file_step(path);
     if (step > s->step) {
         free(s->path);
