@@ -11,8 +11,7 @@
 
 #include <stdlib.h>
 
-/* The caller frees; NULL after raising. */
-static char *describe_plainly(void *m, const char *operation) {
+char *tn__module_text(void *m, const char *operation) {
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     char *model = tn__module_describe(m, operation);
     tn__plain_numbers_end(numbers);
@@ -21,7 +20,7 @@ static char *describe_plainly(void *m, const char *operation) {
 
 tn_safetensors_writer *tn__module_writer(void *m, const char *operation) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
-    char *model = w ? describe_plainly(m, operation) : NULL;
+    char *model = w ? tn__module_text(m, operation) : NULL;
     if (w && (!model || tn_safetensors_writer_add_metadata(w, "model", model) != TN_OK)) {
         tn_safetensors_writer_free(w);
         w = NULL;
@@ -44,17 +43,18 @@ tn_status tn_save(void *m, const char *path) {
     return status;
 }
 
-/* Whether weights of the file compute in m what they did. Files from elsewhere do not tell. */
-static bool options_fit(void *m, const tn_safetensors *f, const char *operation) {
-    const char *theirs = tn_safetensors_metadata(f, "model");
-    if (!theirs) {
-        return true;
-    }
-    tn__differences d = {.path = tn__safetensors_path(f), .operation = operation};
-    char *mine = describe_plainly(m, operation);
+bool tn__module_fits(void *m, const char *theirs, const char *path, const char *operation) {
+    tn__differences d = {.path = path, .operation = operation};
+    char *mine = tn__module_text(m, operation);
     bool fit = mine && tn__differ_models(&d, theirs, mine, true);
     free(mine);
     return fit && tn__differences_end(&d) == TN_OK;
+}
+
+/* Files from elsewhere do not tell what they are of. */
+static bool options_fit(void *m, const tn_safetensors *f, const char *operation) {
+    const char *theirs = tn_safetensors_metadata(f, "model");
+    return !theirs || tn__module_fits(m, theirs, tn__safetensors_path(f), operation);
 }
 
 tn_status tn_load(void *m, const char *path) {

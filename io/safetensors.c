@@ -4,7 +4,8 @@
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
  * shapes whose bytes are what data_offsets hold; data without holes, overlaps or bytes that belong
  * to nobody. A dtype that we have not is no reason to refuse the file, only that tensor: its size
- * is checked where the format says how wide it is. Nothing is mapped (core/reader.h says why).
+ * is checked where the format says how wide it is. Nothing is mapped (core/reader.h says why) but
+ * for those who ask for it: tn_safetensors_map.
  */
 #include "io/safetensors.h"
 
@@ -12,11 +13,14 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "io/shown.h"
 #include "tern/sys/tensor.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct entry {
     const char *name;        /* the header's */
@@ -27,10 +31,18 @@ typedef struct entry {
     size_t begin, end; /* in the data */
 } entry;
 
+/* A file in memory, until nobody has anything of it. */
+typedef struct mapping {
+    int32_t refs; /* atomic */
+    void *data;
+    size_t bytes;
+} mapping;
+
 struct tn_safetensors {
-    tn__reader file; /* not open when there are lent bytes */
-    char *lent;      /* all of the file in somebody's memory; or NULL */
-    size_t bytes;    /* of the file */
+    tn__reader file;  /* not open when there are lent bytes */
+    char *lent;       /* all of the file in somebody's memory; or NULL */
+    mapping *mapping; /* where those are, if the file is mapped: one reference */
+    size_t bytes;     /* of the file */
     char *path;
     tn__json_file header;
     size_t data; /* where the data begin in the file */
@@ -89,20 +101,6 @@ static bool read_bytes(const tn_safetensors *f, size_t at, void *to, size_t byte
 
 /* ---- The header ------------------------------------------------------------------------------ */
 
-/* A name from the file as it may stand in a message: short, and nothing that a terminal obeys. */
-typedef struct shown {
-    char text[64];
-} shown;
-
-static shown name_shown(const char *name) {
-    shown s;
-    snprintf(s.text, sizeof(s.text), "%.63s", name);
-    for (char *c = s.text; *c; c++) {
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    }
-    return s;
-}
-
 /* Raises what is wrong with one tensor. */
 static bool entry_bad(const tn_safetensors *f, const char *name, const char *format, ...)
     TN_PRINTF(3, 4);
@@ -112,7 +110,7 @@ static bool entry_bad(const tn_safetensors *f, const char *name, const char *for
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, name_shown(name).text, text);
+    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, tn__show(name).text, text);
     return false;
 }
 
@@ -203,8 +201,8 @@ static bool read_metadata(tn_safetensors *f, const tn__json *value) {
     if (status == TN_ENOMEM) {
         tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its metadata", f->path);
     }
-    return status == TN_OK || (status == TN_EFORMAT && entry_bad(f, metadata_key, "\"%s\" %s",
-                                                                 name_shown(key).text, wrong));
+    return status == TN_OK || (status == TN_EFORMAT &&
+                               entry_bad(f, metadata_key, "\"%s\" %s", tn__show(key).text, wrong));
 }
 
 static int compare_data(const void *a, const void *b) {
@@ -374,6 +372,62 @@ tn_safetensors *tn_safetensors_open(const char *path) {
     return file_open(f);
 }
 
+/* ---- Mapped files ---------------------------------------------------------------------------- */
+
+static void mapping_release(mapping *m) {
+    if (m && __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL) == 0) {
+        munmap(m->data, m->bytes);
+        free(m);
+    }
+}
+
+static void release_view(void *data, void *user) {
+    (void)data;
+    mapping_release(user);
+}
+
+/* Pages of one's own as soon as they are written to, and no promise of memory for them before. NULL
+ * after raising. */
+static mapping *mapping_new(const tn__reader *file) {
+    mapping *m = tn__malloc(sizeof(*m));
+    if (!m) {
+        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", file->path);
+        return NULL;
+    }
+    *m = (mapping){.refs = 1, .bytes = file->bytes};
+    m->data =
+        mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
+    if (m->data == MAP_FAILED) {
+        tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, "safetensors", "%s: mapping it: %s",
+                  file->path, strerror(errno));
+        free(m);
+        return NULL;
+    }
+    return m;
+}
+
+tn_safetensors *tn_safetensors_map(const char *path) {
+    tn__reader file;
+    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) {
+        return NULL;
+    }
+    mapping *m = file.bytes ? mapping_new(&file) : NULL; /* nothing cannot be mapped */
+    tn_safetensors *f = tn__pending() ? NULL : file_new(path);
+    tn__reader_close(&file);
+    if (!f) {
+        mapping_release(m);
+        return NULL;
+    }
+    f->mapping = m;
+    f->lent = m ? m->data : NULL;
+    f->bytes = m ? m->bytes : 0;
+    return file_open(f);
+}
+
+bool tn__safetensors_mapped(const tn_safetensors *f) {
+    return f->mapping != NULL;
+}
+
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes) {
     tn_safetensors *f = file_new(path);
     if (!f) {
@@ -387,6 +441,7 @@ tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes)
 void tn_safetensors_close(tn_safetensors *f) {
     if (f) {
         tn__reader_close(&f->file);
+        mapping_release(f->mapping);
         tn__json_free(&f->header);
         tn__labels_free(&f->metadata);
         free(f->entries);
@@ -441,12 +496,17 @@ size_t tn__safetensors_begin(const tn_safetensors *f, const char *name) {
     return entry_find(f, name)->begin;
 }
 
+size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name) {
+    const entry *e = entry_find(f, name);
+    return e->end - e->begin;
+}
+
 /* The tensor with this name; NULL after raising. */
 static const entry *entry_wanted(const tn_safetensors *f, const char *name, const char *operation) {
     const entry *e = entry_find(f, name);
     if (!e) {
         tn__raise(TN_EVALUE, operation, "%s has no tensor \"%s\"",
-                  f ? f->path : "a file that is not open", name ? name_shown(name).text : "NULL");
+                  f ? f->path : "a file that is not open", name ? tn__show(name).text : "NULL");
     }
     return e;
 }
@@ -487,9 +547,15 @@ static tn_tensor *read_tensor(const tn_safetensors *f, const entry *e) {
 static tn_tensor *view_lent(const tn_safetensors *f, const entry *e) {
     char *data = f->lent + f->data + e->begin;
     bool aligned = (uintptr_t)data % tn_dtype_size((tn_dtype)e->dtype) == 0;
-    return aligned && e->end > e->begin
-               ? tn_from_memory(data, e->dims, (tn_dtype)e->dtype, NULL, NULL)
-               : read_tensor(f, e);
+    if (!aligned || e->end == e->begin) {
+        return read_tensor(f, e);
+    }
+    tn_tensor *t = tn_from_memory(data, e->dims, (tn_dtype)e->dtype,
+                                  f->mapping ? release_view : NULL, f->mapping);
+    if (f->mapping && !tn_is_inert(t)) {
+        __atomic_fetch_add(&f->mapping->refs, 1, __ATOMIC_RELAXED);
+    }
+    return t;
 }
 
 tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
@@ -500,7 +566,7 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
     if (e->dtype < 0) {
         tn__raise(TN_EUNSUPPORTED, "safetensors_get",
                   "%s: \"%s\" is %s, and we have F32 F64 BF16 F16 I64 I32 I8 U8 BOOL", f->path,
-                  name_shown(name).text, name_shown(e->format_name).text);
+                  tn__show(name).text, tn__show(e->format_name).text);
         return tn_inert();
     }
     tn_tensor *t = f->lent ? view_lent(f, e) : read_tensor(f, e);

@@ -51,11 +51,13 @@ const char *tn__safetensors_digest(const tn_safetensors *f);
  * lent until the last tensor that was read from them is gone. */
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
+bool tn__safetensors_mapped(const tn_safetensors *f);
 const char *tn__safetensors_path(const tn_safetensors *f);
 int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
 const tn__labels *tn__safetensors_labels(const tn_safetensors *f); /* its metadata */
 
 /* Where the data of a tensor that is there begin, counted from the end of the header. */
 size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);
+size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name);
 
 #endif

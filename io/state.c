@@ -17,9 +17,12 @@
 /* Takes what `item` has besides its name, and a reference of its tensor. */
 static bool state_add(tn__state *s, const char *prefix, const char *name,
                       const tn__state_item *item) {
-    if (!tn__readable(item->tensor, s->operation) ||
-        !tn__elements_made(item->tensor, name, s->operation) ||
-        !tn__usable(item->tensor, s->operation)) {
+    if (!tn__readable(item->tensor, s->operation)) {
+        return false;
+    }
+    bool later = s->deferred && tn__deferred(item->tensor);
+    if (!later && (!tn__elements_made(item->tensor, name, s->operation) ||
+                   !tn__usable(item->tensor, s->operation))) {
         return false;
     }
     if (s->count == s->room) {
@@ -220,6 +223,9 @@ void tn__state_apply(tn__state *s) {
     TN_NO_GRAD;
     for (int i = 0; i < s->count; i++) {
         tn_tensor *to = s->items[i].tensor, *from = s->items[i].source;
+        if (!from) {
+            continue;
+        }
         size_t bytes = (size_t)tn_count(to) * tn_dtype_size(tn_dtype_of(to));
         if (!tn_is_contiguous(to) || !tn_is_contiguous(from)) {
             tn_copy_(to, from);

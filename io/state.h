@@ -13,13 +13,14 @@ typedef struct tn__state_item {
     tn_tensor *tensor; /* the program's */
     tn_layout layout;  /* which elements of the whole it has */
     bool buffer;       /* of a module: ranks may differ in it */
-    tn_tensor *source; /* the file's, once matched */
+    tn_tensor *source; /* the file's, once matched; NULL: its elements stay */
 } tn__state_item;
 
 typedef struct tn__state {
     tn__state_item *items;
     int count, room;
     bool loads;            /* it is loaded into: what has no elements yet gets them first */
+    bool deferred;         /* elements need not be made yet (TN_DEFER_INIT) */
     bool parts;            /* whoever collects can do with parts; otherwise they are an error */
     const char *operation; /* static text, for messages */
 } tn__state;

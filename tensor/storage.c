@@ -73,6 +73,18 @@ void tn__storage_release(tn_storage *storage) {
     }
 }
 
+void tn__storage_swap(tn_storage *a, tn_storage *b) {
+    tn_storage old = *a;
+    a->data = b->data;
+    a->emptied = b->emptied;
+    a->release = b->release;
+    a->user = b->user;
+    b->data = old.data;
+    b->emptied = old.emptied;
+    b->release = old.release;
+    b->user = old.user;
+}
+
 /* Whether t's storage may be changed now: an effect, so not while an error is pending. */
 static tn_status storage_changeable(const tn_tensor *t, const char *operation) {
     if (!tn__readable(t, operation) || tn__pending()) {

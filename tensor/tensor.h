@@ -23,6 +23,9 @@ void tn__storage_release(tn_storage *storage);
 /* Gives the bytes back, and leaves the storage empty; also while an error is pending. */
 void tn__storage_drop_bytes(tn_storage *storage);
 
+/* Exchanges what is in two storages of as many bytes on one device; neither has a recipe. */
+void tn__storage_swap(tn_storage *a, tn_storage *b);
+
 /* A row-major tensor at element 0 of `storage`, owned by the current scope. Takes over the caller's
  * reference to the storage, also on failure (then: the inert tensor). */
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);

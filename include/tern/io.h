@@ -32,7 +32,19 @@ typedef struct tn_safetensors tn_safetensors;
  * Headers of more than 16 MiB are not read. Another file may be renamed over it while it is open,
  * as writing here does. */
 TN_API tn_safetensors *tn_safetensors_open(const char *path);
-/* tensors read from it stay valid */
+
+/* The same, but the file is mapped, and tn_safetensors_get gives views of it: nothing is copied,
+ * and processes that map one file share its memory. Writing to such a tensor, as an optimiser does,
+ * is allowed: the pages that are written to become this process's own, the file stays as it is, and
+ * other tensors that were got under the same name see the change. A tensor whose place in the file
+ * does not suit its dtype is a copy all the same.
+ *
+ * The file has to stay as long as one of its tensors does. To rename another over it, as writing
+ * here does, or to remove it, is fine; who writes to it in place changes what is read, and who cuts
+ * it short kills every process (SIGBUS) that touches what is no more. */
+TN_API tn_safetensors *tn_safetensors_map(const char *path);
+
+/* tensors got from it stay valid */
 TN_API void tn_safetensors_close(tn_safetensors *f);
 
 TN_API int tn_safetensors_count(const tn_safetensors *f);
@@ -47,9 +59,10 @@ TN_API const char *tn_safetensors_metadata(const tn_safetensors *f, const char *
 TN_API tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name);
 
-/* Reads one tensor, in memory of its own: what happens to the file afterwards does not reach it. A
- * file that was cut short since it was opened is TN_EIO. TN_EVALUE when there is no such name,
- * TN_EUNSUPPORTED when we have no such dtype; the file's other tensors can be read all the same. */
+/* Reads one tensor, in memory of its own: what happens to the file afterwards does not reach it.
+ * (Of a mapped file: a view.) A file that was cut short since it was opened is TN_EIO. TN_EVALUE
+ * when there is no such name, TN_EUNSUPPORTED when we have no such dtype; the file's other tensors
+ * can be read all the same. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
 /* What is to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A
