@@ -192,4 +192,5 @@ const tn__lm_family tn__gpt_family = {.kind = "gpt",
                                       .bytes = sizeof(tn_gpt),
                                       .shape = gpt_shape,
                                       .part = gpt_part,
-                                      .cache = gpt_cache};
+                                      .cache = gpt_cache,
+                                      .hf = &tn__gpt_hf};

@@ -13,6 +13,7 @@
 #include "nn/cache.h"
 #include "ops/op.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const tn__lm_family *const families[] = {&tn__gpt_family, &tn__llama_family};
@@ -26,6 +27,15 @@ const tn__lm_family *tn__lm_family_named(const char *model_type) {
         }
     }
     return NULL;
+}
+
+const char *tn__lm_family_types(char *text, size_t room) {
+    size_t at = 0;
+    for (int i = 0; i < FAMILIES && at < room; i++) {
+        at += (size_t)snprintf(text + at, room - at, "%s%s", i ? " or " : "",
+                               families[i]->model_type);
+    }
+    return text;
 }
 
 const tn__lm_family *tn__lm_family_of(void *module, const char *operation) {

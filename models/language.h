@@ -17,6 +17,8 @@ typedef struct tn__lm_context {
     bool last_only; /* logits of the last position only: (B, 1, vocab) */
 } tn__lm_context;
 
+typedef struct tn__hf_form tn__hf_form; /* models/hf.h */
+
 typedef struct tn__lm_family {
     const char *kind;       /* of the module: "gpt" */
     const char *model_type; /* in Hugging Face's config.json: "gpt2" */
@@ -25,14 +27,18 @@ typedef struct tn__lm_family {
     tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
     const tn_kv_cache *(*cache)(const tn_module *m); /* of the first block: as all of them */
     bool turns;                                      /* blocks take positions: theirs are rotary */
+    const tn__hf_form *hf;                           /* its files */
 } tn__lm_family;
 
 extern const tn__lm_family tn__gpt_family, tn__llama_family;
+extern const tn__hf_form tn__gpt_hf, tn__llama_hf;
 
 /* The family of m; NULL after raising that m is no complete language model. */
 const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
 /* By config.json's model_type; NULL when there is none (nothing is raised). */
 const tn__lm_family *tn__lm_family_named(const char *model_type);
+/* All of these, for a message, to text[room]. */
+const char *tn__lm_family_types(char *text, size_t room);
 
 /* The forward of a language model: stem, blocks, top. */
 tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);

@@ -182,4 +182,5 @@ const tn__lm_family tn__llama_family = {.kind = "llama",
                                         .shape = llama_shape,
                                         .part = llama_part,
                                         .cache = llama_cache,
-                                        .turns = true};
+                                        .turns = true,
+                                        .hf = &tn__llama_hf};

@@ -249,6 +249,71 @@ TN_API tn_llama_options tn_llama_defaults(void); /* Llama 3.2 1B */
  * tied). */
 TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
 
+/* ---- Weights in Hugging Face's folders ------------------------------------------------------- */
+
+/* A folder has config.json, and model.safetensors or model.safetensors.index.json with its parts,
+ * as transformers' from_pretrained reads and save_pretrained writes them. Families: gpt ("gpt2"),
+ * llama ("llama").
+ *
+ * Loading reads all of config.json that says what a model computes. What the model here cannot do
+ * is an error, TN_EFORMAT, which names the key and its value. Names in the files may have the
+ * family's prefix ("transformer.") or not. A head that is tied may be there all the same when it
+ * has the embedding's elements, and so may the masks of older files. Names that are missing or too
+ * many are TN_EMISMATCH, with the first of both; shapes TN_ESHAPE. Weights in f32, bf16, f16 and
+ * f64 become those of the model's dtype. Dropout is 0: what the config says of it is how others
+ * trained.
+ *
+ * No tensor is in memory twice, but those that have to be converted, one at a time. */
+typedef struct tn_lm_load_options {
+    bool as_stored; /* true: parameters in the dtype that the embedding of tokens has in the files
+                     */
+    tn_dtype dtype; /* otherwise in this one: TN_F32 */
+    /* false. Weights whose bytes in the files are what the model wants, its dtype and (out, in),
+     * become views of the mapped files (tn_safetensors_map, and what it says about files that
+     * others write to): nothing is read before it is used, and processes share the memory. Training
+     * such a model is allowed, and costs the pages that change. Others are read as always:
+     * GPT-2's linears, which files have as (in, out). */
+    bool mmap;
+} tn_lm_load_options;
+TN_API tn_lm_load_options tn_lm_load_defaults(void);
+
+/* Initialises m with the options of the folder's model, and gives it the weights. After an error m
+ * is finished. */
+TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder,
+                                tn_lm_load_options options) TN_MUST_USE;
+TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder,
+                                  tn_lm_load_options options) TN_MUST_USE;
+/* The same, of any family: a tn_gpt or tn_llama, for tn_lm_free. NULL after an error. */
+TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
+TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
+
+/* Weights for a model that is there, which must be the folder's: TN_EMISMATCH names the options
+ * that differ, but for dropout. Of a sharded model each rank reads the elements that it has, and no
+ * others. After an error nothing has changed, but that parameters without elements
+ * (TN_DEFER_INIT) may have some. */
+TN_API tn_status tn_lm_load_weights(void *m, const char *folder) TN_MUST_USE;
+
+/* Writes a folder that transformers and tn_lm_load read, with the same logits; it is made where it
+ * is not there. What it has of a model is replaced, other files (a tokenizer's) stay. A save that
+ * fails while it writes leaves all as it was; a process that is killed leaves the old model, the
+ * new one, or, while one takes the place of the other, none (no config.json).
+ *
+ * TN_EUNSUPPORTED: a parameter is sharded, or transformers has no such model. A gpt without biases
+ * gets some, which are zeros. */
+typedef struct tn_lm_save_options {
+    int64_t max_part_bytes; /* 5e9: what is larger is written in parts of at most so many bytes */
+    /* false. As tn_save writes it, to tern.safetensors beside config.json: every weight as the
+     * model has it, so that all of them are mapped when it is loaded. transformers finds no weights
+     * in such a folder, and says so; tn_lm_load reads it. */
+    bool plain;
+} tn_lm_save_options;
+TN_API tn_lm_save_options tn_lm_save_defaults(void);
+TN_API tn_status tn_lm_save(void *m, const char *folder) TN_MUST_USE;
+TN_API tn_status tn_lm_save_with(void *m, const char *folder,
+                                 tn_lm_save_options options) TN_MUST_USE;
+TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder) TN_MUST_USE;
+TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder) TN_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -80,6 +80,9 @@ static void bad_module(void *m, tn_tensor *t) {
     TAKES(tn_clip_grad_norm(m, 1.0));
     FAILS(tn_save(m, temp_path("module")));
     FAILS(tn_load(m, temp_path("module")));
+    FAILS(tn_lm_save(m, temp_path("folder")));
+    FAILS(tn_lm_save_with(m, temp_path("folder"), tn_lm_save_defaults()));
+    FAILS(tn_lm_load_weights(m, temp_path("folder")));
     tn_checkpoint c = {.model = m, .step = 1};
     if (m) {
         FAILS(tn_checkpoint_save(&c, temp_path("checkpoint")));
@@ -570,6 +573,8 @@ static void files(tn_tensor *t) {
     static const char *const paths[] = {NULL, "", "/", "/nowhere/file"};
     NOTHING(tn_safetensors_open(NULL));
     NOTHING(tn_safetensors_open("/"));
+    NOTHING(tn_safetensors_map(NULL));
+    NOTHING(tn_safetensors_map("/"));
     TAKES(tn_safetensors_close(NULL));
     QUIET(tn_safetensors_count(NULL), 0);
     QUIET(tn_safetensors_name(NULL, 0), NULL);
@@ -602,6 +607,16 @@ static void files(tn_tensor *t) {
         tn_module_finish(&m);
     }
     FAILS(tn_write_file(temp_path("file"), NULL, 1));
+    tn_gpt gpt;
+    FAILS(tn_gpt_load_hf(NULL, temp_path("none"), tn_lm_load_defaults()));
+    FAILS(tn_gpt_load_hf(&gpt, NULL, tn_lm_load_defaults()));
+    FAILS(tn_gpt_load_hf(&gpt, temp_path("none"), tn_lm_load_defaults()));
+    FAILS(tn_gpt_save_hf(NULL, temp_path("none")));
+    FAILS(tn_llama_load_hf(NULL, temp_path("none"), tn_lm_load_defaults()));
+    FAILS(tn_llama_save_hf(NULL, temp_path("none")));
+    NOTHING(tn_lm_load(NULL, tn_lm_load_defaults()));
+    NOTHING(tn_lm_load(temp_path("none"), tn_lm_load_defaults()));
+    TAKES(tn_lm_free(NULL));
     FAILS(tn_checkpoint_save(NULL, temp_path("none")));
     FAILS(tn_checkpoint_load(NULL, temp_path("none")));
     if (!pending) { /* a good file, asked for what it does not have */

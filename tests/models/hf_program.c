@@ -1,0 +1,90 @@
+/* What test_transformers.py compares: a model from a folder of Hugging Face, what it computes from
+ * BATCH (tokens, targets), 20 steps of AdamW, and the model saved again.
+ *
+ *     hf_program FOLDER BATCH OUT SAVED
+ *
+ * OUT gets logits, loss, grad.NAME, losses (20), after.NAME, and greedy (the prompt's
+ * continuation).
+ */
+#include "tern/tern.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STEPS = 20, CONTINUED = 8 };
+
+typedef struct dump {
+    tn_safetensors_writer *writer;
+    const char *prefix;
+    bool gradients;
+} dump;
+
+static bool add_entry(const tn_entry *entry, void *user) {
+    dump *d = user;
+    char name[256];
+    snprintf(name, sizeof(name), "%s%s", d->prefix, entry->path);
+    tn_tensor *t = d->gradients ? tn_grad_of(entry->stored) : tn_detach(tn_copy(entry->stored));
+    return tn_safetensors_writer_add(d->writer, name, t) == TN_OK;
+}
+
+static void add_losses(tn_safetensors_writer *w, void *m, tn_tensor *tokens, tn_tensor *targets) {
+    tn_adamw_options options = tn_adamw_defaults();
+    options.lr = 1e-3;
+    options.eps = 1e-5; /* a gradient that is rounding alone does not make whole steps */
+    options.weight_decay = 0.1;
+    tn_optim *optim = tn_adamw(m, options);
+    float losses[STEPS];
+    for (int i = 0; i < STEPS; i++) {
+        TN_SCOPE;
+        tn_tensor *loss = tn_lm_loss(m, tokens, targets);
+        losses[i] = (float)tn_item(loss);
+        tn_backward(loss);
+        tn_optim_step(optim);
+        tn_module_zero_grad(m);
+    }
+    tn_optim_free(optim);
+    tn_safetensors_writer_add(w, "losses", TN_FROM(losses, TN_DIMS(STEPS), TN_F32));
+}
+
+/* The most likely token, again and again; each time all is read. */
+static void add_greedy(tn_safetensors_writer *w, void *m, tn_tensor *tokens) {
+    TN_NO_GRAD;
+    tn_tensor *text = tn_narrow(tokens, 0, 0, 1);
+    for (int i = 0; i < CONTINUED; i++) {
+        tn_tensor *logits = tn_call(m, text);
+        tn_tensor *last = tn_narrow(logits, 1, tn_size(logits, 1) - 1, 1);
+        text = tn_cat((tn_tensor *[]){text, tn_argmax(last, -1, false)}, 2, 1);
+    }
+    tn_safetensors_writer_add(w, "greedy", text);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 5) {
+        return 2;
+    }
+    TN_SCOPE;
+    tn_module *m = tn_lm_load(argv[1], tn_lm_load_defaults());
+    tn_safetensors *batch = m ? tn_safetensors_open(argv[2]) : NULL;
+    tn_tensor *tokens = tn_safetensors_get(batch, "tokens");
+    tn_tensor *targets = tn_safetensors_get(batch, "targets");
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    if (tn_error() == TN_OK && tn_lm_save(m, argv[4]) == TN_OK) {
+        tn_safetensors_writer_add(w, "logits", tn_detach(tn_call(m, tokens)));
+        add_greedy(w, m, tokens);
+        tn_tensor *loss = tn_lm_loss(m, tokens, targets);
+        tn_safetensors_writer_add(w, "loss", tn_detach(loss));
+        tn_backward(loss);
+        dump d = {w, "grad.", true};
+        tn_module_each(m, (tn_walk){0}, add_entry, &d);
+        tn_module_zero_grad(m);
+        add_losses(w, m, tokens, targets);
+        d = (dump){w, "after.", false};
+        tn_module_each(m, (tn_walk){0}, add_entry, &d);
+    }
+    if (tn_error() != TN_OK || tn_safetensors_writer_save(w, argv[3]) != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
+    tn_safetensors_close(batch);
+    tn_lm_free(m);
+    return tn_error() != TN_OK;
+}
