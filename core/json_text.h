@@ -19,13 +19,13 @@ typedef struct tn__json_text {
     bool failed; /* no memory */
 } tn__json_text;
 
-void tn__json_put_bytes(tn__json_text *j, const void *from, size_t bytes);
+TN_API void tn__json_put_bytes(tn__json_text *j, const void *from, size_t bytes);
 
 /* As printf, less than 256 bytes at a time. */
-void tn__json_put(tn__json_text *j, const char *format, ...) TN_PRINTF(2, 3);
+TN_API void tn__json_put(tn__json_text *j, const char *format, ...) TN_PRINTF(2, 3);
 
 /* A string with its quotes, and what JSON escapes. */
-void tn__json_put_string(tn__json_text *j, const char *text);
+TN_API void tn__json_put_string(tn__json_text *j, const char *text);
 
 /* "[3,4]" */
 void tn__json_put_list(tn__json_text *j, const int64_t *numbers, int n);

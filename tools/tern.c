@@ -1,6 +1,7 @@
-/* The command `tern`: starting programs as ranks, texts as tokens, checkpoints in parts as one
- * file, and facts about this build. */
+/* The command `tern`: starting programs as ranks, texts as tokens, measuring models,
+ * checkpoints in parts as one file, and facts about this build. */
 #include "tools/convert.h"
+#include "tools/eval.h"
 #include "tools/info.h"
 #include "tools/run.h"
 #include "tools/tokens.h"
@@ -15,6 +16,8 @@ static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts P
                            "ranks (tern run --help)\n"
                            "tern tokens IN... --tokenizer PATH --out DIR   texts as shards of "
                            "tokens (tern tokens --help)\n"
+                           "tern eval --model DIR --data PATTERN        a model's perplexity, "
+                           "or what it chooses (tern eval --help)\n"
                            "tern convert FOLDER --to FILE               a checkpoint in parts as "
                            "one file (tern convert --help)\n"
                            "tern info                                   version, kernels, cores, "
@@ -47,6 +50,11 @@ int main(int argc, char **argv) {
         static char name[] = "tern tokens";
         argv[1] = name;
         return tokens_main(argc - 1, argv + 1);
+    }
+    if (strcmp(verb, "eval") == 0) {
+        static char name[] = "tern eval";
+        argv[1] = name;
+        return eval_main(argc - 1, argv + 1);
     }
     if (strcmp(verb, "_guard") == 0) {
         return guard_main(argc, argv);

@@ -8,7 +8,8 @@
  *     tn_dataset_free(windows);
  *
  * A model here is any module that makes of tokens (B, T) i64 logits (B, T, vocab) and is causal:
- * rows of different length are filled up on the right.
+ * rows of different length are filled up on the right. `tern eval` does this for a folder of
+ * weights.
  *
  * Read next: train/evaluate.c.
  */

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""`tern eval`: what it prints, that ranks change no digit of it, and what it says of wrong files and options."""
+import json
+import math
+import os
+import shutil
+import subprocess
+
+from launch import TERN, TESTS, environment, has, holds, main, same, test
+
+QUESTION = {"ctx": "She", "endings": ["sings", "sang a song"], "label": 1}
+
+
+def files():
+    """A model with its tokenizer, shards and questions, in the folder of the test."""
+    done = subprocess.run([os.path.join(TESTS, "eval_files"), "m"], env=environment(), capture_output=True, timeout=60)
+    same(done.returncode, 0, done.stderr.decode())
+    with open("choices.jsonl", "w") as f:
+        for label in (0, 1, 1, "0", 1):
+            f.write(json.dumps({**QUESTION, "label": label}) + "\n")
+
+
+def evaluate(*arguments, ranks=0, status=0, stdout=subprocess.PIPE):
+    start = [TERN, "run", "--standalone", "-n", str(ranks)] if ranks else []
+    done = subprocess.run([*start, TERN, "eval", *arguments], env=environment(), stdout=stdout, stderr=subprocess.PIPE, timeout=120)
+    errors = done.stderr.decode()
+    same(done.returncode, status, errors)
+    return errors if status else done.stdout.decode()
+
+
+def result(*arguments, **more):
+    shown = evaluate(*arguments, "--json", **more)
+    numbers = json.loads(shown[shown.index("{"):])
+    holds(numbers.pop("seconds") >= 0)
+    return numbers
+
+
+@test
+def perplexity_on_any_number_of_ranks():
+    files()
+    arguments = ("--model", "m", "--data", "m/val_*.bin", "--stride", "5", "--batch", "3")
+    one = result(*arguments)
+    same([one["tokens"], one["windows"], one["context"], one["stride"]], [149, 26, 24, 5])
+    holds(one["perplexity"] == math.exp(one["loss"]), one)
+    holds(abs(one["bits_per_byte"] * math.log(2) - one["loss"]) < 1e-12, one)
+    for ranks in (1, 2, 3):
+        same(result(*arguments, ranks=ranks), one)
+
+
+@test
+def choices_on_any_number_of_ranks():
+    files()
+    one = result("--model", "m", "--choices", "choices.jsonl", "--batch", "3")
+    same(one["questions"], 5)
+    holds(one["acc"] in (0.4, 0.6) and one["acc_norm"] in (0.4, 0.6), one)
+    for ranks in (2, 3):
+        same(result("--model", "m", "--choices", "choices.jsonl", "--batch", "3", ranks=ranks), one)
+
+
+@test
+def what_a_person_sees():
+    files()
+    shown = evaluate("--model", "m", "--data", "m/val_0.bin")
+    has(shown, "149 tokens, 7 windows of 24, stride 24\n", "loss ", "perplexity ", "bits per byte ")
+    shown = evaluate("--model", "m", "--choices", "choices.jsonl")
+    has(shown, "5 questions, 10 endings\n", "acc 0.", "acc_norm 0.", "acc_norm_per_token 0.")
+
+
+@test
+def dtypes():
+    files()
+    losses = {dtype: result("--model", "m", "--data", "m/val_0.bin", "--dtype", dtype)["loss"] for dtype in ("f32", "bf16")}
+    same(losses["f32"], result("--model", "m", "--data", "m/val_0.bin")["loss"])
+    holds(0 < abs(losses["f32"] - losses["bf16"]) < 0.01 * losses["f32"], losses)
+
+
+@test
+def a_model_without_a_tokenizer():
+    files()
+    os.remove("m/vocab.json")
+    shown = evaluate("--model", "m", "--data", "m/val_0.bin")
+    holds("bits per byte" not in shown, shown)
+    has(evaluate("--model", "m", "--choices", "choices.jsonl", status=1), "tern eval: m has no tokenizer: --tokenizer PATH")
+    has(evaluate("--model", "m", "--choices", "choices.jsonl", "--tokenizer", "nowhere", status=1), "tern eval: nowhere: No such file")
+
+
+@test
+def what_does_not_fit():
+    files()
+    with open("more.bin", "wb") as f:
+        f.write(bytes([1, 0, 2, 0, 1, 1, 3, 0]))
+    has(evaluate("--model", "m", "--data", "more.bin", status=1), "tern eval: more.bin: token 2 is 257 but the vocabulary has 257")
+    with open("text.bin", "w") as f:
+        f.write("It was the best of times.\n" * 20)
+    has(evaluate("--model", "m", "--data", "text.bin", status=1), "tern eval: text.bin is text, not tokens")
+    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--context", "25", status=1), "the context is 24")
+    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--stride", "25", status=1), "the stride is 25; it is in [1, 24]")
+    has(evaluate("--model", "m", "--data", "nowhere_*.bin", status=1), "tern eval: nowhere_*.bin: there is no such file")
+    has(evaluate("--model", "nowhere", "--data", "m/val_0.bin", status=1), "tern eval: nowhere/config.json: No such file")
+    with open("choices.jsonl", "a") as f:
+        f.write('{"ctx": "a"}\n')
+    has(evaluate("--model", "m", "--choices", "choices.jsonl", status=1), "tern eval: choices.jsonl:6: there is no list \"endings\"")
+    shutil.copytree("m", "large")
+    vocab = json.load(open("large/vocab.json", encoding="utf-8"))
+    json.dump({**vocab, "<|more|>": 257}, open("large/vocab.json", "w", encoding="utf-8"))
+    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--tokenizer", "large", status=1),
+        "tern eval: the tokenizer large has 258 tokens, the model m has 257")
+
+
+@test
+def an_error_ends_all_ranks():
+    files()
+    errors = evaluate("--model", "m", "--data", "nowhere_*.bin", ranks=2, status=1)
+    has(errors, "nowhere_*.bin: there is no such file")
+    with open("m/val_0.bin", "r+b") as f:
+        f.seek(2 * 140)
+        f.write(bytes([1, 1]))
+    errors = evaluate("--model", "m", "--data", "m/val_0.bin", "--stride", "5", "--batch", "3", ranks=3, status=1)
+    has(errors, "token 140 is 257 but the vocabulary has 257")
+
+
+@test
+def wrong_options():
+    for arguments, what in ((["--data", "x"], "no model: --model DIR"), (["--model", "m"], "either --data PATTERN or --choices FILE"),
+                            (["--model", "m", "--data", "x", "--choices", "y"], "either --data PATTERN or --choices FILE"),
+                            (["--model", "m", "--choices", "x", "--stride", "4"], "--stride is for --data"),
+                            (["--model", "m", "--data", "x", "--batch", "0"], "--batch 0: a whole number above 0 is wanted"),
+                            (["--model", "m", "--data", "x", "--dtype", "f8"], "--dtype f8: there are f32 and bf16"),
+                            (["--model", "m", "--data", "val_0.bin", "val_1.bin"], 'what is "val_1.bin"? A pattern stands in quotes')):
+        has(evaluate(*arguments, status=64), what)
+
+
+@test
+def a_full_disk():
+    files()
+    with open("/dev/full", "w") as full:
+        has(evaluate("--model", "m", "--data", "m/val_0.bin", status=1, stdout=full), "tern: stdout: No space left on device")
+
+
+main()
