@@ -216,12 +216,31 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in) {
 
 /* ---- Lending --------------------------------------------------------------------------------- */
 
-/* False after raising. */
-static bool lend_one(tn__record *record, tn_dtype dtype) {
+/* What a record in or below lists has in its field in place of the parameter; NULL: none has. */
+static tn_tensor *copy_lent(const tn_module_lists *lists, const tn_tensor *param, tn_dtype dtype) {
+    for (int i = 0; i < lists->record_count; i++) {
+        const tn__record *record = lists->records[i];
+        if (record->lent == param && tn_dtype_of(*record->field) == dtype) {
+            return *record->field;
+        }
+    }
+    tn_tensor *found = NULL;
+    for (int i = 0; !found && i < lists->child_count; i++) {
+        if (tn__module_stands(lists->children[i])) {
+            found = copy_lent(lists->children[i], param, dtype);
+        }
+    }
+    return found;
+}
+
+/* A second name gets what the first has: gradients of both meet there, before they are summed into
+ * the parameter's. False after raising. */
+static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype dtype) {
     if (record->buffer || record->lent || !dtype_differs(*record->field, dtype)) {
         return true;
     }
-    tn_tensor *copy = tn__lend(*record->field, dtype);
+    tn_tensor *copy = record->tied ? copy_lent(region, *record->field, dtype) : NULL;
+    copy = copy ? copy : tn__lend(*record->field, dtype);
     if (tn_is_inert(copy)) {
         return false;
     }
@@ -230,7 +249,7 @@ static bool lend_one(tn__record *record, tn_dtype dtype) {
     return true;
 }
 
-static bool lend_below(tn_module *m, const tn_precision *policy) {
+static bool lend_below(const tn_module_lists *region, tn_module *m, const tn_precision *policy) {
     tn_module_lists *lists = m->lists;
     if (!lists || lists->lending) {
         return true;
@@ -238,13 +257,13 @@ static bool lend_below(tn_module *m, const tn_precision *policy) {
     policy = lists->precision ? lists->precision : policy;
     lists->lending = true;
     for (int i = 0; i < lists->record_count; i++) {
-        if (!lend_one(lists->records[i], policy->compute)) {
+        if (!lend_one(region, lists->records[i], policy->compute)) {
             return false;
         }
     }
     for (int i = 0; i < lists->child_count; i++) {
         tn_module *child = tn__module_in_place(lists->children[i], "call");
-        if (!child || (!lists->children[i]->unit && !lend_below(child, policy))) {
+        if (!child || (!lists->children[i]->unit && !lend_below(region, child, policy))) {
             return false;
         }
     }
@@ -279,7 +298,7 @@ bool tn__precision_begin(tn_module *m, bool *ok) {
         return false;
     }
     tn__module_lists_keep(m->lists);
-    *ok = lend_below(m, policy);
+    *ok = lend_below(m->lists, m, policy);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* Layers and GPT: options, names, the attention cache; and every function of nn.h
+/* Layers: options, names, the attention cache; and every function of nn.h and models.h
  * with inert arguments. */
 #include <math.h>
 #include <stdlib.h>
@@ -62,11 +62,6 @@ static void refused_options(void **state) {
     tn_block_init(&block, 8, no_heads);
     assert_error(TN_EVALUE, "heads 0");
     tn_module_finish(&block);
-    tn_gpt gpt;
-    tn_gpt_options no_vocab = tn_gpt_defaults();
-    no_vocab.vocab = 0;
-    tn_gpt_init(&gpt, no_vocab);
-    expect_refused(&gpt, TN_EVALUE, "gpt: vocab 0");
 }
 
 /* While an error is pending nothing is made; afterwards the layers say that they are not
@@ -197,69 +192,6 @@ static void cached_attention(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- GPT ------------------------------------------------------------------------------------- */
-
-enum { VOCAB = 11, CONTEXT = 8 };
-
-static void small_gpt(tn_gpt *m) {
-    tn_gpt_options o = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .bias = true};
-    o.dtype = TN_F64;
-    tn_gpt_init(m, o);
-    TN_NO_GRAD;
-    TN_SCOPE;
-    /* so that the most likely token is clear, and depends on the context */
-    tn_mul_scalar_(m->stem.wte.weight, 40.0);
-    tn_mul_scalar_(m->stem.wpe.weight, 40.0);
-}
-
-static bool next_name(const tn_entry *entry, void *user) {
-    const char ***name = user;
-    assert_string_equal(entry->path, *(*name)++);
-    return true;
-}
-
-static void gpt_names(void **state) {
-    (void)state;
-    tn_gpt m;
-    small_gpt(&m);
-    const char *names[] = {"wte.weight", "wpe.weight",
-#define BLOCK(h)                                                                          \
-    h ".ln_1.weight", h ".ln_1.bias", h ".attn.c_attn.weight", h ".attn.c_attn.bias",     \
-        h ".attn.c_proj.weight", h ".attn.c_proj.bias", h ".ln_2.weight", h ".ln_2.bias", \
-        h ".mlp.c_fc.weight", h ".mlp.c_fc.bias", h ".mlp.c_proj.weight", h ".mlp.c_proj.bias"
-                           BLOCK("h.0"), BLOCK("h.1"), "ln_f.weight", "ln_f.bias"};
-    const char **next = names;
-    tn_module_each(&m, (tn_walk){.buffers = true}, next_name, &next);
-    assert_int_equal(next - names, sizeof(names) / sizeof(names[0]));
-    assert_int_equal(tn_module_count(&m), (VOCAB + CONTEXT) * 8 + 2 * (12 * 64 + 13 * 8) + 2 * 8);
-    tn_module_finish(&m);
-    assert_null(m.h);
-
-    tn_gpt_init(&m,
-                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
-    assert_int_equal(tn_module_count(&m), 9 * 4 + 12 * 16 + 3 * 4); /* no biases */
-    tn_module_finish(&m);
-}
-
-static void gpt_refuses(void **state) {
-    (void)state;
-    TN_SCOPE;
-    tn_gpt m;
-    small_gpt(&m);
-    tn_call(&m, tn_zeros(TN_DIMS(2, CONTEXT + 1), TN_I64));
-    assert_error(TN_EVALUE, "(in gpt): gpt: tokens are [2, 9] at position 0 but the context is 8");
-    tn_call(&m, tn_zeros(TN_DIMS(4), TN_I64));
-    assert_error(TN_ESHAPE, "the input is [4] but");
-    tn_call(&m, tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
-    assert_error(TN_EINDEX, "(in gpt.wte)");
-    tn_lm_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_full(TN_DIMS(1, 2), VOCAB, TN_I64));
-    assert_error(TN_EINDEX, "cross_entropy");
-    tn_lm_loss(&m, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 3), TN_I64));
-    assert_error(TN_ESHAPE, "[1, 3]");
-    tn_module_finish(&m);
-}
-
 /* A module that was never complete has no heads to make a cache for. */
 static void cache_of_a_broken_module(void **state) {
     (void)state;
@@ -287,7 +219,8 @@ static void inert_tensors(void **state) {
     tn_linear linear;
     tn_gpt gpt;
     tn_linear_init(&linear, 3, 3, tn_linear_defaults());
-    small_gpt(&gpt);
+    tn_gpt_init(&gpt,
+                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
     tn_module m;
     tn_module_init(&m, "m", same);
     tn_tensor *x = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)), *field = NULL;
@@ -405,17 +338,9 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(refused_options),
-        TEST(pending_errors),
-        TEST(initial_values),
-        TEST(training_and_evaluation),
-        TEST(sequential_names),
-        TEST(cached_attention),
-        TEST(cache_of_a_broken_module),
-        TEST(gpt_names),
-        TEST(gpt_refuses),
-        TEST(inert_tensors),
-        TEST(null_arguments),
+        TEST(refused_options),          TEST(pending_errors),   TEST(initial_values),
+        TEST(training_and_evaluation),  TEST(sequential_names), TEST(cached_attention),
+        TEST(cache_of_a_broken_module), TEST(inert_tensors),    TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
