@@ -6,30 +6,22 @@
  *
  * Its norms are RMS norms, whatever their names say: those are Hugging Face's.
  */
+#include "nn/attention.h"
 #include "nn/module.h"
 #include "tern/models.h"
 
-/* x + branch; the branch has no other use and goes at once. */
-static tn_tensor *add_branch(tn_tensor *x, tn_tensor *branch) {
-    tn_tensor *y = tn_add(x, branch);
-    tn_drop(branch);
-    return y;
-}
-
 static tn_values llama_block_forward(tn_module *self, tn_values in, void *context) {
     tn_llama_block *m = (tn_llama_block *)self;
-    if (in.n < 1 || in.n > 3 || !in.v[0]) {
-        tn__raise(TN_EVALUE, "llama_block",
-                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
-                  in.n);
+    tn__sequences s;
+    if (!tn__sequences_of(self, in, &s)) {
         return tn__no_values();
     }
     tn_values normed = in; /* mask and positions, if any, go on to attention */
-    normed.v[0] = tn_call(&m->input_layernorm, in.v[0]);
-    tn_tensor *x = add_branch(in.v[0], tn_call_values(&m->self_attn, normed, context).v[0]);
+    normed.v[0] = tn_call(&m->input_layernorm, s.x);
+    tn_tensor *x = tn__add_branch(s.x, tn_call_values(&m->self_attn, normed, context).v[0]);
     tn_drop(normed.v[0]);
-    return tn_values_of(add_branch(x, tn_call(&m->mlp, tn_call(&m->post_attention_layernorm, x))),
-                        NULL);
+    return tn_values_of(
+        tn__add_branch(x, tn_call(&m->mlp, tn_call(&m->post_attention_layernorm, x))), NULL);
 }
 
 tn_llama_block_options tn_llama_block_defaults(void) {

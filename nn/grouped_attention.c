@@ -9,6 +9,7 @@
  * calls.
  */
 #include "core/number.h"
+#include "nn/attention.h"
 #include "nn/cache.h"
 #include "nn/module.h"
 #include "ops/op.h"
@@ -25,8 +26,8 @@ static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
     return tn_transpose(tn_reshape(x, heads), 1, 2);
 }
 
-static tn_tensor *attend_grouped(tn_grouped_attention *m, tn_tensor *x, tn_tensor *mask,
-                                 tn_tensor *positions) {
+static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s) {
+    tn_tensor *x = s->x, *positions = s->positions;
     int64_t B = tn_size(x, 0), T = tn_size(x, 1), start = tn__cache_start(&m->cache);
     if (!positions) {
         positions = tn__arange(tn_device_of(x), (double)start, (double)(start + T), 1.0, TN_I64);
@@ -39,7 +40,7 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, tn_tensor *x, tn_tenso
     }
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
-    tn_tensor *y = tn_attention(q, k, v, mask, options); /* (B, H, T, D) */
+    tn_tensor *y = tn_attention(q, k, v, s->mask, options); /* (B, H, T, D) */
     if (tn_is_inert(y)) {
         return y;
     }
@@ -50,18 +51,11 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, tn_tensor *x, tn_tenso
 static tn_values grouped_attention_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
     tn_grouped_attention *m = (tn_grouped_attention *)self;
-    if (in.n < 1 || in.n > 3 || !in.v[0]) {
-        tn__raise(TN_EVALUE, "grouped_attention",
-                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
-                  in.n);
+    tn__sequences s;
+    if (!tn__sequences_of(self, in, &s)) {
         return tn__no_values();
     }
-    if (tn_ndim(in.v[0]) != 3) {
-        tn__raise(TN_ESHAPE, "grouped_attention", "x is %s but must be (batch, positions, width)",
-                  tn_shape_text(in.v[0]));
-        return tn__no_values();
-    }
-    tn_tensor *y = attend_grouped(m, in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL);
+    tn_tensor *y = attend_grouped(m, &s);
     return tn_values_of(tn_call(&m->o_proj, y), NULL);
 }
 

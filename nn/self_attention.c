@@ -7,6 +7,7 @@
  * With a cache (nn/cache.c), k and v of the new positions are written behind those of earlier
  * calls, and the new q attends to all of them.
  */
+#include "nn/attention.h"
 #include "nn/cache.h"
 #include "nn/module.h"
 
@@ -30,24 +31,16 @@ static tn_tensor *attend_cached(tn_self_attention *m, tn_tensor *qkv, tn_tensor 
 static tn_values self_attention_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
     tn_self_attention *m = (tn_self_attention *)self;
-    if (in.n < 1 || in.n > 3 || !in.v[0]) {
-        tn__raise(TN_EVALUE, "self_attention",
-                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
-                  in.n);
-        return tn__no_values();
-    }
-    tn_tensor *x = in.v[0], *mask = in.n > 1 ? in.v[1] : NULL;
-    if (tn_ndim(x) != 3) {
-        tn__raise(TN_ESHAPE, "self_attention", "x is %s but must be (batch, positions, width)",
-                  tn_shape_text(x));
+    tn__sequences s;
+    if (!tn__sequences_of(self, in, &s)) {
         return tn__no_values();
     }
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
-    tn_tensor *qkv = tn_call(&m->c_attn, x);
+    tn_tensor *qkv = tn_call(&m->c_attn, s.x);
     tn_tensor *y = tn__cache_open(&m->cache) && !tn_is_inert(qkv)
-                       ? attend_cached(m, qkv, mask, options)
-                       : tn_attention_qkv(qkv, m->heads, mask, options);
+                       ? attend_cached(m, qkv, s.mask, options)
+                       : tn_attention_qkv(qkv, m->heads, s.mask, options);
     return tn_values_of(tn_call(&m->drop, tn_call(&m->c_proj, y)), NULL);
 }
 

@@ -248,7 +248,7 @@ typedef struct tn_walk {
 typedef bool (*tn_entry_visitor)(const tn_entry *entry, void *user);
 TN_API void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user);
 
-/* Modules, m itself first (path ""). */
+/* Modules, m itself first (path ""). A transparent one has the path of the module around it. */
 typedef bool (*tn_module_visitor)(tn_module *m, const char *path, void *user);
 TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
 

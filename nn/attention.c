@@ -1,0 +1,26 @@
+/* What modules with attention have in common (attention.h). */
+#include "nn/attention.h"
+
+#include "nn/module.h"
+
+bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s) {
+    if (in.n < 1 || in.n > 3 || !in.v[0]) {
+        tn__raise(TN_EVALUE, m->kind,
+                  "the inputs are x and, if there are any, a mask and positions (%d are given)",
+                  in.n);
+        return false;
+    }
+    *s = (tn__sequences){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
+    if (tn_ndim(s->x) != 3) {
+        tn__raise(TN_ESHAPE, m->kind, "x is %s but must be (batch, positions, width)",
+                  tn_shape_text(s->x));
+        return false;
+    }
+    return true;
+}
+
+tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch) {
+    tn_tensor *y = tn_add(x, branch);
+    tn_drop(branch);
+    return y;
+}

@@ -1,0 +1,18 @@
+/* What modules with attention have in common, and the blocks around them. */
+#ifndef TERN_NN_ATTENTION_H
+#define TERN_NN_ATTENTION_H
+
+#include "tern/nn.h"
+
+/* The inputs of a call: x (B, T, C), and mask and positions, which may be NULL or missing. */
+typedef struct tn__sequences {
+    tn_tensor *x, *mask, *positions;
+} tn__sequences;
+
+/* False after raising. */
+bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s);
+
+/* x + branch; the branch has no other use and goes at once. */
+tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
+
+#endif
