@@ -192,6 +192,36 @@ static void cached_attention(void **state) {
     tn_module_finish(&m);
 }
 
+/* The same with rotary positions, which go on where the cache ends. */
+static void cached_grouped_attention(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { B = 2, T = 7, C = 12 };
+    tn_grouped_attention m;
+    tn_grouped_attention_options options = tn_grouped_attention_defaults();
+    options.heads = 4;
+    options.kv_heads = 2;
+    options.head_width = 6;
+    options.dtype = TN_F64;
+    tn_grouped_attention_init(&m, C, options);
+    tn_tensor *x = tn_mul_scalar(tn_randn(TN_DIMS(B, T, C), TN_F64), 5.0), *whole = tn_call(&m, x);
+    tn_tensor *places = tn_add_scalar(tn_arange(0, T, 1, TN_I64), 3); /* only distances count */
+    tn_values shifted = tn_call_values(&m, (tn_values){3, {x, NULL, places}}, NULL);
+    assert_true(tn_all_close(shifted.v[0], whole, 1e-10, 1e-10));
+    TN_NO_GRAD;
+    tn_cache_begin(&m, (tn_attention_cache_options){B, T});
+    int64_t starts[] = {0, 3, 4, 7};
+    for (int i = 0; i < 3; i++) {
+        int64_t n = starts[i + 1] - starts[i];
+        tn_tensor *y = tn_call(&m, tn_narrow(x, 1, starts[i], n));
+        assert_true(tn_all_close(y, tn_narrow(whole, 1, starts[i], n), 1e-10, 1e-10));
+    }
+    assert_int_equal(tn_size(m.cache.k, 1), 2);
+    assert_inert(tn_call(&m, tn_ones(TN_DIMS(3, C), TN_F64)), TN_ESHAPE,
+                 "grouped_attention: x is [3, 12] but must be");
+    tn_module_finish(&m);
+}
+
 /* A module that was never complete has no heads to make a cache for. */
 static void cache_of_a_broken_module(void **state) {
     (void)state;
@@ -338,9 +368,10 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(refused_options),          TEST(pending_errors),   TEST(initial_values),
-        TEST(training_and_evaluation),  TEST(sequential_names), TEST(cached_attention),
-        TEST(cache_of_a_broken_module), TEST(inert_tensors),    TEST(null_arguments),
+        TEST(refused_options),          TEST(pending_errors),           TEST(initial_values),
+        TEST(training_and_evaluation),  TEST(sequential_names),         TEST(cached_attention),
+        TEST(cached_grouped_attention), TEST(cache_of_a_broken_module), TEST(inert_tensors),
+        TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

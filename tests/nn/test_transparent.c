@@ -161,6 +161,19 @@ static void files_of_a_flat_model(void **state) {
     tn_module_finish(&flat);
 }
 
+static void description(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    const char *path = temp_path("described.safetensors");
+    assert_int_equal(tn_save(&n, path), TN_OK);
+    tn_safetensors *f = tn_safetensors_open(path);
+    assert_string_equal(tn_safetensors_metadata(f, "model"),
+                        ".: net\noutside: linear\nfirst: linear\nsecond: linear\n");
+    tn_safetensors_close(f);
+    tn_module_finish(&n);
+}
+
 /* An error names the path that the program knows. */
 static void errors(void **state) {
     (void)state;
@@ -168,13 +181,22 @@ static void errors(void **state) {
     net n;
     net_init_with(&n, 4);
     assert_inert(tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)), TN_ESHAPE, "(in net.second)");
-    tn_module_finish(&n);
+    tn_module outer;
+    tn_module_init(&outer, "outer", net_forward);
+    tn_module_add(&outer, "inside", &n);
+    tn_linear moved = n.inner.linear;
+    assert_inert(tn_call(&moved, tn_ones(TN_DIMS(1, 4), TN_F32)), TN_ESTATE, "has moved");
+    tn_module_count(&outer);
+    assert_error(TN_ESTATE, "the linear inside.second has moved");
+    tn_module_count(&n.inner.linear); /* which is where it was */
+    tn_module_finish(&outer);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(paths),  TEST(names_that_are_taken), TEST(ties_and_files), TEST(files_of_a_flat_model),
-        TEST(errors),
+        TEST(paths),          TEST(names_that_are_taken),
+        TEST(ties_and_files), TEST(files_of_a_flat_model),
+        TEST(description),    TEST(errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

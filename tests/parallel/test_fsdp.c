@@ -130,6 +130,28 @@ static void shares_out(tn_group *g, void *user) {
     CHECK(elements_of(g, "*.*.inner h.1 *", &units) == 5 * 16 + 4 * (48 + 16) && units == 4);
 }
 
+/* The path of a transparent child is its parent's, but the unit is the parent alone. */
+static void spreads_a_transparent_child(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    layer part;
+    net_init(&m, 4);
+    tn_module_init(&part, "part", layer_forward);
+    tn_linear_init(&part.out, WIDTH, WIDTH, tn_linear_defaults());
+    tn_module_add(&part, "more", &part.out);
+    tn_module_add(&m.h[0], "", &part);
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.units = "h.*";
+    tn_fsdp_state *s = tn_fsdp(&m, g, NULL, o);
+    CHECK(s && tn_fsdp_statistics(s).units == 3);
+    tn_module_finish(&m);
+}
+
+static void test_transparent_children(void **state) {
+    (void)state;
+    run_ok(2, spreads_a_transparent_child, NULL);
+}
+
 static void test_units_and_their_parameters(void **state) {
     (void)state;
     shares_out(NULL, NULL);
@@ -572,6 +594,7 @@ int main(void) {
         TEST(test_bits_of_data_parallelism),
         TEST(test_gradients_that_are_forgotten),
         TEST(test_units_and_their_parameters),
+        TEST(test_transparent_children),
         TEST(test_frozen_parameters),
         TEST(test_parts_are_registered),
         TEST(test_parts_are_made_alone),
