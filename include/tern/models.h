@@ -314,6 +314,17 @@ TN_API tn_status tn_lm_save_with(void *m, const char *folder,
 TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder) TN_MUST_USE;
 TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder) TN_MUST_USE;
 
+/* ---- llm.c's checkpoints --------------------------------------------------------------------- */
+
+/* A file of github.com/karpathy/llm.c, version 3 (f32) or 5 (bf16). Loading initialises m, as
+ * tn_gpt_load_hf does; options.mmap does nothing. What is wrong with a file is TN_EFORMAT, with the
+ * number of its header. Saving writes the version of m's dtype, whole or not at all;
+ * TN_EUNSUPPORTED when llm.c has no such model. Rows are added to the vocabulary up to a multiple
+ * of 128, and missing biases are zeros. */
+TN_API tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path,
+                                  tn_lm_load_options options) TN_MUST_USE;
+TN_API tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path) TN_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -614,6 +614,10 @@ static void files(tn_tensor *t) {
     FAILS(tn_gpt_save_hf(NULL, temp_path("none")));
     FAILS(tn_llama_load_hf(NULL, temp_path("none"), tn_lm_load_defaults()));
     FAILS(tn_llama_save_hf(NULL, temp_path("none")));
+    FAILS(tn_gpt_load_llmc(NULL, temp_path("none"), tn_lm_load_defaults()));
+    FAILS(tn_gpt_load_llmc(&gpt, NULL, tn_lm_load_defaults()));
+    FAILS(tn_gpt_load_llmc(&gpt, temp_path("none"), tn_lm_load_defaults()));
+    FAILS(tn_gpt_save_llmc(NULL, temp_path("none")));
     NOTHING(tn_lm_load(NULL, tn_lm_load_defaults()));
     NOTHING(tn_lm_load(temp_path("none"), tn_lm_load_defaults()));
     TAKES(tn_lm_free(NULL));
