@@ -225,6 +225,13 @@ MUTATIONS = [
     ("train/deepspeed.c", " || d->file.stage >= 2", "", "whole gradients add up where they should be in parts"),
     ("train/deepspeed.c", "o.offload = f->offload_optimizer || f->offload_param;", "o.offload = f->offload_param;", "the optimiser's offload is not one"),
     ("train/deepspeed_file.c", "double at = (double)steps - 1", "double at = (double)steps", "learning rates a step too early"),
+    ("train/run.c", "any_rank(r, rows) || load_checkpoint", "load_checkpoint", "steps before the first checkpoint are overwritten"),
+    ("train/run.c", "        tn_saver_clear(r->saver);\n", "", "a run that begins anew finds another one's checkpoints"),
+    ("train/run.c", "r->stopped = any_rank(r, tn_stop_asked());", "r->stopped = tn_stop_asked();", "ranks stop at different steps"),
+    ("train/run.c", "o->resume || o->resume_anyway || tn_restart_count() > 0", "o->resume || o->resume_anyway", "what the launcher starts again begins anew"),
+    ("train/history.c", "h->wider |= c != NULL;", "(void)c;", "a new column without a name in the head"),
+    ("io/metadata.c", "before.steps < c->schedule->steps && ", "", "a schedule may become shorter"),
+    ("train/options.c", "if (!begins_anew(line_words[i])) {", "{", "the line that goes on begins anew"),
     ("train/keys.c", "!is_first(object, member, keys, key)", "0", "a key may be there twice"),
 ]
 

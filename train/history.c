@@ -6,7 +6,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "io/numbers.h"
-#include "tern/train.h"
+#include "train/history_table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,33 +15,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-    MOST_COLUMNS = 64,
-    NAME_ROOM = 32,
-    ROW_ROOM = 24 + 24 * MOST_COLUMNS,        /* a number has at most 17 characters */
-    HEAD_ROOM = 8 + NAME_ROOM * MOST_COLUMNS, /* and a name fits with its comma */
-};
-
-/* The steps that have a value here, and their values. */
-typedef struct column {
-    char name[NAME_ROOM];
-    double *x, *y; /* [room] */
-    int64_t count, room;
-    double next; /* of the step to come, if there is one */
-    bool given;
-} column;
-
 struct tn_history {
     int fd;
     char *path;
-    char *place;     /* the path from the root: the program may change its folder */
-    int64_t bytes;   /* of the file */
-    bool failed;     /* half a row may have been written: nothing more is */
-    column *columns; /* [column_count]; the first is the loss */
-    int column_count;
-    bool wider;     /* than the file's head */
-    int64_t rows;   /* steps */
-    double *smooth; /* [smooth_room], filled when it is asked for */
+    char *place;             /* the path from the root: the program may change its folder */
+    int64_t bytes;           /* of the file */
+    bool failed;             /* half a row may have been written: nothing more is */
+    tn__history_table table; /* the first column is the loss */
+    bool wider;              /* than the file's head */
+    double *smooth;          /* [smooth_room], filled when it is asked for */
     int64_t smooth_room;
 };
 
@@ -65,153 +47,7 @@ static bool write_all(tn_history *h, const char *text, size_t bytes) {
     return true;
 }
 
-/* ---- Columns --------------------------------------------------------------------------------- */
-
-static bool name_fits(const char *name, size_t bytes) {
-    bool fits = bytes > 0 && bytes < NAME_ROOM;
-    for (size_t i = 0; i < bytes && fits; i++) {
-        fits = name[i] > ' ' && name[i] < 127 && name[i] != ',' && name[i] != '"';
-    }
-    return fits && !(bytes == 4 && memcmp(name, "step", 4) == 0);
-}
-
-static column *find_column(const tn_history *h, const char *name, size_t bytes) {
-    for (int i = 0; i < h->column_count; i++) {
-        if (strncmp(h->columns[i].name, name, bytes) == 0 && !h->columns[i].name[bytes]) {
-            return &h->columns[i];
-        }
-    }
-    return NULL;
-}
-
-/* NULL after raising. */
-static column *add_column(tn_history *h, const char *name, size_t bytes) {
-    if (!name_fits(name, bytes) || h->column_count == MOST_COLUMNS) {
-        tn__raise(
-            TN_EVALUE, "history",
-            "%s: no column \"%.*s\" (up to %d, of up to %d characters, without spaces, commas "
-            "and quotes, and not \"step\")",
-            h->path, (int)(bytes < 40 ? bytes : 40), name, MOST_COLUMNS, NAME_ROOM - 1);
-        return NULL;
-    }
-    column *larger = tn__realloc(h->columns, ((size_t)h->column_count + 1) * sizeof(*larger));
-    if (!larger) {
-        tn__raise(TN_ENOMEM, "history", "no memory for a column");
-        return NULL;
-    }
-    h->columns = larger;
-    column *c = &h->columns[h->column_count++];
-    *c = (column){0};
-    memcpy(c->name, name, bytes);
-    return c;
-}
-
-static bool column_grow(column *c) {
-    if (c->count < c->room) {
-        return true;
-    }
-    int64_t room = c->room ? c->room * 2 : 1024;
-    double **both[] = {&c->x, &c->y};
-    for (int i = 0; i < 2; i++) {
-        double *larger = tn__realloc(*both[i], (size_t)room * sizeof(double));
-        if (!larger) {
-            tn__raise(TN_ENOMEM, "history", "no memory for %lld steps", (long long)room);
-            return false;
-        }
-        *both[i] = larger;
-    }
-    c->room = room;
-    return true;
-}
-
-/* What was given of the next step becomes its row. */
-static bool remember_row(tn_history *h) {
-    for (int i = 0; i < h->column_count; i++) {
-        if (h->columns[i].given && !column_grow(&h->columns[i])) {
-            return false;
-        }
-    }
-    for (int i = 0; i < h->column_count; i++) {
-        column *c = &h->columns[i];
-        if (c->given) {
-            c->x[c->count] = (double)h->rows;
-            c->y[c->count++] = c->next;
-            c->given = false;
-        }
-    }
-    h->rows++;
-    return true;
-}
-
-/* ---- Text ------------------------------------------------------------------------------------ */
-
-static int head_text(const tn_history *h, char *head) {
-    int bytes = sprintf(head, "step");
-    for (int i = 0; i < h->column_count; i++) {
-        bytes += sprintf(head + bytes, ",%s", h->columns[i].name);
-    }
-    return bytes + sprintf(head + bytes, "\n");
-}
-
-/* The row of a step. at[i]: where the values of column i go on, which is moved. */
-static int row_text(const tn_history *h, int64_t step, int64_t *at, char *row) {
-    int bytes = sprintf(row, "%lld", (long long)step);
-    for (int i = 0; i < h->column_count; i++) {
-        const column *c = &h->columns[i];
-        bool has = at[i] < c->count && c->x[at[i]] == (double)step;
-        bytes += has ? sprintf(row + bytes, ",%.9g", c->y[at[i]]) : sprintf(row + bytes, ",");
-        at[i] += has;
-    }
-    return bytes + sprintf(row + bytes, "\n");
-}
-
 /* ---- Opening --------------------------------------------------------------------------------- */
-
-/* Reads "step,loss…", and steps over it. */
-static bool read_head(tn_history *h, const char **at) {
-    static const char begin[] = "step,loss";
-    bool sound = strncmp(*at, begin, sizeof(begin) - 1) == 0;
-    *at += sound ? sizeof(begin) - 1 : 0;
-    while (sound && **at == ',') {
-        const char *name = *at + 1;
-        size_t bytes = strcspn(name, ",\n");
-        sound = name_fits(name, bytes) && !find_column(h, name, bytes) &&
-                add_column(h, name, bytes) != NULL;
-        *at = name + bytes;
-    }
-    sound = sound && **at == '\n';
-    *at += sound;
-    return sound;
-}
-
-/* ",2.5" or ",", and steps over it. */
-static bool read_value(column *c, const char **at) {
-    if (**at != ',') {
-        return false;
-    }
-    const char *number = *at + 1;
-    char *end = (char *)number;
-    c->given = *number != ',' && *number != '\n';
-    c->next = c->given && *number != ' ' ? strtod(number, &end) : 0;
-    *at = end;
-    return c->given == (end != number);
-}
-
-/* Reads the row of the next step at *at, and steps over it. */
-static bool read_row(tn_history *h, const char **at) {
-    char *end;
-    errno = 0;
-    long long step = strtoll(*at, &end, 10);
-    bool sound = **at >= '0' && **at <= '9' && errno == 0 && step == h->rows, any = false;
-    *at = end;
-    for (int i = 0; i < h->column_count && sound; i++) {
-        sound = read_value(&h->columns[i], at);
-        any |= h->columns[i].given;
-    }
-    sound = sound && any && **at == '\n';
-    *at += sound;
-    return sound && remember_row(h);
-}
 
 /* Keeps the rows of the first `start` steps. */
 static bool keep_rows(tn_history *h, int64_t start) {
@@ -221,14 +57,14 @@ static bool keep_rows(tn_history *h, int64_t start) {
         return false;
     }
     const char *at = text;
-    bool sound = read_head(h, &at);
-    while (sound && h->rows < start) {
-        sound = read_row(h, &at);
+    bool sound = tn__history_read_head(&h->table, &at);
+    while (sound && h->table.rows < start) {
+        sound = tn__history_read_row(&h->table, &at);
     }
     if (!sound) {
         tn__raise(TN_EFORMAT, "history",
                   "%s: the row of step %lld is missing, and the run goes on at step %lld", h->path,
-                  (long long)h->rows, (long long)start);
+                  (long long)h->table.rows, (long long)start);
     }
     off_t keep = (off_t)(at - text);
     tn_text_free(text);
@@ -241,8 +77,8 @@ static bool keep_rows(tn_history *h, int64_t start) {
 }
 
 static bool write_head(tn_history *h) {
-    char head[HEAD_ROOM];
-    return write_all(h, head, (size_t)head_text(h, head));
+    char head[TN__LINE_ROOM];
+    return write_all(h, head, (size_t)tn__history_head(&h->table, head));
 }
 
 /* A terminal or a pipe is no file. */
@@ -264,7 +100,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
         return NULL;
     }
     tn_history *h = tn__calloc(1, sizeof(*h));
-    if (!h || !(h->path = tn__strdup(path)) || !add_column(h, "loss", 4)) {
+    if (!h || !(h->path = tn__strdup(path)) || !tn__history_add(&h->table, "loss", 4)) {
         tn__raise(TN_ENOMEM, "history", "%s: no memory", path);
         free(h ? h->path : NULL);
         free(h);
@@ -289,11 +125,7 @@ void tn_history_free(tn_history *h) {
         if (h->fd >= 0) {
             close(h->fd);
         }
-        for (int i = 0; i < h->column_count; i++) {
-            free(h->columns[i].x);
-            free(h->columns[i].y);
-        }
-        free(h->columns);
+        tn__history_free(&h->table);
         free(h->path);
         free(h->place);
         free(h->smooth);
@@ -318,13 +150,13 @@ static bool write_anew(tn_history *h) {
     if (!tn__file_begin(&f, h->place, "history")) {
         return false;
     }
-    char text[HEAD_ROOM > ROW_ROOM ? HEAD_ROOM : ROW_ROOM];
-    int64_t at[MOST_COLUMNS] = {0};
-    int length = head_text(h, text);
+    char text[TN__LINE_ROOM];
+    int64_t at[TN__COLUMNS] = {0};
+    int length = tn__history_head(&h->table, text);
     int64_t bytes = length;
     tn__file_put(&f, text, (size_t)length);
-    for (int64_t step = 0; step < h->rows; step++) {
-        length = row_text(h, step, at, text);
+    for (int64_t step = 0; step < h->table.rows; step++) {
+        length = tn__history_row(&h->table, step, at, text);
         tn__file_put(&f, text, (size_t)length);
         bytes += length;
     }
@@ -375,9 +207,9 @@ tn_status tn_history_put(tn_history *h, const char *name, double value) {
     if (!name) {
         return tn__raise(TN_EVALUE, "history", "%s: the name is NULL", h->path);
     }
-    column *c = find_column(h, name, strlen(name));
+    tn__column *c = tn__history_find(&h->table, name, strlen(name));
     if (!c) {
-        c = add_column(h, name, strlen(name));
+        c = tn__history_add(&h->table, name, strlen(name));
         h->wider |= c != NULL;
     }
     if (c) {
@@ -389,8 +221,8 @@ tn_status tn_history_put(tn_history *h, const char *name, double value) {
 
 static bool any_given(const tn_history *h) {
     bool any = false;
-    for (int i = 0; i < h->column_count; i++) {
-        any |= h->columns[i].given;
+    for (int i = 0; i < h->table.count; i++) {
+        any |= h->table.columns[i].given;
     }
     return any;
 }
@@ -402,16 +234,17 @@ static bool write_row(tn_history *h) {
         h->failed = !write_anew(h);
         return !h->failed;
     }
-    char row[ROW_ROOM];
-    int64_t at[MOST_COLUMNS];
-    for (int i = 0; i < h->column_count; i++) {
-        const column *c = &h->columns[i];
-        bool has = c->count > 0 && c->x[c->count - 1] == (double)(h->rows - 1);
+    char row[TN__LINE_ROOM];
+    int64_t at[TN__COLUMNS];
+    for (int i = 0; i < h->table.count; i++) {
+        const tn__column *c = &h->table.columns[i];
+        bool has = c->count > 0 && c->x[c->count - 1] == (double)(h->table.rows - 1);
         at[i] = c->count - has;
     }
     bool headed = !h->wider || write_head(h);
     h->wider = false;
-    return headed && write_all(h, row, (size_t)row_text(h, h->rows - 1, at, row));
+    return headed &&
+           write_all(h, row, (size_t)tn__history_row(&h->table, h->table.rows - 1, at, row));
 }
 
 tn_status tn_history_step(tn_history *h) {
@@ -420,10 +253,10 @@ tn_status tn_history_step(tn_history *h) {
     }
     if (!any_given(h)) {
         return tn__raise(TN_ESTATE, "history", "%s: nothing was put for step %lld", h->path,
-                         (long long)h->rows);
+                         (long long)h->table.rows);
     }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    bool done = keep_file(h) && remember_row(h) && write_row(h);
+    bool done = keep_file(h) && tn__history_step(&h->table) && write_row(h);
     tn__plain_numbers_end(numbers);
     return done ? TN_OK : tn_error();
 }
@@ -447,7 +280,8 @@ tn_status tn_history_sync(tn_history *h) {
 }
 
 tn_curve tn_history_column(const tn_history *h, const char *column_name, const char *name) {
-    const column *c = h && column_name ? find_column(h, column_name, strlen(column_name)) : NULL;
+    const tn__column *c =
+        h && column_name ? tn__history_find(&h->table, column_name, strlen(column_name)) : NULL;
     return c ? (tn_curve){.name = name, .x = c->x, .y = c->y, .count = c->count}
              : (tn_curve){.name = name};
 }

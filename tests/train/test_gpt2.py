@@ -95,6 +95,29 @@ def interrupted(folder, program, out):
         done = later
 
 
+def one_rank(folder):
+    """When one rank is asked to stop, all do after the same step."""
+    command = [tern, "run", "-n", "2", *gpt2("--overwrite", steps=1000000, ranks=1, out="asked")]
+    rows = folder / "asked/loss.csv"
+    with open(folder / "log", "w+") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        end = time.monotonic() + 120
+        while not rows.exists() or rows.read_bytes().count(b"\n") < 4:
+            check(process.poll() is None and time.monotonic() < end, "no step")
+            time.sleep(0.01)
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                mine = path.parent.joinpath("cwd").samefile(folder) and b"\0RANK=1\0" in b"\0" + path.read_bytes()
+            except OSError:
+                continue
+            if mine:
+                os.kill(int(path.parent.name), signal.SIGTERM)
+        status = process.wait(timeout=120)
+        log.seek(0)
+        output = log.read()
+    check(status == 128 + signal.SIGTERM and "stopped after step" in output and "TN_E" not in output, f"{status}: {output}")
+
+
 def quoted(folder):
     """A command line that a shell would change, alone and under `tern run`, whose options it has too."""
     out = "it's a $(run); \"of\" *"
@@ -250,6 +273,7 @@ with tempfile.TemporaryDirectory() as top:
         full_output(folder, program, out)
     options(folder)
     quoted(folder)
+    one_rank(folder)
     longer(folder)
     damaged(folder)
     in_parts(folder)

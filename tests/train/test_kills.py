@@ -14,8 +14,8 @@ def check(truth, what):
         sys.exit(f"FAILED: {what}")
 
 
-def run(folder, ranks, *more, program=examples / "11_gpt2", **settings):
-    start = [tern, "run", "-n", str(ranks)] if ranks > 1 else []
+def run(folder, ranks, *more, program=examples / "11_gpt2", restarts=0, **settings):
+    start = [tern, "run", "-n", str(ranks), "--max-restarts", str(restarts)] if ranks > 1 else []
     parts = ["--shard", "all"] if ranks > 1 else []
     command = [*start, program, "--data", "tokens.bin", "--val", "tokens.bin", "--val-every", "4", "--val-batches", "1", "--model",
                "tiny", "--context", "8", "--vocab", "100", "--batch", "1", "--steps", "60", "--threads", "1", "--save-every", "3",
@@ -52,6 +52,13 @@ def killed(folder, ranks, kills, seed):
     return deaths
 
 
+def restarted(folder, whole):
+    """What the launcher starts again goes on by itself, though it was told to begin anew."""
+    done = run(folder, 2, "--overwrite", program=mortal, restarts=1, TERN_TEST_KILL_AT="150", TERN_TEST_KILL_RANK="0")
+    check(done.returncode == 0 and "going on after step" in done.stdout, f"{done.stdout}{done.stderr}")
+    check(outcome(folder) == outcome(whole), "another outcome after a restart")
+
+
 with tempfile.TemporaryDirectory() as top:
     top = pathlib.Path(top)
     for ranks, kills in ((1, 40), (2, 16)):
@@ -61,3 +68,4 @@ with tempfile.TemporaryDirectory() as top:
         deaths = killed(again, ranks, kills, seed=ranks)
         check(outcome(again) == outcome(whole), f"{ranks} ranks: another outcome after {deaths} kills")
         print(f"{ranks} ranks: {deaths} kills, the same bits")
+    restarted(again, whole)
