@@ -1,7 +1,7 @@
 /* A tokenizer at work. A text passes three cuts before pairs are joined:
  *
  *     added and special tokens     found as they stand, the longest first   (tn__added_at)
- *     runs of UTF-8                between bytes that belong to no character (encode_text)
+ *     runs of UTF-8                between bytes that belong to no character (tokenizer_cut.c)
  *     pieces                       by the pattern                            (bpe_pattern.c)
  *
  * A piece that is itself a token needs no joining, and nearly all are: they stand in a table that
@@ -11,14 +11,13 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/utf8.h"
 
 #include <string.h>
 
 /* What one call needs beside the tokenizer, which it does not change. */
 typedef struct encoder {
     const tn_tokenizer *t;
-    tn__matching *matching[TN__MOST_PATTERNS];
+    tn__cutter cutter;
     tn__bpe_scratch scratch;
     tn_ids *out;
 } encoder;
@@ -27,8 +26,8 @@ void tn_tokenizer_free(tn_tokenizer *t) {
     if (!t) {
         return;
     }
-    for (int i = 0; i < t->pattern_count; i++) {
-        tn__pattern_free(t->patterns[i]);
+    for (int i = 0; i < t->patterns.count; i++) {
+        tn__pattern_free(t->patterns.of[i]);
     }
     tn__pairs_free(&t->pairs);
     tn__text_table_free(&t->pieces);
@@ -117,7 +116,8 @@ bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn_
     return true;
 }
 
-static bool put_piece(encoder *e, const char *text, size_t bytes) {
+static bool put_piece(void *user, const char *text, size_t bytes) {
+    encoder *e = user;
     const tn__text_entry *known = tn__text_find(&e->t->pieces, text, bytes);
     if (!known) {
         return tn__encode_piece(e->t, text, bytes, &e->scratch, e->out);
@@ -129,70 +129,10 @@ static bool put_piece(encoder *e, const char *text, size_t bytes) {
     return true;
 }
 
-/* By pattern number `level` and those behind it. */
-static bool put_cut(encoder *e, int level, const char *text, size_t bytes) {
-    if (level == e->t->pattern_count) {
-        return put_piece(e, text, bytes);
-    }
-    for (size_t at = 0; at < bytes;) {
-        size_t end = tn__pattern_next(e->t->patterns[level], e->matching[level], text, bytes, at);
-        if (end == 0 || !put_cut(e, level + 1, text + at, end - at)) {
-            return false;
-        }
-        at = end;
-    }
-    return true;
-}
-
-/* The length of the characters that text[0 … bytes) begins with. */
-static size_t valid_run(const char *text, size_t bytes) {
-    size_t at = 0;
-    while (at < bytes) {
-        uint64_t eight;
-        if (at + 8 <= bytes && (memcpy(&eight, text + at, 8), !(eight & 0x8080808080808080u))) {
-            at += 8;
-            continue;
-        }
-        int32_t code;
-        int used = tn__utf8_decode(text + at, bytes - at, &code);
-        if (used == 0) {
-            break;
-        }
-        at += (size_t)used;
-    }
-    return at;
-}
-
-/* The length of the bytes of no character that text[0 … bytes) begins with. */
-static size_t stray_run(const char *text, size_t bytes) {
-    int32_t code;
-    size_t at = 0;
-    while (at < bytes && tn__utf8_decode(text + at, bytes - at, &code) == 0) {
-        at++;
-    }
-    return at;
-}
-
-static bool put_runs(encoder *e, const char *text, size_t bytes) {
-    for (size_t at = 0; at < bytes;) {
-        size_t valid = valid_run(text + at, bytes - at);
-        if (valid && !put_cut(e, 0, text + at, valid)) {
-            return false;
-        }
-        at += valid;
-        size_t stray = stray_run(text + at, bytes - at);
-        if (stray && !put_piece(e, text + at, stray)) {
-            return false;
-        }
-        at += stray;
-    }
-    return true;
-}
-
 /* Text between added tokens. */
 static bool put_text(encoder *e, const char *text, size_t bytes) {
     if (bytes == 0 || !e->t->prefix_space || text[0] == ' ') {
-        return put_runs(e, text, bytes);
+        return tn__cut_text(&e->cutter, text, bytes);
     }
     char *longer = tn__malloc(bytes + 1);
     if (!longer) {
@@ -201,7 +141,7 @@ static bool put_text(encoder *e, const char *text, size_t bytes) {
     }
     longer[0] = ' ';
     memcpy(longer + 1, text, bytes);
-    bool done = put_runs(e, longer, bytes + 1);
+    bool done = tn__cut_text(&e->cutter, longer, bytes + 1);
     free(longer);
     return done;
 }
@@ -239,16 +179,10 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
                                 : "text");
     }
     encoder e = {.t = t, .out = out};
+    e.cutter = (tn__cutter){.patterns = &t->patterns, .piece = put_piece, .user = &e};
     int64_t before = out->count;
-    bool done = true;
-    for (int i = 0; done && i < t->pattern_count; i++) {
-        e.matching[i] = tn__matching_new();
-        done = e.matching[i] != NULL;
-    }
-    done = done && put_all(&e, text, bytes, special);
-    for (int i = 0; i < t->pattern_count; i++) {
-        tn__matching_free(e.matching[i]);
-    }
+    bool done = tn__cut_begin(&e.cutter) && put_all(&e, text, bytes, special);
+    tn__cut_end(&e.cutter);
     tn__bpe_scratch_free(&e.scratch);
     if (!done) {
         out->count = before;

@@ -3,8 +3,8 @@
 #define TERN_DATA_TOKENIZER_H
 
 #include "data/bpe.h"
-#include "data/bpe_pattern.h"
 #include "data/text_table.h"
+#include "data/tokenizer_cut.h"
 
 typedef enum tn__token_kind {
     TN__TOKEN_NONE,    /* a hole: no token has this id */
@@ -19,8 +19,6 @@ typedef struct tn__token {
     tn__token_kind kind;
 } tn__token;
 
-enum { TN__MOST_PATTERNS = 8 };
-
 struct tn_tokenizer {
     char *texts;       /* of all tokens, a 0 behind each */
     tn__token *tokens; /* [size] */
@@ -32,9 +30,8 @@ struct tn_tokenizer {
     bool prefix_space;     /* a text that does not begin with a space gets one */
     int32_t *added;        /* ids of added and special tokens, by their bytes */
     int added_count;
-    uint8_t begins[256];                      /* whether one of these begins with this byte */
-    tn__pattern *patterns[TN__MOST_PATTERNS]; /* each cuts what the one before it has left */
-    int pattern_count;
+    uint8_t begins[256]; /* whether one of these begins with this byte */
+    tn__patterns patterns;
 };
 
 /* The token at text[0 … bytes) that is found before the text is cut, the longest; -1: none. */

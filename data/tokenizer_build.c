@@ -50,8 +50,23 @@ static bool reserve_token(tn__build *b) {
     return true;
 }
 
+static bool is_text(const char *text, size_t bytes) {
+    int used = bytes > 0;
+    int32_t code;
+    for (size_t at = 0; used && at < bytes; at += (size_t)used) {
+        used = tn__utf8_decode(text + at, bytes - at, &code);
+    }
+    return used > 0;
+}
+
 bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
                      tn__token_kind kind) {
+    if (kind != TN__TOKEN_BYTES && !is_text(text, bytes)) {
+        tn__raise(TN_EFORMAT, b->operation,
+                  "%s: \"%s\", a token that is found in text, is not UTF-8", b->path,
+                  tn__quote(text, bytes).text);
+        return false;
+    }
     if (id < 0 || id >= INT32_MAX || bytes > INT32_MAX) {
         tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" has the id %lld (from 0, below 2^31 - 1)",
                   b->path, tn__quote(text, bytes).text, (long long)id);
@@ -116,15 +131,15 @@ bool tn__build_pair(tn__build *b, const char *left, size_t left_bytes, const cha
 }
 
 bool tn__build_pattern(tn__build *b, const char *text, bool literal) {
-    tn_tokenizer *t = b->t;
-    if (t->pattern_count == TN__MOST_PATTERNS) {
+    tn__patterns *all = &b->t->patterns;
+    if (all->count == TN__MOST_PATTERNS) {
         tn__raise(TN_EFORMAT, b->operation, "%s: more than %d patterns", b->path,
                   TN__MOST_PATTERNS);
         return false;
     }
     tn__pattern *p = tn__pattern_new(text, literal, b->operation, b->path);
     if (p) {
-        t->patterns[t->pattern_count++] = p;
+        all->of[all->count++] = p;
     }
     return p != NULL;
 }

@@ -103,6 +103,31 @@ TN_API size_t tn_utf8_put(tn_utf8_stream *s, const char *from, size_t bytes, cha
 /* At the end of the text: what is left of a character that never came. At most 3 bytes. */
 TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
 
+/* ---- Making and saving ----------------------------------------------------------------------- */
+
+typedef struct tn_tokenizer_train_options {
+    int64_t vocab;     /* 50257: how many tokens at most, with the 256 bytes and the special ones */
+    int64_t min_count; /* 0: a pair that stands side by side less often does not become a token */
+    const char *pattern; /* "gpt2": by what text is cut, as in tn_tiktoken_options */
+    /* {"<|endoftext|>"}: texts of special tokens, whose ids follow the others. */
+    const char *const *special;
+    int special_count; /* 1 */
+} tn_tokenizer_train_options;
+TN_API tn_tokenizer_train_options tn_tokenizer_train_defaults(void);
+
+/* A vocabulary from texts[0 … n) of bytes[i] each: the bytes, in the order of GPT-2's, then what
+ * joins the pair that is most frequent, again and again. The merges are those of `tokenizers`
+ * (BpeTrainer) for the same texts. Time goes with the length of the texts, memory with the
+ * different pieces in them. NULL after TN_EVALUE, TN_EFORMAT (the pattern), TN_ENOMEM. */
+TN_API tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *bytes, int64_t n,
+                                        tn_tokenizer_train_options o);
+
+/* Writes into a folder, which is made when it is not there: tokenizer.json and
+ * tokenizer_config.json, which `tokenizers` and `transformers` open; vocab.json and merges.txt too
+ * when they say all that there is to say, as GPT-2's do. Files of these names are replaced. TN_EIO,
+ * TN_ENOMEM. */
+TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
+
 /* ---- Texts to shards ------------------------------------------------------------------------- */
 
 /* How far tn_tokens_make is, and in the end what it has made. */

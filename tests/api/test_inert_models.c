@@ -497,6 +497,17 @@ static void tokenizers(tn_tensor *t) {
     for (int i = 0; i < LONGS; i++) {
         NOTHING(tn_tokenizer_bytes(NULL, longs[i], NULL));
     }
+    const char *texts[] = {NULL};
+    size_t bytes[] = {1};
+    tn_tokenizer_train_options train = tn_tokenizer_train_defaults();
+    NOTHING(tn_tokenizer_train(NULL, NULL, 1, train));
+    NOTHING(tn_tokenizer_train(texts, bytes, 1, train));
+    NOTHING(tn_tokenizer_train(texts, bytes, -1, train));
+    for (int i = 0; i < LONGS; i++) {
+        train.vocab = longs[i];
+        TAKES(tn_tokenizer_free(tn_tokenizer_train(texts, NULL, 1, train)));
+    }
+    FAILS(tn_tokenizer_save(NULL, "/nowhere"));
     tn_utf8_stream stream = {.count = 0};
     QUIET(tn_utf8_put(&stream, NULL, 0, text), 0);
     QUIET(tn_utf8_end(&stream, text), 0);

@@ -3,8 +3,16 @@
  *
  *     tokenizer_program encode TOKENIZER TEXTS IDS [special]
  *     tokenizer_program decode TOKENIZER IDS TEXTS
+ *     tokenizer_program train TEXTS FOLDER VOCAB PATTERN
+ *     tokenizer_program save TOKENIZER FOLDER
+ *     tokenizer_program unassigned NUMBERS     code points that PCRE2 does not know (u32)
  */
 #include <tern/tern.h>
+
+#include "core/utf8.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,27 +69,102 @@ static void decode_lists(const tn_tokenizer *t, const char *at, const char *end,
     }
 }
 
-int main(int argc, char **argv) {
-    tn_on_error(tn_error_exit);
-    if (argc < 5) {
-        fail_with("encode TOKENIZER TEXTS IDS [special] or decode TOKENIZER IDS TEXTS");
-    }
-    size_t bytes;
-    tn_tokenizer *t = tn_tokenizer_load(argv[2]);
-    char *in = tn_text_read(argv[3], &bytes);
-    FILE *to = fopen(argv[4], "wb");
+static FILE *open_output(const char *path) {
+    FILE *to = fopen(path, "wb");
     if (!to) {
         fail_with("cannot open the output");
     }
-    if (strcmp(argv[1], "encode") == 0) {
-        encode_lists(t, in, in + bytes, argc > 5, to);
-    } else {
-        decode_lists(t, in, in + bytes, to);
-    }
+    return to;
+}
+
+static void close_output(FILE *to) {
     if (fclose(to) != 0) {
         fail_with("cannot write");
     }
+}
+
+static void run_tokenizer(const char *what, const char *path, const char *input, const char *output,
+                          bool special) {
+    size_t bytes;
+    tn_tokenizer *t = tn_tokenizer_load(path);
+    char *in = tn_text_read(input, &bytes);
+    FILE *to = open_output(output);
+    if (strcmp(what, "encode") == 0) {
+        encode_lists(t, in, in + bytes, special, to);
+    } else {
+        decode_lists(t, in, in + bytes, to);
+    }
+    close_output(to);
     tn_text_free(in);
     tn_tokenizer_free(t);
+}
+
+static void train_tokenizer(const char *input, const char *folder, const char *vocab,
+                            const char *pattern) {
+    enum { MOST = 100000 };
+    static const char *texts[MOST];
+    static size_t bytes[MOST];
+    int64_t n = 0;
+    size_t all;
+    char *in = tn_text_read(input, &all);
+    const char *at = in;
+    while (n < MOST && next_list(&at, in + all, 1, &texts[n], &bytes[n])) {
+        n++;
+    }
+    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
+    o.vocab = atoll(vocab);
+    o.pattern = pattern;
+    tn_tokenizer *t = tn_tokenizer_train(texts, bytes, n, o);
+    if (tn_tokenizer_save(t, folder) != TN_OK) {
+        fail_with("cannot save");
+    }
+    tn_tokenizer_free(t);
+    tn_text_free(in);
+}
+
+static void save_tokenizer(const char *path, const char *folder) {
+    tn_tokenizer *t = tn_tokenizer_load(path);
+    if (tn_tokenizer_save(t, folder) != TN_OK) {
+        fail_with("cannot save");
+    }
+    tn_tokenizer_free(t);
+}
+
+static void list_unassigned(const char *output) {
+    int wrong;
+    size_t at;
+    FILE *to = open_output(output);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_UCP, &wrong, &at, NULL);
+    pcre2_match_data *found = pcre2_match_data_create(1, NULL);
+    if (!code || !found) {
+        fail_with("no PCRE2");
+    }
+    for (uint32_t c = 0; c < 0x110000; c += c == 0xd7ff ? 0x801 : 1) {
+        char text[4];
+        size_t bytes = (size_t)tn__utf8_encode(c, text);
+        if (pcre2_match(code, (PCRE2_SPTR)text, bytes, 0, 0, found, NULL) > 0) {
+            fwrite(&c, 4, 1, to);
+        }
+    }
+    pcre2_match_data_free(found);
+    pcre2_code_free(code);
+    close_output(to);
+}
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    const char *what = argc > 2 ? argv[1] : "";
+    if ((strcmp(what, "encode") == 0 || strcmp(what, "decode") == 0) && argc >= 5) {
+        run_tokenizer(what, argv[2], argv[3], argv[4], argc > 5);
+    } else if (strcmp(what, "train") == 0 && argc == 6) {
+        train_tokenizer(argv[2], argv[3], argv[4], argv[5]);
+    } else if (strcmp(what, "save") == 0 && argc == 4) {
+        save_tokenizer(argv[2], argv[3]);
+    } else if (strcmp(what, "unassigned") == 0) {
+        list_unassigned(argv[2]);
+    } else {
+        fail_with("encode, decode, train, save or unassigned");
+    }
     return 0;
 }

@@ -1,0 +1,138 @@
+/* A vocabulary of one's own: the merges and ids that `tokenizers` has for the same text; saved, and
+ * read again. */
+#include "tern/tokenizer.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "tests/data/tokenizer_table.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+static tn_tokenizer *train_table(const char *pattern) {
+    const char *texts[] = {table_text};
+    size_t bytes[] = {sizeof(table_text) - 1};
+    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
+    o.vocab = TABLE_VOCAB;
+    o.pattern = pattern;
+    tn_tokenizer *t = tn_tokenizer_train(texts, bytes, 1, o);
+    assert_non_null(t);
+    return t;
+}
+
+static void expect_row(const tn_tokenizer *t, size_t row) {
+    tn_ids ids = {0};
+    const char *text = table[row].text;
+    assert_int_equal(tn_tokenizer_encode(t, text, strlen(text), true, &ids), TN_OK);
+    assert_int_equal(ids.count, table[row].count);
+    assert_true(ids.count == 0 ||
+                memcmp(ids.ids, table[row].ids, (size_t)ids.count * sizeof(int32_t)) == 0);
+    tn_ids_free(&ids);
+}
+
+/* Every row with a tokenizer that was trained, and with the same one saved and loaded. */
+static void as_tokenizers(void **state) {
+    (void)state;
+    for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
+        tn_tokenizer *t = train_table(table[row].pattern);
+        expect_row(t, row);
+        assert_int_equal(tn_tokenizer_save(t, temp_path("saved")), TN_OK);
+        tn_tokenizer_free(t);
+        t = tn_tokenizer_load(temp_path("saved"));
+        assert_non_null(t);
+        assert_int_equal(tn_tokenizer_size(t), TABLE_VOCAB);
+        expect_row(t, row);
+        tn_tokenizer_free(t);
+    }
+}
+
+/* tokenizer.json, vocab.json and merges.txt say the same; the latter two are written only when they
+ * can. */
+static void saved_files(void **state) {
+    (void)state;
+    tn_tokenizer *t = train_table("gpt2");
+    assert_int_equal(tn_tokenizer_save(t, temp_path("gpt2")), TN_OK);
+    tn_tokenizer *a = tn_tokenizer_load(temp_path("gpt2/tokenizer.json"));
+    tn_tokenizer *b = tn_tokenizer_load(temp_path("gpt2/merges.txt"));
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_int_equal(tn_tokenizer_save(a, temp_path("a")), TN_OK);
+    assert_int_equal(tn_tokenizer_save(b, temp_path("b")), TN_OK);
+    temp_same(temp_path("gpt2/tokenizer.json"), temp_path("a/tokenizer.json"));
+    temp_same(temp_path("gpt2/tokenizer.json"), temp_path("b/tokenizer.json"));
+    temp_same(temp_path("gpt2/merges.txt"), temp_path("b/merges.txt"));
+    temp_same(temp_path("gpt2/vocab.json"), temp_path("b/vocab.json"));
+    tn_tokenizer_free(a);
+    tn_tokenizer_free(b);
+    tn_tokenizer_free(t);
+    t = train_table("llama3");
+    assert_int_equal(tn_tokenizer_save(t, temp_path("llama3")), TN_OK);
+    assert_int_not_equal(access(temp_path("llama3/merges.txt"), F_OK), 0);
+    tn_tokenizer_free(t);
+}
+
+/* A text that runs out of pairs gives a smaller vocabulary; rare pairs are left apart when asked.
+ */
+static void small_texts(void **state) {
+    (void)state;
+    const char *texts[] = {"abab ab", "\xff\xff\xff", ""};
+    size_t bytes[] = {7, 3, 0};
+    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
+    tn_tokenizer *t = tn_tokenizer_train(texts, bytes, 3, o);
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_size(t), 256 + 5 + 1); /* ab, ÿÿ, " ab", abab, ÿÿÿ */
+    tn_ids ids = {0};
+    assert_int_equal(tn_tokenizer_encode(t, "\xff\xff\xff", 3, false, &ids), TN_OK);
+    assert_int_equal(ids.count, 1);
+    tn_ids_free(&ids);
+    tn_tokenizer_free(t);
+    o.min_count = 3;
+    t = tn_tokenizer_train(texts, bytes, 3, o);
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_size(t), 256 + 1 + 1);
+    tn_tokenizer_free(t);
+    t = tn_tokenizer_train(NULL, NULL, 0, o);
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_size(t), 257);
+    tn_tokenizer_free(t);
+}
+
+static void wrong_options(void **state) {
+    (void)state;
+    const char *texts[] = {NULL};
+    size_t bytes[] = {1};
+    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
+    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
+    assert_error(TN_EVALUE, "one of the texts is NULL");
+    bytes[0] = 0;
+    o.vocab = 256;
+    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
+    assert_error(TN_EVALUE, "a vocabulary of 256 with 1 special tokens");
+    o.vocab = 300;
+    o.pattern = "[";
+    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
+    assert_error(TN_EFORMAT, "the pattern is not understood");
+    o.pattern = "gpt2";
+    const char *twice[] = {"<a>", "<a>"}, *bad[] = {"\xff"}, *empty[] = {""};
+    o.special = twice;
+    o.special_count = 2;
+    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
+    assert_error(TN_EFORMAT, "\"<a>\" is there twice");
+    o.special = bad;
+    o.special_count = 1;
+    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
+    assert_error(TN_EFORMAT, "is not UTF-8");
+    o.special = empty;
+    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
+    assert_error(TN_EFORMAT, "is not UTF-8");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(as_tokenizers),
+        TEST(saved_files),
+        TEST(small_texts),
+        TEST(wrong_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
