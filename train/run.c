@@ -302,6 +302,29 @@ bool tn_run_done(const tn_run *r) {
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
+static bool entry_is_whole(const tn_entry *entry, void *user) {
+    *(bool *)user = !entry->parts;
+    return !entry->parts;
+}
+
+tn_status tn_run_export(tn_run *r) {
+    if (!r) {
+        return tn__raise(TN_EVALUE, "run_export", "the run is NULL");
+    }
+    bool whole = !r->refused;
+    if (whole) {
+        tn_module_each(r->parts.model, (tn_walk){0}, entry_is_whole, &whole);
+    }
+    if (!whole || tn__pending()) {
+        return tn_error();
+    }
+    if (r->first_rank && tn_lm_save(r->parts.model, r->options.out) == TN_OK) {
+        r->exported = true;
+    }
+    any_rank(r, false); /* an error is heard of by all */
+    return tn_error();
+}
+
 int tn_run_end(tn_run *r) {
     if (!r) {
         return 1;

@@ -15,7 +15,7 @@ struct tn_run {
     tn_history *history;   /* of the first rank, as is */
     tn_progress *progress; /* this */
     int64_t start, saved;  /* steps done when it began, and at the last checkpoint; -1: none */
-    bool refused, stopped, ended;
+    bool refused, stopped, ended, exported;
 
     /* The step. */
     bool in_step, clock_stopped, validating;

@@ -159,6 +159,9 @@ static void say_what_was(tn_run *r) {
         printf("\n");
     }
     printf("losses: %s\npicture: %s\n", r->losses, r->picture);
+    if (r->exported) {
+        printf("model: %s\n", r->options.out);
+    }
 }
 
 void tn__run_say_end(tn_run *r) {

@@ -184,6 +184,14 @@ def full_output(folder, program, out):
     check(done.returncode == 1, f"status {done.returncode} with a full stdout: {done.stderr}")
 
 
+def exported(folder):
+    """What a run leaves is a model that other commands open; of a model in parts nothing is left but them."""
+    says("model: exported", run(folder, gpt2(out="exported", ranks=2)))
+    says("perplexity ", run(folder, [tern, "eval", "--model", "exported", "--data", "tokens.bin"]))
+    run(folder, gpt2("--shard", "all", out="pieces", ranks=2))
+    check(not (folder / "pieces/config.json").exists(), "a model in parts was written whole")
+
+
 def no_checkpoint(folder, program, out):
     for path in (folder / out).glob("step-*"):
         shutil.rmtree(path)
@@ -271,6 +279,7 @@ with tempfile.TemporaryDirectory() as top:
         interrupted(folder, program, out)
         no_checkpoint(folder, program, out)
         full_output(folder, program, out)
+    exported(folder)
     options(folder)
     quoted(folder)
     one_rank(folder)
