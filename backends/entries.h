@@ -42,7 +42,7 @@
     X(attention_backward,      FUSED,     OWN,  OWN) \
     X(cross_entropy,           FUSED,     OWN,  OWN) \
     X(cross_entropy_backward,  FUSED,     OWN,  OWN) \
-    X(rotary,                  FUSED,     OWN,  NONE) \
+    X(rotary,                  FUSED,     OWN,  OWN) \
     /* On the CPU the entries above, one after another, are as fast as these. */ \
     X(linear_gelu,             FUSED,     NONE, OWN) \
     X(linear_backward_weight,  FUSED,     NONE, OWN) \

@@ -3,6 +3,7 @@
 #ifndef TERN_BACKENDS_ROTARY_H
 #define TERN_BACKENDS_ROTARY_H
 
+#include "core/inline.h"
 #include "tern/sys/backend.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
  * than `low` times within the original context turn `factor` times more slowly, those that turn
  * more than `high` times as before, and between the two it passes from one to the other
  * (Grattafiori et al. 2024, arXiv:2407.21783, and Llama 3.1's code). */
-static inline double rotary_frequency(const tn_rotary_args *o, int64_t i, int64_t half) {
+TN__INLINE double tn__rotary_frequency(const tn_rotary_args *o, int64_t i, int64_t half) {
     double f = pow(o->theta, -(double)i / (double)half);
     if (o->factor == 1.0) {
         return f;

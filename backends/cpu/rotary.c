@@ -69,7 +69,7 @@ tn_status TN_CPU(rotary)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
         return TN_ENOMEM;
     }
     for (int64_t i = 0; i < half; i++) {
-        frequency[i] = rotary_frequency(args, i, half);
+        frequency[i] = tn__rotary_frequency(args, i, half);
     }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t t = 0; t < columns; t++) {

@@ -30,7 +30,7 @@ tn_status tn__ref_rotary(tn_context *ctx, const tn_desc *y, const tn_desc *x,
             double position = (double)load_integer(positions, b * positions->stride[0] +
                                                                   t * positions->stride[1]);
             for (int64_t i = 0; i < half; i++) {
-                double angle = position * rotary_frequency(args, i, half);
+                double angle = position * tn__rotary_frequency(args, i, half);
                 for (int64_t h = 0; h < x->size[1]; h++) {
                     turn_pair(y, b * y->stride[0] + h * y->stride[1] + t * y->stride[2], x,
                               b * x->stride[0] + h * x->stride[1] + t * x->stride[2], i,

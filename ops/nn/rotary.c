@@ -84,7 +84,7 @@ static tn_tensor *angles_of(const tn_rotary_args *args, const tn_tensor *x, tn_t
     tn_tensor *frequency = tn_empty_on(tn_cpu(), TN_DIMS(half), TN_F64);
     double *f = tn_data_mut(frequency);
     for (int64_t i = 0; i < half && !tn_is_inert(frequency); i++) {
-        f[i] = rotary_frequency(args, i, half) * (args->inverse ? -1.0 : 1.0);
+        f[i] = tn__rotary_frequency(args, i, half) * (args->inverse ? -1.0 : 1.0);
     }
     tn_dims each =
         TN_DIMS(tn_ndim(positions) == 2 ? tn_size(positions, 0) : 1, 1, tn_size(x, 2), 1);

@@ -1,0 +1,47 @@
+/* Rotary positions (ref/rotary.c has the formulas): a thread has one pair of a column, whose cosine
+ * and sine serve all heads. */
+#include "backends/cuda/convert.cuh"
+#include "backends/cuda/loop.cuh"
+#include "backends/rotary.h"
+
+struct turning {
+    tn_desc y, x, positions; /* (B, H, T, D), (B, H, T, D), (B, T) */
+    tn_rotary_args args;
+};
+
+template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK) rotary_kernel(turning r) {
+    typedef typename tn__compute<T>::type C;
+    int64_t columns = r.x.size[2], half = r.x.size[3] / 2, pairs = r.x.size[0] * columns * half;
+    int64_t n = (int64_t)blockIdx.x * TN__LOOP_BLOCK + threadIdx.x;
+    for (; n < pairs; n += (int64_t)gridDim.x * TN__LOOP_BLOCK) {
+        int64_t i = n % half, t = n / half % columns, b = n / half / columns;
+        int64_t at = b * r.positions.stride[0] + t * r.positions.stride[1];
+        double angle = (double)tn__get_integer(r.positions.data, r.positions.dtype, at) *
+                       tn__rotary_frequency(&r.args, i, half);
+        C cosine = (C)cos(angle), sine = (C)(r.args.inverse ? -sin(angle) : sin(angle));
+        const T *x = (const T *)r.x.data + b * r.x.stride[0] + t * r.x.stride[2];
+        T *y = (T *)r.y.data + b * r.y.stride[0] + t * r.y.stride[2];
+        int64_t from = half * r.x.stride[3], to = half * r.y.stride[3];
+        for (int64_t h = 0; h < r.x.size[1]; h++) {
+            const T *p = x + h * r.x.stride[1] + i * r.x.stride[3];
+            T *q = y + h * r.y.stride[1] + i * r.y.stride[3];
+            C first = tn__load(p[0]), second = tn__load(p[from]);
+            q[0] = tn__store<T, C>(first * cosine - second * sine);
+            q[to] = tn__store<T, C>(second * cosine + first * sine);
+        }
+    }
+}
+
+extern "C" tn_status tn__cuda_rotary(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                                     const tn_desc *positions, const tn_rotary_args *args) {
+    if (y->dtype != x->dtype || !tn__is_index(positions->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    turning r = {*y, *x, *positions, *args};
+    int64_t pairs = x->size[0] * x->size[2] * (x->size[3] / 2);
+    if (pairs == 0 || x->size[1] == 0) {
+        return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(x->dtype, return TN_LAUNCH(ctx, (rotary_kernel<T>), tn__loop_grid(ctx, pairs),
+                                         TN__LOOP_BLOCK, 0, r));
+}
