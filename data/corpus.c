@@ -313,20 +313,32 @@ static bool is_word_after(const char *text, size_t bytes, size_t at) {
     return tn__utf8_decode(text + at, bytes - at, &code) > 0 && !is_space(code);
 }
 
-/* Whether the text may be cut here, 0 < at < bytes. A space behind a word begins the next token in
- * all patterns, whatever follows. A single newline between two words is a token's end, unless a '/'
- * follows. (Of two newlines some patterns give the second to what follows, and others do not.) */
-static bool is_place_to_cut(const char *text, size_t bytes, size_t at) {
-    return (text[at] == ' ' && is_word_before(text, at)) ||
-           (text[at - 1] == '\n' && text[at] != '/' && is_word_before(text, at - 1) &&
-            is_word_after(text, bytes, at));
+/* Whether a word ends before at, 0 < at < bytes, and a space follows: it begins the next token in
+ * all patterns, whatever stands behind it. */
+static bool ends_word(const char *text, size_t at) {
+    return text[at] == ' ' && is_word_before(text, at);
 }
 
-/* The last place to cut text[0 … bytes), of which `most` may go; 0: there is none. */
+/* Whether a line begins at `at`, behind a single newline between two words: a token ends there,
+ * unless a '/' follows. (Of two newlines some patterns give the second to what follows, and others
+ * do not.) */
+static bool begins_line(const char *text, size_t bytes, size_t at) {
+    return text[at - 1] == '\n' && text[at] != '/' && is_word_before(text, at - 1) &&
+           is_word_after(text, bytes, at);
+}
+
+/* The last place to cut text[0 … bytes), of which `most` may go; 0: there is none. Some tokenizers
+ * put a space in front of a text that has none, so that a line's beginning is the second choice. */
 static size_t last_cut(const char *text, size_t bytes, size_t most) {
-    size_t at = most < bytes ? most : bytes - 1;
-    while (at > 0 && !is_place_to_cut(text, bytes, at)) {
+    size_t last = most < bytes ? most : bytes - 1, at = last;
+    while (at > 0 && !ends_word(text, at)) {
         at--;
+    }
+    if (at == 0) {
+        at = last;
+        while (at > 0 && !begins_line(text, bytes, at)) {
+            at--;
+        }
     }
     return at;
 }

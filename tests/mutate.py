@@ -233,6 +233,19 @@ MUTATIONS = [
     ("io/metadata.c", "before.steps < c->schedule->steps && ", "", "a schedule may become shorter"),
     ("train/options.c", "if (!begins_anew(line_words[i])) {", "{", "the line that goes on begins anew"),
     ("train/keys.c", "!is_first(object, member, keys, key)", "0", "a key may be there twice"),
+    # ---- data: texts to shards -----------------------------------------------------------------------------------------
+    ("data/corpus.c", "return text[at] == ' ' && is_word_before(text, at);", "return text[at] == ' ';", "texts are cut within spaces"),
+    ("data/corpus.c", "text[at] != '/' && is_word_before(text, at - 1)", "is_word_before(text, at - 1)",
+     "texts are cut where some patterns do not"),
+    ("data/stream.c", "if (!more && !u->inside) {", "if (!more) {", "compressed data that break off"),
+    ("data/tokens.c", "bool goes_on = !p->begins && *last == p->piece - 1;", "bool goes_on = !p->begins;",
+     "a text does not go on where a passage is for validation"),
+    ("data/tokens.c", 'return taken && tn__folder_each(m->out, remove_shard, m, "tokens") && !tn__pending();', "return taken;",
+     "shards of an interrupted run stay"),
+    ("data/tokens_json.c", 'if (strcmp(finished->text, "true") != 0) {', "if (!finished->text) {", "unfinished sets are read"),
+    ("data/encoders.c", "(ids->count > first || append_id(ids, e->eot));", "true;", "a completion without a prompt"),
+    ("data/shards.c", "return token & s->mark ? NO_TARGET : token;", "return token;", "prompts are learned"),
+    ("data/shards.c", "from = to - from > d->length + 1 ? to - (d->length + 1) : from;", "", "a pair that is longer than the window"),
 ]
 
 # Which folders' tests run for a file, in this order.

@@ -231,21 +231,6 @@ static void patterns_without_end(void **state) {
 
 /* ---- tiktoken -------------------------------------------------------------------------------- */
 
-static void put_rank(FILE *f, const char *text, size_t bytes, int rank) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t at = 0; at < bytes; at += 3) {
-        unsigned value = 0;
-        for (size_t i = 0; i < 3; i++) {
-            value = value << 8 | (at + i < bytes ? (unsigned char)text[at + i] : 0);
-        }
-        for (size_t i = 0; i < 4; i++) {
-            bool there = at + i <= bytes;
-            fputc(there ? digits[value >> (18 - 6 * i) & 63] : '=', f);
-        }
-    }
-    fprintf(f, " %d\n", rank);
-}
-
 static const char *write_ranks(const char *more) {
     static const char *const made[] = {"he", "ll", "hell", "hello", " hello", "oo"};
     const char *path = temp_path("small.tiktoken");
@@ -253,10 +238,10 @@ static const char *write_ranks(const char *more) {
     assert_non_null(f);
     for (int i = 0; i < 256; i++) {
         char byte = (char)i;
-        put_rank(f, &byte, 1, i);
+        small_rank(f, &byte, 1, i);
     }
     for (int i = 0; i < 6; i++) {
-        put_rank(f, made[i], strlen(made[i]), 256 + i);
+        small_rank(f, made[i], strlen(made[i]), 256 + i);
     }
     fputs(more, f);
     assert_int_equal(fclose(f), 0);

@@ -121,36 +121,74 @@ static void test_documents(void **state) {
     assert_error(TN_EFORMAT, "has tokens of a vocabulary of 263, but 256 are wanted");
 }
 
-/* Words, spaces, newlines; bytes that are no text. */
-static char *made_text(size_t bytes, uint32_t seed) {
+/* Words, spaces, newlines; bytes that are no text. Or nothing that has a space. */
+static char *made_text(size_t bytes, uint32_t seed, bool spaces) {
     static const char *const parts[] = {"hello", " ",    "\n", "oo",     "  ",           "\n\n",
                                         "he",    "\xff", ".",  " hello", "\xe6\x96\x87", "/"};
     char *text = malloc(bytes + 8);
     assert_non_null(text);
     for (size_t at = 0; at < bytes;) {
         seed = seed * 1664525 + 1013904223;
-        at += (size_t)sprintf(text + at, "%s", parts[(seed >> 16) % 12]);
+        const char *part = parts[(seed >> 16) % 12];
+        at += spaces || !strchr(part, ' ') ? (size_t)sprintf(text + at, "%s", part) : 0;
     }
     text[bytes] = 0;
     return text;
 }
 
-/* A long text comes in pieces, and their tokens are those of the whole. */
-static void test_pieces_are_the_whole(void **state) {
-    (void)state;
-    enum { BYTES = 2 << 20 };
-    char *text = made_text(BYTES, 1);
+/* The bytes, and what a cut at a wrong place would keep apart. */
+static tn_tokenizer *tokenizer_with(const char *pattern) {
+    static const char *const made[] = {"\n\n", ".\n", "\n/", ".\n/", "  ",
+                                       "he",   " he", "\n.", "oo",   "/\n"};
+    static const char *const special[] = {"<|endoftext|>"};
+    FILE *f = fopen(temp_path("a.tiktoken"), "wb");
+    assert_non_null(f);
+    for (int i = 0; i < 256; i++) {
+        char byte = (char)i;
+        small_rank(f, &byte, 1, i);
+    }
+    for (int i = 0; i < 10; i++) {
+        small_rank(f, made[i], strlen(made[i]), 256 + i);
+    }
+    assert_int_equal(fclose(f), 0);
+    tn_tiktoken_options o = tn_tiktoken_defaults();
+    o.pattern = pattern;
+    o.special = special;
+    o.special_count = 1;
+    tn_tokenizer *t = tn_tokenizer_load_tiktoken(temp_path("a.tiktoken"), o);
+    assert_non_null(t);
+    return t;
+}
+
+static void check_pieces(const tn_tokenizer *t, bool spaces) {
+    enum { BYTES = 1 << 20 };
+    char *text = made_text(BYTES, 1, spaces);
     temp_write(temp_path("a.txt"), text, BYTES);
+    const char *path = temp_path("a.txt");
+    tn_tokens_options o = tn_tokens_defaults();
     tn_tokens_made made;
-    assert_int_equal(make("a.txt", "out", tn_tokens_defaults(), &made), TN_OK);
+    o.overwrite = true;
+    assert_int_equal(tn_tokens_make(t, &path, 1, temp_path("out"), o, &made), TN_OK);
     tn_ids whole = {0}, written = read_split("out", "train");
-    assert_int_equal(tn_tokenizer_encode(small, text, BYTES, false, &whole), TN_OK);
+    assert_int_equal(tn_tokenizer_encode(t, text, BYTES, false, &whole), TN_OK);
     assert_int_equal(written.count, whole.count + 1);
     assert_memory_equal(written.ids + 1, whole.ids, (size_t)whole.count * sizeof(int32_t));
     assert_int_equal(made.documents, 1);
     tn_ids_free(&whole);
     tn_ids_free(&written);
     free(text);
+}
+
+/* A long text comes in pieces, and their tokens are those of the whole, whatever the pattern. */
+static void test_pieces_are_the_whole(void **state) {
+    (void)state;
+    static const char *const patterns[] = {"gpt2", "llama3", "o200k"};
+    for (int i = 0; i < 3; i++) {
+        tn_tokenizer *t = tokenizer_with(patterns[i]);
+        check_pieces(t, true);
+        check_pieces(t, false);
+        tn_tokenizer_free(t);
+    }
 }
 
 /* Many documents, short and long ones, in three files. */
@@ -166,7 +204,7 @@ static void write_many(const char *folder) {
         }
         assert_int_equal(fclose(f), 0);
     }
-    char *text = made_text(1 << 20, 7);
+    char *text = made_text(1 << 20, 7, true);
     packed z = pack_zstd(text, 1 << 20);
     snprintf(path, sizeof(path), "%s/z.txt.zst", folder);
     packed_write(temp_path(path), z, z.bytes, 1);
