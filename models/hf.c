@@ -48,7 +48,7 @@ static void source_close(source *s) {
 static bool source_open(source *s, const char *folder, bool mapped, const tn__lm_family *wanted,
                         const char *operation) {
     *s = (source){.family = NULL};
-    if (!tn__hf_config_open(&s->config, folder, operation)) {
+    if (!tn__hf_config_open(&s->config, folder, "config.json", operation)) {
         return false;
     }
     s->family = family_of_config(&s->config);

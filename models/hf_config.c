@@ -30,10 +30,11 @@ static bool parse_config(tn__hf_config *c, const char *text, size_t bytes) {
     return !tn__pending();
 }
 
-bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *operation) {
+bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
+                        const char *operation) {
     size_t bytes;
     *c = (tn__hf_config){.operation = operation};
-    c->path = tn__pending() ? NULL : tn__folder_path(folder, "config.json", operation);
+    c->path = tn__pending() ? NULL : tn__folder_path(folder, file, operation);
     char *text = c->path ? tn__read_whole(c->path, &bytes, operation) : NULL;
     bool read = text && parse_config(c, text, bytes);
     free(text);

@@ -16,8 +16,9 @@ typedef struct tn__hf_config {
     const tn__json *object; /* where keys are looked for: the whole, or an object within it */
 } tn__hf_config;
 
-/* Of folder/config.json. False after raising; nothing is to be freed then. */
-bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *operation);
+/* Of a file in the folder, "config.json". False after raising; nothing is to be freed then. */
+bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
+                        const char *operation);
 void tn__hf_config_free(tn__hf_config *c);
 
 /* Raises that the value of `key` is not what is wanted: "a whole number from 1 to 9". Returns

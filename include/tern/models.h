@@ -314,6 +314,19 @@ TN_API tn_status tn_lm_save_with(void *m, const char *folder,
 TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder) TN_MUST_USE;
 TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder) TN_MUST_USE;
 
+/* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or,
+ * where it has none, config.json in a Hugging Face folder. Where neither names an end it is the
+ * tokenizer's <|endoftext|> (the tokenizer may be NULL). Tokens outside the vocabulary of m do not
+ * count, and files may be missing. TN_EFORMAT, with the file and the key. */
+enum { TN_LM_ENDS = 8 };
+typedef struct tn_lm_specials {
+    int32_t begin; /* -1: none */
+    int32_t ends[TN_LM_ENDS];
+    int end_count;
+} tn_lm_specials;
+TN_API tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *folder,
+                                   tn_lm_specials *specials);
+
 /* ---- llm.c's checkpoints --------------------------------------------------------------------- */
 
 /* A file of github.com/karpathy/llm.c, version 3 (f32) or 5 (bf16). Loading initialises m, as

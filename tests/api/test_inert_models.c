@@ -74,6 +74,8 @@ static void bad_module(void *m, tn_tensor *t) {
     tn_prompt prompt = {&token, 1};
     tn_generated generated;
     FAILS(tn_generate(m, &prompt, 1, tn_generate_defaults(), &generated));
+    tn_lm_specials specials;
+    FAILS(tn_lm_specials_of(m, NULL, temp_path(""), &specials));
     NOTHING(tn_sgd(m, tn_sgd_defaults()));
     NOTHING(tn_adam(m, tn_adam_defaults()));
     NOTHING(tn_adamw(m, tn_adamw_defaults()));
@@ -291,6 +293,10 @@ static void generating(tn_tensor *t) {
     TAKES(tn_generate(&m, &prompt, 1, o, &out));
     tn_generated_free(&out, 1);
     tn_generated_free(NULL, 1);
+    tn_lm_specials specials;
+    FAILS(tn_lm_specials_of(&m, NULL, NULL, &specials));
+    FAILS(tn_lm_specials_of(&m, NULL, temp_path(""), NULL));
+    TAKES(tn_lm_specials_of(&m, NULL, temp_path("nowhere"), &specials));
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             TAKES(tn_cache_begin(&m, (tn_attention_cache_options){longs[i], longs[j]}));
