@@ -217,55 +217,57 @@ static tn_values record_logits(tn_module *m, tn_values in, tn_values out, void *
     return out;
 }
 
-/* In the batch as alone, though each fills the context at another time, and some end early. */
+enum { ROWS = 7 };
+
+/* In the batch as alone. With `compared` logits too, where rows stay in their places. */
+static void expect_alone(any_model *m, const tn_prompt *of, tn_generate_options o, bool compared) {
+    static record all, one;
+    tn_generated got[ROWS], alone;
+    all.calls = 0;
+    tn_hook hook = tn_module_hook(m, (tn_module_hooks){.after = record_logits, .user = &all});
+    assert_int_equal(tn_generate(m, of, ROWS, o, got), TN_OK);
+    tn_module_unhook(m, hook);
+    int ends = 0;
+    for (int i = 0; i < ROWS; i++) {
+        one.calls = 0;
+        hook = tn_module_hook(m, (tn_module_hooks){.after = record_logits, .user = &one});
+        o.first = (uint64_t)i;
+        assert_int_equal(tn_generate(m, &of[i], 1, o, &alone), TN_OK);
+        tn_module_unhook(m, hook);
+        expect_same(&got[i], &alone);
+        for (int c = 0; compared && c < NEW; c++) {
+            for (int t = 0; t < VOCAB; t++) {
+                float x = one.logits[c][0][t], y = all.logits[c][i][t];
+                assert_true(fabsf(x - y) <= 1e-5f * (1.0f + fabsf(x)));
+            }
+        }
+        ends += got[i].end == TN_ENDED_BY_TOKEN;
+        tn_generated_free(&alone, 1);
+    }
+    assert_true(compared ? ends == 0 : ends > 1);
+    tn_generated_free(got, ROWS);
+}
+
+/* Though each fills the context at another time, and some end early: long prompts often begin again
+ * together, short ones go on for some tokens while others leave. */
 static void batches_are_sequences_alone(void **state) {
     (void)state;
     any_model m;
     prompts p;
-    static record all, one;
-    const int lengths[] = {4, 1, 9, 4, CONTEXT, CONTEXT + 2, 7};
-    enum { N = 7 };
-    make_prompts(&p, lengths, N);
+    const int lengths[2][ROWS] = {{4, 1, 9, 4, CONTEXT, CONTEXT + 2, 7}, {2, 4, 1, 3, 1, 2, 3}};
+    const int32_t stops[] = {2, 5, 8};
     EACH_FAMILY(m) {
-        for (int k = 0; k < 4; k++) {
-            tn_generate_options o = k == 0 ? greedy(NEW) : tn_generate_defaults();
+        for (int k = 0; k < 10; k++) {
+            make_prompts(&p, lengths[k % 2], ROWS);
+            tn_generate_options o = tn_generate_defaults();
             o.max_new = NEW;
-            o.seed = 3;
-            o.temperature = k == 0 ? 0.0 : 6.0;
-            o.top_k = k == 2 ? 5 : 0;
-            o.repetition_penalty = k == 2 ? 1.3 : 1.0;
-            const int32_t stops[] = {2, 5};
+            o.seed = (uint64_t)k;
+            o.temperature = k < 2 ? 0.0 : 6.0;
+            o.top_k = k == 4 ? 5 : 0;
+            o.repetition_penalty = k == 4 || k == 5 ? 1.3 : 1.0;
             o.stop_tokens = stops;
-            o.stop_token_count = k == 3 ? 2 : 0;
-            tn_generated got[N], alone;
-            record *want = k < 3 ? &all : NULL; /* rows stay where they were */
-            all.calls = 0;
-            tn_hook hook =
-                want ? tn_module_hook(&m, (tn_module_hooks){.after = record_logits, .user = want})
-                     : 0;
-            assert_int_equal(tn_generate(&m, p.of, N, o, got), TN_OK);
-            if (want) {
-                tn_module_unhook(&m, hook);
-            }
-            int ends = 0;
-            for (int i = 0; i < N; i++) {
-                one.calls = 0;
-                hook = tn_module_hook(&m, (tn_module_hooks){.after = record_logits, .user = &one});
-                o.first = (uint64_t)i;
-                assert_int_equal(tn_generate(&m, &p.of[i], 1, o, &alone), TN_OK);
-                tn_module_unhook(&m, hook);
-                expect_same(&got[i], &alone);
-                for (int c = 0; want && c < NEW; c++) {
-                    for (int t = 0; t < VOCAB; t++) {
-                        float x = one.logits[c][0][t], y = all.logits[c][i][t];
-                        assert_true(fabsf(x - y) <= 1e-5f * (1.0f + fabsf(x)));
-                    }
-                }
-                ends += got[i].end == TN_ENDED_BY_TOKEN;
-                tn_generated_free(&alone, 1);
-            }
-            assert_true(k < 3 ? ends == 0 : ends > 1);
-            tn_generated_free(got, N);
+            o.stop_token_count = k < 6 ? 0 : 3;
+            expect_alone(&m, p.of, o, k < 6);
         }
         expect_no_caches(&m);
     }

@@ -92,13 +92,20 @@ static void expect_twin(int n, tn__sampling how) {
 /* ---- Candidates ------------------------------------------------------------------------------ */
 
 /* What logits may look like: spread, nearly flat, with many equal ones, all equal, sure, with
- * tokens that never come, large, tiny. */
+ * tokens that never come, large, tiny, zeros, and with one large in each block. */
 static void fill_logits(int n, int kind, tn_generator *g) {
     for (int i = 0; i < n; i++) {
         double u = 2.0 * tn_random_uniform(g) - 1.0, bell = u * fabs(u) * 12.0;
-        double forms[] = {bell - 30.0, u * 1e-3,  floor(bell),
-                          -2.5,        -u * u,    i % 3 == 1 ? -INFINITY : bell,
-                          bell * 1e30, u * 1e-40, u < 0 ? -0.0 : 0.0};
+        double forms[] = {bell - 30.0,
+                          u * 1e-3,
+                          floor(bell),
+                          -2.5,
+                          -u * u,
+                          i % 3 == 1 ? -INFINITY : bell,
+                          bell * 1e30,
+                          u * 1e-40,
+                          u < 0 ? -0.0 : 0.0,
+                          i % 16 ? u : 9.0 + u};
         logits[i] = (float)forms[kind];
     }
     if (kind == 4) {
@@ -114,7 +121,7 @@ static void candidates_are_the_twins(void **state) {
     const double ts[] = {1.0, 0.7, 3.0, 0.01, 1e6};
     tn_generator g = {.seed = 3};
     for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
-        for (int kind = 0; kind < 9; kind++) {
+        for (int kind = 0; kind < 10; kind++) {
             fill_logits(sizes[s], kind, &g);
             for (size_t k = 0; k < sizeof(ks) / sizeof(*ks); k++) {
                 for (size_t p = 0; p < sizeof(ps) / sizeof(*ps); p++) {
