@@ -1,7 +1,8 @@
-/* The command `tern`: starting programs as ranks, texts as tokens, measuring models,
- * checkpoints in parts as one file, and facts about this build. */
+/* The command `tern`: starting programs as ranks, texts as tokens, language models measured and
+ * made to write, checkpoints in parts as one file, and facts about this build. */
 #include "tools/convert.h"
 #include "tools/eval.h"
+#include "tools/generate.h"
 #include "tools/info.h"
 #include "tools/run.h"
 #include "tools/tokens.h"
@@ -18,6 +19,8 @@ static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts P
                            "tokens (tern tokens --help)\n"
                            "tern eval --model DIR --data PATTERN        a model's perplexity, "
                            "or what it chooses (tern eval --help)\n"
+                           "tern generate --model DIR --prompt TEXT     what a model writes "
+                           "(tern generate --help)\n"
                            "tern convert FOLDER --to FILE               a checkpoint in parts as "
                            "one file (tern convert --help)\n"
                            "tern info                                   version, kernels, cores, "
@@ -33,28 +36,29 @@ static void close_output(void) {
     }
 }
 
+/* With options of their own: argp's messages begin with the first argument. */
+static char run_name[] = "tern run", tokens_name[] = "tern tokens", eval_name[] = "tern eval",
+            generate_name[] = "tern generate", convert_name[] = "tern convert";
+static const struct verb {
+    const char *verb;
+    char *name;
+    int (*main)(int argc, char **argv);
+} verbs[] = {
+    {"run", run_name, run_main},
+    {"tokens", tokens_name, tokens_main},
+    {"eval", eval_name, eval_main},
+    {"generate", generate_name, generate_main},
+    {"convert", convert_name, convert_main},
+};
+
 int main(int argc, char **argv) {
     atexit(close_output);
     const char *verb = argc > 1 ? argv[1] : "help";
-    if (strcmp(verb, "run") == 0) {
-        static char name[] = "tern run"; /* in argp's messages */
-        argv[1] = name;
-        return run_main(argc - 1, argv + 1);
-    }
-    if (strcmp(verb, "convert") == 0) {
-        static char name[] = "tern convert";
-        argv[1] = name;
-        return convert_main(argc - 1, argv + 1);
-    }
-    if (strcmp(verb, "tokens") == 0) {
-        static char name[] = "tern tokens";
-        argv[1] = name;
-        return tokens_main(argc - 1, argv + 1);
-    }
-    if (strcmp(verb, "eval") == 0) {
-        static char name[] = "tern eval";
-        argv[1] = name;
-        return eval_main(argc - 1, argv + 1);
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strcmp(verb, verbs[i].verb) == 0) {
+            argv[1] = verbs[i].name;
+            return verbs[i].main(argc - 1, argv + 1);
+        }
     }
     if (strcmp(verb, "_guard") == 0) {
         return guard_main(argc, argv);

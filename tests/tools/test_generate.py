@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""`tern generate` with a model that knows one text by heart (speaker.c): what it writes, when, and how it ends."""
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import LIMIT, TERN, TESTS, environment, has, holds, main, same, test, until
+
+TEXT = "naïve cafés sell 🍵 and 日本茶.\nA second line."
+BYTES = TEXT.encode()
+
+
+def speaker(said=TEXT):
+    subprocess.run([os.path.join(TESTS, "speaker"), "model", said], check=True, timeout=LIMIT, env=environment())
+
+
+def generate(*arguments, **options):
+    options.setdefault("stdin", subprocess.DEVNULL if "input" not in options else None)
+    if options["stdin"] is None:
+        del options["stdin"]
+    return subprocess.run([TERN, "generate", *arguments], env=environment(), capture_output=True, check=False, timeout=LIMIT, **options)
+
+
+def says(wanted, *arguments, **options):
+    done = generate("--model", "model", *arguments, **options)
+    same(done.returncode, 0, done.stderr)
+    same(done.stdout.decode(), wanted, done.stderr)
+    return done.stderr.decode()
+
+
+def fails(status, part, *arguments, **options):
+    done = generate(*arguments, **options)
+    same(done.returncode, status, done.stderr)
+    has(done.stderr, part)
+    holds(b"generate.c" not in done.stderr, done.stderr)
+    return done
+
+
+@test
+def prompts():
+    """what comes behind a prompt, to the end of the text, or so many tokens; with the prompt where that is wanted"""
+    speaker()
+    same(says(TEXT[2:] + "\n", "--prompt", "na"), "")
+    says(TEXT[2:] + "\n", "-m", "model", "-p", "xy", "--temperature", "0")
+    says("ïve\n", "--prompt", "na", "--tokens", "4")
+    says("naïve\n", "--prompt", "na", "--tokens", "4", "--echo")
+    says(TEXT[1:] + "\n", "--prompt", "")  # from the token that ends documents
+    says("ïve caf\n", "--prompt", "na", "--stop", "és")
+    says("ïve\n", "--prompt", "na", "--stop", "sell", "--stop", " ")
+    says("ïve\n", "--prompt", "na", "--tokens", "4", "--dtype", "bf16", "--threads", "1")
+    said = says("ï\n---\nï\n---\nï\n", "--prompt", "na", "--tokens", "2", "--samples", "3", "--stats")
+    has(said, "prompts: 6 tokens", "answers: 6 tokens", "tokens/s")
+    rest = len(BYTES) - 2
+    text = generate("--model", "model", "--prompt", "na", "--ignore-eos", "--tokens", str(rest + 2)).stdout.decode()
+    same(text, TEXT[2:] + "<|endoftext|>" * 2 + "\n")
+
+
+@test
+def other_draws():
+    """the same seed is the same text, on any number of threads; another seed, another sample and another line are not"""
+    speaker()
+    hot = ["--model", "model", "--temperature", "50", "--tokens", "20"]
+    texts = [generate(*hot, "--prompt", "na", *more).stdout for more in ([], ["--threads", "1"], ["--seed", "1337"], ["--seed", "1"])]
+    holds(texts[0] == texts[1] == texts[2] != texts[3], texts)
+    first, second = generate(*hot, "--prompt", "na", "--samples", "2").stdout.split(b"---\n")
+    holds(first == texts[0] and second != first, (first, second))
+    lines = generate(*hot, "--stop", "\n", input=b"na\nna\n").stdout.split(b"\n")
+    holds(lines[0] != lines[1], lines)
+    cool = [generate(*hot, "--prompt", "na", *more).stdout.decode() for more in (["--top-k", "1"], ["--top-p", "0"])]
+    same(cool, [BYTES[2:22].decode(errors="replace") + "\n"] * 2)
+    far = generate("--model", "model", "--prompt", "na", "--tokens", "20", "--repetition-penalty", "1000").stdout
+    holds(far != cool[0].encode(), far)
+
+
+@test
+def lines():
+    """each line is a prompt, answered in its order; one without a newline too, and an empty one"""
+    speaker()
+    says("ïve\n" * 2 + "ve c\n" + "aïv\n", "--tokens", "4", input="na\nxx\nabcd\n\n".encode())
+    says("ïve\n", "--tokens", "4", input=b"na")
+    says("", input=b"")
+
+
+@test
+def one_line_at_a_time():
+    """a program that asks gets its answer before it asks again"""
+    speaker()
+    with subprocess.Popen([TERN, "generate", "--model", "model", "--tokens", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          env=environment()) as p:
+        for ask, answer in ((b"na\n", "ïve\n"), (b"abcd\n", "ve c\n")):
+            p.stdin.write(ask)
+            p.stdin.flush()
+            same(p.stdout.readline().decode(), answer)
+        p.stdin.close()
+        same(p.wait(LIMIT), 0)
+
+
+def pieces_of(*arguments):
+    """What single writes bring, read one by one from a pseudo-terminal that changes nothing."""
+    import tty
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    with subprocess.Popen([TERN, "generate", *arguments], stdin=subprocess.DEVNULL, stdout=theirs, env=environment()) as p:
+        os.close(theirs)
+        got = []
+        while True:
+            try:
+                piece = os.read(ours, 1 << 16)
+            except OSError:
+                break
+            if not piece:
+                break
+            got.append(piece)
+        same(p.wait(LIMIT), 0)
+    os.close(ours)
+    return got
+
+
+@test
+def whole_characters():
+    """each write holds whole characters, though each token is one byte; a terminal gets no commands"""
+    speaker()
+    pieces = pieces_of("--model", "model", "--prompt", "na")
+    for piece in pieces:
+        piece.decode()  # raises inside of a character
+    same(b"".join(pieces).decode(), TEXT[2:] + "\n")
+    subprocess.run(["rm", "-r", "model"], check=True)
+    speaker("ab\x1b]0;title\x07cd\x1b[2Je\rf\tg\nh")
+    pieces = b"".join(pieces_of("--model", "model", "--prompt", "a"))
+    holds(b"\x1b" not in pieces and b"\x07" not in pieces and b"\r" not in pieces and pieces.endswith(b"\tg\nh\n"), pieces)
+    raw = generate("--model", "model", "--prompt", "a").stdout  # a pipe gets all of it
+    same(raw, b"b\x1b]0;title\x07cd\x1b[2Je\rf\tg\nh\n")
+
+
+@test
+def a_terminal_asks():
+    """somebody at a terminal is asked for a prompt; Ctrl-D ends it, and so does Ctrl-C"""
+    speaker()
+    for end, status in ((b"\x04", 0), (b"\x03", -signal.SIGINT)):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(TERN, [TERN, "generate", "--model", "model", "--tokens", "4"], environment())
+        got = b""
+
+        def wait_for(part):
+            nonlocal got
+            began = time.monotonic()
+            while part not in got:
+                holds(time.monotonic() < began + LIMIT, got)
+                got += os.read(terminal, 4096)
+            got = got[got.index(part) + len(part):]
+
+        wait_for(b"> ")
+        os.write(terminal, b"na\n")
+        wait_for("ïve\r\n> ".encode())
+        os.write(terminal, end)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(terminal)
+        same(code, status)
+
+
+@test
+def interrupted():
+    """Ctrl-C ends the text where it is, with a newline, and the status says so; nothing is said about errors"""
+    speaker("x" * 3000)
+    with subprocess.Popen([TERN, "generate", "--model", "model", "--prompt", "x", "--tokens", "1000000", "--ignore-eos"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment()) as p:
+        same(p.stdout.read(1), b"x")
+        p.send_signal(signal.SIGINT)
+        rest, errors = p.communicate(timeout=LIMIT)
+        same(p.returncode, 130, errors)
+        same(errors, b"")
+        holds(rest.endswith(b"\n"), rest[-20:])
+
+
+@test
+def broken_pipes():
+    """a reader that goes away ends it at once, and a full disk is said"""
+    speaker("x" * 3000)
+    endless = [TERN, "generate", "--model", "model", "--prompt", "x", "--tokens", "1000000", "--ignore-eos"]
+    p = subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(),
+                         restore_signals=True)
+    same(p.stdout.read(1), b"x")
+    p.stdout.close()
+    same(p.wait(LIMIT), -signal.SIGPIPE, p.stderr.read())
+    p.stderr.close()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(endless, stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(), check=False,
+                              timeout=LIMIT)
+    same(done.returncode, 1)
+    has(done.stderr, "tern: stdout: ")
+
+
+@test
+def ends_of_texts():
+    """eos_token_id of the model's files ends a text, a number or a list of them; what is wrong there is said"""
+    speaker()
+    space, config = ord(" "), json.load(open("model/config.json", encoding="utf-8"))
+
+    def write(name, value):
+        with open(os.path.join("model", name), "w", encoding="utf-8") as f:
+            json.dump(value, f)
+
+    write("generation_config.json", {"eos_token_id": [space, 5000000], "bos_token_id": None})
+    says("ïve\n", "--prompt", "na")
+    write("generation_config.json", {"eos_token_id": ord("v")})
+    says("ï\n", "--prompt", "na")
+    write("generation_config.json", {"bos_token_id": 7})  # a prompt begins with it
+    says("ïve\n", "--prompt", "n", "--tokens", "4")
+    write("generation_config.json", {"eos_token_id": "x"})
+    fails(1, 'model/generation_config.json: "eos_token_id" is "x" but must be', "--model", "model", "--prompt", "na")
+    with open("model/generation_config.json", "w", encoding="utf-8") as f:
+        f.write("{")
+    fails(1, "model/generation_config.json: byte 1", "--model", "model", "--prompt", "na")
+    os.remove("model/generation_config.json")
+    config["eos_token_id"] = space
+    write("config.json", config)
+    says("ïve\n", "--prompt", "na")
+
+
+@test
+def what_is_missing():
+    """folders without a part, wrong command lines, prompts beyond the context"""
+    speaker()
+    fails(1, "nowhere", "--model", "nowhere", "--prompt", "x")
+    for name, part in (("merges.txt", "model"), ("model.safetensors", "model"), ("config.json", "model/config.json")):
+        path = os.path.join("model", name)
+        os.rename(path, path + ".away")
+        fails(1, part, "--model", "model", "--prompt", "x")
+        os.rename(path + ".away", path)
+    says("ïve\n", "--prompt", "na", "--tokens", "4", "--tokenizer", "model")
+    fails(64, "no model", "--prompt", "x")
+    for arguments in (["--tokens", "0"], ["--tokens", "x"], ["--temperature", "-1"], ["--temperature", "nan"], ["--top-p", "1.1"],
+                      ["--top-k", "-1"], ["--repetition-penalty", "0"], ["--samples", "0"], ["--dtype", "f16"], ["--stop", ""],
+                      ["--threads", "0"], ["word"]):
+        fails(64, "tern generate: ", "--model", "model", *arguments)
+    long = "x" * (3 * len(BYTES))
+    done = generate("--model", "model", "--prompt", long, "--tokens", "3")
+    same(done.returncode, 0, done.stderr)
+    has(done.stderr, f"the prompt has {len(long)} tokens, and the model sees the last {2 * len(BYTES) + 8}")
+    same(generate("--help").returncode, 0)
+
+
+main()

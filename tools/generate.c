@@ -1,0 +1,263 @@
+/* `tern generate`: text from a language model, as it comes.
+ *
+ * A prompt is an option, or each line of standard input is one. Standard output has what the model
+ * writes and nothing else, in whole characters; the rest is for standard error.
+ */
+#include "tools/generate.h"
+
+#include "core/clock.h"
+#include "core/plain.h"
+#include "tools/why.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What the options ask for, and what is made of it. */
+typedef struct generation {
+    generate_options asked;
+    tn_generate_options o;
+    tn_module *net;
+    tn_tokenizer *words;
+    tn_lm_specials specials;
+    int64_t context;
+    tn_utf8_stream stream;
+    bool screen, failed; /* standard output is a terminal; could not be written */
+    double load_seconds, first_token, prompt_seconds, seconds;
+    int64_t prompt_tokens, tokens, first_tokens; /* first_tokens: each answer's first */
+} generation;
+
+/* ---- Model and tokenizer --------------------------------------------------------------------- */
+
+static tn_status load_model(generation *g) {
+    tn_lm_load_options load = tn_lm_load_defaults();
+    load.as_stored = !g->asked.dtype;
+    load.dtype = g->asked.dtype && strcmp(g->asked.dtype, "bf16") == 0 ? TN_BF16 : TN_F32;
+    load.mmap = true;
+    tn_lm_shape shape;
+    g->net = tn_lm_load(g->asked.model, load);
+    g->words =
+        g->net ? tn_tokenizer_load(g->asked.tokenizer ? g->asked.tokenizer : g->asked.model) : NULL;
+    if (!g->words || tn_lm_shape_of(g->net, &shape) != TN_OK ||
+        tn_lm_specials_of(g->net, g->words, g->asked.model, &g->specials) != TN_OK) {
+        return tn_error();
+    }
+    g->context = shape.context;
+    g->o.tokenizer = g->words;
+    g->o.stop_texts = g->asked.stops;
+    g->o.stop_tokens = g->specials.ends;
+    g->o.stop_token_count = g->asked.ignore_end ? 0 : g->specials.end_count;
+    tn_module_train(g->net, false);
+    tn_device device = tn_device_named(g->asked.device);
+    if (device.kind != TN_CPU) {
+        tn_module_to(g->net, device);
+    }
+    return tn_error();
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* Text to standard output: on a terminal without what it would take for commands. */
+static void write_text(generation *g, char *text, size_t bytes) {
+    char *line = text, *end = text + bytes;
+    while (g->screen && line < end) {
+        char *newline = memchr(line, '\n', (size_t)(end - line));
+        size_t length = (size_t)((newline ? newline : end) - line);
+        fwrite(line, 1, tn__plain_text(line, line, length, false), stdout);
+        if (newline) {
+            putchar('\n');
+        }
+        line = newline ? newline + 1 : end;
+    }
+    if (!g->screen) {
+        fwrite(text, 1, bytes, stdout);
+    }
+    g->failed = fflush(stdout) != 0 || g->failed;
+}
+
+/* The whole characters of more bytes; at the end of a text also what is left of one. */
+static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
+    char few[256], *out = few;
+    if (TN_UTF8_ROOM(count) + 3 > sizeof(few)) {
+        out = malloc(TN_UTF8_ROOM(count) + 3);
+    }
+    if (!out) {
+        tn_raise(TN_ENOMEM, "no memory for %zu bytes of text", count);
+        return;
+    }
+    size_t length = tn_utf8_put(&g->stream, bytes, count, out);
+    if (last) {
+        length += tn_utf8_end(&g->stream, out + length);
+    }
+    write_text(g, out, length);
+    if (out != few) {
+        free(out);
+    }
+}
+
+static bool take_token(const tn_generated_token *token, void *user) {
+    generation *g = user;
+    g->tokens++;
+    g->first_tokens += token->count == 1; /* they come with the prompt */
+    if (g->first_token == 0.0) {
+        g->first_token = tn__now();
+    }
+    if (g->asked.samples == 1) {
+        write_bytes(g, token->text, token->bytes, token->last);
+    }
+    return !tn_stop_asked() && !g->failed;
+}
+
+/* ---- Generating ------------------------------------------------------------------------------ */
+
+/* What the text says, behind the token that begins texts where they begin with one: GPT-2's token
+ * is also their end, and stands before nothing. */
+static tn_status encode_prompt(const generation *g, const char *text, size_t bytes, tn_ids *ids) {
+    const tn_lm_specials *s = &g->specials;
+    bool begins = s->begin >= 0 && !(s->end_count > 0 && s->ends[0] == s->begin);
+    int32_t first = s->begin >= 0 ? s->begin : s->end_count > 0 ? s->ends[0] : -1;
+    ids->ids = malloc(sizeof(*ids->ids));
+    if (!ids->ids) {
+        return tn_raise(TN_ENOMEM, "no memory for a prompt");
+    }
+    ids->room = 1;
+    if (first >= 0 && (begins || bytes == 0)) {
+        ids->ids[ids->count++] = first;
+    }
+    if (tn_tokenizer_encode(g->words, text, bytes, true, ids) == TN_OK && ids->count == 0) {
+        return tn_raise(TN_EVALUE, "the prompt is empty, and the model has no token to begin with");
+    }
+    return tn_error();
+}
+
+static void say_how_much_is_read(const generation *g, int64_t count) {
+    if (count > g->context) {
+        fprintf(stderr,
+                "tern generate: the prompt has %lld tokens, and the model sees the last %lld\n",
+                (long long)count, (long long)g->context);
+    }
+}
+
+static void write_answers(generation *g, const tn_generated *out) {
+    for (int64_t i = 0; i < g->asked.samples && g->asked.samples > 1; i++) {
+        if (i > 0) {
+            fputs("---\n", stdout);
+        }
+        write_bytes(g, out[i].text, out[i].bytes, true);
+        putchar('\n');
+    }
+    if (g->asked.samples == 1) {
+        putchar('\n');
+    }
+    g->failed = fflush(stdout) != 0 || g->failed;
+}
+
+static void answer_ids(generation *g, const tn_ids *ids) {
+    tn_prompt *prompts = malloc((size_t)g->asked.samples * sizeof(*prompts));
+    tn_generated *out = malloc((size_t)g->asked.samples * sizeof(*out));
+    if (!prompts || !out) {
+        tn_raise(TN_ENOMEM, "no memory for %d answers", (int)g->asked.samples);
+    } else {
+        for (int64_t i = 0; i < g->asked.samples; i++) {
+            prompts[i] = (tn_prompt){ids->ids, ids->count};
+        }
+        double began = tn__now();
+        g->first_token = 0.0;
+        g->stream = (tn_utf8_stream){.count = 0};
+        if (tn_generate(g->net, prompts, (int)g->asked.samples, g->o, out) == TN_OK) {
+            write_answers(g, out);
+        }
+        tn_generated_free(out, (int)g->asked.samples);
+        g->o.first += (uint64_t)g->asked.samples; /* other draws for the next prompt */
+        g->prompt_tokens += ids->count * g->asked.samples;
+        g->prompt_seconds += g->first_token - began;
+        g->seconds += tn__now() - g->first_token;
+    }
+    free(prompts);
+    free(out);
+}
+
+static tn_status answer_prompt(generation *g, const char *text, size_t bytes) {
+    tn_ids ids = {0};
+    if (encode_prompt(g, text, bytes, &ids) == TN_OK) {
+        say_how_much_is_read(g, ids.count);
+        if (g->asked.echo) {
+            g->stream = (tn_utf8_stream){.count = 0};
+            write_bytes(g, text, bytes, true);
+        }
+        tn_stop_on_signals(); /* a second Ctrl-C ends it at once */
+        answer_ids(g, &ids);
+    }
+    tn_ids_free(&ids);
+    return tn_error();
+}
+
+/* A line is a prompt. Somebody at a terminal is asked for each. */
+static tn_status answer_lines(generation *g) {
+    bool asks = isatty(STDIN_FILENO) && g->screen;
+    char *line = NULL;
+    size_t room = 0;
+    while (!g->failed && !tn_stop_asked()) {
+        if (asks) {
+            fputs("> ", stdout);
+            fflush(stdout);
+        }
+        signal(SIGINT, SIG_DFL); /* Ctrl-C while it waits */
+        signal(SIGTERM, SIG_DFL);
+        ssize_t bytes = getline(&line, &room, stdin);
+        if (bytes < 0) {
+            break;
+        }
+        bytes -= bytes > 0 && line[bytes - 1] == '\n';
+        if ((bytes > 0 || !asks) && answer_prompt(g, line, (size_t)bytes) != TN_OK) {
+            break;
+        }
+    }
+    if (asks && feof(stdin)) {
+        putchar('\n');
+    }
+    free(line);
+    return tn_error();
+}
+
+static void say_stats(const generation *g) {
+    double speed = g->seconds > 0.0 ? (double)(g->tokens - g->first_tokens) / g->seconds : 0.0;
+    fprintf(
+        stderr,
+        "loaded in %.2f s; prompts: %lld tokens in %.2f s; answers: %lld tokens, %.1f tokens/s\n",
+        g->load_seconds, (long long)g->prompt_tokens, g->prompt_seconds, (long long)g->tokens,
+        speed);
+}
+
+int generate_main(int argc, char **argv) {
+    static generation g;
+    g.asked = generate_parse(argc, argv);
+    g.o = g.asked.sampling;
+    g.o.on_token = take_token;
+    g.o.user = &g;
+    g.screen = isatty(STDOUT_FILENO);
+    if (g.asked.threads) {
+        tn_set_threads((int)g.asked.threads);
+    }
+    double began = tn__now();
+    if (load_model(&g) == TN_OK) {
+        g.load_seconds = tn__now() - began;
+        if (g.asked.prompt) {
+            answer_prompt(&g, g.asked.prompt, strlen(g.asked.prompt));
+        } else {
+            answer_lines(&g);
+        }
+    }
+    int status = tn_stop_asked() ? tn_stop_status() : g.failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (tn_error()) {
+        fprintf(stderr, "tern generate: %s\n", error_why());
+        status = EXIT_FAILURE;
+    } else if (g.asked.stats) {
+        say_stats(&g);
+    }
+    tn_tokenizer_free(g.words);
+    tn_lm_free(g.net);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* `tern generate`, its parts. */
+#ifndef TERN_TOOLS_GENERATE_H
+#define TERN_TOOLS_GENERATE_H
+
+#include <tern/tern.h>
+
+int generate_main(int argc, char **argv);
+
+/* ---- tools/generate_options.c ---------------------------------------------------------------- */
+
+enum { GENERATE_STOPS = 16, GENERATE_SAMPLES = 1000 }; /* the most */
+
+typedef struct generate_options {
+    const char *model, *tokenizer, *prompt, *device, *dtype; /* NULL: not given */
+    int64_t samples, threads;                                /* threads 0: not given */
+    bool echo, stats, ignore_end;
+    const char *stops[GENERATE_STOPS];
+    tn_generate_options sampling; /* and stop_text_count */
+} generate_options;
+
+/* Exits with 64 where the command line is wrong. */
+generate_options generate_parse(int argc, char **argv);
+
+#endif
