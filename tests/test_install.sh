@@ -40,6 +40,24 @@ if [ -n "$example" ]; then
     echo "$(basename "$example") runs outside the tree, $(wc -l <example.out) lines"
 fi
 
+# A program that only generates, linked statically, alone in an empty folder with a model.
+[ -e "$lib/libtern.a" ] || { echo "no libtern.a in $lib (-Ddefault_library=both)"; exit 1; }
+# shellcheck disable=SC2086
+gcc -std=c11 -O2 -Wall -Wextra -static "$root/examples/13_generate.c" $(pkg-config --static --cflags --libs tern) -o generate 2>warnings ||
+    { cat warnings; exit 1; }
+# libgomp's own loader of plugins for accelerators is all that the linker may warn of.
+others=$(grep -v -e "libgomp.a(target.o)" -e "warning: Using 'dlopen' in statically linked" warnings || true)
+[ -z "$others" ] || { cat warnings; exit 1; }
+mkdir alone && strip -o alone/generate generate
+(cd alone && "$build/tests/speaker" model "the quick brown fox")
+said=$(cd alone && env -i ./generate model th)
+[ "$said" = "e quick brown fox" ] || { echo "the static program says: $said"; exit 1; }
+if [ "$(id -u)" = 0 ]; then # nothing else is there
+    said=$(chroot alone /generate model th)
+    [ "$said" = "e quick brown fox" ] || { echo "in an empty root the static program says: $said"; exit 1; }
+fi
+echo "a static program that generates has $(stat -c %s alone/generate) bytes"
+
 # What the library brings: only tn_ names, and none of its own is missing.
 others=$(nm -D --defined-only "$lib/libtern.so" | awk '$3 !~ /^tn_/ && $2 != "A" {print $3}')
 [ -z "$others" ] || { echo "exported without the prefix tn_: $others"; exit 1; }

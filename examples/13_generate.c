@@ -1,0 +1,88 @@
+/* 13. A program that only writes: a folder of weights, a prompt, and the text as it comes.
+ *
+ *     13_generate DIR "Once upon a time"         DIR has Hugging Face's files: GPT-2's, Llama's
+ *     13_generate DIR                            answers each line that it reads
+ *
+ * Shows: loading without reading (the weights are mapped, and come when they are needed; two such
+ * programs share them), a tokenizer, sampling, a callback that prints whole characters, and what
+ * ends a text.
+ *
+ * It is what one would put on another machine, without anything else:
+ *
+ *     cc -O2 -static 13_generate.c $(pkg-config --static --cflags --libs tern) -o 13_generate
+ *
+ * The kernels for the CPU's level are in it and are chosen when it runs. (The linker warns that
+ * libgomp would like to load plugins for accelerators, which a static program cannot.)
+ */
+#include <tern/tern.h>
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct writer {
+    tn_module *model;
+    tn_tokenizer *tokenizer;
+    tn_lm_specials specials; /* what begins and ends texts */
+    tn_utf8_stream stream;   /* a token may end inside a character */
+} writer;
+
+static bool print_token(const tn_generated_token *token, void *user) {
+    writer *w = user;
+    char text[4096];
+    for (size_t at = 0, n; at < token->bytes; at += n) { /* a few bytes; long ones in parts */
+        n = token->bytes - at < 1024 ? token->bytes - at : 1024;
+        fwrite(text, 1, tn_utf8_put(&w->stream, token->text + at, n, text), stdout);
+    }
+    if (token->last) {
+        fwrite(text, 1, tn_utf8_end(&w->stream, text), stdout);
+    }
+    return fflush(stdout) == 0; /* false ends the text */
+}
+
+static void answer_prompt(writer *w, const char *prompt) {
+    tn_ids ids = {0};
+    tn_tokenizer_encode(w->tokenizer, prompt, strlen(prompt), true, &ids);
+
+    tn_generate_options o = tn_generate_defaults();
+    o.max_new = 200;
+    o.temperature = 0.8;
+    o.top_k = 200;
+    o.tokenizer = w->tokenizer;
+    o.stop_tokens = w->specials.ends;
+    o.stop_token_count = w->specials.end_count;
+    o.on_token = print_token;
+    o.user = w;
+    tn_generated text;
+    tn_generate(w->model, &(tn_prompt){ids.ids, ids.count}, 1, o, &text);
+    putchar('\n');
+    tn_generated_free(&text, 1);
+    tn_ids_free(&ids);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2 || argc > 3) {
+        fprintf(stderr, "usage: %s DIR [PROMPT]\n", argv[0]);
+        return 64;
+    }
+    tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends it */
+
+    tn_lm_load_options load = tn_lm_load_defaults();
+    load.mmap = true;
+    writer w = {.model = tn_lm_load(argv[1], load)};
+    w.tokenizer = tn_tokenizer_load(argv[1]);
+    tn_lm_specials_of(w.model, w.tokenizer, argv[1], &w.specials);
+    tn_module_train(w.model, false); /* no dropout */
+
+    char line[4096];
+    if (argc == 3) {
+        answer_prompt(&w, argv[2]);
+    }
+    while (argc == 2 && fgets(line, sizeof(line), stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        answer_prompt(&w, line);
+    }
+
+    tn_tokenizer_free(w.tokenizer);
+    tn_lm_free(w.model);
+    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
+}
