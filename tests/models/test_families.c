@@ -174,6 +174,42 @@ static void tied_classifiers(void **state) {
     tn_module_finish(&llama);
 }
 
+/* ---- Built without elements ------------------------------------------------------------------ */
+
+static bool same_in(const tn_entry *entry, void *user) {
+    assert_true(tn_equal(*entry->field, tn_module_get(user, entry->path)));
+    return true;
+}
+
+/* Elements that are made later are those that are made at once, and the random numbers go on at the
+ * same place; a tied classifier stays one tensor with the embedding. */
+static void llama_built_later(void **state) {
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        TN_SCOPE;
+        tn_llama once, later;
+        tn_llama_options o = small_llama();
+        o.tied = tied;
+        tn_seed(8);
+        tn_llama_init(&once, o);
+        double next = tn_item(tn_rand(TN_DIMS(), TN_F64));
+        tn_seed(8);
+        {
+            TN_DEFER_INIT;
+            tn_llama_init(&later, o);
+        }
+        assert_true(tn_item(tn_rand(TN_DIMS(), TN_F64)) == next);
+        tn_tensor *tokens = tn_zeros(TN_DIMS(1, 3), TN_I64);
+        assert_inert(tn_call(&later, tokens), TN_ESTATE, "embed_tokens");
+        assert_int_equal(tn_module_materialize(&later), TN_OK);
+        tn_module_each(&once, (tn_walk){.with_shared = true}, same_in, &later);
+        assert_true((later.top.lm_head.weight == later.stem.embed_tokens.weight) == tied);
+        assert_true(tn_equal(tn_call(&once, tokens), tn_call(&later, tokens)));
+        tn_module_finish(&once);
+        tn_module_finish(&later);
+    }
+}
+
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 static void refused_gpts(void **state) {
@@ -235,8 +271,9 @@ static void refused_llamas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(gpt_names),        TEST(llama_names),  TEST(llama_description),
-        TEST(tied_classifiers), TEST(refused_gpts), TEST(refused_llamas),
+        TEST(gpt_names),        TEST(llama_names),       TEST(llama_description),
+        TEST(tied_classifiers), TEST(llama_built_later), TEST(refused_gpts),
+        TEST(refused_llamas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
