@@ -102,11 +102,12 @@ static tn_status make_mask(batch *b, int64_t longest) {
 /* Reads every row's window, `longest` at most. */
 static tn_status read_windows(batch *b, int64_t longest) {
     size_t count = (size_t)(b->running * longest);
-    int32_t *tokens = tn__calloc(count, 2 * sizeof(*tokens)), *places = tokens + count;
+    int32_t *tokens = tn__calloc(count, 2 * sizeof(*tokens));
     if (!tokens) {
         return tn__raise(TN_ENOMEM, operation, "no memory for %lld prompts of %lld tokens",
                          (long long)b->running, (long long)longest);
     }
+    int32_t *places = tokens + count;
     for (int64_t r = 0; r < b->running; r++) {
         const tn__sequence *s = b->rows[r];
         int64_t window = window_of(s), end = (r + 1) * longest;
