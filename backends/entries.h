@@ -32,6 +32,7 @@
     X(adam,                    PRIMITIVE, OWN,  OWN) \
     X(sgd,                     PRIMITIVE, OWN,  OWN) \
     X(linear,                  FUSED,     OWN,  OWN) \
+    X(linear_q8,               FUSED,     OWN,  NONE) \
     X(softmax,                 FUSED,     OWN,  OWN) \
     X(softmax_backward,        FUSED,     OWN,  OWN) \
     X(layer_norm,              FUSED,     OWN,  OWN) \

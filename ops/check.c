@@ -39,6 +39,7 @@ static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int6
         return spec->values[i];
     case TN_SPEC_INDEX:
     case TN_SPEC_BOOL:
+    case TN_SPEC_BYTE:
         return floor(spec->low + (spec->high - spec->low) * u);
     case TN_SPEC_DISTINCT: {
         int64_t step = count / 3 * 2 + 1;
@@ -98,6 +99,8 @@ tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layou
         dtype = narrow ? TN_I32 : TN_I64;
     } else if (spec->kind == TN_SPEC_BOOL) {
         dtype = TN_BOOL;
+    } else if (spec->kind == TN_SPEC_BYTE) {
+        dtype = TN_I8;
     }
     tn_dims dims = kept_dims(spec, layout);
     int64_t count = tn_dims_count(dims);

@@ -74,6 +74,7 @@ TN_OP(stack)
 TN_OP(matmul)
 TN_OP(linear)
 TN_OP(linear_gelu)
+TN_OP(linear_q8)
 
 /* index/ */
 TN_OP(index_select)

@@ -49,7 +49,7 @@ INLINE uint16_t to_f16(float x) {
     return (uint16_t)(sign | result);
 }
 
-/* dst[i] = x[i stride] as f32; dtype f32, f64, bf16 or f16. */
+/* dst[i] = x[i stride] as f32; dtype f32, f64, bf16, f16 or i8. */
 static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t stride,
                             int64_t n) {
 #define LOAD(type, value)                                         \
@@ -82,6 +82,9 @@ static inline void load_f32(float *dst, const void *src, tn_dtype dtype, int64_t
         break;
     case TN_F16:
         LOAD(uint16_t, from_f16(e));
+        break;
+    case TN_I8:
+        LOAD(int8_t, (float)e);
         break;
     default:
         LOAD(double, (float)e);

@@ -2,9 +2,9 @@
  * so few times that the time is that of reading it. The blocked product (gemm.h) would write a
  * packed copy of w first; here rows of w are read once, as they are, and widened in registers.
  *
- * A word is 32 bits of a row of w: one f32, or two bf16 or f16. A vector of words gives as
- * many vectors of f32 as a word has elements (its phases): phase e has element e of each word. x is
- * put into that order once:
+ * A word is 32 bits of a row of w: one f32, two bf16 or f16, or four i8. A vector of words gives
+ * as many vectors of f32 as a word has elements (its phases): phase e has element e of each word. x
+ * is put into that order once:
  *
  *     packed x: for each vector of words, for each phase, for each row of x: a vector of f32
  *
@@ -42,7 +42,7 @@ typedef union lanes {
 
 /* Elements of a word. */
 INLINE int phases_of(tn_dtype dtype) {
-    return dtype == TN_F32 ? 1 : 2;
+    return dtype == TN_F32 ? 1 : dtype == TN_I8 ? 4 : 2;
 }
 
 INLINE vec float_bits(word w) {
@@ -56,6 +56,8 @@ INLINE vec widen_phase(word w, const tn_dtype dtype, const int e) {
         return float_bits(w);
     case TN_BF16:
         return float_bits(e == 0 ? w << 16 : w & (int32_t)0xffff0000);
+    case TN_I8:
+        return __builtin_convertvector((w << (24 - 8 * e)) >> 24, vec);
     default: {
         word half = e == 0 ? w << 16 : w, body = (half & 0x7fff0000) >> 3,
              sign = half & (int32_t)0x80000000;
@@ -161,6 +163,7 @@ typedef void strip_kernel(const few_rows_job *job, const float *x, int64_t j0, i
 STRIP_KERNELS(strip_f32, TN_F32)
 STRIP_KERNELS(strip_bf16, TN_BF16)
 STRIP_KERNELS(strip_f16, TN_F16)
+STRIP_KERNELS(strip_i8, TN_I8)
 
 /* The kernel for `rows` rows: 1, 2, 4 or 8. */
 static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
@@ -168,8 +171,9 @@ static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
         {strip_f32_1, strip_f32_2, strip_f32_4, strip_f32_8},
         {strip_bf16_1, strip_bf16_2, strip_bf16_4, strip_bf16_8},
         {strip_f16_1, strip_f16_2, strip_f16_4, strip_f16_8},
+        {strip_i8_1, strip_i8_2, strip_i8_4, strip_i8_8},
     };
-    int of = dtype == TN_F32 ? 0 : dtype == TN_BF16 ? 1 : 2;
+    int of = dtype == TN_F32 ? 0 : dtype == TN_BF16 ? 1 : dtype == TN_F16 ? 2 : 3;
     return kernels[of][rows == 1 ? 0 : rows == 2 ? 1 : rows == 4 ? 2 : 3];
 }
 
@@ -198,6 +202,11 @@ static void store_strip(const few_rows_job *job, int64_t j0, int64_t n, float *s
         char *to = (char *)job->y + (i * job->row + j0 * job->col) * (int64_t)size_of(job->dtype);
         for (int64_t j = 0; j < n; j++) {
             sums[j] = (float)job->alpha * sums[j];
+        }
+        if (job->scale) {
+            for (int64_t j = 0; j < n; j++) {
+                sums[j] *= job->scale[j0 + j];
+            }
         }
         if (job->bias) {
             for (int64_t j = 0; j < n; j++) {

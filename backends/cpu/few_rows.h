@@ -7,14 +7,14 @@
 
 enum { FEW_ROWS = 8 };
 
-/* y[i row + j col] = alpha sum over p of x[i, p] w[j, p] + bias[j] + beta y for at most FEW_ROWS
- * rows i. x and w: f32, bf16 or f16; w's rows lie side by side (w.col is 1). `bias` (f32,
- * contiguous) may be NULL; y is not read when beta is 0. */
+/* y[i row + j col] = alpha scale[j] sum over p of x[i, p] w[j, p] + bias[j] + beta y for at most
+ * FEW_ROWS rows i. x: f32, bf16 or f16; w: these or i8, with elements of a row side by side (w.col
+ * is 1). `scale` and `bias` (f32, contiguous) may be NULL; y is not read when beta is 0. */
 typedef struct few_rows_job {
     int64_t m, n, k;
     double alpha, beta;
     gemm_side x, w;
-    const float *bias;
+    const float *scale, *bias;
     void *y;
     tn_dtype dtype; /* y's: f32, bf16 or f16 */
     int64_t row, col;

@@ -48,6 +48,27 @@ tn_status tn__ref_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     return TN_OK;
 }
 
+tn_status tn__ref_linear_q8(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                            const tn_desc *scale, const tn_desc *b) {
+    (void)ctx;
+    if (!is_float(y->dtype) || x->dtype != y->dtype || w->dtype != TN_I8 ||
+        !is_float(scale->dtype) || (b && b->dtype != y->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {
+        int64_t i = at.index[0], j = at.index[1];
+        double sum = 0;
+        for (int64_t t = 0; t < x->size[1]; t++) {
+            sum += load_float(x, i * x->stride[0] + t * x->stride[1]) *
+                   (double)load_integer(w, j * w->stride[0] + t * w->stride[1]);
+        }
+        store_float(y, at.at[0],
+                    load_float(scale, j * scale->stride[0]) * sum +
+                        (b ? load_float(b, j * b->stride[0]) : 0));
+    }
+    return TN_OK;
+}
+
 static double gelu_tanh(double x) {
     return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
 }

@@ -138,6 +138,10 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /* The same, then gelu_tanh: in one kernel where the device has one. */
 TN_API tn_tensor *tn_linear_gelu(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/* With a weight of signed bytes (i8), whose row j counts scale[j] times (scale (out), any float):
+ * what tn_quantize makes of linears. For inference: x, scale and bias have gradients, which are not
+ * fast, the weight has none. */
+TN_API tn_tensor *tn_linear_q8(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias);
 
 /* ---- Picking elements ------------------------------------------------------------------------ */
 

@@ -332,6 +332,10 @@ static void operations(tn_tensor *t) {
     INERT(tn_linear_gelu(t, x, NULL));
     INERT(tn_linear_gelu(x, t, NULL));
     TAKES(tn_linear_gelu(x, x, t));
+    INERT(tn_linear_q8(t, x, x, x));
+    INERT(tn_linear_q8(x, t, x, x));
+    INERT(tn_linear_q8(x, x, t, x));
+    TAKES(tn_linear_q8(x, x, x, t));
     INERT(tn_index_select(t, 0, index));
     INERT(tn_index_select(x, 0, t));
     INERT(tn_gather(t, 0, index));

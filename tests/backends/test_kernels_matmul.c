@@ -161,6 +161,75 @@ static void test_few_rows_added(void **state) {
     }
 }
 
+/* ---- A weight of bytes ----------------------------------------------------------------------- */
+
+typedef struct quantised {
+    tn_desc x, w, scale, b;
+    bool bias;
+} quantised;
+static tn_status call_linear_q8(const tn_backend *t, const tn_desc *const *out, void *user) {
+    quantised *q = user;
+    return TRIAL_CALL(t, linear_q8, out[0], &q->x, &q->w, &q->scale, q->bias ? &q->b : NULL);
+}
+
+/* Rows as for few rows, and some beyond them; every byte; a scale of any dtype; a weight whose rows
+ * do not lie side by side, which is widened whatever the number of rows. */
+static void test_linear_q8(void **state) {
+    (void)state;
+    if (trial_on_cuda()) {
+        skip();
+    }
+    static const int64_t ms[] = {0, 1, 2, 3, 4, 5, 8, 9, 40},
+                         ins[] = {0, 1, 3, 15, 16, 17, 63, 64, 65, 257, 1100},
+                         outs[] = {0, 1, 5, 32, 37, 70};
+    enum { MS = sizeof ms / sizeof *ms, INS = sizeof ins / sizeof *ins, OUTS = 6 };
+    for (int k = 0; k < MS * INS * OUTS; k++) {
+        int64_t m = ms[k % MS], in = ins[k / MS % INS], out = outs[k / (MS * INS)];
+        int way = k + k / MS;
+        tn_dtype dtype = array_floats[way % 4];
+        array x = varied(dtype, way / 2 & 1, 2, SIZES(m, in), 1),
+              w = make(TN_I8, k % 7 == 0 ? SPREAD : DENSE, 2, SIZES(out, in)),
+              scale = varied(k % 5 ? TN_F32 : dtype, way & 1, 1, SIZES(out), 2),
+              b = varied(dtype, way / 2 & 1, 1, SIZES(out), 3),
+              y = make(dtype, way / 4 & 1, 2, SIZES(m, out));
+        for (int64_t i = 0; i < w.count; i++) {
+            array_set(&w, i, (double)((i * 89 + k) % 256 - 128));
+        }
+        quantised q = {x.d, w.d, scale.d, b.d, .bias = way / 8 & 1};
+        double most = 128 * sqrt((double)in + 1);
+        trial t = {"linear_q8",
+                   1,
+                   {y},
+                   call_linear_q8,
+                   &q,
+                   dtype == TN_F64 ? 1e-13 * most : 1e-6 * most,
+                   dtype == TN_F64 ? 1e-13 * most : most * 4e-6 + 8 * step_of(dtype)};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+/* More of the weight than is widened at a time. */
+static void test_linear_q8_blocks(void **state) {
+    (void)state;
+    if (trial_on_cuda()) {
+        skip();
+    }
+    array x = varied(TN_BF16, DENSE, 2, SIZES(9, 4100), 1),
+          w = make(TN_I8, DENSE, 2, SIZES(300, 4100)),
+          scale = varied(TN_F32, DENSE, 1, SIZES(300), 2),
+          b = varied(TN_BF16, DENSE, 1, SIZES(300), 3);
+    for (int64_t i = 0; i < w.count; i++) {
+        array_set(&w, i, (double)(i * 89 % 256 - 128));
+    }
+    quantised q = {x.d, w.d, scale.d, b.d, true};
+    trial t = {"linear_q8, blocks", 1,  {make(TN_BF16, DENSE, 2, SIZES(9, 300))},
+               call_linear_q8,      &q, 1e-2,
+               128 * 64 * 4e-6};
+    trial_run(&t);
+    trial_forget();
+}
+
 /* NaN and infinities of either side reach the elements that they belong to, and no other. */
 static void test_few_rows_odd(void **state) {
     (void)state;
@@ -317,11 +386,12 @@ static void test_matmul_layouts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_matmul),         ARRAY_TEST(test_matmul_broadcast),
-        ARRAY_TEST(test_linear),         ARRAY_TEST(test_few_rows),
-        ARRAY_TEST(test_few_rows_added), ARRAY_TEST(test_few_rows_odd),
-        ARRAY_TEST(test_linear_gelu),    ARRAY_TEST(test_linear_backward_weight),
-        ARRAY_TEST(test_matmul_layouts),
+        ARRAY_TEST(test_matmul),           ARRAY_TEST(test_matmul_broadcast),
+        ARRAY_TEST(test_linear),           ARRAY_TEST(test_few_rows),
+        ARRAY_TEST(test_few_rows_added),   ARRAY_TEST(test_few_rows_odd),
+        ARRAY_TEST(test_linear_gelu),      ARRAY_TEST(test_linear_backward_weight),
+        ARRAY_TEST(test_matmul_layouts),   ARRAY_TEST(test_linear_q8),
+        ARRAY_TEST(test_linear_q8_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

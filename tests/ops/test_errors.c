@@ -243,6 +243,15 @@ static void products(void **state) {
             "linear: weight is [4, 3] but bias is [3]");
     refused(tn_linear_op(F(2, 3), F(4, 3), F(4, 1)), TN_ESHAPE,
             "linear: weight is [4, 3] but bias is [4, 1]");
+    tn_tensor *bytes = tn_zeros(TN_DIMS(4, 3), TN_I8);
+    refused(tn_linear_q8(F(2, 3), F(4, 3), F(4), NULL), TN_EDTYPE, "linear_q8: weight is f32");
+    refused(tn_linear_q8(F(2, 3), bytes, F(4), D(4)), TN_EDTYPE, "x is f32 and bias f64");
+    refused(tn_linear_q8(I(2, 3), bytes, F(4), NULL), TN_EDTYPE, "the dtype of x is i64");
+    refused(tn_linear_q8(F(2, 3), bytes, I(4), NULL), TN_EDTYPE, "the dtype of scale is i64");
+    refused(tn_linear_q8(F(2, 4), bytes, F(4), NULL), TN_ESHAPE,
+            "linear_q8: x is [2, 4] but weight is [4, 3]");
+    refused(tn_linear_q8(F(2, 3), bytes, F(3), NULL), TN_ESHAPE, "but scale is [3]");
+    refused(tn_linear_q8(F(2, 3), bytes, F(4), F(4, 1)), TN_ESHAPE, "but bias is [4, 1]");
     refused(tn_linear_gelu(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
             "linear_gelu: x is f32 but weight is f64");
     refused(tn_linear_gelu(F(2, 3), F(3, 4), NULL), TN_ESHAPE,

@@ -120,6 +120,7 @@ TWINS = {
     "cast": lambda x, dtype: x.to(DTYPES[dtype]),
     "cat": lambda *x, dim: torch.cat(x, dim), "stack": lambda *x, dim: torch.stack(x, dim),
     "matmul": torch.matmul, "linear": F.linear,
+    "linear_q8": lambda x, w, s, b=None: F.linear(x, s.to(x.dtype)[:, None] * w.to(x.dtype), b),
     "linear_gelu": lambda x, w, b=None: F.gelu(F.linear(x, w, b), approximate="tanh"),
     "index_select": lambda x, i, dim: torch.index_select(x, dim, i), "gather": lambda x, i, dim: torch.gather(x, dim, i.long()),
     "scatter_rows": scatter_rows,

@@ -249,6 +249,11 @@ typedef struct tn_backend {
     /* y (n, out) = x (n, in) w^T + b; w (out, in); b (out) or NULL. f32 f64 bf16 f16. */
     tn_status (*linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                         const tn_desc *b);
+    /* y (n, out) = scale (x (n, in) w^T) + b: w (out, in) i8, scale (out) any float, b (out) as x
+     * or NULL; x and y f32 f64 bf16 f16. scale is applied to sums that are not rounded to y's
+     * dtype. */
+    tn_status (*linear_q8)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                           const tn_desc *scale, const tn_desc *b);
     /* Over the last dimension; `log`: log-softmax. A row of -inf gives NaN,
      * as PyTorch. y may be x's memory. */
     tn_status (*softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log);

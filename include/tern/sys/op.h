@@ -242,6 +242,7 @@ typedef enum tn_spec_kind {
     TN_SPEC_DISTINCT,
     TN_SPEC_INDEX,
     TN_SPEC_BOOL,
+    TN_SPEC_BYTE,
     TN_SPEC_VALUES,
     TN_SPEC_ABSENT
 } tn_spec_kind;
@@ -251,7 +252,7 @@ typedef struct tn_spec {
     tn_spec_kind kind;
     tn_dims dims;
     /* REAL: uniform; DISTINCT: no two closer than (high - low) / (2 count); INDEX:
-     * integers in [low, high) */
+     * integers in [low, high); BYTE: the same as i8 */
     double low, high;
     const double *values; /* VALUES: tn_dims_count(dims) of them */
 } tn_spec;
@@ -285,6 +286,10 @@ static inline tn_spec tn_spec_index(tn_dims dims, int64_t n) {
 }
 static inline tn_spec tn_spec_bool(tn_dims dims) {
     tn_spec spec = {TN_SPEC_BOOL, dims, 0.0, 2.0, NULL};
+    return spec;
+}
+static inline tn_spec tn_spec_byte(tn_dims dims) { /* -127 … 127 */
+    tn_spec spec = {TN_SPEC_BYTE, dims, -127.0, 128.0, NULL};
     return spec;
 }
 static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {
