@@ -43,7 +43,8 @@ static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
 static tn_values top_forward(tn_module *self, tn_values in, void *context) {
     tn_gpt_top *m = (tn_gpt_top *)self;
     tn_tensor *x = tn__lm_top_input(self, in, context);
-    return tn_values_of(tn_linear_op(tn_call(&m->ln_f, x), m->lm_head, NULL), NULL);
+    x = tn_call(&m->ln_f, x);
+    return tn_values_of(tn__linear_product(x, m->lm_head, m->lm_head_scale, NULL), NULL);
 }
 
 static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
@@ -143,6 +144,7 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
     tn_layer_norm_init(&m->ln_f, o->width, norm);
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_param(m, "lm_head.weight", &m->lm_head, classifier);
+    tn_module_buffer(m, "lm_head.weight_scale", &m->lm_head_scale, NULL);
 }
 
 void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {

@@ -8,7 +8,11 @@
 
 static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
     tn_linear *m = (tn_linear *)self;
-    return tn_linear_op(x, m->weight, m->bias);
+    return tn__linear_product(x, m->weight, m->weight_scale, m->bias);
+}
+
+tn_tensor *tn__linear_product(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias) {
+    return scale ? tn_linear_q8(x, weight, scale, bias) : tn_linear_op(x, weight, bias);
 }
 
 tn_linear_options tn_linear_defaults(void) {
@@ -34,10 +38,12 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
         tn_init_uniform(bias, -bound, bound);
     }
     tn_module_param(m, "bias", &m->bias, bias);
+    tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }
 
 void tn__linear_share(tn_linear *m, tn_tensor *weight) {
     if (tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL)) {
         tn_module_param(m, "weight", &m->weight, weight);
+        tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
     }
 }

@@ -97,6 +97,10 @@ bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward 
  * an embedding (tn_module_tie, once both are in one tree). */
 void tn__linear_share(tn_linear *m, tn_tensor *weight);
 
+/* x weight^T + bias, with a weight of bytes where there is a scale (tn_quantize); scale and bias
+ * may be NULL. For modules that multiply with the weight of another (a tied head). */
+tn_tensor *tn__linear_product(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias);
+
 /* Raises "kind: text" about a layer's options and marks it broken: calling it is an error. */
 void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 

@@ -308,6 +308,21 @@ TN_API void tn_defer_init_end(const bool *before);
  * so far stay, and a second call goes on. */
 TN_API tn_status tn_module_materialize(void *m);
 
+/* ---- Weights of 8 bits ----------------------------------------------------------------------- */
+
+/* Makes the weights of all linears and embeddings in m and below (a classifier that is tied to one
+ * too) signed bytes: row j becomes round(w[j, :] / s[j]) with s[j] = max |w[j, :]| / 127, an f32 in
+ * the buffer weight_scale. A weight then takes a quarter of the memory of f32, and so of the time
+ * of what is bound by reading it; activations stay as they are (f32 or bf16).
+ *
+ * For inference: no parameter of m wants a gradient afterwards, bytes cannot, and an optimiser
+ * that steps one is TN_ESTATE here. tn_save and tn_load take bytes (I8) and scales as they are,
+ * into a module that was quantised too. Any module takes part that registers a parameter NAME, a
+ * float matrix, and an empty buffer NAME_scale, and whose forward reads it (tn_linear_q8).
+ * TN_EVALUE: a weight holds NaN or infinity; TN_EUNSUPPORTED: it is shared with a module that takes
+ * no part; TN_ESTATE: it is sharded. After an error m is as it was. */
+TN_API tn_status tn_quantize(void *m);
+
 /* ---- Layers: options from *_defaults(), PyTorch's defaults ----------------------------------- */
 
 typedef struct tn_linear_options {
@@ -316,15 +331,18 @@ typedef struct tn_linear_options {
 } tn_linear_options;
 typedef struct tn_linear {
     tn_module base;
-    tn_tensor *weight; /* (out, in): U(-1/sqrt(in), 1/sqrt(in)) */
-    tn_tensor *bias;   /* (out): likewise; or NULL */
+    tn_tensor *weight;       /* (out, in): U(-1/sqrt(in), 1/sqrt(in)) */
+    tn_tensor *bias;         /* (out): likewise; or NULL */
+    tn_tensor *weight_scale; /* (out), of a weight of bytes (tn_quantize); or NULL */
 } tn_linear;
 TN_API tn_linear_options tn_linear_defaults(void);
 TN_API void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options);
 
 typedef struct tn_embedding {
     tn_module base;
-    tn_tensor *weight; /* (count, width): normal(0, 1) */
+    tn_tensor *weight;       /* (count, width): normal(0, 1) */
+    tn_tensor *weight_scale; /* (count), of a weight of bytes (tn_quantize); or NULL */
+    tn_dtype dtype;          /* of the result then */
 } tn_embedding;
 TN_API void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype);
 

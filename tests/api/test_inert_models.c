@@ -62,6 +62,7 @@ static void bad_module(void *m, tn_tensor *t) {
     DOES(tn_module_set_recompute(m, true));
     DOES(tn_module_to(m, tn_cpu()));
     DOES(tn_module_materialize(m));
+    DOES(tn_quantize(m));
     FAILS(tn_sequential_add(m, m));
     FAILS(tn_cache_begin(m, (tn_attention_cache_options){1, 4}));
     TAKES(tn_cache_rewind(m, 0));

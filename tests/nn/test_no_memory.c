@@ -119,6 +119,17 @@ static void cut_and_measure(void) {
     tn_module_finish(&m);
 }
 
+static void quantize_and_call(void) {
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    if (tn_quantize(&n) != TN_OK && n.in.weight && !tn_is_inert(n.in.weight)) {
+        assert_int_equal(tn_dtype_of(n.in.weight), TN_F32); /* as it was */
+    }
+    tn_call(&n, tn_randn(TN_DIMS(2, 3, 3), TN_F32));
+    tn_module_finish(&n);
+}
+
 static void training(void **state) {
     (void)state;
     every_allocation(train);
@@ -134,6 +145,11 @@ static void deferred(void **state) {
     every_allocation(build_and_make);
 }
 
+static void quantized(void **state) {
+    (void)state;
+    every_allocation(quantize_and_call);
+}
+
 static void parts(void **state) {
     (void)state;
     every_allocation(cut_and_measure);
@@ -141,10 +157,8 @@ static void parts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training),
-        cmocka_unit_test(ties),
-        cmocka_unit_test(deferred),
-        cmocka_unit_test(parts),
+        cmocka_unit_test(training),  cmocka_unit_test(ties),  cmocka_unit_test(deferred),
+        cmocka_unit_test(quantized), cmocka_unit_test(parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
