@@ -13,9 +13,7 @@
 #include <pcre2.h>
 #include <string.h>
 
-/* Steps for one piece. The longest that a sound expression goes through is a run of spaces, once.
- */
-enum { MOST_STEPS = 10000000 };
+enum { STEPS = 100000, STEPS_A_BYTE = 16 };
 enum { LEAST_STACK = 32 * 1024, MOST_STACK = 16 * 1024 * 1024 };
 
 struct tn__pattern {
@@ -224,8 +222,13 @@ tn__matching *tn__matching_new(void) {
         tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory");
         return NULL;
     }
-    pcre2_set_match_limit(m->context, MOST_STEPS);
     return m;
+}
+
+void tn__matching_limit(tn__matching *m, size_t bytes) {
+    const size_t most = (UINT32_MAX - STEPS) / STEPS_A_BYTE;
+    pcre2_set_match_limit(m->context,
+                          (uint32_t)(STEPS + STEPS_A_BYTE * (bytes < most ? bytes : most)));
 }
 
 void tn__matching_free(tn__matching *m) {
@@ -257,6 +260,13 @@ static bool enlarge_stack(tn__matching *m) {
     return m->stack != NULL;
 }
 
+static void raise_matching(int status, size_t at) {
+    char what[128];
+    pcre2_get_error_message(status, (PCRE2_UCHAR *)what, sizeof(what));
+    tn__raise(status == PCRE2_ERROR_NOMEMORY ? TN_ENOMEM : TN_EFORMAT, "tokenizer_encode",
+              "the pattern cannot be matched at byte %zu of a text: %s", at, what);
+}
+
 static size_t behind_character(const char *text, size_t bytes, size_t at) {
     at++;
     while (at < bytes && (text[at] & 0xc0) == 0x80) {
@@ -277,10 +287,7 @@ size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text,
             return bytes;
         }
         if (status < 0) {
-            char what[128];
-            pcre2_get_error_message(status, (PCRE2_UCHAR *)what, sizeof(what));
-            tn__raise(TN_EFORMAT, "tokenizer_encode",
-                      "the pattern cannot be matched at byte %zu of a text: %s", at, what);
+            raise_matching(status, at);
             return 0;
         }
         size_t begin = where[0] < at ? at : where[0], end = where[1];

@@ -24,8 +24,13 @@ typedef struct tn__matching tn__matching;
 tn__matching *tn__matching_new(void);
 void tn__matching_free(tn__matching *m);
 
+/* From here on a match in a text of this length ends after a number of steps that no sound
+ * expression needs: one that goes through a run of spaces and back takes as many as it is long. */
+void tn__matching_limit(tn__matching *m, size_t bytes);
+
 /* The end of the piece that begins at `at` < bytes: matches are pieces, and so is what lies between
- * them. The text is UTF-8. 0 after raising TN_EFORMAT: the expression takes too many steps. */
+ * them. The text is UTF-8. 0 after raising TN_EFORMAT (the expression takes too many steps) or
+ * TN_ENOMEM. */
 size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                         size_t at);
 

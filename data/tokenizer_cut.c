@@ -24,6 +24,7 @@ static bool cut_by(tn__cutter *c, int level, const char *text, size_t bytes) {
     if (level == c->patterns->count) {
         return c->piece(c->user, text, bytes);
     }
+    tn__matching_limit(c->matching[level], bytes);
     for (size_t at = 0; at < bytes;) {
         size_t end = tn__pattern_next(c->patterns->of[level], c->matching[level], text, bytes, at);
         if (end == 0 || !cut_by(c, level + 1, text + at, end - at)) {

@@ -8,6 +8,9 @@
 #define LLVMFuzzerTestOneInput fuzz_shards
 #include "tests/fuzz/fuzz_shards.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_tokenizer
+#include "tests/fuzz/fuzz_tokenizer.c"
+#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 
@@ -21,10 +24,16 @@ static void test_shards(void **state) {
     assert_true(replay("fuzz_shards", fuzz_shards) >= 20);
 }
 
+static void test_tokenizers(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_tokenizer", fuzz_tokenizer) >= 50);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_tokenizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Encoding and decoding with a vocabulary that can be followed by hand; bytes that are no UTF-8. */
 #include "tern/tokenizer.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,61 @@ static void long_pieces(void **state) {
     tn_tokenizer_free(t);
 }
 
+/* A pattern that goes through all of a run and back stays below the limit of its steps. */
+static void long_runs_of_spaces(void **state) {
+    (void)state;
+    enum { BYTES = 20000000 };
+    static const char *const special[] = {"<|end|>"};
+    tn_tokenizer_train_options o = {
+        .vocab = 257, .pattern = "o200k", .special = special, .special_count = 1};
+    tn_tokenizer *t = tn_tokenizer_train(NULL, NULL, 0, o);
+    char *text = malloc(BYTES);
+    assert_non_null(t);
+    assert_non_null(text);
+    memset(text, ' ', BYTES);
+    text[BYTES - 1] = 'x';
+    tn_ids out = {0};
+    assert_int_equal(tn_tokenizer_encode(t, text, BYTES, false, &out), TN_OK);
+    assert_int_equal(out.count, BYTES);
+    free(text);
+    tn_ids_free(&out);
+    tn_tokenizer_free(t);
+}
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+static void *encode_often(void *tokenizer) {
+    static const char text[] = "hello hellll lo hellooo <|endoftext|> it's \xff\xfe 12 llllllllll"
+                               "llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll";
+    tn_ids first = {0}, again = {0};
+    bool same = tn_tokenizer_encode(tokenizer, text, sizeof(text) - 1, true, &first) == TN_OK;
+    for (int i = 0; i < 300; i++) {
+        again.count = 0;
+        same = same &&
+               tn_tokenizer_encode(tokenizer, text, sizeof(text) - 1, true, &again) == TN_OK &&
+               again.count == first.count &&
+               memcmp(again.ids, first.ids, (size_t)first.count * sizeof(int32_t)) == 0;
+    }
+    tn_ids_free(&first);
+    tn_ids_free(&again);
+    return same ? tokenizer : NULL;
+}
+
+static void several_threads(void **state) {
+    (void)state;
+    pthread_t threads[4];
+    tn_tokenizer *t = small_tokenizer();
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, t), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *same;
+        assert_int_equal(pthread_join(threads[i], &same), 0);
+        assert_ptr_equal(same, t);
+    }
+    tn_tokenizer_free(t);
+}
+
 static void ids_outside(void **state) {
     (void)state;
     tn_tokenizer *t = small_tokenizer();
@@ -152,6 +208,8 @@ int main(void) {
         TEST(special_tokens_only_when_asked),
         TEST(any_bytes),
         TEST(long_pieces),
+        TEST(long_runs_of_spaces),
+        TEST(several_threads),
         TEST(ids_outside),
         TEST(streams),
     };

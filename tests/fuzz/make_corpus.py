@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
-launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, questions with endings; right ones and
+launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings; right ones and
 wrong ones.
 
     python3 tests/fuzz/make_corpus.py
@@ -8,7 +8,7 @@ wrong ones.
 A second writer of these formats, in a few lines. The digests of the checkpoints are zeros: the target puts them right. What a fuzz
 run finds is added to the same folders by hand.
 """
-import gzip, json, pathlib, struct
+import base64, gzip, json, pathlib, struct
 
 here = pathlib.Path(__file__).parent / "corpus"
 dtypes = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1, "I8": 1}
@@ -588,7 +588,89 @@ shards = {
     "empty": b"",
 }
 
-targets = {"fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+JSON, RANKS, MERGES, VOCAB = b"\0", b"\1", b"\2", b"\3"
+level = {"type": "ByteLevel", "add_prefix_space": False}
+
+
+def tokenizer(vocab={"a": 0, "b": 1, "ab": 2, "\u0120": 3}, merges=["a b"], cut=level, added=(), **model):
+    whole = {"added_tokens": list(added), "normalizer": None, "pre_tokenizer": cut,
+             "model": {"type": "BPE", "vocab": vocab, "merges": merges, **model}}
+    return JSON + json.dumps(whole, ensure_ascii=False).encode()
+
+
+def split(pattern, **more):
+    byte_level = {**level, "use_regex": False}
+    kind = more.pop("kind", "Regex")
+    return {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {kind: pattern}, "behavior": "Isolated", **more}, byte_level]}
+
+
+def added(content, id, **more):
+    return {"id": id, "content": content, "special": True, **more}
+
+
+tokenizers = {
+    "json": tokenizer(),
+    "json_pairs": tokenizer(merges=[["a", "b"]]),
+    "json_whole": tokenizer(merges=[], ignore_merges=True),
+    "json_added": tokenizer(added=[added("<|end|>", 4), added("<|", 5, special=False), added("<|e", 9)]),
+    "json_added_there": tokenizer(added=[added("ab", 2)]),
+    "json_added_twice": tokenizer(added=[added("x", 4), added("x", 4)]),
+    "json_added_empty": tokenizer(added=[added("", 4)]),
+    "json_split": tokenizer(cut=split(r"\s+|\p{L}{1,2}|[^\s\p{L}]")),
+    "json_literal": tokenizer(cut=split("b", kind="String")),
+    "json_many_cuts": tokenizer(cut={"type": "Sequence", "pretokenizers": [{"type": "Digits"}] * 9 + [level]}),
+    "json_prefix": tokenizer(cut={"type": "ByteLevel"}),
+    "json_no_end": tokenizer(cut=split("(a+a+)+b|.")),
+    "json_empty_matches": tokenizer(cut=split("(?=a)|x*")),
+    "json_deep": tokenizer(cut=split("(" * 300 + ")" * 300)),
+    "json_large_repeat": tokenizer(cut=split("((a{1,65535}){1,65535}){1,65535}")),
+    "json_recursion": tokenizer(cut=split("(a|(?1)b)*")),
+    "json_lookbehind": tokenizer(cut=split("(?<=a)b|a")),
+    "json_verbs": tokenizer(cut=split("(*LIMIT_MATCH=1)(*UTF)a")),
+    "json_callout": tokenizer(cut=split("a(?C1)b|.")),
+    "json_unknown_pair": tokenizer(merges=["a b", "ab c"]),
+    "json_empty_pair": tokenizer(vocab={"": 0, "a": 1}, merges=[["", "a"], ["a", ""], ["", ""]]),
+    "json_no_growth": tokenizer(vocab={"a": 0}, merges=["a a"]),
+    "json_holes": tokenizer(vocab={"a": 60000, "b": 1, "ab": 65000}),
+    "json_huge_id": tokenizer(vocab={"a": 2147483646}, merges=[]),
+    "json_beyond_id": tokenizer(vocab={"a": 2**63}, merges=[]),
+    "json_same_id": tokenizer(vocab={"a": 0, "b": 0}, merges=[]),
+    "json_odd_token": tokenizer(vocab={"a": 0, " ": 1, "\u0120": 2, "\u4eca": 3}, merges=[]),
+    "json_unigram": tokenizer(type="Unigram"),
+    "json_dropout": tokenizer(dropout=0.1),
+    "json_lists": tokenizer(vocab=[["a", 0]], merges={}),
+    "json_wrong_types": JSON + b'{"model":{"vocab":{"a":[]},"merges":[1,[],[2,3]]},"pre_tokenizer":{"type":{}},"added_tokens":[1]}',
+    "json_mark": JSON + b"\xef\xbb\xbf" + tokenizer()[1:],
+    "json_cut": tokenizer()[:70],
+    "json_nul": tokenizer(vocab={"a\0": 0}),
+    "ranks": RANKS + b"YQ== 0\nYg== 1\nIA== 2\nYWI= 3\nYWFh 4\n",
+    "ranks_lines": RANKS + b"YQ== 0\r\n\r\nYg== 1\r\n",
+    "ranks_holes": RANKS + b"YQ== 7\nYg== 60000\n",
+    "ranks_huge": RANKS + b"YQ== 2147483646\n",
+    "ranks_same": RANKS + b"YQ== 0\nYQ== 1\n",
+    "ranks_same_rank": RANKS + b"YQ== 0\nYg== 0\n",
+    "ranks_padding": RANKS + b"Y=== 0\n==== 1\n",
+    "ranks_no_number": RANKS + b"YQ==\n",
+    "ranks_long": RANKS + b"YQ== 0\n" + b"YWFh" * 400 + b" 1\n",
+    "ranks_letters": RANKS + b"YQ== 0\n" + b"".join(base64.b64encode(b"a" * n) + b" %d\n" % n for n in range(2, 40)),
+    "merges": MERGES + b"#version: 0.2\na b\nab c\n",
+    "merges_lines": MERGES + b"\xef\xbb\xbf#version: 0.2\r\na b\r\n\r\nab c",
+    "merges_unknown": MERGES + b"b a\n",
+    "merges_one": MERGES + b"a\n",
+    "merges_three": MERGES + b"a b c\n",
+    "merges_spaces": MERGES + b" a\na \n",
+    "merges_twice": MERGES + b"a b\na b\n",
+    "merges_nul": MERGES + b"a b\0c d\n",
+    "merges_empty": MERGES,
+    "vocab": VOCAB + '{"a":0,"b":1,"c":2,"ab":3,"abc":4,"\u0120":5,"\u0120a":6,"<|end|>":7}'.encode(),
+    "vocab_without_bytes": VOCAB + '{"ab":3,"abc":4,"a":0,"b":1,"c":2,"\u0120":5,"\u0120a":6}'.encode(),
+    "vocab_list": VOCAB + b'["a"]',
+    "vocab_real": VOCAB + b'{"a":0.5}',
+    "vocab_twice": VOCAB + b'{"a":0,"a":0}',
+    "vocab_model": VOCAB + b'{"model":{},"a":0}',
+}
+
+targets = {"fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target
