@@ -242,6 +242,10 @@ static tn_status k_loss_backward(work *w) {
     return kernels->cross_entropy_backward(ctx, &w->y, &w->s, &w->t, &w->dq, &w->x, &w->label,
                                            &w->loss);
 }
+static tn_status k_rotary(work *w) {
+    static const tn_rotary_args args = {10000.0, 1.0, 1.0, 4.0, 8192, false};
+    return kernels->rotary(ctx, &w->y, &w->x, &w->label, &args);
+}
 static tn_status k_gather(work *w) {
     return kernels->gather_rows(ctx, &w->y, &w->x, &w->label);
 }
@@ -410,6 +414,21 @@ static void loss_rows(int64_t rows, int64_t c) {
     }
 }
 
+/* Queries of a batch as they come from a projection; all sequences have the same positions. */
+static void rotary_row(void) {
+    enum { B = 8, H = 12, T = 1024, D = 64 };
+    if (is_skipped("rotary (8, 12, 1024, 64)")) {
+        return;
+    }
+    TN_SCOPE;
+    tn_desc positions = desc_of(tn_arange(0, T, 1, TN_I64));
+    work w = {.x = turned_desc(normal_desc(TN_DIMS(B, T, H, D)), 1, 2),
+              .y = turned_desc(normal_desc(TN_DIMS(B, T, H, D)), 1, 2),
+              .label = {positions.data, TN_I64, 2, {B, T}, {0, 1}}};
+    double bytes = 2.0 * B * H * T * D * 4;
+    memory_row("rotary (8, 12, 1024, 64)", k_rotary, &w, bytes, bytes, false);
+}
+
 static void other_rows(void) {
     const int64_t n = 32 << 20;
     if (!is_skipped("adam, 32M parameters")) {
@@ -551,6 +570,7 @@ int main(int argc, char **argv) {
     norm_rows(768, 128);
     loss_rows(1024, 50257);
     loss_rows(768, 65);
+    rotary_row();
     other_rows();
     product_rows(768, 128, 384);
     product_rows(768, 128, 128);
