@@ -5,6 +5,7 @@
 #include "tools/generate.h"
 #include "tools/info.h"
 #include "tools/run.h"
+#include "tools/tokenizer.h"
 #include "tools/tokens.h"
 
 #include <errno.h>
@@ -15,6 +16,8 @@
 
 static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts PROGRAM as several "
                            "ranks (tern run --help)\n"
+                           "tern tokenizer IN... --out DIR             a vocabulary of one's own "
+                           "(tern tokenizer --help)\n"
                            "tern tokens IN... --tokenizer PATH --out DIR   texts as shards of "
                            "tokens (tern tokens --help)\n"
                            "tern eval --model DIR --data PATTERN        a model's perplexity, "
@@ -37,7 +40,8 @@ static void close_output(void) {
 }
 
 /* With options of their own: argp's messages begin with the first argument. */
-static char run_name[] = "tern run", tokens_name[] = "tern tokens", eval_name[] = "tern eval",
+static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
+            tokens_name[] = "tern tokens", eval_name[] = "tern eval",
             generate_name[] = "tern generate", convert_name[] = "tern convert";
 static const struct verb {
     const char *verb;
@@ -45,6 +49,7 @@ static const struct verb {
     int (*main)(int argc, char **argv);
 } verbs[] = {
     {"run", run_name, run_main},
+    {"tokenizer", tokenizer_name, tokenizer_main},
     {"tokens", tokens_name, tokens_main},
     {"eval", eval_name, eval_main},
     {"generate", generate_name, generate_main},

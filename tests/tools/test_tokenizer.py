@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""`tern tokenizer`: a vocabulary from texts that `tern tokens` takes; wrong files and options."""
+import gzip
+import json
+import os
+import subprocess
+
+from launch import LIMIT, TERN, environment, has, holds, main, same, test
+
+TEXT = "the cat sat on the mat and the dog sat on the log\n" * 20
+
+
+def tern(*arguments, status=0):
+    done = subprocess.run([TERN, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
+    text = done.stdout.decode()
+    same(done.returncode, status, text)
+    return text
+
+
+def write(name, text):
+    with open(name, "w") as f:
+        f.write(text)
+
+
+@test
+def words_of_the_text_become_tokens():
+    write("text.txt", TEXT)
+    has(tern("tokenizer", "text.txt", "--vocab", "270", "--out", "own"), "270 tokens from %d bytes of text: own" % len(TEXT))
+    vocab = json.load(open("own/vocab.json", encoding="utf-8"))
+    same(len(vocab), 270)
+    holds("\u0120the" in vocab and "<|endoftext|>" in vocab, vocab)
+    has(tern("tokens", "text.txt", "--tokenizer", "own", "--out", "tokens"), "tokens/train_*.bin")
+    holds((os.path.getsize("tokens/train_000000.bin") - 1024) / 2 < len(TEXT) / 2, "nothing was joined")
+
+
+@test
+def texts_of_every_kind_are_one_text():
+    os.mkdir("all")
+    write("all/a.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in TEXT.splitlines()[:10]))
+    with gzip.open("all/b.txt.gz", "wt") as f:
+        f.write(TEXT)
+    has(tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own"), "bytes of text: own")
+    first = open("own/merges.txt", encoding="utf-8").read()
+    tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own")
+    same(open("own/merges.txt", encoding="utf-8").read(), first)
+
+
+@test
+def what_is_wrong():
+    write("text.txt", TEXT)
+    for arguments, status, what in ((["--out", "own"], 64, "no text to read"), (["text.txt"], 64, "--out DIR is missing"),
+                                    (["text.txt", "--out", "own", "--vocab", "200"], 64, '"200" should be a whole number, 257 or more'),
+                                    (["nowhere", "--out", "own"], 1, "tern tokenizer: nowhere: No such file"),
+                                    (["text.txt", "--out", "text.txt"], 1, "tern tokenizer: text.txt")):
+        has(tern("tokenizer", *arguments, status=status), what)
+    holds(not os.path.exists("own"), "something was written")
+
+
+main()
