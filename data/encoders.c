@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "data/encoders.h"
 
 #include "core/error.h"
@@ -51,8 +52,8 @@ static bool raise_memory(void) {
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 static bool append_text(tn__batch *b, const char *text, size_t bytes) {
-    if (b->text_room - b->bytes < bytes) {
-        size_t room = 2 * (b->bytes + bytes);
+    if (!b->text || b->text_room - b->bytes < bytes) {
+        size_t room = 2 * (b->bytes + bytes) + 1;
         char *larger = tn__realloc(b->text, room);
         if (!larger) {
             return raise_memory();
@@ -176,7 +177,8 @@ static void say_where(const tn__part *p) {
 }
 
 static void encode_batch(const tn__encoders *e, tn__batch *b) {
-    size_t from = 0;
+    size_t from = 0, end_bytes;
+    const char *end = tn_tokenizer_bytes(e->tokenizer, e->eot, &end_bytes);
     b->ids.count = 0;
     for (int64_t i = 0; i < b->count; i++) {
         tn__part *p = &b->parts[i];
@@ -187,6 +189,7 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
             return;
         }
         p->end = b->ids.count;
+        p->has_end = memmem(b->text + from, p->text_end - from, end, end_bytes) != NULL;
         from = p->text_end;
     }
 }

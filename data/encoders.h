@@ -13,6 +13,7 @@
 typedef struct tn__part {
     int64_t number, piece; /* as in tn_document */
     bool begins;
+    bool has_end; /* the text of the special token, as text like any other */
     const char *path;
     int64_t line;
     size_t text_prompt, text_end; /* where its text ends, of a pair also its prompt */

@@ -5,7 +5,6 @@
 #include "core/memory.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -68,16 +67,6 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static char *join_path(const char *folder, const char *name) {
-    size_t room = strlen(folder) + strlen(name) + 2;
-    bool slash = folder[0] && folder[strlen(folder) - 1] == '/';
-    char *path = tn__malloc(room);
-    if (path) {
-        snprintf(path, room, "%s%s%s", folder, slash ? "" : "/", name);
-    }
-    return path;
-}
-
 static bool add_path(tn__sources *s, char *path, int depth, const char *operation);
 
 static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
@@ -93,18 +82,19 @@ static bool add_folder(tn__sources *s, const char *path, int depth, const char *
         qsort(n.list, n.count, sizeof(*n.list), compare_names);
     }
     for (size_t i = 0; i < n.count; i++) {
-        done = done && add_path(s, join_path(path, n.list[i]), depth + 1, operation);
+        done =
+            done && add_path(s, tn__folder_path(path, n.list[i], operation), depth + 1, operation);
         free(n.list[i]);
     }
     free(n.list);
     return done;
 }
 
-/* Takes the path; NULL: there was no memory for it. */
+/* Takes the path. NULL: that has been raised. */
 static bool add_path(tn__sources *s, char *path, int depth, const char *operation) {
     struct stat about;
     if (!path) {
-        return raise_memory(operation);
+        return false;
     }
     if (stat(path, &about) != 0) {
         tn__raise(TN_EIO, operation, "%s: %s", path, strerror(errno));
@@ -125,7 +115,11 @@ bool tn__sources_add(tn__sources *s, const char *path, const char *operation) {
         return false;
     }
     int64_t before = s->count;
-    if (!add_path(s, tn__strdup(path), 0, operation)) {
+    char *copy = tn__strdup(path);
+    if (!copy) {
+        return raise_memory(operation);
+    }
+    if (!add_path(s, copy, 0, operation)) {
         return false;
     }
     if (s->count == before) {

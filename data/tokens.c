@@ -95,6 +95,7 @@ static bool put_batch(making *m, const tn__batch *b) {
             return false;
         }
         m->made.documents += p->begins;
+        m->made.with_end += p->has_end;
         from = p->end;
     }
     m->made.text += (int64_t)b->bytes;
@@ -199,18 +200,6 @@ static bool put_summary(making *m, const char *const *paths, int count) {
 
 /* ---- The folder ------------------------------------------------------------------------------ */
 
-/* "FOLDER/NAME", malloc'ed. NULL after raising. */
-static char *join_path(const char *folder, const char *name) {
-    size_t room = strlen(folder) + strlen(name) + 2;
-    char *path = tn__malloc(room);
-    if (path) {
-        snprintf(path, room, "%s/%s", folder, name);
-    } else {
-        tn__raise(TN_ENOMEM, "tokens", "no memory");
-    }
-    return path;
-}
-
 /* "train_000000.bin.tmp" too. */
 static bool is_ours(const char *name) {
     char copy[64];
@@ -236,7 +225,7 @@ static bool refuse_shard(const char *name, void *user) {
 
 static bool remove_shard(const char *name, void *user) {
     const making *m = user;
-    char *path = is_ours(name) ? join_path(m->out, name) : NULL;
+    char *path = is_ours(name) ? tn__folder_path(m->out, name, "tokens") : NULL;
     if (path && unlink(path) != 0) {
         tn__raise(TN_EIO, "tokens", "%s cannot be removed", path);
     }
@@ -267,7 +256,7 @@ static bool check_folder(making *m) {
 /* From here on the folder is this run's, and has no shards. */
 static bool take_folder(making *m) {
     static const char unfinished[] = "{\"format\": \"tern-tokens-1\", \"finished\": false}\n";
-    char *path = join_path(m->out, TN__TOKENS_JSON);
+    char *path = tn__folder_path(m->out, TN__TOKENS_JSON, "tokens");
     bool taken = path && tn__file_begin(&m->summary, path, "tokens");
     if (taken) {
         tn__file_put(&m->summary, unfinished, strlen(unfinished));
@@ -283,7 +272,8 @@ static bool open_writers(making *m) {
     tn_shards_options o = {.vocab = tn_tokenizer_size(m->tokenizer),
                            .shard_tokens = m->options.shard_tokens,
                            .pairs = m->options.corpus.pairs};
-    char *train = join_path(m->out, "train"), *val = join_path(m->out, "val");
+    char *train = tn__folder_path(m->out, "train", "tokens"),
+         *val = tn__folder_path(m->out, "val", "tokens");
     m->train = train && val ? tn_shards_writer_new(train, o) : NULL;
     m->val = m->train ? tn_shards_writer_new(val, o) : NULL;
     free(train);

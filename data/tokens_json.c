@@ -1,12 +1,12 @@
 #include "data/tokens_json.h"
 
 #include "core/error.h"
+#include "core/folder.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,16 +21,6 @@ bool tn__is_token_shard(const char *name) {
         }
     }
     return false;
-}
-
-/* FOLDER/tokens.json, malloc'ed; NULL: no memory. */
-static char *path_in(const char *folder) {
-    size_t room = strlen(folder) + sizeof("/" TN__TOKENS_JSON);
-    char *path = tn__malloc(room);
-    if (path) {
-        snprintf(path, room, "%s/" TN__TOKENS_JSON, folder);
-    }
-    return path;
 }
 
 /* The members that are asked for. */
@@ -79,9 +69,8 @@ static tn__tokens_state look_at(const char *path, int64_t *vocab, const char *op
 }
 
 tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char *operation) {
-    char *path = path_in(folder);
+    char *path = tn__folder_path(folder, TN__TOKENS_JSON, operation);
     if (!path) {
-        tn__raise(TN_ENOMEM, operation, "no memory");
         return TN__TOKENS_ERROR;
     }
     tn__tokens_state state = look_at(path, vocab, operation);

@@ -226,6 +226,12 @@ static void say_result(const command *c, const tn_tokens_made *made) {
     if (c->options.corpus.pairs) {
         printf("the longest pair has %lld tokens\n", (long long)made->longest);
     }
+    if (made->with_end > 0) {
+        fprintf(stderr,
+                "tern tokens: %lld %s the text of the special token in it, which is text like any "
+                "other (--split '<|endoftext|>' cuts plain texts there)\n",
+                (long long)made->with_end, made->with_end == 1 ? "text has" : "texts have");
+    }
     say_split("train", c->out, made->train, made->train_shards);
     say_split("val", c->out, made->val, made->val_shards);
     bool wanted = c->options.val > 0 || c->options.val_documents > 0;

@@ -132,11 +132,12 @@ TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char
 
 /* How far tn_tokens_make is, and in the end what it has made. */
 typedef struct tn_tokens_made {
-    int64_t files, bytes, read;       /* of the texts; bytes as they lie in the files */
-    int64_t text;                     /* bytes of text */
-    int64_t documents;                /* or pairs */
-    int64_t longest;                  /* pair, in tokens */
-    int64_t train, val;               /* tokens, those between documents among them */
+    int64_t files, bytes, read; /* of the texts; bytes as they lie in the files */
+    int64_t text;               /* bytes of text */
+    int64_t with_end;           /* texts in which the end's text stands, as text like any other */
+    int64_t documents;          /* or pairs */
+    int64_t longest;            /* pair, in tokens */
+    int64_t train, val;         /* tokens, those between documents among them */
     int64_t train_shards, val_shards; /* known at the end */
 } tn_tokens_made;
 

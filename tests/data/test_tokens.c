@@ -102,6 +102,7 @@ static void test_documents(void **state) {
     assert_int_equal(ids.count, made.train);
     tn_ids_free(&ids);
     assert_int_equal(made.documents, 4);
+    assert_int_equal(made.with_end, 1);
     assert_int_equal(made.files, 2);
     assert_int_equal(made.text, 11 + 13 + 6);
     assert_int_equal(made.read, made.bytes);
