@@ -15,6 +15,7 @@
 
 #include "core/memory.h"
 #include "core/number.h"
+#include "models/described.h"
 #include "nn/describe.h"
 
 #include <math.h>
@@ -189,10 +190,32 @@ static const tn_kv_cache *gpt_cache(const tn_module *self) {
     return &((const tn_gpt *)self)->h[0].attn.cache;
 }
 
+static bool gpt_described(void *m, const tn__described *d, tn_dtype dtype) {
+    tn_gpt_options o = tn_gpt_defaults();
+    int64_t layers, heads, bias;
+    double eps;
+    o.dtype = dtype;
+    if (!tn__described_whole(d, ".", "vocab", 1, &o.vocab) ||
+        !tn__described_whole(d, ".", "context", 1, &o.context) ||
+        !tn__described_whole(d, ".", "layers", 1, &layers) ||
+        !tn__described_whole(d, ".", "heads", 1, &heads) ||
+        !tn__described_whole(d, ".", "width", 1, &o.width) ||
+        !tn__described_whole(d, ".", "bias", 0, &bias) ||
+        !tn__described_activation(d, ".", &o.activation) || !tn__described_layers(d, layers)) {
+        return false;
+    }
+    o.layers = (int)layers;
+    o.heads = (int)heads;
+    o.bias = bias != 0;
+    tn_gpt_init(m, o);
+    return tn__described_real(d, "ln_f", "eps", &eps) && (tn__norms_set_eps(m, eps), true);
+}
+
 const tn__lm_family tn__gpt_family = {.kind = "gpt",
                                       .model_type = "gpt2",
                                       .bytes = sizeof(tn_gpt),
                                       .shape = gpt_shape,
                                       .part = gpt_part,
                                       .cache = gpt_cache,
+                                      .described = gpt_described,
                                       .hf = &tn__gpt_hf};

@@ -59,14 +59,6 @@ static bool read_options(const tn__hf_config *c, int tensors, tn_gpt_options *o,
     return o->width % o->heads == 0 || tn__hf_config_bad(c, "n_embd", "a multiple of n_head");
 }
 
-static bool set_eps(tn_module *m, const char *path, void *user) {
-    (void)path;
-    if (strcmp(m->kind, "layer_norm") == 0) {
-        ((tn_layer_norm *)m)->eps = *(const double *)user;
-    }
-    return true;
-}
-
 static bool gpt_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tensors) {
     tn_gpt_options options = tn_gpt_defaults();
     double eps;
@@ -79,7 +71,7 @@ static bool gpt_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tensor
         tn_module_finish(m);
         return false;
     }
-    tn_module_each_module(m, set_eps, &eps);
+    tn__norms_set_eps(m, eps);
     return true;
 }
 

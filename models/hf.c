@@ -164,17 +164,44 @@ static bool model_fits(const source *s, void *m) {
     return fits;
 }
 
-tn_status tn_lm_load_weights(void *m, const char *folder) {
-    static const char operation[] = "lm_load_weights";
-    source s;
+struct tn__hf_loading {
+    source source;
+};
+
+tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation) {
     const tn__lm_family *family = tn__lm_family_of(m, operation);
-    if (!family || !source_open(&s, folder, false, family, operation)) {
-        return tn_error();
+    tn__hf_loading *l = family ? tn__calloc(1, sizeof(*l)) : NULL;
+    if (family && !l) {
+        tn__raise(TN_ENOMEM, operation, "no memory to load a %s", family->kind);
     }
-    if (model_fits(&s, m) && tn__hf_plan_make(&s.plan, family->hf, m)) {
-        tn__hf_plan_apply(&s.plan);
+    if (!l || !source_open(&l->source, folder, false, family, operation)) {
+        free(l);
+        return NULL;
     }
-    source_close(&s);
+    if (!model_fits(&l->source, m) || !tn__hf_plan_make(&l->source.plan, family->hf, m)) {
+        tn__hf_loading_free(l);
+        return NULL;
+    }
+    return l;
+}
+
+void tn__hf_loading_apply(tn__hf_loading *l) {
+    tn__hf_plan_apply(&l->source.plan);
+}
+
+void tn__hf_loading_free(tn__hf_loading *l) {
+    if (l) {
+        source_close(&l->source);
+        free(l);
+    }
+}
+
+tn_status tn_lm_load_weights(void *m, const char *folder) {
+    tn__hf_loading *l = tn__hf_loading_new(m, folder, "lm_load_weights");
+    if (l) {
+        tn__hf_loading_apply(l);
+    }
+    tn__hf_loading_free(l);
     return tn_error();
 }
 

@@ -57,6 +57,13 @@ void tn__hf_plan_free(tn__hf_plan *p);
 tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_load_options options, const char *operation);
 
+/* Weights for a model that is there, in two halves: all that can fail, and the change. NULL after
+ * raising. */
+typedef struct tn__hf_loading tn__hf_loading;
+tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation);
+void tn__hf_loading_apply(tn__hf_loading *l);
+void tn__hf_loading_free(tn__hf_loading *l); /* NULL is fine */
+
 /* m: of this family, or of any (NULL). */
 tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
                             tn_lm_save_options options, const char *operation);

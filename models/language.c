@@ -29,6 +29,15 @@ const tn__lm_family *tn__lm_family_named(const char *model_type) {
     return NULL;
 }
 
+const tn__lm_family *tn__lm_family_kind(const char *kind) {
+    for (int i = 0; i < FAMILIES; i++) {
+        if (strcmp(families[i]->kind, kind) == 0) {
+            return families[i];
+        }
+    }
+    return NULL;
+}
+
 const char *tn__lm_family_types(char *text, size_t room) {
     size_t at = 0;
     for (int i = 0; i < FAMILIES && at < room; i++) {
@@ -50,6 +59,18 @@ const tn__lm_family *tn__lm_family_of(void *module, const char *operation) {
     }
     tn__raise(TN_EVALUE, operation, "the module (%s) is not a complete language model", m->kind);
     return NULL;
+}
+
+static bool set_eps(tn_module *m, const char *path, void *user) {
+    (void)path;
+    if (strcmp(m->kind, "layer_norm") == 0) {
+        ((tn_layer_norm *)m)->eps = *(const double *)user;
+    }
+    return true;
+}
+
+void tn__norms_set_eps(void *m, double eps) {
+    tn_module_each_module(m, set_eps, &eps);
 }
 
 tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {

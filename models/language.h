@@ -17,7 +17,8 @@ typedef struct tn__lm_context {
     bool last_only; /* logits of the last position only: (B, 1, vocab) */
 } tn__lm_context;
 
-typedef struct tn__hf_form tn__hf_form; /* models/hf.h */
+typedef struct tn__hf_form tn__hf_form;     /* models/hf.h */
+typedef struct tn__described tn__described; /* models/described.h */
 
 typedef struct tn__lm_family {
     const char *kind;       /* of the module: "gpt" */
@@ -27,7 +28,9 @@ typedef struct tn__lm_family {
     tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
     const tn_kv_cache *(*cache)(const tn_module *m); /* of the first block: as all of them */
     bool turns;                                      /* blocks take positions: theirs are rotary */
-    const tn__hf_form *hf;                           /* its files */
+    /* Makes a model of what a checkpoint says (models/described.h). False after raising. */
+    bool (*described)(void *m, const tn__described *d, tn_dtype dtype);
+    const tn__hf_form *hf; /* its files */
 } tn__lm_family;
 
 extern const tn__lm_family tn__gpt_family, tn__llama_family;
@@ -35,10 +38,15 @@ extern const tn__hf_form tn__gpt_hf, tn__llama_hf;
 
 /* The family of m; NULL after raising that m is no complete language model. */
 const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
-/* By config.json's model_type; NULL when there is none (nothing is raised). */
+/* By the module's kind, or config.json's model_type; NULL when there is none (nothing is raised).
+ */
+const tn__lm_family *tn__lm_family_kind(const char *kind);
 const tn__lm_family *tn__lm_family_named(const char *model_type);
 /* All of these, for a message, to text[room]. */
 const char *tn__lm_family_types(char *text, size_t room);
+
+/* Layer norms of m and below it, which a model makes with PyTorch's epsilon. */
+void tn__norms_set_eps(void *m, double eps);
 
 /* The forward of a language model: stem, blocks, top. */
 tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);

@@ -14,6 +14,7 @@
 #include "models/language.h"
 
 #include "core/memory.h"
+#include "models/described.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,41 @@ static const tn_kv_cache *llama_cache(const tn_module *self) {
     return &((const tn_llama *)self)->layers[0].self_attn.cache;
 }
 
+/* Where the layers say what they compute. */
+static bool rotary_described(const tn__described *d, tn_rotary_options *r) {
+    static const char attention[] = "layers.0.self_attn";
+    return tn__described_real(d, attention, "theta", &r->theta) &&
+           tn__described_real(d, attention, "factor", &r->factor) &&
+           tn__described_real(d, attention, "low_freq_factor", &r->low_freq_factor) &&
+           tn__described_real(d, attention, "high_freq_factor", &r->high_freq_factor) &&
+           tn__described_whole(d, attention, "original_context", 1, &r->original_context);
+}
+
+static bool llama_described(void *m, const tn__described *d, tn_dtype dtype) {
+    tn_llama_options o = tn_llama_defaults();
+    int64_t layers, tied, queries, keys;
+    o.dtype = dtype;
+    if (!tn__described_whole(d, ".", "vocab", 1, &o.vocab) ||
+        !tn__described_whole(d, ".", "context", 1, &o.context) ||
+        !tn__described_whole(d, ".", "layers", 1, &layers) ||
+        !tn__described_whole(d, ".", "width", 1, &o.width) ||
+        !tn__described_whole(d, ".", "tied", 0, &tied) ||
+        !tn__described_whole(d, "layers.0.self_attn", "head_width", 1, &o.head_width) ||
+        !tn__described_real(d, "norm", "eps", &o.eps) || !rotary_described(d, &o.rotary) ||
+        !tn__described_size(d, "layers.0.mlp.gate_proj.weight", 0, &o.hidden) ||
+        !tn__described_size(d, "layers.0.self_attn.q_proj.weight", 0, &queries) ||
+        !tn__described_size(d, "layers.0.self_attn.k_proj.weight", 0, &keys) ||
+        !tn__described_layers(d, layers)) {
+        return false;
+    }
+    o.layers = (int)layers;
+    o.heads = (int)(queries / o.head_width);
+    o.kv_heads = (int)(keys / o.head_width);
+    o.tied = tied != 0;
+    tn_llama_init(m, o);
+    return !tn__pending();
+}
+
 const tn__lm_family tn__llama_family = {.kind = "llama",
                                         .model_type = "llama",
                                         .bytes = sizeof(tn_llama),
@@ -183,4 +219,5 @@ const tn__lm_family tn__llama_family = {.kind = "llama",
                                         .part = llama_part,
                                         .cache = llama_cache,
                                         .turns = true,
+                                        .described = llama_described,
                                         .hf = &tn__llama_hf};

@@ -1,25 +1,70 @@
-/* `tern convert FOLDER --to FILE`: a checkpoint in parts as one file, on one machine and without
- * ranks. */
+/* `tern convert SOURCE TARGET`: a model from one form of files into another. `tern convert FOLDER
+ * --to FILE`: a checkpoint in parts as one file. Both on one machine and without ranks. */
 #include "tools/convert.h"
 
+#include "core/folder.h"
+#include "core/reader.h"
 #include "distributed/parallel/save/convert.h"
+#include "distributed/parallel/save/model.h"
 #include "tools/why.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <tern/io.h>
+#include <tern/models.h>
+#include <unistd.h>
 
 typedef struct conversion {
-    const char *from, *to;
-    bool weights;
+    const char *from, *target, *to;
+    bool weights, plain;
+    tn_lm_load_options load;
 } conversion;
 
+/* ---- Options --------------------------------------------------------------------------------- */
+
+enum { DTYPE = 256, PLAIN };
+
 static const struct argp_option option_list[] = {
-    {"to", 't', "FILE", 0, "The file to write; one that is there is replaced", 0},
+    {"dtype", DTYPE, "DTYPE", 0, "f32, bf16 or f16; without it the weights stay in theirs", 0},
+    {"plain", PLAIN, NULL, 0,
+     "Weights as a program here has them (tern.safetensors), so that all of them are mapped when "
+     "they are loaded; transformers does not read such a folder",
+     0},
+    {"to", 't', "FILE", 0, "A checkpoint in parts as one file, which is replaced if it is there",
+     0},
     {"weights", 'w', NULL, 0,
-     "The model's weights alone, as tn_save writes them and tn_load reads them", 0},
+     "With --to: the model's weights alone, as tn_save writes them and tn_load reads them", 0},
     {0},
 };
+
+static void read_dtype(conversion *c, const char *text, struct argp_state *state) {
+    static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(text, tn_dtype_name(dtypes[i])) == 0) {
+            c->load.as_stored = false;
+            c->load.dtype = dtypes[i];
+            return;
+        }
+    }
+    argp_error(state, "--dtype is f32, bf16 or f16, not \"%s\"", text);
+}
+
+/* Whether what was given makes one of the two commands. */
+static void check_command(const conversion *c, struct argp_state *state) {
+    if (!c->from || !*c->from) {
+        argp_error(state, "no source to convert");
+    } else if (c->to && c->target) {
+        argp_error(state, "one folder, not \"%s\" and \"%s\"", c->from, c->target);
+    } else if (c->to && (c->plain || !c->load.as_stored)) {
+        argp_error(state, "--to FILE writes a checkpoint as it is: no --dtype, no --plain");
+    } else if (c->to ? !*c->to : !c->target || !*c->target) {
+        argp_error(state, "no target to write: SOURCE TARGET, or FOLDER --to FILE");
+    } else if (c->weights && !c->to) {
+        argp_error(state, "--weights is of --to FILE");
+    }
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     conversion *c = state->input;
@@ -27,16 +72,20 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         c->to = text;
     } else if (key == 'w') {
         c->weights = true;
+    } else if (key == DTYPE) {
+        read_dtype(c, text, state);
+    } else if (key == PLAIN) {
+        c->plain = true;
     } else if (key == ARGP_KEY_ARG && !c->from) {
         c->from = text;
+    } else if (key == ARGP_KEY_ARG && !c->target) {
+        c->target = text;
     } else if (key == ARGP_KEY_ARG) {
-        argp_error(state, "one folder, not \"%s\" and \"%s\"", c->from, text);
-    } else if (key == ARGP_KEY_END && (!c->from || !*c->from)) {
-        argp_error(state, "no folder to convert");
-    } else if (key == ARGP_KEY_END && (!c->to || !*c->to)) {
-        argp_error(state, "no file to write: --to FILE");
+        argp_error(state, "a source and a target, and then \"%s\"", text);
+    } else if (key == ARGP_KEY_END) {
+        check_command(c, state);
     } else {
-        return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
+        return ARGP_ERR_UNKNOWN;
     }
     return 0;
 }
@@ -44,18 +93,99 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp description = {
     .options = option_list,
     .parser = parse_option,
-    .args_doc = "FOLDER --to FILE",
-    .doc = "Writes a checkpoint in parts (tn_saver_save) as a checkpoint of one file, which "
-           "tn_checkpoint_load, tn_dist_load and tn_saver_load read.\n\n"
-           "FOLDER is the folder of a run, whose newest step is converted, or of one step.\v"
-           "Nothing is believed before it is checked, and FILE is there whole or not at all. One "
-           "tensor is in memory at a time. The exit status is 1 when it fails, 64 when the "
-           "command line is wrong."};
+    .args_doc = "SOURCE TARGET\nFOLDER --to FILE",
+    .doc =
+        "Writes a language model in another form.\n\n"
+        "SOURCE is a folder of Hugging Face, a .bin file of llm.c, a checkpoint of one file, a "
+        "file of tn_save, or the folder of a run, whose newest step it is. TARGET is a folder, "
+        "as transformers and tn_lm_load read it, or a .bin file of llm.c. A tokenizer's files "
+        "go with it from folder to folder.\n\n"
+        "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
+        "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
+        "tn_saver_load read.\v"
+        "Nothing is believed before it is checked, and a FILE is there whole or not at all. The "
+        "exit status is 1 when it fails, 64 when the command line is wrong."};
+
+/* ---- Models ---------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), e = strlen(end);
+    return n >= e && strcmp(text + n - e, end) == 0;
+}
+
+static bool folder_has(const char *folder, const char *name) {
+    char *path = tn__folder_path(folder, name, "convert");
+    bool has = path && access(path, F_OK) == 0;
+    free(path);
+    return has;
+}
+
+static tn_module *load_llmc(const char *path, tn_lm_load_options options) {
+    tn_gpt *m = calloc(1, sizeof(*m));
+    if (!m || tn_gpt_load_llmc(m, path, options) != TN_OK) {
+        free(m);
+        return NULL;
+    }
+    return &m->base;
+}
+
+static tn_module *load_source(const conversion *c) {
+    return folder_has(c->from, "config.json") ? tn_lm_load(c->from, c->load)
+           : ends_with(c->from, ".bin")       ? load_llmc(c->from, c->load)
+                                              : tn__saver_model(c->from, c->load);
+}
+
+static tn_status save_target(const conversion *c, tn_module *m) {
+    tn_lm_save_options options = tn_lm_save_defaults();
+    options.plain = c->plain;
+    if (!ends_with(c->target, ".bin")) {
+        return tn_lm_save_with(m, c->target, options);
+    }
+    return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which looks at its kind */
+}
+
+/* What stands beside weights and says how texts become tokens. */
+static void copy_words(const conversion *c) {
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "added_tokens.json",
+                                        "special_tokens_map.json",
+                                        "generation_config.json"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && tn_error() == TN_OK; i++) {
+        if (!folder_has(c->from, names[i])) {
+            continue;
+        }
+        size_t bytes;
+        char *from = tn__folder_path(c->from, names[i], "convert");
+        char *to = tn__folder_path(c->target, names[i], "convert");
+        char *data = from && to ? tn__read_whole(from, &bytes, "convert") : NULL;
+        tn_status status = data ? tn_write_file(to, data, bytes) : tn_error();
+        (void)status; /* pending */
+        free(data);
+        free(from);
+        free(to);
+    }
+}
+
+static tn_status convert_model(const conversion *c) {
+    tn_module *m = load_source(c);
+    if (m && save_target(c, m) == TN_OK && !ends_with(c->target, ".bin") &&
+        strcmp(c->from, c->target) != 0) {
+        copy_words(c);
+    }
+    tn_lm_free(m);
+    return tn_error();
+}
 
 int convert_main(int argc, char **argv) {
-    conversion c = {0};
+    conversion c = {.load = tn_lm_load_defaults()};
+    c.load.mmap = true;
     argp_parse(&description, argc, argv, 0, NULL, &c);
-    if (tn__saver_convert(c.from, c.to, c.weights) != TN_OK) {
+    tn_status status = c.to ? tn__saver_convert(c.from, c.to, c.weights) : convert_model(&c);
+    if (status != TN_OK) {
         fprintf(stderr, "tern convert: %s\n", error_why());
         return 1;
     }

@@ -24,8 +24,8 @@ static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts P
                            "or what it chooses (tern eval --help)\n"
                            "tern generate --model DIR --prompt TEXT     what a model writes "
                            "(tern generate --help)\n"
-                           "tern convert FOLDER --to FILE               a checkpoint in parts as "
-                           "one file (tern convert --help)\n"
+                           "tern convert SOURCE TARGET                  a model in another form; "
+                           "a checkpoint in parts as one file (tern convert --help)\n"
                            "tern info                                   version, kernels, cores, "
                            "what ranks can talk through\n"
                            "tern --version\n";

@@ -47,8 +47,8 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     need(list(told["__metadata__"]) == ["model"], "other metadata: %s" % told["__metadata__"])
 
     expect(0, "FOLDER --to FILE", "--help")
-    expect(64, "no folder", "--to", one)
-    expect(64, "no file to write", parts)
+    expect(64, "no source", "--to", one)
+    expect(64, "no target to write", parts)
     expect(64, "one folder", parts, folder, "--to", one)
     expect(1, "nowhere: No such file", os.path.join(folder, "nowhere"), "--to", one)
     expect(1, "has no committed step", folder, "--to", one)

@@ -81,8 +81,7 @@ static tn_status write_file(tn__index *ix, const char *to, bool weights) {
     return status;
 }
 
-/* The folder of the step that `from` means. The caller frees; NULL after raising. */
-static char *find_step(const char *from) {
+char *tn__saver_find_step(const char *from) {
     char index[4096];
     bool fits = snprintf(index, sizeof(index), "%s/" TN__INDEX_NAME, from) < (int)sizeof(index);
     if (fits && access(index, F_OK) == 0) {
@@ -103,7 +102,7 @@ static char *find_step(const char *from) {
 tn_status tn__saver_convert(const char *from, const char *to, bool weights) {
     TN__ON_CPU;
     size_t bytes;
-    char *step = find_step(from);
+    char *step = tn__saver_find_step(from);
     char *text = step ? tn__index_text(step, &bytes, operation) : NULL;
     tn__index *ix = text ? tn__index_read(step, text, bytes, operation) : NULL;
     if (ix) {

@@ -9,4 +9,7 @@
  * or of a step. One tensor is in memory at a time. */
 TN_API tn_status tn__saver_convert(const char *from, const char *to, bool weights);
 
+/* The folder of the step that `from` means. The caller frees; NULL after raising. */
+char *tn__saver_find_step(const char *from);
+
 #endif

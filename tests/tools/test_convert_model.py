@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""`tern convert SOURCE TARGET`: models in every form and back, with the tokenizer's files, and what is wrong."""
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+from launch import TERN, environment
+
+VOCAB, CONTEXT, WIDTH, HEADS, LAYERS = 11, 8, 8, 2, 2
+
+
+def need(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def expect(status, part, *arguments):
+    done = subprocess.run([TERN, "convert", *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    text = done.stdout.decode(errors="replace")
+    need(done.returncode == status and part in text, "%s: ended with %d: %s" % (arguments, done.returncode, text))
+
+
+def names(path):
+    with open(path, "rb") as f:
+        return json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+
+
+def same(a, b):
+    with open(a, "rb") as x, open(b, "rb") as y:
+        need(x.read() == y.read(), "%s and %s differ" % (a, b))
+
+
+def write_folder(folder):
+    """A GPT-2 as others write it: without the prefix, and with the head."""
+    shapes = {"wte.weight": (VOCAB, WIDTH), "wpe.weight": (CONTEXT, WIDTH), "ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
+    for i in range(LAYERS):
+        for name, rows, columns in (("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH), ("mlp.c_fc", WIDTH, 4 * WIDTH),
+                                    ("mlp.c_proj", 4 * WIDTH, WIDTH)):
+            shapes["h.%d.%s.weight" % (i, name)] = (rows, columns)
+            shapes["h.%d.%s.bias" % (i, name)] = (columns,)
+        for name in ("ln_1", "ln_2"):
+            shapes["h.%d.%s.weight" % (i, name)] = shapes["h.%d.%s.bias" % (i, name)] = (WIDTH,)
+    draw, header, data = random.Random(1), {}, b""
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * count]}
+        data += struct.pack("<%df" % count, *(draw.gauss(0, 1) for _ in range(count)))
+    text = json.dumps(header).encode()
+    os.mkdir(folder)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({"model_type": "gpt2", "vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS}, f)
+    with open(os.path.join(folder, "merges.txt"), "w") as f:
+        f.write("#version: 0.2\na b\n")
+
+
+with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
+    def at(*path):
+        return os.path.join(top, *path)
+
+    write_folder(at("others"))
+    expect(0, "", at("others"), at("ours"))
+    told = names(at("ours", "model.safetensors"))
+    need(told["transformer.h.1.mlp.c_fc.weight"] == dict(told["transformer.h.1.mlp.c_fc.weight"], dtype="F32", shape=[WIDTH, 4 * WIDTH]),
+         "other weights: %s" % told)
+    same(at("others", "merges.txt"), at("ours", "merges.txt"))
+
+    # there and back again
+    expect(0, "", at("ours"), at("model.bin"))
+    expect(0, "", at("model.bin"), at("from_bin"))
+    same(at("ours", "model.safetensors"), at("from_bin", "model.safetensors"))
+    same(at("ours", "config.json"), at("from_bin", "config.json"))
+    expect(0, "", "--plain", at("ours"), at("plain"))
+    need(sorted(os.listdir(at("plain"))) == ["config.json", "merges.txt", "tern.safetensors"], "plain has %s" % os.listdir(at("plain")))
+    expect(0, "", at("plain"), at("from_plain"))
+    same(at("ours", "model.safetensors"), at("from_plain", "model.safetensors"))
+    expect(0, "", at("plain", "tern.safetensors"), at("from_file"))
+    same(at("ours", "model.safetensors"), at("from_file", "model.safetensors"))
+
+    # in place, in another dtype
+    expect(0, "", at("ours"), at("ours"), "--dtype", "bf16")
+    told = names(at("ours", "model.safetensors"))
+    need(all(t["dtype"] == "BF16" for name, t in told.items() if name != "__metadata__"), "not bf16: %s" % told)
+    with open(at("ours", "config.json")) as f:
+        need(json.load(f)["dtype"] == "bfloat16", "config.json tells another dtype")
+    expect(0, "", at("ours"), at("half.bin"))
+    need(os.path.getsize(at("half.bin")) < os.path.getsize(at("model.bin")), "bf16 takes as much as f32")
+
+    expect(0, "SOURCE TARGET", "--help")
+    expect(64, "no source")
+    expect(64, "no target", at("ours"))
+    expect(64, "a source and a target", "a", "b", "c")
+    expect(64, "not \"f8\"", at("ours"), at("x"), "--dtype", "f8")
+    expect(64, "--weights is of", at("ours"), at("x"), "--weights")
+    expect(64, "no --dtype", at("ours"), "--to", at("x"), "--plain")
+    expect(1, "No such file", at("nowhere"), at("x"))
+    expect(1, "has no committed step", top, at("x"))
+    with open(at("none.bin"), "wb") as f:
+        f.write(bytes(2000))
+    expect(1, "no checkpoint of llm.c", at("none.bin"), at("x"))
+    need(not os.path.exists(at("x")), "what failed left a folder")
