@@ -16,7 +16,7 @@
 #define TERN_PARALLEL_H
 
 #include "distributed.h"
-#include "io.h"
+#include "models.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -252,6 +252,13 @@ TN_API void tn_saver_free(tn_saver *s); /* waits, and raises what went wrong; NU
 /* The whole weights of m, however they lie on ranks, in the file that tn_save would write: by rank
  * 0, which has one parameter at a time. Every rank calls, and gets the error. */
 TN_API tn_status tn_dist_export(tn_group *world, void *m, const char *path) TN_MUST_USE;
+
+/* The same as a folder, tn_lm_save_with's, of a language model of models.h. */
+TN_API tn_status tn_dist_save_lm(tn_group *world, void *m, const char *folder,
+                                 tn_lm_save_options options) TN_MUST_USE;
+/* And back: tn_lm_load_weights on every rank, each of which reads the elements that it has. Nothing
+ * changes on any unless all have found the folder right. */
+TN_API tn_status tn_dist_load_lm(tn_group *world, void *m, const char *folder) TN_MUST_USE;
 
 #ifdef __cplusplus
 }

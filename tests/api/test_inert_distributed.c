@@ -161,6 +161,8 @@ static void data_and_files(tn_tensor *t) {
     FAILS(tn_dist_load(NULL, &c, "/nowhere/at/all"));
     FAILS(tn_dist_export(NULL, NULL, NULL));
     FAILS(tn_dist_export(NULL, NULL, "/nowhere/at/all"));
+    FAILS(tn_dist_save_lm(NULL, NULL, "/nowhere/at/all", tn_lm_save_defaults()));
+    FAILS(tn_dist_load_lm(NULL, NULL, "/nowhere/at/all"));
     for (int i = 0; i < INTS; i++) {
         TAKES(tn_lr_linear(1e-3, ints[i]));
         TAKES(tn_lr_sqrt(NAN, ints[i]));

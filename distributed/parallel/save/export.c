@@ -9,16 +9,17 @@
 #include "distributed/parallel/save/holdings.h"
 #include "nn/layout.h"
 #include "io/module.h"
+#include "models/hf.h"
 #include "tensor/tensor.h"
 #include "tern/sys/tensor.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const char operation[] = "dist_export";
-
 typedef struct exporter {
     tn_group *world;
+    const char *operation;
+    const tn_lm_save_options *folder; /* how one is written; NULL: a file is */
     int rank, ranks;
     tn__state state;
     tn__holdings *holdings; /* of every rank, the same on every rank */
@@ -29,22 +30,22 @@ typedef struct exporter {
 static bool read_list(exporter *e, int rank, const char *text, size_t bytes) {
     tn__json_file json;
     if (!tn__json_read(&json, text, bytes)) {
-        tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, operation, "what rank %d has: %s", rank,
+        tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, e->operation, "what rank %d has: %s", rank,
                   json.wrong ? json.wrong : "no memory");
         return false;
     }
-    return tn__holdings_set(e->holdings, rank, &json, json.values, operation);
+    return tn__holdings_set(e->holdings, rank, &json, json.values, e->operation);
 }
 
 /* What this rank has, to *list. */
 static void tell_list(exporter *e, void *module, tn__json_text *list) {
-    e->state = (tn__state){.operation = operation, .parts = true};
-    e->holdings = tn__holdings_new(e->ranks, operation);
+    e->state = (tn__state){.operation = e->operation, .parts = true};
+    e->holdings = tn__holdings_new(e->ranks, e->operation);
     if (e->holdings && tn__state_add_module(&e->state, module, "")) {
         tn__holdings_put(list, &e->state, false);
     }
     if (list->failed) {
-        tn__raise(TN_ENOMEM, operation, "no memory for the names of %d tensors", e->state.count);
+        tn__raise(TN_ENOMEM, e->operation, "no memory for the names of %d tensors", e->state.count);
     }
 }
 
@@ -52,7 +53,7 @@ static tn_status hear_lists(exporter *e, const tn__json_text *list) {
     void **all = tn__calloc((size_t)e->ranks, sizeof(*all));
     size_t *bytes = tn__calloc((size_t)e->ranks, sizeof(*bytes));
     if (!all || !bytes) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %d lists", e->ranks);
+        tn__raise(TN_ENOMEM, e->operation, "no memory for %d lists", e->ranks);
     } else if (tn_all_gather_bytes(e->world, list->at, list->bytes, all, bytes) == TN_OK) {
         bool read = true;
         for (int r = 0; r < e->ranks; r++) {
@@ -60,7 +61,7 @@ static tn_status hear_lists(exporter *e, const tn__json_text *list) {
             tn_bytes_free(all[r]);
         }
         if (read) {
-            tn__holdings_deal(e->holdings, operation);
+            tn__holdings_deal(e->holdings, e->operation);
         }
     }
     free(all);
@@ -74,7 +75,7 @@ static tn_status prepare_export(exporter *e, void *module) {
     tn__account_begin();
     tell_list(e, module, &list);
     tn__account mine = tn__account_end();
-    tn_status status = tn__accounts_agree(e->world, &mine, operation);
+    tn_status status = tn__accounts_agree(e->world, &mine, e->operation);
     if (status == TN_OK) {
         status = hear_lists(e, &list);
     }
@@ -185,7 +186,7 @@ static tn_tensor *make_whole(const char *name, void *user) {
 
 /* The file without its bytes; list[names] is what make_whole gets. */
 static tn_safetensors_writer *plan_file(const exporter *e, void *module, wanted *list) {
-    tn_safetensors_writer *w = tn__module_writer(module, operation);
+    tn_safetensors_writer *w = tn__module_writer(module, e->operation);
     bool added = w != NULL;
     for (int i = 0, name = 0; added && i < e->holdings->count;
          i += tn__holdings_named(e->holdings, i), name++) {
@@ -204,20 +205,47 @@ static tn_safetensors_writer *plan_file(const exporter *e, void *module, wanted 
 static void write_file(const exporter *e, void *module, const char *path) {
     wanted *list = tn__calloc((size_t)e->holdings->count, sizeof(*list));
     if (!list) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %d names", e->holdings->count);
+        tn__raise(TN_ENOMEM, e->operation, "no memory for %d names", e->holdings->count);
     }
     tn_safetensors_writer *w = list ? plan_file(e, module, list) : NULL;
     if (w) {
-        tn_status status = tn__safetensors_write(w, path, operation);
+        tn_status status = tn__safetensors_write(w, path, e->operation);
         (void)status; /* pending */
     }
     free(list);
 }
 
+/* ---- As a folder of Hugging Face ------------------------------------------------------------- */
+
+/* The whole of a parameter that rank 0 has a part of. */
+static tn_tensor *whole_of(const char *path, void *user) {
+    const exporter *e = user;
+    int i = 0;
+    while (i < e->holdings->count && strcmp(e->holdings->sorted[i]->name, path) != 0) {
+        i += tn__holdings_named(e->holdings, i);
+    }
+    return make_whole(path, &(wanted){e, i});
+}
+
+static void write_folder(const exporter *e, void *module, const char *path) {
+    const tn__lm_family *family = tn__lm_family_of(module, e->operation);
+    if (family) {
+        tn_status status = tn__hf_save(family, module, path, *e->folder, whole_of,
+                                       (void *)(uintptr_t)e, e->operation);
+        (void)status; /* pending */
+    }
+}
+
+/* ---- Either ---------------------------------------------------------------------------------- */
+
 /* Rank 0, until nobody waits for a question any more. */
 static void write_all(const exporter *e, void *module, const char *path) {
     tn_error_record why;
-    write_file(e, module, path);
+    if (e->folder) {
+        write_folder(e, module, path);
+    } else {
+        write_file(e, module, path);
+    }
     bool failed = tn_error_take(&why);
     ask_for(e, NOTHING_MORE);
     if (failed) {
@@ -226,11 +254,17 @@ static void write_all(const exporter *e, void *module, const char *path) {
     }
 }
 
-tn_status tn_dist_export(tn_group *world, void *m, const char *path) {
+/* folder: how a folder is written; NULL: a file is. */
+static tn_status export_model(tn_group *world, void *m, const char *path,
+                              const tn_lm_save_options *folder, const char *operation) {
     if (!tn__account_may_begin(world, operation)) {
         return tn_error();
     }
-    exporter e = {.world = world, .rank = tn_group_rank(world), .ranks = tn_group_size(world)};
+    exporter e = {.world = world,
+                  .rank = tn_group_rank(world),
+                  .ranks = tn_group_size(world),
+                  .folder = folder,
+                  .operation = operation};
     tn_status status = prepare_export(&e, m);
     if (status == TN_OK) {
         tn__account_begin();
@@ -244,5 +278,32 @@ tn_status tn_dist_export(tn_group *world, void *m, const char *path) {
     }
     tn__holdings_free(e.holdings);
     tn__state_free(&e.state);
+    return status;
+}
+
+tn_status tn_dist_export(tn_group *world, void *m, const char *path) {
+    return export_model(world, m, path, NULL, "dist_export");
+}
+
+tn_status tn_dist_save_lm(tn_group *world, void *m, const char *folder,
+                          tn_lm_save_options options) {
+    return export_model(world, m, folder, &options, "dist_save_lm");
+}
+
+/* ---- Back ------------------------------------------------------------------------------------ */
+
+tn_status tn_dist_load_lm(tn_group *world, void *m, const char *folder) {
+    static const char operation[] = "dist_load_lm";
+    if (!tn__account_may_begin(world, operation)) {
+        return tn_error();
+    }
+    tn__account_begin();
+    tn__hf_loading *l = tn__hf_loading_new(m, folder, operation);
+    tn__account mine = tn__account_end();
+    tn_status status = tn__accounts_agree(world, &mine, operation);
+    if (status == TN_OK) {
+        tn__hf_loading_apply(l);
+    }
+    tn__hf_loading_free(l);
     return status;
 }

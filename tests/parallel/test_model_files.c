@@ -1,0 +1,212 @@
+/* Language models that lie on ranks, and whole ones in files: from a folder of Hugging Face onto
+ * two ranks and back into one, and from checkpoints. Ranks are threads. */
+#include "tests/support/test.h"
+
+#include "tests/support/temp.h"
+
+#include "distributed/parallel/save/model.h"
+#include "tern/tern.h"
+
+enum { RANKS = 2, VOCAB = 37, CONTEXT = 12 };
+
+typedef union any_model {
+    tn_module base;
+    tn_gpt gpt;
+    tn_llama llama;
+} any_model;
+
+/* Sizes that no two ranks share evenly. */
+static void init_model(any_model *m, int kind, uint64_t seed) {
+    tn_seed(seed);
+    if (kind == 0) {
+        tn_gpt_options o = tn_gpt_defaults();
+        o.vocab = VOCAB;
+        o.context = CONTEXT;
+        o.layers = 3;
+        o.heads = 3;
+        o.width = 15;
+        tn_gpt_init(&m->gpt, o);
+    } else {
+        tn_llama_options o = tn_llama_defaults();
+        o.vocab = VOCAB;
+        o.context = CONTEXT;
+        o.layers = 3;
+        o.heads = 4;
+        o.kv_heads = 2;
+        o.width = 13;
+        o.head_width = 2;
+        o.hidden = 9;
+        o.tied = kind == 1;
+        tn_llama_init(&m->llama, o);
+    }
+}
+enum { KINDS = 3 };
+
+static bool compare_entry(const tn_entry *entry, void *user) {
+    tn_tensor *other = tn_module_get(user, entry->path);
+    size_t bytes = (size_t)tn_count(other) * tn_dtype_size(tn_dtype_of(other));
+    if (!tn_dims_equal(tn_shape(*entry->field), tn_shape(other)) ||
+        memcmp(tn_data(*entry->field), tn_data(other), bytes) != 0) {
+        tn_raise(TN_EVALUE, "%s is not what it was", entry->path);
+    }
+    return tn_error() == TN_OK;
+}
+
+static void compare_models(void *a, void *b) {
+    tn_module_each(a, (tn_walk){0}, compare_entry, b);
+}
+
+static void compare_whole(void *a, void *spread) {
+    TN_WHOLE(spread);
+    compare_models(a, spread);
+}
+
+typedef struct job {
+    int kind, stage;
+    const char *from, *to;
+    const char *wrong; /* a folder that does not fit */
+} job;
+
+static void spread_and_save(tn_group *g, void *user) {
+    TN_SCOPE;
+    const job *j = user;
+    any_model m, whole;
+    init_model(&whole, j->kind, 3);
+    init_model(&m, j->kind, 77);
+    tn_fsdp_options o = tn_fsdp_defaults();
+    o.stage = j->stage;
+    tn_fsdp(&m, g, NULL, o);
+    tn_lm_save_options parts = tn_lm_save_defaults();
+    parts.max_part_bytes = 3000;
+    if (tn_dist_load_lm(g, &m, j->from) == TN_OK) {
+        compare_whole(&whole, &m);
+    }
+    tn_status status = tn_dist_save_lm(g, &m, j->to, parts); /* tn_local_run raises it */
+    if (status == TN_OK && tn_dist_load_lm(g, &m, j->wrong) == TN_OK) {
+        tn_raise(TN_EVALUE, "what does not fit was loaded");
+    } else if (status == TN_OK) {
+        tn_error_clear();
+        compare_whole(&whole, &m);
+    }
+    tn_module_finish(&m);
+    tn_module_finish(&whole);
+}
+
+static void from_folder_to_ranks_and_back(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        any_model m, other;
+        char from[512], to[512], wrong[512];
+        snprintf(from, sizeof(from), "%s%d", temp_path("from"), kind);
+        snprintf(wrong, sizeof(wrong), "%s%d", temp_path("wrong"), kind);
+        init_model(&m, kind, 3);
+        init_model(&other, (kind + 1) % KINDS, 3);
+        assert_int_equal(tn_lm_save(&m, from), TN_OK);
+        assert_int_equal(tn_lm_save(&other, wrong), TN_OK);
+        for (int stage = 1; stage <= 3; stage++) {
+            snprintf(to, sizeof(to), "%s%d_%d", temp_path("to"), kind, stage);
+            job j = {kind, stage, from, to, wrong};
+            if (tn_local_run(RANKS, spread_and_save, &j) != TN_OK) {
+                fail_msg("kind %d, stage %d: %s", kind, stage, tn_error_message());
+            }
+            tn_module *got = tn_lm_load(to, tn_lm_load_defaults());
+            assert_non_null(got);
+            compare_models(&m, got);
+            assert_int_equal(tn_error(), TN_OK);
+            tn_lm_free(got);
+        }
+        tn_module_finish(&m);
+        tn_module_finish(&other);
+    }
+}
+
+static void save_step(tn_group *g, void *user) {
+    any_model m;
+    const job *j = user;
+    init_model(&m, j->kind, 3);
+    tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_saver *saver = tn_saver_new(g, j->to, tn_saver_defaults());
+    tn_checkpoint c = {.model = &m, .optim = opt, .step = 4};
+    tn_status status = tn_saver_save(saver, &c);
+    (void)status; /* tn_local_run raises it */
+    tn_saver_free(saver);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void assert_model(const char *path, any_model *m) {
+    tn_module *got = tn__saver_model(path, tn_lm_load_defaults());
+    if (!got) {
+        fail_msg("%s", tn_error_message());
+    }
+    compare_models(m, got);
+    assert_int_equal(tn_error(), TN_OK);
+    tn_lm_free(got);
+    got = tn__saver_model(path, (tn_lm_load_options){.dtype = TN_BF16});
+    tn_lm_shape shape;
+    assert_int_equal(tn_lm_shape_of(got, &shape), TN_OK);
+    assert_int_equal(shape.vocab, VOCAB);
+    tn_lm_free(got);
+}
+
+static void from_checkpoints(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        any_model m;
+        char folder[512];
+        init_model(&m, kind, 3);
+        tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+        tn_checkpoint c = {.model = &m, .optim = opt, .step = 1};
+        assert_int_equal(tn_checkpoint_save(&c, temp_path("one")), TN_OK);
+        assert_model(temp_path("one"), &m);
+        assert_int_equal(tn_save(&m, temp_path("weights")), TN_OK);
+        assert_model(temp_path("weights"), &m);
+        snprintf(folder, sizeof(folder), "%s%d", temp_path("parts"), kind);
+        job j = {.kind = kind, .to = folder};
+        assert_int_equal(tn_local_run(RANKS, save_step, &j), TN_OK);
+        assert_model(folder, &m);
+        tn_optim_free(opt);
+        tn_module_finish(&m);
+    }
+}
+
+static void checkpoints_that_are_of_no_language_model(void **state) {
+    (void)state;
+    tn_linear m;
+    tn_linear_init(&m, 3, 2, tn_linear_defaults());
+    assert_int_equal(tn_save(&m, temp_path("linear")), TN_OK);
+    assert_null(tn__saver_model(temp_path("linear"), tn_lm_load_defaults()));
+    assert_error(TN_EUNSUPPORTED, "is of a \"linear\", which is no language model");
+    tn_module_finish(&m);
+    static const struct {
+        const char *text, *error;
+    } wrong[] = {
+        {".: gpt, vocab 5", "there is no context of \".\""},
+        {".: gpt, vocab x, context 4", "out of range is vocab of \".\""},
+        {".: gpt, vocab 5, context 4, layers 100, heads 1, width 2, bias 0, activation relu",
+         "more than it has tensors are the layers"},
+        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation tanh",
+         "unknown is the activation"},
+        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation relu",
+         "there is no eps of \"ln_f\""},
+        {".: llama, vocab 5, context 4, layers 1, width 2, tied 1", "there is no head_width"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        tn_safetensors_writer_add(w, "a", tn_zeros(TN_DIMS(1), TN_F32));
+        tn_safetensors_writer_add_metadata(w, "model", wrong[i].text);
+        assert_int_equal(tn_safetensors_writer_save(w, temp_path("wrong")), TN_OK);
+        assert_null(tn__saver_model(temp_path("wrong"), tn_lm_load_defaults()));
+        assert_error(TN_EFORMAT, wrong[i].error);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(from_folder_to_ranks_and_back),
+        TEST(from_checkpoints),
+        TEST(checkpoints_that_are_of_no_language_model),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
