@@ -18,8 +18,8 @@
 /* Without --context and --batch. */
 enum { CONTEXT_MOST = 4096, TOKENS_AT_ONCE = 1024, ENDINGS_AT_ONCE = 8 };
 
-typedef enum eval_dtype { EVAL_F32, EVAL_BF16, EVAL_AS_STORED } eval_dtype;
-static const char *const dtypes[] = {"f32", "bf16"};
+typedef enum eval_dtype { EVAL_F32, EVAL_BF16, EVAL_INT8, EVAL_AS_STORED } eval_dtype;
+static const char *const dtypes[] = {"f32", "bf16", "int8"};
 
 typedef struct evaluation {
     const char *model, *data, *choices, *tokenizer, *device;
@@ -52,7 +52,10 @@ static const struct argp_option option_list[] = {
      "Tokens that the model sees at once (default: its own, 4096 at most)", 0},
     {"batch", 'b', "N", 0,
      "Windows, or endings, in a call of the model (default: what makes 1024 tokens; 8 endings)", 0},
-    {"dtype", DTYPE, "f32|bf16", 0, "Of the weights in memory (default: as in the file)", 0},
+    {"dtype", DTYPE, "f32|bf16|int8", 0,
+     "Of the weights in memory (default: as in the file); int8: those of linears and embeddings "
+     "are bytes",
+     0},
     {"tokenizer", TOKENIZER, "PATH", 0, "Default: the model's folder, where it has one", 0},
     {"device", DEVICE, "NAME", 0, "cpu (the default), cuda, cuda:1", 0},
     {"threads", THREADS, "N", 0, "Default: the cores, shared among the ranks of a host", 0},
@@ -77,7 +80,7 @@ static void parse_dtype(struct argp_state *state, const char *text, eval_dtype *
             return;
         }
     }
-    argp_error(state, "--dtype %s: there are f32 and bf16", text);
+    argp_error(state, "--dtype %s: there are f32, bf16 and int8", text);
 }
 
 static void check_options(struct argp_state *state, const evaluation *e) {
@@ -175,6 +178,9 @@ static tn_status load_model(evaluation *e) {
     o.dtype = e->dtype == EVAL_BF16 ? TN_BF16 : TN_F32;
     o.mmap = true;
     e->net = tn_lm_load(e->model, o);
+    if (e->net && e->dtype == EVAL_INT8) {
+        tn_quantize(e->net);
+    }
     if (e->net && tn_lm_shape_of(e->net, &e->shape) == TN_OK) {
         int64_t most = e->shape.context < CONTEXT_MOST ? e->shape.context : CONTEXT_MOST;
         e->context = e->context ? e->context : most;

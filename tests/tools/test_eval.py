@@ -69,9 +69,10 @@ def what_a_person_sees():
 @test
 def dtypes():
     files()
-    losses = {dtype: result("--model", "m", "--data", "m/val_0.bin", "--dtype", dtype)["loss"] for dtype in ("f32", "bf16")}
+    losses = {dtype: result("--model", "m", "--data", "m/val_0.bin", "--dtype", dtype)["loss"] for dtype in ("f32", "bf16", "int8")}
     same(losses["f32"], result("--model", "m", "--data", "m/val_0.bin")["loss"])
-    holds(0 < abs(losses["f32"] - losses["bf16"]) < 0.01 * losses["f32"], losses)
+    for less in ("bf16", "int8"):
+        holds(0 < abs(losses["f32"] - losses[less]) < 0.01 * losses["f32"], losses)
 
 
 @test
@@ -125,7 +126,7 @@ def wrong_options():
                             (["--model", "m", "--data", "x", "--choices", "y"], "either --data PATTERN or --choices FILE"),
                             (["--model", "m", "--choices", "x", "--stride", "4"], "--stride is for --data"),
                             (["--model", "m", "--data", "x", "--batch", "0"], "--batch 0: a whole number above 0 is wanted"),
-                            (["--model", "m", "--data", "x", "--dtype", "f8"], "--dtype f8: there are f32 and bf16"),
+                            (["--model", "m", "--data", "x", "--dtype", "f8"], "--dtype f8: there are f32, bf16 and int8"),
                             (["--model", "m", "--data", "val_0.bin", "val_1.bin"], 'what is "val_1.bin"? A pattern stands in quotes')):
         has(evaluate(*arguments, status=64), what)
 
