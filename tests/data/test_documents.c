@@ -1,9 +1,10 @@
 /* Corpora: files of every kind, documents and pieces of them, and files that are wrong. */
-#include "tern/data.h"
+#include "tern/tokenizer.h"
 
 #include <sys/stat.h>
 
 #include "tests/data/packed.h"
+#include "tests/data/small_tokenizer.h"
 #include "tests/support/fail_malloc.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -415,6 +416,32 @@ static void test_no_memory(void **state) {
     assert_true(n > 20);
 }
 
+/* The same for making tokens of them: an error and an unfinished set, or all of it. */
+static void test_no_memory_for_tokens(void **state) {
+    (void)state;
+    tn_tokenizer *t = small_tokenizer();
+    write_text("a.txt", "hello hello");
+    tn_tokens_options o = tn_tokens_defaults();
+    o.val = 0.5;
+    bool failed = true;
+    int n = 0;
+    for (; failed; n++) {
+        const char *path = temp_path("a.txt"), *out = temp_path("out");
+        fail_malloc_at(n, 1);
+        tn_status status = tn_tokens_make(t, &path, 1, out, o, NULL);
+        failed = fail_malloc_end();
+        if (status != TN_OK) {
+            assert_true(failed);
+            assert_int_equal(tn_error(), status);
+            tn_error_clear();
+        } else {
+            o.overwrite = true;
+        }
+    }
+    assert_true(n > 20);
+    tn_tokenizer_free(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_plain_text, temp_clean),
@@ -430,6 +457,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_split_of_a_long_text, temp_clean),
         cmocka_unit_test_teardown(test_limits, temp_clean),
         cmocka_unit_test_teardown(test_no_memory, temp_clean),
+        cmocka_unit_test_teardown(test_no_memory_for_tokens, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,6 @@
 
 #include "tests/data/packed.h"
 #include "tests/data/small_tokenizer.h"
-#include "tests/support/fail_malloc.h"
 
 static tn_tokenizer *small;
 
@@ -458,29 +457,6 @@ static void test_full_disk(void **state) {
     assert_int_equal(make("in", "out", o, NULL), TN_OK); /* it may go on where it failed */
 }
 
-/* Every allocation of this thread fails once: an error and an unfinished set, or all of it. */
-static void test_no_memory(void **state) {
-    (void)state;
-    write_text("a.txt", "hello hello");
-    tn_tokens_options o = tn_tokens_defaults();
-    o.val = 0.5;
-    bool failed = true;
-    int n = 0;
-    for (; failed; n++) {
-        fail_malloc_at(n, 1);
-        tn_status status = make("a.txt", "out", o, NULL);
-        failed = fail_malloc_end();
-        if (status != TN_OK) {
-            assert_true(failed);
-            assert_int_equal(tn_error(), status);
-            tn_error_clear();
-        } else {
-            o.overwrite = true;
-        }
-    }
-    assert_true(n > 20);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         MAKES(test_documents),         MAKES(test_pieces_are_the_whole),
@@ -488,7 +464,6 @@ int main(void) {
         MAKES(test_share_of_one_text), MAKES(test_pairs),
         MAKES(test_wrong_texts),       MAKES(test_folders),
         MAKES(test_two_at_once),       MAKES(test_full_disk),
-        MAKES(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-enum { LENGTH = 6, VOCAB = 50257, MOST = 200 /* windows that are looked at */ };
+enum { LENGTH = 6, VOCAB = 50257, MOST = 6 /* windows that are looked at: errors take long */ };
 
 static void check_window(tn_dataset *d, int64_t i) {
     int64_t x[LENGTH], y[LENGTH];
