@@ -12,7 +12,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
 import duel
 
-ROUNDS, STEPS = 5, 3
+ROUNDS, STEPS = 5, 1
 PEERS = ["tokenizers", "tiktoken"]
 
 

@@ -21,6 +21,7 @@ def with_tokenizers(folder, pattern):
         there = Tokenizer(models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt"))
         there.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         there.decoder = decoders.ByteLevel()
+    there.encode_special_tokens = True  # as text like any other, which is what the others do
     return lambda text: there.encode(text).ids, lambda ids: there.decode(ids, skip_special_tokens=False)
 
 

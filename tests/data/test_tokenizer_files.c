@@ -57,6 +57,11 @@ static void vocabularies(void **state) {
     temp_write(temp_path("vocab.json"), "{\"a\":2000000000}", 16);
     assert_null(tn_tokenizer_load(temp_path("vocab.json")));
     assert_error(TN_EFORMAT, "vocab.json: ids up to 2000000000 for 1 tokens");
+    small_write(" a\n");
+    temp_write(temp_path("vocab.json"), "{\"\":0,\"a\":1}", 12);
+    assert_null(tn_tokenizer_load(temp_path("vocab.json")));
+    assert_error(TN_EFORMAT, "merges.txt:1: the vocabulary has no token \"\"");
+    small_write("");
     temp_write(temp_path("vocab.json"), "{}", 2);
     assert_null(tn_tokenizer_load(temp_path("vocab.json")));
     assert_error(TN_EFORMAT, "vocab.json: the vocabulary is empty");
@@ -77,8 +82,8 @@ static void holes(void **state) {
     assert_int_equal(bytes, 0);
     tn_ids out = {0};
     assert_int_equal(tn_tokenizer_encode(t, "ab", 2, false, &out), TN_OK);
-    assert_int_equal(tn_tokenizer_encode(t, "abc", 3, false, &out), TN_EVALUE);
-    assert_error(TN_EVALUE, "the vocabulary has no token for the byte 0x63");
+    assert_int_equal(tn_tokenizer_encode(t, "ab abc", 6, false, &out), TN_EVALUE);
+    assert_error(TN_EVALUE, "the vocabulary has no token for the byte 0x20");
     assert_int_equal(out.count, 1);
     tn_ids_free(&out);
     tn_tokenizer_free(t);
@@ -149,6 +154,14 @@ static void other_cuts(void **state) {
     assert_non_null(t);
     EXPECT_IDS(t, "hello", false, HE, 'l', 'l', 'o');
     tn_tokenizer_free(t);
+    t = load_parts(small_pairs,
+                   "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":"
+                   "{\"String\":\"o\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\","
+                   "\"add_prefix_space\":false,\"use_regex\":false}]}",
+                   "");
+    assert_non_null(t);
+    EXPECT_IDS(t, "hello hello", false, HELL, 'o', ' ', HELL, 'o');
+    tn_tokenizer_free(t);
     t = load_parts(small_pairs, "{\"type\":\"ByteLevel\"}", "");
     assert_non_null(t);
     EXPECT_IDS(t, " hello", false, SPACE_HELLO);
@@ -158,6 +171,27 @@ static void other_cuts(void **state) {
     assert_int_equal(out.ids[0], SPACE_HELLO);
     tn_ids_free(&out);
     tn_tokenizer_free(t);
+}
+
+static void digits(void **state) {
+    (void)state;
+    for (int each = 0; each < 2; each++) {
+        char text[512];
+        snprintf(text, sizeof(text),
+                 "{\"model\":{\"vocab\":{\"1\":0,\"2\":1,\"12\":2,\"a\":3},\"merges\":[\"1 2\"]},"
+                 "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\","
+                 "\"individual_digits\":%s},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}}",
+                 each ? "true" : "false");
+        temp_write(temp_path("tokenizer.json"), text, strlen(text));
+        tn_tokenizer *t = tn_tokenizer_load(temp_path("tokenizer.json"));
+        assert_non_null(t);
+        if (each) {
+            EXPECT_IDS(t, "a12a", false, 3, 0, 1, 3);
+        } else {
+            EXPECT_IDS(t, "a12a", false, 3, 2, 3);
+        }
+        tn_tokenizer_free(t);
+    }
 }
 
 #define SPLIT(pattern)                                                                      \
@@ -281,6 +315,12 @@ static void tiktoken(void **state) {
     }
     assert_null(tn_tokenizer_load_tiktoken(write_ranks("aGk= 261\n"), o));
     assert_error(TN_EFORMAT, "the id 261 is used twice, by \"oo\" and \"hi\"");
+    /* U+180E, which is no space (\s of PCRE2 alone would say so), and '!' are one piece, and a
+     * piece that has a rank is that token, although no pair makes it. */
+    t = tn_tokenizer_load_tiktoken(write_ranks("4aCOIQ== 300\n"), o);
+    assert_non_null(t);
+    EXPECT_IDS(t, "\xe1\xa0\x8e!", false, 300);
+    tn_tokenizer_free(t);
     t = tn_tokenizer_load_tiktoken(write_ranks("\r\naGk= 300\r\n"), o);
     assert_non_null(t);
     EXPECT_IDS(t, "hi hello", false, 300, SPACE_HELLO);
@@ -319,6 +359,7 @@ int main(void) {
         TEST(of_gpt2s_kind),
         TEST(of_llama3s_kind),
         TEST(other_cuts),
+        TEST(digits),
         TEST(what_is_not_understood),
         TEST(patterns_without_end),
         TEST(tiktoken),

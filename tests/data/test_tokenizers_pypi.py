@@ -132,6 +132,25 @@ def ids_of_trained(pattern, whole):
         expect_ids(pattern + " with merges in their other form", there, folder, texts[2:])
 
 
+def other_cuts():
+    """Several cuts, one after the other, and the space that RoBERTa puts in front."""
+    level, digits = pre_tokenizers.ByteLevel, pre_tokenizers.Digits
+    split = pre_tokenizers.Split("e", "isolated")
+    texts = ["".join(SOURCES[1::16]), random_text(50_000)] + [random_text(15) for _ in range(2000)]
+    for cuts in [[digits(True), split, level(add_prefix_space=False)], [digits(False), level(add_prefix_space=False)]]:
+        there = peer.trained(SOURCES[::16], 2000, "gpt2")
+        there.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+        with tempfile.TemporaryDirectory() as folder:
+            there.save(f"{folder}/tokenizer.json")
+            expect_ids("several cuts", there, folder, texts)
+    there.pre_tokenizer = level(add_prefix_space=True)
+    texts += [f"{peer.SPECIAL}a", f" a{peer.SPECIAL}", ""]
+    with tempfile.TemporaryDirectory() as folder:
+        there.save(f"{folder}/tokenizer.json")
+        theirs = [there.encode(text).ids for text in texts]
+        expect_same("a space in front", texts, theirs, peer.encode(folder, [text.encode() for text in texts], special=True))
+
+
 def random_bytes():
     """Characters as the peer has them alone; what is between them is a piece of its own."""
     there = peer.trained(SOURCES[::8], 4000, "gpt2")
@@ -215,7 +234,7 @@ def committed_table():
 
 
 NEEDS_DATA = [ids_of_gpt2, tiktoken_files]
-TESTS = [(characters_differ_only_by_version,), (ids_of_gpt2,), (tiktoken_files,), (random_bytes,), (committed_table,)]
+TESTS = [(characters_differ_only_by_version,), (ids_of_gpt2,), (tiktoken_files,), (random_bytes,), (other_cuts,), (committed_table,)]
 TESTS += [(ids_of_trained, pattern, pattern != "gpt2") for pattern in peer.PATTERNS]
 TESTS += [(training, pattern) for pattern in peer.PATTERNS]
 
