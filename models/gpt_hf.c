@@ -37,19 +37,29 @@ static bool check_rest(const tn__hf_config *c, int64_t width) {
            tn__hf_config_must(c, "reorder_and_upcast_attn", false) &&
            tn__hf_config_must(c, "add_cross_attention", false) &&
            tn__hf_config_must(c, "tie_word_embeddings", true) &&
-           (!tn__hf_config_has(c, "quantization_config") ||
-            tn__hf_config_bad(c, "quantization_config", "missing: weights are read as they are")) &&
            tn__hf_config_whole(c, "n_inner", 4 * width, INT64_MAX, &inner) &&
            (inner == 4 * width || tn__hf_config_bad(c, "n_inner", "null or 4 n_embd"));
+}
+
+/* A number under GPT-2's own key or under that of other models, which transformers takes too. */
+static bool read_either(const tn__hf_config *c, const char *key, const char *other, int64_t absent,
+                        int64_t *number) {
+    int64_t own;
+    char wanted[64];
+    snprintf(wanted, sizeof(wanted), "what \"%s\" is", key);
+    return tn__hf_config_whole(c, key, absent, INT32_MAX, &own) &&
+           tn__hf_config_whole(c, other, own, INT32_MAX, number) &&
+           (*number == own || !tn__hf_config_has(c, key) || tn__hf_config_bad(c, other, wanted));
 }
 
 static bool read_options(const tn__hf_config *c, int tensors, tn_gpt_options *o, double *eps) {
     int64_t layers, heads;
     if (!tn__hf_config_whole(c, "vocab_size", 50257, INT32_MAX, &o->vocab) ||
-        !tn__hf_config_whole(c, "n_positions", 1024, INT32_MAX, &o->context) ||
-        !tn__hf_config_whole(c, "n_embd", 768, INT32_MAX, &o->width) ||
-        !tn__hf_config_layers(c, "n_layer", 12, tensors, &layers) ||
-        !tn__hf_config_whole(c, "n_head", 12, INT32_MAX, &heads) ||
+        !read_either(c, "n_positions", "max_position_embeddings", 1024, &o->context) ||
+        !read_either(c, "n_embd", "hidden_size", 768, &o->width) ||
+        !read_either(c, "n_layer", "num_hidden_layers", 12, &layers) ||
+        !tn__hf_config_layers(c, "n_layer", layers, tensors, &layers) ||
+        !read_either(c, "n_head", "num_attention_heads", 12, &heads) ||
         !tn__hf_config_activation(c, "activation_function", "gelu_new", &o->activation) ||
         !tn__hf_config_real(c, "layer_norm_epsilon", 1e-5, eps) || !check_rest(c, o->width)) {
         return false;

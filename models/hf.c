@@ -25,6 +25,15 @@ static const tn__lm_family *family_of_config(const tn__hf_config *c) {
     return tn__pending() ? NULL : family;
 }
 
+/* What no family here computes. False after raising. */
+static bool check_config(const tn__hf_config *c) {
+    return tn__hf_config_must(c, "is_causal", true) &&
+           (!tn__hf_config_has(c, "per_layer_config") ||
+            tn__hf_config_bad(c, "per_layer_config", "missing: all layers are alike here")) &&
+           (!tn__hf_config_has(c, "quantization_config") ||
+            tn__hf_config_bad(c, "quantization_config", "missing: weights are read as they are"));
+}
+
 /* ---- Loading --------------------------------------------------------------------------------- */
 
 tn_lm_load_options tn_lm_load_defaults(void) {
@@ -52,11 +61,7 @@ static bool source_open(source *s, const char *folder, bool mapped, const tn__lm
         return false;
     }
     s->family = family_of_config(&s->config);
-    if (tn__hf_config_has(&s->config, "quantization_config")) {
-        tn__hf_config_bad(&s->config, "quantization_config",
-                          "missing: weights are read as they are");
-    }
-    if (s->family && wanted && s->family != wanted) {
+    if (s->family && check_config(&s->config) && wanted && s->family != wanted) {
         tn__raise(TN_EMISMATCH, operation, "%s is of a %s, and a %s is wanted", s->config.path,
                   s->family->kind, wanted->kind);
     }

@@ -20,7 +20,7 @@ static bool parse_config(tn__hf_config *c, const char *text, size_t bytes) {
     if (bytes > CONFIG_MOST) {
         tn__raise(TN_EFORMAT, c->operation, "%s has %zu bytes (%d at most)", c->path, bytes,
                   CONFIG_MOST);
-    } else if (!tn__json_read(&c->json, text, bytes)) {
+    } else if (!tn__json_read_any(&c->json, text, bytes)) {
         tn__raise(c->json.wrong ? TN_EFORMAT : TN_ENOMEM, c->operation, "%s: byte %zu: %s", c->path,
                   c->json.at, c->json.wrong ? c->json.wrong : "no memory");
     } else if (c->json.values->kind != TN__JSON_OBJECT) {

@@ -52,12 +52,27 @@ static bool read_scaling(const tn__hf_config *rope, tn_rotary_options *o) {
                                &o->original_context);
 }
 
+/* The older object, unless it is missing or empty: then the newer one. */
+static bool open_rope(const tn__hf_config *c, tn__hf_config *rope) {
+    return tn__hf_config_within(c, rope_old, rope) &&
+           ((rope->object && rope->object->count > 0) || tn__hf_config_within(c, rope_new, rope));
+}
+
+/* Some versions of transformers take this one from outside the object, some from within. */
+static bool check_origin(const tn__hf_config *c, const tn__hf_config *rope) {
+    static const char key[] = "original_max_position_embeddings";
+    int64_t outside, within;
+    return !tn__hf_config_has(c, key) || !tn__hf_config_has(rope, key) ||
+           (tn__hf_config_whole(c, key, 1, INT64_MAX, &outside) &&
+            tn__hf_config_whole(rope, key, 1, INT64_MAX, &within) &&
+            (outside == within || tn__hf_config_bad(c, key, "the same in both places")));
+}
+
 static bool read_rotary(const tn__hf_config *c, tn_rotary_options *o) {
     tn__hf_config rope;
     double theta;
-    bool old = tn__hf_config_has(c, rope_old);
     *o = tn_rotary_defaults();
-    return tn__hf_config_within(c, old ? rope_old : rope_new, &rope) &&
+    return open_rope(c, &rope) && check_origin(c, &rope) &&
            tn__hf_config_real(c, "rope_theta", 10000.0, &theta) &&
            tn__hf_config_real(&rope, "rope_theta", theta, &o->theta) &&
            (o->theta > 0.0 || tn__hf_config_bad(&rope, "rope_theta", "a number above 0")) &&

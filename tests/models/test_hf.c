@@ -272,6 +272,9 @@ static void config_values(void **state) {
         {",\"add_cross_attention\":true", "\"add_cross_attention\" is true"},
         {",\"tie_word_embeddings\":false", "\"tie_word_embeddings\" is false"},
         {",\"n_inner\":25", "\"n_inner\" is 25"},
+        {",\"num_attention_heads\":3", "\"num_attention_heads\" is 3 but must be what \"n_head\""},
+        {",\"is_causal\":false", "\"is_causal\" is false"},
+        {",\"per_layer_config\":{\"0\":{}}", "\"per_layer_config\" is an object of 1"},
         {",\"n_head\":2", "\"n_head\" is there twice"},
         {",\"quantization_config\":{\"bits\":4}", "\"quantization_config\" is an object of 1"},
     };
@@ -337,6 +340,105 @@ static void options_are_honoured(void **state) {
     assert_error(TN_EUNSUPPORTED, "\"layer_norm_epsilon\" is one number");
     tn_module_finish(&got);
     tn_module_finish(&m);
+}
+
+/* transformers takes the names that other models have, too; and others' numbers may begin with -0.
+ */
+static void other_names_of_options(void **state) {
+    (void)state;
+    tn_gpt m;
+    init_small(&m, small_options());
+    const char *folder = temp_path("names");
+    write_folder(folder, &m, (folder_options){0});
+    write_config(folder, "{\"model_type\":\"gpt2\",\"vocab_size\":7,\"num_attention_heads\":2,"
+                         "\"max_position_embeddings\":5,\"hidden_size\":6,"
+                         "\"num_hidden_layers\":2,\"of_training\":-0.5}");
+    assert_folder(folder, &m);
+    tn_module_finish(&m);
+}
+
+/* ---- Positions of a llama -------------------------------------------------------------------- */
+
+#define ROPE "\"factor\":4,\"low_freq_factor\":1,\"high_freq_factor\":4,\"rope_type\":\"llama3\","
+#define ORIGIN "\"original_max_position_embeddings\":16"
+
+static void write_llama(const char *folder, const char *more) {
+    char text[512];
+    snprintf(text, sizeof(text),
+             "{\"model_type\":\"llama\",\"vocab_size\":7,\"hidden_size\":8,"
+             "\"intermediate_size\":9,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+             "\"max_position_embeddings\":64%s}",
+             more);
+    write_config(folder, text);
+}
+
+static void save_llama(const char *folder) {
+    tn_llama m;
+    tn_llama_options o = {.vocab = 7,
+                          .context = 64,
+                          .layers = 1,
+                          .heads = 2,
+                          .width = 8,
+                          .hidden = 9,
+                          .rotary = tn_rotary_defaults(),
+                          .eps = 1e-5,
+                          .dtype = TN_F32};
+    tn_llama_init(&m, o);
+    assert_int_equal(tn_llama_save_hf(&m, folder), TN_OK);
+    tn_module_finish(&m);
+}
+
+static void positions_of_a_llama(void **state) {
+    (void)state;
+    static const struct {
+        const char *more;
+        double theta, factor;
+    } right[] = {
+        {"", 10000.0, 1.0},
+        {",\"rope_theta\":50", 50.0, 1.0},
+        {",\"rope_parameters\":{\"rope_theta\":50},\"rope_theta\":60", 50.0, 1.0},
+        {",\"rope_parameters\":{" ROPE ORIGIN "}", 10000.0, 4.0},
+        {",\"rope_scaling\":{" ROPE ORIGIN "},\"rope_theta\":50", 50.0, 4.0},
+        {",\"rope_scaling\":{},\"rope_parameters\":{" ROPE ORIGIN "}", 10000.0, 4.0},
+        {",\"rope_parameters\":{" ROPE ORIGIN "}," ORIGIN, 10000.0, 4.0},
+    };
+    const char *folder = temp_path("positions");
+    save_llama(folder);
+    for (size_t i = 0; i < sizeof(right) / sizeof(right[0]); i++) {
+        tn_llama m;
+        write_llama(folder, right[i].more);
+        assert_int_equal(tn_llama_load_hf(&m, folder, tn_lm_load_defaults()), TN_OK);
+        tn_rotary_options rotary = m.options.rotary;
+        assert_true(rotary.theta == right[i].theta && rotary.factor == right[i].factor);
+        assert_true(rotary.factor == 1.0 || rotary.original_context == 16);
+        tn_module_finish(&m);
+    }
+}
+
+static void positions_that_no_llama_has(void **state) {
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", "\"type\" is \"linear\""},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\"}", "\"rope_type\" is \"yarn\""},
+        {"\"rope_parameters\":{\"partial_rotary_factor\":0.5}", "\"partial_rotary_factor\" is 0.5"},
+        {"\"rope_parameters\":{" ROPE "\"a\":1}",
+         "\"original_max_position_embeddings\" is missing"},
+        {"\"rope_parameters\":{" ROPE ORIGIN "},\"original_max_position_embeddings\":17",
+         "\"original_max_position_embeddings\" is 17 but must be the same in both places"},
+        {"\"attention_bias\":true", "\"attention_bias\" is true"},
+        {"\"mlp_bias\":true", "\"mlp_bias\" is true"},
+        {"\"hidden_act\":\"gelu\"", "\"hidden_act\" is \"gelu\""},
+        {"\"is_causal\":false", "\"is_causal\" is false"},
+    };
+    const char *folder = temp_path("no-positions");
+    save_llama(folder);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char more[256];
+        snprintf(more, sizeof(more), ",%s", wrong[i][0]);
+        write_llama(folder, more);
+        assert_null(tn_lm_load(folder, tn_lm_load_defaults()));
+        assert_error(TN_EFORMAT, wrong[i][1]);
+    }
 }
 
 /* ---- Saving ---------------------------------------------------------------------------------- */
@@ -619,13 +721,23 @@ static void mapped_weights(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_form_of_names),    TEST(names_that_do_not_fit),
-        TEST(shapes_that_do_not_fit), TEST(dtypes),
-        TEST(config_values),          TEST(configs_that_are_none),
-        TEST(options_are_honoured),   TEST(saved_and_loaded),
-        TEST(without_biases),         TEST(what_is_written),
-        TEST(indexes_that_lie),       TEST(into_a_model),
-        TEST(elements_of_a_rank),     TEST(mapped_weights),
+        TEST(every_form_of_names),
+        TEST(names_that_do_not_fit),
+        TEST(shapes_that_do_not_fit),
+        TEST(dtypes),
+        TEST(config_values),
+        TEST(configs_that_are_none),
+        TEST(other_names_of_options),
+        TEST(positions_of_a_llama),
+        TEST(positions_that_no_llama_has),
+        TEST(options_are_honoured),
+        TEST(saved_and_loaded),
+        TEST(without_biases),
+        TEST(what_is_written),
+        TEST(indexes_that_lie),
+        TEST(into_a_model),
+        TEST(elements_of_a_rank),
+        TEST(mapped_weights),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
