@@ -31,26 +31,35 @@ typedef struct generation {
 
 /* ---- Model and tokenizer --------------------------------------------------------------------- */
 
-static tn_status load_model(generation *g) {
+static tn_module *load_weights(const char *folder, const char *dtype) {
     tn_lm_load_options load = tn_lm_load_defaults();
-    load.as_stored = !g->asked.dtype;
-    load.dtype = g->asked.dtype && strcmp(g->asked.dtype, "bf16") == 0 ? TN_BF16 : TN_F32;
+    load.as_stored = !dtype;
+    load.dtype = dtype && strcmp(dtype, "bf16") == 0 ? TN_BF16 : TN_F32;
     load.mmap = true;
+    tn_module *net = tn_lm_load(folder, load);
+    if (net && dtype && strcmp(dtype, "int8") == 0) {
+        tn_quantize(net);
+    }
+    return net;
+}
+
+static tn_status load_model(generation *g) {
+    const generate_options *asked = &g->asked;
     tn_lm_shape shape;
-    g->net = tn_lm_load(g->asked.model, load);
+    g->net = load_weights(asked->model, asked->dtype);
     g->words =
-        g->net ? tn_tokenizer_load(g->asked.tokenizer ? g->asked.tokenizer : g->asked.model) : NULL;
+        g->net ? tn_tokenizer_load(asked->tokenizer ? asked->tokenizer : asked->model) : NULL;
     if (!g->words || tn_lm_shape_of(g->net, &shape) != TN_OK ||
-        tn_lm_specials_of(g->net, g->words, g->asked.model, &g->specials) != TN_OK) {
+        tn_lm_specials_of(g->net, g->words, asked->model, &g->specials) != TN_OK) {
         return tn_error();
     }
     g->context = shape.context;
     g->o.tokenizer = g->words;
-    g->o.stop_texts = g->asked.stops;
+    g->o.stop_texts = asked->stops;
     g->o.stop_tokens = g->specials.ends;
-    g->o.stop_token_count = g->asked.ignore_end ? 0 : g->specials.end_count;
+    g->o.stop_token_count = asked->ignore_end ? 0 : g->specials.end_count;
     tn_module_train(g->net, false);
-    tn_device device = tn_device_named(g->asked.device);
+    tn_device device = tn_device_named(asked->device);
     if (device.kind != TN_CPU) {
         tn_module_to(g->net, device);
     }

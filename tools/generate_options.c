@@ -38,7 +38,8 @@ static const struct argp_option option_list[] = {
     {"samples", SAMPLES, "N", 0, "So many answers to each prompt, at the same time (1)", 0},
     {"echo", ECHO_PROMPT, NULL, 0, "Write the prompt before the answer", 0},
     {"stats", STATS, NULL, 0, "Say on standard error how fast it was", 0},
-    {"dtype", DTYPE, "f32|bf16", 0, "Of the weights in memory (as in the files)", 1},
+    {"dtype", DTYPE, "f32|bf16|int8", 0,
+     "Of the weights in memory; int8: bytes, each row with a scale (as in the files)", 1},
     {"tokenizer", TOKENIZER, "PATH", 0, "Its folder or file (the model's folder)", 1},
     {"device", DEVICE, "NAME", 0, "cpu, cuda, cuda:1 (cpu)", 1},
     {"threads", THREADS, "N", 0, "(the cores)", 1},
@@ -120,8 +121,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         return 0;
     case DTYPE:
         g->dtype = text;
-        if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0) {
-            argp_error(state, "--dtype %s: there are f32 and bf16", text);
+        if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0 && strcmp(text, "int8") != 0) {
+            argp_error(state, "--dtype %s: there are f32, bf16 and int8", text);
         }
         return 0;
     case TOKENIZER:

@@ -53,7 +53,8 @@ def prompts():
     says(TEXT[1:] + "\n", "--prompt", "")  # from the token that ends documents
     says("ïve caf\n", "--prompt", "na", "--stop", "és")
     says("ïve\n", "--prompt", "na", "--stop", "sell", "--stop", " ")
-    says("ïve\n", "--prompt", "na", "--tokens", "4", "--dtype", "bf16", "--threads", "1")
+    for dtype in ("f32", "bf16", "int8"):
+        says("ïve\n", "--prompt", "na", "--tokens", "4", "--dtype", dtype, "--threads", "1")
     said = says("ï\n---\nï\n---\nï\n", "--prompt", "na", "--tokens", "2", "--samples", "3", "--stats")
     has(said, "prompts: 6 tokens", "answers: 6 tokens", "tokens/s")
     rest = len(BYTES) - 2
