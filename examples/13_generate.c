@@ -1,7 +1,9 @@
 /* 13. A program that only writes: a folder of weights, a prompt, and the text as it comes.
  *
- *     13_generate DIR "Once upon a time"         DIR has Hugging Face's files: GPT-2's, Llama's
- *     13_generate DIR                            answers each line that it reads
+ *     13_generate DIR                            answers each line that it reads. DIR has Hugging
+ *                                                Face's files: GPT-2's, Llama's
+ *     13_generate DIR "Once upon a time"         answers this
+ *     13_generate DIR "Once upon a time" int8    with weights that are bytes (bf16: of 16 bits)
  *
  * Shows: loading without reading (the weights are mapped, and come when they are needed; two such
  * programs share them), a tokenizer, sampling, a callback that prints whole characters, and what
@@ -60,21 +62,29 @@ static void answer_prompt(writer *w, const char *prompt) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2 || argc > 3) {
-        fprintf(stderr, "usage: %s DIR [PROMPT]\n", argv[0]);
+    const char *dtype = argc > 3 ? argv[3] : "";
+    if (argc < 2 || argc > 4 || (*dtype && strcmp(dtype, "int8") && strcmp(dtype, "bf16"))) {
+        fprintf(stderr, "usage: %s DIR [PROMPT [int8|bf16]]\n", argv[0]);
         return 64;
     }
     tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends it */
 
     tn_lm_load_options load = tn_lm_load_defaults();
     load.mmap = true;
+    if (strcmp(dtype, "bf16") == 0) {
+        load.as_stored = false;
+        load.dtype = TN_BF16;
+    }
     writer w = {.model = tn_lm_load(argv[1], load)};
     w.tokenizer = tn_tokenizer_load(argv[1]);
     tn_lm_specials_of(w.model, w.tokenizer, argv[1], &w.specials);
     tn_module_train(w.model, false); /* no dropout */
+    if (strcmp(dtype, "int8") == 0) {
+        tn_quantize(w.model); /* a scale for each row; a quarter of the memory, and of the time */
+    }
 
     char line[4096];
-    if (argc == 3) {
+    if (argc > 2) {
         answer_prompt(&w, argv[2]);
     }
     while (argc == 2 && fgets(line, sizeof(line), stdin)) {

@@ -50,8 +50,11 @@ others=$(grep -v -e "libgomp.a(target.o)" -e "warning: Using 'dlopen' in statica
 [ -z "$others" ] || { cat warnings; exit 1; }
 mkdir alone && strip -o alone/generate generate
 (cd alone && "$build/tests/speaker" model "the quick brown fox")
-said=$(cd alone && env -i ./generate model th)
-[ "$said" = "e quick brown fox" ] || { echo "the static program says: $said"; exit 1; }
+for dtype in "" bf16 int8; do
+    # shellcheck disable=SC2086
+    said=$(cd alone && env -i ./generate model th $dtype)
+    [ "$said" = "e quick brown fox" ] || { echo "the static program says: $said ($dtype)"; exit 1; }
+done
 if [ "$(id -u)" = 0 ]; then # nothing else is there
     said=$(chroot alone /generate model th)
     [ "$said" = "e quick brown fox" ] || { echo "in an empty root the static program says: $said"; exit 1; }
