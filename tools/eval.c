@@ -325,10 +325,12 @@ int eval_main(int argc, char **argv) {
                 (e.data ? evaluate_data(&e) : evaluate_choices(&e)) == TN_OK;
     if (!done) {
         fprintf(stderr, "tern eval: %s\n", error_why());
-        return 1; /* what ends at an error tells the other ranks why */
     }
     tn_tokenizer_free(e.words);
     tn_lm_free(e.net);
+    if (!done) {
+        return 1; /* what ends at an error tells the other ranks why */
+    }
     tn_dist_finish();
     return 0;
 }
