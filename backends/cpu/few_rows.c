@@ -2,11 +2,11 @@
  * so few times that the time is that of reading it. The blocked product (gemm.h) would write a
  * packed copy of w first; here rows of w are read once, as they are, and widened in registers.
  *
- * A word is 32 bits of a row of w: one f32, two bf16 or f16, or four i8. A vector of words gives
- * as many vectors of f32 as a word has elements (its phases): phase e has element e of each word. x
- * is put into that order once:
+ * A vector of w becomes as many vectors of f32 as 32 bits hold elements (its phases). Of bf16 and
+ * f16, phase e has element e of each pair, which a shift or a mask widens; of i8, a quarter. x is
+ * put into that order once:
  *
- *     packed x: for each vector of words, for each phase, for each row of x: a vector of f32
+ *     packed x: for each vector of w, for each phase, for each row of x: a vector of f32
  *
  * An element of y is one chain of vector multiply-adds and a fold. It depends neither on the other
  * rows nor on the thread.
@@ -16,10 +16,15 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/registers.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 enum {
-    VL = VBYTES / 4,
-    GROUP = 4, /* at most so many rows of w are read side by side */
-    STRIP = 32 /* rows of w to a task; a multiple of GROUP */
+    VL = VBYTES / 4, /* f32 in a vector */
+    GROUP = 4,       /* at most so many rows of w are read side by side */
+    STRIP = 32,      /* rows of w to a task; a multiple of GROUP */
+    AHEAD = 12288    /* bytes of w that are on their way: what a core reads while memory answers */
 };
 
 /* How many rows of w are read side by side: with one sum in a register for each pair of rows. */
@@ -40,7 +45,7 @@ typedef union lanes {
     quad q[VL / 4];
 } lanes;
 
-/* Elements of a word. */
+/* Vectors of f32 in a vector of w. */
 INLINE int phases_of(tn_dtype dtype) {
     return dtype == TN_F32 ? 1 : dtype == TN_I8 ? 4 : 2;
 }
@@ -49,23 +54,42 @@ INLINE vec float_bits(word w) {
     return (lanes){.w = w}.v;
 }
 
-/* Element e of each word; from_f16 has the reasons for f16's steps. */
-INLINE vec widen_phase(word w, const tn_dtype dtype, const int e) {
-    switch (dtype) {
-    case TN_F32:
+/* VL signed bytes. By name, since gcc makes single moves of a loop or a conversion of vectors. */
+INLINE word widen_bytes(const char *from) {
+#if !defined(__x86_64__)
+    word wide;
+    for (int l = 0; l < VL; l++) {
+        wide[l] = ((const int8_t *)from)[l];
+    }
+    return wide;
+#elif TN_CPU_LEVEL >= 4
+    return (word)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+#elif TN_CPU_LEVEL == 3
+    return (word)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
+#else
+    int32_t four;
+    memcpy(&four, from, sizeof(four));
+    return (word)_mm_cvtepi8_epi32(_mm_cvtsi32_si128(four));
+#endif
+}
+
+/* Phase e of a vector of w in memory; from_f16 has the reasons for f16's steps. */
+INLINE vec widen_phase(const char *from, const tn_dtype dtype, const int e) {
+    if (dtype == TN_I8) {
+        return __builtin_convertvector(widen_bytes(from + e * VL), vec);
+    }
+    word w = *(const word_any *)from;
+    if (dtype == TN_F32) {
         return float_bits(w);
-    case TN_BF16:
-        return float_bits(e == 0 ? w << 16 : w & (int32_t)0xffff0000);
-    case TN_I8:
-        return __builtin_convertvector((w << (24 - 8 * e)) >> 24, vec);
-    default: {
-        word half = e == 0 ? w << 16 : w, body = (half & 0x7fff0000) >> 3,
-             sign = half & (int32_t)0x80000000;
-        word scaled = (lanes){.v = float_bits(body) * 0x1p112f}.w, special = body | 0x7f800000,
-             is_special = body >= (0x7c00 << 13);
-        return float_bits(sign | (is_special & special) | (~is_special & scaled));
     }
+    word half = e == 0 ? w << 16 : w;
+    if (dtype == TN_BF16) {
+        return float_bits(half & (int32_t)0xffff0000);
     }
+    word body = (half & 0x7fff0000) >> 3, sign = half & (int32_t)0x80000000;
+    word scaled = (lanes){.v = float_bits(body) * 0x1p112f}.w, special = body | 0x7f800000,
+         is_special = body >= (0x7c00 << 13);
+    return float_bits(sign | (is_special & special) | (~is_special & scaled));
 }
 
 /* By quarters first, in which compilers add whole registers. */
@@ -79,15 +103,15 @@ INLINE float fold_lanes(vec v) {
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-/* Adds the products of one vector of words of each of `group` rows of w. */
-INLINE void add_words(const tn_dtype dtype, const int rows, const int group, const word *words,
-                      const float *x, vec acc[FEW_ROWS][GROUP]) {
+/* Adds the products of one vector of each of `group` rows of w, `apart` bytes from each other. */
+INLINE void add_vectors(const tn_dtype dtype, const int rows, const int group, const char *w,
+                        int64_t apart, const float *x, vec acc[FEW_ROWS][GROUP]) {
     UNROLL
     for (int e = 0; e < phases_of(dtype); e++, x += rows * VL) {
         vec wide[GROUP];
         UNROLL
         for (int r = 0; r < group; r++) {
-            wide[r] = widen_phase(words[r], dtype, e);
+            wide[r] = widen_phase(w + r * apart, dtype, e);
         }
         UNROLL
         for (int i = 0; i < rows; i++) {
@@ -101,27 +125,25 @@ INLINE void add_words(const tn_dtype dtype, const int rows, const int group, con
 }
 
 /* sums[i STRIP + r] = row i of x times row r of w, for `rows` rows of x and `group` of w that are
- * `apart` bytes from each other. `bytes`: of a row of w. */
+ * `apart` bytes from each other. `bytes`: of a row of w; what lies `ahead` of it is wanted soon. */
 INLINE void multiply_group(const tn_dtype dtype, const int rows, const int group, const char *w,
-                           int64_t apart, int64_t bytes, const float *x, float *sums) {
+                           int64_t apart, int64_t bytes, int64_t ahead, const float *x,
+                           float *sums) {
     vec acc[FEW_ROWS][GROUP] = {0};
     int64_t at = 0;
     for (; at + VBYTES <= bytes; at += VBYTES, x += rows * VL * phases_of(dtype)) {
-        word words[GROUP];
         UNROLL
         for (int r = 0; r < group; r++) {
-            const char *from = w + r * apart + at;
-            words[r] = *(const word_any *)from;
-            __builtin_prefetch(from + group * apart);
+            __builtin_prefetch(w + r * apart + at + ahead);
         }
-        add_words(dtype, rows, group, words, x, acc);
+        add_vectors(dtype, rows, group, w + at, apart, x, acc);
     }
     if (at < bytes) {
-        word words[GROUP] = {0};
+        char rest[GROUP * VBYTES] = {0};
         for (int r = 0; r < group; r++) {
-            memcpy(&words[r], w + r * apart + at, (size_t)(bytes - at));
+            memcpy(rest + r * VBYTES, w + r * apart + at, (size_t)(bytes - at));
         }
-        add_words(dtype, rows, group, words, x, acc);
+        add_vectors(dtype, rows, group, rest, VBYTES, x, acc);
     }
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -138,12 +160,12 @@ INLINE void multiply_strip(const few_rows_job *job, const tn_dtype dtype, const 
     const int group = GROUP_FOR(rows);
     int64_t size = (int64_t)size_of(dtype), apart = job->w.row * size, bytes = job->k * size;
     const char *w = (const char *)job->w.data + j0 * apart;
-    int64_t j = 0;
+    int64_t ahead = group * apart * div_up(AHEAD, max_of(1, group * apart)), j = 0;
     for (; j + group <= n; j += group) {
-        multiply_group(dtype, rows, group, w + j * apart, apart, bytes, x, sums + j);
+        multiply_group(dtype, rows, group, w + j * apart, apart, bytes, ahead, x, sums + j);
     }
     for (; j < n; j++) {
-        multiply_group(dtype, rows, 1, w + j * apart, apart, bytes, x, sums + j);
+        multiply_group(dtype, rows, 1, w + j * apart, apart, bytes, ahead, x, sums + j);
     }
 }
 
@@ -189,7 +211,7 @@ static void pack_row(float *packed, float *row, const few_rows_job *job, int64_t
     for (int64_t p = 0; p < padded; p += VL * phases) {
         for (int e = 0; e < phases; e++, packed += (int64_t)rows * VL) {
             for (int l = 0; l < VL; l++) {
-                packed[l] = row[p + l * phases + e];
+                packed[l] = row[p + (job->w.dtype == TN_I8 ? e * VL + l : l * phases + e)];
             }
         }
     }
@@ -239,7 +261,7 @@ tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
     }
     strip_kernel *kernel = find_kernel(job->w.dtype, rows);
     int threads = (int)min_of(job->threads, strips);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t s = 0; s < strips; s++) {
         float sums[FEW_ROWS * STRIP];
         int64_t j0 = s * STRIP, n = min_of(STRIP, job->n - j0);
