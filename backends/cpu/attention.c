@@ -8,6 +8,8 @@
  */
 #include "backends/cpu/attention.h"
 
+#include "backends/cpu/attention_few.h"
+
 typedef struct forward {
     const tn_desc *y, *lse, *q, *k, *v;
     const tn_attention_args *args;
@@ -211,6 +213,9 @@ tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *ls
     int64_t heads = q->size[0] * q->size[1], blocks = div_up(q->size[2], SIDE);
     if (heads * blocks == 0) {
         return TN_OK;
+    }
+    if (TN_CPU(attention_is_few)(q, k)) {
+        return TN_CPU(attention_few)(ctx, y, lse, q, k, v, args);
     }
     forward f = {
         y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max_of(1, k->size[2]), SIDE), 1};
