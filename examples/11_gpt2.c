@@ -19,11 +19,12 @@
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-static const char *const names[] = {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "tiny", NULL};
+static const char *const names[] = {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl",
+                                    "mini", "tiny",        NULL};
 static const struct {
-    int layers, heads;
-    int64_t width;
-} sizes[] = {{12, 12, 768}, {24, 16, 1024}, {36, 20, 1280}, {48, 25, 1600}, {2, 2, 64}};
+    int layers, heads, width;
+} sizes[] = {{12, 12, 768},  {24, 16, 1024}, {36, 20, 1280},
+             {48, 25, 1600}, {4, 4, 256},    {2, 2, 64}};
 
 static struct {
     const char *data, *val;
@@ -144,7 +145,6 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends it */
     setup = tn_setup_defaults();
     run = tn_run_defaults();
-    run.out = "gpt2";
     tn_options_parse(argc, argv, "Trains GPT-2 on shards of tokens.", table);
     tn_group *world = tn_setup_world(&setup);
     tn_loader *training = open_data(world, o.data, o.seed);

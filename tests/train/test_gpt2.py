@@ -146,7 +146,7 @@ def options(folder):
                         (["--lr", "nan"], '--lr: "nan" should be a number above 0'),
                         (["--lr", "1,5"], '--lr: "1,5" should be a number above 0'),
                         (["--dropout", "-0.1"], '--dropout: "-0.1" should be a number from 0'),
-                        (["--model", "gpt5"], '--model: "gpt5" should be gpt2, gpt2-medium, gpt2-large, gpt2-xl or tiny'),
+                        (["--model", "gpt5"], '--model: "gpt5" should be gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny'),
                         (["--precision", "f8"], '--precision: "f8" should be f32, bf16 or f16'),
                         (["--stepz", "3"], "unrecognized option '--stepz'"),
                         (["--resume=3"], "'--resume' doesn't allow an argument"),
@@ -158,7 +158,7 @@ def options(folder):
     check(not (folder / "none").exists(), "refused options have made a folder")
     output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
     for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run goes on (1000)", "(needed)",
-                 "its size: gpt2, gpt2-medium, gpt2-large, gpt2-xl or tiny (gpt2)", "-r, --resume", "--peak=TFLOPS"):
+                 "its size: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny (gpt2)", "-r, --resume", "--peak=TFLOPS"):
         says(told, output)
     says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
 

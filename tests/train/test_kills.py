@@ -25,7 +25,7 @@ def run(folder, ranks, *more, program=examples / "11_gpt2", restarts=0, **settin
 
 def outcome(folder):
     """All that does not tell of time and memory."""
-    out = folder / "gpt2"
+    out = folder / "run"
     rows = [row.split(",") for row in (out / "loss.csv").read_text().splitlines()]
     kept = [i for i, name in enumerate(rows[0]) if not name.endswith(("_per_s", "_mb"))]
     files = [(path.name, path.read_bytes()) for path in sorted(out.glob("step-*/*")) + [out / "loss.svg"]]
