@@ -2,7 +2,8 @@
  *
  * Its linears are "Conv1D" there, whose weights are (in, out). Older files have the causal mask of
  * every layer as attn.bias and attn.masked_bias. All its linears and norms have biases: those that
- * a gpt has not are written as zeros, and compute the same.
+ * a gpt has not are written as zeros, and compute the same. Beside plain weights, which
+ * transformers does not read, the config says "bias": false instead.
  */
 #include "models/hf.h"
 
@@ -61,6 +62,7 @@ static bool read_options(const tn__hf_config *c, int tensors, tn_gpt_options *o,
         !tn__hf_config_layers(c, "n_layer", layers, tensors, &layers) ||
         !read_either(c, "n_head", "num_attention_heads", 12, &heads) ||
         !tn__hf_config_activation(c, "activation_function", "gelu_new", &o->activation) ||
+        !tn__hf_config_flag(c, "bias", true, &o->bias) ||
         !tn__hf_config_real(c, "layer_norm_epsilon", 1e-5, eps) || !check_rest(c, o->width)) {
         return false;
     }
@@ -103,7 +105,7 @@ static bool look_at_eps(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-static bool gpt_put_config(tn__json_text *j, void *m, const char *operation) {
+static bool gpt_put_config(tn__json_text *j, void *m, bool plain, const char *operation) {
     const tn_gpt_options *o = &((const tn_gpt *)m)->options;
     norm_eps eps = {.found = false};
     tn_module_each_module(m, look_at_eps, &eps);
@@ -125,6 +127,9 @@ static bool gpt_put_config(tn__json_text *j, void *m, const char *operation) {
     tn__json_put(j, "  \"n_positions\": %" PRId64 ",\n  \"vocab_size\": %" PRId64 ",\n", o->context,
                  o->vocab);
     tn__json_put(j, "  \"tie_word_embeddings\": true,\n");
+    if (plain && !o->bias) {
+        tn__json_put(j, "  \"bias\": false,\n");
+    }
     return true;
 }
 

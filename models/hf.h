@@ -24,9 +24,10 @@ struct tn__hf_form {
     bool (*transposed)(const char *path); /* whether files have it as (in, out) */
     bool (*ignored)(const char *name);    /* no weight: what older files have beside them */
 
-    /* The members of config.json that say what m computes, each with a comma behind it. False after
-     * raising TN_EUNSUPPORTED: transformers has no such model. */
-    bool (*put_config)(tn__json_text *j, void *m, const char *operation);
+    /* The members of config.json that say what m computes, each with a comma behind it; `plain`:
+     * beside weights that are as m has them. False after raising TN_EUNSUPPORTED: transformers has
+     * no such model. */
+    bool (*put_config)(tn__json_text *j, void *m, bool plain, const char *operation);
 
     /* The i-th tensor that files must have and m has not, which is zeros; false: there is none. May
      * be NULL. */

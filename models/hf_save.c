@@ -261,7 +261,7 @@ static const char *dtype_name(const saver *s) {
 static bool make_config(const saver *s, tn__json_text *j) {
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     tn__json_put(j, "{\n");
-    bool made = s->family->hf->put_config(j, s->model, s->operation);
+    bool made = s->family->hf->put_config(j, s->model, s->options.plain, s->operation);
     tn__json_put(j, "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\",\n", dtype_name(s),
                  dtype_name(s));
     tn__json_put(j, "  \"model_type\": \"%s\"\n}\n", s->family->model_type);
@@ -286,7 +286,7 @@ static bool remove_file(const saver *s, const char *name) {
     return gone;
 }
 
-/* Whether config.json has these bytes already. */
+/* Whether config.json has these bytes already; also false after raising TN_ENOMEM. */
 static bool same_config(const saver *s, const tn__json_text *j) {
     tn_error_record why;
     size_t bytes = 0;
@@ -294,7 +294,9 @@ static bool same_config(const saver *s, const tn__json_text *j) {
     char *text =
         path && access(path, F_OK) == 0 ? tn__read_whole(path, &bytes, s->operation) : NULL;
     bool same = text && bytes == j->bytes && memcmp(text, j->at, bytes) == 0;
-    tn_error_take(&why); /* a config that cannot be read is another */
+    if (tn_error() != TN_ENOMEM) {
+        tn_error_take(&why); /* a config that cannot be read is another */
+    }
     free(text);
     free(path);
     return same;
@@ -351,7 +353,7 @@ static bool publish(const saver *s, const tn__json_text *config) {
         return false;
     }
     bool at_once = s->parts == 1 && w.stale == 0 && same_config(s, config);
-    if (!at_once && !remove_file(s, "config.json")) {
+    if (tn__pending() || (!at_once && !remove_file(s, "config.json"))) {
         return false;
     }
     w.remove = true;

@@ -153,7 +153,8 @@ static void put_rotary(tn__json_text *j, const tn_rotary_options *r) {
     }
 }
 
-static bool llama_put_config(tn__json_text *j, void *m, const char *operation) {
+static bool llama_put_config(tn__json_text *j, void *m, bool plain, const char *operation) {
+    (void)plain;
     (void)operation;
     const tn_llama_options *o = &((const tn_llama *)m)->options;
     int64_t head_width = o->head_width ? o->head_width : o->width / o->heads;
