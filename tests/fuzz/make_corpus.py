@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
-launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings; right ones and
+launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings, what is in
+folders of language models, checkpoints of llm.c; right ones and
 wrong ones.
 
     python3 tests/fuzz/make_corpus.py
@@ -670,7 +671,121 @@ tokenizers = {
     "vocab_model": VOCAB + b'{"model":{},"a":0}',
 }
 
-targets = {"fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# config.json of a folder with the weights of a gpt or a llama that has these sizes
+gpt_config = {"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_embd": 4, "n_head": 2, "n_layer": 1}
+llama_config = {"model_type": "llama", "vocab_size": 5, "max_position_embeddings": 4, "hidden_size": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+                "head_dim": 2, "intermediate_size": 3, "num_hidden_layers": 1, "tie_word_embeddings": True}
+
+
+def config(of, drop=(), **changes):
+    return json.dumps({key: value for key, value in dict(of, **changes).items() if key not in drop}).encode()
+
+
+scaled = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 4}
+configs = {
+    "gpt": config(gpt_config),
+    "gpt_relu": config(gpt_config, activation_function="relu", layer_norm_epsilon=1e-3, n_inner=16),
+    "gpt_tanh": config(gpt_config, activation_function="tanh"),
+    "gpt_inner": config(gpt_config, n_inner=15),
+    "gpt_scaled": config(gpt_config, scale_attn_by_inverse_layer_idx=True),
+    "gpt_layers": config(gpt_config, n_layer=2 ** 31 - 1),
+    "gpt_two_layers": config(gpt_config, n_layer=2),
+    "gpt_wide": config(gpt_config, n_embd=2 ** 31 - 2),
+    "gpt_vocab": config(gpt_config, vocab_size=2 ** 63 - 1),
+    "gpt_heads": config(gpt_config, n_head=3),
+    "gpt_no_heads": config(gpt_config, n_head=0),
+    "gpt_real": config(gpt_config, n_head=2.0),
+    "gpt_infinite": config(gpt_config).replace(b"}", b',"layer_norm_epsilon":1e999}'),
+    "gpt_nan": config(gpt_config, layer_norm_epsilon=float("nan")),
+    "gpt_twice": config(gpt_config).replace(b"}", b',"n_layer":1}'),
+    "gpt_defaults": config(gpt_config, drop=("vocab_size", "n_embd", "n_head", "n_layer")),
+    "gpt_null": config(gpt_config, n_inner=None, activation_function=None),
+    "gpt_quantized": config(gpt_config, quantization_config={"bits": 4}),
+    "llama": config(llama_config),
+    "llama_scaled": config(llama_config, rope_parameters=dict(scaled, rope_theta=500000.0)),
+    "llama_older": config(llama_config, rope_theta=500000.0, rope_scaling=scaled),
+    "llama_linear": config(llama_config, rope_scaling={"type": "linear", "factor": 2.0}),
+    "llama_no_factor": config(llama_config, rope_scaling={"rope_type": "llama3"}),
+    "llama_zero_theta": config(llama_config, rope_theta=0),
+    "llama_list": config(llama_config, rope_scaling=[1]),
+    "llama_untied": config(llama_config, tie_word_embeddings=False),
+    "llama_odd": config(llama_config, head_dim=3),
+    "llama_shared": config(llama_config, num_key_value_heads=3),
+    "llama_wide": config(llama_config, hidden_size=2 ** 31 - 1, head_dim=2 ** 31 - 1, intermediate_size=2 ** 31 - 1),
+    "bert": b'{"model_type":"bert\\u001b[2J"}',
+    "type_number": b'{"model_type":2}',
+    "empty": b"",
+    "list": b"[]",
+    "cut": config(gpt_config)[:-1],
+    "deep": b'{"model_type":"gpt2","a":' + b"[" * 600,
+}
+
+gpt_names = ["wte.weight", "wpe.weight", "h.0.ln_1.weight", "h.0.ln_1.bias", "h.0.attn.c_attn.weight", "h.0.attn.c_attn.bias",
+             "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias", "h.0.ln_2.weight", "h.0.ln_2.bias", "h.0.mlp.c_fc.weight", "h.0.mlp.c_fc.bias",
+             "h.0.mlp.c_proj.weight", "h.0.mlp.c_proj.bias", "ln_f.weight", "ln_f.bias"]
+PART = "model-%05d-of-00002.safetensors"
+weight_map = {"transformer." + name: PART % (1 if i < 12 else 2) for i, name in enumerate(gpt_names)}
+
+
+def parts(changes=(), drop=()):
+    return json.dumps({"metadata": {"total_size": 1}, "weight_map": {k: v for k, v in {**weight_map, **dict(changes)}.items() if k not in drop}}).encode()
+
+
+first = "transformer.wte.weight"
+indexes = {
+    "right": parts(),
+    "upwards": parts({first: "../" + PART % 1}),
+    "absolute": parts({first: "/etc/passwd"}),
+    "folder": parts({first: "."}),
+    "hidden": parts({first: ".a"}),
+    "no_name": parts({first: ""}),
+    "missing_part": parts({first: PART % 3}),
+    "other_part": parts({first: PART % 2}),
+    "itself": parts({first: "model.safetensors.index.json"}),
+    "config": parts({first: "config.json"}),
+    "dropped": parts(drop=(first,)),
+    "surplus": parts({"transformer.score": PART % 1}),
+    "number": parts({first: 1}),
+    "twice": parts().replace(b'"weight_map": {', b'"weight_map": {"' + first.encode() + b'": "' + (PART % 1).encode() + b'", '),
+    "one_part": parts({name: PART % 1 for name in weight_map}),
+    "control": parts({"\x1b[2J": PART % 1}),
+    "long": parts({"a" * 3000: "b" * 3000}),
+    "no_map": b'{"metadata":{}}',
+    "map_list": b'{"weight_map":[]}',
+    "map_empty": b'{"weight_map":{}}',
+    "list": b"[]",
+    "empty": b"",
+    "deep": b'{"weight_map":' + b"[" * 600,
+}
+
+
+def llmc(version=3, context=2, vocab=3, layers=1, heads=1, width=2, padded=4, magic=20240326, more=0):
+    count = (padded + context) * width + layers * (12 * width + 13) * width + 2 * width
+    data = bytes(range(256)) * (count * 4 // 256 + 1) if 0 < count < 10000 else b""
+    bytes_each = 4 if version == 3 else 2
+    return struct.pack("<8i", magic, version, context, vocab, layers, heads, width, padded) + bytes(1024 - 32) + data[:max(0, count * bytes_each + more)]
+
+
+llmcs = {
+    "f32": llmc(),
+    "bf16": llmc(version=5),
+    "two_layers": llmc(layers=2, width=4, heads=2),
+    "short": llmc(more=-1),
+    "long": llmc(more=1),
+    "version": llmc(version=2),
+    "magic": llmc(magic=20240327),
+    "zero_layers": llmc(layers=0),
+    "negative": llmc(width=-2),
+    "heads": llmc(heads=3),
+    "padded": llmc(vocab=5),
+    "wide": llmc(width=2 ** 31 - 1, heads=1),
+    "all_large": llmc(3, *[2 ** 31 - 1] * 3, 1, *[2 ** 31 - 1] * 2),
+    "header_alone": llmc()[:1024],
+    "cut_header": llmc()[:1000],
+    "empty": b"",
+}
+
+targets = {"fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

@@ -1,0 +1,34 @@
+/* The seeds of the fuzz targets, and what they have found so far, as an ordinary test. */
+#define _GNU_SOURCE
+#define LLVMFuzzerTestOneInput fuzz_config
+#include "tests/fuzz/fuzz_config.c"
+#include "tests/support/test.h"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_parts
+#include "tests/fuzz/fuzz_parts.c"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_llmc
+#include "tests/fuzz/fuzz_llmc.c"
+#undef LLVMFuzzerTestOneInput
+
+#include "tests/support/replay.h"
+
+static void configs(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_config", fuzz_config) >= 20);
+}
+
+static void parts(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_parts", fuzz_parts) >= 15);
+}
+
+static void checkpoints_of_llmc(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_llmc", fuzz_llmc) >= 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(configs), TEST(parts), TEST(checkpoints_of_llmc)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,71 @@
+/* Every single allocation fails once while a model is saved and loaded, in every form of files. */
+#include "tests/support/temp.h"
+
+#include "tests/support/no_memory.h"
+
+static void init_model(tn_gpt *m) {
+    tn_gpt_init(m, (tn_gpt_options){.vocab = 5,
+                                    .context = 4,
+                                    .layers = 1,
+                                    .heads = 1,
+                                    .width = 4,
+                                    .activation = TN_ACT_GELU_TANH});
+}
+
+static void use_folder(void) {
+    TN_SCOPE;
+    tn_gpt m;
+    init_model(&m);
+    if (tn_lm_save_with(&m, temp_path("folder"), (tn_lm_save_options){900, false}) == TN_OK) {
+        tn_lm_free(tn_lm_load(temp_path("folder"), (tn_lm_load_options){false, TN_BF16, false}));
+    }
+    tn_module_finish(&m);
+}
+
+static void use_weights(void) {
+    TN_SCOPE;
+    tn_gpt m;
+    init_model(&m);
+    if (tn_lm_save_with(&m, temp_path("plain"), (tn_lm_save_options){900, true}) == TN_OK) {
+        tn_status status = tn_lm_load_weights(&m, temp_path("plain"));
+        (void)status; /* pending */
+        tn_lm_free(tn_lm_load(temp_path("plain"), (tn_lm_load_options){true, TN_F32, true}));
+    }
+    tn_module_finish(&m);
+}
+
+static void use_llmc(void) {
+    TN_SCOPE;
+    tn_gpt m, got;
+    init_model(&m);
+    if (tn_gpt_save_llmc(&m, temp_path("model.bin")) == TN_OK) {
+        tn_status status = tn_gpt_load_llmc(&got, temp_path("model.bin"), tn_lm_load_defaults());
+        (void)status; /* pending */
+        tn_module_finish(&got);
+    }
+    tn_module_finish(&m);
+}
+
+static void folders(void **state) {
+    (void)state;
+    every_allocation(use_folder);
+}
+
+static void weights(void **state) {
+    (void)state;
+    every_allocation(use_weights);
+}
+
+static void llmc(void **state) {
+    (void)state;
+    every_allocation(use_llmc);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders),
+        cmocka_unit_test(weights),
+        cmocka_unit_test(llmc),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
