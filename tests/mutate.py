@@ -174,6 +174,16 @@ MUTATIONS = [
      "whose error it is, is not said"),
     ("distributed/parallel/attach.c", "} else if (!c->rules->deferred) {", "} else if (false) {", "a model without elements is under data parallelism"),
     ("distributed/parallel/ddp/buckets.c", "            p->base.leaf->leaf->stale = false;", "", "gradients that are carried over are forgotten"),
+    # ---- models: generating ---------------------------------------------------------------------------------------------
+    ("models/sample.c", "*x = *x < 0 ? *x * p : *x / p;", "*x = *x / p;", "negative logits are rewarded for repetition"),
+    ("models/sample.c", "if (k <= blocks) {", "if (k < 2 * blocks) {", "a bound of top_k that is too high"),
+    ("models/sequence.c", "from = from > length - 1 ? from - (length - 1) : 0;", "", "stop texts that begin in an earlier token"),
+    ("models/sequence.c", "made->bytes - (s->ended ? 0 : held_back(made, o))", "made->bytes", "the beginning of a stop text is told"),
+    ("models/generate.c", "b->places[r] = (int32_t)(last - s->begin);", "b->places[r] = (int32_t)b->used;", "positions count the padding"),
+    ("models/generate.c", "            tn_copy_(tn_narrow(b->mask, 0, r, 1), tn_narrow(b->mask, 0, last, 1));\n", "",
+     "the mask of a row that takes another's place"),
+    ("models/generate.c", "o->first + (uint64_t)s->index", "o->first", "all sequences draw alike"),
+    ("nn/cache.c", "        tn_copy_(tn_select(held, 0, row), tn_select(held, 0, last));\n", "", "the cache of a row that takes another's place"),
     # ---- distributed/parallel: sharding; what each trap needs -----------------------------------------------------------
     ("distributed/parallel/fsdp/fsdp.c", "} else if (tn_in_backward()) {\n        return out;", "} else if (0) {\n        return out;",
      "a unit that runs again goes before its backward"),
