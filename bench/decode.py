@@ -23,10 +23,12 @@ AGREE = {"f32": 1e-4, "bf16": 3e-2}
 
 
 class Llama:
-    """llama-bench as a worker: a turn is a process of its own, whose loading is not counted."""
+    """llama-bench as a worker: a turn is a process of its own, whose loading is not counted. Its repacked weights are the fastest,
+    but on some CPUs they crash it on prompts: text then begins at position 0, and behind a long prompt it goes without them."""
 
     def __init__(self, bench, file, filled):
-        self.command = [bench, "-m", file, "-p", "0", "-r", "1", "-t", str(duel.THREADS), "-d", str(filled), "-o", "jsonl"]
+        depth = ["-d", "0"] if filled < 64 else ["-d", str(filled), "--repack", "0"]
+        self.command = [bench, "-m", file, "-p", "0", "-r", "1", "-t", str(duel.THREADS), *depth, "-o", "jsonl"]
 
     def run(self, n):
         done = subprocess.run([*self.command, "-n", str(n)], capture_output=True, text=True, env=duel.fair_environment(bind=False))
