@@ -34,7 +34,7 @@ static void end_scope(void **scope, tn__strategy_visitor change) {
 
 /* Part of a module cannot keep its gradients while the rest sends them. */
 void *tn_no_sync_begin(void *module) {
-    const tn_module *m = tn__module_of(module, "no_sync");
+    const tn_module *m = module ? tn__module_of(module, "no_sync") : NULL;
     const tn_module_lists *above = m && m->lists ? tn__strategy_around(m->lists->up) : NULL;
     if (above) {
         tn__raise(TN_ESTATE, "no_sync", "%s %s is inside of a %s that is under %s: name that one",

@@ -161,8 +161,8 @@ TN_API tn_fsdp_stats tn_fsdp_statistics(const tn_fsdp_state *fsdp);
 
 /* Until the `}`, backwards of m add to this rank's gradients and nothing travels: for all
  * micro-batches of a step but the last. Asks whatever is attached to m and to modules below it, and
- * is nothing where nothing is; scopes may be nested. TN_ESTATE for a part of a module that is
- * attached as a whole. It takes the module, not what tn_ddp returned (TN_EVALUE). */
+ * is nothing where nothing is, or m is NULL; scopes may be nested. TN_ESTATE for a part of a module
+ * that is attached as a whole. It takes the module, not what tn_ddp returned (TN_EVALUE). */
 #define TN_NO_SYNC(m)                                                                 \
     __attribute__((cleanup(tn_no_sync_end), unused)) void *TN__UNIQUE(tn__no_sync_) = \
         tn_no_sync_begin(m)

@@ -626,6 +626,9 @@ static void files(tn_tensor *t) {
     }
     FAILS(tn_write_file(temp_path("file"), NULL, 1));
     tn_gpt gpt;
+    FAILS(tn_gpt_options_hf(NULL, &gpt.options));
+    FAILS(tn_gpt_options_hf(temp_path("none"), &gpt.options));
+    FAILS(tn_gpt_options_hf(temp_path("none"), NULL));
     FAILS(tn_gpt_load_hf(NULL, temp_path("none"), tn_lm_load_defaults()));
     FAILS(tn_gpt_load_hf(&gpt, NULL, tn_lm_load_defaults()));
     FAILS(tn_gpt_load_hf(&gpt, temp_path("none"), tn_lm_load_defaults()));
