@@ -4,11 +4,12 @@
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
  *     11_gpt2 --data tokens.bin --resume      goes on from the checkpoint, bit for bit
+ *     11_gpt2 --data tokens.bin --init gpt2   begins with Hugging Face's GPT-2
  *
  * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
  * their gradients up; only the last one's travel. Each rank has all of the model, or with --shard a
- * part of it (docs/sharding.md), which it saves. The data are shards of tokens as llm.c and nanoGPT
- * write them. MFU is how much of a GPU's peak, if it is known, the model's mathematics uses.
+ * part of it (docs/sharding.md), which it saves. Data are shards of tokens (`tern tokens`). MFU is
+ * how much of a GPU's peak, if it is known, the model's mathematics uses.
  *
  * The recipe is GPT-3's for this size (Brown et al. 2020, arXiv:2005.14165): AdamW with betas 0.9
  * and 0.95, weight decay 0.1 on matrices, gradients clipped to norm 1, a cosine to a tenth.
@@ -27,10 +28,10 @@ static const struct {
              {48, 25, 1600}, {4, 4, 256},    {2, 2, 64}};
 
 static struct {
-    const char *data, *val;
+    const char *data, *val, *init;
     int model; /* of `names` and `sizes` */
     int64_t batch, context, tokens, val_batches, warmup, vocab, seed;
-    double lr, weight_decay, clip, dropout;
+    double lr, weight_decay, dropout;
 } o = {
     .batch = 4,
     .context = 1024,
@@ -40,7 +41,6 @@ static struct {
     .seed = 1337,
     .lr = 6e-4,
     .weight_decay = 0.1,
-    .clip = 1,
 };
 static tn_run_options run; /* --out, --steps, --resume, … */
 static tn_setup setup;     /* --device, --precision, --shard, … */
@@ -49,6 +49,7 @@ static const tn_option table[] = {
     {.help = "Data and model:"},
     {"data", 'd', "PATTERN", "token shards: 'train_*.bin'", .text = &o.data, .needed = true},
     {"val", 'v', "PATTERN", "token shards to measure the loss on", .text = &o.val},
+    {"init", 0, "DIR", "begin with a folder of Hugging Face's: its size too", .text = &o.init},
     {"model", 'm', "NAME", "its size", .choice = &o.model, .choices = names},
     {"context", 0, "N", "tokens of a sequence", .whole = &o.context},
     {"vocab", 0, "N", "rows of the vocabulary", .whole = &o.vocab},
@@ -60,7 +61,6 @@ static const tn_option table[] = {
     {"lr", 0, "X", "highest learning rate", .real = &o.lr},
     {"warmup", 0, "N", "steps until the highest is reached", .whole = &o.warmup, .zero = true},
     {"weight-decay", 0, "X", "of matrices", .real = &o.weight_decay, .zero = true},
-    {"clip", 0, "X", "highest norm of the gradients", .real = &o.clip},
     {"val-batches", 0, "N", "micro-batches of a validation", .whole = &o.val_batches},
     {.run = &run},
     {.setup = &setup},
@@ -86,6 +86,10 @@ static void init_model(tn_gpt *gpt) {
     g.heads = sizes[o.model].heads;
     g.width = sizes[o.model].width;
     g.dropout = o.dropout;
+    if (o.init) {
+        tn_gpt_options_hf(o.init, &g);
+    }
+    o.vocab = g.vocab;
     tn_seed((uint64_t)o.seed);
     TN_DEFER_INIT; /* tn_setup_model makes the weights: a part is all that may fit here */
     tn_gpt_init(gpt, g);
@@ -109,19 +113,15 @@ static tn_tensor *micro_step(tn_gpt *gpt, tn_scaler *scaler, const tn_batch *b, 
     return tn_return(tn_detach(loss));
 }
 
-/* Adds up the gradients of n micro-batches; the mean loss of this rank. */
+/* n micro-batches; the mean loss of this rank. */
 static double accumulate_step(tn_gpt *gpt, tn_scaler *scaler, tn_loader *training, int64_t n) {
     TN_SCOPE;
     tn_tensor *sum = tn_scalar(0, TN_F32);
     tn_batch b;
     for (int64_t i = 0; i < n && tn_loader_next(training, &b); i++) {
         /* where gradients are in parts, whole ones do not add up: there is no room for them */
-        if (i + 1 < n && setup.stage < 2) {
-            TN_NO_SYNC(gpt);
-            tn_add_(sum, micro_step(gpt, scaler, &b, n));
-        } else {
-            tn_add_(sum, micro_step(gpt, scaler, &b, n));
-        }
+        TN_NO_SYNC(i + 1 < n && setup.stage < 2 ? gpt : NULL);
+        tn_add_(sum, micro_step(gpt, scaler, &b, n));
     }
     return tn_item(sum);
 }
@@ -147,18 +147,16 @@ int main(int argc, char **argv) {
     run = tn_run_defaults();
     tn_options_parse(argc, argv, "Trains GPT-2 on shards of tokens.", table);
     tn_group *world = tn_setup_world(&setup);
-    tn_loader *training = open_data(world, o.data, o.seed);
-    tn_loader *validation = o.val ? open_data(world, o.val, o.seed + 1) : NULL;
     int64_t at_once = o.batch * o.context, n = tn_micro_batches(world, o.tokens, at_once);
-
     static tn_gpt gpt;
     init_model(&gpt);
+    tn_loader *training = open_data(world, o.data, o.seed);
+    tn_loader *validation = o.val ? open_data(world, o.val, o.seed + 1) : NULL;
     tn_setup_model(&setup, world, &gpt);
     tn_optim *optim = make_optim(&gpt);
     int64_t warmup = o.warmup < run.steps ? o.warmup : run.steps / 10;
     tn_schedule schedule = tn_schedule_cosine(o.lr, o.lr / 10, warmup, run.steps);
     tn_scaler *scaler = tn_setup_scaler(&setup); /* f16: keeps small gradients from vanishing */
-
     tn_checkpoint parts = {.model = &gpt,
                            .optim = optim,
                            .schedule = &schedule,
@@ -166,12 +164,15 @@ int main(int argc, char **argv) {
                            .loader = training,
                            .generator = tn_default_generator()};
     tn_run *r = tn_run_new(world, run, parts);
+    if (o.init && tn_run_step(r) == 0 && tn_lm_load_weights(&gpt, o.init) != TN_OK) {
+        return 1;
+    }
     tn_run_utilisation(r, tn_lm_flops(&gpt), tn_setup_flops(&setup, world));
     while (tn_run_next(r)) {
         double loss = accumulate_step(&gpt, scaler, training, n);
         double lr = tn_schedule_at(schedule, tn_run_step(r));
         tn_optim_set_lr(optim, lr);
-        double norm = tn_scaler_clip(scaler, optim, o.clip);
+        double norm = tn_scaler_clip(scaler, optim, 1.0);
         tn_scaler_step(scaler, optim);
         tn_scaler_update(scaler);
         tn_optim_zero_grad(optim);

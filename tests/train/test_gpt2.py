@@ -2,7 +2,7 @@
 """What 11_gpt2 and 04_char_gpt say to a person, and that neither loses a run: a checkpoint is only overwritten when that is asked
 for by name, text is not taken for tokens, going on and stopping are announced. And 11_gpt2 in parts: the losses of a run in one
 piece, and checkpoints that any number of ranks goes on from."""
-import array, os, pathlib, shutil, signal, subprocess, sys, tempfile, time
+import array, json, os, pathlib, shutil, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
 programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
@@ -72,7 +72,7 @@ def stopped(folder, command, out, how, start=0):
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         end = time.monotonic() + 120
         while not rows.exists() or rows.read_bytes().count(b"\n") < start + 3:
-            check(process.poll() is None and time.monotonic() < end, "no step")
+            check(process.poll() is None and time.monotonic() < end, (folder / "log").read_text())
             time.sleep(0.01)
         process.send_signal(how)
         status = process.wait(timeout=120)
@@ -161,6 +161,50 @@ def options(folder):
                  "its size: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny (gpt2)", "-r, --resume", "--peak=TFLOPS"):
         says(told, output)
     says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
+
+
+def hugging_face(weights, to, **config):
+    """A folder of Hugging Face's made of the weights that Tern has saved: its linears are (in, out)."""
+    data = weights.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8:8 + size])
+    out, blob = {}, b""
+    for name, entry in head.items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + size + k for k in entry["data_offsets"])
+        part, shape = array.array("f", data[begin:end]), entry["shape"]
+        if any(name.endswith(linear + ".weight") for linear in ("c_attn", "c_proj", "c_fc")):
+            rows, columns = shape
+            part, shape = array.array("f", [part[r * columns + c] for c in range(columns) for r in range(rows)]), [columns, rows]
+        out["transformer." + name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(blob), len(blob) + 4 * len(part)]}
+        blob += part.tobytes()
+    text = json.dumps(out).encode()
+    to.mkdir()
+    (to / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + blob)
+    (to / "config.json").write_text(json.dumps({"model_type": "gpt2", **config}))
+
+
+def begun(folder):
+    """--init: the size and the weights of a folder, whole or in parts, for the first step alone."""
+    val = ["--val", "tokens.bin", "--val-every", "20", "--val-batches", "2"]
+    learned = measured(run(folder, gpt2(*val, "--lr", "1e-2", out="learned", steps=20)))
+    run(folder, [tern, "convert", "learned", "--weights", "--to", "weights.safetensors"])
+    hugging_face(folder / "weights.safetensors", folder / "hf", vocab_size=300, n_positions=16, n_embd=64, n_layer=2, n_head=2)
+    command = [programs / "11_gpt2", "--data", "tokens.bin", "--init", "hf", "--context", "16", "--batch", "2", *val]
+    kept = measured(run(folder, [*command, "--lr", "1e-30", "--steps", "1", "--out", "kept"]))
+    check(kept[0].split(": ")[1] == learned[0].split(": ")[1], f"{kept} is not {learned}")
+    many = [tern, "run", "-n", "2", *command, "--steps", "6", "--save-every", "3"]
+    run(folder, [*many, "--out", "all"])
+    run(folder, [*many, "--out", "cut", "--shard", "all"])
+    check(losses(folder, "cut") == losses(folder, "all"), "--init in parts")
+    check(losses(folder, "all")[0] < 5.3, "--init on two ranks")
+    end = files(folder / "cut")
+    shutil.rmtree(folder / "cut/step-000006")
+    says("going on after step 3", run(folder, [*many, "--out", "cut", "--shard", "all", "--resume"]))
+    check(files(folder / "cut") == end, "going on after --init")
+    (folder / "hf/config.json").write_text('{"model_type": "llama"}')
+    says("model_type", run(folder, [*command, "--out", "none"], 1))
 
 
 def longer(folder):
@@ -284,6 +328,7 @@ with tempfile.TemporaryDirectory() as top:
     quoted(folder)
     one_rank(folder)
     longer(folder)
+    begun(folder)
     damaged(folder)
     in_parts(folder)
     resumed_in_parts(folder)

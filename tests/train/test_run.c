@@ -247,6 +247,24 @@ static void refuses_to_overwrite(void **state) {
     }
 }
 
+/* What was there has gone: it would be the newest checkpoint. */
+static void forgets_the_other_run(void **state) {
+    (void)state;
+    char out[512];
+    snprintf(out, sizeof(out), "%s", temp_path("forgotten"));
+    program p = make_program(out, STEPS);
+    quiet_run(&p);
+    p = make_program(out, STEPS);
+    p.options.overwrite = true;
+    p.leave_at = 2;
+    quiet_run(&p);
+    p = make_program(out, STEPS);
+    p.options.resume = true;
+    quiet_run(&p);
+    assert_int_equal(p.steps, STEPS - 2);
+    same_end(out, undisturbed(), STEPS);
+}
+
 /* A folder without a run is no reason to refuse. */
 static void begins_in_a_folder(void **state) {
     (void)state;
@@ -399,9 +417,15 @@ static void errors_end_the_loop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(goes_on),        TEST(refuses_to_overwrite), TEST(begins_in_a_folder),
-        TEST(becomes_longer), TEST(wrong_options),        TEST(full_disk),
-        TEST(no_memory),      TEST(errors_end_the_loop),
+        TEST(goes_on),
+        TEST(refuses_to_overwrite),
+        TEST(forgets_the_other_run),
+        TEST(begins_in_a_folder),
+        TEST(becomes_longer),
+        TEST(wrong_options),
+        TEST(full_disk),
+        TEST(no_memory),
+        TEST(errors_end_the_loop),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
