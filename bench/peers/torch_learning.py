@@ -13,7 +13,7 @@ from shared import load_batches, load_weights
 from torch_gpt2 import GPT2
 
 VOCAB, CONTEXT, LAYERS, HEADS, WIDTH = 50257, 64, 4, 4, 128
-PEAK, END, WARM_UP = 1e-3, 1e-4, 20
+PEAK, END, WARM_UP = 6e-4, 6e-5, 100
 
 
 def rate(step, steps):
