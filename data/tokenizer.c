@@ -1,6 +1,7 @@
 /* A tokenizer at work. A text passes three cuts before pairs are joined:
  *
- *     added and special tokens     found as they stand, the longest first   (tn__added_at)
+ *     added and special tokens     found as they stand, the longest first, late ones in what is
+ *                                  then left                                (tn__added_at)
  *     runs of UTF-8                between bytes that belong to no character (tokenizer_cut.c)
  *     pieces                       by the pattern                            (bpe_pattern.c)
  *
@@ -17,6 +18,7 @@
 /* What one call needs beside the tokenizer, which it does not change. */
 typedef struct encoder {
     const tn_tokenizer *t;
+    bool special; /* tokens are found */
     tn__cutter cutter;
     tn__bpe_scratch scratch;
     tn_ids *out;
@@ -62,7 +64,8 @@ static int first_with(const tn_tokenizer *t, int first, int last, size_t place, 
     return first;
 }
 
-int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special) {
+int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
+                     bool late) {
     int first = 0, last = t->added_count;
     int32_t longest = -1;
     for (size_t place = 0; place < bytes && first < last; place++) {
@@ -70,7 +73,7 @@ int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool
         first = first_with(t, first, last, place, byte);
         last = first_with(t, first, last, place, byte + 1);
         const tn__token *shortest = first < last ? &t->tokens[t->added[first]] : NULL;
-        if (shortest && shortest->bytes == place + 1 &&
+        if (shortest && shortest->bytes == place + 1 && shortest->late == late &&
             (special || shortest->kind == TN__TOKEN_ADDED)) {
             longest = t->added[first];
         }
@@ -83,7 +86,10 @@ int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text) {
         return -1;
     }
     size_t bytes = strlen(text);
-    int32_t id = tn__added_at(t, text, bytes, true);
+    int32_t id = tn__added_at(t, text, bytes, true, false);
+    if (id < 0 || t->tokens[id].bytes != bytes) {
+        id = tn__added_at(t, text, bytes, true, true);
+    }
     return id >= 0 && t->tokens[id].bytes == bytes ? id : -1;
 }
 
@@ -146,25 +152,36 @@ static bool put_text(encoder *e, const char *text, size_t bytes) {
     return done;
 }
 
-static bool put_all(encoder *e, const char *text, size_t bytes, bool special) {
+typedef bool (*put_between)(encoder *e, const char *text, size_t bytes);
+
+/* Tokens that are found in the text, late ones or the others, and what is between them. */
+static bool put_found(encoder *e, const char *text, size_t bytes, bool late, put_between put) {
     size_t done = 0;
     for (size_t at = 0; e->t->added_count && at < bytes;) {
         int32_t id = -1;
         if (e->t->begins[(unsigned char)text[at]]) {
-            id = tn__added_at(e->t, text + at, bytes - at, special);
+            id = tn__added_at(e->t, text + at, bytes - at, e->special, late);
         }
         if (id < 0) {
             at++;
             continue;
         }
-        if (!put_text(e, text + done, at - done) || !tn__ids_reserve(e->out, 1)) {
+        if (!put(e, text + done, at - done) || !tn__ids_reserve(e->out, 1)) {
             return false;
         }
         e->out->ids[e->out->count++] = id;
         at += e->t->tokens[id].bytes;
         done = at;
     }
-    return put_text(e, text + done, bytes - done);
+    return put(e, text + done, bytes - done);
+}
+
+static bool put_late(encoder *e, const char *text, size_t bytes) {
+    return put_found(e, text, bytes, true, put_text);
+}
+
+static bool put_all(encoder *e, const char *text, size_t bytes) {
+    return put_found(e, text, bytes, false, e->t->has_late ? put_late : put_text);
 }
 
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
@@ -178,10 +195,10 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
                          : !out ? "list of ids"
                                 : "text");
     }
-    encoder e = {.t = t, .out = out};
+    encoder e = {.t = t, .special = special, .out = out};
     e.cutter = (tn__cutter){.patterns = &t->patterns, .piece = put_piece, .user = &e};
     int64_t before = out->count;
-    bool done = tn__cut_begin(&e.cutter) && put_all(&e, text, bytes, special);
+    bool done = tn__cut_begin(&e.cutter) && put_all(&e, text, bytes);
     tn__cut_end(&e.cutter);
     tn__bpe_scratch_free(&e.scratch);
     if (!done) {

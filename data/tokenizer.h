@@ -17,6 +17,7 @@ typedef enum tn__token_kind {
 typedef struct tn__token {
     uint32_t at, bytes; /* in texts */
     tn__token_kind kind;
+    bool late; /* of those that are found in text: only where no other one was */
 } tn__token;
 
 struct tn_tokenizer {
@@ -30,12 +31,14 @@ struct tn_tokenizer {
     bool prefix_space;     /* a text that does not begin with a space gets one */
     int32_t *added;        /* ids of added and special tokens, by their bytes */
     int added_count;
+    bool has_late;
     uint8_t begins[256]; /* whether one of these begins with this byte */
     tn__patterns patterns;
 };
 
 /* The token at text[0 … bytes) that is found before the text is cut, the longest; -1: none. */
-int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special);
+int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
+                     bool late);
 
 /* One piece: its ids behind those in `out`. False after raising. */
 bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn__bpe_scratch *s,

@@ -90,8 +90,14 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
         return true;
     }
     entry->value = (int32_t)b->count;
-    b->tokens[b->count++] = (tn__named_token){text, (uint32_t)bytes, (int32_t)id, kind, false};
+    b->tokens[b->count++] =
+        (tn__named_token){.text = text, .bytes = (uint32_t)bytes, .id = (int32_t)id, .kind = kind};
     return true;
+}
+
+void tn__build_late(tn__build *b, const char *text, size_t bytes) {
+    b->tokens[tn__text_find(&b->by_text, text, (uint32_t)bytes)->value].late = true;
+    b->t->has_late = true;
 }
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
@@ -226,7 +232,7 @@ static bool place_tokens(tn__build *b) {
         if (b->spelling == TN__IN_ALPHABET && n->kind == TN__TOKEN_BYTES) {
             bytes = spelled_bytes(&alphabet, n, to);
         }
-        *token = (tn__token){at, bytes < 0 ? n->bytes : (uint32_t)bytes, n->kind};
+        *token = (tn__token){at, bytes < 0 ? n->bytes : (uint32_t)bytes, n->kind, n->late};
         if (bytes < 0) {
             memcpy(to, n->text, n->bytes);
         }

@@ -16,6 +16,7 @@ typedef struct tn__named_token {
     int32_t id;
     tn__token_kind kind;
     bool made; /* by a pair */
+    bool late; /* as in tn__token */
 } tn__named_token;
 
 typedef struct tn__build {
@@ -40,6 +41,9 @@ bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__
 /* A token of the model (TN__TOKEN_BYTES), or one that is added; an added one may be of the model
  * too, with the same id. */
 bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id, tn__token_kind kind);
+
+/* The added token of this text, which is there, is late. */
+void tn__build_late(tn__build *b, const char *text, size_t bytes);
 
 /* The next pair in rank, by the names of its tokens; `where` it stands, "merges.txt:17". */
 bool tn__build_pair(tn__build *b, const char *left, size_t left_bytes, const char *right,

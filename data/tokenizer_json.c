@@ -2,7 +2,8 @@
  *
  *     model          BPE: vocab, merges ("a b" or ["a", "b"]), ignore_merges
  *     pre_tokenizer  ByteLevel, or a Sequence of Split, Digits and, last, ByteLevel
- *     added_tokens   found as they stand; special ones when asked
+ *     added_tokens   found as they stand, normalized ones where no other was; special ones when
+ *                    asked
  *
  * What would give other ids and is not known here is an error that names its key. The post
  * processor, truncation and padding say what happens to ids that were made, and are not read.
@@ -213,7 +214,7 @@ static bool read_added(tn__build *b, const tn__json *token, uint32_t index) {
     static const char *const strange[] = {"single_word", "lstrip", "rstrip"};
     const tn__json *text = tn__json_get(token, "content"), *id = tn__json_get(token, "id");
     key name = key_at("added_tokens", index);
-    bool special, is_set;
+    bool special, late, is_set;
     if (!text || text->kind != TN__JSON_TEXT || !id || id->kind != TN__JSON_WHOLE) {
         return refuse_key(b, name.text, token, "an object with id and content");
     }
@@ -226,9 +227,16 @@ static bool read_added(tn__build *b, const tn__json *token, uint32_t index) {
                               tn__json_get(token, strange[i]), "false");
         }
     }
-    return read_switch(b, token, name.text, "special", false, &special) &&
-           tn__build_token(b, text->text, strlen(text->text), id->whole,
-                           special ? TN__TOKEN_SPECIAL : TN__TOKEN_ADDED);
+    if (!read_switch(b, token, name.text, "special", false, &special) ||
+        !read_switch(b, token, name.text, "normalized", false, &late) ||
+        !tn__build_token(b, text->text, strlen(text->text), id->whole,
+                         special ? TN__TOKEN_SPECIAL : TN__TOKEN_ADDED)) {
+        return false;
+    }
+    if (late) {
+        tn__build_late(b, text->text, strlen(text->text));
+    }
+    return true;
 }
 
 static bool read_all_added(tn__build *b, const tn__json *tokens) {

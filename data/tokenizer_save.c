@@ -106,7 +106,8 @@ static void put_added(saver *s) {
             tn__json_put_string(&s->text, name_token(s, id));
             tn__json_put(&s->text,
                          ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                         "\"normalized\":false,\"special\":%s}",
+                         "\"normalized\":%s,\"special\":%s}",
+                         s->t->tokens[id].late ? "true" : "false",
                          kind == TN__TOKEN_SPECIAL ? "true" : "false");
             comma = ",";
         }
@@ -188,7 +189,7 @@ static void merges_txt(saver *s) {
  * tokens that no pair makes are the special ones. */
 static bool merges_say_all(const saver *s) {
     const tn_tokenizer *t = s->t;
-    if (!cuts_as_gpt2(t) || t->whole || t->prefix_space) {
+    if (!cuts_as_gpt2(t) || t->whole || t->prefix_space || t->has_late) {
         return false;
     }
     for (int32_t id = 0; id < t->size; id++) {

@@ -126,6 +126,28 @@ static void of_gpt2s_kind(void **state) {
     tn_tokenizer_free(t);
 }
 
+/* What is "normalized" is looked for when all others were found, though it begins before them. */
+static void added_in_two_rounds(void **state) {
+    (void)state;
+    tn_tokenizer *t =
+        load_parts(small_pairs, byte_level,
+                   "\"added_tokens\":[{\"id\":300,\"content\":\"o<|\",\"normalized\":true},"
+                   "{\"id\":301,\"content\":\"<|x|>\",\"normalized\":false,\"special\":true},"
+                   "{\"id\":302,\"content\":\"|>o\",\"normalized\":true,\"special\":true}]");
+    assert_non_null(t);
+    for (int again = 0; again < 2; again++) {
+        EXPECT_IDS(t, "o<|x|>oo<||>o", true, 'o', 301, 'o', 300, 302);
+        EXPECT_IDS(t, "o<|x|>oo<||>o", false, 300, 'x', '|', '>', 'o', 300, '|', '>', 'o');
+        assert_int_equal(tn_tokenizer_special(t, "|>o"), 302);
+        assert_int_equal(tn_tokenizer_special(t, "<|x|>"), 301);
+        assert_int_equal(tn_tokenizer_save(t, temp_path("rounds")), TN_OK);
+        tn_tokenizer_free(t);
+        t = tn_tokenizer_load(temp_path("rounds"));
+        assert_non_null(t);
+    }
+    tn_tokenizer_free(t);
+}
+
 static void of_llama3s_kind(void **state) {
     (void)state;
     tn_tokenizer *t = load_parts(
@@ -357,6 +379,7 @@ int main(void) {
         TEST(vocabularies),
         TEST(holes),
         TEST(of_gpt2s_kind),
+        TEST(added_in_two_rounds),
         TEST(of_llama3s_kind),
         TEST(other_cuts),
         TEST(digits),
