@@ -43,6 +43,12 @@ static bool is_text(const tn__json *value, const char *text) {
     return value && value->kind == TN__JSON_TEXT && strcmp(value->text, text) == 0;
 }
 
+/* 0, 0.0 */
+static bool is_zero(const tn__json *value) {
+    return (value->kind == TN__JSON_WHOLE && value->whole == 0) ||
+           (value->kind == TN__JSON_REAL && strspn(value->text, "0.") == strlen(value->text));
+}
+
 /* Raises that the value of a key is not one of those that are understood. */
 static bool refuse_key(const tn__build *b, const char *name, const tn__json *value,
                        const char *instead) {
@@ -107,7 +113,7 @@ static bool read_model(tn__build *b, const tn__json *model) {
     if (type && !is_text(type, "BPE")) {
         return refuse_key(b, "model.type", type, "BPE");
     }
-    if (!is_nothing(drop) && !(drop->kind == TN__JSON_WHOLE && drop->whole == 0)) {
+    if (!is_nothing(drop) && !is_zero(drop)) {
         return refuse_key(b, "model.dropout", drop, "null");
     }
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};

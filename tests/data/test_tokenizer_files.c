@@ -151,7 +151,7 @@ static void added_in_two_rounds(void **state) {
 static void of_llama3s_kind(void **state) {
     (void)state;
     tn_tokenizer *t = load_parts(
-        "\"type\":\"BPE\",\"ignore_merges\":true,\"merges\":[\"h e\",\"l l\"]",
+        "\"type\":\"BPE\",\"dropout\":0.0,\"ignore_merges\":true,\"merges\":[\"h e\",\"l l\"]",
         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
         "\"[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}|\\\\s+\"},\"behavior\":"
         "\"Isolated\","
