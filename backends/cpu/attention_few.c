@@ -10,7 +10,10 @@
 
 #include "backends/cpu/attention.h"
 
-enum { FEW = 8 };
+enum {
+    FEW = 8,
+    AHEAD = 2048 /* elements of keys and values that are on their way */
+};
 
 typedef struct few {
     const tn_desc *y, *lse, *q, *k, *v;
@@ -58,18 +61,19 @@ static const float *read_tile(const few *f, const tn_desc *x, float *tile, int64
     return tile;
 }
 
-/* The sum of a vector's elements, by quarters first. */
+/* The sum of a vector's elements, by quarters first, in which compilers add whole registers. */
 INLINE float fold_vector(vec v) {
+    typedef float quad __attribute__((vector_size(16)));
     union {
         vec v;
-        float q[VL];
+        quad q[VL / 4];
     } all = {.v = v};
-    float quarter[4] = {0};
+    quad sum = all.q[0];
     UNROLL
-    for (int i = 0; i < VL; i++) {
-        quarter[i % 4] += all.q[i];
+    for (int i = 1; i < VL / 4; i++) {
+        sum += all.q[i];
     }
-    return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
 /* scores[j] = q k[j] for n keys. */
@@ -78,6 +82,7 @@ static void score_tile(float *restrict scores, const float *restrict q, const fl
     for (int64_t j = 0; j < n; j++, k += apart) {
         vec sum = {0};
         for (int64_t d = 0; d < width; d += VL) {
+            __builtin_prefetch(k + d + AHEAD);
             sum += *(const vec_any *)(q + d) * *(const vec_any *)(k + d);
         }
         scores[j] = fold_vector(sum);
@@ -103,6 +108,7 @@ static void add_tile(float *restrict y, const float *restrict p, const float *re
             if (most == BESIDE) {
                 UNROLL
                 for (int l = 0; l < BESIDE; l++) {
+                    __builtin_prefetch(row + l * VL + AHEAD);
                     sum[l] += p[j] * *(const vec_any *)(row + l * VL);
                 }
             } else {
