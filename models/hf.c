@@ -72,8 +72,40 @@ static bool source_open(source *s, const char *folder, bool mapped, const tn__lm
     return true;
 }
 
-/* The dtype of the files' embedding of tokens. False after raising. */
+/* Whether weights are bytes with a scale for each row (tn_quantize), as plain ones can be. */
+static bool are_bytes(const tn__hf_weights *w) {
+    bool found = false;
+    for (int i = 0; w->plain && !found && i < w->count; i++) {
+        found = strcmp(tn_safetensors_dtype(w->tensors[i].file, w->tensors[i].name), "I8") == 0;
+    }
+    return found;
+}
+
+/* The dtype that the config tells, which bytes do not. False after raising. */
+static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
+    static const struct {
+        const char *name;
+        tn_dtype dtype;
+    } known[] = {
+        {"float32", TN_F32}, {"bfloat16", TN_BF16}, {"float16", TN_F16}, {"float64", TN_F64}};
+    const char *text;
+    if (!tn__hf_config_text(c, "dtype", "float32", &text)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(text, known[i].name) == 0) {
+            *dtype = known[i].dtype;
+            return true;
+        }
+    }
+    return tn__hf_config_bad(c, "dtype", "float32, bfloat16, float16 or float64");
+}
+
+/* That of the files' embedding of tokens. False after raising. */
 static bool stored_dtype(const source *s, tn_dtype *dtype) {
+    if (are_bytes(&s->plan.weights)) {
+        return config_dtype(&s->config, dtype);
+    }
     const tn__hf_weights *w = &s->plan.weights;
     char name[128];
     snprintf(name, sizeof(name), "%s%s", s->family->hf->prefix, s->family->hf->tokens);
@@ -95,6 +127,23 @@ static bool build_deferred(const source *s, void *m, tn_dtype dtype) {
     return s->family->hf->init(m, &s->config, dtype, s->plan.weights.count);
 }
 
+static bool fill_zeros(const tn_entry *entry, void *user) {
+    (void)user;
+    return !tn_is_inert(tn_fill_(*entry->field, 0.0));
+}
+
+/* Gives m, which has no elements yet, the form of a model that was quantised. False after
+ * raising. */
+static bool make_bytes(void *m) {
+    {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        TN_DEFER_INIT;
+        tn_module_each(m, (tn_walk){0}, fill_zeros, NULL); /* sooner made than random numbers */
+    }
+    return tn_quantize(m) == TN_OK;
+}
+
 /* m: memory of a model of the source's family, which is one after TN_OK, and otherwise finished. */
 static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
     tn_dtype dtype = options.dtype;
@@ -102,7 +151,8 @@ static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
     if ((options.as_stored && !stored_dtype(s, &dtype)) || !build_deferred(s, m, dtype)) {
         return tn_error();
     }
-    if (!tn__hf_plan_make(&s->plan, s->family->hf, m)) {
+    if ((are_bytes(&s->plan.weights) && !make_bytes(m)) ||
+        !tn__hf_plan_make(&s->plan, s->family->hf, m)) {
         tn_module_finish(m);
         return tn_error();
     }

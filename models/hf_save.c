@@ -34,7 +34,7 @@ typedef struct kept_tensor {
     char *name, *path; /* in the files, and of the parameter; NULL: zeros */
     tn_dims dims;      /* in the files */
     tn_dtype dtype;
-    bool transposed;
+    bool transposed, buffer;
     int part;
     const struct saver *saver;
 } kept_tensor;
@@ -94,7 +94,8 @@ static bool add_saved(saver *s, const char *path, bool with_path, const kept_ten
 static bool add_entry(const tn_entry *entry, void *user) {
     saver *s = user;
     bool whole = !entry->parts && tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
-    kept_tensor t = {.dims = entry->layout.whole, .dtype = tn_dtype_of(entry->stored)};
+    kept_tensor t = {
+        .dims = entry->layout.whole, .dtype = tn_dtype_of(entry->stored), .buffer = entry->buffer};
     if (!s->source && !whole) {
         tn__raise(TN_EUNSUPPORTED, s->operation,
                   "\"%s\" is sharded: this rank has %lld of its elements (tn_dist_save_lm writes "
@@ -249,9 +250,13 @@ static bool write_weights(saver *s) {
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-/* As PyTorch calls that of the first tensor. */
+/* As PyTorch calls that of the first parameter that is not bytes: what the model computes in. */
 static const char *dtype_name(const saver *s) {
-    tn_dtype dtype = s->count ? s->list[0].dtype : TN_F32;
+    int i = 0;
+    while (i < s->count && (s->list[i].buffer || !tn_dtype_is_float(s->list[i].dtype))) {
+        i++;
+    }
+    tn_dtype dtype = i < s->count ? s->list[i].dtype : TN_F32;
     return dtype == TN_BF16  ? "bfloat16"
            : dtype == TN_F16 ? "float16"
            : dtype == TN_F64 ? "float64"

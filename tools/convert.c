@@ -18,16 +18,21 @@
 
 typedef struct conversion {
     const char *from, *target, *to;
-    bool weights, plain;
+    bool weights, plain, int8;
     tn_lm_load_options load;
 } conversion;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-enum { DTYPE = 256, PLAIN };
+enum { DTYPE = 256, PLAIN, INT8 };
 
 static const struct argp_option option_list[] = {
     {"dtype", DTYPE, "DTYPE", 0, "f32, bf16 or f16; without it the weights stay in theirs", 0},
+    {"int8", INT8, NULL, 0,
+     "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
+     "quarter "
+     "of the memory of f32; implies --plain",
+     0},
     {"plain", PLAIN, NULL, 0,
      "Weights as a program here has them (tern.safetensors), so that all of them are mapped when "
      "they are loaded; transformers does not read such a folder",
@@ -58,7 +63,7 @@ static void check_command(const conversion *c, struct argp_state *state) {
     } else if (c->to && c->target) {
         argp_error(state, "one folder, not \"%s\" and \"%s\"", c->from, c->target);
     } else if (c->to && (c->plain || !c->load.as_stored)) {
-        argp_error(state, "--to FILE writes a checkpoint as it is: no --dtype, no --plain");
+        argp_error(state, "--to FILE writes a checkpoint as it is: no --dtype, --int8, --plain");
     } else if (c->to ? !*c->to : !c->target || !*c->target) {
         argp_error(state, "no target to write: SOURCE TARGET, or FOLDER --to FILE");
     } else if (c->weights && !c->to) {
@@ -74,8 +79,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         c->weights = true;
     } else if (key == DTYPE) {
         read_dtype(c, text, state);
-    } else if (key == PLAIN) {
+    } else if (key == PLAIN || key == INT8) {
         c->plain = true;
+        c->int8 = c->int8 || key == INT8;
     } else if (key == ARGP_KEY_ARG && !c->from) {
         c->from = text;
     } else if (key == ARGP_KEY_ARG && !c->target) {
@@ -172,8 +178,8 @@ static void copy_words(const conversion *c) {
 
 static tn_status convert_model(const conversion *c) {
     tn_module *m = load_source(c);
-    if (m && save_target(c, m) == TN_OK && !ends_with(c->target, ".bin") &&
-        strcmp(c->from, c->target) != 0) {
+    if (m && (!c->int8 || tn_quantize(m) == TN_OK) && save_target(c, m) == TN_OK &&
+        !ends_with(c->target, ".bin") && strcmp(c->from, c->target) != 0) {
         copy_words(c);
     }
     tn_lm_free(m);

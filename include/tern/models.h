@@ -308,7 +308,8 @@ typedef struct tn_lm_save_options {
     int64_t max_part_bytes; /* 5e9: what is larger is written in parts of at most so many bytes */
     /* false. As tn_save writes it, to tern.safetensors beside config.json: every weight as the
      * model has it, so that all of them are mapped when it is loaded. transformers finds no weights
-     * in such a folder, and says so; tn_lm_load reads it. */
+     * in such a folder, and says so; tn_lm_load reads it. Weights
+     * that are bytes (tn_quantize) are written in no other way, and come back as bytes. */
     bool plain;
 } tn_lm_save_options;
 TN_API tn_lm_save_options tn_lm_save_defaults(void);

@@ -723,6 +723,35 @@ static void mapped_weights(void **state) {
     tn_module_finish(&m);
 }
 
+static void weights_of_bytes(void **state) {
+    (void)state;
+    const tn_dtype dtypes[] = {TN_F32, TN_BF16};
+    for (int i = 0; i < 2; i++) {
+        tn_gpt m, got;
+        tn_gpt_options options = small_options();
+        options.dtype = dtypes[i];
+        init_small(&m, options);
+        assert_int_equal(tn_quantize(&m), TN_OK);
+        const char *folder = temp_path("bytes");
+        tn_lm_load_options o = tn_lm_load_defaults();
+        tn_lm_save_options plain = tn_lm_save_defaults();
+        o.mmap = plain.plain = true;
+        assert_int_equal(tn_lm_save_with(&m, folder, plain), TN_OK);
+        assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+        assert_same_model(&m, &got);
+        assert_int_equal(count_views(&got), 4 + 12 * LAYERS);
+        TN_NO_GRAD;
+        tn_tensor *want = logits_of(&m), *has = logits_of(&got);
+        assert_int_equal(tn_dtype_of(want), dtypes[i]);
+        assert_int_equal(tn_dtype_of(has), dtypes[i]);
+        assert_memory_equal(tn_data(want), tn_data(has), 5 * VOCAB * tn_dtype_size(dtypes[i]));
+        tn_module_finish(&got);
+        assert_int_equal(tn_lm_save(&m, folder), TN_EUNSUPPORTED);
+        assert_error(TN_EUNSUPPORTED, "is i8, which Hugging Face's files");
+        tn_module_finish(&m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_form_of_names),
@@ -742,6 +771,7 @@ int main(void) {
         TEST(into_a_model),
         TEST(elements_of_a_rank),
         TEST(mapped_weights),
+        TEST(weights_of_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -82,6 +82,15 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(0, "", at("plain", "tern.safetensors"), at("from_file"))
     same(at("ours", "model.safetensors"), at("from_file", "model.safetensors"))
 
+    # bytes, which our own form alone has
+    expect(0, "", "--int8", at("ours"), at("bytes"))
+    told = names(at("bytes", "tern.safetensors"))
+    need(told["h.1.mlp.c_fc.weight"]["dtype"] == "I8" and told["h.1.mlp.c_fc.weight_scale"]["dtype"] == "F32", "not bytes: %s" % told)
+    expect(0, "", "--plain", at("bytes"), at("bytes_again"))
+    same(at("bytes", "tern.safetensors"), at("bytes_again", "tern.safetensors"))
+    same(at("bytes", "config.json"), at("bytes_again", "config.json"))
+    expect(1, "which Hugging Face's files of such a model have not", at("bytes"), at("x"))
+
     # in place, in another dtype
     expect(0, "", at("ours"), at("ours"), "--dtype", "bf16")
     told = names(at("ours", "model.safetensors"))
