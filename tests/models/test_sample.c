@@ -116,7 +116,7 @@ static void fill_logits(int n, int kind, tn_generator *g) {
 static void candidates_are_the_twins(void **state) {
     (void)state;
     const int sizes[] = {1, 2, 15, 16, 17, 100, 1000, MOST};
-    const int64_t ks[] = {0, 1, 2, 3, 40, 313, 999, MOST - 1, MOST, INT64_MAX};
+    const int64_t ks[] = {0, 1, 2, 3, 40, 313, 320, 999, MOST - 1, MOST, INT64_MAX};
     const double ps[] = {1.0, 0.9999, 0.95, 0.5, 0.1, 1e-9, 0.0};
     const double ts[] = {1.0, 0.7, 3.0, 0.01, 1e6};
     tn_generator g = {.seed = 3};
