@@ -3,7 +3,7 @@
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
- *     11_gpt2 --data tokens.bin --resume      goes on from the checkpoint, bit for bit
+ *     11_gpt2 --data tokens.bin --resume      goes on, bit for bit
  *     11_gpt2 --data tokens.bin --init gpt2   begins with Hugging Face's GPT-2
  *
  * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
@@ -189,7 +189,6 @@ int main(int argc, char **argv) {
     }
     tn_run_export(r); /* for tern eval, and for transformers */
     int status = tn_run_end(r);
-
     tn_scaler_free(scaler);
     tn_optim_free(optim);
     tn_module_finish(&gpt);
