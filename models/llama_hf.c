@@ -153,10 +153,43 @@ static void put_rotary(tn__json_text *j, const tn_rotary_options *r) {
     }
 }
 
+/* Whether a module computes as the model's options say. */
+static bool same_options(const tn_module *m, const tn_llama_options *o) {
+    if (strcmp(m->kind, "rms_norm") == 0) {
+        return ((const tn_rms_norm *)m)->eps == o->eps;
+    }
+    if (strcmp(m->kind, "grouped_attention") != 0) {
+        return true;
+    }
+    const tn_rotary_options *a = &((const tn_grouped_attention *)m)->rotary, *b = &o->rotary;
+    return a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_context == b->original_context;
+}
+
+typedef struct check {
+    const tn_llama_options *options;
+    const char *operation;
+} check;
+
+static bool check_options(tn_module *m, const char *path, void *user) {
+    const check *c = user;
+    bool same = same_options(m, c->options);
+    if (!same) {
+        tn__raise(TN_EUNSUPPORTED, c->operation,
+                  "\"%s\" differs from the model's options, of which a config has one for all",
+                  path);
+    }
+    return same;
+}
+
 static bool llama_put_config(tn__json_text *j, void *m, bool plain, const char *operation) {
     (void)plain;
-    (void)operation;
     const tn_llama_options *o = &((const tn_llama *)m)->options;
+    tn_module_each_module(m, check_options, &(check){o, operation});
+    if (tn__pending()) {
+        return false;
+    }
     int64_t head_width = o->head_width ? o->head_width : o->width / o->heads;
     tn__json_put(j, "  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ],\n");
     tn__json_put(j, "  \"attention_bias\": false,\n  \"mlp_bias\": false,\n");

@@ -388,6 +388,29 @@ static void save_llama(const char *folder) {
     tn_module_finish(&m);
 }
 
+static void llamas_with_several_options(void **state) {
+    (void)state;
+    tn_llama m;
+    tn_llama_options o = tn_llama_defaults();
+    o.vocab = 7;
+    o.context = 8;
+    o.layers = 2;
+    o.heads = o.kv_heads = 2;
+    o.width = 8;
+    o.hidden = 9;
+    tn_llama_init(&m, o);
+    m.top.norm.eps = 0.5;
+    assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, "\"norm\" differs from the model's options");
+    m.top.norm.eps = o.eps;
+    m.layers[1].self_attn.rotary.theta = 3.0;
+    assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, "\"layers.1.self_attn\" differs");
+    m.layers[1].self_attn.rotary = o.rotary;
+    assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_OK);
+    tn_module_finish(&m);
+}
+
 static void positions_of_a_llama(void **state) {
     (void)state;
     static const struct {
@@ -754,23 +777,15 @@ static void weights_of_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_form_of_names),
-        TEST(names_that_do_not_fit),
-        TEST(shapes_that_do_not_fit),
-        TEST(dtypes),
-        TEST(config_values),
-        TEST(configs_that_are_none),
-        TEST(other_names_of_options),
-        TEST(positions_of_a_llama),
-        TEST(positions_that_no_llama_has),
-        TEST(options_are_honoured),
-        TEST(saved_and_loaded),
-        TEST(without_biases),
-        TEST(what_is_written),
-        TEST(indexes_that_lie),
-        TEST(into_a_model),
-        TEST(elements_of_a_rank),
-        TEST(mapped_weights),
+        TEST(every_form_of_names),    TEST(names_that_do_not_fit),
+        TEST(shapes_that_do_not_fit), TEST(dtypes),
+        TEST(config_values),          TEST(configs_that_are_none),
+        TEST(other_names_of_options), TEST(llamas_with_several_options),
+        TEST(positions_of_a_llama),   TEST(positions_that_no_llama_has),
+        TEST(options_are_honoured),   TEST(saved_and_loaded),
+        TEST(without_biases),         TEST(what_is_written),
+        TEST(indexes_that_lie),       TEST(into_a_model),
+        TEST(elements_of_a_rank),     TEST(mapped_weights),
         TEST(weights_of_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
