@@ -11,14 +11,16 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "train/options.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sysexits.h>
+#include <unistd.h>
 
 tn_run_options tn_run_defaults(void) {
     return (tn_run_options){
@@ -205,11 +207,22 @@ void tn_run_utilisation(tn_run *r, double flops, double peak) {
     tn_progress_utilisation(r ? r->progress : NULL, flops, peak);
 }
 
+/* The most that this process has had; 0 where the system does not say. getrusage's begins with what
+ * the process had that started it. */
+static double process_megabytes(void) {
+    static const char place[] = "/proc/self/status", name[] = "\nVmHWM:";
+    size_t bytes;
+    char *text = access(place, R_OK) == 0 ? tn__read_whole(place, &bytes, "run") : NULL;
+    const char *at = text ? strstr(text, name) : NULL;
+    long long kilobytes = at ? strtoll(at + strlen(name), NULL, 10) : 0;
+    free(text);
+    return (double)kilobytes * 1.024e-3;
+}
+
 /* Of tensors on the device, and of the process: in megabytes, at most so far. */
 static void put_memory(tn_run *r) {
-    struct rusage usage;
     double tensors = (double)tn_device_memory(tn_default_device()).peak / 1e6;
-    double process = getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss * 1.024e-3 : 0;
+    double process = process_megabytes();
     r->megabytes = fmax(tensors, tn_default_device().kind == TN_CPU ? process : 0);
     tn_history_put(r->history, "memory_mb", round(tensors));
     tn_history_put(r->history, "process_mb", round(process));

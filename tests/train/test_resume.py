@@ -123,6 +123,16 @@ def goes_on_anyway(folder):
     check(result.returncode == 0 and "stopped" not in result.stdout, f"more steps than were asked for: {result.stdout}")
 
 
+def memory_is_its_own(folder):
+    """What the process had that starts a run is no memory of the run."""
+    large = b"x" * 600_000_000
+    result = run(folder, "--overwrite", "--steps", "2")
+    check(result.returncode == 0, result.stderr)
+    names, *values = [row.split(",") for row in (folder / "out/loss.csv").read_text().splitlines()]
+    megabytes = float(values[-1][names.index("process_mb")])
+    check(0 < megabytes < len(large) / 1e6, f"{megabytes} MB of a small model")
+
+
 with tempfile.TemporaryDirectory() as top:
     folders = [pathlib.Path(top) / name for name in ("undisturbed", "killed", "interrupted")]
     for folder in folders:
@@ -139,4 +149,5 @@ with tempfile.TemporaryDirectory() as top:
     interrupted(folders[2])
     other_options(folders[0])
     goes_on_anyway(folders[0])
+    memory_is_its_own(folders[0])
     print(f"{KILLS} kills, {STEPS} steps, the same bits")
