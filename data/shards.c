@@ -11,9 +11,9 @@
 #include "core/digest.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "data/kind.h"
+#include "data/corpus/kind.h"
 #include "data/shards.h"
-#include "data/tokens_json.h"
+#include "data/corpus/tokens_json.h"
 #include "tern/data.h"
 
 #include <endian.h>

@@ -9,13 +9,14 @@
  * c_proj as (in, out), the transpose of what is here. The classifier is wte.weight under
  * another name, which walks pass over.
  *
- * Read next: models/block.c, models/language.c (the order of the parts), models/generate.c.
+ * Read next: models/block.c, models/language.c (the order of the parts),
+ * models/generate/generate.c.
  */
 #include "models/language.h"
 
 #include "core/memory.h"
 #include "core/number.h"
-#include "models/described.h"
+#include "models/weights/described.h"
 #include "nn/describe.h"
 
 #include <math.h>

@@ -17,8 +17,8 @@ typedef struct tn__lm_context {
     bool last_only; /* logits of the last position only: (B, 1, vocab) */
 } tn__lm_context;
 
-typedef struct tn__hf_form tn__hf_form;     /* models/hf.h */
-typedef struct tn__described tn__described; /* models/described.h */
+typedef struct tn__hf_form tn__hf_form;     /* models/weights/hf.h */
+typedef struct tn__described tn__described; /* models/weights/described.h */
 
 typedef struct tn__lm_family {
     const char *kind;       /* of the module: "gpt" */
@@ -28,7 +28,7 @@ typedef struct tn__lm_family {
     tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
     const tn_kv_cache *(*cache)(const tn_module *m); /* of the first block: as all of them */
     bool turns;                                      /* blocks take positions: theirs are rotary */
-    /* Makes a model of what a checkpoint says (models/described.h). False after raising. */
+    /* Makes a model of what a checkpoint says (models/weights/described.h). False after raising. */
     bool (*described)(void *m, const tn__described *d, tn_dtype dtype);
     const tn__hf_form *hf; /* its files */
 } tn__lm_family;

@@ -14,7 +14,7 @@
 #include "models/language.h"
 
 #include "core/memory.h"
-#include "models/described.h"
+#include "models/weights/described.h"
 
 #include <stdio.h>
 #include <stdlib.h>

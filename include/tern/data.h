@@ -150,8 +150,8 @@ typedef struct tn_document {
  * each an object; blank lines are passed over. Any other is plain text, whose bytes are not looked
  * at; a mark of UTF-8 at its beginning goes. Both may be compressed (.gz, .zst). Only a part of a
  * file is in memory. A line has 64 MiB at most; a plain text is cut into pieces of 1 to 256 KiB at
- * places where the tokens of the pieces are those of the whole (data/cut.c), which it must have
- * every 64 MiB.
+ * places where the tokens of the pieces are those of the whole (data/corpus/cut.c), which it must
+ * have every 64 MiB.
  *
  * NULL after TN_EVALUE, TN_EIO. Used by one thread at a time. */
 TN_API tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options options);

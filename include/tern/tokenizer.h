@@ -20,7 +20,7 @@
  *
  * A tokenizer does not change once it is made: any number of threads use it at the same time.
  *
- * Read next: data/tokenizer.c, data/bpe.c.
+ * Read next: data/tokenizer/tokenizer.c, data/tokenizer/bpe.c.
  */
 #ifndef TERN_TOKENIZER_H
 #define TERN_TOKENIZER_H

@@ -4,7 +4,7 @@
 #ifndef TERN_TESTS_DATA_SMALL_TOKENIZER_H
 #define TERN_TESTS_DATA_SMALL_TOKENIZER_H
 
-#include "data/byte_alphabet.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "tern/tokenizer.h"
 
 #include "core/utf8.h"

@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <string.h>
 

@@ -495,7 +495,7 @@ choices = {
     "lone_surrogate": question(ctx="a").replace(b'"a"', b'"\\ud800"'),
 }
 
-# ---- Texts (data/corpus.c): the first byte says how they are read; and shards of tokens (data/shards.h) -------------------------
+# ---- Texts (data/corpus/corpus.c): the first byte says how they are read; and shards of tokens (data/shards.h) -------------------------
 
 PLAIN, SPLIT, PAIRS = b"\0", b"\1", b"\2"
 

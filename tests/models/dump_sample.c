@@ -5,7 +5,7 @@
  * Reads f32 logits by rows, each followed by f64 repetition penalty, temperature, top_k, top_p, a
  * count, and so many i32 tokens that came before; writes f32 probabilities, 0 for what never comes.
  */
-#include "models/sample.h"
+#include "models/generate/sample.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 
 #include "tests/support/temp.h"
 
-#include "models/hf_read.h"
+#include "models/weights/hf_read.h"
 #include "nn/layout.h"
 #include "tern/sys/tensor.h"
 #include "tern/tern.h"

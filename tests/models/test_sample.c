@@ -2,7 +2,7 @@
  * doubles; and what is drawn, against the sums of the weights. */
 #include "tests/support/test.h"
 
-#include "models/sample.h"
+#include "models/generate/sample.h"
 
 #include <math.h>
 #include <stdlib.h>

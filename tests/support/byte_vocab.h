@@ -2,7 +2,7 @@
 #ifndef TERN_TESTS_SUPPORT_BYTE_VOCAB_H
 #define TERN_TESTS_SUPPORT_BYTE_VOCAB_H
 
-#include "data/byte_alphabet.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "tern/tokenizer.h"
 
 #include <stdio.h>

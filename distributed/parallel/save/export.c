@@ -9,7 +9,7 @@
 #include "distributed/parallel/save/holdings.h"
 #include "nn/layout.h"
 #include "io/module.h"
-#include "models/hf.h"
+#include "models/weights/hf.h"
 #include "tensor/tensor.h"
 #include "tern/sys/tensor.h"
 

@@ -5,7 +5,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/convert.h"
 #include "distributed/parallel/save/saver.h"
-#include "models/described.h"
+#include "models/weights/described.h"
 #include "nn/layout.h"
 #include "tensor/tensor.h"
 

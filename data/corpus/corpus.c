@@ -1,0 +1,448 @@
+/* A corpus: documents from text files, one after the other, in bounded memory.
+ *
+ * One buffer holds what was read of the current file and not given yet. A file of JSON lines is
+ * taken from it line by line. A plain text is one document, or with a separator several; a long one
+ * comes in pieces, so that several threads can work on it and none of it needs to be in memory
+ * whole. Pieces are cut where a word begins, at a place where the patterns of GPT-2's tokenizer and
+ * of those after it always cut too: the tokens of the pieces are those of the whole.
+ */
+#define _GNU_SOURCE /* memmem */
+#include "core/error.h"
+#include "core/json.h"
+#include "core/memory.h"
+#include "core/plain.h"
+#include "data/corpus/cut.h"
+#include "data/corpus/sources.h"
+#include "data/corpus/stream.h"
+#include "tern/data.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LONGEST = 64 << 20 /* bytes of a line, or of plain text without a place to cut */ };
+enum { READ_AT_ONCE = 1 << 18, PIECE_LEAST = 1 << 10, PIECE_MOST = 1 << 18 };
+enum { PIECES = 64 /* at least, of a plain text that is long enough */ };
+
+struct tn_corpus {
+    tn_corpus_options options;
+    char *key, *split; /* copies */
+    tn__sources sources;
+    int64_t source; /* number of the open one, or of the next to open */
+    int64_t done;   /* bytes of those that are closed */
+
+    bool open;
+    bool is_json;
+    tn__stream stream;
+    char *buffer;
+    size_t begin, end, room; /* buffer[begin … end): read and not given yet */
+    bool all_read;           /* nothing follows in the file */
+    int64_t line;            /* of JSON lines: the last one taken, from 1 */
+    size_t piece;            /* of plain text: bytes of a piece, about */
+    bool within;             /* a document has begun and not ended */
+
+    int64_t documents, pieces; /* numbers of the next ones */
+    tn__json_file json;        /* of the line that is lent */
+};
+
+tn_corpus_options tn_corpus_defaults(void) {
+    return (tn_corpus_options){.key = "text"};
+}
+
+/* ---- The buffer ------------------------------------------------------------------------------ */
+
+/* Reads on, at least one byte more unless the file is at its end. False after raising. */
+static bool read_more(tn_corpus *c) {
+    if (c->begin > 0) {
+        memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
+        c->end -= c->begin;
+        c->begin = 0;
+    }
+    if (c->room - c->end < READ_AT_ONCE) {
+        size_t room = c->room * 2 > c->end + READ_AT_ONCE ? c->room * 2 : c->end + READ_AT_ONCE;
+        char *larger = tn__realloc(c->buffer, room);
+        if (!larger) {
+            tn__raise(TN_ENOMEM, "corpus", "%s: no memory for %zu bytes", c->stream.file.path,
+                      room);
+            return false;
+        }
+        c->buffer = larger;
+        c->room = room;
+    }
+    int64_t got = tn__stream_read(&c->stream, c->buffer + c->end, c->room - c->end);
+    if (got < 0) {
+        return false;
+    }
+    c->all_read = (size_t)got < c->room - c->end;
+    c->end += (size_t)got;
+    return true;
+}
+
+/* At least `bytes` in the buffer, or all that is left. */
+static bool hold_bytes(tn_corpus *c, size_t bytes) {
+    while (c->end - c->begin < bytes && !c->all_read) {
+        if (!read_more(c)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+/* "a.jsonl", "a.json.gz": by the name, since the first line of a text may be anything. */
+static bool is_json_name(const char *path) {
+    static const char *const packed[] = {".gz", ".zst"};
+    static const char *const endings[] = {".jsonl", ".json", ".ndjson"};
+    size_t bytes = strlen(path);
+    for (int i = 0; i < 2; i++) {
+        size_t more = strlen(packed[i]);
+        bytes -= bytes >= more && memcmp(path + bytes - more, packed[i], more) == 0 ? more : 0;
+    }
+    for (int i = 0; i < 3; i++) {
+        size_t more = strlen(endings[i]);
+        if (bytes >= more && memcmp(path + bytes - more, endings[i], more) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool check_kind(const tn_corpus *c) {
+    const tn__stream *s = &c->stream;
+    if (s->kind.form == TN__FORM_TEXT) {
+        return true;
+    }
+    tn__raise(TN_EFORMAT, "corpus", "%s %s%s; text is wanted, or JSON lines (also .gz or .zst)",
+              s->file.path, s->unpacker ? "has in it what is " : "is ",
+              s->kind.form == TN__FORM_BINARY ? "binary (it has bytes of number 0)" : s->kind.is);
+    return false;
+}
+
+static void close_file(tn_corpus *c) {
+    tn__stream_close(&c->stream);
+    tn__json_free(&c->json);
+    c->open = false;
+    c->done += c->sources.sizes[c->source++];
+}
+
+static bool open_file(tn_corpus *c) {
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some editors put */
+    const char *path = c->sources.paths[c->source];
+    if (!tn__stream_open(&c->stream, path, "corpus")) {
+        return false;
+    }
+    c->open = true;
+    c->begin = c->end = 0;
+    c->all_read = c->within = false;
+    c->line = 0;
+    c->is_json = c->options.pairs || is_json_name(path);
+    size_t piece = c->stream.file.bytes / PIECES;
+    c->piece = piece < PIECE_LEAST ? PIECE_LEAST : piece > PIECE_MOST ? PIECE_MOST : piece;
+    if (!check_kind(c) || !hold_bytes(c, strlen(mark))) {
+        return false;
+    }
+    if (c->end >= strlen(mark) && memcmp(c->buffer, mark, strlen(mark)) == 0) {
+        c->begin = strlen(mark);
+    }
+    return true;
+}
+
+/* ---- JSON lines ------------------------------------------------------------------------------ */
+
+/* "FILE: line 7: ": where the line that was taken last is. */
+static bool raise_line(const tn_corpus *c, const char *what) {
+    tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->stream.file.path, c->line, what);
+    return false;
+}
+
+/* The next line that is not empty, from the buffer. False at the file's end, and after raising. */
+static bool take_line(tn_corpus *c, const char **line, size_t *bytes) {
+    for (size_t looked = 0;;) {
+        const char *at = c->buffer + c->begin;
+        size_t there = c->end - c->begin;
+        const char *newline = there > looked ? memchr(at + looked, '\n', there - looked) : NULL;
+        if ((newline ? (size_t)(newline - at) : there) > LONGEST) {
+            c->line++;
+            return raise_line(c, "it is longer than 64 MiB");
+        }
+        if (!newline && !c->all_read) {
+            looked = there;
+            if (!read_more(c)) {
+                return false;
+            }
+            continue;
+        }
+        if (!newline && there == 0) {
+            return false;
+        }
+        *line = at;
+        *bytes = newline ? (size_t)(newline - at) : there;
+        c->begin += *bytes + (newline != NULL);
+        c->line++;
+        looked = 0;
+        if (strspn(at, " \t\r") < *bytes) { /* a 0 or a newline ends it */
+            return true;
+        }
+    }
+}
+
+static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
+    char why[200];
+    const char *wrong = c->json.wrong;
+    if (!wrong) {
+        tn__raise(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64, c->stream.file.path,
+                  c->line);
+        return false;
+    }
+    bool list = c->line == 1 && bytes > 0 && line[strspn(line, " \t\r")] == '[';
+    if (list) {
+        return raise_line(c, "this is a JSON list, not JSON lines, of which each is an object "
+                             "(jq -c '.[]' makes them)");
+    }
+    snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at + 1,
+             c->line == 1 && bytes < 3 ? " (JSON lines are wanted, each an object)" : "");
+    return raise_line(c, why);
+}
+
+/* The first members' names, for somebody who looked for another. */
+static void list_keys(const tn__json *object, char *text, size_t room) {
+    enum { MOST = 6 };
+    size_t used = 0;
+    const tn__json *member = tn__json_first(object);
+    for (uint32_t i = 0; i < object->count && i < MOST && used < room; i++) {
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s\"%.40s\"", i ? ", " : "", member->key);
+        member = tn__json_next(member);
+    }
+    text[tn__plain_text(text, text, strlen(text), false)] = 0;
+}
+
+static bool raise_missing(const tn_corpus *c, const char *key) {
+    const tn__json *object = c->json.values;
+    char keys[256] = "nothing", why[480];
+    list_keys(object, keys, sizeof(keys));
+    const char *hint = !c->options.pairs ? " (another key is an option: --key)"
+                       : tn__json_get(object, "messages")
+                           ? " (chats are not read: their templates are the models' own)"
+                           : "";
+    snprintf(why, sizeof(why), "there is no \"%.60s\" in it, but %s%s", key, keys, hint);
+    return raise_line(c, why);
+}
+
+/* The text of this member. NULL after raising. */
+static const tn__json *text_of(const tn_corpus *c, const char *key) {
+    const tn__json *object = c->json.values, *found = NULL, *member = tn__json_first(object);
+    char why[160];
+    for (uint32_t i = 0; i < object->count; i++, member = tn__json_next(member)) {
+        if (strcmp(member->key, key) != 0) {
+            continue;
+        }
+        if (found) {
+            snprintf(why, sizeof(why), "\"%.60s\" stands in it twice", key);
+            raise_line(c, why);
+            return NULL;
+        }
+        found = member;
+    }
+    if (!found) {
+        raise_missing(c, key);
+        return NULL;
+    }
+    if (found->kind != TN__JSON_TEXT) {
+        snprintf(why, sizeof(why), "\"%.60s\" is no text", key);
+        raise_line(c, why);
+        return NULL;
+    }
+    return found;
+}
+
+/* One line as a document. False at the file's end, and after raising. */
+static bool next_line(tn_corpus *c, tn_document *d) {
+    const char *line;
+    size_t bytes;
+    tn__json_free(&c->json);
+    if (!take_line(c, &line, &bytes)) {
+        return false;
+    }
+    if (!tn__json_read_any(&c->json, line, bytes)) {
+        return raise_json(c, line, bytes);
+    }
+    if (c->json.values->kind != TN__JSON_OBJECT) {
+        return raise_line(c, c->json.values->kind == TN__JSON_LIST && c->line == 1
+                                 ? "this is a JSON list, not JSON lines, of which each is an "
+                                   "object (jq -c '.[]' makes them)"
+                                 : "it is no object: {\"text\": \"…\"}");
+    }
+    const tn__json *text = text_of(c, c->options.pairs ? "prompt" : c->key);
+    const tn__json *completion = text && c->options.pairs ? text_of(c, "completion") : NULL;
+    if (!text || (c->options.pairs && !completion)) {
+        return false;
+    }
+    *d = (tn_document){.text = text->text,
+                       .bytes = text->bytes,
+                       .completion = completion ? completion->text : NULL,
+                       .completion_bytes = completion ? completion->bytes : 0,
+                       .begins = true,
+                       .line = c->line};
+    return true;
+}
+
+/* ---- Plain text ------------------------------------------------------------------------------ */
+
+/* As C's isspace has it, in every language. */
+static bool is_blank(char c) {
+    return c == ' ' || (c >= 9 && c <= 13);
+}
+
+/* What stands between documents: white space and separators. False after raising. */
+static bool skip_between(tn_corpus *c) {
+    size_t split = strlen(c->split);
+    for (;;) {
+        if (!hold_bytes(c, split)) {
+            return false;
+        }
+        const char *at = c->buffer + c->begin;
+        size_t there = c->end - c->begin;
+        bool separator = there >= split && memcmp(at, c->split, split) == 0;
+        if (!separator && (there == 0 || !is_blank(*at))) {
+            return true;
+        }
+        c->begin += separator ? split : 1;
+    }
+}
+
+/* A piece of a document, at c->begin. */
+typedef struct piece {
+    size_t bytes;
+    bool ends; /* the document */
+} piece;
+
+/* Finds the next one. False after raising. */
+static bool find_piece(tn_corpus *c, piece *p) {
+    size_t split = c->split ? strlen(c->split) : 0;
+    for (size_t most = c->piece; most <= LONGEST; most *= 2) {
+        if (!hold_bytes(c, most + split + 1)) {
+            return false;
+        }
+        const char *at = c->buffer + c->begin;
+        size_t there = c->end - c->begin;
+        size_t looked = there < most + split ? there : most + split;
+        const char *found = split ? memmem(at, looked, c->split, split) : NULL;
+        p->ends = found || (c->all_read && there <= most);
+        p->bytes = found ? (size_t)(found - at) : p->ends ? there : tn__last_cut(at, there, most);
+        if (p->ends || p->bytes > 0) {
+            return true;
+        }
+    }
+    tn__raise(TN_EFORMAT, "corpus",
+              "%s: 64 MiB without a space or the beginning of a line: this is no text that people "
+              "wrote",
+              c->stream.file.path);
+    return false;
+}
+
+/* False at the file's end, and after raising. */
+static bool next_piece(tn_corpus *c, tn_document *d) {
+    piece p;
+    bool begins = !c->within;
+    if (begins && c->split && !skip_between(c)) {
+        return false;
+    }
+    if (begins && (!hold_bytes(c, 1) || c->begin == c->end)) {
+        return false;
+    }
+    if (!find_piece(c, &p)) {
+        return false;
+    }
+    c->within = !p.ends;
+    *d = (tn_document){.text = c->buffer + c->begin, .bytes = p.bytes, .begins = begins};
+    c->begin += p.bytes;
+    while (p.ends && c->split && d->bytes > 0 && is_blank(d->text[d->bytes - 1])) {
+        d->bytes--;
+    }
+    return true;
+}
+
+/* ---- Public ---------------------------------------------------------------------------------- */
+
+bool tn_corpus_next(tn_corpus *c, tn_document *d) {
+    if (!c || !d) {
+        tn__raise(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
+        return false;
+    }
+    *d = (tn_document){.text = NULL};
+    while (!tn__pending() && (c->open || c->source < c->sources.count)) {
+        if (!c->open && !open_file(c)) {
+            return false;
+        }
+        if (c->is_json ? next_line(c, d) : next_piece(c, d)) {
+            c->documents += d->begins;
+            d->number = c->documents - 1;
+            d->piece = c->pieces++;
+            d->path = c->stream.file.path;
+            return true;
+        }
+        if (!tn__pending()) {
+            close_file(c);
+        }
+    }
+    return false;
+}
+
+tn_corpus_place tn_corpus_where(const tn_corpus *c) {
+    return (tn_corpus_place){.files = c ? c->sources.count : 0,
+                             .bytes = c ? c->sources.bytes : 0,
+                             .read = c ? c->done + (c->open ? (int64_t)c->stream.at : 0) : 0};
+}
+
+void tn_corpus_free(tn_corpus *c) {
+    if (!c) {
+        return;
+    }
+    tn__stream_close(&c->stream);
+    tn__json_free(&c->json);
+    tn__sources_free(&c->sources);
+    free(c->buffer);
+    free(c->key);
+    free(c->split);
+    free(c);
+}
+
+static bool check_options(const char *const *paths, int count, const tn_corpus_options *o) {
+    if (!paths || count < 1) {
+        tn__raise(TN_EVALUE, "corpus", "no file or folder to read");
+        return false;
+    }
+    if (!o->key || (o->split && (!*o->split || strlen(o->split) > PIECE_LEAST))) {
+        tn__raise(TN_EVALUE, "corpus", "%s",
+                  o->key ? "the text between documents has 1 to 1024 bytes" : "the key is NULL");
+        return false;
+    }
+    return true;
+}
+
+tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options options) {
+    if (tn__pending() || !check_options(paths, count, &options)) {
+        return NULL;
+    }
+    tn_corpus *c = tn__calloc(1, sizeof(*c));
+    if (c) {
+        c->stream.file.fd = -1;
+        c->options = options;
+        c->key = tn__strdup(options.key);
+        c->split = options.split ? tn__strdup(options.split) : NULL;
+    }
+    if (!c || !c->key || (options.split && !c->split)) {
+        tn__raise(TN_ENOMEM, "corpus", "no memory");
+    }
+    bool found = c && !tn__pending();
+    for (int i = 0; found && i < count; i++) {
+        found = tn__sources_add(&c->sources, paths[i], "corpus");
+    }
+    if (!found) {
+        tn_corpus_free(c);
+        return NULL;
+    }
+    return c;
+}

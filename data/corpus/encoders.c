@@ -1,0 +1,335 @@
+#define _GNU_SOURCE /* memmem */
+#include "data/corpus/encoders.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "data/tokenizer/bpe.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096 };
+
+typedef enum slot_state { SLOT_EMPTY, SLOT_FULL, SLOT_READY } slot_state;
+
+typedef struct slot {
+    slot_state state;
+    bool failed; /* then there is an error instead of a batch */
+    tn_error_record error;
+    tn__batch batch;
+} slot;
+
+struct tn__encoders {
+    tn_corpus *corpus;
+    const tn_tokenizer *tokenizer;
+    bool pairs;
+    int32_t eot;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a slot's state, or one of these: */
+    int64_t filled;         /* batches that were read: the number of the next */
+    int64_t claimed;        /* that an encoder has taken */
+    int64_t given;          /* that the caller has had, */
+    slot *lent;             /* and has now; NULL: none */
+    bool all_read, stop;
+
+    pthread_t *threads; /* the first one reads */
+    int started;
+    int slots;
+    slot list[];
+};
+
+static slot *slot_of(tn__encoders *e, int64_t number) {
+    return &e->list[number % e->slots];
+}
+
+static bool raise_memory(void) {
+    tn__raise(TN_ENOMEM, "tokens", "no memory for a batch of texts");
+    return false;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static bool append_text(tn__batch *b, const char *text, size_t bytes) {
+    if (!b->text || b->text_room - b->bytes < bytes) {
+        size_t room = 2 * (b->bytes + bytes) + 1;
+        char *larger = tn__realloc(b->text, room);
+        if (!larger) {
+            return raise_memory();
+        }
+        b->text = larger;
+        b->text_room = room;
+    }
+    if (bytes > 0) {
+        memcpy(b->text + b->bytes, text, bytes);
+    }
+    b->bytes += bytes;
+    return true;
+}
+
+static bool append_part(tn__batch *b, const tn_document *d) {
+    if (b->count == b->room) {
+        int64_t room = b->room ? 2 * b->room : 64;
+        tn__part *larger = tn__realloc(b->parts, (size_t)room * sizeof(*larger));
+        if (!larger) {
+            return raise_memory();
+        }
+        b->parts = larger;
+        b->room = room;
+    }
+    if (!append_text(b, d->text, d->bytes)) {
+        return false;
+    }
+    size_t prompt = b->bytes;
+    if (!append_text(b, d->completion, d->completion_bytes)) {
+        return false;
+    }
+    b->parts[b->count++] = (tn__part){.number = d->number,
+                                      .piece = d->piece,
+                                      .begins = d->begins,
+                                      .path = d->path,
+                                      .line = d->line,
+                                      .text_prompt = prompt,
+                                      .text_end = b->bytes};
+    return true;
+}
+
+/* False when there is nothing more, or an error is pending. */
+static bool fill_batch(tn__encoders *e, tn__batch *b) {
+    tn_document d;
+    b->count = 0;
+    b->bytes = 0;
+    bool more = true;
+    while (more && b->bytes < BATCH_BYTES && b->count < BATCH_PARTS) {
+        more = tn_corpus_next(e->corpus, &d) && append_part(b, &d);
+    }
+    b->read = tn_corpus_where(e->corpus).read;
+    return b->count > 0 && !tn__pending();
+}
+
+/* Waits until the slot of the next number is empty. NULL: stop. */
+static slot *wait_for_room(tn__encoders *e) {
+    slot *s = slot_of(e, e->filled);
+    while (s->state != SLOT_EMPTY && !e->stop) {
+        pthread_cond_wait(&e->changed, &e->lock);
+    }
+    return e->stop ? NULL : s;
+}
+
+static void say_nothing(tn_status status, const char *message) {
+    (void)status;
+    (void)message;
+}
+
+static void read_all(tn__encoders *e) {
+    tn_on_error_thread(say_nothing); /* an error is raised where its batch is due */
+    pthread_mutex_lock(&e->lock);
+    for (slot *s; !e->all_read && (s = wait_for_room(e));) {
+        pthread_mutex_unlock(&e->lock);
+        bool more = fill_batch(e, &s->batch);
+        s->failed = tn_error_take(&s->error);
+        pthread_mutex_lock(&e->lock);
+        e->all_read = !more;
+        s->state = s->failed ? SLOT_READY : more ? SLOT_FULL : SLOT_EMPTY;
+        e->filled += s->state != SLOT_EMPTY;
+        pthread_cond_broadcast(&e->changed);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- Encoding -------------------------------------------------------------------------------- */
+
+static bool encode_text(const tn__encoders *e, const tn__batch *b, size_t from, size_t to,
+                        tn_ids *ids) {
+    return tn_tokenizer_encode(e->tokenizer, b->text + from, to - from, false, ids) == TN_OK;
+}
+
+static bool append_id(tn_ids *ids, int32_t id) {
+    if (!tn__ids_reserve(ids, 1)) {
+        return false;
+    }
+    ids->ids[ids->count++] = id;
+    return true;
+}
+
+/* A completion is predicted from something: where there is no prompt, from the end of the last
+ * document, as a model does that is asked for any text. */
+static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
+                        tn_ids *ids) {
+    int64_t first = ids->count;
+    bool done = encode_text(e, b, from, p->text_prompt, ids) &&
+                (ids->count > first || append_id(ids, e->eot));
+    p->prompt = ids->count - first;
+    return done && encode_text(e, b, p->text_prompt, p->text_end, ids) && append_id(ids, e->eot);
+}
+
+/* An encoder knows texts, and not where they come from. */
+static void say_where(const tn__part *p) {
+    tn_error_record why;
+    char line[40] = "";
+    if (tn_error_take(&why)) {
+        if (p->line > 0) {
+            snprintf(line, sizeof(line), ": line %lld", (long long)p->line);
+        }
+        tn__raise(why.status, "tokens", "%s%s: %s", p->path, line, why.message);
+    }
+}
+
+static void encode_batch(const tn__encoders *e, tn__batch *b) {
+    size_t from = 0, end_bytes;
+    const char *end = tn_tokenizer_bytes(e->tokenizer, e->eot, &end_bytes);
+    b->ids.count = 0;
+    for (int64_t i = 0; i < b->count; i++) {
+        tn__part *p = &b->parts[i];
+        bool done = e->pairs ? encode_pair(e, b, p, from, &b->ids)
+                             : encode_text(e, b, from, p->text_end, &b->ids);
+        if (!done) {
+            say_where(p);
+            return;
+        }
+        p->end = b->ids.count;
+        p->has_end = memmem(b->text + from, p->text_end - from, end, end_bytes) != NULL;
+        from = p->text_end;
+    }
+}
+
+/* The next batch to encode. NULL: there will be none. */
+static slot *claim_slot(tn__encoders *e) {
+    while (!e->stop) {
+        if (e->claimed < e->filled) {
+            slot *s = slot_of(e, e->claimed++);
+            if (s->state == SLOT_FULL) {
+                return s;
+            }
+        } else if (e->all_read) {
+            return NULL;
+        } else {
+            pthread_cond_wait(&e->changed, &e->lock);
+        }
+    }
+    return NULL;
+}
+
+static void encode_all(tn__encoders *e) {
+    tn_on_error_thread(say_nothing);
+    pthread_mutex_lock(&e->lock);
+    for (slot *s; (s = claim_slot(e));) {
+        pthread_mutex_unlock(&e->lock);
+        encode_batch(e, &s->batch);
+        bool failed = tn_error_take(&s->error);
+        pthread_mutex_lock(&e->lock);
+        s->failed = failed;
+        s->state = SLOT_READY;
+        pthread_cond_broadcast(&e->changed);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- Giving ---------------------------------------------------------------------------------- */
+
+/* The caller is done with the batch that it had last. */
+static void take_back(tn__encoders *e) {
+    if (e->lent) {
+        e->lent->state = SLOT_EMPTY;
+        e->lent = NULL;
+        pthread_cond_broadcast(&e->changed);
+    }
+}
+
+const tn__batch *tn__encoders_next(tn__encoders *e) {
+    pthread_mutex_lock(&e->lock);
+    take_back(e);
+    slot *s = slot_of(e, e->given);
+    while (!(e->all_read && e->given == e->filled) && s->state != SLOT_READY) {
+        pthread_cond_wait(&e->changed, &e->lock);
+    }
+    if (s->state == SLOT_READY) {
+        e->given++;
+        e->lent = s;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (e->lent && s->failed) {
+        tn_error_give(&s->error);
+    }
+    return e->lent && !s->failed ? &s->batch : NULL;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static void *reader_run(void *user) {
+    read_all(user);
+    return NULL;
+}
+
+static void *encoder_run(void *user) {
+    encode_all(user);
+    return NULL;
+}
+
+/* Signals stay with the threads that the program made. */
+static bool start_threads(tn__encoders *e, int threads) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = 0;
+    while (e->started < threads && !failed) {
+        void *(*work)(void *) = e->started == 0 ? reader_run : encoder_run;
+        failed = pthread_create(&e->threads[e->started], NULL, work, e);
+        e->started += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        tn__raise(TN_ENOMEM, "tokens", "thread %d of %d could not be started: %s", e->started + 1,
+                  threads, strerror(failed));
+    }
+    return !failed;
+}
+
+tn__encoders *tn__encoders_begin(tn_corpus *c, const tn_tokenizer *t, bool pairs, int32_t eot,
+                                 int threads) {
+    int slots = 2 * threads + 2;
+    tn__encoders *e = tn__calloc(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]));
+    if (e) {
+        e->threads = tn__calloc((size_t)threads + 1, sizeof(*e->threads));
+    }
+    if (!e || !e->threads) {
+        free(e);
+        raise_memory();
+        return NULL;
+    }
+    e->corpus = c;
+    e->tokenizer = t;
+    e->pairs = pairs;
+    e->eot = eot;
+    e->slots = slots;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->changed, NULL);
+    if (!start_threads(e, threads + 1)) {
+        tn__encoders_end(e);
+        return NULL;
+    }
+    return e;
+}
+
+void tn__encoders_end(tn__encoders *e) {
+    if (!e) {
+        return;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    for (int i = 0; i < e->started; i++) {
+        pthread_join(e->threads[i], NULL);
+    }
+    for (int i = 0; i < e->slots; i++) {
+        free(e->list[i].batch.parts);
+        free(e->list[i].batch.text);
+        tn_ids_free(&e->list[i].batch.ids);
+    }
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    free(e->threads);
+    free(e);
+}

@@ -1,0 +1,44 @@
+/* The documents of a corpus as ids, encoded by several threads and given in order.
+ *
+ * One thread reads: it fills batches of some hundred kilobytes of text. Others take them by number
+ * and encode them. Whoever called gets them in the order of their numbers. So what comes out does
+ * not depend on how many threads there are, and no more than a few batches are in memory. */
+#ifndef TERN_DATA_CORPUS_ENCODERS_H
+#define TERN_DATA_CORPUS_ENCODERS_H
+
+#include "tern/tokenizer.h"
+
+/* One text of a batch: a document, or a piece of one. Of a pair the ids are the prompt, the
+ * completion and the end's id. */
+typedef struct tn__part {
+    int64_t number, piece; /* as in tn_document */
+    bool begins;
+    bool has_end; /* the text of the special token, as text like any other */
+    const char *path;
+    int64_t line;
+    size_t text_prompt, text_end; /* where its text ends, of a pair also its prompt */
+    int64_t prompt, end;          /* its ids end before ids[end]; of a pair: ids of the prompt */
+} tn__part;
+
+typedef struct tn__batch {
+    tn__part *parts;
+    int64_t count, room;
+    char *text;
+    size_t bytes, text_room;
+    tn_ids ids;
+    int64_t read; /* bytes of the corpus' files that had been read then */
+} tn__batch;
+
+typedef struct tn__encoders tn__encoders;
+
+/* The corpus is used by the encoders alone from now on until they end. `eot`: what ends a pair.
+ * NULL after raising. */
+tn__encoders *tn__encoders_begin(tn_corpus *c, const tn_tokenizer *t, bool pairs, int32_t eot,
+                                 int threads);
+
+/* Lent until the next call. NULL at the end, and after raising. */
+const tn__batch *tn__encoders_next(tn__encoders *e);
+
+void tn__encoders_end(tn__encoders *e); /* also in the middle; NULL is fine */
+
+#endif

@@ -1,0 +1,20 @@
+/* Files by name: as they are given, and those in folders, sorted by name at each level, with what
+ * lies in folders within them. Names that begin with '.' are passed over in folders. */
+#ifndef TERN_DATA_CORPUS_SOURCES_H
+#define TERN_DATA_CORPUS_SOURCES_H
+
+#include "tern/core.h"
+
+/* Zeros to begin with. */
+typedef struct tn__sources {
+    char **paths;
+    int64_t *sizes; /* bytes, of each */
+    int64_t count, room;
+    int64_t bytes; /* of all */
+} tn__sources;
+
+/* A file, or all files of a folder. False after raising; what was added stays. */
+bool tn__sources_add(tn__sources *s, const char *path, const char *operation);
+void tn__sources_free(tn__sources *s);
+
+#endif

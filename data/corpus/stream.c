@@ -1,0 +1,226 @@
+/* Plain and compressed files as a stream of bytes (stream.h). */
+#include "data/corpus/stream.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <string.h>
+#include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
+
+enum { PACKED_ROOM = 1 << 16 };
+
+/* Takes compressed bytes apart: zlib's or zstd's state, and what of the file it has not had yet. */
+typedef struct tn__unpacker {
+    bool is_zstd;
+    bool inside; /* a member or frame has begun and not ended */
+    z_stream gzip;
+    ZSTD_DStream *zstd;
+    size_t from, to; /* of `packed` */
+    unsigned char packed[PACKED_ROOM];
+} tn__unpacker;
+
+static bool raise_damage(const tn__stream *s, const char *why) {
+    tn__raise(TN_EFORMAT, s->file.operation, "%s is damaged: %s, before byte %zu of it",
+              s->file.path, why, s->at);
+    return false;
+}
+
+static bool raise_memory(const tn__stream *s) {
+    tn__raise(TN_ENOMEM, s->file.operation, "%s: no memory", s->file.path);
+    return false;
+}
+
+/* ---- One step of each ------------------------------------------------------------------------ */
+
+/* Both take from u->packed and fill [*to, end). False after raising. */
+
+static bool step_gzip(tn__stream *s, unsigned char **to, unsigned char *end) {
+    tn__unpacker *u = s->unpacker;
+    z_stream *z = &u->gzip;
+    if (!u->inside && inflateReset(z) != Z_OK) {
+        return raise_damage(s, "it cannot be begun");
+    }
+    u->inside = true;
+    z->next_in = u->packed + u->from;
+    z->avail_in = (unsigned)(u->to - u->from);
+    z->next_out = *to;
+    z->avail_out = (unsigned)(end - *to);
+    int status = inflate(z, Z_NO_FLUSH);
+    u->from = u->to - z->avail_in;
+    *to = z->next_out;
+    u->inside = status != Z_STREAM_END;
+    if (status == Z_MEM_ERROR) {
+        return raise_memory(s);
+    }
+    return status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR ||
+           raise_damage(s, z->msg ? z->msg : "its check sum is wrong");
+}
+
+static bool step_zstd(tn__stream *s, unsigned char **to, unsigned char *end) {
+    tn__unpacker *u = s->unpacker;
+    ZSTD_inBuffer in = {.src = u->packed + u->from, .size = u->to - u->from};
+    ZSTD_outBuffer out = {.dst = *to, .size = (size_t)(end - *to)};
+    size_t left = ZSTD_decompressStream(u->zstd, &out, &in);
+    u->from += in.pos;
+    *to += out.pos;
+    if (ZSTD_isError(left)) {
+        bool memory = ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation;
+        return memory ? raise_memory(s) : raise_damage(s, ZSTD_getErrorName(left));
+    }
+    u->inside = left != 0;
+    return true;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+/* Reads on in the file when the unpacker has had everything. False at the file's end, and after
+ * raising. */
+static bool fill_packed(tn__stream *s) {
+    tn__unpacker *u = s->unpacker;
+    size_t left = s->file.bytes - s->at, bytes = left < PACKED_ROOM ? left : PACKED_ROOM;
+    if (u->from < u->to) {
+        return true;
+    }
+    if (bytes == 0 || !tn__reader_get(&s->file, s->at, u->packed, bytes)) {
+        return false;
+    }
+    s->at += bytes;
+    u->from = 0;
+    u->to = bytes;
+    return true;
+}
+
+static int64_t read_packed(tn__stream *s, unsigned char *to, size_t room) {
+    enum { MOST_AT_ONCE = 1 << 30 /* zlib counts in int */ };
+    tn__unpacker *u = s->unpacker;
+    unsigned char *begin = to, *end = to + (room < MOST_AT_ONCE ? room : MOST_AT_ONCE);
+    while (to < end) {
+        /* What was unpacked and had no room comes before what is read next. */
+        unsigned char *before = to;
+        bool more = fill_packed(s);
+        if (tn__pending()) {
+            return -1;
+        }
+        if (!more && !u->inside) {
+            break;
+        }
+        if (!(u->is_zstd ? step_zstd : step_gzip)(s, &to, end)) {
+            return -1;
+        }
+        if (!more && to == before && u->inside) {
+            tn__raise(TN_EFORMAT, s->file.operation, "%s was cut short: its %s data do not end",
+                      s->file.path, u->is_zstd ? "zstd" : "gzip");
+            return -1;
+        }
+    }
+    return to - begin;
+}
+
+int64_t tn__stream_read(tn__stream *s, void *to, size_t room) {
+    if (s->unpacker) {
+        return read_packed(s, to, room);
+    }
+    size_t left = s->file.bytes - s->at, bytes = left < room ? left : room;
+    if (!tn__reader_get(&s->file, s->at, to, bytes)) {
+        return -1;
+    }
+    s->at += bytes;
+    return (int64_t)bytes;
+}
+
+/* ---- Beginning ------------------------------------------------------------------------------- */
+
+static void unpacker_free(tn__unpacker *u) {
+    if (u && u->is_zstd) {
+        ZSTD_freeDStream(u->zstd);
+    } else if (u) {
+        inflateEnd(&u->gzip);
+    }
+    free(u);
+}
+
+static bool unpacker_begin(tn__stream *s) {
+    enum { GZIP_ONLY = 16 };
+    tn__unpacker *u = tn__calloc(1, sizeof(*u));
+    bool begun = false;
+    if (u && s->kind.form == TN__FORM_ZSTD) {
+        u->is_zstd = true;
+        u->zstd = ZSTD_createDStream();
+        begun = u->zstd && !ZSTD_isError(ZSTD_initDStream(u->zstd));
+    } else if (u) {
+        begun = inflateInit2(&u->gzip, MAX_WBITS + GZIP_ONLY) == Z_OK;
+    }
+    s->unpacker = u;
+    return begun || raise_memory(s);
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t all = strlen(text), bytes = strlen(end);
+    return all >= bytes && strcmp(text + all - bytes, end) == 0;
+}
+
+/* A file that is named as if it were compressed, and is not, was cut short or is something else. */
+static bool check_name(const tn__stream *s) {
+    const char *path = s->file.path;
+    bool gzip = ends_with(path, ".gz") && s->kind.form != TN__FORM_GZIP;
+    bool zstd = ends_with(path, ".zst") && s->kind.form != TN__FORM_ZSTD;
+    if (gzip || zstd) {
+        tn__raise(TN_EFORMAT, s->file.operation, "%s is no %s file, as its name says: it is %s",
+                  path, gzip ? "gzip" : "zstd", s->file.bytes ? s->kind.is : "empty");
+    }
+    return !gzip && !zstd;
+}
+
+/* What comes out, by its beginning; the stream is at its own beginning again. */
+static bool look_inside(tn__stream *s) {
+    unsigned char inside[TN__KIND_BYTES];
+    int64_t bytes = tn__stream_read(s, inside, sizeof(inside));
+    if (bytes < 0) {
+        return false;
+    }
+    tn__kind packed = s->kind;
+    s->kind = tn__kind_of(inside, (size_t)bytes, UINT64_MAX);
+    if (s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD) {
+        tn__raise(TN_EFORMAT, s->file.operation, "%s is compressed twice", s->file.path);
+        return false;
+    }
+    tn__kind found = s->kind;
+    unpacker_free(s->unpacker);
+    s->unpacker = NULL;
+    s->at = 0;
+    s->kind = packed;
+    bool begun = unpacker_begin(s);
+    s->kind = found;
+    return begun;
+}
+
+static bool stream_begin(tn__stream *s) {
+    unsigned char head[TN__KIND_BYTES];
+    size_t bytes = s->file.bytes < sizeof(head) ? s->file.bytes : sizeof(head);
+    if (!tn__reader_get(&s->file, 0, head, bytes)) {
+        return false;
+    }
+    s->kind = tn__kind_of(head, bytes, s->file.bytes);
+    bool packed = s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD;
+    return check_name(s) && (!packed || (unpacker_begin(s) && look_inside(s)));
+}
+
+bool tn__stream_open(tn__stream *s, const char *path, const char *operation) {
+    *s = (tn__stream){.file.fd = -1};
+    if (!tn__reader_open(&s->file, path, operation)) {
+        return false;
+    }
+    if (!stream_begin(s)) {
+        tn__stream_close(s);
+        return false;
+    }
+    return true;
+}
+
+void tn__stream_close(tn__stream *s) {
+    unpacker_free(s->unpacker);
+    s->unpacker = NULL;
+    tn__reader_close(&s->file);
+}

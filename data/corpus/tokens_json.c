@@ -1,0 +1,122 @@
+#include "data/corpus/tokens_json.h"
+
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/json.h"
+#include "core/memory.h"
+#include "core/reader.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+bool tn__is_token_shard(const char *name) {
+    static const char *const splits[] = {"train_", "val_"};
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = strlen(splits[i]);
+        if (strncmp(name, splits[i], bytes) == 0) {
+            const char *number = name + bytes;
+            size_t digits = strspn(number, "0123456789");
+            return digits >= 6 && strcmp(number + digits, ".bin") == 0;
+        }
+    }
+    return false;
+}
+
+/* The members that are asked for. */
+static tn__tokens_state state_of(const tn__json *whole, int64_t *vocab) {
+    const tn__json *format = tn__json_get(whole, "format");
+    const tn__json *finished = tn__json_get(whole, "finished");
+    const tn__json *size = tn__json_get(whole, "vocab");
+    if (!format || format->kind != TN__JSON_TEXT || strcmp(format->text, "tern-tokens-1") != 0 ||
+        !finished || finished->kind != TN__JSON_WORD) {
+        return TN__TOKENS_NONE;
+    }
+    if (strcmp(finished->text, "true") != 0) {
+        return TN__TOKENS_UNFINISHED;
+    }
+    if (!size || size->kind != TN__JSON_WHOLE || size->whole < 1) {
+        return TN__TOKENS_NONE;
+    }
+    *vocab = size->whole;
+    return TN__TOKENS_WHOLE;
+}
+
+static tn__tokens_state look_at(const char *path, int64_t *vocab, const char *operation) {
+    size_t bytes;
+    if (access(path, F_OK) != 0) {
+        return TN__TOKENS_NONE;
+    }
+    char *text = tn__read_whole(path, &bytes, operation);
+    if (!text) {
+        return TN__TOKENS_ERROR;
+    }
+    tn__json_file json;
+    tn__tokens_state state = TN__TOKENS_ERROR;
+    if (tn__json_read_any(&json, text, bytes)) {
+        state = state_of(json.values, vocab);
+        tn__json_free(&json);
+        if (state == TN__TOKENS_NONE) {
+            tn__raise(TN_EFORMAT, operation, "%s is not what `tern tokens` writes", path);
+            state = TN__TOKENS_ERROR;
+        }
+    } else {
+        tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: %s, at byte %zu", path,
+                  json.wrong ? json.wrong : "no memory", json.at + 1);
+    }
+    free(text);
+    return state;
+}
+
+tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char *operation) {
+    char *path = tn__folder_path(folder, TN__TOKENS_JSON, operation);
+    if (!path) {
+        return TN__TOKENS_ERROR;
+    }
+    tn__tokens_state state = look_at(path, vocab, operation);
+    free(path);
+    return state;
+}
+
+static bool allow_in(const char *folder, const char *shard, int64_t vocab, const char *operation) {
+    int64_t theirs = 0;
+    switch (tn__tokens_look(folder, &theirs, operation)) {
+    case TN__TOKENS_NONE:
+        return true;
+    case TN__TOKENS_UNFINISHED:
+        tn__raise(TN_EFORMAT, operation,
+                  "%s is one of an unfinished set: `tern tokens` is making it, or was interrupted "
+                  "(run it again)",
+                  shard);
+        return false;
+    case TN__TOKENS_WHOLE:
+        if (theirs > vocab) {
+            tn__raise(TN_EFORMAT, operation,
+                      "%s has tokens of a vocabulary of %" PRId64 ", but %" PRId64
+                      " are wanted here (" TN__TOKENS_JSON " beside it)",
+                      shard, theirs, vocab);
+        }
+        return theirs <= vocab;
+    case TN__TOKENS_ERROR:
+        break;
+    }
+    return false;
+}
+
+bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
+    const char *slash = strrchr(shard, '/');
+    if (!tn__is_token_shard(slash ? slash + 1 : shard)) {
+        return true;
+    }
+    char *folder = tn__strdup(slash ? shard : ".");
+    if (!folder) {
+        tn__raise(TN_ENOMEM, operation, "no memory");
+        return false;
+    }
+    if (slash) {
+        folder[slash - shard + (slash == shard)] = 0;
+    }
+    bool allowed = allow_in(folder, shard, vocab, operation);
+    free(folder);
+    return allowed;
+}

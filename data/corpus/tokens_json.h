@@ -1,0 +1,28 @@
+/* tokens.json: what lies beside the shards that `tern tokens` made, so that a reader knows what it
+ * has. While they are being made it says so. */
+#ifndef TERN_DATA_CORPUS_TOKENS_JSON_H
+#define TERN_DATA_CORPUS_TOKENS_JSON_H
+
+#include "core/digest.h"
+#include "tern/core.h"
+
+#define TN__TOKENS_JSON "tokens.json"
+
+/* "train_000000.bin" and "val_000000.bin": the names that belong to it. */
+bool tn__is_token_shard(const char *name);
+
+typedef enum tn__tokens_state {
+    TN__TOKENS_NONE, /* there is no tokens.json */
+    TN__TOKENS_UNFINISHED,
+    TN__TOKENS_WHOLE,
+    TN__TOKENS_ERROR, /* raised */
+} tn__tokens_state;
+
+/* What the folder's tokens.json says; *vocab of a whole one. */
+tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char *operation);
+
+/* Whether this shard may be read with a vocabulary of this size, as far as the tokens.json beside
+ * it knows. False after raising. */
+bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation);
+
+#endif

@@ -1,0 +1,30 @@
+/* Text cut into pieces: at bytes that belong to no character, then by patterns. */
+#ifndef TERN_DATA_TOKENIZER_CUT_H
+#define TERN_DATA_TOKENIZER_CUT_H
+
+#include "data/tokenizer/pattern.h"
+
+enum { TN__MOST_PATTERNS = 8 };
+
+/* Patterns, each of which cuts what the one before it has left. */
+typedef struct tn__patterns {
+    tn__pattern *of[TN__MOST_PATTERNS];
+    int count;
+} tn__patterns;
+
+typedef struct tn__cutter {
+    const tn__patterns *patterns;
+    tn__matching *matching[TN__MOST_PATTERNS];
+    /* What is done with each piece, in order; false stops. */
+    bool (*piece)(void *user, const char *text, size_t bytes);
+    void *user;
+} tn__cutter;
+
+/* With patterns, piece and user filled in. False after raising; tn__cut_end in any case. */
+bool tn__cut_begin(tn__cutter *c);
+void tn__cut_end(tn__cutter *c);
+
+/* False when `piece` returned it, or after raising. */
+bool tn__cut_text(tn__cutter *c, const char *text, size_t bytes);
+
+#endif

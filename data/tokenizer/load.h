@@ -1,0 +1,24 @@
+/* What the readers of a tokenizer's files share. */
+#ifndef TERN_DATA_TOKENIZER_LOAD_H
+#define TERN_DATA_TOKENIZER_LOAD_H
+
+#include "core/json.h"
+#include "data/tokenizer/build.h"
+
+/* A whole file, to be freed, and where its text begins: behind a byte order mark. */
+char *tn__read_file(const char *path, size_t *bytes, size_t *begin);
+
+/* False after raising what is wrong, and where. */
+bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t bytes);
+
+/* An object of ids by token; `key` is its name in the file. */
+bool tn__build_vocab(tn__build *b, const tn__json *vocab, const char *key);
+
+/* Whether this is a tokenizer.json, and not a vocabulary; what is read from it. */
+bool tn__is_tokenizer_json(const tn__json *whole);
+tn_tokenizer *tn__load_tokenizer_json(const tn__json *whole, const char *path);
+
+/* "left right": the next pair. */
+bool tn__build_line(tn__build *b, const char *line, size_t bytes, const char *where);
+
+#endif

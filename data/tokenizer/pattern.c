@@ -1,0 +1,305 @@
+/* The expressions that cut text into pieces.
+ *
+ * They are written for Oniguruma (tokenizer.json) or Rust's regex (tiktoken). What PCRE2
+ * understands in another way is put in its words (\s is Unicode's White_Space, which PCRE2's
+ * own \s is not quite), or refused by name, so that no file gives other ids here than there.
+ */
+#include "data/tokenizer/pattern.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <string.h>
+
+enum { STEPS = 100000, STEPS_A_BYTE = 16 };
+enum { LEAST_STACK = 32 * 1024, MOST_STACK = 16 * 1024 * 1024 };
+
+struct tn__pattern {
+    char *text;
+    bool literal, jit;
+    pcre2_code *code;
+};
+
+struct tn__matching {
+    pcre2_match_context *context;
+    pcre2_match_data *found;
+    pcre2_jit_stack *stack; /* NULL: the thread's own, which is enough for nearly all */
+};
+
+#define LLAMA3                                                                \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" \
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
+#define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
+#define SHORTENED "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+static const struct {
+    const char *name, *text;
+} named[] = {
+    {"gpt2", "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
+    {"llama3", LLAMA3},
+    {"cl100k", LLAMA3},
+    {"o200k", "[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+" SHORTENED
+              "|[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER "]*" SHORTENED
+              "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+};
+
+const char *tn__pattern_named(const char *name) {
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
+        if (strcmp(named[i].name, name) == 0) {
+            return named[i].text;
+        }
+    }
+    return NULL;
+}
+
+bool tn__pattern_has_name(const char *text) {
+    bool found = false;
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
+        found = found || strcmp(named[i].text, text) == 0;
+    }
+    return found;
+}
+
+/* ---- From their words to ours ---------------------------------------------------------------- */
+
+static void *allocate_bytes(size_t bytes, void *context) {
+    (void)context;
+    return tn__malloc(bytes);
+}
+
+static void free_bytes(void *block, void *context) {
+    (void)context;
+    free(block);
+}
+
+/* "{1,3}+" at `at` */
+static bool repeats_more(const char *at) {
+    size_t count = at[0] == '{' ? strspn(at + 1, "0123456789,") : 0;
+    return count && at[count + 1] == '}' && at[count + 2] == '+';
+}
+
+/* What stands at `at` and means something else to PCRE2; NULL: nothing. */
+static const char *foreign_at(const char *at, bool in_class) {
+    if (at[0] == '\\' && at[1] && strchr(in_class ? "hHwW" : "hHwWbBKGOyY", at[1])) {
+        return "an escape that does not mean the same everywhere";
+    }
+    if (in_class && at[0] == '&' && at[1] == '&') {
+        return "an intersection of classes";
+    }
+    if (in_class && at[0] == '[' && at[1] != ':') {
+        return "a class within a class";
+    }
+    if (!in_class && repeats_more(at)) {
+        return "'+' behind '}', which is possessive for some and repeats for others";
+    }
+    return NULL;
+}
+
+/* The expression in PCRE2's words, to be freed. NULL with what is wrong and where, or without: no
+ * memory. */
+static char *translate_pattern(const char *text, const char **wrong, size_t *place) {
+    static const char space[] = "\\p{Wspace}", other[] = "\\P{Wspace}";
+    char *words = tn__malloc(strlen(text) * sizeof(space) + 1), *to = words;
+    bool in_class = false;
+    *wrong = NULL;
+    for (const char *at = text; words && *at; at++) {
+        *wrong = foreign_at(at, in_class);
+        if (*wrong) {
+            *place = (size_t)(at - text);
+            free(words);
+            return NULL;
+        }
+        if (at[0] == '\\' && (at[1] == 's' || at[1] == 'S')) {
+            memcpy(to, at[1] == 's' ? space : other, sizeof(space) - 1);
+            to += sizeof(space) - 1;
+            at++;
+            continue;
+        }
+        in_class = in_class ? *at != ']' : *at == '[';
+        *to++ = *at;
+        if (at[0] == '\\' && at[1]) {
+            *to++ = *++at;
+        }
+    }
+    if (words) {
+        *to = 0;
+    }
+    return words;
+}
+
+static void raise_pattern(const char *operation, const char *where, const char *what, size_t at) {
+    tn__raise(TN_EFORMAT, operation, "%s: the pattern is not understood: %s (at byte %zu of it)",
+              where, what, at);
+}
+
+static pcre2_code *compile_words(const char *words, bool literal, const char *operation,
+                                 const char *where) {
+    pcre2_general_context *memory = pcre2_general_context_create(allocate_bytes, free_bytes, NULL);
+    pcre2_compile_context *context = memory ? pcre2_compile_context_create(memory) : NULL;
+    pcre2_code *code = NULL;
+    int wrong = PCRE2_ERROR_NOMEMORY;
+    size_t at = 0;
+    if (context) {
+        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+        uint32_t options =
+            PCRE2_UTF |
+            (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+        code =
+            pcre2_compile((PCRE2_SPTR)words, PCRE2_ZERO_TERMINATED, options, &wrong, &at, context);
+    }
+    if (!code && (!context || wrong == PCRE2_ERROR_NOMEMORY || wrong == PCRE2_ERROR_HEAP_FAILED)) {
+        tn__raise(TN_ENOMEM, operation, "no memory for the pattern");
+    } else if (!code) {
+        char text[128];
+        pcre2_get_error_message(wrong, (PCRE2_UCHAR *)text, sizeof(text));
+        raise_pattern(operation, where, text, at);
+    }
+    pcre2_compile_context_free(context);
+    pcre2_general_context_free(memory);
+    return code;
+}
+
+tn__pattern *tn__pattern_new(const char *text, bool literal, const char *operation,
+                             const char *where) {
+    const char *wrong = NULL;
+    size_t place = 0;
+    char *words = literal ? tn__strdup(text) : translate_pattern(text, &wrong, &place);
+    if (wrong) {
+        raise_pattern(operation, where, wrong, place);
+        return NULL;
+    }
+    tn__pattern *p = words ? tn__calloc(1, sizeof(*p)) : NULL;
+    char *copy = p ? tn__strdup(text) : NULL;
+    if (!copy) {
+        tn__raise(TN_ENOMEM, operation, "no memory for the pattern");
+    } else {
+        p->code = compile_words(words, literal, operation, where);
+    }
+    free(words);
+    if (!p || !copy || !p->code) {
+        free(copy);
+        free(p);
+        return NULL;
+    }
+    p->text = copy;
+    p->literal = literal;
+    p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
+    return p;
+}
+
+void tn__pattern_free(tn__pattern *p) {
+    if (p) {
+        pcre2_code_free(p->code);
+        free(p->text);
+        free(p);
+    }
+}
+
+const char *tn__pattern_text(const tn__pattern *p) {
+    return p->text;
+}
+
+bool tn__pattern_is_literal(const tn__pattern *p) {
+    return p->literal;
+}
+
+/* ---- Matching -------------------------------------------------------------------------------- */
+
+tn__matching *tn__matching_new(void) {
+    tn__matching *m = tn__calloc(1, sizeof(*m));
+    pcre2_general_context *memory =
+        m ? pcre2_general_context_create(allocate_bytes, free_bytes, NULL) : NULL;
+    if (memory) {
+        m->context = pcre2_match_context_create(memory);
+        m->found = pcre2_match_data_create(1, memory);
+    }
+    pcre2_general_context_free(memory);
+    if (!m || !m->context || !m->found) {
+        tn__matching_free(m);
+        tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory");
+        return NULL;
+    }
+    return m;
+}
+
+void tn__matching_limit(tn__matching *m, size_t bytes) {
+    const size_t most = (UINT32_MAX - STEPS) / STEPS_A_BYTE;
+    pcre2_set_match_limit(m->context,
+                          (uint32_t)(STEPS + STEPS_A_BYTE * (bytes < most ? bytes : most)));
+}
+
+void tn__matching_free(tn__matching *m) {
+    if (m) {
+        pcre2_match_data_free(m->found);
+        pcre2_match_context_free(m->context);
+        pcre2_jit_stack_free(m->stack);
+        free(m);
+    }
+}
+
+static int find_match(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
+                      size_t at) {
+    if (!p->jit) {
+        return pcre2_match(p->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, m->found,
+                           m->context);
+    }
+    return pcre2_jit_match(p->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, m->found,
+                           m->context);
+}
+
+/* A larger stack in place of the thread's own; false: there is one already, or no memory. */
+static bool enlarge_stack(tn__matching *m) {
+    if (m->stack) {
+        return false;
+    }
+    m->stack = pcre2_jit_stack_create(LEAST_STACK, MOST_STACK, NULL);
+    pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    return m->stack != NULL;
+}
+
+static void raise_matching(int status, size_t at) {
+    char what[128];
+    pcre2_get_error_message(status, (PCRE2_UCHAR *)what, sizeof(what));
+    tn__raise(status == PCRE2_ERROR_NOMEMORY ? TN_ENOMEM : TN_EFORMAT, "tokenizer_encode",
+              "the pattern cannot be matched at byte %zu of a text: %s", at, what);
+}
+
+static size_t behind_character(const char *text, size_t bytes, size_t at) {
+    at++;
+    while (at < bytes && (text[at] & 0xc0) == 0x80) {
+        at++;
+    }
+    return at;
+}
+
+size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
+                        size_t at) {
+    const size_t *where = pcre2_get_ovector_pointer(m->found);
+    for (size_t from = at;;) {
+        int status = find_match(p, m, text, bytes, from);
+        if (status == PCRE2_ERROR_JIT_STACKLIMIT && enlarge_stack(m)) {
+            continue;
+        }
+        if (status == PCRE2_ERROR_NOMATCH) {
+            return bytes;
+        }
+        if (status < 0) {
+            raise_matching(status, at);
+            return 0;
+        }
+        size_t begin = where[0] < at ? at : where[0], end = where[1];
+        if (begin > at) {
+            return begin;
+        }
+        if (end > at) {
+            return end;
+        }
+        if (from == bytes) {
+            return bytes;
+        }
+        from = behind_character(text, bytes, from); /* an empty match takes nothing */
+    }
+}

@@ -1,0 +1,37 @@
+/* Cutting text into pieces by a regular expression (PCRE2, with its JIT compiler where the
+ * processor and the system allow one). */
+#ifndef TERN_DATA_TOKENIZER_PATTERN_H
+#define TERN_DATA_TOKENIZER_PATTERN_H
+
+#include "tern/core.h"
+
+typedef struct tn__pattern tn__pattern; /* does not change once made: any number of threads */
+
+/* "gpt2", "cl100k", "llama3" (the same), "o200k": their expressions; NULL: no such name. */
+const char *tn__pattern_named(const char *name);
+bool tn__pattern_has_name(const char *text); /* whether it is one of these expressions */
+
+/* From an expression, or from a text that is to be found as it stands. NULL after raising
+ * TN_EFORMAT, which says `where` it stands and what is wrong, or TN_ENOMEM. */
+tn__pattern *tn__pattern_new(const char *text, bool literal, const char *operation,
+                             const char *where);
+void tn__pattern_free(tn__pattern *p);
+const char *tn__pattern_text(const tn__pattern *p);
+bool tn__pattern_is_literal(const tn__pattern *p);
+
+/* What matching needs besides. One thread at a time. NULL after raising TN_ENOMEM. */
+typedef struct tn__matching tn__matching;
+tn__matching *tn__matching_new(void);
+void tn__matching_free(tn__matching *m);
+
+/* From here on a match in a text of this length ends after a number of steps that no sound
+ * expression needs: one that goes through a run of spaces and back takes as many as it is long. */
+void tn__matching_limit(tn__matching *m, size_t bytes);
+
+/* The end of the piece that begins at `at` < bytes: matches are pieces, and so is what lies between
+ * them. The text is UTF-8. 0 after raising TN_EFORMAT (the expression takes too many steps) or
+ * TN_ENOMEM. */
+size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
+                        size_t at);
+
+#endif

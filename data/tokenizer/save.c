@@ -1,0 +1,246 @@
+/* A tokenizer as Hugging Face's files. Tokens of the model are written in the alphabet for bytes,
+ * added ones as they are; both stand in the vocabulary, so that each keeps its id. */
+#include "data/tokenizer/tokenizer.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/folder.h"
+#include "core/json_text.h"
+#include "core/memory.h"
+#include "core/utf8.h"
+#include "data/tokenizer/byte_alphabet.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char OPERATION[] = "tokenizer_save";
+
+typedef struct saver {
+    const tn_tokenizer *t;
+    tn__byte_alphabet alphabet;
+    tn__pair *pairs; /* by rank */
+    uint32_t pair_count;
+    bool *made;         /* [size]: by a pair */
+    tn__json_text text; /* of the file that is being written */
+    tn__json_text name; /* of the token that is being written, and a 0 */
+} saver;
+
+/* A token as the files spell it; good until the next one. */
+static const char *name_token(saver *s, int32_t id) {
+    const tn__token *token = &s->t->tokens[id];
+    const char *bytes = s->t->texts + token->at;
+    s->name.bytes = 0;
+    if (token->kind != TN__TOKEN_BYTES) {
+        tn__json_put_bytes(&s->name, bytes, token->bytes);
+    }
+    for (uint32_t i = 0; token->kind == TN__TOKEN_BYTES && i < token->bytes; i++) {
+        char letter[4];
+        int used = tn__utf8_encode(s->alphabet.character[(unsigned char)bytes[i]], letter);
+        tn__json_put_bytes(&s->name, letter, (size_t)used);
+    }
+    tn__json_put_bytes(&s->name, "", 1);
+    s->text.failed = s->text.failed || s->name.failed;
+    return s->name.failed ? "" : s->name.at;
+}
+
+/* ---- Pairs by rank --------------------------------------------------------------------------- */
+
+static int compare_pairs(const void *a, const void *b) {
+    const tn__pair *x = a, *y = b;
+    return x->rank != y->rank   ? (x->rank > y->rank) - (x->rank < y->rank)
+           : x->left != y->left ? (x->left > y->left) - (x->left < y->left)
+                                : (x->right > y->right) - (x->right < y->right);
+}
+
+static bool sort_pairs(saver *s) {
+    const tn__pairs *all = &s->t->pairs;
+    s->pairs = tn__malloc(all->count * sizeof(tn__pair));
+    s->made = tn__calloc((size_t)s->t->size, sizeof(bool));
+    if (!s->pairs || !s->made) {
+        tn__raise(TN_ENOMEM, OPERATION, "no memory");
+        return false;
+    }
+    for (uint32_t i = 0; all->entries && i <= all->mask; i++) {
+        if (all->entries[i].left >= 0) {
+            s->pairs[s->pair_count++] = all->entries[i];
+            s->made[all->entries[i].id] = true;
+        }
+    }
+    qsort(s->pairs, s->pair_count, sizeof(tn__pair), compare_pairs);
+    return true;
+}
+
+/* ---- Parts of the files ---------------------------------------------------------------------- */
+
+static void put_vocab(saver *s) {
+    const char *comma = "";
+    tn__json_put(&s->text, "{");
+    for (int32_t id = 0; id < s->t->size; id++) {
+        if (s->t->tokens[id].kind != TN__TOKEN_NONE) {
+            tn__json_put(&s->text, "%s", comma);
+            tn__json_put_string(&s->text, name_token(s, id));
+            tn__json_put(&s->text, ":%d", id);
+            comma = ",";
+        }
+    }
+    tn__json_put(&s->text, "}");
+}
+
+static void put_merges(saver *s) {
+    for (uint32_t i = 0; i < s->pair_count; i++) {
+        tn__json_put(&s->text, i ? ",[" : "[");
+        tn__json_put_string(&s->text, name_token(s, s->pairs[i].left));
+        tn__json_put(&s->text, ",");
+        tn__json_put_string(&s->text, name_token(s, s->pairs[i].right));
+        tn__json_put(&s->text, "]");
+    }
+}
+
+static void put_added(saver *s) {
+    const char *comma = "";
+    for (int32_t id = 0; id < s->t->size; id++) {
+        tn__token_kind kind = s->t->tokens[id].kind;
+        if (kind == TN__TOKEN_ADDED || kind == TN__TOKEN_SPECIAL) {
+            tn__json_put(&s->text, "%s{\"id\":%d,\"content\":", comma, id);
+            tn__json_put_string(&s->text, name_token(s, id));
+            tn__json_put(&s->text,
+                         ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                         "\"normalized\":%s,\"special\":%s}",
+                         s->t->tokens[id].late ? "true" : "false",
+                         kind == TN__TOKEN_SPECIAL ? "true" : "false");
+            comma = ",";
+        }
+    }
+}
+
+static void put_byte_level(saver *s, bool cuts) {
+    tn__json_put(&s->text,
+                 "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":true,"
+                 "\"use_regex\":%s}",
+                 s->t->prefix_space ? "true" : "false", cuts ? "true" : "false");
+}
+
+static bool cuts_as_gpt2(const tn_tokenizer *t) {
+    return t->patterns.count == 1 && !tn__pattern_is_literal(t->patterns.of[0]) &&
+           strcmp(tn__pattern_text(t->patterns.of[0]), tn__pattern_named("gpt2")) == 0;
+}
+
+static void put_cuts(saver *s) {
+    const tn__patterns *all = &s->t->patterns;
+    if (cuts_as_gpt2(s->t) || all->count == 0) {
+        put_byte_level(s, all->count == 1);
+        return;
+    }
+    tn__json_put(&s->text, "{\"type\":\"Sequence\",\"pretokenizers\":[");
+    for (int i = 0; i < all->count; i++) {
+        tn__json_put(&s->text, "{\"type\":\"Split\",\"pattern\":{\"%s\":",
+                     tn__pattern_is_literal(all->of[i]) ? "String" : "Regex");
+        tn__json_put_string(&s->text, tn__pattern_text(all->of[i]));
+        tn__json_put(&s->text, "},\"behavior\":\"Isolated\",\"invert\":false},");
+    }
+    put_byte_level(s, false);
+    tn__json_put(&s->text, "]}");
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+static void tokenizer_json(saver *s) {
+    tn__json_put(&s->text, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
+                           "\"added_tokens\":[");
+    put_added(s);
+    tn__json_put(&s->text, "],\"normalizer\":null,\"pre_tokenizer\":");
+    put_cuts(s);
+    tn__json_put(&s->text, ",\"post_processor\":null,\"decoder\":");
+    put_byte_level(s, true);
+    tn__json_put(&s->text,
+                 ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+                 "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+                 "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":%s,\"vocab\":",
+                 s->t->whole ? "true" : "false");
+    put_vocab(s);
+    tn__json_put(&s->text, ",\"merges\":[");
+    put_merges(s);
+    tn__json_put(&s->text, "]}}\n");
+}
+
+static void tokenizer_config(saver *s) {
+    tn__json_put(&s->text, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\","
+                           "\"clean_up_tokenization_spaces\":false");
+    if (tn_tokenizer_special(s->t, "<|endoftext|>") >= 0) {
+        tn__json_put(&s->text, ",\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\"");
+    }
+    tn__json_put(&s->text, "}\n");
+}
+
+static void merges_txt(saver *s) {
+    tn__json_put(&s->text, "#version: 0.2\n");
+    for (uint32_t i = 0; i < s->pair_count; i++) {
+        const char *left = name_token(s, s->pairs[i].left);
+        tn__json_put_bytes(&s->text, left, strlen(left));
+        tn__json_put(&s->text, " ");
+        const char *right = name_token(s, s->pairs[i].right);
+        tn__json_put_bytes(&s->text, right, strlen(right));
+        tn__json_put(&s->text, "\n");
+    }
+}
+
+/* Whether vocab.json and merges.txt, read again, are this tokenizer: cut as GPT-2 cuts, and the
+ * tokens that no pair makes are the special ones. */
+static bool merges_say_all(const saver *s) {
+    const tn_tokenizer *t = s->t;
+    if (!cuts_as_gpt2(t) || t->whole || t->prefix_space || t->has_late) {
+        return false;
+    }
+    for (int32_t id = 0; id < t->size; id++) {
+        const tn__token *token = &t->tokens[id];
+        bool joined = token->kind == TN__TOKEN_BYTES && token->bytes > 1;
+        if (token->kind == TN__TOKEN_IDLE || token->kind == TN__TOKEN_ADDED ||
+            (token->kind != TN__TOKEN_NONE && token->bytes > 1 && joined != s->made[id])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool write_file(saver *s, const char *folder, const char *name, void (*put)(saver *)) {
+    char path[PATH_MAX];
+    tn__file f;
+    s->text.bytes = 0;
+    put(s);
+    if (s->text.failed) {
+        tn__raise(TN_ENOMEM, OPERATION, "no memory for %s", name);
+        return false;
+    }
+    if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= PATH_MAX) {
+        tn__raise(TN_EVALUE, OPERATION, "the folder's name is too long");
+        return false;
+    }
+    if (!tn__file_begin(&f, path, OPERATION)) {
+        return false;
+    }
+    tn__file_put(&f, s->text.at, s->text.bytes);
+    return tn__file_commit(&f) == TN_OK;
+}
+
+tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
+    if (tn__pending()) {
+        return tn_error();
+    }
+    if (!t || !folder) {
+        return tn__raise(TN_EVALUE, OPERATION, "the %s is NULL", t ? "folder" : "tokenizer");
+    }
+    saver s = {.t = t, .alphabet = tn__byte_alphabet_make()};
+    bool done = sort_pairs(&s) && tn__folder_make(folder, OPERATION) &&
+                write_file(&s, folder, "tokenizer.json", tokenizer_json) &&
+                write_file(&s, folder, "tokenizer_config.json", tokenizer_config);
+    if (done && merges_say_all(&s)) {
+        done = write_file(&s, folder, "vocab.json", put_vocab) &&
+               write_file(&s, folder, "merges.txt", merges_txt);
+    }
+    free(s.pairs);
+    free(s.made);
+    free(s.text.at);
+    free(s.name.at);
+    return done ? TN_OK : tn_error();
+}

@@ -1,0 +1,37 @@
+/* A number for each of many texts of any bytes. Open addressing; the texts are lent, not copied.
+ *
+ * Most texts are short: the first 8 bytes stand in the table itself, so that one of up to 8 bytes
+ * is compared without a look at the text.
+ */
+#ifndef TERN_DATA_TOKENIZER_TEXT_TABLE_H
+#define TERN_DATA_TOKENIZER_TEXT_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tn__text_entry {
+    uint64_t head;    /* the first 8 bytes, or all of them and zeros */
+    const char *text; /* NULL: free */
+    uint32_t bytes;
+    int32_t value;
+} tn__text_entry;
+
+/* Zeros to begin with. */
+typedef struct tn__text_table {
+    tn__text_entry *entries; /* a power of two of them, or NULL */
+    uint32_t mask, count;
+} tn__text_table;
+
+/* Room for `count` texts in all without growing. False: no memory. */
+bool tn__text_reserve(tn__text_table *t, uint32_t count);
+void tn__text_table_free(tn__text_table *t);
+
+/* The entry of this text; NULL: there is none. */
+const tn__text_entry *tn__text_find(const tn__text_table *t, const char *text, size_t bytes);
+
+/* The entry of this text, made when there was none, with -1 as its value. Good until the next one
+ * is made. NULL: no memory. */
+tn__text_entry *tn__text_put(tn__text_table *t, const char *text, uint32_t bytes);
+
+#endif

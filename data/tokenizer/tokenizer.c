@@ -1,0 +1,252 @@
+/* A tokenizer at work. A text passes three cuts before pairs are joined:
+ *
+ *     added and special tokens     found as they stand, the longest first, late ones in what is
+ *                                  then left                                (tn__added_at)
+ *     runs of UTF-8                between bytes that belong to no character (tokenizer_cut.c)
+ *     pieces                       by the pattern                            (bpe_pattern.c)
+ *
+ * A piece that is itself a token needs no joining, and nearly all are: they stand in a table that
+ * is made once. The others are joined from bytes (bpe.c).
+ */
+#include "data/tokenizer/tokenizer.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <string.h>
+
+/* What one call needs beside the tokenizer, which it does not change. */
+typedef struct encoder {
+    const tn_tokenizer *t;
+    bool special; /* tokens are found */
+    tn__cutter cutter;
+    tn__bpe_scratch scratch;
+    tn_ids *out;
+} encoder;
+
+void tn_tokenizer_free(tn_tokenizer *t) {
+    if (!t) {
+        return;
+    }
+    for (int i = 0; i < t->patterns.count; i++) {
+        tn__pattern_free(t->patterns.of[i]);
+    }
+    tn__pairs_free(&t->pairs);
+    tn__text_table_free(&t->pieces);
+    free(t->added);
+    free(t->tokens);
+    free(t->texts);
+    free(t);
+}
+
+int64_t tn_tokenizer_size(const tn_tokenizer *t) {
+    return t ? t->size : 0;
+}
+
+/* ---- Added tokens ---------------------------------------------------------------------------- */
+
+static int byte_of(const tn_tokenizer *t, int i, size_t place) {
+    const tn__token *token = &t->tokens[t->added[i]];
+    return place < token->bytes ? (unsigned char)t->texts[token->at + place] : -1;
+}
+
+/* In added[first … last), equal up to `place` and in order, the first whose byte there is not below
+ * `byte`. */
+static int first_with(const tn_tokenizer *t, int first, int last, size_t place, int byte) {
+    while (first < last) {
+        int middle = first + (last - first) / 2;
+        if (byte_of(t, middle, place) < byte) {
+            first = middle + 1;
+        } else {
+            last = middle;
+        }
+    }
+    return first;
+}
+
+int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
+                     bool late) {
+    int first = 0, last = t->added_count;
+    int32_t longest = -1;
+    for (size_t place = 0; place < bytes && first < last; place++) {
+        int byte = (unsigned char)text[place];
+        first = first_with(t, first, last, place, byte);
+        last = first_with(t, first, last, place, byte + 1);
+        const tn__token *shortest = first < last ? &t->tokens[t->added[first]] : NULL;
+        if (shortest && shortest->bytes == place + 1 && shortest->late == late &&
+            (special || shortest->kind == TN__TOKEN_ADDED)) {
+            longest = t->added[first];
+        }
+    }
+    return longest;
+}
+
+int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text) {
+    if (!t || !text) {
+        return -1;
+    }
+    size_t bytes = strlen(text);
+    int32_t id = tn__added_at(t, text, bytes, true, false);
+    if (id < 0 || t->tokens[id].bytes != bytes) {
+        id = tn__added_at(t, text, bytes, true, true);
+    }
+    return id >= 0 && t->tokens[id].bytes == bytes ? id : -1;
+}
+
+/* ---- Encoding -------------------------------------------------------------------------------- */
+
+bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn__bpe_scratch *s,
+                      tn_ids *out) {
+    if (bytes > INT32_MAX) {
+        tn__raise(TN_EVALUE, "tokenizer_encode", "a piece of %zu bytes (below 2 GiB)", bytes);
+        return false;
+    }
+    if (!tn__ids_reserve(out, (int64_t)bytes)) {
+        return false;
+    }
+    int32_t *ids = out->ids + out->count;
+    for (size_t i = 0; i < bytes; i++) {
+        ids[i] = t->of_byte[(unsigned char)text[i]];
+        if (ids[i] < 0) {
+            tn__raise(TN_EVALUE, "tokenizer_encode",
+                      "the vocabulary has no token for the byte 0x%02x", (unsigned char)text[i]);
+            return false;
+        }
+    }
+    int64_t count = tn__bpe_join(&t->pairs, ids, (int64_t)bytes, s);
+    if (count < 0) {
+        tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory for a piece of %zu bytes", bytes);
+        return false;
+    }
+    out->count += count;
+    return true;
+}
+
+static bool put_piece(void *user, const char *text, size_t bytes) {
+    encoder *e = user;
+    const tn__text_entry *known = tn__text_find(&e->t->pieces, text, bytes);
+    if (!known) {
+        return tn__encode_piece(e->t, text, bytes, &e->scratch, e->out);
+    }
+    if (!tn__ids_reserve(e->out, 1)) {
+        return false;
+    }
+    e->out->ids[e->out->count++] = known->value;
+    return true;
+}
+
+/* Text between added tokens. */
+static bool put_text(encoder *e, const char *text, size_t bytes) {
+    if (bytes == 0 || !e->t->prefix_space || text[0] == ' ') {
+        return tn__cut_text(&e->cutter, text, bytes);
+    }
+    char *longer = tn__malloc(bytes + 1);
+    if (!longer) {
+        tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory for %zu bytes of text", bytes);
+        return false;
+    }
+    longer[0] = ' ';
+    memcpy(longer + 1, text, bytes);
+    bool done = tn__cut_text(&e->cutter, longer, bytes + 1);
+    free(longer);
+    return done;
+}
+
+typedef bool (*put_between)(encoder *e, const char *text, size_t bytes);
+
+/* Tokens that are found in the text, late ones or the others, and what is between them. */
+static bool put_found(encoder *e, const char *text, size_t bytes, bool late, put_between put) {
+    size_t done = 0;
+    for (size_t at = 0; e->t->added_count && at < bytes;) {
+        int32_t id = -1;
+        if (e->t->begins[(unsigned char)text[at]]) {
+            id = tn__added_at(e->t, text + at, bytes - at, e->special, late);
+        }
+        if (id < 0) {
+            at++;
+            continue;
+        }
+        if (!put(e, text + done, at - done) || !tn__ids_reserve(e->out, 1)) {
+            return false;
+        }
+        e->out->ids[e->out->count++] = id;
+        at += e->t->tokens[id].bytes;
+        done = at;
+    }
+    return put(e, text + done, bytes - done);
+}
+
+static bool put_late(encoder *e, const char *text, size_t bytes) {
+    return put_found(e, text, bytes, true, put_text);
+}
+
+static bool put_all(encoder *e, const char *text, size_t bytes) {
+    return put_found(e, text, bytes, false, e->t->has_late ? put_late : put_text);
+}
+
+tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
+                              tn_ids *out) {
+    if (tn__pending()) {
+        return tn_error();
+    }
+    if (!t || !out || (bytes && !text)) {
+        return tn__raise(TN_EVALUE, "tokenizer_encode", "the %s is NULL",
+                         !t     ? "tokenizer"
+                         : !out ? "list of ids"
+                                : "text");
+    }
+    encoder e = {.t = t, .special = special, .out = out};
+    e.cutter = (tn__cutter){.patterns = &t->patterns, .piece = put_piece, .user = &e};
+    int64_t before = out->count;
+    bool done = tn__cut_begin(&e.cutter) && put_all(&e, text, bytes);
+    tn__cut_end(&e.cutter);
+    tn__bpe_scratch_free(&e.scratch);
+    if (!done) {
+        out->count = before;
+        return tn_error();
+    }
+    return TN_OK;
+}
+
+/* ---- Decoding -------------------------------------------------------------------------------- */
+
+const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes) {
+    if (!t || id < 0 || id >= t->size) {
+        tn__raise(TN_EINDEX, "tokenizer_bytes", "id %lld, but there are %lld", (long long)id,
+                  (long long)tn_tokenizer_size(t));
+        return NULL;
+    }
+    if (bytes) {
+        *bytes = t->tokens[id].bytes;
+    }
+    return t->texts + t->tokens[id].at;
+}
+
+char *tn_tokenizer_decode(const tn_tokenizer *t, const int32_t *ids, int64_t n, size_t *bytes) {
+    size_t all = 0, one, ignored;
+    bytes = bytes ? bytes : &ignored;
+    if (n < 0 || (n && !ids)) {
+        tn__raise(TN_EVALUE, "tokenizer_decode", n < 0 ? "%lld ids" : "NULL instead of %lld ids",
+                  (long long)n);
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (!tn_tokenizer_bytes(t, ids[i], &one)) {
+            return NULL;
+        }
+        all += one;
+    }
+    char *text = tn__malloc(all + 1), *to = text;
+    if (!text) {
+        tn__raise(TN_ENOMEM, "tokenizer_decode", "no memory for %zu bytes", all);
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const char *from = tn_tokenizer_bytes(t, ids[i], &one);
+        memcpy(to, from, one);
+        to += one;
+    }
+    *to = 0;
+    *bytes = all;
+    return text;
+}

@@ -1,0 +1,47 @@
+/* What a tokenizer is, for the files that make, use and save one. */
+#ifndef TERN_DATA_TOKENIZER_TOKENIZER_H
+#define TERN_DATA_TOKENIZER_TOKENIZER_H
+
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/text_table.h"
+#include "data/tokenizer/cut.h"
+
+typedef enum tn__token_kind {
+    TN__TOKEN_NONE,    /* a hole: no token has this id */
+    TN__TOKEN_BYTES,   /* of the model: joined from bytes */
+    TN__TOKEN_IDLE,    /* of the model, and nothing becomes it */
+    TN__TOKEN_ADDED,   /* found in the text before it is cut */
+    TN__TOKEN_SPECIAL, /* the same, but only when the caller asks */
+} tn__token_kind;
+
+typedef struct tn__token {
+    uint32_t at, bytes; /* in texts */
+    tn__token_kind kind;
+    bool late; /* of those that are found in text: only where no other one was */
+} tn__token;
+
+struct tn_tokenizer {
+    char *texts;       /* of all tokens, a 0 behind each */
+    tn__token *tokens; /* [size] */
+    int32_t size;
+    int32_t of_byte[256]; /* -1: no token */
+    tn__pairs pairs;
+    tn__text_table pieces; /* those that are one token, so that there is nothing to join */
+    bool whole;            /* a piece that is a token is that token, whatever joining would give */
+    bool prefix_space;     /* a text that does not begin with a space gets one */
+    int32_t *added;        /* ids of added and special tokens, by their bytes */
+    int added_count;
+    bool has_late;
+    uint8_t begins[256]; /* whether one of these begins with this byte */
+    tn__patterns patterns;
+};
+
+/* The token at text[0 … bytes) that is found before the text is cut, the longest; -1: none. */
+int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
+                     bool late);
+
+/* One piece: its ids behind those in `out`. False after raising. */
+bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn__bpe_scratch *s,
+                      tn_ids *out);
+
+#endif

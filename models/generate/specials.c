@@ -1,0 +1,70 @@
+/* The tokens that begin and end texts, as a folder of Hugging Face's files says. */
+#include "core/error.h"
+#include "models/weights/hf_config.h"
+#include "models/language.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char operation[] = "lm_specials_of";
+
+/* Adds the tokens that the key names: a number, a list of them, or null. False after raising. */
+static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, int32_t *tokens,
+                       int most, int *count) {
+    const tn__json *value = tn__hf_config_has(c, key) ? tn__json_get(c->object, key) : NULL;
+    bool list = value && value->kind == TN__JSON_LIST;
+    const tn__json *one = list ? tn__json_first(value) : value;
+    for (uint32_t i = 0; one && i < (list ? value->count : 1); i++, one = tn__json_next(one)) {
+        if (one->kind != TN__JSON_WHOLE) {
+            return tn__hf_config_bad(c, key, "a token or a list of them");
+        }
+        if (one->whole >= 0 && one->whole < vocab && *count < most) { /* -1, too, is none */
+            tokens[(*count)++] = (int32_t)one->whole;
+        }
+    }
+    return !tn__pending();
+}
+
+/* One of the folder's files, which need not be there. False after raising. */
+static bool read_specials(const char *folder, const char *file, int64_t vocab, tn_lm_specials *s) {
+    char path[PATH_MAX];
+    tn__hf_config c;
+    int length = snprintf(path, sizeof(path), "%s/%s", folder, file), begins = s->begin >= 0;
+    if (length >= (int)sizeof(path) || access(path, F_OK) != 0) {
+        return true;
+    }
+    if (!tn__hf_config_open(&c, folder, file, operation)) {
+        return false;
+    }
+    if (!begins) {
+        add_tokens(&c, "bos_token_id", vocab, &s->begin, 1, &begins);
+    }
+    if (s->end_count == 0) {
+        add_tokens(&c, "eos_token_id", vocab, s->ends, TN_LM_ENDS, &s->end_count);
+    }
+    tn__hf_config_free(&c);
+    return !tn__pending();
+}
+
+tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *folder,
+                            tn_lm_specials *specials) {
+    tn_lm_shape shape;
+    if (!specials || !folder) {
+        return tn__raise(TN_EVALUE, operation, "the folder or what is to be filled is NULL");
+    }
+    tn_lm_specials found = {.begin = -1};
+    *specials = found;
+    if (tn_lm_shape_of(m, &shape) != TN_OK ||
+        !read_specials(folder, "generation_config.json", shape.vocab, &found) ||
+        !read_specials(folder, "config.json", shape.vocab, &found)) {
+        return tn_error();
+    }
+    int32_t end = tokenizer ? tn_tokenizer_special(tokenizer, "<|endoftext|>") : -1;
+    if (found.end_count == 0 && end >= 0 && end < shape.vocab) {
+        found.ends[found.end_count++] = end;
+    }
+    *specials = found;
+    return TN_OK;
+}

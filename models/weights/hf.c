@@ -1,0 +1,285 @@
+/* Whole models from folders of Hugging Face and into them: what programs call (models.h). */
+#include "models/weights/hf.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "io/module.h"
+#include "io/shown.h"
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The family that the config tells; NULL after raising. */
+static const tn__lm_family *family_of_config(const tn__hf_config *c) {
+    const char *type;
+    if (!tn__hf_config_text(c, "model_type", "", &type)) {
+        return NULL;
+    }
+    const tn__lm_family *family = tn__lm_family_named(type);
+    if (!family) {
+        char known[128];
+        tn__hf_config_bad(c, "model_type", tn__lm_family_types(known, sizeof(known)));
+    }
+    return tn__pending() ? NULL : family;
+}
+
+/* What no family here computes. False after raising. */
+static bool check_config(const tn__hf_config *c) {
+    return tn__hf_config_must(c, "is_causal", true) &&
+           (!tn__hf_config_has(c, "per_layer_config") ||
+            tn__hf_config_bad(c, "per_layer_config", "missing: all layers are alike here")) &&
+           (!tn__hf_config_has(c, "quantization_config") ||
+            tn__hf_config_bad(c, "quantization_config", "missing: weights are read as they are"));
+}
+
+/* ---- Loading --------------------------------------------------------------------------------- */
+
+tn_lm_load_options tn_lm_load_defaults(void) {
+    return (tn_lm_load_options){.as_stored = true, .dtype = TN_F32};
+}
+
+/* A folder that is open: its config, its weights, and the family they are of. */
+typedef struct source {
+    const tn__lm_family *family;
+    tn__hf_config config;
+    tn__hf_plan plan;
+} source;
+
+static void source_close(source *s) {
+    tn__hf_plan_free(&s->plan);
+    tn__hf_config_free(&s->config);
+}
+
+/* `wanted`: the only family that is fine, or NULL. False after raising; nothing is to be closed
+ * then. */
+static bool source_open(source *s, const char *folder, bool mapped, const tn__lm_family *wanted,
+                        const char *operation) {
+    *s = (source){.family = NULL};
+    if (!tn__hf_config_open(&s->config, folder, "config.json", operation)) {
+        return false;
+    }
+    s->family = family_of_config(&s->config);
+    if (s->family && check_config(&s->config) && wanted && s->family != wanted) {
+        tn__raise(TN_EMISMATCH, operation, "%s is of a %s, and a %s is wanted", s->config.path,
+                  s->family->kind, wanted->kind);
+    }
+    if (tn__pending() || !tn__hf_weights_open(&s->plan.weights, folder, mapped, operation)) {
+        tn__hf_config_free(&s->config);
+        return false;
+    }
+    return true;
+}
+
+/* Whether weights are bytes with a scale for each row (tn_quantize), as plain ones can be. */
+static bool are_bytes(const tn__hf_weights *w) {
+    bool found = false;
+    for (int i = 0; w->plain && !found && i < w->count; i++) {
+        found = strcmp(tn_safetensors_dtype(w->tensors[i].file, w->tensors[i].name), "I8") == 0;
+    }
+    return found;
+}
+
+/* The dtype that the config tells, which bytes do not. False after raising. */
+static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
+    static const struct {
+        const char *name;
+        tn_dtype dtype;
+    } known[] = {
+        {"float32", TN_F32}, {"bfloat16", TN_BF16}, {"float16", TN_F16}, {"float64", TN_F64}};
+    const char *text;
+    if (!tn__hf_config_text(c, "dtype", "float32", &text)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(text, known[i].name) == 0) {
+            *dtype = known[i].dtype;
+            return true;
+        }
+    }
+    return tn__hf_config_bad(c, "dtype", "float32, bfloat16, float16 or float64");
+}
+
+/* That of the files' embedding of tokens. False after raising. */
+static bool stored_dtype(const source *s, tn_dtype *dtype) {
+    if (are_bytes(&s->plan.weights)) {
+        return config_dtype(&s->config, dtype);
+    }
+    const tn__hf_weights *w = &s->plan.weights;
+    char name[128];
+    snprintf(name, sizeof(name), "%s%s", s->family->hf->prefix, s->family->hf->tokens);
+    const tn_safetensors *f = tn__hf_weights_find(w, name);
+    const char *found = f ? name : s->family->hf->tokens;
+    f = f ? f : tn__hf_weights_find(w, found);
+    const char *written = f ? tn_safetensors_dtype(f, found) : "missing";
+    if (!f || !tn__safetensors_find_dtype(written, dtype) || !tn_dtype_is_float(*dtype)) {
+        tn__raise(f ? TN_EUNSUPPORTED : TN_EMISMATCH, w->operation,
+                  "%s: \"%s\" is %s, which no model computes in", w->path, found,
+                  tn__show(written).text);
+    }
+    return !tn__pending();
+}
+
+/* The config's model, without elements. */
+static bool build_deferred(const source *s, void *m, tn_dtype dtype) {
+    TN_DEFER_INIT;
+    return s->family->hf->init(m, &s->config, dtype, s->plan.weights.count);
+}
+
+static bool fill_zeros(const tn_entry *entry, void *user) {
+    (void)user;
+    return !tn_is_inert(tn_fill_(*entry->field, 0.0));
+}
+
+/* Gives m, which has no elements yet, the form of a model that was quantised. False after
+ * raising. */
+static bool make_bytes(void *m) {
+    {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        TN_DEFER_INIT;
+        tn_module_each(m, (tn_walk){0}, fill_zeros, NULL); /* sooner made than random numbers */
+    }
+    return tn_quantize(m) == TN_OK;
+}
+
+/* m: memory of a model of the source's family, which is one after TN_OK, and otherwise finished. */
+static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
+    tn_dtype dtype = options.dtype;
+    memset(m, 0, s->family->bytes);
+    if ((options.as_stored && !stored_dtype(s, &dtype)) || !build_deferred(s, m, dtype)) {
+        return tn_error();
+    }
+    if ((are_bytes(&s->plan.weights) && !make_bytes(m)) ||
+        !tn__hf_plan_make(&s->plan, s->family->hf, m)) {
+        tn_module_finish(m);
+        return tn_error();
+    }
+    tn__hf_plan_apply(&s->plan);
+    return TN_OK;
+}
+
+tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
+                      tn_lm_load_options options, const char *operation) {
+    source s;
+    if (!m) {
+        return tn__raise(TN_EVALUE, operation, "the model is NULL");
+    }
+    memset(m, 0, family->bytes);
+    if (!source_open(&s, folder, options.mmap, family, operation)) {
+        return tn_error();
+    }
+    tn_status status = load_model(&s, m, options);
+    source_close(&s);
+    return status;
+}
+
+tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
+    source s;
+    if (!source_open(&s, folder, options.mmap, NULL, "lm_load")) {
+        return NULL;
+    }
+    tn_module *m = tn__malloc(s.family->bytes);
+    if (!m) {
+        tn__raise(TN_ENOMEM, "lm_load", "no memory for a %s", s.family->kind);
+    } else if (load_model(&s, m, options) != TN_OK) {
+        free(m);
+        m = NULL;
+    }
+    source_close(&s);
+    return m;
+}
+
+void tn_lm_free(void *m) {
+    if (m) {
+        tn_module_finish(m);
+        free(m);
+    }
+}
+
+/* ---- Into a model that is there -------------------------------------------------------------- */
+
+/* Whether the weights compute in m what they do in the config's model: that one is built too, which
+ * without elements takes nothing, and draws no numbers that anybody misses. */
+static bool model_fits(const source *s, void *m) {
+    tn_generator before = *tn_default_generator();
+    tn_module *theirs = tn__calloc(1, s->family->bytes);
+    char *text = NULL;
+    if (!theirs) {
+        tn__raise(TN_ENOMEM, s->config.operation, "no memory for a %s", s->family->kind);
+    } else if (build_deferred(s, theirs, TN_F32)) {
+        text = tn__module_text(theirs, s->config.operation);
+        tn_module_finish(theirs);
+    }
+    free(theirs);
+    *tn_default_generator() = before;
+    bool fits = text && tn__module_fits(m, text, s->config.path, s->config.operation);
+    free(text);
+    return fits;
+}
+
+struct tn__hf_loading {
+    source source;
+};
+
+tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation) {
+    const tn__lm_family *family = tn__lm_family_of(m, operation);
+    tn__hf_loading *l = family ? tn__calloc(1, sizeof(*l)) : NULL;
+    if (family && !l) {
+        tn__raise(TN_ENOMEM, operation, "no memory to load a %s", family->kind);
+    }
+    if (!l || !source_open(&l->source, folder, false, family, operation)) {
+        free(l);
+        return NULL;
+    }
+    if (!model_fits(&l->source, m) || !tn__hf_plan_make(&l->source.plan, family->hf, m)) {
+        tn__hf_loading_free(l);
+        return NULL;
+    }
+    return l;
+}
+
+void tn__hf_loading_apply(tn__hf_loading *l) {
+    tn__hf_plan_apply(&l->source.plan);
+}
+
+void tn__hf_loading_free(tn__hf_loading *l) {
+    if (l) {
+        source_close(&l->source);
+        free(l);
+    }
+}
+
+tn_status tn_lm_load_weights(void *m, const char *folder) {
+    tn__hf_loading *l = tn__hf_loading_new(m, folder, "lm_load_weights");
+    if (l) {
+        tn__hf_loading_apply(l);
+    }
+    tn__hf_loading_free(l);
+    return tn_error();
+}
+
+/* ---- Saving ---------------------------------------------------------------------------------- */
+
+tn_lm_save_options tn_lm_save_defaults(void) {
+    return (tn_lm_save_options){.max_part_bytes = 5000000000};
+}
+
+tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
+                            tn_lm_save_options options, const char *operation) {
+    const tn__lm_family *own = tn__lm_family_of(m, operation);
+    if (own && family && own != family) {
+        return tn__raise(TN_EVALUE, operation, "the module is a %s, and a %s is wanted", own->kind,
+                         family->kind);
+    }
+    return own ? tn__hf_save(own, m, folder, options, NULL, NULL, operation) : tn_error();
+}
+
+tn_status tn_lm_save_with(void *m, const char *folder, tn_lm_save_options options) {
+    return tn__hf_save_model(NULL, m, folder, options, "lm_save");
+}
+
+tn_status tn_lm_save(void *m, const char *folder) {
+    return tn_lm_save_with(m, folder, tn_lm_save_defaults());
+}

@@ -1,0 +1,85 @@
+/* How a family of models is kept in folders of Hugging Face: what its config.json says, and which
+ * names its weights have there.
+ *
+ * Names are the module's own paths, behind the family's prefix ("transformer.h.0.ln_1.weight") or,
+ * in files of the model without its head, without. */
+#ifndef TERN_MODELS_WEIGHTS_HF_H
+#define TERN_MODELS_WEIGHTS_HF_H
+
+#include "core/json_text.h"
+#include "io/state.h"
+#include "models/weights/hf_config.h"
+#include "models/weights/hf_weights.h"
+#include "models/language.h"
+
+struct tn__hf_form {
+    const char *prefix;
+    const char *tokens; /* path of the embedding of tokens, which every file has */
+
+    /* Makes a model of the config's options, with parameters of this dtype; `tensors` is how many
+     * the weights have, and a model that would need more is refused. False after raising; m is then
+     * finished, or has not begun. */
+    bool (*init)(void *m, const tn__hf_config *c, tn_dtype dtype, int tensors);
+
+    bool (*transposed)(const char *path); /* whether files have it as (in, out) */
+    bool (*ignored)(const char *name);    /* no weight: what older files have beside them */
+
+    /* The members of config.json that say what m computes, each with a comma behind it; `plain`:
+     * beside weights that are as m has them. False after raising TN_EUNSUPPORTED: transformers has
+     * no such model. */
+    bool (*put_config)(tn__json_text *j, void *m, bool plain, const char *operation);
+
+    /* The i-th tensor that files must have and m has not, which is zeros; false: there is none. May
+     * be NULL. */
+    bool (*zero)(void *m, int i, char *path, size_t room, tn_dims *dims);
+};
+
+/* ---- Loading: models/weights/hf_load.c
+ * --------------------------------------------------------------- */
+
+/* Weights of a folder on their way into a module: everything is checked when it is made, and
+ * nothing changes before it is applied, but that parameters without elements (TN_DEFER_INIT) get
+ * them. */
+typedef struct tn__hf_plan {
+    const tn__hf_form *form;
+    tn__hf_weights weights;
+    tn__state state; /* what this rank has of m, under its paths */
+    bool prefixed;
+    bool partial; /* what the file has beyond m is another's */
+} tn__hf_plan;
+
+/* False after raising. tn__hf_plan_free in any case. */
+bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m);
+void tn__hf_plan_apply(tn__hf_plan *p);
+void tn__hf_plan_free(tn__hf_plan *p);
+
+/* ---- Whole models: models/weights/hf.c
+ * --------------------------------------------------------------- */
+
+/* A model of this family, in the caller's memory. */
+tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
+                      tn_lm_load_options options, const char *operation);
+
+/* Weights for a model that is there, in two halves: all that can fail, and the change. NULL after
+ * raising. */
+typedef struct tn__hf_loading tn__hf_loading;
+tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation);
+void tn__hf_loading_apply(tn__hf_loading *l);
+void tn__hf_loading_free(tn__hf_loading *l); /* NULL is fine */
+
+/* m: of this family, or of any (NULL). */
+tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
+                            tn_lm_save_options options, const char *operation);
+
+/* ---- Saving: models/weights/hf_save.c
+ * ---------------------------------------------------------------- */
+
+/* The whole of the parameter at `path`, on any device, when its place in a file has come. */
+typedef tn_tensor *tn__hf_source(const char *path, void *user);
+
+/* Writes the folder from what the entries of m say and `source` gives. */
+tn_status tn__hf_save(const tn__lm_family *family, void *m, const char *folder,
+                      tn_lm_save_options options, tn__hf_source *source, void *user,
+                      const char *operation);
+
+#endif

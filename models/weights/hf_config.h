@@ -1,0 +1,54 @@
+/* config.json of a Hugging Face folder: options by key, each checked when it is asked for.
+ *
+ * A key that is not there, or null, has the default of transformers. What is there and cannot be
+ * used is TN_EFORMAT, which names the file, the key and its value; the questions then answer false.
+ */
+#ifndef TERN_MODELS_WEIGHTS_HF_CONFIG_H
+#define TERN_MODELS_WEIGHTS_HF_CONFIG_H
+
+#include "core/json.h"
+#include "tern/models.h"
+
+typedef struct tn__hf_config {
+    char *path; /* of the file, for messages */
+    const char *operation;
+    tn__json_file json;
+    const tn__json *object; /* where keys are looked for: the whole, or an object within it */
+} tn__hf_config;
+
+/* Of a file in the folder, "config.json". False after raising; nothing is to be freed then. */
+bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
+                        const char *operation);
+void tn__hf_config_free(tn__hf_config *c);
+
+/* Raises that the value of `key` is not what is wanted: "a whole number from 1 to 9". Returns
+ * false. */
+bool tn__hf_config_bad(const tn__hf_config *c, const char *key, const char *wanted);
+
+/* Whether the key is there and not null. */
+bool tn__hf_config_has(const tn__hf_config *c, const char *key);
+
+bool tn__hf_config_whole(const tn__hf_config *c, const char *key, int64_t absent, int64_t most,
+                         int64_t *number); /* from 1 on */
+bool tn__hf_config_real(const tn__hf_config *c, const char *key, double absent, double *number);
+bool tn__hf_config_flag(const tn__hf_config *c, const char *key, bool absent, bool *flag);
+/* How many layers: a model whose weights are `tensors` has at most as many. */
+bool tn__hf_config_layers(const tn__hf_config *c, const char *key, int64_t absent, int tensors,
+                          int64_t *layers);
+/* A text, which lives as long as the config. */
+bool tn__hf_config_text(const tn__hf_config *c, const char *key, const char *absent,
+                        const char **text);
+
+/* Whether the flag, whose default is the same, is as a model here computes. */
+bool tn__hf_config_must(const tn__hf_config *c, const char *key, bool flag);
+
+/* The activation that transformers calls by this name. */
+bool tn__hf_config_activation(const tn__hf_config *c, const char *key, const char *absent,
+                              tn_activation *activation);
+const char *tn__hf_activation_name(tn_activation activation);
+
+/* The options within the object `key`: an empty one when it is not there. Nothing is to be freed.
+ */
+bool tn__hf_config_within(const tn__hf_config *c, const char *key, tn__hf_config *within);
+
+#endif

@@ -1,0 +1,445 @@
+/* A model as a Hugging Face folder (hf.h).
+ *
+ *     config.json.tmp     begun first: who holds it is the only one who saves here
+ *     weights.tmp/        weights, and their index, while they are written
+ *     config.json         takes its name last
+ *
+ * What fails while weights are written leaves the folder as it was. Then files change their names,
+ * one after the other: the old config goes before them where it would not fit all that may be seen
+ * meanwhile, so that a folder with a config is one whole model, and what a killed process leaves
+ * without one is none. Other files of the folder, such as a tokenizer's, are not touched.
+ */
+#include "models/weights/hf.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "io/module.h"
+#include "io/numbers.h"
+#include "tensor/tensor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAME_ROOM = 512, FILE_ROOM = 64, PARTS_MOST = 99999 };
+
+/* One tensor of the files. */
+typedef struct kept_tensor {
+    char *name, *path; /* in the files, and of the parameter; NULL: zeros */
+    tn_dims dims;      /* in the files */
+    tn_dtype dtype;
+    bool transposed, buffer;
+    int part;
+    const struct saver *saver;
+} kept_tensor;
+
+typedef struct saver {
+    const tn__lm_family *family;
+    void *model;
+    const char *folder, *operation;
+    tn_lm_save_options options;
+    tn__hf_source *source; /* NULL: all is here */
+    void *user;
+    char *staging;     /* where weights are written */
+    kept_tensor *list; /* [count] */
+    int count, room, parts;
+    int64_t bytes; /* of all */
+} saver;
+
+/* ---- What there is to write ------------------------------------------------------------------ */
+
+static size_t bytes_of(const kept_tensor *t) {
+    return (size_t)tn_dims_count(t->dims) * tn_dtype_size(t->dtype);
+}
+
+static bool reserve_saved(saver *s) {
+    if (s->count < s->room) {
+        return true;
+    }
+    int room = s->room ? 2 * s->room : 64;
+    kept_tensor *larger = tn__realloc(s->list, (size_t)room * sizeof(*larger));
+    if (larger) {
+        s->list = larger;
+        s->room = room;
+    }
+    return larger != NULL;
+}
+
+/* Adds *t under the name that `path` has in the files; with_path: it is a parameter. */
+static bool add_saved(saver *s, const char *path, bool with_path, const kept_tensor *t) {
+    bool bare = s->options.plain || strncmp(path, "lm_head.", 8) == 0;
+    size_t room = strlen(s->family->hf->prefix) + strlen(path) + 1;
+    char *name = reserve_saved(s) ? tn__malloc(room) : NULL;
+    char *copy = name && with_path ? tn__strdup(path) : NULL;
+    if (!name || (with_path && !copy)) {
+        free(name);
+        tn__raise(TN_ENOMEM, s->operation, "no memory for \"%s\"", path);
+        return false;
+    }
+    snprintf(name, room, "%s%s", bare ? "" : s->family->hf->prefix, path);
+    s->list[s->count] = *t;
+    s->list[s->count].name = name;
+    s->list[s->count].path = copy;
+    s->list[s->count++].saver = s;
+    s->bytes += (int64_t)bytes_of(t);
+    return true;
+}
+
+static bool add_entry(const tn_entry *entry, void *user) {
+    saver *s = user;
+    bool whole = !entry->parts && tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
+    kept_tensor t = {
+        .dims = entry->layout.whole, .dtype = tn_dtype_of(entry->stored), .buffer = entry->buffer};
+    if (!s->source && !whole) {
+        tn__raise(TN_EUNSUPPORTED, s->operation,
+                  "\"%s\" is sharded: this rank has %lld of its elements (tn_dist_save_lm writes "
+                  "what all ranks have)",
+                  entry->path, (long long)entry->layout.length);
+        return false;
+    }
+    if (!s->options.plain && !tn_dtype_is_float(t.dtype)) {
+        tn__raise(
+            TN_EUNSUPPORTED, s->operation,
+            "\"%s\" is %s, which Hugging Face's files of such a model have not (options.plain "
+            "writes it)",
+            entry->path, tn_dtype_name(t.dtype));
+        return false;
+    }
+    t.transposed =
+        !s->options.plain && s->family->hf->transposed && s->family->hf->transposed(entry->path);
+    if (t.transposed) {
+        t.dims = TN_DIMS(t.dims.size[1], t.dims.size[0]);
+    }
+    return add_saved(s, entry->path, true, &t);
+}
+
+/* Zeros have the dtype of what is before them. */
+static bool add_zeros(saver *s) {
+    char path[NAME_ROOM];
+    kept_tensor t = {.dtype = s->count ? s->list[s->count - 1].dtype : TN_F32};
+    bool wanted = !s->options.plain && s->family->hf->zero, added = true;
+    for (int i = 0; added && wanted; i++) {
+        wanted = s->family->hf->zero(s->model, i, path, sizeof(path), &t.dims);
+        added = !wanted || add_saved(s, path, false, &t);
+    }
+    return added;
+}
+
+/* Numbers of parts from 0 on, none larger than asked for unless it is of one tensor. */
+static bool deal_parts(saver *s) {
+    size_t in_part = 0, most = (size_t)s->options.max_part_bytes;
+    if (s->options.max_part_bytes < 1) {
+        tn__raise(TN_EVALUE, s->operation, "max_part_bytes is %lld (at least 1)",
+                  (long long)s->options.max_part_bytes);
+        return false;
+    }
+    s->parts = 1;
+    for (int i = 0; i < s->count; i++) {
+        size_t bytes = bytes_of(&s->list[i]);
+        if (!s->options.plain && in_part && bytes > most - (in_part < most ? in_part : most)) {
+            s->parts++;
+            in_part = 0;
+        }
+        in_part += bytes;
+        s->list[i].part = s->parts - 1;
+    }
+    if (s->parts > PARTS_MOST) {
+        tn__raise(TN_EVALUE, s->operation, "max_part_bytes of %lld makes %d parts (%d at most)",
+                  (long long)s->options.max_part_bytes, s->parts, PARTS_MOST);
+        return false;
+    }
+    return true;
+}
+
+static bool list_all(saver *s) {
+    tn_module_each(s->model, (tn_walk){.buffers = true}, add_entry, s);
+    return !tn__pending() && add_zeros(s) && deal_parts(s);
+}
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+static void file_name(const saver *s, int part, char *name) {
+    if (s->options.plain) {
+        snprintf(name, FILE_ROOM, "%s", TN__HF_PLAIN);
+    } else if (s->parts == 1) {
+        snprintf(name, FILE_ROOM, "%s", TN__HF_FILE);
+    } else {
+        snprintf(name, FILE_ROOM, "model-%05d-of-%05d.safetensors", part + 1, s->parts);
+    }
+}
+
+/* Called when its place in the file has come. */
+static tn_tensor *make_saved(const char *name, void *user) {
+    (void)name;
+    const kept_tensor *t = user;
+    const saver *s = t->saver;
+    if (!t->path) {
+        return tn_zeros(t->dims, t->dtype);
+    }
+    tn_tensor *whole = s->source ? s->source(t->path, s->user) : tn_module_get(s->model, t->path);
+    return t->transposed ? tn_transpose(whole, 0, 1) : whole;
+}
+
+static bool write_part(saver *s, int part) {
+    char name[FILE_ROOM];
+    file_name(s, part, name);
+    char *path = tn__folder_path(s->staging, name, s->operation);
+    tn_safetensors_writer *w = !path              ? NULL
+                               : s->options.plain ? tn__module_writer(s->model, s->operation)
+                                                  : tn_safetensors_writer_new();
+    bool added =
+        w && (s->options.plain || tn_safetensors_writer_add_metadata(w, "format", "pt") == TN_OK);
+    for (int i = 0; added && i < s->count; i++) {
+        kept_tensor *t = &s->list[i];
+        added = t->part != part || tn__safetensors_writer_add_late(w, t->name, t->dims, t->dtype,
+                                                                   make_saved, t) == TN_OK;
+    }
+    if (added) {
+        added = tn__safetensors_write(w, path, s->operation) == TN_OK;
+    } else {
+        tn_safetensors_writer_free(w);
+    }
+    free(path);
+    return added;
+}
+
+static bool write_text(const saver *s, const char *name, const tn__json_text *j) {
+    tn__file f;
+    char *path = j->failed ? NULL : tn__folder_path(s->staging, name, s->operation);
+    if (j->failed) {
+        tn__raise(TN_ENOMEM, s->operation, "%s: no memory for %s", s->folder, name);
+    } else if (path && tn__file_begin(&f, path, s->operation)) {
+        tn__file_put(&f, j->at, j->bytes);
+        tn_status status = tn__file_commit(&f);
+        (void)status; /* pending */
+    }
+    free(path);
+    return !tn__pending();
+}
+
+static bool write_index(const saver *s) {
+    tn__json_text j = {0};
+    char name[FILE_ROOM];
+    tn__json_put(&j, "{\n  \"metadata\": {\n    \"total_size\": %" PRId64 "\n  },\n", s->bytes);
+    tn__json_put(&j, "  \"weight_map\": {\n");
+    for (int i = 0; i < s->count; i++) {
+        file_name(s, s->list[i].part, name);
+        tn__json_put(&j, "    ");
+        tn__json_put_string(&j, s->list[i].name);
+        tn__json_put(&j, ": \"%s\"%s\n", name, i + 1 < s->count ? "," : "");
+    }
+    tn__json_put(&j, "  }\n}\n");
+    bool written = write_text(s, TN__HF_INDEX, &j);
+    free(j.at);
+    return written;
+}
+
+static bool write_weights(saver *s) {
+    bool written = true;
+    for (int part = 0; written && part < s->parts; part++) {
+        written = write_part(s, part);
+    }
+    return written && (s->parts == 1 || write_index(s));
+}
+
+/* ---- config.json ----------------------------------------------------------------------------- */
+
+/* As PyTorch calls that of the first parameter that is not bytes: what the model computes in. */
+static const char *dtype_name(const saver *s) {
+    int i = 0;
+    while (i < s->count && (s->list[i].buffer || !tn_dtype_is_float(s->list[i].dtype))) {
+        i++;
+    }
+    tn_dtype dtype = i < s->count ? s->list[i].dtype : TN_F32;
+    return dtype == TN_BF16  ? "bfloat16"
+           : dtype == TN_F16 ? "float16"
+           : dtype == TN_F64 ? "float64"
+                             : "float32";
+}
+
+static bool make_config(const saver *s, tn__json_text *j) {
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    tn__json_put(j, "{\n");
+    bool made = s->family->hf->put_config(j, s->model, s->options.plain, s->operation);
+    tn__json_put(j, "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\",\n", dtype_name(s),
+                 dtype_name(s));
+    tn__json_put(j, "  \"model_type\": \"%s\"\n}\n", s->family->model_type);
+    tn__plain_numbers_end(numbers);
+    if (made && j->failed) {
+        tn__raise(TN_ENOMEM, s->operation, "%s: no memory for its config", s->folder);
+    }
+    return made && !j->failed;
+}
+
+/* ---- Names change ---------------------------------------------------------------------------- */
+
+static bool raise_errno(const saver *s, const char *name) {
+    tn__raise(TN_EIO, s->operation, "%s/%s: %s", s->folder, name, strerror(errno));
+    return false;
+}
+
+static bool remove_file(const saver *s, const char *name) {
+    char *path = tn__folder_path(s->folder, name, s->operation);
+    bool gone = path && (unlink(path) == 0 || errno == ENOENT || raise_errno(s, name));
+    free(path);
+    return gone;
+}
+
+/* Whether config.json has these bytes already; also false after raising TN_ENOMEM. */
+static bool same_config(const saver *s, const tn__json_text *j) {
+    tn_error_record why;
+    size_t bytes = 0;
+    char *path = tn__folder_path(s->folder, "config.json", s->operation);
+    char *text =
+        path && access(path, F_OK) == 0 ? tn__read_whole(path, &bytes, s->operation) : NULL;
+    bool same = text && bytes == j->bytes && memcmp(text, j->at, bytes) == 0;
+    if (tn_error() != TN_ENOMEM) {
+        tn_error_take(&why); /* a config that cannot be read is another */
+    }
+    free(text);
+    free(path);
+    return same;
+}
+
+/* Whether this file of weights is of a save before: none that was written now has its name. */
+static bool is_stale(const saver *s, const char *name) {
+    int part, parts, end = 0;
+    char own[FILE_ROOM];
+    file_name(s, 0, own);
+    if (strcmp(name, TN__HF_FILE) == 0 || strcmp(name, TN__HF_PLAIN) == 0) {
+        return strcmp(name, own) != 0;
+    }
+    if (strcmp(name, TN__HF_INDEX) == 0) {
+        return s->parts == 1;
+    }
+    if (sscanf(name, "model-%5d-of-%5d.safetensors%n", &part, &parts, &end) != 2 || !end ||
+        name[end]) {
+        return false;
+    }
+    return s->parts == 1 || parts != s->parts;
+}
+
+/* What tn__folder_each is to do with each name of a folder. */
+typedef struct sweep {
+    const saver *saver;
+    int stale;
+    bool remove, failed;
+} sweep;
+
+static bool sweep_name(const char *name, void *user) {
+    sweep *w = user;
+    if (is_stale(w->saver, name)) {
+        w->stale++;
+        w->failed = w->failed || (w->remove && !remove_file(w->saver, name));
+    }
+    return !w->failed;
+}
+
+static bool move_name(const char *name, void *user) {
+    const saver *s = user;
+    char *from = tn__folder_path(s->staging, name, s->operation);
+    char *to = from ? tn__folder_path(s->folder, name, s->operation) : NULL;
+    bool moved = to && (rename(from, to) == 0 || raise_errno(s, name));
+    free(from);
+    free(to);
+    return moved;
+}
+
+/* From here on the old model is no more. */
+static bool publish(const saver *s, const tn__json_text *config) {
+    sweep w = {.saver = s};
+    if (!tn__folder_each(s->folder, sweep_name, &w, s->operation)) {
+        return false;
+    }
+    bool at_once = s->parts == 1 && w.stale == 0 && same_config(s, config);
+    if (tn__pending() || (!at_once && !remove_file(s, "config.json"))) {
+        return false;
+    }
+    w.remove = true;
+    const char *doing;
+    if (!tn__folder_each(s->folder, sweep_name, &w, s->operation) || w.failed ||
+        !tn__folder_each(s->staging, move_name, (void *)(uintptr_t)s, s->operation) ||
+        tn__pending()) {
+        return false;
+    }
+    return tn__folder_remove(s->staging, s->operation) &&
+           (tn__folder_sync(s->folder, &doing) || raise_errno(s, doing));
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+/* With config.json.tmp held. False after raising. */
+static bool save_rest(saver *s, tn__file *config) {
+    tn__json_text j = {0};
+    bool done = make_config(s, &j);
+    if (done) {
+        tn__file_put(config, j.at, j.bytes);
+        tn__file_flush(config);
+    }
+    done = done && tn__folder_remove(s->staging, s->operation) &&
+           tn__folder_make(s->staging, s->operation) && write_weights(s);
+    done = done && !config->doing && publish(s, &j);
+    free(j.at);
+    return done;
+}
+
+static void saver_free(saver *s) {
+    for (int i = 0; i < s->count; i++) {
+        free(s->list[i].name);
+        free(s->list[i].path);
+    }
+    free(s->list);
+    free(s->staging);
+}
+
+/* After an error, which stays pending; a handler hears of it when nothing temporary is left. */
+static void abandon_save(const saver *s, tn__file *config) {
+    tn_error_record why;
+    tn_error_take(&why);
+    tn__folder_remove(s->staging, s->operation);
+    tn_error_clear();
+    tn__quiet(-1);
+    tn__file_abandon(config);
+    tn_error_give(&why);
+}
+
+static void save_all(saver *s) {
+    tn__file config;
+    char *path = tn__folder_path(s->folder, "config.json", s->operation);
+    s->staging = path ? tn__folder_path(s->folder, "weights.tmp", s->operation) : NULL;
+    if (s->staging && list_all(s) && tn__folder_make(s->folder, s->operation) &&
+        tn__file_begin(&config, path, s->operation)) {
+        tn__quiet(1);
+        bool done = save_rest(s, &config);
+        if (!done && tn__pending()) {
+            abandon_save(s, &config);
+        } else {
+            tn__quiet(-1);
+            tn_status status = tn__file_commit(&config); /* raises why config is not done */
+            (void)status;                                /* pending */
+        }
+    }
+    free(path);
+}
+
+tn_status tn__hf_save(const tn__lm_family *family, void *m, const char *folder,
+                      tn_lm_save_options options, tn__hf_source *source, void *user,
+                      const char *operation) {
+    TN_NO_GRAD;
+    saver s = {.family = family,
+               .model = m,
+               .folder = folder,
+               .operation = operation,
+               .options = options,
+               .source = source,
+               .user = user};
+    save_all(&s);
+    saver_free(&s);
+    return tn_error();
+}
