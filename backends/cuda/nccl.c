@@ -375,7 +375,8 @@ static const char *name_of(tn_collective kind) {
 static tn_status flight_begin(nccl *e, const tn_transfer *t, flight *f) {
     tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
     if (!end) {
-        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        return TN_EDEVICE;
     }
     f->end = end;
     flight **last = &e->flights;
@@ -506,7 +507,11 @@ static void device_free(tn_engine *base, void *memory) {
 static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why) {
     nccl *e = (nccl *)base;
     flight *f = calloc(1, sizeof(*f));
-    tn_status status = f ? engine_failed(e, NULL) : engine_fail(e, TN_ENOMEM, "out of memory");
+    tn_status status = engine_failed(e, NULL);
+    if (!f) {
+        engine_fail(e, TN_ENOMEM, "out of memory");
+        status = TN_ENOMEM;
+    }
     if (status == TN_OK && !tn__cuda_device_at(e->index)) {
         status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
