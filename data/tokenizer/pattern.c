@@ -89,8 +89,9 @@ static const char *foreign_at(const char *at, bool in_class) {
     if (in_class && at[0] == '&' && at[1] == '&') {
         return "an intersection of classes";
     }
-    if (in_class && at[0] == '[' && at[1] != ':') {
-        return "a class within a class";
+    if (in_class && at[0] == '[') {
+        return at[1] == ':' ? "a name for a class, which has other characters elsewhere"
+                            : "a class within a class";
     }
     if (!in_class && repeats_more(at)) {
         return "'+' behind '}', which is possessive for some and repeats for others";
