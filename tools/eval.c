@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/json_text.h"
+#include "tools/numbers.h"
 #include "tools/why.h"
 
 #include <argp.h>
@@ -63,16 +64,6 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-static void parse_number(struct argp_state *state, const char *text, const char *name,
-                         int64_t *to) {
-    char *end;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || value < 1 || value > INT32_MAX) {
-        argp_error(state, "--%s %s: a whole number above 0 is wanted", name, text);
-    }
-    *to = value;
-}
-
 static void parse_dtype(struct argp_state *state, const char *text, eval_dtype *to) {
     for (int i = 0; i < EVAL_AS_STORED; i++) {
         if (strcmp(text, dtypes[i]) == 0) {
@@ -120,16 +111,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         parse_dtype(state, text, &e->dtype);
         return 0;
     case STRIDE:
-        parse_number(state, text, "stride", &e->stride);
+        e->stride = argument_whole(state, "stride", text, 1, INT32_MAX);
         return 0;
     case CONTEXT:
-        parse_number(state, text, "context", &e->context);
+        e->context = argument_whole(state, "context", text, 1, INT32_MAX);
         return 0;
     case 'b':
-        parse_number(state, text, "batch", &e->batch);
+        e->batch = argument_whole(state, "batch", text, 1, INT32_MAX);
         return 0;
     case THREADS:
-        parse_number(state, text, "threads", &e->threads);
+        e->threads = argument_whole(state, "threads", text, 1, INT32_MAX);
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "what is \"%s\"? A pattern stands in quotes", text);

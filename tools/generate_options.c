@@ -1,5 +1,6 @@
 /* The options of `tern generate`. */
 #include "tools/generate.h"
+#include "tools/numbers.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -46,27 +47,6 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-static int64_t parse_whole(struct argp_state *state, const char *text, const char *name,
-                           int64_t least, int64_t most) {
-    char *end;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || value < least || value > most) {
-        argp_error(state, "--%s %s: a whole number from %lld to %lld is wanted", name, text,
-                   (long long)least, (long long)most);
-    }
-    return value;
-}
-
-static double parse_real(struct argp_state *state, const char *text, const char *name, double least,
-                         double most) {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= least && value <= most)) {
-        argp_error(state, "--%s %s: a number from %g to %g is wanted", name, text, least, most);
-    }
-    return value;
-}
-
 static void add_stop(struct argp_state *state, generate_options *g, const char *text) {
     if (!*text || g->sampling.stop_text_count == GENERATE_STOPS) {
         argp_error(state, *text ? "--stop %s: %d are the most" : "--stop %s: an empty text", text,
@@ -79,19 +59,20 @@ static error_t parse_sampling(int key, char *text, struct argp_state *state) {
     generate_options *g = state->input;
     switch (key) {
     case TEMPERATURE:
-        g->sampling.temperature = parse_real(state, text, "temperature", 0.0, 1e6);
+        g->sampling.temperature = argument_real(state, "temperature", text, 0.0, 1e6);
         return 0;
     case TOP_K:
-        g->sampling.top_k = parse_whole(state, text, "top-k", 0, INT32_MAX);
+        g->sampling.top_k = argument_whole(state, "top-k", text, 0, INT32_MAX);
         return 0;
     case TOP_P:
-        g->sampling.top_p = parse_real(state, text, "top-p", 0.0, 1.0);
+        g->sampling.top_p = argument_real(state, "top-p", text, 0.0, 1.0);
         return 0;
     case PENALTY:
-        g->sampling.repetition_penalty = parse_real(state, text, "repetition-penalty", 1e-3, 1e3);
+        g->sampling.repetition_penalty =
+            argument_real(state, "repetition-penalty", text, 1e-3, 1e3);
         return 0;
     case SEED:
-        g->sampling.seed = (uint64_t)parse_whole(state, text, "seed", 0, INT64_MAX);
+        g->sampling.seed = (uint64_t)argument_whole(state, "seed", text, 0, INT64_MAX);
         return 0;
     case STOP:
         add_stop(state, g, text);
@@ -111,13 +92,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         g->prompt = text;
         return 0;
     case 'n':
-        g->sampling.max_new = parse_whole(state, text, "tokens", 1, INT32_MAX);
+        g->sampling.max_new = argument_whole(state, "tokens", text, 1, INT32_MAX);
         return 0;
     case SAMPLES:
-        g->samples = parse_whole(state, text, "samples", 1, GENERATE_SAMPLES);
+        g->samples = argument_whole(state, "samples", text, 1, GENERATE_SAMPLES);
         return 0;
     case THREADS:
-        g->threads = parse_whole(state, text, "threads", 1, 4096);
+        g->threads = argument_whole(state, "threads", text, 1, 4096);
         return 0;
     case DTYPE:
         g->dtype = text;

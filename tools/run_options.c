@@ -1,6 +1,7 @@
 /* What the user asked `tern run` for: torchrun's options by torchrun's names,
  * checked before anything starts. */
 #include "core/quote.h"
+#include "tools/numbers.h"
 #include "tools/run.h"
 
 #include <argp.h>
@@ -84,18 +85,6 @@ typedef struct parsing {
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-static int read_integer(struct argp_state *state, const char *name, const char *text, int min,
-                        int max) {
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < min || value > max) {
-        argp_error(state, "--%s is \"%s\": a whole number from %d to %d is wanted", name, text, min,
-                   max);
-    }
-    return (int)value;
-}
-
 static double read_seconds(struct argp_state *state, const char *name, const char *text) {
     char *end;
     double value = strtod(text, &end);
@@ -109,12 +98,12 @@ static void read_nodes(struct argp_state *state, run_options *o, const char *tex
     char first[16] = "";
     const char *colon = strchr(text, ':');
     if (!colon) {
-        o->min_nodes = o->max_nodes = read_integer(state, "nnodes", text, 1, MOST_NODES);
+        o->min_nodes = o->max_nodes = (int)argument_whole(state, "nnodes", text, 1, MOST_NODES);
         return;
     }
     snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
-    o->min_nodes = read_integer(state, "nnodes", first, 1, MOST_NODES);
-    o->max_nodes = read_integer(state, "nnodes", colon + 1, 1, MOST_NODES);
+    o->min_nodes = (int)argument_whole(state, "nnodes", first, 1, MOST_NODES);
+    o->max_nodes = (int)argument_whole(state, "nnodes", colon + 1, 1, MOST_NODES);
     if (o->min_nodes > o->max_nodes) {
         argp_error(state, "--nnodes is \"%s\": the first number is the smaller one", text);
     }
@@ -125,7 +114,7 @@ static int read_ranks(struct argp_state *state, const char *text) {
     if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
         return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     }
-    return read_integer(state, "nproc-per-node", text, 1, MOST_RANKS);
+    return (int)argument_whole(state, "nproc-per-node", text, 1, MOST_RANKS);
 }
 
 /* It names folders and keys. */
@@ -168,7 +157,8 @@ static void read_endpoint(struct argp_state *state, run_options *o, const char *
         argp_error(state, "--rdzv-endpoint is \"%s\": HOST:PORT is wanted", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
-    o->port = port ? read_integer(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
+    o->port =
+        port ? (int)argument_whole(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
 }
 
 /* ---- All together ---------------------------------------------------------------------------- */
@@ -304,13 +294,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         read_nodes(state, o, text);
         break;
     case MAX_RESTARTS:
-        o->max_restarts = read_integer(state, "max-restarts", text, 0, 1000000);
+        o->max_restarts = (int)argument_whole(state, "max-restarts", text, 0, 1000000);
         break;
     case NODE_RANK:
-        o->node_rank = read_integer(state, "node-rank", text, 0, MOST_NODES - 1);
+        o->node_rank = (int)argument_whole(state, "node-rank", text, 0, MOST_NODES - 1);
         break;
     case MASTER_PORT:
-        p->port = read_integer(state, "master-port", text, 1, 65535);
+        p->port = (int)argument_whole(state, "master-port", text, 1, 65535);
         break;
     case MASTER_ADDR:
         p->address = text;

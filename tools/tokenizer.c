@@ -1,10 +1,10 @@
 /* `tern tokenizer IN… --out DIR`: a vocabulary of one's own, made from texts. */
 #include "tools/tokenizer.h"
 
+#include "tools/numbers.h"
 #include "tools/why.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,16 +34,6 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-static int64_t parse_whole(const char *text, int64_t least, struct argp_state *state) {
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || value < least) {
-        argp_error(state, "\"%s\" should be a whole number, %lld or more", text, (long long)least);
-    }
-    return value;
-}
-
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     command *c = state->input;
     switch (key) {
@@ -51,10 +41,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         c->out = text;
         return 0;
     case VOCAB:
-        c->options.vocab = parse_whole(text, 257, state);
+        c->options.vocab = argument_whole(state, "vocab", text, 257, INT32_MAX);
         return 0;
     case MIN_COUNT:
-        c->options.min_count = parse_whole(text, 0, state);
+        c->options.min_count = argument_whole(state, "min-count", text, 0, INT64_MAX);
         return 0;
     case PATTERN:
         c->options.pattern = text;

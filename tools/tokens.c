@@ -2,6 +2,7 @@
 #include "tools/tokens.h"
 
 #include "core/clock.h"
+#include "tools/numbers.h"
 #include "tools/why.h"
 
 #include <argp.h>
@@ -46,16 +47,6 @@ static const struct argp_option option_list[] = {
     {"overwrite", OVERWRITE, NULL, 0, "Replace the shards that DIR has", 3},
     {0},
 };
-
-static int64_t parse_whole(const char *text, int64_t least, struct argp_state *state) {
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || value < least) {
-        argp_error(state, "\"%s\" should be a whole number, %lld or more", text, (long long)least);
-    }
-    return value;
-}
 
 static double parse_share(const char *text, struct argp_state *state) {
     char *end;
@@ -112,13 +103,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         o->val = parse_share(text, state);
         return 0;
     case VAL_DOCS:
-        o->val_documents = parse_whole(text, 0, state);
+        o->val_documents = argument_whole(state, "val-docs", text, 0, INT64_MAX);
         return 0;
     case SEED:
-        o->seed = (uint64_t)parse_whole(text, 0, state);
+        o->seed = (uint64_t)argument_whole(state, "seed", text, 0, INT64_MAX);
         return 0;
     case SHARD_TOKENS:
-        o->shard_tokens = parse_whole(text, 1, state);
+        o->shard_tokens = argument_whole(state, "shard-tokens", text, 1, INT64_MAX);
         return 0;
     case KEY:
         o->corpus.key = text;
@@ -133,11 +124,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case EOT:
         o->eot = text;
         return 0;
-    case THREADS: {
-        int64_t threads = parse_whole(text, 1, state);
-        o->threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    case THREADS:
+        o->threads = (int)argument_whole(state, "threads", text, 1, 1 << 20);
         return 0;
-    }
     case OVERWRITE:
         o->overwrite = true;
         return 0;

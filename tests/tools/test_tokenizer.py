@@ -49,7 +49,7 @@ def texts_of_every_kind_are_one_text():
 def what_is_wrong():
     write("text.txt", TEXT)
     for arguments, status, what in ((["--out", "own"], 64, "no text to read"), (["text.txt"], 64, "--out DIR is missing"),
-                                    (["text.txt", "--out", "own", "--vocab", "200"], 64, '"200" should be a whole number, 257 or more'),
+                                    (["text.txt", "--out", "own", "--vocab", "200"], 64, '--vocab is "200": a whole number from 257 to 2147483647 is wanted'),
                                     (["nowhere", "--out", "own"], 1, "tern tokenizer: nowhere: No such file"),
                                     (["text.txt", "--out", "text.txt"], 1, "tern tokenizer: text.txt")):
         has(tern("tokenizer", *arguments, status=status), what)
