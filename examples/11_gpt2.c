@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
             tn_run_log(r, "perplexity", exp(val_loss));
         }
     }
-    tn_run_export(r); /* for tern eval, and for transformers */
+    tn_run_export(r, o.init); /* for tern eval and generate, and for transformers */
     int status = tn_run_end(r);
     tn_scaler_free(scaler);
     tn_optim_free(optim);

@@ -3,9 +3,9 @@
 #include "tools/convert.h"
 
 #include "core/folder.h"
-#include "core/reader.h"
 #include "distributed/parallel/save/convert.h"
 #include "distributed/parallel/save/model.h"
+#include "models/weights/hf.h"
 #include "tools/why.h"
 
 #include <argp.h>
@@ -150,37 +150,11 @@ static tn_status save_target(const conversion *c, tn_module *m) {
     return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which looks at its kind */
 }
 
-/* What stands beside weights and says how texts become tokens. */
-static void copy_words(const conversion *c) {
-    static const char *const names[] = {"tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "tokenizer.model",
-                                        "added_tokens.json",
-                                        "special_tokens_map.json",
-                                        "generation_config.json"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && tn_error() == TN_OK; i++) {
-        if (!folder_has(c->from, names[i])) {
-            continue;
-        }
-        size_t bytes;
-        char *from = tn__folder_path(c->from, names[i], "convert");
-        char *to = tn__folder_path(c->target, names[i], "convert");
-        char *data = from && to ? tn__read_whole(from, &bytes, "convert") : NULL;
-        tn_status status = data ? tn_write_file(to, data, bytes) : tn_error();
-        (void)status; /* pending */
-        free(data);
-        free(from);
-        free(to);
-    }
-}
-
 static tn_status convert_model(const conversion *c) {
     tn_module *m = load_source(c);
     if (m && (!c->int8 || tn_quantize(m) == TN_OK) && save_target(c, m) == TN_OK &&
-        !ends_with(c->target, ".bin") && strcmp(c->from, c->target) != 0) {
-        copy_words(c);
+        !ends_with(c->target, ".bin")) {
+        tn__hf_copy_words(c->from, c->target, "convert");
     }
     tn_lm_free(m);
     return tn_error();

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "models/weights/hf.h"
 #include "train/options.h"
 
 #include <errno.h>
@@ -315,24 +316,18 @@ bool tn_run_done(const tn_run *r) {
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-static bool entry_is_whole(const tn_entry *entry, void *user) {
-    *(bool *)user = !entry->parts;
-    return !entry->parts;
-}
-
-tn_status tn_run_export(tn_run *r) {
+tn_status tn_run_export(tn_run *r, const char *words) {
     if (!r) {
         return tn__raise(TN_EVALUE, "run_export", "the run is NULL");
     }
-    bool whole = !r->refused;
-    if (whole) {
-        tn_module_each(r->parts.model, (tn_walk){0}, entry_is_whole, &whole);
-    }
-    if (!whole || tn__pending()) {
+    const char *out = r->options.out;
+    if (r->refused ||
+        tn_dist_save_lm(r->world, r->parts.model, out, tn_lm_save_defaults()) != TN_OK) {
         return tn_error();
     }
-    if (r->first_rank && tn_lm_save(r->parts.model, r->options.out) == TN_OK) {
-        r->exported = true;
+    r->exported = true;
+    if (words && r->first_rank) {
+        r->exported = tn__hf_copy_words(words, out, "run_export");
     }
     any_rank(r, false); /* an error is heard of by all */
     return tn_error();

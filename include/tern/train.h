@@ -155,10 +155,11 @@ TN_API bool tn_run_validates(tn_run *r);
 /* The curves in characters; nothing on ranks but 0. */
 TN_API void tn_run_draw(tn_run *r, FILE *file);
 
-/* Puts the model, a language model of models.h, into the run's folder as tn_lm_save does: there
- * `tern eval` and transformers open it. Every rank calls. Nothing happens where the run was
- * refused, or the model is in parts. What tn_lm_save raises. */
-TN_API tn_status tn_run_export(tn_run *r);
+/* Puts the model, a language model of models.h, into the run's folder as tn_dist_save_lm does:
+ * there `tern eval`, `tern generate` and transformers open it. words: a folder whose tokenizer's
+ * files come along, such as the one that the model began with; NULL: none. Every rank calls.
+ * Nothing happens where the run was refused. What tn_dist_save_lm raises; TN_EIO. */
+TN_API tn_status tn_run_export(tn_run *r, const char *words);
 
 /* Waits for what is being saved, says how the run has ended, and frees it. When it was stopped it
  * says what to type to go on. The program's exit status: 0 when all steps are done; 1 after an

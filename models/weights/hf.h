@@ -82,4 +82,8 @@ tn_status tn__hf_save(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_save_options options, tn__hf_source *source, void *user,
                       const char *operation);
 
+/* The files of folder `from` that say how texts become tokens, those that it has, into `to`. False
+ * after raising. */
+TN_API bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
+
 #endif

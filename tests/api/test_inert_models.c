@@ -791,7 +791,7 @@ static void runs(tn_tensor *t) {
     QUIET(tn_run_step(NULL), 0);
     QUIET(tn_run_done(NULL), false);
     QUIET(tn_run_validates(NULL), false);
-    FAILS(tn_run_export(NULL));
+    FAILS(tn_run_export(NULL, NULL));
     QUIET(tn_run_end(NULL), 1);
     TAKES(tn_run_log(NULL, NULL, 0));
     TAKES(tn_run_count(NULL, 1));

@@ -229,11 +229,15 @@ def full_output(folder, program, out):
 
 
 def exported(folder):
-    """What a run leaves is a model that other commands open; of a model in parts nothing is left but them."""
-    says("model: exported", run(folder, gpt2(out="exported", ranks=2)))
-    says("perplexity ", run(folder, [tern, "eval", "--model", "exported", "--data", "tokens.bin"]))
-    run(folder, gpt2("--shard", "all", out="pieces", ranks=2))
-    check(not (folder / "pieces/config.json").exists(), "a model in parts was written whole")
+    """What a run leaves is a model that other commands open, the same one where it lay in parts, with the words it began with."""
+    for out, more in (("exported", []), ("pieces", ["--shard", "all"])):
+        says("model: " + out, run(folder, gpt2(*more, out=out, ranks=2)))
+        says("perplexity ", run(folder, [tern, "eval", "--model", out, "--data", "tokens.bin"]))
+    for name in ("config.json", "model.safetensors"):
+        check((folder / "pieces" / name).read_bytes() == (folder / "exported" / name).read_bytes(), f"in parts: another {name}")
+    (folder / "exported/merges.txt").write_text("#version: 0.2\n")
+    run(folder, gpt2("--init", "exported", out="spoken", ranks=2))
+    check((folder / "spoken/merges.txt").read_text() == "#version: 0.2\n", "the tokenizer did not come along")
 
 
 def no_checkpoint(folder, program, out):
