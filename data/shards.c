@@ -495,6 +495,18 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
     return &d->base;
 }
 
+/* False after raising; else the caller's to globfree. */
+static bool find_paths(const char *pattern, glob_t *found) {
+    int status = glob(pattern, 0, NULL, found);
+    if (status != 0) {
+        tn__raise(status == GLOB_NOSPACE ? TN_ENOMEM : TN_EIO, "token_shards", "%s: %s", pattern,
+                  status == GLOB_NOMATCH   ? "there is no such file"
+                  : status == GLOB_NOSPACE ? "no memory"
+                                           : "a folder cannot be read");
+    }
+    return status == 0;
+}
+
 static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
     if (!pattern || plan->length < 1 || plan->vocab < 1) {
         tn__raise(TN_EVALUE, "token_shards",
@@ -503,12 +515,7 @@ static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
         return NULL;
     }
     glob_t found;
-    int status = glob(pattern, 0, NULL, &found);
-    if (status != 0) {
-        tn__raise(status == GLOB_NOSPACE ? TN_ENOMEM : TN_EIO, "token_shards", "%s: %s", pattern,
-                  status == GLOB_NOMATCH   ? "there is no such file"
-                  : status == GLOB_NOSPACE ? "no memory"
-                                           : "a folder cannot be read");
+    if (!find_paths(pattern, &found)) {
         return NULL;
     }
     tn_dataset *d = open_paths(found.gl_pathv, (int)found.gl_pathc, pattern, plan);
@@ -530,4 +537,22 @@ tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t strid
     }
     shards plan = {.length = length, .vocab = vocab, .stride = stride, .sliding = true};
     return open_pattern(pattern, &plan);
+}
+
+int64_t tn_token_shards_vocab(const char *pattern) {
+    glob_t found;
+    if (!pattern) {
+        tn__raise(TN_EVALUE, "token_shards_vocab", "the pattern is NULL");
+    }
+    if (!pattern || !find_paths(pattern, &found)) {
+        return 0;
+    }
+    int64_t most = 0;
+    for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
+        int64_t vocab = 0;
+        tn__tokens_state state = tn__tokens_beside(found.gl_pathv[i], &vocab, "token_shards_vocab");
+        most = state == TN__TOKENS_WHOLE && vocab > most ? vocab : most;
+    }
+    globfree(&found);
+    return tn__pending() ? 0 : most;
 }

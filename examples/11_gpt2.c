@@ -37,7 +37,6 @@ static struct {
     .context = 1024,
     .val_batches = 20,
     .warmup = 100,
-    .vocab = 50304, /* 50257, filled up to a multiple of 128: products are faster */
     .seed = 1337,
     .lr = 6e-4,
     .weight_decay = 0.1,
@@ -52,7 +51,7 @@ static const tn_option table[] = {
     {"init", 0, "DIR", "begin with a folder of Hugging Face's: its size too", .text = &o.init},
     {"model", 'm', "NAME", "its size", .choice = &o.model, .choices = names},
     {"context", 0, "N", "tokens of a sequence", .whole = &o.context},
-    {"vocab", 0, "N", "rows of the vocabulary", .whole = &o.vocab},
+    {"vocab", 0, "N", "rows of the vocabulary; else as the data need", .whole = &o.vocab},
     {"dropout", 0, "X", "share of activations left out", .real = &o.dropout, .zero = true},
     {"seed", 0, "N", "of weights and batches", .whole = &o.seed, .zero = true},
     {.help = "The recipe:"},
@@ -80,7 +79,8 @@ static tn_loader *open_data(tn_group *world, const char *pattern, int64_t seed) 
 
 static void init_model(tn_gpt *gpt) {
     tn_gpt_options g = tn_gpt_defaults();
-    g.vocab = o.vocab;
+    int64_t needed = tn_token_shards_vocab(o.data); /* products of multiples of 128 are faster */
+    g.vocab = o.vocab ? o.vocab : needed ? (needed + 127) / 128 * 128 : 50304;
     g.context = o.context;
     g.layers = sizes[o.model].layers;
     g.heads = sizes[o.model].heads;

@@ -35,7 +35,7 @@ static tn__tokens_state state_of(const tn__json *whole, int64_t *vocab) {
     if (strcmp(finished->text, "true") != 0) {
         return TN__TOKENS_UNFINISHED;
     }
-    if (!size || size->kind != TN__JSON_WHOLE || size->whole < 1) {
+    if (!size || size->kind != TN__JSON_WHOLE || size->whole < 1 || size->whole > INT32_MAX) {
         return TN__TOKENS_NONE;
     }
     *vocab = size->whole;
@@ -78,9 +78,27 @@ tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char 
     return state;
 }
 
-static bool allow_in(const char *folder, const char *shard, int64_t vocab, const char *operation) {
+tn__tokens_state tn__tokens_beside(const char *shard, int64_t *vocab, const char *operation) {
+    const char *slash = strrchr(shard, '/');
+    if (!tn__is_token_shard(slash ? slash + 1 : shard)) {
+        return TN__TOKENS_NONE;
+    }
+    char *folder = tn__strdup(slash ? shard : ".");
+    if (!folder) {
+        tn__raise(TN_ENOMEM, operation, "no memory");
+        return TN__TOKENS_ERROR;
+    }
+    if (slash) {
+        folder[slash - shard + (slash == shard)] = 0;
+    }
+    tn__tokens_state state = tn__tokens_look(folder, vocab, operation);
+    free(folder);
+    return state;
+}
+
+bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
     int64_t theirs = 0;
-    switch (tn__tokens_look(folder, &theirs, operation)) {
+    switch (tn__tokens_beside(shard, &theirs, operation)) {
     case TN__TOKENS_NONE:
         return true;
     case TN__TOKENS_UNFINISHED:
@@ -101,22 +119,4 @@ static bool allow_in(const char *folder, const char *shard, int64_t vocab, const
         break;
     }
     return false;
-}
-
-bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
-    const char *slash = strrchr(shard, '/');
-    if (!tn__is_token_shard(slash ? slash + 1 : shard)) {
-        return true;
-    }
-    char *folder = tn__strdup(slash ? shard : ".");
-    if (!folder) {
-        tn__raise(TN_ENOMEM, operation, "no memory");
-        return false;
-    }
-    if (slash) {
-        folder[slash - shard + (slash == shard)] = 0;
-    }
-    bool allowed = allow_in(folder, shard, vocab, operation);
-    free(folder);
-    return allowed;
 }

@@ -21,6 +21,9 @@ typedef enum tn__tokens_state {
 /* What the folder's tokens.json says; *vocab of a whole one. */
 tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char *operation);
 
+/* What the tokens.json says that this shard belongs to. */
+tn__tokens_state tn__tokens_beside(const char *shard, int64_t *vocab, const char *operation);
+
 /* Whether this shard may be read with a vocabulary of this size, as far as the tokens.json beside
  * it knows. False after raising. */
 bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation);

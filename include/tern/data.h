@@ -83,6 +83,10 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
  * names or folders make no difference; a few tokens that were changed in place may not be seen. */
 TN_API tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab);
 
+/* The vocabulary that a tokens.json beside these files tells, the largest where there are several;
+ * 0: nothing tells it, or after an error. TN_EVALUE, TN_EIO, TN_EFORMAT. */
+TN_API int64_t tn_token_shards_vocab(const char *pattern);
+
 /* The windows of an evaluation: from the same files, each of their tokens but a file's first is a
  * target once. Windows begin `stride` tokens apart, 1 … length; y is -100, which losses leave out,
  * where an earlier window has the target, so that a target has at least length - stride + 1 tokens

@@ -387,6 +387,8 @@ static void datasets(tn_tensor *t) {
     NOTHING(tn_token_shards("/nowhere/*.bin", 4, 2));
     NOTHING(tn_token_shards("/nowhere/*.bin", 0, 2));
     NOTHING(tn_token_shards("/nowhere/*.bin", 4, -1));
+    NOTHING(tn_token_shards_vocab(NULL));
+    NOTHING(tn_token_shards_vocab("/nowhere/*.bin"));
     NOTHING(tn_sliding_shards(NULL, 4, 2, 2));
     NOTHING(tn_sliding_shards("/nowhere/*.bin", 4, 5, 2));
     NOTHING(tn_sliding_shards("/nowhere/*.bin", 4, 2, 2));

@@ -396,6 +396,8 @@ static void test_tokens_json(void **state) {
     write_tokens("train", 50257, 20, 0);
     write_tokens("other", 50257, 20, 0);
     write_beside("{\"format\":\"tern-tokens-1\",\"finished\":true,\"vocab\":50257}");
+    assert_int_equal(tn_token_shards_vocab(temp_path("*.bin")), 50257);
+    assert_int_equal(tn_token_shards_vocab(temp_path("other_*.bin")), 0);
     tn_dataset_free(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
     assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 256));
     assert_error(TN_EFORMAT,

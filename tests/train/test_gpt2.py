@@ -240,6 +240,16 @@ def exported(folder):
     check((folder / "spoken/merges.txt").read_text() == "#version: 0.2\n", "the tokenizer did not come along")
 
 
+def vocabulary(folder):
+    """The data's, where --vocab does not say it; a smaller one is refused."""
+    run(folder, [tern, "tokenizer", "text", "--vocab", "260", "--out", "words"])
+    run(folder, [tern, "tokens", "text", "--tokenizer", "words", "--out", "tokens"])
+    command = [programs / "11_gpt2", "--data", "tokens/train_*.bin", "--model", "tiny", "--context", "16", "--steps", "1", "--out", "told"]
+    says("a vocabulary of 260, but 259 are wanted here", run(folder, [*command, "--vocab", "259"], 1))
+    run(folder, command)
+    check(json.loads((folder / "told/config.json").read_text())["vocab_size"] == 384, "not the vocabulary of the data")
+
+
 def no_checkpoint(folder, program, out):
     for path in (folder / out).glob("step-*"):
         shutil.rmtree(path)
@@ -328,6 +338,7 @@ with tempfile.TemporaryDirectory() as top:
         no_checkpoint(folder, program, out)
         full_output(folder, program, out)
     exported(folder)
+    vocabulary(folder)
     options(folder)
     quoted(folder)
     one_rank(folder)
