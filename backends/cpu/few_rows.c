@@ -27,9 +27,10 @@ enum {
     AHEAD = 12288    /* bytes of w that are on their way: what a core reads while memory answers */
 };
 
-/* How many rows of w are read side by side: with one sum in a register for each pair of rows. */
+/* How many rows of w are read side by side: with one sum in a register for each pair of rows. One
+ * row of x waits for memory alone, which answers two streams faster than four. */
 #if TN_CPU_LEVEL >= 4
-#define GROUP_FOR(rows) ((rows) <= 4 ? 4 : 2)
+#define GROUP_FOR(rows) ((rows) == 2 || (rows) == 4 ? 4 : 2)
 #else
 #define GROUP_FOR(rows) ((rows) <= 2 ? 4 : (rows) <= 4 ? 2 : 1)
 #endif
@@ -125,7 +126,8 @@ INLINE void add_vectors(const tn_dtype dtype, const int rows, const int group, c
 }
 
 /* sums[i STRIP + r] = row i of x times row r of w, for `rows` rows of x and `group` of w that are
- * `apart` bytes from each other. `bytes`: of a row of w; what lies `ahead` of it is wanted soon. */
+ * `apart` bytes from each other. `bytes`: of a row of w; what lies `ahead` of it is wanted soon, in
+ * the second cache: the first has too few places for lines on their way. */
 INLINE void multiply_group(const tn_dtype dtype, const int rows, const int group, const char *w,
                            int64_t apart, int64_t bytes, int64_t ahead, const float *x,
                            float *sums) {
@@ -134,7 +136,7 @@ INLINE void multiply_group(const tn_dtype dtype, const int rows, const int group
     for (; at + VBYTES <= bytes; at += VBYTES, x += rows * VL * phases_of(dtype)) {
         UNROLL
         for (int r = 0; r < group; r++) {
-            __builtin_prefetch(w + r * apart + at + ahead);
+            __builtin_prefetch(w + r * apart + at + ahead, 0, 2);
         }
         add_vectors(dtype, rows, group, w + at, apart, x, acc);
     }
