@@ -100,11 +100,15 @@ static bool texts_grow(texts *t) {
     }
     int64_t room = t->room ? 2 * t->room : 1024;
     char **text = realloc(t->text, (size_t)room * sizeof(*text));
-    t->text = text ? text : t->text;
-    size_t *bytes = text ? realloc(t->bytes, (size_t)room * sizeof(*bytes)) : NULL;
-    t->bytes = bytes ? bytes : t->bytes;
-    t->room = bytes ? room : t->room;
-    return bytes;
+    if (text) {
+        t->text = text;
+    }
+    size_t *bytes = realloc(t->bytes, (size_t)room * sizeof(*bytes));
+    if (bytes) {
+        t->bytes = bytes;
+    }
+    t->room = text && bytes ? room : t->room;
+    return text && bytes;
 }
 
 static tn_status texts_add(texts *t, const tn_document *d) {

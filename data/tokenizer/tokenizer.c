@@ -223,7 +223,7 @@ const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes)
 }
 
 char *tn_tokenizer_decode(const tn_tokenizer *t, const int32_t *ids, int64_t n, size_t *bytes) {
-    size_t all = 0, one, ignored;
+    size_t all = 0, one, ignored = 0;
     bytes = bytes ? bytes : &ignored;
     if (n < 0 || (n && !ids)) {
         tn__raise(TN_EVALUE, "tokenizer_decode", n < 0 ? "%lld ids" : "NULL instead of %lld ids",
