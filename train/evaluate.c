@@ -52,14 +52,16 @@ static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
     if (__builtin_mul_overflow(T, rows, &elements) || elements > INT64_MAX / 8) {
         elements = INT64_MAX / 8;
     }
-    if (elements > e->room) {
+    bool fits = e->x && e->y && elements <= e->room;
+    if (!fits) {
         int64_t *x = tn__realloc(e->x, (size_t)elements * sizeof(*x));
         e->x = x ? x : e->x;
         int64_t *y = x ? tn__realloc(e->y, (size_t)elements * sizeof(*y)) : NULL;
         e->y = y ? y : e->y;
         e->room = y ? elements : e->room;
+        fits = x && y;
     }
-    if (elements > e->room) {
+    if (!fits) {
         tn__raise(TN_ENOMEM, e->rows->operation, "no memory for %lld rows of %lld tokens",
                   (long long)rows, (long long)T);
         return 0;
