@@ -38,8 +38,7 @@ extern const tn__hf_form tn__gpt_hf, tn__llama_hf;
 
 /* The family of m; NULL after raising that m is no complete language model. */
 const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
-/* By the module's kind, or config.json's model_type; NULL when there is none (nothing is raised).
- */
+/* By the module's kind, or config.json's model_type; NULL, without an error, when there is none. */
 const tn__lm_family *tn__lm_family_kind(const char *kind);
 const tn__lm_family *tn__lm_family_named(const char *model_type);
 /* All of these, for a message, to text[room]. */

@@ -93,8 +93,7 @@ void tn__cache_restore(void *m, int64_t filled) {
     tn_module_each_module(m, rewind_cache, &filled);
 }
 
-/* ---- For generating ---------------------------------------------------------------------------
- */
+/* ---- For generating -------------------------------------------------------------------------- */
 
 /* *field without its row; the last row takes its place. */
 static void drop_row_of(tn_tensor **field, int64_t row, int64_t last, int64_t filled) {

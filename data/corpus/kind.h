@@ -1,5 +1,4 @@
-/* What a file is, by its first bytes: how to read it, and what to call it when it is the wrong one.
- */
+/* What a file is, by its first bytes: how to read it, or what to call it when it is wrong. */
 #ifndef TERN_DATA_CORPUS_KIND_H
 #define TERN_DATA_CORPUS_KIND_H
 

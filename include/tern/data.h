@@ -190,8 +190,7 @@ TN_API tn_shards_options tn_shards_defaults(void);
  * replaced. NULL after an error. */
 TN_API tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options options);
 
-/* The next tokens; each file but the last gets shard_tokens of them. TN_EINDEX, TN_EIO, TN_ENOMEM.
- */
+/* The next tokens; each file but the last gets shard_tokens. TN_EINDEX, TN_EIO, TN_ENOMEM. */
 TN_API tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64_t count);
 
 /* A pair, of which the first `prompt` tokens are the prompt: they are no targets. It lies in one

@@ -106,8 +106,8 @@ typedef struct tn_gpt {
 TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
 /* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by
- * 0.02 / sqrt(2 layers), biases 0; the classifier is wte.weight. Hugging Face's GPT-2 files hold
- * the weights of c_attn, c_fc and c_proj as (in, out): transpose them on the way. */
+ * 0.02 / sqrt(2 layers), biases 0; the classifier is wte.weight. Linears are (out, in) as
+ * everywhere here; Hugging Face's GPT-2 has them as (in, out), which tn_gpt_load_hf knows. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
 
 /* ---- Generating ------------------------------------------------------------------------------ */
@@ -193,10 +193,12 @@ TN_API tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_genera
                              tn_generated *out);
 TN_API void tn_generated_free(tn_generated *out, int n); /* the contents; leaves zeros */
 
-/* ---- Llama (Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783) -
- */
+/* ---- Llama ----------------------------------------------------------------------------------- */
 
-/* x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)): Llama's layer and
+/* Llama (Touvron et al. 2023, arXiv:2302.13971), as of its third version (Grattafiori et al. 2024,
+ * arXiv:2407.21783).
+ *
+ * x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)): Llama's layer and
  * its names. The norms are RMS norms. A second input is the mask of self_attn, a third its
  * positions. */
 typedef struct tn_llama_block_options {
@@ -266,8 +268,7 @@ TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
  *
  * No tensor is in memory twice, but those that have to be converted, one at a time. */
 typedef struct tn_lm_load_options {
-    bool as_stored; /* true: parameters in the dtype that the embedding of tokens has in the files
-                     */
+    bool as_stored; /* true: parameters in the dtype of the embedding of tokens in the files */
     tn_dtype dtype; /* otherwise in this one: TN_F32 */
     /* false. Weights whose bytes in the files are what the model wants, its dtype and (out, in),
      * become views of the mapped files (tn_safetensors_map, and what it says about files that

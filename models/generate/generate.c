@@ -69,8 +69,7 @@ static tn_status call_model(batch *b, const int32_t *tokens, const int32_t *plac
     return tn_copy_out(tn_cast(logits, TN_F32), b->logits);
 }
 
-/* ---- Windows: what of each sequence the caches hold --------------------------------------------
- */
+/* ---- Windows: what of each sequence the caches hold ------------------------------------------ */
 
 /* True where a slot holds a token; NULL when none is padding. `longest`: slots of the prompts. */
 static tn_status make_mask(batch *b, int64_t longest) {
@@ -129,8 +128,7 @@ static tn_status begin_windows(batch *b) {
     for (int64_t r = 0; r < b->running; r++) {
         tn__sequence *s = b->rows[r];
         int64_t made = s->made.tokens.count, window = window_of(s);
-        if (window > b->context) { /* a new prompt has its last part; later the newer half goes on
-                                    */
+        if (window > b->context) { /* a new prompt has its last part; later the newer half stays */
             s->begin += window - (made > 0 ? b->context / 2 + 1 : b->context);
             window = window_of(s);
         }
@@ -313,8 +311,7 @@ static bool prompts_fit(const tn_prompt *prompts, int n, int64_t vocab) {
     return true;
 }
 
-/* ---- Beginning and end ------------------------------------------------------------------------
- */
+/* ---- Beginning and end ----------------------------------------------------------------------- */
 
 static bool take_device(const tn_entry *entry, void *user) {
     *(tn_device *)user = tn_device_of(*entry->field);

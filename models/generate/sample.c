@@ -154,8 +154,7 @@ static double sum_of_weights(const tn__candidates *c) {
     return sum + sum_of_block(c->weights + whole, c->count - whole);
 }
 
-/* ---- Bounds: what is below cannot be a candidate -----------------------------------------------
- */
+/* ---- Bounds: what is below cannot be a candidate --------------------------------------------- */
 
 /* Keeps those of which `by` (logits or weights) is at least `least`. */
 static void keep_from(tn__candidates *c, const float *by, float least) {

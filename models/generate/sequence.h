@@ -1,5 +1,4 @@
-/* One sequence that is generated: its tokens, its text, and when it ends. Knows nothing of models.
- */
+/* One sequence that is generated: its tokens, its text, its end. Knows nothing of models. */
 #ifndef TERN_MODELS_GENERATE_SEQUENCE_H
 #define TERN_MODELS_GENERATE_SEQUENCE_H
 

@@ -47,8 +47,7 @@ bool tn__hf_config_activation(const tn__hf_config *c, const char *key, const cha
                               tn_activation *activation);
 const char *tn__hf_activation_name(tn_activation activation);
 
-/* The options within the object `key`: an empty one when it is not there. Nothing is to be freed.
- */
+/* The options within the object `key`, empty when it is not there. Nothing is to be freed. */
 bool tn__hf_config_within(const tn__hf_config *c, const char *key, tn__hf_config *within);
 
 #endif

@@ -129,8 +129,7 @@ static void llama_description(void **state) {
     tn_module_finish(&llama);
 }
 
-/* ---- A classifier that is the embedding -------------------------------------------------------
- */
+/* ---- A classifier that is the embedding ------------------------------------------------------ */
 
 typedef struct lent {
     tn_tensor **embedding, **classifier;
