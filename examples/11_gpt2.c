@@ -34,7 +34,6 @@ static struct {
     double lr, weight_decay, dropout;
 } o = {
     .batch = 4,
-    .context = 1024,
     .val_batches = 20,
     .warmup = 100,
     .seed = 1337,
@@ -50,7 +49,7 @@ static const tn_option table[] = {
     {"val", 'v', "PATTERN", "token shards to measure the loss on", .text = &o.val},
     {"init", 0, "DIR", "begin with a folder of Hugging Face's: its size too", .text = &o.init},
     {"model", 'm', "NAME", "its size", .choice = &o.model, .choices = names},
-    {"context", 0, "N", "tokens of a sequence", .whole = &o.context},
+    {"context", 0, "N", "tokens of a sequence; else the model's, 1024", .whole = &o.context},
     {"vocab", 0, "N", "rows of the vocabulary; else as the data need", .whole = &o.vocab},
     {"dropout", 0, "X", "share of activations left out", .real = &o.dropout, .zero = true},
     {"seed", 0, "N", "of weights and batches", .whole = &o.seed, .zero = true},
@@ -81,7 +80,7 @@ static void init_model(tn_gpt *gpt) {
     tn_gpt_options g = tn_gpt_defaults();
     int64_t needed = tn_token_shards_vocab(o.data); /* products of multiples of 128 are faster */
     g.vocab = o.vocab ? o.vocab : needed ? (needed + 127) / 128 * 128 : 50304;
-    g.context = o.context;
+    g.context = o.context ? o.context : g.context;
     g.layers = sizes[o.model].layers;
     g.heads = sizes[o.model].heads;
     g.width = sizes[o.model].width;
@@ -90,6 +89,7 @@ static void init_model(tn_gpt *gpt) {
         tn_gpt_options_hf(o.init, &g);
     }
     o.vocab = g.vocab;
+    o.context = o.context ? o.context : g.context;
     tn_seed((uint64_t)o.seed);
     TN_DEFER_INIT; /* tn_setup_model makes the weights: a part is all that may fit here */
     tn_gpt_init(gpt, g);
@@ -147,9 +147,9 @@ int main(int argc, char **argv) {
     run = tn_run_defaults();
     tn_options_parse(argc, argv, "Trains GPT-2 on shards of tokens.", table);
     tn_group *world = tn_setup_world(&setup);
-    int64_t at_once = o.batch * o.context, n = tn_micro_batches(world, o.tokens, at_once);
     static tn_gpt gpt;
     init_model(&gpt);
+    int64_t at_once = o.batch * o.context, n = tn_micro_batches(world, o.tokens, at_once);
     tn_loader *training = open_data(world, o.data, o.seed);
     tn_loader *validation = o.val ? open_data(world, o.val, o.seed + 1) : NULL;
     tn_setup_model(&setup, world, &gpt);

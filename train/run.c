@@ -9,13 +9,13 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/folder.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "models/weights/hf.h"
 #include "train/options.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,9 +145,7 @@ static bool run_prepare(tn_run *r) {
     r->picture = path_below(out, "loss.svg");
     if (!r->losses || !r->picture) {
         tn__raise(TN_ENOMEM, "run_new", "no memory");
-    } else if (mkdir(out, 0777) != 0 && errno != EEXIST) {
-        tn__raise(TN_EIO, "run_new", "%s: %s", out, strerror(errno));
-    } else {
+    } else if (tn__folder_make(out, "run_new")) {
         r->saver = tn_saver_new(r->world, out, tn_saver_defaults());
     }
     return !tn__pending();

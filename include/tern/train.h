@@ -3,8 +3,7 @@
  *     tn_options_parse(argc, argv, "Trains a net.", table);       // its options and those of a run
  *     tn_group *world = tn_setup_world(&setup);                   // ranks, device, threads
  *     ... data, net ...
- *     tn_setup_model(&setup, world, &net);                        // precision, and how it is
- * spread
+ *     tn_setup_model(&setup, world, &net);                        // precision, shares of ranks
  *     ... optimiser, schedule ...
  *     tn_run *run = tn_run_new(world, options, (tn_checkpoint){.model = &net, .optim = opt});
  *     while (tn_run_next(run)) {
@@ -29,8 +28,7 @@
 extern "C" {
 #endif
 
-/* ---- Options: a table becomes --help, checks and values ---------------------------------------
- */
+/* ---- Options: a table becomes --help, checks and values -------------------------------------- */
 
 /* --NAME VALUE, or -LETTER VALUE. Exactly one of the pointers says where the value goes, and so
  * what it is; what stands there is the default, which --help shows. A row with no more than `help`

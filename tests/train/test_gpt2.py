@@ -203,6 +203,10 @@ def begun(folder):
     shutil.rmtree(folder / "cut/step-000006")
     says("going on after step 3", run(folder, [*many, "--out", "cut", "--shard", "all", "--resume"]))
     check(files(folder / "cut") == end, "going on after --init")
+    size = [a for a in command if a not in ("--context", "16")] # the folder's model has one
+    run(folder, [*size, "--steps", "1", "--out", "size"])
+    (folder / "note.txt").write_text("text")
+    says("note.txt: Not a directory", run(folder, [*command, "--steps", "1", "--out", "note.txt"], 1))
     (folder / "hf/config.json").write_text('{"model_type": "llama"}')
     says("model_type", run(folder, [*command, "--out", "none"], 1))
 
