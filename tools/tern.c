@@ -14,21 +14,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] = "tern run [OPTIONS] PROGRAM [ARGUMENTS...]   starts PROGRAM as several "
-                           "ranks (tern run --help)\n"
-                           "tern tokenizer IN... --out DIR             a vocabulary of one's own "
-                           "(tern tokenizer --help)\n"
-                           "tern tokens IN... --tokenizer PATH --out DIR   texts as shards of "
-                           "tokens (tern tokens --help)\n"
-                           "tern eval --model DIR --data PATTERN        a model's perplexity, "
-                           "or what it chooses (tern eval --help)\n"
-                           "tern generate --model DIR --prompt TEXT     what a model writes "
-                           "(tern generate --help)\n"
-                           "tern convert SOURCE TARGET                  a model in another form; "
-                           "a checkpoint in parts as one file (tern convert --help)\n"
-                           "tern info                                   version, kernels, cores, "
-                           "what ranks can talk through\n"
-                           "tern --version\n";
+static const char help[] =
+    "tern tokenizer IN... --out DIR                  a vocabulary of one's own\n"
+    "tern tokens IN... --tokenizer PATH --out DIR    texts as shards of tokens\n"
+    "tern run [OPTIONS] PROGRAM [ARGUMENTS...]       starts PROGRAM as several ranks\n"
+    "tern eval --model DIR --data PATTERN            a model's perplexity, or what it chooses\n"
+    "tern generate --model DIR --prompt TEXT         what a model writes\n"
+    "tern convert SOURCE TARGET                      a model, or a run's checkpoint, in another "
+    "form\n"
+    "tern info                                       version, kernels, cores, ranks' channels\n"
+    "tern --version\n"
+    "Options of each: tern run --help and so on\n";
 
 /* At the end, argp's own for --help too: what could not be printed is a failure. */
 static void close_output(void) {
@@ -68,8 +64,15 @@ int main(int argc, char **argv) {
     if (strcmp(verb, "_guard") == 0) {
         return guard_main(argc, argv);
     }
-    if (strcmp(verb, "info") == 0 && argc == 2) {
-        return info_main();
+    if (strcmp(verb, "info") == 0) {
+        if (argc == 2) {
+            return info_main();
+        }
+        bool asked = strcmp(argv[2], "--help") == 0;
+        fputs("tern info takes no options: it says version, kernels, cores, what ranks can talk "
+              "through\n",
+              asked ? stdout : stderr);
+        return asked ? 0 : 64;
     }
     if (strcmp(verb, "--version") == 0) {
         printf("tern %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
