@@ -1,6 +1,7 @@
 /* `tern tokenizer IN… --out DIR`: a vocabulary of one's own, made from texts. */
 #include "tools/tokenizer.h"
 
+#include "core/folder.h"
 #include "tools/numbers.h"
 #include "tools/why.h"
 
@@ -9,27 +10,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tern/tokenizer.h>
+#include <unistd.h>
 
 typedef struct command {
     const char *out;
     char **paths; /* [count] */
     int count;
+    bool overwrite;
     tn_corpus_options corpus;
     tn_tokenizer_train_options options;
 } command;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-enum { VOCAB = 256, MIN_COUNT, KEY, PATTERN };
+enum { VOCAB = 256, MIN_COUNT, KEY, PATTERN, OVERWRITE };
 
 static const struct argp_option option_list[] = {
-    {"out", 'o', "DIR", 0,
-     "The folder of tokenizer.json, vocab.json and merges.txt; those that are there are replaced",
-     0},
+    {"out", 'o', "DIR", 0, "The folder of tokenizer.json, vocab.json and merges.txt", 0},
+    {"overwrite", OVERWRITE, NULL, 0, "Replace the tokenizer that DIR has", 0},
     {"vocab", VOCAB, "N", 0, "Tokens, with the 256 bytes and <|endoftext|> (50257)", 0},
     {"min-count", MIN_COUNT, "N", 0, "Pairs that stand side by side less often become no token (0)",
      0},
-    {"pattern", PATTERN, "NAME", 0, "How a text is cut before pairs are joined (gpt2)", 0},
+    {"pattern", PATTERN, "NAME", 0,
+     "How a text is cut before pairs are joined: gpt2, cl100k, llama3, o200k, or a regular "
+     "expression (gpt2)",
+     0},
     {"key", KEY, "NAME", 0, "Of JSON lines: whose text the document is (text)", 0},
     {0},
 };
@@ -48,6 +53,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         return 0;
     case PATTERN:
         c->options.pattern = text;
+        return 0;
+    case OVERWRITE:
+        c->overwrite = true;
         return 0;
     case KEY:
         c->corpus.key = text;
@@ -134,10 +142,28 @@ static tn_status texts_read(texts *t, const command *c) {
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
+/* A model's weights are for the vocabulary that they were trained with. */
+static tn_status check_folder(const command *c) {
+    static const char *const names[] = {"tokenizer.json", "vocab.json"};
+    for (int i = 0; i < 2 && !c->overwrite; i++) {
+        char *path = tn__folder_path(c->out, names[i], "tokenizer");
+        bool there = path && access(path, F_OK) == 0;
+        free(path);
+        if (there) {
+            return tn_raise(TN_ESTATE, "%s has a tokenizer already (--overwrite replaces it)",
+                            c->out);
+        }
+    }
+    return tn_error();
+}
+
 static tn_status make_tokenizer(const command *c) {
     texts t = {0};
     tn_tokenizer *made = NULL;
-    if (texts_read(&t, c) == TN_OK) {
+    if (check_folder(c) == TN_OK && texts_read(&t, c) == TN_OK && t.sum == 0) {
+        tn_raise(TN_EFORMAT, "there is no text in %s%s", c->paths[0],
+                 c->count > 1 ? " and so on" : "");
+    } else if (tn_error() == TN_OK) {
         made = tn_tokenizer_train((const char *const *)t.text, t.bytes, t.count, c->options);
     }
     if (made && tn_tokenizer_save(made, c->out) == TN_OK) {

@@ -41,16 +41,19 @@ def texts_of_every_kind_are_one_text():
         f.write(TEXT)
     has(tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own"), "bytes of text: own")
     first = open("own/merges.txt", encoding="utf-8").read()
-    tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own")
+    has(tern("tokenizer", "all", "--out", "own", status=1), "tern tokenizer: own has a tokenizer already (--overwrite replaces it)")
+    tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own", "--overwrite")
     same(open("own/merges.txt", encoding="utf-8").read(), first)
 
 
 @test
 def what_is_wrong():
     write("text.txt", TEXT)
+    write("empty.txt", "")
     for arguments, status, what in ((["--out", "own"], 64, "no text to read"), (["text.txt"], 64, "--out DIR is missing"),
                                     (["text.txt", "--out", "own", "--vocab", "200"], 64, '--vocab is "200": a whole number from 257 to 2147483647 is wanted'),
                                     (["nowhere", "--out", "own"], 1, "tern tokenizer: nowhere: No such file"),
+                                    (["empty.txt", "--out", "own"], 1, "tern tokenizer: there is no text in empty.txt"),
                                     (["text.txt", "--out", "text.txt"], 1, "tern tokenizer: text.txt")):
         has(tern("tokenizer", *arguments, status=status), what)
     holds(not os.path.exists("own"), "something was written")
