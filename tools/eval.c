@@ -176,6 +176,10 @@ static tn_status load_model(evaluation *e) {
         int64_t most = e->shape.context < CONTEXT_MOST ? e->shape.context : CONTEXT_MOST;
         e->context = e->context ? e->context : most;
     }
+    if (e->net && e->context > e->shape.context) {
+        return tn_raise(TN_EVALUE, "--context %lld: the model %s sees %lld tokens at once",
+                        (long long)e->context, e->model, (long long)e->shape.context);
+    }
     return tn_error();
 }
 

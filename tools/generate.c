@@ -261,7 +261,9 @@ int generate_main(int argc, char **argv) {
     }
     int status = tn_stop_asked() ? tn_stop_status() : g.failed ? EXIT_FAILURE : EXIT_SUCCESS;
     if (tn_error()) {
-        fprintf(stderr, "tern generate: %s\n", error_why());
+        bool elsewhere = g.net && !g.words && !g.asked.tokenizer;
+        fprintf(stderr, "tern generate: %s%s\n", error_why(),
+                elsewhere ? " (--tokenizer PATH: where it is)" : "");
         status = EXIT_FAILURE;
     } else if (g.asked.stats) {
         say_stats(&g);

@@ -201,7 +201,10 @@ static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
                              "(jq -c '.[]' makes them)");
     }
     snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at + 1,
-             c->line == 1 && bytes < 3 ? " (JSON lines are wanted, each an object)" : "");
+             c->options.pairs && c->line == 1
+                 ? " (pairs are JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
+             : c->line == 1 && bytes < 3 ? " (JSON lines are wanted, each an object)"
+                                         : "");
     return raise_line(c, why);
 }
 

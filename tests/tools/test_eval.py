@@ -94,7 +94,7 @@ def what_does_not_fit():
     with open("text.bin", "w") as f:
         f.write("It was the best of times.\n" * 20)
     has(evaluate("--model", "m", "--data", "text.bin", status=1), "tern eval: text.bin is text, not tokens")
-    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--context", "25", status=1), "the context is 24")
+    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--context", "25", status=1), "--context 25: the model m sees 24 tokens at once")
     has(evaluate("--model", "m", "--data", "m/val_0.bin", "--stride", "25", status=1), "the stride is 25; it is in [1, 24]")
     has(evaluate("--model", "m", "--data", "nowhere_*.bin", status=1), "tern eval: nowhere_*.bin: there is no such file")
     has(evaluate("--model", "nowhere", "--data", "m/val_0.bin", status=1), "tern eval: nowhere/config.json: No such file")
