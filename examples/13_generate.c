@@ -63,7 +63,8 @@ static void answer_prompt(writer *w, const char *prompt) {
 
 int main(int argc, char **argv) {
     const char *dtype = argc > 3 ? argv[3] : "";
-    if (argc < 2 || argc > 4 || (*dtype && strcmp(dtype, "int8") && strcmp(dtype, "bf16"))) {
+    if (argc < 2 || argc > 4 ||
+        (*dtype && strcmp(dtype, "int8") != 0 && strcmp(dtype, "bf16") != 0)) {
         fprintf(stderr, "usage: %s DIR [PROMPT [int8|bf16]]\n", argv[0]);
         return 64;
     }

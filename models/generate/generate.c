@@ -128,7 +128,8 @@ static tn_status begin_windows(batch *b) {
     for (int64_t r = 0; r < b->running; r++) {
         tn__sequence *s = b->rows[r];
         int64_t made = s->made.tokens.count, window = window_of(s);
-        if (window > b->context) { /* a new prompt has its last part; later the newer half stays */
+        /* a new prompt has its last part; later the newer half goes on */
+        if (window > b->context) {
             s->begin += window - (made > 0 ? b->context / 2 + 1 : b->context);
             window = window_of(s);
         }
@@ -284,15 +285,19 @@ static bool stops_fit(const tn_generate_options *o, int64_t vocab) {
         tn__raise(TN_EVALUE, operation, "%d stop tokens at %p and %d stop texts at %p",
                   o->stop_token_count, (const void *)o->stop_tokens, o->stop_text_count,
                   (const void *)o->stop_texts);
-    } else if (o->stop_text_count > 0 && !o->tokenizer) {
-        tn__raise(TN_EVALUE, operation, "stop texts need a tokenizer");
+        return false;
     }
-    for (int i = 0; !tn__pending() && i < o->stop_text_count; i++) {
+    if (o->stop_text_count > 0 && !o->tokenizer) {
+        tn__raise(TN_EVALUE, operation, "stop texts need a tokenizer");
+        return false;
+    }
+    for (int i = 0; i < o->stop_text_count; i++) {
         if (!o->stop_texts[i] || !*o->stop_texts[i]) {
             tn__raise(TN_EVALUE, operation, "stop text %d is empty", i);
+            return false;
         }
     }
-    return !tn__pending() && tokens_fit(o->stop_tokens, o->stop_token_count, vocab, "stop_tokens");
+    return tokens_fit(o->stop_tokens, o->stop_token_count, vocab, "stop_tokens");
 }
 
 static bool prompts_fit(const tn_prompt *prompts, int n, int64_t vocab) {
@@ -327,8 +332,9 @@ static tn_status open_batch(batch *b, const tn_prompt *prompts, int n) {
     b->logits = tn__malloc(rows * (size_t)b->vocab * sizeof(*b->logits));
     if (!b->sequences || !b->rows || !b->tokens || !b->places || !b->logits ||
         tn__candidates_init(&b->candidates, b->choices) != TN_OK) {
-        return tn__raise(TN_ENOMEM, operation, "no memory for %lld logits of %d sequences",
-                         (long long)b->vocab, n);
+        tn__raise(TN_ENOMEM, operation, "no memory for %lld logits of %d sequences",
+                  (long long)b->vocab, n);
+        return TN_ENOMEM;
     }
     for (int i = 0; i < n; i++) {
         tn__sequence *s = &b->sequences[i];

@@ -104,8 +104,11 @@ static bool check_tied_head(const tn__hf_plan *p) {
 
 /* Whether the files' tensor is one of the model's, or one that no model needs. */
 static bool is_known(const tn__hf_plan *p, const char *name) {
+    if (strcmp(name, head_path) == 0) {
+        return true;
+    }
     const char *path = path_of(p, name);
-    return (path && tn__state_has(&p->state, path)) || strcmp(name, head_path) == 0 ||
+    return (path && tn__state_has(&p->state, path)) ||
            (!p->weights.plain && p->form->ignored && p->form->ignored(name));
 }
 

@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "nn/layout.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +78,8 @@ static bool read_transposed(const tn_safetensors *f, const char *name, const tn_
                             char *to) {
     size_t size = element_size(f, name);
     axis rows = axis_of(l, 0), columns = axis_of(l, 1);
-    char *chunk = tn__malloc((size_t)(rows.slice ? rows.slice : 1) * size);
+    assert(rows.slice > 0 && columns.count > 0); /* there is an element */
+    char *chunk = tn__malloc((size_t)rows.slice * size);
     bool read = chunk != NULL;
     if (!chunk) {
         tn__raise(TN_ENOMEM, "safetensors", "%s: no memory to read \"%s\"", tn__safetensors_path(f),
