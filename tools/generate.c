@@ -208,13 +208,16 @@ static tn_status answer_lines(generation *g) {
     bool asks = isatty(STDIN_FILENO) && g->screen;
     char *line = NULL;
     size_t room = 0;
-    while (!g->failed && !tn_stop_asked()) {
+    while (!g->failed) {
+        signal(SIGINT, SIG_DFL); /* while it waits, they end it at once … */
+        signal(SIGTERM, SIG_DFL);
+        if (tn_stop_asked()) { /* … and it does not wait where one came just before */
+            break;
+        }
         if (asks) {
             fputs("> ", stdout);
             fflush(stdout);
         }
-        signal(SIGINT, SIG_DFL); /* Ctrl-C while it waits */
-        signal(SIGTERM, SIG_DFL);
         ssize_t bytes = getline(&line, &room, stdin);
         if (bytes < 0) {
             break;
