@@ -549,10 +549,33 @@ int64_t tn_token_shards_vocab(const char *pattern) {
     }
     int64_t most = 0;
     for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
-        int64_t vocab = 0;
-        tn__tokens_state state = tn__tokens_beside(found.gl_pathv[i], &vocab, "token_shards_vocab");
-        most = state == TN__TOKENS_WHOLE && vocab > most ? vocab : most;
+        tn__tokens_told told = {0};
+        tn__tokens_state state = tn__tokens_beside(found.gl_pathv[i], &told, "token_shards_vocab");
+        most = state == TN__TOKENS_WHOLE && told.vocab > most ? told.vocab : most;
     }
     globfree(&found);
     return tn__pending() ? 0 : most;
+}
+
+tn_status tn_token_shards_check(const char *pattern, const tn_tokenizer *tokenizer) {
+    static const char operation[] = "token_shards_check";
+    char ours[TN__DIGEST_DIGITS + 1];
+    glob_t found;
+    if (!pattern || !tokenizer) {
+        return tn__raise(TN_EVALUE, operation, "the %s is NULL", pattern ? "tokenizer" : "pattern");
+    }
+    if (!tn__tokenizer_digest(tokenizer, ours, operation) || !find_paths(pattern, &found)) {
+        return tn_error();
+    }
+    for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
+        tn__tokens_told told = {0};
+        tn__tokens_state state = tn__tokens_beside(found.gl_pathv[i], &told, operation);
+        if (state == TN__TOKENS_WHOLE && *told.tokenizer && strcmp(told.tokenizer, ours) != 0) {
+            tn__raise(TN_EMISMATCH, operation,
+                      "%s was made with another tokenizer (" TN__TOKENS_JSON " beside it)",
+                      found.gl_pathv[i]);
+        }
+    }
+    globfree(&found);
+    return tn_error();
 }

@@ -292,6 +292,9 @@ static void say_scores(const evaluation *e, const tn_choice_scores *c) {
 static tn_status evaluate_data(evaluation *e) {
     tn_perplexity p;
     e->stride = e->stride ? e->stride : e->context;
+    if (e->words && tn_token_shards_check(e->data, e->words) != TN_OK) {
+        return tn_error();
+    }
     tn_dataset *windows = tn_sliding_shards(e->data, e->context, e->stride, e->shape.vocab);
     int64_t batch = e->context < TOKENS_AT_ONCE ? TOKENS_AT_ONCE / e->context : 1;
     if (windows &&

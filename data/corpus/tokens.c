@@ -126,25 +126,6 @@ static bool put_all(making *m) {
 
 /* ---- tokens.json ----------------------------------------------------------------------------- */
 
-/* Of the tokenizer: the bytes of all its tokens. */
-static bool digest_tokenizer(const tn_tokenizer *t, char *digits) {
-    tn__digest *digest = tn__digest_new();
-    if (!digest) {
-        tn__raise(TN_ENOMEM, "tokens", "no memory for a digest");
-        return false;
-    }
-    for (int64_t id = 0; id < tn_tokenizer_size(t); id++) {
-        size_t bytes;
-        const char *token = tn_tokenizer_bytes(t, id, &bytes);
-        uint64_t length = bytes;
-        tn__digest_add(digest, &length, sizeof(length));
-        tn__digest_add(digest, token, bytes);
-    }
-    tn__digest_text(digest, digits);
-    tn__digest_free(digest);
-    return true;
-}
-
 /* A path may be no UTF-8, and JSON must be. */
 static void put_path(tn__json_text *j, const char *path) {
     char *copy = tn__strdup(path);
@@ -168,7 +149,7 @@ static void put_split(tn__json_text *j, const char *name, int64_t shards, int64_
 static bool put_summary(making *m, const char *const *paths, int count) {
     char digits[TN__DIGEST_DIGITS + 1];
     const tn_tokens_made *made = &m->made;
-    if (!digest_tokenizer(m->tokenizer, digits)) {
+    if (!tn__tokenizer_digest(m->tokenizer, digits, "tokens")) {
         return false;
     }
     tn__json_text j = {0};
@@ -235,11 +216,11 @@ static bool remove_shard(const char *name, void *user) {
 
 /* Whether the folder may be written to. False after raising. */
 static bool check_folder(making *m) {
-    int64_t vocab;
+    tn__tokens_told told;
     if (m->options.overwrite) {
         return true;
     }
-    switch (tn__tokens_look(m->out, &vocab, "tokens")) {
+    switch (tn__tokens_look(m->out, &told, "tokens")) {
     case TN__TOKENS_WHOLE:
         tn__raise(TN_ESTATE, "tokens", "%s has tokens already (--overwrite replaces them)", m->out);
         return false;

@@ -7,6 +7,7 @@
 #include "core/reader.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,10 +25,11 @@ bool tn__is_token_shard(const char *name) {
 }
 
 /* The members that are asked for. */
-static tn__tokens_state state_of(const tn__json *whole, int64_t *vocab) {
+static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
     const tn__json *format = tn__json_get(whole, "format");
     const tn__json *finished = tn__json_get(whole, "finished");
     const tn__json *size = tn__json_get(whole, "vocab");
+    const tn__json *tokenizer = tn__json_get(whole, "tokenizer");
     if (!format || format->kind != TN__JSON_TEXT || strcmp(format->text, "tern-tokens-1") != 0 ||
         !finished || finished->kind != TN__JSON_WORD) {
         return TN__TOKENS_NONE;
@@ -38,11 +40,14 @@ static tn__tokens_state state_of(const tn__json *whole, int64_t *vocab) {
     if (!size || size->kind != TN__JSON_WHOLE || size->whole < 1 || size->whole > INT32_MAX) {
         return TN__TOKENS_NONE;
     }
-    *vocab = size->whole;
+    *told = (tn__tokens_told){.vocab = size->whole};
+    if (tokenizer && tokenizer->kind == TN__JSON_TEXT) {
+        snprintf(told->tokenizer, sizeof(told->tokenizer), "%s", tokenizer->text);
+    }
     return TN__TOKENS_WHOLE;
 }
 
-static tn__tokens_state look_at(const char *path, int64_t *vocab, const char *operation) {
+static tn__tokens_state look_at(const char *path, tn__tokens_told *told, const char *operation) {
     size_t bytes;
     if (access(path, F_OK) != 0) {
         return TN__TOKENS_NONE;
@@ -54,7 +59,7 @@ static tn__tokens_state look_at(const char *path, int64_t *vocab, const char *op
     tn__json_file json;
     tn__tokens_state state = TN__TOKENS_ERROR;
     if (tn__json_read_any(&json, text, bytes)) {
-        state = state_of(json.values, vocab);
+        state = state_of(json.values, told);
         tn__json_free(&json);
         if (state == TN__TOKENS_NONE) {
             tn__raise(TN_EFORMAT, operation, "%s is not what `tern tokens` writes", path);
@@ -68,17 +73,18 @@ static tn__tokens_state look_at(const char *path, int64_t *vocab, const char *op
     return state;
 }
 
-tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char *operation) {
+tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, const char *operation) {
     char *path = tn__folder_path(folder, TN__TOKENS_JSON, operation);
     if (!path) {
         return TN__TOKENS_ERROR;
     }
-    tn__tokens_state state = look_at(path, vocab, operation);
+    tn__tokens_state state = look_at(path, told, operation);
     free(path);
     return state;
 }
 
-tn__tokens_state tn__tokens_beside(const char *shard, int64_t *vocab, const char *operation) {
+tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told,
+                                   const char *operation) {
     const char *slash = strrchr(shard, '/');
     if (!tn__is_token_shard(slash ? slash + 1 : shard)) {
         return TN__TOKENS_NONE;
@@ -91,14 +97,14 @@ tn__tokens_state tn__tokens_beside(const char *shard, int64_t *vocab, const char
     if (slash) {
         folder[slash - shard + (slash == shard)] = 0;
     }
-    tn__tokens_state state = tn__tokens_look(folder, vocab, operation);
+    tn__tokens_state state = tn__tokens_look(folder, told, operation);
     free(folder);
     return state;
 }
 
 bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
-    int64_t theirs = 0;
-    switch (tn__tokens_beside(shard, &theirs, operation)) {
+    tn__tokens_told told = {0};
+    switch (tn__tokens_beside(shard, &told, operation)) {
     case TN__TOKENS_NONE:
         return true;
     case TN__TOKENS_UNFINISHED:
@@ -108,15 +114,33 @@ bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
                   shard);
         return false;
     case TN__TOKENS_WHOLE:
-        if (theirs > vocab) {
+        if (told.vocab > vocab) {
             tn__raise(TN_EFORMAT, operation,
                       "%s has tokens of a vocabulary of %" PRId64 ", but %" PRId64
                       " are wanted here (" TN__TOKENS_JSON " beside it)",
-                      shard, theirs, vocab);
+                      shard, told.vocab, vocab);
         }
-        return theirs <= vocab;
+        return told.vocab <= vocab;
     case TN__TOKENS_ERROR:
         break;
     }
     return false;
+}
+
+bool tn__tokenizer_digest(const tn_tokenizer *t, char *digits, const char *operation) {
+    tn__digest *digest = tn__digest_new();
+    if (!digest) {
+        tn__raise(TN_ENOMEM, operation, "no memory for a digest");
+        return false;
+    }
+    for (int64_t id = 0; id < tn_tokenizer_size(t); id++) {
+        size_t bytes;
+        const char *token = tn_tokenizer_bytes(t, id, &bytes);
+        uint64_t length = bytes;
+        tn__digest_add(digest, &length, sizeof(length));
+        tn__digest_add(digest, token, bytes);
+    }
+    tn__digest_text(digest, digits);
+    tn__digest_free(digest);
+    return true;
 }

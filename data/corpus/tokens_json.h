@@ -4,7 +4,7 @@
 #define TERN_DATA_CORPUS_TOKENS_JSON_H
 
 #include "core/digest.h"
-#include "tern/core.h"
+#include "tern/tokenizer.h"
 
 #define TN__TOKENS_JSON "tokens.json"
 
@@ -18,14 +18,23 @@ typedef enum tn__tokens_state {
     TN__TOKENS_ERROR, /* raised */
 } tn__tokens_state;
 
-/* What the folder's tokens.json says; *vocab of a whole one. */
-tn__tokens_state tn__tokens_look(const char *folder, int64_t *vocab, const char *operation);
+/* Of a set that is whole. */
+typedef struct tn__tokens_told {
+    int64_t vocab;
+    char tokenizer[TN__DIGEST_DIGITS + 1]; /* tn__tokenizer_digest; "": not told */
+} tn__tokens_told;
+
+/* What the folder's tokens.json says. */
+tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, const char *operation);
 
 /* What the tokens.json says that this shard belongs to. */
-tn__tokens_state tn__tokens_beside(const char *shard, int64_t *vocab, const char *operation);
+tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told, const char *operation);
 
 /* Whether this shard may be read with a vocabulary of this size, as far as the tokens.json beside
  * it knows. False after raising. */
 bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation);
+
+/* Of the bytes of all tokens, to digits[TN__DIGEST_DIGITS + 1]. False after raising. */
+bool tn__tokenizer_digest(const tn_tokenizer *t, char *digits, const char *operation);
 
 #endif

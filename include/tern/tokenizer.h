@@ -176,6 +176,10 @@ TN_API tn_tokens_options tn_tokens_defaults(void);
 TN_API tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
                                 const char *out, tn_tokens_options options, tn_tokens_made *made);
 
+/* Whether the tokens of the files that match `pattern` are this tokenizer's, as far as a
+ * tokens.json beside them tells: another one's are TN_EMISMATCH. TN_EVALUE, TN_EIO, TN_EFORMAT. */
+TN_API tn_status tn_token_shards_check(const char *pattern, const tn_tokenizer *tokenizer);
+
 #ifdef __cplusplus
 }
 #endif

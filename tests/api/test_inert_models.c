@@ -478,6 +478,8 @@ static void tokens_made(void) {
     tn_tokens_made made;
     FAILS(tn_tokens_make(NULL, paths, 1, "/nowhere/out", o, &made));
     FAILS(tn_tokens_make(NULL, NULL, 0, NULL, o, NULL));
+    FAILS(tn_token_shards_check("/nowhere/*.bin", NULL));
+    FAILS(tn_token_shards_check(NULL, NULL));
 }
 
 static void tokenizers(tn_tensor *t) {

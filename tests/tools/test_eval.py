@@ -109,6 +109,24 @@ def what_does_not_fit():
 
 
 @test
+def tokens_of_another_tokenizer():
+    """ids that mean other texts give a number too, but a wrong one; tokens.json knows"""
+    files()
+    shutil.copytree("m", "other")
+    vocab = json.load(open("other/vocab.json", encoding="utf-8"))
+    json.dump({**vocab, "a": vocab["b"], "b": vocab["a"]}, open("other/vocab.json", "w", encoding="utf-8"))
+    with open("text.txt", "w") as f:
+        f.write("It was the best of times.\n" * 20)
+    for words in ("m", "other"):
+        done = subprocess.run([TERN, "tokens", "text.txt", "--tokenizer", words, "--val", "0", "--out", "by_" + words],
+                              env=environment(), capture_output=True, timeout=60)
+        same(done.returncode, 0, done.stderr.decode())
+    evaluate("--model", "m", "--data", "by_m/train_*.bin")
+    has(evaluate("--model", "m", "--data", "by_other/train_*.bin", status=1),
+        "by_other/train_000000.bin was made with another tokenizer (tokens.json beside it)")
+
+
+@test
 def an_error_ends_all_ranks():
     files()
     errors = evaluate("--model", "m", "--data", "nowhere_*.bin", ranks=2, status=1)
