@@ -128,24 +128,12 @@ static bool options_fit(const tn_run_options *o) {
     return !wrong;
 }
 
-/* FOLDER/NAME; the caller frees. NULL: no memory. */
-static char *path_below(const char *folder, const char *name) {
-    size_t room = strlen(folder) + strlen(name) + 2;
-    char *path = tn__malloc(room);
-    if (path) {
-        snprintf(path, room, "%s/%s", folder, name);
-    }
-    return path;
-}
-
 /* False after raising. */
 static bool run_prepare(tn_run *r) {
     const char *out = r->options.out;
-    r->losses = path_below(out, "loss.csv");
-    r->picture = path_below(out, "loss.svg");
-    if (!r->losses || !r->picture) {
-        tn__raise(TN_ENOMEM, "run_new", "no memory");
-    } else if (tn__folder_make(out, "run_new")) {
+    r->losses = tn__folder_path(out, "loss.csv", "run_new");
+    r->picture = tn__folder_path(out, "loss.svg", "run_new");
+    if (r->losses && r->picture && tn__folder_make(out, "run_new")) {
         r->saver = tn_saver_new(r->world, out, tn_saver_defaults());
     }
     return !tn__pending();
