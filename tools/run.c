@@ -330,5 +330,6 @@ int run_main(int argc, char **argv) {
     close(l.signals);
     free((char *)(uintptr_t)l.options.log_dir);
     free(l.options.path);
+    free(l.options.command);
     return status;
 }
