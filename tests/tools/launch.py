@@ -140,6 +140,12 @@ def marked(mark):
     return found
 
 
+def _last_words():
+    """What the launchers of the test have written to stderr: the one that failed is not always the one that was asked."""
+    names = sorted(name for name in os.listdir(".") if re.fullmatch("launcher-.*[.]err", name))
+    return "".join(f"\n{name}: {text(name)}" for name in names if text(name))
+
+
 def _run_one(function, number):
     name = function.__doc__ or function.__name__.replace("_", " ")
     mark = f"{os.getpid()}-{number}"
@@ -153,7 +159,7 @@ def _run_one(function, number):
     except Skip as why:
         skip = f" # SKIP {why}"
     except AssertionError as error:
-        failed = f"{error}\nleft: {marked(mark)}"
+        failed = f"{error}\nleft: {marked(mark)}{_last_words()}"
     except Exception as error:  # pylint: disable=broad-except
         failed = f"{type(error).__name__}: {error}"
     for pid, _ in marked(mark):
