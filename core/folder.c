@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -43,6 +44,12 @@ char *tn__folder_path(const char *folder, const char *name, const char *operatio
     }
     snprintf(path, room, "%s/%s", folder, name);
     return path;
+}
+
+bool tn__folder_has(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return length < (int)sizeof(path) && access(path, F_OK) == 0;
 }
 
 /* NULL with errno. */

@@ -10,6 +10,9 @@ TN_API bool tn__folder_make(const char *path, const char *operation);
 /* FOLDER/NAME; the caller frees. NULL after raising (the folder is NULL, no memory). */
 TN_API char *tn__folder_path(const char *folder, const char *name, const char *operation);
 
+/* Whether FOLDER/NAME is there, whatever it is. */
+TN_API bool tn__folder_has(const char *folder, const char *name);
+
 /* Calls f with each name in it but "." and "..", until f returns false. False after raising. */
 TN_API bool tn__folder_each(const char *path, bool (*f)(const char *name, void *user), void *user,
                             const char *operation);

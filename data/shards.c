@@ -11,6 +11,7 @@
 #include "core/digest.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "core/text.h"
 #include "data/corpus/kind.h"
 #include "data/shards.h"
 #include "data/corpus/tokens_json.h"
@@ -65,17 +66,12 @@ static uint32_t word_at(const beginning *b, int i) {
     return le32toh(word);
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t all = strlen(text), bytes = strlen(end);
-    return all >= bytes && strcmp(text + all - bytes, end) == 0;
-}
-
 /* Whether it is text. A short file may be tokens that look like some, if its name does not speak
  * against it. */
 static bool is_text(const shard *s, const beginning *b) {
     enum { SURE = 256 };
     return tn__looks_like_text(b->at, b->bytes) &&
-           (b->bytes >= SURE || !ends_with(s->path, ".bin"));
+           (b->bytes >= SURE || !tn__ends_with(s->path, ".bin"));
 }
 
 /* A shard without a head could be any file: those that are often taken for one are not. */

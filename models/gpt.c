@@ -16,6 +16,7 @@
 
 #include "core/memory.h"
 #include "core/number.h"
+#include "core/text.h"
 #include "models/weights/described.h"
 #include "nn/describe.h"
 
@@ -66,18 +67,13 @@ tn_gpt_options tn_gpt_defaults(void) {
                             .dtype = TN_F32};
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), e = strlen(end);
-    return n >= e && strcmp(text + n - e, end) == 0;
-}
-
 /* Matrices: normal; biases: 0; the weights of norms stay 1. */
 static bool init_entry(const tn_entry *entry, void *user) {
     const tn_gpt *m = user;
     if (entry->layout.whole.ndim >= 2) {
-        bool residual = ends_with(entry->path, "c_proj.weight");
+        bool residual = tn__ends_with(entry->path, "c_proj.weight");
         tn_init_normal(*entry->field, 0.0, residual ? 0.02 / sqrt(2.0 * m->options.layers) : 0.02);
-    } else if (ends_with(entry->path, "bias")) {
+    } else if (tn__ends_with(entry->path, "bias")) {
         tn_init_constant(*entry->field, 0.0);
     }
     return true;

@@ -3,6 +3,7 @@
 #include "tools/convert.h"
 
 #include "core/folder.h"
+#include "core/text.h"
 #include "distributed/parallel/save/convert.h"
 #include "distributed/parallel/save/model.h"
 #include "models/weights/hf.h"
@@ -14,7 +15,6 @@
 #include <string.h>
 #include <tern/io.h>
 #include <tern/models.h>
-#include <unistd.h>
 
 typedef struct conversion {
     const char *from, *target, *to;
@@ -114,18 +114,6 @@ static const struct argp description = {
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), e = strlen(end);
-    return n >= e && strcmp(text + n - e, end) == 0;
-}
-
-static bool folder_has(const char *folder, const char *name) {
-    char *path = tn__folder_path(folder, name, "convert");
-    bool has = path && access(path, F_OK) == 0;
-    free(path);
-    return has;
-}
-
 static tn_module *load_llmc(const char *path, tn_lm_load_options options) {
     tn_gpt *m = calloc(1, sizeof(*m));
     if (!m || tn_gpt_load_llmc(m, path, options) != TN_OK) {
@@ -136,15 +124,15 @@ static tn_module *load_llmc(const char *path, tn_lm_load_options options) {
 }
 
 static tn_module *load_source(const conversion *c) {
-    return folder_has(c->from, "config.json") ? tn_lm_load(c->from, c->load)
-           : ends_with(c->from, ".bin")       ? load_llmc(c->from, c->load)
-                                              : tn__saver_model(c->from, c->load);
+    return tn__folder_has(c->from, "config.json") ? tn_lm_load(c->from, c->load)
+           : tn__ends_with(c->from, ".bin")       ? load_llmc(c->from, c->load)
+                                                  : tn__saver_model(c->from, c->load);
 }
 
 static tn_status save_target(const conversion *c, tn_module *m) {
     tn_lm_save_options options = tn_lm_save_defaults();
     options.plain = c->plain;
-    if (!ends_with(c->target, ".bin")) {
+    if (!tn__ends_with(c->target, ".bin")) {
         return tn_lm_save_with(m, c->target, options);
     }
     return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which looks at its kind */
@@ -153,7 +141,7 @@ static tn_status save_target(const conversion *c, tn_module *m) {
 static tn_status convert_model(const conversion *c) {
     tn_module *m = load_source(c);
     if (m && (!c->int8 || tn_quantize(m) == TN_OK) && save_target(c, m) == TN_OK &&
-        !ends_with(c->target, ".bin")) {
+        !tn__ends_with(c->target, ".bin")) {
         tn__hf_copy_words(c->from, c->target, "convert");
     }
     tn_lm_free(m);

@@ -3,6 +3,7 @@
 #include "tools/eval.h"
 
 #include "core/clock.h"
+#include "core/folder.h"
 #include "core/json_text.h"
 #include "tools/numbers.h"
 #include "tools/why.h"
@@ -14,7 +15,6 @@
 #include <string.h>
 #include <tern/evaluate.h>
 #include <tern/models.h>
-#include <unistd.h>
 
 /* Without --context and --batch. */
 enum { CONTEXT_MOST = 4096, TOKENS_AT_ONCE = 1024, ENDINGS_AT_ONCE = 8 };
@@ -185,15 +185,7 @@ static tn_status load_model(evaluation *e) {
 
 /* Whether the model's folder has one of the files that tn_tokenizer_load looks for. */
 static bool has_tokenizer(const char *folder) {
-    static const char *const names[] = {"tokenizer.json", "vocab.json"};
-    for (int i = 0; i < 2; i++) {
-        char path[4096];
-        int length = snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
-        if (length < (int)sizeof(path) && access(path, F_OK) == 0) {
-            return true;
-        }
-    }
-    return false;
+    return tn__folder_has(folder, "tokenizer.json") || tn__folder_has(folder, "vocab.json");
 }
 
 static tn_status load_tokenizer(evaluation *e) {

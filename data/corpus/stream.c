@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/text.h"
 
 #include <string.h>
 #include <zlib.h>
@@ -156,16 +157,11 @@ static bool unpacker_begin(tn__stream *s) {
     return begun || raise_memory(s);
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t all = strlen(text), bytes = strlen(end);
-    return all >= bytes && strcmp(text + all - bytes, end) == 0;
-}
-
 /* A file that is named as if it were compressed, and is not, was cut short or is something else. */
 static bool check_name(const tn__stream *s) {
     const char *path = s->file.path;
-    bool gzip = ends_with(path, ".gz") && s->kind.form != TN__FORM_GZIP;
-    bool zstd = ends_with(path, ".zst") && s->kind.form != TN__FORM_ZSTD;
+    bool gzip = tn__ends_with(path, ".gz") && s->kind.form != TN__FORM_GZIP;
+    bool zstd = tn__ends_with(path, ".zst") && s->kind.form != TN__FORM_ZSTD;
     if (gzip || zstd) {
         tn__raise(TN_EFORMAT, s->file.operation, "%s is no %s file, as its name says: it is %s",
                   path, gzip ? "gzip" : "zstd", s->file.bytes ? s->kind.is : "empty");

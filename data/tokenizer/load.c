@@ -6,6 +6,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "core/text.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -140,11 +141,6 @@ static bool file_in(char *room, const char *folder, const char *name) {
     return snprintf(room, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && is_there(room);
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t bytes = strlen(text);
-    return bytes >= strlen(end) && strcmp(text + bytes - strlen(end), end) == 0;
-}
-
 typedef struct ranks {
     char path[PATH_MAX];
     int count;
@@ -153,7 +149,7 @@ typedef struct ranks {
 
 static bool find_ranks(const char *name, void *user) {
     ranks *r = user;
-    if (ends_with(name, ".tiktoken") || strcmp(name, "tokenizer.model") == 0) {
+    if (tn__ends_with(name, ".tiktoken") || strcmp(name, "tokenizer.model") == 0) {
         r->count += file_in(r->path, r->folder, name);
     }
     return true;
@@ -199,6 +195,6 @@ tn_tokenizer *tn_tokenizer_load(const char *path) {
     if (exchange_end(other, path, "vocab.json", "merges.txt")) {
         return load_json(path, other);
     }
-    return ends_with(path, ".json") ? load_json(path, NULL)
-                                    : tn_tokenizer_load_tiktoken(path, tn_tiktoken_defaults());
+    return tn__ends_with(path, ".json") ? load_json(path, NULL)
+                                        : tn_tokenizer_load_tiktoken(path, tn_tiktoken_defaults());
 }

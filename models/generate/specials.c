@@ -1,12 +1,10 @@
 /* The tokens that begin and end texts, as a folder of Hugging Face's files says. */
 #include "core/error.h"
+#include "core/folder.h"
 #include "models/weights/hf_config.h"
 #include "models/language.h"
 
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char operation[] = "lm_specials_of";
 
@@ -29,10 +27,9 @@ static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, i
 
 /* One of the folder's files, which need not be there. False after raising. */
 static bool read_specials(const char *folder, const char *file, int64_t vocab, tn_lm_specials *s) {
-    char path[PATH_MAX];
     tn__hf_config c;
-    int length = snprintf(path, sizeof(path), "%s/%s", folder, file), begins = s->begin >= 0;
-    if (length >= (int)sizeof(path) || access(path, F_OK) != 0) {
+    int begins = s->begin >= 0;
+    if (!tn__folder_has(folder, file)) {
         return true;
     }
     if (!tn__hf_config_open(&c, folder, file, operation)) {

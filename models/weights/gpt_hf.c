@@ -8,24 +8,20 @@
 #include "models/weights/hf.h"
 
 #include "core/error.h"
+#include "core/text.h"
 #include "nn/module.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), e = strlen(end);
-    return n >= e && strcmp(text + n - e, end) == 0;
-}
-
 static bool gpt_transposed(const char *path) {
-    return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") ||
-           ends_with(path, ".c_fc.weight");
+    return tn__ends_with(path, ".c_attn.weight") || tn__ends_with(path, ".c_proj.weight") ||
+           tn__ends_with(path, ".c_fc.weight");
 }
 
 static bool gpt_ignored(const char *name) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+    return tn__ends_with(name, ".attn.bias") || tn__ends_with(name, ".attn.masked_bias");
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { INDEX_MOST = 64 << 20 }; /* bytes: a model of 100000 tensors has some 8 MiB */
 
@@ -185,13 +184,10 @@ static bool read_index(tn__hf_weights *w, const char *folder) {
 
 /* Sets w->path where the folder has this file. */
 static bool has_file(tn__hf_weights *w, const char *folder, const char *name) {
-    char *path = tn__folder_path(folder, name, w->operation);
-    if (path && access(path, F_OK) == 0) {
-        w->path = path;
-        return true;
+    if (tn__folder_has(folder, name)) {
+        w->path = tn__folder_path(folder, name, w->operation);
     }
-    free(path);
-    return false;
+    return w->path != NULL;
 }
 
 static bool open_any(tn__hf_weights *w, const char *folder) {

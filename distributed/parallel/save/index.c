@@ -2,6 +2,7 @@
 #include "distributed/parallel/save/index.h"
 
 #include "core/error.h"
+#include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "nn/layout.h"
@@ -100,16 +101,6 @@ static bool no_memory(const reader *r) {
     return false;
 }
 
-/* "FOLDER/NAME" */
-static char *join_path(const char *folder, const char *name) {
-    size_t room = strlen(folder) + strlen(name) + 2;
-    char *path = tn__malloc(room);
-    if (path) {
-        snprintf(path, room, "%s/%s", folder, name);
-    }
-    return path;
-}
-
 static bool check_digest(const reader *r, const char *text, size_t bytes) {
     static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
     const size_t at = TN__INDEX_DIGEST_AT, after = at + TN__DIGEST_DIGITS;
@@ -160,10 +151,10 @@ static bool read_files(reader *r, const tn__json *list) {
             !tn__whole_get(file, "bytes", 0, INT64_MAX, &ix->files[i].bytes)) {
             return index_bad(r, "file %u is not %s with its number of bytes", i, expected);
         }
-        ix->files[i].path = join_path(r->folder, expected);
+        ix->files[i].path = tn__folder_path(r->folder, expected, r->operation);
         ix->file_count++;
         if (!ix->files[i].path) {
-            return no_memory(r);
+            return false;
         }
     }
     return true;
@@ -292,10 +283,11 @@ static tn__index *index_new(char *path, const char *operation) {
 /* Its size is looked at first: it may be anything. */
 char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
     struct stat about;
-    char *path = join_path(folder, TN__INDEX_NAME), *text = NULL;
+    char *path = tn__folder_path(folder, TN__INDEX_NAME, operation), *text = NULL;
     if (!path) {
-        tn__raise(TN_ENOMEM, operation, "no memory for a path in %s", folder);
-    } else if (stat(path, &about) == 0 && about.st_size > TN__INDEX_MOST) {
+        return NULL;
+    }
+    if (stat(path, &about) == 0 && about.st_size > TN__INDEX_MOST) {
         tn__raise(TN_EFORMAT, operation, "%s has %lld bytes; an index has at most %d", path,
                   (long long)about.st_size, TN__INDEX_MOST);
     } else {
@@ -307,7 +299,7 @@ char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
 
 tn__index *tn__index_read(const char *folder, const char *text, size_t bytes,
                           const char *operation) {
-    reader r = {.index = index_new(join_path(folder, TN__INDEX_NAME), operation),
+    reader r = {.index = index_new(tn__folder_path(folder, TN__INDEX_NAME, operation), operation),
                 .folder = folder,
                 .operation = operation};
     if (r.index && !read_all(&r, text, bytes)) {

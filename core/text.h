@@ -1,0 +1,14 @@
+/* What the C library lacks about texts that end with a zero byte. */
+#ifndef TERN_CORE_TEXT_H
+#define TERN_CORE_TEXT_H
+
+#include <stdbool.h>
+#include <string.h>
+
+/* "model.bin" ends with ".bin". */
+static inline bool tn__ends_with(const char *text, const char *end) {
+    size_t all = strlen(text), bytes = strlen(end);
+    return all >= bytes && strcmp(text + all - bytes, end) == 0;
+}
+
+#endif
