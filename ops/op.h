@@ -13,7 +13,7 @@
 #include "tern/sys/op.h"
 
 /* The operations of list.h. */
-#define TN_OP(name) extern const tn_op tn__op_##name;
+#define TN_OP(folder, name) extern const tn_op tn__op_##name;
 #include "ops/list.h"
 #undef TN_OP
 

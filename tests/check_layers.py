@@ -10,7 +10,7 @@ Rules
   - a source of a layer includes no header, private or public, of a layer to its right
   - a public header (include/tern/) includes public headers only, of its own layer or to its left; tern.h is all of them
   - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only where its name has custom_op in it
-  - every .c file is listed in its folder's meson.build, so that none is forgotten
+  - every .c file is listed in its folder's meson.build, or in ops/list.h, so that none is forgotten
 """
 import os
 import re
@@ -96,8 +96,13 @@ def sources(root):
 
 
 def listed(root, source):
-    """Whether a meson.build in its folder or above it names the file."""
+    """Whether a meson.build in its folder or above it names the file, or the list of operations."""
     folder = os.path.dirname(source)
+    operations = os.path.join(root, "ops", "list.h")
+    if os.path.exists(operations):
+        with open(operations, encoding="utf-8") as f:
+            if re.search(r"^TN_OP\(%s, %s\)$" % (os.path.basename(folder), os.path.basename(source)[:-2]), f.read(), re.M):
+                return True
     while folder:
         build = os.path.join(root, folder, "meson.build")
         if os.path.exists(build):
@@ -132,6 +137,8 @@ def self_test():
         "core/error.c": '#include "core/error.h"\n',
         "core/meson.build": "files('error.c')\n",
         "ops/op.h": '#include "core/error.h"\n#include "tern/sys/op.h"\n',
+        "ops/list.h": "TN_OP(nn, softmax)\n",
+        "ops/nn/softmax.c": '#include "ops/op.h"\n',
         "examples/01_first.c": "#include <tern/tern.h>\n",
         "examples/meson.build": "files('01_first.c')\n",
         "tests/ops/test_op.c": '#include "ops/op.h"\n',
@@ -149,6 +156,7 @@ def self_test():
         "example to private": ("examples/01_first.c", '#include "core/error.h"\n'),
         "example to implementer": ("examples/01_first.c", "#  include <tern/sys/op.h>\n"),
         "forgotten source": ("core/scope.c", "\n"),
+        "forgotten operation": ("ops/loss/softmax.c", "\n"),
     }
     trees = {what: {**clean, path: clean.get(path, "") + text} for what, (path, text) in faulty.items()}
     return planted.self_test(clean, trees, faults)

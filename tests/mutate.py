@@ -386,7 +386,7 @@ def first_failure(folders, path=""):
     tests = [test for folder in folders for test in tests_of(folder)]
     tests.sort(key=lambda test: LAST.index(test[0]) if test[0] in LAST else -1)
     operation = os.path.basename(path)[:-2]
-    if path.startswith("ops/") and "TN_OP(%s)\n" % operation in read(os.path.join(TREE, "ops", "list.h")):
+    if path.startswith("ops/") and ", %s)\n" % operation in read(os.path.join(TREE, "ops", "list.h")):
         registry = dict(tests)["ops/registry"]
         tests.insert(0, ("ops/registry", registry + [operation]))
     for name, command in tests:
