@@ -242,6 +242,14 @@ static bool run_composition(tn_op_call *c, int results) {
     return true;
 }
 
+/* A composition is what remains without kernels and loops. On another device it goes before loops
+ * of the host, which would copy the operands. */
+static bool runs_composition(const tn_op_call *c) {
+    const tn_op *op = c->op;
+    bool lacking = !op->forward || tn__kernel_lacking(c->kernels, op->needs);
+    return op->compose && lacking && !(op->host && c->ctx->device.kind == TN_CPU);
+}
+
 static void note_where(tn_op_call *c) {
     if (c->out[0]->node && !c->out[0]->node->where) {
         char place[256];
@@ -267,8 +275,7 @@ static bool call_run(tn_op_call *c, bool *taken) {
         return tn_op_fail(c, TN_EVALUE, "the shape rule makes %d of %d results", c->outputs,
                           results);
     }
-    bool lacking = !c->op->forward || tn__kernel_lacking(c->kernels, c->op->needs);
-    if (c->op->compose && lacking) {
+    if (runs_composition(c)) {
         return run_composition(c, results);
     }
     if (!tn__kernel_forward(c)) {

@@ -184,7 +184,7 @@ static void compose_backward(tn_op_grad *g, bool create_graph) {
  * dtypes; otherwise the rule, or else the composition. */
 static void run_backward(tn_op_grad *g, bool create_graph) {
     const tn_op *op = g->op;
-    if (op->backward_kernel && !create_graph && tn__kernel_backward(g) != TN_EUNSUPPORTED) {
+    if (!create_graph && tn__kernel_backward(g) != TN_EUNSUPPORTED) {
         return;
     }
     if (tn__pending()) {

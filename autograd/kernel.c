@@ -5,6 +5,9 @@
  * elements are copied to scratch memory. In a backward the gradients that are wanted are made here,
  * in the dtype in which they will be summed, or are the sums so far when the kernel can add to
  * them. Statuses become errors.
+ *
+ * Loops of an operation's own (host, host_backward) go the same way, with stand-ins for what does
+ * not lie on the CPU or is bf16 or f16.
  */
 #include "autograd/kernel.h"
 
@@ -196,13 +199,33 @@ bool tn__kernel_lacking(const tn_backend *kernels, size_t entry) {
     return entry && !function;
 }
 
+/* ---- Stand-ins on the host ------------------------------------------------------------------- */
+
+static const tn_device the_host = {TN_CPU, 0};
+
+static inline bool is_narrow(tn_dtype dtype) {
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
+
+/* Whether loops of the host take t itself. */
+static inline bool host_takes(const tn_tensor *t) {
+    return t->storage->device.kind == TN_CPU && !is_narrow(t->dtype);
+}
+
+/* What they read for t: t itself, where they take it. */
+static tn_tensor *host_reads(tn_tensor *t) {
+    return host_takes(t) ? t : tn__widened(tn__ops.to(t, the_host));
+}
+
+/* What they write for t, which is copied to t afterwards. */
+static tn_tensor *host_writes(tn_tensor *t) {
+    return host_takes(t) ? t : tn__new(t->dims, is_narrow(t->dtype) ? TN_F32 : t->dtype, the_host);
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-bool tn__kernel_forward(tn_op_call *c) {
+static tn_status forward_run(tn_op_call *c, bool host) {
     const tn_op *op = c->op;
-    if (!op->forward) {
-        return true;
-    }
     scratch s;
     s.kernels = c->kernels;
     s.ctx = c->ctx;
@@ -216,12 +239,68 @@ bool tn__kernel_forward(tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         operand_target(&c->y[i], c->out[i], op->y_rows[i]);
     }
-    status = status == TN_OK ? op->forward(c) : status;
+    if (status == TN_OK) {
+        status = host ? op->host(c) : op->forward(c);
+    }
     scratch_free(&s);
-    if (status != TN_OK) {
+    if (status != TN_OK && !(status == TN_EUNSUPPORTED && !host && op->host && !tn__pending())) {
         status_raise(op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
     }
-    return status == TN_OK;
+    return status;
+}
+
+static bool all_for_host(const tn_op_call *c) {
+    bool all = true;
+    for (int i = 0; i < c->inputs; i++) {
+        all = all && (!c->in[i] || host_takes(c->in[i]));
+    }
+    for (int i = 0; i < c->outputs; i++) {
+        all = all && host_takes(c->out[i]);
+    }
+    return all;
+}
+
+static bool host_forward(tn_op_call *c) {
+    if (all_for_host(c)) {
+        return forward_run(c, true) == TN_OK;
+    }
+    if (c->inputs > TN_OP_INPUTS) {
+        return tn_op_fail(c, TN_EUNSUPPORTED, "loops of the host take at most %d inputs",
+                          TN_OP_INPUTS);
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *in[TN_OP_INPUTS];
+    tn_op_call h = *c;
+    h.in = in;
+    h.kernels = tn_backend_of(the_host);
+    h.ctx = tn_context_of(the_host);
+    for (int i = 0; i < c->inputs; i++) {
+        in[i] = c->in[i] ? host_reads(c->in[i]) : NULL;
+    }
+    for (int i = 0; i < c->outputs; i++) {
+        h.out[i] = host_writes(c->out[i]);
+    }
+    if (tn__pending() || forward_run(&h, true) != TN_OK) {
+        return false;
+    }
+    for (int i = 0; i < c->outputs && !tn__pending(); i++) {
+        if (h.out[i] != c->out[i]) {
+            tn__ops.copy_(c->out[i], h.out[i]);
+        }
+    }
+    return !tn__pending();
+}
+
+bool tn__kernel_forward(tn_op_call *c) {
+    const tn_op *op = c->op;
+    if (op->forward && !(op->host && tn__kernel_lacking(c->kernels, op->needs))) {
+        tn_status status = forward_run(c, false);
+        if (status != TN_EUNSUPPORTED || !op->host || tn__pending()) {
+            return status == TN_OK;
+        }
+    }
+    return !op->host || host_forward(c);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -232,13 +311,14 @@ typedef struct backward_pass {
     scratch s;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS], dy[TN_OP_OUTPUTS], dx[TN_OP_INPUTS];
     tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
+    bool host;                     /* for host_backward */
 } backward_pass;
 
-/* The dtype in which the kernel writes the gradient of input i. */
-static tn_dtype dtype_of_dx(const tn_op_grad *g, int i) {
+/* The dtype in which the gradient of input i is written. */
+static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) {
     tn_dtype own = tn_op_input_dtype(g, i), summed = tn_op_gradient_dtype(g, i);
-    bool narrow = own == TN_BF16 || own == TN_F16, wider = summed == TN_F32 || summed == TN_F64;
-    return narrow && wider && (g->op->widens >> i & 1) ? TN_F32 : own;
+    bool wider = p->host || ((summed == TN_F32 || summed == TN_F64) && (g->op->widens >> i & 1));
+    return is_narrow(own) && wider ? TN_F32 : own;
 }
 
 /* The sums to which the kernel can add: all that are wanted, or none. */
@@ -248,7 +328,7 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
         if (g->op->adds >> i & 1 && g->wants[i]) {
             p->made[i] = tn_op_pending(g, i);
             any = true;
-            if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, i)) {
+            if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, p, i)) {
                 memset(p->made, 0, sizeof p->made);
                 return false;
             }
@@ -260,7 +340,7 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
 /* Where a leaf's gradient will lie, when the kernel can write it there; NULL: nowhere yet. */
 static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
     tn_tensor *place = tn__grad_place(g, i);
-    return place && place->dtype == dtype_of_dx(g, i) &&
+    return place && place->dtype == dtype_of_dx(g, p, i) &&
                    tn_dims_equal(place->dims, tn_op_input_dims(g, i)) &&
                    tn__same_device(place->storage->device, p->s.ctx->device)
                ? place
@@ -272,7 +352,7 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
     const tn_op *op = g->op;
     int rows = op->x_rows[i];
     tn_tensor *at = p->made[i];
-    if (!at && op->room) {
+    if (!at && op->room && !p->host) {
         at = op->room(g, i, p->made);
         if (at && at->inert) {
             return false;
@@ -282,7 +362,7 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
         at = gradient_place(g, p, i);
     }
     if (!at || !operand_target(&p->dx[i], at, rows)) {
-        at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, i), p->s.ctx->device);
+        at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, p, i), p->s.ctx->device);
         if (at->inert) {
             return false;
         }
@@ -294,7 +374,7 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
 }
 
 static bool make_gradients(tn_op_grad *g, backward_pass *p) {
-    p->b.adds = g->op->adds && find_sums(g, p);
+    p->b.adds = g->op->adds && !p->host && find_sums(g, p);
     for (int i = 0; i < g->inputs; i++) {
         bool always = (g->op->always >> i & 1) && g->node->edges[i].present;
         if ((g->wants[i] || always) && !make_gradient(g, p, i)) {
@@ -304,14 +384,24 @@ static bool make_gradients(tn_op_grad *g, backward_pass *p) {
     return true;
 }
 
-/* The dtype in which dy[0] is handed over. */
-static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, int k) {
+/* The dtype in which dy is handed over. */
+static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, const tn_tensor *dy,
+                            int k) {
     for (int i = 0; g->op->dy_as_dx && k == 0 && i < g->inputs; i++) {
         if (p->b.dx[i]) {
             return p->dx[i].dtype;
         }
     }
-    return g->dout[k]->dtype;
+    return dy->dtype;
+}
+
+/* t, or what stands in for it; NULL after raising. */
+static tn_tensor *operand_of(const tn_op_grad *g, const backward_pass *p, tn_tensor *t) {
+    if (!tn__usable(t, g->op->name)) {
+        return NULL;
+    }
+    t = p->host ? host_reads(t) : t;
+    return t->inert ? NULL : t;
 }
 
 /* What was saved, and the gradients that arrived. TN_ESTATE: something cannot be read, and that was
@@ -321,32 +411,24 @@ static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
     uint32_t saved = tn__node_saves(g->node);
     tn_status status = TN_OK;
     for (int i = 0; i < g->inputs && status == TN_OK; i++) {
-        tn_tensor *t = saved & TN_SAVES_INPUT(i) ? tn_op_saved_input(g, i) : NULL;
-        if (t && !tn__usable(t, op->name)) {
-            return TN_ESTATE;
-        }
-        if (t) {
-            status = operand_open(&p->s, &p->x[i], t, op->x_rows[i], t->dtype);
+        if (saved & TN_SAVES_INPUT(i)) {
+            const tn_tensor *t = operand_of(g, p, tn_op_saved_input(g, i));
+            status = t ? operand_open(&p->s, &p->x[i], t, op->x_rows[i], t->dtype) : TN_ESTATE;
             p->b.x[i] = &p->x[i];
         }
     }
     for (int i = 0; saved >= TN_SAVES_OUTPUT(i) && status == TN_OK; i++) {
-        tn_tensor *t = saved & TN_SAVES_OUTPUT(i) ? tn_op_saved_output(g, i) : NULL;
-        if (t && !tn__usable(t, op->name)) {
-            return TN_ESTATE;
-        }
-        if (t) {
-            status = operand_open(&p->s, &p->y[i], t, op->y_rows[i], t->dtype);
+        if (saved & TN_SAVES_OUTPUT(i)) {
+            const tn_tensor *t = operand_of(g, p, tn_op_saved_output(g, i));
+            status = t ? operand_open(&p->s, &p->y[i], t, op->y_rows[i], t->dtype) : TN_ESTATE;
             p->b.y[i] = &p->y[i];
         }
     }
     for (int k = 0; k < g->outputs && status == TN_OK; k++) {
-        if (g->dout[k] && !tn__usable(g->dout[k], op->name)) {
-            return TN_ESTATE;
-        }
         if (g->dout[k]) {
-            tn_dtype dtype = dtype_of_dy(g, p, k);
-            status = operand_open(&p->s, &p->dy[k], g->dout[k], op->y_rows[k], dtype);
+            const tn_tensor *t = operand_of(g, p, g->dout[k]);
+            status = t ? operand_open(&p->s, &p->dy[k], t, op->y_rows[k], dtype_of_dy(g, p, t, k))
+                       : TN_ESTATE;
             p->b.dy[k] = &p->dy[k];
         }
     }
@@ -359,46 +441,78 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
             continue;
         }
         bool added = p->b.adds && (g->op->adds >> i & 1);
-        if (added || g->op->room) {
+        if (added || (g->op->room && !p->host)) {
             tn__touch(p->made[i]);
         }
         if (!added) {
-            tn_op_give(g, i, p->made[i]);
+            tn_op_give(g, i,
+                       p->host ? tn__ops.to(p->made[i], tn_op_input_device(g, i)) : p->made[i]);
         }
     }
 }
 
-tn_status tn__kernel_backward(tn_op_grad *g) {
+/* By op->backward_kernel or op->host_backward, with operands on `device`. TN_EUNSUPPORTED: it said
+ * so, and something else may run. */
+static tn_status backward_run(tn_op_grad *g, tn_device device, bool host) {
     const tn_op *op = g->op;
-    if (!g->dout[0] || g->inputs > TN_OP_INPUTS) {
-        return TN_EUNSUPPORTED;
-    }
-    tn_device device = g->dout[0]->storage->device;
-    const tn_backend *kernels = tn_backend_of(device);
-    if (tn__kernel_lacking(kernels, op->backward_needs)) {
-        return TN_EUNSUPPORTED;
-    }
+    bool others = op->backward || op->compose || (op->host_backward && !host);
     backward_pass p;
-    p.b = (tn_op_back){.args = g->args, .kernels = kernels, .ctx = tn_context_of(device)};
-    p.s.kernels = kernels;
+    p.b = (tn_op_back){
+        .args = g->args, .kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
+    p.s.kernels = p.b.kernels;
     p.s.ctx = p.b.ctx;
     p.s.count = 0;
+    p.host = host;
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;
-    status = ran ? op->backward_kernel(&p.b) : status;
+    if (ran) {
+        status = host ? op->host_backward(&p.b) : op->backward_kernel(&p.b);
+    }
     scratch_free(&p.s);
     if (status == TN_OK) {
         give_gradients(g, &p);
         return tn_error();
     }
-    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && (op->backward || op->compose)) {
+    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) {
         return TN_EUNSUPPORTED;
     }
-    status_raise(op, status, kernels, p.b.ctx, g->dout[0]);
+    status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     return tn_error();
 }
 
+/* Some gradient that arrived. */
+static const tn_tensor *first_dout(const tn_op_grad *g) {
+    for (int k = 0; k < g->outputs; k++) {
+        if (g->dout[k]) {
+            return g->dout[k];
+        }
+    }
+    return NULL;
+}
+
+tn_status tn__kernel_backward(tn_op_grad *g) {
+    const tn_op *op = g->op;
+    const tn_tensor *first = first_dout(g);
+    if (!first || g->inputs > TN_OP_INPUTS || !(op->backward_kernel || op->host_backward)) {
+        return TN_EUNSUPPORTED;
+    }
+    tn_device device = first->storage->device;
+    if (op->backward_kernel && g->dout[0] &&
+        !tn__kernel_lacking(tn_backend_of(device), op->backward_needs)) {
+        tn_status status = backward_run(g, device, false);
+        if (status != TN_EUNSUPPORTED || tn__pending()) {
+            return status;
+        }
+    }
+    if (!op->host_backward || (device.kind != TN_CPU && (op->backward || op->compose))) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    return backward_run(g, the_host, true);
+}
+
 tn_tensor *tn__widened(tn_tensor *t) {
-    return t && (t->dtype == TN_BF16 || t->dtype == TN_F16) ? tn__ops.cast(t, TN_F32) : t;
+    return t && is_narrow(t->dtype) ? tn__ops.cast(t, TN_F32) : t;
 }

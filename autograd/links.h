@@ -10,6 +10,7 @@ extern const struct tn__op_links {
     tn_tensor *(*add_)(tn_tensor *x, tn_tensor *y);
     tn_tensor *(*sum_to)(tn_tensor *x, tn_dims dims);
     tn_tensor *(*cast)(tn_tensor *x, tn_dtype dtype);
+    tn_tensor *(*to)(tn_tensor *x, tn_device device);
     tn_tensor *(*copy)(tn_tensor *x);
     tn_tensor *(*copy_)(tn_tensor *x, tn_tensor *from);
     tn_tensor *(*ones_like)(const tn_tensor *t);

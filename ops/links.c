@@ -17,6 +17,7 @@ const struct tn__op_links tn__ops = {
     .add_ = tn_add_,
     .sum_to = tn_sum_to,
     .cast = tn_cast,
+    .to = tn_to,
     .copy = tn_copy,
     .copy_ = tn_copy_,
     .ones_like = tn_ones_like,

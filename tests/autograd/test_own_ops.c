@@ -1,6 +1,7 @@
 /* Operations of a program's own: every part of a descriptor that may be left out is left out once,
  * and what cannot work without it is an error.
  */
+#include "ops/host.h"
 #include "tests/support/test.h"
 
 #include <tern/sys/op.h>
@@ -214,11 +215,202 @@ static void composed_of_itself(void **state) {
                  "itself: 1000 forwards are running inside each other");
 }
 
+/* ---- Loops of the host ----------------------------------------------------------------------- */
+
+/* x^3, where x is not negative; for the gradient 3 x^2 by. */
+typedef struct cube_job {
+    tn_desc x, y, by;
+} cube_job;
+
+static inline void cube_elements(const cube_job *j, int64_t first, int64_t end, tn_dtype t) {
+    for (int64_t i = first; i < end; i++) {
+        double x = tn__host_load(j->x.data, t, tn__element_at(&j->x, i));
+        double by = j->by.data ? 3 * tn__host_load(j->by.data, t, tn__element_at(&j->by, i)) : x;
+        tn__host_store(j->y.data, t, tn__element_at(&j->y, i), x * x * by);
+    }
+}
+
+static void cube_piece(const void *job, int64_t first, int64_t end) {
+    const cube_job *j = job;
+    j->x.dtype == TN_F64 ? cube_elements(j, first, end, TN_F64)
+                         : cube_elements(j, first, end, TN_F32);
+}
+
+static int64_t count_of(const tn_desc *x) {
+    int64_t n = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        n *= x->size[i];
+    }
+    return n;
+}
+
+static tn_status cube_host(const tn_op_call *c) {
+    cube_job job = {.x = c->x[0], .y = c->y[0]};
+    if (job.x.dtype != job.y.dtype || c->ctx->device.kind != TN_CPU ||
+        (job.x.dtype != TN_F32 && job.x.dtype != TN_F64)) {
+        return TN_EVALUE;
+    }
+    tn__host_pieces(count_of(&job.x), 1, cube_piece, &job);
+    for (int64_t i = 0; i < count_of(&job.x); i++) {
+        double x = tn__host_load(job.x.data, job.x.dtype, tn__element_at(&job.x, i));
+        if (x < 0) {
+            return tn__host_bad_index(c->ctx, i, (int64_t)x);
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status cube_host_backward(const tn_op_back *b) {
+    if (!b->dy[0]) {
+        return TN_EVALUE;
+    }
+    cube_job job = {.x = *b->x[0], .y = *b->dx[0], .by = *b->dy[0]};
+    if (job.y.dtype != job.x.dtype || job.by.dtype != job.x.dtype) {
+        return TN_EVALUE;
+    }
+    tn__host_pieces(count_of(&job.x), 1, cube_piece, &job);
+    return TN_OK;
+}
+
+static tn_status never_forward(tn_op_call *c) {
+    (void)c;
+    return TN_EUNSUPPORTED;
+}
+
+static tn_tensor *none_compose(tn_op_call *c) {
+    return tn_zeros_like(c->in[0]);
+}
+
+static const tn_op cube_op = {.name = "cube",
+                              .saves = TN_SAVES_INPUT(0),
+                              .shape = like_input,
+                              .host = cube_host,
+                              .host_backward = cube_host_backward};
+
+/* 1 … 6 as (2, 3), transposed in memory. */
+static tn_tensor *strided(tn_dtype dtype) {
+    tn_tensor *x = tn_cast(tn_arange(1, 7, 1, TN_F32), dtype);
+    return tn_contiguous(tn_transpose(tn_reshape(x, TN_DIMS(2, 3)), 0, 1));
+}
+
+/* Every float dtype, any strides, either device; results and gradients rounded once. */
+static void host_loops(void **state) {
+    (void)state;
+    static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        tn_tensor *leaf = tn_set_requires_grad(strided(dtypes[i]), true);
+        tn_tensor *x = tn_transpose(leaf, 0, 1), *exact = tn_cast(tn_detach(x), TN_F64);
+        tn_tensor *y = tn_apply1(&cube_op, NULL, x);
+        assert_int_equal(tn_dtype_of(y), dtypes[i]);
+        assert_int_equal(tn_device_of(y).kind, tn_default_device().kind);
+        tn_tensor *want = tn_cast(tn_pow_scalar(exact, 3), dtypes[i]);
+        assert_true(tn_equal(tn_detach(y), want));
+        assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
+        want = tn_cast(tn_mul_scalar(tn_square(exact), 3), dtypes[i]);
+        assert_true(tn_equal(tn_transpose(tn_grad_of(leaf), 0, 1), want));
+    }
+    tn_tensor *many = tn_ones(TN_DIMS(3, 20000), TN_F32);
+    assert_true(tn_equal(tn_apply1(&cube_op, NULL, many), many));
+    many = tn_ones(TN_DIMS(3, 0), TN_BF16);
+    assert_true(tn_equal(tn_apply1(&cube_op, NULL, many), many));
+}
+
+/* A forward that the table cannot run, or that says no, leaves the work to the loops; so does a
+ * kernel of the gradient. A composition comes after them on the CPU, and before them elsewhere. */
+static void host_in_its_turn(void **state) {
+    (void)state;
+    static tn_op op;
+    op = cube_op;
+    op.forward = never_forward;
+    tn_tensor *x = twos(TN_F32, true), *cubes = tn_full(TN_DIMS(3), 8, TN_F32);
+    assert_true(tn_equal(tn_detach(tn_apply1(&op, NULL, x)), cubes));
+    op.forward = square_forward;
+    tn_tensor *squares = tn_full(TN_DIMS(3), 4, TN_F32);
+    assert_true(tn_equal(tn_detach(tn_apply1(&op, NULL, x)), squares));
+    op.backward_kernel = square_backward_kernel; /* 2 x where the loops give 3 x^2 */
+    assert_int_equal(tn_backward(tn_sum_all(tn_apply1(&op, NULL, x))), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), squares));
+    op.forward = NULL;
+    op.compose = none_compose;
+    bool host = tn_default_device().kind == TN_CPU;
+    tn_tensor *y = tn_detach(tn_apply1(&op, NULL, x));
+    assert_true(tn_equal(y, host ? cubes : tn_zeros(TN_DIMS(3), TN_F32)));
+}
+
+static void host_errors(void **state) {
+    (void)state;
+    static const double values[] = {1, 2, -3};
+    tn_tensor *x = tn_cast(tn_from_data(values, TN_DIMS(3), TN_F64), TN_BF16);
+    assert_inert(tn_apply1(&cube_op, NULL, x), TN_EINDEX,
+                 "cube: index -3 at position 2 is out of range");
+    x = twos(TN_F16, true);
+    tn_tensor *y = tn_sum_all(tn_apply1(&cube_op, NULL, x)), *g;
+    tn_grad(&y, NULL, 1, &x, 1, &g, (tn_grad_options){.create_graph = true});
+    assert_error(TN_EUNSUPPORTED, "cube: its gradient has a kernel alone");
+    tn_tensor *in[TN_OP_INPUTS + 1];
+    for (int i = 0; i <= TN_OP_INPUTS; i++) {
+        in[i] = twos(TN_BF16, false);
+    }
+    assert_inert(tn_apply(&cube_op, NULL, in, TN_OP_INPUTS + 1), TN_EUNSUPPORTED,
+                 "cube: loops of the host take at most 8 inputs");
+}
+
+static tn_status second_host(const tn_op_call *c) {
+    tn_op_call second = *c;
+    second.y[0] = c->y[1];
+    tn_status status = cube_host(c);
+    return status == TN_OK ? cube_host(&second) : status;
+}
+
+static tn_status second_backward(const tn_op_back *b) {
+    tn_op_back second = *b;
+    second.dy[0] = b->dy[0] ? b->dy[0] : b->dy[1];
+    return cube_host_backward(&second);
+}
+
+/* Of two results only the second leads to the loss. */
+static void host_second_result(void **state) {
+    (void)state;
+    static tn_op op;
+    op = cube_op;
+    op.results = 2;
+    op.shape = like_input_twice;
+    op.host = second_host;
+    op.host_backward = second_backward;
+    tn_tensor *x = twos(TN_BF16, true), *r[2];
+    tn_apply_many(&op, NULL, &x, 1, r);
+    assert_int_equal(tn_backward(tn_sum_all(r[1])), TN_OK);
+    assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 12, TN_BF16)));
+}
+
+/* Lines along each dimension of a strided operand, in row-major order of the others. */
+static void host_lines(void **state) {
+    (void)state;
+    tn_tensor *x = tn_to(tn_transpose(strided(TN_F32), 0, 1), tn_cpu());
+    tn_desc d = tn_desc_of(x);
+    tn__lines down = tn__lines_along(&d, 0), across = tn__lines_along(&d, 1);
+    assert_int_equal(down.count, 3);
+    assert_int_equal(down.length, 2);
+    assert_int_equal(across.count, 2);
+    const float *data = d.data;
+    for (int64_t i = 0; i < 2; i++) {
+        for (int64_t j = 0; j < 3; j++) {
+            assert_true(data[tn__line_at(&down, j) + i * down.step] == (float)(1 + 3 * i + j));
+            assert_true(data[tn__line_at(&across, i) + j * across.step] == (float)(1 + 3 * i + j));
+        }
+    }
+    d.ndim = 0;
+    assert_int_equal(tn__lines_along(&d, 0).count, 1);
+    assert_int_equal(tn__lines_along(&d, 0).length, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(kernel_alone),      TEST(unrelated_result),  TEST(always_but_absent),
-        TEST(composition_alone), TEST(forgotten_results), TEST(many_widened_inputs),
-        TEST(lent_by_two),       TEST(far_input),         TEST(composed_of_itself),
+        TEST(kernel_alone),       TEST(unrelated_result),  TEST(always_but_absent),
+        TEST(composition_alone),  TEST(forgotten_results), TEST(many_widened_inputs),
+        TEST(lent_by_two),        TEST(far_input),         TEST(composed_of_itself),
+        TEST(host_loops),         TEST(host_in_its_turn),  TEST(host_errors),
+        TEST(host_second_result), TEST(host_lines),
     };
     return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);
 }

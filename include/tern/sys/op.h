@@ -1,9 +1,10 @@
 /* Operations: what one is made of. For those who write their own;
  * ops/ is written with nothing else.
  *
- * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them
- * through the kernel table, a backward made of other operations (and one by a kernel, where that is
- * faster), and sample inputs on which the suite checks all of that. The engine does the rest: it
+ * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them (by
+ * the kernel table, by loops of its own or by other operations), a backward made of operations (and
+ * one by a kernel or by loops, where that is faster), and sample inputs on which the suite checks
+ * all of that. The engine does the rest: it
  * chooses between rule and kernel, describes operands and makes gradients. A function calls an
  * operation through tn_apply. docs/add_an_op.md builds one from nothing.
  */
@@ -68,7 +69,7 @@ typedef struct tn_op_back {
     tn_context *ctx;
     const tn_desc *x[TN_OP_INPUTS];   /* inputs, and … */
     const tn_desc *y[TN_OP_OUTPUTS];  /* … outputs that were saved */
-    const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; dy[0] always */
+    const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; for a kernel dy[0] always */
     const tn_desc *dx[TN_OP_INPUTS];  /* gradients to be made: every element is written … */
     bool adds;                        /* … or, where op->adds has the input's bit, added to */
 } tn_op_back;
@@ -100,14 +101,23 @@ struct tn_op {
     /* Fills the outputs. NULL for views, and where compose does it. TN_EINDEX etc. are turned into
      * errors by the caller. */
     tn_status (*forward)(tn_op_call *c);
-    size_t needs; /* TN_KERNEL(softmax): the fused entry without which compose runs; 0: none */
+    size_t needs; /* TN_KERNEL(softmax): the fused entry without which it does not run; 0: none */
 
-    /* The same result made of other operations: what runs without a forward or on a device whose
-     * table lacks `needs`, and what is differentiated when there is no rule. It returns result 0;
-     * others go to c->out[1 …]. */
+    /* Loops of the operation's own over memory of the host, for an operation that no table has.
+     * Runs where there is no forward, the table lacks `needs`, or forward says TN_EUNSUPPORTED.
+     * x[i] and y[i] lie on the CPU, whatever the device: elsewhere the engine copies them there and
+     * back, and runs a composition instead where there is one. bf16 and f16 come as f32 and are
+     * rounded once behind it; integers and bool come as they are. kernels and ctx are the CPU's. It
+     * writes all of y, with the same bits for any number of threads and whatever TERN_CPU names
+     * (ops/host.h has loops that do). With TN_EINDEX it sets ctx->bad_position and bad_value, and y
+     * may be anything. At most TN_OP_INPUTS inputs. */
+    tn_status (*host)(const tn_op_call *c);
+
+    /* The same result made of other operations: what runs without a forward and a host, and what is
+     * differentiated when there is no rule. It returns result 0; others go to c->out[1 …]. */
     tn_tensor *(*compose)(tn_op_call *c);
 
-    /* ---- The gradient: backward or compose, and perhaps backward_kernel; or it has none ---- */
+    /* ---- The gradient: backward or compose, and perhaps one that only computes; or none ---- */
 
     /* The rule: gives each wanted input its gradient, made of operations, so that it can be
      * differentiated again. Gradients may have the broadcast shape: the engine sums. */
@@ -120,6 +130,12 @@ struct tn_op {
      * where it does not run. */
     tn_status (*backward_kernel)(const tn_op_back *b);
     size_t backward_needs;
+
+    /* The same by loops over memory of the host, under host's conditions: x, y and dy lie on the
+     * CPU, bf16 and f16 come as f32, dx is new memory there (`adds` and `room` are not for it), and
+     * on another device a rule or a composition goes before it. Of several results any dy may be
+     * NULL, dy[0] too. It may stand alone; then the gradient cannot be differentiated again. */
+    tn_status (*host_backward)(const tn_op_back *b);
 
     /* bf16 and f16 reach rule and composition as f32, and what they give is rounded once: as in
      * kernels, which compute in f32. */
@@ -158,7 +174,7 @@ static inline int tn_op_results(const tn_op *op) {
     return op->results ? op->results : 1;
 }
 static inline bool tn_op_differentiable(const tn_op *op) {
-    return op->backward || op->backward_kernel || op->compose;
+    return op->backward || op->backward_kernel || op->host_backward || op->compose;
 }
 
 /* ---- Calling --------------------------------------------------------------------------------- */
