@@ -25,40 +25,36 @@ static tn_tensor *prelu_forward(tn_module *self, tn_tensor *x) {
     return tn_sub(tn_relu(x), tn_mul(layer->slope, tn_relu(tn_neg(x))));
 }
 
-static void prelu_init(prelu *layer, int64_t channels) {
+static prelu *prelu_new(int64_t channels) {
     TN_SCOPE; /* the module keeps the weight beyond it */
-    tn_module_init(layer, "prelu", prelu_forward);
+    prelu *layer = tn_module_new(sizeof(*layer), "prelu", prelu_forward);
     tn_module_param(layer, "slope", &layer->slope, tn_full(TN_DIMS(channels), 0.25, TN_F32));
+    return layer;
 }
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
 typedef struct {
     tn_module base;
-    tn_linear in, hidden, out;
-    prelu bend, bend_again;
+    tn_linear *in, *hidden, *out;
+    prelu *bend, *bend_again;
 } mlp;
 
 /* x (B, 2) -> (B, 2): one score for each class */
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     mlp *net = (mlp *)self;
-    tn_tensor *h = tn_call(&net->bend, tn_call(&net->in, x));
-    h = tn_call(&net->bend_again, tn_call(&net->hidden, h));
-    return tn_call(&net->out, h);
+    tn_tensor *h = tn_call(net->bend, tn_call(net->in, x));
+    h = tn_call(net->bend_again, tn_call(net->hidden, h));
+    return tn_call(net->out, h);
 }
 
 static void mlp_init(mlp *net, int64_t width) {
     tn_module_init(net, "mlp", mlp_forward);
-    tn_linear_init(&net->in, 2, width, tn_linear_defaults());
-    tn_linear_init(&net->hidden, width, width, tn_linear_defaults());
-    tn_linear_init(&net->out, width, 2, tn_linear_defaults());
-    prelu_init(&net->bend, width);
-    prelu_init(&net->bend_again, width);
-    tn_module_add(net, "in", &net->in);
-    tn_module_add(net, "bend", &net->bend);
-    tn_module_add(net, "hidden", &net->hidden);
-    tn_module_add(net, "bend_again", &net->bend_again);
-    tn_module_add(net, "out", &net->out);
+    TN_OWN(net, in, tn_linear_new(2, width)); /* it is net's, under the name "in" */
+    TN_OWN(net, bend, prelu_new(width));
+    TN_OWN(net, hidden, tn_linear_new(width, width));
+    TN_OWN(net, bend_again, prelu_new(width));
+    TN_OWN(net, out, tn_linear_new(width, 2));
 }
 
 /* ---- The data -------------------------------------------------------------------------------- */

@@ -22,3 +22,9 @@ void tn_dropout_init(tn_dropout *m, double p) {
         tn__layer_refuse(m, TN_EVALUE, "p is %g (a probability is in [0, 1])", p);
     }
 }
+
+tn_dropout *tn_dropout_new(double p) {
+    tn_dropout *m = tn__layer_alloc(sizeof(*m));
+    tn_dropout_init(m, p);
+    return tn__layer_on_heap(m);
+}

@@ -28,3 +28,9 @@ void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype d
     tn_module_param(m, "weight", &m->weight, weight);
     tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }
+
+tn_embedding *tn_embedding_new(int64_t count, int64_t width) {
+    tn_embedding *m = tn__layer_alloc(sizeof(*m));
+    tn_embedding_init(m, count, width, TN_F32);
+    return tn__layer_on_heap(m);
+}

@@ -41,6 +41,16 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
     tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }
 
+tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options options) {
+    tn_linear *m = tn__layer_alloc(sizeof(*m));
+    tn_linear_init(m, in, out, options);
+    return tn__layer_on_heap(m);
+}
+
+tn_linear *tn_linear_new(int64_t in, int64_t out) {
+    return tn_linear_new_with(in, out, tn_linear_defaults());
+}
+
 void tn__linear_share(tn_linear *m, tn_tensor *weight) {
     if (tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL)) {
         tn_module_param(m, "weight", &m->weight, weight);

@@ -163,6 +163,15 @@ tn_module *tn__module_of(void *m, const char *operation) {
     return module;
 }
 
+/* False after raising. */
+static bool is_module_size(size_t bytes, const char *kind) {
+    if (bytes < sizeof(tn_module)) {
+        tn__raise(TN_EVALUE, "module_new", "%s: %zu bytes are less than a tn_module has",
+                  kind ? kind : "module", bytes);
+    }
+    return bytes >= sizeof(tn_module);
+}
+
 void tn_module_init(void *module, const char *kind, tn_module_forward forward) {
     tn_module *m = module;
     if (!is_module_place(m, "module_init")) {
@@ -206,6 +215,37 @@ bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward 
         tn_module_init_values(m, kind, forward_values);
     }
     return true;
+}
+
+void *tn__layer_alloc(size_t bytes) {
+    void *m = tn__calloc(1, bytes);
+    if (!m) {
+        tn__raise(TN_ENOMEM, "module_new", "no memory for a module of %zu bytes", bytes);
+    }
+    return m;
+}
+
+void *tn__layer_on_heap(void *m) {
+    if (m) {
+        ((tn_module *)m)->heap = true;
+    }
+    return m;
+}
+
+void *tn_module_new(size_t bytes, const char *kind, tn_module_forward forward) {
+    tn_module *m = is_module_size(bytes, kind) ? tn__layer_alloc(bytes) : NULL;
+    if (m) {
+        tn_module_init(m, kind, forward);
+    }
+    return tn__layer_on_heap(m);
+}
+
+void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_values forward) {
+    tn_module *m = is_module_size(bytes, kind) ? tn__layer_alloc(bytes) : NULL;
+    if (m) {
+        tn_module_init_values(m, kind, forward);
+    }
+    return tn__layer_on_heap(m);
 }
 
 void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
@@ -475,33 +515,63 @@ static void join_tree(tn_module_lists *lists, tn_module_lists *c, const char *na
     }
 }
 
-/* Also while an error is pending: whoever finishes m then finishes the child too. */
-tn_status tn_module_add(void *module, const char *name, void *child) {
-    tn_module *m = module;
-    tn_module *c = tn__module_of(m, "module_add") ? tn__module_of(child, "module_add") : NULL;
-    if (!c) {
-        return entry_failed(m, NULL);
+/* Finishes a module that no other has, and frees it if that is its owner's to do. */
+static void end_module(tn_module *m) {
+    bool heap = m->heap;
+    tn_module_finish(m);
+    if (heap) {
+        free(m);
     }
+}
+
+/* Also while an error is pending: whoever finishes m then finishes the child too. False after
+ * raising, when it is not m's child. */
+static bool add_child(tn_module *m, const char *name, tn_module *c) {
     if (c->parent) {
         tn__raise(TN_ESTATE, "module_add",
                   "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
                   c->kind, c->name, c->parent->kind);
-        return entry_failed(m, NULL);
+        return false;
     }
     tn_module_lists *lists = tn__module_lists(m, "module_add");
     tn_module_lists *below = lists ? tn__module_lists(c, "module_add") : NULL;
     if (below && is_around(below, lists)) {
         tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
-        return entry_failed(m, NULL);
+        return false;
     }
     if (!below || !child_fits(m, lists, name, below) || !depth_fits(lists, below) ||
         !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
                          "module_add")) {
-        tn_module_finish(c); /* nobody else would */
-        return entry_failed(m, NULL);
+        end_module(c); /* nobody else would */
+        return false;
     }
     join_tree(lists, below, name);
-    return tn__pending() ? entry_failed(m, NULL) : TN_OK;
+    return true;
+}
+
+void *tn_module_own(void *module, const char *name, void *child) {
+    tn_module *m = tn__module_of(module, "module_add");
+    tn_module *c = tn__module_of(child, "module_add");
+    bool added = m && c && add_child(m, name, c);
+    if (!m && c && c->heap && !c->parent) {
+        end_module(c);
+    }
+    if (!added || tn__pending()) {
+        entry_failed(m, NULL);
+    }
+    return added ? c : NULL;
+}
+
+tn_status tn_module_add(void *m, const char *name, void *child) {
+    tn_module_own(m, name, child);
+    return tn_error();
+}
+
+tn_status tn_module_append(void *module, void *child) {
+    const tn_module *m = tn__module_of(module, "module_append");
+    char name[16];
+    snprintf(name, sizeof(name), "%d", m && m->lists ? m->lists->child_count : 0);
+    return tn_module_add(module, name, child);
 }
 
 /* ---- Changing what is registered ------------------------------------------------------------- */
@@ -718,7 +788,7 @@ static void release_all(tn_module_lists *lists) {
         below->up = NULL;
         if (child) { /* what another has is not known any more, and stays */
             child->parent = NULL;
-            tn_module_finish(child);
+            end_module(child);
         }
     }
     lists->strategy = NULL;
@@ -752,4 +822,21 @@ void tn_module_finish(void *module) {
     if (m->finish) {
         m->finish(m);
     }
+}
+
+void tn_module_free(void *module) {
+    tn_module *m = module;
+    bool aligned = (uintptr_t)m % _Alignof(tn_module) == 0;
+    bool finished = m && aligned && m->state == TN__MODULE_FINISHED;
+    if (!m || (!finished && !tn__module_of(m, "module_free"))) {
+        return;
+    }
+    if (!m->heap) {
+        tn__raise(TN_EVALUE, "module_free",
+                  "%s was not made by a tn_module_new or tn_..._new (tn_module_finish is for what "
+                  "lies in a struct)",
+                  m->kind);
+        return;
+    }
+    end_module(m);
 }

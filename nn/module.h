@@ -93,6 +93,16 @@ tn_module *tn__module_root(tn_module *m, const char *operation);
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values);
 
+/* For a layer's tn_…_new, around its init: zeros on the heap, NULL after TN_ENOMEM; and their owner
+ * frees them from now on (NULL stays NULL).
+ *
+ *     tn_linear *m = tn__layer_alloc(sizeof(*m));
+ *     tn_linear_init(m, in, out, options);
+ *     return tn__layer_on_heap(m);
+ */
+void *tn__layer_alloc(size_t bytes);
+void *tn__layer_on_heap(void *m);
+
 /* A linear without a bias whose weight is this tensor, another module's: for a head that is tied to
  * an embedding (tn_module_tie, once both are in one tree). */
 void tn__linear_share(tn_linear *m, tn_tensor *weight);

@@ -44,6 +44,16 @@ void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options
                     options.bias ? tn_zeros(TN_DIMS(width), options.dtype) : NULL);
 }
 
+tn_layer_norm *tn_layer_norm_new_with(int64_t width, tn_norm_options options) {
+    tn_layer_norm *m = tn__layer_alloc(sizeof(*m));
+    tn_layer_norm_init(m, width, options);
+    return tn__layer_on_heap(m);
+}
+
+tn_layer_norm *tn_layer_norm_new(int64_t width) {
+    return tn_layer_norm_new_with(width, tn_norm_defaults());
+}
+
 static tn_tensor *rms_norm_forward(tn_module *self, tn_tensor *x) {
     tn_rms_norm *m = (tn_rms_norm *)self;
     return tn_rms_norm_op(x, m->weight, m->eps);
@@ -63,4 +73,14 @@ void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
     m->eps = options.eps;
     tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
+}
+
+tn_rms_norm *tn_rms_norm_new_with(int64_t width, tn_norm_options options) {
+    tn_rms_norm *m = tn__layer_alloc(sizeof(*m));
+    tn_rms_norm_init(m, width, options);
+    return tn__layer_on_heap(m);
+}
+
+tn_rms_norm *tn_rms_norm_new(int64_t width) {
+    return tn_rms_norm_new_with(width, tn_norm_defaults());
 }

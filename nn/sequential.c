@@ -1,8 +1,6 @@
 /* sequential: modules one after the other, named "0", "1", … */
 #include "nn/module.h"
 
-#include <stdio.h>
-
 /* What a child gave goes as soon as the next has read it,
  * unless the graph or the next one's result needs it. */
 static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x) {
@@ -25,12 +23,22 @@ void tn_sequential_init(tn_sequential *m) {
     tn__layer_begin(m, sizeof(*m), "sequential", sequential_forward, NULL);
 }
 
+tn_sequential *tn_sequential_new(void) {
+    tn_sequential *m = tn__layer_alloc(sizeof(*m));
+    tn_sequential_init(m);
+    return tn__layer_on_heap(m);
+}
+
 tn_status tn_sequential_add(tn_sequential *m, void *child) {
-    tn_module *module = tn__module_of(m, "sequential_add");
-    if (!module) {
-        return tn_error();
+    return tn_module_append(m, child);
+}
+
+/* Children that could not be made are NULL: the error is pending, and the others are finished with
+ * the sequential. */
+tn_sequential *tn_sequential_of(void *const *children, int n) {
+    tn_sequential *m = tn_sequential_new();
+    for (int i = 0; children && i < n; i++) {
+        tn_sequential_add(m, children[i]);
     }
-    char name[16];
-    snprintf(name, sizeof(name), "%d", module->lists ? module->lists->child_count : 0);
-    return tn_module_add(module, name, child);
+    return m;
 }

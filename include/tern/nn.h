@@ -1,10 +1,16 @@
 /* Modules: a model is a struct whose first member is a tn_module.
  *
- *     typedef struct { tn_module base; tn_linear fc1, fc2; } mlp;
+ *     typedef struct { tn_module base; tn_linear *fc1, *fc2; } mlp;
  *
  *     static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
  *         mlp *net = (mlp *)self;
- *         return tn_call(&net->fc2, tn_relu(tn_call(&net->fc1, x)));
+ *         return tn_call(net->fc2, tn_relu(tn_call(net->fc1, x)));
+ *     }
+ *
+ *     static void mlp_init(mlp *net) {
+ *         tn_module_init(net, "mlp", mlp_forward);
+ *         TN_OWN(net, fc1, tn_linear_new(784, 128));
+ *         TN_OWN(net, fc2, tn_linear_new(128, 10));
  *     }
  *
  * Parameters, buffers and children are registered by name, with the address of the field that holds
@@ -39,6 +45,7 @@ struct tn_module {
     uint32_t state;
     bool training;
     bool recompute;   /* forward keeps only its inputs and runs again in backward */
+    bool heap;        /* its memory is a tn_…_new's: freed with the module around it, or below */
     const char *kind; /* "linear", "mlp": static text */
     tn_module_forward forward;
     tn_module_forward_values forward_values; /* one of the two */
@@ -65,6 +72,23 @@ TN_API void tn_module_init_values(void *m, const char *kind, tn_module_forward_v
  * struct of zeros and a module that is finished already are fine. */
 TN_API void tn_module_finish(void *m);
 
+/* The same on the heap: `bytes` zeros that begin with a tn_module, NULL after an error. So a kind
+ * of one's own can stand in lists, and be a child that the module around it owns:
+ *
+ *     static block *block_new(int64_t width) {
+ *         block *m = tn_module_new(sizeof(*m), "block", block_forward);
+ *         TN_OWN(m, fc, tn_linear_new(width, width));
+ *         return m;
+ *     }
+ *
+ * Layers have such functions too: tn_linear_new(in, out) and the like with the options of
+ * *_defaults(), tn_linear_new_with with others. (Without memory they give NULL: a program that
+ * goes on after errors looks at that before it uses a field.) tn_module_free finishes and frees one
+ * that nobody owns; NULL is fine. */
+TN_API void *tn_module_new(size_t bytes, const char *kind, tn_module_forward forward);
+TN_API void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_values forward);
+TN_API void tn_module_free(void *m);
+
 /* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m
  * is TN_EVALUE, a child that has a parent already TN_ESTATE. A child named "" is transparent: no
  * part of any path, so that what it registers stands beside what m does, and shares its names. It
@@ -78,8 +102,28 @@ TN_API void tn_module_finish(void *m);
  * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered
  * and empty until tn_module_set_buffer. After a failure, and while an error is pending, *field is
  * inert and m broken: calling it is TN_ESTATE. A child is then added all the same, so that
- * finishing m finishes it; one that cannot be added (its name, memory) is finished at once. */
+ * finishing m finishes it; one that cannot be added (its name, memory) is finished at once. A child
+ * that a tn_…_new made is m's from then on, and freed where it is finished.
+ *
+ * tn_module_own adds and returns the child, or NULL where it could not be added. tn_module_append
+ * names it by its place: "0", "1", …. */
 TN_API tn_status tn_module_add(void *m, const char *name, void *child);
+TN_API void *tn_module_own(void *m, const char *name, void *child);
+TN_API tn_status tn_module_append(void *m, void *child);
+
+/* A child under the name of its field. TN_ADD: it lies in the struct, and its init was called.
+ * TN_OWN: the field is a pointer, set here to what a tn_…_new made, or NULL.
+ *
+ *     tn_linear_init(&net->fc, 784, 10, tn_linear_defaults());
+ *     TN_ADD(net, fc);
+ *
+ *     TN_OWN(net, fc, tn_linear_new(784, 10));
+ */
+#define TN_ADD(m, field) tn_module_add((m), #field, &(m)->field)
+#define TN_OWN(m, field, child) \
+    ((m)->field = (child),      \
+     tn_module_own((m), #field, (m)->field) != NULL ? (void)0 : (void)((m)->field = NULL))
+
 TN_API tn_status tn_module_param(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 TN_API tn_status tn_module_buffer(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 
@@ -257,6 +301,9 @@ TN_API int64_t tn_module_count(void *m); /* elements of all parameters; tied one
 TN_API tn_tensor *tn_module_get(void *m, const char *path);
 /* NULL and TN_EVALUE when there is none */
 TN_API tn_module *tn_module_child(void *m, const char *path);
+TN_API int tn_module_children(void *m); /* how many were added to m itself */
+/* the i-th of them; NULL and TN_EINDEX outside */
+TN_API tn_module *tn_module_at(void *m, int i);
 TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
 /* tn_graph_dot of t, with the names of m's parameters. */
 TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *path) TN_MUST_USE;
@@ -337,6 +384,8 @@ typedef struct tn_linear {
 } tn_linear;
 TN_API tn_linear_options tn_linear_defaults(void);
 TN_API void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options);
+TN_API tn_linear *tn_linear_new(int64_t in, int64_t out);
+TN_API tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options options);
 
 typedef struct tn_embedding {
     tn_module base;
@@ -345,6 +394,7 @@ typedef struct tn_embedding {
     tn_dtype dtype;          /* of the result then */
 } tn_embedding;
 TN_API void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype);
+TN_API tn_embedding *tn_embedding_new(int64_t count, int64_t width);
 
 typedef struct tn_norm_options {
     double eps;  /* 1e-5 */
@@ -359,18 +409,23 @@ typedef struct tn_layer_norm {
     double eps;
 } tn_layer_norm;
 TN_API void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options);
+TN_API tn_layer_norm *tn_layer_norm_new(int64_t width);
+TN_API tn_layer_norm *tn_layer_norm_new_with(int64_t width, tn_norm_options options);
 typedef struct tn_rms_norm {
     tn_module base;
     tn_tensor *weight;
     double eps;
 } tn_rms_norm;
 TN_API void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options);
+TN_API tn_rms_norm *tn_rms_norm_new(int64_t width);
+TN_API tn_rms_norm *tn_rms_norm_new_with(int64_t width, tn_norm_options options);
 
 typedef struct tn_dropout {
     tn_module base;
     double p; /* active while training */
 } tn_dropout;
 TN_API void tn_dropout_init(tn_dropout *m, double p);
+TN_API tn_dropout *tn_dropout_new(double p);
 
 /* Keys and values of earlier positions, so that text can be made one position at a time.
  *
@@ -486,22 +541,57 @@ TN_API tn_gated_mlp_options tn_gated_mlp_defaults(void);
 TN_API void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
                               tn_gated_mlp_options options);
 
-/* Modules one after the other, each one tensor in and out. Names "0", "1", …. Registers, does not
- * own their memory. */
+/* ---- Containers ------------------------------------------------------------------------------ */
+
+/* Modules one after the other, each one tensor in and out. Names "0", "1", ….
+ *
+ *     tn_sequential *net =
+ *         TN_SEQUENTIAL(tn_linear_new(784, 128), TN_FN(tn_relu), tn_linear_new(128, 10));
+ *     … tn_call(net, x) …
+ *     tn_module_free(net); // and what it owns
+ */
 typedef struct tn_sequential {
     tn_module base;
 } tn_sequential;
 TN_API void tn_sequential_init(tn_sequential *m);
+TN_API tn_sequential *tn_sequential_new(void);
+TN_API tn_sequential *tn_sequential_of(void *const *children, int n);
 TN_API tn_status tn_sequential_add(tn_sequential *m, void *child);
 
-/* A function as a module (an activation in a sequential). */
+/* Modules that a forward around them calls: in a loop (tn_module_append, tn_module_at), or by name
+ * (tn_module_own, tn_module_child). A list has no forward of its own: calling it is
+ * TN_EUNSUPPORTED.
+ *
+ *     TN_OWN(net, h, tn_module_list_new());                       // "h.0.fc.weight", …
+ *     for (int i = 0; i < layers; i++) {
+ *         tn_module_append(net->h, block_new(width));
+ *     }
+ */
+typedef struct tn_module_list {
+    tn_module base;
+} tn_module_list;
+TN_API void tn_module_list_init(tn_module_list *m);
+TN_API tn_module_list *tn_module_list_new(void);
+
+/* A function as a module (an activation in a sequential). TN_FN(tn_relu) makes one of that kind,
+ * "relu", on the heap. */
 typedef struct tn_function {
     tn_module base;
     tn_tensor *(*f)(tn_tensor *x);
 } tn_function;
 TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x));
+TN_API tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x));
+#define TN_FN(f) tn_function_new(#f, (f))
 
 #ifdef __cplusplus
 }
+static inline tn_sequential *tn__sequential_cxx(std::initializer_list<void *> children) {
+    return tn_sequential_of(children.begin(), (int)children.size());
+}
+#define TN_SEQUENTIAL(...) tn__sequential_cxx({__VA_ARGS__})
+#else
+#define TN_SEQUENTIAL(...)                    \
+    tn_sequential_of((void *[]){__VA_ARGS__}, \
+                     (int)(sizeof((void *[]){__VA_ARGS__}) / sizeof(void *)))
 #endif
 #endif

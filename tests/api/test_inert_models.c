@@ -64,6 +64,10 @@ static void bad_module(void *m, tn_tensor *t) {
     DOES(tn_module_materialize(m));
     DOES(tn_quantize(m));
     FAILS(tn_sequential_add(m, m));
+    FAILS(tn_module_append(m, m));
+    NOTHING(tn_module_own(m, "child", m));
+    NOTHING(tn_module_children(m));
+    NOTHING(tn_module_at(m, 0));
     FAILS(tn_cache_begin(m, (tn_attention_cache_options){1, 4}));
     TAKES(tn_cache_rewind(m, 0));
     TAKES(tn_cache_end(m));
@@ -121,6 +125,12 @@ static void module_arguments(tn_tensor *t) {
     TAKES(tn_defer_init_end(&before));
     TAKES(tn_defer_init_end(NULL));
     FAILS(tn_module_add(&m, "child", NULL));
+    NOTHING(tn_module_own(&m, "child", NULL));
+    FAILS(tn_module_append(&m, NULL));
+    DOES(tn_module_free(&m)); /* lies in no tn_…_new's memory */
+    for (int i = 0; i < INTS; i++) {
+        NOTHING(tn_module_at(&m, ints[i]));
+    }
     FAILS(tn_module_add(&m, "child", &m));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         tn_linear c = {0};
@@ -257,6 +267,37 @@ static void layers(tn_tensor *t) {
 #endif
     MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){8, 8, -1, -1, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
     MADE(tn_linear_init(&u.linear, 2, 2, (tn_linear_options){true, no_dtype}));
+}
+
+/* Layers of the heap: made wrongly, and freed all the same. */
+static void heap_layers(tn_tensor *t) {
+    (void)t;
+#define NEW(make)                                                                                 \
+    do {                                                                                          \
+        void *new_ = (make);                                                                      \
+        after(__LINE__, #make, true, true);                                                       \
+        after(__LINE__, #make, tn_is_inert(tn_call(new_, tn_ones(TN_DIMS(1, 2), TN_F32))), true); \
+        tn_module_free(new_);                                                                     \
+    } while (0)
+    NEW(tn_module_new(0, "m", module_forward));
+    NEW(tn_module_new(sizeof(tn_module), "m", NULL));
+    NEW(tn_module_new_values(0, NULL, module_forward_values));
+    NEW(tn_module_new_values(sizeof(tn_module), NULL, NULL));
+    NEW(tn_linear_new(0, 2));
+    NEW(tn_linear_new_with(2, -1, tn_linear_defaults()));
+    NEW(tn_embedding_new(-1, 2));
+    NEW(tn_layer_norm_new(0));
+    NEW(tn_layer_norm_new_with(0, tn_norm_defaults()));
+    NEW(tn_rms_norm_new(INT64_MIN));
+    NEW(tn_rms_norm_new_with(0, tn_norm_defaults()));
+    NEW(tn_dropout_new(NAN));
+    NEW(tn_function_new(NULL, NULL));
+    NEW(tn_sequential_of((void *[]){NULL}, 1));
+    TAKES(tn_module_free(tn_sequential_of(NULL, 5)));
+    TAKES(tn_module_free(tn_sequential_new()));
+    TAKES(tn_module_free(tn_module_list_new()));
+    TAKES(tn_module_free(NULL));
+    DOES(tn_module_list_init(NULL));
 }
 
 static void initialising(tn_tensor *t) {
@@ -808,6 +849,7 @@ static void runs(tn_tensor *t) {
 PART(zeroed)
 PART(module_arguments)
 PART(layers)
+PART(heap_layers)
 PART(initialising)
 PART(generating)
 PART(optimisers)
@@ -822,13 +864,14 @@ PART(runs)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_zeroed),     cmocka_unit_test(test_module_arguments),
-        cmocka_unit_test(test_layers),     cmocka_unit_test(test_initialising),
-        cmocka_unit_test(test_generating), cmocka_unit_test(test_optimisers),
-        cmocka_unit_test(test_datasets),   cmocka_unit_test(test_corpora),
-        cmocka_unit_test(test_loaders),    cmocka_unit_test(test_tokenizers),
-        cmocka_unit_test(test_files),      cmocka_unit_test(test_training),
-        cmocka_unit_test(test_evaluating), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_zeroed),       cmocka_unit_test(test_module_arguments),
+        cmocka_unit_test(test_layers),       cmocka_unit_test(test_heap_layers),
+        cmocka_unit_test(test_initialising), cmocka_unit_test(test_generating),
+        cmocka_unit_test(test_optimisers),   cmocka_unit_test(test_datasets),
+        cmocka_unit_test(test_corpora),      cmocka_unit_test(test_loaders),
+        cmocka_unit_test(test_tokenizers),   cmocka_unit_test(test_files),
+        cmocka_unit_test(test_training),     cmocka_unit_test(test_evaluating),
+        cmocka_unit_test(test_runs),
     };
     return RUN_PARTS("inert models", tests, argc, argv);
 }

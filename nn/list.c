@@ -1,0 +1,36 @@
+/* A list of modules, by number or by name; and the children of any module, one after the other. */
+#include "nn/module.h"
+
+static tn_values list_forward(tn_module *self, tn_values in, void *context) {
+    (void)in;
+    (void)context;
+    tn__raise(TN_EUNSUPPORTED, self->kind,
+              "a list of modules has no forward: call what is in it (tn_module_at, "
+              "tn_module_child)");
+    return tn__no_values();
+}
+
+void tn_module_list_init(tn_module_list *m) {
+    tn__layer_begin(m, sizeof(*m), "module_list", NULL, list_forward);
+}
+
+tn_module_list *tn_module_list_new(void) {
+    tn_module_list *m = tn__layer_alloc(sizeof(*m));
+    tn_module_list_init(m);
+    return tn__layer_on_heap(m);
+}
+
+int tn_module_children(void *module) {
+    const tn_module *m = tn__module_of(module, "module_children");
+    return m && m->lists ? m->lists->child_count : 0;
+}
+
+tn_module *tn_module_at(void *module, int i) {
+    const tn_module *m = tn__module_of(module, "module_at");
+    int count = m && m->lists ? m->lists->child_count : 0;
+    if (m && (i < 0 || i >= count)) {
+        tn__raise(TN_EINDEX, "module_at", "%s has %d children, none at %d", m->kind, count, i);
+    }
+    return m && i >= 0 && i < count ? tn__module_in_place(m->lists->children[i], "module_at")
+                                    : NULL;
+}

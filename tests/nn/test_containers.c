@@ -1,0 +1,159 @@
+/* Layers on the heap and who frees them; TN_ADD and TN_OWN; sequentials from a list, lists of
+ * modules, functions as modules. */
+#include <string.h>
+
+#include "tests/support/no_memory.h"
+
+#include <tern/tern.h>
+
+/* x + fc(x): a kind of one's own that stands in lists. */
+typedef struct block {
+    tn_module base;
+    tn_linear *fc;
+} block;
+
+static tn_tensor *block_forward(tn_module *self, tn_tensor *x) {
+    return tn_add(x, tn_call(((block *)self)->fc, x));
+}
+
+static block *block_new(int64_t width) {
+    block *m = tn_module_new(sizeof(*m), "block", block_forward);
+    if (m) {
+        TN_OWN(m, fc, tn_linear_new(width, width));
+    }
+    return m;
+}
+
+typedef struct net {
+    tn_module base;
+    tn_linear in;     /* lies here */
+    tn_sequential *h; /* owned */
+    tn_module_list *heads;
+} net;
+
+static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
+    net *n = (net *)self;
+    x = tn_call(n->h, tn_call(&n->in, x));
+    return tn_call(tn_module_child(n->heads, "b"), x);
+}
+
+static void net_init(net *n) {
+    tn_module_init(n, "net", net_forward);
+    tn_linear_init(&n->in, 3, 4, tn_linear_defaults());
+    TN_ADD(n, in);
+    TN_OWN(n, h, TN_SEQUENTIAL(block_new(4), TN_FN(tn_relu), block_new(4), tn_dropout_new(0)));
+    TN_OWN(n, heads, tn_module_list_new());
+    tn_module_own(n->heads, "a", tn_linear_new(4, 1));
+    tn_module_own(n->heads, "b", tn_linear_new(4, 2));
+}
+
+static void names_come_from_fields(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n);
+    assert_ptr_equal(tn_module_get(&n, "in.weight"), n.in.weight);
+    const block *first = (block *)tn_module_at(n.h, 0);
+    assert_ptr_equal(tn_module_get(&n, "h.0.fc.weight"), first->fc->weight);
+    assert_string_equal(tn_module_child(&n, "h.1")->kind, "relu");
+    assert_int_equal(tn_module_children(n.h), 4);
+    assert_int_equal(tn_size(tn_module_get(&n, "heads.b.bias"), 0), 2);
+    assert_int_equal(tn_module_count(&n), 16 + 20 + 20 + 5 + 10);
+    tn_tensor *x = tn_randn(TN_DIMS(5, 3), TN_F32), *h = tn_call(&n.in, x);
+    h = tn_call(tn_module_at(n.h, 2), tn_relu(tn_call(tn_module_at(n.h, 0), h)));
+    tn_tensor *want = tn_call(tn_module_at(n.heads, 1), h);
+    assert_true(tn_equal(tn_call(&n, x), want));
+    tn_module_finish(&n);
+    assert_null(n.in.weight); /* h and heads are freed: the sanitizers see to that */
+}
+
+static void on_the_heap(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module *all[] = {
+        (tn_module *)tn_linear_new(4, 4),
+        (tn_module *)tn_linear_new_with(4, 4, (tn_linear_options){.dtype = TN_F32}),
+        (tn_module *)tn_layer_norm_new(4),
+        (tn_module *)tn_layer_norm_new_with(4, tn_norm_defaults()),
+        (tn_module *)tn_rms_norm_new(4),
+        (tn_module *)tn_rms_norm_new_with(4, tn_norm_defaults()),
+        (tn_module *)tn_sequential_new(),
+        (tn_module *)tn_function_new("same", tn_identity),
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_false(tn_is_inert(tn_call(all[i], tn_ones(TN_DIMS(2, 4), TN_F32))));
+        tn_module_free(all[i]);
+    }
+    tn_embedding *rows = tn_embedding_new(5, 3);
+    assert_int_equal(tn_size(tn_call(rows, tn_arange(0, 2, 1, TN_I64)), 1), 3);
+    tn_module_finish(rows);
+    tn_module_free(rows); /* its memory is there still */
+    tn_module_free(NULL);
+}
+
+static void who_cannot_be_owned(void **state) {
+    (void)state;
+    TN_SCOPE;
+    block *m = block_new(3);
+    const tn_linear *fc = m->fc;
+    assert_null(tn_module_own(m, "fc", tn_linear_new(3, 3))); /* which is freed */
+    assert_error(TN_EVALUE, "block has something named \"fc\" already");
+    assert_inert(tn_call(m, tn_ones(TN_DIMS(1, 3), TN_F32)), TN_ESTATE, "not complete");
+    TN_OWN(m, fc, tn_linear_new(3, 3));
+    assert_null(m->fc); /* nothing of what was freed stays in the field */
+    assert_error(TN_EVALUE, "already");
+    assert_null(tn_module_own(NULL, "fc", tn_linear_new(3, 3)));
+    assert_error(TN_EVALUE, "the module is NULL");
+    assert_ptr_equal(tn_module_at(m, 0), fc);
+    assert_null(tn_module_at(m, 1));
+    assert_error(TN_EINDEX, "block has 1 children, none at 1");
+    tn_module_free(m);
+    assert_null(tn_module_new(3, "m", block_forward));
+    assert_error(TN_EVALUE, "m: 3 bytes are less than a tn_module has");
+    tn_linear here;
+    tn_linear_init(&here, 2, 2, tn_linear_defaults());
+    tn_module_free(&here);
+    assert_error(TN_EVALUE, "linear was not made by");
+    tn_module_finish(&here);
+}
+
+static void lists_have_no_forward(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_module_list *list = tn_module_list_new();
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tn_module_append(list, block_new(2)), TN_OK);
+    }
+    assert_string_equal(tn_module_at(list, 2)->name, "2");
+    assert_inert(tn_call(list, tn_ones(TN_DIMS(1, 2), TN_F32)), TN_EUNSUPPORTED, "has no forward");
+    tn_module_free(list);
+}
+
+static void build_and_call(void) {
+    TN_SCOPE;
+    net n;
+    tn_module_init(&n, "net", net_forward);
+    tn_linear_init(&n.in, 3, 4, tn_linear_defaults());
+    TN_ADD(&n, in);
+    TN_OWN(&n, h, TN_SEQUENTIAL(block_new(4), TN_FN(tn_relu), tn_layer_norm_new(4)));
+    TN_OWN(&n, heads, tn_module_list_new());
+    if (n.heads) {
+        tn_module_own(n.heads, "b", tn_embedding_new(4, 2));
+        tn_module_own(n.heads, "c", tn_rms_norm_new(4));
+    }
+    tn_call(&n.in, tn_ones(TN_DIMS(1, 3), TN_F32));
+    tn_module_finish(&n);
+}
+
+static void no_memory(void **state) {
+    (void)state;
+    every_allocation(build_and_call);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(names_come_from_fields), TEST(on_the_heap), TEST(who_cannot_be_owned),
+        TEST(lists_have_no_forward),  TEST(no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
