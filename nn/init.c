@@ -74,17 +74,61 @@ void tn_init_xavier_normal(tn_tensor *t, double gain) {
     }
 }
 
-void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope) {
-    double in, out;
-    if (find_fans(t, &in, &out, "init_kaiming_uniform")) {
-        double bound = sqrt(6.0 / ((1.0 + negative_slope * negative_slope) * in));
-        tn_init_uniform(t, -bound, bound);
+double tn_calculate_gain(tn_nonlinearity nonlinearity, double param) {
+    switch (nonlinearity) {
+    case TN_GAIN_LINEAR:
+    case TN_GAIN_SIGMOID:
+        return 1.0;
+    case TN_GAIN_TANH:
+        return 5.0 / 3.0;
+    case TN_GAIN_RELU:
+        return sqrt(2.0);
+    case TN_GAIN_LEAKY_RELU:
+        return sqrt(2.0 / (1.0 + param * param));
+    case TN_GAIN_SELU:
+        return 0.75;
+    }
+    tn__raise(TN_EVALUE, "calculate_gain", "there is no nonlinearity %d", (int)nonlinearity);
+    return 0.0;
+}
+
+tn_kaiming_options tn_kaiming_defaults(void) {
+    return (tn_kaiming_options){.mode = TN_FAN_IN, .nonlinearity = TN_GAIN_LEAKY_RELU};
+}
+
+/* The standard deviation; false after raising. */
+static bool kaiming_std(const tn_tensor *t, tn_kaiming_options o, double *std,
+                        const char *operation) {
+    double in, out, gain = tn_calculate_gain(o.nonlinearity, o.a);
+    if (gain == 0.0 || !find_fans(t, &in, &out, operation)) {
+        return false;
+    }
+    *std = gain / sqrt(o.mode == TN_FAN_OUT ? out : in);
+    return true;
+}
+
+void tn_init_kaiming_uniform_with(tn_tensor *t, tn_kaiming_options options) {
+    double std;
+    if (kaiming_std(t, options, &std, "init_kaiming_uniform")) {
+        tn_init_uniform(t, -sqrt(3.0) * std, sqrt(3.0) * std);
     }
 }
 
-void tn_init_kaiming_normal(tn_tensor *t, double negative_slope) {
-    double in, out;
-    if (find_fans(t, &in, &out, "init_kaiming_normal")) {
-        tn_init_normal(t, 0.0, sqrt(2.0 / ((1.0 + negative_slope * negative_slope) * in)));
+void tn_init_kaiming_normal_with(tn_tensor *t, tn_kaiming_options options) {
+    double std;
+    if (kaiming_std(t, options, &std, "init_kaiming_normal")) {
+        tn_init_normal(t, 0.0, std);
     }
+}
+
+void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope) {
+    tn_kaiming_options options = tn_kaiming_defaults();
+    options.a = negative_slope;
+    tn_init_kaiming_uniform_with(t, options);
+}
+
+void tn_init_kaiming_normal(tn_tensor *t, double negative_slope) {
+    tn_kaiming_options options = tn_kaiming_defaults();
+    options.a = negative_slope;
+    tn_init_kaiming_normal_with(t, options);
 }

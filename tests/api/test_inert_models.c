@@ -308,6 +308,23 @@ static void initialising(tn_tensor *t) {
     DOES(tn_init_xavier_normal(t, 1.0));
     DOES(tn_init_kaiming_uniform(t, 0.0));
     DOES(tn_init_kaiming_normal(t, 0.0));
+    DOES(tn_init_kaiming_uniform_with(t, tn_kaiming_defaults()));
+    DOES(tn_init_kaiming_normal_with(t, tn_kaiming_defaults()));
+    DOES(tn_init_trunc_normal(t, 0.0, 1.0, -2.0, 2.0));
+    DOES(tn_init_eye(t));
+    DOES(tn_init_dirac(t, 1));
+    DOES(tn_init_orthogonal(t, 1.0));
+    DOES(tn_init_sparse(t, 0.5, 1.0));
+    QUIET(tn_calculate_gain((tn_nonlinearity)99, 0.0), 0.0);
+    tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
+    for (int i = 0; i < REALS; i++) {
+        TAKES(tn_init_trunc_normal(x, 0.0, reals[i], -1.0, reals[i]));
+        TAKES(tn_init_orthogonal(x, reals[i]));
+        TAKES(tn_init_sparse(x, reals[i], reals[i]));
+    }
+    for (int i = 0; i < LONGS; i++) {
+        TAKES(tn_init_dirac(x, longs[i]));
+    }
 }
 
 static void generating(tn_tensor *t) {

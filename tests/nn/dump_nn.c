@@ -139,6 +139,32 @@ static void dump_inits(void) {
     add("init", "normal", "", t);
     tn_init_constant(t, 0.25);
     add("init", "constant", "", t);
+    tn_init_trunc_normal(t, 1.0, 2.0, -1.0, 6.0);
+    add("init", "trunc_normal", "", t);
+    tn_init_sparse(t, 0.1, 0.5);
+    add("init", "sparse", "", t);
+    tn_init_eye(t);
+    add("init", "eye", "", t);
+    t = tn_empty(TN_DIMS(40, 30, 5, 5), TN_F32);
+    tn_kaiming_options options = {.mode = TN_FAN_OUT, .nonlinearity = TN_GAIN_RELU};
+    tn_init_kaiming_uniform_with(t, options);
+    add("init", "kaiming_uniform_out", "", t);
+    options.nonlinearity = TN_GAIN_TANH;
+    tn_init_kaiming_normal_with(t, options);
+    add("init", "kaiming_normal_out", "", t);
+    t = tn_empty(TN_DIMS(6, 2, 3, 4), TN_F32);
+    tn_init_dirac(t, 2);
+    add("init", "dirac", "", t);
+    tn_init_orthogonal(t, 3.0); /* wide: 6 rows of 24 */
+    add("init", "orthogonal_wide", "", t);
+    t = tn_empty(TN_DIMS(150, 90), TN_F32);
+    tn_init_orthogonal(t, 1.0);
+    add("init", "orthogonal_tall", "", t);
+    double gains[6];
+    for (int i = 0; i < 6; i++) {
+        gains[i] = tn_calculate_gain((tn_nonlinearity)i, 0.3);
+    }
+    add("init", "gains", "", TN_FROM(gains, TN_DIMS(6), TN_F64));
 }
 
 int main(int argc, char **argv) {

@@ -97,6 +97,50 @@ INITS = {
     "constant": (lambda t: I.constant_(t, 0.25), True),
 }
 
+INITS.update({
+    "trunc_normal": (lambda t: I.trunc_normal_(t, 1.0, 2.0, -1.0, 6.0), True),
+    "kaiming_uniform_out": (lambda t: I.kaiming_uniform_(t, mode="fan_out", nonlinearity="relu"), True),
+    "kaiming_normal_out": (lambda t: I.kaiming_normal_(t, mode="fan_out", nonlinearity="tanh"), False),
+})
+
+
+def check_same(name, make):
+    got = DATA["init/" + name]
+    close(got, make(torch.empty(got.shape)), name, 0.0)
+
+
+def check_gains():
+    names = ["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
+    close(DATA["init/gains"], torch.tensor([float(I.calculate_gain(name, 0.3)) for name in names], dtype=torch.float64), "gains", 1e-15)
+
+
+def check_orthogonal(name, gain):
+    """Rows or columns of length `gain`, at right angles; and as in PyTorch any of them: the mean of many elements is near 0."""
+    q = DATA["init/" + name].double()
+    q = q.reshape(q.shape[0], -1)
+    q = q if q.shape[0] <= q.shape[1] else q.T
+    close(q @ q.T, gain * gain * torch.eye(q.shape[0], dtype=torch.float64), "products of rows", 1e-6)
+    torch.manual_seed(1)
+    want = I.orthogonal_(torch.empty(DATA["init/" + name].shape), gain)
+    same_distribution(q, want)
+
+
+def check_sparse():
+    """As many zeros in each column as in PyTorch, in rows that are drawn; the rest is normal."""
+    torch.manual_seed(1)
+    got, want = DATA["init/sparse"], I.sparse_(torch.empty(300, 100), 0.1, 0.5)
+    if not torch.equal((got == 0).sum(0), (want == 0).sum(0)):
+        raise AssertionError("zeros by column: %s" % (got == 0).sum(0).tolist())
+    rows = (got == 0).sum(1).double()  # 10 in each on average
+    if not (rows[:150].mean() - rows[150:].mean()).abs() < 1.5 or rows.max() > 25:
+        raise AssertionError("zeros by row: %s" % rows.tolist())
+    same_distribution(got[got != 0], want[want != 0])
+
+
 run([(name, lambda name=name: check_module(name)) for name in TWINS] +
     [("mixed precision", check_mixed)] +
-    [("init " + name, lambda name=name: check_init(name, *INITS[name])) for name in INITS])
+    [("init " + name, lambda name=name: check_init(name, *INITS[name])) for name in INITS] +
+    [("init eye", lambda: check_same("eye", I.eye_)), ("init dirac", lambda: check_same("dirac", lambda t: I.dirac_(t, 2))),
+     ("init orthogonal, wide", lambda: check_orthogonal("orthogonal_wide", 3.0)),
+     ("init orthogonal, tall", lambda: check_orthogonal("orthogonal_tall", 1.0)),
+     ("init sparse", check_sparse), ("gains", check_gains)])
