@@ -1,145 +1,38 @@
 """Every result and gradient of every operation against PyTorch's, on the registry's samples in f32 and f64.
 
-dump_samples writes what Tern computes; here each operation has its PyTorch twin. An operation without a twin fails. Prints TAP, one
-test an operation. Without PyTorch the whole test is skipped, except in CI, where that is a failure.
+dump_samples writes what Tern computes; twins/FOLDER.py say what PyTorch calls the operations of ops/FOLDER/ where the name or the
+arguments differ. An operation without a twin fails. Prints TAP, one test an operation. Without PyTorch the whole test is skipped,
+except in CI, where that is a failure.
 """
 import json
 import math
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from twin import torch
+from twin import DTYPES, torch
 import torch.nn.functional as F
 
-DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "i8": torch.int8, "bool": torch.bool}
+
+def gather_from_twins(name):
+    """The dictionaries of that name in twins/*.py, one a folder of ops."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins")
+    parts = (runpy.run_path(os.path.join(folder, file)).get(name, {}) for file in sorted(os.listdir(folder)) if file.endswith(".py"))
+    return {key: value for part in parts for key, value in part.items()}
 
 
-def reduction(f, empty_is_all=True):
-    def twin(x, dim=(), keepdim=False, **more):
-        dims = tuple(dim) if isinstance(dim, (list, tuple)) else (dim,)
-        dims = dims or tuple(range(x.dim()))
-        return f(x, dims, keepdim, **more) if dims else f(x.reshape(1), (0,), False, **more)
+TWINS, TERMS = gather_from_twins("TWINS"), gather_from_twins("TERMS")
+
+
+def twin_of(name):
+    """What twins/*.py say, or PyTorch's own function of that name."""
+    twin = TWINS.get(name) or getattr(torch, name, None) or getattr(F, name, None)
+    if twin is None:
+        raise AssertionError("the operation has no PyTorch twin: neither in tests/ops/twins nor by its name")
     return twin
-
-
-def sum_to(x, size):
-    return x.sum_to_size(*size) if size else x.sum()
-
-
-def attention(q, k, v, mask=None, causal=False, scale=0.0):
-    scale = scale or 1.0 / math.sqrt(q.shape[-1])
-    repeat = q.shape[1] // max(1, k.shape[1])
-    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-    scores = q @ k.transpose(-2, -1) * scale
-    t, s = scores.shape[-2:]
-    seen = torch.ones(t, s, dtype=torch.bool)
-    if causal:
-        seen = torch.arange(s)[None, :] <= torch.arange(t)[:, None] + (s - t)
-    if mask is not None:
-        seen = seen & mask
-    scores = scores.masked_fill(~seen, float("-inf"))
-    # A query that sees nothing gives zeros (PyTorch would give NaN).
-    blind = ~seen.expand(scores.shape).any(-1, keepdim=True)
-    p = torch.softmax(scores.masked_fill(blind, 0.0), -1).masked_fill(blind, 0.0)
-    return p @ v
-
-
-def attention_qkv(qkv, mask=None, heads=1, **more):
-    b, t, c = qkv.shape
-    q, k, v = [z.reshape(b, t, heads, c // 3 // heads).transpose(1, 2) for z in qkv.split(c // 3, 2)]
-    return attention(q, k, v, mask, **more).transpose(1, 2).reshape(b, t, c // 3)
-
-
-def rms_norm(x, w=None, eps=1e-5):
-    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
-    return y if w is None else y * w
-
-
-def rotary(x, positions, theta=10000.0, factor=1.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192, inverse=False):
-    """Hugging Face's Llama: _compute_llama3_parameters, rotate_half, apply_rotary_pos_emb."""
-    d = x.shape[-1]
-    frequency = 1.0 / theta ** (torch.arange(0, d, 2, dtype=torch.float64) / max(d, 1))
-    if factor != 1.0:
-        length = 2 * math.pi / frequency
-        blend = (original_context / length - low_freq_factor) / (high_freq_factor - low_freq_factor)
-        between = (1 - blend) * frequency / factor + blend * frequency
-        slowed = torch.where(length > original_context / low_freq_factor, frequency / factor, between)
-        frequency = torch.where(length < original_context / high_freq_factor, frequency, slowed)
-    each = positions if positions.dim() == 2 else positions[None]
-    angle = each[:, None, :, None].double() * frequency * (-1.0 if inverse else 1.0)
-    angle = torch.cat((angle, angle), -1)
-    turned = torch.cat((-x[..., d // 2:], x[..., :d // 2]), -1)
-    return x * angle.cos().to(x.dtype) + turned * angle.sin().to(x.dtype)
-
-
-def cross_entropy(x, y, **more):
-    more.pop("consume_logits", None)
-    c = x.shape[-1]
-    out = F.cross_entropy(x.reshape(-1, c), y.reshape(-1).long(), **more)
-    return out.reshape(y.shape) if more.get("reduction") == "none" else out
-
-
-def scatter_rows(src, index, dim, size):
-    dims = list(src.shape)
-    dims[dim] = size
-    return torch.zeros(dims, dtype=src.dtype).index_add(dim, index.long(), src)
-
-
-def place(x, dim, start, step, size):
-    dims = list(x.shape)
-    dims[dim] = size
-    index = torch.arange(x.shape[dim]) * step + start
-    return torch.zeros(dims, dtype=x.dtype).index_add(dim, index, x)
-
-
-TWINS = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
-    "maximum": torch.maximum, "minimum": torch.minimum,
-    "add_scalar": lambda x, k: x + k, "mul_scalar": lambda x, k: x * k, "sub_scalar": lambda x, k: x - k,
-    "div_scalar": lambda x, k: x / k, "rsub_scalar": lambda x, k: k - x,
-    "rdiv_scalar": lambda x, k: k / x, "pow_scalar": lambda x, k: x ** k,
-    "clamp": torch.clamp,
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt, "square": torch.square, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid, "relu": torch.relu, "silu": F.silu, "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
-    "where": torch.where, "masked_fill": lambda x, mask, value: torch.where(mask, torch.full((), value, dtype=x.dtype), x),
-    "sum": reduction(lambda x, d, k: x.sum(d, keepdim=k)), "mean": reduction(lambda x, d, k: x.mean(d, keepdim=k)),
-    "max": reduction(lambda x, d, k: x.amax(d, keepdim=k)), "min": reduction(lambda x, d, k: x.amin(d, keepdim=k)),
-    "var": reduction(lambda x, d, k, correction: x.var(d, correction=correction, keepdim=k)),
-    "logsumexp": reduction(lambda x, d, k: torch.logsumexp(x, d, keepdim=k)),
-    "argmax": lambda x, dim, keepdim: torch.argmax(x, dim, keepdim), "any": torch.any, "all": torch.all, "sum_to": sum_to,
-    "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, dims: x.permute(dims), "expand": lambda x, size: x.expand(size),
-    "slice": lambda x, dim, start, length, step: x.index_select(dim, torch.arange(length) * step + start), "place": place,
-    "select": lambda x, dim, index: x.select(dim, index), "identity": lambda x: x.view(x.shape), "copy": torch.clone,
-    "to": lambda x, device: x.to(device),
-    "cast": lambda x, dtype: x.to(DTYPES[dtype]),
-    "cat": lambda *x, dim: torch.cat(x, dim), "stack": lambda *x, dim: torch.stack(x, dim),
-    "matmul": torch.matmul, "linear": F.linear,
-    "linear_q8": lambda x, w, s, b=None: F.linear(x, s.to(x.dtype)[:, None] * w.to(x.dtype), b),
-    "linear_gelu": lambda x, w, b=None: F.gelu(F.linear(x, w, b), approximate="tanh"),
-    "index_select": lambda x, i, dim: torch.index_select(x, dim, i), "gather": lambda x, i, dim: torch.gather(x, dim, i.long()),
-    "scatter_rows": scatter_rows,
-    "scatter_add": lambda src, i, dim, shape: torch.zeros(*shape, dtype=src.dtype).scatter_add(dim, i.long(), src),
-    "embedding": lambda w, i: F.embedding(i.long(), w),
-    "softmax": lambda x, dim: torch.softmax(x, dim), "log_softmax": lambda x, dim: torch.log_softmax(x, dim),
-    "layer_norm": lambda x, w=None, b=None, eps=1e-5: F.layer_norm(x, x.shape[-1:], w, b, eps), "rms_norm": rms_norm,
-    "add_layer_norm": lambda a, b, w=None, bias=None, eps=1e-5: (F.layer_norm(a + b, a.shape[-1:], w, bias, eps), a + b),
-    "attention": attention, "attention_qkv": attention_qkv, "rotary": rotary,
-    "mse": lambda x, y, reduction="mean": F.mse_loss(x, y, reduction=reduction), "cross_entropy": cross_entropy,
-}
-
-
-# Gradients that are differences of much larger terms: how much larger than the result's weights those terms are.
-TERMS = {
-    "layer_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.var(-1, unbiased=False).min().item() + eps) if x.numel() else 1.0,
-    "add_layer_norm": lambda a, b, *_, eps: TERMS["layer_norm"](a + b, eps=eps),
-    "rms_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.pow(2).mean(-1).min().item() + eps) if x.numel() else 1.0,
-}
 
 
 def check_dropout(case, x, got, weights, grad):
@@ -175,7 +68,7 @@ def close(got, want, what, terms=0.0):
 def load(data, array):
     if array is None:
         return None
-    dtype = DTYPES[array["dtype"]]
+    dtype = DTYPES[array["dtype"].upper()]
     count = math.prod(array["dims"])
     if count == 0:
         return torch.empty(array["dims"], dtype=dtype)
@@ -187,9 +80,7 @@ def compare(case, data):
     if case["op"] == "dropout":
         check_dropout(case, inputs[0], results[0], weights[0], grads[0])
         return
-    twin = TWINS.get(case["op"])
-    if twin is None:
-        raise AssertionError("the operation has no PyTorch twin in test_torch.py")
+    twin = twin_of(case["op"])
     for t in inputs:
         if t is not None and t.dtype.is_floating_point:
             t.requires_grad_(True)

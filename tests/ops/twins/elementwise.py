@@ -1,0 +1,15 @@
+"""What PyTorch calls the operations of ops/elementwise/, where it has another name or other arguments."""
+import torch
+import torch.nn.functional as F
+
+TWINS = {
+    "add_scalar": lambda x, k: x + k,
+    "mul_scalar": lambda x, k: x * k,
+    "sub_scalar": lambda x, k: x - k,
+    "div_scalar": lambda x, k: x / k,
+    "rsub_scalar": lambda x, k: k - x,
+    "rdiv_scalar": lambda x, k: k / x,
+    "pow_scalar": lambda x, k: x ** k,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "masked_fill": lambda x, mask, value: torch.where(mask, torch.full((), value, dtype=x.dtype), x),
+}

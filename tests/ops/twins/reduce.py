@@ -1,0 +1,26 @@
+"""What PyTorch calls the operations of ops/reduce/, where it has another name or other arguments."""
+import torch
+
+
+def reduction(f, empty_is_all=True):
+    def twin(x, dim=(), keepdim=False, **more):
+        dims = tuple(dim) if isinstance(dim, (list, tuple)) else (dim,)
+        dims = dims or tuple(range(x.dim()))
+        return f(x, dims, keepdim, **more) if dims else f(x.reshape(1), (0,), False, **more)
+    return twin
+
+
+def sum_to(x, size):
+    return x.sum_to_size(*size) if size else x.sum()
+
+
+TWINS = {
+    "sum": reduction(lambda x, d, k: x.sum(d, keepdim=k)),
+    "mean": reduction(lambda x, d, k: x.mean(d, keepdim=k)),
+    "max": reduction(lambda x, d, k: x.amax(d, keepdim=k)),
+    "min": reduction(lambda x, d, k: x.amin(d, keepdim=k)),
+    "var": reduction(lambda x, d, k, correction: x.var(d, correction=correction, keepdim=k)),
+    "logsumexp": reduction(lambda x, d, k: torch.logsumexp(x, d, keepdim=k)),
+    "argmax": lambda x, dim, keepdim: torch.argmax(x, dim, keepdim),
+    "sum_to": sum_to,
+}

@@ -1,0 +1,27 @@
+"""What PyTorch calls the operations of ops/shape/, where it has another name or other arguments."""
+import torch
+
+from twin import DTYPES
+
+
+def place(x, dim, start, step, size):
+    dims = list(x.shape)
+    dims[dim] = size
+    index = torch.arange(x.shape[dim]) * step + start
+    return torch.zeros(dims, dtype=x.dtype).index_add(dim, index, x)
+
+
+TWINS = {
+    "reshape": lambda x, shape: x.reshape(shape),
+    "permute": lambda x, dims: x.permute(dims),
+    "expand": lambda x, size: x.expand(size),
+    "slice": lambda x, dim, start, length, step: x.index_select(dim, torch.arange(length) * step + start),
+    "place": place,
+    "select": lambda x, dim, index: x.select(dim, index),
+    "identity": lambda x: x.view(x.shape),
+    "copy": torch.clone,
+    "to": lambda x, device: x.to(device),
+    "cast": lambda x, dtype: x.to(DTYPES[dtype.upper()]),
+    "cat": lambda *x, dim: torch.cat(x, dim),
+    "stack": lambda *x, dim: torch.stack(x, dim),
+}
