@@ -15,4 +15,10 @@ bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s);
 /* x + branch; the branch has no other use and goes at once. */
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 
+/* The function of that name, of x; other numbers are inert (an init refuses them). */
+tn_tensor *tn__activate(tn_activation activation, tn_tensor *x);
+
+/* (T, S), true where query i must not see key j: those behind i + S - T. */
+tn_tensor *tn__later_mask(int64_t T, int64_t S);
+
 #endif

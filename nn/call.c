@@ -347,8 +347,8 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     return out;
 }
 
-tn_tensor *tn_call(void *module, tn_tensor *x) {
-    tn_values out = tn_call_values(module, (tn_values){1, {x}}, NULL);
+tn_tensor *tn_call_list(void *module, tn_values in) {
+    tn_values out = tn_call_values(module, in, NULL);
     if (out.n > 1) {
         tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values",
                   ((tn_module *)module)->kind, out.n);
@@ -360,4 +360,8 @@ tn_tensor *tn_call(void *module, tn_tensor *x) {
         return tn_inert();
     }
     return out.v[0]; /* after an error: inert */
+}
+
+tn_tensor *tn_call(void *m, tn_tensor *x) {
+    return tn_call_list(m, (tn_values){1, {x}});
 }

@@ -1,10 +1,11 @@
 /* mlp: c_proj(activation(c_fc(x)))              x (…, width) -> (…, hidden) -> (…, width) */
+#include "nn/attention.h"
 #include "nn/describe.h"
 #include "nn/module.h"
 
 #include <stdio.h>
 
-static tn_tensor *apply_activation(tn_activation activation, tn_tensor *x) {
+tn_tensor *tn__activate(tn_activation activation, tn_tensor *x) {
     switch (activation) {
     case TN_ACT_GELU:
         return tn_gelu(x);
@@ -31,7 +32,7 @@ const char *tn__activation_name(tn_activation activation) {
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     tn_mlp *m = (tn_mlp *)self;
     return tn_call(&m->drop,
-                   tn_call(&m->c_proj, apply_activation(m->activation, tn_call(&m->c_fc, x))));
+                   tn_call(&m->c_proj, tn__activate(m->activation, tn_call(&m->c_fc, x))));
 }
 
 static int mlp_describe(const tn_module *self, char *text, size_t room) {

@@ -215,6 +215,11 @@ TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
 TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
 TN_API tn_values tn_values_of(tn_tensor *a, tn_tensor *b); /* two of them, or one when b is NULL */
 
+/* Several tensors in, one out: y = TN_CALL(attention, query, key, value). NULL is an absent input,
+ * up to 8 fit. TN_VALUES is the list of them. */
+TN_API tn_tensor *tn_call_list(void *m, tn_values in);
+#define TN_CALL(m, ...) tn_call_list((m), TN_VALUES(__VA_ARGS__))
+
 /* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged
  * otherwise). In backward: `backward_before` when the gradient of the first output arrives;
  * `backward_after` when the gradients of all inputs that want one are done (those without are
@@ -461,6 +466,50 @@ typedef struct tn_dropout {
 TN_API void tn_dropout_init(tn_dropout *m, double p);
 TN_API tn_dropout *tn_dropout_new(double p);
 
+/* ---- Containers ------------------------------------------------------------------------------ */
+
+/* Modules one after the other, each one tensor in and out. Names "0", "1", ….
+ *
+ *     tn_sequential *net =
+ *         TN_SEQUENTIAL(tn_linear_new(784, 128), TN_FN(tn_relu), tn_linear_new(128, 10));
+ *     … tn_call(net, x) …
+ *     tn_module_free(net); // and what it owns
+ */
+typedef struct tn_sequential {
+    tn_module base;
+} tn_sequential;
+TN_API void tn_sequential_init(tn_sequential *m);
+TN_API tn_sequential *tn_sequential_new(void);
+TN_API tn_sequential *tn_sequential_of(void *const *children, int n);
+TN_API tn_status tn_sequential_add(tn_sequential *m, void *child);
+
+/* Modules that a forward around them calls: in a loop (tn_module_append, tn_module_at), or by name
+ * (tn_module_own, tn_module_child). A list has no forward of its own: calling it is
+ * TN_EUNSUPPORTED.
+ *
+ *     TN_OWN(net, h, tn_module_list_new());                       // "h.0.fc.weight", …
+ *     for (int i = 0; i < layers; i++) {
+ *         tn_module_append(net->h, block_new(width));
+ *     }
+ */
+typedef struct tn_module_list {
+    tn_module base;
+} tn_module_list;
+TN_API void tn_module_list_init(tn_module_list *m);
+TN_API tn_module_list *tn_module_list_new(void);
+
+/* A function as a module (an activation in a sequential). TN_FN(tn_relu) makes one of that kind,
+ * "relu", on the heap. */
+typedef struct tn_function {
+    tn_module base;
+    tn_tensor *(*f)(tn_tensor *x);
+} tn_function;
+TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x));
+TN_API tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x));
+#define TN_FN(f) tn_function_new(#f, (f))
+
+/* ---- Attention ------------------------------------------------------------------------------- */
+
 /* Keys and values of earlier positions, so that text can be made one position at a time.
  *
  *     TN_NO_GRAD;
@@ -575,55 +624,140 @@ TN_API tn_gated_mlp_options tn_gated_mlp_defaults(void);
 TN_API void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
                               tn_gated_mlp_options options);
 
-/* ---- Containers ------------------------------------------------------------------------------ */
-
-/* Modules one after the other, each one tensor in and out. Names "0", "1", ….
+/* Attention of the positions of a query to those of a key and a value: query (B, T, C), key
+ * (B, S, kdim), value (B, S, vdim) -> (B, T, C). Names are those of PyTorch's MultiheadAttention;
+ * the batch comes first, as with its batch_first. Vaswani et al. 2017, arXiv:1706.03762.
  *
- *     tn_sequential *net =
- *         TN_SEQUENTIAL(tn_linear_new(784, 128), TN_FN(tn_relu), tn_linear_new(128, 10));
- *     … tn_call(net, x) …
- *     tn_module_free(net); // and what it owns
- */
-typedef struct tn_sequential {
-    tn_module base;
-} tn_sequential;
-TN_API void tn_sequential_init(tn_sequential *m);
-TN_API tn_sequential *tn_sequential_new(void);
-TN_API tn_sequential *tn_sequential_of(void *const *children, int n);
-TN_API tn_status tn_sequential_add(tn_sequential *m, void *child);
-
-/* Modules that a forward around them calls: in a loop (tn_module_append, tn_module_at), or by name
- * (tn_module_own, tn_module_child). A list has no forward of its own: calling it is
- * TN_EUNSUPPORTED.
+ *     y = tn_call(m, x);                                       // self-attention
+ *     y = TN_CALL(m, query, key, value);
+ *     y = TN_CALL(m, query, key, value, key_padding_mask, mask);
  *
- *     TN_OWN(net, h, tn_module_list_new());                       // "h.0.fc.weight", …
- *     for (int i = 0; i < layers; i++) {
- *         tn_module_append(net->h, block_new(width));
- *     }
- */
-typedef struct tn_module_list {
+ * Masks are bool and, as in PyTorch and unlike tn_attention's, TRUE WHERE A KEY IS NOT SEEN:
+ * key_padding_mask (B, S); mask (T, S), (B heads, T, S) or what broadcasts to (B, heads, T, S).
+ * The weights are no result. Where everything is hidden, attention gives zeros (PyTorch: NaN). */
+typedef struct tn_multi_head_attention_options {
+    double dropout;     /* 0: of the weights */
+    bool bias;          /* true */
+    int64_t kdim, vdim; /* 0: C */
+    bool causal;        /* false; true: query i sees keys up to i + S - T */
+    tn_dtype dtype;
+} tn_multi_head_attention_options;
+typedef struct tn_multi_head_attention {
     tn_module base;
-} tn_module_list;
-TN_API void tn_module_list_init(tn_module_list *m);
-TN_API tn_module_list *tn_module_list_new(void);
+    tn_tensor *in_proj_weight; /* (3 C, C): of query, key and value; NULL where kdim or vdim … */
+    tn_tensor *q_proj_weight, *k_proj_weight, *v_proj_weight; /* … differ from C; else these are */
+    tn_tensor *in_proj_bias;                                  /* (3 C) or NULL: starts at 0 */
+    tn_linear out_proj;
+    int heads;
+    bool causal;
+    double dropout;
+} tn_multi_head_attention;
+TN_API tn_multi_head_attention_options tn_multi_head_attention_defaults(void);
+TN_API void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int heads,
+                                         tn_multi_head_attention_options options);
+TN_API tn_multi_head_attention *tn_multi_head_attention_new(int64_t width, int heads);
+TN_API tn_multi_head_attention *tn_multi_head_attention_new_with(
+    int64_t width, int heads, tn_multi_head_attention_options options);
 
-/* A function as a module (an activation in a sequential). TN_FN(tn_relu) makes one of that kind,
- * "relu", on the heap. */
-typedef struct tn_function {
+/* (length, length), true where position i must not see position j > i: a mask for these modules. */
+TN_API tn_tensor *tn_causal_mask(int64_t length);
+
+/* (length, width): sin(t r) and cos(t r) beside each other at position t, of rates r from 1 down to
+ * about 1/10000 (arXiv:1706.03762, 3.5). To be added to embeddings. */
+TN_API tn_tensor *tn_sinusoids(int64_t length, int64_t width, tn_dtype dtype);
+
+/* The encoder and decoder of PyTorch's Transformer, with its parameters' names; the batch comes
+ * first. Inputs stand in PyTorch's order; all masks are as above, and may be absent:
+ *
+ *     encoder: TN_CALL(m, src, mask, src_key_padding_mask)                        (B, S, C)
+ *     decoder: TN_CALL(m, tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask,
+ *                      memory_key_padding_mask)                                   (B, T, C)
+ *     both:    TN_CALL(m, src, tgt, src_mask, tgt_mask, memory_mask, src_key_padding_mask,
+ *                      tgt_key_padding_mask, memory_key_padding_mask)             (B, T, C) */
+typedef struct tn_transformer_options {
+    int64_t hidden;           /* 2048: dim_feedforward */
+    double dropout;           /* 0.1 */
+    tn_activation activation; /* TN_ACT_RELU */
+    double eps;               /* 1e-5: of the norms */
+    bool norm_first;          /* false: x = norm(x + f(x)); true: x + f(norm(x)) */
+    bool bias;                /* true */
+    bool causal;              /* false; true: positions (of the decoder, if there is one) see those
+                                 before alone, without a mask */
+    bool final_norm;          /* false: of a stack alone; tn_transformer always has both */
+    tn_dtype dtype;
+} tn_transformer_options;
+typedef struct tn_transformer_encoder_layer {
     tn_module base;
-    tn_tensor *(*f)(tn_tensor *x);
-} tn_function;
-TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x));
-TN_API tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x));
-#define TN_FN(f) tn_function_new(#f, (f))
+    tn_multi_head_attention self_attn;
+    tn_linear linear1, linear2;
+    tn_layer_norm norm1, norm2;
+    tn_dropout dropout, dropout1, dropout2;
+    bool norm_first;
+    tn_activation activation;
+} tn_transformer_encoder_layer;
+typedef struct tn_transformer_decoder_layer {
+    tn_module base;
+    tn_multi_head_attention self_attn, multihead_attn;
+    tn_linear linear1, linear2;
+    tn_layer_norm norm1, norm2, norm3;
+    tn_dropout dropout, dropout1, dropout2, dropout3;
+    bool norm_first;
+    tn_activation activation;
+} tn_transformer_decoder_layer;
+typedef struct tn_transformer_encoder {
+    tn_module base;
+    tn_module_list *layers;
+    tn_layer_norm *norm; /* or NULL */
+} tn_transformer_encoder;
+typedef struct tn_transformer_decoder {
+    tn_module base;
+    tn_module_list *layers;
+    tn_layer_norm *norm; /* or NULL */
+} tn_transformer_decoder;
+typedef struct tn_transformer {
+    tn_module base;
+    tn_transformer_encoder *encoder;
+    tn_transformer_decoder *decoder;
+} tn_transformer;
+TN_API tn_transformer_options tn_transformer_defaults(void);
+TN_API void tn_transformer_encoder_layer_init(tn_transformer_encoder_layer *m, int64_t width,
+                                              int heads, tn_transformer_options options);
+TN_API void tn_transformer_decoder_layer_init(tn_transformer_decoder_layer *m, int64_t width,
+                                              int heads, tn_transformer_options options);
+TN_API void tn_transformer_encoder_init(tn_transformer_encoder *m, int64_t width, int heads,
+                                        int layers, tn_transformer_options options);
+TN_API tn_transformer_encoder *tn_transformer_encoder_new(int64_t width, int heads, int layers);
+TN_API tn_transformer_encoder *tn_transformer_encoder_new_with(int64_t width, int heads, int layers,
+                                                               tn_transformer_options options);
+TN_API void tn_transformer_decoder_init(tn_transformer_decoder *m, int64_t width, int heads,
+                                        int layers, tn_transformer_options options);
+TN_API tn_transformer_decoder *tn_transformer_decoder_new(int64_t width, int heads, int layers);
+TN_API tn_transformer_decoder *tn_transformer_decoder_new_with(int64_t width, int heads, int layers,
+                                                               tn_transformer_options options);
+TN_API void tn_transformer_init(tn_transformer *m, int64_t width, int heads, int encoder_layers,
+                                int decoder_layers, tn_transformer_options options);
+TN_API tn_transformer *tn_transformer_new(int64_t width, int heads, int encoder_layers,
+                                          int decoder_layers);
+TN_API tn_transformer *tn_transformer_new_with(int64_t width, int heads, int encoder_layers,
+                                               int decoder_layers, tn_transformer_options options);
 
 #ifdef __cplusplus
 }
+static inline tn_values tn__values_cxx(std::initializer_list<tn_tensor *> tensors) {
+    tn_values values = {(int)tensors.size(), {}};
+    for (size_t i = 0; i < tensors.size() && i < TN_MAX_VALUES; i++) {
+        values.v[i] = tensors.begin()[i];
+    }
+    return values;
+}
+#define TN_VALUES(...) tn__values_cxx({__VA_ARGS__})
 static inline tn_sequential *tn__sequential_cxx(std::initializer_list<void *> children) {
     return tn_sequential_of(children.begin(), (int)children.size());
 }
 #define TN_SEQUENTIAL(...) tn__sequential_cxx({__VA_ARGS__})
 #else
+#define TN_VALUES(...) \
+    ((tn_values){(int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)), {__VA_ARGS__}})
 #define TN_SEQUENTIAL(...)                    \
     tn_sequential_of((void *[]){__VA_ARGS__}, \
                      (int)(sizeof((void *[]){__VA_ARGS__}) / sizeof(void *)))

@@ -47,6 +47,7 @@ static void bad_module(void *m, tn_tensor *t) {
     INERT(tn_call(m, x));
     INERT(tn_call(m, t));
     EMPTY(tn_call_values(m, (tn_values){1, {x}}, NULL));
+    INERT(tn_call_list(m, TN_VALUES(x, x)));
     NOTHING(tn_module_hook(m, (tn_module_hooks){0}));
     TAKES(tn_module_unhook(m, 5));
     DOES(tn_module_each(m, (tn_walk){0}, see_entry, NULL));
@@ -292,6 +293,20 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_rms_norm_new_with(0, tn_norm_defaults()));
     NEW(tn_dropout_new(NAN));
     NEW(tn_function_new(NULL, NULL));
+    NEW(tn_multi_head_attention_new(4, 3));
+    NEW(tn_multi_head_attention_new_with(4, 2, (tn_multi_head_attention_options){.kdim = -1}));
+    NEW(tn_transformer_encoder_new(0, 1, 1));
+    NEW(tn_transformer_encoder_new_with(4, 1, -1, tn_transformer_defaults()));
+    NEW(tn_transformer_decoder_new(4, 0, 1));
+    NEW(tn_transformer_decoder_new_with(4, 1, 1, (tn_transformer_options){0}));
+    NEW(tn_transformer_new(4, 3, 1, 1));
+    NEW(tn_transformer_new_with(4, 1, 1, -1, tn_transformer_defaults()));
+    DOES(tn_multi_head_attention_init(NULL, 4, 2, tn_multi_head_attention_defaults()));
+    DOES(tn_transformer_encoder_layer_init(NULL, 4, 2, tn_transformer_defaults()));
+    DOES(tn_transformer_decoder_layer_init(NULL, 4, 2, tn_transformer_defaults()));
+    DOES(tn_transformer_encoder_init(NULL, 4, 2, 1, tn_transformer_defaults()));
+    DOES(tn_transformer_decoder_init(NULL, 4, 2, 1, tn_transformer_defaults()));
+    DOES(tn_transformer_init(NULL, 4, 2, 1, 1, tn_transformer_defaults()));
     NEW(tn_sequential_of((void *[]){NULL}, 1));
     TAKES(tn_module_free(tn_sequential_of(NULL, 5)));
     TAKES(tn_module_free(tn_sequential_new()));
@@ -315,6 +330,11 @@ static void initialising(tn_tensor *t) {
     DOES(tn_init_dirac(t, 1));
     DOES(tn_init_orthogonal(t, 1.0));
     DOES(tn_init_sparse(t, 0.5, 1.0));
+    for (int i = 0; i < LONGS; i++) {
+        TAKES(tn_causal_mask(longs[i]));
+        TAKES(tn_sinusoids(longs[i], longs[i], TN_F32));
+        TAKES(tn_sinusoids(longs[i], 2, no_dtype));
+    }
     QUIET(tn_calculate_gain((tn_nonlinearity)99, 0.0), 0.0);
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
     for (int i = 0; i < REALS; i++) {

@@ -97,6 +97,81 @@ static void dump_transformers(void) {
     dump("block_without_bias", &block, normal(TN_DIMS(2, 7, 16)), NULL);
 }
 
+/* As dump, of a module with several inputs: CASE/in.0, CASE/in.1, …, and CASE/gin.0, …. One that is
+ * the input before it is written once. */
+static void dump_many(const char *name, void *m, tn_values in) {
+    stir(m);
+    tn_module_train(m, false); /* no dropout */
+    for (int i = 0; i < in.n; i++) {
+        if (in.v[i] && tn_dtype_is_float(tn_dtype_of(in.v[i]))) {
+            tn_zero_grad(tn_set_requires_grad(in.v[i], true));
+        }
+    }
+    tn_tensor *y = tn_call_list(m, in), *gy = tn_randn(tn_shape(y), TN_F64);
+    tn_backward_from(&y, &gy, 1, false);
+    for (int i = 0; i < in.n; i++) {
+        char index[2] = {(char)('0' + i), 0};
+        bool again = i > 0 && in.v[i] == in.v[i - 1];
+        if (in.v[i] && !again) {
+            add(name, "in.", index, in.v[i]);
+        }
+        if (in.v[i] && !again && tn_grad_of(in.v[i])) {
+            add(name, "gin.", index, tn_grad_of(in.v[i]));
+        }
+    }
+    add(name, "y", "", y);
+    add(name, "gy", "", gy);
+    add_module(name, m);
+    tn_module_free(m);
+}
+
+/* true with probability p, but never for the first key */
+static tn_tensor *hides(tn_dims dims, double p) {
+    tn_tensor *mask = tn_lt(tn_rand(dims, TN_F64), tn_scalar(p, TN_F64));
+    tn_fill_(tn_narrow(mask, -1, 0, 1), 0);
+    return mask;
+}
+
+static void dump_cross_attention(void) {
+    enum { B = 3, T = 4, S = 6, C = 12 };
+    tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
+    o.dtype = TN_F64;
+    tn_tensor *x = normal(TN_DIMS(B, T, C)), *memory = normal(TN_DIMS(B, S, C));
+    dump_many("mha_self", tn_multi_head_attention_new_with(C, 3, o), TN_VALUES(x));
+    dump_many("mha_self_masked", tn_multi_head_attention_new_with(C, 3, o),
+              TN_VALUES(x, x, x, hides(TN_DIMS(B, T), 0.3), tn_causal_mask(T)));
+    dump_many("mha_memory", tn_multi_head_attention_new_with(C, 3, o),
+              TN_VALUES(x, memory, memory, hides(TN_DIMS(B, S), 0.4)));
+    dump_many(
+        "mha_apart", tn_multi_head_attention_new_with(C, 3, o),
+        TN_VALUES(x, memory, normal(TN_DIMS(B, S, C)), NULL, hides(TN_DIMS(B * 3, T, S), 0.4)));
+    o.bias = false;
+    o.kdim = 5;
+    o.vdim = 7;
+    dump_many("mha_dims", tn_multi_head_attention_new_with(C, 3, o),
+              TN_VALUES(x, normal(TN_DIMS(B, S, 5)), normal(TN_DIMS(B, S, 7))));
+    tn_transformer_options t = tn_transformer_defaults();
+    t.hidden = 20;
+    t.dtype = TN_F64;
+    dump_many("encoder", tn_transformer_encoder_new_with(C, 3, 2, t),
+              TN_VALUES(x, hides(TN_DIMS(T, T), 0.3), hides(TN_DIMS(B, T), 0.3)));
+    t.norm_first = t.final_norm = true;
+    t.activation = TN_ACT_GELU;
+    t.eps = 1e-3;
+    dump_many("encoder_norm_first", tn_transformer_encoder_new_with(C, 3, 1, t), TN_VALUES(memory));
+    dump_many("decoder_norm_first", tn_transformer_decoder_new_with(C, 3, 1, t),
+              TN_VALUES(x, memory, tn_causal_mask(T), hides(TN_DIMS(T, S), 0.3),
+                        hides(TN_DIMS(B, T), 0.3), hides(TN_DIMS(B, S), 0.3)));
+    t = tn_transformer_defaults();
+    t.hidden = 20;
+    t.dtype = TN_F64;
+    tn_tensor *padding = hides(TN_DIMS(B, S), 0.3);
+    dump_many("transformer", tn_transformer_new_with(C, 3, 2, 2, t),
+              TN_VALUES(memory, x, NULL, tn_causal_mask(T), NULL, padding, NULL, padding));
+    t.causal = true; /* the same, without a mask */
+    dump_many("transformer_causal", tn_transformer_new_with(C, 3, 1, 1, t), TN_VALUES(memory, x));
+}
+
 /* f32 parameters, computed in bf16. */
 static void dump_mixed(void) {
     const char *name = "mixed";
@@ -173,6 +248,7 @@ int main(int argc, char **argv) {
     }
     dump_layers();
     dump_transformers();
+    dump_cross_attention();
     dump_mixed();
     dump_inits();
     return tn_safetensors_writer_save(writer, argv[1]) == TN_OK ? 0 : 1;

@@ -256,6 +256,69 @@ static void cache_of_a_broken_module(void **state) {
     tn_module_finish(&m);
 }
 
+/* ---- Attention with a query of its own ------------------------------------------------------- */
+
+/* While training with dropout the weights are made, not passed by: the same numbers where next to
+ * nothing is dropped. */
+static void weights_that_are_dropped(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { B = 2, T = 3, S = 5, C = 8 };
+    tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
+    o.dtype = TN_F64;
+    o.dropout = 1e-15;
+    tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F64), *memory = tn_randn(TN_DIMS(B, S, C), TN_F64);
+    tn_tensor *mask = tn_lt(tn_rand(TN_DIMS(T, S), TN_F64), tn_scalar(0.4, TN_F64));
+    tn_fill_(tn_select(mask, 0, 1), 1); /* query 1 sees nothing */
+    for (int causal = 0; causal < 2; causal++) {
+        o.causal = causal;
+        tn_multi_head_attention *m = tn_multi_head_attention_new_with(C, 2, o);
+        tn_tensor *made = TN_CALL(m, x, memory, memory, NULL, mask), *self = tn_call(m, x);
+        tn_module_train(m, false);
+        tn_tensor *passed = TN_CALL(m, x, memory, memory, NULL, mask);
+        assert_true(tn_all_close(made, passed, 1e-12, 1e-12));
+        assert_true(tn_all_close(self, tn_call(m, x), 1e-12, 1e-12));
+        tn_tensor *blind = tn_select(passed, 1, 1); /* out_proj of zeros: its bias, which is 0 */
+        assert_true(tn_equal(blind, tn_zeros_like(blind)));
+        tn_module_free(m);
+    }
+    o.dropout = 0.5;
+    tn_multi_head_attention *m = tn_multi_head_attention_new_with(C, 2, o);
+    assert_false(tn_equal(tn_call(m, x), tn_call(m, x)));
+    tn_module_free(m);
+}
+
+static void attention_inputs(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_multi_head_attention *m = tn_multi_head_attention_new(8, 2);
+    tn_tensor *x = tn_ones(TN_DIMS(2, 3, 8), TN_F32), *flat = tn_ones(TN_DIMS(3, 8), TN_F32);
+    assert_inert(TN_CALL(m, x, x, flat), TN_ESHAPE, "the value is [3, 8] but must be");
+    assert_inert(TN_CALL(m, x, NULL, x), TN_EVALUE, "the inputs are query, key, value");
+    assert_inert(TN_CALL(m, x, x, x, x), TN_EDTYPE, "the key padding mask is f32 but must be bool");
+    tn_tensor *row = tn_zeros(TN_DIMS(3), TN_BOOL);
+    assert_inert(TN_CALL(m, x, x, x, row), TN_ESHAPE, "the key padding mask is [3] but must be");
+    assert_inert(TN_CALL(m, x, x, x, NULL, tn_zeros(TN_DIMS(5, 3), TN_BOOL)), TN_ESHAPE, "mask");
+    tn_module_free(m);
+    tn_transformer *t = tn_transformer_new(8, 2, 1, 1);
+    assert_inert(tn_call(t, x), TN_EVALUE, "transformer: the inputs are src, tgt");
+    assert_inert(TN_CALL(t->decoder, x, NULL), TN_EVALUE, "the first 2 must be there");
+    assert_inert(tn_call(t, x), TN_EVALUE, "(1 are given)");
+    tn_module_free(t);
+    m = tn_multi_head_attention_new(8, 3);
+    assert_error(TN_EVALUE, "multi_head_attention: width is 8, heads 3");
+    tn_module_free(m);
+    tn_transformer_options o = tn_transformer_defaults();
+    o.activation = (tn_activation)9;
+    t = tn_transformer_new_with(8, 2, 1, 1, o);
+    assert_error(TN_EVALUE, "transformer_encoder_layer: there is no activation 9");
+    tn_module_free(t);
+    tn_tensor *table = tn_sinusoids(50, 6, TN_F64);
+    assert_float_equal(tn_at(table, (int64_t[]){7, 2}), sin(7.0 / pow(10000.0, 2.0 / 6.0)), 1e-12);
+    assert_float_equal(tn_at(table, (int64_t[]){49, 5}), cos(49.0 / pow(10000.0, 4.0 / 6.0)),
+                       1e-12);
+}
+
 /* ---- Inert arguments ------------------------------------------------------------------------- */
 
 static tn_tensor *same(tn_module *self, tn_tensor *x) {
@@ -392,7 +455,7 @@ int main(void) {
         TEST(refused_options),          TEST(pending_errors),           TEST(initial_values),
         TEST(training_and_evaluation),  TEST(sequential_names),         TEST(cached_attention),
         TEST(cached_grouped_attention), TEST(cache_of_a_broken_module), TEST(inert_tensors),
-        TEST(null_arguments),
+        TEST(weights_that_are_dropped), TEST(attention_inputs),         TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

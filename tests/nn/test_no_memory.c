@@ -130,6 +130,26 @@ static void quantize_and_call(void) {
     tn_module_finish(&n);
 }
 
+static void translate(void) {
+    TN_SCOPE;
+    tn_transformer_options o = tn_transformer_defaults();
+    o.hidden = 8;
+    tn_transformer *m = tn_transformer_new_with(4, 2, 1, 1, o);
+    tn_tensor *x = tn_randn(TN_DIMS(2, 3, 4), TN_F32);
+    if (m) {
+        tn_backward(tn_sum_all(TN_CALL(m, x, x, NULL, tn_causal_mask(3))));
+    }
+    tn_module_free(m);
+    tn_tensor *t = tn_ones(TN_DIMS(4, 2), TN_F32);
+    tn_init_orthogonal(t, 1.0);
+    tn_init_sparse(t, 0.5, 1.0);
+}
+
+static void translation(void **state) {
+    (void)state;
+    every_allocation(translate);
+}
+
 static void training(void **state) {
     (void)state;
     every_allocation(train);
@@ -158,7 +178,7 @@ static void parts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training),  cmocka_unit_test(ties),  cmocka_unit_test(deferred),
-        cmocka_unit_test(quantized), cmocka_unit_test(parts),
+        cmocka_unit_test(quantized), cmocka_unit_test(parts), cmocka_unit_test(translation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

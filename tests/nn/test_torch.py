@@ -49,6 +49,62 @@ def check_module(name):
     check_gradients(case, p, 1e-11)
 
 
+def layer(kind, **more):
+    return kind(12, 3, 20, 0.0, batch_first=True, dtype=torch.float64, **more)
+
+
+def attention_twin(**more):
+    return torch.nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64, **more)
+
+
+def attend_twin(m, i):
+    q = i[0]
+    k = i.get(1, q)
+    return m(q, k, i.get(2, k), key_padding_mask=i.get(3), attn_mask=i.get(4), need_weights=False)[0]
+
+
+def transformer_twin(layers):
+    return torch.nn.Transformer(12, 3, layers, layers, 20, 0.0, batch_first=True, dtype=torch.float64)
+
+
+def call_transformer(m, i):
+    mask = i.get(3, torch.triu(torch.ones(4, 4, dtype=torch.bool), 1))
+    return m(i[0], i[1], tgt_mask=mask, src_key_padding_mask=i.get(5), memory_key_padding_mask=i.get(7))
+
+
+FIRST = {"norm_first": True, "activation": "gelu", "layer_norm_eps": 1e-3}
+NORM = lambda: torch.nn.LayerNorm(12, 1e-3, dtype=torch.float64)
+N = torch.nn
+MODULES = {  # PyTorch's own, by its own names, and how it is called with inputs by number
+    "mha_self": (attention_twin, attend_twin), "mha_self_masked": (attention_twin, attend_twin),
+    "mha_memory": (attention_twin, attend_twin), "mha_apart": (attention_twin, attend_twin),
+    "mha_dims": (lambda: attention_twin(bias=False, kdim=5, vdim=7), attend_twin),
+    "encoder": (lambda: N.TransformerEncoder(layer(N.TransformerEncoderLayer), 2),
+                lambda m, i: m(i[0], mask=i[1], src_key_padding_mask=i[2])),
+    "encoder_norm_first": (lambda: N.TransformerEncoder(layer(N.TransformerEncoderLayer, **FIRST), 1, NORM()), lambda m, i: m(i[0])),
+    "decoder_norm_first": (lambda: N.TransformerDecoder(layer(N.TransformerDecoderLayer, **FIRST), 1, NORM()),
+                           lambda m, i: m(i[0], i[1], i[2], i[3], i[4], i[5])),
+    "transformer": (lambda: transformer_twin(2), call_transformer),
+    "transformer_causal": (lambda: transformer_twin(1), call_transformer),
+}
+
+
+def check_twin_module(name):
+    make, call = MODULES[name]
+    case, m = below(DATA, name + "/"), make()
+    m.load_state_dict(below(case, "p."))  # every name, and no other
+    inputs = {int(i): t for i, t in below(case, "in.").items()}
+    for t in inputs.values():
+        t.requires_grad_(t.is_floating_point())
+    y = call(m, inputs)
+    close(case["y"], y.detach(), "result", 1e-12)
+    y.backward(case["gy"])
+    for i, t in inputs.items():
+        if t.is_floating_point():
+            close(case["gin.%d" % i], t.grad, "gradient of input %d" % i, 1e-11)
+    check_gradients(case, dict(m.named_parameters()), 1e-11)
+
+
 def check_mixed():
     """A policy is PyTorch's autocast here: four products and an activation round to bf16 (2**-9) at the same places, and some
     numbers to the other side."""
@@ -138,6 +194,7 @@ def check_sparse():
 
 
 run([(name, lambda name=name: check_module(name)) for name in TWINS] +
+    [(name, lambda name=name: check_twin_module(name)) for name in MODULES] +
     [("mixed precision", check_mixed)] +
     [("init " + name, lambda name=name: check_init(name, *INITS[name])) for name in INITS] +
     [("init eye", lambda: check_same("eye", I.eye_)), ("init dirac", lambda: check_same("dirac", lambda t: I.dirac_(t, 2))),
