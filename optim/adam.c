@@ -7,12 +7,13 @@
  *     v = beta2 v + (1 - beta2) g g
  *     p = p - lr m' / (sqrt(v') + eps)      with m' = m / (1 - beta1^t), v' = v / (1 - beta2^t)
  *
- * State: m as exp_avg, v as exp_avg_sq, and t, the number of this parameter's steps.
+ * With amsgrad the largest v so far takes the place of v in the last line (Reddi et al. 2018,
+ * arXiv:1904.09237).
+ *
+ * State: m as exp_avg, v as exp_avg_sq, its largest as max_exp_avg_sq, and t, the number of this
+ * parameter's steps.
  */
-#include "core/number.h"
-#include "optim/optim.h"
-
-#include <math.h>
+#include "optim/twin.h"
 
 typedef struct adam_settings {
     tn_adam_options o;
@@ -34,33 +35,37 @@ static tn_status adam_kernel(const tn_optim_call *c) {
 
 static void adam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
     const adam_settings *s = c->options;
-    double b1 = s->o.beta1, b2 = s->o.beta2;
-    tn_tensor *start = p;
-    if (s->decoupled) {
-        start = tn_sub(p, tn_mul_scalar(p, c->lr * c->weight_decay));
-    } else {
-        g = tn_add(g, tn_mul_scalar(p, c->weight_decay));
-    }
-    tn_tensor *m = tn_add(tn_mul_scalar(state[0], b1), tn_mul_scalar(g, 1.0 - b1)),
-              *v = tn_add(tn_mul_scalar(state[1], b2), tn_mul_scalar(tn_square(g), 1.0 - b2));
-    tn_tensor *mean = tn_div_scalar(m, 1.0 - pow(b1, (double)c->step)),
-              *square = tn_div_scalar(v, 1.0 - pow(b2, (double)c->step));
-    tn_tensor *d = tn_div(mean, tn_add_scalar(tn_sqrt(square), s->o.eps));
+    tn_tensor *start = s->decoupled ? tn__shrunk(c, p) : p;
+    g = s->decoupled ? g : tn__decayed(c, p, g);
+    tn_tensor *m = tn__moving(state[0], g, s->o.beta1),
+              *v = tn__moving(state[1], tn_square(g), s->o.beta2),
+              *most = state[2] ? tn_maximum(state[2], v) : v;
+    tn_tensor *mean = tn_div_scalar(m, tn__unbias(s->o.beta1, c->step)),
+              *square = tn_div_scalar(most, tn__unbias(s->o.beta2, c->step));
+    tn_tensor *d = tn__over_root(mean, square, s->o.eps);
     tn_copy_(p, tn_sub(start, tn_mul_scalar(d, c->lr)));
     tn_copy_(state[0], m);
     tn_copy_(state[1], v);
+    if (state[2]) {
+        tn_copy_(state[2], most);
+    }
+}
+
+static bool adam_check(const void *options, char *text, size_t room) {
+    const tn_adam_options *o = &((const adam_settings *)options)->o;
+    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
 }
 
 static int adam_describe(const void *options, char *text, size_t room) {
     const tn_adam_options *o = &((const adam_settings *)options)->o;
-    return snprintf(text, room, "beta1 %s, beta2 %s, eps %s", tn__number_of(o->beta1).text,
-                    tn__number_of(o->beta2).text, tn__number_of(o->eps).text);
+    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
 }
 
 static const tn_optim_method adam_method = {
     .name = "adam",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
+    .check = adam_check,
     .describe = adam_describe,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
@@ -71,13 +76,31 @@ static const tn_optim_method adamw_method = {
     .name = "adamw",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
+    .check = adam_check,
     .describe = adam_describe,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
     .twin = adam_twin,
 };
 
-/* ---- Making one ------------------------------------------------------------------------------ */
+/* With amsgrad: no kernel keeps the largest. */
+static const tn_optim_method adam_amsgrad_method = {
+    .name = "adam_amsgrad",
+    .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+    .options_size = sizeof(adam_settings),
+    .check = adam_check,
+    .describe = adam_describe,
+    .twin = adam_twin,
+};
+
+static const tn_optim_method adamw_amsgrad_method = {
+    .name = "adamw_amsgrad",
+    .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+    .options_size = sizeof(adam_settings),
+    .check = adam_check,
+    .describe = adam_describe,
+    .twin = adam_twin,
+};
 
 tn_adam_options tn_adam_defaults(void) {
     return (tn_adam_options){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
@@ -90,21 +113,15 @@ tn_adamw_options tn_adamw_defaults(void) {
 }
 
 static tn_optim *adam_new(void *m, const tn_optim_method *method, adam_settings s) {
-    const tn_adam_options *o = &s.o;
-    bool betas = o->beta1 >= 0.0 && o->beta1 < 1.0 && o->beta2 >= 0.0 && o->beta2 < 1.0;
-    if (!betas || !tn__not_negative(o->eps)) {
-        tn__raise(TN_EVALUE, method->name,
-                  "beta1 %g, beta2 %g, eps %g (betas in [0, 1), eps not negative)", o->beta1,
-                  o->beta2, o->eps);
-        return NULL;
-    }
-    return tn_optim_new(m, method, &s, (tn_optim_rates){o->lr, o->weight_decay, o->no_decay});
+    return tn_optim_new(m, method, &s, (tn_optim_rates){s.o.lr, s.o.weight_decay, s.o.no_decay});
 }
 
 tn_optim *tn_adam(void *m, tn_adam_options options) {
-    return adam_new(m, &adam_method, (adam_settings){options, .decoupled = false});
+    return adam_new(m, options.amsgrad ? &adam_amsgrad_method : &adam_method,
+                    (adam_settings){options, .decoupled = false});
 }
 
 tn_optim *tn_adamw(void *m, tn_adamw_options options) {
-    return adam_new(m, &adamw_method, (adam_settings){options, .decoupled = true});
+    return adam_new(m, options.amsgrad ? &adamw_amsgrad_method : &adamw_method,
+                    (adam_settings){options, .decoupled = true});
 }

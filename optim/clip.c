@@ -14,9 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Queues the sum of squares of one gradient, which goes to sums[place]; false after raising. */
-static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place,
-                        const char *operation) {
+bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation) {
     tn_desc x = {.data = tn__address(g), .dtype = g->dtype, .ndim = g->dims.ndim},
             y = {.data = (double *)tn__address(sums) + place, .dtype = TN_F64, .ndim = x.ndim};
     for (int i = 0; i < x.ndim; i++) {
@@ -28,8 +26,7 @@ static bool sum_squares(const tn_tensor *g, const tn_tensor *sums, int place,
     const tn_backend *kernels = tn_backend_of(device);
     tn_status status = kernels->reduce(tn_context_of(device), TN_SUM_SQUARES, &y, &x);
     if (status != TN_OK) {
-        tn__raise(status, operation,
-                  "the %s kernel for the sum of squares of a gradient (%s) failed with %s",
+        tn__raise(status, operation, "the %s kernel for the sum of squares (%s) failed with %s",
                   kernels->name, tn_dtype_name(g->dtype), tn_status_name(status));
     }
     return status == TN_OK;
@@ -65,7 +62,7 @@ static bool sums_on(tn_device device, const gradient *grads, int n, double *host
     }
     for (int i = 0; done && i < n; i++) {
         if (is_on(&grads[i], device)) {
-            done = sum_squares(grads[i].here, sums, i, operation);
+            done = tn__sum_squares(grads[i].here, sums, i, operation);
         }
     }
     done = done && tn_copy_out(sums, here) == TN_OK;
@@ -103,11 +100,12 @@ static bool all_sums(const gradient *grads, int n, double *host, const char *ope
     return true;
 }
 
-/* *sum, of what is here, becomes that of what all ranks have. False after raising. */
-static bool sum_over_ranks(const tn_parts *parts, double *sum) {
+bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n) {
     for (const tn_parts *p = parts; p; p = p->next) {
-        *sum = p->counts ? *sum : 0.0;
-        if (p->sum(p, sum, 1) != TN_OK) {
+        for (int i = 0; !p->counts && i < n; i++) {
+            values[i] = 0.0;
+        }
+        if (p->sum(p, values, n) != TN_OK) {
             return false;
         }
     }
@@ -136,7 +134,7 @@ static bool total_sum(const gradient *grads, const double *sums, int n, double *
         for (int k = i; k < n; k++) {
             sum += grads[k].parts == grads[i].parts ? sums[k] : 0.0;
         }
-        if (!sum_over_ranks(grads[i].parts, &sum)) {
+        if (!tn__sum_over_ranks(grads[i].parts, &sum, 1)) {
             return false;
         }
         *total += sum;

@@ -1,5 +1,5 @@
-/* Optimisers: making one from a descriptor (sgd.c, adam.c), its groups, its state by name. The step
- * itself is in step.c.
+/* Optimisers: making one from a descriptor (sgd.c, adam.c, …), its groups, its state by name. The
+ * step itself is in step.c.
  *
  * State is made here, at construction, on the parameter's device: f32, f64 for f64 parameters; bf16
  * and f16 parameters get an f32 master copy, which is what steps change (the parameter is its
@@ -8,7 +8,6 @@
 #include "optim/optim.h"
 
 #include "core/memory.h"
-#include "tensor/recipe.h"
 #include "tensor/recipe.h"
 
 #include <math.h>
@@ -35,15 +34,26 @@ static tn_tensor *state_keep(tn_tensor *t) {
     return tn_is_inert(t) ? NULL : tn_keep(t);
 }
 
-/* How many states a parameter has. */
-static int state_count(const tn_optim *opt) {
+/* State i of a parameter, where it has one; false after raising. */
+static bool item_add_state(const tn_optim *opt, tn__item *item, int i) {
     const tn_optim_method *method = opt->method;
-    int named = 0;
-    while (named < TN_OPTIM_STATES && method->states[named]) {
-        named++;
+    const tn_tensor *p = item->param;
+    tn_state_kind kind = TN_STATE_LIKE_PARAM;
+    tn_dims dims = item->entry.layout.whole;
+    if (method->state_kind) {
+        kind = method->state_kind(opt->options, i, &item->entry, &dims);
     }
-    int wanted = method->state_count ? method->state_count(opt->options) : named;
-    return wanted < named ? wanted : named;
+    if (kind == TN_STATE_NONE) {
+        return true;
+    }
+    item->whole_state[i] = kind == TN_STATE_WHOLE;
+    tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;
+    item->state[i] = state_keep(
+        tn_zero_(tn_empty_on(p->storage->device, kind == TN_STATE_WHOLE ? dims : p->dims, dtype)));
+    if (item->state[i] && !item->steps) {
+        item->steps = state_keep(tn_zero_(tn_empty_on(tn_cpu(), TN_DIMS(), TN_I64)));
+    }
+    return item->state[i] && item->steps;
 }
 
 /* False after raising. */
@@ -51,17 +61,8 @@ static bool item_make_state(const tn_optim *opt, tn__item *item) {
     TN_SCOPE;
     TN_NO_GRAD;
     const tn_tensor *p = item->param;
-    int states = state_count(opt);
-    for (int i = 0; i < states; i++) {
-        tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;
-        item->state[i] = state_keep(tn_zero_(tn_empty_on(p->storage->device, p->dims, dtype)));
-        if (!item->state[i]) {
-            return false;
-        }
-    }
-    if (states > 0) {
-        item->steps = state_keep(tn_zero_(tn_empty_on(tn_cpu(), TN_DIMS(), TN_I64)));
-        if (!item->steps) {
+    for (int i = 0; i < TN_OPTIM_STATES && opt->method->states[i]; i++) {
+        if (!item_add_state(opt, item, i)) {
             return false;
         }
     }
@@ -110,9 +111,6 @@ static bool item_add(const tn_entry *entry, void *user) {
     tn_tensor *p = entry->stored;
     if (!tn_requires_grad(p)) {
         return true;
-    }
-    if (!tn__elements_made(p, entry->path, opt->method->name)) {
-        return false;
     }
     if (!tn__elements_made(p, entry->path, opt->method->name)) {
         return false;
@@ -179,6 +177,11 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
                   rates.weight_decay);
         return false;
     }
+    char wrong[200];
+    if (method->check && !method->check(options, wrong, sizeof(wrong))) {
+        tn__raise(TN_EVALUE, method->name, "%s", wrong);
+        return false;
+    }
     return true;
 }
 
@@ -219,15 +222,21 @@ static bool optim_fill(tn_optim *opt, void *m, const void *options, tn_optim_rat
 
 tn_optim *tn_optim_new(void *m, const tn_optim_method *method, const void *options,
                        tn_optim_rates rates) {
-    if (tn__pending() || !method_fits(method, options, rates)) {
-        return NULL;
+    tn_optim *opt = NULL;
+    if (!tn__pending() && method_fits(method, options, rates)) {
+        opt = tn__malloc(sizeof(*opt));
+        if (!opt) {
+            tn__raise(TN_ENOMEM, method->name, "no memory for an optimiser");
+        }
     }
-    tn_optim *opt = tn__malloc(sizeof(*opt));
     if (!opt) {
-        tn__raise(TN_ENOMEM, method->name, "no memory for an optimiser");
+        tn_parameters_free(m);
         return NULL;
     }
-    *opt = (tn_optim){.method = method, .lr = rates.lr, .grad_scale = 1.0};
+    *opt = (tn_optim){.method = method,
+                      .lr = rates.lr,
+                      .grad_scale = 1.0,
+                      .own_module = tn__is_parameters(m) ? m : NULL};
     if (!optim_fill(opt, m, options, rates)) {
         tn_optim_free(opt);
         return NULL;
@@ -249,6 +258,7 @@ void tn_optim_free(tn_optim *opt) {
     free(opt->items);
     free(opt->spans);
     free(opt->options);
+    tn_parameters_free(opt->own_module);
     free(opt);
 }
 
@@ -383,7 +393,8 @@ static bool item_visit(const tn_optim *opt, const tn__item *item, tn__optim_visi
     const tn_entry *like = &item->entry;
     bool more = state_visit(item, "step", item->steps, NULL, f, user);
     for (int i = 0; more && i < TN_OPTIM_STATES; i++) {
-        more = state_visit(item, opt->method->states[i], item->state[i], like, f, user);
+        more = state_visit(item, opt->method->states[i], item->state[i],
+                           item->whole_state[i] ? NULL : like, f, user);
     }
     return more && state_visit(item, "master", item->master, like, f, user);
 }

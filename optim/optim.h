@@ -23,7 +23,8 @@ typedef struct tn__item {
     int group;
     /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
     tn_tensor *steps;
-    tn_tensor *state[TN_OPTIM_STATES]; /* the method's, NULL beyond them */
+    tn_tensor *state[TN_OPTIM_STATES]; /* the method's; NULL: it has none of this */
+    bool whole_state[TN_OPTIM_STATES]; /* TN_STATE_WHOLE */
     tn_tensor *master;                 /* f32 copy of a bf16 or f16 parameter, or NULL */
     /* their versions after the last step: whether somebody else has changed them */
     uint32_t param_seen, master_seen;
@@ -46,6 +47,7 @@ struct tn_optim {
     tn_optim_span *spans; /* [item_count] */
     int64_t steps;
     double grad_scale; /* from tn_optim_clip or a scaler, for the next step */
+    void *own_module;  /* tn_parameters, or NULL */
 };
 
 /* What is stored of the parameter now; NULL once the module, and with it the field, is not there.
@@ -65,6 +67,16 @@ int tn__optim_group_count(const tn_optim *opt, int group);
  * its entry, one that is alike on every rank (a count of steps) has NULL. */
 typedef bool tn__optim_visitor(const char *name, tn_tensor *t, const tn_entry *like, void *user);
 void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
+
+/* Queues the sum of squares of g, which goes to sums[place] (f64, on g's device); false after
+ * raising. */
+bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation);
+
+/* values[n], sums over what is here, become those over what all ranks have. False after raising. */
+bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n);
+
+/* Whether tn_parameters made it. */
+bool tn__is_parameters(const void *m);
 
 /* What learning rates, decays and the like must be. */
 static inline bool tn__not_negative(double x) {

@@ -13,9 +13,9 @@
 
 #include <math.h>
 
-static int sgd_states(const void *options) {
+static tn_state_kind sgd_state(const void *options, int i, const tn_entry *entry, tn_dims *dims) {
     const tn_sgd_options *o = options;
-    return o->momentum != 0.0;
+    return o->momentum != 0.0 ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
 }
 
 static tn_status sgd_kernel(const tn_optim_call *c) {
@@ -52,42 +52,35 @@ static int sgd_describe(const void *options, char *text, size_t room) {
                     tn__number_of(o->momentum).text, tn__number_of(o->dampening).text, o->nesterov);
 }
 
+static bool sgd_check(const void *options, char *text, size_t room) {
+    const tn_sgd_options *o = options;
+    if (!tn__not_negative(o->momentum) || !isfinite(o->dampening)) {
+        snprintf(text, room,
+                 "momentum %g, dampening %g (none may be infinite, nor momentum negative)",
+                 o->momentum, o->dampening);
+        return false;
+    }
+    snprintf(text, room, "nesterov needs momentum (it is %g) and no dampening (it is %g)",
+             o->momentum, o->dampening);
+    return !o->nesterov || (o->momentum != 0.0 && o->dampening == 0.0);
+}
+
 static const tn_optim_method sgd_method = {
     .name = "sgd",
     .states = {"momentum_buffer"},
     .options_size = sizeof(tn_sgd_options),
-    .state_count = sgd_states,
+    .state_kind = sgd_state,
+    .check = sgd_check,
     .describe = sgd_describe,
     .kernel = sgd_kernel,
     .entry = TN_KERNEL(sgd),
     .twin = sgd_twin,
 };
 
-/* ---- Making one ------------------------------------------------------------------------------ */
-
 tn_sgd_options tn_sgd_defaults(void) {
     return (tn_sgd_options){.lr = 1e-3};
 }
 
-static bool sgd_options_fit(const tn_sgd_options *o) {
-    if (!tn__not_negative(o->momentum) || !isfinite(o->dampening)) {
-        tn__raise(TN_EVALUE, "sgd",
-                  "momentum %g, dampening %g (none may be infinite, nor momentum negative)",
-                  o->momentum, o->dampening);
-        return false;
-    }
-    if (o->nesterov && (o->momentum == 0.0 || o->dampening != 0.0)) {
-        tn__raise(TN_EVALUE, "sgd",
-                  "nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum,
-                  o->dampening);
-        return false;
-    }
-    return true;
-}
-
 tn_optim *tn_sgd(void *m, tn_sgd_options o) {
-    if (!sgd_options_fit(&o)) {
-        return NULL;
-    }
     return tn_optim_new(m, &sgd_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

@@ -108,7 +108,7 @@ static tn_optim_span item_span(const tn__item *item) {
         .master = item->master ? (float *)tn__address(item->master) : NULL,
         .count = tn_count(item->param),
     };
-    for (int i = 0; i < TN_OPTIM_STATES; i++) {
+    for (int i = 0; i < TN_SPAN_STATES; i++) {
         span.state[i] = item->state[i] ? (float *)tn__address(item->state[i]) : NULL;
     }
     return span;
@@ -127,6 +127,7 @@ static tn_optim_call call_like(const tn_optim *opt, const tn__item *like) {
         .kernels = tn_backend_of(device),
         .ctx = tn_context_of(device),
         .spans = opt->spans,
+        .entry = &like->entry,
     };
 }
 
@@ -149,20 +150,28 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_
     return status;
 }
 
+/* The parameter's own shape where all of it is here. */
+static tn_dims twin_dims(const tn__item *item) {
+    int64_t count = tn_count(item->param);
+    tn_dims whole = item->entry.layout.whole;
+    return tn_dims_count(whole) == count ? whole : TN_DIMS(count);
+}
+
 /* The same for one parameter, made of operations. */
 static tn_status run_twin(const tn_optim *opt, const tn__item *item, const tn_optim_call *call) {
     TN_SCOPE;
-    tn_dims flat = TN_DIMS(tn_count(item->param));
-    tn_tensor *p = tn_reshape(item->master ? item->master : item->param, flat);
+    tn_dims dims = twin_dims(item);
+    tn_tensor *p = tn_reshape(item->master ? item->master : item->param, dims);
     tn_tensor *g =
-        tn_mul_scalar(tn_cast(tn_reshape(item->grad, flat), tn_dtype_of(p)), call->grad_scale);
+        tn_mul_scalar(tn_cast(tn_reshape(item->grad, dims), tn_dtype_of(p)), call->grad_scale);
     tn_tensor *state[TN_OPTIM_STATES] = {NULL};
     for (int i = 0; i < TN_OPTIM_STATES; i++) {
-        state[i] = item->state[i] ? tn_reshape(item->state[i], flat) : NULL;
+        tn_tensor *kept = item->state[i];
+        state[i] = kept && !item->whole_state[i] ? tn_reshape(kept, dims) : kept;
     }
     opt->method->twin(call, p, g, state);
     if (item->master) {
-        tn_copy_(tn_reshape(item->param, flat), p);
+        tn_copy_(tn_reshape(item->param, dims), p);
     }
     return tn_error();
 }
@@ -197,7 +206,7 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn__item *end = opt->items + opt->item_count;
     tn_optim_call call = call_like(opt, first);
     if (!has_kernel(opt->method, call.kernels)) {
-        tn_status done = has_elements(first) ? run_twin(opt, first, &call) : TN_OK;
+        tn_status done = run_twin(opt, first, &call);
         if (done == TN_OK) {
             note_step(first);
         }

@@ -39,6 +39,7 @@ typedef struct tn_adam_options {
     double beta2;        /* 0.999 */
     double eps;          /* 1e-8 */
     double weight_decay; /* 0 for Adam, 1e-2 for AdamW */
+    bool amsgrad;        /* Reddi et al. 2018, arXiv:1904.09237 */
     tn_match no_decay;   /* NULL: all are decayed alike */
 } tn_adam_options;
 typedef tn_adam_options tn_adamw_options;
@@ -53,6 +54,112 @@ TN_API tn_optim *tn_sgd(void *m, tn_sgd_options options);
 TN_API tn_optim *tn_adam(void *m, tn_adam_options options);
 TN_API tn_optim *tn_adamw(void *m, tn_adamw_options options);
 TN_API void tn_optim_free(tn_optim *opt); /* every function here takes NULL */
+
+/* Tensors that are in no module, as one: tn_adam(tn_parameters(list, n), options). They become
+ * leaves that require gradients; state is named "0.exp_avg". What is returned belongs to the
+ * optimiser that it is given to, also when that cannot be made; or to tn_parameters_free. NULL
+ * after an error. */
+TN_API void *tn_parameters(tn_tensor *const *list, int n);
+TN_API void tn_parameters_free(void *parameters);
+
+/* ---- More optimisers: each a file of that name ------------------------------------------------ *
+ *
+ * Comments say defaults, which are PyTorch's, or the paper's where PyTorch has none. They compute
+ * by operations, one after the other. */
+
+typedef struct tn_rmsprop_options {
+    double lr, alpha, eps, weight_decay, momentum; /* 1e-2, 0.99, 1e-8, 0, 0 */
+    bool centered;                                 /* divides by the deviation from the mean */
+    tn_match no_decay;
+} tn_rmsprop_options;
+TN_API tn_rmsprop_options tn_rmsprop_defaults(void); /* Tieleman, Hinton 2012 */
+TN_API tn_optim *tn_rmsprop(void *m, tn_rmsprop_options options);
+
+typedef struct tn_adagrad_options {
+    double lr, lr_decay, weight_decay, initial_accumulator, eps; /* 1e-2, 0, 0, 0, 1e-10 */
+    tn_match no_decay;
+} tn_adagrad_options;
+TN_API tn_adagrad_options tn_adagrad_defaults(void); /* Duchi et al. 2011 */
+TN_API tn_optim *tn_adagrad(void *m, tn_adagrad_options options);
+
+typedef struct tn_adadelta_options {
+    double lr, rho, eps, weight_decay; /* 1, 0.9, 1e-6, 0 */
+    tn_match no_decay;
+} tn_adadelta_options;
+TN_API tn_adadelta_options tn_adadelta_defaults(void); /* Zeiler 2012, arXiv:1212.5701 */
+TN_API tn_optim *tn_adadelta(void *m, tn_adadelta_options options);
+
+typedef struct tn_adamax_options {
+    double lr, beta1, beta2, eps, weight_decay; /* 2e-3, 0.9, 0.999, 1e-8, 0 */
+    tn_match no_decay;
+} tn_adamax_options;
+TN_API tn_adamax_options tn_adamax_defaults(void); /* Kingma, Ba 2014, arXiv:1412.6980 */
+TN_API tn_optim *tn_adamax(void *m, tn_adamax_options options);
+
+typedef struct tn_nadam_options {
+    double lr, beta1, beta2, eps, weight_decay, momentum_decay; /* 2e-3, …, 4e-3 */
+    tn_match no_decay;
+} tn_nadam_options;
+TN_API tn_nadam_options tn_nadam_defaults(void); /* Dozat 2016 */
+TN_API tn_optim *tn_nadam(void *m, tn_nadam_options options);
+
+typedef struct tn_radam_options {
+    double lr, beta1, beta2, eps, weight_decay; /* 1e-3, 0.9, 0.999, 1e-8, 0 */
+    tn_match no_decay;
+} tn_radam_options;
+TN_API tn_radam_options tn_radam_defaults(void); /* Liu et al. 2019, arXiv:1908.03265 */
+TN_API tn_optim *tn_radam(void *m, tn_radam_options options);
+
+typedef struct tn_asgd_options {
+    double lr, lambd, alpha, t0, weight_decay; /* 1e-2, 1e-4, 0.75, 1e6, 0 */
+    tn_match no_decay;
+} tn_asgd_options;
+TN_API tn_asgd_options tn_asgd_defaults(void); /* Polyak, Juditsky 1992 */
+TN_API tn_optim *tn_asgd(void *m, tn_asgd_options options);
+
+typedef struct tn_lion_options {
+    double lr, beta1, beta2, weight_decay; /* 1e-4, 0.9, 0.99, 0 */
+    tn_match no_decay;
+} tn_lion_options;
+TN_API tn_lion_options tn_lion_defaults(void); /* Chen et al. 2023, arXiv:2302.06675 */
+TN_API tn_optim *tn_lion(void *m, tn_lion_options options);
+
+typedef struct tn_lamb_options {
+    double lr, beta1, beta2, eps, weight_decay; /* 1e-3, 0.9, 0.999, 1e-6, 1e-2 */
+    tn_match no_decay;
+} tn_lamb_options;
+TN_API tn_lamb_options tn_lamb_defaults(void); /* You et al. 2019, arXiv:1904.00962 */
+TN_API tn_optim *tn_lamb(void *m, tn_lamb_options options);
+
+/* A matrix's second moments take a row and a column. Sharded matrices are gathered for the step. */
+typedef struct tn_adafactor_options {
+    double lr;           /* 1e-2: at most; lower where 1 / sqrt(step) is */
+    double beta2_decay;  /* -0.8 */
+    double eps1;         /* 0: the parameter's machine epsilon */
+    double eps2;         /* 1e-3: a parameter counts as at least so large */
+    double d;            /* 1, or more: the most that an update is, in root mean square */
+    double weight_decay; /* 0 */
+    tn_match no_decay;
+} tn_adafactor_options;
+TN_API tn_adafactor_options tn_adafactor_defaults(void); /* Shazeer, Stern 2018, arXiv:1804.04235 */
+TN_API tn_optim *tn_adafactor(void *m, tn_adafactor_options options);
+
+/* Matrices by Muon, the rest by AdamW with the same lr and decay: a group's lr_scale tells them
+ * apart (tn_optim_split). A kernel of a convolution (out, in, …) counts as a matrix of `out` rows.
+ * Sharded matrices are gathered for the step. */
+typedef struct tn_muon_options {
+    double lr, weight_decay, momentum; /* 1e-3, 0.1, 0.95 */
+    bool nesterov;                     /* true */
+    double ns_a, ns_b, ns_c, eps;      /* 3.4445, -4.775, 2.0315, 1e-7 */
+    int ns_steps;                      /* 5 */
+    /* Matrices that go by AdamW, as embeddings and the head should; called with user NULL. NULL:
+     * none. */
+    tn_match adamw;
+    double adamw_beta1, adamw_beta2, adamw_eps; /* 0.9, 0.999, 1e-8 */
+    tn_match no_decay;
+} tn_muon_options;
+TN_API tn_muon_options tn_muon_defaults(void); /* Jordan et al. 2024, kellerjordan.github.io */
+TN_API tn_optim *tn_muon(void *m, tn_muon_options options);
 
 /* ---- Parameter groups ------------------------------------------------------------------------ */
 

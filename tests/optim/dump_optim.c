@@ -1,10 +1,10 @@
-/* Writes what optimisers and schedules do in 100 steps,
+/* Writes what optimisers and schedules do in 200 steps,
  * so that test_torch.py can do the same: dump_optim FILE
  *
- * grads/NAME            (100, …) the gradient of each step; all 0 in a step: the parameter has none
- * then CASE/start.NAME       the parameters before CASE/end.NAME         and after 100 steps
+ * grads/NAME            (200, …) the gradient of each step; all 0 in a step: the parameter has none
+ * then CASE/start.NAME       the parameters before CASE/end.NAME         and after 200 steps
  * CASE/NAME.exp_avg …   the state then
- * CASE/norms            (100) with clipping: the norms before it
+ * CASE/norms            (200) with clipping: the norms before it
  * schedule/NAME         (120) learning rates
  */
 #include <stdio.h>
@@ -12,19 +12,19 @@
 
 #include <tern/tern.h>
 
-enum { STEPS = 100, PARAMS = 3 };
+enum { STEPS = 200, PARAMS = 4 };
 
 typedef struct model {
     tn_module base;
     tn_tensor *p[PARAMS];
 } model;
 
-static const char *names[PARAMS] = {"weight", "bias", "scale"};
+static const char *names[PARAMS] = {"weight", "bias", "scale", "kernel"};
 static tn_tensor *grads[PARAMS]; /* (STEPS, …) */
 static tn_safetensors_writer *writer;
 
 static tn_dims dims_of(int i) {
-    return i == 0 ? TN_DIMS(7, 5) : i == 1 ? TN_DIMS(5) : TN_DIMS();
+    return i == 0 ? TN_DIMS(7, 5) : i == 1 ? TN_DIMS(5) : i == 2 ? TN_DIMS() : TN_DIMS(3, 4, 2);
 }
 
 static bool absent(int step, int i) {
@@ -123,6 +123,36 @@ static void dump_adam(const char *name, bool decoupled, double weight_decay, tn_
     train(name, &m, decoupled ? tn_adamw(&m, options) : tn_adam(&m, options), also);
 }
 
+/* One with these changes of its default options. */
+#define CASE(name, kind, dtype, ...)           \
+    do {                                       \
+        model m;                               \
+        model_init(&m, dtype, name);           \
+        kind##_options o = kind##_defaults();  \
+        __VA_ARGS__;                           \
+        train(name, &m, kind(&m, o), NOTHING); \
+    } while (0)
+
+static void dump_more(void) {
+    CASE("rmsprop", tn_rmsprop, TN_F64, o.weight_decay = 0.1);
+    CASE("rmsprop_full", tn_rmsprop, TN_F64, o.alpha = 0.9, o.momentum = 0.8, o.centered = true);
+    CASE("adagrad", tn_adagrad, TN_F64, o.weight_decay = 0.1, o.lr_decay = 0.01);
+    CASE("adagrad_full", tn_adagrad, TN_F64, o.lr = 0.1, o.initial_accumulator = 0.3);
+    CASE("adadelta", tn_adadelta, TN_F64, o.weight_decay = 0.1, o.rho = 0.95);
+    CASE("adamax", tn_adamax, TN_F64, o.weight_decay = 0.1, o.beta2 = 0.98);
+    CASE("nadam", tn_nadam, TN_F64, o.weight_decay = 0.1, o.beta2 = 0.98);
+    CASE("radam", tn_radam, TN_F64, o.weight_decay = 0.1, o.beta2 = 0.98);
+    CASE("asgd", tn_asgd, TN_F64, o.weight_decay = 0.1, o.lambd = 0.01, o.t0 = 50);
+    CASE("amsgrad", tn_adam, TN_F64, o.weight_decay = 0.1, o.beta2 = 0.9, o.amsgrad = true);
+    CASE("amsgrad_w", tn_adamw, TN_F64, o.beta2 = 0.9, o.amsgrad = true);
+    CASE("lion", tn_lion, TN_F64, o.lr = 1e-3, o.weight_decay = 0.1);
+    CASE("lamb", tn_lamb, TN_F64, o.weight_decay = 0.1);
+    CASE("adafactor", tn_adafactor, TN_F64, o.lr = 0.1, o.weight_decay = 0.1);
+    CASE("adafactor_bf16", tn_adafactor, TN_BF16, o.lr = 0.1, o.d = 1.5);
+    CASE("muon", tn_muon, TN_F64, o.lr = 0.01);
+    CASE("muon_plain", tn_muon, TN_F64, o.nesterov = false, o.momentum = 0.8, o.ns_steps = 3);
+}
+
 static void dump_groups(void) {
     model m;
     model_init(&m, TN_F64, "groups");
@@ -172,6 +202,7 @@ int main(int argc, char **argv) {
     dump_sgd("clip_sgd", (tn_sgd_options){.momentum = 0.9}, TN_F64, CLIP_BEFORE_STEP);
     dump_adam("scheduled", true, 0.1, TN_F64, SCHEDULE);
     dump_groups();
+    dump_more();
     dump_schedule("constant", tn_schedule_constant(0.3, 10));
     dump_schedule("linear", tn_schedule_linear(0.3, 0.03, 10, 100));
     dump_schedule("cosine", tn_schedule_cosine(0.3, 0.03, 10, 100));

@@ -161,6 +161,27 @@ static void state_by_name(void **state) {
     }
 }
 
+static void plain_tensors(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *list[] = {tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
+    tn_optim *opt = tn_adam(tn_parameters(list, 2), tn_adam_defaults());
+    names n = {""};
+    tn_optim_each(opt, add_name, &n);
+    assert_non_null(strstr(n.text, "0.step:i64[] 0.exp_avg:f32[2] 0.exp_avg_sq:f32[2] 1.step"));
+    tn_backward(tn_sum_all(tn_square(list[1])));
+    assert_int_equal(tn_optim_step(opt), TN_OK);
+    assert_true(first(list[0]) == 1.0 && fabs(first(list[1]) - 0.999) < 1e-6);
+    tn_optim_zero_grad(opt);
+    assert_null(tn_grad_of(list[1]));
+    tn_optim_free(opt);
+    assert_null(tn_adam(tn_parameters(list, 2), (tn_adam_options){.lr = NAN})); /* frees them */
+    assert_error(TN_EVALUE, "adam: lr nan");
+    list[1] = tn_relu(list[0]);
+    assert_null(tn_parameters(list, 2));
+    tn_error_clear();
+}
+
 /* ---- Stepping -------------------------------------------------------------------------------- */
 
 static void pending_errors_stop_everything(void **state) {
@@ -495,6 +516,7 @@ int main(void) {
         TEST(refused_options),
         TEST(refused_parameters),
         TEST(state_by_name),
+        TEST(plain_tensors),
         TEST(pending_errors_stop_everything),
         TEST(steps_count_as_changes),
         TEST(gradients_elsewhere),

@@ -3,6 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include <sys/stat.h>
+
+#include "tests/support/temp.h"
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
@@ -291,10 +294,109 @@ static void an_error_of_the_sum(void **state) {
     tn_module_finish(&r.m);
 }
 
+/* ---- What looks across ----------------------------------------------------------------------- */
+
+/* An optimiser whose step depends on more than one element, on the ranks of a group. */
+typedef struct across {
+    tn_optim *(*make)(void *m);
+    const char *folder; /* where it is saved after three steps, and loaded from before the others */
+    bool loads;
+    tn_tensor *weights[2]; /* of rank 0, whole, after all steps; kept */
+} across;
+
+static tn_optim *make_lamb(void *m) {
+    tn_lamb_options o = tn_lamb_defaults();
+    o.lr = 0.1;
+    return tn_lamb(m, o);
+}
+
+static tn_optim *make_adafactor(void *m) {
+    tn_adafactor_options o = tn_adafactor_defaults();
+    o.lr = 0.1;
+    return tn_adafactor(m, o);
+}
+
+static tn_optim *make_muon(void *m) {
+    tn_muon_options o = tn_muon_defaults();
+    o.lr = 0.1;
+    return tn_muon(m, o);
+}
+
+static tn_optim *make_nadam(void *m) {
+    tn_nadam_options o = tn_nadam_defaults();
+    o.lr = 0.1;
+    return tn_nadam(m, o);
+}
+
+static void train_across(tn_group *world, void *user) {
+    TN_SCOPE;
+    across *a = user;
+    tn_linear net;
+    tn_seed(4);
+    tn_linear_init(&net, 5, 3, tn_linear_defaults());
+    if (tn_group_size(world) > 1) {
+        tn_fsdp(&net, world, NULL, tn_fsdp_defaults());
+    }
+    tn_optim *opt = a->make(&net);
+    tn_saver *saver = tn_saver_new(world, a->folder, tn_saver_defaults());
+    tn_checkpoint c = {.model = &net, .optim = opt, .step = 3};
+    bool found = false;
+    if (a->loads && (tn_saver_load(saver, &c, &found) != TN_OK || !found)) {
+        tn_raise(TN_ESTATE, "nothing was loaded");
+    }
+    for (int step = a->loads ? 3 : 0; step < 6 && tn_error() == TN_OK; step++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_reshape(gradient_of(step, 20, 0.3), TN_DIMS(4, 5));
+        tn_backward(tn_mean_all(tn_square(tn_call(&net, x))));
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        if (step == 2 && !a->loads && tn_saver_save(saver, &c) != TN_OK) {
+            break;
+        }
+    }
+    {
+        TN_WHOLE(&net);
+        for (int i = 0; i < 2 && tn_group_rank(world) == 0; i++) {
+            a->weights[i] = tn_keep(tn_copy(tn_detach(i ? net.bias : net.weight)));
+        }
+    }
+    tn_saver_free(saver);
+    tn_optim_free(opt);
+    tn_module_finish(&net);
+}
+
+/* On one rank, on two, and on one that goes on from what two have saved. */
+static void across_parts(void **state) {
+    (void)state;
+    static tn_optim *(*const makers[])(void *) = {make_lamb, make_adafactor, make_muon, make_nadam};
+    for (int i = 0; i < 4; i++) {
+        char folders[2][512];
+        for (int k = 0; k < 2; k++) {
+            snprintf(folders[k], sizeof(folders[k]), "%s%d%d", temp_path("across"), i, k);
+            assert_int_equal(mkdir(folders[k], 0700), 0);
+        }
+        across runs[] = {{.make = makers[i], .folder = folders[0]},
+                         {.make = makers[i], .folder = folders[1]},
+                         {.make = makers[i], .folder = folders[1], .loads = true}};
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(tn_local_run(k == 1 ? 2 : 1, train_across, &runs[k]), TN_OK);
+        }
+        for (int k = 1; k < 3; k++) {
+            for (int w = 0; w < 2; w++) {
+                /* the parts' sums of squares are added in another order */
+                assert_true(tn_all_close(runs[k].weights[w], runs[0].weights[w], 1e-6, 1e-6));
+            }
+        }
+        for (int k = 0; k < 6; k++) {
+            tn_release(runs[k / 2].weights[k % 2]);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(norm_of_all_parts),    TEST(chains_and_copies),   TEST(parts_step_as_the_whole),
-        TEST(overflow_on_one_rank), TEST(an_error_of_the_sum),
+        TEST(overflow_on_one_rank), TEST(an_error_of_the_sum), TEST(across_parts),
     };
-    return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("parts", tests, NULL, temp_clean);
 }

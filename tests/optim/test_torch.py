@@ -1,15 +1,18 @@
-"""Optimisers, clipping and schedules against PyTorch's over 100 steps with the same gradients."""
+"""Optimisers, clipping and schedules against PyTorch's over 200 steps with the same gradients; where it has none, against
+the paper's formulas (reference.py)."""
 import os
 import sys
 import warnings
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, close, dump, run, torch
+import reference
 
 warnings.simplefilter("ignore")  # SequentialLR calls its parts in a deprecated way
 DATA = dump("dump_optim")
 GRADS = below(DATA, "grads/")
-STEPS = 100
+STEPS = 200
+torch.set_default_dtype(torch.float64)  # of the scalars that some keep as state
 
 
 def sgd(**options):
@@ -18,6 +21,12 @@ def sgd(**options):
 
 def adam(kind, weight_decay):
     return lambda params: kind(params, lr=0.02, betas=(0.9, 0.98), eps=1e-8, weight_decay=weight_decay)
+
+
+def other(name, **options):
+    """PyTorch's where it has it, and right."""
+    kind = None if name == "NAdam" and torch.__version__ < "2" else getattr(torch.optim, name, None)
+    return lambda params: (kind or getattr(reference, name))(params, **options)
 
 
 def groups(params):
@@ -33,6 +42,18 @@ OPTIMISERS = {
     "adam": adam(ADAM, 0.0), "adam_decay": adam(ADAM, 0.1), "adamw": adam(ADAMW, 0.1), "adamw_f32": adam(ADAMW, 0.1),
     "adamw_bf16": adam(ADAMW, 0.1), "adamw_f16": adam(ADAMW, 0.1), "clip": adam(ADAMW, 0.1), "clip_at_once": adam(ADAMW, 0.1),
     "clip_f32": adam(ADAMW, 0.1), "clip_sgd": sgd(momentum=0.9), "scheduled": adam(ADAMW, 0.1), "groups": groups,
+    "rmsprop": other("RMSprop", weight_decay=0.1), "rmsprop_full": other("RMSprop", alpha=0.9, momentum=0.8, centered=True),
+    "adagrad": other("Adagrad", weight_decay=0.1, lr_decay=0.01),
+    "adagrad_full": other("Adagrad", lr=0.1, initial_accumulator_value=0.3),
+    "adadelta": other("Adadelta", weight_decay=0.1, rho=0.95), "adamax": other("Adamax", weight_decay=0.1, betas=(0.9, 0.98)),
+    "nadam": other("NAdam", weight_decay=0.1, betas=(0.9, 0.98)), "radam": other("RAdam", weight_decay=0.1, betas=(0.9, 0.98)),
+    "asgd": other("ASGD", weight_decay=0.1, lambd=0.01, t0=50),
+    "amsgrad": other("Adam", weight_decay=0.1, betas=(0.9, 0.9), amsgrad=True),
+    "amsgrad_w": other("AdamW", betas=(0.9, 0.9), amsgrad=True),
+    "lion": other("Lion", lr=1e-3, weight_decay=0.1), "lamb": other("Lamb", weight_decay=0.1),
+    "adafactor": other("Adafactor", lr=0.1, weight_decay=0.1), "adafactor_bf16": other("Adafactor", lr=0.1, d=1.5),
+    "muon": lambda params: reference.Muon(params, lr=0.01),
+    "muon_plain": lambda params: reference.Muon(params, nesterov=False, momentum=0.8, ns_steps=3),
 }
 
 
@@ -50,7 +71,7 @@ def linear(optimiser, warmup, steps, factor):
 
 
 def train(name, start):
-    """The parameters, the state and the norms after 100 steps of PyTorch. Half precision: of the f32 master copy."""
+    """The parameters, the state and the norms after 200 steps of PyTorch. Half precision: of the f32 master copy."""
     params = {n: t.double() if t.dtype == torch.float64 else t.float() for n, t in start.items()}
     params = {n: torch.nn.Parameter(t) for n, t in params.items()}
     optimiser = OPTIMISERS[name](list(params.values()))
@@ -94,8 +115,11 @@ def check_optimiser(name):
                 raise AssertionError("%s is not its rounded master copy" % n)
         else:
             close(end, p.detach(), n, tolerance)
+        ours = {key[len(n) + 1:] for key in case if key.startswith(n + ".")} - {"master"}
+        if not ours <= set(state[n]) | {"step"}:
+            raise AssertionError("%s has the states %s, PyTorch's %s" % (n, sorted(ours), sorted(state[n])))
         for key, value in state[n].items():
-            if key == "momentum_buffer" and value is None:
+            if (key == "momentum_buffer" and value is None) or (key == "mu" and name == "asgd"):
                 continue
             if key == "step":
                 if case[n + ".step"].item() != int(value):
@@ -112,11 +136,27 @@ def check_schedule(name, want):
         raise AssertionError("after its end the rate changes")
 
 
+def check_muon():
+    """The reference against PyTorch's own, which computes in bfloat16: here in f64."""
+    bfloat16, torch.bfloat16 = torch.bfloat16, torch.float64
+    try:
+        ours, theirs = (torch.nn.Parameter(DATA["muon/start.weight"].clone()) for _ in range(2))
+        pair = reference.Muon([ours]), torch.optim.Muon([theirs])
+        for step in range(STEPS):
+            for p, optimiser in zip((ours, theirs), pair):
+                p.grad = GRADS["weight"][step].clone()
+                optimiser.step()
+        close(ours.detach(), theirs.detach(), "weight", 1e-11)
+    finally:
+        torch.bfloat16 = bfloat16
+
+
 def constant(optimiser):
     return torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 11, 1.0, 10)
 
 
 run([(name, lambda name=name: check_optimiser(name)) for name in OPTIMISERS] + [
+    ("muon is PyTorch's", check_muon)] * hasattr(torch.optim, "Muon") + [
     ("schedule constant", lambda: check_schedule("constant", rates(constant, 0.3, 120))),
     ("schedule linear", lambda: check_schedule("linear", rates(lambda o: linear(o, 10, 100, 0.1), 0.3, 120))),
     ("schedule cosine", lambda: check_schedule("cosine", rates(lambda o: cosine(o, 10, 100, 0.03), 0.3, 101))),

@@ -122,7 +122,7 @@ typedef struct tn_random_key {
     uint64_t seed, stream, call, first;
 } tn_random_key;
 
-#define TN_OPTIM_STATES 2 /* the most that an optimiser keeps of each parameter */
+#define TN_SPAN_STATES 2 /* the most that a kernel steps of each parameter */
 
 /* One run of a parameter and its state. All contiguous, `count` elements. */
 typedef struct tn_optim_span {
@@ -130,8 +130,8 @@ typedef struct tn_optim_span {
     tn_dtype param_dtype;
     const void *grad;
     tn_dtype grad_dtype;
-    float *state[TN_OPTIM_STATES]; /* Adam: first and second moment; SGD: momentum or NULL */
-    float *master;                 /* f32 master copy of a bf16 or f16 parameter, or NULL */
+    float *state[TN_SPAN_STATES]; /* Adam: first and second moment; SGD: momentum or NULL */
+    float *master;                /* f32 master copy of a bf16 or f16 parameter, or NULL */
     int64_t count;
 } tn_optim_span;
 

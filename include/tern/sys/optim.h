@@ -1,10 +1,10 @@
-/* Optimisers: what one is made of. For those who write their own; optim/sgd.c and optim/adam.c show
- * two.
+/* Optimisers: what one is made of. For those who write their own; optim/adagrad.c shows a small
+ * one, optim/sgd.c one with a kernel, optim/adafactor.c one whose state has other shapes.
  *
  * An optimiser is a descriptor: its name, the state that a parameter has, the call of its kernel,
  * and the same step made of operations, its twin. All else (groups, master copies, clipping, what
- * is refused, checkpoints) is common. One without a kernel is whole: its twin runs. The sign of the
- * gradient as a step:
+ * is refused, checkpoints, parts of parameters) is common. One without a kernel is whole: its twin
+ * runs. The sign of the gradient as a step:
  *
  *     static void sign_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
  *                           tn_tensor *const *state) {
@@ -34,15 +34,32 @@ typedef struct tn_optim_call {
     tn_context *ctx;
     const tn_optim_span *spans;
     int count;
+    const tn_entry *entry; /* for the twin: the parameter, its name, and who has the rest of it */
 } tn_optim_call;
+
+enum { TN_OPTIM_STATES = 4 }; /* the most that an optimiser keeps of each parameter */
+
+/* What a parameter has of a state. */
+typedef enum tn_state_kind {
+    TN_STATE_NONE,
+    /* shaped as the parameter: a rank that has a part of that has the same part of it */
+    TN_STATE_LIKE_PARAM,
+    /* of another shape: every rank has all of it, and the twin gives it the same elements on each
+     */
+    TN_STATE_WHOLE
+} tn_state_kind;
 
 typedef struct tn_optim_method {
     const char *name; /* "adamw" */
-    /* {"exp_avg", "exp_avg_sq"}: names in checkpoints, no two alike, nor "step" or "master" */
+    /* {"exp_avg", "exp_avg_sq"}: names in checkpoints, no two alike, nor "step" or "master". Their
+     * elements are 0 at first. */
     const char *states[TN_OPTIM_STATES];
     size_t options_size;
-    /* How many of the states there are with these options; NULL: all that have a name. */
-    int (*state_count)(const void *options);
+    /* What the parameter has of states[i] with these options. *dims, at first its shape, is for
+     * TN_STATE_WHOLE. NULL: all that have a name, like the parameter. */
+    tn_state_kind (*state_kind)(const void *options, int i, const tn_entry *entry, tn_dims *dims);
+    /* What is wrong with the options, written to text; false then. NULL: nothing can be. */
+    bool (*check)(const void *options, char *text, size_t room);
 
     /* The options that all groups share, as text, for checkpoints: as tn_module.describe, "beta1
      * 0.9, beta2 0.999". May be NULL. */
@@ -54,11 +71,26 @@ typedef struct tn_optim_method {
     size_t entry;
 
     /* The same for one parameter, made of operations. p, the gradient g (scaled already) and the
-     * states are 1-dimensional, of one dtype, f32 or f64: of a bf16 or f16 parameter p is the
-     * master copy. Computes first and then writes p and the states with tn_copy_, so that an error
-     * changes nothing. Called in a scope, without recording. */
+     * states like it have the parameter's shape, or, where only a part is here, one dimension. All
+     * are of one dtype, f32 or f64: of a bf16 or f16 parameter p is the master copy. Computes first
+     * and then writes p and the states with tn_copy_, so that an error changes nothing. Called in
+     * a scope, without recording, by every rank that shares the parameter: the part may be empty.
+     */
     void (*twin)(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state);
 } tn_optim_method;
+
+/* ---- What depends on more than one element ---------------------------------------------------- *
+ *
+ * For twins. Where the whole parameter is here nothing travels. Where ranks have parts of it
+ * (FSDP), each of them calls, in the same order, and the results have the same bits on each. After
+ * an error NaN, or inert. */
+
+/* The Euclidean norm of a tensor that is laid out as the parameter. */
+TN_API double tn_optim_norm(const tn_optim_call *c, tn_tensor *part);
+/* The whole of a tensor that is laid out as the parameter, in the parameter's shape. */
+TN_API tn_tensor *tn_optim_gather(const tn_optim_call *c, tn_tensor *part);
+/* And back: what of a whole tensor is this rank's. */
+TN_API tn_tensor *tn_optim_part(const tn_optim_call *c, tn_tensor *whole);
 
 /* What every optimiser has. */
 typedef struct tn_optim_rates {

@@ -1,0 +1,54 @@
+/* Adadelta (Zeiler 2012, arXiv:1212.5701). The form is PyTorch's.
+ *
+ *     g = gradient + weight_decay p
+ *     v = rho v + (1 - rho) g g
+ *     d = g sqrt(u + eps) / sqrt(v + eps)
+ *     u = rho u + (1 - rho) d d
+ *     p = p - lr d
+ *
+ * State: v as square_avg, u as acc_delta.
+ */
+#include "optim/twin.h"
+
+static void adadelta_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                          tn_tensor *const *state) {
+    const tn_adadelta_options *o = c->options;
+    g = tn__decayed(c, p, g);
+    tn_tensor *v = tn__moving(state[0], tn_square(g), o->rho);
+    tn_tensor *ratio =
+        tn_div(tn_sqrt(tn_add_scalar(state[1], o->eps)), tn_sqrt(tn_add_scalar(v, o->eps)));
+    tn_tensor *d = tn_mul(g, ratio), *u = tn__moving(state[1], tn_square(d), o->rho);
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
+    tn_copy_(state[0], v);
+    tn_copy_(state[1], u);
+}
+
+static bool adadelta_check(const void *options, char *text, size_t room) {
+    const tn_adadelta_options *o = options;
+    snprintf(text, room, "rho %g, eps %g (rho in [0, 1], eps not negative)", o->rho, o->eps);
+    return o->rho >= 0.0 && o->rho <= 1.0 && tn__not_negative(o->eps);
+}
+
+static int adadelta_describe(const void *options, char *text, size_t room) {
+    const tn_adadelta_options *o = options;
+    return snprintf(text, room, "rho %s, eps %s", tn__number_of(o->rho).text,
+                    tn__number_of(o->eps).text);
+}
+
+static const tn_optim_method adadelta_method = {
+    .name = "adadelta",
+    .states = {"square_avg", "acc_delta"},
+    .options_size = sizeof(tn_adadelta_options),
+    .check = adadelta_check,
+    .describe = adadelta_describe,
+    .twin = adadelta_twin,
+};
+
+tn_adadelta_options tn_adadelta_defaults(void) {
+    return (tn_adadelta_options){.lr = 1.0, .rho = 0.9, .eps = 1e-6};
+}
+
+tn_optim *tn_adadelta(void *m, tn_adadelta_options o) {
+    return tn_optim_new(m, &adadelta_method, &o,
+                        (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

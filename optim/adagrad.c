@@ -1,0 +1,54 @@
+/* Adagrad (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html). The form is PyTorch's.
+ *
+ *     g = gradient + weight_decay p
+ *     s = s + g g                                       s = initial_accumulator at first
+ *     p = p - lr' g / (sqrt(s) + eps)                   lr' = lr / (1 + (t - 1) lr_decay)
+ *
+ * State: s as sum, and t, the number of this parameter's steps.
+ */
+#include "optim/twin.h"
+
+static void adagrad_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                         tn_tensor *const *state) {
+    const tn_adagrad_options *o = c->options;
+    g = tn__decayed(c, p, g);
+    tn_tensor *s = tn_add(state[0], tn_square(g));
+    if (c->step == 1) {
+        s = tn_add_scalar(s, o->initial_accumulator);
+    }
+    double lr = c->lr / (1.0 + (double)(c->step - 1) * o->lr_decay);
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(tn__over_root(g, s, o->eps), lr)));
+    tn_copy_(state[0], s);
+}
+
+static bool adagrad_check(const void *options, char *text, size_t room) {
+    const tn_adagrad_options *o = options;
+    snprintf(text, room, "lr_decay %g, initial_accumulator %g, eps %g (none may be negative)",
+             o->lr_decay, o->initial_accumulator, o->eps);
+    return tn__not_negative(o->lr_decay) && tn__not_negative(o->initial_accumulator) &&
+           tn__not_negative(o->eps);
+}
+
+static int adagrad_describe(const void *options, char *text, size_t room) {
+    const tn_adagrad_options *o = options;
+    return snprintf(text, room, "lr_decay %s, initial_accumulator %s, eps %s",
+                    tn__number_of(o->lr_decay).text, tn__number_of(o->initial_accumulator).text,
+                    tn__number_of(o->eps).text);
+}
+
+static const tn_optim_method adagrad_method = {
+    .name = "adagrad",
+    .states = {"sum"},
+    .options_size = sizeof(tn_adagrad_options),
+    .check = adagrad_check,
+    .describe = adagrad_describe,
+    .twin = adagrad_twin,
+};
+
+tn_adagrad_options tn_adagrad_defaults(void) {
+    return (tn_adagrad_options){.lr = 1e-2, .eps = 1e-10};
+}
+
+tn_optim *tn_adagrad(void *m, tn_adagrad_options o) {
+    return tn_optim_new(m, &adagrad_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

@@ -1,0 +1,50 @@
+/* Adamax, Adam with the norm of infinity (Kingma and Ba 2014, arXiv:1412.6980, section 7.1). The
+ * form is PyTorch's.
+ *
+ *     g = gradient + weight_decay p
+ *     m = beta1 m + (1 - beta1) g
+ *     u = max(beta2 u, |g| + eps)
+ *     p = p - lr / (1 - beta1^t) m / u
+ *
+ * State: m as exp_avg, u as exp_inf, and t, the number of this parameter's steps.
+ */
+#include "optim/twin.h"
+
+static void adamax_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                        tn_tensor *const *state) {
+    const tn_adamax_options *o = c->options;
+    g = tn__decayed(c, p, g);
+    tn_tensor *m = tn__moving(state[0], g, o->beta1);
+    tn_tensor *u = tn_maximum(tn_mul_scalar(state[1], o->beta2), tn_add_scalar(tn_abs(g), o->eps));
+    double lr = c->lr / tn__unbias(o->beta1, c->step);
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(tn_div(m, u), lr)));
+    tn_copy_(state[0], m);
+    tn_copy_(state[1], u);
+}
+
+static bool adamax_check(const void *options, char *text, size_t room) {
+    const tn_adamax_options *o = options;
+    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
+}
+
+static int adamax_describe(const void *options, char *text, size_t room) {
+    const tn_adamax_options *o = options;
+    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
+}
+
+static const tn_optim_method adamax_method = {
+    .name = "adamax",
+    .states = {"exp_avg", "exp_inf"},
+    .options_size = sizeof(tn_adamax_options),
+    .check = adamax_check,
+    .describe = adamax_describe,
+    .twin = adamax_twin,
+};
+
+tn_adamax_options tn_adamax_defaults(void) {
+    return (tn_adamax_options){.lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+}
+
+tn_optim *tn_adamax(void *m, tn_adamax_options o) {
+    return tn_optim_new(m, &adamax_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

@@ -1,0 +1,46 @@
+/* Lion (Chen et al. 2023, arXiv:2302.06675): the sign of a momentum, with decay apart from it.
+ *
+ *     d = sign(beta1 m + (1 - beta1) g)
+ *     p = p - lr (d + weight_decay p)
+ *     m = beta2 m + (1 - beta2) g
+ *
+ * State: m as exp_avg.
+ */
+#include "optim/twin.h"
+
+static void lion_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+    const tn_lion_options *o = c->options;
+    tn_tensor *d = tn_sign(tn__moving(state[0], g, o->beta1));
+    tn_tensor *m = tn__moving(state[0], g, o->beta2);
+    tn_copy_(p, tn_sub(tn__shrunk(c, p), tn_mul_scalar(d, c->lr)));
+    tn_copy_(state[0], m);
+}
+
+static bool lion_check(const void *options, char *text, size_t room) {
+    const tn_lion_options *o = options;
+    snprintf(text, room, "beta1 %g, beta2 %g (both in [0, 1))", o->beta1, o->beta2);
+    return tn__is_beta(o->beta1) && tn__is_beta(o->beta2);
+}
+
+static int lion_describe(const void *options, char *text, size_t room) {
+    const tn_lion_options *o = options;
+    return snprintf(text, room, "beta1 %s, beta2 %s", tn__number_of(o->beta1).text,
+                    tn__number_of(o->beta2).text);
+}
+
+static const tn_optim_method lion_method = {
+    .name = "lion",
+    .states = {"exp_avg"},
+    .options_size = sizeof(tn_lion_options),
+    .check = lion_check,
+    .describe = lion_describe,
+    .twin = lion_twin,
+};
+
+tn_lion_options tn_lion_defaults(void) {
+    return (tn_lion_options){.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99};
+}
+
+tn_optim *tn_lion(void *m, tn_lion_options o) {
+    return tn_optim_new(m, &lion_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

@@ -1,0 +1,65 @@
+/* RAdam, Adam that waits until it knows the variance (Liu et al. 2019, arXiv:1908.03265). The form
+ * is PyTorch's.
+ *
+ *     g = gradient + weight_decay p
+ *     m = beta1 m + (1 - beta1) g
+ *     v = beta2 v + (1 - beta2) g g
+ *     rho = rho' - 2 t beta2^t / (1 - beta2^t)                 rho' = 2 / (1 - beta2) - 1
+ *     p = p - lr m' r sqrt(1 - beta2^t) / (sqrt(v) + eps)      when rho > 5
+ *     p = p - lr m'                                            before
+ *
+ * with m' = m / (1 - beta1^t) and r^2 = (rho - 4) (rho - 2) rho' / ((rho' - 4) (rho' - 2) rho).
+ * State: m as exp_avg, v as exp_avg_sq, and t, the number of this parameter's steps.
+ */
+#include "optim/twin.h"
+
+/* r sqrt(1 - beta2^t), or 0 as long as the variance is not known. */
+static double rectified_by(const tn_radam_options *o, int64_t t) {
+    double unbias = tn__unbias(o->beta2, t), most = 2.0 / (1.0 - o->beta2) - 1.0;
+    double rho = most - 2.0 * (double)t * (1.0 - unbias) / unbias;
+    double r = (rho - 4.0) * (rho - 2.0) * most / ((most - 4.0) * (most - 2.0) * rho);
+    return rho > 5.0 ? sqrt(r * unbias) : 0.0;
+}
+
+static void radam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                       tn_tensor *const *state) {
+    const tn_radam_options *o = c->options;
+    g = tn__decayed(c, p, g);
+    tn_tensor *m = tn__moving(state[0], g, o->beta1),
+              *v = tn__moving(state[1], tn_square(g), o->beta2);
+    tn_tensor *d = tn_div_scalar(m, tn__unbias(o->beta1, c->step));
+    double r = rectified_by(o, c->step);
+    if (r > 0.0) {
+        d = tn_mul_scalar(tn__over_root(d, v, o->eps), r);
+    }
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
+    tn_copy_(state[0], m);
+    tn_copy_(state[1], v);
+}
+
+static bool radam_check(const void *options, char *text, size_t room) {
+    const tn_radam_options *o = options;
+    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
+}
+
+static int radam_describe(const void *options, char *text, size_t room) {
+    const tn_radam_options *o = options;
+    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
+}
+
+static const tn_optim_method radam_method = {
+    .name = "radam",
+    .states = {"exp_avg", "exp_avg_sq"},
+    .options_size = sizeof(tn_radam_options),
+    .check = radam_check,
+    .describe = radam_describe,
+    .twin = radam_twin,
+};
+
+tn_radam_options tn_radam_defaults(void) {
+    return (tn_radam_options){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+}
+
+tn_optim *tn_radam(void *m, tn_radam_options o) {
+    return tn_optim_new(m, &radam_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

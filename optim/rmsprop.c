@@ -1,0 +1,75 @@
+/* RMSprop (Tieleman and Hinton 2012, lecture 6 of Neural networks for machine learning), also
+ * centred (Graves 2013, arXiv:1308.0850) and with momentum. The form is PyTorch's.
+ *
+ *     g = gradient + weight_decay p
+ *     v = alpha v + (1 - alpha) g g
+ *     a = alpha a + (1 - alpha) g           when centered; else a = 0
+ *     d = g / (sqrt(v - a a) + eps)
+ *     b = momentum b + d                    with momentum; else b = d
+ *     p = p - lr b
+ *
+ * State: v as square_avg, b as momentum_buffer, a as grad_avg.
+ */
+#include "optim/twin.h"
+
+static void rmsprop_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                         tn_tensor *const *state) {
+    const tn_rmsprop_options *o = c->options;
+    g = tn__decayed(c, p, g);
+    tn_tensor *v = tn__moving(state[0], tn_square(g), o->alpha), *spread = v, *mean = NULL;
+    if (o->centered) {
+        mean = tn__moving(state[2], g, o->alpha);
+        spread = tn_sub(v, tn_square(mean));
+    }
+    tn_tensor *d = tn__over_root(g, spread, o->eps);
+    if (o->momentum != 0.0) {
+        d = tn_add(tn_mul_scalar(state[1], o->momentum), d);
+    }
+    tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
+    tn_copy_(state[0], v);
+    if (o->momentum != 0.0) {
+        tn_copy_(state[1], d);
+    }
+    if (o->centered) {
+        tn_copy_(state[2], mean);
+    }
+}
+
+static tn_state_kind rmsprop_state(const void *options, int i, const tn_entry *entry,
+                                   tn_dims *dims) {
+    const tn_rmsprop_options *o = options;
+    bool there = i == 0 || (i == 1 && o->momentum != 0.0) || (i == 2 && o->centered);
+    return there ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
+}
+
+static bool rmsprop_check(const void *options, char *text, size_t room) {
+    const tn_rmsprop_options *o = options;
+    snprintf(text, room, "alpha %g, eps %g, momentum %g (none may be negative or infinite)",
+             o->alpha, o->eps, o->momentum);
+    return tn__not_negative(o->alpha) && tn__not_negative(o->eps) && tn__not_negative(o->momentum);
+}
+
+static int rmsprop_describe(const void *options, char *text, size_t room) {
+    const tn_rmsprop_options *o = options;
+    return snprintf(text, room, "alpha %s, eps %s, momentum %s, centered %d",
+                    tn__number_of(o->alpha).text, tn__number_of(o->eps).text,
+                    tn__number_of(o->momentum).text, o->centered);
+}
+
+static const tn_optim_method rmsprop_method = {
+    .name = "rmsprop",
+    .states = {"square_avg", "momentum_buffer", "grad_avg"},
+    .options_size = sizeof(tn_rmsprop_options),
+    .state_kind = rmsprop_state,
+    .check = rmsprop_check,
+    .describe = rmsprop_describe,
+    .twin = rmsprop_twin,
+};
+
+tn_rmsprop_options tn_rmsprop_defaults(void) {
+    return (tn_rmsprop_options){.lr = 1e-2, .alpha = 0.99, .eps = 1e-8};
+}
+
+tn_optim *tn_rmsprop(void *m, tn_rmsprop_options o) {
+    return tn_optim_new(m, &rmsprop_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
+}

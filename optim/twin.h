@@ -1,0 +1,52 @@
+/* What the twins of optimisers are made of: decay, moving averages, checks of options. */
+#ifndef TERN_OPTIM_TWIN_H
+#define TERN_OPTIM_TWIN_H
+
+#include "core/number.h"
+#include "optim/optim.h"
+
+#include <math.h>
+
+/* Decay as a gradient: g + weight_decay p. */
+static inline tn_tensor *tn__decayed(const tn_optim_call *c, tn_tensor *p, tn_tensor *g) {
+    return c->weight_decay != 0.0 ? tn_add(g, tn_mul_scalar(p, c->weight_decay)) : g;
+}
+
+/* Decay apart from the gradient: p (1 - lr weight_decay). */
+static inline tn_tensor *tn__shrunk(const tn_optim_call *c, tn_tensor *p) {
+    return c->weight_decay != 0.0 ? tn_sub(p, tn_mul_scalar(p, c->lr * c->weight_decay)) : p;
+}
+
+/* A moving average: beta old + (1 - beta) x. */
+static inline tn_tensor *tn__moving(tn_tensor *old, tn_tensor *x, double beta) {
+    return tn_add(tn_mul_scalar(old, beta), tn_mul_scalar(x, 1.0 - beta));
+}
+
+/* 1 - beta^t: what a moving average that began with 0 is divided by. */
+static inline double tn__unbias(double beta, int64_t t) {
+    return 1.0 - pow(beta, (double)t);
+}
+
+/* m / (sqrt(v) + eps) */
+static inline tn_tensor *tn__over_root(tn_tensor *m, tn_tensor *v, double eps) {
+    return tn_div(m, tn_add_scalar(tn_sqrt(v), eps));
+}
+
+static inline bool tn__is_beta(double beta) {
+    return beta >= 0.0 && beta < 1.0;
+}
+
+/* tn_optim_method.check of those that have two betas and an eps. */
+static inline bool tn__betas_fit(double beta1, double beta2, double eps, char *text, size_t room) {
+    snprintf(text, room, "beta1 %g, beta2 %g, eps %g (betas in [0, 1), eps not negative)", beta1,
+             beta2, eps);
+    return tn__is_beta(beta1) && tn__is_beta(beta2) && tn__not_negative(eps);
+}
+
+/* And their tn_optim_method.describe. */
+static inline int tn__betas_text(double beta1, double beta2, double eps, char *text, size_t room) {
+    return snprintf(text, room, "beta1 %s, beta2 %s, eps %s", tn__number_of(beta1).text,
+                    tn__number_of(beta2).text, tn__number_of(eps).text);
+}
+
+#endif
