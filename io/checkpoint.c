@@ -1,6 +1,6 @@
 /* Checkpoints: one safetensors file with everything that a run needs to go on. Tensors are
- * model.NAME and optim.NAME (io/state.c), the rest is metadata (io/metadata.c). Loading reads and
- * checks everything into a plan, then applies it.
+ * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata (io/metadata.c).
+ * Loading reads and checks everything into a plan, then applies it.
  */
 #include "io/checkpoint.h"
 

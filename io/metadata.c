@@ -6,12 +6,14 @@
  *     optim           kind, steps, learning rate, number of groups;
  *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: how many;
  *                     optim.options: what the groups share
- *     schedule        kind, peak, end, warm-up, steps
+ *     schedule        kind, peak, end, warm-up, steps, and what some kinds have besides
  *     loader          what it loads and how; loader.data: what tells these data from others;
  *                     loader.place: epoch and index of the next batch; loader.share: size of a
  *                     batch, and number of parts (ranks)
  *     generator       seed, stream, call
  *     scaler          scale, streak; scaler.options
+ *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
+ *     average         updates; average.options
  *
  * Real numbers are written as %a, which is exact, or as the shortest text that reads back as the
  * number. What is no state of the run but says which run it is (model, options, schedule, data) is
@@ -24,7 +26,7 @@
 #include "core/error.h"
 #include "io/numbers.h"
 #include "nn/describe.h"
-#include "optim/optim.h"
+#include "optim/average.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -41,7 +43,7 @@ typedef tn__metadata_plan plan;
 /* ---- Texts that both directions make --------------------------------------------------------- */
 
 typedef struct text {
-    char at[320];
+    char at[640];
 } text;
 
 static text text_of(const char *format, ...) TN_PRINTF(1, 2);
@@ -55,8 +57,31 @@ static text text_of(const char *format, ...) {
 }
 
 static text describe_schedule(const tn_schedule *s) {
-    return text_of("kind %d, peak %a, end %a, warm-up %" PRId64 ", steps %" PRId64, (int)s->kind,
-                   s->peak, s->end, s->warmup, s->steps);
+    text t = text_of("kind %d, peak %a, end %a, warm-up %" PRId64 ", steps %" PRId64, (int)s->kind,
+                     s->peak, s->end, s->warmup, s->steps);
+    if (s->kind <= TN_COSINE) {
+        return t;
+    }
+    t = text_of("%.200s, factor %a, every %" PRId64 ", growth %" PRId64 ", start %a, rise %a", t.at,
+                s->factor, s->every, s->growth, s->start, s->rise);
+    for (int i = 0; i < s->milestone_count && i < TN_MILESTONES; i++) {
+        size_t used = strlen(t.at);
+        snprintf(t.at + used, sizeof(t.at) - used, ", at %" PRId64, s->milestones[i]);
+    }
+    return t;
+}
+
+/* A plateau's options and an average's, which are compared. */
+static text describe_plateau(const tn_plateau *p) {
+    return text_of("larger %d, factor %a, patience %" PRId64
+                   ", threshold %a, absolute %d, cooldown %" PRId64 ", min_lr %a, eps %a",
+                   p->larger_is_better, p->factor, p->patience, p->threshold, p->absolute,
+                   p->cooldown, p->min_lr, p->eps);
+}
+
+static text describe_average(const tn_average *a) {
+    double decay = tn__average_decay(a);
+    return decay < 0 ? text_of("all alike") : text_of("decay %a", decay);
 }
 
 static text describe_loader(const tn_loader *l) {
@@ -180,6 +205,19 @@ static bool put_scaler(const sink *s, const tn_scaler *scaler) {
            put_described(s, "scaler.options", &options);
 }
 
+static bool put_plateau(const sink *s, const tn_plateau *p) {
+    const tn_plateau_state *now = &p->state;
+    return put_text(s, "plateau",
+                    text_of("%a %a %" PRId64 " %" PRId64 " %d", now->lr, now->best, now->bad,
+                            now->cooldown, now->any)) &&
+           put_text(s, "plateau.options", describe_plateau(p));
+}
+
+static bool put_average(const sink *s, const tn_average *a) {
+    return put_text(s, "average", text_of("%" PRId64, tn_average_updates(a))) &&
+           put_text(s, "average.options", describe_average(a));
+}
+
 static bool put_loader(const sink *s, const tn_loader *l) {
     tn_loader_place place = tn_loader_where(l);
     described data;
@@ -197,6 +235,8 @@ static bool put_all(const sink *s, const tn_checkpoint *c) {
            put_text(s, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
            (!c->model || put_model(s, c)) && (!c->optim || put_optim(s, c->optim)) &&
            (!c->scaler || put_scaler(s, c->scaler)) &&
+           (!c->plateau || put_plateau(s, c->plateau)) &&
+           (!c->average || put_average(s, c->average)) &&
            (!c->schedule || put_text(s, "schedule", describe_schedule(c->schedule))) &&
            (!c->loader || put_loader(s, c->loader)) &&
            (!c->generator ||
@@ -303,7 +343,8 @@ static text text_for_people(const char *from, int digits) {
 /* Whether the description in the file is the program's own. */
 static void compare_text(plan *p, const char *key, text mine) {
     const char *theirs = tn__labels_get(p->labels, key);
-    if (strcmp(theirs, mine.at) != 0) {
+    if (!theirs || strcmp(theirs, mine.at) != 0) {
+        theirs = theirs ? theirs : "missing";
         text was = text_for_people(theirs, 6), is = text_for_people(mine.at, 6);
         if (strcmp(was.at, is.at) == 0) { /* they differ in a later digit */
             was = text_for_people(theirs, 17);
@@ -529,6 +570,33 @@ static bool read_scaler(plan *p) {
            (p->scaler.scale > 0.0 || words_malformed(&w));
 }
 
+static bool read_plateau(plan *p) {
+    const tn_checkpoint *c = p->checkpoint;
+    bool wanted;
+    if (!member_in_file(p, c->plateau, "plateau", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    words w = words_of(p, "plateau");
+    tn_plateau_state *s = &p->plateau;
+    int64_t any;
+    compare_text(p, "plateau.options", describe_plateau(c->plateau));
+    bool read = next_double(&w, &s->lr) && next_double(&w, &s->best) && next_i64(&w, &s->bad) &&
+                next_i64(&w, &s->cooldown) && next_i64(&w, &any) && at_end(&w);
+    s->any = read && any != 0;
+    return read && (s->lr >= 0.0 || words_malformed(&w));
+}
+
+static bool read_average(plan *p) {
+    const tn_checkpoint *c = p->checkpoint;
+    bool wanted;
+    if (!member_in_file(p, c->average, "average", &wanted) || !wanted) {
+        return !tn__pending();
+    }
+    words w = words_of(p, "average");
+    compare_text(p, "average.options", describe_average(c->average));
+    return next_i64(&w, &p->average_updates) && at_end(&w);
+}
+
 static bool read_head(plan *p) {
     words format = words_of(p, "format"), step = words_of(p, "step"), note = words_of(p, "note");
     if (strcmp(format.at, FORMAT) != 0) {
@@ -541,8 +609,8 @@ static bool read_head(plan *p) {
 /* Changes nothing but *p. */
 static bool read_all(plan *p) {
     return read_head(p) && compare_model(p) && read_optim(p) && read_schedule(p) &&
-           read_loader(p) && read_generator(p) && read_scaler(p) &&
-           tn__differences_end(&p->differences) == TN_OK;
+           read_loader(p) && read_generator(p) && read_scaler(p) && read_plateau(p) &&
+           read_average(p) && tn__differences_end(&p->differences) == TN_OK;
 }
 
 bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels *labels,
@@ -587,6 +655,12 @@ void tn__metadata_apply(const tn__metadata_plan *p) {
     }
     if (c->scaler) {
         tn_scaler_seek(c->scaler, p->scaler);
+    }
+    if (c->plateau) {
+        c->plateau->state = p->plateau;
+    }
+    if (c->average) {
+        tn__average_set_updates(c->average, p->average_updates);
     }
     c->step = p->step;
     snprintf(c->note, sizeof(c->note), "%s", tn__labels_get(p->labels, "note"));

@@ -33,6 +33,8 @@ typedef struct tn__metadata_plan {
     tn_loader_place place;
     tn_generator generator;
     tn_scaler_state scaler;
+    tn_plateau_state plateau;
+    int64_t average_updates;
 } tn__metadata_plan;
 
 /* One of those that load together is the first: it compares the data, and logs what differs. False

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/safetensors.h"
-#include "optim/optim.h"
+#include "optim/average.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
@@ -104,6 +104,12 @@ bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix) {
     return !c.failed && !tn__pending();
 }
 
+static bool add_average(tn__state *s, tn_average *average, const char *prefix) {
+    collector c = {.state = s, .prefix = prefix};
+    tn__average_each(average, add_optim_state, &c);
+    return !c.failed && !tn__pending();
+}
+
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
     if (!c) {
         tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
@@ -115,7 +121,8 @@ bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
 
 bool tn__state_add(tn__state *s, const tn_checkpoint *c) {
     return (!c->model || tn__state_add_module(s, c->model, "model.")) &&
-           (!c->optim || tn__state_add_optim(s, c->optim, "optim."));
+           (!c->optim || tn__state_add_optim(s, c->optim, "optim.")) &&
+           (!c->average || add_average(s, c->average, "average."));
 }
 
 void tn__state_free(tn__state *s) {

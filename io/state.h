@@ -32,7 +32,7 @@ bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 
 /* Whether c can be saved: it is there, and its step is one. False after raising. */
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation);
-/* All tensors of a checkpoint: model.NAME and optim.NAME. */
+/* All tensors of a checkpoint: model.NAME, optim.NAME, average.NAME. */
 bool tn__state_add(tn__state *s, const tn_checkpoint *c);
 
 /* Whether there is an item of this name. tn__state_sort before. */

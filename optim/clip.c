@@ -1,4 +1,5 @@
-/* Clipping by the norm of all gradients together (Pascanu et al. 2013, arXiv:1211.5063).
+/* Clipping by the norm of all gradients together (Pascanu et al. 2013, arXiv:1211.5063), and by
+ * value.
  *
  * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come
  * to the host together (one wait for a device) and are added in double, in order of registration:
@@ -230,4 +231,22 @@ double tn_clip_grad_norm(void *m, double max_norm) {
     }
     free(c.grads);
     return norm;
+}
+
+static bool clamp_gradient(const tn_entry *entry, void *user) {
+    const double *most = user;
+    tn_tensor *g = gradient_of(entry->stored, NULL).here;
+    return !g || !tn_is_inert(tn_clamp_(g, -*most, *most));
+}
+
+tn_status tn_clip_grad_value(void *m, double value) {
+    if (!tn__pending() && !(value >= 0.0)) {
+        tn__raise(TN_EVALUE, "clip_grad_value", "the value is %g (must not be negative)", value);
+    }
+    if (tn__pending()) {
+        return tn_error();
+    }
+    TN_NO_GRAD;
+    tn_module_each(m, (tn_walk){0}, clamp_gradient, &value);
+    return tn_error();
 }

@@ -142,7 +142,7 @@ MUTATIONS = [
     ("nn/defer.c", "entry->stored != t || ", "", "a sharded parameter is made whole"),
     ("optim/across.c", "run.whole * size", "run.here * size", "a part's elements lie elsewhere in the whole"),
     ("optim/optim.c", "item->whole_state[i] ? NULL : like", "like", "a state of another shape is saved as parts"),
-    ("optim/schedule.c", "(1.0 + cos(pi * t)) / 2.0", "(1.0 - cos(pi * t)) / 2.0", "the cosine goes up"),
+    ("optim/schedule.c", "(1.0 + cos(pi * (at", "(1.0 - cos(pi * (at", "the cosine goes up"),
     # ---- distributed/group ------------------------------------------------------------------------------------------------
     ("distributed/group/work.c", "tn__line_is_first(w) : ", "true : ", "groups launch in whatever order their threads run"),
     ("distributed/group/work.c", "(w->launches ? tn__line_is_first(w) : !g->launched.first)", "(w->launches ? tn__line_is_first(w) : true)",

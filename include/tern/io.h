@@ -98,8 +98,8 @@ TN_API tn_status tn_load(void *m, const char *path) TN_MUST_USE;
 /* ---- Checkpoints: everything a run needs to go on, bit for bit ------------------------------- */
 
 /* What a checkpoint holds; NULL members are left out. Loading fills the same members: model, optim,
- * loader, generator and scaler are objects made with the same options as before, and get the state
- * that was saved; step and note are results.
+ * loader, generator, scaler, plateau and average are objects made with the same options as before,
+ * and get the state that was saved; step and note are results.
  *
  * A file also says which run it is of, and loading compares: kind and options of every module and
  * its policy of precision, options of the optimiser and the scaler, the schedule, the data (kind,
@@ -114,6 +114,8 @@ typedef struct tn_checkpoint {
     tn_loader *loader;           /* the next batch */
     tn_generator *generator;     /* usually tn_default_generator() */
     tn_scaler *scaler;           /* its scale and streak */
+    tn_plateau *plateau;         /* its state */
+    tn_average *average;         /* of weights, and its count of updates */
     int64_t step;                /* steps done, from 0 on */
     char note[256];              /* the program's own */
     /* load: what the file has beyond these members is ignored, otherwise TN_EMISMATCH */
@@ -128,9 +130,9 @@ typedef struct tn_checkpoint {
     int64_t *longer_than;
 } tn_checkpoint;
 
-/* One safetensors file: model.NAME, optim.NAME, the rest as metadata, and a digest (XXH3, 128 bits)
- * over the whole. Load reads the whole file into memory and checks digest, names, shapes, dtypes
- * and kinds first: after an error nothing has changed. */
+/* One safetensors file: model.NAME, optim.NAME, average.NAME, the rest as metadata, and a digest
+ * (XXH3, 128 bits) over the whole. Load reads the whole file into memory and checks digest, names,
+ * shapes, dtypes and kinds first: after an error nothing has changed. */
 TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) TN_MUST_USE;
 TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) TN_MUST_USE;
 

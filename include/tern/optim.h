@@ -194,6 +194,8 @@ TN_API void tn_optim_zero_grad(tn_optim *opt);
  * the norm before. A NaN or infinite norm is returned and nothing is scaled. */
 TN_API double tn_clip_grad_norm(void *m, double max_norm);
 TN_API double tn_optim_clip(tn_optim *opt, double max_norm);
+/* Each element of each gradient into [-value, value]. */
+TN_API tn_status tn_clip_grad_value(void *m, double value);
 
 TN_API int64_t tn_optim_steps(const tn_optim *opt);
 
@@ -256,19 +258,110 @@ TN_API tn_status tn_scaler_seek(tn_scaler *s, tn_scaler_state state);
 
 /* ---- Schedules: a learning rate as a function of the step, without state --------------------- */
 
-typedef enum tn_schedule_kind { TN_CONSTANT, TN_LINEAR, TN_COSINE } tn_schedule_kind;
+typedef enum tn_schedule_kind {
+    TN_CONSTANT,
+    TN_LINEAR,
+    TN_COSINE,
+    TN_STEP,
+    TN_MULTI_STEP,
+    TN_EXPONENTIAL,
+    TN_WARM_RESTARTS,
+    TN_ONE_CYCLE
+} tn_schedule_kind;
+enum { TN_MILESTONES = 10 };
 typedef struct tn_schedule {
     tn_schedule_kind kind;
     double peak;    /* after warm-up */
     double end;     /* at `steps` and after; unused when constant */
     int64_t warmup; /* steps 0 … warmup-1 rise linearly: peak (step + 1) / (warmup + 1) */
     int64_t steps;  /* the whole length, warm-up included */
+    /* Of some kinds: */
+    double factor;       /* step, multi-step, exponential: multiplies the rate */
+    int64_t every;       /* step: steps between; warm restarts: of the first cycle */
+    int64_t growth;      /* warm restarts: each cycle has so many times the steps of the last */
+    double start, rise;  /* one cycle: the first rate, and the part of the steps that it rises */
+    int milestone_count; /* multi-step: at these steps, */
+    int64_t milestones[TN_MILESTONES];
 } tn_schedule;
 TN_API tn_schedule tn_schedule_constant(double lr, int64_t warmup);
 TN_API tn_schedule tn_schedule_linear(double peak, double end, int64_t warmup, int64_t steps);
 /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
 TN_API tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup, int64_t steps);
+
+/* These have no warm-up unless the field is set; their own steps count from its end. As PyTorch's
+ * StepLR, MultiStepLR, ExponentialLR, CosineAnnealingWarmRestarts and OneCycleLR do when a step is
+ * an epoch of theirs. Up to TN_MILESTONES milestones (TN_EVALUE). */
+TN_API tn_schedule tn_schedule_step(double lr, int64_t every, double factor);
+TN_API tn_schedule tn_schedule_multi_step(double lr, const int64_t *milestones, int n,
+                                          double factor);
+TN_API tn_schedule tn_schedule_exponential(double lr, double factor);
+/* Loshchilov, Hutter 2016, arXiv:1608.03983: cosines of first, first growth, first growth^2, …
+ * steps */
+TN_API tn_schedule tn_schedule_warm_restarts(double peak, double end, int64_t first,
+                                             int64_t growth);
+/* Smith, Topin 2017, arXiv:1708.07120: from peak / 25 up to peak in 0.3 of the steps, and down to
+ * peak / 250000. The fields start, end and rise may be set. */
+TN_API tn_schedule tn_schedule_one_cycle(double peak, int64_t steps);
+
 TN_API double tn_schedule_at(tn_schedule s, int64_t step);
+
+/* ---- A rate that falls on a plateau ---------------------------------------------------------- */
+
+/* PyTorch's ReduceLROnPlateau: when `patience` values in a row were no better than the best, the
+ * rate is multiplied by `factor`. It has state, which a checkpoint saves (io.h).
+ *
+ *     tn_plateau plateau = tn_plateau_defaults(0.1);
+ *     ... tn_optim_set_lr(opt, tn_plateau_step(&plateau, val_loss)); */
+typedef struct tn_plateau_state {
+    double lr, best;
+    int64_t bad, cooldown; /* values in a row that were no better; values that do not count yet */
+    bool any;              /* there is a best one */
+} tn_plateau_state;
+typedef struct tn_plateau {
+    bool larger_is_better; /* false */
+    double factor;         /* 0.1 */
+    int64_t patience;      /* 10 */
+    double threshold;      /* 1e-4: better by less is not better; a share of the best, */
+    bool absolute;         /* false; or a number of its own */
+    int64_t cooldown;      /* 0: values after a fall that do not count */
+    double min_lr, eps;    /* 0, 1e-8: the least rate, and the least fall */
+    tn_plateau_state state;
+} tn_plateau;
+TN_API tn_plateau tn_plateau_defaults(double lr);
+/* After each validation: the rate from now on. NaN after an error. */
+TN_API double tn_plateau_step(tn_plateau *p, double value);
+
+/* ---- Averages of weights --------------------------------------------------------------------- */
+
+/* An average of a model's weights, kept beside them, which as a rule generalises better.
+ *
+ *     tn_average *ema = tn_ema(&net, 0.999);
+ *     ... tn_optim_step(opt); tn_average_update(ema); ...
+ *     {
+ *         TN_AVERAGED(ema);      // until the `}` the model has the average
+ *         ... evaluate, save ...
+ *     }
+ *     tn_average_free(ema);
+ *
+ * Buffers are the model's: after TN_AVERAGED a batch norm's running statistics belong to other
+ * weights. Evaluate with the statistics of the batch, or, in the scope, put the model in training
+ * mode and call it on the training data once (PyTorch's update_bn), then to evaluate.
+ *
+ * Under FSDP each rank keeps the average of its parts: lay the model on ranks first. A checkpoint
+ * saves it (tn_checkpoint.average). */
+typedef struct tn_average tn_average;
+/* decay old + (1 - decay) new; the first update copies. decay in [0, 1]. */
+TN_API tn_average *tn_ema(void *m, double decay);
+/* All updates count alike (Izmailov et al. 2018, arXiv:1803.05407). */
+TN_API tn_average *tn_swa(void *m);
+TN_API tn_status tn_average_update(tn_average *a);
+TN_API int64_t tn_average_updates(const tn_average *a);
+TN_API void tn_average_free(tn_average *a); /* before it, the scopes end */
+#define TN_AVERAGED(a)                                                                   \
+    __attribute__((cleanup(tn_average_end), unused)) tn_average *TN__UNIQUE(tn__mean_) = \
+        tn_average_begin(a)
+TN_API tn_average *tn_average_begin(tn_average *a);
+TN_API void tn_average_end(tn_average **scope);
 
 #ifdef __cplusplus
 }

@@ -97,6 +97,10 @@ static void bad_module(void *m, tn_tensor *t) {
     NOTHING(tn_adafactor(m, tn_adafactor_defaults()));
     NOTHING(tn_muon(m, tn_muon_defaults()));
     TAKES(tn_clip_grad_norm(m, 1.0));
+    FAILS(tn_clip_grad_value(m, 1.0));
+    TAKES(tn_average_free(tn_ema(m, 0.5)));
+    TAKES(tn_average_free(tn_swa(m)));
+    NOTHING(tn_lr_finder_new(m, NULL, tn_lr_finder_defaults()));
     FAILS(tn_save(m, temp_path("module")));
     FAILS(tn_load(m, temp_path("module")));
     FAILS(tn_lm_save(m, temp_path("folder")));
@@ -430,6 +434,21 @@ static void optimisers(tn_tensor *t) {
     IS_NAN(tn_optim_norm(&call, t));
     INERT(tn_optim_gather(&call, t));
     INERT(tn_optim_part(&call, t));
+    TAKES(tn_schedule_multi_step(1.0, NULL, 99, 0.1));
+    IS_NAN(tn_plateau_step(NULL, 1.0));
+    tn_plateau plateau = tn_plateau_defaults(NAN);
+    TAKES(tn_plateau_step(&plateau, NAN));
+    FAILS(tn_average_update(NULL));
+    QUIET(tn_average_updates(NULL), 0);
+    NOTHING(tn_average_begin(NULL));
+    TAKES(tn_average_end(NULL));
+    TAKES(tn_average_free(NULL));
+    QUIET(tn_lr_finder_next(NULL), false);
+    TAKES(tn_lr_finder_log(NULL, 1.0));
+    TAKES(tn_lr_finder_suggest(NULL));
+    TAKES(tn_lr_finder_draw(NULL, stdout));
+    FAILS(tn_lr_finder_svg(NULL, temp_path("svg")));
+    TAKES(tn_lr_finder_free(NULL));
     tn_optim_method empty = {.name = "empty"};
     tn_optim_rates rates = {.lr = NAN};
     TAKES(tn_optim_free(tn_optim_new(NULL, NULL, NULL, rates)));
@@ -439,9 +458,15 @@ static void optimisers(tn_tensor *t) {
             tn_schedule all[] = {tn_schedule_constant(1.0, longs[i]),
                                  tn_schedule_linear(1.0, 0.0, longs[i], longs[j]),
                                  tn_schedule_cosine(1.0, NAN, longs[i], longs[j]),
-                                 {.kind = (tn_schedule_kind)9}};
-            for (size_t k = 0; k < 4 * LONGS; k++) {
-                TAKES(tn_schedule_at(all[k % 4], longs[k / 4]));
+                                 tn_schedule_step(1.0, longs[i], NAN),
+                                 tn_schedule_exponential(1.0, INFINITY),
+                                 tn_schedule_warm_restarts(1.0, 0.0, longs[i], longs[j]),
+                                 tn_schedule_one_cycle(1.0, longs[i]),
+                                 {.kind = TN_MULTI_STEP, .milestone_count = 99},
+                                 {.kind = (tn_schedule_kind)99}};
+            enum { ALL = sizeof(all) / sizeof(*all) };
+            for (size_t k = 0; k < ALL * LONGS; k++) {
+                TAKES(tn_schedule_at(all[k % ALL], longs[k / ALL]));
             }
         }
     }

@@ -873,6 +873,69 @@ static void test_larger_than_memory(void **state) {
     unlink(path);
 }
 
+/* A rate on a plateau, an average of weights and a schedule with milestones: they go on, and others
+ * are refused by what differs. */
+static void test_plateau_and_average(void **state) {
+    static const int64_t at[] = {100000000000, 200000000000, 300000000000};
+    const char *path = temp_path("plateau");
+    tn_linear net;
+    tn_linear_init(&net, 3, 2, tn_linear_defaults());
+    tn_plateau plateau = tn_plateau_defaults(0.5);
+    tn_schedule schedule = tn_schedule_multi_step(0.1, at, 3, 0.5);
+    tn_average *ema = tn_ema(&net, 0.75);
+    for (int i = 0; i < 14; i++) {
+        tn_plateau_step(&plateau, i ? 2.0 : 1.5);
+        TN_NO_GRAD;
+        tn_fill_(net.weight, i);
+        tn_average_update(ema);
+    }
+    assert_true(plateau.state.lr == 0.05 && plateau.state.best == 1.5);
+    tn_checkpoint c = {
+        .model = &net, .schedule = &schedule, .plateau = &plateau, .average = ema, .step = 14};
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    tn_plateau other = tn_plateau_defaults(0.1);
+    tn_average *fresh = tn_ema(&net, 0.75);
+    tn_checkpoint back = c;
+    back.plateau = &other;
+    back.average = fresh;
+    assert_int_equal(tn_checkpoint_load(&back, path), TN_OK);
+    assert_true(memcmp(&other.state, &plateau.state, sizeof(other.state)) == 0);
+    assert_int_equal(tn_average_updates(fresh), 14);
+    {
+        TN_AVERAGED(ema);
+        tn_tensor *mean = tn_copy(tn_detach(net.weight));
+        TN_AVERAGED(fresh);
+        assert_true(tn_equal(mean, net.weight) && tn_at(mean, (int64_t[]){0, 0}) < 12.0);
+        assert_int_equal(tn_average_update(fresh), TN_ESTATE);
+        assert_error(TN_ESTATE, "the model has the average now");
+    }
+    assert_true(tn_at(net.weight, (int64_t[]){0, 0}) == 13.0);
+    tn_average_free(fresh);
+    other.patience = 3;
+    back.average = ema;
+    assert_int_equal(tn_checkpoint_load(&back, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "patience 10, ");
+    other.patience = 10;
+    fresh = back.average = tn_swa(&net);
+    assert_int_equal(tn_checkpoint_load(&back, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "the average.options was (decay 0.75) but is (all alike)");
+    tn_average_free(fresh);
+    back.average = ema;
+    schedule.milestones[1]++;
+    assert_int_equal(tn_checkpoint_load(&back, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "the schedule was (kind 4");
+    back.schedule = NULL;
+    back.plateau = NULL;
+    assert_int_equal(tn_checkpoint_load(&back, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "state of the schedule, but");
+    back.partial = true;
+    assert_int_equal(tn_checkpoint_load(&back, path), TN_OK);
+    tn_module_finish(&net);
+    assert_int_equal(tn_average_update(ema), TN_ESTATE);
+    assert_error(TN_ESTATE, "weight is gone");
+    tn_average_free(ema);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goes_on_bit_for_bit),
@@ -892,6 +955,7 @@ int main(void) {
         cmocka_unit_test(test_weights_of_another_network),
         cmocka_unit_test(test_larger_than_memory),
         cmocka_unit_test(test_fewer_epochs),
+        TEST(test_plateau_and_average),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

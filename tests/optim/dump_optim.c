@@ -7,6 +7,7 @@
  * CASE/norms            (200) with clipping: the norms before it
  * schedule/NAME         (120) learning rates
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -173,6 +174,45 @@ static void dump_schedule(const char *name, tn_schedule s) {
     add("schedule", name, "", TN_FROM(lr, TN_DIMS(120), TN_F64));
 }
 
+/* What a plateau makes of values that swing: (2, 120), the values and the rates. */
+static void dump_plateau(const char *name, tn_plateau p) {
+    double both[2][120];
+    for (int i = 0; i < 120; i++) {
+        both[0][i] = sin(0.11 * i) / (1 + 0.05 * i) + 0.3 * cos(1.7 * i);
+        both[1][i] = tn_plateau_step(&p, both[0][i]);
+    }
+    add("schedule", name, "", TN_FROM(both, TN_DIMS(2, 120), TN_F64));
+}
+
+/* An average of what SGD makes of the weights, and clipping by value on the way. */
+static void dump_average(const char *name, double decay) {
+    model m;
+    model_init(&m, TN_F64, name);
+    tn_optim *opt = tn_sgd(&m, (tn_sgd_options){.lr = 0.05});
+    tn_average *a = decay < 0 ? tn_swa(&m) : tn_ema(&m, decay);
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        for (int i = 0; i < PARAMS; i++) {
+            tn_set_grad(m.p[i], absent(step, i) ? NULL : tn_copy(tn_select(grads[i], 0, step)));
+        }
+        tn_clip_grad_value(&m, 0.5);
+        tn_optim_step(opt);
+        tn_average_update(a);
+    }
+    {
+        TN_AVERAGED(a);
+        for (int i = 0; i < PARAMS; i++) {
+            add(name, "mean.", names[i], m.p[i]);
+        }
+    }
+    for (int i = 0; i < PARAMS; i++) {
+        add(name, "end.", names[i], m.p[i]);
+    }
+    tn_average_free(a);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     if (argc != 2) {
@@ -207,5 +247,26 @@ int main(int argc, char **argv) {
     dump_schedule("linear", tn_schedule_linear(0.3, 0.03, 10, 100));
     dump_schedule("cosine", tn_schedule_cosine(0.3, 0.03, 10, 100));
     dump_schedule("cosine_without_warmup", tn_schedule_cosine(0.3, 0.0, 0, 100));
+    static const int64_t milestones[] = {7, 30, 31, 90};
+    dump_schedule("step", tn_schedule_step(0.3, 30, 0.1));
+    dump_schedule("multi_step", tn_schedule_multi_step(0.3, milestones, 4, 0.5));
+    dump_schedule("exponential", tn_schedule_exponential(0.3, 0.97));
+    dump_schedule("restarts", tn_schedule_warm_restarts(0.3, 0.01, 10, 2));
+    dump_schedule("restarts_alike", tn_schedule_warm_restarts(0.3, 0.0, 25, 1));
+    dump_schedule("one_cycle", tn_schedule_one_cycle(0.3, 110));
+    tn_schedule warm = tn_schedule_step(0.3, 30, 0.1);
+    warm.warmup = 10;
+    dump_schedule("warm_step", warm);
+    dump_plateau("plateau", tn_plateau_defaults(0.3));
+    dump_plateau("plateau_other", (tn_plateau){.larger_is_better = true,
+                                               .factor = 0.5,
+                                               .patience = 2,
+                                               .threshold = 0.1,
+                                               .absolute = true,
+                                               .cooldown = 3,
+                                               .min_lr = 0.02,
+                                               .state = {.lr = 0.3}});
+    dump_average("ema", 0.9);
+    dump_average("swa", -1);
     return tn_safetensors_writer_save(writer, argv[1]) == TN_OK ? 0 : 1;
 }

@@ -301,7 +301,7 @@ typedef struct across {
     tn_optim *(*make)(void *m);
     const char *folder; /* where it is saved after three steps, and loaded from before the others */
     bool loads;
-    tn_tensor *weights[2]; /* of rank 0, whole, after all steps; kept */
+    tn_tensor *weights[4]; /* of rank 0, whole, after all steps, and their average; kept */
 } across;
 
 static tn_optim *make_lamb(void *m) {
@@ -328,6 +328,13 @@ static tn_optim *make_nadam(void *m) {
     return tn_nadam(m, o);
 }
 
+static void take_weights(tn_group *world, tn_linear *net, tn_tensor **weights) {
+    TN_WHOLE(net);
+    for (int i = 0; i < 2 && tn_group_rank(world) == 0; i++) {
+        weights[i] = tn_keep(tn_copy(tn_detach(i ? net->bias : net->weight)));
+    }
+}
+
 static void train_across(tn_group *world, void *user) {
     TN_SCOPE;
     across *a = user;
@@ -339,7 +346,8 @@ static void train_across(tn_group *world, void *user) {
     }
     tn_optim *opt = a->make(&net);
     tn_saver *saver = tn_saver_new(world, a->folder, tn_saver_defaults());
-    tn_checkpoint c = {.model = &net, .optim = opt, .step = 3};
+    tn_average *ema = tn_ema(&net, 0.5);
+    tn_checkpoint c = {.model = &net, .optim = opt, .average = ema, .step = 3};
     bool found = false;
     if (a->loads && (tn_saver_load(saver, &c, &found) != TN_OK || !found)) {
         tn_raise(TN_ESTATE, "nothing was loaded");
@@ -350,16 +358,17 @@ static void train_across(tn_group *world, void *user) {
         tn_backward(tn_mean_all(tn_square(tn_call(&net, x))));
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
+        tn_average_update(ema);
         if (step == 2 && !a->loads && tn_saver_save(saver, &c) != TN_OK) {
             break;
         }
     }
+    take_weights(world, &net, a->weights);
     {
-        TN_WHOLE(&net);
-        for (int i = 0; i < 2 && tn_group_rank(world) == 0; i++) {
-            a->weights[i] = tn_keep(tn_copy(tn_detach(i ? net.bias : net.weight)));
-        }
+        TN_AVERAGED(ema);
+        take_weights(world, &net, a->weights + 2);
     }
+    tn_average_free(ema);
     tn_saver_free(saver);
     tn_optim_free(opt);
     tn_module_finish(&net);
@@ -382,13 +391,13 @@ static void across_parts(void **state) {
             assert_int_equal(tn_local_run(k == 1 ? 2 : 1, train_across, &runs[k]), TN_OK);
         }
         for (int k = 1; k < 3; k++) {
-            for (int w = 0; w < 2; w++) {
+            for (int w = 0; w < 4; w++) {
                 /* the parts' sums of squares are added in another order */
                 assert_true(tn_all_close(runs[k].weights[w], runs[0].weights[w], 1e-6, 1e-6));
             }
         }
-        for (int k = 0; k < 6; k++) {
-            tn_release(runs[k / 2].weights[k % 2]);
+        for (int k = 0; k < 12; k++) {
+            tn_release(runs[k / 4].weights[k % 4]);
         }
     }
 }

@@ -151,12 +151,70 @@ def check_muon():
         torch.bfloat16 = bfloat16
 
 
+def check_plateau(name, **options):
+    values, rates = DATA["schedule/" + name]
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    plateau, want = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, **options), []
+    for value in values.tolist():
+        plateau.step(value)
+        want.append(optimiser.param_groups[0]["lr"])
+    close(rates, torch.tensor(want), "rates", 1e-12)
+    if len(set(want)) < 3:
+        raise AssertionError("the rate hardly falls: nothing is compared")
+
+
+def check_average(name, decay):
+    case = below(DATA, name + "/")
+    params = {n: torch.nn.Parameter(t.clone()) for n, t in below(case, "start.").items()}
+    optimiser, mean = torch.optim.SGD(list(params.values()), lr=0.05), {}
+    for step in range(STEPS):
+        for n, p in params.items():
+            g = GRADS[n][step]
+            p.grad = g.clone() if g.abs().max() > 0 else None
+        torch.nn.utils.clip_grad_value_(list(params.values()), 0.5)
+        optimiser.step()
+        for n, p in params.items():
+            keep = decay if decay is not None else step / (step + 1)
+            mean[n] = keep * mean[n] + (1 - keep) * p.detach() if step else p.detach().clone()
+    for n, p in params.items():
+        close(case["mean." + n], mean[n], "mean of " + n, 1e-11)
+        close(case["end." + n], p.detach(), n, 1e-12)
+
+
+def other_schedule(kind, **options):
+    return lambda o: getattr(torch.optim.lr_scheduler, kind)(o, **options)
+
+
+SCHEDULES = {  # name: PyTorch's, and how many steps it has
+    "step": (other_schedule("StepLR", step_size=30, gamma=0.1), 120),
+    "multi_step": (other_schedule("MultiStepLR", milestones=[7, 30, 31, 90], gamma=0.5), 120),
+    "exponential": (other_schedule("ExponentialLR", gamma=0.97), 120),
+    "restarts": (other_schedule("CosineAnnealingWarmRestarts", T_0=10, T_mult=2, eta_min=0.01), 120),
+    "restarts_alike": (other_schedule("CosineAnnealingWarmRestarts", T_0=25), 120),
+    "one_cycle": (other_schedule("OneCycleLR", max_lr=0.3, total_steps=110), 110),
+}
+
+
+def check_warm():
+    warm = [0.3 * (step + 1) / 11 for step in range(10)]
+    want = torch.cat((torch.tensor(warm), rates(SCHEDULES["step"][0], 0.3, 110)))
+    close(DATA["schedule/warm_step"], want, "rates", 1e-12)
+
+
 def constant(optimiser):
     return torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 11, 1.0, 10)
 
 
 run([(name, lambda name=name: check_optimiser(name)) for name in OPTIMISERS] + [
     ("muon is PyTorch's", check_muon)] * hasattr(torch.optim, "Muon") + [
+    ("schedule " + name, lambda s=s, name=name: close(DATA["schedule/" + name][:s[1]], rates(s[0], 0.3, s[1]), "rates", 1e-12))
+    for name, s in SCHEDULES.items()] + [
+    ("schedule step after a warm-up", check_warm),
+    ("plateau", lambda: check_plateau("plateau")),
+    ("plateau of larger values", lambda: check_plateau("plateau_other", mode="max", factor=0.5, patience=2, threshold=0.1,
+                                                       threshold_mode="abs", cooldown=3, min_lr=0.02, eps=0)),
+    ("ema, and clipping by value", lambda: check_average("ema", 0.9)),
+    ("swa", lambda: check_average("swa", None)),
     ("schedule constant", lambda: check_schedule("constant", rates(constant, 0.3, 120))),
     ("schedule linear", lambda: check_schedule("linear", rates(lambda o: linear(o, 10, 100, 0.1), 0.3, 120))),
     ("schedule cosine", lambda: check_schedule("cosine", rates(lambda o: cosine(o, 10, 100, 0.03), 0.3, 101))),

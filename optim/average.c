@@ -1,0 +1,220 @@
+/* An average of a model's weights beside them, as they are stored: parts where ranks have parts, so
+ * that each rank keeps its share and nothing travels.
+ *
+ * In f32 at least: a bf16 weight moves by less than its rounding. While the model has the average
+ * (TN_AVERAGED) its own weights are kept aside.
+ */
+#include "optim/average.h"
+
+#include "core/memory.h"
+#include "optim/optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A parameter, its average, and while the model has that, the parameter's own elements. */
+typedef struct average_item {
+    tn_entry entry;         /* path is a copy */
+    tn_module_lists *lists; /* of entry.owner, one reference */
+    tn_tensor *mean, *own;
+} average_item;
+
+struct tn_average {
+    average_item *items;
+    int count, room, lent; /* lent: how many scopes have the average in the model */
+    double decay;          /* of an exponential one; below 0: all count alike */
+    int64_t updates;
+};
+
+static tn_tensor *stored_now(const average_item *item) {
+    bool stands = tn__module_stands(item->lists);
+    tn_tensor *t = stands ? tn__entry_stored(&item->entry) : NULL;
+    if (!t) {
+        tn__raise(TN_ESTATE, "average", "%s is gone: its module was finished or has moved",
+                  item->entry.path);
+    } else if (tn_count(t) != tn_count(item->mean)) {
+        tn__raise(TN_ESTATE, "average", "%s is now %s but the average was made for %s",
+                  item->entry.path, tn_shape_text(t), tn_shape_text(item->mean));
+    }
+    return tn__pending() ? NULL : t;
+}
+
+/* ---- Making ---------------------------------------------------------------------------------- */
+
+static bool room_for_one(tn_average *a) {
+    if (a->count < a->room) {
+        return true;
+    }
+    int room = a->room ? 2 * a->room : 32;
+    average_item *items = tn__realloc(a->items, (size_t)room * sizeof(*items));
+    if (!items) {
+        tn__raise(TN_ENOMEM, "average", "no memory for %d parameters", room);
+        return false;
+    }
+    a->items = items;
+    a->room = room;
+    return true;
+}
+
+static bool add_parameter(const tn_entry *entry, void *user) {
+    tn_average *a = user;
+    if (!tn_dtype_is_float(tn_dtype_of(entry->stored)) || !room_for_one(a)) {
+        return !tn__pending();
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    average_item *item = &a->items[a->count];
+    *item = (average_item){.entry = *entry, .lists = tn__module_lists_keep(entry->owner->lists)};
+    item->entry.path = tn__strdup(entry->path);
+    a->count++; /* from here on tn_average_free releases it */
+    tn_dtype dtype = tn_dtype_of(entry->stored) == TN_F64 ? TN_F64 : TN_F32;
+    tn_tensor *mean = tn_copy(tn_cast(tn_detach(entry->stored), dtype));
+    if (!item->entry.path || tn_is_inert(mean)) {
+        tn__raise(TN_ENOMEM, "average", "no memory for a name");
+        return false;
+    }
+    item->mean = tn_keep(mean);
+    return true;
+}
+
+static tn_average *average_new(void *m, double decay, const char *operation) {
+    tn_average *a = tn__pending() ? NULL : tn__calloc(1, sizeof(*a));
+    if (!a) {
+        tn__raise(TN_ENOMEM, operation, "no memory");
+        return NULL;
+    }
+    a->decay = decay;
+    tn_module_each(m, (tn_walk){0}, add_parameter, a);
+    if (tn__pending()) {
+        tn_average_free(a);
+        return NULL;
+    }
+    return a;
+}
+
+tn_average *tn_ema(void *m, double decay) {
+    if (!(decay >= 0.0 && decay <= 1.0)) {
+        tn__raise(TN_EVALUE, "ema", "decay is %g (in [0, 1])", decay);
+        return NULL;
+    }
+    return average_new(m, decay, "ema");
+}
+
+tn_average *tn_swa(void *m) {
+    return average_new(m, -1.0, "swa");
+}
+
+void tn_average_free(tn_average *a) {
+    for (int i = 0; a && i < a->count; i++) {
+        average_item *item = &a->items[i];
+        free((char *)item->entry.path);
+        tn__module_lists_release(item->lists);
+        tn_release(item->mean);
+        tn_release(item->own);
+    }
+    if (a) {
+        free(a->items);
+        free(a);
+    }
+}
+
+/* ---- Updating -------------------------------------------------------------------------------- */
+
+/* The first update copies, as in PyTorch. */
+tn_status tn_average_update(tn_average *a) {
+    if (!a || tn__pending()) {
+        return tn__raise(TN_EVALUE, "average_update", "the average is NULL");
+    }
+    if (a->lent) {
+        return tn__raise(TN_ESTATE, "average_update", "the model has the average now");
+    }
+    double kept = a->updates == 0 ? 0.0
+                  : a->decay >= 0 ? a->decay
+                                  : (double)a->updates / ((double)a->updates + 1.0);
+    TN_SCOPE;
+    TN_NO_GRAD;
+    for (int i = 0; i < a->count; i++) {
+        TN_SCOPE;
+        tn_tensor *mean = a->items[i].mean, *p = stored_now(&a->items[i]);
+        if (!p) {
+            return tn_error();
+        }
+        p = tn_reshape(tn_cast(tn_detach(p), tn_dtype_of(mean)), tn_shape(mean));
+        tn_copy_(mean, tn_add(mean, tn_mul_scalar(tn_sub(p, mean), 1.0 - kept)));
+    }
+    a->updates += tn__pending() ? 0 : 1;
+    return tn_error();
+}
+
+int64_t tn_average_updates(const tn_average *a) {
+    return a ? a->updates : 0;
+}
+
+void tn__average_set_updates(tn_average *a, int64_t updates) {
+    a->updates = updates;
+}
+
+double tn__average_decay(const tn_average *a) {
+    return a->decay;
+}
+
+/* ---- Lending --------------------------------------------------------------------------------- */
+
+/* Puts elements into the stored tensor; ranks without one must see a change all the same. */
+static void put_elements(tn_tensor *stored, tn_tensor *from) {
+    tn_copy_(stored, tn_reshape(from, tn_shape(stored)));
+    tn__touch(stored);
+}
+
+tn_average *tn_average_begin(tn_average *a) {
+    if (!a || tn__pending()) {
+        tn__raise(TN_EVALUE, "average_begin", "the average is NULL");
+        return NULL;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    for (int i = 0; a->lent == 0 && i < a->count; i++) {
+        tn_tensor *p = stored_now(&a->items[i]);
+        tn_tensor *own = p ? tn_copy(tn_detach(p)) : NULL;
+        if (!own || tn_is_inert(own)) {
+            break;
+        }
+        a->items[i].own = tn_keep(own);
+        put_elements(p, a->items[i].mean);
+    }
+    a->lent++;
+    return a;
+}
+
+void tn_average_end(tn_average **scope) {
+    tn_average *a = scope ? *scope : NULL;
+    if (!a || a->lent == 0 || --a->lent > 0) {
+        return;
+    }
+    tn_error_record record;
+    bool failed = tn_error_take(&record); /* the weights come back also then */
+    {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        for (int i = 0; i < a->count; i++) {
+            average_item *item = &a->items[i];
+            tn_tensor *p = item->own ? stored_now(item) : NULL;
+            if (p) {
+                put_elements(p, item->own);
+            }
+            tn_release(item->own);
+            item->own = NULL;
+        }
+    }
+    if (failed) {
+        tn_error_give(&record);
+    }
+}
+
+void tn__average_each(tn_average *a, tn__optim_visitor *f, void *user) {
+    for (int i = 0; i < a->count; i++) {
+        if (!f(a->items[i].entry.path, a->items[i].mean, &a->items[i].entry, user)) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,12 @@
+/* What checkpoints need of an average of weights. */
+#ifndef TERN_OPTIM_AVERAGE_H
+#define TERN_OPTIM_AVERAGE_H
+
+#include "optim/optim.h"
+
+/* Each parameter's average, as tn__optim_each. */
+void tn__average_each(tn_average *a, tn__optim_visitor *f, void *user);
+void tn__average_set_updates(tn_average *a, int64_t updates);
+double tn__average_decay(const tn_average *a); /* below 0: all count alike */
+
+#endif
