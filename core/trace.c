@@ -45,11 +45,30 @@ static void write_slot(const tn__trace *trace, uint64_t number, const tn__event 
     __atomic_store_n(slot, *slot + 1, __ATOMIC_RELEASE);
 }
 
+bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n) {
+    size_t event_words = event_bytes / sizeof(uint64_t);
+    pthread_mutex_lock(&trace->lock);
+    if (trace->room == 0) {
+        trace->event_words = event_words;
+        trace->words = tn__calloc((size_t)n, (1 + event_words) * sizeof(uint64_t));
+        trace->room = trace->words ? n : 0;
+    }
+    pthread_mutex_unlock(&trace->lock);
+    return trace->room > 0;
+}
+
+void tn__trace_forget(tn__trace *trace) {
+    uint64_t count = __atomic_load_n(&trace->count, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&trace->forgotten, count, __ATOMIC_RELEASE);
+}
+
 uint64_t tn__trace_add(tn__trace *trace, const tn__event *e) {
     pthread_mutex_lock(&trace->lock);
-    uint64_t number = trace->count + 1;
-    write_slot(trace, number, e);
-    __atomic_store_n(&trace->count, number, __ATOMIC_RELEASE);
+    uint64_t number = trace->room > 0 ? trace->count + 1 : 0;
+    if (number > 0) {
+        write_slot(trace, number, e);
+        __atomic_store_n(&trace->count, number, __ATOMIC_RELEASE);
+    }
     pthread_mutex_unlock(&trace->lock);
     return number;
 }
@@ -82,7 +101,9 @@ bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e) {
 }
 
 bool tn__trace_next(const tn__trace *trace, tn__event *e) {
-    for (uint64_t number = e->number + 1;; number++) {
+    uint64_t forgotten = __atomic_load_n(&trace->forgotten, __ATOMIC_ACQUIRE);
+    uint64_t first = e->number < forgotten ? forgotten + 1 : e->number + 1;
+    for (uint64_t number = first;; number++) {
         uint64_t count = __atomic_load_n(&trace->count, __ATOMIC_ACQUIRE);
         uint64_t oldest = count > trace->room ? count - trace->room + 1 : 1;
         number = number < oldest ? oldest : number;
@@ -110,14 +131,32 @@ static void write_string(tn__file *file, const char *text) {
     tn__file_put(file, "\"", 1);
 }
 
-/* Microseconds with three digits behind a point, in every locale; 0 for what is no time. */
-static void write_microseconds(tn__file *file, double seconds) {
-    long long ns = fabs(seconds) < 1e9 ? llround(seconds * 1e9) : 0;
+/* Whole nanoseconds; 0 for what is no time. */
+static long long whole_ns(double seconds) {
+    return fabs(seconds) < 1e9 ? llround(seconds * 1e9) : 0;
+}
+
+/* Microseconds with three digits behind a point, in every locale. */
+static void write_microseconds(tn__file *file, long long ns) {
     tn__file_print(file, "%s%lld.%03lld", ns < 0 ? "-" : "", llabs(ns) / 1000, llabs(ns) % 1000);
+}
+
+static void write_details(tn__file *file, const tn__trace *trace, const tn__event *e) {
+    tn__json_text j = {0};
+    if (trace->details) {
+        trace->details(e, &j);
+    }
+    if (j.bytes > 0 && !j.failed) {
+        tn__file_print(file, ", \"args\": {");
+        tn__file_put(file, j.at, j.bytes);
+        tn__file_put(file, "}", 1);
+    }
+    free(j.at);
 }
 
 static void write_event(tn__file *file, const tn__trace *trace, const tn__event *e) {
     char text[128];
+    long long begin = whole_ns(e->begin);
     snprintf(text, sizeof(text), "%.*s", (int)sizeof(e->name), e->name);
     if (trace->name) {
         trace->name(e, text, sizeof(text));
@@ -131,17 +170,18 @@ static void write_event(tn__file *file, const tn__trace *trace, const tn__event 
     tn__file_print(file, ", \"ph\": \"X\", \"pid\": %d, \"tid\": ", e->process);
     write_string(file, e->thread);
     tn__file_print(file, ", \"ts\": ");
-    write_microseconds(file, e->begin);
+    write_microseconds(file, begin);
     tn__file_print(file, ", \"dur\": ");
-    write_microseconds(file, e->end - e->begin);
+    write_microseconds(file, whole_ns(e->end) - begin);
+    write_details(file, trace, e);
     tn__file_put(file, "}", 1);
 }
 
 /* False: no memory. */
-static bool write_trace(tn__file *file, const tn__trace *trace, const char **comma) {
+static bool write_trace(tn__file *file, const tn__trace *trace, double since, const char **comma) {
     tn__event *e = tn__calloc(trace->event_words, sizeof(uint64_t));
     while (e && tn__trace_next(trace, e)) {
-        if (e->end > 0) {
+        if (e->end > 0 && !(e->end < since)) {
             tn__file_print(file, "%s", *comma);
             write_event(file, trace, e);
             *comma = ",\n";
@@ -151,7 +191,7 @@ static bool write_trace(tn__file *file, const tn__trace *trace, const char **com
     return e != NULL;
 }
 
-tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path,
+tn_status tn__trace_save(const tn__trace *const *traces, int n, double since, const char *path,
                          const char *operation) {
     tn__file file;
     if (!tn__file_begin(&file, path, operation)) {
@@ -160,7 +200,7 @@ tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path
     const char *comma = "\n";
     tn__file_put(&file, "[", 1);
     for (int i = 0; i < n; i++) {
-        if (!write_trace(&file, traces[i], &comma)) {
+        if (!write_trace(&file, traces[i], since, &comma)) {
             tn__file_abandon(&file);
             return tn__raise(TN_ENOMEM, operation, "%s: no memory", path);
         }

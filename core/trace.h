@@ -17,11 +17,13 @@
  *     while (tn__trace_next(&steps, &e.event)) { ... }
  *
  * A program with many writing threads gives each a trace of its own; tn__trace_save takes several.
+ * Two rings stand on this: what groups did (distributed/group/recorder.c), always, and what the
+ * profiler saw (core/span.h), when it is asked to look.
  */
 #ifndef TERN_CORE_TRACE_H
 #define TERN_CORE_TRACE_H
 
-#include "tern/core.h"
+#include "core/json_text.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -39,13 +41,18 @@ typedef struct tn__event {
 /* Writes what a reader shall see as the name; for names that are made only when somebody looks. */
 typedef void (*tn__event_name)(const tn__event *e, char *text, size_t room);
 
+/* Writes the members of a JSON object that a viewer shows with an event: "\"bytes\": 12". */
+typedef void (*tn__event_details)(const tn__event *e, tn__json_text *j);
+
 typedef struct tn__trace {
     pthread_mutex_t lock; /* the writers' */
     uint64_t count;       /* atomic: events so far */
+    uint64_t forgotten;   /* atomic: the events up to this number are nobody's business any more */
     uint64_t *words;      /* [room][1 + event_words]: how often the event was written, the event */
-    uint64_t room;
+    uint64_t room;        /* 0: what is added is lost */
     size_t event_words;
-    tn__event_name name; /* NULL: tn__event.name */
+    tn__event_name name;       /* NULL: tn__event.name */
+    tn__event_details details; /* NULL: none */
 } tn__trace;
 
 /* A trace of the last n events of `type`, a struct that begins with a tn__event. For variables
@@ -56,6 +63,13 @@ typedef struct tn__trace {
         .words = (uint64_t[(n) * (1 + sizeof(type) / sizeof(uint64_t))]){0}, .room = (n), \
         .event_words = sizeof(type) / sizeof(uint64_t), .name = (name_of)                 \
     }
+
+/* Gives a trace whose room is 0 the memory for n events of this size; false: there is none. It
+ * stays for ever, since readers take no lock. */
+bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n);
+
+/* From now on readers find only what is added later. */
+void tn__trace_forget(tn__trace *trace);
 
 /* Copies a text into a name or a thread, cut between two characters of UTF-8 where it is too long;
  * NULL is an empty text. */
@@ -74,9 +88,10 @@ TN_API bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e)
 /* The next event behind e->number, which is 0 at first; false at the end. */
 TN_API bool tn__trace_next(const tn__trace *trace, tn__event *e);
 
-/* Writes the events of some traces that have ended as a file for chrome://tracing and Perfetto. Not
- * from a signal handler. Raises in the name of `operation`. */
-TN_API tn_status tn__trace_save(const tn__trace *const *traces, int n, const char *path,
-                                const char *operation);
+/* Writes the events of some traces that have ended, and did so after `since`, as a file for
+ * chrome://tracing and Perfetto. Times are whole nanoseconds: what lay inside something else does
+ * so in the file. Not from a signal handler. Raises in the name of `operation`. */
+TN_API tn_status tn__trace_save(const tn__trace *const *traces, int n, double since,
+                                const char *path, const char *operation);
 
 #endif

@@ -6,7 +6,7 @@
  */
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/trace.h"
+#include "core/span.h"
 #include "distributed/group/group.h"
 #include "distributed/group/record_file.h"
 
@@ -65,6 +65,13 @@ void tn__flight_ended(uint64_t number, double when, tn_status status) {
         e.event.end = when;
         e.status = status;
         tn__trace_change(&flight, &e.event);
+        if (tn__profiled()) {
+            char text[128];
+            name_event(&e.event, text, sizeof(text));
+            tn__span_record(TN__SPAN_COLLECTIVE, tn_collective_name(e.t.kind), text, e.event.thread,
+                            e.event.begin, when,
+                            (double)e.t.count * (double)tn_dtype_size(e.t.dtype));
+        }
     }
 }
 
@@ -113,7 +120,7 @@ void tn_flight_dump(FILE *file) {
 }
 
 tn_status tn_flight_trace(const char *path) {
-    return tn__trace_save((const tn__trace *const[]){&flight}, 1, path, "flight_trace");
+    return tn__trace_save((const tn__trace *const[]){&flight}, 1, 0, path, "flight_trace");
 }
 
 void tn__flight_save(int rank, const char *reason) {

@@ -199,7 +199,7 @@ static void a_file_of_two_traces(void **state) {
     tn__trace_add(&named, &e.event);
     const char *path = temp_path("two.json");
     const tn__trace *both[] = {&plain, &named};
-    assert_int_equal(tn__trace_save(both, 2, path, "test"), TN_OK);
+    assert_int_equal(tn__trace_save(both, 2, 0, path, "test"), TN_OK);
     size_t bytes;
     char *text = (char *)temp_read(path, &bytes);
     assert_string_equal(
@@ -212,7 +212,7 @@ static void a_file_of_two_traces(void **state) {
               "\"ts\": 1000000.000, \"dur\": 1000000.000}\n"
               "]\n");
     free(text);
-    assert_int_equal(tn__trace_save(NULL, 0, path, "test"), TN_OK);
+    assert_int_equal(tn__trace_save(NULL, 0, 0, path, "test"), TN_OK);
     text = (char *)temp_read(path, &bytes);
     assert_string_equal(text, "[\n]\n");
     free(text);
@@ -227,14 +227,14 @@ static void files_that_cannot_be(void **state) {
         pair_event e = event_of(i);
         tn__trace_add(&large, &e.event);
     }
-    assert_int_equal(tn__trace_save(one, 1, "/dev/null", "test"), TN_EIO);
+    assert_int_equal(tn__trace_save(one, 1, 0, "/dev/null", "test"), TN_EIO);
     assert_error(TN_EIO, "test: /dev/null is not a regular file");
-    assert_int_equal(tn__trace_save(one, 1, "/nowhere/at/all", "test"), TN_EIO);
+    assert_int_equal(tn__trace_save(one, 1, 0, "/nowhere/at/all", "test"), TN_EIO);
     assert_error(TN_EIO, "test: /nowhere/at/all.tmp: No such file");
-    assert_int_equal(tn__trace_save(one, 1, NULL, "test"), TN_EVALUE);
+    assert_int_equal(tn__trace_save(one, 1, 0, NULL, "test"), TN_EVALUE);
     assert_error(TN_EVALUE, "test: the path is NULL");
     tn__alloc_fail_at(0);
-    assert_int_equal(tn__trace_save(one, 1, temp_path("memory.json"), "test"), TN_ENOMEM);
+    assert_int_equal(tn__trace_save(one, 1, 0, temp_path("memory.json"), "test"), TN_ENOMEM);
     tn__alloc_fail_at(-1);
     assert_error(TN_ENOMEM, "no memory");
 }
