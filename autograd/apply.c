@@ -5,6 +5,7 @@
 #include "autograd/links.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "autograd/profile.h"
 #include "core/memory.h"
 #include "tern/sys/device.h"
 
@@ -278,7 +279,7 @@ static bool call_run(tn_op_call *c, bool *taken) {
     if (runs_composition(c)) {
         return run_composition(c, results);
     }
-    if (!tn__kernel_forward(c)) {
+    if (tn__profiled() ? !tn__profile_forward(c) : !tn__kernel_forward(c)) {
         return false;
     }
     *taken = c->record;
@@ -321,7 +322,12 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
     c.outputs = 0;
     c.record = false;
     bool taken = false;
+    tn__span span;
+    bool seen = tn__profiled() && tn__profile_begin(&span, TN__SPAN_OP, op->name);
     bool ok = call_run(&c, &taken);
+    if (seen) {
+        tn__span_end(&span);
+    }
     if (!taken && op->args_finish) {
         op->args_finish((void *)args);
     }

@@ -12,6 +12,7 @@
 #include "autograd/kernel.h"
 #include "autograd/links.h"
 #include "autograd/mode.h"
+#include "autograd/profile.h"
 #include "autograd/run.h"
 #include "core/memory.h"
 #include "tern/sys/device.h"
@@ -180,11 +181,15 @@ static void compose_backward(tn_op_grad *g, bool create_graph) {
     }
 }
 
+static tn_status run_kernel(tn_op_grad *g) {
+    return tn__profiled() ? tn__profile_backward(g) : tn__kernel_backward(g);
+}
+
 /* The kernel, when no graph of the gradient is wanted and there is one for this device and these
  * dtypes; otherwise the rule, or else the composition. */
 static void run_backward(tn_op_grad *g, bool create_graph) {
     const tn_op *op = g->op;
-    if (!create_graph && tn__kernel_backward(g) != TN_EUNSUPPORTED) {
+    if (!create_graph && run_kernel(g) != TN_EUNSUPPORTED) {
         return;
     }
     if (tn__pending()) {
@@ -261,7 +266,12 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
         current_run = run;
         bool before = tn_grad_mode_begin(run->create_graph), outer_rule = tn__grad_self.in_rule;
         tn__grad_self.in_rule = true;
+        tn__span span;
+        bool seen = run->profile && tn__profile_gradient(&span, node->op);
         run_backward(&g, run->create_graph);
+        if (seen) {
+            tn__span_end(&span);
+        }
         tn__grad_self.in_rule = outer_rule;
         tn_grad_mode_end(&before);
         current_run = outer;
@@ -391,6 +401,9 @@ static bool run_node(tn__run *run, int index) {
     if (!din) {
         tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
         return false;
+    }
+    if (run->profile) {
+        tn__profile_node(run->profile, node);
     }
     bool ok = run_hooks(node, slot) && tn__node_backward(run, slot, din);
     if (!slot->captured) {
@@ -533,6 +546,7 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
         return tn_error();
     }
     tn__run run = {.accumulate = true, .retain_graph = retain_graph};
+    run.profile = tn__profiled() ? tn__profile_run_begin() : NULL;
     tn__grad_self.accumulating++;
     {
         TN_SCOPE;
@@ -540,6 +554,7 @@ tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int
         if (discover_graph(&run, roots, n) && start_roots(&run, roots, grads, n)) {
             run_ready_nodes(&run);
         }
+        tn__profile_run_end(run.profile);
         tn__run_finish(&run);
     }
     tn__grad_self.accumulating--;
@@ -635,6 +650,7 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
     }
     tn__run run = {.create_graph = options.create_graph,
                    .retain_graph = options.retain_graph || options.create_graph};
+    run.profile = tn__profiled() ? tn__profile_run_begin() : NULL;
     {
         TN_SCOPE;
         bool before = tn_grad_mode_begin(options.create_graph);
@@ -642,6 +658,7 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
                   start_roots(&run, roots, grads, n) && run_ready_nodes(&run) &&
                   collect_gradients(&run, inputs, inputs_n, results, options.allow_unused);
         tn_grad_mode_end(&before);
+        tn__profile_run_end(run.profile);
         tn__run_finish(&run);
         for (int i = 0; i < inputs_n && !ok; i++) {
             results[i] = tn_inert();

@@ -23,7 +23,12 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
         return NULL;
     }
     char *rest = (char *)(node + 1);
-    *node = (tn_node){.refs = 1, .inputs = n, .outputs = outputs, .saved_count = saved, .op = op};
+    *node = (tn_node){.refs = 1,
+                      .inputs = n,
+                      .outputs = outputs,
+                      .saved_count = saved,
+                      .op = op,
+                      .module = tn__profiled() ? tn__span_module() : NULL};
     node->age = __atomic_add_fetch(&newest, 1, __ATOMIC_RELAXED);
     node->args = rest;
     node->edges = (tn__edge *)(rest + args_room);

@@ -9,6 +9,7 @@
 #define TERN_AUTOGRAD_NODE_H
 
 #include "autograd/hooks.h"
+#include "core/span.h"
 #include "tensor/tensor.h"
 #include "tern/sys/op.h"
 
@@ -38,9 +39,10 @@ struct tn_node {
     tn__edge *edges;
     tn__saved *saved;
     tn__hook *hooks;
-    char *where;     /* anomaly mode: where the forward was called */
-    tn_node *doomed; /* the release queue */
-    bool freed;      /* a backward has passed and released what was saved */
+    char *where;            /* anomaly mode: where the forward was called */
+    const tn__site *module; /* while somebody profiles: whose forward made it; or NULL */
+    tn_node *doomed;        /* the release queue */
+    bool freed;             /* a backward has passed and released what was saved */
 };
 
 /* Records the call: c's outputs get the node, what op->saves names is saved. Takes over what args

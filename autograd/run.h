@@ -30,6 +30,7 @@ typedef struct tn__run {
     int heap_count;
     bool create_graph, retain_graph;
     bool accumulate; /* backward: leaves accumulate; otherwise chosen inputs are captured */
+    struct tn__profile_run *profile; /* NULL: nobody looks */
 } tn__run;
 
 /* The slot of a node or leaf, made when new (then *fresh). -1 after TN_ENOMEM. */

@@ -7,6 +7,7 @@
  * messages, nothing else.
  */
 #include "core/memory.h"
+#include "core/span.h"
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -336,12 +337,17 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     }
     tn__frame frame = {.name = m->parent ? m->name : m->kind};
     tn__frame_push(&frame);
+    tn__span span;
+    bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_MODULE, frame.name);
     tn_values out;
     if (tn__enter(m->kind)) {
         out = call_bracket(m, in, context);
         tn__leave();
     } else {
         out = tn__no_values();
+    }
+    if (seen) {
+        tn__span_end(&span);
     }
     tn__frame_pop(&frame);
     return out;

@@ -160,3 +160,22 @@ bool tn__fits(double value, tn_dtype dtype) {
         return true;
     }
 }
+
+double tn__work_count(const tn_dims *dims) {
+    return dims ? (double)tn_dims_count(*dims) : 0;
+}
+
+void tn__work_product(tn_op_work *w, double multiplications, uint32_t inputs) {
+    int times = w->wants ? 0 : 1;
+    for (int i = 0; w->wants && i < TN_OP_INPUTS; i++) {
+        times += w->x[i] && (inputs >> i & 1) && w->wants[i];
+    }
+    w->flops = 2 * multiplications * times;
+}
+
+void tn__work_picked(tn_op_work *w) {
+    double there = tn__work_count(w->x[0]), read = tn__work_count(w->y[0]);
+    if (!w->wants && read < there) {
+        w->bytes -= w->x_bytes[0] * (1 - read / there);
+    }
+}

@@ -50,6 +50,15 @@ tn_status tn__compare(tn_op_call *c, tn_compare f);
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
 
+/* ---- Work, for the profiler ------------------------------------------------------------------ */
+
+/* Multiplications and additions of one product; in backward, of one for each of these inputs (bits)
+ * whose gradient is wanted. */
+void tn__work_product(tn_op_work *w, double multiplications, uint32_t inputs);
+double tn__work_count(const tn_dims *dims); /* 0 for NULL */
+/* Of input 0 only as much is read as there are results (gather). */
+void tn__work_picked(tn_op_work *w);
+
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
 /* Whether a kernel succeeded; raises what its status says, named with `operation`, when it did

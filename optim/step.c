@@ -7,6 +7,7 @@
  */
 #include "optim/optim.h"
 
+#include "autograd/profile.h"
 #include "tern/sys/device.h"
 
 #include <string.h>
@@ -139,8 +140,35 @@ static bool has_kernel(const tn_optim_method *method, const tn_backend *kernels)
     return entry != NULL;
 }
 
+/* For the profiler: parameters, states and master copies are read and written. */
+static bool profile_step(tn__span *span, const tn_optim *opt, const tn__item *like,
+                         const tn_optim_call *call) {
+    double bytes = 0, count = 0;
+    for (int i = 0; i < call->count; i++) {
+        const tn_optim_span *s = &call->spans[i];
+        size_t state = s->param_dtype == TN_F64 ? sizeof(double) : sizeof(float);
+        size_t each = 2 * tn_dtype_size(s->param_dtype) + tn_dtype_size(s->grad_dtype) +
+                      (s->master ? 2 * sizeof(float) : 0);
+        for (size_t k = 0; k < sizeof(s->state) / sizeof(*s->state); k++) {
+            each += s->state[k] ? 2 * state : 0;
+        }
+        count += (double)s->count;
+        bytes += (double)s->count * (double)each;
+    }
+    if (!tn__profile_begin(span, TN__SPAN_OP, opt->method->name)) {
+        return false;
+    }
+    tn__profile_work(span, like->param->storage->device, TN_F32, bytes, count);
+    return true;
+}
+
 static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_optim_call *call) {
+    tn__span span;
+    bool seen = tn__profiled() && profile_step(&span, opt, like, call);
     tn_status status = opt->method->kernel(call);
+    if (seen) {
+        tn__profile_end(&span, like->param->storage->device);
+    }
     if (status != TN_OK) {
         tn__raise(status, "optim_step",
                   "the %s kernel for %s failed with %s (first parameter: %s, %s)",

@@ -17,6 +17,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/span.h"
 #include "distributed/group/group.h"
 
 #include <math.h>
@@ -338,6 +339,18 @@ static bool wait_over(tn_work *w, double deadline) {
     return over;
 }
 
+static bool wait_seen(tn_work *w, double deadline) {
+    tn__span span;
+    char name[64];
+    snprintf(name, sizeof(name), "wait for %s", tn_collective_name(w->t.kind));
+    bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_WAIT, name);
+    bool over = wait_over(w, deadline);
+    if (seen) {
+        tn__span_end(&span);
+    }
+    return over;
+}
+
 /* The compute stream waits for the end of w, so its tensors can go. */
 static tn_status join_end(tn_work *w) {
     const tn_device_table *table = tn__device_table(w->t.device);
@@ -372,7 +385,7 @@ tn_status tn_work_wait(tn_work *w, double timeout) {
     if (tn__group_refuse_inherited(g, tn_collective_name(w->t.kind))) {
         return tn_error();
     }
-    if (!wait_over(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
+    if (!wait_seen(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
         tn__group_fail(g, TN_EPEER, "the engine does not return from an operation");
         return tn__raise(TN_EPEER, NULL, "%s", g->reason);
     }

@@ -5,6 +5,7 @@
 #include "core.h"
 #include "tensor.h"
 #include "autograd.h"
+#include "profiler.h"
 #include "ops.h"
 #include "nn.h"
 #include "optim.h"

@@ -1,4 +1,5 @@
 /* start, start + step, … below end: a new vector. */
+#include "autograd/profile.h"
 #include "ops/op.h"
 
 #include <math.h>
@@ -44,10 +45,13 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
         return y;
     }
     tn_desc desc = tn_desc_of(y);
-    return tn__kernel_ok(tn_backend_of(device)->arange(tn_context_of(device), &desc, start, step),
-                         "arange")
-               ? y
-               : tn_inert();
+    tn__span span;
+    bool seen = tn__profiled() && tn__profile_in_place(&span, "arange", y, tn__profile_bytes(y));
+    tn_status status = tn_backend_of(device)->arange(tn_context_of(device), &desc, start, step);
+    if (seen) {
+        tn__profile_end(&span, device);
+    }
+    return tn__kernel_ok(status, "arange") ? y : tn_inert();
 }
 
 tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype) {

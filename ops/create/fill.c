@@ -1,4 +1,5 @@
 /* New tensors of one value. */
+#include "autograd/profile.h"
 #include "ops/deferred.h"
 
 static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
@@ -14,10 +15,13 @@ static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
     }
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
-    return tn__kernel_ok(tn_backend_of(device)->fill(tn_context_of(device), &desc, value),
-                         operation)
-               ? y
-               : tn_inert();
+    tn__span span;
+    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, y, tn__profile_bytes(y));
+    tn_status status = tn_backend_of(device)->fill(tn_context_of(device), &desc, value);
+    if (seen) {
+        tn__profile_end(&span, y->storage->device);
+    }
+    return tn__kernel_ok(status, operation) ? y : tn_inert();
 }
 
 tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype) {

@@ -1,4 +1,5 @@
 /* New tensors of random numbers: one draw of this thread's default generator a call. */
+#include "autograd/profile.h"
 #include "ops/deferred.h"
 
 static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b,
@@ -13,7 +14,12 @@ static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b
     }
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
+    tn__span span;
+    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, y, tn__profile_bytes(y));
     tn_status status = tn_backend_of(device)->random(tn_context_of(device), &desc, kind, key, a, b);
+    if (seen) {
+        tn__profile_end(&span, y->storage->device);
+    }
     return tn__kernel_ok(status, operation) ? y : tn_inert();
 }
 

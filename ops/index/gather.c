@@ -93,6 +93,7 @@ const tn_op tn__op_gather = {
     .forward = gather_forward,
     .backward = gather_backward,
     .samples = gather_samples,
+    .work = tn__work_picked,
 };
 
 tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index) {

@@ -89,6 +89,7 @@ const tn_op tn__op_index_select = {
     .forward = index_select_forward,
     .backward = index_select_backward,
     .samples = index_select_samples,
+    .work = tn__work_picked,
 };
 
 tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index) {

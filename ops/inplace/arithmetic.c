@@ -1,4 +1,5 @@
 /* x = x + y and its relatives, in place: the kernels of add, mul, …, with x as the output. */
+#include "autograd/profile.h"
 #include "ops/inplace/inplace.h"
 
 #include <math.h>
@@ -29,7 +30,15 @@ static tn_tensor *binary_in_place(tn_tensor *x, tn_tensor *y, tn_binary f, bool 
         return tn_inert();
     }
     tn_desc a = tn_desc_of(x);
-    return tn__changed(x, tn__kernels_of(x)->binary(tn__context_of(x), f, &a, &a, &b), operation);
+    tn__span span;
+    bool seen =
+        tn__profiled() &&
+        tn__profile_in_place(&span, operation, x, 2 * tn__profile_bytes(x) + tn__profile_bytes(y));
+    tn_status status = tn__kernels_of(x)->binary(tn__context_of(x), f, &a, &a, &b);
+    if (seen) {
+        tn__profile_end(&span, x->storage->device);
+    }
+    return tn__changed(x, status, operation);
 }
 
 tn_tensor *tn_add_(tn_tensor *x, tn_tensor *y) {
@@ -74,8 +83,14 @@ static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
         return tn__defer_unary(x, f, k0, k1, operation);
     }
     tn_desc y = tn_desc_of(x);
-    return tn__changed(x, tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1),
-                       operation);
+    tn__span span;
+    bool seen =
+        tn__profiled() && tn__profile_in_place(&span, operation, x, 2 * tn__profile_bytes(x));
+    tn_status status = tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1);
+    if (seen) {
+        tn__profile_end(&span, x->storage->device);
+    }
+    return tn__changed(x, status, operation);
 }
 
 static tn_tensor *with_constant(tn_tensor *x, tn_unary f, double k, const char *operation) {

@@ -1,4 +1,5 @@
 /* x = from, x = value, x = 0: in place. */
+#include "autograd/profile.h"
 #include "ops/inplace/inplace.h"
 #include "tern/sys/device.h"
 
@@ -41,7 +42,15 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     if (source.data == y.data && source.dtype == y.dtype) {
         return x; /* onto itself: tn__operand has copied everything else that lies there */
     }
-    return tn__changed(x, tn__kernels_of(x)->copy(tn__context_of(x), &y, &source), "copy_");
+    tn__span span;
+    bool seen =
+        tn__profiled() &&
+        tn__profile_in_place(&span, "copy_", x, tn__profile_bytes(x) + tn__profile_bytes(from));
+    tn_status status = tn__kernels_of(x)->copy(tn__context_of(x), &y, &source);
+    if (seen) {
+        tn__profile_end(&span, x->storage->device);
+    }
+    return tn__changed(x, status, "copy_");
 }
 
 static tn_tensor *fill_in_place(tn_tensor *x, double value, const char *operation) {
@@ -56,7 +65,13 @@ static tn_tensor *fill_in_place(tn_tensor *x, double value, const char *operatio
         return tn__defer_fill(x, value, operation);
     }
     tn_desc y = tn_desc_of(x);
-    return tn__changed(x, tn__kernels_of(x)->fill(tn__context_of(x), &y, value), operation);
+    tn__span span;
+    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, x, tn__profile_bytes(x));
+    tn_status status = tn__kernels_of(x)->fill(tn__context_of(x), &y, value);
+    if (seen) {
+        tn__profile_end(&span, x->storage->device);
+    }
+    return tn__changed(x, status, operation);
 }
 
 tn_tensor *tn_fill_(tn_tensor *x, double value) {

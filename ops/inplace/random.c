@@ -1,4 +1,5 @@
 /* Random numbers into a tensor that is there: one draw of the generator a call. */
+#include "autograd/profile.h"
 #include "ops/inplace/inplace.h"
 
 #include <float.h>
@@ -20,8 +21,13 @@ static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, dou
         return tn__defer_draw(x, kind, key, a, b, operation);
     }
     tn_desc y = tn_desc_of(x);
-    return tn__changed(x, tn__kernels_of(x)->random(tn__context_of(x), &y, kind, key, a, b),
-                       operation);
+    tn__span span;
+    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, x, tn__profile_bytes(x));
+    tn_status status = tn__kernels_of(x)->random(tn__context_of(x), &y, kind, key, a, b);
+    if (seen) {
+        tn__profile_end(&span, x->storage->device);
+    }
+    return tn__changed(x, status, operation);
 }
 
 /* The largest number of a float dtype. */

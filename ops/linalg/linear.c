@@ -133,6 +133,10 @@ static tn_status linear_backward_kernel(const tn_op_back *b) {
     return tn__linear_back(b, b->dy[0]);
 }
 
+void tn__linear_work(tn_op_work *w) {
+    tn__work_product(w, tn__work_count(w->x[0]) * (double)w->x[1]->size[0], 1u << 0 | 1u << 1);
+}
+
 void tn__linear_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {5, 4}}}, {{1, {4}}, {2, {3, 4}}},          {{3, {2, 3, 4}}, {2, {2, 4}}},
@@ -168,6 +172,7 @@ const tn_op tn__op_linear = {
     .widens = TN__LINEAR_WEIGHTS,
     .adds = TN__LINEAR_WEIGHTS,
     .samples = tn__linear_samples,
+    .work = tn__linear_work,
 };
 
 tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {

@@ -14,6 +14,8 @@ bool tn__linear_shape(tn_op_call *c);
  * x w^T + b. */
 tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy);
 
+void tn__linear_work(tn_op_work *w);
+
 /* Six shapes with and without a bias, empty ones, and one beyond a kernel's block. */
 void tn__linear_samples(tn_op_samples *s);
 

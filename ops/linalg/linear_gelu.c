@@ -56,6 +56,7 @@ const tn_op tn__op_linear_gelu = {
     .widens = TN__LINEAR_WEIGHTS,
     .adds = TN__LINEAR_WEIGHTS,
     .samples = tn__linear_samples,
+    .work = tn__linear_work,
 };
 
 tn_tensor *tn_linear_gelu(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {

@@ -66,6 +66,10 @@ static void linear_q8_samples(tn_op_samples *s) {
     }
 }
 
+static void linear_q8_work(tn_op_work *w) {
+    tn__work_product(w, tn__work_count(w->x[0]) * (double)w->x[1]->size[0], 1u << 0);
+}
+
 const tn_op tn__op_linear_q8 = {
     .name = "linear_q8",
     .inputs = {"x", "weight", "scale", "bias"},
@@ -79,6 +83,7 @@ const tn_op tn__op_linear_q8 = {
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
     .samples = linear_q8_samples,
+    .work = linear_q8_work,
 };
 
 tn_tensor *tn_linear_q8(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias) {

@@ -237,6 +237,11 @@ static void matmul_samples(tn_op_samples *s) {
     }
 }
 
+static void matmul_work(tn_op_work *w) {
+    const tn_dims *a = w->x[0];
+    tn__work_product(w, tn__work_count(w->y[0]) * (double)a->size[a->ndim - 1], 1u << 0 | 1u << 1);
+}
+
 const tn_op tn__op_matmul = {
     .name = "matmul",
     .inputs = {"a", "b"},
@@ -245,6 +250,7 @@ const tn_op tn__op_matmul = {
     .forward = matmul_forward,
     .backward = matmul_backward,
     .samples = matmul_samples,
+    .work = matmul_work,
 };
 
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b) {

@@ -244,6 +244,19 @@ static void attention_samples(tn_op_samples *s) {
     tn_sample_add(s, &blind);
 }
 
+/* Two products forward; five backward, which makes the scores again. */
+void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal) {
+    double product = 2 * queries * keys * width * (causal ? 0.5 : 1);
+    w->flops = product * (w->wants ? 5 : 2);
+}
+
+static void attention_work(tn_op_work *w) {
+    const tn_attention_options *options = w->args;
+    const tn_dims *q = w->x[0], *k = w->x[1];
+    tn__attention_work(w, (double)(q->size[0] * q->size[1] * q->size[2]), (double)k->size[2],
+                       (double)q->size[3], options->causal && q->size[2] == k->size[2]);
+}
+
 const tn_op tn__op_attention = {
     .name = "attention",
     .inputs = {"q", "k", "v", "mask"},
@@ -260,6 +273,7 @@ const tn_op tn__op_attention = {
     .always = 1u << 0 | 1u << 1 | 1u << 2,
     .room = attention_room,
     .samples = attention_samples,
+    .work = attention_work,
 };
 
 tn_attention_options tn_attention_defaults(void) {

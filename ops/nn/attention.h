@@ -13,6 +13,9 @@ tn_attention_args tn__attention_args(tn_attention_options options, int64_t width
 /* False after raising: mask is not bool or does not broadcast to scores (B, H, T, S). */
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores);
 
+/* For the profiler: queries (count of them in all), keys that each may see, and their width. */
+void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal);
+
 /* softmax(q k^T scale) v by products, where and softmax, with the T x S matrix written out.
  * Differentiable to any order. */
 tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,

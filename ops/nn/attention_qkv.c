@@ -124,6 +124,13 @@ static void attention_qkv_samples(tn_op_samples *s) {
     add_sample(s, "heads=1, causal=True", &one_causal, TN_DIMS(1, 70, 6), none);
 }
 
+static void attention_qkv_work(tn_op_work *w) {
+    const attention_qkv_args *args = w->args;
+    const tn_dims *x = w->x[0];
+    tn__attention_work(w, (double)(x->size[0] * args->heads * x->size[1]), (double)x->size[1],
+                       (double)(x->size[2] / 3 / args->heads), args->options.causal);
+}
+
 const tn_op tn__op_attention_qkv = {
     .name = "attention_qkv",
     .inputs = {"qkv", "mask"},
@@ -138,6 +145,7 @@ const tn_op tn__op_attention_qkv = {
     .backward_needs = TN_KERNEL(attention_backward),
     .wide = true,
     .samples = attention_qkv_samples,
+    .work = attention_qkv_work,
 };
 
 tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,

@@ -80,6 +80,7 @@ const tn_op tn__op_embedding = {
     .adds = 1u << 0,
     .dy_as_dx = true,
     .samples = embedding_samples,
+    .work = tn__work_picked,
 };
 
 tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index) {

@@ -349,6 +349,22 @@ static void gradients(tn_tensor *t) {
     TAKES(tn_set_anomaly(false));
 }
 
+static void profiler(tn_tensor *t) {
+    tn_profiler_options options = tn_profiler_defaults();
+    options.wait = -1;
+    FAILS(tn_profiler_start(options));
+    options = tn_profiler_defaults();
+    options.events = 0;
+    FAILS(tn_profiler_start(options));
+    TAKES(tn_profiler_step());
+    FAILS(tn_profiler_stop());
+    TAKES(tn_profile_region_begin(NULL));
+    TAKES(tn_profile_region_end(NULL));
+    FAILS(tn_profiler_table(NULL, TN_PROFILER_OPS, 1));
+    FAILS(tn_profiler_table(stderr, TN_PROFILER_OPS, 0));
+    FAILS(tn_profiler_save(NULL));
+}
+
 /* ---- sys/ ------------------------------------------------------------------------------------ */
 
 static void system_calls(tn_tensor *t) {
@@ -520,17 +536,24 @@ PART(numbers)
 PART(operations)
 PART(special_operations)
 PART(gradients)
+PART(profiler)
 PART(system_calls)
 PART(devices)
 PART(careless_operations)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core),       cmocka_unit_test(test_making),
-        cmocka_unit_test(test_looking),    cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_operations), cmocka_unit_test(test_special_operations),
-        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_system_calls),
-        cmocka_unit_test(test_devices),    cmocka_unit_test(test_careless_operations),
+        cmocka_unit_test(test_core),
+        cmocka_unit_test(test_making),
+        cmocka_unit_test(test_looking),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_special_operations),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_profiler),
+        cmocka_unit_test(test_system_calls),
+        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_careless_operations),
     };
     return RUN_PARTS("inert", tests, argc, argv);
 }

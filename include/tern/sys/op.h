@@ -25,6 +25,18 @@ typedef struct tn_op_samples tn_op_samples;
 #define TN_OP_INPUTS 8  /* inputs that get a descriptor; a variadic operation may have more */
 #define TN_OP_OUTPUTS 8 /* results and extra outputs together */
 
+/* What one call of an operation, or of its gradient, has to do at least: for the profiler. */
+typedef struct tn_op_work {
+    const void *args;
+    const bool *wants;               /* NULL: the operation. Else the gradients of these inputs */
+    const tn_dims *x[TN_OP_INPUTS];  /* NULL: absent, not made, or no gradient arrived */
+    const tn_dims *y[TN_OP_OUTPUTS]; /* of the gradients that arrived, the same */
+    double x_bytes[TN_OP_INPUTS];    /* of `bytes`, what is assumed of the inputs */
+    /* As assumed when it is asked: each operand read or written once, and one operation for each
+     * element of the largest. */
+    double bytes, flops;
+} tn_op_work;
+
 /* One call on its way through shape rule and forward. */
 typedef struct tn_op_call {
     const tn_op *op;
@@ -162,6 +174,9 @@ struct tn_op {
     void (*args_finish)(void *args);
 
     void (*samples)(tn_op_samples *s);
+
+    /* Says in w what it has to do where that is not what is assumed; NULL: it is. */
+    void (*work)(tn_op_work *w);
 
     /* The result stands for input 1 in a narrower dtype (a parameter's copy for computing).
      * Gradients that reach it are cast to input 1's dtype before they are summed, and its backward

@@ -1,0 +1,130 @@
+/* What the machine can do at most, as the profiler compares with it: a large copy, a large product.
+ *
+ * Sizes grow until one call takes a while, so that this is quick on a slow device and right on a
+ * fast one. Kernels are called as they are: nothing of it is profiled.
+ */
+#include "autograd/profile.h"
+#include "core/clock.h"
+#include "tern/sys/backend.h"
+#include "tern/sys/device.h"
+
+#include <pthread.h>
+
+enum { KINDS = 2, TIMES = 5 };
+static const double LONG_ENOUGH = 5e-3; /* seconds of a call that is measured */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tn__limits given, found[KINDS];
+static bool known[KINDS];
+
+typedef struct probe {
+    const tn_backend *kernels;
+    tn_context *ctx;
+    tn_desc y, a, b;
+    bool product;
+} probe;
+
+static double once_through(probe *p) {
+    const tn_device_table *devices = tn__device_table(p->ctx->device);
+    double begin = tn__now();
+    tn_status status = p->product ? p->kernels->matmul(p->ctx, &p->y, &p->a, &p->b, 1, 0)
+                                  : p->kernels->copy(p->ctx, &p->y, &p->a);
+    if (devices && status == TN_OK) {
+        status = devices->synchronize(p->ctx->device.index);
+    }
+    return status == TN_OK ? tn__now() - begin : 0;
+}
+
+/* Seconds of the fastest of some calls on n numbers, or with matrices of n x n; 0: it failed. */
+static double fastest_of(probe *p, tn_dtype dtype, int64_t n) {
+    int64_t count = p->product ? n * n : n;
+    size_t bytes = (size_t)count * tn_dtype_size(dtype);
+    char *memory = p->ctx->workspace(p->ctx, 3 * bytes);
+    if (!memory) {
+        return 0;
+    }
+    tn_desc all = {.dtype = dtype, .ndim = 1, .size = {3 * count}, .stride = {1}, .data = memory};
+    tn_desc one =
+        p->product
+            ? (tn_desc){.dtype = dtype, .ndim = 3, .size = {1, n, n}, .stride = {n * n, n, 1}}
+            : (tn_desc){.dtype = dtype, .ndim = 1, .size = {n}, .stride = {1}};
+    p->y = p->a = p->b = one;
+    p->y.data = memory;
+    p->a.data = memory + bytes;
+    p->b.data = memory + 2 * bytes;
+    double best = p->kernels->fill(p->ctx, &all, 1.0) == TN_OK ? once_through(p) : 0;
+    for (int i = 0; i < TIMES && best > LONG_ENOUGH / 4; i++) {
+        double seconds = once_through(p);
+        best = seconds < best ? seconds : best;
+    }
+    p->ctx->workspace_free(p->ctx, memory, 3 * bytes);
+    return best;
+}
+
+/* Doubles n until a call takes long enough. Seconds of the fastest then; 0: it failed. */
+static double grow_probe(probe *p, tn_dtype dtype, int64_t *n, int64_t most) {
+    double seconds = fastest_of(p, dtype, *n);
+    while (seconds > 0 && seconds < LONG_ENOUGH && *n < most) {
+        *n *= 2;
+        seconds = fastest_of(p, dtype, *n);
+    }
+    return seconds;
+}
+
+static double measure_flops(probe *p, tn_dtype dtype, bool host) {
+    int64_t n = 64;
+    p->product = true;
+    double seconds = grow_probe(p, dtype, &n, host ? 2048 : 8192);
+    return seconds > 0 ? 2.0 * (double)n * (double)n * (double)n / seconds : 0;
+}
+
+static double measure_bytes(probe *p, bool host) {
+    int64_t n = 1 << 18;
+    p->product = false;
+    double seconds = grow_probe(p, TN_F32, &n, host ? 1 << 24 : 1 << 27);
+    return seconds > 0 ? 2.0 * (double)n * (double)tn_dtype_size(TN_F32) / seconds : 0;
+}
+
+static tn__limits measure_limits(tn_device device, tn__limits limits) {
+    bool host = device.kind == TN_CPU;
+    probe p = {.kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
+    if (!p.kernels || !p.ctx) {
+        return limits;
+    }
+    limits.bytes = limits.bytes > 0 ? limits.bytes : measure_bytes(&p, host);
+    limits.flops = limits.flops > 0 ? limits.flops : measure_flops(&p, TN_F32, host);
+    limits.half_flops =
+        limits.half_flops > 0 ? limits.half_flops : measure_flops(&p, TN_BF16, host);
+    return limits;
+}
+
+tn__limits tn__limits_of(tn_device device) {
+    tn__limits limits = {0};
+    if ((unsigned)device.kind < KINDS && !tn__limits_known(device.kind, &limits)) {
+        pthread_mutex_lock(&lock);
+        if (!known[device.kind]) {
+            found[device.kind] = measure_limits(device, given);
+            __atomic_store_n(&known[device.kind], true, __ATOMIC_RELEASE);
+        }
+        limits = found[device.kind];
+        pthread_mutex_unlock(&lock);
+    }
+    return limits;
+}
+
+bool tn__limits_known(tn_device_kind kind, tn__limits *limits) {
+    bool there = (unsigned)kind < KINDS && __atomic_load_n(&known[kind], __ATOMIC_ACQUIRE);
+    *limits = there ? found[kind] : (tn__limits){0};
+    return there;
+}
+
+void tn__limits_give(tn__limits limits) {
+    pthread_mutex_lock(&lock);
+    bool same = limits.bytes == given.bytes && limits.flops == given.flops &&
+                limits.half_flops == given.half_flops;
+    given = limits;
+    for (int i = 0; i < KINDS && !same; i++) {
+        __atomic_store_n(&known[i], false, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&lock);
+}

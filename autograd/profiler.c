@@ -1,0 +1,168 @@
+/* The profiler's public side: its schedule, regions, and what becomes of what was seen. */
+#include "autograd/profiler.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <stdio.h>
+
+/* What a step is for. */
+typedef enum phase { OFF, SKIPPED, WARMING, KEPT } phase;
+
+static struct profiler {
+    tn_profiler_options options;
+    phase now;
+    bool runs, environment; /* environment: TERN_PROFILE has started it */
+    int64_t step;           /* since the start */
+    int64_t kept;           /* steps, in this time round */
+    bool in_step;           /* step_span has begun */
+} profiler;
+static tn__span step_span;
+
+tn_profiler_options tn_profiler_defaults(void) {
+    return (tn_profiler_options){.sync = true, .events = 200000};
+}
+
+static phase phase_of(const tn_profiler_options *o, int64_t step) {
+    int64_t round = o->wait + o->warmup + o->active;
+    if (o->active == 0) {
+        return KEPT;
+    }
+    step -= o->skip_first;
+    if (step < 0 || (o->repeat > 0 && step / round >= o->repeat)) {
+        return SKIPPED;
+    }
+    step %= round;
+    return step < o->wait ? SKIPPED : step < o->wait + o->warmup ? WARMING : KEPT;
+}
+
+/* Whether the step before this one was the last of a time round. */
+static bool round_ended(const tn_profiler_options *o, int64_t step) {
+    int64_t round = o->wait + o->warmup + o->active;
+    return o->active > 0 && step > o->skip_first && (step - o->skip_first) % round == 0 &&
+           phase_of(o, step - 1) == KEPT;
+}
+
+static void begin_step(void) {
+    struct profiler *p = &profiler;
+    phase before = p->now;
+    bool again = p->options.active > 0 && round_ended(&p->options, p->step);
+    p->now = phase_of(&p->options, p->step);
+    if (p->now == KEPT && (before != KEPT || again)) {
+        tn__spans_forget();
+        p->kept = 0;
+    }
+    tn__spans_see(p->now == KEPT      ? TN__SPANS_ON
+                  : p->now == WARMING ? TN__SPANS_WARM
+                                      : TN__SPANS_OFF);
+    /* inside a region it could not end before that does; and a program that says nothing of steps
+     * has none */
+    p->in_step = tn__profiled() && !tn__span_innermost() && (p->step > 0 || !p->environment) &&
+                 tn__span_begin(&step_span, TN__SPAN_STEP, "step");
+    if (p->in_step) {
+        snprintf(step_span.note, sizeof(step_span.note), "%lld", (long long)p->step);
+    }
+}
+
+static void end_step(void) {
+    if (profiler.in_step && tn__span_innermost() == &step_span) {
+        tn__span_end(&step_span);
+    } else if (profiler.in_step) {
+        tn__span_drop(&step_span);
+    }
+    profiler.in_step = false;
+    profiler.step++;
+    profiler.kept += profiler.now == KEPT;
+}
+
+static bool options_fit(const tn_profiler_options *o) {
+    if (o->skip_first < 0 || o->wait < 0 || o->warmup < 0 || o->active < 0 || o->repeat < 0 ||
+        o->events < 1 || o->events > 1 << 28 || !(o->gbytes >= 0) || !(o->gflops >= 0) ||
+        !(o->half_gflops >= 0)) {
+        tn__raise(TN_EVALUE, "profiler_start", "an option is negative, or events is not 1 … 2^28");
+        return false;
+    }
+    return true;
+}
+
+tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
+    int rank = tn__profiler_rank();
+    if (tn__pending() || !options_fit(&options)) {
+        return tn_error();
+    }
+    if (profiler.runs && !profiler.environment) {
+        return tn__raise(TN_ESTATE, "profiler_start", "the profiler runs already");
+    }
+    if (!tn__spans_begin(options.events, rank < 0 ? 0 : rank)) {
+        return tn__raise(TN_ENOMEM, "profiler_start", "no memory for %lld events",
+                         (long long)options.events);
+    }
+    end_step();
+    tn__spans_see(TN__SPANS_OFF);
+    tn__limits_give(
+        (tn__limits){options.gbytes * 1e9, options.gflops * 1e9, options.half_gflops * 1e9});
+    if (!environment) {
+        tn__limits_of(tn_default_device());
+    }
+    tn__profile_waits = options.sync;
+    profiler = (struct profiler){.options = options, .runs = true, .environment = environment};
+    begin_step();
+    return TN_OK;
+}
+
+tn_status tn_profiler_start(tn_profiler_options options) {
+    return tn__profiler_begin(options, false);
+}
+
+void tn_profiler_step(void) {
+    if (!profiler.runs) {
+        return;
+    }
+    end_step();
+    if (round_ended(&profiler.options, profiler.step)) {
+        tn__spans_see(TN__SPANS_OFF);
+        if (profiler.options.ready) {
+            profiler.options.ready(profiler.options.user);
+        }
+    }
+    if (profiler.runs) { /* ready may have stopped it */
+        begin_step();
+    }
+}
+
+tn_status tn_profiler_stop(void) {
+    if (!profiler.runs || profiler.environment) {
+        return tn__raise(TN_ESTATE, "profiler_stop", "the profiler was not started");
+    }
+    end_step();
+    tn__spans_see(TN__SPANS_OFF);
+    profiler.runs = false;
+    return TN_OK;
+}
+
+int64_t tn__profiler_steps(void) {
+    return profiler.step > 1 ? profiler.kept : 0;
+}
+
+/* ---- Regions --------------------------------------------------------------------------------- */
+
+tn_profile_region *tn_profile_region_begin(const char *name) {
+    tn__span *span = tn__profiled() && name ? tn__malloc(sizeof(*span)) : NULL;
+    if (span && !tn__span_begin(span, TN__SPAN_REGION, name)) {
+        free(span);
+        span = NULL;
+    }
+    return (tn_profile_region *)span;
+}
+
+void tn_profile_region_end(tn_profile_region *const *region) {
+    tn__span *span = region ? (tn__span *)*region : NULL;
+    if (span) {
+        tn__span_end(span);
+        free(span);
+    }
+}
+
+tn_status tn_profiler_save(const char *path) {
+    return tn__spans_save(path, "profiler_save");
+}

@@ -1,0 +1,16 @@
+/* What the files of the profiler share. The public side is tern/profiler.h. */
+#ifndef TERN_AUTOGRAD_PROFILER_H
+#define TERN_AUTOGRAD_PROFILER_H
+
+#include "autograd/profile.h"
+
+/* tn_profiler_start; `environment`: a program that starts it itself takes over. */
+tn_status tn__profiler_begin(tn_profiler_options options, bool environment);
+
+/* Steps that were kept; 0 where the program says nothing of steps. */
+int64_t tn__profiler_steps(void);
+
+/* Which of a job's processes this is, as launchers say it: profiler_environment.c. */
+int tn__profiler_rank(void);
+
+#endif
